@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The event record: what an agent, or the kernel's receive program, tells a client. 48 bytes and optional data, native
-//! endianness (it never leaves the host).
+//! The event record: how an agent, or the kernel's receive program, notifies a client. 48 bytes and
+//! optional data, native endianness (it never leaves the host).
 
 use fide_types::{HOST_SLOT, PIGGYBACK_MAX, Reason};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -9,12 +9,12 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const EVENT_HEADER: usize = 48;
 /// Longest event: header and the largest piggyback, rounded up to 8.
 pub const EVENT_MAX: usize = (EVENT_HEADER + PIGGYBACK_MAX).next_multiple_of(8);
-/// Flag: told directly by the kernel's receive program, without the agent.
+/// Flag: delivered directly by the kernel's receive program, without the agent.
 pub const FLAG_DIRECT: u8 = 1;
 
 /// Values of [`EventRecord::kind`].
 pub mod kind {
-    /// A watched subject is alive in this incarnation; comes before any verdict of it. Data: "name@host".
+    /// A watched subject is alive in this incarnation; comes before any verdict on it. Data: "name@host".
     pub const UP: u32 = 1;
     /// The subject is dead (or left, or stalled, or recovered): see `reason`.
     pub const VERDICT: u32 = 2;
@@ -22,22 +22,22 @@ pub mod kind {
     pub const PIGGYBACK: u32 = 3;
     /// The granted timeout of `watch` is now `code` microseconds.
     pub const TIMEOUT_CHANGED: u32 = 4;
-    /// Somebody on `host` monitors the own process in `slot`; `code` is the piggyback size it asks for. Data:
-    /// "name@host" of the watcher as far as known.
+    /// A program on `host` monitors the own process in `slot`; `code` is the piggyback size that it asks
+    /// for. Data: "name@host" of the watcher as far as known.
     pub const MONITOR_REQ: u32 = 5;
     /// The piggyback size of the own process in `slot` is now `code` bytes.
     pub const PBSIZE_CHANGED: u32 = 6;
-    /// The own host must not act.
+    /// This host must not act.
     pub const FENCED: u32 = 7;
-    /// It may again.
+    /// This host may act again.
     pub const UNFENCED: u32 = 8;
     /// One plane to a host is silent: a network fault, not a death.
     pub const PATH_LOST: u32 = 9;
     /// That plane is back.
     pub const PATH_RESTORED: u32 = 10;
-    /// The own host was excluded and came back with a new incarnation.
+    /// This host was excluded and came back with a new incarnation.
     pub const REJOINED: u32 = 11;
-    /// The observer itself did not run on time; its suspicion was withheld.
+    /// This observer did not run on time; its suspicion was withheld.
     pub const OBSERVER_STALLED: u32 = 12;
     /// A message of a lane. `host` sent it, `slot` is its service, `code` the lane's index there, `seq` the packet's number,
     /// data its bytes.
@@ -50,11 +50,11 @@ pub mod kind {
 
 /// Values of [`LaneTerms::reason`] (X-Lane Listing 1, `enum Reason`).
 pub mod lane_reason {
-    /// Traffic engineering: others came, went or moved.
+    /// Traffic engineering: other lanes came, went or moved.
     pub const TE: u8 = 1;
-    /// It sent more than agreed.
+    /// The lane sent more than agreed.
     pub const BW_EXCEEDED: u8 = 2;
-    /// It used less than half.
+    /// The lane used less than half of its bandwidth.
     pub const BW_UNUSED: u8 = 3;
 }
 
@@ -78,19 +78,19 @@ pub struct EventRecord {
     pub seq: u64,
     /// Observer's CLOCK_MONOTONIC when the packet was seen, or the verdict decided.
     pub rx_ns: u64,
-    /// The subject's own clock at its exit; 0 unknown.
+    /// The subject's host's clock at its exit; 0 unknown.
     pub at_ns: u64,
-    /// Watch id if the agent set it; 0 when told directly.
+    /// Watch id if the agent set it; 0 when delivered directly.
     pub watch: u32,
     /// Bytes of data that follow.
     pub data_len: u16,
-    /// Plane it came on.
+    /// Plane that the packet came on.
     pub plane: u8,
     /// [`FLAG_DIRECT`].
     pub flags: u8,
 }
 
-/// What a lane grants (X-Lane Listing 1, `struct resources`), as it lies in memory.
+/// A lane's terms (X-Lane Listing 1, `struct resources`), as they are stored in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct LaneTerms {
@@ -100,11 +100,12 @@ pub struct LaneTerms {
     pub message_max_bytes: u32,
     /// Shortest time between two packets.
     pub period_ns: u64,
-    /// Of the fastest way to the nearest receiver; meaningless if not `bounded`.
+    /// By the fastest path to the nearest receiver; meaningless if not `bounded`.
     pub latency_min_ns: u64,
-    /// Beyond `latency_min_ns`, to the farthest receiver over the slowest tree; meaningless if not `bounded`.
+    /// In addition to `latency_min_ns`, to the farthest receiver over the slowest tree; meaningless if not
+    /// `bounded`.
     pub jitter_max_ns: u64,
-    /// For how long the terms before still hold.
+    /// How long the previous terms still hold.
     pub grace_ns: u64,
     /// One of [`lane_reason`].
     pub reason: u8,
@@ -198,7 +199,7 @@ pub enum Event<'a> {
     LaneChanged(LaneTerms),
     /// See [`kind::LANE_TERMINATED`].
     LaneTerminated {
-        /// For people.
+        /// The reason, for people.
         why: &'a [u8],
     },
 }
@@ -216,7 +217,7 @@ impl EventRecord {
         Ok((record, data))
     }
 
-    /// What it says, with the data that [`EventRecord::split`] gave.
+    /// The record's event, with the data from [`EventRecord::split`].
     ///
     /// # Errors
     /// [`EventError::Kind`], [`EventError::Reason`].
@@ -259,7 +260,7 @@ impl EventRecord {
         self
     }
 
-    /// Writes header and data (setting `data_len`) to the front of `out`; the bytes to push.
+    /// Writes header and data (setting `data_len`) to the front of `out`. Returns the bytes to push.
     ///
     /// # Errors
     /// [`EventError::DataTooLong`].

@@ -5,9 +5,9 @@
 //! `{"id": n, "error": {"code", "message", "hint"}}`. Fields that a version does not know are ignored, so that fields
 //! can be added; a change of meaning takes a new [`PROTOCOL_VERSION`].
 //!
-//! The reply to `hello` carries three descriptors, in this order ([`HELLO_FDS`]): the alive table (read-only memfd), the
-//! session region (read-write memfd), and what events come through (a BPF ring buffer map, or a timer that
-//! runs out when the session's inbox was filled).
+//! The reply to `hello` carries three descriptors, in this order ([`HELLO_FDS`]): the alive table
+//! (read-only memfd), the session region (read-write memfd), and the source of events (a BPF ring buffer
+//! map, or a timer that runs out when the session's inbox was filled).
 
 use fide_types::MAX_NAME;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -18,26 +18,26 @@ use std::net::Ipv4Addr;
 pub const PROTOCOL_VERSION: u32 = 2;
 /// Longest message, both ways, in bytes.
 pub const MESSAGE_MAX: usize = 64 << 10;
-/// Where agents listen unless told otherwise.
+/// Where agents listen by default.
 pub const DEFAULT_SOCKET: &str = "/run/fide/agent.sock";
 /// Environment variable that names another socket.
 pub const SOCKET_ENV: &str = "FIDE_SOCKET";
 /// Descriptors that come with the reply to `hello`.
 pub const HELLO_FDS: usize = 3;
-/// And with the doorbell, where the client has asked for it and the agent knows of it.
+/// With the doorbell, if the client has asked for it and the agent knows it.
 pub const HELLO_FDS_MAX: usize = HELLO_FDS + 1;
 
-/// A request: what is asked, and a number that its reply repeats.
+/// A request: the operation, and a number that its reply repeats.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Request {
     /// Chosen by the client; the reply carries it.
     pub id: u64,
-    /// What is asked.
+    /// The operation.
     #[serde(flatten)]
     pub op: Op,
 }
 
-/// What can be asked of an agent.
+/// The operations of an agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Op {
@@ -52,7 +52,8 @@ pub enum Op {
         /// Token of an earlier session, to continue it.
         #[serde(default)]
         session: Option<String>,
-        /// Asks for a fourth descriptor: the session's doorbell, an eventfd that wakes the agent for what was left in the session's memory.
+        /// Asks for a fourth descriptor: the session's doorbell, an eventfd that wakes the agent for
+        /// messages left in the session's memory.
         #[serde(default)]
         bell: bool,
     },
@@ -63,16 +64,16 @@ pub enum Op {
         /// Process id; 0 for the caller.
         #[serde(default)]
         pid: u32,
-        /// Without a beat for this long it is held stalled; 0 never.
+        /// Without a beat for this long the process counts as stalled; 0: never.
         #[serde(default)]
         beat_timeout_us: u32,
     },
-    /// Leave: the reverse of `join`, told to others as `left`; reply [`Empty`].
+    /// Leave: the reverse of `join`, announced to others as `left`; reply [`Empty`].
     Quit {
         /// Slot given by `join`.
         slot: u8,
-        /// Incarnation given by `join`: if another process has the slot since, nothing is done ([`ErrorCode::NotFound`]). Without
-        /// it, whoever has the slot.
+        /// Incarnation given by `join`: if another process has the slot since, nothing is done
+        /// ([`ErrorCode::NotFound`]). Without it, any process in the slot.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         incarnation: Option<u32>,
     },
@@ -87,14 +88,14 @@ pub enum Op {
         #[serde(default)]
         pbsize: u16,
     },
-    /// An agent before this one has told that the subject of a watch is up as this incarnation, and not its end: tell that once
-    /// it is certain, if it is; reply [`Empty`].
+    /// An agent before this one has reported the subject of a watch up as this incarnation, and not its
+    /// end: deliver the end once it is certain, if there is one; reply [`Empty`].
     Former {
         /// Given by `monitor`.
         watch: u32,
         slot: u8,
         incarnation: u32,
-        /// What was granted before.
+        /// The timeout that was granted before.
         timeout_us: u32,
     },
     /// Stop watching; reply [`Empty`].
@@ -107,7 +108,7 @@ pub enum Op {
     OpenLane {
         /// Name on this host.
         name: String,
-        /// What for.
+        /// The lane's terms.
         #[serde(flatten)]
         asked: LaneAsked,
     },
@@ -115,7 +116,7 @@ pub enum Op {
     ChangeLane {
         /// Given by `open_lane`.
         handle: u8,
-        /// What for.
+        /// The lane's terms.
         #[serde(flatten)]
         asked: LaneAsked,
     },
@@ -124,20 +125,20 @@ pub enum Op {
         /// Given by `open_lane`.
         handle: u8,
     },
-    /// Hear the messages of a service; reply [`Empty`].
+    /// Receive the messages of a service; reply [`Empty`].
     Listen {
         /// 1..=255.
         service: u8,
     },
-    /// Hear them no longer; reply [`Empty`].
+    /// Stop receiving them; reply [`Empty`].
     Unlisten {
         /// 1..=255.
         service: u8,
     },
-    /// Hand everything over to the agent that asks (`fide agent --takeover`): maps, sockets, sequence numbers. Only
-    /// for the agent's own user and root.
+    /// Hand everything over to the agent that asks (`fide agent --takeover`): maps, sockets, sequence
+    /// numbers. Only for the agent's own user and root.
     TakeOver {
-        /// How far it is.
+        /// The step of the takeover.
         phase: TakeOverPhase,
         /// Version of the asking agent; state is only handed to the same version.
         version: String,
@@ -151,24 +152,24 @@ pub enum Op {
     },
     /// Prometheus text; reply [`MetricsOk`].
     Metrics {},
-    /// How long the times between the heartbeats of a peer were; reply: free-form JSON, with a count for each bucket of times
-    /// that has any, named by its shortest time in ns.
+    /// The times between the heartbeats of a peer; reply: free-form JSON, with a count for each bucket of
+    /// times that is not empty, named by its shortest time in ns.
     Gaps {
         /// Name of the peer.
         host: String,
     },
     /// Recent events; reply [`EventsOk`].
     Events {
-        /// Only those with a greater number.
+        /// Only events with a greater number.
         #[serde(default)]
         since: u64,
-        /// Only those of this kind, such as "verdict".
+        /// Only events of this kind, such as "verdict".
         #[serde(default, skip_serializing_if = "Option::is_none")]
         kind: Option<String>,
     },
 }
 
-/// What a lane is asked for (X-Lane Listing 1, `struct request`).
+/// A request for a lane (X-Lane Listing 1, `struct request`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneAsked {
     /// Names of hosts.
@@ -183,10 +184,10 @@ pub struct LaneAsked {
     /// Sub-lane; 0 is served first.
     #[serde(default)]
     pub priority: u8,
-    /// Disjoint trees; as many as there are planes unless it is said.
+    /// Disjoint trees; by default as many as there are planes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub redundancy: Option<u8>,
-    /// Refused if it would be later than this at any receiver.
+    /// The lane is refused rather than later than this at any receiver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency_max_ns: Option<u64>,
 }
@@ -210,14 +211,14 @@ pub enum TakeOverPhase {
 /// A reply. Build with [`Reply::ok`] or [`Reply::error`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Reply {
-    /// Of the request; 0 if the request was so broken that it had none.
+    /// Number of the request; 0 if the request was too broken to have one.
     pub id: u64,
-    /// What came of it.
+    /// The outcome.
     #[serde(flatten)]
     pub outcome: Outcome,
 }
 
-/// What came of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -236,7 +237,7 @@ pub struct Refusal {
     /// What was wrong.
     #[serde(default)]
     pub message: String,
-    /// What would be right; may be empty.
+    /// How to correct it; may be empty.
     #[serde(default)]
     pub hint: String,
 }
@@ -289,7 +290,7 @@ pub struct HelloOk {
     /// Token of the session. The one asked for: that session goes on, with its processes, watches and memory. Another:
     /// a new session, and the client registers everything again.
     pub session: String,
-    /// What the third descriptor is.
+    /// The kind of the third descriptor.
     pub events: EventsVia,
     /// Heartbeat period.
     #[serde(default)]
@@ -333,7 +334,7 @@ pub struct JoinOk {
     pub pbsize: u16,
 }
 
-/// Reply to `monitor`: what is granted, and what is known now.
+/// Reply to `monitor`: the granted terms, and the target's state now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MonitorOk {
     /// Id of the watch, not 0.
@@ -345,7 +346,7 @@ pub struct MonitorOk {
     /// Piggyback size granted.
     #[serde(default)]
     pub pbsize: u16,
-    /// What is known of the target now.
+    /// The target's state now.
     pub state: PeerState,
     /// Its slot, 0xff for the host itself; meaningless while `unknown`.
     #[serde(default)]
@@ -370,17 +371,17 @@ pub struct LaneOk {
     pub period_ns: u64,
     /// Whether the two below are bounds; else it is best effort.
     pub bounded: bool,
-    /// Between hosts, at the nearest receiver.
+    /// Latency between hosts, at the nearest receiver.
     #[serde(default)]
     pub latency_min_ns: u64,
-    /// Beyond that, at the farthest.
+    /// In addition, at the farthest receiver.
     #[serde(default)]
     pub jitter_max_ns: u64,
     /// Trees in use.
     pub trees: u8,
 }
 
-/// What an agent knows of a target.
+/// A target's state, as the agent knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PeerState {
@@ -411,7 +412,8 @@ pub struct EventsOk {
 pub struct Empty {}
 
 impl Request {
-    /// Reads a request. What cannot be understood becomes the refusal to send back, with the id if there was one.
+    /// Reads a request. If it cannot be understood, returns the refusal to send back, with the id if there
+    /// was one.
     ///
     /// # Errors
     /// A [`Reply`] with [`ErrorCode::BadRequest`].
@@ -435,7 +437,7 @@ impl Request {
 }
 
 impl Reply {
-    /// A reply that it was done.
+    /// A reply of success.
     pub fn ok(id: u64, result: &impl Serialize) -> Self {
         match serde_json::to_value(result) {
             Ok(value) => Self { id, outcome: Outcome::Ok(value) },
@@ -443,7 +445,7 @@ impl Reply {
         }
     }
 
-    /// A reply that it was refused.
+    /// A reply of refusal.
     pub fn error(id: u64, refusal: Refusal) -> Self {
         Self { id, outcome: Outcome::Error(refusal) }
     }
@@ -461,12 +463,13 @@ impl Reply {
     /// Reads a reply.
     ///
     /// # Errors
-    /// Why it is none.
+    /// Why the bytes are no reply.
     pub fn parse(bytes: &[u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
     }
 
-    /// The result as a type, or the refusal; a result of another shape is told as a refusal of the client's own.
+    /// The result as a type, or the refusal; a result of another shape becomes a refusal of the client's
+    /// own.
     ///
     /// # Errors
     /// The [`Refusal`].
@@ -493,7 +496,7 @@ fn encode(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
-/// Why a name or target is refused; says what would be right.
+/// Why a name or target is refused, and how to correct it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     /// Empty, too long or with other characters.

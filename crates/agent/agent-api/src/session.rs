@@ -2,8 +2,8 @@
 //! The region that one client shares with its agent: a beat counter, an outbox for piggybacks, one for messages of lanes, an
 //! inbox for events.
 //!
-//! The client may write all of it and need not be honest: the agent reads the outbox with checks, and what a client
-//! does to its inbox hurts only that client.
+//! The client may write all of it and need not be honest: the agent reads the outbox with checks, and a
+//! client that damages its inbox hurts only itself.
 
 use crate::event::EVENT_MAX;
 use fide_shm::region::{Region, RegionError, Shared};
@@ -70,12 +70,12 @@ const _: () = {
 /// Bytes of a session region.
 pub const SESSION_BYTES: usize = size_of::<Layout>();
 
-/// What a client left for a lane.
+/// A client's message for a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneMessage<'a> {
-    /// Of the lane.
+    /// Handle of the lane.
     pub handle: u8,
-    /// 0 is nobody's.
+    /// Service; 0 does not exist.
     pub service: u8,
     /// At most [`LANE_MESSAGE_MAX`].
     pub bytes: &'a [u8],
@@ -103,16 +103,16 @@ impl AgentSession {
     /// A new session region.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn create() -> Result<Self, RegionError> {
         Self::init(Region::<Layout>::create("fide-session")?)
     }
 
-    /// A new session in memory of the kernel's, [`SESSION_BYTES`] of zeroes. Out of a memfd a client can punch holes, and
-    /// whoever then touches it waits until the client is done punching.
+    /// A new session in the kernel's memory, [`SESSION_BYTES`] of zeroes. A client can punch holes in a
+    /// memfd, and a process that touches one then waits until the client is done punching.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn create_in(fd: OwnedFd) -> Result<Self, RegionError> {
         Self::init(Region::map(fd)?)
     }
@@ -141,7 +141,7 @@ impl AgentSession {
         Ok(Self { region, outbox, inbox, lanes })
     }
 
-    /// The client's beat counter. Whatever it is, only its changes mean something.
+    /// The client's beat counter. Only its changes mean anything.
     pub fn beat(&self) -> u64 {
         self.region.get().beat.0.load(Ordering::Acquire)
     }
@@ -172,12 +172,13 @@ impl AgentSession {
     /// Puts an encoded event into the inbox. The caller wakes the client.
     ///
     /// # Errors
-    /// [`PushError::Full`]: the caller offers the event again, or tells that it is lost ([`AgentSession::set_lost`]); others as in [`Producer::push`].
+    /// [`PushError::Full`]: the caller offers the event again, or counts it as lost
+    /// ([`AgentSession::set_lost`]); others as in [`Producer::push`].
     pub fn push_inbox(&mut self, event: &[u8]) -> Result<(), PushError> {
         self.inbox.push(self.region.get().inbox.as_ref(), 0, event)
     }
 
-    /// Tells the client how many of its events were lost, as its ring was full: a running total.
+    /// Shows the client how many of its events were lost because its ring was full: a running total.
     pub fn set_lost(&self, total: u64) {
         self.region.get().lost.0.store(total, Ordering::Release);
     }
@@ -242,7 +243,7 @@ impl ClientSession {
         self.lanes.push(self.region.get().lanes.as_ref(), tag, bytes)
     }
 
-    /// Takes the oldest event: its bytes, copied into `buffer`.
+    /// Takes the oldest event; its bytes are copied into `buffer`.
     ///
     /// # Errors
     /// [`Broken`], for good.
@@ -256,7 +257,8 @@ impl ClientSession {
         self.inbox.is_empty(self.region.get().inbox.as_ref())
     }
 
-    /// Events lost so far, because the inbox or the ring buffer was full, as the agent has told ([`AgentSession::set_lost`]).
+    /// Events lost so far because the inbox or the ring buffer was full, as counted by the agent
+    /// ([`AgentSession::set_lost`]).
     pub fn lost(&self) -> u64 {
         self.region.get().lost.0.load(Ordering::Acquire)
     }
@@ -313,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn too_long_and_full_are_told_apart_and_a_loss_is_what_the_agent_says() {
+    fn too_long_differs_from_full_and_losses_are_counted() {
         let (mut agent, mut client) = pair();
         let too_long = PushError::TooLong { len: PIGGYBACK_MAX + 1, limit: PIGGYBACK_MAX };
         assert_eq!(client.push_outbox(0, &[0; PIGGYBACK_MAX + 1]), Err(too_long));

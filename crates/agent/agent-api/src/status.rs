@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an agent answers to `status` and `gaps`. Fields are added, never changed: [`SCHEMA`] stays while that holds.
+//! An agent's answers to `status` and `gaps`. Fields are added, never changed: [`SCHEMA`] stays while that
+//! holds.
 //!
 //! Times ending in `_us` are microseconds, in `_ns` nanoseconds. Fields that an older agent did not send have a default.
 
@@ -10,7 +11,7 @@ use serde_json::Value;
 /// Layout of the answers.
 pub const SCHEMA: u32 = 1;
 
-/// Reply to `status`: what an agent knows of itself, its peers and its clients.
+/// Reply to `status`: an agent's report about itself, its peers and its clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// [`SCHEMA`].
@@ -30,7 +31,7 @@ pub struct Status {
     /// How the loop waits: `sleep` or `busy`.
     pub mode: String,
     pub heartbeat_us: u64,
-    /// What the agent began with; each peer has its own.
+    /// The agent's first timeout; each peer has its own.
     pub timeout_us: u64,
     /// Programs of this host may not act.
     pub fenced: bool,
@@ -42,10 +43,10 @@ pub struct Status {
     #[serde(default)]
     pub excluded: Option<ExcludedStatus>,
     pub view: ViewStatus,
-    /// How late this host's loop was at most.
+    /// The largest lateness of this host's loop.
     pub own_lateness_max_us: u64,
     pub rungs: Rungs,
-    /// Hosts that are configured otherwise, so that this one does not hear them.
+    /// Hosts whose configuration differs, so that this one does not hear them.
     #[serde(default)]
     pub differs: Vec<ConfiguredOtherwise>,
     pub peers: Vec<PeerStatus>,
@@ -58,20 +59,20 @@ pub struct Status {
     pub counters: std::collections::BTreeMap<String, u64>,
 }
 
-/// What leases are counted on, and what that clock has shown.
+/// Which clock leases are counted on, and which doubts it has raised.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockStatus {
     /// `monotonic_raw`.
     pub counts_on: String,
     /// The kernel's time source; empty if it does not say.
     pub source: String,
-    /// By how much clocks of two hosts are taken to drift apart.
+    /// How much two hosts' clocks are assumed to drift apart.
     pub drift_ppm: u32,
-    /// Whether the processor's counter is believed as a witness.
+    /// Whether the processor's counter is trusted as a witness.
     pub counter: String,
     /// Why it is, or is not.
     pub counter_why: String,
-    /// Whether the hypervisor says when it has moved this machine.
+    /// Whether the hypervisor reports that it has moved this machine.
     pub told_of_moves: bool,
     /// How often the machine was suspended, and for how long.
     pub suspended: u64,
@@ -108,18 +109,18 @@ pub struct ViewStatus {
     pub members: Vec<String>,
 }
 
-/// One ladder of ways to do something: which is used.
+/// One ladder: the rung in use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rung {
-    /// What is used.
+    /// The rung in use.
     pub used: String,
-    /// Why nothing better is; `None` on the best rung.
+    /// Why it is not a better one; `None` on the best rung.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fell_back: Option<String>,
 }
 
 impl Rung {
-    /// A rung, with the reason for a better one's absence.
+    /// A rung, with the reason why it is not a better one.
     pub fn new(used: impl Into<String>, fell_back: Option<String>) -> Self {
         Self { used: used.into(), fell_back }
     }
@@ -135,7 +136,7 @@ pub struct Rungs {
     pub exit_watch: Rung,
     pub events: Rung,
     pub timer: Rung,
-    /// What the timeout stands on.
+    /// The measurement that the timeout is based on.
     pub bound: Rung,
     pub core: Rung,
     pub priority: Rung,
@@ -165,7 +166,7 @@ impl Rungs {
     }
 }
 
-/// A host whose configuration is another one.
+/// A host whose configuration differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfiguredOtherwise {
     pub host: String,
@@ -174,7 +175,7 @@ pub struct ConfiguredOtherwise {
     pub says: String,
 }
 
-/// One thing in which two hosts differ.
+/// One item in which two hosts differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// `cluster`, `members`, `trust`, `policy` or `name`.
@@ -183,14 +184,14 @@ pub struct Difference {
     pub here: String,
 }
 
-/// What is known of another host.
+/// The state of another host.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PeerStatus {
     pub host: String,
     pub id: u16,
     /// `unknown`, `up`, `dead` or `left`.
     pub state: String,
-    /// `None` of a host that this one takes no part with.
+    /// `None` for a host that this one has nothing to do with.
     #[serde(flatten)]
     pub known: Option<KnownPeer>,
 }
@@ -218,7 +219,7 @@ impl<'de> Deserialize<'de> for PeerStatus {
     }
 }
 
-/// What is known of a host that this one has to do with.
+/// The state of a host that this one has to do with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KnownPeer {
     pub role: Role,
@@ -228,51 +229,51 @@ pub struct KnownPeer {
     /// Silent beyond its timeout, not (yet) declared dead.
     pub suspected: bool,
     pub timeout_us: u64,
-    /// What the timeout is the sum of, unless the configuration fixes it.
+    /// The parts of the timeout, unless the configuration fixes it.
     #[serde(default)]
     pub timeout_parts: Option<TimeoutParts>,
-    /// How much its heartbeats vary.
+    /// The jitter of its heartbeats.
     pub jitter_us: u64,
     #[serde(default)]
     pub gaps: Option<GapsInShort>,
     pub network: PlannedNetwork,
     pub last_seq: u64,
     pub planes: Vec<PlaneStatus>,
-    /// Processes were left out, so that the answer is no longer than a message may be.
+    /// Processes were left out, so that the answer fits into a message.
     #[serde(default)]
     pub processes_left_out: bool,
     pub processes: Vec<ProcessStatus>,
 }
 
-/// What a timeout is the sum of.
+/// The parts of a timeout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TimeoutParts {
     /// Heartbeat periods.
     pub periods: u64,
-    /// Ways of a packet at its fastest.
+    /// Fastest ways of a packet.
     pub ways: u64,
     /// Jitters, of `jitter_ns` each.
     pub jitters: u64,
     pub jitter_ns: u64,
-    /// Of these the network's, as the controller has planned it.
+    /// The network's part of them, as the controller has planned it.
     pub network_ns: u64,
     pub jitter_of: JitterOf,
 }
 
-/// What the hosts' part of a jitter is.
+/// The origin of the hosts' part of a jitter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JitterOf {
     /// The least that such a host counts with.
     #[default]
     Least,
-    /// Half as much again as heartbeats were seen to vary of late.
+    /// One and a half times the recent jitter of heartbeats.
     Seen,
-    /// Half as much again as this host's own loop was late.
+    /// One and a half times the lateness of this host's own loop.
     Own,
 }
 
-/// The gaps between the heartbeats of a peer. Times are at most 1/16 too long, but for the longest one.
+/// The gaps between the heartbeats of a peer. Times are at most 1/16 too long, except the longest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GapsInShort {
     pub count: u64,
@@ -289,7 +290,7 @@ pub struct GapsInShort {
     pub longest_ago_us: Option<u64>,
 }
 
-/// What the network between two hosts was planned to add.
+/// What the planned network between two hosts adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedNetwork {
     pub latency_min_ns: u64,
@@ -300,7 +301,7 @@ pub struct PlannedNetwork {
 /// One plane to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaneStatus {
-    /// `None`: never heard on it.
+    /// `None`: nothing was heard on it yet.
     pub silent_us: Option<u64>,
     pub received: u64,
     pub lost: u64,
@@ -326,7 +327,7 @@ pub struct LocalProcess {
     pub pid: u32,
     pub uid: u32,
     pub incarnation: u32,
-    /// Of the client that registered it, while it is connected.
+    /// Program of the client that registered it, while it is connected.
     pub program: Option<String>,
 }
 
@@ -344,7 +345,7 @@ pub struct ClientStatus {
 pub struct LaneStatus {
     pub name: String,
     pub handle: u8,
-    /// That it is sent over.
+    /// Trees in use.
     pub trees: usize,
     /// Programs that share it.
     pub clients: u32,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The alive table: what one agent knows, in memory that its clients read without a system call.
+//! The alive table: one agent's knowledge, in memory that its clients read without a system call.
 //!
-//! One writer (the agent), any number of readers. The lease lies in it as a point in time, so that the clients of an
-//! agent that was killed are fenced when it passes, with nobody's help.
+//! One writer (the agent), any number of readers. It holds the lease as a point in time, so that the
+//! clients of an agent that was killed are fenced when it passes, without anybody's help.
 
 use fide_shm::region::{ReadRegion, Region, RegionError, Shared};
 use fide_shm::seqlock::SeqLock;
@@ -21,7 +21,8 @@ pub const LEASE_FOREVER_NS: u64 = clock::FOREVER_NS;
 
 const RECORD_WORDS: usize = 15;
 
-/// States of a host or process in the table, as bytes: those of [`fide_types::ProcessState::to_bytes`], and one for what was never heard of.
+/// States of a host or process in the table, as bytes: those of [`fide_types::ProcessState::to_bytes`], and
+/// one for subjects that were never heard of.
 pub mod state {
     use fide_types::ProcessState;
 
@@ -44,7 +45,7 @@ pub mod state {
 /// A name in the table: UTF-8, padded with zeros.
 pub type NameBytes = [u8; MAX_NAME + 1];
 
-/// `name` as it lies in records; what does not fit in [`MAX_NAME`] bytes is cut off.
+/// `name` as it is stored in records; bytes beyond [`MAX_NAME`] are cut off.
 pub fn name_bytes(name: &str) -> NameBytes {
     let mut bytes = [0; MAX_NAME + 1];
     let len = name.floor_char_boundary(MAX_NAME);
@@ -58,7 +59,7 @@ pub fn name_str(bytes: &NameBytes) -> &str {
     std::str::from_utf8(&bytes[..len]).unwrap_or("")
 }
 
-/// What the agent knows of a host. Times are this host's CLOCK_MONOTONIC.
+/// The agent's knowledge of a host. Times are this host's CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct HostRecord {
@@ -66,7 +67,8 @@ pub struct HostRecord {
     pub state: u8,
     /// Bit p set: plane p was heard within the timeout.
     pub planes_up: u8,
-    /// 1: it has said lately that it hears this host's present incarnation, so that it may come to hold it dead.
+    /// 1: it has reported lately that it hears this host's present incarnation, and so may come to declare
+    /// it dead.
     pub hears_us: u8,
     /// Zero.
     pub reserved: u8,
@@ -88,7 +90,7 @@ pub struct HostRecord {
     pub reserved2: [u64; 4],
 }
 
-/// What the agent knows of a process. Times are this host's CLOCK_MONOTONIC unless said.
+/// The agent's knowledge of a process. Times are this host's CLOCK_MONOTONIC unless noted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ProcessRecord {
@@ -143,7 +145,7 @@ struct Header {
     fenced: AtomicU32,
     /// Inode of the agent's time namespace.
     time_namespace: AtomicU32,
-    /// When the lease ends on CLOCK_MONOTONIC, for display: nobody acts by it.
+    /// When the lease ends on CLOCK_MONOTONIC; only shown, not acted upon.
     lease_until_ns: AtomicU64,
     agent_tick_ns: AtomicU64,
     generation: AtomicU64,
@@ -265,10 +267,11 @@ pub struct AliveTable {
 }
 
 impl AliveTable {
-    /// A new table of the agent `host_id` (of `hosts`), with a lease that has run out already: fenced until proven heard.
+    /// A new table of the agent `host_id` (of `hosts`), with a lease that has run out already: fenced until
+    /// proven heard.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The kernel's error.
     pub fn create(host_id: u16, hosts: u16, incarnation: u32, name: &str, now_ns: u64) -> Result<Self, RegionError> {
         let table = Self { region: Region::create("fide-alive-table")? };
         let header = &table.region.get().header;
@@ -311,15 +314,15 @@ impl AliveTable {
         self.changed();
     }
 
-    /// The own host may act for as long as `lease` says, which ends at `until_ns` of CLOCK_MONOTONIC ([`LEASE_FOREVER_NS`]:
-    /// without end). A few stores; for every turn of the loop.
+    /// This host may act for as long as `lease` allows, which ends at `until_ns` of CLOCK_MONOTONIC
+    /// ([`LEASE_FOREVER_NS`]: without end). A few stores; for every turn of the loop.
     pub fn set_lease(&self, lease: &Lease, until_ns: u64) {
         self.region.get().header.lease.store(lease);
         self.region.get().header.lease_until_ns.store(until_ns, Ordering::Release);
     }
 
-    /// As [`AliveTable::set_lease`], for a lease that ends at `until_ns` of CLOCK_MONOTONIC as that clock runs now, without
-    /// the processor's counter for a witness.
+    /// As [`AliveTable::set_lease`], for a lease that ends at `until_ns` of CLOCK_MONOTONIC at that clock's
+    /// present rate, without the processor's counter as a witness.
     pub fn set_lease_until(&self, until_ns: u64) {
         let now = Clocks::read(false);
         let lease = match until_ns {
@@ -334,13 +337,14 @@ impl AliveTable {
         self.set_lease(&lease, until_ns);
     }
 
-    /// The agent knows itself fenced (or not), whatever the lease says.
+    /// The agent is fenced (or not), whatever the lease.
     pub fn set_fenced(&self, fenced: bool) {
         self.region.get().header.fenced.store(fenced.into(), Ordering::Release);
         self.changed();
     }
 
-    /// The view that this host holds now. To be written before anybody is told of a verdict that follows from it.
+    /// The view that this host holds now. Written before anybody is notified of a verdict that follows from
+    /// it.
     pub fn set_view(&self, view: &ViewRecord) {
         let id = u64::from(view.generation) << 32 | u64::from(view.number);
         self.region.get().header.view.write(&[id, view.members, view.settled_ns, 0, 0, 0, 0]);
@@ -373,13 +377,13 @@ impl AliveTable {
         true
     }
 
-    /// Tells pollers of [`TableReader::generation`] that a state changed.
+    /// Shows pollers of [`TableReader::generation`] that a state changed.
     pub fn changed(&self) {
         let generation = &self.region.get().header.generation;
         generation.store(generation.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
-    /// A record as it is (`None`: no such host, or a write was cut short by a crash).
+    /// A host's record (`None`: no such host, or a write was cut short by a crash).
     pub fn host(&self, host: u16) -> Option<HostRecord> {
         self.region.get().read_host(host)
     }
@@ -391,7 +395,7 @@ impl AliveTable {
 }
 
 impl AsFd for AliveTable {
-    /// The writable descriptor, to be handed to the next agent and nobody else.
+    /// The writable descriptor, only for the next agent.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.region.as_fd()
     }
@@ -445,31 +449,32 @@ impl TableReader {
         name_str(&bytes).to_owned()
     }
 
-    /// Inode of the agent's time namespace, 0 if it is not known; [`clock::time_namespace`] of a client is the same, or
-    /// its clocks are others.
+    /// Inode of the agent's time namespace, 0 if it is not known. [`clock::time_namespace`] of a client
+    /// must be the same; otherwise its clocks differ.
     pub fn time_namespace(&self) -> u32 {
         self.header().time_namespace.load(Ordering::Relaxed)
     }
 
-    /// Where on CLOCK_MONOTONIC the lease ends, or ended, as the agent saw it; [`LEASE_FOREVER_NS`] without a limit. To be
-    /// shown and to know when to look again: whether a program may act is what [`TableReader::lease_left_ns`] says.
+    /// Where on CLOCK_MONOTONIC the lease ends, or ended, as the agent saw it; [`LEASE_FOREVER_NS`] without
+    /// a limit. Only to be shown, or to decide when to look again: [`TableReader::lease_left_ns`] decides
+    /// whether a program may act.
     pub fn lease_until_ns(&self) -> u64 {
         self.header().lease_until_ns.load(Ordering::Acquire)
     }
 
-    /// The own host's lease for a program that acts as `incarnation` of it: none if this host is another incarnation by now, or
-    /// its agent says that it must not act. The lease of one incarnation is never another's: the lease is read first, and the
-    /// agent writes a new incarnation before its first lease. To be judged by clocks that are read afterwards
-    /// ([`Lease::left_ns`]).
+    /// This host's lease for a program that acts as `incarnation`: none if this host has another
+    /// incarnation by now, or if its agent says that it must not act. One incarnation's lease is never
+    /// taken for another's: the lease is read first, and the agent writes a new incarnation before its
+    /// first lease. Judge it by clocks that are read afterwards ([`Lease::left_ns`]).
     pub fn lease_of(&self, incarnation: u32) -> Lease {
         let lease = self.header().lease.load();
         let fenced = self.header().fenced.load(Ordering::Acquire) != 0;
         if fenced || self.incarnation() != incarnation { Lease::default() } else { lease }
     }
 
-    /// For how long such a program may still act: 0 when it is fenced, because its agent says so, because the lease has
-    /// passed on one of its clocks, or because they say that this machine stood still; [`LEASE_FOREVER_NS`] without a limit.
-    /// No system call.
+    /// How long such a program may still act: 0 when it is fenced, because its agent says so, because the
+    /// lease has passed on one of its clocks, or because the clocks show that this machine stood still;
+    /// [`LEASE_FOREVER_NS`] without a limit. No system call.
     pub fn lease_left_ns(&self, incarnation: u32) -> u64 {
         self.lease_of(incarnation).left_now_ns()
     }
@@ -477,7 +482,7 @@ impl TableReader {
     /// The view that this host holds; none under policy network. A lease that is read after it is of this view, or of a newer one.
     ///
     /// # Errors
-    /// [`ViewUnreadable`]: there may be a view, and nobody knows which.
+    /// [`ViewUnreadable`]: there may be a view, and it is not known which.
     pub fn view(&self) -> Result<Option<ViewRecord>, ViewUnreadable> {
         let [id, members, settled_ns, ..] = self.header().view.read().ok_or(ViewUnreadable)?;
         let view = ViewRecord { generation: (id >> 32) as u32, number: id as u32, members, settled_ns };
@@ -489,7 +494,7 @@ impl TableReader {
         self.header().agent_tick_ns.load(Ordering::Acquire)
     }
 
-    /// Moves whenever a state changed: "anything new?" in one load.
+    /// Changes whenever a state changed: "anything new?" in one load.
     pub fn generation(&self) -> u64 {
         self.header().generation.load(Ordering::Acquire)
     }
@@ -571,7 +576,7 @@ mod tests {
         let before = Lease { until_raw_ns: 900, asleep_ns: 5, tsc_from: 1, tsc_until: 2000 };
         words.store(&before);
         assert_eq!(words.load(), before);
-        // After a suspension: whoever sees the new distance finds no older lease beside it.
+        // After a suspension: a reader of the new distance finds no older lease beside it.
         words.store(&Lease { until_raw_ns: 0, asleep_ns: 70, ..before });
         assert_eq!(words.load().until_raw_ns, 0);
         let after = Lease { until_raw_ns: 1900, asleep_ns: 70, tsc_from: 0, tsc_until: 0 };

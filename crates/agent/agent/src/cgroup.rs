@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The control groups of the service that an agent belongs to.
 //!
-//! systemd ends, counts and restarts a service by its control group. An agent that was started from a shell, to take over from
-//! one that is a service, belongs to the shell's session; so it moves.
+//! systemd ends, counts and restarts a service by its control group. An agent that was started from a
+//! shell, to take over from a service's agent, belongs to the shell's session; so it moves.
 
 use std::{
     fs, io,
@@ -26,15 +26,15 @@ pub fn join(pid: u32) -> io::Result<()> {
     mounted.iter().try_for_each(|file| fs::write(file, std::process::id().to_string()))
 }
 
-/// A hierarchy that systemd tells processes of services by.
+/// A hierarchy by which systemd finds a service's processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
-    /// Its own of version 1. A container shows its host's in `/proc`, mounted or not.
+    /// systemd's own hierarchy of version 1. A container shows its host's in `/proc`, mounted or not.
     Named,
     Two,
 }
 
-/// Paths of a process in them.
+/// The process' paths in them.
 fn groups(text: &str) -> impl Iterator<Item = (Version, &str)> {
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     lines.filter_map(|(_, group)| match group.strip_prefix("name=systemd:") {
@@ -43,7 +43,7 @@ fn groups(text: &str) -> impl Iterator<Item = (Version, &str)> {
     })
 }
 
-/// Where a process is written to, if that hierarchy is mounted where systemd has it.
+/// The file that a process is written to, if that hierarchy is mounted where systemd has it.
 fn file(version: Version, path: &str) -> Option<PathBuf> {
     files(version, path).into_iter().find(|file| file.exists())
 }
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_group_of_a_service_is_found_in_either_version() {
+    fn group_of_a_service_is_found_in_either_version() {
         let all = |text| groups(text).collect::<Vec<_>>();
         let path = "/system.slice/fide-agent.service";
         let two = "0::/system.slice/fide-agent.service\n";
@@ -76,9 +76,9 @@ mod tests {
         );
     }
 
-    /// As in a container on a host that has both: only version 2 is mounted, and only there it moves.
+    /// As in a container on a host with both: only version 2 is mounted, and the process moves only there.
     #[test]
-    fn hierarchy_that_is_not_mounted_hides_no_other() {
+    fn unmounted_hierarchy_hides_no_other() {
         let theirs = "1:name=systemd:/\n0::/fide.slice/fide-agent.service\n";
         let ours = "1:name=systemd:/\n0::/\n";
         assert!(!groups(theirs).eq(groups(ours)));

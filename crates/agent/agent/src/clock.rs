@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loop's clocks: what leases and timeouts are counted on, and whether that clock stood still (docs/internals/clocks.md).
+//! The loop's clocks: which clock leases and timeouts are counted on, and whether that clock stood still
+//! (docs/internals/clocks.md).
 //!
-//! The detector counts on CLOCK_MONOTONIC_RAW. What the kernel stamped, what programs are told and what the loop waits for
-//! is on CLOCK_MONOTONIC, and converted here. At each look two witnesses are asked whether the machine stood still without
-//! that clock: CLOCK_BOOTTIME, which counts suspensions, and the processor's counter, which goes on while some hypervisors
-//! stop a guest and its kernel's clock.
+//! The detector counts on CLOCK_MONOTONIC_RAW. The kernel's stamps, the times in programs' events and the
+//! loop's waits are on CLOCK_MONOTONIC, and converted here. Each look asks two witnesses whether the
+//! machine stood still without that clock: CLOCK_BOOTTIME, which counts suspensions, and the processor's
+//! counter, which goes on while some hypervisors stop a guest and its kernel's clock.
 
 mod vmclock;
 
@@ -16,32 +17,33 @@ use fide_sys::clock::{self, ASLEEP_NOISE_NS, FOREVER_NS, Lease};
 use serde::{Deserialize, Serialize};
 use vmclock::VmClock;
 
-/// What the kernel reads its time from.
+/// Names the kernel's time source.
 const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-/// What it holds good enough for that.
+/// Names the time sources that the kernel considers good enough.
 const SOURCES: &str = "/sys/devices/system/clocksource/clocksource0/available_clocksource";
-/// Looks in one turn of a loop that loses its core in between.
+/// Attempts at one look, for a loop that loses its core in between.
 const LOOKS_MAX: usize = 3;
-/// A look that took longer says nothing of the distance between two clocks.
+/// A look that took longer than this does not measure the distance between two clocks.
 const LOOK_NS: u64 = 20_000;
-/// Where every look takes longer (a hypervisor that has each reading of a clock made by itself), the distance is taken from such a look
-/// once the last one is older than this: slewed by the kernel's limit it is off by a tenth of this then.
+/// If every look takes longer (on a hypervisor that traps every reading of a clock), the distance is taken
+/// from a long look once the last measurement is older than this. At the kernel's slewing limit the old
+/// distance is then off by a tenth of this time.
 const RENEW_NS: u64 = 100_000_000;
-/// What the counter and the clock may differ by from one look to the next, beside their rates.
+/// How much the counter and the clock may differ from one look to the next, apart from their rates.
 const EXCESS_NS: u64 = 100_000;
-/// And by their rates, parts per million: far more than crystals differ.
+/// How much their rates may differ, parts per million: far more than crystals do.
 const RATE_PPM: u64 = 200;
-/// How long the counter is compared with the clock, twice, before it is believed.
+/// How long the counter is compared with the clock, twice, before it is trusted.
 const CALIBRATION_NS: u64 = 200_000_000;
-/// Comparisons that disagree until it is given up.
+/// Comparisons that may disagree before the counter is given up.
 const CALIBRATIONS_MAX: u32 = 16;
-/// Processors' counters may differ by this.
+/// How much the counters of several processors may differ.
 const COUNTERS_APART_NS: u64 = 1_000_000;
-/// How much faster than the other clock a slewed one may run, at most, as one part of so many: NTP daemons are allowed a
-/// tenth by the kernel (`tick`), and 500 ppm beside.
+/// How much faster than the other clock a slewed one may run at most, as one part of this many: the kernel
+/// allows NTP daemons a tenth (`tick`), and 500 ppm more.
 const SLEW_PART: u64 = 9;
 
-/// One look at all clocks, in the order of the fields.
+/// One look: a reading of each clock, in the order of the fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
     pub mono_ns: u64,
@@ -51,7 +53,7 @@ pub struct Look {
     pub raw_ns: u64,
     pub tsc_after: u64,
     pub mono_last_ns: u64,
-    /// What the hypervisor says of its own doing, where it does.
+    /// What the hypervisor reports about its own doing, if it does.
     pub marker: Option<u64>,
 }
 
@@ -61,17 +63,17 @@ static VMCLOCK: OnceLock<Option<VmClock>> = OnceLock::new();
 /// A moment on both clocks of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
-    /// CLOCK_MONOTONIC, which clients know.
+    /// CLOCK_MONOTONIC, which clients use.
     pub mono_ns: u64,
-    /// CLOCK_MONOTONIC_RAW, the detector's.
+    /// CLOCK_MONOTONIC_RAW, which the detector uses.
     pub raw_ns: u64,
 }
 
-/// Where the loop's state machine gets the time from.
+/// The loop's source of time.
 pub trait Clocks {
     fn now(&mut self) -> Now;
 
-    /// All clocks, and whether their readings belong together.
+    /// Reads all clocks. Also whether the readings belong together.
     fn look(&mut self) -> (Look, bool);
 }
 
@@ -88,14 +90,14 @@ impl Clocks for HostClocks {
     }
 }
 
-/// Whether this machine's hypervisor says when it has moved it.
+/// Whether this machine's hypervisor reports that it has moved the machine.
 #[must_use]
-pub fn is_told_of_moves() -> bool {
+pub fn hypervisor_reports_moves() -> bool {
     VMCLOCK.get().is_some_and(Option::is_some)
 }
 
 impl Look {
-    /// Reads them; no system call (vDSO).
+    /// Reads all clocks; no system call (vDSO).
     #[must_use]
     pub fn now() -> Self {
         Self {
@@ -110,18 +112,18 @@ impl Look {
         }
     }
 
-    /// From the first reading to the last.
+    /// The time from the first reading to the last.
     fn took_ns(&self) -> u64 {
         self.mono_last_ns.saturating_sub(self.mono_ns)
     }
 
-    /// Do its readings belong together?
+    /// Whether its readings belong together.
     fn is_narrow(&self) -> bool {
         // At any rate of a counter between 0.5 and 5 GHz.
         self.took_ns() <= LOOK_NS && self.tsc_after.saturating_sub(self.tsc) <= LOOK_NS * 2
     }
 
-    /// How long the machine was suspended, at least.
+    /// How long the machine was suspended at least.
     fn asleep_ns(&self) -> u64 {
         self.boot_ns.saturating_sub(self.mono_after_ns)
     }
@@ -130,16 +132,17 @@ impl Look {
 /// Why the clock may have stood still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
-    /// The machine was suspended for so long.
+    /// The machine was suspended for this long.
     Suspended { ns: u64 },
-    /// The processor's counter went on for so long while the clock stood.
+    /// The processor's counter went on for this long while the clock stood.
     Stopped { ns: u64 },
-    /// The counter went back, or runs at another rate, or the hypervisor says so: this is another processor than before.
+    /// The counter went back, or runs at another rate, or the hypervisor reports it: this is another
+    /// processor than before.
     Moved,
 }
 
 impl Doubt {
-    /// For how long, as far as is known.
+    /// How long the clock stood still, as far as is known.
     #[must_use]
     pub fn gap_ns(self) -> u64 {
         match self {
@@ -152,9 +155,9 @@ impl Doubt {
 /// The processor's counter as a witness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Witness {
-    /// It would say nothing: see [`Stand::witness`].
+    /// It would prove nothing: see [`Stand::witness`].
     Absent,
-    /// Compared since then; the first of two results, and how many were thrown away.
+    /// Being compared with the clock; the first of two results, and how many were discarded.
     Calibrating {
         since: Option<Point>,
         first: Option<Rate>,
@@ -173,7 +176,7 @@ struct Point {
     tsc: (u64, u64),
 }
 
-/// So many cycles in so many nanoseconds.
+/// A number of cycles, and the nanoseconds that they took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Rate {
     cycles: u64,
@@ -189,7 +192,7 @@ impl Rate {
         u64::try_from(u128::from(ns) * u128::from(self.cycles) / u128::from(self.ns.max(1))).unwrap_or(u64::MAX)
     }
 
-    /// Do both say the same, as crystals go?
+    /// Whether both rates are the same, within what crystals differ by.
     fn agrees(self, other: Self) -> bool {
         let ns = other.ns_of(self.cycles);
         self.cycles != 0 && ns.abs_diff(self.ns) <= self.ns / 1_000_000 * RATE_PPM / 2
@@ -199,7 +202,7 @@ impl Rate {
 impl Witness {
     const NEW: Self = Self::Calibrating { since: None, first: None, tries: 0 };
 
-    /// One narrow look. What makes it doubt that the clock advanced.
+    /// One narrow look. Returns a doubt if the clock may not have advanced.
     fn look(&mut self, now: Point) -> Option<Doubt> {
         match *self {
             Self::Absent => None,
@@ -231,7 +234,7 @@ impl Witness {
                     Some(ns) if ns > passed_ns + allowed_ns => Some(Doubt::Stopped { ns: ns - passed_ns }),
                     _ if at_most_ns + allowed_ns < passed_ns => Some(Doubt::Moved),
                     Some(_) => None,
-                    // The brackets overlap, or the counter went back by what processors differ by.
+                    // The brackets overlap, or the counter went back by no more than processors differ.
                     None if rate.ns_of(last.tsc.1 - now.tsc.0) <= COUNTERS_APART_NS => None,
                     None => Some(Doubt::Moved),
                 };
@@ -244,12 +247,13 @@ impl Witness {
     }
 }
 
-/// What the loop knows of its clocks. Handed to the next agent at a takeover, so that nothing between two looks is missed.
+/// What the loop knows of its clocks. The next agent takes it over, so that nothing between two looks is
+/// missed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Clock {
     mono_ns: u64,
     raw_ns: u64,
-    /// `raw_ns` was read up to so much after `mono_ns`.
+    /// `raw_ns` was read at most this long after `mono_ns`.
     apart_ns: u64,
     asleep_ns: u64,
     witness: Witness,
@@ -268,7 +272,7 @@ pub struct Doubts {
 }
 
 impl Clock {
-    /// With the processor's counter for a witness, or without.
+    /// With the processor's counter as a witness, or without it.
     #[must_use]
     pub fn new(look: &Look, with_counter: bool) -> Self {
         Self {
@@ -282,23 +286,24 @@ impl Clock {
         }
     }
 
-    /// As the kernel's time source asks for.
+    /// With the counter if the kernel's time source calls for it.
     #[must_use]
     pub fn begin() -> Self {
         VMCLOCK.get_or_init(|| VmClock::open(Path::new(vmclock::DEVICE)));
         Self::new(&narrow(Look::now).0, Stand::read().counts)
     }
 
-    /// One look; `is_narrow` if its readings belong together. A doubt has to be acted upon before anything else.
+    /// Takes one look. `is_narrow`: its readings belong together. A doubt has to be acted upon before
+    /// anything else.
     pub fn looked(&mut self, look: &Look, is_narrow: bool) -> Option<Doubt> {
         if is_narrow || look.raw_ns.saturating_sub(self.raw_ns) >= RENEW_NS {
             (self.mono_ns, self.raw_ns, self.apart_ns) = (look.mono_after_ns, look.raw_ns, look.took_ns());
         }
         let now = Point { raw_ns: look.raw_ns, tsc: (look.tsc, look.tsc_after) };
-        // A look that was torn is compared with the next one: the last whole one stays.
+        // A torn look is not compared; the next one is compared with the last whole one.
         let mut stopped = if is_narrow { self.witness.look(now) } else { None };
         if self.marker.is_some() && look.marker.is_some() && self.marker != look.marker {
-            // Whatever the clocks say: they were put back.
+            // Whatever the clocks show, they were put back.
             stopped = stopped.or(Some(Doubt::Moved));
             if self.witness != Witness::Absent {
                 self.witness = Witness::NEW;
@@ -324,7 +329,7 @@ impl Clock {
         doubt
     }
 
-    /// Where a time of the detector is, or was, on CLOCK_MONOTONIC. 0 and "never" stay what they are.
+    /// Converts a time of the detector to CLOCK_MONOTONIC. 0 and "never" stay what they are.
     #[must_use]
     pub fn mono_of(&self, raw_ns: u64) -> u64 {
         match raw_ns {
@@ -334,15 +339,15 @@ impl Clock {
         }
     }
 
-    /// As [`Clock::mono_of`] for a time that must not be passed too early on CLOCK_MONOTONIC, however that is slewed.
+    /// As [`Clock::mono_of`], but never too early on CLOCK_MONOTONIC, however that clock is slewed.
     #[must_use]
     pub fn mono_after(&self, raw_ns: u64) -> u64 {
         let ahead_ns = raw_ns.saturating_sub(self.raw_ns);
         self.mono_of(raw_ns).saturating_add(ahead_ns / (SLEW_PART - 1)).saturating_add(self.apart_ns)
     }
 
-    /// Where on the detector's clock the kernel stamped something: never too early, for what others were promised counts
-    /// from there. The age of a stamp may have been counted by a clock that runs a tenth too fast.
+    /// Converts a stamp of the kernel to the detector's clock, never too early, because promises to others
+    /// count from there. The stamp's age may have been counted by a clock that runs a tenth too fast.
     #[must_use]
     pub fn stamp(&self, mono_ns: u64, now_raw_ns: u64) -> u64 {
         let raw_ns = if mono_ns >= self.mono_ns {
@@ -355,7 +360,7 @@ impl Clock {
         raw_ns.clamp(1, now_raw_ns.max(1))
     }
 
-    /// A lease that ends at `until_raw_ns`, as it lies in shared memory.
+    /// A lease that ends at `until_raw_ns`, as it is stored in shared memory.
     #[must_use]
     pub fn lease(&self, until_raw_ns: u64) -> Lease {
         if until_raw_ns == 0 {
@@ -365,21 +370,23 @@ impl Clock {
             Witness::Trusted { rate, last } if self.is_recent(last) => {
                 let left_ns = until_raw_ns.saturating_sub(last.raw_ns);
                 let from = last.tsc.0.saturating_sub(rate.cycles_of(COUNTERS_APART_NS));
-                // From the earlier of both readings: never too late. 1, as 0 would mean that there is no witness.
+                // From the earlier of both readings, so that it is never too late. At least 1, because 0
+                // would mean that there is no witness.
                 (from, last.tsc.0.saturating_add(rate.cycles_of(left_ns)).max(1))
             }
-            // Carried on over an old look, the bound would go wrong by what rates differ, and end leases.
+            // Extrapolated from an old look, the bound would drift with the rates' difference, and end
+            // leases.
             Witness::Absent | Witness::Calibrating { .. } | Witness::Trusted { .. } => (0, 0),
         };
         Lease { until_raw_ns, asleep_ns: self.asleep_ns, tsc_from, tsc_until }
     }
 
-    /// Whether the counter was seen lately: it is not where every look takes too long.
+    /// Whether the counter was read recently; it is not if every look takes too long.
     fn is_recent(&self, last: Point) -> bool {
         self.raw_ns.saturating_sub(last.raw_ns) < RENEW_NS
     }
 
-    /// What is wrong with a machine whose clocks take this long to read.
+    /// The warning about a machine whose clocks take this long to read.
     #[must_use]
     pub fn slow_says(&self) -> Option<String> {
         (self.apart_ns > LOOK_NS).then(|| {
@@ -392,7 +399,7 @@ impl Clock {
         })
     }
 
-    /// Whether the processor's counter is believed.
+    /// Whether the processor's counter is trusted, as `fide status` shows it.
     #[must_use]
     pub fn counter(&self) -> &'static str {
         match self.witness {
@@ -404,9 +411,9 @@ impl Clock {
         }
     }
 
-    /// An event of the detector with its times on CLOCK_MONOTONIC.
+    /// Converts an event's times to CLOCK_MONOTONIC, which programs use.
     #[must_use]
-    pub fn told(&self, event: Event) -> Event {
+    pub fn on_monotonic(&self, event: Event) -> Event {
         match event {
             Event::Verdict(mut verdict) => {
                 verdict.evidence.decided_ns = self.mono_of(verdict.evidence.decided_ns);
@@ -424,8 +431,8 @@ impl Clock {
     }
 }
 
-/// A look whose readings belong together, if there is one to be had, else the one that took the shortest; whether they do. How long
-/// the machine was suspended is as the last look says.
+/// Takes a look whose readings belong together, if possible; else the one that took the shortest. Also
+/// whether they do. The suspension time is always from the last look.
 fn narrow(mut look: impl FnMut() -> Look) -> (Look, bool) {
     let mut best = look();
     for _ in 1..LOOKS_MAX {
@@ -442,19 +449,19 @@ fn narrow(mut look: impl FnMut() -> Look) -> (Look, bool) {
     (best, best.is_narrow())
 }
 
-/// Which clocks this host stands on.
+/// Which clocks this host relies on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stand {
     /// The kernel's time source; empty if it does not say.
     pub source: String,
-    /// Whether the processor's counter is asked beside it.
+    /// Whether the processor's counter is a witness beside it.
     pub counts: bool,
     /// Why it is, or is not.
     pub witness: &'static str,
 }
 
 impl Stand {
-    /// As the kernel says.
+    /// As the kernel reports them.
     #[must_use]
     pub fn read() -> Self {
         let text = |path| fs::read_to_string(path).unwrap_or_default();
@@ -475,7 +482,7 @@ impl Stand {
     }
 }
 
-/// What is wrong with the drift that the configuration assumes, if NTP has found the clock to be off.
+/// The warning about the configured drift, if NTP has found this host's clock to be off by more.
 #[must_use]
 pub fn drift_says(drift_ppm: u32, rate: ClockRate) -> Option<String> {
     (rate.off_ppm * 2 > u64::from(drift_ppm)).then(|| {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the control thread and the loop say to each other.
+//! The messages between the control thread and the loop.
 //!
-//! Bounded queues without locks: commands to the loop, replies from it, a record of what happened, and what
-//! was found of trees. The loop never waits for the control thread; at the bound of the record it drops and
-//! counts, and what it would free it hands back instead.
+//! All queues are bounded and without locks: commands to the loop, its replies, its records for the
+//! journal, and its findings about trees. The loop never waits for the control thread. If the records'
+//! queue is full, it drops the record and counts it; memory that it would have to free it hands back
+//! instead.
 
 use fide_types::{ClientSet, ProcessState};
 use std::{
@@ -30,18 +31,17 @@ use rustix::{
 
 use crate::{frozen::Frozen, lane::Lane, snapshot::Snapshot, timeout::Network, tree_report::Report};
 
-/// Commands waiting for the loop. There is one control thread and it waits for each reply, so a
-/// handful would do.
+/// Commands that may wait for the loop. The one control thread waits for each reply, so a handful would do.
 const COMMANDS: usize = 16;
-/// Events waiting to be written to the journal: a second of the worst storm (64 hosts of 64
-/// processes dying together).
+/// Events that may wait to be written to the journal: a second of the worst storm (64 hosts of 64 processes
+/// dying together).
 const RECORDS: usize = 8192;
-/// The loop answers at its next turn; a loop that is silent for this long is dead.
+/// The loop replies at its next turn; if it is silent for this long, it is given up.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
-/// One look for the answer. A process that is stopped as a whole loses one of them, and has not waited longer.
+/// One wait for the reply. When the whole process is stopped, only one such step counts as waited.
 const REPLY_STEP: Duration = Duration::from_millis(50);
 
-/// Programs that were joined come back to a new agent within this, if they ever do.
+/// Programs that had joined come back to a new agent within this time, if they ever do.
 pub const REATTACH: Duration = Duration::from_secs(10);
 
 /// How events reach one client.
@@ -53,10 +53,10 @@ pub enum Channel {
     Inbox(OwnedFd),
 }
 
-/// What wakes a client without a ring: a timer that the loop sets to run out at once. The client shares the descriptor,
-/// its flags among it, and may do with it what it likes: setting a timer waits for nobody. Writing to an eventfd does
-/// once the client has filled it and cleared `O_NONBLOCK`; writing to a pipe waits for a reader that is stopped in the
-/// middle by a page that is not there.
+/// Wakes a client without a ring: a timer that the loop sets to run out at once. The client shares the
+/// descriptor and its flags, and may do with it what it likes; setting a timer still waits for nobody.
+/// Writing to an eventfd would wait once the client has filled it and cleared `O_NONBLOCK`. Writing to a
+/// pipe would wait for a reader that is stopped in the middle by a page fault.
 ///
 /// # Errors
 /// The kernel's.
@@ -76,7 +76,7 @@ pub(crate) fn wake(waker: &OwnedFd) {
     let _ = rustix::time::timerfd_settime(waker, TimerfdTimerFlags::empty(), &once);
 }
 
-/// What a client rings when it has left something for a lane, or a piggyback that it waits for.
+/// A client rings it when it has left a message for a lane, or a piggyback that it waits for.
 ///
 /// # Errors
 /// The kernel's.
@@ -84,16 +84,17 @@ pub(crate) fn doorbell() -> io::Result<OwnedFd> {
     Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
-/// One client's memory, handed to the loop when the session opens and back when it closes.
+/// One client's memory, given to the loop when the session opens and back when it closes.
 #[derive(Debug)]
 pub struct Memory {
     pub region: AgentSession,
     pub channel: Channel,
-    /// Written by the client when it has left something for a lane. Never read: its edges are waited for.
+    /// The client writes to it when it has left a message for a lane. Never read: the loop waits for its
+    /// edges.
     pub doorbell: OwnedFd,
 }
 
-/// What the control thread asks of the loop.
+/// What the control thread can have the loop do.
 #[derive(Debug)]
 pub enum Command {
     OpenSession {
@@ -124,7 +125,7 @@ pub enum Command {
         client: u8,
         watch: u32,
     },
-    /// What an agent before has told to be up, to this watch.
+    /// What an agent before reported to this watch as up.
     Former {
         client: u8,
         watch: u32,
@@ -134,33 +135,33 @@ pub enum Command {
     },
     Snapshot(Box<Snapshot>),
     SetKeys(Keys),
-    /// Where a plane's packets go from now on: another tree.
+    /// From now on a plane's packets go to another tree.
     Aim {
         plane: u8,
         group: std::net::Ipv4Addr,
     },
-    /// What the network between a peer and this host was planned to add.
+    /// What the planned network between a peer and this host adds.
     SetNetwork {
         host: u16,
         network: Network,
     },
-    /// A lane in the place `handle`.
+    /// Opens a lane in the place `handle`.
     OpenLane {
         handle: u8,
         lane: Box<Lane>,
     },
-    /// Whose messages a lane takes from now on.
+    /// From now on a lane takes the messages of these clients.
     ShareLane {
         handle: u8,
         clients: ClientSet,
     },
-    /// What a lane's tree is sent through from now on.
+    /// From now on this sender sends over a lane's tree.
     AimLane {
         handle: u8,
         tree: u8,
         sender: Box<Sender>,
     },
-    /// What a lane keeps to from now on.
+    /// From now on a lane keeps to these terms.
     ChangeLane {
         handle: u8,
         terms: Terms,
@@ -169,16 +170,16 @@ pub enum Command {
     CloseLane {
         handle: u8,
     },
-    /// Whether a client hears what comes for a service.
+    /// Whether a client gets the messages that arrive for a service.
     Listen {
         client: u8,
         service: u8,
         on: bool,
     },
-    /// Which hosts are up, and which hold this one for up.
+    /// Which hosts are up, and for which hosts this one is up.
     Standings,
-    /// A record for these clients.
-    Tell {
+    /// Delivers a record to these clients.
+    Deliver {
         clients: ClientSet,
         record: EventRecord,
         data: Box<[u8]>,
@@ -188,30 +189,30 @@ pub enum Command {
     Restart {
         incarnation: u32,
     },
-    /// A process that is under watch already belongs to this client from now on.
+    /// From now on a process that is under watch already belongs to this client.
     Adopt {
         slot: u8,
         client: u8,
         beat_timeout_ns: u64,
     },
     Leave,
-    /// Write down the state, then only repeat the last heartbeat: another agent takes over.
+    /// Writes down the state, then only repeats the last heartbeat: another agent takes over.
     Freeze,
-    /// The other agent did not: go on.
+    /// The other agent did not take over: goes on.
     Thaw,
     Stop,
-    /// What a test has planted.
+    /// A fault that a test has planted.
     Fault(crate::fault::Fault),
 }
 
-/// What became of a local process.
+/// How a local process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Exited(ProcessState),
     Left,
 }
 
-/// What the loop answers.
+/// The loop's reply.
 #[derive(Debug)]
 pub enum Reply {
     Done,
@@ -221,10 +222,10 @@ pub enum Reply {
     Unmonitored(bool),
     Snapshot(Box<Snapshot>),
     Adopted(Option<JoinedProcess>),
-    /// What was in the place before, or has no place: for the control thread to free.
+    /// What was in the place before, or has no place: the control thread frees it.
     Lane(Option<Box<Lane>>),
     Sender(Option<Box<Sender>>),
-    Told(Box<[u8]>),
+    Delivered(Box<[u8]>),
     Standings {
         up: detector::HostSet,
         hold_us_up: detector::HostSet,
@@ -238,7 +239,7 @@ pub enum Reply {
 pub struct JoinedProcess {
     pub slot: u8,
     pub incarnation: u32,
-    /// Names this registration for good, also when the host begins a new incarnation.
+    /// Names this registration for good, even when the host begins a new incarnation.
     pub cookie: u64,
     pub pbsize: u16,
 }
@@ -269,13 +270,14 @@ pub struct Record {
     pub event: detector::Event,
 }
 
-/// Reports of trees waiting for the control thread: what is found and does not fit is found again if it lasts.
+/// Reports of trees that may wait for the control thread. A finding that does not fit is found again if it
+/// lasts.
 const REPORTS: usize = 256;
 
-/// Shapes of other hosts waiting for the control thread; they are told again every second.
+/// Shapes of other hosts that may wait for the control thread; each host sends its shape every second.
 const SHAPES: usize = 64;
 
-/// Both ends share this.
+/// Shared by both ends.
 #[derive(Debug)]
 pub struct Exchange {
     commands: ArrayQueue<Command>,
@@ -288,16 +290,16 @@ pub struct Exchange {
     /// Wakes the control thread.
     to_control: OwnedFd,
     records_lost: AtomicU64,
-    /// Of the loop, for whoever has to know that it turns.
+    /// Turns of the loop, so that others can see that it turns.
     turns: AtomicU64,
     /// This host was excluded, and has not begun again.
     excluded: AtomicBool,
     /// Its machine was put back to a snapshot, or runs twice.
     put_back: AtomicBool,
-    /// The generation of views that the loop needs on disk, and the one that is there.
+    /// The generation of views that the loop needs on disk, and the one that is stored.
     generation_asked: AtomicU32,
     generation_kept: AtomicU32,
-    /// Why the loop has ended, or is given up.
+    /// Why the loop has ended, or was given up.
     ended: OnceLock<String>,
 }
 
@@ -331,7 +333,7 @@ impl Exchange {
         }))
     }
 
-    /// Asks the loop and waits for its answer.
+    /// Has the loop carry out a command, and waits for its reply.
     ///
     /// # Errors
     /// [`EngineGone`].
@@ -347,7 +349,7 @@ impl Exchange {
                 return Ok(reply);
             }
             if waited >= REPLY_TIMEOUT {
-                // An answer that comes later would be taken for that to another command.
+                // A reply that comes later would be taken for the reply to another command.
                 self.end(format!("it has answered nothing for {} s", REPLY_TIMEOUT.as_secs()));
             }
             if self.ended().is_some() {
@@ -362,20 +364,20 @@ impl Exchange {
         }
     }
 
-    /// The loop has ended by itself, or is given up: the agent has to end. The first reason stands.
+    /// The loop has ended by itself, or was given up: the agent has to end. The first reason stands.
     pub fn end(&self, why: String) {
         let _ = self.ended.set(why);
         ring(&self.to_control);
     }
 
-    /// Why the loop has ended by itself.
+    /// Why the loop has ended, if it has.
     pub fn ended(&self) -> Option<&str> {
         self.ended.get().map(String::as_str)
     }
 
     /// The loop begins a turn.
     pub fn turn(&self) {
-        // It is the only one that writes it.
+        // Only the loop writes it.
         self.turns.store(self.turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
@@ -384,7 +386,8 @@ impl Exchange {
         self.turns.load(Ordering::Relaxed)
     }
 
-    /// The loop was excluded, or has begun again. A state and no event: no queue that is full, and no takeover, loses it.
+    /// The loop was excluded, or has begun again. This is a state and no event, so that neither a full
+    /// queue nor a takeover can lose it.
     pub fn set_excluded(&self, excluded: bool) {
         self.excluded.store(excluded, Ordering::Release);
     }
@@ -394,87 +397,88 @@ impl Exchange {
         self.excluded.load(Ordering::Acquire)
     }
 
-    /// The loop has found that its machine was put back to a snapshot, or runs twice. A state, likewise.
+    /// The loop has found that its machine was put back to a snapshot, or runs twice. Also a state.
     pub fn set_put_back(&self, put_back: bool) {
         self.put_back.store(put_back, Ordering::Release);
     }
 
-    /// Whether this host stays fenced until people start it anew.
+    /// Whether this host stays fenced until somebody starts it anew.
     pub fn is_put_back(&self) -> bool {
         self.put_back.load(Ordering::Acquire)
     }
 
-    /// The loop goes on with views of this generation once it is on disk. It waits for nothing else meanwhile.
+    /// The loop needs this generation of views on disk, and does everything else meanwhile.
     pub fn ask_generation(&self, generation: u32) {
         if self.generation_asked.swap(generation, Ordering::AcqRel) != generation {
             ring(&self.to_control);
         }
     }
 
-    /// What the loop needs on disk: a state, as [`Self::is_excluded`] is. 0: nothing.
+    /// The generation that the loop needs on disk: a state, like [`Self::is_excluded`]. 0: none.
     pub fn generation_asked(&self) -> u32 {
         self.generation_asked.load(Ordering::Acquire)
     }
 
-    /// This generation is on disk, with all below.
+    /// This generation is stored, with all below.
     pub fn keep_generation(&self, generation: u32) {
         if self.generation_kept.fetch_max(generation, Ordering::AcqRel) < generation {
             ring(&self.to_engine);
         }
     }
 
-    /// What is on disk, at the loop; 0 before it was ever asked for.
+    /// The generation that is stored, as the loop sees it; 0 before it ever asked for one.
     pub fn generation_kept(&self) -> u32 {
         self.generation_kept.load(Ordering::Acquire)
     }
 
-    /// Next command, at the loop.
+    /// The next command, for the loop.
     pub fn take_command(&self) -> Option<Command> {
         self.commands.pop()
     }
 
-    /// Answers a command. The queue cannot be full: each command is waited for.
+    /// Replies to a command. The queue cannot be full: each command is waited for.
     pub fn answer(&self, reply: Reply) {
         let _ = self.replies.push(reply);
         ring(&self.to_control);
     }
 
-    /// Notes an event for the journal; dropped and counted when the control thread is far behind.
+    /// Notes an event for the journal; it is dropped and counted when the control thread is far behind.
     pub fn note(&self, record: Record) {
         if self.records.push(record).is_err() {
             self.records_lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Notes what the copies of packets tell of a tree; dropped when the control thread is far behind.
+    /// Notes what the copies of packets show of a tree; it is dropped when the control thread is far
+    /// behind.
     pub fn report(&self, report: Report) {
         let _ = self.reports.push(report);
     }
 
-    /// Notes what another host takes the cluster to be. Nobody is woken for it.
-    pub fn tell_shape(&self, told: AnnouncedShape) {
-        let _ = self.shapes.push(told);
+    /// Passes on what another host takes the cluster to be. No thread is woken for it.
+    pub fn pass_shape(&self, shape: AnnouncedShape) {
+        let _ = self.shapes.push(shape);
     }
 
-    /// Next shape of another host.
+    /// The next shape of another host.
     pub fn take_shape(&self) -> Option<AnnouncedShape> {
         self.shapes.pop()
     }
 
-    /// Next report of a tree.
+    /// The next report of a tree.
     pub fn take_report(&self) -> Option<Report> {
         self.reports.pop()
     }
 
-    /// Wakes the control thread if it has events to write down. Called a turn later than they were
-    /// noted: that thread would compete for a core with the programs that were just told.
+    /// Wakes the control thread if it has events to write down. Called a turn later than they were noted:
+    /// that thread would compete for a core with the programs that were just notified.
     pub fn wake_control(&self) {
         if !self.records.is_empty() || !self.reports.is_empty() {
             ring(&self.to_control);
         }
     }
 
-    /// Next event for the journal.
+    /// The next event for the journal.
     pub fn take_record(&self) -> Option<Record> {
         self.records.pop()
     }

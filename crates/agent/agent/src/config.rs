@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The one file every host of a cluster shares, and its drop-ins.
+//! The file that every host of a cluster shares, and its drop-ins.
 //!
-//! `fide.toml` is read first, then every `*.toml` in `fide.toml.d/` beside it in the order of their
-//! names; a later file overrides single keys of `[cluster]`, `[agent]` and `[limits]`, adds to `[[name]]`, and may not
-//! name planes or members: these are the cluster's, not the host's.
+//! `fide.toml` is read first, then every `*.toml` in `fide.toml.d/` beside it in the order of their names.
+//! A later file overrides single keys of `[cluster]`, `[agent]` and `[limits]`, and adds to `[[name]]`. It
+//! may not name planes or members, because these belong to the cluster, not to the host.
 
 use std::{
     collections::HashMap,
@@ -71,7 +71,7 @@ pub enum ExitRung {
     Pidfd,
 }
 
-/// Who may join under a name that no `[[name]]` is about.
+/// Who may join under a name that no `[[name]]` covers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnlistedNames {
@@ -82,7 +82,8 @@ pub enum UnlistedNames {
     Nobody,
 }
 
-/// What one user may have of an agent, other than root and the agent's own; `None`: a share of what is left.
+/// What one user may have of an agent, other than root and the agent's own; `None`: a share of what is
+/// left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
@@ -91,7 +92,7 @@ pub struct Limits {
     pub watches: Option<usize>,
     pub processes: Option<usize>,
     pub lanes: Option<usize>,
-    /// Nobody but root runs programs here: nothing is kept for other users.
+    /// Only root runs programs here: nothing is reserved for other users.
     pub only_root: Option<bool>,
 }
 
@@ -122,7 +123,7 @@ pub struct Member {
     pub addresses: Vec<Ipv4Addr>,
     /// Voter or observer.
     pub role: Role,
-    /// Ids of those it monitors.
+    /// Ids of the members that it monitors.
     pub monitors: Vec<u16>,
 }
 
@@ -133,14 +134,15 @@ pub struct Controller {
     pub addresses: Vec<SocketAddr>,
     /// Directory with certificate, key and authorities.
     pub credentials: PathBuf,
-    /// Largest payload of a heartbeat, which the lane is asked for. Less leaves more of the network to others.
+    /// Largest payload of a heartbeat, which its lane is asked for. A smaller one leaves more of the
+    /// network to others.
     pub packet_max_bytes: usize,
-    /// Programs are told the chunks of damaged packets that are whole, although their tag does not fit. Only for networks that
-    /// nobody else can send to.
+    /// Programs also get the whole chunks of packets whose tag is wrong. Only for networks that nobody else
+    /// can send to.
     pub salvage: bool,
 }
 
-/// Everything an agent is told.
+/// A checked configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Cluster name.
@@ -153,7 +155,7 @@ pub struct Config {
     pub policy: Policy,
     /// Heartbeat interval.
     pub heartbeat_ns: u64,
-    /// Timeout asked for; `None`: from measurement.
+    /// The configured timeout; `None`: from measurement.
     pub timeout_ns: Option<u64>,
     /// By how much one host's clock (CLOCK_MONOTONIC_RAW) may run faster than another's, parts per million.
     pub drift_ppm: u32,
@@ -161,7 +163,7 @@ pub struct Config {
     pub port: u16,
     /// How long a new key is accepted before it is used, and an old one after it is not used any more.
     pub key_overlap_ms: u64,
-    /// Who plans the trees; none: a plane is the group in the file, or unicast.
+    /// The controllers that plan the trees. Without them, a plane is the group in the file, or unicast.
     pub controller: Option<Controller>,
     /// One or two.
     pub planes: Vec<Plane>,
@@ -179,21 +181,21 @@ pub struct Config {
     pub calibrate_ns: u64,
     /// Directory of the socket.
     pub runtime_dir: PathBuf,
-    /// Directory of what must survive a restart.
+    /// Directory of the state that must survive a restart.
     pub state_dir: PathBuf,
-    /// Whose names are whose.
+    /// Which users may join under which names.
     pub names: Vec<names::Rule>,
-    /// Users and groups of these that this host does not know.
+    /// Users and groups in `names` that this host does not know.
     pub unknown_users: Vec<String>,
-    /// Whose all other names are.
+    /// Who may join under all other names.
     pub unlisted_names: UnlistedNames,
-    /// What a user may have.
+    /// What one user may have.
     pub limits: Limits,
     /// The files that this was read from, in their order.
     sources: Vec<Source>,
 }
 
-/// What is wrong with a configuration, and what would be right.
+/// What is wrong with a configuration, and how to correct it.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A file could not be read.
@@ -202,7 +204,7 @@ pub enum ConfigError {
     /// Not TOML, or a key that does not exist, or a value of the wrong kind.
     #[error("{path}: {why}")]
     Parse { path: PathBuf, why: Box<toml::de::Error> },
-    /// A drop-in says what only the shared file may say.
+    /// A drop-in contains what only the shared file may contain.
     #[error(
         "{path}: [[plane]], [[member]] and [controller] belong into the file that every host shares, not into a drop-in"
     )]
@@ -215,7 +217,7 @@ pub enum ConfigError {
     Identity(String),
 }
 
-/// `drift_ppm` where the configuration does not say.
+/// `drift_ppm` if the configuration has none.
 pub use fide_detector::config::DRIFT_PPM as DEFAULT_DRIFT_PPM;
 
 /// The detector refuses more.
@@ -248,7 +250,7 @@ impl Config {
             }
             file.cluster.override_with(over.cluster);
             file.agent.override_with(over.agent);
-            // Users are a host's own.
+            // Each host has users of its own.
             file.name.extend(over.name);
             file.limits.override_with(over.limits);
         }
@@ -259,14 +261,13 @@ impl Config {
         }
     }
 
-    /// File and line that say what `[table]` holds as `key`; the file that all hosts share if none does.
+    /// The file and line of `key` in `[table]`; the shared file if no file has it.
     #[must_use]
     pub fn place_of(&self, table: &'static str, key: &'static str) -> String {
         place::say(&self.sources, &[At::Key(table, key)])
     }
 
-    /// The id of the member called `name`, or, without a name, of the one whose first address this
-    /// host has.
+    /// The id of the member called `name`. Without a name, the member whose first address this host has.
     ///
     /// # Errors
     /// [`ConfigError::Identity`] if there is none, or more than one.
@@ -301,13 +302,13 @@ impl Config {
         Ok(u16::try_from(position + 1).expect("at most MAX_HOSTS"))
     }
 
-    /// Whether whole chunks of damaged packets are told.
+    /// Whether the whole chunks of damaged packets are delivered.
     #[must_use]
     pub fn salvage(&self) -> bool {
         self.controller.as_ref().is_some_and(|controller| controller.salvage)
     }
 
-    /// Largest payload, if the planes carry `fits`: what the lane was asked for is not exceeded.
+    /// Largest payload, if the planes carry `fits`: never more than the lane was asked for.
     #[must_use]
     pub fn payload_max(&self, fits: usize) -> usize {
         self.controller.as_ref().map_or(fits, |controller| fits.min(controller.packet_max_bytes))
@@ -461,10 +462,10 @@ fn controller(table: file::ControllerTable, has_groups: bool, base: &Path) -> Re
     })
 }
 
-/// A user that this host does not have is no error: hosts share the file.
+/// A user that this host does not have is no error, because hosts share the file.
 fn name_rule(table: file::NameTable, unknown: &mut Vec<String>) -> Result<names::Rule, String> {
     let file::NameTable { pattern, users, groups } = table;
-    // What a name consists of, and the star.
+    // Checked like a name, with a letter for each star.
     let parts = pattern.replace('*', "x");
     if Name::new(parts.as_bytes()).is_err() {
         return Err(format!(
@@ -483,11 +484,31 @@ fn name_rule(table: file::NameTable, unknown: &mut Vec<String>) -> Result<names:
     Ok(names::Rule { users: ids(users, names::user_id), groups: ids(groups, names::group_id), pattern })
 }
 
+/// The id of each member, by its name.
+type Ids = HashMap<String, u16>;
+
 fn members(tables: Vec<file::MemberTable>, planes: usize, policy: Policy) -> Result<Vec<Member>, Problem> {
+    let ids = check_names_and_addresses(&tables, planes)?;
+    check_witnesses(&tables, policy)?;
+    let member = |(index, table): (usize, &file::MemberTable)| {
+        let monitored =
+            monitored(table, &tables, &ids, policy).map_err(|text| Problem::at(&[At::Item("member", index)], text))?;
+        Ok(Member {
+            name: Name::new(table.name.as_bytes()).expect("checked"),
+            addresses: table.addresses.clone(),
+            role: table.role,
+            monitors: monitored.into_iter().map(|name| ids[name]).collect(),
+        })
+    };
+    tables.iter().enumerate().map(member).collect()
+}
+
+/// Every name and every address belongs to one member, and every member has one address on each plane.
+fn check_names_and_addresses(tables: &[file::MemberTable], planes: usize) -> Result<Ids, Problem> {
     if tables.is_empty() || tables.len() > MAX_HOSTS {
         return Err(format!("{} [[member]] sections; 1 to {MAX_HOSTS} are possible", tables.len()).into());
     }
-    let mut ids = HashMap::new();
+    let mut ids = Ids::new();
     let mut owners: HashMap<Ipv4Addr, &str> = HashMap::new();
     for (index, table) in tables.iter().enumerate() {
         let name = &table.name;
@@ -508,61 +529,64 @@ fn members(tables: Vec<file::MemberTable>, planes: usize, policy: Policy) -> Res
             }
         }
     }
+    Ok(ids)
+}
+
+/// One witness at most, and only where there are votes.
+fn check_witnesses(tables: &[file::MemberTable], policy: Policy) -> Result<(), Problem> {
     let witnesses: Vec<&str> =
         tables.iter().filter(|table| table.role == Role::Witness).map(|table| table.name.as_str()).collect();
     match witnesses.as_slice() {
-        [] => {}
-        [name] if policy != Policy::Majority => {
-            return Err(Problem::at(
-                &[At::Key("cluster", "policy")],
-                format!("member {name} is a witness, and only policy = \"majority\" takes votes"),
-            ));
-        }
-        [_] => {}
-        _ => return Err(format!("{} are witnesses; one is all there can be", witnesses.join(" and ")).into()),
+        [] => Ok(()),
+        [name] if policy != Policy::Majority => Err(Problem::at(
+            &[At::Key("cluster", "policy")],
+            format!("member {name} is a witness, and only policy = \"majority\" takes votes"),
+        )),
+        [_] => Ok(()),
+        _ => Err(format!("{} are witnesses; one is all there can be", witnesses.join(" and ")).into()),
     }
+}
+
+/// The members that one member monitors: the ones that it names, else all others except observers.
+///
+/// # Errors
+/// What is wrong with the member's table.
+fn monitored<'a>(
+    table: &'a file::MemberTable,
+    tables: &'a [file::MemberTable],
+    ids: &Ids,
+    policy: Policy,
+) -> Result<Vec<&'a String>, String> {
+    let me = &table.name;
+    let others = || tables.iter().map(|other| &other.name).filter(|other| *other != me);
     let observer = |name: &String| tables[usize::from(ids[name]) - 1].role == Role::Observer;
-    tables
-        .iter()
-        .enumerate()
-        .map(|(index, table)| {
-            let wrong = |text: String| Problem::at(&[At::Item("member", index)], text);
-            let me = &table.name;
-            let others = || tables.iter().map(|other| &other.name).filter(|other| *other != me);
-            let monitored: Vec<&String> = match &table.monitors {
-                None => others().filter(|other| !observer(other)).collect(),
-                Some(names) => {
-                    for name in names {
-                        if !ids.contains_key(name) {
-                            return Err(wrong(format!("member {me} monitors {name}, which is no member")));
-                        }
-                        if name == me {
-                            return Err(wrong(format!("member {me} cannot monitor itself")));
-                        }
-                        if observer(name) {
-                            return Err(wrong(format!(
-                                "member {me} monitors {name}, an observer: nobody monitors observers"
-                            )));
-                        }
-                    }
-                    names.iter().collect()
+    let monitored: Vec<&String> = match &table.monitors {
+        None => others().filter(|other| !observer(other)).collect(),
+        Some(names) => {
+            for name in names {
+                if !ids.contains_key(name) {
+                    return Err(format!("member {me} monitors {name}, which is no member"));
                 }
-            };
-            let left_out = others().find(|other| !observer(other) && !monitored.contains(other));
-            if let Some(left_out) = left_out.filter(|_| policy == Policy::Majority && table.role != Role::Observer) {
-                return Err(wrong(format!(
-                    "policy = \"majority\" needs every voter to monitor every other: {me} does not monitor {left_out} \
-                     (make one of them an observer, or choose policy = \"network\")"
-                )));
+                if name == me {
+                    return Err(format!("member {me} cannot monitor itself"));
+                }
+                if observer(name) {
+                    return Err(format!("member {me} monitors {name}, an observer: nobody monitors observers"));
+                }
             }
-            Ok(Member {
-                name: Name::new(me.as_bytes()).expect("checked"),
-                addresses: table.addresses.clone(),
-                role: table.role,
-                monitors: monitored.into_iter().map(|name| ids[name]).collect(),
-            })
-        })
-        .collect()
+            names.iter().collect()
+        }
+    };
+    if policy != Policy::Majority || table.role == Role::Observer {
+        return Ok(monitored);
+    }
+    match others().find(|other| !observer(other) && !monitored.contains(other)) {
+        Some(left_out) => Err(format!(
+            "policy = \"majority\" needs every voter to monitor every other: {me} does not monitor {left_out} \
+             (make one of them an observer, or choose policy = \"network\")"
+        )),
+        None => Ok(monitored),
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The control thread: clients' requests, processes under watch, the journal. Nothing here is
-//! urgent; whatever is goes from the loop straight to the clients.
+//! The control thread: clients' requests, the processes under watch, the journal. Nothing here is urgent;
+//! urgent events go from the loop straight to the clients.
 
 mod closing;
 mod connections;
@@ -58,14 +58,14 @@ use lanes::Tickets;
 use shapes::Shapes;
 use watched::{Watched, take_ended, token_of};
 
-/// How often files and timers are looked at.
+/// How often the thread checks files and timers.
 const TICK: Duration = Duration::from_millis(200);
 /// The same while a user that asked too much waits.
 const TICK_WAITED_FOR: Duration = Duration::from_millis(10);
-/// How long a leaving agent goes on sending its goodbye.
+/// How long a leaving agent keeps sending its goodbye.
 const GOODBYE: Duration = Duration::from_millis(100);
 
-/// Read when an agent starts.
+/// Read once, when an agent starts.
 const SUBUID: &str = "/etc/subuid";
 
 const TOKEN_LISTENER: u64 = 0;
@@ -78,11 +78,11 @@ const TOKEN_CONNECTION: u64 = 2 << 32;
 /// Why the control thread ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Told to leave by a signal; the peers know.
+    /// A signal asked it to leave; the peers know.
     Left,
-    /// The loop is gone.
+    /// The loop has ended.
     EngineGone,
-    /// Another agent goes on.
+    /// Another agent has taken over.
     HandedOver,
 }
 
@@ -95,9 +95,9 @@ pub struct Parts {
     pub rings: Option<ClientRings>,
     pub exit_watch: Option<ExitWatch>,
     pub table: OwnedFd,
-    /// As they are in the file.
+    /// The keys as in the file.
     pub keys: Keys,
-    /// Of the file, from before it was read: a change since then is one.
+    /// Taken before the file was read, so that no later change of it is missed.
     pub key_stamp: Option<key::Stamp>,
     /// What this host takes the cluster to be.
     pub shape: Shape,
@@ -109,7 +109,7 @@ pub struct Parts {
     pub signals: Signals,
     /// What a new agent would take over.
     pub estate: Estate,
-    /// Where a controller plans the trees.
+    /// Only where a controller plans the trees.
     pub trees: Option<Trees>,
 }
 
@@ -125,9 +125,9 @@ pub struct Estate {
     pub table: OwnedFd,
 }
 
-/// What was taken over.
+/// What this agent has taken over from the one before.
 pub struct Resumed {
-    /// Each with its region, its events and its doorbell.
+    /// Each session with its region, its events and its doorbell.
     pub sessions: Vec<(SessionState, OwnedFd, OwnedFd, OwnedFd)>,
     pub processes: Vec<(ProcessState, OwnedFd)>,
     pub journal: Journal,
@@ -135,9 +135,9 @@ pub struct Resumed {
     pub names: Kept,
 }
 
-/// A session. After a takeover it waits for its client for a while.
+/// A session. After a takeover it waits a while for its client.
 struct Session {
-    /// Tells sessions in one client's place apart, from 1.
+    /// Distinguishes the sessions that one client's place has had, from 1.
     serial: u64,
     token: String,
     program: String,
@@ -147,7 +147,7 @@ struct Session {
     events: OwnedFd,
     ring: bool,
     doorbell: OwnedFd,
-    /// When to give up waiting; `None` while connected.
+    /// When to give up waiting for its client; `None` while that is connected.
     orphan_until: Option<Instant>,
 }
 
@@ -160,7 +160,7 @@ pub struct Control {
     sessions: HashMap<u8, Session>,
     /// Sessions opened in this turn.
     opened: usize,
-    /// Of sessions that have ended.
+    /// Closes the sessions that have ended.
     closer: Closer,
     own_uid: u32,
     processes: HashMap<u8, Watched>,
@@ -170,20 +170,19 @@ pub struct Control {
     journal: Journal,
     key_stamp: Option<key::Stamp>,
     key_change: Option<KeyChange>,
-    /// As programs see it.
-    /// What of it is on disk.
+    /// The newest generation of views that is stored.
     noted: Noted,
     /// Hosts that are configured otherwise.
     shapes: Shapes,
-    /// What the loop was told last; 0 before it was told anything.
+    /// The payload that the loop was last given; 0 before the first.
     payload_max: usize,
-    /// What the lane of the heartbeats was granted, bytes.
+    /// Bytes that the heartbeats' lane was granted.
     payload_granted: usize,
     /// Requests about lanes that are not answered yet.
     tickets: Tickets,
     notify: Notify,
     pulse: Pulse,
-    /// An exclusion after which this host could not begin again yet.
+    /// An exclusion after which this host has not begun again yet.
     excluded: Option<Excluded>,
     snapshot: Option<Box<Snapshot>>,
     /// Planted: the next process that joins cannot be watched.
@@ -283,20 +282,21 @@ impl Control {
         Ok(())
     }
 
-    /// Serves until a signal or the loop's end.
+    /// Serves until a signal, or until the loop ends.
     ///
     /// # Errors
     /// The kernel's, if waiting fails.
     pub fn run(&mut self) -> io::Result<End> {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
         if self.parts.trees.is_some() {
-            // It moves the trees. Refused before Linux 6.12: it takes its turn then.
+            // This thread moves the trees. The kernel refuses before Linux 6.12: the thread then waits for
+            // its turn.
             let _ = fide_client::wake_eagerly();
         }
         self.notify.ready();
         loop {
             events.clear();
-            let tick = if self.connections.somebody_waits() { TICK_WAITED_FOR } else { TICK };
+            let tick = if self.connections.has_paused() { TICK_WAITED_FOR } else { TICK };
             let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(tick.subsec_nanos()) };
             match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timeout)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -333,7 +333,7 @@ impl Control {
         }
     }
 
-    /// The service manager's watchdog is fed by turns of the loop, and by nothing else.
+    /// Only turns of the loop feed the service manager's watchdog.
     fn loop_turns(&mut self) -> bool {
         let exchange = &self.parts.exchange;
         match self.pulse.look(exchange.turns(), Instant::now()) {
@@ -346,7 +346,7 @@ impl Control {
         false
     }
 
-    /// Into the journal and the log with what the loop told; trees are reported.
+    /// Writes the loop's records into the journal and the log, and reports trees to the controller.
     fn note_records(&mut self) {
         while let Some(record) = self.parts.exchange.take_record() {
             let logged = self.journal.may_log(&record);
@@ -365,8 +365,9 @@ impl Control {
         }
     }
 
-    /// Notes the generation of views that the loop needs on disk before it founds, acknowledges or acts by one of it. It is a state that
-    /// is looked at: no change of it can be missed, as a record of it is that finds no room, or that the agent before did not come to.
+    /// Stores the generation of views that the loop needs on disk before it founds, acknowledges or acts by
+    /// a view of that generation. The loop publishes the generation as state, so no change of it is missed.
+    /// A record could be: the ring may be full, or the agent before may not have handled it.
     fn note_generation(&mut self) {
         let asked = self.parts.exchange.generation_asked();
         if let Some(warning) = self.noted.note(&self.parts.config.state_dir, asked) {
@@ -375,7 +376,7 @@ impl Control {
         self.parts.exchange.keep_generation(self.noted.newest());
     }
 
-    /// Notes what the loop did and acts on what is the control thread's.
+    /// Handles what the loop left for this thread, and what is due.
     fn after_turn(&mut self) -> Result<(), EngineGone> {
         self.note_records();
         self.note_generation();
@@ -384,9 +385,9 @@ impl Control {
                 trees.report(report);
             }
         }
-        while let Some(told) = self.parts.exchange.take_shape() {
+        while let Some(received) = self.parts.exchange.take_shape() {
             let me = self.parts.config.member(self.parts.me).name;
-            if let Some(line) = self.shapes.hear(&self.parts.shape, me, &told, Instant::now()) {
+            if let Some(line) = self.shapes.hear(&self.parts.shape, me, &received, Instant::now()) {
                 tracing::warn!("{line}");
             }
         }
@@ -418,13 +419,13 @@ impl Control {
         Ok(())
     }
 
-    /// What the controller has told.
+    /// Carries out the orders of the trees' threads.
     fn move_trees(&mut self) -> Option<End> {
         let orders: Vec<Order> = self.parts.trees.as_ref()?.take().collect();
         for order in orders {
             match order {
                 Order::Call { command, done } => match self.parts.exchange.call(command) {
-                    // Who asked waits for it.
+                    // The thread that asked waits for the reply.
                     Ok(reply) => drop(done.try_send(reply)),
                     Err(EngineGone) => tracing::error!("a lane could not be changed: {EngineGone}"),
                 },
@@ -448,7 +449,7 @@ impl Control {
                         tree.lane,
                         tree.group
                     );
-                    // Who asked may have given up waiting.
+                    // The thread that asked may have given up waiting.
                     let _ = done.try_send(());
                 }
                 Order::Stop { why } => {
@@ -466,9 +467,10 @@ impl Control {
         }
     }
 
-    /// Heartbeats must fit into what every plane carries, and programs hear what remains for their messages.
+    /// Heartbeats must fit into a packet of every plane; programs are notified of what remains for their
+    /// messages.
     fn follow_mtu(&mut self) -> Result<(), EngineGone> {
-        // An interface that is gone carries nothing; whether it comes back, the paths' own verdicts tell.
+        // An interface that is gone carries nothing. Path verdicts report whether it comes back.
         let Ok(fits) = mtu::payload_max(&self.parts.interfaces) else { return Ok(()) };
         let payload_max = self.parts.config.payload_max(fits).min(self.payload_granted);
         if payload_max == self.payload_max {
@@ -487,11 +489,11 @@ impl Control {
         self.give_back_lanes();
         let period = Duration::from_nanos(self.parts.config.heartbeat_ns);
         if self.parts.config.member(self.parts.me).role == Role::Witness {
-            // It comes back as the incarnation that it is, and nobody goes on because it is gone.
+            // A witness comes back with the same incarnation, and no host goes on because it is gone.
             let _ = self.parts.exchange.call(Command::Stop);
         } else if self.parts.exchange.call(Command::Leave).is_ok() {
             std::thread::sleep(GOODBYE.max(period * 5));
-            // The loop stops without an answer if it is gone already.
+            // No answer means that the loop has ended already.
             let _ = self.parts.exchange.call(Command::Stop);
         }
         End::Left
@@ -516,14 +518,15 @@ impl Control {
         self.last_serial
     }
 
-    /// A place for one more. Where all that are free were used until now, the first of them is waited for.
+    /// A free place for one more client. If every unused place is still being closed, waits for the first
+    /// of them.
     fn free_client(&mut self) -> Option<u8> {
         let unused = (0..u8::try_from(MAX_CLIENTS).expect("64")).filter(|client| !self.sessions.contains_key(client));
         let unused: Vec<u8> = unused.collect();
         self.closer.first_free(&unused)
     }
 
-    /// A pidfd became readable. Where the kernel's hook watches too, the loop knows already.
+    /// A pidfd became readable. If the kernel's hook watches this process too, the loop knows already.
     fn process_left(&mut self, token: u64) {
         let Some((slot, watched)) = take_ended(&mut self.processes, token) else { return };
         let _ = epoll::delete(&self.epoll, watched.process.as_fd());
@@ -536,11 +539,11 @@ impl Control {
         if let Err(EngineGone) =
             self.parts.exchange.call(Command::Changed { slot, cookie: watched.cookie, change, at_ns })
         {
-            tracing::error!(name = watched.name, "its end could not be told: {EngineGone}");
+            tracing::error!(name = watched.name, "its end could not be reported to the loop: {EngineGone}");
         }
     }
 
-    /// A fresh look at the loop.
+    /// Takes a new snapshot of the loop.
     fn look(&mut self) -> Result<&Snapshot, EngineGone> {
         let empty = self.snapshot.take().unwrap_or_else(Snapshot::empty);
         match self.parts.exchange.call(Command::Snapshot(empty))? {
@@ -550,7 +553,7 @@ impl Control {
     }
 }
 
-/// A token nobody can guess.
+/// A token that cannot be guessed.
 fn token() -> io::Result<String> {
     let mut bytes = [0u8; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The loop's state machine: the hot path of an agent.
 //!
-//! A turn takes in what arrived, lets the detector think, sends what is due and delivers what clients wait for:
+//! A turn takes in what arrived, lets the detector decide, sends what is due and delivers events to
+//! clients:
 //!
 //! ```text
 //! slots, ring, sockets ─► detector ─► planes
@@ -12,15 +13,15 @@
 //! |---|---|
 //! | [`run`] | the thread around it: it reads the clocks, waits, and has the engine turn |
 //! | `receive` | what arrives: heartbeats in slots, records in the wake ring, datagrams |
-//! | `commands` | what the control thread asks for |
-//! | `deliver` | what the detector says, to clients; `undelivered`: ends that found a client's ring full |
+//! | `commands` | the control thread's commands, and what clients leave in their memory |
+//! | `deliver` | the detector's events, to clients; `undelivered`: ends that found a client's ring full |
 //! | `publish` | packets on every plane, the alive table, the lease |
 //! | `lanes` | programs' lanes |
 //! | `freeze`, `repeat` | another agent takes over |
 //! | `shape` | hosts that are configured otherwise |
 //! | `sessions`, `owners`, `watches`, `bells` | clients: their memory, their processes, their watches, their doorbells |
 //! | `timing`, `arrivals`, `gaps` | peers: their timeouts, their newest heartbeats, the gaps between them |
-//! | `formers` | ends of what an agent before this one has said to be up |
+//! | `formers` | ends of processes and hosts that an agent before this one reported up |
 //! | `ports` | senders, the kernel's programs, the set of descriptors that is waited for |
 //!
 //! **Invariant:** no clock. What needs the time is given [`Now`]; a turn asks its [`Clocks`] for it before each input and each packet.
@@ -89,11 +90,13 @@ const RECORDS_PER_TURN: usize = 256;
 const DATAGRAMS_PER_TURN: usize = 256;
 /// Commands carried out in one turn.
 const COMMANDS_PER_TURN: usize = 4;
-/// Watches of a client that is gone, forgotten in one turn: each looks at all watches of this host.
+/// Watches of a client that is gone, forgotten in one turn: for each of them, all watches of this host are
+/// searched.
 const FORGOTTEN_PER_TURN: usize = 16;
 /// Events delivered in one turn.
 const EVENTS_PER_TURN: usize = 512;
-/// Of these, before the turn's packets leave: each delays them by one system call.
+/// The part of them that is delivered before the turn's packets leave: each delays the packets by one
+/// system call.
 const EVENTS_BEFORE_PACKETS: usize = 2;
 /// Piggybacks taken from one client's outbox before one heartbeat.
 const PIGGYBACKS_PER_TURN: usize = 16;
@@ -120,9 +123,9 @@ pub struct Parts {
     pub table: AliveTable,
     /// Host names by id, as records carry them.
     pub names: Vec<NameBytes>,
-    /// Of tags, derived from the plain ones.
+    /// Keys of the tags, derived from the plain ones.
     pub keys: Keys,
-    /// As they are in the file.
+    /// The keys as in the file.
     pub plain: Keys,
     /// What this host takes the cluster to be.
     pub shape: Shape,
@@ -130,11 +133,11 @@ pub struct Parts {
     pub exchange: Arc<Exchange>,
     pub mode: Mode,
     pub own_lateness_max_ns: u64,
-    /// Measured before, for long: it counts whatever the loop sees.
+    /// From an earlier, long measurement: it counts whatever the loop itself observes.
     pub own_lateness_stored_ns: u64,
-    /// Of a witness. Its loop waits for the disk.
+    /// Only of a witness, whose loop waits for the disk.
     pub votes: Option<Votes>,
-    /// The detector's clock, and what of it the agent before knew.
+    /// The detector's clock, with what the agent before knew of it.
     pub clock: Clock,
 }
 
@@ -168,14 +171,14 @@ impl Facts {
         self.hosts().filter(move |host| *host != me)
     }
 
-    /// Every host, and every place of a process on it.
+    /// Every host, and every process slot of each.
     fn subjects(&self) -> impl Iterator<Item = ProcessRef> + use<> {
         let slots = |host| process_slots().map(move |slot| ProcessRef::new(host, slot));
         self.hosts().flat_map(move |host| slots(host).chain([ProcessRef::of_host(host)]))
     }
 }
 
-/// Every place of a process.
+/// Every process slot.
 fn process_slots() -> impl Iterator<Item = u8> {
     0..u8::try_from(MAX_PROCESSES).expect("64")
 }
@@ -188,15 +191,15 @@ pub struct Engine {
     ports: Ports,
     table: AliveTable,
     exchange: Arc<Exchange>,
-    /// Of tags, derived from `plain`.
+    /// Keys of the tags, derived from `plain`.
     keys: Keys,
-    /// As they are in the file.
+    /// The keys as in the file.
     plain: Keys,
     votes: Option<Votes>,
 
     timing: Timing,
     arrivals: Arrivals,
-    /// Where the receive program takes the packets, it counts.
+    /// Used only where no receive program takes the packets and counts.
     gaps: GapCounts,
     datagram: Box<[u8; PAYLOAD_MAX + 1]>,
 
@@ -207,13 +210,13 @@ pub struct Engine {
     undelivered: Undelivered,
     formers: Formers,
     lanes: Lanes,
-    /// Whose session is being closed.
+    /// The client whose session is being closed.
     closing: Option<u8>,
 
     payload: Box<[u8; PAYLOAD_MAX]>,
-    /// The last heartbeat, and whether it is all that is still sent.
+    /// The last heartbeat, and whether this loop only repeats it.
     repeat: Repeat,
-    /// Since the last heartbeat.
+    /// Notices sent since the last heartbeat.
     notices_sent: usize,
     shape_next_ns: u64,
 
@@ -223,7 +226,7 @@ pub struct Engine {
     urgent_turn: bool,
     busy_turn: bool,
     stopping: bool,
-    /// Why it stops by itself.
+    /// Why the loop stops by itself.
     failed: Option<VoteError>,
 }
 
@@ -287,7 +290,7 @@ impl Engine {
         })
     }
 
-    /// A witness says nothing that is not on its disk; without its disk it ends.
+    /// A witness sends only what follows from a stored vote; it ends if the disk fails.
     fn has_stored_its_vote(&mut self) -> bool {
         let Some(votes) = &mut self.votes else { return true };
         match votes.store(&self.detector.vote()) {
@@ -304,14 +307,14 @@ impl Engine {
         self.busy_turn = false;
         self.counters.turns += 1;
         self.exchange.turn();
-        // Before anything that came meanwhile is believed.
+        // Before anything is believed that arrived meanwhile.
         self.look_at_clocks(clocks);
         if self.repeat.next_ns().is_some() {
             self.commands(clocks);
             self.repeat_heartbeat(clocks.now());
             return;
         }
-        // An exit goes out before anything else is looked at.
+        // An exit goes out before anything else is handled.
         self.drain_ring(clocks);
         if std::mem::take(&mut self.urgent_turn) && clocks.now().raw_ns < self.detector.next_heartbeat_ns() {
             return;
@@ -329,7 +332,7 @@ impl Engine {
         if !self.has_stored_its_vote() {
             return;
         }
-        // Whoever waits for one event, as for a decision, does not wait for packets too.
+        // A program that waits for one event, such as a decision, must not wait for the packets too.
         self.deliver_events(clocks.now(), EVENTS_BEFORE_PACKETS);
         self.transmit(clocks);
         self.say_shape(clocks.now());

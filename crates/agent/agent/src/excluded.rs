@@ -19,7 +19,7 @@ impl Excluded {
     /// Another attempt has failed.
     pub(crate) fn failed(before: Option<&Self>, why: String, now: Instant) -> Self {
         let attempts = before.map_or(0, |before| before.attempts).saturating_add(1);
-        // 2^5 times the least is beyond the most.
+        // 2^5 times the shortest pause is beyond the longest.
         let wait = (RETRY_MIN * 2u32.pow((attempts - 1).min(5))).min(RETRY_MAX);
         Self { why, attempts, next: now + wait }
     }
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempts_come_later_and_later_and_never_end() {
+    fn attempts_back_off_and_never_end() {
         let now = Instant::now();
         let mut excluded = None;
         let mut waits = Vec::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Faults that are planted in a running agent, to see that it ends, or refuses. Only in builds with debug assertions, as tests run them, and
-//! only with `FIDE_FAULTS` in the environment; a release build has none.
+//! Faults that are planted in a running agent, to see that it ends, or refuses. Only in builds with debug
+//! assertions, as tests run them, and only with `FIDE_FAULTS` in the environment; a release build has none.
 //!
 //! A file `fault` in the state directory names one: `loop-panics`, `loop-hangs`, `control-panics`, `join-unwatched`. It is removed when it is armed.
 
@@ -14,7 +14,7 @@ pub enum Fault {
     JoinUnwatched,
 }
 
-/// The fault that is to happen now.
+/// The fault to happen now.
 #[cfg(debug_assertions)]
 #[must_use]
 pub fn planted(state_dir: &std::path::Path) -> Option<Fault> {
@@ -31,16 +31,16 @@ pub fn planted(state_dir: &std::path::Path) -> Option<Fault> {
     }
 }
 
-/// The fault that is to happen now: none in a release.
+/// The fault to happen now: none in a release.
 #[cfg(not(debug_assertions))]
 #[must_use]
 pub fn planted(_state_dir: &std::path::Path) -> Option<Fault> {
     None
 }
 
-/// Has it happen in the thread that calls.
+/// Lets it happen in the calling thread.
 ///
-/// # Panics
+/// That is its purpose.
 /// That is what it is for.
 pub fn happen(fault: Fault) {
     match fault {
@@ -49,7 +49,7 @@ pub fn happen(fault: Fault) {
         Fault::LoopHangs => loop {
             std::thread::park();
         },
-        // Of the next join, not of now.
+        // Affects the next join, not this moment.
         Fault::JoinUnwatched => {}
     }
 }

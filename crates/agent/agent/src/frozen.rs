@@ -9,10 +9,10 @@ use crate::{clock::Clock, timeout::Network};
 
 /// Watches of all clients of one agent together.
 pub const WATCHES_MAX: usize = fide_detector::roster::WISHES_MAX;
-/// Heartbeats that a frozen agent repeats at most; then its host falls silent, as if the agent had died.
+/// Heartbeats that a frozen agent repeats at most. Then its host falls silent, as if the agent had died.
 pub const REPEATS_MAX: u64 = 250;
 
-/// Everything the loop knows.
+/// The loop's whole state.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Frozen {
     pub detector: Vec<u8>,
@@ -29,9 +29,9 @@ pub struct Frozen {
     pub clock: Clock,
     /// By host from 1.
     pub gaps: Vec<FrozenGaps>,
-    /// By host from 1: how much its heartbeats varied of late, and what the network was planned to add.
+    /// By host from 1: its recent jitter, and what its planned network adds.
     pub late: Vec<(u64, Network)>,
-    /// How late the loop was of late, ns.
+    /// The loop's recent lateness, ns.
     pub own_late_ns: u64,
 }
 
@@ -43,14 +43,14 @@ pub struct Watch {
     pub host: u16,
     /// `None`: the host itself.
     pub name: Option<Name>,
-    /// The client's own process, for the subject's host to know who asks.
+    /// The client's own process, so that the subject's host knows which process watches.
     pub watcher_slot: u8,
 }
 
 /// The client that registered a local process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Owner {
-    /// Tells registrations of one slot apart.
+    /// Distinguishes the registrations of one slot.
     pub cookie: u64,
     /// `u8::MAX`: its session is over.
     pub client: u8,
@@ -59,11 +59,11 @@ pub struct Owner {
     pub beat: u64,
     pub beat_ns: u64,
     pub stalled: bool,
-    /// When all changes notified so far are paid for.
+    /// When all changes announced so far are paid for.
     pub changes_paid_ns: u64,
 }
 
-/// A subject of which an agent before this one has said that it is up, and not yet that it ended.
+/// A subject that an agent before this one reported up, without an end so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFormer {
     pub client: u8,
@@ -71,11 +71,11 @@ pub struct OpenFormer {
     pub subject: ProcessRef,
     pub incarnation: u32,
     pub timeout_ns: u64,
-    /// Since when it is known to be over with its host's life; 0: it is not.
+    /// Since when it has been known to be over with its host's life; 0: not known.
     pub other_since_ns: u64,
 }
 
-/// What keeps messages of lanes from being delivered twice, and listeners listening.
+/// Keeps messages of lanes from being delivered twice, and listeners listening.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct FrozenLanes {
     /// Host, lane, incarnation, newest packet.
@@ -91,11 +91,11 @@ pub struct FrozenGaps {
     pub longest_at_ns: u64,
     pub sum_ns: u64,
     pub incarnation: u32,
-    /// Bucket and count of those that are not empty.
+    /// Bucket and count of the buckets that are not empty.
     pub counts: Vec<(u16, u64)>,
 }
 
-/// The state of the agent before could not be taken on.
+/// The state of the agent before could not be resumed.
 #[derive(Debug, thiserror::Error)]
 #[error("the running agent's state cannot be taken on: {0}; restart instead of taking over")]
 pub struct ResumeError(SnapshotError);
@@ -107,7 +107,7 @@ impl From<SnapshotError> for ResumeError {
 }
 
 impl Frozen {
-    /// The detector, as far on as if all repeats had been sent.
+    /// The detector, advanced as if all repeats had been sent.
     ///
     /// # Errors
     /// [`ResumeError`].

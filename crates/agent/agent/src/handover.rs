@@ -14,8 +14,8 @@
 //! turns
 //! ```
 //!
-//! If the new one fails on the way, the old one thaws after [`LIMIT_HEARTBEATS`]. If the old one
-//! dies on the way, the new one begins at once.
+//! If the new agent fails on the way, the old one thaws after [`LIMIT_HEARTBEATS`]. If the old one dies on
+//! the way, the new one begins at once.
 
 use std::{
     io,
@@ -36,11 +36,11 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{frozen::Frozen, journal::Journal, names::Kept, notify::Manager, socket};
 
-/// Heartbeats for which a frozen agent waits for the new one.
+/// Heartbeats that a frozen agent waits for the new one.
 pub const LIMIT_HEARTBEATS: u32 = 200;
 /// How long a new agent waits for each answer.
 const ANSWER: Duration = Duration::from_secs(5);
-/// State and agent must be of one version: the state is written as this version keeps it.
+/// State and agent must be of one version, because the format of the state follows the version.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+state.2");
 
 /// Why a takeover did not happen. The running agent goes on.
@@ -63,7 +63,7 @@ pub enum HandoverError {
     Io(#[from] io::Error),
 }
 
-/// Goes with the descriptors of the first answer, which come in the order of the fields.
+/// Sent with the descriptors of the first answer, which come in the order of the fields.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct PrepareOk {
     /// Per plane, whether a packet socket follows its UDP socket.
@@ -79,11 +79,11 @@ pub struct PrepareOk {
     pub exit_watch: usize,
     /// The agent's own process.
     pub pid: u32,
-    /// Whose service it is.
+    /// The service manager whose service it is.
     pub manager: Option<Manager>,
 }
 
-/// What the first answer brought.
+/// The content of the first answer.
 pub struct Inherited {
     /// One per plane.
     pub sockets: Vec<Sockets>,
@@ -120,8 +120,8 @@ pub struct ProcessState {
     pub start_ticks: u64,
 }
 
-/// Everything of the second answer but descriptors: this state's memfd, the listening socket, the
-/// alive table, then those of the sessions and processes.
+/// The second answer apart from descriptors: this state's memfd, the listening socket, the alive table,
+/// then the ones of the sessions and processes.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct State {
     pub host: String,
@@ -135,7 +135,7 @@ pub struct State {
 }
 
 impl State {
-    /// Into a memfd: it is larger than a message may be.
+    /// Writes it into a memfd, because it is larger than a message may be.
     ///
     /// # Errors
     /// The kernel's.
@@ -147,10 +147,10 @@ impl State {
         Ok(file.into())
     }
 
-    /// From a memfd.
+    /// Reads it from a memfd.
     ///
     /// # Errors
-    /// [`HandoverError::Nonsense`] if it holds something else.
+    /// [`HandoverError::Nonsense`] if the memfd holds something else.
     pub fn read(fd: OwnedFd) -> Result<Self, HandoverError> {
         let mut file = std::fs::File::from(fd);
         let mut bytes = Vec::new();
@@ -164,7 +164,7 @@ impl State {
 #[derive(Debug)]
 pub struct Successor {
     socket: OwnedFd,
-    /// How long it may take to answer.
+    /// How long the old agent may take to answer.
     answer: Duration,
 }
 
@@ -227,7 +227,8 @@ impl Successor {
         Ok((state, fds))
     }
 
-    /// Has the running agent stop. An agent that is gone has stopped; one that says nothing may go on by itself once it runs again.
+    /// Has the running agent stop. An agent that is gone counts as stopped; a silent one may go on by
+    /// itself once it runs again.
     ///
     /// # Errors
     /// [`HandoverError::Refused`] if it went on by itself because this took too long; `TimedOut` if it may.
@@ -283,9 +284,9 @@ mod tests {
         (Successor { socket, answer: Duration::from_millis(20) }, other)
     }
 
-    /// It may be stopped, and go on by itself once somebody lets it.
+    /// It may be stopped, and go on by itself once it runs again.
     #[test]
-    fn agent_that_says_nothing_has_not_stopped_and_one_that_is_gone_has() {
+    fn gone_agent_has_stopped_but_a_silent_one_has_not() {
         let (successor, silent) = successor();
         let error = successor.taken().expect_err("it may go on");
         assert!(matches!(error, HandoverError::Io(error) if error.kind() == io::ErrorKind::TimedOut));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The number that tells one life of an agent from the next.
+//! The number that distinguishes one life of an agent from the next.
 
 use std::{
     fs, io,
@@ -10,12 +10,12 @@ use std::{
 
 use fide_detector::incarnation::{self, NoIncarnation};
 
-/// Why no incarnation could be had.
+/// Why there is no next incarnation.
 #[derive(Debug, thiserror::Error)]
 pub enum IncarnationError {
     #[error("{path}: {why}; the agent must remember its incarnation there (state_dir in the configuration)")]
     Io { path: PathBuf, why: io::Error },
-    /// The clock is all there is to tell how far earlier lives have come.
+    /// Only the clock shows how far earlier lives have come.
     #[error(
         "{path} is not there, and the wall clock is beyond the year 2100 ({clock_s} s since 1970): set the clock, then start the agent"
     )]
@@ -27,9 +27,10 @@ pub enum IncarnationError {
     Last { path: PathBuf, last: u32 },
 }
 
-/// Takes the next incarnation of this host: above every earlier one and every generation of views in `dir`, and, should that
-/// directory ever be lost, above every one of the past by the wall clock (seconds since 1970, which
-/// fit 32 bits until 2106). It is on disk before it is returned, and never returned twice.
+/// Takes the next incarnation of this host. It is above every earlier one and every generation of views in
+/// `dir`. Should that directory ever be lost, it is still above every earlier one because of the wall clock
+/// (seconds since 1970, which fit 32 bits until 2106). It is stored before it is returned, and never
+/// returned twice.
 ///
 /// # Errors
 /// [`IncarnationError`] if there is none, or it cannot be stored: reusing one would let an old life speak again.
@@ -38,7 +39,8 @@ pub fn next(dir: &Path) -> Result<u32, IncarnationError> {
     next_at(dir, None, clock_s)
 }
 
-/// As [`next`], and above `present`, what a running agent is or has noted: somebody may have emptied its directory.
+/// As [`next`], and above `present`, the incarnation or generation of a running agent: its directory may
+/// have been emptied.
 ///
 /// # Errors
 /// [`IncarnationError`].
@@ -47,21 +49,23 @@ pub fn next_after(dir: &Path, present: u32) -> Result<u32, IncarnationError> {
     next_at(dir, Some(present), clock_s)
 }
 
-/// The file that keeps the newest generation of views that this host has held, or was about to.
+/// The file with the newest generation of views that this host has held, or was about to.
 const GENERATION: &str = "generation";
 
-/// The newest generation in `dir`, which the next incarnation is above; 0 if none is known, and then it is noted anew.
+/// The newest generation in `dir`, which the next incarnation is above. 0 if none is known; it is then
+/// noted anew.
 pub fn generation(dir: &Path) -> u32 {
     number(&dir.join(GENERATION)).ok().flatten().unwrap_or(0)
 }
 
-/// Notes that this host may come to found, or to hold, a view of this generation: an incarnation of a member that founds it. Its next
-/// incarnation is above, so that a view which is founded later is of a later generation, whatever wall clock the founders have.
+/// Notes that this host may found, or hold, a view of this generation: the incarnation of the member that
+/// founds it. This host's next incarnation is above it. So a view that is founded later has a later
+/// generation, whatever the founders' wall clocks show.
 ///
 /// # Errors
 /// The kernel's.
 pub fn note_generation(dir: &Path, held: u32) -> io::Result<()> {
-    // One that is damaged is replaced: nothing tells any more what it held.
+    // A damaged file is replaced: its content cannot be known any more.
     if number(&dir.join(GENERATION)).is_ok_and(|noted| noted.is_some_and(|noted| noted >= held)) {
         return Ok(());
     }
@@ -73,21 +77,22 @@ pub fn note_generation(dir: &Path, held: u32) -> io::Result<()> {
     fs::File::open(dir)?.sync_all()
 }
 
-/// The newest generation that this agent knows to be noted, so that the disk is asked only about another one.
+/// The newest generation that this agent knows to be stored, so that the disk is read only for another one.
 #[derive(Debug, Default)]
 pub struct Noted {
     newest: u32,
-    /// A failure of this one was told.
+    /// The generation whose failure was reported.
     failed: u32,
 }
 
 impl Noted {
-    /// It is on disk, with all below.
+    /// This generation is stored, with all below.
     pub fn newest(&self) -> u32 {
         self.newest
     }
 
-    /// Notes `held`. What to tell whoever reads the log, once for each generation; the next call tries again.
+    /// Stores `held`. Returns a line for the log if that fails, once for each generation; the next call
+    /// tries again.
     pub fn note(&mut self, dir: &Path, held: u32) -> Option<String> {
         if held <= self.newest {
             return None;
@@ -106,14 +111,15 @@ impl Noted {
     }
 }
 
-/// Bits of a process' number that count the joins of one life; those above are the incarnation's.
+/// Bits of a process number that count the joins of one life; the bits above hold the incarnation.
 const JOIN_BITS: u32 = 12;
-/// Of an incarnation, the bits that are in them.
+/// The bits of an incarnation that are in a process number.
 const NUMBERED: u32 = u32::MAX >> JOIN_BITS;
 
-/// The agent that runs as `incarnation` has numbered a process `process`. Where it has numbered so many that their numbers reach into
-/// those of later incarnations, these are left out: processes of a later life have higher numbers than all before, which is how
-/// others know which of two of one name is over. Writes once in 4096 joins.
+/// The agent that runs as `incarnation` has given a process the number `process`. If its numbers reach into
+/// those of later incarnations, these incarnations are skipped: a later life's processes must have higher
+/// numbers than all before, because other hosts conclude from that which of two processes of one name is
+/// over. Writes once in 4096 joins.
 ///
 /// # Errors
 /// [`IncarnationError`], and a later life may be taken for an earlier one.
@@ -128,7 +134,7 @@ pub fn reserve(dir: &Path, incarnation: u32, process: u32) -> Result<(), Incarna
 
 const FILE: &str = "incarnation";
 
-/// The number in a file, which must not be given out, nor any below it.
+/// The number in a file; neither it nor any number below may be given out again.
 fn number(path: &Path) -> Result<Option<u32>, IncarnationError> {
     let fail = |why| IncarnationError::Io { path: path.to_owned(), why };
     match fs::read_to_string(path) {
@@ -159,8 +165,9 @@ fn next_at(dir: &Path, present: Option<u32>, clock_s: u64) -> Result<u32, Incarn
     let path = dir.join(FILE);
     fs::create_dir_all(dir).map_err(|why| IncarnationError::Io { path: path.clone(), why })?;
     let last = number(&path)?.max(present);
-    // Also where the last incarnation is not known any more: tokens begin with the generation, and must not go back. Without either
-    // file their order stands on wall clocks, as it did when the first view was founded.
+    // Even if the last incarnation is not known any more: tokens begin with the generation, and must not go
+    // back. Without either file the tokens' order depends on wall clocks, as it did when the first view was
+    // founded.
     let held = dir.join(GENERATION);
     let generation = number(&held)?;
     let next = match incarnation::next(last, generation, clock_s) {
@@ -184,7 +191,7 @@ mod tests {
     const NOW_S: u64 = 1_790_000_000;
 
     #[test]
-    fn processes_of_a_later_life_have_higher_numbers_however_many_joined() {
+    fn later_life_numbers_its_processes_higher() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let first = next_at(dir.path(), None, NOW_S).expect("stored");
         let numbered = |incarnation: u32, joins: u32| (incarnation << JOIN_BITS).wrapping_add(joins);
@@ -218,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn next_incarnation_is_above_every_generation_held_also_where_its_own_file_is_gone() {
+    fn lost_incarnation_file_still_yields_one_above_every_generation() {
         let dir = tempfile::tempdir().expect("temporary directory");
         note_generation(dir.path(), 8200).expect("stored");
         assert_eq!(next_at(dir.path(), None, 1010).expect("stored"), 8201);
@@ -240,13 +247,13 @@ mod tests {
     }
 
     #[test]
-    fn generation_that_could_not_be_noted_is_told_once_and_tried_again() {
+    fn failure_to_note_generation_is_reported_once_and_retried() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let missing = dir.path().join("state");
         let mut noted = Noted::default();
-        let told = noted.note(&missing, 70).expect("no such directory");
-        assert!(told.contains("generation 70"), "{told}");
-        assert_eq!(noted.note(&missing, 70), None, "told already");
+        let warning = noted.note(&missing, 70).expect("no such directory");
+        assert!(warning.contains("generation 70"), "{warning}");
+        assert_eq!(noted.note(&missing, 70), None, "reported already");
         fs::create_dir(&missing).expect("made");
         assert_eq!((noted.note(&missing, 70), number(&missing.join(GENERATION)).expect("read")), (None, Some(70)));
         // Another agent has this host by now, which noted more: nothing is taken back.

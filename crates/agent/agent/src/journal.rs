@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::{command::Record, config::Config, process::STATUS_UNKNOWN};
 
-/// Kinds of entries that have a place of their own each, so that many of one kind make nobody forget another.
+/// Kinds of entries. Each has its own room, so that many entries of one kind do not push out another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shelf {
     /// Hosts that come and go, views, exclusions.
@@ -24,17 +24,18 @@ enum Shelf {
     Joins,
     /// Paths, stalls, fences, timeouts.
     Trouble,
-    /// What programs cause as often as they like: stalled, recovered, watched.
+    /// Changes that programs can cause as often as they like: stalled, recovered, watched.
     Changes,
 }
 
-/// Entries kept of each kind; see [`crowded`] for which is forgotten.
+/// Entries kept of each kind; see [`crowded`] for which one is forgotten.
 const KEPT: [usize; 5] = [1024, 1024, 1024, 512, 512];
-/// Of entries on the last three shelves so many are logged at once, and then so many a second; the journal has them all.
+/// Entries on the last three shelves that are logged at once, and then per second; the journal has all of
+/// them.
 const LOGGED_AT_ONCE: u32 = 100;
 const LOGGED_PER_SECOND: u32 = 10;
-/// Entries told in one answer.
-const TOLD_MAX: usize = 100;
+/// Entries in one answer.
+const ANSWERED_MAX: usize = 100;
 
 /// One thing that happened.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -46,7 +47,7 @@ pub struct Entry {
     /// Milliseconds since 1970, for people.
     unix_ms: u64,
     record: Record,
-    /// Name of the process it is about, which may be forgotten otherwise by the time somebody asks.
+    /// Name of the process that it is about, which may be forgotten elsewhere by the time somebody asks.
     process: Option<String>,
 }
 
@@ -81,7 +82,7 @@ impl Journal {
         }
     }
 
-    /// Notes what the loop told.
+    /// Notes a record of the loop.
     pub fn add(&mut self, record: Record) -> &Entry {
         let process = match record.event {
             Event::Up { host, slot, name, .. } if slot != HOST_SLOT => {
@@ -113,7 +114,7 @@ impl Journal {
         self.shelves[shelf as usize].back().expect("just pushed")
     }
 
-    /// Whether an entry is to be logged, and how many were not since the last one that was.
+    /// Whether a record is to be logged, and if so, how many were left out since the last one.
     pub fn may_log(&mut self, record: &Record) -> Option<u64> {
         match shelf(&record.event) {
             Shelf::Hosts | Shelf::Ends => Some(0),
@@ -131,13 +132,14 @@ impl Journal {
         self.entries().find(|entry| entry.id == id)
     }
 
-    /// Entries with a number above `since`, of one kind or all, oldest first; the last [`TOLD_MAX`] at most.
+    /// Entries with a number above `since`, of one kind or all, oldest first; at most the last
+    /// [`ANSWERED_MAX`].
     #[must_use]
     pub fn last(&self, since: u64, wanted: Option<&str>) -> Vec<&Entry> {
         let of_kind = |entry: &&Entry| wanted.is_none_or(|wanted| wanted == kind(&entry.record.event));
         let mut entries: Vec<&Entry> = self.entries().filter(|entry| entry.seq > since).filter(of_kind).collect();
         entries.sort_unstable_by_key(|entry| entry.seq);
-        entries.split_off(entries.len().saturating_sub(TOLD_MAX))
+        entries.split_off(entries.len().saturating_sub(ANSWERED_MAX))
     }
 
     /// First and last id, for a message.
@@ -171,9 +173,9 @@ fn shelf(event: &Event) -> Shelf {
     }
 }
 
-/// Which of these is forgotten: of the host with most of them, and there of the subject with most of them, the oldest.
-/// So a program that comes and goes all the time takes the place of its own past, and a host that has gone mad that of
-/// its own.
+/// Which entry is forgotten: the oldest one of the subject with the most entries, within the host with the
+/// most entries. So a program that comes and goes all the time displaces only its own past, and so does a
+/// host that has gone mad.
 fn crowded(entries: &VecDeque<Entry>) -> usize {
     let mut hosts: HashMap<u16, usize> = HashMap::new();
     let mut subjects: HashMap<(u16, &str), usize> = HashMap::new();
@@ -185,7 +187,7 @@ fn crowded(entries: &VecDeque<Entry>) -> usize {
         *hosts.entry(subject.0).or_default() += 1;
         *subjects.entry(subject).or_default() += 1;
     }
-    // Of those with as many the first, which is the oldest.
+    // Among equals the first, which is the oldest.
     let rank = |at: &usize| {
         let subject = subject(&entries[*at]);
         (hosts[&subject.0], subjects[&subject], std::cmp::Reverse(*at))
@@ -212,7 +214,7 @@ fn about(event: &Event) -> u16 {
     }
 }
 
-/// What was logged lately.
+/// How much was logged lately.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct Logged {
     /// When all lines so far are paid for.
@@ -375,7 +377,7 @@ fn why(config: &Config, verdict: &Verdict) -> String {
         Via::Local => "this host's own kernel saw it".to_owned(),
         Via::Notice | Via::Roster if verdict.reason == Reason::Left => "it said so".to_owned(),
         Via::Notice => format!("{}'s kernel saw it and sent a notice", host_name(config, verdict.host)),
-        Via::Roster => format!("{}'s kernel saw it; a heartbeat told", host_name(config, verdict.host)),
+        Via::Roster => format!("{}'s kernel saw it; a heartbeat reported it", host_name(config, verdict.host)),
         Via::Timeout => format!(
             "no heartbeat on any plane for {} us, timeout {} us",
             evidence.decided_ns.saturating_sub(newest) / 1000,

@@ -19,7 +19,7 @@ pub enum KeyFileError {
     /// It could not be read.
     #[error("key file {path}: {why}")]
     Read { path: PathBuf, why: io::Error },
-    /// It could not be made.
+    /// It could not be created.
     #[error("key file {path} cannot be made: {why}")]
     Write { path: PathBuf, why: io::Error },
     /// Others may read or write it.
@@ -46,8 +46,8 @@ pub fn load(path: &Path) -> Result<Key, KeyFileError> {
     text.parse().map_err(|why| KeyFileError::Content { path: path.to_owned(), why })
 }
 
-/// Makes a key of 32 hexadecimal digits from the kernel's random source, in a new file that only its owner can read. A file that is there
-/// already stays: its key may be in use.
+/// Creates a key of 32 hexadecimal digits from the kernel's random source, in a new file that only its
+/// owner can read. An existing file stays, because its key may be in use.
 ///
 /// # Errors
 /// [`KeyFileError::Write`].
@@ -72,10 +72,10 @@ pub fn make(path: &Path) -> Result<(), KeyFileError> {
     written.map_err(fail)
 }
 
-/// When a file last changed, and which it is.
+/// When a file last changed, and which file it is.
 pub type Stamp = (i64, i64, u64);
 
-/// When a file last changed, be it only its mode, to notice a new key.
+/// When a file last changed, including its mode, to notice a new key.
 #[must_use]
 pub fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = fs::metadata(path).ok()?;
@@ -103,7 +103,7 @@ mod tests {
         let refused = stamp(&path);
         assert!(refused.is_some() && stamp(&path) == refused);
         let modified = fs::metadata(&path).expect("it is there").modified().expect("a time");
-        // Times of files advance by ticks of the kernel's clock.
+        // File times advance by ticks of the kernel's clock.
         let changed = (0..1000).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(1));
             fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).expect("mode");
@@ -114,13 +114,13 @@ mod tests {
     }
 
     #[test]
-    fn a_private_key_is_read() {
+    fn private_key_is_read() {
         let (_dir, path) = write(0o400, "000102030405060708090a0b0c0d0e0f\n");
         assert_eq!(load(&path).expect("good").0, std::array::from_fn(|i| u8::try_from(i).expect("small")));
     }
 
     #[test]
-    fn a_readable_key_and_a_short_one_are_refused_with_the_remedy() {
+    fn readable_and_short_keys_are_refused_with_the_remedy() {
         let (_dir, path) = write(0o440, "000102030405060708090a0b0c0d0e0f");
         assert!(load(&path).expect_err("mode").to_string().contains("chmod 0400"));
         let (_dir, path) = write(0o400, "abc");

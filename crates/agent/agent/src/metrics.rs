@@ -14,9 +14,9 @@ use prometheus_client::{
 
 use crate::{config::Config, journal::Journal, snapshot::Snapshot};
 
-/// Of the powers of two that bound the buckets of gaps, every so manyth is said; the fewer, the less room they take.
+/// Which of the powers of two that bound the buckets of gaps are listed: every n-th. Fewer take less room.
 pub const THINNED: [usize; 3] = [1, 2, 4];
-/// The least of these bounds, 64 us in powers of two.
+/// The smallest of these bounds: 64 us, as a power of two.
 const GAP_BOUND_NS: u64 = FIRST_NS << 6;
 
 type Labels = Vec<(&'static str, String)>;
@@ -25,7 +25,7 @@ type Labels = Vec<(&'static str, String)>;
 enum Value {
     Count(u64),
     Number(f64),
-    /// Buckets: upper bound, and how many are in it alone.
+    /// Buckets: upper bound, and the count in it alone.
     Histogram {
         sum: f64,
         count: u64,
@@ -59,7 +59,7 @@ impl Families {
         self.put(name, MetricType::Counter, help, vec![(Labels::new(), Value::Count(count))]);
     }
 
-    /// With one label, whose values these are.
+    /// With one label, and these values of it.
     fn counters(&mut self, name: &'static str, help: &'static str, label: &'static str, counts: &[(&str, u64)]) {
         let samples = counts.iter().map(|(value, count)| (vec![(label, (*value).to_owned())], Value::Count(*count)));
         self.put(name, MetricType::Counter, help, samples.collect());
@@ -158,7 +158,7 @@ fn verdicts(out: &mut Families, snapshot: &Snapshot, journal: &Journal) {
         "reason",
         &[("observer_stalled", detector.suspicions_withheld)],
     );
-    // It only grows; but a counter would have to be called `_total`, and its name stays.
+    // It only grows; but a counter would have to be called `_total`, and its name must stay.
     out.put(
         "fide_self_stall_seconds",
         MetricType::Unknown,
@@ -213,7 +213,7 @@ fn lanes(out: &mut Families, snapshot: &Snapshot) {
     out.counter("fide_lane_chunks_damaged", "Chunks whose checksum did not fit.", engine.lane_chunks_damaged);
 }
 
-/// A gap of exactly a bound, to the nanosecond, is counted above it.
+/// A gap of exactly a bound, to the nanosecond, counts above it.
 fn histogram(gaps: &Gaps, thinned: usize) -> Value {
     let bounds_ns = std::iter::successors(Some(GAP_BOUND_NS), |bound_ns| Some(bound_ns * 2));
     let mut before = 0;
@@ -231,7 +231,7 @@ fn histogram(gaps: &Gaps, thinned: usize) -> Value {
 mod tests {
     use super::*;
 
-    /// Every family with a value that is not its default.
+    /// Every family with a value other than its default.
     fn whole(thinned: usize) -> String {
         let config = crate::config::tests::load(crate::config::tests::GOOD).expect("good");
         let mut snapshot = Snapshot::empty();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_this() {
+    fn text_is_as_expected() {
         assert_eq!(whole(1), include_str!("metrics/example.txt"));
     }
 

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who may join under which name.
 //!
-//! A name is what others act upon: whoever joins as `redis` decides what its watchers do. The configuration says whose
-//! it is (`[[name]]`). A name of which it says nothing belongs to the first user that joins under it, for as long as the
-//! agent runs, so that nobody takes it while its program is down.
+//! A process' name decides what others do: a process that joins as `redis` decides what redis' watchers do.
+//! The configuration assigns names to users (`[[name]]`). Any other name belongs to the first user that
+//! joins under it, for as long as the agent runs, so that nobody takes it while its program is down.
 
 use std::{collections::HashMap, ffi::CString, mem::MaybeUninit, ptr};
 
-/// Names that one user keeps; joining under another, it loses the one that it used longest ago.
+/// Names that one user keeps; with one more, it loses the one that it has not used for longest.
 const KEPT_MAX: usize = 128;
-/// Users that keep names; when there are more, the one that joined longest ago loses its own.
+/// Users that keep names; with one more, the user that has not joined for longest loses its names.
 const USERS_MAX: usize = 256;
 
-/// Bytes of what a host knows of a user or a group.
+/// Bytes of a host's entry for a user or a group.
 const TEXT_MAX: usize = 64 << 10;
 
-/// Names that belong to somebody.
+/// Names that are assigned to users and groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// A name, in which `*` stands for any characters.
@@ -24,11 +24,11 @@ pub struct Rule {
     pub groups: Vec<u32>,
 }
 
-/// Who asks.
+/// The user that asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     pub uid: u32,
-    /// The user in whose share it counts, whose names are its own.
+    /// The user that it counts against, whose names are its own.
     pub share: u32,
     pub groups: Vec<u32>,
 }
@@ -36,9 +36,9 @@ pub struct Caller {
 /// Why a user may not join under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotYours<'a> {
-    /// This rule names others.
+    /// This rule assigns the name to others.
     Rule(&'a Rule),
-    /// No rule names it, and only names of rules may be used.
+    /// No rule covers it, and only names of rules may be used.
     Unlisted,
     /// This user has joined under it before.
     Kept { by: u32 },
@@ -59,7 +59,7 @@ pub fn fits(pattern: &str, name: &str) -> bool {
     let mut last = None;
     for part in parts {
         if let Some(middle) = last.replace(part) {
-            // The first place is as good as any: what follows has the most room.
+            // The first match is as good as any: it leaves the most room for the rest.
             let Some(at) = rest.find(middle) else { return false };
             rest = &rest[at + middle.len()..];
         }
@@ -67,7 +67,7 @@ pub fn fits(pattern: &str, name: &str) -> bool {
     last.map_or(rest.is_empty(), |last| rest.ends_with(last))
 }
 
-/// The id of a user by name or number; `None` if this host knows none of that name.
+/// The id of a user by name or number; `None` if this host knows no user of that name.
 #[must_use]
 pub fn user_id(name: &str) -> Option<u32> {
     if let Ok(id) = name.parse() {
@@ -82,7 +82,7 @@ pub fn user_id(name: &str) -> Option<u32> {
     unsafe { result.as_ref() }.map(|found| found.pw_uid)
 }
 
-/// The id of a group by name or number; `None` if this host knows none of that name.
+/// The id of a group by name or number; `None` if this host knows no group of that name.
 #[must_use]
 pub fn group_id(name: &str) -> Option<u32> {
     if let Ok(id) = name.parse() {
@@ -120,13 +120,14 @@ impl Kept {
             return Err(NotYours::Unlisted);
         }
         match self.names.get(name) {
-            // Its own id's, from when it was nobody's subordinate.
+            // Kept under its own id, from before it was a subordinate one.
             Some((by, _)) if ![caller.share, caller.uid].contains(by) => Err(NotYours::Kept { by: *by }),
             _ => Ok(()),
         }
     }
 
-    /// Notes that a user, `uid`, has joined under `name`. A privileged user, who may use any name, takes none from the user who has it.
+    /// Notes that the user `uid` has joined under `name`. A privileged user may use any name, and does not
+    /// take it from the user that has it.
     pub fn keep(&mut self, name: &str, uid: u32, privileged: bool) {
         if privileged && self.names.contains_key(name) {
             return;
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn name_of_a_rule_is_its_users_and_groups_only() {
+    fn name_of_a_rule_is_reserved_for_its_users_and_groups() {
         let rules = [
             Rule { pattern: "redis*".into(), users: vec![10], groups: vec![] },
             Rule { pattern: "redis-test".into(), users: vec![], groups: vec![7] },
@@ -198,19 +199,19 @@ mod tests {
     }
 
     #[test]
-    fn root_joins_under_the_name_of_a_user_and_it_stays_the_users() {
+    fn joining_as_root_leaves_the_name_with_its_user() {
         let mut kept = Kept::default();
         kept.keep("redis", 10, false);
         kept.keep("redis", 0, true);
         assert_eq!(kept.check(&[], false, "redis", &caller(10, &[])), Ok(()));
         assert_eq!(kept.check(&[], false, "redis", &caller(11, &[])), Err(NotYours::Kept { by: 10 }));
-        // What nobody had before is root's.
+        // A name that nobody had before is root's.
         kept.keep("mysql", 0, true);
         assert_eq!(kept.check(&[], false, "mysql", &caller(10, &[])), Err(NotYours::Kept { by: 0 }));
     }
 
     #[test]
-    fn name_of_an_id_stays_its_own_when_it_becomes_subordinate() {
+    fn name_of_an_id_survives_becoming_subordinate() {
         let mut kept = Kept::default();
         kept.keep("redis", 100_005, false);
         let of = |share: u32, uid: u32| Caller { uid, share, groups: Vec::new() };
@@ -226,7 +227,7 @@ mod tests {
         kept.keep("redis", 10, false);
         assert_eq!(kept.check(&[], false, "redis", &caller(11, &[])), Err(NotYours::Kept { by: 10 }));
         assert_eq!(kept.check(&[], false, "redis", &caller(10, &[])), Ok(()));
-        // Somebody who joins under many names loses his own.
+        // A user that joins under many names loses its own oldest ones.
         for n in 0..2 * KEPT_MAX {
             kept.keep(&format!("n{n}"), 11, false);
         }

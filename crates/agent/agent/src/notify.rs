@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! systemd's `Type=notify`, its watchdog, and who the service's main process is.
+//! systemd's `Type=notify`, its watchdog, and the service's main process.
 //!
-//! systemd believes only the main process (`NotifyAccess=main`). At a takeover the old agent is that, so it says who comes after
-//! it, before the new agent hears that it may begin:
+//! systemd believes only the main process (`NotifyAccess=main`). At a takeover that is the old agent, so it
+//! names its successor, before the new agent learns that it may begin:
 //!
 //! ```text
 //! new                              old                               systemd
@@ -34,7 +34,7 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// From the environment that the service manager set.
+    /// From the environment that the service manager has set.
     #[must_use]
     pub fn from_env() -> Option<Self> {
         Self::read(|name| env::var(name).ok(), process::id())
@@ -42,13 +42,13 @@ impl Manager {
 
     fn read(of: impl Fn(&str) -> Option<String>, me: u32) -> Option<Self> {
         let socket = of("NOTIFY_SOCKET").filter(|socket| !socket.is_empty())?;
-        // Inherited from a service that meant another process.
+        // Inherited from a service, but meant for another process.
         let others = of("WATCHDOG_PID").is_some_and(|pid| pid.parse() != Ok(me));
         let watchdog_us = of("WATCHDOG_USEC").filter(|_| !others).and_then(|us| us.parse().ok()).filter(|us| *us > 0);
         Some(Self { socket, watchdog_us })
     }
 
-    /// One datagram; never waits for a manager that does not read.
+    /// Sends one datagram; never waits for a manager that does not read.
     fn say(&self, state: &str) -> io::Result<()> {
         let address = match self.socket.strip_prefix('@') {
             Some(name) => SocketAddr::from_abstract_name(name)?,
@@ -60,7 +60,7 @@ impl Manager {
     }
 }
 
-/// Tells the service manager; silent where there is none.
+/// Notifies the service manager; does nothing without one.
 #[derive(Debug)]
 pub struct Notify {
     manager: Option<Manager>,
@@ -73,7 +73,7 @@ impl Notify {
         Self { manager, last: Instant::now() }
     }
 
-    /// For the agent that takes over.
+    /// The manager, for the agent that takes over.
     #[must_use]
     pub fn manager(&self) -> Option<&Manager> {
         self.manager.as_ref()
@@ -89,12 +89,12 @@ impl Notify {
         self.say("STOPPING=1\n");
     }
 
-    /// Another process is the service from now on.
+    /// From now on another process is the service's main process.
     pub fn handed_over(&self, pid: u32) {
         self.say(&format!("MAINPID={pid}\n"));
     }
 
-    /// The loop has turned since this was said last.
+    /// The loop has turned since the last call.
     pub fn alive(&mut self) {
         let Some(limit_us) = self.manager.as_ref().and_then(|manager| manager.watchdog_us) else { return };
         // Half the time it allows, as sd_watchdog_enabled(3) recommends.
@@ -107,7 +107,7 @@ impl Notify {
     fn say(&self, state: &str) {
         let Some(manager) = &self.manager else { return };
         if let Err(error) = manager.say(state) {
-            tracing::warn!("the service manager could not be told {}: {error}", state.trim_end());
+            tracing::warn!("the service manager could not be notified of {}: {error}", state.trim_end());
         }
     }
 }
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_is_read_as_the_service_manager_means_it() {
+    fn environment_is_read_as_the_service_manager_means_it() {
         let read = |vars: &[(&str, &str)]| {
             let of = |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
             Manager::read(of, 7)
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manager_is_told_in_order_at_a_path_and_by_name() {
+    fn manager_is_notified_in_order_at_a_path_and_by_name() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("notify");
         let name = format!("fide-notify-{}", process::id());
@@ -151,14 +151,14 @@ mod tests {
             notify.stopping();
             for wanted in ["READY=1\n", "WATCHDOG=1\n", "MAINPID=42\n", "STOPPING=1\n"] {
                 let mut message = [0; 64];
-                let len = manager.recv(&mut message).expect("told");
+                let len = manager.recv(&mut message).expect("a message");
                 assert_eq!(std::str::from_utf8(&message[..len]), Ok(wanted));
             }
         }
     }
 
     #[test]
-    fn a_manager_that_is_gone_stops_nobody() {
+    fn missing_manager_is_harmless() {
         let mut notify = Notify::new(Some(Manager { socket: "/nowhere/notify".into(), watchdog_us: Some(1) }));
         notify.ready();
         notify.alive();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Callers in other pid namespaces: what they call 7 may be anybody here.
+//! Callers in other pid namespaces: their process ids mean other processes here.
 //!
-//! The kernel says who is at the other end of a socket in the agent's own numbers (`SO_PEERCRED`). A number that the
-//! caller writes itself is one of the namespace that it lives in, and is translated before anything is done with it.
+//! The kernel identifies the peer of a socket in the agent's own numbers (`SO_PEERCRED`). A number that the
+//! caller writes itself is one of the caller's namespace, and is translated before it is used.
 
 use std::{
     fs, io,
@@ -20,18 +20,19 @@ const GET_PID: libc::c_ulong = 0x8004_b706;
 /// `SO_PEERPIDFD` (Linux 6.5).
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// Where a caller's process ids count.
+/// The namespace of a caller's process ids.
 #[derive(Debug)]
 pub enum Namespace {
-    /// In that of the agent.
+    /// The agent's namespace.
     Own,
-    /// In one below it.
+    /// A namespace below it.
     Nested(OwnedFd),
-    /// It cannot be known; why.
+    /// Unknown; why.
     Hidden(String),
 }
 
-/// What a caller is told whom the kernel gives the process id 0: none of its processes can be named here.
+/// The refusal for a caller to whom the kernel gives the process id 0: none of its processes can be named
+/// here.
 #[must_use]
 pub fn outside() -> Refusal {
     Refusal::new(
@@ -52,11 +53,11 @@ pub enum TranslateError {
 }
 
 impl Namespace {
-    /// That of the process `pid` (by `SO_PEERCRED`), which opened the connection `socket`.
+    /// The namespace of the process `pid` (by `SO_PEERCRED`), which opened the connection `socket`.
     #[must_use]
     pub fn of(pid: u32, socket: BorrowedFd<'_>) -> Self {
         let found = Self::look(pid);
-        // What was read is the peer's only if the peer is still there.
+        // The data read is the peer's only if the peer is still there.
         if found.is_ok() && !peer_lives(socket) {
             return Self::Hidden("the process that opened this connection has ended".to_owned());
         }
@@ -79,8 +80,8 @@ impl Namespace {
         open.map(|file| Self::Nested(file.into())).map_err(|error| format!("it cannot be opened: {error}"))
     }
 
-    /// The agent's number of what a caller in this namespace calls `pid`. It may have changed hands by the time that it is
-    /// used: ask again once the process is held.
+    /// The agent's number for a caller's `pid` in this namespace. The number may have been reused by the
+    /// time it is used: translate again once the process is open.
     ///
     /// # Errors
     /// [`TranslateError`].
@@ -135,7 +136,8 @@ impl Ids {
     }
 }
 
-/// Whether the process that opened the connection is still there; also if the kernel cannot tell (before Linux 6.5).
+/// Whether the process that opened the connection is still there; true if the kernel cannot say (before
+/// Linux 6.5).
 #[must_use]
 pub fn peer_lives(socket: BorrowedFd<'_>) -> bool {
     let mut fd: libc::c_int = -1;
@@ -180,7 +182,7 @@ mod tests {
         unshare.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = unshare.spawn().ok()?;
         let mut line = [0];
-        // It runs once it has said so.
+        // It runs once it has printed that.
         io::Read::read_exact(child.stdout.as_mut()?, &mut line).ok()?;
         let children = format!("/proc/{0}/task/{0}/children", child.id());
         let inner = fs::read_to_string(children).ok()?.trim().parse().ok()?;

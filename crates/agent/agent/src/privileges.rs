@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an agent keeps of root's rights once everything is attached.
+//! The capabilities that an agent keeps once everything is attached.
 
 use caps::{CapSet, Capability, CapsHashSet};
 
-/// Used while running: BPF maps and the `tell` program; real-time priority during a takeover;
-/// locked memory for new clients; the exit status of other users' processes.
+/// Used while running: BPF maps and the `tell` program; real-time priority during a takeover; locked memory
+/// for new clients; the exit status of other users' processes.
 const KEPT: [Capability; 5] = [
     Capability::CAP_BPF,
     Capability::CAP_PERFMON,
@@ -13,7 +13,7 @@ const KEPT: [Capability; 5] = [
     Capability::CAP_SYS_PTRACE,
 ];
 
-/// Drops all other capabilities of the calling thread, for good. Returns those it has left.
+/// Drops all other capabilities of the calling thread, for good. Returns the ones it has left.
 ///
 /// # Errors
 /// The kernel's, as text.
@@ -21,7 +21,7 @@ pub fn drop_excess() -> Result<Vec<String>, String> {
     let text = |error: caps::errors::CapsError| error.to_string();
     let present = caps::read(None, CapSet::Permitted).map_err(text)?;
     let kept: CapsHashSet = KEPT.into_iter().filter(|capability| present.contains(capability)).collect();
-    // What is inherited or ambient would come back with a program that is run.
+    // Inherited or ambient capabilities would come back with an executed program.
     for set in [CapSet::Ambient, CapSet::Inheritable] {
         caps::clear(None, set).map_err(text)?;
     }
@@ -37,8 +37,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_but_what_is_named_is_left() {
-        // Capabilities are a thread's: this one is thrown away.
+    fn only_the_named_capabilities_are_left() {
+        // Capabilities belong to a thread: this one is thrown away.
         let left = std::thread::spawn(|| {
             drop_excess().expect("dropped");
             caps::read(None, CapSet::Permitted).expect("read")

@@ -12,10 +12,10 @@ use rustix::{
     process::{Pid, PidfdFlags},
 };
 
-/// An exit status that nobody could tell us.
+/// An exit status that is not known.
 pub const STATUS_UNKNOWN: i32 = ProcessState::STATUS_UNKNOWN;
 
-/// A process that was alive when it was looked at, held so that its pid cannot mean another.
+/// A process that was alive when it was opened. Its pidfd keeps the pid from meaning another process.
 #[derive(Debug)]
 pub struct Process {
     pid: u32,
@@ -25,10 +25,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Takes hold of a live process.
+    /// Opens a live process.
     ///
     /// # Errors
-    /// `ESRCH` if there is none, or no more.
+    /// `ESRCH` if there is no such process any more.
     pub fn open(pid: u32) -> io::Result<Self> {
         let gone = || io::Error::from_raw_os_error(libc::ESRCH);
         let id = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
@@ -36,11 +36,11 @@ impl Process {
         let stat = Stat::read(pid).ok_or_else(gone)?;
         let uid = Users::of(pid).ok_or_else(gone)?.effective;
         let process = Self { pid, start_ticks: stat.start_ticks, uid, pidfd };
-        // What was read belongs to the process we hold only if that one is still there.
+        // The data read belongs to the opened process only if that one is still there.
         if process.has_exited() { Err(gone()) } else { Ok(process) }
     }
 
-    /// A process that another agent held.
+    /// A process that the agent before had opened.
     #[must_use]
     pub fn take_over(pid: u32, start_ticks: u64, uid: u32, pidfd: OwnedFd) -> Self {
         Self { pid, start_ticks, uid, pidfd }
@@ -71,10 +71,11 @@ impl Process {
         rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
-    /// How it ended, as wait(2) tells it; [`STATUS_UNKNOWN`] if the kernel does not tell strangers.
+    /// How it ended, as wait(2) reports it; [`STATUS_UNKNOWN`] if the kernel does not show it to strangers.
     #[must_use]
     pub fn exit_status(&self) -> i32 {
-        // A zombie nobody reaped yet tells in its stat, a reaped one through its pidfd (Linux 6.15).
+        // The stat of a zombie that is not reaped yet has the status; after that the pidfd has it (Linux
+        // 6.15).
         match Stat::read(self.pid) {
             Some(stat) if stat.start_ticks == self.start_ticks && stat.state == b'Z' => stat.exit_code,
             _ => self.reaped_status().unwrap_or(STATUS_UNKNOWN),
@@ -132,7 +133,7 @@ impl Stat {
     }
 }
 
-/// Whose a process is. A daemon of root that acts for a user has that user's effective id for a while.
+/// A process' users. A daemon of root that acts for a user has that user's effective id for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Users {
     pub real: u32,
@@ -148,14 +149,14 @@ impl Users {
         Some(Self { real: next()?, effective: next()?, saved: next()? })
     }
 
-    /// Those of a process that lives.
+    /// The ids of a live process.
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
     }
 
-    /// Whether it is this user's, and can become another's only by executing a program that is set to be one's (sudo, su): its
-    /// registration stays this user's then, until root ends it.
+    /// Whether it is only this user's, and can become another's only by executing a setuid program (sudo,
+    /// su). Its registration then stays this user's, until root ends it.
     #[must_use]
     pub fn are_all(self, uid: u32) -> bool {
         [self.real, self.effective, self.saved] == [uid; 3]
@@ -179,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_full_of_parentheses_does_not_confuse() {
+    fn parentheses_in_a_process_name_are_skipped() {
         let mut text = b"42 (a) R ( b) Z".to_vec();
         for field in 4..=52 {
             text.extend_from_slice(format!(" {field}").as_bytes());
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_held_and_its_end_is_told() {
+    fn exit_of_an_open_process_is_seen() {
         let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
         let process = Process::open(child.id()).expect("alive");
         assert!(!process.has_exited() && process.start_ticks() > 0);
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pid_that_has_gone_is_esrch() {
+    fn pid_that_has_gone_is_esrch() {
         let mut child = Command::new("true").spawn().expect("true");
         child.wait().expect("reaped");
         assert_eq!(Process::open(child.id()).expect_err("gone").raw_os_error(), Some(libc::ESRCH));
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn process_is_a_users_once_all_its_ids_are() {
+    fn process_belongs_to_a_user_once_all_its_ids_do() {
         let users = |ids: &str| Users::parse(&format!("Name:\tsmbd\nUid:\t{ids}\nGid:\t0\t0\t0\t0\n")).expect("read");
         for others in ["0\t7\t7\t7", "7\t0\t7\t7", "7\t7\t0\t7"] {
             assert!(!users(others).are_all(7));

@@ -3,24 +3,25 @@
 
 use std::time::{Duration, Instant};
 
-/// How often it is looked at, at most.
+/// Shortest time between two looks.
 const LOOK: Duration = Duration::from_millis(200);
-/// Looks in a row without a turn after which the loop hangs: five seconds. It turns ten times a second at least, and a witness' is
-/// as slow as its disk.
+/// Looks in a row without a turn after which the loop hangs: five seconds. It turns at least ten times a
+/// second, and a witness' loop is as slow as its disk.
 const STILL_MAX: u32 = 25;
 
-/// What a look found.
+/// The result of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// It has turned since the last look, or is not looked at yet.
+    /// It has turned since the last look, or it is too early to look.
     Turns,
-    /// It has not.
+    /// It has not turned.
     Still,
-    /// It has not for so long that it will not.
+    /// It has not turned for so long that it will not.
     Hangs,
 }
 
-/// What was seen so far. Counts looks, not time: a process that is stopped as a whole, and goes on, does not hang.
+/// The looks so far. Counts looks, not time: a process that was stopped as a whole, and goes on, does not
+/// hang.
 #[derive(Debug)]
 pub struct Pulse {
     turns: u64,
@@ -34,7 +35,7 @@ impl Pulse {
         Self { turns: 0, still: 0, looked: now }
     }
 
-    /// Looks, with the number of turns that there were until now.
+    /// Looks, with the number of turns until now.
     pub fn look(&mut self, turns: u64, now: Instant) -> Look {
         if turns != self.turns {
             (self.turns, self.still, self.looked) = (turns, 0, now);
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_without_turns_hangs_and_a_stopped_process_does_not() {
+    fn loop_without_turns_hangs_but_a_stopped_process_does_not() {
         let mut now = Instant::now();
         let mut pulse = Pulse::new(now);
         let mut look = |turns: u64, later: Duration| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Signals as a descriptor, so that they meet the control thread between two requests.
+//! Signals as a descriptor, so that the control thread handles them between two requests.
 
 use std::{
     io,

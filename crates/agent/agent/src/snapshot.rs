@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the loop tells the control thread about itself, for `status` and the metrics.
+//! The loop's state for the control thread: for `status` and the metrics.
 
 use fide_agent_api::status::TimeoutParts;
 use fide_bpf::intf::Stats;
@@ -10,7 +10,7 @@ use fide_wire::{MAX_HOSTS, MAX_PROCESSES, Name, ViewId};
 
 use crate::{clock::Doubts, timeout::Network};
 
-/// Filled by the loop in one go. Made by the control thread, so that the loop allocates nothing.
+/// Filled by the loop in one go. Allocated by the control thread, because the loop allocates nothing.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub now_ns: u64,
@@ -19,7 +19,7 @@ pub struct Snapshot {
     pub started_ns: u64,
     pub incarnation: u32,
     pub lease_until_ns: u64,
-    /// What its clocks have shown.
+    /// Doubts that its clocks have raised.
     pub doubts: Doubts,
     /// Whether the processor's counter is believed.
     pub counter: &'static str,
@@ -44,7 +44,7 @@ pub struct Snapshot {
     pub own_lateness_max_ns: u64,
 }
 
-/// What the loop itself counts.
+/// The loop's own counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineCounters {
     pub turns: u64,
@@ -58,7 +58,7 @@ pub struct EngineCounters {
     pub piggybacks_declined: u64,
     pub slot_reads_failed: u64,
     pub ring_broken: u64,
-    /// Heartbeats that were late because the session of a client was being closed. None should be.
+    /// Heartbeats that were late because a client's session was being closed. There should be none.
     pub session_end_skipped: u64,
     /// Notices of exits that were left to the next heartbeat.
     pub notices_held: u64,
@@ -66,23 +66,23 @@ pub struct EngineCounters {
     pub bells_muted: u64,
     pub lane_packets_sent: u64,
     pub lane_packets_received: u64,
-    /// Came over no tree.
+    /// Arrived over no tree.
     pub lane_packets_lost: u64,
     pub lane_chunks_damaged: u64,
-    /// Dropped, as they were beyond their lane's contract.
+    /// Dropped, because they were beyond their lane's contract.
     pub lane_messages_exceeded: u64,
-    /// Dropped, as they were for no lane of their program.
+    /// Dropped, because they were for no lane of their program.
     pub lane_messages_stray: u64,
     /// Arrived for a service to which nobody listens.
     pub lane_messages_unheard: u64,
 }
 
-/// A lane as the loop has it.
+/// The loop's state of a lane.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneView {
     pub name: Name,
     pub terms: Terms,
-    /// Trees that it is sent over.
+    /// Trees in use.
     pub trees: usize,
     /// Programs that share it.
     pub clients: u32,
@@ -90,7 +90,7 @@ pub struct LaneView {
 }
 
 impl Snapshot {
-    /// Room for everything the loop may tell.
+    /// Room for everything that the loop may fill in.
     #[must_use]
     pub fn empty() -> Box<Self> {
         Box::new(Self {
@@ -118,7 +118,7 @@ impl Snapshot {
         })
     }
 
-    /// The processes of one host that were ever there.
+    /// All processes that one host ever had.
     pub fn processes_of(&self, host: u16) -> impl Iterator<Item = (u8, &ProcessView)> {
         let first = (usize::from(host) - 1) * MAX_PROCESSES;
         (0u8..)

@@ -23,9 +23,11 @@ use rustix::{
 
 /// Descriptors in one message at most (the kernel's own bound is 253).
 pub const FDS_MAX: usize = 250;
-/// Connections that wait to be accepted; whoever connects beyond it waits, or is refused by the kernel if it would not wait.
+/// Connections that may wait to be accepted. Further clients wait, or are refused by the kernel if they do
+/// not block.
 const BACKLOG: i32 = 1024;
-/// How long a command waits for a place among them: any user can take them all, and gives them back as fast as the agent accepts.
+/// How long a command waits for a place among them: any user can take them all, and give them back as fast
+/// as the agent accepts.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
 /// `SO_PASSRIGHTS` (Linux 6.16).
 const SO_PASSRIGHTS: libc::c_int = 83;
@@ -35,13 +37,13 @@ const SO_PEERGROUPS: libc::c_int = 59;
 /// Groups that a process can have.
 const GROUPS_MAX: usize = 65_536;
 
-/// Who is at the other end, by the kernel's word.
+/// The peer of a connection, according to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// 0: it lives in a pid namespace that this process cannot see.
     pub pid: u32,
     pub uid: u32,
-    /// The user in whose share it counts ([`crate::subuid`]).
+    /// The user that it counts against ([`crate::subuid`]).
     pub share: u32,
 }
 
@@ -56,7 +58,8 @@ pub enum ListenError {
     Io { path: PathBuf, why: io::Error },
 }
 
-/// Waits for any other agent that is about to listen at `path`. The file stays, and is for the agent's user alone.
+/// Locks out other agents that are about to listen at `path`, waiting for them. The file stays, and only
+/// the agent's user can use it.
 fn alone(path: &Path) -> io::Result<fs::File> {
     let mut lock = path.as_os_str().to_owned();
     lock.push(".lock");
@@ -65,19 +68,19 @@ fn alone(path: &Path) -> io::Result<fs::File> {
     Ok(file)
 }
 
-/// The listening socket; its file goes when it is dropped, unless it was handed over.
+/// The listening socket; its file is removed when it is dropped, unless it was handed over.
 #[derive(Debug)]
 pub struct Listener {
     fd: OwnedFd,
     path: PathBuf,
-    /// The file that it is bound to. No other can have its number while the socket is open.
+    /// The file that it is bound to. No other file can have its number while the socket is open.
     file: Option<(u64, u64)>,
     keep_file: bool,
     takes_descriptors: bool,
 }
 
 impl Listener {
-    /// Listens at `path`. A file left there by an agent that was killed is replaced.
+    /// Listens at `path`. Replaces a file left there by an agent that was killed.
     ///
     /// # Errors
     /// [`ListenError`].
@@ -86,26 +89,26 @@ impl Listener {
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir).map_err(fail)?;
         }
-        // Of two that start at once the second finds the first one listening.
+        // If two start at once, the second finds the first one listening.
         let _alone = alone(path).map_err(fail)?;
         match open_socket(path, Duration::ZERO) {
-            // One that takes nobody more at the moment listens, too.
+            // An agent whose backlog is full listens, too.
             Ok(_) | Err(Errno::AGAIN) => return Err(ListenError::Running(path.to_owned())),
             Err(Errno::NOENT) => {}
             Err(Errno::CONNREFUSED) => match fs::remove_file(path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
                 _ => {}
             },
-            // Whatever is there, it is no agent that was killed.
+            // Whatever this is, it is not an agent that was killed.
             Err(errno) => return Err(fail(errno.into())),
         }
         let fd = seqpacket().map_err(fail)?;
         let address = SocketAddrUnix::new(path).map_err(|error| fail(error.into()))?;
         rustix::net::bind(&fd, &address).map_err(|error| fail(error.into()))?;
-        // Before anybody can connect: connections inherit it.
+        // Before any client can connect, because connections inherit it.
         let takes_descriptors = !refuse_descriptors(fd.as_fd());
         rustix::net::listen(&fd, BACKLOG).map_err(|error| fail(error.into()))?;
-        // Anybody may ask; what they may do is decided by their credentials.
+        // Any user may ask; its credentials decide what it may do.
         fs::set_permissions(path, fs::Permissions::from_mode(0o666)).map_err(fail)?;
         Ok(Self { fd, path: path.to_owned(), file: file_at(path), keep_file: false, takes_descriptors })
     }
@@ -123,7 +126,7 @@ impl Listener {
         self.takes_descriptors
     }
 
-    /// Leaves the file for whoever takes over.
+    /// Leaves the file for the agent that takes over.
     pub fn hand_over(&mut self) {
         self.keep_file = true;
     }
@@ -153,7 +156,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Others may have replaced it since: a file that is not its own stays.
+        // Another agent may have replaced it since: a file that is not its own stays.
         if !self.keep_file && self.file.is_some() && self.file == file_at(&self.path) {
             let _ = fs::remove_file(&self.path);
         }
@@ -176,7 +179,8 @@ fn credentials(fd: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     if got == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Groups of the process that opened a connection, as they were then: its own and the supplementary ones.
+/// The groups of the process that opened a connection, as of that moment: its own and the supplementary
+/// ones.
 #[must_use]
 pub fn groups(fd: BorrowedFd<'_>) -> Vec<u32> {
     let mut groups = vec![0u32; GROUPS_MAX];
@@ -190,8 +194,8 @@ pub fn groups(fd: BorrowedFd<'_>) -> Vec<u32> {
     groups
 }
 
-/// Has the kernel refuse descriptors that are sent to this socket, or to those accepted from it: closing one may wait
-/// for whoever sent it (a socket that lingers, a file of a FUSE server). `false` before Linux 6.16.
+/// Has the kernel refuse descriptors that are sent to this socket, or to those accepted from it: closing
+/// one may wait for its sender (a socket that lingers, a file of a FUSE server). `false` before Linux 6.16.
 fn refuse_descriptors(fd: BorrowedFd<'_>) -> bool {
     let off: libc::c_int = 0;
     let len = libc::socklen_t::try_from(size_of_val(&off)).expect("small");
@@ -204,10 +208,11 @@ fn seqpacket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Connects to an agent; where it takes nobody more at the moment, waits until it does, for [`CONNECT_WAIT`] at most.
+/// Connects to an agent. If its backlog is full, waits for a place, at most [`CONNECT_WAIT`].
 ///
 /// # Errors
-/// The kernel's: `ECONNREFUSED` or `ENOENT` if none is there, `EAGAIN` if it took nobody for so long.
+/// The kernel's: `ECONNREFUSED` or `ENOENT` if there is no agent, `EAGAIN` if there was no place in that
+/// time.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(open_socket(path, CONNECT_WAIT)?)
 }
@@ -215,7 +220,7 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
 /// Sends one message with descriptors; never blocks.
 ///
 /// # Errors
-/// The kernel's: a peer that does not read has a full buffer (`EAGAIN`).
+/// The kernel's: the buffer of a peer that does not read is full (`EAGAIN`).
 pub fn send(socket: BorrowedFd<'_>, message: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -253,23 +258,23 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<(
     Ok(Some((message.bytes, fds)))
 }
 
-/// A client's next message, as [`receive_request`] finds it.
+/// A client's next message, as found by [`receive_request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// So many bytes.
+    /// A message of this many bytes.
     Message(usize),
-    /// Longer than the buffer; what did not fit is gone.
+    /// Longer than the buffer; the rest is lost.
     TooLong,
-    /// None yet.
+    /// No message yet.
     Nothing,
     /// The peer has closed, or sent an empty message.
     Closed,
-    /// It comes with descriptors. It is left where it is: taking it would mean closing them.
+    /// A message with descriptors. It stays in the socket, because taking it would mean closing them.
     Descriptors,
 }
 
-/// Takes one message of a client, who may send anything. With `peek` a message that comes with descriptors is left in
-/// the socket; without, the socket is one to which none can be sent.
+/// Takes one message of a client, who may send anything. With `peek`, a message with descriptors stays in
+/// the socket; without, the socket must be one that refuses descriptors.
 ///
 /// # Errors
 /// The kernel's.
@@ -277,7 +282,7 @@ pub fn receive_request(socket: BorrowedFd<'_>, buffer: &mut [u8], peek: bool) ->
     if peek {
         match take(socket, &mut [0], RecvFlags::PEEK)? {
             None => return Ok(Request::Nothing),
-            // Without room for descriptors that is all that is said of them.
+            // Without room for descriptors, the kernel only reports that there are some.
             Some((_, flags)) if flags.contains(ReturnFlags::CTRUNC) => return Ok(Request::Descriptors),
             Some(_) => {}
         }
@@ -301,15 +306,16 @@ fn take(socket: BorrowedFd<'_>, buffer: &mut [u8], flags: RecvFlags) -> io::Resu
     }
 }
 
-/// Messages that may wait in a socket (`net.unix.max_dgram_qlen`: 10, where systemd is 512), with room to spare.
+/// Messages that may wait in a socket (`net.unix.max_dgram_qlen`: 10, with systemd 512), with room to
+/// spare.
 const QUEUED_MAX: usize = 1024;
 
-/// Closes a client's socket unless that might wait: `Some` if descriptors are left in it, which close with it. For
-/// kernels that do not refuse them.
+/// Closes a client's socket unless that might wait: `Some` if descriptors are left in it, which would be
+/// closed with it. For kernels that do not refuse them.
 pub fn close_unless_it_waits(socket: OwnedFd) -> Option<OwnedFd> {
     // Nothing is added from here on.
     let _ = rustix::net::shutdown(&socket, Shutdown::Both);
-    // An empty message looks like the end, so that the end is not believed.
+    // An empty message looks like the end, so the end is not believed.
     for _ in 0..QUEUED_MAX {
         if matches!(receive_request(socket.as_fd(), &mut [0], true), Ok(Request::Descriptors)) {
             return Some(socket);
@@ -383,14 +389,14 @@ mod tests {
         let client = connect(&path).expect("connected");
         let (server, _) = listener.accept().expect("accepted").expect("one");
         assert_eq!(send(client.as_fd(), b"with", &[client.as_fd()]).is_err(), !listener.takes_descriptors());
-        // The other way they go.
+        // In the other direction they arrive.
         send(server.as_fd(), b"with", &[listener.as_fd()]).expect("sent");
         let (len, fds) = receive(client.as_fd(), &mut [0; 64]).expect("received").expect("there");
         assert_eq!((len, fds.len()), (4, 1));
     }
 
     #[test]
-    fn a_running_agent_is_not_replaced_and_a_dead_ones_file_is() {
+    fn only_a_dead_agents_socket_file_is_replaced() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("agent.sock");
         let mut first = Listener::bind(&path).expect("bound");
@@ -401,7 +407,7 @@ mod tests {
         let _second = Listener::bind(&path).expect("replaced");
     }
 
-    /// Somebody who listens at `path` and takes nobody more, and who waits there.
+    /// A listener at `path` with a full backlog, and a client that waits there.
     fn crowded(path: &Path) -> (OwnedFd, Vec<OwnedFd>) {
         let listener = seqpacket().expect("a socket");
         rustix::net::bind(&listener, &SocketAddrUnix::new(path).expect("short")).expect("bound");
@@ -410,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_whose_backlog_is_full_is_not_replaced() {
+    fn agent_with_a_full_backlog_is_not_replaced() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("agent.sock");
         let (_listener, crowd) = crowded(&path);
@@ -421,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_cannot_be_connected_to_is_not_replaced() {
+    fn other_files_at_the_path_are_not_replaced() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("agent.sock");
         let other = std::os::unix::net::UnixListener::bind(&path).expect("a stream socket");
@@ -432,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_ends_removes_no_file_but_its_own() {
+    fn ending_agent_removes_only_its_own_file() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("agent.sock");
         let first = Listener::bind(&path).expect("bound");
@@ -455,16 +461,16 @@ mod tests {
         let path = path.as_path();
         assert_eq!(try_connect(path).map(drop), Err(Errno::AGAIN));
         let connected = std::thread::scope(|scope| {
-            let (tell, told) = std::sync::mpsc::channel();
+            let (send, thread) = std::sync::mpsc::channel();
             let waiting = scope.spawn(move || {
-                tell.send(rustix::thread::gettid()).expect("listened to");
+                send.send(rustix::thread::gettid()).expect("listened to");
                 connect(path)
             });
-            let stat = format!("/proc/self/task/{}/stat", told.recv().expect("told").as_raw_nonzero());
+            let stat = format!("/proc/self/task/{}/stat", thread.recv().expect("its id").as_raw_nonzero());
             while !waiting.is_finished() && !fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S ")) {
                 std::thread::yield_now();
             }
-            // One place is free then.
+            // Now one place is free.
             rustix::net::accept_with(&listener, SocketFlags::CLOEXEC).expect("one of the crowd");
             waiting.join().expect("no panic")
         });
@@ -473,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_too_long_is_refused() {
+    fn too_long_message_is_refused() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("agent.sock");
         let listener = Listener::bind(&path).expect("bound");

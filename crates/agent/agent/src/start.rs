@@ -3,8 +3,8 @@
 
 mod begin;
 mod check;
-mod held;
 mod host;
+mod lateness;
 mod receive;
 
 use crate::clock::Now;
@@ -42,8 +42,8 @@ use fide_wire::Keys;
 
 use begin::Begin;
 pub use check::{Checked, check};
-use held::{Held, held};
 use host::open_host;
+use lateness::{Lateness, lateness};
 
 use crate::{
     cgroup,
@@ -72,16 +72,16 @@ const FAILED: i32 = 1;
 pub struct Options {
     /// Path of the configuration.
     pub config: PathBuf,
-    /// Which member this host is; else found by its addresses.
+    /// Name of this host's member; without it, the host is found by its addresses.
     pub host: Option<String>,
-    /// Instead of the configured ones.
+    /// Replaces the configured directory.
     pub runtime_dir: Option<PathBuf>,
     pub state_dir: Option<PathBuf>,
-    /// Take a timeout that this host was measured not to hold.
+    /// Accept a timeout shorter than the measured one.
     pub force_timeout: bool,
     /// Replace the running agent without a missed beat.
     pub takeover: bool,
-    /// As the cluster's witness, which this member has to be.
+    /// Run as the cluster's witness, which this member has to be.
     pub witness: bool,
 }
 
@@ -102,10 +102,10 @@ pub enum StartError {
     Interface { plane: usize, why: InterfaceError },
     #[error("plane {plane}: {what}: {why}")]
     Link { plane: usize, what: &'static str, why: io::Error },
-    /// The loop would run anywhere, and everything that was measured on its core would be worth nothing.
+    /// The loop would run on any core, and the measurements on its own core would be worthless.
     #[error("{at}: core = {core}: {why}; {have}, or leave core out")]
     Core { at: String, core: usize, why: String, have: String },
-    /// A rung was demanded and is not to be had.
+    /// A rung was demanded that is not available.
     #[error("{wanted} was demanded and is not to be had here: {why}; \"auto\" takes the next best")]
     Rung { wanted: &'static str, why: String },
     #[error(
@@ -159,7 +159,7 @@ fn role_says(name: &str, is_witness: bool) -> String {
     }
 }
 
-/// Runs an agent in the calling thread until it is told to leave.
+/// Runs an agent in the calling thread until a signal ends it.
 ///
 /// # Errors
 /// [`StartError`].
@@ -175,14 +175,14 @@ pub fn run(options: &Options) -> Result<(), StartError> {
         kernel.receive.set_plain_key(0, Some(&plan.plain.current.0));
     }
     host.rungs.bound = measured.rung.clone();
-    let rights = Rights::take(&plan, &host)?;
+    let mut rights = Rights::take(&plan, &host)?;
     let exchange = Exchange::new()?;
     let loop_thread = LoopThread::start(plan.core, exchange.clone(), measured.timeout_ns)?;
     if let Some(measures) = &loop_thread.measures {
         rungs::isolate(&mut host.rungs, measures);
     }
 
-    // The state: fresh, or that of the agent before, which is frozen from here on.
+    // The state is fresh, or comes from the agent before, which is frozen from here on.
     let urgent = origin.is_takeover().then(Urgent::begin);
     let (state, taken) = origin.begin(&mut plan, &measured)?;
     let (incarnation, timeout_ns) = (state.incarnation, state.timeout_ns);
@@ -197,18 +197,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     drop(urgent);
 
     say_what_runs(options, &plan, &rest.rungs, incarnation, timeout_ns);
-    let trees = match &plan.config.controller {
-        Some(controller) => Some(Trees::start(
-            &plan.config,
-            controller,
-            plan.me,
-            incarnation,
-            &plan.names,
-            rights.templates,
-            payload_min,
-        )?),
-        None => None,
-    };
+    let trees = start_trees(&plan, &mut rights, incarnation, payload_min)?;
     let mut control = Control::new(
         control::Parts {
             config: plan.config,
@@ -236,33 +225,29 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     }
     give_up_rights();
     let end = control.run()?;
-    match (end, exchange.ended()) {
-        (End::Left | End::HandedOver, None) => {
-            loop_thread.join();
-            Ok(())
-        }
-        // It is not waited for: it may hang.
-        (_, why) => Err(StartError::Loop(why.unwrap_or("it stopped").to_owned())),
-    }
+    // A loop that ended by itself is not joined: its thread may hang.
+    check_end(end, exchange.ended())?;
+    loop_thread.join();
+    Ok(())
 }
 
-/// What configuration, key and addresses say: the same for every way of starting.
+/// What follows from configuration, key and addresses: the same for every way of starting.
 struct Plan {
     config: Config,
     me: u16,
-    /// Of a witness.
+    /// Only of a witness.
     votes: Option<Votes>,
     key_stamp: Option<key::Stamp>,
-    /// As they are in the file.
+    /// The keys as in the file.
     plain: Keys,
-    /// Of tags: hosts that take the cluster for something else are not heard.
+    /// Keys of the tags: hosts that take the cluster to be something else are not heard.
     keys: Keys,
     shape: Shape,
     interfaces: Vec<Interface>,
-    /// Of the interfaces.
+    /// Names of the interfaces.
     names: Vec<String>,
     core: usize,
-    /// Of the socket.
+    /// Path of the socket.
     path: PathBuf,
 }
 
@@ -303,9 +288,9 @@ impl Plan {
 
 /// Where the state comes from.
 enum Origin {
-    /// No agent runs: it is fresh.
+    /// No agent runs: the state is fresh.
     Fresh { listener: Listener },
-    /// The agent that runs hands it over.
+    /// The running agent hands its state over.
     TakeOver { successor: Successor },
 }
 
@@ -335,8 +320,8 @@ impl Origin {
         matches!(self, Self::TakeOver { .. })
     }
 
-    /// The state that the loop begins with, and what else came with it. The socket stays where it is: should this fail, it is removed
-    /// after everything that was attached.
+    /// The state that the loop begins with, and what else was taken over. The socket stays in `self`: if
+    /// this fails, the socket is removed after everything that was attached.
     fn begin(&self, plan: &mut Plan, measured: &Measured) -> Result<(Begin, Option<Box<Taken>>), StartError> {
         let (mut state, taken) = match self {
             Self::Fresh { .. } => {
@@ -362,7 +347,8 @@ impl Origin {
         Ok((state, taken))
     }
 
-    /// Gives the engine what it resumes, and tells the agent before to end. The socket, and what the control thread resumes.
+    /// Gives the engine the state to resume, and lets the agent before end. Returns the socket, and what
+    /// the control thread resumes.
     fn hand_to(
         self,
         taken: Option<Box<Taken>>,
@@ -383,7 +369,7 @@ impl Origin {
     }
 }
 
-/// How late things are here, and the timeouts that follow.
+/// This host's lateness, and the timeouts that follow from it.
 struct Measured {
     timeouts: Timeouts,
     timeout_ns: u64,
@@ -395,14 +381,15 @@ struct Measured {
 impl Measured {
     fn take(options: &Options, plan: &Plan) -> Result<Self, StartError> {
         let config = &plan.config;
-        let held = held(&config.state_dir, plan.core, &plan.names, config.heartbeat_ns, config.calibrate_ns)?;
-        let timeouts = held.timeouts(config);
+        let late = lateness(&config.state_dir, plan.core, &plan.names, config.heartbeat_ns, config.calibrate_ns)?;
+        let timeouts = late.timeouts(config);
         let timeout_ns = timeout(config, &timeouts, options.force_timeout)?;
-        let Held { lateness_ns, is_stored, rung, .. } = held;
+        let Lateness { lateness_ns, is_stored, rung, .. } = late;
         Ok(Self { timeouts, timeout_ns, lateness_ns, is_stored, rung })
     }
 
-    /// What timeouts may come to. Measured or planned to be later than this, peers get more time, and no longer promises.
+    /// The longest that timeouts may become. Peers that are later than this, measured or planned, get more
+    /// time, but no longer promises.
     fn longest_ns(&self) -> u64 {
         match self.timeouts.fixed {
             true => self.timeout_ns,
@@ -413,10 +400,10 @@ impl Measured {
 
 /// What needs rights that are given up soon.
 struct Rights {
-    /// One for each plane, to make more senders from.
+    /// One sender for each plane, to make more from.
     templates: Vec<Sender>,
     rings: Option<ClientRings>,
-    /// While they are open, this host receives what planned trees bring.
+    /// While these are open, this host receives the packets of planned trees.
     _hears: Vec<OwnedFd>,
 }
 
@@ -438,23 +425,23 @@ impl Rights {
 struct LoopThread {
     thread: thread::JoinHandle<()>,
     go: mpsc::SyncSender<Engine>,
-    /// What its isolation came to.
+    /// The result of its isolation.
     measures: Option<Measures>,
 }
 
 impl LoopThread {
-    /// It isolates itself now: during a takeover every millisecond counts.
+    /// The thread isolates itself now: during a takeover every millisecond counts.
     fn start(core: usize, exchange: Arc<Exchange>, timeout_ns: u64) -> io::Result<Self> {
-        let (told, isolation) = mpsc::sync_channel(1);
+        let (isolated, isolation) = mpsc::sync_channel(1);
         let (go, may_go) = mpsc::sync_channel::<Engine>(1);
         let thread = thread::Builder::new().name("fide-loop".to_owned()).spawn(move || {
             let isolation = isolate(core);
-            let _ = told.send(isolation.measures().clone());
+            let _ = isolated.send(isolation.measures().clone());
             let _ = privileges::drop_excess();
             let Ok(engine) = may_go.recv() else { return };
             if let Err(error) = engine.run() {
                 exchange.end(error.to_string());
-                // The control thread ends the process; if it cannot, its lease is over then.
+                // The control thread ends the process. If it cannot, the lease is over by then.
                 thread::sleep(Duration::from_nanos(timeout_ns));
                 process::exit(FAILED);
             }
@@ -463,17 +450,17 @@ impl LoopThread {
     }
 
     fn go(&self, engine: Engine) {
-        // The thread waits for it.
+        // The thread is waiting for it.
         let _ = self.go.send(engine);
     }
 
     fn join(self) {
-        // A panic has ended the process.
+        // A panic would have ended the process.
         let _ = self.thread.join();
     }
 }
 
-/// What of the host the control thread keeps.
+/// The parts of the host that the control thread keeps.
 struct Rest {
     exit_watch: Option<ExitWatch>,
     rungs: Rungs,
@@ -481,7 +468,7 @@ struct Rest {
     _joined: Vec<Membership>,
 }
 
-/// What the loop is made of, and what is left for the control thread.
+/// The loop's parts, and what is left for the control thread.
 fn parts(
     plan: &mut Plan,
     state: Begin,
@@ -526,7 +513,29 @@ fn parts(
     (parts, Rest { exit_watch, rungs, estate, _joined: joined })
 }
 
-/// Says in the log that the agent runs, and on which rungs.
+/// Starts the threads that follow the controller, if there is one. They take the senders of `rights`.
+fn start_trees(
+    plan: &Plan,
+    rights: &mut Rights,
+    incarnation: u32,
+    payload_min: usize,
+) -> Result<Option<Trees>, StartError> {
+    let Some(controller) = &plan.config.controller else { return Ok(None) };
+    let templates = std::mem::take(&mut rights.templates);
+    let trees = Trees::start(&plan.config, controller, plan.me, incarnation, &plan.names, templates, payload_min)?;
+    Ok(Some(trees))
+}
+
+/// # Errors
+/// [`StartError::Loop`] unless this agent left or handed over, and its loop did not end by itself (`why`).
+fn check_end(end: End, why: Option<&str>) -> Result<(), StartError> {
+    match (end, why) {
+        (End::Left | End::HandedOver, None) => Ok(()),
+        (_, why) => Err(StartError::Loop(why.unwrap_or("it stopped").to_owned())),
+    }
+}
+
+/// Logs that the agent runs, and on which rungs.
 fn say_what_runs(options: &Options, plan: &Plan, rungs: &Rungs, incarnation: u32, timeout_ns: u64) {
     if let Some(warning) = ClockRate::read().ok().and_then(|rate| clock::drift_says(plan.config.drift_ppm, rate)) {
         tracing::warn!("{warning}");
@@ -555,7 +564,7 @@ fn give_up_rights() {
     }
 }
 
-/// The configuration as the command line changes it, and which of its members this host is.
+/// The configuration with the command line's changes, and which of its members this host is.
 fn member(options: &Options) -> Result<(Config, u16), StartError> {
     let mut config = Config::load(&options.config)?;
     if let Some(dir) = &options.runtime_dir {
@@ -578,10 +587,10 @@ fn votes(config: &Config, is_witness: bool) -> Result<Option<Votes>, StartError>
     Ok(if is_witness { Some(Votes::open(&config.state_dir, hosts)?) } else { None })
 }
 
-/// The loop's core, after a look whether this process may run there.
+/// The loop's core, after checking that this process may run there.
 fn core(config: &Config) -> Result<usize, StartError> {
     let Some(core) = config.core else { return Ok(default_core()) };
-    // In a thread of its own: this one stays where it is.
+    // In a thread of its own, because this one must stay where it is.
     let pinned = thread::spawn(move || pin(core)).join().map_err(|_| io::Error::other("a thread panicked"))?;
     match pinned {
         Ok(()) => Ok(core),
@@ -602,8 +611,8 @@ fn core(config: &Config) -> Result<usize, StartError> {
     }
 }
 
-/// An agent with a thread that is gone is half dead: it holds its socket and its packets and answers nobody. So it ends as a
-/// whole, and what it held goes with it.
+/// Without one of its threads an agent would be half dead: it would keep its socket and its packets, and
+/// answer nobody. So a panic ends the whole process, and the kernel takes back what it held.
 fn end_on_panic() {
     let says = panic::take_hook();
     panic::set_hook(Box::new(move |panicked| {
@@ -614,7 +623,7 @@ fn end_on_panic() {
     }));
 }
 
-/// Trees change their groups; a host takes in what reaches it.
+/// Trees change their groups, so a host receives every group that reaches it.
 fn hear_all(interfaces: &[Interface]) -> Result<Vec<OwnedFd>, StartError> {
     let hear = |(plane, interface)| {
         hear_all_groups(interface).map_err(|why| StartError::Link {

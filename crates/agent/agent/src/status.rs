@@ -19,8 +19,8 @@ use crate::{
     snapshot::Snapshot,
 };
 
-/// Everything that a status is made of.
-pub struct Told<'a> {
+/// Everything that goes into a status.
+pub struct Report<'a> {
     pub config: &'a Config,
     pub me: u16,
     pub rungs: &'a Rungs,
@@ -30,9 +30,9 @@ pub struct Told<'a> {
     pub records_lost: u64,
     pub timeout_ns: u64,
     pub excluded: Option<&'a Excluded>,
-    /// Which processes of other hosts are left out, so that the answer is no longer than a message may be.
+    /// Which processes of other hosts are left out, so that the answer fits into a message.
     pub left_out: LeftOut,
-    /// Hosts that are configured otherwise, and in what.
+    /// Hosts that are configured differently, and in what.
     pub differs: Vec<(&'a str, &'a [Difference])>,
 }
 
@@ -46,7 +46,7 @@ pub enum LeftOut {
     Gaps,
 }
 
-/// The gaps between the heartbeats of a peer in short.
+/// A summary of the gaps between a peer's heartbeats.
 fn gaps(gaps: &Gaps, mono_ns: u64) -> GapsInShort {
     let us = |share| gaps.quantile_ns(share) / 1000;
     GapsInShort {
@@ -77,8 +77,8 @@ pub fn all_gaps(config: &Config, peer: u16, snapshot: &Snapshot) -> AllGaps {
     }
 }
 
-impl Told<'_> {
-    /// As it is answered.
+impl Report<'_> {
+    /// The answer.
     #[must_use]
     pub fn status(&self) -> Status {
         let Self { config, me, snapshot, .. } = self;
@@ -152,7 +152,7 @@ impl Told<'_> {
         .collect()
     }
 
-    /// What leases are counted on, and what that clock has shown.
+    /// Which clock leases are counted on, and which doubts it has raised.
     fn clock(&self) -> ClockStatus {
         let Stand { source, witness, .. } = Stand::read();
         let doubts = &self.snapshot.doubts;
@@ -162,7 +162,7 @@ impl Told<'_> {
             drift_ppm: self.config.drift_ppm,
             counter: self.snapshot.counter.to_owned(),
             counter_why: witness.to_owned(),
-            told_of_moves: clock::is_told_of_moves(),
+            told_of_moves: clock::hypervisor_reports_moves(),
             suspended: doubts.suspended,
             suspended_us: doubts.suspended_ns / 1000,
             stopped: doubts.stopped,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whose share a user id takes: users with subordinate ids (`/etc/subuid`) have one share all the same.
+//! Which user an id counts against: a user and its subordinate ids (`/etc/subuid`) share one quota.
 //!
-//! The file is what decides, and not the namespace of whoever connects: a file that belongs to a subordinate id and has the setuid bit gives
+//! The file decides, and not the caller's namespace: a file that belongs to a subordinate id and has the
+//! setuid bit gives that id to its owner outside of every namespace too.
 //! that id to its owner outside of every namespace too.
 
 use std::{
@@ -14,18 +15,19 @@ use std::{
 
 use crate::{names::user_id, privileges};
 
-/// Ranges that are read; what is beyond counts as users of their own.
+/// Ranges that are read; ids in further ones count as users of their own.
 const RANGES_MAX: usize = 4096;
-/// How long a start waits for the owners. Whoever knows a user by name may be a directory that does not answer.
+/// How long a start waits for the owners' ids. Resolving a user name may need a directory that does not
+/// answer.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// Ids that belong to other users.
+/// A range of ids that belong to another user.
 #[derive(Debug)]
 pub struct Shares {
     ranges: Arc<OnceLock<Ranges>>,
 }
 
-/// All that were read.
+/// All ranges that were read.
 #[derive(Debug, Default)]
 struct Ranges(Vec<Range>);
 
@@ -37,7 +39,8 @@ struct Range {
 }
 
 impl Shares {
-    /// Those of this file (subuid(5)), for an agent of `own`; none if it cannot be read, or while its owners are looked up after [`LIMIT`].
+    /// The ranges of this file (subuid(5)), for an agent of `own`. None if it cannot be read, or if the
+    /// owners' ids are not known within [`LIMIT`].
     #[must_use]
     pub fn read(path: &'static Path, own: u32) -> Self {
         let read = move || Ranges::parse(&fs::read_to_string(path).unwrap_or_default(), own, user_id);
@@ -48,7 +51,8 @@ impl Shares {
         shares
     }
 
-    /// Those that `read` gives, in a thread that is waited for no longer than `limit`; whether it has.
+    /// The ranges that `read` returns, in a thread that is waited for no longer than `limit`; whether it
+    /// was in time.
     fn begin(read: impl FnOnce() -> Ranges + Send + 'static, limit: Duration) -> (Self, bool) {
         let ranges = Arc::new(OnceLock::new());
         let (theirs, (done, is_done)) = (ranges.clone(), mpsc::sync_channel(1));
@@ -61,7 +65,7 @@ impl Shares {
         (Self { ranges }, begun && is_done.recv_timeout(limit).is_ok())
     }
 
-    /// The user in whose share `uid` counts.
+    /// The user that `uid` counts against.
     #[must_use]
     pub fn of(&self, uid: u32) -> u32 {
         self.ranges.get().map_or(uid, |ranges| ranges.owner(uid))
@@ -73,7 +77,8 @@ impl Ranges {
         let range = |line: &str| {
             let mut words = line.trim().split(':');
             let (owner, first, count) = (words.next()?, words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-            // Containers of root, or of the agent's own user, are users of their own: nobody has these users' rights by a subordinate id.
+            // Containers of root, or of the agent's own user, count as users of their own: a subordinate id
+            // must not have these users' rights.
             let owner = id_of(owner).filter(|owner| *owner != 0 && *owner != own)?;
             words.next().is_none().then_some(Range { first, count, owner })
         };
@@ -99,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn subordinate_ids_count_in_their_owners_share() {
+    fn subordinate_ids_count_against_their_owner() {
         let shares = parse("alice:100000:65536\n1001:165536:10\nroot:300000:65536\n1002:400000:5\n");
         assert_eq!([0, 1000, 99_999].map(|uid| shares.owner(uid)), [0, 1000, 99_999]);
         assert_eq!([100_000, 165_535, 165_536, 165_545].map(|uid| shares.owner(uid)), [1000, 1000, 1001, 1001]);
@@ -122,15 +127,15 @@ mod tests {
     }
 
     #[test]
-    fn owners_that_a_directory_does_not_tell_hold_up_no_start() {
-        let (tells, told) = mpsc::sync_channel(0);
+    fn unanswering_user_directory_does_not_delay_the_start() {
+        let (answers, answered) = mpsc::sync_channel(0);
         let read = move || {
-            let _ = told.recv();
+            let _ = answered.recv();
             parse("alice:100000:65536\n")
         };
         let (shares, is_done) = Shares::begin(read, Duration::from_millis(10));
         assert_eq!((is_done, shares.of(100_000)), (false, 100_000), "it goes on without them");
-        tells.send(()).expect("it waits");
+        answers.send(()).expect("it waits");
         while shares.of(100_000) != 1000 {
             thread::yield_now();
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which timeout this host can hold.
+//! The shortest timeout that this host can hold.
 
 use fide_agent_api::status::{JitterOf, TimeoutParts};
 use fide_net::jitter::{HostKind, STALL_FACTOR, bound_ns};
@@ -17,7 +17,7 @@ pub const LATENCY_MIN_NS: u64 = 100_000;
 pub struct Network {
     /// lambda_min.
     pub latency_min_ns: u64,
-    /// The network's part of delta_max; the hosts' comes beside it.
+    /// The network's part of delta_max; the hosts' part is added.
     pub jitter_max_ns: u64,
 }
 
@@ -34,14 +34,14 @@ pub struct Timeouts {
     pub trust: Trust,
     pub heartbeat_ns: u64,
     pub kind: HostKind,
-    /// How late this host's own loop is: what every timeout allows for, whatever was observed. By what was measured before; without that, by the
-    /// calibration, and then by what the loop was late of late.
+    /// The lateness of this host's own loop, which every timeout allows for, whatever was observed. From an
+    /// earlier measurement; without one, from the calibration, and later from the loop's recent lateness.
     pub own_lateness_ns: u64,
     /// The configuration fixed the timeout: measurements do not raise it.
     pub fixed: bool,
 }
 
-/// The sum of its parts.
+/// The sum of a timeout's parts.
 fn sum_ns(parts: &TimeoutParts, heartbeat_ns: u64, network: Network) -> u64 {
     parts.periods * heartbeat_ns + parts.ways * network.latency_min_ns + parts.jitters * parts.jitter_ns
 }
@@ -49,17 +49,20 @@ fn sum_ns(parts: &TimeoutParts, heartbeat_ns: u64, network: Network) -> u64 {
 impl Timeouts {
     /// The timeout for a pair whose heartbeats were seen to vary by `observed_ns`, over such a network.
     ///
-    /// Under `trust = "network"` it is the published one (FiDe §3.3). Under a lease the acknowledgement must come back before the lease
-    /// runs out. A lease counts from when a heartbeat was sent and lasts until the next one's acknowledgement is seen: up to a period
-    /// until that is sent, its way there, up to a period until the peer's next heartbeat, its way back, and up to a period until this
-    /// loop's next turn. The peer may be late once and this host once; either jitter is that of a whole way, with sender, network and
-    /// receiver. A host that is late twice within these periods is fenced until its next turn, and acts on.
+    /// Under `trust = "network"` it is the published one (FiDe §3.3). Under a lease the acknowledgement
+    /// must come back before the lease runs out. A lease counts from the moment when a heartbeat was sent,
+    /// and lasts until the next heartbeat's acknowledgement is seen. That takes up to a period until the
+    /// next heartbeat is sent, its way there, up to a period until the peer's next heartbeat, its way back,
+    /// and up to a period until this loop's next turn. The peer may be late once and this host once; each
+    /// jitter covers a whole way, with sender, network and receiver. A host that is late twice within these
+    /// periods is fenced until its next turn, and then may act again.
     #[must_use]
     pub fn for_jitter(&self, observed_ns: u64, network: Network) -> u64 {
         sum_ns(&self.parts(observed_ns, network), self.heartbeat_ns, network)
     }
 
-    /// The shortest that a timeout may come to on a host that was measured to be so late: unless the configuration fixes it.
+    /// The shortest possible timeout on a host with this measured lateness, unless the configuration fixes
+    /// it.
     #[must_use]
     pub fn least_ns(&self, measured_ns: u64) -> u64 {
         match self.fixed {
@@ -68,7 +71,7 @@ impl Timeouts {
         }
     }
 
-    /// What [`Timeouts::for_jitter`] is made of.
+    /// The parts of [`Timeouts::for_jitter`].
     #[must_use]
     pub fn parts(&self, observed_ns: u64, network: Network) -> TimeoutParts {
         let late_ns = observed_ns.max(self.own_lateness_ns).min(self.stall_ns());
@@ -86,20 +89,20 @@ impl Timeouts {
         TimeoutParts { periods, ways, jitters: 2, jitter_ns, network_ns, jitter_of }
     }
 
-    /// A heartbeat later than this is a stall, which no timeout should follow.
+    /// A heartbeat later than this shows a stall, which no timeout should follow.
     #[must_use]
     pub fn stall_ns(&self) -> u64 {
         STALL_FACTOR * self.kind.jitter_floor_ns()
     }
 
-    /// How late the loop may be before it counts as stalled: more than what the timeout allows for.
+    /// How late the loop may be before it counts as stalled: more than the timeout allows for.
     #[must_use]
     pub fn stall_slack_ns(&self, lateness_ns: u64) -> u64 {
         bound_ns(self.kind, lateness_ns.min(self.stall_ns()))
     }
 }
 
-/// The timeout in the configuration is one this host was measured not to hold.
+/// The configured timeout is shorter than the one that this host was measured to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "timeout_us = {} is below what this host was measured to hold: {} ({} us; heartbeat {}, own lateness up to {}, {kind}). \
@@ -119,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_published_timeout_and_the_room_for_an_acknowledgement() {
+    fn timeout_is_as_published_plus_room_for_an_acknowledgement() {
         let network = Timeouts {
             trust: Trust::Network,
             heartbeat_ns: 1_000_000,

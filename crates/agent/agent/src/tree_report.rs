@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is found here of the trees of other hosts: from the loop and the control thread to those who report it to the controller.
+//! Findings about the trees of other hosts: from the loop and the control thread to the thread that reports
+//! them to the controller.
 
 use fide_lane::Finding;
 
-/// What is known here of a tree of another host.
+/// A finding about a tree of another host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     pub host: u16,
-    /// Of which lane: the label that the host gave it, `None` for its heartbeats.
+    /// The lane: the label that the host gave it, `None` for its heartbeats.
     pub label: Option<u8>,
     pub plane: u8,
     pub seen: Seen,
@@ -19,6 +20,6 @@ pub enum Seen {
     /// Not, until [`Seen::Restored`].
     Lost,
     Restored,
-    /// As the copies of packets tell; told now and forgotten: it is found again if it lasts.
+    /// Found by comparing copies of packets. Reported once and forgotten: it is found again if it lasts.
     Copies(Finding),
 }

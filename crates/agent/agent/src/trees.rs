@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Planned trees: this host's side of the controller (FiDe §3.3).
 //!
-//! Three threads beside the agent's own, none of which anything waits for: one keeps the lane of this host's heartbeats
-//! and follows what the controller tells; one tells it which trees of others are missed here; one keeps the lanes of
-//! programs. What a plane's packets are
-//! sent to is changed by the control thread, at the controller's word, and written down: an agent that starts while no
-//! controller answers sends on the trees it had. A controller that is down stops nobody.
+//! Three threads run beside the agent's own, and nothing waits for them. One keeps the lane of this host's
+//! heartbeats and follows the controller's events; one reports to the controller which trees of other hosts
+//! are missed here; one keeps the lanes of programs. When the controller orders it, the control thread
+//! changes the group that a plane's packets go to, and stores it: an agent that starts while no controller
+//! answers sends on the trees that it had before. A controller that is down stops nobody.
 
 mod lanes;
 mod memory;
@@ -48,38 +48,38 @@ pub use crate::tree_report::{Report, Seen};
 
 /// Name of the lane that carries a host's heartbeats.
 pub const LANE: &str = "heartbeat";
-/// Notices of exits sent between two heartbeats, for which the lane of the heartbeats has room.
+/// Notices of exits between two heartbeats that the lane of the heartbeats has room for.
 pub const NOTICES_PER_HEARTBEAT: usize = 1;
-/// Ethernet, preamble, gap, IPv4 and UDP around a packet, bytes.
+/// Bytes of Ethernet, preamble, gap, IPv4 and UDP around a packet.
 const AROUND_PACKET: usize = 66;
-/// Bytes beside a heartbeat's that its lane is asked for.
+/// Bytes that the heartbeats' lane is asked for beyond a heartbeat.
 const NOTICES_ROOM: usize = NOTICES_PER_HEARTBEAT * (fide_wire::NOTICE_LEN + AROUND_PACKET);
-/// Orders on their way to the control thread; the thread that gives them waits for each.
+/// Orders that may wait for the control thread; the thread that gives one waits for it.
 const ORDERS: usize = 4;
-/// Reports on their way to the controller: every tree of every host, lost and found once. More are dropped: what is
-/// still missed then is told by the next event of its kind.
+/// Reports that may wait for the controller: every tree of every host, lost and restored once. Further ones
+/// are dropped; a tree that is still missed then is reported with its next event.
 const REPORTS: usize = 4 * fide_wire::MAX_HOSTS;
 
-/// What the lanes' thread is told before it has taken it in: programs' requests ([`crate::control`] bounds them) and what the
-/// controller tells.
+/// Inputs that may wait for the lanes' thread: programs' requests ([`crate::control`] bounds them) and the
+/// controller's events.
 const INPUTS: usize = 1024;
 
-/// What the control thread is to do.
+/// An order for the control thread.
 #[derive(Debug)]
 pub enum Order {
-    /// Heartbeats have at most so many bytes from now on: what their lane was granted.
+    /// From now on a heartbeat has at most this many bytes: the size that its lane was granted.
     Payload { bytes: usize },
-    /// Have the loop carry out a command; what it answers.
+    /// Have the loop carry out a command, and pass its reply on.
     Call { command: Command, done: SyncSender<Reply> },
     /// Answer a program's request about a lane.
     Answer { ticket: u64, answer: Result<serde_json::Value, Refusal> },
-    /// Send a plane's packets to this group; then say so.
+    /// Send a plane's packets to this group, then confirm it.
     Aim { plane: u8, tree: Tree, done: SyncSender<()> },
-    /// There is no second tree, and the controller's policy is to stop then.
+    /// There is no second tree, and the controller's policy for that is to stop.
     Stop { why: String },
 }
 
-/// The control thread's end.
+/// The control thread's end of the channels.
 #[derive(Debug)]
 pub struct Trees {
     orders: Receiver<Order>,
@@ -90,34 +90,34 @@ pub struct Trees {
     path: PathBuf,
 }
 
-/// What both threads know.
+/// What the threads know in common.
 #[derive(Debug, Default)]
 struct Known {
-    lanes: HashMap<Source, Told>,
+    lanes: HashMap<Source, Announced>,
 }
 
 /// A sending host, and the label of its lane; `None` for its heartbeats.
 type Source = (u16, Option<u8>);
 
-/// What was told last of a lane that is received here.
+/// The trees that the controller last announced of a lane that is received here.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct Announced {
     lane: u64,
-    /// Generation of each tree that it has.
+    /// The generation of each of its trees.
     generations: [Option<u32>; MAX_PLANES],
 }
 
 /// What a thread needs to talk to the controller.
 struct Talk {
     caller: Caller,
-    /// One order of requests for both threads.
+    /// Puts the requests of all threads into one order.
     ordered: Arc<Mutex<Ordered>>,
     known: Arc<Mutex<Known>>,
     config: Arc<Config>,
     me: u16,
     /// Names of the planes' interfaces.
     interfaces: Vec<String>,
-    /// The smallest heartbeat that does, bytes.
+    /// The smallest usable heartbeat, bytes.
     payload_min: usize,
 }
 
@@ -141,7 +141,7 @@ impl From<tls::Error> for TreesError {
 }
 
 impl Trees {
-    /// Whether the files are right that [`Trees::start`] reads.
+    /// Whether the files that [`Trees::start`] reads are valid.
     ///
     /// # Errors
     /// [`TreesError`].
@@ -151,9 +151,10 @@ impl Trees {
         Ok(())
     }
 
-    /// Reads what was kept, and starts both threads.
+    /// Reads the stored trees, and starts the threads.
     ///
-    /// `senders` has one for each plane, to be multiplied; `payload_min` is the smallest heartbeat that does, bytes.
+    /// `senders` has one sender for each plane, to make more from; `payload_min` is the smallest usable
+    /// heartbeat, bytes.
     ///
     /// # Errors
     /// [`TreesError`].
@@ -210,13 +211,13 @@ impl Trees {
         self.wake.as_fd()
     }
 
-    /// Orders that have come.
+    /// Orders that have arrived.
     pub fn take(&self) -> impl Iterator<Item = Order> + '_ {
         quiet(&self.wake);
         self.orders.try_iter()
     }
 
-    /// A plane sends to this tree now: kept for the next start.
+    /// A plane sends to this tree now: stores it for the next start.
     pub fn keep(&mut self, plane: u8, tree: Tree) {
         self.kept.set(plane, tree);
         if let Err(error) = self.kept.save(&self.path) {
@@ -229,17 +230,17 @@ impl Trees {
         &self.kept
     }
 
-    /// Has the lanes' thread do something; never waits. What it cannot take now is given back.
+    /// Hands the lanes' thread an input, without waiting.
     ///
     /// # Errors
-    /// The input.
+    /// The input, if the thread cannot take it now.
     pub fn ask(&self, input: Input) -> Result<(), Input> {
         self.lanes.try_send(input).map_err(|error| match error {
             TrySendError::Full(input) | TrySendError::Disconnected(input) => input,
         })
     }
 
-    /// Tells the controller; never waits.
+    /// Reports to the controller, without waiting.
     pub fn report(&self, report: Report) {
         if let Err(TrySendError::Full(_)) = self.reports.try_send(report) {
             tracing::warn!("{REPORTS} reports wait for the controller; one of host {} is dropped", report.host);
@@ -251,7 +252,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives an order and wakes the control thread; false if it is gone.
+/// Gives an order and wakes the control thread; false if that has ended.
 fn order(orders: &SyncSender<Order>, wake: &OwnedFd, order: Order) -> bool {
     let sent = orders.send(order).is_ok();
     ring(wake);
@@ -267,7 +268,7 @@ fn call(orders: &SyncSender<Order>, wake: &OwnedFd, command: Command) -> Option<
     carried_out.recv().ok()
 }
 
-/// Whether a group is one of trees.
+/// Whether a group belongs to the trees.
 fn is_tree_group(group: Ipv4Addr) -> bool {
     let (first, last) = fide_wire::TREE_GROUPS;
     (first..=last).contains(&group)

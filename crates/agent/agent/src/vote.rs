@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a witness remembers: its vote on disk before it says it, and how often it has started as this incarnation.
+//! A witness' memory: its vote, stored before it is sent, and how often it has started as this incarnation.
 //!
 //! ```json
 //! {"format": 1, "lives": 2, "hosts": ["h1", "h2", "w"], "vote": {"incarnation": 1790000000, "id": {...}, "members": {...}, "wait_us": 9000,
 //!  "promised": 0, "accepted": null, "binds_us": 0, "promise_us": 63000}}
 //! ```
 //!
-//! **Other versions.** A field that is missing gets no default: of what an earlier version promised without storing it nothing is
-//! known, and a guess that is too short ends a lease too early. A higher `format` may hold promises that this version would forget. Both
-//! are refused with what to do.
+//! **Other versions.** A missing field gets no default: the promises of an earlier version that did not
+//! store them are not known, and a guess that is too short would end a lease too early. A higher `format`
+//! may hold promises that this version would forget. Both are refused, with the remedy.
 //!
-//! **The promise on disk is at least the one that binds**, and not always the same: it shrinks from turn to turn while what an
-//! earlier life promised runs out, and writing each of these values would have the loop wait for its disk in every turn. The next
-//! change of the vote stores it as it is then.
+//! **The stored promise is at least the one that binds**, and not always equal: that one shrinks from turn
+//! to turn while an earlier life's promise runs out, and storing each value would have the loop wait for
+//! its disk in every turn. The next change of the vote stores its present value.
 
 use std::{
     fs, io,
@@ -24,7 +24,7 @@ use fide_detector::Vote;
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "vote.json";
-/// Raised when a version stores something that earlier ones must not ignore.
+/// Raised when a version stores data that earlier ones must not ignore.
 const FORMAT: u32 = 1;
 
 /// Why a witness cannot begin, or go on.
@@ -58,17 +58,17 @@ struct Record {
     #[serde(default = "first_format")]
     format: u32,
     lives: u32,
-    /// Whom the vote means: it knows hosts by their places.
+    /// The hosts that the vote refers to: it refers to hosts by position.
     hosts: Vec<String>,
     vote: Vote,
 }
 
-/// Of files that do not say.
+/// The format of files that name none.
 fn first_format() -> u32 {
     1
 }
 
-/// What decides whether this version may read the rest.
+/// Decides whether this version may read the rest.
 #[derive(Deserialize)]
 struct Head {
     #[serde(default = "first_format")]
@@ -90,14 +90,14 @@ impl Record {
         })
     }
 
-    /// Whether `vote` may be said with this on disk.
+    /// Whether `vote` may be sent while this is stored.
     fn covers(&self, lives: u32, vote: &Vote) -> bool {
         let same = Vote { promise_us: self.vote.promise_us, ..*vote } == self.vote;
         self.lives == lives && same && self.vote.promise_us >= vote.promise_us
     }
 }
 
-/// The file, and what it holds.
+/// The file, and its content.
 #[derive(Debug)]
 pub struct Votes {
     dir: PathBuf,
@@ -107,10 +107,10 @@ pub struct Votes {
 }
 
 impl Votes {
-    /// What was stored in `dir`, if anything was. `hosts`: the names of all, in the order of their ids.
+    /// The stored vote in `dir`, if there is one. `hosts`: the names of all, in the order of their ids.
     ///
     /// # Errors
-    /// [`VoteError`]: what is there is no vote, is one among other hosts, or cannot be read.
+    /// [`VoteError`]: the file holds no vote, or one among other hosts, or cannot be read.
     pub fn open(dir: &Path, hosts: Vec<String>) -> Result<Self, VoteError> {
         let path = dir.join(FILE);
         let stored: Option<Record> = match fs::read(&path) {
@@ -125,17 +125,19 @@ impl Votes {
         Ok(Self { dir: dir.to_path_buf(), hosts, stored, lives })
     }
 
-    /// Another life of the incarnation that the vote is of: the vote, and which life. None if there is no vote.
+    /// Begins another life of the vote's incarnation. Returns the vote, and the number of the life; none if
+    /// there is no vote.
     pub fn recall(&mut self) -> Option<(Vote, u32)> {
         let Record { vote, lives, .. } = *self.stored.as_ref()?;
         self.lives = lives.saturating_add(1);
         Some((vote, self.lives))
     }
 
-    /// On disk when it returns, with a promise that is at least this one; nothing is done where it is already.
+    /// Stores the vote before it returns, with a promise that is at least this one. Does nothing if that is
+    /// stored already.
     ///
     /// # Errors
-    /// [`VoteError`]: the vote must not be said.
+    /// [`VoteError`]: the vote must not be sent.
     pub fn store(&mut self, vote: &Vote) -> Result<(), VoteError> {
         if self.stored.as_ref().is_some_and(|stored| stored.covers(self.lives, vote)) {
             return Ok(());
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vote_is_there_after_a_restart_which_is_another_life() {
+    fn vote_survives_a_restart_as_another_life() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let mut votes = open(dir.path(), &["a", "b", "w"]).expect("none yet");
         assert_eq!(votes.recall(), None);
@@ -182,23 +184,23 @@ mod tests {
         for life in 1..=2 {
             let mut votes = open(dir.path(), &["a", "b", "w"]).expect("one");
             assert_eq!(votes.recall(), Some((vote(7, 256), life)));
-            // That it lives is to be stored too, before it says anything.
+            // The new life has to be stored too, before anything is sent.
             votes.store(&vote(7, 256)).expect("stored");
         }
     }
 
-    /// Each file that is found is taken away, so that every write shows.
+    /// Each file that is found is removed, so that every write shows.
     fn has_written(dir: &Path) -> bool {
         fs::remove_file(dir.join(FILE)).is_ok()
     }
 
     #[test]
-    fn a_shrinking_promise_is_not_written_every_turn() {
+    fn shrinking_promise_is_not_written_every_turn() {
         let dir = tempfile::tempdir().expect("temporary directory");
         open(dir.path(), &["a", "b", "w"]).expect("none yet").store(&vote(7, 256)).expect("stored");
         let mut votes = open(dir.path(), &["a", "b", "w"]).expect("one");
         votes.recall().expect("a vote");
-        // What its earlier life promised runs out, turn by turn.
+        // The earlier life's promise runs out, turn by turn.
         let mut written = 0;
         for promise_us in (3_300..=63_000).rev().step_by(100) {
             votes.store(&Vote { promise_us, ..vote(7, 256) }).expect("stored");
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vote_among_others_is_refused() {
+    fn vote_among_other_hosts_is_refused() {
         let dir = tempfile::tempdir().expect("temporary directory");
         open(dir.path(), &["a", "b", "w"]).expect("none yet").store(&vote(7, 256)).expect("stored");
         let why = open(dir.path(), &["b", "a", "w"]).expect_err("their places have changed").to_string();
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_vote_is_not_taken_for_none() {
+    fn invalid_vote_is_not_taken_for_none() {
         let dir = tempfile::tempdir().expect("temporary directory");
         fs::write(dir.path().join(FILE), b"{\"lives\": 1, \"hosts\": []}").expect("written");
         let error = open(dir.path(), &[]).expect_err("damaged").to_string();
@@ -264,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_stored_is_said() {
+    fn failure_to_store_is_reported() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let file = dir.path().join("file");
         fs::write(&file, b"").expect("written");

@@ -36,7 +36,7 @@ pub struct Fide {
     dispatcher: Mutex<Option<Dispatcher>>,
 }
 
-/// The upcalls of a handle and what the user wants to find in them.
+/// The upcalls of a handle, and the pointer that the user wants to find in them.
 #[derive(Clone, Copy)]
 struct Upcalls {
     table: FideUpcalls,
@@ -52,7 +52,7 @@ const _: fn() = || {
     sync::<Fide>();
 };
 
-/// A failure on its way to C: a negative errno, and the message for `fide_last_error`.
+/// A failure for C: a negative errno, and the message for `fide_last_error`.
 struct Failure(c_int, String);
 
 impl From<Error> for Failure {
@@ -112,7 +112,7 @@ thread_local! {
 
 fn remember(message: &str) {
     let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    // Not while the thread's storage is being torn down: then nobody asks any more.
+    // Not while the thread's storage is being torn down, when nobody asks any more.
     let _ = LAST_ERROR.try_with(|last| last.replace(text));
 }
 
@@ -169,7 +169,8 @@ unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Failure
     Ok(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) })
 }
 
-/// Copies a struct whose first field is the size that the caller was compiled with; what it did not know is zero.
+/// Copies a struct whose first field is the size that the caller was compiled with; fields that the caller
+/// did not know are zero.
 ///
 /// # Safety
 /// `given` is null or points to `*given` readable bytes, where `*given` is its `size` field; `T` is valid when zeroed.
@@ -190,7 +191,7 @@ unsafe fn sized<T: Copy>(given: *const T, what: &str) -> Result<Option<T>, Failu
     }
 }
 
-/// Hands `value` out to a caller who was compiled with a struct of `size` bytes.
+/// Writes `value` for a caller that was compiled with a struct of `size` bytes.
 ///
 /// # Safety
 /// `size` bytes at `out` are writable.
@@ -225,7 +226,8 @@ pub extern "C" fn fide_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// What the last failed call of this thread had to say. Valid until the next failing call of this thread; never NULL.
+/// The message of the last failed call of this thread. Valid until the next failing call of this thread;
+/// never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn fide_last_error() -> *const c_char {
     LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
@@ -275,8 +277,8 @@ pub unsafe extern "C" fn fide_open(options: *const FideOptions, out: *mut *mut F
     })
 }
 
-/// Closes a handle, and stops its dispatcher thread. Processes that did not quit stay joined until they exit. NULL is
-/// fine. Not from within an upcall.
+/// Closes a handle, and stops its dispatcher thread. Processes that did not quit stay joined until they
+/// exit. NULL is allowed. Not from within an upcall.
 ///
 /// # Safety
 /// `fide` came from fide_open, is not closed yet, and no other thread uses it.
@@ -322,7 +324,7 @@ pub unsafe extern "C" fn fide_join_pid(fide: *mut Fide, name: *const c_char, pid
     })
 }
 
-/// Ends a registration: others are told that it left, which is no failure (FiDe, Listing 1: quit).
+/// Ends a registration: watchers are notified that it left, which is no failure (FiDe, Listing 1: quit).
 ///
 /// # Safety
 /// `fide` is a live handle.
@@ -336,9 +338,9 @@ pub unsafe extern "C" fn fide_quit(fide: *mut Fide, process: c_int) -> c_int {
     })
 }
 
-/// Watches "name@host", or "@host" for the host itself (FiDe, Listing 1: monitor). `wanted` may be NULL (the best
-/// timeout, no piggybacks), `granted` too. Returns a monitor id (> 0) or a negative errno: -EHOSTUNREACH for an unknown
-/// host, -ERANGE for a timeout that this host cannot hold.
+/// Watches "name@host", or "@host" for the host itself (FiDe, Listing 1: monitor). `wanted` may be NULL
+/// (the shortest timeout, no piggybacks), `granted` too. Returns a monitor id (> 0) or a negative errno:
+/// -EHOSTUNREACH for an unknown host, -ERANGE for a timeout that this host cannot hold.
 ///
 /// # Safety
 /// `fide` is a live handle; `target` is a NUL-terminated string; `wanted` is readable or null; `granted` writable or null.
@@ -380,8 +382,9 @@ pub unsafe extern "C" fn fide_unmonitor(fide: *mut Fide, monitor: c_int) -> c_in
     })
 }
 
-/// Sends bytes with the heartbeats, as the process that joined first (FiDe, Listing 1: piggyback). Returns 0; -EMSGSIZE
-/// above the granted size (will never do), -EAGAIN while the outbox is full (try later), -ENOENT without a join.
+/// Sends bytes with the heartbeats, from the process that joined first (FiDe, Listing 1: piggyback).
+/// Returns 0; -EMSGSIZE above the granted size (trying again will not help), -EAGAIN while the outbox is
+/// full (try later), -ENOENT without a join.
 ///
 /// # Safety
 /// `fide` is a live handle; `len` bytes at `data` are readable.
@@ -395,8 +398,8 @@ pub unsafe extern "C" fn fide_piggyback(fide: *mut Fide, data: *const c_void, le
     })
 }
 
-/// As fide_piggyback, for who waits for the answers of others: the agent sends it at once, up to twice between two heartbeats, and
-/// later with the next one. One system call.
+/// As fide_piggyback, for a program that waits for others' answers: the agent sends the message at once, up
+/// to twice between two heartbeats, and later messages with the next heartbeat. One system call.
 ///
 /// # Safety
 /// As fide_piggyback.
@@ -410,7 +413,7 @@ pub unsafe extern "C" fn fide_piggyback_now(fide: *mut Fide, data: *const c_void
     })
 }
 
-/// As fide_piggyback, as the process that this id was given for.
+/// As fide_piggyback, from the process with this id.
 ///
 /// # Safety
 /// As fide_piggyback.
@@ -437,9 +440,9 @@ pub unsafe extern "C" fn fide_beat(fide: *const Fide) -> c_int {
     })
 }
 
-/// Has the scheduler run the calling thread soon after it is woken: for the thread that calls fide_dispatch. Needs no
-/// privilege. 0, or -EINVAL before Linux 6.12 or for a thread that is not of the ordinary policy (nothing is changed
-/// then).
+/// Has the scheduler run the calling thread soon after it is woken: for the thread that calls
+/// fide_dispatch. Needs no privilege. 0, or -EINVAL before Linux 6.12 or for a thread that is not of the
+/// ordinary policy (nothing is changed then).
 #[unsafe(no_mangle)]
 pub extern "C" fn fide_wake_eagerly() -> c_int {
     guard(|| {
@@ -449,9 +452,10 @@ pub extern "C" fn fide_wake_eagerly() -> c_int {
     })
 }
 
-/// 1 if this program must not act now, 0 if it may; negative (so: do not act) on an error. No lock, no system call. 1 also from
-/// the moment that this host is another incarnation (see fide_rejoined_acknowledge). The answer is about the moment of asking:
-/// what must not see a late write needs the token of fide_may_act.
+/// 1 if this program must not act now, 0 if it may; negative (so: do not act) on an error. No lock, no
+/// system call. 1 also from the moment that this host has another incarnation (see
+/// fide_rejoined_acknowledge). The answer is about the moment of asking: a resource that must not see a
+/// late write needs the token of fide_may_act.
 ///
 /// # Safety
 /// `fide` is a live handle.
@@ -461,8 +465,9 @@ pub unsafe extern "C" fn fide_is_fenced(fide: *const Fide) -> c_int {
     guard(|| Ok(unsafe { handle(fide) }?.live.fenced().into()))
 }
 
-/// For how many nanoseconds this host may still act if its agent's loop does not run again: 0 when fenced, INT64_MAX without limit
-/// (which no agent gives: under trust = "network" it is the shortest timeout). No lock, no system call.
+/// How many nanoseconds this host may still act if its agent's loop does not run again: 0 when fenced,
+/// INT64_MAX without limit (which no agent gives: under trust = "network" it is the shortest timeout). No
+/// lock, no system call.
 ///
 /// # Safety
 /// `fide` is a live handle.
@@ -475,8 +480,8 @@ pub unsafe extern "C" fn fide_lease_remaining_ns(fide: *const Fide) -> i64 {
     })
 }
 
-/// May this program act now, as what, and until when? 1 if it may: `*permit` says the rest. 0 if it is fenced: `*permit` is not
-/// touched. Negative (so: do not act) on an error. No lock, no system call.
+/// Whether this program may act now, as what, and until when. 1 if it may: `*permit` has the rest. 0 if it
+/// is fenced: `*permit` is not changed. Negative (so: do not act) on an error. No lock, no system call.
 ///
 /// # Safety
 /// `fide` is a live handle; `permit` points to a fide_permit whose `size` is set.
@@ -494,9 +499,9 @@ pub unsafe extern "C" fn fide_may_act(fide: *const Fide, permit: *mut FidePermit
     })
 }
 
-/// This program knows that its host is `incarnation` now (FIDE_NOTICE_KIND_REJOINED said so), that others hold all that ran here
-/// before for dead and may have replaced it, and acts as a newcomer. Until then it is fenced. 0, or -ESTALE if that is not what
-/// was last told.
+/// This program acknowledges that its host is now `incarnation`, as FIDE_NOTICE_KIND_REJOINED reported. It
+/// knows that others have declared dead everything that ran here before, and may have replaced it, and it
+/// acts as a newcomer. Until then it is fenced. 0, or -ESTALE if that is not the last incarnation reported.
 ///
 /// # Safety
 /// `fide` is a live handle.
@@ -510,7 +515,7 @@ pub unsafe extern "C" fn fide_rejoined_acknowledge(fide: *mut Fide, incarnation:
     })
 }
 
-/// What is known of a monitor's target: a fide_state, or a negative errno.
+/// The state of a monitor's target: a fide_state, or a negative errno.
 ///
 /// # Safety
 /// `fide` is a live handle.
@@ -527,7 +532,8 @@ pub unsafe extern "C" fn fide_peer_state(fide: *mut Fide, monitor: c_int) -> c_i
     })
 }
 
-/// What the alive table says of a host (1..): a fide_state, or a negative errno. No lock, no system call.
+/// The state of a host (1..) in the alive table: a fide_state, or a negative errno. No lock, no system
+/// call.
 ///
 /// # Safety
 /// `fide` is a live handle.
@@ -555,7 +561,8 @@ pub unsafe extern "C" fn fide_host_id(fide: *const Fide) -> c_int {
     guard(|| Ok(unsafe { handle(fide) }?.live.with_table(|table| table.host_id()).into()))
 }
 
-/// Sets the functions to call, and what to pass them first. They run on the thread that dispatches. NULL takes them away.
+/// Sets the functions to call, and their first argument. They run on the thread that dispatches. NULL
+/// removes them.
 ///
 /// # Safety
 /// `fide` is a live handle; `upcalls` is null or points to a fide_upcalls whose `size` is set; its functions may be
@@ -571,8 +578,8 @@ pub unsafe extern "C" fn fide_set_upcalls(fide: *mut Fide, upcalls: *const FideU
     })
 }
 
-/// A descriptor that is readable when fide_dispatch has something to do; for select, poll, epoll or an event library.
-/// It belongs to the handle.
+/// A descriptor that is readable when fide_dispatch has something to do; for select, poll, epoll or an
+/// event library. It belongs to the handle.
 ///
 /// # Safety
 /// `fide` is a live handle.
@@ -582,8 +589,9 @@ pub unsafe extern "C" fn fide_fd(fide: *const Fide) -> c_int {
     guard(|| Ok(unsafe { handle(fide) }?.epoll.as_raw_fd()))
 }
 
-/// Calls the upcalls of what has happened; waits for something first, at most `timeout_ms` (0: not at all, negative:
-/// for ever). Returns how many events there were (0 when the time is over), -EINTR after a signal, or a negative errno.
+/// Calls the upcalls for the events that are there. Without any, waits first, at most `timeout_ms` (0: not
+/// at all, negative: for ever). Returns how many events there were (0 when the time is over), -EINTR after
+/// a signal, or a negative errno.
 ///
 /// # Safety
 /// `fide` is a live handle.
@@ -593,8 +601,9 @@ pub unsafe extern "C" fn fide_dispatch(fide: *mut Fide, timeout_ms: c_int) -> c_
     guard(|| dispatch::dispatch(unsafe { handle(fide) }?, timeout_ms, None))
 }
 
-/// Starts a thread that dispatches for ever, for programs without an event loop. -EALREADY if there is one. If it cannot go on, as
-/// what it shares with the agent is damaged, it says so by a last on_notice, FIDE_NOTICE_KIND_DISPATCH_ENDED.
+/// Starts a thread that dispatches for ever, for programs without an event loop. -EALREADY if there is one.
+/// If it cannot go on because the memory that it shares with the agent is damaged, it reports that by a
+/// last on_notice, FIDE_NOTICE_KIND_DISPATCH_ENDED.
 ///
 /// # Safety
 /// `fide` is a live handle; it must not be closed from within an upcall.
@@ -604,7 +613,8 @@ pub unsafe extern "C" fn fide_start(fide: *mut Fide) -> c_int {
     guard(|| dispatch::start(unsafe { handle(fide) }?))
 }
 
-/// Stops that thread and waits for its end; fine without one. -EDEADLK from within an upcall that it runs.
+/// Stops the dispatcher thread and waits for its end; allowed without one. -EDEADLK from within an upcall
+/// that it runs.
 ///
 /// # Safety
 /// `fide` is a live handle.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! [`Client`]: the calls to the agent, and the waiting for events.
+//! [`Client`]: calls to the agent, and waiting for events.
 
 use crate::error::{Declined, Error};
 use crate::error::{ended, timed_out};
@@ -29,22 +29,24 @@ use std::{collections::VecDeque, path::PathBuf, time::Duration};
 
 /// Records taken from the ring in one go.
 const DRAIN_MAX: usize = 64;
-/// Goes in a row when none of them was news: as many records as the largest inbox holds.
+/// Rounds in a row without any news: as many records as the largest inbox holds.
 const DRAIN_ROUNDS_MAX: usize = 64;
 const TOKEN_EVENTS: u64 = 0;
 pub(crate) const TOKEN_SOCKET: u64 = 1;
 const TOKEN_TIMER: u64 = 2;
 
-/// How to connect. `ConnectOptions::default()` is right for most.
+/// How to connect. `ConnectOptions::default()` is right for most programs.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
     /// The agent's socket; `None`: `$FIDE_SOCKET`, else `/run/fide/agent.sock`.
     pub path: Option<PathBuf>,
-    /// Name of the program, for people who look at the agent; empty: that of the executable.
+    /// Name of the program, shown to people who look at the agent; empty: the executable's name.
     pub program: String,
-    /// Spin on the ring for this long before sleeping in [`Client::wait_event`]; 0 never. Costs that much of a core.
+    /// How long to spin on the ring before sleeping in [`Client::wait_event`]; 0: never. Costs that much of
+    /// a core.
     pub spin_ns: u64,
-    /// How long a call waits for the agent's answer, and [`Client::connect`] besides for a place among those who connect.
+    /// How long a call waits for the agent's answer; [`Client::connect`] also waits this long for a free
+    /// place at its socket.
     pub call_timeout: Duration,
 }
 
@@ -54,12 +56,12 @@ impl Default for ConnectOptions {
     }
 }
 
-/// What a client counted since it connected.
+/// A client's counters since it connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Records about nothing that this client watches; ignored.
+    /// Records about subjects that this client does not watch; ignored.
     pub unknown: u64,
-    /// Records that said what was told already; dropped.
+    /// Records of events that were delivered already; dropped.
     pub duplicates: u64,
     /// Records that could not be decoded; skipped.
     pub undecodable: u64,
@@ -67,8 +69,8 @@ pub struct Counters {
     pub detached: u64,
 }
 
-/// A connection to the agent of this host. Looks for the agent by itself when it goes away. One thread at a time;
-/// [`Client::live`] gives the part that any thread may use.
+/// A connection to the agent of this host. If the agent goes away, the client looks for it by itself. For
+/// one thread at a time; [`Client::live`] gives the part that any thread may use.
 #[derive(Debug)]
 pub struct Client {
     pub(crate) path: PathBuf,
@@ -79,17 +81,17 @@ pub struct Client {
     pub(crate) timer: OwnedFd,
     pub(crate) state: State,
     pub(crate) attempt: u32,
-    /// Registrations with a new agent that were refused and are tried again, since the last time all stood.
+    /// Registrations that a new agent refused and that are tried again, since all were last in place.
     pub(crate) refused_again: u32,
-    /// What a new agent has still to be told; the one being told now is last.
+    /// Items that are still to be registered with a new agent; the one that is being registered is last.
     pub(crate) todo: Vec<Item>,
-    /// Request and lane: being opened again.
+    /// Request and lane that is being opened again.
     pub(crate) reopening: Option<(u64, u32)>,
     pub(crate) hello: HelloOk,
     pub(crate) memory: Memory,
     live: Live,
-    /// Of this host, as its user was told: at `connect`, or by [`Event::Rejoined`].
-    incarnation_told: u32,
+    /// Incarnation of this host as reported to the user: at `connect`, or by [`Event::Rejoined`].
+    incarnation_reported: u32,
     pub(crate) registry: Registry,
     pub(crate) lanes: Lanes,
     pub(crate) pending: VecDeque<Event>,
@@ -105,7 +107,8 @@ enum Failed {
     Late,
 }
 
-/// Sends one request and waits for its reply; others' replies (to calls given up, or not waited for) go to `others`.
+/// Sends one request and waits for its reply. Replies to other calls, which were given up or are not waited
+/// for, go to `others`.
 fn exchange(
     link: &Link,
     request: &Request,
@@ -140,7 +143,8 @@ fn exchange(
     }
 }
 
-/// Waits until one of the descriptors is readable, a signal comes or the time is over; the caller looks again anyway.
+/// Waits until one of the descriptors is readable, a signal comes or the time is over; the caller checks
+/// again anyway.
 pub(crate) fn poll_readable(fds: &[BorrowedFd<'_>], timeout: Duration) {
     let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
     let _ = rustix::event::poll(&mut polled, Some(&timespec(timeout)));
@@ -184,7 +188,7 @@ impl Client {
             epoll,
             timer,
             live: Live::new(memory.live(), hello.incarnation),
-            incarnation_told: hello.incarnation,
+            incarnation_reported: hello.incarnation,
             lost_seen: memory.session.lost(),
             state: State::Away,
             attempt: 0,
@@ -216,9 +220,9 @@ impl Client {
         self.watch_fd(self.memory.events_fd(), TOKEN_EVENTS)
     }
 
-    /// Puts new memory in the place of the old one, whose events were drained.
+    /// Replaces the memory, after the old one's events were drained.
     pub(crate) fn install(&mut self, memory: Memory) {
-        // It may not be in the set (while registering): then there is nothing to take out.
+        // While registering it is not in the set, and there is nothing to remove.
         let _ = epoll::delete(&self.epoll, self.memory.events_fd());
         self.live.replace(memory.live());
         self.memory = memory;
@@ -261,7 +265,7 @@ impl Client {
         }
     }
 
-    /// While the agent is away, looks for it for as long as a call may take.
+    /// If the agent is away, looks for it for as long as a call may take.
     pub(crate) fn await_attached(&mut self) -> Result<(), Error> {
         let deadline_ns = now_ns().saturating_add(self.call_timeout.as_nanos() as u64);
         while !self.is_attached() {
@@ -286,11 +290,12 @@ impl Client {
         self.join_pid(name, 0, Duration::ZERO)
     }
 
-    /// Registers the process `pid` (0: this one). With a `beat_timeout` it is held stalled when [`Live::beat`] was not
-    /// called for that long; zero: never.
+    /// Registers the process `pid` (0: this one). With a `beat_timeout` it counts as stalled when
+    /// [`Live::beat`] was not called for that long; zero: never.
     ///
     /// # Errors
-    /// As [`Client::join`], and `not_permitted` for a process of another user, `not_found` for none at all.
+    /// As [`Client::join`], `not_permitted` for a process of another user, and `not_found` if there is no
+    /// such process.
     pub fn join_pid(&mut self, name: &str, pid: u32, beat_timeout: Duration) -> Result<Joined, Error> {
         check_name(name)?;
         if self.registry.processes.len() >= PROCESSES_MAX {
@@ -306,17 +311,18 @@ impl Client {
         Ok(Joined { id, slot, incarnation, pbsize })
     }
 
-    /// Ends a registration: others are told `left`, which is no failure (FiDe §3.1 `quit`).
+    /// Ends a registration: watchers are notified that it `left`, which is no failure (FiDe §3.1 `quit`).
     ///
     /// # Errors
-    /// [`Error::Unregistered`], or those of the connection.
+    /// [`Error::Unregistered`], or the connection's errors.
     pub fn quit(&mut self, process: ProcessId) -> Result<(), Error> {
         self.await_attached()?;
         let joined = self.registry.processes.remove(&process.0).ok_or(Error::Unregistered("that process"))?;
         ended(self.call("quit", Op::Quit { slot: joined.granted.slot, incarnation: Some(joined.granted.incarnation) }))
     }
 
-    /// Processes of other pids end without a word to whoever registered them; the table knows.
+    /// Forgets processes of other pids that have ended. Nothing notifies the program that registered them,
+    /// but the table shows it.
     fn forget_ended(&mut self) {
         let (table, host) = (&self.memory.table, self.hello.host_id);
         self.registry.processes.retain(|_, joined| {
@@ -350,17 +356,18 @@ impl Client {
         })
     }
 
-    /// Stops watching (FiDe §3.1 `unmonitor`). Nothing is told of it any more.
+    /// Stops watching (FiDe §3.1 `unmonitor`). No more events of this monitor follow.
     ///
     /// # Errors
-    /// [`Error::Unregistered`], or those of the connection.
+    /// [`Error::Unregistered`], or the connection's errors.
     pub fn unmonitor(&mut self, monitor: MonitorId) -> Result<(), Error> {
         self.await_attached()?;
         let monitored = self.registry.monitors.remove(&monitor.0).ok_or(Error::Unregistered("that monitor"))?;
         ended(self.call("unmonitor", Op::Unmonitor { watch: monitored.watch }))
     }
 
-    /// Sends `bytes` with the heartbeats, as the process that joined first (FiDe §3.1 `piggyback`). No system call.
+    /// Sends `bytes` with the heartbeats, from the process that joined first (FiDe §3.1 `piggyback`). No
+    /// system call.
     ///
     /// # Errors
     /// [`Declined`].
@@ -369,7 +376,7 @@ impl Client {
         self.piggyback_as(ProcessId(*first), bytes)
     }
 
-    /// As [`Client::piggyback`], as the given one of this client's processes.
+    /// As [`Client::piggyback`], from the given process of this client.
     ///
     /// # Errors
     /// [`Declined`].
@@ -386,8 +393,9 @@ impl Client {
         })
     }
 
-    /// As [`Client::piggyback`], for who waits for the answers of others: the agent is woken and sends it at once, up to twice between
-    /// two heartbeats, and later with the next one; not on planned trees, which have room for one in each period. One system call.
+    /// As [`Client::piggyback`], for a program that waits for others' answers. The agent is woken and sends
+    /// the message at once, up to twice between two heartbeats, and later messages with the next heartbeat.
+    /// Not on planned trees, which have room for one packet in each period. One system call.
     ///
     /// # Errors
     /// [`Declined`].
@@ -413,30 +421,33 @@ impl Client {
         self.live.lease_until_ns()
     }
 
-    /// The program knows that this host is `incarnation` now, that others hold all that ran here before for dead and may have
-    /// replaced it, and acts as a newcomer: from here on the lease of that incarnation counts ([`Live::fenced`]). Until then it
-    /// is fenced. `incarnation` is what [`Event::Rejoined`] said.
+    /// The program acknowledges that this host is now `incarnation`. It knows that others have declared
+    /// dead everything that ran here before, and may have replaced it, and it acts as a newcomer. From here
+    /// on the lease of that incarnation counts ([`Live::fenced`]); until then the program is fenced.
+    /// `incarnation` is the one in [`Event::Rejoined`].
     ///
     /// # Errors
-    /// [`Error::NotRejoined`] if that is not what this client was last told; nothing has changed.
+    /// [`Error::NotRejoined`] if that is not the last incarnation reported to this client; nothing has
+    /// changed.
     pub fn rejoined_acknowledge(&mut self, incarnation: u32) -> Result<(), Error> {
-        if incarnation != self.incarnation_told {
-            return Err(Error::NotRejoined { given: incarnation, told: self.incarnation_told });
+        if incarnation != self.incarnation_reported {
+            return Err(Error::NotRejoined { given: incarnation, reported: self.incarnation_reported });
         }
         self.live.acknowledge(incarnation);
         Ok(())
     }
 
-    /// Tells once that this host is another incarnation: by what the table says, as the record of it may have been lost.
-    pub(crate) fn look_for_another_life(&mut self) {
+    /// Reports once that this host has another incarnation. It reads the table, because the record of it
+    /// may have been lost.
+    pub(crate) fn check_incarnation(&mut self) {
         let incarnation = self.memory.table.incarnation();
-        if incarnation != self.incarnation_told && !self.state.is_registering() {
-            self.incarnation_told = incarnation;
+        if incarnation != self.incarnation_reported && !self.state.is_registering() {
+            self.incarnation_reported = incarnation;
             self.pending.push_back(Event::Rejoined { incarnation });
         }
     }
 
-    /// May this program act now, as what, and until when; see [`Live::may_act`].
+    /// Whether this program may act now, as what, and until when; see [`Live::may_act`].
     #[must_use]
     pub fn may_act(&self) -> Option<Permit> {
         self.live.may_act()
@@ -452,22 +463,22 @@ impl Client {
         &self.memory.table
     }
 
-    /// The agent's socket in use.
+    /// The path of the agent's socket.
     pub fn socket_path(&self) -> &std::path::Path {
         &self.path
     }
 
-    /// What the agent said of itself.
+    /// The agent's answer to `hello`.
     pub fn agent(&self) -> &HelloOk {
         &self.hello
     }
 
-    /// Whether an agent is there now.
+    /// Whether the client is connected to an agent.
     pub fn is_attached(&self) -> bool {
         matches!(self.state, State::Attached(_))
     }
 
-    /// What was counted.
+    /// The counters since it connected.
     pub fn counters(&self) -> Counters {
         Counters {
             unknown: self.registry.unknown + self.counters.unknown,
@@ -476,7 +487,8 @@ impl Client {
         }
     }
 
-    /// What is known of a monitor's target now: what this client was told, else what the alive table says.
+    /// The state of a monitor's target: dead if its end was delivered to this client, else as in the alive
+    /// table.
     pub fn peer_state(&self, monitor: MonitorId) -> PeerState {
         let Some((host, slot, incarnation, over)) = self.registry.newest(monitor) else { return PeerState::Unknown };
         let table = self.table();
@@ -493,8 +505,8 @@ impl Client {
         }
     }
 
-    /// A descriptor that is readable when [`Client::poll_event`] may have something; fit for any event loop (level
-    /// triggered). After it was readable, call `poll_event` until it gives `None`.
+    /// A descriptor that is readable when [`Client::poll_event`] may have an event; for any event loop
+    /// (level triggered). When it is readable, call `poll_event` until it returns `None`.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -511,8 +523,8 @@ impl Client {
         Ok(self.pending.pop_front())
     }
 
-    /// The next event; waits for one, at most `timeout` (`None`: for ever). `None` when the time is over or a signal
-    /// was handled.
+    /// The next event; waits for one, at most `timeout` (`None`: for ever). `None` when the time is over or
+    /// a signal was handled.
     ///
     /// # Errors
     /// A damaged event ring.
@@ -545,7 +557,7 @@ impl Client {
         Ok(self.pending.pop_front())
     }
 
-    /// One look at the descriptors; whether there was anything.
+    /// Handles the descriptors once; whether any was ready.
     fn turn(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
         let mut ready = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 3];
         let timeout = timeout.map(timespec);
@@ -567,7 +579,8 @@ impl Client {
         Ok(count > 0)
     }
 
-    /// Takes records until there is news or the ring is empty. Bounded; what is left then wakes again.
+    /// Takes records until there is news or the ring is empty. Bounded; if records are left, the descriptor
+    /// wakes again.
     fn drain(&mut self) -> Result<(), Error> {
         for _ in 0..DRAIN_ROUNDS_MAX {
             let records = self.drain_some()?;
@@ -582,7 +595,7 @@ impl Client {
         Ok(())
     }
 
-    /// Takes everything: for a ring that is about to be left, whose agent is gone.
+    /// Takes everything out of a ring that is about to be left, because its agent is gone.
     pub(crate) fn drain_all(&mut self) {
         while matches!(self.drain_some(), Ok(DRAIN_MAX)) {}
     }
@@ -591,17 +604,19 @@ impl Client {
         let Self { memory, registry, lanes, pending, counters, .. } = self;
         let records = memory.drain(DRAIN_MAX, |bytes| {
             let fed = EventRecord::split(bytes).and_then(|(record, data)| {
-                let told = record.decode(data)?;
-                match lanes.feed(&record, &told) {
-                    Fed::Told(event) => pending.push_back(event),
+                let event = record.decode(data)?;
+                match lanes.feed(&record, &event) {
+                    Fed::Event(event) => pending.push_back(event),
                     Fed::Nobody => counters.unknown += 1,
-                    Fed::NotMine => registry.feed(&record, told, |event| pending.push_back(event)),
+                    Fed::NotMine => registry.feed(&record, event, |event| pending.push_back(event)),
                 }
                 Ok(())
             });
-            counters.undecodable += u64::from(fed.is_err());
+            if fed.is_err() {
+                counters.undecodable += 1;
+            }
         })?;
-        self.look_for_another_life();
+        self.check_incarnation();
         let lost = self.memory.session.lost();
         if lost != self.lost_seen {
             self.pending.push_back(Event::Lost { count: lost.wrapping_sub(self.lost_seen) });

@@ -19,14 +19,14 @@ struct SchedAttr {
     period_ns: u64,
 }
 
-/// Asks the scheduler to run the calling thread soon after it is woken: it gets short slices, and so may take the core
-/// from a thread in the middle of a long one, such as the very process whose 512 MiB are being given back. Needs no
-/// privilege; costs a thread that computes for long a few more switches. For the thread that calls
-/// [`crate::Client::wait_event`].
+/// Asks the scheduler to run the calling thread soon after it is woken. The thread gets short slices, and
+/// so may take the core from a thread in the middle of a long one, such as the very process whose 512 MiB
+/// are being freed. Needs no privilege; a thread that computes for long is switched a few more times. For
+/// the thread that calls [`crate::Client::wait_event`].
 ///
 /// # Errors
-/// What the kernel said: `EINVAL` before Linux 6.12, where the slice cannot be chosen, and for a thread that is not of
-/// the ordinary policy. Nothing is changed then.
+/// The kernel's: `EINVAL` before Linux 6.12, where the slice cannot be chosen, and for a thread that is not
+/// of the ordinary policy. Nothing is changed then.
 pub fn wake_eagerly() -> Result<(), Errno> {
     // SAFETY: sched_getscheduler(2) and getpriority(2) read the calling thread's attributes.
     let (policy, nice) = unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };

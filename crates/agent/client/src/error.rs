@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can go wrong, said so that the reader knows what to do.
+//! What can go wrong, worded so that the reader knows what to do.
 
 use fide_agent_api::protocol::{Empty, ErrorCode};
 use fide_agent_api::protocol::{NameError, Refusal};
@@ -17,16 +17,16 @@ pub enum Error {
     NoAgent {
         /// The socket.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// The agent refused.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// A name or target that cannot be one.
+    /// An invalid name or target.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The agent answered what no agent of this version answers.
+    /// The answer is not one of this version's agents.
     #[error("the agent's answer to {op} makes no sense: {problem}; agent and client are of different versions")]
     Protocol {
         /// What was asked.
@@ -37,15 +37,15 @@ pub enum Error {
     /// The shared memory that the agent handed over is not usable.
     #[error("shared memory of the agent: {0}")]
     Memory(RegionError),
-    /// This program has other clocks than the agent: it would read the lease wrongly.
+    /// This program's clocks differ from the agent's: it would read the lease wrongly.
     #[error(
         "this program is in another time namespace than the agent ({own}, the agent's is {agent}; 0: unknown), so that it \
          cannot tell when its lease ends: start it in the agent's time namespace, with /proc mounted"
     )]
     TimeNamespace {
-        /// Inode of the agent's, 0 for unknown.
+        /// Inode of the agent's time namespace, 0 if unknown.
         agent: u32,
-        /// Inode of this process', 0 for unknown.
+        /// Inode of this process' time namespace, 0 if unknown.
         own: u32,
     },
     /// The event ring that the agent handed over is not usable.
@@ -59,7 +59,7 @@ pub enum Error {
     Timeout {
         /// What was asked.
         op: &'static str,
-        /// How long it was waited for.
+        /// How long the client waited.
         timeout_ns: u64,
     },
     /// The agent closed the connection instead of answering.
@@ -67,24 +67,24 @@ pub enum Error {
     HungUp {
         /// What was asked.
         op: &'static str,
-        /// What was seen.
+        /// What the client saw.
         why: String,
     },
     /// The agent is away; the client looks for it by itself.
     #[error("detached from the agent: {0}; it is being looked for, try again")]
     Detached(String),
-    /// No such monitor or process in this client.
+    /// This client has no such monitor or process.
     #[error("{0} is not registered with this client")]
     Unregistered(&'static str),
-    /// Acknowledged was what this client was not told.
+    /// The acknowledged incarnation is not the last one reported to this client.
     #[error(
-        "this host was last said to be incarnation {told}, not {given}; acknowledge what the newest `rejoined` event said"
+        "this host was last said to be incarnation {reported}, not {given}; acknowledge what the newest `rejoined` event said"
     )]
     NotRejoined {
-        /// What was given.
+        /// The acknowledged incarnation.
         given: u32,
-        /// What the newest event said, or the agent at first.
-        told: u32,
+        /// The incarnation in the newest event, or in the agent's first answer.
+        reported: u32,
     },
     /// A bound of this library is reached.
     #[error("at most {limit} {what} per client")]
@@ -99,7 +99,7 @@ pub enum Error {
     System {
         /// What was tried.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
 }
@@ -146,7 +146,7 @@ fn hint(errno: Errno) -> &'static str {
 /// Why a piggyback (FiDe §3.1: a call that would exceed `pbsize` is declined) or a lane's message was declined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Declined {
-    /// Longer than what is granted; sending it again will not help.
+    /// Longer than the granted size; sending it again will not help.
     #[error("piggyback of {len} bytes, {pbsize} are granted")]
     TooLarge {
         /// Bytes asked for.
@@ -160,7 +160,7 @@ pub enum Declined {
     /// Only a joined process can send.
     #[error("not joined; join before piggybacking")]
     NotJoined,
-    /// Longer than the lane carries.
+    /// Longer than the lane's messages may be.
     #[error("message of {len} bytes, this lane carries at most {max}")]
     MessageTooLarge {
         /// Bytes asked for.
@@ -168,13 +168,13 @@ pub enum Declined {
         /// Longest message.
         max: u32,
     },
-    /// Service 0 is nobody's.
+    /// Service 0 does not exist.
     #[error("service 0; services are 1 to 255")]
     Service,
-    /// It was closed or terminated.
+    /// The lane was closed or terminated.
     #[error("no such lane; open it first")]
     NoLane,
-    /// The agent is away, or the lane is being opened again at a new one.
+    /// The agent is away, or a new one is opening the lane again.
     #[error("the lane is not there just now: the agent is away, or opens it again")]
     Detached,
     /// The outbox is damaged; it is replaced at the next re-attachment.
@@ -182,7 +182,7 @@ pub enum Declined {
     Broken,
 }
 
-/// The outcome of ending something: what the agent does not know any more has ended.
+/// The outcome of ending something. If the agent does not know it any more, it has ended.
 pub(crate) fn ended(outcome: Result<Empty, Error>) -> Result<(), Error> {
     match outcome {
         Err(Error::Refused(refusal)) if matches!(refusal.code, ErrorCode::NotFound | ErrorCode::Gone) => Ok(()),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a client is told.
+//! The events of a client.
 
 use crate::lanes::{LaneGrant, LaneId, LaneReason};
 use fide_agent_api::protocol::Refusal;
@@ -14,7 +14,7 @@ pub struct MonitorId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessId(pub u32);
 
-/// Who it is about and how it is known.
+/// The subject of an event, and how it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Evidence {
     /// Host id of the subject.
@@ -27,63 +27,65 @@ pub struct Evidence {
     pub seq: u64,
     /// This host's CLOCK_MONOTONIC when the packet was seen, or the verdict decided.
     pub rx_ns: u64,
-    /// The subject's host's CLOCK_MONOTONIC at its exit, if known.
+    /// CLOCK_MONOTONIC of the subject's host at its exit, if known.
     pub at_ns: Option<u64>,
-    /// Plane it came on.
+    /// Plane that the packet came on.
     pub plane: u8,
-    /// Told by the kernel's receive program itself, without the agent.
+    /// Delivered by the kernel's receive program itself, without the agent.
     pub direct: bool,
 }
 
-/// A verdict on one incarnation. A final one is told exactly once per monitor and incarnation, and never taken back.
+/// A verdict on one incarnation. A final one is delivered exactly once per monitor and incarnation, and
+/// never withdrawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// Of which monitor.
+    /// The monitor.
     pub monitor: MonitorId,
     /// Its target, "name@host" or "@host".
     pub target: Arc<str>,
     /// Why.
     pub reason: Reason,
-    /// Who and how.
+    /// The subject, and how the verdict is known.
     pub evidence: Evidence,
 }
 
-/// What a client is told.
+/// An event of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A target is alive in this incarnation. Told once per monitor and incarnation, before any verdict on it. A new
-    /// incarnation means that the one before is over. Processes of one host in one life of its agent (same upper 20 bits)
-    /// are told in the order in which they began; one that this host first hears of when a later one is known is not told
-    /// at all. Of two lives the numbers do not say which was first: they go round.
+    /// A target is alive in this incarnation. Delivered once per monitor and incarnation, before any
+    /// verdict on it. A new incarnation means that the one before is over. Processes of one host in one
+    /// life of its agent (same upper 20 bits) are delivered in the order in which they began; a process
+    /// that this host first hears of when a later one is known is not delivered at all. The numbers of two
+    /// lives do not show which was first: they wrap around.
     Up {
-        /// Of which monitor.
+        /// The monitor.
         monitor: MonitorId,
         /// Its target.
         target: Arc<str>,
-        /// Who and how.
+        /// The subject, and how it is known.
         evidence: Evidence,
     },
     /// A target died, left, stalled or recovered (FiDe §3.1 `on_failure`).
     Verdict(Verdict),
     /// A message from a target (FiDe §3.1 `on_piggyback_rcv`); `evidence.seq` is its number.
     Piggyback {
-        /// Of which monitor.
+        /// The monitor.
         monitor: MonitorId,
         /// Its target.
         target: Arc<str>,
-        /// Who and how.
+        /// The subject, and how it is known.
         evidence: Evidence,
         /// The message.
         bytes: Box<[u8]>,
     },
     /// The timeout granted to a monitor changed (FiDe §3.1 `on_timeout_changed`).
     TimeoutChanged {
-        /// Of which monitor.
+        /// The monitor.
         monitor: MonitorId,
         /// Now granted.
         timeout: Duration,
     },
-    /// Somebody monitors one of this client's processes (FiDe §3.1 `on_monitor_req`).
+    /// A program monitors one of this client's processes (FiDe §3.1 `on_monitor_req`).
     MonitorRequest {
         /// Which process.
         process: ProcessId,
@@ -101,11 +103,12 @@ pub enum Event {
         /// Now granted, in bytes.
         pbsize: u16,
     },
-    /// The own host must not act (it cannot prove to be heard). [`crate::Live::fenced`] knows it earlier.
+    /// This host must not act, because it cannot prove that it is heard. [`crate::Live::fenced`] shows it
+    /// earlier.
     Fenced,
-    /// It may again.
+    /// This host may act again.
     Unfenced,
-    /// One plane to a host is silent: a network fault, nobody's death.
+    /// One plane to a host is silent: a network fault, and no death.
     PathLost {
         /// The host.
         host_id: u16,
@@ -119,13 +122,14 @@ pub enum Event {
         /// The plane.
         plane: u8,
     },
-    /// This host is another incarnation: it had been excluded and is back, or its agent started anew. Others hold all that ran
-    /// here before for dead, and may have replaced it. This program is fenced until [`crate::Client::rejoined_acknowledge`].
+    /// This host has another incarnation: it was excluded and is back, or its agent started anew. Others
+    /// have declared dead everything that ran here before, and may have replaced it. This program is fenced
+    /// until [`crate::Client::rejoined_acknowledge`].
     Rejoined {
         /// The new incarnation.
         incarnation: u32,
     },
-    /// The own observer did not run on time; its suspicion of this host was withheld.
+    /// This observer did not run on time; its suspicion of that host was withheld.
     ObserverStalled {
         /// The host that was not suspected.
         host_id: u16,
@@ -134,49 +138,51 @@ pub enum Event {
     LaneMessage {
         /// Host id of the sender.
         host_id: u16,
-        /// Its agent's incarnation.
+        /// Incarnation of the sender's agent.
         incarnation: u32,
         /// 1..=255.
         service: u8,
-        /// Number of the packet: of one sending lane, later packets have higher ones.
+        /// Number of the packet: later packets of one sending lane have higher ones.
         seq: u64,
         /// This host's CLOCK_MONOTONIC when the packet was seen.
         rx_ns: u64,
-        /// Tree that it came over first.
+        /// Tree that the packet came over first.
         plane: u8,
         /// The message.
         bytes: Box<[u8]>,
     },
-    /// A lane's terms are other ones (X-Lane `bandwidthChanged`). Those before hold until the grace period is over.
+    /// A lane's terms have changed (X-Lane `bandwidthChanged`). The previous terms hold until the grace
+    /// period is over.
     LaneChanged {
-        /// Of which lane.
+        /// The lane.
         lane: LaneId,
-        /// What it grants now.
+        /// The lane's new terms.
         grant: LaneGrant,
         /// Why.
         reason: LaneReason,
-        /// How long the terms before still hold.
+        /// How long the previous terms still hold.
         grace: Duration,
     },
-    /// A lane is over (X-Lane `bandwidthTerminated`); open another one.
+    /// A lane is terminated (X-Lane `bandwidthTerminated`); open another one.
     LaneTerminated {
-        /// Which lane.
+        /// The lane.
         lane: LaneId,
         /// Its name.
         name: Arc<str>,
         /// Why.
         why: Box<str>,
-        /// How long it may still be used.
+        /// How long the lane may still be used.
         grace: Duration,
     },
     /// The agent went away. Nothing is lost yet; if it stays away, the lease runs out and this host is fenced.
     Detached {
-        /// What was seen.
+        /// How the client noticed.
         why: Box<str>,
     },
     /// An agent is back.
     Reattached {
-        /// Whether it continued the old session, or is a new one where everything was registered again.
+        /// Whether it continued the old session, or is a new one with which everything was registered
+        /// again.
         resumed: bool,
     },
     /// A new agent refused to register a process, monitor, lane or service again; it is no longer registered.
@@ -186,7 +192,7 @@ pub enum Event {
         /// Why.
         refusal: Refusal,
     },
-    /// Events were lost because the ring was full: look at the table ([`crate::Client::peer_state`]).
+    /// Events were lost because the ring was full: read the table ([`crate::Client::peer_state`]).
     Lost {
         /// How many since the last such event.
         count: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is asked of an agent, and what it grants.
+//! What a program asks of an agent, and what the agent grants.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use fide_agent_api::protocol::{Op, PeerState};
 
 use crate::event::{MonitorId, ProcessId};
 
-/// What a monitor asks for (FiDe §3.1, `resources`).
+/// A monitor's wishes (FiDe §3.1, `resources`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wanted {
-    /// Timeout; `None` for the best there is. The agent refuses what its host cannot hold.
+    /// Timeout; `None` for the shortest possible. The agent refuses a timeout that its host cannot hold.
     pub timeout: Option<Duration>,
     /// Piggyback bytes per heartbeat.
     pub pbsize: u16,
 }
 
-/// What a monitor was granted, and what is known of its target now.
+/// What a monitor was granted, and the present state of its target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Monitor {
     /// Its id in events.
@@ -27,7 +27,7 @@ pub struct Monitor {
     pub timeout: Duration,
     /// Piggyback bytes per heartbeat granted.
     pub pbsize: u16,
-    /// What is known now.
+    /// The target's state now.
     pub state: PeerState,
     /// The target's slot (0xff: the host itself) and incarnation; meaningless while `state` is unknown.
     pub slot: u8,
@@ -55,7 +55,7 @@ impl Wanted {
     }
 }
 
-/// Whole microseconds, rounded up so that a wish is never shortened to "none".
+/// Whole microseconds, rounded up so that a wish never becomes "none".
 pub(crate) fn micros(duration: Duration) -> u32 {
     duration.as_nanos().div_ceil(1_000).min(u32::MAX.into()) as u32
 }

@@ -2,18 +2,20 @@
 //! Lanes: messages with a latency contract to other hosts (X-Lane Listing 1).
 //!
 //! A program asks for a lane with [`Client::open_lane`] (`requestBandwidth`), may ask for other terms
-//! ([`Client::change_lane`], `changeBandwidth`) and gives it back ([`Client::close_lane`], `releaseBandwidth`). What the
-//! controller changes of its own it is told: [`crate::Event::LaneChanged`] (`bandwidthChanged`) and
-//! [`crate::Event::LaneTerminated`] (`bandwidthTerminated`), each with a grace period in which the terms before still hold.
+//! ([`Client::change_lane`], `changeBandwidth`) and gives it back ([`Client::close_lane`],
+//! `releaseBandwidth`). Changes that the controller makes by itself arrive as [`crate::Event::LaneChanged`]
+//! (`bandwidthChanged`) and [`crate::Event::LaneTerminated`] (`bandwidthTerminated`), each with a grace
+//! period in which the previous terms still hold.
 //!
-//! A lane carries one packet per period. Messages that are left for it within a period share that packet, also those of other
-//! programs of this host that opened the same lane. What does not fit into the packet is beyond the contract: it is
-//! dropped, the lane loses its bounds until its terms are changed, and when it happens again and again it is ended.
+//! A lane carries one packet per period. Messages that are left for it within a period share that packet,
+//! including messages of other programs of this host that opened the same lane. A message that does not fit
+//! into the packet is beyond the contract: it is dropped, and the lane loses its bounds until its terms are
+//! changed. If that happens again and again, the lane is terminated.
 
 use crate::error::ended;
 use crate::memory::now_ns;
 use crate::{Client, Declined, Error, Event};
-use fide_agent_api::event::{Event as Told, EventRecord, LaneTerms, lane_reason};
+use fide_agent_api::event::{Event as AgentEvent, EventRecord, LaneTerms, lane_reason};
 use fide_agent_api::protocol::{LaneOk, Op, check_name};
 use fide_shm::spsc::PushError;
 use rustix::fd::OwnedFd;
@@ -30,38 +32,38 @@ pub(crate) const LANE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A lane as asked for and as granted.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldLane {
     pub(crate) wanted: LaneWanted,
-    /// The agent's; `None` while the agent does not know of it.
+    /// The agent's handle; `None` while the agent does not know of the lane.
     pub(crate) handle: Option<u8>,
     granted: LaneOk,
-    /// Terminated: usable until then, CLOCK_MONOTONIC.
+    /// Terminated: usable until then, on CLOCK_MONOTONIC.
     ends_ns: Option<u64>,
 }
 
-/// What came of a record.
+/// What became of a record.
 pub(crate) enum Fed {
-    Told(Event),
-    /// It is about a lane or a service that this client does not have.
+    Event(Event),
+    /// The record is about a lane or a service that this client does not have.
     Nobody,
     NotMine,
 }
 
-/// What a client has of lanes.
+/// A client's lanes and services.
 #[derive(Debug, Default)]
 pub(crate) struct Lanes {
-    pub(crate) held: BTreeMap<u32, Held>,
+    pub(crate) held: BTreeMap<u32, HeldLane>,
     pub(crate) services: Vec<u8>,
     next_id: u32,
     doorbell: Option<OwnedFd>,
-    /// Requests for lanes that were not answered in time, the last [`LANES_MAX`].
+    /// Requests for lanes that were not answered in time; the last [`LANES_MAX`] of them.
     pub(crate) given_up: Vec<u64>,
 }
 
 impl Lanes {
-    /// The agent (or a new one) has opened it.
+    /// The agent, or a new one, has opened a lane.
     fn opened(&mut self, id: u32, granted: LaneOk, mut fds: Vec<OwnedFd>) {
-        // The agent gives a handle anew when the grace period of its former lane is over.
+        // The agent gives a handle to another lane once the former lane's grace period is over.
         self.held.retain(|_, held| held.ends_ns.is_none() || held.handle != Some(granted.handle));
         if let Some(held) = self.held.get_mut(&id) {
             held.handle = Some(granted.handle);
@@ -72,7 +74,7 @@ impl Lanes {
         }
     }
 
-    /// A new agent has opened it again. Its program is told if the terms are other ones.
+    /// A new agent has opened the lane again. Its program is notified if the terms have changed.
     pub(crate) fn opened_again(&mut self, id: u32, granted: LaneOk, fds: Vec<OwnedFd>) -> Option<Event> {
         let before = self.held.get(&id).map(|held| grant(&held.granted));
         let now = grant(&granted);
@@ -104,16 +106,16 @@ impl Lanes {
         Some((*id, held.wanted.op()))
     }
 
-    fn by_handle(&mut self, handle: i32) -> Option<(LaneId, &mut Held)> {
-        let is_it = |held: &Held| held.ends_ns.is_none() && held.handle.is_some_and(|own| i32::from(own) == handle);
+    fn by_handle(&mut self, handle: i32) -> Option<(LaneId, &mut HeldLane)> {
+        let is_it = |held: &HeldLane| held.ends_ns.is_none() && held.handle.is_some_and(|own| i32::from(own) == handle);
         let (id, held) = self.held.iter_mut().find(|(_, held)| is_it(held))?;
         Some((LaneId(*id), held))
     }
 
-    /// Takes in a record, if it is about lanes.
-    pub(crate) fn feed(&mut self, record: &EventRecord, told: &Told<'_>) -> Fed {
-        let event = match told {
-            Told::LaneMessage { service, bytes } if self.services.contains(service) => Some(Event::LaneMessage {
+    /// Takes in a record if it is about lanes.
+    pub(crate) fn feed(&mut self, record: &EventRecord, event: &AgentEvent<'_>) -> Fed {
+        let event = match event {
+            AgentEvent::LaneMessage { service, bytes } if self.services.contains(service) => Some(Event::LaneMessage {
                 host_id: record.host,
                 incarnation: record.incarnation,
                 service: *service,
@@ -122,12 +124,12 @@ impl Lanes {
                 plane: record.plane,
                 bytes: (*bytes).into(),
             }),
-            Told::LaneMessage { .. } => None,
-            Told::LaneChanged(terms) => self.changed(record.code, terms),
-            Told::LaneTerminated { why } => self.terminated(record, why),
+            AgentEvent::LaneMessage { .. } => None,
+            AgentEvent::LaneChanged(terms) => self.changed(record.code, terms),
+            AgentEvent::LaneTerminated { why } => self.terminated(record, why),
             _ => return Fed::NotMine,
         };
-        event.map_or(Fed::Nobody, Fed::Told)
+        event.map_or(Fed::Nobody, Fed::Event)
     }
 
     fn changed(&mut self, handle: i32, terms: &LaneTerms) -> Option<Event> {
@@ -170,7 +172,8 @@ fn grant(granted: &LaneOk) -> LaneGrant {
 }
 
 impl Client {
-    /// Asks for a lane from this host to others (X-Lane `requestBandwidth`). Returns when its trees are in the switches.
+    /// Asks for a lane from this host to others (X-Lane `requestBandwidth`). Returns when its trees are
+    /// installed in the switches.
     ///
     /// # Errors
     /// [`Error::Refused`]: `not_supported` without a controller, `no_capacity` if the network cannot hold it (the message names
@@ -183,7 +186,7 @@ impl Client {
         }
         let asked = self.call_for("open_lane", wanted.op(), LANE_TIMEOUT);
         if matches!(asked, Err(Error::Timeout { .. })) {
-            // If it comes to something after all, it is given back.
+            // If the lane is opened after all, it is given back.
             self.lanes.given_up.push(self.next_id);
             let surplus = self.lanes.given_up.len().saturating_sub(LANES_MAX);
             self.lanes.given_up.drain(..surplus);
@@ -191,7 +194,7 @@ impl Client {
         let (granted, fds): (LaneOk, _) = asked?;
         self.lanes.next_id += 1;
         let id = self.lanes.next_id;
-        self.lanes.held.insert(id, Held { wanted, handle: None, granted: granted.clone(), ends_ns: None });
+        self.lanes.held.insert(id, HeldLane { wanted, handle: None, granted: granted.clone(), ends_ns: None });
         Ok(self.opened(id, granted, fds))
     }
 
@@ -214,17 +217,17 @@ impl Client {
 
     fn opened(&mut self, id: u32, granted: LaneOk, fds: Vec<OwnedFd>) -> Lane {
         let lane = Lane { id: LaneId(id), number: granted.lane, grant: grant(&granted), trees: granted.trees };
-        // The agent may have gone since it answered: then the lane is opened again with the others.
+        // The agent may have gone since it answered: then this lane is opened again with the others.
         if self.is_attached() {
             self.lanes.opened(id, granted, fds);
         }
         lane
     }
 
-    /// Gives a lane back (X-Lane `releaseBandwidth`). What was left for it and has not been sent is lost.
+    /// Gives a lane back (X-Lane `releaseBandwidth`). Messages that have not been sent are lost.
     ///
     /// # Errors
-    /// [`Error::Unregistered`], or those of the connection.
+    /// [`Error::Unregistered`], or the connection's errors.
     pub fn close_lane(&mut self, lane: LaneId) -> Result<(), Error> {
         self.await_attached()?;
         self.await_reopened(lane)?;
@@ -240,7 +243,7 @@ impl Client {
     /// Leaves a message of `service` (1..=255) for a lane's next packet. One system call, to wake the agent.
     ///
     /// # Errors
-    /// [`Declined`]. A message that was taken may still be dropped if it is beyond the lane's terms.
+    /// [`Declined`]. A message that was accepted may still be dropped if it is beyond the lane's terms.
     pub fn lane_send(&mut self, lane: LaneId, service: u8, message: &[u8]) -> Result<(), Declined> {
         let held = self.lanes.held.get(&lane.0).ok_or(Declined::NoLane)?;
         if held.ends_ns.is_some_and(|ends| now_ns() >= ends) {
@@ -266,10 +269,11 @@ impl Client {
         Ok(())
     }
 
-    /// Hears what other hosts send for `service` (1..=255), as [`crate::Event::LaneMessage`].
+    /// Receives the messages that other hosts send for `service` (1..=255), as
+    /// [`crate::Event::LaneMessage`].
     ///
     /// # Errors
-    /// [`Error::Refused`], or those of the connection.
+    /// [`Error::Refused`], or the connection's errors.
     pub fn listen(&mut self, service: u8) -> Result<(), Error> {
         let _: crate::protocol::Empty = self.call("listen", Op::Listen { service })?;
         if !self.lanes.services.contains(&service) {
@@ -278,10 +282,10 @@ impl Client {
         Ok(())
     }
 
-    /// Hears it no longer.
+    /// Stops receiving messages for `service`.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// The connection's errors.
     pub fn unlisten(&mut self, service: u8) -> Result<(), Error> {
         self.lanes.services.retain(|other| *other != service);
         ended(self.call("unlisten", Op::Unlisten { service }))

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a program links to learn of deaths: the Rust API, and the C ABI of `fide.h` ([`capi`]).
+//! The library that programs link to be notified of failures: the Rust API, and the C ABI of `fide.h`
+//! ([`capi`]).
 //!
 //! ```no_run
 //! use fide_client::{Client, ConnectOptions, Event, Wanted};
@@ -7,7 +8,7 @@
 //! let mut fide = Client::connect(ConnectOptions::default())?;
 //! fide.join("replica-1")?;
 //! let peer = fide.monitor("replica-2@beta", Wanted::default())?;
-//! println!("told within {:?} of silence", peer.timeout);
+//! println!("notified within {:?} of silence", peer.timeout);
 //! while let Some(event) = fide.wait_event(None)? {
 //!     if let Event::Verdict(verdict) = event {
 //!         println!("{} is dead: {:?}", verdict.target, verdict.reason);
@@ -19,20 +20,20 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`protocol`] | the messages to the agent (the agent uses them too) |
-//! | `client` | [`Client`]: calls, the event loop's part |
+//! | `client` | [`Client`]: the calls, and taking events |
 //! | `reattach` | what happens when the agent goes away and comes back |
-//! | `eager` | [`wake_eagerly`]: a thread that is run soon after it is woken |
-//! | `lanes` | messages with a latency contract: what is asked for, granted, sent |
-//! | `registry` | which watch is whose, which verdict was told already |
-//! | `permit` | may this host act, as what, until when; fencing tokens |
+//! | `eager` | [`wake_eagerly`]: has a thread run soon after it is woken |
+//! | `lanes` | messages with a latency contract: requested, granted, sent |
+//! | `registry` | which watch belongs to which monitor, which verdicts were delivered already |
+//! | `permit` | whether this host may act, as what, until when; fencing tokens |
 //! | `memory`, `link` | mapped memory and the socket |
 //! | [`capi`] | the C ABI |
 //!
-//! **The way of an event**: the agent, or the kernel's receive program itself, puts a record into this client's ring;
-//! the ring's descriptor wakes `epoll_wait` in [`Client::wait_event`]; the record is decoded on the caller's thread.
-//! There are no helper threads.
+//! **The path of an event**: the agent, or the kernel's receive program itself, puts a record into this
+//! client's ring; the ring's descriptor wakes `epoll_wait` in [`Client::wait_event`]; the record is decoded
+//! on the caller's thread. There are no helper threads.
 //!
-//! **Invariant: no privileges.** A client needs its rights on the agent's socket and nothing else.
+//! **Invariant: no privileges.** A client needs access to the agent's socket and nothing else.
 
 mod client;
 mod eager;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The socket to the agent: whole messages, never blocking once connected, descriptors with them.
+//! The socket to the agent: whole messages with descriptors, never blocking once connected.
 
 use crate::memory::now_ns;
 use fide_agent_api::protocol::{HELLO_FDS_MAX, MESSAGE_MAX};
@@ -20,23 +20,23 @@ pub(crate) struct Link {
     socket: OwnedFd,
 }
 
-/// What a receive gave.
+/// The result of a receive.
 #[derive(Debug)]
 pub(crate) enum Received {
     /// A message of this many bytes, and its descriptors.
     Message(usize, Vec<OwnedFd>),
-    /// Nothing there yet.
+    /// No message yet.
     Nothing,
-    /// The agent is gone, or sent what nobody can read.
+    /// The agent is gone, or sent an unreadable message.
     Gone(String),
 }
 
-/// Connects to whoever listens at `path`. Where it takes nobody more at the moment, because any user can connect and hang
-/// up as often as it likes, waits for a place for up to `wait`; one that comes later may have it first. The
-/// socket does not block any more once it is connected.
+/// Connects to the agent at `path`. Any user can connect and hang up as often as it likes. So if the agent
+/// accepts nobody at the moment, this waits for a place for up to `wait`; a later client may get it first.
+/// The socket does not block any more once it is connected.
 ///
 /// # Errors
-/// The kernel's: `AGAIN` if there was no place for so long.
+/// The kernel's: `AGAIN` if there was no place in that time.
 #[doc(hidden)]
 pub fn open_socket(path: &Path, wait: Duration) -> Result<OwnedFd, Errno> {
     let address = SocketAddrUnix::new(path)?;

@@ -27,13 +27,14 @@ pub fn now_ns() -> u64 {
     clock::mono_ns()
 }
 
-/// The agent's clocks are this process' clocks, or nothing that it says of its lease means anything here.
+/// Checks that this process has the agent's clocks. Otherwise the agent's lease would mean nothing here.
 fn same_clocks(table: &TableReader) -> Result<(), Error> {
     let (agent, own) = (table.time_namespace(), clock::time_namespace());
     if agent == own { Ok(()) } else { Err(Error::TimeNamespace { agent, own }) }
 }
 
-/// Where a lease with `left_ns` ends on CLOCK_MONOTONIC, which was read as `now_ns` before the lease was: never too late.
+/// Where a lease with `left_ns` ends on CLOCK_MONOTONIC, which was read as `now_ns` before the lease: never
+/// too late.
 fn until_ns(now_ns: u64, left_ns: u64) -> u64 {
     match left_ns {
         0 => 0,
@@ -42,14 +43,14 @@ fn until_ns(now_ns: u64, left_ns: u64) -> u64 {
     }
 }
 
-/// What an agent handed over with its reply to `hello`.
+/// The memory and descriptors in the agent's reply to `hello`.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) table: Arc<TableReader>,
     pub(crate) session: ClientSession,
     ring: Option<BpfRing>,
     events: OwnedFd,
-    /// Wakes the agent; none of an agent that has no such thing.
+    /// Wakes the agent; `None` if the agent offers none.
     bell: Option<OwnedFd>,
 }
 
@@ -70,7 +71,7 @@ impl Memory {
         Ok(Self { table, session: ClientSession::map(session)?, ring, events, bell })
     }
 
-    /// Wakes the agent for what was left in the session's memory.
+    /// Wakes the agent for the messages left in the session's memory.
     pub(crate) fn ring(&self) {
         if let Some(bell) = &self.bell {
             // A full counter (`EAGAIN`) has rung already.
@@ -78,7 +79,7 @@ impl Memory {
         }
     }
 
-    /// What to wait on for events.
+    /// The descriptor to wait on for events.
     pub(crate) fn events_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
@@ -88,15 +89,16 @@ impl Memory {
         self.ring.as_ref().is_none_or(BpfRing::is_empty) && self.session.inbox_is_empty()
     }
 
-    /// Takes back the wake-up before draining, so that none between the two is missed.
+    /// Clears the wake-up before draining, so that no event in between is missed.
     pub(crate) fn acknowledge(&self) {
         if self.ring.is_none() {
-            // A timer (an eventfd of former agents) gives all of its count in one read. A blocking one was reported readable.
+            // A timer (an eventfd of former agents) returns its whole count in one read. A blocking one was
+            // reported readable.
             let _ = rustix::io::read(&self.events, &mut [0; 8]);
         }
     }
 
-    /// Wakes the own epoll once more, after a bounded drain left something behind.
+    /// Wakes the own epoll once more, after a bounded drain has left records.
     pub(crate) fn wake_again(&self) {
         if self.ring.is_none() {
             let once = Itimerspec {
@@ -110,7 +112,7 @@ impl Memory {
         }
     }
 
-    /// Hands at most `limit` records to `each`; how many there were.
+    /// Passes at most `limit` records to `each`. Returns how many there were.
     pub(crate) fn drain(&mut self, limit: usize, mut each: impl FnMut(&[u8])) -> Result<usize, Error> {
         let mut records = match &mut self.ring {
             Some(ring) => ring.drain(limit, &mut each)?,
@@ -138,10 +140,11 @@ pub(crate) struct Maps {
     pub(crate) beat: Beat,
 }
 
-/// Looks at view and lease until they are of one moment; views do not change so often.
+/// Attempts to read view and lease of one moment; views do not change more often.
 const VIEW_LOOKS_MAX: usize = 4;
 
-/// A view, and a lease that was read while that view was held; none, 0, where the view changes at each look.
+/// A view, and a lease that was read while that view held. No lease (0) if the view changes at each
+/// attempt.
 fn of_one_moment<V: PartialEq>(mut view: impl FnMut() -> V, mut lease: impl FnMut() -> (u64, u64)) -> (V, (u64, u64)) {
     let mut before = view();
     let mut now_ns = 0;
@@ -156,7 +159,8 @@ fn of_one_moment<V: PartialEq>(mut view: impl FnMut() -> V, mut lease: impl FnMu
     (before, (now_ns, 0))
 }
 
-/// A permit of one moment; none without a lease, and none where the view cannot be read: a role may follow from it, and its token does.
+/// A permit of one moment. None without a lease, and none if the view cannot be read: a role may follow
+/// from the view, and the token does.
 fn permit(
     host_id: u16,
     incarnation: u32,
@@ -173,18 +177,18 @@ fn permit(
     (left_ns != 0).then_some(Permit { host_id, incarnation, now_ns, until_ns, view })
 }
 
-/// The lock-free part of a client, for any number of threads: may this host act, what is known of others, "I make
-/// progress". Follows the client from agent to agent. No call makes a system call.
+/// The lock-free part of a client, for any number of threads: whether this host may act, what is known of
+/// others, "I make progress". Follows the client from agent to agent. No call makes a system call.
 ///
-/// A lease counts for the incarnation of this host under which the program runs: that of the agent at `connect`, later the one
-/// acknowledged last ([`crate::Client::rejoined_acknowledge`]). When the host was excluded, or its agent started anew, others
-/// were told that everything here is dead, and may have replaced it.
+/// A lease counts for the incarnation of this host under which the program runs: the agent's at `connect`,
+/// later the last one acknowledged ([`crate::Client::rejoined_acknowledge`]). When the host was excluded,
+/// or its agent started anew, others were notified that everything here is dead, and may have replaced it.
 #[derive(Clone)]
 pub struct Live(Arc<Shared>);
 
 struct Shared {
     maps: Swap<Maps>,
-    /// The incarnation that the program knows itself to be.
+    /// The incarnation that the program has acknowledged.
     acknowledged: AtomicU32,
 }
 
@@ -205,7 +209,7 @@ impl Live {
         self.0.maps.with(look)
     }
 
-    /// The incarnation of this host that the program runs under, as it has acknowledged.
+    /// The incarnation of this host that the program runs under, as acknowledged.
     #[must_use]
     pub fn incarnation(&self) -> u32 {
         self.0.acknowledged.load(Ordering::SeqCst)
@@ -215,42 +219,45 @@ impl Live {
         self.with(|maps| maps.table.lease_left_ns(self.incarnation()))
     }
 
-    /// CLOCK_MONOTONIC until which this program may act: 0 when fenced, [`LEASE_FOREVER_NS`] without limit. Good for saying
-    /// when to look again: that clock alone shows no suspension of the machine, which [`Live::fenced`] sees.
+    /// CLOCK_MONOTONIC until which this program may act: 0 when fenced, [`LEASE_FOREVER_NS`] without limit.
+    /// Use it only to decide when to ask again: that clock shows no suspension of the machine, but
+    /// [`Live::fenced`] does.
     #[must_use]
     pub fn lease_until_ns(&self) -> u64 {
         let now_ns = now_ns();
         until_ns(now_ns, self.lease_left_ns())
     }
 
-    /// Whether this program must not act now: its agent says so, the lease has passed (also when the agent was killed), this
-    /// host is another incarnation than the one that the program has acknowledged, or the machine stood still since the lease
-    /// was given, as far as its clocks show that (docs/internals/clocks.md).
+    /// Whether this program must not act now: the agent says so, the lease is over (also because the agent
+    /// was killed), this host has another incarnation than the acknowledged one, or the machine stood still
+    /// since the lease was given, as far as its clocks show that (docs/internals/clocks.md).
     ///
-    /// The answer is about the moment of asking. A program may be stopped right after it, for any time: what must not see a
-    /// late write needs a token ([`Live::may_act`]).
+    /// The answer is about the moment of asking. The program may be stopped right after it, for any time: a
+    /// resource that must not see a late write needs a token ([`Live::may_act`]).
     #[must_use]
     pub fn fenced(&self) -> bool {
         self.lease_left_ns() == 0
     }
 
-    /// For how long this host may still act if its agent's loop does not run again: zero when fenced, `None` without limit. Agents
-    /// give no lease without limit: under trust = "network" it is the shortest timeout, and does not depend on being heard.
+    /// How long this host may still act if its agent's loop does not run again: zero when fenced, `None`
+    /// without limit. Agents give no lease without limit: under trust = "network" it is the shortest
+    /// timeout, and does not depend on being heard.
     #[must_use]
     pub fn lease_remaining(&self) -> Option<Duration> {
         let left_ns = self.lease_left_ns();
         (left_ns != LEASE_FOREVER_NS).then(|| Duration::from_nanos(left_ns))
     }
 
-    /// May this program act now, as what, and until when? `None`: it is fenced, or the agent died while it wrote a new view. The one call for whoever acts in a role: the
-    /// lease alone says that nobody acts on this host's *silence*; the view says who the members are, and the token lets others
-    /// refuse what comes too late.
+    /// Whether this program may act now, as what, and until when. `None`: it is fenced, or the agent died
+    /// while it wrote a new view. This is the one call for a program that acts in a role. The lease alone
+    /// means that no other host acts on this host's *silence*; the view names the members, and the token
+    /// lets resources refuse late writes.
     #[must_use]
     pub fn may_act(&self) -> Option<Permit> {
         self.with(|maps| {
             let incarnation = self.incarnation();
-            // Of one moment: a role that follows from the members of an older view is not held by a lease of a newer one. An agent
-            // writes a view before its first lease in it.
+            // Of one moment: a lease in a newer view does not support a role that follows from an older
+            // view's members. An agent writes a view before its first lease in it.
             let lease = || (self::now_ns(), maps.table.lease_left_ns(incarnation));
             permit(maps.table.host_id(), incarnation, || maps.table.view(), lease)
         })
@@ -261,7 +268,7 @@ impl Live {
         self.with(|maps| maps.beat.beat());
     }
 
-    /// Looks at the alive table.
+    /// Reads the alive table.
     pub fn with_table<R>(&self, look: impl FnOnce(&TableReader) -> R) -> R {
         self.with(|maps| look(&maps.table))
     }
@@ -281,7 +288,8 @@ mod tests {
 
     #[test]
     fn permit_has_no_older_view_than_its_lease() {
-        // The view changes, and with it the lease, between the first look at the view and the look at the lease.
+        // The view, and the lease with it, changes between the first look at the view and the look at the
+        // lease.
         let looks = Cell::new(0);
         let held = || if looks.get() == 0 { 1 } else { 2 };
         let view = || held();

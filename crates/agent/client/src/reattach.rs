@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happens when the agent goes away and comes back.
+//! How a client finds a new agent, and registers everything with it.
 //!
 //! ```text
 //! Attached ── connection lost ──► Away ── timer ──► Greeting ── same token ──────────────────► Attached
@@ -7,12 +7,12 @@
 //!                                  └── refused, late ─┴──────────────────────────┘
 //! ```
 //!
-//! Lanes are opened anew after that, one by one; the agent finds them at the controller as they were.
+//! After that, lanes are opened again one by one; the agent finds them at the controller as they were.
 //!
-//! All of it happens inside `poll_event`, `wait_event` and the calls, on the caller's thread, without waiting (but for
-//! [`CONNECT_WAIT`] where others take all places at the agent's socket): a timer in the client's epoll set says when to
-//! try again. Meanwhile the old alive table stays mapped: its lease runs out and
-//! the client is fenced, whatever became of the agent. The old ring is read on, too.
+//! All of it happens inside `poll_event`, `wait_event` and the calls, on the caller's thread, without
+//! waiting (except for [`CONNECT_WAIT`] if others take all places at the agent's socket): a timer in the
+//! client's epoll set triggers the next attempt. Meanwhile the old alive table stays mapped: its lease runs
+//! out and the client is fenced, whatever happened to the agent. The old ring is still read, too.
 
 use crate::client::{Client, TOKEN_SOCKET, checked_hello, poll_readable};
 use crate::error::Error;
@@ -35,16 +35,17 @@ use std::{sync::Arc, time::Duration};
 const BACKOFF_MIN_NS: u64 = 5_000_000;
 /// Longest pause.
 const BACKOFF_MAX_NS: u64 = 1_000_000_000;
-/// How long to wait for a place among those who connect, where all are taken: whoever only tries may find none for as long as others try
-/// without pause. (Two that did had one wait for 18 ms.)
+/// How long to wait for a free place at the agent's socket. A client that only tried might find none for as
+/// long as others try without pause. (With two others, one waited for 18 ms.)
 const CONNECT_WAIT: Duration = Duration::from_millis(50);
-/// How long an agent may take for each answer while re-attaching. All its clients come at once after a restart, and each user's wait
-/// for their share.
+/// How long an agent may take for each answer while re-attaching. After a restart all its clients come at
+/// once, and each user's clients wait for their share.
 const ANSWER_NS: u64 = 10_000_000_000;
-/// Times that a registration may be refused for want of room, or because its name is still taken, before it is given up.
+/// How often a registration may be refused for lack of room, or because its name is still taken, before it
+/// is given up.
 const REFUSED_AGAIN_MAX: u32 = 8;
 
-/// Where the client stands with its agent.
+/// The client's connection to its agent.
 #[derive(Debug)]
 pub(crate) enum State {
     Attached(Link),
@@ -53,12 +54,12 @@ pub(crate) enum State {
     Registering { link: Link, id: u64 },
 }
 
-/// Something to register with a new agent: an id of the registry.
+/// An item to register with a new agent: an id in the registry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Item {
     Process(u32),
     Monitor(u32),
-    /// What the agent before has told of it, with the timeout that it had granted.
+    /// What the former agent reported of a monitor's target, with the timeout that it had granted.
     Former(u32),
     Service(u8),
 }
@@ -77,7 +78,7 @@ impl State {
 }
 
 impl Client {
-    /// The connection is lost: tells the user once, and looks for an agent soon.
+    /// The connection is lost: reports it to the user once, and looks for an agent soon.
     pub(crate) fn detach(&mut self, why: &str) {
         if self.is_attached() {
             self.pending.push_back(Event::Detached { why: why.into() });
@@ -103,14 +104,14 @@ impl Client {
         let _ = rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &once);
     }
 
-    /// Events that came up during a call: makes the descriptor readable, for whoever waits on that.
+    /// Makes the descriptor readable if events came up during a call, for a program that waits on it.
     pub(crate) fn wake_for_pending(&self) {
         if self.is_attached() && !self.pending.is_empty() {
             self.arm(1);
         }
     }
 
-    /// The timer may have run out.
+    /// Handles the timer, if it has run out.
     pub(crate) fn on_timer(&mut self) {
         if rustix::io::read(&self.timer, &mut [0; 8]).is_err() {
             return;
@@ -140,7 +141,7 @@ impl Client {
         }
     }
 
-    /// The socket may have something.
+    /// Handles a message from the socket, if there is one.
     pub(crate) fn on_socket(&mut self) {
         let Some(link) = self.state.link() else { return };
         let (len, fds) = match link.receive(&mut self.buffer) {
@@ -163,13 +164,13 @@ impl Client {
         }
     }
 
-    /// A reply to a lane that is being opened again, or to a call that was given up.
+    /// Handles a reply for a lane that is being opened again, or to a call that was given up.
     pub(crate) fn late_reply(&mut self, reply: Reply, fds: Vec<OwnedFd>) {
         if let Some(at) = self.lanes.given_up.iter().position(|id| *id == reply.id) {
             self.lanes.given_up.remove(at);
             if let (Ok(LaneOk { handle, .. }), State::Attached(link)) = (reply.result(), &self.state) {
                 self.next_id += 1;
-                // Whatever becomes of it: its answer is nobody's.
+                // Its answer is ignored, whatever it is.
                 let _ = link.send(&Request { id: self.next_id, op: Op::CloseLane { handle } }.to_bytes());
             }
             return;
@@ -186,7 +187,8 @@ impl Client {
         self.reopen_next();
     }
 
-    /// Has the next lane opened at the new agent. That takes the controller and switches, so nothing waits for it.
+    /// Has the new agent open the next lane. That takes the controller and switches, so nothing waits for
+    /// it.
     fn reopen_next(&mut self) {
         let State::Attached(link) = &self.state else { return };
         let Some((lane, op)) = self.lanes.next_away() else { return };
@@ -198,13 +200,15 @@ impl Client {
         }
     }
 
-    /// Waits for the answer if this lane is just being opened again, so that no lane is left over at the agent.
+    /// If this lane is just being opened again, waits for the answer, so that no lane is left over at the
+    /// agent.
     pub(crate) fn await_reopened(&mut self, lane: LaneId) -> Result<(), Error> {
         let deadline_ns = now_ns().saturating_add(LANE_TIMEOUT.as_nanos() as u64);
         while self.reopening.is_some_and(|(_, reopening)| reopening == lane.0) {
             let remaining = deadline_ns.saturating_sub(now_ns());
-            let Some(link) = self.state.link().filter(|_| remaining > 0) else {
-                return Err(timed_out("open_lane", LANE_TIMEOUT));
+            let link = match self.state.link() {
+                Some(link) if remaining > 0 => link,
+                _ => return Err(timed_out("open_lane", LANE_TIMEOUT)),
             };
             poll_readable(&[link.as_fd()], Duration::from_nanos(remaining));
             self.on_socket();
@@ -214,7 +218,8 @@ impl Client {
     }
 
     fn greeted(&mut self, reply: Reply, fds: Vec<OwnedFd>) {
-        // The last words of the old ring, before the new one (it may be the same) is read from where this one stops.
+        // Takes the old ring's last records before the new one is read, which may be the same ring and continues
+        // where this stops.
         self.drain_all();
         let (hello, memory) = match checked_hello(reply).and_then(|hello| Ok((Memory::map(&hello, fds)?, hello))) {
             Ok((memory, hello)) => (hello, memory),
@@ -232,7 +237,8 @@ impl Client {
             for monitored in self.registry.monitors.values_mut() {
                 monitored.watch = 0;
             }
-            // Taken from the end: processes first, then monitors, each in the order of the first time.
+            // Taken from the end: processes first, then monitors, each in the order of their first
+            // registration.
             let monitors = self.registry.monitors.keys().rev().map(|id| Item::Monitor(*id));
             let processes = self.registry.processes.keys().rev().map(|id| Item::Process(*id));
             let services = self.lanes.services.iter().map(|service| Item::Service(*service));
@@ -250,11 +256,11 @@ impl Client {
         }
         (self.attempt, self.refused_again) = (0, 0);
         self.pending.push_back(Event::Reattached { resumed });
-        self.look_for_another_life();
+        self.check_incarnation();
         self.reopen_next();
     }
 
-    /// Asks for the next registration, or is done.
+    /// Asks for the next registration, or attaches after the last one.
     fn register_next(&mut self) {
         let State::Registering { link, .. } = std::mem::replace(&mut self.state, State::Away) else { return };
         let Some(item) = self.todo.last() else { return self.attach(link, false) };
@@ -282,15 +288,15 @@ impl Client {
         }
     }
 
-    fn told_former(&mut self, id: u32) {
+    fn forget_former_timeout(&mut self, id: u32) {
         if let Some(monitored) = self.registry.monitors.get_mut(&id) {
             monitored.former_timeout_us = 0;
         }
     }
 
     fn registered(&mut self, item: Item, reply: Reply) {
-        // What the agent before held may not be given back yet: the places of those who have not come again, or the name of a connection
-        // that the agent has not seen end.
+        // Resources of the former agent may not be given back yet: the places of clients that have not come
+        // again, or the name of a connection whose end the agent has not seen.
         if let Outcome::Error(Refusal { code: ErrorCode::Full | ErrorCode::NameTaken, message, .. }) = &reply.outcome
             && matches!(item, Item::Process(_) | Item::Monitor(_))
             && self.refused_again < REFUSED_AGAIN_MAX
@@ -311,23 +317,23 @@ impl Client {
             },
             Item::Monitor(id) => match (self.registry.monitors.get_mut(&id), reply.result::<MonitorOk>()) {
                 (Some(monitored), Ok(granted)) => {
-                    // An agent in between may have gone before it was told.
+                    // An agent in between may have gone before it got the former timeout.
                     monitored.former_timeout_us = monitored.former_timeout_us.max(monitored.granted.timeout_us);
                     monitored.register(granted);
-                    // The new agent may never hear of what the one before has told to be up.
+                    // The new agent may never hear of the process or host that the former one reported up.
                     if self.registry.open(id).is_some() {
                         self.todo.push(Item::Former(id));
                     } else {
-                        self.told_former(id);
+                        self.forget_former_timeout(id);
                     }
                     None
                 }
                 (_, Ok(_)) => None,
                 (_, Err(refusal)) => self.registry.monitors.remove(&id).map(|monitored| (monitored.target, refusal)),
             },
-            // An agent that does not know of this tells what it hears itself.
+            // An agent that does not know this request reports only what it hears itself.
             Item::Former(id) => {
-                self.told_former(id);
+                self.forget_former_timeout(id);
                 None
             }
             Item::Service(service) => reply.result::<Empty>().err().map(|refusal| {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this client registered, and what it was told already: pure bookkeeping, no memory or sockets.
+//! What this client has registered, and which events were delivered already: pure bookkeeping, no memory or
+//! sockets.
 //!
-//! A record is about an exact (host, slot, incarnation). One with a watch id is for that monitor; one without (told by
-//! the kernel's receive program) is for every monitor that has seen that incarnation up.
+//! A record is about an exact (host, slot, incarnation). A record with a watch id is for that monitor. A
+//! record without one comes from the kernel's receive program, and is for every monitor that has seen that
+//! incarnation up.
 
 use crate::event::{Event, Evidence, MonitorId, ProcessId, Verdict};
 use crate::granted::Wanted;
-use fide_agent_api::event::{Event as Told, EventRecord, FLAG_DIRECT};
+use fide_agent_api::event::{Event as AgentEvent, EventRecord, FLAG_DIRECT};
 use fide_agent_api::protocol::{JoinOk, MonitorOk, PeerState};
 use fide_types::HOST_SLOT;
 use fide_types::Reason;
@@ -18,7 +20,7 @@ pub(crate) const MONITORS_MAX: usize = 4096;
 pub(crate) const PROCESSES_MAX: usize = fide_types::MAX_PROCESSES;
 /// Incarnations that each monitor remembers; late records of older ones are ignored.
 const SUBJECTS_MAX: usize = 4;
-/// A process' number begins with that of its host's life, shifted so far.
+/// A process number begins with its host's incarnation, shifted by this much.
 const PROCESS_SHIFT: u32 = 12;
 
 /// One incarnation of a monitor's target.
@@ -27,13 +29,13 @@ struct Subject {
     host: u16,
     slot: u8,
     incarnation: u32,
-    up_told: bool,
+    up_delivered: bool,
     over: bool,
     stalled: bool,
     seen: Window,
 }
 
-/// Which of the last 64 piggyback numbers were told.
+/// Which of the last 64 piggyback numbers were delivered.
 #[derive(Debug, Clone, Copy, Default)]
 struct Window {
     highest: u64,
@@ -41,7 +43,7 @@ struct Window {
 }
 
 impl Window {
-    /// Notes `seq`; `false` if it was told already or is too old to know.
+    /// Notes `seq`; `false` if it was delivered already or is too old to know.
     fn accept(&mut self, seq: u64) -> bool {
         if seq > self.highest {
             let shift = seq - self.highest;
@@ -68,7 +70,7 @@ pub struct Monitored {
     /// The agent's id; 0 while the agent does not know of it.
     pub watch: u32,
     pub(crate) granted: MonitorOk,
-    /// The longest timeout that agents before had granted, until the present one has been told of it; 0 then.
+    /// The longest timeout that former agents had granted, until the present agent has it; 0 then.
     pub(crate) former_timeout_us: u32,
     /// Newest last, at most [`SUBJECTS_MAX`].
     subjects: Vec<Subject>,
@@ -85,7 +87,7 @@ pub struct JoinedProcess {
     pub granted: JoinOk,
 }
 
-/// Everything registered.
+/// All monitors and processes of this client.
 #[derive(Debug, Clone, Default)]
 pub struct Registry {
     /// By [`MonitorId`].
@@ -93,9 +95,9 @@ pub struct Registry {
     /// By [`ProcessId`].
     pub processes: BTreeMap<u32, JoinedProcess>,
     next_id: u32,
-    /// Records of nobody's watch.
+    /// Records about subjects that no monitor watches.
     pub(crate) unknown: u64,
-    /// Records that said what was told already.
+    /// Records of events that were delivered already.
     pub(crate) duplicates: u64,
 }
 
@@ -121,27 +123,28 @@ impl Registry {
         MonitorId(id)
     }
 
-    /// A process that the agent has taken in.
+    /// A process that the agent has registered.
     pub fn add_process(&mut self, name: &str, pid: u32, beat_timeout_us: u32, granted: JoinOk) -> ProcessId {
         let id = self.new_id();
         self.processes.insert(id, JoinedProcess { name: name.into(), pid, beat_timeout_us, granted });
         ProcessId(id)
     }
 
-    /// The incarnation of a monitor's target that is the newest known: (host, slot, incarnation, told dead).
+    /// The newest known incarnation of a monitor's target: (host, slot, incarnation, declared dead).
     pub(crate) fn newest(&self, monitor: MonitorId) -> Option<(u16, u8, u32, bool)> {
         let subject = self.monitors.get(&monitor.0)?.subjects.last()?;
         Some((subject.host, subject.slot, subject.incarnation, subject.over))
     }
 
-    /// The newest incarnation of a monitor's target, if it was told to be up and not its end: (slot, incarnation).
+    /// The newest incarnation of a monitor's target, if it was delivered as up and its end was not: (slot,
+    /// incarnation).
     pub(crate) fn open(&self, monitor: u32) -> Option<(u8, u32)> {
-        let subject = self.monitors.get(&monitor)?.subjects.iter().rev().find(|s| s.up_told || s.over)?;
+        let subject = self.monitors.get(&monitor)?.subjects.iter().rev().find(|s| s.up_delivered || s.over)?;
         (!subject.over).then_some((subject.slot, subject.incarnation))
     }
 
-    /// Takes one record in; what the user is to be told of it goes to `tell`.
-    pub fn feed(&mut self, record: &EventRecord, told: Told<'_>, mut tell: impl FnMut(Event)) {
+    /// Takes one record in; the events for the user go to `deliver`.
+    pub fn feed(&mut self, record: &EventRecord, event: AgentEvent<'_>, mut deliver: impl FnMut(Event)) {
         let evidence = Evidence {
             host_id: record.host,
             slot: record.slot,
@@ -152,8 +155,8 @@ impl Registry {
             plane: record.plane,
             direct: record.flags & FLAG_DIRECT != 0,
         };
-        match told {
-            Told::Up { .. } => {
+        match event {
+            AgentEvent::Up { .. } => {
                 let Some((id, monitored)) = by_watch(&mut self.monitors, record.watch) else {
                     self.unknown += 1;
                     return;
@@ -163,35 +166,35 @@ impl Registry {
                     return;
                 }
                 let subject = monitored.subject_or_new(record);
-                if std::mem::replace(&mut subject.up_told, true) {
+                if std::mem::replace(&mut subject.up_delivered, true) {
                     self.duplicates += 1;
                     return;
                 }
-                tell(Event::Up { monitor: id, target: Arc::clone(&monitored.target), evidence });
+                deliver(Event::Up { monitor: id, target: Arc::clone(&monitored.target), evidence });
             }
-            Told::Verdict(reason) => self.each_subject(record, |id, target, subject| {
+            AgentEvent::Verdict(reason) => self.each_subject(record, |id, target, subject| {
                 if !subject.judge(reason) {
                     return false;
                 }
-                tell(Event::Verdict(Verdict { monitor: id, target: Arc::clone(target), reason, evidence }));
+                deliver(Event::Verdict(Verdict { monitor: id, target: Arc::clone(target), reason, evidence }));
                 true
             }),
-            Told::Piggyback(bytes) => self.each_subject(record, |id, target, subject| {
+            AgentEvent::Piggyback(bytes) => self.each_subject(record, |id, target, subject| {
                 if subject.over || !subject.seen.accept(record.seq) {
                     return false;
                 }
-                tell(Event::Piggyback { monitor: id, target: Arc::clone(target), evidence, bytes: bytes.into() });
+                deliver(Event::Piggyback { monitor: id, target: Arc::clone(target), evidence, bytes: bytes.into() });
                 true
             }),
-            Told::TimeoutChanged { timeout_us } => match by_watch(&mut self.monitors, record.watch) {
+            AgentEvent::TimeoutChanged { timeout_us } => match by_watch(&mut self.monitors, record.watch) {
                 Some((monitor, monitored)) => {
                     monitored.granted.timeout_us = timeout_us;
-                    tell(Event::TimeoutChanged { monitor, timeout: Duration::from_micros(timeout_us.into()) });
+                    deliver(Event::TimeoutChanged { monitor, timeout: Duration::from_micros(timeout_us.into()) });
                 }
                 None => self.unknown += 1,
             },
-            Told::MonitorReq { pbsize, watcher } => match self.process_in(record.slot) {
-                Some((process, _)) => tell(Event::MonitorRequest {
+            AgentEvent::MonitorReq { pbsize, watcher } => match self.process_in(record.slot) {
+                Some((process, _)) => deliver(Event::MonitorRequest {
                     process,
                     watcher_host_id: record.host,
                     watcher: String::from_utf8_lossy(watcher).into(),
@@ -199,22 +202,24 @@ impl Registry {
                 }),
                 None => self.unknown += 1,
             },
-            Told::PbsizeChanged { pbsize } => match self.process_in(record.slot) {
+            AgentEvent::PbsizeChanged { pbsize } => match self.process_in(record.slot) {
                 Some((process, joined)) => {
                     joined.granted.pbsize = pbsize.min(u16::MAX.into()) as u16;
-                    tell(Event::PbsizeChanged { process, pbsize: joined.granted.pbsize });
+                    deliver(Event::PbsizeChanged { process, pbsize: joined.granted.pbsize });
                 }
                 None => self.unknown += 1,
             },
-            Told::Fenced => tell(Event::Fenced),
-            Told::Unfenced => tell(Event::Unfenced),
-            Told::PathLost => tell(Event::PathLost { host_id: record.host, plane: record.plane }),
-            Told::PathRestored => tell(Event::PathRestored { host_id: record.host, plane: record.plane }),
-            // Only wakes: the client reads it from the table.
-            Told::Rejoined => {}
-            Told::ObserverStalled => tell(Event::ObserverStalled { host_id: record.host }),
-            // Taken before they come here.
-            Told::LaneMessage { .. } | Told::LaneChanged(_) | Told::LaneTerminated { .. } => self.unknown += 1,
+            AgentEvent::Fenced => deliver(Event::Fenced),
+            AgentEvent::Unfenced => deliver(Event::Unfenced),
+            AgentEvent::PathLost => deliver(Event::PathLost { host_id: record.host, plane: record.plane }),
+            AgentEvent::PathRestored => deliver(Event::PathRestored { host_id: record.host, plane: record.plane }),
+            // Only wakes the client, which reads the incarnation from the table.
+            AgentEvent::Rejoined => {}
+            AgentEvent::ObserverStalled => deliver(Event::ObserverStalled { host_id: record.host }),
+            // The lanes take these before.
+            AgentEvent::LaneMessage { .. } | AgentEvent::LaneChanged(_) | AgentEvent::LaneTerminated { .. } => {
+                self.unknown += 1
+            }
         }
     }
 
@@ -223,29 +228,37 @@ impl Registry {
         Some((ProcessId(*found.0), found.1))
     }
 
-    /// Calls `told` for each monitor that the record is for; `told` says whether it was news.
-    fn each_subject(&mut self, record: &EventRecord, mut told: impl FnMut(MonitorId, &Arc<str>, &mut Subject) -> bool) {
+    /// Calls `deliver` for each monitor that the record is for; `deliver` returns whether it was news.
+    fn each_subject(
+        &mut self,
+        record: &EventRecord,
+        mut deliver: impl FnMut(MonitorId, &Arc<str>, &mut Subject) -> bool,
+    ) {
         let mut known = false;
         let mut count = |news: bool, duplicates: &mut u64| {
             known = true;
-            *duplicates += u64::from(!news);
+            if !news {
+                *duplicates += 1;
+            }
         };
         if let Some((id, monitored)) = by_watch(&mut self.monitors, record.watch) {
-            // The agent says whose it is: believed even if the `up` was lost in a full ring.
+            // The agent names the watch: believed even if the `up` was lost in a full ring.
             let target = Arc::clone(&monitored.target);
             if monitored.is_succeeded(record) {
                 self.duplicates += 1;
                 return;
             }
-            count(told(id, &target, monitored.subject_or_new(record)), &mut self.duplicates);
+            count(deliver(id, &target, monitored.subject_or_new(record)), &mut self.duplicates);
         } else if record.watch == 0 {
             for (id, monitored) in &mut self.monitors {
                 if let Some(subject) = monitored.subjects.iter_mut().find(|s| s.is(record)) {
-                    count(told(MonitorId(*id), &monitored.target, subject), &mut self.duplicates);
+                    count(deliver(MonitorId(*id), &monitored.target, subject), &mut self.duplicates);
                 }
             }
         }
-        self.unknown += u64::from(!known);
+        if !known {
+            self.unknown += 1;
+        }
     }
 }
 
@@ -258,7 +271,7 @@ fn by_watch(monitors: &mut BTreeMap<u32, Monitored>, watch: u32) -> Option<(Moni
 }
 
 impl Monitored {
-    /// The agent (or a new one) registered it.
+    /// The agent, or a new one, has registered it.
     pub fn register(&mut self, granted: MonitorOk) {
         self.watch = granted.watch;
         if granted.state != PeerState::Unknown && granted.incarnation != 0 {
@@ -268,7 +281,8 @@ impl Monitored {
                 incarnation: granted.incarnation,
                 ..Default::default()
             };
-            // A new agent may have heard only a machine that was put back to before what this program was told.
+            // A new agent may have heard only a machine that was put back, from before what this client was
+            // notified of.
             if !self.is_succeeded(&record) {
                 self.subject_or_new(&record);
             }
@@ -276,8 +290,9 @@ impl Monitored {
         self.granted = granted;
     }
 
-    /// It is about a process that nothing was told of, and that began before one that is known: a new agent tells all that it hears. The
-    /// later one has told that the earlier is over.
+    /// Whether the record is about a process of which nothing was delivered, and that began before a known
+    /// one. A new agent reports all that it hears; but the later process was delivered as up, which means
+    /// that the earlier one is over.
     fn is_succeeded(&self, record: &EventRecord) -> bool {
         let life = |incarnation: u32| incarnation >> PROCESS_SHIFT;
         let later = |of: &Subject| {
@@ -297,7 +312,7 @@ impl Monitored {
                 host: record.host,
                 slot: record.slot,
                 incarnation: record.incarnation,
-                up_told: false,
+                up_delivered: false,
                 over: false,
                 stalled: false,
                 seen: Window::default(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a host talks to its controllers: blocking, for threads that have nothing else to do.
+//! A host's connection to its controllers: blocking, for threads that have nothing else to do.
 //!
 //! * [`Caller`] is one connection, made anew when it breaks, to whichever of the controllers leads.
 //! * [`Ordered`] numbers changing requests, so that one whose answer was lost can be repeated without harm.
@@ -28,7 +28,7 @@ use crate::tls::ClientTls;
 pub const STALE: &str = "fide-stale";
 /// To connect, with TLS.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
-/// For an answer, beyond what the request itself waits.
+/// For an answer, in addition to the request's own wait.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Largest answer that is read.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -54,7 +54,7 @@ pub enum CallError {
 pub struct Answered {
     pub status: u16,
     pub body: Value,
-    /// It tells what was so when the controller last knew: it cannot prove that it still leads.
+    /// The last state that the controller knew: it cannot prove that it still leads.
     pub stale: bool,
 }
 
@@ -92,7 +92,8 @@ impl Answered {
         T::deserialize(&self.body)
     }
 
-    /// Whether nobody has judged the request yet, or nobody knows: it is to be repeated, a change with its number.
+    /// Whether the request was not judged yet, or its outcome is unknown: repeat it, a change with the same
+    /// number.
     #[must_use]
     pub fn is_to_be_repeated(&self) -> bool {
         self.code().is_some_and(|code| code.is_to_be_repeated())
@@ -104,7 +105,7 @@ impl Answered {
 pub struct Caller {
     runtime: tokio::runtime::Runtime,
     addresses: Vec<SocketAddr>,
-    /// Which is asked.
+    /// The controller that is asked.
     at: usize,
     tls: Arc<ClientTls>,
     connection: Option<SendRequest<Full<Bytes>>>,
@@ -113,7 +114,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Connects to nobody yet.
+    /// Does not connect yet.
     ///
     /// # Errors
     /// [`CallError::Runtime`].
@@ -129,7 +130,7 @@ impl Caller {
         Ok(Caller { runtime, addresses, at: 0, tls, connection: None, generation: 0 })
     }
 
-    /// Who is asked.
+    /// The controller that is asked.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.addresses[self.at]
@@ -151,7 +152,7 @@ impl Caller {
         let done = self.try_call(address, method, path, body, sequence, wait);
         let elsewhere = match &done {
             Err(_) => true,
-            // One that cannot store may have been followed by another, which can.
+            // A controller that cannot store may have been followed by another, which can.
             Ok(answered) => matches!(answered.code(), Some(Code::NotLeader | Code::Stopping | Code::ReadOnly)),
         };
         if elsewhere {
@@ -176,7 +177,7 @@ impl Caller {
         wait: Duration,
     ) -> Result<Answered, CallError> {
         let unreachable = |why: String| CallError::Unreachable { address, why };
-        // The files have changed: whom they do not believe any more is not asked once more.
+        // The files have changed: a controller that they do not accept any more is not asked again.
         let generation = self.tls.generation();
         if generation != std::mem::replace(&mut self.generation, generation) {
             self.connection = None;
@@ -245,7 +246,7 @@ impl Ordered {
         Ordered { incarnation: u64::from(life).max(1) << 32, number: 0 }
     }
 
-    /// Has a request carried out, by repeating it until somebody says what became of it, for `limit` at most.
+    /// Has a request carried out, by repeating it until its outcome is known, for `limit` at most.
     ///
     /// # Errors
     /// [`CallError::Nobody`]; the request may have been carried out.
@@ -264,7 +265,8 @@ impl Ordered {
             let sequence = Sequence { incarnation: self.incarnation, number: self.number };
             let last = match caller.call(method, path, Some(&body), Some(sequence), Duration::ZERO) {
                 Ok(answered) => match answered.failure() {
-                    // What another life, or this one before a fault, has used up: this request was not carried out under it.
+                    // Another life, or this one before a fault, has used up this number: this request was
+                    // not carried out under it.
                     Some(Failure {
                         code: Code::OutOfOrder | Code::Replayed | Code::NumberReused,
                         message,
@@ -284,7 +286,7 @@ impl Ordered {
                 Err(error) => error.to_string(),
             };
             if begun.elapsed() >= limit {
-                // The number may be used up or not: a new order knows.
+                // The number may be used up or not: begins a new order.
                 self.anew();
                 self.number = 0;
                 return Err(CallError::Nobody { seconds: limit.as_secs(), last });

@@ -28,8 +28,8 @@ pub struct Numbered<E = Event> {
     pub event: E,
 }
 
-/// An event. One that this version cannot read is [`Event::Other`], not an error: a client that stopped there would never read
-/// the next one.
+/// An event. An event that this version cannot read is [`Event::Other`], not an error: a client that
+/// stopped there would never read the next one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Event {
@@ -39,7 +39,7 @@ pub enum Event {
     BandwidthChanged(BandwidthChanged),
     /// `bandwidthTerminated`.
     BandwidthTerminated(BandwidthTerminated),
-    /// The client receives this lane no longer.
+    /// The client does not receive this lane any longer.
     LaneEnded { lane: u64, why: String },
     /// A tree is broken, and there is no other.
     RedundancyLost(RedundancyLost),
@@ -80,7 +80,7 @@ pub struct BandwidthChanged {
 /// Why a contract changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
-    /// Traffic engineering: others came, went or moved.
+    /// Traffic engineering: other lanes came, went or moved.
     #[serde(rename = "TE")]
     Te,
     #[serde(rename = "BW_EXCEEDED")]
@@ -91,7 +91,7 @@ pub enum Reason {
     Unknown,
 }
 
-/// A lane is over.
+/// A lane is terminated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BandwidthTerminated {
     pub lane: u64,
@@ -120,7 +120,7 @@ pub struct RedundancyLost {
 pub enum WithoutRedundancy {
     /// Go on with a warning.
     Continue,
-    /// Members are told to leave, while the remaining tree still carries their goodbye.
+    /// Members have to leave, while the remaining tree still carries their goodbye.
     Stop,
 }
 

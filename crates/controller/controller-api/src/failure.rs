@@ -56,10 +56,10 @@ codes! {
     /// A body that does not say that it is JSON.
     NotJson "not_json",
     BadJson "bad_json",
-    /// A body that is not what the path takes.
+    /// A body that the path does not accept.
     BadRequest "bad_request",
-    // Who asks, and how often.
-    /// The certificate counts no more.
+    // The peer, and its rate.
+    /// The certificate is not valid any more.
     NotAdmitted "not_admitted",
     NoPeer "no_peer",
     /// For another role.
@@ -85,11 +85,11 @@ codes! {
     /// An event that was acknowledged and never sent: events are numbered anew.
     NeverSent "never_sent",
     Upcalls "upcalls",
-    /// What the decision was made of does not fit together.
+    /// The parts of a decision do not fit together.
     Fault "fault",
     /// A decision without an answer.
     NoAnswer "no_answer",
-    /// A decision that was taken back.
+    /// A decision that was rolled back.
     TakenBack "taken_back",
     // Lanes.
     NoSuchLane "no_such_lane",
@@ -157,7 +157,7 @@ pub struct Failed {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     pub code: Code,
-    /// What was wrong and what would be right.
+    /// What was wrong and how to correct it.
     pub message: String,
     #[serde(flatten)]
     pub details: Details,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who talks: a role and a name, as a certificate says it.
+//! A peer's identity: a role and a name, as in its certificate.
 //!
 //! In a certificate it is one subject alternative name of the kind URI, `fide:host.NAME`. The common name repeats it for
 //! people and is not read; DNS names are addresses, and an address must not be able to make a host an operator.
@@ -15,7 +15,7 @@ use webpki::EndEntityCert;
 /// The scheme of the URI that holds an identity.
 pub const URI_SCHEME: &str = "fide:";
 
-/// What a peer may do follows from it.
+/// Decides what a peer may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     /// An agent, for itself and for the programs on its host.
@@ -44,7 +44,7 @@ pub struct Identity {
     pub name: Name,
 }
 
-/// Why a text or a certificate names nobody.
+/// Why a text or a certificate has no identity.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     #[error("`{text}` is no identity; write host.NAME, operator.NAME or controller.NAME")]
@@ -76,7 +76,7 @@ impl Identity {
         format!("{URI_SCHEME}{self}")
     }
 
-    /// What the certificate `der` says. Whether it may be believed is for the verifier of the connection.
+    /// The identity in the certificate `der`. The connection's verifier decides whether to believe it.
     pub fn of_certificate(der: &[u8]) -> Result<Identity, IdentityError> {
         let der = CertificateDer::from(der);
         let certificate =
@@ -94,7 +94,7 @@ impl FromStr for Identity {
     type Err = IdentityError;
 
     fn from_str(text: &str) -> Result<Identity, IdentityError> {
-        // What a peer sent is repeated in the error; not without a bound.
+        // The peer's text is repeated in the error, but only up to a bound.
         let shown = || text.chars().take(64).collect::<String>();
         let form = || IdentityError::Form { text: shown() };
         let (role, name) = text.split_once('.').ok_or_else(form)?;

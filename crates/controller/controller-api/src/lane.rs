@@ -47,18 +47,18 @@ pub struct Lane {
     pub resources: Resources,
     pub receivers: Vec<Receiver>,
     pub trees: Vec<Tree>,
-    /// The sender must not begin earlier: until then others hold their old contracts.
+    /// The sender must not begin earlier: until then other lanes have their old contracts.
     #[serde(default)]
     pub begins_in_ns: u64,
 }
 
-/// What a lane is for.
+/// The purpose of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
-    /// A program's own, or an agent's.
+    /// A lane of a program, or of an agent.
     Service,
-    /// Heartbeats that the controller holds for those who monitor a host.
+    /// Heartbeats, opened by the controller for the hosts that monitor a host.
     Heartbeat,
     #[serde(other)]
     Unknown,
@@ -76,13 +76,13 @@ pub enum Standing {
     Unknown,
 }
 
-/// Where a tree is between planned and in use.
+/// A tree's progress from planned to used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Its rules are on the way to the switches.
     Installing,
-    /// In every switch; the sender is told.
+    /// In every switch; the sender is notified.
     Ready,
     /// The sender uses it.
     Used,
@@ -140,7 +140,7 @@ pub enum Resources {
     Unbounded,
 }
 
-/// What a lane may send, and the latency that it gets.
+/// A lane's limits, and its latency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bounds {
     pub size_max_bytes: u64,
@@ -199,9 +199,9 @@ pub struct Receiver {
 /// When packets come to a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
-    /// None is sooner.
+    /// The earliest.
     pub latency_min_ns: u64,
-    /// None is later than that by more.
+    /// How much later the latest may be.
     pub jitter_max_ns: u64,
 }
 
@@ -212,11 +212,12 @@ pub type Link = (String, String, String);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tree {
     pub tree: u8,
-    /// Grows each time that the tree becomes another one.
+    /// Grows each time that the tree is replaced.
     pub generation: u32,
     /// The sender sends to it.
     pub group: Ipv4Addr,
-    /// Generations use them in turns. A receiver listens to both, so that it need not know when a tree changes.
+    /// The two groups that generations use in turns. A receiver listens to both, so it need not know when a
+    /// tree changes.
     pub groups: [Ipv4Addr; 2],
     /// The sender's port that it leaves by.
     pub port: Option<String>,
@@ -245,13 +246,13 @@ pub struct Released {
     pub ended: bool,
 }
 
-/// What was sent on a lane since the last such request (X-Lane §3.3).
+/// Packets sent on a lane since the last such request (X-Lane §3.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Usage {
     pub interval_ns: u64,
     pub packets: u64,
-    /// Dropped at the sender, as they were too large or too early.
+    /// Dropped at the sender, because they were too large or too early.
     pub exceeded: u64,
 }
 
@@ -292,7 +293,7 @@ pub struct Generation {
 #[serde(deny_unknown_fields)]
 pub struct TreeReport {
     pub tree: u8,
-    /// Of the group that was listened to last.
+    /// Generation of the group that was listened to last.
     pub generation: u32,
     /// Missing, or later than its bound: a slow tree is a broken one.
     pub missing: bool,
@@ -313,7 +314,7 @@ pub struct LaneReport {
     pub report: TreeReport,
 }
 
-/// The answer to [`Reports`]: those that were refused.
+/// The answer to [`Reports`]: the reports that were refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reported {
     pub refused: Vec<RefusedReport>,

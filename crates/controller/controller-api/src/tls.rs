@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Mutual TLS whose certificates can be replaced while it runs.
 //!
-//! [`ClientTls`] is for an agent or an operator: the server must be a controller, at the address it was called by, and not on
-//! the revocation list. Who keeps a connection compares [`Reloading::generation`] before each request, and connects anew
-//! under the files of today.
+//! [`ClientTls`] is for an agent or an operator: the server must be a controller, at the address it was
+//! called by, and not on the revocation list. A program that keeps a connection compares
+//! [`Reloading::generation`] before each request, and connects anew under the present files.
 //!
-//! The files are read again when told ([`Reloading::reload`]) and when they change ([`Reloading::watch`]).
-//! A set that is half-written, that does not fit together or that would lock out its owner is not taken: the old one
-//! stays in force and [`Reloading::trouble`] says why. New connections use the new set, present ones go on.
+//! The files are read again on request ([`Reloading::reload`]) and when they change ([`Reloading::watch`]).
+//! A set that is half-written, that does not fit together or that would lock out its owner is not taken:
+//! the old one stays in force and [`Reloading::trouble`] has the reason. New connections use the new set,
+//! present ones go on.
 //!
-//! TLS 1.3 only, as both ends are Fide; no session is resumed, so that every connection shows its certificate.
+//! TLS 1.3 only, because both ends are Fide; no session is resumed, so that every connection shows its
+//! certificate.
 //!
 //! The server's half is the controller's; it is made of the same parts: [`Set`], [`Reloading`] and the [`verifier`]s.
 
@@ -33,7 +35,7 @@ use crate::revoked::{self, Serial};
 pub use reload::Reloading;
 use verifier::{Clients, Servers};
 
-/// The authorities believed in.
+/// The accepted authorities.
 pub const CA_FILE: &str = "ca.pem";
 /// The revocation list.
 pub const REVOKED_FILE: &str = "revoked";
@@ -41,7 +43,7 @@ pub const REVOKED_FILE: &str = "revoked";
 pub const CERTIFICATE_FILE: &str = "cert.pem";
 pub const KEY_FILE: &str = "key.pem";
 
-/// How often files are looked at.
+/// How often files are checked.
 pub const WATCH_PERIOD: Duration = Duration::from_secs(2);
 /// Bytes of one file.
 pub const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -72,9 +74,9 @@ pub enum Error {
 pub struct Files {
     pub certificate: PathBuf,
     pub key: PathBuf,
-    /// One bundle of all authorities believed in.
+    /// One bundle of all accepted authorities.
     pub authorities: PathBuf,
-    /// Whose certificates are not believed any more.
+    /// The certificates that are not accepted any more.
     pub revoked: Revoked,
 }
 
@@ -83,8 +85,8 @@ pub struct Files {
 pub enum Revoked {
     /// It must be there.
     List(PathBuf),
-    /// The list in a member's directory. Those made by an older version have none: nothing is revoked then. Once there was
-    /// one it must stay.
+    /// The list in a member's directory. Directories from an older version have none: nothing is revoked
+    /// then. Once there was a list it must stay.
     IfThere(PathBuf),
 }
 
@@ -99,7 +101,7 @@ impl Revoked {
 }
 
 impl Files {
-    /// Those in a member's directory.
+    /// The files in a member's directory.
     #[must_use]
     pub fn of_member(dir: &Path) -> Files {
         Files {
@@ -119,7 +121,7 @@ impl Files {
         self
     }
 
-    /// All of them, in the order in which [`Set::parse`] wants what is in them.
+    /// All files, in the order that [`Set::parse`] expects.
     #[must_use]
     pub fn list(&self) -> Vec<PathBuf> {
         [&self.certificate, &self.key, &self.authorities, self.revoked.path()].into_iter().cloned().collect()
@@ -144,7 +146,7 @@ pub struct Set {
 }
 
 impl Set {
-    /// Reads what is in the files, in the order of [`Files::list`].
+    /// Parses the files' content, in the order of [`Files::list`].
     ///
     /// # Errors
     /// The file and what is wrong with it.
@@ -175,7 +177,7 @@ impl Set {
         Ok(Set { chain, key, roots: Arc::new(roots), revoked })
     }
 
-    /// The error where no authority issued the certificate for its use.
+    /// The error if no authority issued the certificate for its use.
     pub fn not_issued(files: &Files, why: impl ToString) -> Error {
         Error::NotIssued {
             certificate: files.certificate.clone(),
@@ -184,7 +186,7 @@ impl Set {
         }
     }
 
-    /// The error where the key is another certificate's.
+    /// The error if the key belongs to another certificate.
     pub fn mismatch(files: &Files, why: rustls::Error) -> Error {
         Error::Mismatch { certificate: files.certificate.clone(), key: files.key.clone(), why: why.to_string() }
     }
@@ -196,13 +198,13 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// The error where rustls does not speak the protocol.
+/// The error if rustls does not support the protocol.
 #[must_use]
 pub fn protocol(e: rustls::Error) -> Error {
     Error::File { path: PathBuf::from("TLS"), why: e.to_string() }
 }
 
-/// What a client's connections are made with.
+/// The configuration of a client's connections.
 #[derive(Debug)]
 pub struct Calling {
     pub config: Arc<ClientConfig>,

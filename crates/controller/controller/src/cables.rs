@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is cabled to the switches' ports, as LLDP tells.
+//! What is cabled to the switches' ports, according to LLDP.
 //!
 //! ```text
 //!  [[switch]] ── Driver: ports, limits, queues ──► probe ──► survey ──► a topology, or differences from the one in force
@@ -23,12 +23,12 @@ pub use fide_switch::DriverError;
 
 use crate::config::{self, Config, SwitchSection};
 
-/// Between two frames at one port: a few within the shortest time that makes sense.
+/// Between two frames at one port: several within the shortest useful time.
 const PERIOD: Duration = Duration::from_millis(500);
-/// Differences that are warned of one by one; the rest as their number.
+/// Differences with a warning each; the rest only as a number.
 const WARNINGS_MAX: usize = 32;
 
-/// Why it cannot be said what is cabled.
+/// Why the cabling cannot be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum CablesError {
     #[error("switch {switch}: {why}; cables of a switch whose ports cannot be listened to have to be written down")]
@@ -37,18 +37,18 @@ pub enum CablesError {
     Probe(#[from] ProbeError),
 }
 
-/// A port to probe, with what the driver tells of it.
+/// A port to probe, with its driver's data.
 struct Port {
     port: probe::Port,
     carrier: bool,
     queue: Option<Figure>,
 }
 
-/// Speaks and listens at all ports of the switches for a time, and puts together what was heard. `hosts` as in
+/// Sends and listens at all ports of the switches for a time, and puts the results together. `hosts` as in
 /// [`survey()`].
 ///
 /// # Errors
-/// [`CablesError`]; a part of a network is not told as if it were all.
+/// [`CablesError`]; a part of a network is not reported as the whole.
 pub fn look(
     switches: &[SwitchSection],
     wait: Duration,
@@ -85,10 +85,10 @@ fn list(section: &SwitchSection) -> Result<Vec<Port>, DriverError> {
     let egress = driver.egress()?;
     let configured = section.rate_bps.map(|bps| Figure::new(bps, Source::Driver));
     let ports = driver.ports()?.into_iter().filter_map(|state| {
-        // Gone between the two questions.
+        // The port has gone between the two queries.
         let egress = egress.get(&state.name)?;
         let limit = Figure::least(configured, egress.limit_bps.map(|bps| Figure::new(bps, Source::Queue)));
-        // Packets of any size: as many bytes as that many of the smallest.
+        // Packets of any size: as many bytes as that many of the smallest packets.
         let queue = egress.queue_packets.map(|n| Figure::new(u64::from(n) * WIRE_MIN_BYTES, Source::Queue));
         let port = probe::Port {
             at: End::new(section.name.clone(), state.name),
@@ -101,8 +101,9 @@ fn list(section: &SwitchSection) -> Result<Vec<Port>, DriverError> {
     Ok(ports.collect())
 }
 
-/// A look at the cables while the controller starts, on a thread of its own: what is not as the topology says is a
-/// warning, and changes nothing. Hosts need not speak: only what is heard counts against a cable of theirs.
+/// Checks the cables while the controller starts, on a thread of its own: a difference from the topology is
+/// a warning, and changes nothing. Hosts need not send frames: only a contradicting frame counts against a
+/// host's cable.
 pub(crate) struct Looking {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -118,7 +119,7 @@ impl Looking {
         let (wait, stopped) = (config.cables, stop.clone());
         let thread = std::thread::Builder::new().name("fide-cables".into()).spawn(move || {
             match look(&switches, wait, &stopped, None, &Given::default()) {
-                // Too short a look makes cables missing.
+                // A check that is too short would report cables as missing.
                 Ok(_) if stopped.load(Ordering::Relaxed) => {}
                 Ok(survey) => warn(&survey, &topology),
                 Err(why) => tracing::warn!("whether the cables are as planned is not known: {why}"),

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Points in time as they are handed to state machines.
+//! Points in time, as they are passed to state machines.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// One moment by both clocks.
+/// One moment on both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Now {
     /// Nanoseconds since this host was started, its suspensions included: for durations and deadlines of this life.
     pub boot_ns: u64,
-    /// Nanoseconds since 1970: for what is stored and may be read on another host. May jump.
+    /// Nanoseconds since 1970: for stored times that may be read on another host. May jump.
     pub unix_ns: u64,
 }
 

@@ -8,20 +8,20 @@
 //!     [controller]
 //!     listen = "10.71.0.254:7420"
 //!     credentials = "pki/issued/controller.c1"   # made by `fide controller init pki --address 10.71.0.254`
-//!     revoked = "pki/revoked"                    # optional: certificates that are not let in any more
-//!     store = "controller.redb"                  # what was granted; or [etcd]
+//!     revoked = "pki/revoked"                    # optional: certificates that are refused
+//!     store = "controller.redb"                  # the granted lanes; or [etcd]
 //!     topology = "network.toml"                  # hosts, switches, cables, limits: a file of the planner
 //!
 //!     without_redundancy = "continue"            # if a tree breaks and there is no other; or "stop"
-//!     grace_ms = 50                              # how long an old contract holds after a new one was told
+//!     grace_ms = 50                              # how long an old contract holds after the new one was announced
 //!     gather_ms = 3                              # how long others may report a tree before its fault is looked for
 //!     suspicion_ms = 30000                       # after this a cable only suspected is used again
 //!     retry_ms = 1000                            # after this another tree is looked for again
 //!     offences_max = 3                           # packets beyond the contract until a lane is ended
 //!     unused_reports = 10                        # reports in a row below half until half is reclaimed
 //!     heartbeat_min_us = 20                      # shortest period of heartbeats
-//!     cables_ms = 3000                           # at the start: how long it is asked what is cabled; 0 does not ask
-//!     audit_ms = 5000                            # how often switches are compared with what they should have
+//!     cables_ms = 3000                           # at the start: how long to check the cabling; 0: not at all
+//!     audit_ms = 5000                            # how often switches are compared with their orders
 //!     sub_lanes = [[56], [46]]                   # DSCP of each sub-lane, the highest priority first
 //!
 //!     # [etcd]                                   # instead of `store`, for several controllers
@@ -69,10 +69,10 @@ mod tests;
 
 /// Largest file.
 pub const FILE_MAX_BYTES: u64 = 16 << 20;
-/// A grace or a pause is no longer.
+/// Longest grace or pause.
 const TIME_MAX_MS: u64 = 86_400_000;
 
-/// Cables are asked for no longer.
+/// Longest check of the cabling.
 const CABLES_MAX_MS: u64 = 600_000;
 
 /// What is wrong with a file.
@@ -179,7 +179,7 @@ pub struct SwitchSection {
     pub rate_bps: Option<u64>,
 }
 
-/// Where the state is kept, and so how it is decided who leads.
+/// Where the state is stored, which also decides how a leader is chosen.
 #[derive(Debug, Clone)]
 pub enum Place {
     File(PathBuf),
@@ -197,14 +197,14 @@ pub struct Config {
     pub limits: Limits,
     pub options: Options,
     pub audit: std::time::Duration,
-    /// How long is listened at the start to what is cabled; zero: not at all.
+    /// How long to check the cabling at the start; zero: not at all.
     pub cables: std::time::Duration,
     pub sub_lanes: Vec<Vec<u8>>,
     /// One for each switch of the topology, in its order.
     pub switches: Vec<SwitchSection>,
 }
 
-/// Reads the text, and nothing that it names.
+/// Parses the text, and reads none of the files that it names.
 ///
 /// # Errors
 /// With line and column.
@@ -212,7 +212,7 @@ pub fn parse(text: &str) -> Result<File, ConfigError> {
     toml::from_str(text).map_err(|error| ConfigError::Toml(error.to_string()))
 }
 
-/// Reads a file and the topology it names, and checks both.
+/// Reads a file and its topology, and checks both.
 ///
 /// # Errors
 /// Each names the key, and what would be right.
@@ -272,7 +272,7 @@ pub fn load(path: &Path) -> Result<Config, ConfigError> {
     })
 }
 
-/// Reads the switches of a file, whether the topology that it names is there or not.
+/// Reads the switches of a file, even if its topology does not exist.
 ///
 /// # Errors
 /// Each names the key, and what would be right.
@@ -359,7 +359,7 @@ fn check_driver(section: &SwitchSection) -> Result<(), ConfigError> {
 }
 
 impl Config {
-    /// What the switches' threads need.
+    /// The switches' configuration for their threads.
     #[must_use]
     pub fn switch_specs(&self) -> Vec<SwitchSpec> {
         let topology = &self.topology;
@@ -377,7 +377,7 @@ impl Config {
     }
 }
 
-/// Opens a switch as the file says.
+/// Opens a switch as configured.
 ///
 /// # Errors
 /// The driver's.

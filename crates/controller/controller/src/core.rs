@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the controller decides: lanes, their trees, and the detector's cluster (X-Lane §2.2, Listing 1, §3.2, §3.3; FiDe
-//! §3.1, §3.3, Listing 1).
+//! The controller's decisions: lanes, their trees, and the detector's cluster (X-Lane §2.2, Listing 1,
+//! §3.2, §3.3; FiDe §3.1, §3.3, Listing 1).
 //!
-//! - `state`: what is stored; a change is made by applying its records, at once and after a restart.
+//! - `state`: the stored state; a change is made by applying its records, at once and again after a
+//!   restart.
 //! - `lanes`: `requestBandwidth`, `changeBandwidth`, `releaseBandwidth`, and the contracts that change with them.
 //! - `trees`: from planned links to installed rules, make before break; a tree replaced by another.
-//! - `faults`: cables that lost their carrier, receivers that get one copy only: which tree, which cables, what then.
-//! - `usage`: packets beyond the contract, and bandwidth that nobody uses.
+//! - `faults`: cables without carrier, receivers that get one copy only: which tree is broken, by which
+//!   cables, and what follows.
+//! - `usage`: packets beyond the contract, and unused bandwidth.
 //! - `routes`: which path does what.
 //! - `cluster`: `join`, `quit`, `monitor`, `unmonitor`.
 //!
-//! **A contract is given before it is needed and taken after it was needed.** Whoever's latency grows is told first, and
-//! what makes it grow begins only after the grace period ([`Options::grace_ns`]). A tree has two groups that it uses in
-//! turns: the new one is in every switch before the sender is told, the old one leaves the switches after the sender has
-//! said that it moved.
+//! **A contract is given before it is needed and withdrawn after it was needed.** A lane whose latency
+//! grows is notified first; the cause begins only after the grace period ([`Options::grace_ns`]). A tree
+//! uses two groups in turns: the new one is in every switch before the sender is notified, and the old one
+//! leaves the switches after the sender has reported that it moved.
 //!
 //! It holds no socket, clock or thread; see [`crate::handler::Handler`].
 
@@ -41,7 +43,7 @@ use crate::handler::{Answer, Decision, Handler, Peer, Request, RestoreError, Rou
 use routes::Action;
 use state::{Record, State};
 
-/// Lanes held at once; each has [`GROUPS_PER_LANE`] groups.
+/// Lanes at a time; each has [`GROUPS_PER_LANE`] groups.
 pub const LANES_MAX: u64 = 1 << 17;
 /// Two groups for each of up to four trees.
 const GROUPS_PER_LANE: u64 = 8;
@@ -56,17 +58,17 @@ const _: () = assert!(LANES_MAX * GROUPS_PER_LANE == 1 << (32 - GROUPS_PREFIX));
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     pub without_redundancy: WithoutRedundancy,
-    /// How long an old contract holds after a new one was told.
+    /// How long an old contract holds after the new one was announced.
     pub grace_ns: u64,
-    /// How long other receivers of a tree have to report before its fault is looked for.
+    /// How long other receivers of a tree may report before its fault is looked for.
     pub gather_ns: u64,
-    /// After this a cable that was suspected, not seen, to be broken is used again.
+    /// After this a cable that was only suspected is used again.
     pub suspicion_ns: u64,
-    /// After this another tree is looked for again where there was none.
+    /// After this another tree is looked for again, if there was none.
     pub retry_ns: u64,
-    /// Offences until a lane is terminated.
+    /// Offences after which a lane is terminated.
     pub offences_max: u32,
-    /// Reports in a row that use less than half, until half is reclaimed.
+    /// Reports in a row with less than half in use, after which half is reclaimed.
     pub unused_reports: u32,
     /// Shortest period of heartbeats.
     pub heartbeat_min_ns: u64,
@@ -87,50 +89,50 @@ impl Default for Options {
     }
 }
 
-/// What is to be done to a switch. Orders to one switch are carried out one after the other.
+/// An order to a switch. Orders to one switch are carried out one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwitchOrder {
     pub switch: String,
-    /// Grows with every order; given back in [`Event::Applied`].
+    /// Grows with every order; returned in [`Event::Applied`].
     pub number: u64,
-    /// These groups and no others, instead of changes: after a start.
+    /// After a start: the switch is to have these groups and no others.
     pub anew: bool,
     /// Group and the ports that it leaves by.
     pub install: Vec<(Ipv4Addr, BTreeSet<String>)>,
     pub remove: Vec<Ipv4Addr>,
 }
 
-/// What happened outside.
+/// An event outside the controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A switch has carried out an order, or says why not. What it could not do it goes on trying.
+    /// A switch has carried out an order, or reports why not. It keeps trying what it could not do.
     Applied { switch: String, number: u64, error: Option<String> },
-    /// The port at a switch has lost or found its carrier.
+    /// A switch port has lost or found its carrier.
     Carrier { switch: String, port: String, up: bool },
     /// A switch was not as ordered, and was repaired.
     Drift { switch: String, what: String },
 }
 
-/// Something to be done later.
+/// A step that is due later.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Later {
     /// Look for the fault of a tree.
     Gathered { lane: u64, tree: u8 },
-    /// Take a tree's former group out of the switches.
+    /// Remove a tree's former group from the switches.
     Sweep { lane: u64, tree: u8, generation: u32 },
     /// Look for another tree again.
     Retry { lane: u64, tree: u8 },
     /// Use a suspected cable again.
     Trust { cable: u32 },
-    /// Tell the sender to begin on a tree that is installed.
+    /// Notify the sender of an installed tree.
     Begin { lane: u64, tree: u8, generation: u32 },
-    /// Give away what was reclaimed or demoted.
+    /// Give away the bandwidth that was reclaimed or lost by demotion.
     Settle { lane: u64 },
     /// Forget a lane that ended.
     Forget { lane: u64 },
 }
 
-/// What a decision has come to.
+/// The results of a decision.
 #[derive(Debug, Default)]
 struct Out {
     records: Vec<Record>,
@@ -154,13 +156,13 @@ pub struct Core {
     state: State,
     /// Number of the last order to any switch.
     ordered: u64,
-    /// For each lane and tree the orders that must be carried out before it is used.
+    /// For each lane and tree the orders that have to be carried out before it is used.
     waits: BTreeMap<(u64, u8), BTreeMap<String, u64>>,
     later: BTreeSet<(u64, Later)>,
     /// For each lane and tree the receivers that miss it.
     missing: BTreeMap<(u64, u8), faults::Missed>,
     suspected: BTreeSet<CableId>,
-    /// Lanes that make others later, and from when on they may be used.
+    /// Lanes that delay others, and from when on they may be used.
     begin_ns: BTreeMap<u64, u64>,
     now: Now,
 }
@@ -168,7 +170,7 @@ pub struct Core {
 impl Core {
     /// A controller of this network, without lanes.
     ///
-    /// # Errors
+    /// Limits that name no cable, or invalid shares.
     /// Limits that name no cable, or shares that are none.
     pub fn new(
         topology: Topology,
@@ -192,7 +194,7 @@ impl Core {
         })
     }
 
-    /// The planner as it is, for drawings.
+    /// The planner, for drawings.
     #[must_use]
     pub fn planner(&self) -> &Planner {
         &self.planner
@@ -207,7 +209,7 @@ impl Core {
         self.later.insert((self.now.boot_ns + delay_ns, what));
     }
 
-    /// Wraps up a decision.
+    /// Turns the results into a decision.
     fn decide(out: Out, answer: Option<Answer>) -> Decision<SwitchOrder> {
         let effects = out.orders.into_values().collect();
         let upcalls = out.upcalls.into_iter().map(|(peer, event)| (peer, json!(event))).collect();
@@ -215,7 +217,7 @@ impl Core {
         Decision { answer, record, upcalls, effects, ..Decision::default() }
     }
 
-    /// The order to a switch that this decision makes.
+    /// This decision's order to a switch.
     fn order<'o>(&mut self, out: &'o mut Out, switch: &str) -> &'o mut SwitchOrder {
         out.orders.entry(switch.to_owned()).or_insert_with(|| {
             self.ordered += 1;
@@ -229,7 +231,7 @@ impl Core {
         })
     }
 
-    /// Groups of a tree.
+    /// The group of a tree.
     fn group(slot: u64, tree: u8, generation: u32) -> Ipv4Addr {
         let offset = slot * GROUPS_PER_LANE + u64::from(tree) * 2 + u64::from(generation & 1);
         Ipv4Addr::from(u32::from(GROUPS) + u32::try_from(offset).expect("below 2^20"))
@@ -256,7 +258,7 @@ impl Handler for Core {
             records.iter().for_each(|record| fresh.state.apply(record));
         }
         fresh.hold_all();
-        // What switches still answer to orders from before must not pass for an answer to new ones.
+        // A late answer to an order from before must not pass for an answer to a new one.
         fresh.ordered = self.ordered;
         *self = fresh;
         Ok(())
@@ -271,7 +273,7 @@ impl Handler for Core {
         let mut out = Out::default();
         let mut effects = self.order_anew(&mut out);
         let mut decision = Self::decide(out, None);
-        // What is planned anew comes after what was there.
+        // Orders for newly planned trees come after those for the stored ones.
         effects.append(&mut decision.effects);
         decision.effects = effects;
         decision
@@ -286,7 +288,8 @@ impl Handler for Core {
         };
         match answer {
             Ok(body) => Self::decide(out, Some(Answer::ok(body))),
-            // A refusal changes nothing. One that has begun to is a fault, and is taken back.
+            // A refusal changes nothing. A refusal that has begun to change something is a fault, and is
+            // rolled back.
             Err(answer) if out.is_empty() => Decision::answer(answer),
             Err(answer) => {
                 tracing::error!("a refusal had begun to change something, which is taken back: {}", answer.body);

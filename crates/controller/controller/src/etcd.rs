@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! etcd v3 through its JSON gateway (`/v3/...`, on by default since etcd 3.4): as much as store and leadership need.
+//! etcd v3 through its JSON gateway (`/v3/...`, on by default since etcd 3.4): what store and leadership
+//! need of it.
 //!
-//! Calls block, with a time limit. Whether a call that got no answer had an effect is not known; callers make their
-//! transactions so that they can be repeated.
+//! Calls block, with a time limit. A call without an answer may or may not have had an effect, so callers
+//! make transactions that can be repeated.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,15 +34,15 @@ pub struct Config {
     pub timeout: Duration,
 }
 
-/// PEM files for https. They are read when the client is made.
+/// PEM files for https, read when the client is made.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
     pub authorities: PathBuf,
-    /// Certificate and key, where etcd wants them.
+    /// Certificate and key, if etcd requires them.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why a call gave nothing.
+/// Why a call failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("etcd cannot be called as configured: {why}")]
@@ -61,9 +62,9 @@ type Result<T> = std::result::Result<T, Error>;
 pub struct Pair {
     pub key: String,
     pub value: Vec<u8>,
-    /// Revision at which the key was made.
+    /// Revision at which the key was created.
     pub created: u64,
-    /// The lease it goes with; 0 for none.
+    /// The lease that it is attached to; 0 for none.
     pub lease: u64,
 }
 
@@ -72,12 +73,13 @@ pub struct Pair {
 pub struct Client {
     agent: ureq::Agent,
     endpoints: Vec<String>,
-    /// Which answered last; it is asked first, so that a member that is gone costs its time limit once.
+    /// The endpoint that answered last. It is asked first, so that a member that is gone costs its time
+    /// limit only once.
     at: Arc<AtomicUsize>,
 }
 
 impl Client {
-    /// Reads the TLS files; connects to nobody yet.
+    /// Reads the TLS files; does not connect yet.
     pub fn new(config: &Config) -> Result<Client> {
         let refused = |why: String| Error::Config { why };
         if config.endpoints.is_empty() {
@@ -129,7 +131,7 @@ impl Client {
         Ok(Client { agent: builder.build().into(), endpoints, at: Arc::default() })
     }
 
-    /// Where it calls, for messages.
+    /// The endpoints, for messages.
     pub fn endpoints(&self) -> String {
         self.endpoints.join(", ")
     }
@@ -145,7 +147,7 @@ impl Client {
                 Ok((response.status().as_u16(), text))
             });
             match answer {
-                // 5xx: this member has no quorum, or is stopping; another may have.
+                // 5xx: this member has no quorum, or is stopping; another one may have it.
                 Ok((status, text)) if status >= 500 => why = format!("{endpoint} answered {status} {}", shown(&text)),
                 Ok((200, text)) => {
                     self.at.store(n, Ordering::Relaxed);
@@ -164,7 +166,7 @@ impl Client {
         Error::Nonsense { path: path.into(), endpoints: self.endpoints(), why: why.to_string() }
     }
 
-    /// All keys with `prefix`, in order, as they were at one revision.
+    /// All keys with `prefix`, in order, at one revision.
     pub fn range(&self, prefix: &str) -> Result<Vec<Pair>> {
         const PATH: &str = "/v3/kv/range";
         let (mut from, mut revision, mut pairs) = (prefix.to_owned(), 0u64, Vec::new());
@@ -219,12 +221,12 @@ impl Client {
                 read.extend(self.pairs(PATH, &response["response_range"])?);
             }
         }
-        // etcd leaves out what is false.
+        // etcd leaves out fields that are false.
         let succeeded = answer["succeeded"].as_bool().unwrap_or(false);
         Ok(Outcome { succeeded, revision: number(&answer["header"]["revision"]), read })
     }
 
-    /// A new lease of `ttl_s` seconds, or longer: its number and its actual duration.
+    /// Grants a lease of `ttl_s` seconds, or longer. Returns its number and its actual duration.
     pub fn grant(&self, ttl_s: u64) -> Result<(u64, u64)> {
         let answer = self.call("/v3/lease/grant", &json!({"TTL": ttl_s}))?;
         match (number(&answer["ID"]), number(&answer["TTL"])) {
@@ -233,7 +235,7 @@ impl Client {
         }
     }
 
-    /// Begins lease `id` anew. Returns its seconds; 0 if it has ended.
+    /// Renews lease `id`. Returns its seconds; 0 if it has ended.
     pub fn keep_alive(&self, id: u64) -> Result<u64> {
         let answer = self.call("/v3/lease/keepalive", &json!({"ID": id.to_string()}))?;
         if !answer["error"].is_null() {
@@ -251,13 +253,13 @@ impl Client {
     }
 }
 
-/// What a transaction did.
+/// The result of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// Whether all conditions held.
     pub succeeded: bool,
     pub revision: u64,
-    /// What was read on the branch taken.
+    /// The keys read on the branch taken.
     pub read: Vec<Pair>,
 }
 
@@ -281,14 +283,14 @@ impl Transaction {
         self
     }
 
-    /// If `key` was made at `revision`; 0 if it does not exist.
+    /// Holds if `key` was created at `revision`; 0: if it does not exist.
     pub fn if_created(self, key: &str, revision: u64) -> Self {
         let compare =
             json!({"key": b64(key), "target": "CREATE", "result": "EQUAL", "create_revision": revision.to_string()});
         self.add("compare", compare)
     }
 
-    /// If `key` has `value`.
+    /// Holds if `key` has `value`.
     pub fn if_value(self, key: &str, value: &[u8]) -> Self {
         self.add("compare", json!({"key": b64(key), "target": "VALUE", "result": "EQUAL", "value": b64(value)}))
     }
@@ -298,7 +300,7 @@ impl Transaction {
         self.add("success", put)
     }
 
-    /// Removes all keys from `first` up to but not `end`.
+    /// Removes all keys from `first` up to but not including `end`.
     pub fn remove_range(self, first: &str, end: &str) -> Self {
         self.add("success", json!({"request_delete_range": {"key": b64(first), "range_end": b64(end)}}))
     }
@@ -313,7 +315,7 @@ fn b64(bytes: impl AsRef<[u8]>) -> String {
     BASE64.encode(bytes)
 }
 
-/// 64-bit numbers are strings in the gateway's JSON; what is 0 is left out.
+/// 64-bit numbers are strings in the gateway's JSON; zeros are left out.
 fn number(value: &Value) -> u64 {
     value.as_u64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0)
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What decides, as the shell sees it.
+//! The deciding state machine, as the shell sees it.
 //!
-//! A [`Handler`] is a state machine on one thread. It is given a request, an event or the time, changes its state at once
-//! and says what that means: an answer, a record from which the change can be made again, upcalls, effects. The shell
-//! stores the record; only then does anything of it leave the thread. If it cannot be stored, the shell throws the state
-//! away and has the handler restore the last stored one: so nothing is ever told that is not stored.
+//! A [`Handler`] is a state machine on one thread. It gets a request, an event or the time, changes its
+//! state at once, and returns the consequences: an answer, a record from which the change can be made
+//! again, upcalls, effects. The shell stores the record; only then does any of them leave the thread. If
+//! the record cannot be stored, the shell discards the state and has the handler restore the last stored
+//! one. So nothing leaves that is not stored.
 
 use fide_controller_api::failure::Failed;
 use fide_controller_api::identity::{Identity, Role};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::clock::Now;
 
-/// Who asks. Also an axum extractor, see [`crate::server`].
+/// The peer that asks. Also an axum extractor, see [`crate::server`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     pub identity: Identity,
@@ -26,11 +27,11 @@ pub struct Route {
     pub method: Method,
     /// With parameters in braces, as [`fide_controller_api::paths::template`] has them.
     pub path: &'static str,
-    /// Who may use it.
+    /// The roles that may use it.
     pub roles: &'static [Role],
 }
 
-/// One request, checked as far as its form goes.
+/// One request, its form checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     pub method: Method,
@@ -42,7 +43,7 @@ pub struct Request {
     pub query: Vec<(String, String)>,
     /// `Null` if there was none.
     pub body: Value,
-    /// Of a changing request. The shell has checked it; the incarnation tells a peer's lives apart.
+    /// Only of a changing request. The shell has checked it; the incarnation distinguishes a peer's lives.
     pub sequence: Option<Sequence>,
 }
 
@@ -53,7 +54,7 @@ impl Request {
     }
 }
 
-/// What the peer is told.
+/// The answer to a peer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     /// An HTTP status.
@@ -73,21 +74,21 @@ impl Answer {
     }
 }
 
-/// What a decision means.
+/// The consequences of a decision.
 #[derive(Debug, Clone)]
 pub struct Decision<E> {
-    /// For the peer that asked; of no meaning after events and ticks.
+    /// For the peer that asked; meaningless after events and ticks.
     pub answer: Option<Answer>,
-    /// What [`Handler::restore`] needs to make the change again. `None`: the state did not change.
+    /// The record from which [`Handler::restore`] makes the change again. `None`: the state did not change.
     pub record: Option<Vec<u8>>,
     /// Events for peers, in order.
     pub upcalls: Vec<(Identity, Value)>,
-    /// What is to be done outside.
+    /// Actions outside the controller.
     pub effects: Vec<E>,
-    /// Peers that are gone for good: their queue and their order are forgotten.
+    /// Peers that are gone for good: their queues and their request numbers are forgotten.
     pub forget: Vec<Identity>,
-    /// The handler is no longer in the state that it should be in: it goes back to what is stored. Nothing of this decision
-    /// counts but the answer.
+    /// The handler's state is wrong: it is rolled back to the stored state. Only this decision's answer
+    /// counts.
     pub take_back: bool,
 }
 
@@ -105,7 +106,7 @@ impl<E> Default for Decision<E> {
 }
 
 impl<E> Decision<E> {
-    /// Nothing but an answer.
+    /// Only an answer.
     pub fn answer(answer: Answer) -> Decision<E> {
         Decision { answer: Some(answer), ..Decision::default() }
     }
@@ -115,31 +116,31 @@ impl<E> Decision<E> {
     }
 }
 
-/// Why a stored state was not taken.
+/// Why a stored state was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct RestoreError(pub String);
 
 /// The state machine that decides. All calls come from one thread; none may block.
 pub trait Handler: Send + 'static {
-    /// What happens outside and is sent by an [`crate::shell::EventSender`]: a switch has answered.
+    /// An event outside, sent by an [`crate::shell::EventSender`]: a switch has answered, say.
     type Event: Send + 'static;
-    /// What is to be done outside.
+    /// An action outside the controller.
     type Effect: Send + 'static;
 
-    /// The paths it serves. Asked once.
+    /// The paths that it serves. Called once.
     fn routes(&self) -> Vec<Route>;
 
-    /// Becomes the state of `snapshot`, or the first one, and makes the changes of `records` again. Whatever state it
-    /// had before is to be forgotten, also if this fails.
+    /// Takes over the state of `snapshot`, or the first state, and makes the changes of `records` again. It
+    /// has to forget any earlier state, even if this fails.
     fn restore(&mut self, snapshot: Option<&[u8]>, records: &[&[u8]]) -> Result<(), RestoreError>;
 
     /// Its state as bytes.
     fn snapshot(&self) -> Vec<u8>;
 
-    /// This controller begins to lead, or goes on after it was not sure of the state. Effects of stored decisions may
-    /// have been lost with its predecessor: it orders again what must be so. Not always after a [`Handler::restore`]: also
-    /// when events were missed, with the state that it has.
+    /// This controller begins to lead, or goes on after its state was uncertain. Effects of stored
+    /// decisions may have been lost with its predecessor, so the handler repeats its orders. Not always
+    /// called after a [`Handler::restore`]: also when events were missed, with the state as it is.
     fn resume(&mut self, now: Now) -> Decision<Self::Effect>;
 
     /// Decides a changing request. Called once for each sequence number.
@@ -148,7 +149,7 @@ pub trait Handler: Send + 'static {
     /// Answers a question.
     fn read(&self, peer: &Peer, request: &Request, now: Now) -> Answer;
 
-    /// Something happened outside.
+    /// Handles an event outside.
     fn event(&mut self, event: Self::Event, now: Now) -> Decision<Self::Effect>;
 
     /// When [`Handler::tick`] is due, by [`Now::boot_ns`].

@@ -6,7 +6,8 @@
 //!   it stops leading before the lease can end ([`Authority::ReadOnly`]), and leads on if it finds the lease still alive.
 //!
 //! Each leadership has an epoch, larger than all before, under which its changes are stored ([`crate::store`]). The clock
-//! only spares a deposed leader useless work: that it cannot write is for the store to see to.
+//! Each leadership has an epoch, larger than all before, under which its changes are stored
+//! ([`crate::store`]). The clock
 
 mod elected;
 mod single;
@@ -16,18 +17,19 @@ use serde::{Deserialize, Serialize};
 pub use elected::{Elected, ElectedOptions, TTL_MIN_S};
 pub use single::{Lock, LockError, Single};
 
-/// What this controller may do just now.
+/// What this controller may do now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Authority {
     /// Decide.
     Leader { epoch: u64 },
-    /// It led and may lead again under the same epoch, but cannot prove that it does: tell what was, change nothing.
+    /// It led and may lead again under the same epoch, but cannot prove it: it may report the last state,
+    /// and change nothing.
     ReadOnly { epoch: u64, why: String },
-    /// Nothing; ask `leader`, if anybody is known to lead. `trouble`: why that cannot be found out.
+    /// Nothing; peers should ask `leader`, if one is known. `trouble`: why the leader cannot be found out.
     Standby { leader: Option<Candidate>, trouble: Option<String> },
 }
 
-/// Who leads or would lead.
+/// A controller that leads or wants to lead.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
     /// Name of the controller.
@@ -38,10 +40,10 @@ pub struct Candidate {
 
 /// Answers without waiting.
 pub trait Leadership: Send {
-    /// To be asked before each decision, and again before what was read is told.
+    /// Called before each decision, and again before a read is answered.
     fn authority(&self) -> Authority;
 
-    /// The store has refused our epoch: another leads, whatever we believe.
+    /// The store has refused this epoch: another controller leads, whatever this one believes.
     fn deposed(&self);
 }
 

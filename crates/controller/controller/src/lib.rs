@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide controller`, the resource controller of X-Lane (§2.2, §3.2, §3.3) and FiDe (§3.1, §3.3).
 //!
-//! A request's way, from outside to inside:
+//! The path of a request, from outside to inside:
 //!
 //! | module | what it does | it never |
 //! |---|---|---|
@@ -9,12 +9,12 @@
 //! | [`tls`] | mutual TLS; its files are read again while it runs | drops a connection for it |
 //! | [`server`] | JSON over HTTP, each bound, each error | knows what a path means |
 //! | [`shell`] | one thread: decide, store, and only then answer and act | lets out what is not stored |
-//! | [`handler`] | what decides, as a trait | does I/O, blocks |
+//! | [`handler`] | the deciding state machine, as a trait | does I/O, blocks |
 //! | [`core`] | the handler: lanes, trees, faults, usage, the detector's cluster | holds a socket, a clock, a thread |
 //! | [`sequence`], [`upcalls`] | order of requests, order of events; pure, and stored beside the decisions | read a clock |
 //! | [`store`] | a log on a snapshot, in a file or in etcd, fenced by epochs | writes under an epoch that is over |
 //! | [`switches`] | one thread for each switch: installs, retries, audits; carriers | touches a switch while it does not lead |
-//! | [`cables`] | what is cabled to the switches' ports, by LLDP; a warning where the topology says otherwise | changes a switch |
+//! | [`cables`] | checks what is cabled to the switches' ports, by LLDP; warns if the topology differs | changes a switch |
 //! | [`config`], [`run`] | the controller's file; everything put together | decides |
 //! | [`leader`], [`etcd`] | who leads: a lock on a file, or a lease in etcd | leads when it cannot prove it |
 //!
@@ -22,7 +22,7 @@
 //! its [`shell::RequestSender`] to a [`server::Server`]. What the paper calls downcalls (List. 1) are the handler's routes; its
 //! upcalls are [`handler::Decision::upcalls`].
 //!
-//! **Invariant: what is granted to whom is for [`core`] alone.** All else carries, orders and stores it.
+//! **Invariant: only [`core`] decides what is granted to whom.** All else carries, orders and stores it.
 
 #![forbid(unsafe_code)]
 

@@ -16,7 +16,7 @@
 //!   [`retire_cas`] and copy `ca.pem` again. Nobody is cut off at any point, as both authorities are believed in between.
 //!
 //! Keys are ECDSA P-256. Every file is replaced as a whole, so that a reader sees the old or the new one; a certificate
-//! and its key are two files, and who reads them checks that they fit (see [`crate::tls`]).
+//! and its key are two files, and their readers check that they fit (see [`crate::tls`]).
 
 mod files;
 mod issue;
@@ -40,7 +40,7 @@ pub const ISSUED_DIR: &str = "issued";
 pub const CA_DAYS: u32 = 3650;
 /// Days a new certificate is valid.
 pub const CERTIFICATE_DAYS: u32 = 365;
-/// No certificate is valid for longer.
+/// Longest validity of a certificate.
 pub const DAYS_MAX: u32 = 36_500;
 /// A certificate is valid from this long before it was made, as clocks differ.
 pub const CLOCK_SKEW_S: i64 = 3600;

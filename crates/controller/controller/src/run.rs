@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Everything put together, until a signal ends it.
+//! Starts all parts of the controller, until a signal ends it.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -31,10 +31,10 @@ const SERVING_THREADS: usize = 2;
 const DESCRIPTORS: u64 = 128;
 /// For each switch: its sockets, and one to watch its carriers.
 const DESCRIPTORS_PER_SWITCH: u64 = 4;
-/// How often it is looked whether the deciding thread is still there.
+/// How often to check that the deciding thread still runs.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
-/// Why a controller does not run, or no longer.
+/// Why a controller does not run, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error("credentials: {0}")]
@@ -69,18 +69,19 @@ impl From<std::io::Error> for RunError {
     }
 }
 
-/// Runs a controller until SIGTERM or SIGINT. SIGHUP reads the certificates again. `restore`: at the end every switch is
-/// given back what it had before; otherwise its rules stay, and lanes go on without a controller.
+/// Runs a controller until SIGTERM or SIGINT. SIGHUP reads the certificates again. `restore`: at the end
+/// every switch gets its earlier state back; otherwise its rules stay, and lanes go on without a
+/// controller.
 ///
 /// # Errors
-/// [`RunError`]; what was begun is ended.
+/// [`RunError`]; whatever was started is ended.
 pub fn run(config: Config, restore: bool) -> Result<(), RunError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(SERVING_THREADS)
         .thread_name("fide-serve")
         .enable_all()
         .build()?;
-    // Before anybody can see that it runs, and end it.
+    // Before the controller is visible to anybody who might end it.
     let signals = runtime.block_on(async { Signals::new() })?;
     let limits = limits(config.switches.len() as u64);
     let files = Files::of_member(&config.credentials).with_list(config.revoked.clone());
@@ -123,8 +124,8 @@ pub fn run(config: Config, restore: bool) -> Result<(), RunError> {
     done
 }
 
-/// As many connections as there are file descriptors for, after everything else has its own: who connects must not be able
-/// to keep the store from being opened.
+/// As many connections as there are file descriptors left after everything else has its own: clients must
+/// not be able to keep the store from being opened.
 fn limits(switches: u64) -> Limits {
     let limits = Limits::default();
     let others = DESCRIPTORS + switches.saturating_mul(DESCRIPTORS_PER_SWITCH);
@@ -220,6 +221,6 @@ async fn serve(
 
 fn say(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(false, state) {
-        tracing::warn!("the service manager could not be told: {error}");
+        tracing::warn!("the service manager could not be notified: {error}");
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What makes a repeated request harmless: the last number of each peer that was carried out, and its answer. The rules of
-//! the numbers are those of [`fide_controller_api::sequence`].
+//! Makes repeated requests harmless: keeps each peer's last number that was carried out, and its answer.
+//! The rules of the numbers are in [`fide_controller_api::sequence`].
 //!
 //! No clock and no I/O: [`Sequences`] is part of what the shell stores, see [`crate::shell`].
 
@@ -13,9 +13,10 @@ use fide_controller_api::sequence::Sequence;
 use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher13;
 
-/// Peers whose order is kept. One more is refused by name until the operator forgets another.
+/// Peers whose numbers are kept. One more is refused until the operator forgets another.
 pub const PEERS_MAX: usize = 1024;
-/// Bytes of an answer that are kept for a repeat. A longer one is not: its repeat is told `answer_gone`.
+/// Bytes of an answer that are kept for a repeat. A longer one is not kept: its repeat is answered with
+/// `answer_gone`.
 pub const ANSWER_MAX: usize = 16 * 1024;
 
 /// The answer to a request, as it is kept: status and JSON text.
@@ -32,7 +33,7 @@ impl Kept {
     }
 }
 
-/// What is to be done with a request.
+/// What to do with a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     /// Carry it out, then [`Sequences::record`].
@@ -69,7 +70,7 @@ impl Refusal {
         }
     }
 
-    /// What the peer should send next, where that is known.
+    /// The number that the peer should send next, if that is known.
     pub fn expected(&self) -> Option<Sequence> {
         match self {
             Refusal::Replayed { expected, .. }
@@ -87,7 +88,7 @@ struct Last {
     answer: Kept,
 }
 
-/// The order of all peers.
+/// The numbers of all peers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sequences {
     peers: BTreeMap<Identity, Last>,
@@ -140,8 +141,8 @@ impl Sequences {
     }
 }
 
-/// A digest of what a request asks for, to tell a repeat from another request with the same number. Guards against
-/// mistakes of a peer, not against the peer.
+/// A digest of a request, to distinguish a repeat from another request with the same number. Guards against
+/// a peer's mistakes, not against the peer.
 pub fn digest(method: &str, target: &str, body: &[u8]) -> u64 {
     let mut hasher = SipHasher13::new();
     for part in [method.as_bytes(), target.as_bytes(), body] {

@@ -6,11 +6,12 @@
 //!            tls    Connection    guard                       routes                      crate::shell
 //! ```
 //!
-//! The paths are those of the handler and `GET` of [`fide_controller_api::paths::upcalls`]. Every error is JSON,
-//! `{"error": {"code", "message", ...}}`. An answer with the header `Fide-Stale: 1` tells the last state this controller
-//! knew, while it cannot prove that it leads.
+//! The paths are the handler's, and `GET` of [`fide_controller_api::paths::upcalls`]. Every error is JSON,
+//! `{"error": {"code", "message", ...}}`. An answer with the header `Fide-Stale: 1` has the last state that
+//! this controller knew, while it cannot prove that it leads.
 //!
-//! Each bound is a constant here or, if clients must know it, in [`fide_controller_api::limits`]; and in [`Limits`] for tests; what happens there is written beside it.
+//! Each bound is a constant here or, if clients must know it, in [`fide_controller_api::limits`], and in
+//! [`Limits`] for tests. Each comment says what happens at the bound.
 
 mod connection;
 mod error;
@@ -38,15 +39,16 @@ use limits::Peers;
 
 /// Open connections, those in the handshake included. One more is closed at once.
 pub const CONNECTIONS_MAX: usize = 1024;
-/// Handshakes at a time, all and from one address (IPv6: from one /64). One more is closed at once, so that who is not known
-/// yet leaves room to those who are.
+/// Handshakes at a time, all and from one address (IPv6: from one /64). One more is closed at once, so that
+/// unknown clients leave room for known ones.
 pub const HANDSHAKES_MAX: usize = CONNECTIONS_MAX / 2;
 pub const HANDSHAKES_PER_ADDRESS: usize = 32;
-/// Connections beyond these of one peer that wait for a request, to be answered so. One more is closed at once.
+/// Further connections of one peer that are kept open until a request, to be answered with a refusal. One
+/// more is closed at once.
 pub const REFUSALS_PER_PEER: usize = 4;
 /// Bytes of a request's head. A longer one is answered 431 by hyper, without a body.
 pub const HEAD_MAX: usize = 16 * 1024;
-/// Headers of a request; more: the same.
+/// Headers of a request; with more the same happens.
 pub const HEADERS_MAX: usize = 64;
 /// A handshake that takes longer is given up.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -54,9 +56,9 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// A body that takes longer is `body_too_slow`.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// What is under way may take so long after the end was ordered. Then it is cut off.
+/// How long running requests may take after the end was ordered. Then they are cut off.
 pub const GRACE: Duration = Duration::from_secs(10);
-/// After an accept that failed (no file descriptors): so long until the next.
+/// Pause after a failed accept (no file descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A server that is ready to run.
@@ -73,7 +75,8 @@ impl Server {
         Server { context: Arc::new(Context { tls, request_sender, limits, peers, handshakes, ending }) }
     }
 
-    /// Serves `listener` until `end`, then lets what is under way finish for [`GRACE`]. Long polls are answered at once.
+    /// Serves `listener` until `end`, then lets running requests finish for [`GRACE`]. Long polls are
+    /// answered at once.
     pub async fn run(self, listener: TcpListener, end: impl Future<Output = ()>) {
         let router = routes::router(&self.context);
         let places = Arc::new(Semaphore::new(self.context.limits.connections));

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The thread that owns the decisions.
+//! The thread that makes the decisions.
 //!
 //! ```text
 //!  server tasks ──► bounded queue ──► [ decide, up to a batch ] ──► [ store, one append ] ──► answers, upcalls, effects
 //!                    full: busy          Handler                      Store, under an epoch
 //! ```
 //!
-//! Nothing leaves the thread before it is stored: no answer, no upcall, no effect, and no answer to a question that was
-//! asked of a state not stored yet. If storing fails, handler and order go back to what is stored, everybody in the batch
-//! is told that it is not known whether his request was carried out, and nothing is decided until the store was loaded
-//! again. A peer then repeats its request with the same number: it is carried out, or answered as it was.
+//! Nothing leaves the thread before it is stored: no answer, no upcall, no effect, and no answer to a read
+//! of a state that is not stored yet. If storing fails, the handler and the request numbers are rolled back
+//! to the stored state. Every request of the batch is answered that its outcome is unknown, and nothing is
+//! decided until the store was loaded again. A peer then repeats its request with the same number: it is
+//! carried out, or its former answer is returned.
 
 mod decision_loop;
 mod entry;
@@ -30,21 +31,21 @@ use crate::leader::Leadership;
 use crate::store::Store;
 use crate::upcalls::Board;
 
-/// Requests and events that wait for the thread; one more is `busy`.
+/// Requests and events that may wait for the thread; one more is refused as `busy`.
 pub const QUEUE_MAX: usize = 256;
 /// Requests and events decided before one append.
 pub const TURN_MAX: usize = 32;
-/// A snapshot is made after so many records, or bytes of them.
+/// A snapshot is made after this many records, or bytes of them.
 pub const SNAPSHOT_RECORDS: usize = 512;
 pub const SNAPSHOT_BYTES: usize = 4 * 1024 * 1024;
 /// Records since the last snapshot. If no snapshot can be made, the controller becomes read-only here.
 pub const RECORDS_MAX: usize = 4096;
-/// How often the thread looks whether it leads when nothing else happens.
+/// How often the thread checks whether it leads, if nothing else happens.
 pub const IDLE: Duration = Duration::from_millis(100);
-/// After a load that failed, so long until the next.
+/// Pause after a load that failed.
 pub const RELOAD_PAUSE_NS: u64 = 500_000_000;
 
-/// A running shell. Dropped, it decides what is in its queue and ends.
+/// A running shell. When dropped, it decides what is in its queue and ends.
 #[derive(Debug)]
 pub struct Shell<E> {
     request_sender: RequestSender,
@@ -54,7 +55,7 @@ pub struct Shell<E> {
 }
 
 impl<E: Send + 'static> Shell<E> {
-    /// Starts the thread. `act` is called on it with each effect once it may happen; it must not block.
+    /// Starts the thread. It calls `act` with each effect once that may happen; `act` must not block.
     pub fn start<H, S, L, A>(handler: H, store: S, leadership: L, act: A) -> std::io::Result<Shell<E>>
     where
         H: Handler<Event = E>,
@@ -77,12 +78,13 @@ impl<E: Send + 'static> Shell<E> {
         self.request_sender.clone()
     }
 
-    /// For what happens outside.
+    /// For events outside.
     pub fn event_sender(&self) -> EventSender<E> {
         self.event_sender.clone()
     }
 
-    /// Whether the thread is there. It ends by itself only by a fault in the handler; the program should end then.
+    /// Whether the thread runs. It ends by itself only through a fault in the handler; the program should
+    /// end then.
     pub fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where the controller's state survives: a log of small records on top of a snapshot.
 //!
-//! Records are numbered 1, 2, 3 ... [`Store::append`] returns once they are durable, all of one call or none. A snapshot
-//! stands for all records up to its number and replaces them. Both are opaque bytes.
+//! Records are numbered 1, 2, 3 ... [`Store::append`] returns once they are durable, all of one call or
+//! none. A snapshot stands for all records up to its number and replaces them. Both are opaque bytes.
 //!
 //! Every change is made under an epoch, the number of one leadership. A store that has been loaded under a higher epoch
 //! refuses those of a lower one: a leader that was deposed without knowing cannot write any more ([`Error::Fenced`]).
@@ -27,11 +27,11 @@ pub const BATCH_MAX: usize = 64;
 pub const BATCH_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of a snapshot.
 pub const SNAPSHOT_MAX: usize = 64 * 1024 * 1024;
-/// The layout written. A store with a higher one is refused.
+/// The written layout. A store with a higher one is refused.
 pub const FORMAT: u64 = 1;
 
-/// What went wrong with a store. After any of them but [`Error::OutOfOrder`] and [`Error::TooLarge`] it must be loaded
-/// again before it is written again.
+/// Errors of a store. After any of them except [`Error::OutOfOrder`] and [`Error::TooLarge`] it must be
+/// loaded again before it is written again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     #[error("{place}: no space left on the device ({why}); nothing was changed: make room, then repeat")]
@@ -67,11 +67,11 @@ pub struct Snapshot {
     pub state: Vec<u8>,
 }
 
-/// All that is stored.
+/// The whole stored state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Loaded {
     pub snapshot: Option<Snapshot>,
-    /// Those after the snapshot, oldest first, without a gap.
+    /// The records after the snapshot, oldest first, without a gap.
     pub records: Vec<Vec<u8>>,
 }
 
@@ -84,8 +84,8 @@ impl Loaded {
 
 /// A place for the state of one controller at a time. Calls block until they are done.
 pub trait Store: Send {
-    /// Fences all epochs below `epoch` and returns what is stored. To be called before anything else, at every change of
-    /// the epoch, and after errors.
+    /// Fences all epochs below `epoch` and returns the stored state. Called before anything else, at every
+    /// change of the epoch, and after errors.
     fn load(&mut self, epoch: u64) -> Result<Loaded>;
 
     /// Appends records `first`, `first + 1` ...: all of them durably, or, on an error other than

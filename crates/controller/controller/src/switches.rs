@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The side that acts: one thread for each switch, one more for all carriers.
+//! The acting side: one thread for each switch, and one for all carriers.
 //!
 //! ```text
 //!  shell ── act(order) ──► Mailbox, merged ──► worker: wanted rules ──► Driver ──► switch
@@ -8,12 +8,13 @@
 //!    └───── EventSender ◄── Carrier ─────────────────────┴────────────────── carriers
 //! ```
 //!
-//! An order that comes while its switch is busy is merged with those that wait: the mailbox holds what each group is to
-//! become, one entry for a group, so that it is bounded by the groups there are ([`GROUPS_MAX`]) and nothing is lost,
-//! however far a switch lags behind. All of it is then one installation.
+//! An order for a busy switch is merged with the waiting ones. The mailbox holds the newest state of each
+//! group, one entry for each group. So it is bounded by the number of groups ([`GROUPS_MAX`]), and nothing
+//! is lost, however far a switch lags behind. All entries then become one installation.
 //!
-//! A switch that refuses is told once, and tried until it does not; so is one that cannot be opened. A controller that
-//! does not lead touches no switch. When the controller ends, rules stay: one that is down stops nobody.
+//! A refusal by a switch is reported once, and retried until it ends; so is a switch that cannot be opened.
+//! A controller that does not lead touches no switch. When the controller ends, the rules stay, so that a
+//! controller that is down stops nobody.
 
 mod carriers;
 mod mailbox;
@@ -34,33 +35,35 @@ use crate::shell::EventSender;
 use carriers::Carriers;
 use mailbox::Mailbox;
 
-/// Groups that a switch may be asked to hold; an order for one more is told as refused.
+/// Groups that a switch may have; an order for one more is reported as refused.
 pub const GROUPS_MAX: usize = 1 << 20;
-/// After a refusal, so long until the next try.
+/// Pause after a refusal, until the next try.
 pub const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// How often a switch is compared with what it should have.
 pub const AUDIT_PERIOD: Duration = Duration::from_secs(5);
-/// When the shell is busy, so long until it is told again.
+/// Pause before an event is sent again to a busy shell.
 pub const TELL_PAUSE: Duration = Duration::from_millis(1);
-/// Events of a switch that wait to be told; at this it gets no new work until they are.
+/// Events of a switch that may wait for the shell; at this bound the switch gets no new work until they are
+/// sent.
 pub const EVENTS_MAX: usize = 64;
-/// Differences of one audit that are told one by one; the rest as their number.
+/// Differences of one audit that are reported one by one; the rest only as a number.
 pub const DRIFTS_MAX: usize = 16;
 
-/// Makes a driver, again and again if it has to.
+/// Opens a driver, several times if necessary.
 pub type Opener = Box<dyn FnMut() -> Result<Box<dyn Driver>, DriverError> + Send>;
 
 /// One switch.
 pub struct SwitchSpec {
-    /// As in the topology.
+    /// Its name in the topology.
     pub name: String,
     pub open: Opener,
     pub lanes: Lanes,
-    /// The ports that cables of the topology end at. One that the switch does not have is told as one without carrier.
+    /// The ports at which the topology's cables end. A port that the switch does not have is reported
+    /// without carrier.
     pub ports: BTreeSet<String>,
 }
 
-/// How often things are done; the constants of this module unless a test is in a hurry.
+/// Pauses and periods; the constants of this module except in tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
     pub retry: Duration,
@@ -73,16 +76,16 @@ impl Default for Pace {
     }
 }
 
-/// All switches, before their threads are there.
+/// All switches, before their threads are started.
 pub struct Switches {
     specs: Vec<(SwitchSpec, Arc<Mailbox>)>,
 }
 
-/// The threads. Dropped, they end, and rules stay.
+/// The threads. When dropped, they end, and rules stay.
 pub struct Running {
     mailboxes: Vec<Arc<Mailbox>>,
     workers: Vec<JoinHandle<()>>,
-    // Ends after the workers, which hand watches to it.
+    // Ends after the workers, which pass their watches to it.
     _carriers: Arc<Carriers>,
 }
 
@@ -92,7 +95,7 @@ impl Switches {
         Switches { specs: specs.into_iter().map(|spec| (spec, Arc::new(Mailbox::default()))).collect() }
     }
 
-    /// What the shell is to call with each effect. It never waits.
+    /// The function that the shell calls with each effect. It never waits.
     pub fn act(&self) -> impl FnMut(SwitchOrder) + Send + 'static {
         let mailboxes: BTreeMap<String, Arc<Mailbox>> =
             self.specs.iter().map(|(spec, mailbox)| (spec.name.clone(), mailbox.clone())).collect();
@@ -102,10 +105,10 @@ impl Switches {
         }
     }
 
-    /// Starts the threads. They touch a switch only while `leadership` says that this controller leads.
+    /// Starts the threads. They touch a switch only while this controller leads, according to `leadership`.
     ///
     /// # Errors
-    /// If there can be no more threads, or no descriptors.
+    /// If no more threads or descriptors can be had.
     pub fn start(
         self,
         event_sender: EventSender<Event>,
@@ -118,7 +121,7 @@ impl Switches {
             running.mailboxes.push(mailbox.clone());
             let worker =
                 worker::Worker::new(spec, mailbox, event_sender.clone(), leadership.clone(), carriers.clone(), pace);
-            // A thread's name has 15 letters.
+            // A thread's name has at most 15 letters.
             let name: String = "sw-".chars().chain(worker.name().chars()).take(15).collect();
             running.workers.push(std::thread::Builder::new().name(name).spawn(move || worker.run())?);
         }
@@ -127,7 +130,8 @@ impl Switches {
 }
 
 impl Running {
-    /// Ends the threads. With `restore`, each switch is given back what it had before it was prepared, without any group.
+    /// Ends the threads. With `restore`, each switch gets back the state from before it was prepared,
+    /// without any group.
     pub fn stop(mut self, restore: bool) {
         self.end(restore);
     }

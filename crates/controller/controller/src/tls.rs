@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The server's half of mutual TLS; the client's, and what both are made of, is [`fide_controller_api::tls`].
+//! The server's half of mutual TLS; the client's half, and the shared parts, are in
+//! [`fide_controller_api::tls`].
 //!
 //! A client must have a certificate of an authority in the bundle, naming one identity, and not on the revocation list.
 //! [`ServerTls::admit`] judges a peer again when any of that has changed, as connections live longer than files. They are
@@ -17,7 +18,7 @@ use rustls::server::danger::ClientCertVerifier;
 
 use crate::pki::Certificate;
 
-/// What a server's connections are made with.
+/// The configuration of a server's connections.
 #[derive(Debug)]
 pub struct Serving {
     pub config: Arc<ServerConfig>,
@@ -29,7 +30,8 @@ pub struct Serving {
 fn serving(files: &Files, contents: &[Vec<u8>]) -> Result<Serving, Error> {
     let set = Set::parse(files, contents)?;
     let own = Certificate::parse(&set.chain[0]).map_err(|why| Error::File { path: files.certificate.clone(), why })?;
-    // Its own certificate, judged as an agent would but for the address: a server that nobody believes is not started.
+    // The own certificate, judged as an agent would, except for the address: a server that no agent accepts
+    // is not started.
     let end_entity =
         Servers::new(set.roots.clone(), Default::default(), provider()).map_err(|e| Set::not_issued(files, e))?;
     end_entity.check_issued(&set.chain).map_err(|e| Set::not_issued(files, e))?;
@@ -46,17 +48,17 @@ fn serving(files: &Files, contents: &[Vec<u8>]) -> Result<Serving, Error> {
     Ok(Serving { config: Arc::new(config), clients, own })
 }
 
-/// Who a connection's peer is, with what is needed to judge it again.
+/// A connection's peer, with the data to judge it again.
 #[derive(Debug, Clone)]
 pub struct Admitted {
     pub identity: Identity,
     pub certificate: Arc<Certificate>,
     chain: Arc<[CertificateDer<'static>]>,
-    /// The set of files it was last judged by.
+    /// The set of files that it was last judged by.
     generation: u64,
 }
 
-/// Why a peer is not let in any more.
+/// Why a peer is not accepted any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotAdmitted {
     #[error("your certificate is not accepted: {why}; have it renewed")]
@@ -77,7 +79,7 @@ impl ServerTls {
         Ok(ServerTls { inner: Reloading::load(files, serving)? })
     }
 
-    /// Who the peer of a fresh connection is; `chain` is what rustls has verified under the set then in force.
+    /// The peer of a fresh connection; `chain` is what rustls has verified under the set in force then.
     pub fn greet(&self, chain: &[CertificateDer<'_>]) -> Result<Admitted, NotAdmitted> {
         let refused = |why: String| NotAdmitted::Refused { why };
         let first = chain.first().ok_or_else(|| refused("there is none".into()))?;
@@ -92,7 +94,8 @@ impl ServerTls {
         Ok(peer)
     }
 
-    /// Judges the peer of an open connection by the files of today: expiry always, the rest if they have changed.
+    /// Judges the peer of an open connection by the present files: expiry always, the rest if they have
+    /// changed.
     pub fn admit(&self, peer: &mut Admitted) -> Result<(), NotAdmitted> {
         let now = UnixTime::now();
         if i64::try_from(now.as_secs()).is_ok_and(|now_s| now_s > peer.certificate.not_after_s) {

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the controller tells its peers unasked (`bandwidthChanged`, `bandwidthTerminated`: X-Lane List. 1).
+//! Events that the controller sends its peers unasked (`bandwidthChanged`, `bandwidthTerminated`: X-Lane
+//! List. 1).
 //!
-//! Each peer has a queue of events numbered 1, 2, 3 ... It asks for those after the last it has handled
-//! ([`fide_controller_api::paths::upcalls`]), and by asking acknowledges all up to N. What is not acknowledged is delivered
-//! again at each asking, also after a restart of the controller: at least once, in order, and the numbers tell repeats.
+//! Each peer has a queue of events numbered 1, 2, 3 ... It asks for the events after the last one that it
+//! has handled ([`fide_controller_api::paths::upcalls`]), and by asking acknowledges all up to that one.
+//! Events that are not acknowledged are delivered again with each answer, also after a restart of the
+//! controller: at least once, in order, and the numbers identify repeats.
 //!
-//! A queue is bounded. At the bound the oldest events are dropped, and from then on the peer is told which numbers are
-//! lost until it acknowledges them; it then asks for the whole state instead.
+//! A queue is bounded. At the bound the oldest events are dropped. From then on each answer names the lost
+//! numbers until the peer acknowledges them; the peer then asks for the whole state instead.
 //!
 //! [`Upcalls`] is pure and is stored; [`Board`] lets pollers wait for it.
 
@@ -19,13 +21,14 @@ use serde::{Deserialize, Serialize};
 
 pub use board::{Board, Closed};
 
-/// Events kept per peer; at the bound the oldest is dropped and told as lost.
+/// Events kept per peer; at the bound the oldest is dropped and reported as lost.
 pub const EVENTS_MAX: usize = 1024;
 /// Bytes of events kept per peer; at the bound as above.
 pub const QUEUE_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes of events kept for all peers; at the bound the oldest of whoever has most. Half of a snapshot, which holds them.
+/// Bytes of events kept for all peers; at the bound the oldest event of the peer with the most is dropped.
+/// Half of a snapshot, which holds them.
 pub const ALL_BYTES_MAX: usize = crate::store::SNAPSHOT_MAX / 2;
-/// Bytes of one event. A longer one is refused where it is made: see [`Upcalls::push`].
+/// Bytes of one event. A longer one is refused where it is created: see [`Upcalls::push`].
 pub const EVENT_BYTES_MAX: usize = 16 * 1024;
 /// Events, and bytes of them, in one answer. The rest is in the next.
 pub const BATCH_MAX: usize = 64;
@@ -39,7 +42,7 @@ pub struct Event {
     pub body: String,
 }
 
-/// What a peer gets at one asking.
+/// One answer to a peer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
     /// Numbers, first and last, of events that were dropped before they were acknowledged.
@@ -69,14 +72,14 @@ struct Queue {
     /// Number of the last event pushed.
     last: u64,
     acknowledged: u64,
-    /// Everything up to it is gone, acknowledged or not.
+    /// All events up to this number are gone, acknowledged or not.
     dropped: u64,
     events: VecDeque<Event>,
     bytes: usize,
 }
 
 impl Queue {
-    /// How many bytes that were.
+    /// How many bytes they were.
     fn drop_oldest(&mut self) -> usize {
         let Some(event) = self.events.pop_front() else { return 0 };
         self.bytes = self.bytes.saturating_sub(event.body.len());
@@ -89,7 +92,7 @@ impl Queue {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upcalls {
     queues: BTreeMap<Identity, Queue>,
-    /// Of all queues.
+    /// Bytes of all queues.
     bytes: usize,
 }
 
@@ -133,7 +136,7 @@ impl Upcalls {
         Ok(true)
     }
 
-    /// What `peer` has not acknowledged yet, oldest first, as much as fits into one answer.
+    /// The events that `peer` has not acknowledged yet, oldest first, as many as fit into one answer.
     pub fn pending(&self, peer: Identity) -> Batch {
         let Some(queue) = self.queues.get(&peer) else { return Batch::default() };
         let lost = (queue.dropped > queue.acknowledged).then(|| (queue.acknowledged + 1, queue.dropped));
@@ -150,7 +153,7 @@ impl Upcalls {
         self.queues.get(&peer).map_or(0, |queue| queue.acknowledged)
     }
 
-    /// Everybody with a queue.
+    /// All peers with a queue.
     pub fn peers(&self) -> impl Iterator<Item = Identity> {
         self.queues.keys().copied()
     }

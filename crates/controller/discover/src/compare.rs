@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is cabled otherwise than a topology says.
+//! Differences between the cabling and a topology.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,12 +24,12 @@ pub enum Difference {
     Missing {
         a: End,
         b: End,
-        /// Nothing was heard of this host at all.
+        /// Nothing at all was heard of this host.
         silent: Option<String>,
     },
     /// Found, and no cable is planned at either of its ends.
     Extra { a: End, b: End },
-    /// The same ports, or some of them, are joined otherwise.
+    /// The same ports, or some of them, are joined differently.
     Crossed { planned: Vec<Pair>, found: Vec<Pair> },
     /// The plan promises more than the ports send.
     Slower { a: End, b: End, planned_bps: u64, found_bps: u64, source: Source },
@@ -54,7 +54,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What of `survey` is not as `topology` says: cables first, in the topology's order, then bandwidths.
+/// How `survey` differs from `topology`: cables first, in the topology's order, then bandwidths.
 #[must_use]
 pub fn compare(survey: &Survey, topology: &Topology) -> Vec<Difference> {
     let planned: Vec<Pair> = topology
@@ -82,7 +82,7 @@ fn pair(a: End, b: End) -> Pair {
 
 /// Groups of cables that share ports.
 fn together<'a>(cables: &[(&'a Pair, bool)]) -> Vec<Vec<(&'a Pair, bool)>> {
-    // Each group by its first cable; of all cables at a port the first is the port's.
+    // Each group by its first cable; the first cable at a port stands for the port.
     let mut first: Vec<usize> = (0..cables.len()).collect();
     let mut at: BTreeMap<&End, usize> = BTreeMap::new();
     for (n, (pair, _)) in cables.iter().enumerate() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Figures of cables, each with where it is from: none is made up without saying so.
+//! Figures of cables, each with its source: none is made up without a note.
 
 use std::fmt;
 
@@ -10,17 +10,17 @@ use serde::Serialize;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
-    /// What the controller's file limits the switch's ports to.
+    /// The limit in the controller's file for the switch's ports.
     Driver,
-    /// A queueing discipline that limits the port; or what the lane's queue at the port holds.
+    /// A queueing discipline that limits the port, or the queue of the lane at the port.
     Queue,
     /// Speed of the port's hardware.
     Port,
-    /// Said by the host at the other end.
-    Told,
+    /// Announced by the host at the other end.
+    Announced,
     /// Given by the operator.
     Given,
-    /// Nobody knows: the planner's usual figure.
+    /// Unknown: the planner's usual figure.
     Assumed,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Source {
             Source::Driver => "limited by the controller's file",
             Source::Queue => "the port's queue",
             Source::Port => "the port's speed",
-            Source::Told => "told by the host",
+            Source::Announced => "announced by the host",
             Source::Given => "given",
             Source::Assumed => "assumed",
         })
@@ -51,7 +51,7 @@ impl Figure {
         Figure { value, source }
     }
 
-    /// What holds for both: the smaller; the first of two that are alike.
+    /// The figure that holds for both: the smaller; the first of two that are alike.
     #[must_use]
     pub fn least(one: Option<Figure>, other: Option<Figure>) -> Option<Figure> {
         match (one, other) {
@@ -60,14 +60,15 @@ impl Figure {
         }
     }
 
-    /// What was found; else what was given; else what is assumed.
+    /// The figure that was found; else the given one; else the assumed one.
     pub(crate) fn or(found: Option<Figure>, given: Option<u64>, assumed: u64) -> Figure {
         let given = given.map(|value| Figure::new(value, Source::Given));
         found.or(given).unwrap_or(Figure::new(assumed, Source::Assumed))
     }
 }
 
-/// What the operator says. Bandwidth and queue are for cables whose ports do not tell; nothing tells latencies.
+/// The operator's figures. Bandwidth and queue are for cables whose ports report none; latencies are never
+/// reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Given {
     pub bandwidth_bps: Option<u64>,

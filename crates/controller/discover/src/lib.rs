@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A network's topology, as its ports tell it.
+//! A network's topology, as reported by its ports.
 //!
 //! ```text
 //!  a switch's port ── LLDP ──► the port at the other end of the cable ── heard ──► survey ──► the planner's file

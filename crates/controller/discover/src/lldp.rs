@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Frames of LLDP (IEEE Std 802.1AB): a port says whose it is to whatever is at the other end of its cable.
+//! Frames of LLDP (IEEE Std 802.1AB): a port announces its owner to the device at the other end of its
+//! cable.
 //!
 //! ```text
 //!  01:80:c2:00:00:0e | source | 88cc | chassis id | port id | time to live | ... | end
 //!                                      each: 7 bits type, 9 bits length, value
 //! ```
 //!
-//! No bridge forwards what is sent to that address (IEEE 802.1Q, Table 8-1), so a frame comes from the next port and from no other.
-//! What LLDP has no words for is in organisationally specific values under a locally administered identifier: the
-//! speaker's [`Role`], and the rate of its port. Others' are skipped, as are types that are not known.
+//! No bridge forwards frames to that address (IEEE 802.1Q, Table 8-1), so a frame comes from the next port
+//! and from no other. Facts that LLDP has no field for are in organisationally specific values under a
+//! locally administered identifier: the speaker's [`Role`], and the rate of its port. Other organisations'
+//! values are skipped, and so are unknown types.
 
 use std::fmt::Write;
 
@@ -36,7 +38,7 @@ const SYSTEM_NAME: u8 = 5;
 const CAPABILITIES: u8 = 7;
 const ORGANISATION: u8 = 127;
 
-/// Locally administered: nobody else's, but not assigned to us.
+/// Locally administered: used by no other organisation, but not assigned to us.
 const OURS: [u8; 3] = [0x02, 0xf1, 0xde];
 const OURS_ROLE: u8 = 1;
 const OURS_RATE: u8 = 2;
@@ -46,7 +48,7 @@ const CHASSIS_LOCAL: u8 = 7;
 const PORT_MAC: u8 = 3;
 const PORT_INTERFACE: u8 = 5;
 
-/// What a system does, as bits (IEEE 802.1AB, Table 8-4).
+/// A system's capabilities, as bits (IEEE 802.1AB, Table 8-4).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Capabilities {
     /// What it could do.
@@ -64,7 +66,7 @@ impl Capabilities {
     pub const STATION: u16 = 1 << 7;
 }
 
-/// Who speaks, as Fide says it; others say capabilities.
+/// The speaker, as Fide announces it; other programs announce capabilities.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Role {
     /// A host, for itself.
@@ -73,7 +75,7 @@ pub enum Role {
     Switch,
 }
 
-/// What a chassis or a port is called, and what kind of a name that is.
+/// The id of a chassis or a port, and its kind.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Id {
     /// IEEE 802.1AB, Tables 8-2 and 8-3.
@@ -103,12 +105,12 @@ pub struct Frame {
     pub source: [u8; 6],
     pub chassis: Id,
     pub port: Id,
-    /// For how long it holds; 0: the speaker takes back what it said, and all other values are absent.
+    /// How long it holds; 0: the speaker takes its announcement back, and all other values are absent.
     pub ttl_s: u16,
     pub port_description: Option<String>,
     pub system_name: Option<String>,
     pub capabilities: Option<Capabilities>,
-    /// None: it is not Fide that speaks.
+    /// None: the speaker is not Fide.
     pub role: Option<Role>,
     /// Bits per second that the port sends, if Fide speaks and knows it.
     pub rate_bps: Option<u64>,
@@ -140,7 +142,7 @@ pub enum FrameError {
 }
 
 impl Frame {
-    /// What Fide says at a port for a host or a switch called `node`.
+    /// Fide's announcement at a port, for a host or a switch called `node`.
     #[must_use]
     pub fn ours(role: Role, (node, port): (&str, &str), source: [u8; 6], ttl_s: u16, rate_bps: Option<u64>) -> Frame {
         let does = match role {
@@ -160,7 +162,7 @@ impl Frame {
         }
     }
 
-    /// What takes back all that was said of this port.
+    /// Takes back everything that was announced for this port.
     #[must_use]
     pub fn shutdown(&self) -> Frame {
         Frame {
@@ -183,7 +185,8 @@ impl Frame {
         }
     }
 
-    /// Name of the port. Who tells its hardware address instead, as lldpd does by default, describes it by its name.
+    /// Name of the port. A program that sends its hardware address as id instead, as lldpd does by default,
+    /// has the name in the description.
     #[must_use]
     pub fn port_name(&self) -> String {
         match &self.port_description {
@@ -202,7 +205,7 @@ impl Frame {
         }
     }
 
-    /// The frame's bytes, filled up to the shortest that Ethernet carries.
+    /// The frame's bytes, padded to the shortest that Ethernet carries.
     ///
     /// # Errors
     /// [`FrameError::Length`] of an id or a name.
@@ -240,10 +243,10 @@ impl Frame {
         Ok(frame)
     }
 
-    /// Reads a frame, from its Ethernet header on. What follows its end is what it was filled up with.
+    /// Reads a frame, from its Ethernet header on. Bytes after its end are padding.
     ///
     /// # Errors
-    /// The first thing that is wrong. A frame that is wrong anywhere says nothing (IEEE 802.1AB, 9.2.7.7).
+    /// The first error. A frame with any error is ignored as a whole (IEEE 802.1AB, 9.2.7.7).
     pub fn parse(bytes: &[u8]) -> Result<Frame, FrameError> {
         if bytes.len() > FRAME_MAX_BYTES {
             return Err(FrameError::Long(bytes.len()));
@@ -303,7 +306,7 @@ impl Frame {
                 let role = match exactly(value, "role", "1")? {
                     [0] => Role::Host,
                     [1] => Role::Switch,
-                    // Of a later version: it does not tell us who speaks.
+                    // From a later version: the speaker is unknown.
                     _ => return Ok(()),
                 };
                 once(&mut self.role, role, ORGANISATION)
@@ -335,7 +338,7 @@ fn id(value: &[u8], what: &'static str) -> Result<Id, FrameError> {
     }
 }
 
-/// Bytes that are no UTF-8 become U+FFFD, which no name of a node has.
+/// Bytes that are not UTF-8 become U+FFFD, which no name of a node has.
 fn text(value: &[u8], what: &'static str) -> Result<String, FrameError> {
     if value.len() > TEXT_MAX_BYTES {
         return Err(FrameError::Length { what, length: value.len(), right: "0 to 255" });

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! LLDP sent and heard at ports of this machine, each in its network namespace, for a bounded time.
+//! Sends and hears LLDP at ports of this machine, each in its network namespace, for a bounded time.
 //!
-//! Frames go through a port's queueing discipline as best effort: they never go before the lane. Nothing is changed in a
-//! port but that it takes in LLDP's multicast address while it is listened to.
+//! Frames pass a port's queueing discipline as best effort: they never go before the lane. A port is
+//! changed only in that it accepts LLDP's multicast address while the probe listens.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,35 +29,36 @@ pub const PORTS_MAX: usize = 4096;
 pub const HEARD_MAX: usize = 16;
 /// Frames read at one port before the others have their turn.
 const READS_MAX: usize = 32;
-/// How long what is said holds, seconds: for who keeps a table of neighbours, as IEEE 802.1AB has it by default.
+/// How long an announcement holds, seconds: for programs that keep a table of neighbours; the default of
+/// IEEE 802.1AB.
 const TTL_S: u16 = 120;
-/// Until it is looked again whether the probe is to stop.
+/// Between two checks whether the probe has to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A port at which to speak and listen.
+/// A port at which to send and listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// As which it speaks.
+    /// The role to announce.
     pub at: End,
     pub role: Role,
     /// Path of its network namespace; none: the caller's own.
     pub netns: Option<PathBuf>,
-    /// What limits it below its speed.
+    /// A limit below its speed.
     pub limit: Option<Figure>,
 }
 
 /// How to probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// How long in all.
+    /// Total duration.
     pub wait: Duration,
     /// Between two frames of one port. Longer than `wait`: one is sent.
     pub period: Duration,
-    /// Take back at the end what was said, so that nobody's table keeps it.
+    /// Take announcements back at the end, so that no table keeps them.
     pub farewell: bool,
 }
 
-/// What was heard at a port.
+/// The results of one port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heard {
     /// Each different frame once.
@@ -66,7 +67,7 @@ pub struct Heard {
     pub refused: u64,
     /// What was wrong with the first of them.
     pub why_refused: Option<String>,
-    /// Why nothing could be sent at first, if so.
+    /// Why sending failed at first, if it did.
     pub unsent: Option<String>,
     /// Limit or speed of the port, the smaller.
     pub rate: Option<Figure>,
@@ -90,7 +91,7 @@ pub enum ProbeError {
 }
 
 impl ProbeError {
-    /// Whether it is for want of a permission.
+    /// Whether a permission is missing.
     #[must_use]
     pub fn denied(&self) -> bool {
         match self {
@@ -121,7 +122,8 @@ struct Open {
     heard: Heard,
 }
 
-/// Speaks and listens at all ports until the time is over, or `stop` is set; what was heard at each, in their order.
+/// Sends and listens at all ports until the time is over, or `stop` is set. Returns the frames of each
+/// port, in their order.
 ///
 /// # Errors
 /// [`ProbeError`], before anything is sent. A port that is down is no error.
@@ -146,7 +148,7 @@ pub fn probe(ports: &[Port], pace: Pace, stop: &AtomicBool) -> Result<Vec<Heard>
     if pace.farewell {
         for port in &mut open {
             if let Ok(bytes) = port.says.shutdown().emit() {
-                // Who is down has nobody to take it back from.
+                // At a port that is down there is nobody to take it back from.
                 let _ = send(&port.socket, &bytes, SendFlags::DONTWAIT);
             }
         }
@@ -200,7 +202,7 @@ fn open(port: &Port) -> Result<Open, ProbeError> {
     Ok(Open { socket, says, bytes, heard: Heard { rate, ..Heard::default() } })
 }
 
-/// Until a frame is there, or the time is over; takes what there is.
+/// Waits until there is a frame, or the time is over; takes the frames that are there.
 fn wait(open: &mut [Open], time: Duration) -> Result<(), ProbeError> {
     let time = Timespec::try_from(time).map_err(|_| ProbeError::Wait(Errno::INVAL.into()))?;
     let mut polled: Vec<PollFd<'_>> = open.iter().map(|port| PollFd::new(&port.socket, PollFlags::IN)).collect();
@@ -224,7 +226,8 @@ impl Open {
     fn listen(&mut self) {
         let mut bytes = [0; FRAME_MAX_BYTES + 1];
         for _ in 0..READS_MAX {
-            // What is longer is cut, and then refused as too long. An interface that went down says so once.
+            // A longer frame is cut, and then refused as too long. An interface that went down reports that
+            // once.
             let Ok((_, len)) = recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC) else {
                 return;
             };
@@ -234,7 +237,7 @@ impl Open {
 }
 
 impl Heard {
-    /// `own`: what is from this address is an echo of this port.
+    /// `own`: a frame from this address is an echo of this port.
     fn take(&mut self, bytes: &[u8], own: [u8; 6]) {
         let why = match Frame::parse(bytes) {
             Ok(frame) if frame.ttl_s == 0 || frame.source == own || self.frames.contains(&frame) => return,

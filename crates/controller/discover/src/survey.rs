@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Cables, out of what was heard at which port.
+//! Derives cables from the frames heard at each port.
 //!
-//! A cable between two switches is one if each of its ends hears the other. One between a switch and a host is one if the
-//! switch hears the host, at one port alone. Everything else is an [`Oddity`], and no cable.
+//! A cable between two switches requires that each end hears the other. A cable between a switch and a host
+//! requires that the switch hears the host, at one port alone. Everything else is an [`Oddity`], and no
+//! cable.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -36,21 +37,21 @@ impl fmt::Display for End {
     }
 }
 
-/// Others chose these letters: control characters stay off the terminal.
+/// These characters come from others: control characters must not reach the terminal.
 fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// A switch's port, at which was listened.
+/// A switch's port, and what was heard there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listened {
     pub at: End,
     pub carrier: bool,
-    /// Bits per second that it sends, if anything tells.
+    /// Bits per second that it sends, if known.
     pub rate: Option<Figure>,
-    /// Wire bytes that the lane's queue there holds, if anything tells.
+    /// Wire bytes that the lane's queue there holds, if known.
     pub queue: Option<Figure>,
-    /// Each different frame once, of those that take nothing back.
+    /// Each different frame once, except withdrawals.
     pub heard: Vec<Frame>,
     /// Frames that were wrong.
     pub refused: u64,
@@ -61,7 +62,7 @@ pub struct Listened {
 /// A cable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cable {
-    /// The host, if it is a host's.
+    /// One end; the host, if the cable leads to a host.
     pub a: End,
     pub b: End,
     /// Whether `a` is a host.
@@ -70,15 +71,16 @@ pub struct Cable {
     pub queue_bytes: Figure,
 }
 
-/// What does not fit.
+/// An observation that does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Oddity {
-    /// Nobody speaks there.
+    /// Nothing was heard there.
     NoNeighbour { at: End, carrier: bool },
-    /// Several speak there: something between forwards what should stay on one cable.
+    /// Several speakers were heard there: a device in between forwards frames that should stay on one
+    /// cable.
     SeveralNeighbours { at: End, neighbours: Vec<End> },
-    /// A port hears another, which hears somebody else, or nobody.
+    /// A port hears another, which hears a third one, or nothing.
     EndsDisagree { at: End, hears: End, which_hears: Option<End> },
     /// A host's port is heard at several ports of switches.
     HeardTwice { who: End, at: Vec<End> },
@@ -86,21 +88,21 @@ pub enum Oddity {
     Loop { at: End, hears: End },
     /// Two hosts have one name.
     NameTwice { name: String, at: Vec<End> },
-    /// Somebody who is not driven by this controller has the name of a switch that is.
+    /// A speaker that this controller does not drive has the name of a switch that it drives.
     NameTaken { name: String, at: End },
     /// A switch that this controller does not drive.
     UnknownSwitch { who: End, at: End },
-    /// A host that nobody said there is.
+    /// A host that is not among the known hosts.
     UnknownHost { who: End, at: End },
     /// A name that the planner does not take.
     Unfit { who: End, at: End },
-    /// A rate that no cable has; it does not count.
+    /// A rate that no cable has; it is ignored.
     UnfitRate { at: End, bps: u64 },
     /// The ends of a cable are not equally fast.
     RatesDiffer { a: End, a_bps: u64, b: End, b_bps: u64 },
     /// Frames that were no LLDP.
     Refused { at: End, frames: u64, why: String },
-    /// There is no way from one to another.
+    /// There is no path from one to another.
     Islands { islands: Vec<Vec<String>> },
 }
 
@@ -162,21 +164,21 @@ impl fmt::Display for Oddity {
     }
 }
 
-/// What there is.
+/// The cables, and everything that did not fit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Survey {
     /// In natural order.
     pub hosts: Vec<String>,
     /// In the order in which they were given.
     pub switches: Vec<String>,
-    /// Those of hosts first, then as their ports were given.
+    /// Hosts' cables first, then in the order of their ports.
     pub cables: Vec<Cable>,
     pub latencies: Latencies,
     pub odd: Vec<Oddity>,
 }
 
-/// Puts together what was heard at the ports of `switches`. `hosts`: those that are known to be hosts, whatever they say
-/// they do; none: nobody is.
+/// Puts together what was heard at the ports of `switches`. `hosts`: the names known to be hosts, whatever
+/// they announce; none: no host is known in advance.
 #[must_use]
 pub fn survey(switches: &[String], listened: &[Listened], hosts: Option<&BTreeSet<String>>, given: &Given) -> Survey {
     let mut work = Work { switches, listened, known: hosts, odd: Vec::new() };
@@ -197,9 +199,9 @@ struct Work<'a> {
     odd: Vec<Oddity>,
 }
 
-/// What each port of a switch hears, if it is a switch's.
+/// For each port of a switch the switch port that it hears.
 type Between<'a> = BTreeMap<&'a End, End>;
-/// Each port of a host, with where it is heard, and what it said.
+/// For each port of a host, where it is heard, and its frame.
 type Candidates<'a> = BTreeMap<End, Vec<(&'a Listened, &'a Frame)>>;
 
 impl<'a> Work<'a> {
@@ -241,8 +243,8 @@ impl<'a> Work<'a> {
         (between, candidates)
     }
 
-    /// Those who speak at a port. Where Fide and another program speak for one port, which one hardware address tells,
-    /// Fide's word counts; the newest of what one says.
+    /// The speakers at a port. If Fide and another program speak for one port, as one hardware address
+    /// shows, Fide's frame counts; of one speaker's frames the newest counts.
     fn speakers(&self, port: &'a Listened) -> Vec<&'a Frame> {
         let mut by_name: BTreeMap<(End, [u8; 6]), &Frame> = BTreeMap::new();
         for frame in &port.heard {
@@ -269,14 +271,14 @@ impl<'a> Work<'a> {
             if self.known.is_some_and(|known| !known.contains(&far.node)) {
                 self.odd.push(Oddity::UnknownHost { who: far.clone(), at: port.at.clone() });
             }
-            let told = self.credible(far, frame.rate_bps.map(|bps| Figure::new(bps, Source::Told)));
+            let announced = self.credible(far, frame.rate_bps.map(|bps| Figure::new(bps, Source::Announced)));
             let rate = self.credible(&port.at, port.rate);
-            self.differ((far, told), (&port.at, rate));
-            let rate = Figure::least(rate, told);
+            self.differ((far, announced), (&port.at, rate));
+            let rate = Figure::least(rate, announced);
             cables.push(cable(far.clone(), port.at.clone(), true, rate, port.queue, given));
         }
         for (name, heard) in chassis {
-            // Fide's chassis is the name; others' tell two hosts of one name apart.
+            // Fide's chassis is the name; other programs' chassis distinguish two hosts of one name.
             let others: BTreeSet<_> = heard.iter().filter(|(f, _)| f.role.is_none()).map(|(f, _)| &f.chassis).collect();
             if others.len() > 1 {
                 let at = heard.iter().map(|(_, at)| (*at).clone()).collect();
@@ -293,7 +295,7 @@ impl<'a> Work<'a> {
             let Some(far) = between.get(&port.at) else { continue };
             let back = between.get(far);
             if far.node == port.at.node {
-                // One that both ends hear is told once, at the first of them.
+                // A loop that both ends hear is reported once, at the first of them.
                 if back != Some(&port.at) || !done.contains(far) {
                     self.odd.push(Oddity::Loop { at: port.at.clone(), hears: far.clone() });
                 }

@@ -11,12 +11,12 @@ use crate::survey::Survey;
 #[cfg(test)]
 mod tests;
 
-/// The survey in the format of [`fide_planner::file`], with a comment where each figure is from.
+/// The survey in the format of [`fide_planner::file`], with a comment that names the source of each figure.
 #[must_use]
 pub fn write(survey: &Survey, given: &Given) -> String {
     let mut s = String::from("# What was discovered by `fide controller discover`.\n");
     for odd in &survey.odd {
-        // A line is a comment only up to its end; others' words have none in them.
+        // A comment ends with its line; text from others contains no line ends.
         let _ = writeln!(s, "# odd: {odd}");
     }
     let usual = CableSpec::default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! LLDP over real interfaces: it stays on one cable, unless a bridge is told to forward it.
+//! LLDP over real interfaces: it stays on one cable, unless a bridge is configured to forward it.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn port(node: &Node, port: &str, role: Role) -> Port {
     Port { at: End::new(node.name(), port), role, netns: Some(node.namespace_path()), limit: None }
 }
 
-/// Who is heard at each port, in order.
+/// The speakers heard at each port, in order.
 fn heard(ports: &[Port]) -> Vec<Vec<String>> {
     let heard = probe(ports, PACE, &AtomicBool::new(false)).unwrap();
     let names = heard.into_iter().map(|heard| {
@@ -54,7 +54,7 @@ fn root_what_is_said_stays_on_its_cable_unless_a_bridge_forwards_it() {
     assert_eq!(heard(&ports), expected);
     assert_eq!(addresses(), before, "nothing is left of it");
 
-    // A bridge that is told to: bit 14 of its mask is for this address.
+    // A bridge that forwards it: bit 14 of its mask is for this address.
     run(other, "ip link set br0 type bridge group_fwd_mask 0x4000");
     for name in ["h1", "h2", "h3"] {
         run(other, &format!("ip link set {name} type bridge_slave mcast_flood on"));
@@ -62,7 +62,7 @@ fn root_what_is_said_stays_on_its_cable_unless_a_bridge_forwards_it() {
     let ports: Vec<Port> = hosts.iter().map(|host| port(host, "p1", Role::Host)).collect();
     assert_eq!(heard(&ports), [["h2:p1", "h3:p1"], ["h1:p1", "h3:p1"], ["h1:p1", "h2:p1"]]);
 
-    // A port that is down says so, and is not in the way of the others.
+    // A port that is down reports that, and does not affect the others.
     run(hosts[2], "ip link set p1 down");
     let heard = probe(&ports, PACE, &AtomicBool::new(false)).unwrap();
     assert!(heard[2].unsent.is_some() && heard[2].frames.is_empty(), "{heard:?}");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long an install of ten rules takes on a bridge and on Open vSwitch, and how soon a cut cable is told.
+//! How long an install of ten rules takes on a bridge and on Open vSwitch, and how soon a cut cable is
+//! reported.
 //!
 //! Run as root: `cargo run --release -p fide-switch --example measure`. Everything is in namespaces of its own.
 
@@ -39,7 +40,7 @@ fn measure(kind: SwitchKind) -> Result<(), Failure> {
         let ports = move |n: u8| (0..3).map(move |i| format!("h{}", (from + usize::from(n) + i) % 8 + 1));
         (1..=RULES).map(|n| Rule::new(Ipv4Addr::new(239, 71, 0, n), ports(n))).collect()
     };
-    let (mut new, mut changed, mut same, mut told) = (vec![], vec![], vec![], vec![]);
+    let (mut new, mut changed, mut same, mut reported) = (vec![], vec![], vec![], vec![]);
     for _ in 0..ROUNDS {
         for (times, rules) in [(&mut new, rules(0)), (&mut changed, rules(1)), (&mut same, rules(1))] {
             let start = mono_ns();
@@ -52,7 +53,7 @@ fn measure(kind: SwitchKind) -> Result<(), Failure> {
     let link = fabric.link("h2", "l1a")?;
     let limit = Timespec { tv_sec: 5, tv_nsec: 0 };
     for _ in 0..ROUNDS {
-        told.push(std::thread::scope(|scope| -> Result<u64, Failure> {
+        reported.push(std::thread::scope(|scope| -> Result<u64, Failure> {
             let waiter = scope.spawn(|| -> Result<u64, fide_switch::DriverError> {
                 loop {
                     let _ = poll(&mut [PollFd::new(&watch.as_fd(), PollFlags::IN)], Some(&limit));
@@ -74,7 +75,7 @@ fn measure(kind: SwitchKind) -> Result<(), Failure> {
         ("install of 10 new rules", new),
         ("change of 3 ports in 10 rules", changed),
         ("install of 10 rules that are there", same),
-        ("cut to carrier change told", told),
+        ("cut to carrier change reported", reported),
     ] {
         print(&format!("{kind:?}: {what}"), times);
     }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a switch, or the way to it, can refuse.
+//! Refusals by a switch, or on the way to it.
 
 use crate::Rule;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
-/// What a switch said when it refused.
+/// A switch's refusal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// The kernel's error number; 0 if there is none, as from OpenFlow.
@@ -26,7 +26,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Why a driver did not do what it was asked.
+/// Why a driver did not do what it was asked to do.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
     /// There is no such switch, or no way to it.
@@ -65,12 +65,12 @@ pub enum DriverError {
         /// What of it is in force; calling it again completes the rest.
         applied: String,
     },
-    /// The switch cannot, whatever it is asked.
+    /// The switch cannot do it at all.
     #[error("{what} cannot be had here: {why}")]
     Unsupported {
         /// What was asked for.
         what: String,
-        /// Why not, and what would be right.
+        /// Why not, and how to correct it.
         why: String,
     },
     /// A program that speaks to the switch.

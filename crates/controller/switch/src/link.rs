@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Interfaces of a namespace: who they are, whose ports they are, what went over them.
+//! Interfaces of a namespace: their names, the bridges whose ports they are, their traffic.
 
 use crate::DriverError;
 use crate::netlink::{Netlink, Raw};
@@ -15,13 +15,14 @@ const RTM_GETLINK: u16 = 18;
 pub struct PortState {
     /// Its name.
     pub name: String,
-    /// Whether there is a cable, and something alive at its other end.
+    /// Whether there is a cable, and a running device at its other end.
     pub carrier: bool,
     /// Packets sent.
     pub tx_packets: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Packets dropped instead of sent, by the device. What a queueing discipline drops is not among them.
+    /// Packets that the device dropped instead of sending. Drops of a queueing discipline do not count
+    /// here.
     pub tx_dropped: u64,
     /// Packets received.
     pub rx_packets: u64,
@@ -69,7 +70,7 @@ pub(crate) fn parse(raw: &Raw) -> Option<Link> {
     Some(link)
 }
 
-/// Header and attributes. One that this kernel writes in a way not known yet is left out: the others still count.
+/// Header and attributes. An attribute in an unknown form is left out; the others still count.
 pub(crate) fn message(raw: &Raw) -> Option<(LinkHeader, Vec<LinkAttribute>)> {
     let header = LinkHeader::parse(&raw.body).ok()?;
     let nlas = NlasIterator::new(raw.body.get(header.buffer_len()..)?).map_while(Result::ok);

@@ -88,7 +88,7 @@ impl Linux {
         Ok(())
     }
 
-    /// What is there, and how it differs from what is wanted.
+    /// The present state, and how it differs from the wanted one.
     fn look(&mut self, wanted: &[Rule]) -> Result<(Seen, Vec<Drift>), DriverError> {
         self.range.check(wanted.iter().map(|r| &r.group))?;
         let links = self.links()?;
@@ -109,10 +109,11 @@ impl Linux {
         Ok((seen, found))
     }
 
-    /// Makes of what was seen what a rule says, as far as it can; what changed since then is not looked for.
+    /// Brings a rule's group from the state in `seen` to what the rule says, as far as possible, and
+    /// updates `seen`. Changes since `seen` was read are not noticed.
     ///
     /// # Errors
-    /// The first of its ports that is refused.
+    /// The first refusal.
     fn install_on(&mut self, seen: &mut Seen, rule: &Rule, former: Former) -> Result<(), DriverError> {
         let what = format!("rule {rule}");
         let mut first = None;
@@ -126,7 +127,7 @@ impl Linux {
             };
             first = first.or(done.err());
         }
-        // Only now: learned entries too, since a group's packets go where its rule says and nowhere else.
+        // Only now: learned entries too, because a group's packets go where its rule says and nowhere else.
         if first.is_none() || former == Former::Goes {
             let others = seen.take_others(rule);
             first = first.or(self.take_away(seen, others, &what));
@@ -134,7 +135,8 @@ impl Linux {
         first.map_or(Ok(()), |why| Err(why.with_applied(&plan::in_force(&seen.ports_of(rule.group), rule))))
     }
 
-    /// Removes entries that are no longer in what was seen; one that is refused is put back there. The first that is.
+    /// Removes entries that were taken out of `seen`; a refused one is put back there. Returns the first
+    /// refusal.
     fn take_away(&mut self, seen: &mut Seen, entries: Vec<Entry>, what: &str) -> Option<DriverError> {
         let mut first = None;
         for entry in entries {
@@ -173,7 +175,7 @@ impl Linux {
 
     fn prepare_port(&mut self, port: &str, index: u32, lanes: &Lanes) -> Result<(), DriverError> {
         if let Some(before) = queue::prepare(&mut self.netlink, (port, index), lanes)? {
-            // The first: what a later repair finds in its place was nobody's plan.
+            // Keeps the first: a state that a later repair finds in its place was not set on purpose.
             self.queues_before.entry(port.to_owned()).or_insert(before);
         }
         Ok(())
@@ -189,11 +191,11 @@ impl Linux {
     }
 }
 
-/// What a look found.
+/// The switch's state when it was read, updated with every change.
 struct Seen {
     names: BTreeMap<u32, String>,
     numbers: BTreeMap<String, u32>,
-    /// Those in range.
+    /// Entries in range.
     entries: BTreeMap<Ipv4Addr, Vec<Entry>>,
 }
 
@@ -217,7 +219,8 @@ impl Seen {
         groups.map(|(group, _)| (*group, self.ports_of(*group))).collect()
     }
 
-    /// By name. One that was learned forwards for now and will time out, so it is not the port that was asked for.
+    /// Ports of a group by name. A learned port forwards for now and will time out, so it does not count as
+    /// the requested port.
     fn ports_of(&self, group: Ipv4Addr) -> BTreeSet<String> {
         let name =
             |entry: &Entry| format!("{}{}", self.name(entry.port), if entry.permanent { "" } else { " (learned)" });
@@ -230,7 +233,7 @@ impl Seen {
         entries.push(entry);
     }
 
-    /// Forgets the entries at ports that the rule does not name.
+    /// Takes out the entries at ports that the rule does not name.
     fn take_others(&mut self, rule: &Rule) -> Vec<Entry> {
         let Some(entries) = self.entries.get_mut(&rule.group) else { return Vec::new() };
         let names = &self.names;
@@ -301,7 +304,7 @@ impl Driver for Linux {
     fn repair(&mut self, wanted: &[Rule]) -> Result<Repaired, DriverError> {
         let (mut seen, found) = self.look(wanted)?;
         let rules = plan::by_group(wanted);
-        // What was found, and nothing else: what came since would be put right untold.
+        // Only the differences that were found: repairing later ones would leave them unreported.
         let mut refused = Vec::new();
         for drift in &found {
             if let Err(why) = self.put_right(drift, &mut seen, &rules) {

@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 
 /// Most meters that the driver numbers: one per group of its range, from 1. Open vSwitch has 262144.
 const METERS_MAX: u32 = 1 << 17;
-/// Bundles of one call that may be refused, in search of the rules that are. Those not tried by then are told as refused as well; the next call
-/// tries them before all that were refused alone.
+/// Bundles of one call that may be refused, in search of the refused rules. Rules not tried by then are
+/// reported as refused as well; the next call tries them before all that were refused alone.
 const BUNDLES_MAX: usize = 256;
 /// Rules of one bundle, so that a slow switch answers in time.
 const BUNDLE_RULES_MAX: usize = 512;
@@ -43,7 +43,7 @@ pub struct Ovs {
     refused: BTreeSet<Ipv4Addr>,
 }
 
-/// What the switch has in range.
+/// The switch's state in range.
 struct Present {
     /// Number of each port.
     numbers: BTreeMap<String, u32>,
@@ -90,7 +90,7 @@ impl Ovs {
         Ok(links.into_iter().filter(|l| names.contains_key(&l.state.name)).collect())
     }
 
-    /// The same, if every port has one.
+    /// The interfaces behind the ports, if every port has one.
     fn all_links(&mut self, for_what: &str) -> Result<Vec<Link>, DriverError> {
         let links = self.links()?;
         let there: BTreeSet<_> = links.iter().map(|l| &l.state.name).collect();
@@ -129,7 +129,8 @@ impl Ovs {
         Ok(Present { numbers, table, meters, whole })
     }
 
-    /// What makes a rule so, as far as there are ports; none if it is. And the first port that is not there.
+    /// The change that a rule needs, for the ports that exist; none if it is in force. Also the error about
+    /// the first missing port.
     fn change<'a>(
         &self,
         present: &Present,
@@ -183,7 +184,7 @@ impl Ovs {
         Ok(found)
     }
 
-    /// What is there, and how it differs from what is wanted.
+    /// The present state, and how it differs from the wanted one.
     fn look(&mut self, wanted: &[Rule]) -> Result<(Present, Vec<Drift>), DriverError> {
         self.range.check(wanted.iter().map(|r| &r.group))?;
         let mut found = Vec::new();
@@ -210,14 +211,14 @@ impl Ovs {
     fn prepare_port(&mut self, link: &Link, lanes: &Lanes) -> Result<(), DriverError> {
         let name = &link.state.name;
         if let Some(before) = queue::prepare(&mut self.netlink, (name, link.index), lanes)? {
-            // The first: what a later repair finds in its place was nobody's plan.
+            // Keeps the first: a state that a later repair finds in its place was not set on purpose.
             self.queues_before.entry(name.clone()).or_insert(before);
         }
         Ok(())
     }
 
-    /// Makes of what was seen what the rules say, as far as it can; what changed since then is not looked for. Gives the groups of rules that are
-    /// refused.
+    /// Brings groups from the state in `present` to what the rules say, as far as possible, and updates
+    /// `present`. Changes since `present` was read are not noticed. Returns the refused rules' groups.
     fn install_on(
         &mut self,
         present: &mut Present,
@@ -231,7 +232,8 @@ impl Ovs {
             refused.extend(missing.map(|why| (rule.group, why)));
             changes.extend(change);
         }
-        // Those that may take room come last; those that were refused the last time after others.
+        // Changes that may take room come last; within each half, the ones that were refused the last time
+        // come after the others.
         let turn =
             |change: &Change| (!present.whole.contains(&change.rule.group), self.refused.contains(&change.rule.group));
         changes.sort_by_key(turn);
@@ -257,27 +259,28 @@ impl Ovs {
     }
 }
 
-/// How a rule is made so.
+/// The change that a rule needs.
 struct Change<'a> {
     rule: &'a Rule,
-    /// What the group has then.
+    /// The group's ports afterwards.
     ports: BTreeSet<String>,
     meter: Option<u32>,
     lines: [String; 2],
 }
 
-/// What became of changes, by their groups.
+/// The outcome of changes, by their groups.
 #[derive(Default)]
 struct Bundled {
     done: BTreeSet<Ipv4Addr>,
-    /// Alone.
+    /// Refused in a bundle of its own.
     refused: BTreeMap<Ipv4Addr, DriverError>,
-    /// With others, or not at all.
+    /// Refused only together with others, or not tried.
     untried: BTreeMap<Ipv4Addr, DriverError>,
 }
 
-/// Carries out all that a switch does not refuse, in as few bundles as that takes: of one that is refused, nothing was applied, and its halves are
-/// tried. A switch that does not answer is asked no more.
+/// Carries out everything that the switch does not refuse, in as few bundles as possible. Nothing of a
+/// refused bundle was applied, so its halves are tried. After a call without an answer the switch is not
+/// asked any more.
 fn bundles(ofctl: &Ofctl, kinds: Vec<&[Change]>) -> Bundled {
     let mut bundled = Bundled::default();
     let mut waiting = kinds;
@@ -382,7 +385,8 @@ impl Driver for Ovs {
         let links =
             if found.iter().any(|drift| matches!(drift, Drift::Priority { .. })) { self.links()? } else { Vec::new() };
         let by_group = plan::by_group(wanted);
-        // What was found, and nothing else: what came since would be put right untold. Limits first: a rule that has one needs it.
+        // Only the differences that were found: repairing later ones would leave them unreported. Limits
+        // first: a rule that has one needs it.
         let mut limits = BTreeMap::new();
         let mut silent: Option<String> = None;
         for group in found.iter().filter_map(limit_of) {
@@ -404,7 +408,7 @@ impl Driver for Ovs {
         if removed.is_ok() {
             unwanted.iter().for_each(|group| drop(present.table.remove(group)));
         }
-        // What could not be put right as a whole: its limit cannot be, either.
+        // What could not be repaired as a whole: its limit cannot be, either.
         let without: BTreeSet<Ipv4Addr> = rules.keys().copied().collect();
         let mut refused = Vec::new();
         for drift in &found {
@@ -490,7 +494,7 @@ fn limit_of(drift: &Drift) -> Option<Ipv4Addr> {
     if let Drift::Meter { group, .. } = drift { Some(*group) } else { None }
 }
 
-/// With the rule that it was about.
+/// The error with the rule that it was about.
 fn refused(error: DriverError, what: &str) -> DriverError {
     match error {
         DriverError::Refused { refusal, .. } => DriverError::refused(what, refusal),
@@ -502,7 +506,8 @@ fn refused(error: DriverError, what: &str) -> DriverError {
 mod tests {
     use super::*;
 
-    /// It may be gone, or take longer than it is given: that says nothing of any rule, and each would be waited for.
+    /// The switch may be gone, or slower than its time limit. That says nothing about any rule, and each
+    /// further call would have to be waited for.
     #[test]
     fn switch_that_does_not_answer_is_asked_once() {
         let rule = |n: u32| Rule::new(Ipv4Addr::from(0xef47_0000 + n), ["h2"]);
@@ -510,7 +515,7 @@ mod tests {
         let change = |rule| Change { rule, ports: BTreeSet::new(), meter: None, lines: [String::new(), String::new()] };
         let changes: Vec<Change> = rules.iter().map(change).collect();
         let (some, others) = changes.split_at(5);
-        // Also where there is no such program.
+        // Also if there is no such program.
         let bundled = bundles(&Ofctl::new("unix:/nonexistent/br0.mgmt"), vec![some, others]);
         assert_eq!((bundled.done.len(), bundled.refused.len(), bundled.untried.len()), (0, 0, 2000));
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The way from the ports a group has to those it should have.
+//! The steps from a group's present ports to its wanted ones.
 
 use crate::{Drift, Rule};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,31 +15,33 @@ pub(crate) struct Change {
     pub(crate) drop: BTreeSet<String>,
 }
 
-/// What becomes of ports that a rule does not name, where one that it names is refused. Where none is, they go.
+/// What happens to ports that a rule does not name, if a port that it names is refused. Without a refusal,
+/// they are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Former {
-    /// They may be those before a change, which is not made by halves.
+    /// They stay: they may be the former ports of a change, which is not made by halves.
     Stays,
-    /// The change is not going to be made: a group's packets go where its rule says and nowhere else.
+    /// They are removed: the change will not be completed, and a group's packets go where its rule says and
+    /// nowhere else.
     Goes,
 }
 
-/// From the ports that a group has to what its rule says; what is right already is in neither.
+/// From a group's present ports to its rule's. Ports that are right already are in neither.
 pub(crate) fn change(has: &BTreeSet<String>, rule: &Rule) -> Change {
     Change { add: &rule.ports - has, drop: has - &rule.ports }
 }
 
-/// The last rule of a group counts.
+/// If a group comes twice, the last rule counts.
 pub(crate) fn by_group(rules: &[Rule]) -> BTreeMap<Ipv4Addr, &Rule> {
     rules.iter().map(|rule| (rule.group, rule)).collect()
 }
 
-/// What is in force of a rule, for a message.
+/// The part of a rule that is in force, for a message.
 pub(crate) fn in_force(has: &BTreeSet<String>, rule: &Rule) -> Vec<String> {
     (has & &rule.ports).into_iter().collect()
 }
 
-/// What differs, in order of the groups. A group without ports is one that is not there.
+/// The differences, in order of the groups. A group without ports counts as missing.
 pub(crate) fn drift(present: &Table, wanted: &[Rule]) -> Vec<Drift> {
     let wanted = by_group(wanted);
     let mut found = Vec::new();

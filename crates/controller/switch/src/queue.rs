@@ -33,7 +33,7 @@ const RTM_GETTFILTER: u16 = 46;
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
 const TC_H_ROOT: u32 = 0xffff_ffff;
-/// Of the queueing discipline that is ours.
+/// Handle of our own queueing discipline.
 const HANDLE: u32 = 0xf1de_0000;
 const REST: u32 = 0xff;
 const FIRST_LANE: u32 = 0x10;
@@ -42,15 +42,15 @@ const UNLIMITED: u64 = 12_500_000_000;
 /// 1 kbit/s in bytes: a packet now and then.
 const LITTLE: u64 = 125;
 const LAST_PRIO: u32 = 7;
-/// Queueing disciplines without classes, which are made again from their kind and options alone.
+/// Queueing disciplines without classes, which can be made again from their kind and options alone.
 const CLASSLESS: [&str; 7] = ["fq_codel", "fq", "pfifo", "bfifo", "pfifo_fast", "sfq", "codel"];
 
-/// What a port had before.
+/// A port's queueing discipline before ours.
 #[derive(Debug, Clone)]
 pub(crate) enum Before {
-    /// What the kernel gives every port.
+    /// The kernel's default for every port.
     Default,
-    /// Somebody's choice: messages that make it again, in order.
+    /// Another program's choice: messages that make it again, in order.
     Made(Vec<Raw>),
 }
 
@@ -71,7 +71,8 @@ fn text_of(raw: &Raw) -> String {
     String::from_utf8_lossy(attribute(&all, TCA_KIND).unwrap_or_default()).trim_end_matches('\0').to_string()
 }
 
-/// Gives a port the queues, completing what is there; what was there before, unless that were ours already.
+/// Gives a port the queues, completing existing ones. Returns what was there before, unless the queues were
+/// ours already.
 pub(crate) fn prepare(netlink: &mut Netlink, port: (&str, u32), lanes: &Lanes) -> Result<Option<Before>, DriverError> {
     let (name, index) = port;
     let on = |what: &str| format!("port {name}: {what}");
@@ -91,7 +92,7 @@ pub(crate) fn prepare(netlink: &mut Netlink, port: (&str, u32), lanes: &Lanes) -
     Ok(before)
 }
 
-/// Classes, then filters into them; what is right is left alone.
+/// Classes, then filters into them; correct ones are left alone.
 fn complete(netlink: &mut Netlink, port: u32, name: &str, lanes: &Lanes) -> Answer<()> {
     let (classes, filters) = wanted(name, lanes);
     let present = read_classes(netlink, port)?;
@@ -103,7 +104,8 @@ fn complete(netlink: &mut Netlink, port: u32, name: &str, lanes: &Lanes) -> Answ
     }
     let present_filters = read_filters(netlink, port)?;
     if !present_filters.iter().all(|f| filters.contains(f)) {
-        // One that leads elsewhere: all go, and for this moment the lanes are served with the rest.
+        // A filter that leads elsewhere: all are removed, and for this moment the lanes are served with the
+        // rest.
         netlink.change(Raw { kind: RTM_DELTFILTER, body: Filter::all(port, HANDLE) }, 0)?;
     }
     let present_filters = read_filters(netlink, port)?;
@@ -143,7 +145,7 @@ fn read_filters(netlink: &mut Netlink, port: u32) -> Answer<Vec<Filter>> {
     Ok(get(netlink, RTM_GETTFILTER, port, HANDLE)?.iter().filter_map(|r| Filter::parse(&r.body)).collect())
 }
 
-/// What is not as [`prepare`] left it, in words; none if nothing.
+/// How a port differs from the state that [`prepare`] left, in words; none if it does not.
 pub(crate) fn fault(netlink: &mut Netlink, port: (&str, u32), lanes: &Lanes) -> Result<Option<String>, DriverError> {
     let (name, index) = port;
     look(netlink, index, name, lanes).map_err(|e| e.on(format!("port {name}: reading its queues")))
@@ -168,9 +170,9 @@ fn look(netlink: &mut Netlink, port: u32, name: &str, lanes: &Lanes) -> Answer<O
     Ok(other.map(|f| format!("DSCP {} is filtered into class {:x}:{:x}", f.dscp, f.class >> 16, f.class & 0xffff)))
 }
 
-/// What leaves a port: how long a lane's queue is, and what limits it, be it ours or somebody else's.
+/// The limits of a port: how long a lane's queue is, and which rate limits it, ours or another program's.
 ///
-/// A class of ours has the queue that HTB gives a class without one: of the interface's default length.
+/// A class of ours has HTB's default queue for a class: of the interface's default length.
 pub(crate) fn egress(netlink: &mut Netlink, link: &Link) -> Result<Egress, DriverError> {
     let limit = limit(netlink, link.index);
     let limit_bps = limit.map_err(|e| e.on(format!("port {}: reading its queues", link.state.name)))?;
@@ -202,7 +204,8 @@ fn is_ours(netlink: &mut Netlink, port: u32) -> Answer<bool> {
     Ok(root(netlink, port)?.is_some_and(|r| Tcm::parse(&r.body).is_some_and(|t| t.handle == HANDLE)))
 }
 
-/// Takes our queues away, if they are there, and makes again what was before. Somebody else's later choice stays.
+/// Removes our queues, if they are there, and makes the former ones again. Another program's later choice
+/// stays.
 pub(crate) fn restore(netlink: &mut Netlink, port: (&str, u32), before: Option<&Before>) -> Result<(), DriverError> {
     let (name, index) = port;
     let on = |what: &str| format!("port {name}: {what}");
@@ -254,7 +257,8 @@ fn remember(netlink: &mut Netlink, port: (&str, u32), root: Raw) -> Result<Befor
     Ok(Before::Made(messages))
 }
 
-/// Classes and filters of an HTB, in the order in which they can be made; none if there are parts that cannot.
+/// Classes and filters of an HTB, in the order in which they can be made; none if there are parts that
+/// cannot be made again.
 fn htb_parts(netlink: &mut Netlink, port: u32, handle: u32) -> Result<Option<Vec<Raw>>, NetlinkError> {
     let inner = get(netlink, RTM_GETQDISC, port, 0)?;
     if inner.iter().filter_map(|r| Tcm::parse(&r.body)).any(|t| t.parent & 0xffff_0000 == handle) {
@@ -264,7 +268,7 @@ fn htb_parts(netlink: &mut Netlink, port: u32, handle: u32) -> Result<Option<Vec
     let mut made = vec![TC_H_ROOT, handle];
     let mut classes = get(netlink, RTM_GETTCLASS, port, 0)?;
     while !classes.is_empty() {
-        // Parents first; a class whose parent never comes is somebody else's.
+        // Parents first; a class whose parent never comes belongs to another discipline.
         let fits = |r: &Raw| Tcm::parse(&r.body).is_some_and(|t| made.contains(&t.parent));
         let (next, later): (Vec<_>, Vec<_>) = classes.into_iter().partition(fits);
         if next.is_empty() {
@@ -289,7 +293,7 @@ fn again(kind: u16, raw: &Raw) -> Raw {
     let kept = all.iter().filter(|(k, _)| [TCA_KIND, TCA_OPTIONS].contains(k));
     let kept: Vec<_> = kept.map(|(k, v)| crate::netlink::nla(*k, v)).collect();
     let mut body = raw.body[..TCM_LEN.min(raw.body.len())].to_vec();
-    // In a list this counts who refers to it; in a request it is an ingress block.
+    // In a list this counts references; in a request it means an ingress block.
     body[16..].fill(0);
     body.extend(crate::netlink::emit(&kept));
     Raw { kind, body }

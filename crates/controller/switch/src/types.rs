@@ -144,16 +144,17 @@ impl Lanes {
     }
 }
 
-/// What leaves a port, as far as the switch's own software decides it.
+/// A port's limits, as far as the switch's own software decides them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Egress {
-    /// Bit/s that its queueing discipline lets out (HTB or TBF), whoever set it up. None: it sets no limit.
+    /// Bit/s that its queueing discipline (HTB or TBF) lets out, whichever program made it. None: no limit.
     pub limit_bps: Option<u64>,
-    /// Packets that the queue of a lane holds there, once the switch is prepared. None: the interface tells no length.
+    /// Packets that a lane's queue holds there, once the switch is prepared. None: the interface does not
+    /// report a length.
     pub queue_packets: Option<u32>,
 }
 
-/// Most that a group may send through a switch.
+/// A group's limit through a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
     /// Packets per second, at least 1.
@@ -179,7 +180,7 @@ pub enum Drift {
         /// Ports that get its packets, and should not.
         extra: BTreeSet<String>,
     },
-    /// The group is in the driver's range, and nobody wants it.
+    /// The group is in the driver's range, and no rule wants it.
     Extra {
         /// Which.
         group: Ipv4Addr,
@@ -191,12 +192,12 @@ pub enum Drift {
         /// What is not as prepared.
         why: String,
     },
-    /// Rules are there, but the switch does not look at them.
+    /// Rules are there, but the switch does not apply them.
     Inert {
         /// What is switched off.
         why: String,
     },
-    /// A group's limit is gone, or another.
+    /// A group's limit is missing, or differs.
     Meter {
         /// Which.
         group: Ipv4Addr,
@@ -205,36 +206,36 @@ pub enum Drift {
     },
 }
 
-/// What came of [`crate::Driver::install`].
+/// The result of [`crate::Driver::install`].
 #[must_use]
 #[derive(Debug, Default)]
 pub struct Installed {
-    /// Groups of which the rule is not in force, or in part only, and what the switch said first.
+    /// Groups whose rule is not in force, or only in part, and the switch's first error.
     pub refused: Vec<(Ipv4Addr, DriverError)>,
 }
 
 impl Installed {
     /// # Errors
-    /// Of the first rule that was refused.
+    /// The first refused rule's.
     pub fn complete(self) -> Result<(), DriverError> {
         self.refused.into_iter().next().map_or(Ok(()), |(_, why)| Err(why))
     }
 }
 
-/// What came of [`crate::Driver::repair`].
+/// The result of [`crate::Driver::repair`].
 #[must_use]
 #[derive(Debug, Default)]
 pub struct Repaired {
-    /// All that was found.
+    /// All differences that were found.
     pub found: Vec<Drift>,
-    /// Of it, what could not be put right, or in part only, and what the switch said first.
+    /// The differences that could not be repaired, or only in part, and the switch's first error.
     pub refused: Vec<(Drift, DriverError)>,
-    /// How that differs now, as far as this repair has done it.
+    /// How these differ now, as far as this repair has changed them.
     pub left: Vec<Drift>,
 }
 
 impl Repaired {
-    /// `differs`: how rules differ by now from what is wanted.
+    /// `differs`: how rules differ now from the wanted ones.
     pub(crate) fn new(found: Vec<Drift>, refused: Vec<(Drift, DriverError)>, differs: Vec<Drift>) -> Repaired {
         let others = refused.iter().map(|(drift, _)| drift).filter(|drift| drift.group().is_none()).cloned();
         let groups: BTreeSet<_> = refused.iter().filter_map(|(drift, _)| drift.group()).collect();
@@ -245,7 +246,7 @@ impl Repaired {
 }
 
 impl Drift {
-    /// Both are about the same port, limit or switch.
+    /// Whether both are about the same port, limit or switch.
     #[must_use]
     pub fn is_at_the_same(&self, other: &Drift) -> bool {
         match (self, other) {
@@ -256,7 +257,7 @@ impl Drift {
         }
     }
 
-    /// The group that it is about, if it is about a rule.
+    /// The group, if the difference is about a rule.
     #[must_use]
     pub fn group(&self) -> Option<Ipv4Addr> {
         match self {

@@ -24,7 +24,7 @@ pub struct CarrierChange {
     pub carrier: bool,
 }
 
-/// Which interfaces are ports.
+/// The interfaces that are ports.
 #[derive(Debug, Clone)]
 pub(crate) enum Ports {
     OfBridge(u32),
@@ -40,7 +40,7 @@ impl Ports {
     }
 }
 
-/// Becomes readable when the carrier of a port changes. It belongs to whoever asked for it and outlives the driver.
+/// Becomes readable when the carrier of a port changes. It belongs to its creator and outlives the driver.
 pub struct Watch {
     socket: Socket,
     netns: Option<PathBuf>,
@@ -65,7 +65,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// What changed since the last call, each port once with its newest state; empty if nothing did. Never waits.
+    /// Changes since the last call, each port once with its newest state; empty without any. Never waits.
     ///
     /// # Errors
     /// If the socket fails, or the namespace is gone. Messages that the kernel had to drop are no error: the ports are
@@ -92,7 +92,7 @@ impl Watch {
         Ok(changed.into_iter().map(|(port, carrier)| CarrierChange { port, carrier }).collect())
     }
 
-    /// Looks at all ports; gives those that are not as known.
+    /// Checks all ports; returns the ones that differ from the known state.
     fn look(&mut self) -> Result<BTreeMap<String, bool>, DriverError> {
         let links = link::list(&mut Netlink::open(self.netns.as_deref())?)?;
         let mut changed = BTreeMap::new();

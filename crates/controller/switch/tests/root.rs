@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drivers against real switches in namespaces of their own. Skipped without root; those of Open vSwitch also without it.
+//! Drivers against real switches in namespaces of their own. Skipped without root; the tests of Open
+//! vSwitch also without it.
 
 mod root {
     pub(super) mod common;

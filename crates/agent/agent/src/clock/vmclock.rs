@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a hypervisor says of its own doing: a page that it shares with the guest (VMClock, `/dev/vmclock0` since Linux 6.13), in which
-//! a number changes whenever the processor's counter was disrupted, as by a live migration or when a snapshot is resumed.
+//! The hypervisor's report about its own doing: a page that it shares with the guest (VMClock,
+//! `/dev/vmclock0` since Linux 6.13). A number there changes whenever the processor's counter was
+//! disrupted, as by a live migration or when a snapshot is resumed.
 //!
 //! ```text
 //!  0 u32 "VCLK", u32 size, u16 version, u8 counter, u8 kind of time, u32 sequence

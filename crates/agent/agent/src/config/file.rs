@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file as it is written. A key that does not exist is an error: it is a misspelt one.
+//! The file as it is written. An unknown key is an error: it is a misspelt one.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -66,7 +66,7 @@ macro_rules! table {
         }
 
         impl $name {
-            /// What `over` says counts.
+            /// Takes each key that `over` has.
             pub(super) fn override_with(&mut self, over: Self) {
                 $(if over.$field.is_some() {
                     self.$field = over.$field;

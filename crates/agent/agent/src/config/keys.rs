@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What every key of `fide.toml` means. Tests compare it with what is read.
+//! The meaning of every key of `fide.toml`. Tests compare it with what is read.
 
 use fide_types::config_key::{
     Default::{Otherwise, Required, Value},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where in which file a value stands, so that an error names the file that has to be changed.
+//! The file and line of a value, so that an error names the file to be changed.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,8 @@ pub(super) enum At {
     Item(&'static str, usize),
 }
 
-/// A value that is wrong, or several that contradict each other. Without any the main file is to blame: something is missing.
+/// A value that is wrong, or several that contradict each other. Without any, something is missing in the
+/// main file.
 #[derive(Debug)]
 pub(super) struct Problem {
     pub(super) at: Vec<At>,
@@ -43,7 +44,8 @@ impl<T: Into<String>> From<T> for Problem {
     }
 }
 
-/// The file, and the line if there is one. Of several values the one that was read last is to blame.
+/// The file, and the line if there is one. If there are several values, the error names the one that was
+/// read last.
 pub(super) fn say(sources: &[Source], at: &[At]) -> String {
     let mut last = None;
     let mut before = vec![0; at.len()];
@@ -65,7 +67,7 @@ pub(super) fn say(sources: &[Source], at: &[At]) -> String {
     }
 }
 
-/// Byte at which it begins in a file; `before`: items of such tables in the files before.
+/// The byte at which it begins in a file; `before`: items of such tables in the files before.
 fn find(file: &DeTable<'_>, at: At, before: &mut usize) -> Option<usize> {
     match at {
         At::Key(table, key) => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What of the configuration all hosts must have in common.
+//! The part of the configuration that all hosts must have in common.
 
 use fide_agent_api::status::Difference;
 use fide_wire::{Digest, Shape};
@@ -11,10 +11,12 @@ const LEASE: u8 = 2;
 const MAJORITY: u8 = 2;
 
 impl Config {
-    /// Name, period of heartbeats, members, trust and policy. Timeouts, keys and everything in `[agent]` may differ.
+    /// Name, period of heartbeats, members, trust and policy. Timeouts, keys and everything in `[agent]`
+    /// may differ.
     ///
-    /// The period is the only one that all hosts count on without hearing of it: each takes the others' for its own, in its timeouts (a
-    /// heartbeat that comes at a longer period is late each time) and when it measures how much the network varies.
+    /// Only the period is used by every host without being announced: each takes the others' period to be
+    /// its own, in its timeouts (a heartbeat at a longer period would be late each time) and when it
+    /// measures jitter.
     #[must_use]
     pub fn shape(&self) -> Shape {
         let mut cluster = Digest::default();
@@ -47,7 +49,7 @@ impl Config {
     }
 }
 
-/// In what `there` differs from `here`.
+/// How `there` differs from `here`.
 #[must_use]
 pub fn differences(here: &Shape, there: &Shape) -> Vec<Difference> {
     let mut all = Vec::new();
@@ -75,7 +77,7 @@ pub fn differences(here: &Shape, there: &Shape) -> Vec<Difference> {
     all
 }
 
-/// The same for people.
+/// The same as text.
 #[must_use]
 pub fn says(differs: &[Difference]) -> String {
     let one = |d: &Difference| format!("{} ({} there, {} here)", d.item, d.there, d.here);

@@ -86,7 +86,7 @@ fn a_drop_in_cannot_change_the_cluster() {
     }
 }
 
-/// Every mistake, and the words that tell what would be right.
+/// Every mistake, and the words that say what would be right.
 #[test]
 fn mistakes_are_named() {
     let without = |what: &str| GOOD.replace(what, "");
@@ -122,7 +122,7 @@ fn a_host_finds_itself_by_name_or_by_its_addresses() {
         |addresses: &[[u8; 4]]| addresses.iter().map(|a| ("p".to_owned(), Ipv4Addr::from(*a))).collect::<Vec<_>>();
     let h2 = local(&[[127, 0, 0, 1], [10, 70, 1, 2], [10, 70, 2, 2]]);
     assert_eq!(config.identify(None, &h2).expect("found"), 2);
-    assert_eq!(config.identify(Some("h1"), &h2).expect("told"), 1);
+    assert_eq!(config.identify(Some("h1"), &h2).expect("named"), 1);
     let error = config.identify(Some("h7"), &h2).expect_err("none").to_string();
     assert!(error.contains("h1, h2, eye"), "{error}");
     let error = config.identify(None, &local(&[[10, 70, 1, 2]])).expect_err("half").to_string();
@@ -179,7 +179,7 @@ fn hosts_have_a_shape_in_common_and_timeouts_of_their_own() {
     assert_eq!(says(&differences(&here, &of("role = \"observer\"", more))), "members (4 there, 3 here)");
 }
 
-/// What a file with a key that does not exist is told: the keys that do.
+/// The keys that are listed for a table with an unknown key.
 fn accepted(table: &str) -> Vec<String> {
     let error = toml::from_str::<file::File>(&format!("{table}\nno_such_key = 1\n")).expect_err("unknown").to_string();
     let (_, expected) = error.split_once("expected").unwrap_or_else(|| panic!("{error}"));
@@ -214,7 +214,7 @@ fn explained_defaults_are_those_that_count() {
         ("[[plane]]", ""),
         ("[[member]]", "name = \"h1\"\naddresses = [\"10.0.0.1\"]"),
     ];
-    /// All sections, in `table` without `key`, and `more` instead.
+    /// All sections; in `table`, `more` replaces `key`.
     fn text(table: &str, key: &str, more: &str) -> String {
         let section = |(head, lines): &(&str, &str)| {
             let is_it = *head == table;
@@ -224,7 +224,7 @@ fn explained_defaults_are_those_that_count() {
         };
         SECTIONS.iter().map(section).collect()
     }
-    // Paths are relative to a directory that is another one each time.
+    // Paths are relative to a directory that differs each time.
     let read = |text: &str| {
         let mut config = load(text).unwrap_or_else(|error| panic!("{error}\n{text}"));
         config.sources.clear();

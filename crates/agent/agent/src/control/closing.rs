@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The ends of sessions: what the kernel makes wait is done by a thread of its own, and neither the loop nor the control thread
-//! waits for it.
+//! How sessions end. Steps in which the kernel makes the caller wait run in a thread of their own, so
+//! neither the loop nor the control thread waits for them.
 //!
 //! ```text
 //! loop                      control thread          closer
@@ -10,8 +10,9 @@
 //!                           place is free ◄──────── done
 //! ```
 //!
-//! A program of the kernel that began before the bits were cleared may still write into the ring of that place. As the place is
-//! given away only after the ring is out of the map and such programs have ended, it cannot reach the next client.
+//! A kernel program that began before the bits were cleared may still write into the ring of that place.
+//! The place is given away only after the ring is out of the map and such programs have ended, so they
+//! cannot write into the next client's ring.
 
 use std::{
     io,
@@ -25,13 +26,13 @@ use fide_wire::MAX_CLIENTS;
 
 use crate::{command::Memory, privileges};
 
-/// How long a place is waited for. One takes some milliseconds, all of them a second.
+/// How long to wait for a place. Closing one takes some milliseconds, closing all of them a second.
 const LIMIT: Duration = Duration::from_secs(3);
 
 /// What is left of a session.
 struct Ended {
     client: u8,
-    /// Freed there: it is mapped.
+    /// Freed in the closer's thread, because unmapping it takes time.
     _memory: Option<Box<Memory>>,
 }
 
@@ -51,7 +52,7 @@ impl Closer {
     /// The kernel's.
     pub(super) fn start(rings: Option<&ClientRings>) -> io::Result<Self> {
         let rings = rings.map(ClientRings::another).transpose().map_err(io::Error::other)?;
-        // A place is in a queue once at most.
+        // A place is in a queue at most once.
         let (ended, inbox) = sync_channel::<Ended>(MAX_CLIENTS);
         let (done, free) = sync_channel(MAX_CLIENTS);
         thread::Builder::new().name("fide-closer".to_owned()).spawn(move || {
@@ -72,11 +73,11 @@ impl Closer {
     /// The place of `client` is free once its ring is gone.
     pub(super) fn close(&mut self, client: u8, memory: Option<Box<Memory>>) {
         self.closing |= 1 << client;
-        // Never full, and the thread ends after this.
+        // The queue is never full, and the thread outlives this sender.
         let _ = self.ended.try_send(Ended { client, _memory: memory });
     }
 
-    /// The first of these places that is free, or becomes so first.
+    /// The first of these places that is free, or else that becomes free.
     pub(super) fn first_free(&mut self, unused: &[u8]) -> Option<u8> {
         let begun = Instant::now();
         loop {
@@ -103,7 +104,7 @@ impl Closer {
         true
     }
 
-    /// For the next place.
+    /// Waits for the next place to become free.
     fn wait(&mut self, begun: Instant) -> bool {
         match self.free.recv_timeout(LIMIT.saturating_sub(begun.elapsed())) {
             Ok(client) => {
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_free_after_its_ring_is_gone() {
+    fn place_is_free_after_its_ring_is_gone() {
         let (ended, inbox) = sync_channel::<Ended>(MAX_CLIENTS);
         let (done, free) = sync_channel(MAX_CLIENTS);
         let mut closer = Closer { ended, free, closing: 0 };
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closer_that_is_gone_frees_no_place() {
+    fn place_stays_taken_without_a_closer() {
         let (ended, inbox) = sync_channel::<Ended>(MAX_CLIENTS);
         let (done, free) = sync_channel(MAX_CLIENTS);
         let mut closer = Closer { ended, free, closing: 0 };
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn all_places_are_closed_and_free_again() {
+    fn all_places_become_free_again() {
         let mut closer = Closer::start(None).expect("a thread");
         let all: Vec<u8> = (0..64).collect();
         for client in &all {

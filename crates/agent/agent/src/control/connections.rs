@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections: taken, served in turn, made to wait, refused, closed.
+//! Connections: accepted, served in turn, paused, refused, closed.
 //!
-//! Whoever connects may mean harm: what it sends and what it does not read costs nobody but itself.
+//! A client may be malicious. Neither what it sends nor what it leaves unread may cost other users
+//! anything.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,19 +29,19 @@ use crate::socket::{self, Credentials, Request as Received};
 
 /// Connections at a time, sessions among them.
 const CONNECTIONS_MAX: usize = 256;
-/// Connections beyond that which are told why they are refused.
+/// Connections beyond that which get an answer why they are refused.
 const REFUSED_MAX: usize = 32;
 /// Requests taken from one connection before the others have their turn.
 const REQUESTS_PER_TURN: usize = 16;
-/// Connections taken before those that are there have their turn.
+/// Connections accepted before the open ones have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Sessions that users open before everything else has its turn: with BPF each waits until no program of the kernel still looks at the place
-/// of its ring, as its closing does (`docs/internals/agent-loop.md`).
+/// Sessions that users may open in one turn. With BPF, opening one waits until no program of the kernel
+/// still looks at the place of its ring, as closing one does (`docs/internals/agent-loop.md`).
 const OPENS_PER_TURN: usize = 2;
 /// Threads that close connections for clients that sent descriptors.
 const HANGING_MAX: usize = 16;
 
-/// What a message costs that is no request.
+/// What a message costs that is not a request.
 const COST_OF_NONSENSE: i64 = 4;
 
 /// A connection and what it has claimed.
@@ -48,27 +49,28 @@ pub(super) struct Connection {
     fd: OwnedFd,
     pub(super) who: Credentials,
     pub(super) client: Option<u8>,
-    /// Known with the session.
+    /// Known once there is a session.
     pub(super) namespace: Namespace,
-    /// What it is answered, whatever it asks.
+    /// The answer to every request, if this connection was only accepted to be refused.
     refused: Option<Refusal>,
 }
 
-/// All of them.
+/// All connections.
 pub(super) struct Connections {
     open: BTreeMap<u64, Connection>,
     last: u64,
     budgets: Budgets,
-    /// Of users who asked too much: until they may ask again it is only waited for their end.
+    /// Connections of users that asked too much. Until they may ask again, only their hang-up is awaited.
     paused: BTreeSet<u64>,
-    /// Being closed by threads of their own.
+    /// Threads that are closing a connection.
     hanging: Arc<AtomicUsize>,
-    /// Those for which there is no thread yet.
+    /// Connections to be closed that have no thread yet.
     parked: Vec<(OwnedFd, Credentials)>,
 }
 
 impl Connections {
-    /// None yet. Who comes to a new agent within `grace` may register all that a user may have without waiting.
+    /// No connections yet. A client that connects within `grace` may register all that a user may have
+    /// without waiting.
     pub(super) fn new(limits: &Limits, grace: Duration) -> Self {
         let sessions = most(MAX_CLIENTS, limits.sessions);
         let processes = most(MAX_PROCESSES, limits.processes);
@@ -91,12 +93,12 @@ impl Connections {
         self.open.get_mut(token)
     }
 
-    /// Somebody waits until he may ask again.
-    pub(super) fn somebody_waits(&self) -> bool {
+    /// Whether some user is paused until it may ask again.
+    pub(super) fn has_paused(&self) -> bool {
         !self.paused.is_empty()
     }
 
-    /// Whose they are, but for those that are only refused.
+    /// The user of each connection, except of those that are only refused.
     fn users(&self) -> impl Iterator<Item = (u32, usize)> {
         let open = self.open.values().filter(|connection| connection.refused.is_none()).map(|open| open.who.share);
         open.chain(self.parked.iter().map(|(_, who)| who.share)).map(|share| (share, 1))
@@ -118,7 +120,7 @@ impl Connection {
 }
 
 impl Control {
-    /// What this user may have of something.
+    /// The caller's share of a resource, and its limits.
     pub(super) fn asker(&self, uid: u32, resource: Resource) -> Asker {
         let limits = &self.parts.config.limits;
         let limit = match resource {
@@ -153,7 +155,7 @@ impl Control {
         }
     }
 
-    /// The one that was refused first has had its time.
+    /// Closes the refusal that has been open longest, if there are too many.
     fn make_room_for_refusal(&mut self) {
         let mut refused = self.connections.open.iter().filter(|(_, connection)| connection.refused.is_some());
         let (first, more) = (refused.next().map(|(token, _)| *token), refused.count());
@@ -164,8 +166,8 @@ impl Control {
         }
     }
 
-    /// Closes those whose clients have hung up. What they have left unread is not carried out: its answer would be nobody's, and others of
-    /// their user would wait for it.
+    /// Closes connections whose clients have hung up. Requests that they left unread are not carried out:
+    /// nobody would get the answers, and other programs of that user would wait for them.
     pub(super) fn close_dead(&mut self, events: &[epoll::Event]) {
         for event in events {
             let (token, flags) = (event.data.u64(), event.flags);
@@ -175,7 +177,7 @@ impl Control {
         }
     }
 
-    /// Closes the connection of this client if it has hung up, though no event of it was looked at yet.
+    /// Closes the connection of this client if it has hung up, even if its event has not been handled yet.
     pub(super) fn close_hung_up(&mut self, client: u8) {
         let hung_up = |connection: &Connection| {
             let mut fds = [PollFd::new(&connection.fd, PollFlags::empty())];
@@ -199,7 +201,8 @@ impl Control {
             let (uid, refused) = (connection.who.share, connection.refused.clone());
             let privileged = self.asker(uid, Resource::Connections).privileged;
             if !privileged && connection.client.is_none() && self.opened >= OPENS_PER_TURN {
-                // It may want one more. What it asks is still there in the next turn, which begins at once.
+                // It may open one more session. Its request is still there in the next turn, which begins
+                // at once.
                 return;
             }
             if !privileged && !self.connections.budgets.may_ask(uid, Instant::now()) {
@@ -224,7 +227,7 @@ impl Control {
                 (Ok(request), None) => self.request(token, request),
                 (Err(answer), _) => Some((answer, Vec::new())),
             };
-            // What is not answered now will be.
+            // Otherwise the answer follows later.
             if let Some((answer, fds)) = answered {
                 self.answer(token, &answer, &fds);
             }
@@ -235,12 +238,12 @@ impl Control {
         let Some(connection) = self.connections.get(&token) else { return };
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
         if socket::send(connection.socket(), &answer.to_bytes(), &fds).is_err() {
-            // A client that does not take its answers is not served on.
+            // A client that does not read its answers is not served any longer.
             self.close(token);
         }
     }
 
-    /// Its user has asked too much: what it sends waits in the socket.
+    /// The user has asked too much: its further requests wait in the socket.
     fn pause(&mut self, token: u64) {
         let end_only = epoll::EventFlags::empty();
         if let Some(connection) = self.connections.get(&token)
@@ -250,7 +253,7 @@ impl Control {
         }
     }
 
-    /// Serves those again who waited long enough, and closes what could not be closed yet.
+    /// Resumes connections whose users have waited long enough, and closes those that had no thread before.
     pub(super) fn tend_connections(&mut self) {
         let now = Instant::now();
         let Self { connections: Connections { open, paused, budgets, .. }, epoll, .. } = self;
@@ -265,7 +268,7 @@ impl Control {
         self.close_parked();
     }
 
-    /// A client is gone: its watches go with it, its processes stay under watch.
+    /// Closes the connection of a client that is gone. Its watches end; its processes stay under watch.
     pub(super) fn close(&mut self, token: u64) {
         let Some(connection) = self.connections.open.remove(&token) else { return };
         if let Some(client) = connection.client {
@@ -276,8 +279,8 @@ impl Control {
         }
     }
 
-    /// Closes a connection that descriptors may have been sent to, which may take as long as their sender likes: where
-    /// there are some, in a thread that nobody waits for.
+    /// Closes a connection that may hold descriptors. Closing those can take as long as their sender likes,
+    /// so it happens in a thread that nobody waits for.
     fn hang_up(&mut self, connection: Connection) {
         let Connection { fd, who, .. } = connection;
         let Some(socket) = socket::close_unless_it_waits(fd) else { return };
@@ -299,7 +302,7 @@ impl Control {
             if !spawned {
                 self.connections.hanging.fetch_sub(1, Ordering::Relaxed);
                 let socket = closing.lock().ok().and_then(|mut socket| socket.take());
-                // It counts as its user's until there is a thread for it.
+                // It counts against its user until there is a thread for it.
                 return self.connections.parked.extend(socket.map(|socket| (socket, who)));
             }
         }

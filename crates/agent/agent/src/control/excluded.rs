@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! After an exclusion: the others go on without this incarnation, and this host comes back as the next.
+//! Exclusion: the other hosts go on without this incarnation, and this host comes back as the next one.
 //!
-//! The next incarnation has to be on disk first. Where it cannot be stored, on a full disk say, the host stays fenced and tries
-//! again, later each time; `fide status` says why and when.
+//! The next incarnation has to be stored first. If that fails, on a full disk say, the host stays fenced
+//! and tries again, later each time; `fide status` says why and when.
 
 use crate::excluded::Excluded;
 use std::time::{Duration, Instant};
@@ -15,11 +15,11 @@ use crate::{
     incarnation,
 };
 
-/// Told of a machine that was put back, again and again.
+/// Between two log lines about a machine that was put back to a snapshot.
 const REMINDED: Duration = Duration::from_secs(60);
 
 impl Control {
-    /// Peers go on without this incarnation; it comes back as the next.
+    /// Stores the next incarnation and begins again with it.
     pub(super) fn begin_again(&mut self) -> Result<(), EngineGone> {
         let mut above = self.parts.incarnation.max(self.noted.newest());
         let next = loop {
@@ -28,9 +28,9 @@ impl Control {
                 Err(why) => break Err(why.to_string()),
             };
             match self.parts.exchange.call(Command::Restart { incarnation: next })? {
-                // Found out just now; the next turn says so.
+                // The loop found out just now; the next turn logs it.
                 Reply::NotBegun(RestartError::PutBack) => return Ok(()),
-                // Others have heard of a later one, of a state directory that was lost, say.
+                // Others have heard of a later incarnation, from a state directory that was lost, say.
                 Reply::NotBegun(RestartError::Incarnation { present, .. }) if present > above => above = present,
                 Reply::NotBegun(why) => break Err(why.to_string()),
                 _ => break Ok(next),
@@ -55,8 +55,8 @@ impl Control {
         Ok(())
     }
 
-    /// Nothing here remembers what it has said since the snapshot, so programs that joined must not go on as a later incarnation: this host
-    /// stays fenced.
+    /// Logs that this machine was put back to a snapshot. This host remembers nothing since that snapshot,
+    /// so programs that joined must not go on under a later incarnation: it stays fenced.
     fn say_put_back(&mut self) {
         let now = Instant::now();
         if self.excluded.as_ref().is_some_and(|said| now < said.next) {
@@ -70,8 +70,8 @@ impl Control {
         self.excluded = Some(Excluded { why: why.to_owned(), attempts, next: now + REMINDED });
     }
 
-    /// Begins again if this host is excluded, or tries again when it is time. Asks the loop's state, which also the agent that takes
-    /// over has, and needs no record of what happened.
+    /// Begins again if this host is excluded, or tries again when it is time. It reads the loop's state,
+    /// which an agent that takes over has too, and so needs no record of the exclusion.
     pub(super) fn retry_excluded(&mut self) -> Result<(), EngineGone> {
         if self.parts.exchange.is_put_back() {
             self.say_put_back();

@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Control {
-    /// Carries out one step, asked for by whoever may replace this agent.
+    /// Carries out one step of a takeover, at the request of an agent that may replace this one.
     pub(super) fn take_over(
         &mut self,
         id: u64,
@@ -27,6 +27,18 @@ impl Control {
         version: &str,
         fds: &mut Vec<OwnedFd>,
     ) -> Result<Answer, Refusal> {
+        self.check_successor(connection, version)?;
+        match phase {
+            TakeOverPhase::Prepare => self.prepare(id, fds),
+            TakeOverPhase::Switch => self.switch(id, connection),
+            TakeOverPhase::Taken => {
+                Err(Refusal::new(ErrorCode::BadRequest, "nothing was handed over", "ask with phase switch first"))
+            }
+        }
+    }
+
+    /// Only root and the agent's own user may replace it, and only with the same version.
+    fn check_successor(&self, connection: u64, version: &str) -> Result<(), Refusal> {
         let who = self.connections[&connection].who;
         let own_uid = rustix::process::geteuid().as_raw();
         if who.uid != 0 && who.uid != own_uid {
@@ -43,69 +55,75 @@ impl Control {
                 "its state can only be handed to the same version: stop this one with SIGTERM and start the new one",
             ));
         }
-        let failed = |error: io::Error| Refusal::new(ErrorCode::NotSupported, error.to_string(), "");
-        match phase {
-            TakeOverPhase::Prepare => {
-                let estate = &self.parts.estate;
-                let watch = self.parts.exit_watch.as_ref().map(|watch| watch.watched_fd().try_clone_to_owned());
-                let sockets = estate.sockets.iter().flat_map(|of| iter::once(&of.udp).chain(&of.packet));
-                let shared = sockets.chain(&estate.receive).map(OwnedFd::try_clone);
-                *fds = shared.chain(watch).collect::<io::Result<_>>().map_err(failed)?;
-                let prepared = PrepareOk {
-                    packet: estate.sockets.iter().map(|of| of.packet.is_some()).collect(),
-                    maps: estate.receive.len() - estate.links,
-                    links: estate.links,
-                    native: estate.native,
-                    shape: self.parts.shape.digest(),
-                    exit_watch: usize::from(self.parts.exit_watch.is_some()),
-                    pid: std::process::id(),
-                    manager: self.notify.manager().cloned(),
-                };
-                Ok(Answer::ok(id, &prepared))
-            }
-            TakeOverPhase::Switch => {
-                // The new one knows the file only, and not which keys others still use.
-                if key::stamp(&self.parts.config.key_file) != self.key_stamp {
-                    self.reload_key();
-                }
-                if let Some(left) = self.key_change_left() {
-                    let why =
-                        format!("the cluster's key is being changed, for another {:.0} s", left.as_secs_f64().ceil());
-                    return Err(Refusal::new(
-                        ErrorCode::Full,
-                        why,
-                        "take over when that is done; `fide status` of this agent goes on",
-                    ));
-                }
-                // The new agent gives these places away as it likes.
-                if !self.closer.finish() {
-                    let why = "sessions of this agent are still being closed";
-                    return Err(Refusal::new(ErrorCode::Full, why, "try again"));
-                }
-                let _urgent = Urgent::begin();
-                let frozen = match self.parts.exchange.call(Command::Freeze)? {
-                    Reply::Frozen(frozen) => *frozen,
-                    _ => return Err(EngineGone.into()),
-                };
-                // What the loop told last belongs into this journal.
-                self.note_records();
-                // A new view is noted by the agent that goes on, whose loop asks for it: nobody waits for a disk while frozen.
-                if self.hand_over(id, connection, frozen).is_ok() {
-                    self.parts.listener.hand_over();
-                    self.end = Some(End::HandedOver);
-                    return Ok(Answer::ok(id, &Empty {}));
-                }
-                self.parts.exchange.call(Command::Thaw)?;
-                tracing::warn!("the new agent did not take over; this one goes on");
-                Err(Refusal::new(ErrorCode::Gone, "the takeover took too long; this agent goes on", "try again"))
-            }
-            TakeOverPhase::Taken => {
-                Err(Refusal::new(ErrorCode::BadRequest, "nothing was handed over", "ask with phase switch first"))
-            }
-        }
+        Ok(())
     }
 
-    /// Hands the state over and waits for the word that it is in good hands.
+    /// Describes what the new agent may share while this one still runs, and puts copies of its files into `fds`.
+    fn prepare(&self, id: u64, fds: &mut Vec<OwnedFd>) -> Result<Answer, Refusal> {
+        let failed = |error: io::Error| Refusal::new(ErrorCode::NotSupported, error.to_string(), "");
+        let estate = &self.parts.estate;
+        let watch = self.parts.exit_watch.as_ref().map(|watch| watch.watched_fd().try_clone_to_owned());
+        let sockets = estate.sockets.iter().flat_map(|of| iter::once(&of.udp).chain(&of.packet));
+        let shared = sockets.chain(&estate.receive).map(OwnedFd::try_clone);
+        *fds = shared.chain(watch).collect::<io::Result<_>>().map_err(failed)?;
+        let prepared = PrepareOk {
+            packet: estate.sockets.iter().map(|of| of.packet.is_some()).collect(),
+            maps: estate.receive.len() - estate.links,
+            links: estate.links,
+            native: estate.native,
+            shape: self.parts.shape.digest(),
+            exit_watch: usize::from(self.parts.exit_watch.is_some()),
+            pid: std::process::id(),
+            manager: self.notify.manager().cloned(),
+        };
+        Ok(Answer::ok(id, &prepared))
+    }
+
+    /// Freezes the loop and hands its state over. If that fails, this agent goes on.
+    fn switch(&mut self, id: u64, connection: u64) -> Result<Answer, Refusal> {
+        self.check_may_switch()?;
+        let _urgent = Urgent::begin();
+        let frozen = match self.parts.exchange.call(Command::Freeze)? {
+            Reply::Frozen(frozen) => *frozen,
+            _ => return Err(EngineGone.into()),
+        };
+        // The loop's last records belong into this agent's journal, which is handed over.
+        self.note_records();
+        // This agent does not wait for the disk while the loop is frozen: a new view is stored by the agent that goes
+        // on, because that agent's loop asks for it.
+        if self.hand_over(id, connection, frozen).is_ok() {
+            self.parts.listener.hand_over();
+            self.end = Some(End::HandedOver);
+            return Ok(Answer::ok(id, &Empty {}));
+        }
+        self.parts.exchange.call(Command::Thaw)?;
+        tracing::warn!("the new agent did not take over; this one goes on");
+        Err(Refusal::new(ErrorCode::Gone, "the takeover took too long; this agent goes on", "try again"))
+    }
+
+    /// No takeover during a change of the key, nor while sessions are being closed.
+    fn check_may_switch(&mut self) -> Result<(), Refusal> {
+        // The new agent knows only the key file, and not which keys other hosts still use.
+        if key::stamp(&self.parts.config.key_file) != self.key_stamp {
+            self.reload_key();
+        }
+        if let Some(left) = self.key_change_left() {
+            let why = format!("the cluster's key is being changed, for another {:.0} s", left.as_secs_f64().ceil());
+            return Err(Refusal::new(
+                ErrorCode::Full,
+                why,
+                "take over when that is done; `fide status` of this agent goes on",
+            ));
+        }
+        // The new agent may give the slots of these sessions to others.
+        if !self.closer.finish() {
+            let why = "sessions of this agent are still being closed";
+            return Err(Refusal::new(ErrorCode::Full, why, "try again"));
+        }
+        Ok(())
+    }
+
+    /// Hands the state over, and waits until the new agent says that it has taken it.
     fn hand_over(&mut self, id: u64, connection: u64, frozen: crate::frozen::Frozen) -> io::Result<()> {
         let mut fds = Vec::new();
         let mut sessions = Vec::new();
@@ -160,7 +178,7 @@ impl Control {
         }
         // From here on only the new agent sends.
         self.parts.exchange.call(Command::Stop).map_err(io::Error::other)?;
-        // Before the new agent hears that it may begin: systemd believes what it says only after this.
+        // Before the new agent learns that it may begin: systemd trusts its messages only from here on.
         self.notify.handed_over(self.connections[&connection].who.pid);
         Ok(())
     }

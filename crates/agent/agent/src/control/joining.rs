@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes that join and quit, and who has a name.
+//! Processes that join and quit, and the owners of names.
 //!
-//! A name belongs to one process at a time. Whoever asks for it meanwhile is
+//! A name belongs to one process at a time. What happens to another request for it:
 //!
-//! - the same process, whose session is over or waits for a client that does not come: it goes on as the process that it is;
-//! - the same process over a connection of its own that is open, or another process while the first one lives: refused, `name_taken`;
-//! - another process while the first one has ended, and this thread has not seen that yet: the end is told, then the new one joins.
+//! - The same process, whose session is over or waits for a client that has not come back: the process goes
+//!   on.
+//! - The same process over another open connection, or another process while the first one lives: refused
+//!   with `name_taken`.
+//! - Another process, after the first one ended and before this thread has seen that: the end is reported,
+//!   then the new process joins.
 
 use std::process;
 
@@ -33,11 +36,11 @@ use crate::{
     socket::{self, Credentials},
 };
 
-/// Heartbeats in the shortest time without a beat: what they tell cannot be known sooner.
+/// Heartbeats in the shortest beat timeout: heartbeats carry the beats, so a stall cannot be known sooner.
 const BEAT_HEARTBEATS: u64 = 2;
 const BEAT_TIMEOUT_MIN_NS: u64 = 1_000_000;
 
-/// A request of a process that is under watch already.
+/// A request about a process that is under watch already.
 struct Joining<'a> {
     client: u8,
     who: Credentials,
@@ -54,12 +57,12 @@ impl Control {
         let process = self.hold(connection, pid)?;
         let pid = process.pid();
         let beat_timeout_ns = self.beat_timeout_ns(name, beat_timeout_us)?;
-        self.tell_ended(name, pid);
+        self.report_ended(name, pid);
         if let Some(slot) = self.processes.iter().find(|(_, other)| other.process.pid() == pid).map(|(slot, _)| *slot) {
             return self.join_again(id, slot, Joining { client, who, name, beat_timeout_ns });
         }
         self.may_join(connection, name)?;
-        // Before anybody is told of it: a process whose end would not be seen does not join.
+        // Before the join is announced: a process whose end could not be seen must not join.
         let token = token_of(self.next_serial());
         self.await_end(&process, token).map_err(|error| {
             let hint = "raise /proc/sys/fs/epoll/max_user_watches, or have fewer programs join";
@@ -93,14 +96,15 @@ impl Control {
         self.processes.insert(joined.slot, watched);
         self.names.keep(name, who.share, who.uid == 0 || who.uid == self.own_uid);
         if gone {
-            // It went while it was being registered, perhaps before the hook knew of it.
+            // It ended while it was being registered, perhaps before the hook knew of it.
             self.process_left(token);
             return Err(Refusal::new(ErrorCode::Gone, format!("process {pid} has just gone"), ""));
         }
         Ok(Answer::ok(id, &JoinOk { slot: joined.slot, incarnation: joined.incarnation, pbsize: joined.pbsize }))
     }
 
-    /// The process that this connection's program calls `pid`, held by its pidfd. Refuses one that the caller may not register.
+    /// Opens a pidfd of the process that this connection's program calls `pid`. Refuses a process that the
+    /// caller may not register.
     fn hold(&self, connection: u64, called: u32) -> Result<Process, Refusal> {
         let uid = self.connections[&connection].who.uid;
         let pid = self.pid_of(connection, called)?;
@@ -108,19 +112,20 @@ impl Control {
             return Err(Refusal::new(
                 ErrorCode::BadRequest,
                 "an agent cannot watch itself",
-                "its silence is told by its peers; watch it as @host from another host",
+                "its peers report its silence; watch it as @host from another host",
             ));
         }
         let process = Process::open(pid).map_err(|error| match error.raw_os_error() {
             Some(libc::ESRCH) => gone(called),
             _ => Refusal::new(ErrorCode::NotSupported, format!("process {pid} cannot be held: {error}"), ""),
         })?;
-        // Held, it keeps its number: it is the one that was meant if it has that still.
+        // With the pidfd open, the number cannot be reused: if it still stands for this process, it is the
+        // one that was meant.
         if self.pid_of(connection, called)? != pid || process.has_exited() {
             return Err(gone(called));
         }
         if uid != 0 {
-            // A daemon of root that acts for this user at the moment is root's.
+            // A root daemon that acts for this user at the moment still counts as root's.
             let users = Users::of(pid).filter(|_| !process.has_exited()).ok_or_else(|| gone(called))?;
             if !users.are_all(uid) {
                 return Err(Refusal::new(
@@ -133,7 +138,7 @@ impl Control {
         Ok(process)
     }
 
-    /// The time without a beat after which a process is stalled; 0: it does not beat.
+    /// After how long without a beat a process counts as stalled; 0 if it does not beat.
     fn beat_timeout_ns(&self, name: &str, beat_timeout_us: u32) -> Result<u64, Refusal> {
         let wanted_ns = u64::from(beat_timeout_us) * 1000;
         let heartbeat_ns = self.parts.config.heartbeat_ns;
@@ -152,18 +157,19 @@ impl Control {
         Ok(wanted_ns)
     }
 
-    /// A process that is under watch in `slot` asks again, or somebody else asks for it.
+    /// A request for a process that is already under watch in `slot`: from its own program, or from another
+    /// one.
     fn join_again(&mut self, id: u64, slot: u8, joining: Joining<'_>) -> Answered {
         let Joining { client, who, name, beat_timeout_ns } = joining;
         if self.processes[&slot].client != client {
             self.close_hung_up(self.processes[&slot].client);
         }
         let other = &self.processes[&slot];
-        // A session that another program holds for this process is that one's to come back to.
+        // A session that another program holds for this process is kept for that program to come back to.
         let waits = |session: &Session| {
             session.orphan_until.is_some() && (session.who.pid, session.who.uid) == (who.pid, who.uid) && who.pid != 0
         };
-        // What root has watched, say, is taken back by root alone.
+        // A process that root registered, say, can only be taken back by root.
         let may = who.uid == 0 || who.uid == other.by;
         let is_free = || other.client == client || self.sessions.get(&other.client).is_none_or(waits);
         if other.name != name || !may || !is_free() {
@@ -195,7 +201,7 @@ impl Control {
         admit(Resource::Processes, asker, usage, MAX_PROCESSES)
     }
 
-    /// The kernel's exit hook watches a process too, where it is there.
+    /// Has the kernel's exit hook watch the process too, if there is one.
     fn watch_exit(&self, name: &str, process: &Process, joined: &JoinedProcess) {
         let Some(exit_watch) = &self.parts.exit_watch else { return };
         let registration = Registration {
@@ -204,21 +210,23 @@ impl Control {
             slot: u32::from(joined.slot),
             cookie: joined.cookie,
         };
-        // The pidfd watches on; the kernel's hook is only faster.
+        // The pidfd still watches; the kernel's hook is only faster.
         if let Err(error) = exit_watch.watch(&registration) {
             tracing::warn!(name, "falls back to a pidfd: {error}");
         }
     }
 
-    /// Tells the ends that this thread has not seen yet of whoever has this name or number.
-    fn tell_ended(&mut self, name: &str, pid: u32) {
+    /// Reports the end of processes that had this name or process id, if this thread has not seen it yet.
+    fn report_ended(&mut self, name: &str, pid: u32) {
         let ended =
             |watched: &&Watched| (watched.name == name || watched.process.pid() == pid) && watched.process.has_exited();
         let tokens: Vec<u64> = self.processes.values().filter(ended).map(|watched| watched.token).collect();
-        tokens.into_iter().for_each(|token| self.process_left(token));
+        for token in tokens {
+            self.process_left(token);
+        }
     }
 
-    /// An event of `token` comes when the process has ended.
+    /// Has epoll report under `token` when the process ends.
     fn await_end(&mut self, process: &Process, token: u64) -> Result<(), Errno> {
         if std::mem::take(&mut self.join_unwatched) {
             return Err(Errno::NOSPC);
@@ -226,7 +234,7 @@ impl Control {
         epoll::add(&self.epoll, process, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
     }
 
-    /// A process joins in the loop, which tells others.
+    /// Has the process join in the loop, which announces it to the other hosts.
     fn join_loop(&self, client: u8, name: Name, beat_timeout_ns: u64) -> Result<JoinedProcess, Refusal> {
         let Reply::Joined(joined) = self.parts.exchange.call(Command::Join { client, name, beat_timeout_ns })? else {
             return Err(EngineGone.into());
@@ -245,7 +253,7 @@ impl Control {
         })
     }
 
-    /// The agent's number of what this connection's program calls `pid`.
+    /// The agent's process id for the process that this connection's program calls `pid`.
     fn pid_of(&self, connection: u64, pid: u32) -> Result<u32, Refusal> {
         let connection = &self.connections[&connection];
         if connection.who.pid == 0 {
@@ -307,7 +315,7 @@ impl Control {
         }
     }
 
-    /// `incarnation`: of the process that is meant. Others may have got its slot since.
+    /// `incarnation`: of the process to quit. Another process may have got its slot since.
     pub(super) fn quit(&mut self, id: u64, connection: u64, slot: u8, incarnation: Option<u32>) -> Answered {
         let who = self.connections[&connection].who;
         let not_found = |why: String| Refusal::new(ErrorCode::NotFound, why, "");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A change of the cluster's key, without a packet that is refused.
+//! A change of the cluster's key, during which no packet is refused.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,12 @@ use crate::{
     key,
 };
 
-/// A change of keys on its way.
+/// A change of keys that is under way.
 #[derive(Clone, Copy)]
 pub(super) struct KeyChange {
     next: Key,
     old: Key,
-    /// Whether the new one is used already.
+    /// Whether the new key is in use.
     used: bool,
     due: Instant,
 }
@@ -28,14 +28,14 @@ impl Control {
         self.parts.exchange.call(Command::SetKeys(keys)).map(drop)
     }
 
-    /// Takes the key file anew. A bad one leaves the present key in force.
+    /// Reads the key file again. A bad file leaves the present key in force.
     ///
     /// No host may send under a key that another does not accept yet, so a change takes two steps:
     /// for `key_overlap_ms` the new key is accepted and the old one still used, then the new one is
     /// used and the old one still accepted for as long. The file must reach all hosts within that time.
     pub(super) fn reload_key(&mut self) {
         if self.key_change.is_some() {
-            // Looked at again when the present change is through: the stamp stays as it was.
+            // Read again when the present change is done: the stamp stays as it was.
             return;
         }
         self.key_stamp = key::stamp(&self.parts.config.key_file);
@@ -60,7 +60,7 @@ impl Control {
         }
     }
 
-    /// For how long a change of keys still lasts, if one is under way.
+    /// How long a change of keys still lasts, if one is under way.
     pub(super) fn key_change_left(&self) -> Option<Duration> {
         let change = self.key_change.as_ref()?;
         let rest = if change.used { Duration::ZERO } else { self.key_overlap() };
@@ -71,7 +71,7 @@ impl Control {
         Duration::from_millis(self.parts.config.key_overlap_ms)
     }
 
-    /// The next step of a change of keys, when it is due.
+    /// Takes the next step of a change of keys, when it is due.
     pub(super) fn change_key(&mut self) -> Result<(), EngineGone> {
         let overlap = self.key_overlap();
         let Some(change) = self.key_change.as_mut().filter(|change| Instant::now() >= change.due) else {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What programs ask about lanes: handed on to the lanes' thread, and answered when that has an answer.
+//! Requests of programs about lanes: passed to the lanes' thread, and answered when that thread has an
+//! answer.
 
 use std::{
     collections::HashMap,
@@ -21,7 +22,7 @@ use crate::{
     trees::{Ask, Input, Order},
 };
 
-/// Requests that wait for the controller.
+/// Requests that may wait for the controller at a time.
 const TICKETS_MAX: usize = 64;
 /// How long a leaving agent waits until its lanes are given back.
 const GIVE_BACK: Duration = Duration::from_secs(2);
@@ -32,7 +33,7 @@ const GIVE_BACK_STEP: Duration = Duration::from_millis(5);
 pub(super) struct Tickets {
     next: u64,
     open: HashMap<u64, Ticket>,
-    /// Clients and sessions that are gone, of which the lanes' thread could not be told yet.
+    /// Clients and sessions that are gone, of which the lanes' thread could not be notified yet.
     gone: Vec<(u8, u64)>,
 }
 
@@ -41,12 +42,12 @@ struct Ticket {
     connection: u64,
     /// Number of the request.
     id: u64,
-    /// In whose share it counts, also once its connection is gone.
+    /// The user that it counts against, even once its connection is gone.
     share: u32,
 }
 
 impl Tickets {
-    /// Whether this user may have one more that waits.
+    /// Whether this user may have one more waiting request.
     fn admit(&self, asker: Asker, own_uid: u32) -> Result<(), Refusal> {
         let usage = Usage::of(asker.uid, own_uid, self.open.values().map(|ticket| (ticket.share, 1)));
         admit(Resource::LaneRequests, asker, usage, TICKETS_MAX).map_err(|refusal| {
@@ -57,7 +58,7 @@ impl Tickets {
 }
 
 impl Control {
-    /// Answers now only what is refused at once.
+    /// Passes a request on. Only a refusal is answered at once.
     pub(super) fn ask_lane(&mut self, connection: u64, id: u64, ask: Ask) -> Option<(Answer, Vec<OwnedFd>)> {
         let refusal = self.try_ask_lane(connection, id, ask).err()?;
         Some((Answer::error(id, refusal), Vec::new()))
@@ -101,7 +102,7 @@ impl Control {
         Ok(Answer::ok(id, &Empty {}))
     }
 
-    /// Its lanes go back, unless others share them.
+    /// Gives back the lanes of a session that is gone, unless other sessions share them.
     pub(super) fn lanes_of_nobody(&mut self, client: u8, session: u64) {
         if self.parts.trees.is_some() {
             self.tickets.gone.push((client, session));
@@ -119,14 +120,14 @@ impl Control {
         }
     }
 
-    /// So that others have what they held, and not after they were found unused.
+    /// Gives all lanes back, so that others can have them now and not only once they are found unused.
     pub(super) fn give_back_lanes(&mut self) {
         let Some(trees) = &self.parts.trees else { return };
         let (done, given_back) = sync_channel(1);
         if trees.ask(Input::Leave { done }).is_err() {
             return;
         }
-        // It needs this thread to have the loop close them.
+        // The lanes' thread needs this one to have the loop close them.
         for _ in 0..GIVE_BACK.as_millis() / GIVE_BACK_STEP.as_millis() {
             for order in trees.take() {
                 if let Order::Call { command, done } = order
@@ -147,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_about_lanes_of_one_user_leave_some_to_others() {
+    fn lane_requests_of_one_user_leave_some_for_others() {
         let mut tickets = Tickets::default();
         let asker = |uid| Asker { uid, privileged: uid == 0, limit: None, only_root: false };
         let mut take_all = |uid| {
@@ -164,6 +165,6 @@ mod tests {
         assert_eq!(take_all(1000), TICKETS_MAX * 7 / 16, "a half of what is left for users");
         assert_eq!(take_all(1001), TICKETS_MAX * 7 / 32);
         assert!(take_all(0) >= TICKETS_MAX / 8, "root's part");
-        assert!(take_all(1002) > 0, "whoever comes last");
+        assert!(take_all(1002) > 0, "the last user too");
     }
 }

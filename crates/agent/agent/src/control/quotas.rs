@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What each user may have of an agent, and how much it may ask.
 //!
-//! Root and the agent's own user are *privileged*: an eighth of everything is theirs alone. Another user may
-//! take one more of anything as long as it holds fewer than are left for users: alone it comes to a half of them, with k
-//! others each comes to one part of k + 2, and a newcomer always finds some. Privileged users take of the rest only while an eighth
-//! of everything stays free for users, whoever came first. `[limits]` says otherwise.
+//! Root and the agent's own user are *privileged*: an eighth of everything is reserved for them. Another
+//! user may take one more of a resource as long as it holds fewer than are left for users. Alone it can
+//! take a half of them; with k others each can take one part of k + 2, and a newcomer always finds some.
+//! Privileged users take more than their reserve only while an eighth of everything stays free for users,
+//! in whatever order they come. `[limits]` overrides this.
 
 use std::{
     collections::HashMap,
@@ -13,13 +14,13 @@ use std::{
 
 use fide_agent_api::protocol::{ErrorCode, Op, Refusal};
 
-/// Part of everything that is kept for privileged users, and as much for all others.
+/// The part of everything that is reserved for privileged users; as much is reserved for all others.
 const RESERVE: usize = 8;
 /// What a user may ask at once, and how fast it may ask again; see [`cost`].
 const TOKENS_MAX: i64 = 1024;
 const TOKENS_PER_SECOND: i64 = 512;
 
-/// Something of which there is only so much.
+/// Something that the agent has a limited number of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resource {
     Connections,
@@ -32,7 +33,7 @@ pub(crate) enum Resource {
 }
 
 impl Resource {
-    /// As `[limits]` calls it, where it is there.
+    /// Its key in `[limits]`, where it has one.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Connections => "connections",
@@ -45,39 +46,46 @@ impl Resource {
     }
 }
 
-/// Who asks, and what the configuration gives a user of it.
+/// The user that asks, and what the configuration gives it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asker {
     pub(crate) uid: u32,
     pub(crate) privileged: bool,
     pub(crate) limit: Option<usize>,
-    /// Nothing is kept for other users.
+    /// Nothing is reserved for other users.
     pub(crate) only_root: bool,
 }
 
-/// Whether this user may take from what is kept for root. `agent`: the user that the agent runs as.
+/// Whether this user may take from what is reserved for root. `agent`: the user that the agent runs as.
 pub(crate) fn is_privileged(uid: u32, agent: u32) -> bool {
     uid == 0 || uid == agent
 }
 
-/// Who has how many of something.
+/// How many of something are in use, by user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// The asker.
+    /// The asking user's.
     pub(crate) own: usize,
-    /// Privileged users.
+    /// Privileged users'.
     pub(crate) root: usize,
     pub(crate) users: usize,
 }
 
 impl Usage {
-    /// From what each user has; a user may come several times.
+    /// Sums up what each user has; a user may come several times.
     pub(crate) fn of(asker: u32, agent: u32, held: impl Iterator<Item = (u32, usize)>) -> Self {
-        held.fold(Self::default(), |mut usage, (uid, count)| {
-            usage.own += if uid == asker { count } else { 0 };
-            *(if is_privileged(uid, agent) { &mut usage.root } else { &mut usage.users }) += count;
-            usage
-        })
+        let mut usage = Self::default();
+        for (uid, count) in held {
+            if uid == asker {
+                usage.own += count;
+            }
+            if is_privileged(uid, agent) {
+                usage.root += count;
+            } else {
+                usage.users += count;
+            }
+        }
+        usage
     }
 
     fn all(self) -> usize {
@@ -90,7 +98,7 @@ pub(crate) fn admit(resource: Resource, asker: Asker, usage: Usage, capacity: us
     let name = resource.name();
     let kept = capacity.div_ceil(RESERVE);
     let Usage { own, root, users } = usage;
-    // Root's come from what is kept for root first.
+    // Root takes from its reserve first.
     let left = (capacity - kept).saturating_sub(users + root.saturating_sub(kept));
     if asker.privileged {
         let why = if usage.all() >= capacity {
@@ -126,20 +134,22 @@ fn full(message: String, hint: String) -> Refusal {
     Refusal::new(ErrorCode::Full, message, hint)
 }
 
-/// The most that a user who is alone comes to.
+/// The most that a user can have who is alone.
 pub(crate) fn most(capacity: usize, limit: Option<usize>) -> usize {
     let users = capacity - capacity.div_ceil(RESERVE);
     limit.map_or(users / 2, |limit| limit.min(users))
 }
 
-/// What registering costs who has all that a user may have, as its programs do when a new agent starts.
+/// What it costs a user to register everything that it may have, as its programs do when a new agent
+/// starts.
 pub(crate) fn credit_of(sessions: usize, processes: usize, watches: usize) -> i64 {
-    // A watch is asked for, and what the agent before has told of it is said.
+    // Each watch takes two requests: `Monitor`, and `Former` for what the agent before had reported of its
+    // target.
     let units = 32 * (sessions + processes) + (2 + 2) * watches;
     i64::try_from(units).unwrap_or(i64::MAX)
 }
 
-/// Whether a program asks this only to have again what it had of the agent before.
+/// Whether a program may ask this only to get back what the agent before gave it.
 pub(crate) fn registers(op: &Op) -> bool {
     matches!(op, Op::Hello { .. } | Op::Join { .. } | Op::Monitor { .. } | Op::Former { .. } | Op::Listen { .. })
 }
@@ -147,9 +157,9 @@ pub(crate) fn registers(op: &Op) -> bool {
 /// What a request costs the agent, and others.
 pub(crate) fn cost(op: &Op) -> i64 {
     match op {
-        // A ring is made; others hear of it.
+        // A ring is created, or others are notified.
         Op::Hello { .. } | Op::Join { .. } => 32,
-        // The loop writes down all it knows; the controller is asked.
+        // The loop writes down all that it knows, or the controller is asked.
         Op::Status {}
         | Op::Metrics {}
         | Op::Gaps { .. }
@@ -164,12 +174,12 @@ pub(crate) fn cost(op: &Op) -> i64 {
 
 /// What each user has asked lately. A user that asks too much waits; it is not refused.
 ///
-/// All programs of a user come at once when their agent has started, each with everything that it had. Until `grace_until` each user
-/// has a credit for that, apart from its bucket.
+/// When an agent has started, all programs of a user come at once, each with everything that it had. For
+/// these requests each user has a credit until `grace_until`, apart from its bucket.
 #[derive(Debug)]
 pub(crate) struct Budgets {
     spent: HashMap<u32, (i64, Instant)>,
-    /// What each user has had of its credit.
+    /// How much of its credit each user has used.
     taken: HashMap<u32, i64>,
     credit: i64,
     grace_until: Instant,
@@ -186,7 +196,7 @@ impl Budgets {
         self.debt(uid, now) < TOKENS_MAX
     }
 
-    /// `uid` has asked something; whether it [`registers`].
+    /// `uid` has asked something. `registers`: see [`registers`].
     pub(crate) fn charge(&mut self, uid: u32, cost: i64, registers: bool, now: Instant) {
         if registers && now < self.grace_until {
             let taken = self.taken.entry(uid).or_default();
@@ -204,7 +214,7 @@ impl Budgets {
         (debt - paid(now.saturating_duration_since(*at))).max(0)
     }
 
-    /// Forgets who has not asked for long.
+    /// Forgets users that have not asked for long.
     pub(crate) fn forget(&mut self, now: Instant) {
         if now >= self.grace_until {
             self.taken = HashMap::new();
@@ -229,12 +239,12 @@ mod tests {
         Asker { uid, privileged: false, limit: None, only_root: false }
     }
 
-    /// One user has all that are in use.
+    /// One user has everything that is in use.
     fn one(own: usize, users: usize) -> Usage {
         Usage { own, root: 0, users }
     }
 
-    /// Users who take as many as they can beside root, one after the other, until none gets any more.
+    /// Users that take as many as they can beside root, in turn, until none gets any more.
     fn greedy(users: usize, root: usize) -> Vec<usize> {
         let mut own = vec![0; users];
         loop {
@@ -266,14 +276,14 @@ mod tests {
         }
     }
 
-    /// What root comes to that takes as many as it can beside what users have.
+    /// How many root gets that takes as many as it can, beside what users have.
     fn greedy_root(users: usize) -> usize {
         let may = |root| admit(Resource::Sessions, ROOT, Usage { own: root, root, users }, CAPACITY).is_ok();
         (0..=CAPACITY).find(|root| !may(*root)).expect("there is an end")
     }
 
     #[test]
-    fn newcomer_finds_some_whoever_came_first() {
+    fn newcomer_finds_some_in_any_order() {
         let newcomer = |root, users| admit(Resource::Sessions, user(7), Usage { own: 0, root, users }, CAPACITY);
         for first in 1..20 {
             // Users, then root.
@@ -320,14 +330,14 @@ mod tests {
     }
 
     #[test]
-    fn usage_is_counted_by_who_may_take_roots_share() {
+    fn usage_of_privileged_users_counts_as_roots() {
         let held = [(0, 2), (77, 3), (1000, 4), (1000, 1), (1001, 6)];
         assert_eq!(Usage::of(1000, 77, held.into_iter()), Usage { own: 5, root: 5, users: 11 });
         assert_eq!(Usage::of(0, 0, held.into_iter()), Usage { own: 2, root: 2, users: 14 });
     }
 
     #[test]
-    fn refusals_say_who_has_how_many_and_what_helps() {
+    fn refusals_name_usage_and_remedy() {
         let refusal = admit(Resource::Watches, user(1000), one(448, 448), 1024).unwrap_err();
         assert_eq!(refusal.code, ErrorCode::Full);
         assert!(refusal.message.contains("user 1000 has 448 of 1024 watches"), "{refusal}");
@@ -342,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn user_that_asks_too_much_waits_and_others_do_not() {
+    fn only_the_user_that_asks_too_much_waits() {
         let start = Instant::now();
         let mut budgets = Budgets::new(1_000_000, start + Duration::from_secs(10));
         let mut asked = 0;
@@ -360,7 +370,8 @@ mod tests {
         assert!(budgets.spent.is_empty());
     }
 
-    /// What all programs of a user ask that has all it may have, when their agent has started again.
+    /// What all programs of a user ask, with everything that it may have, when their agent has started
+    /// again.
     fn come_back(budgets: &mut Budgets, uid: u32, now: Instant) -> (i64, bool) {
         let (sessions, processes, watches) = (most(64, Some(50)), most(64, Some(50)), most(1024, Some(850)));
         let hello = Op::Hello { protocol: 2, program: String::new(), session: None, bell: true };
@@ -379,14 +390,14 @@ mod tests {
     }
 
     #[test]
-    fn programs_of_a_user_that_all_come_back_to_a_new_agent_do_not_wait() {
+    fn reattaching_programs_do_not_wait() {
         let start = Instant::now();
         let mut budgets = Budgets::new(credit_of(50, 50, 850), start + Duration::from_secs(10));
         for uid in [1000, 1001] {
             let (asked, waits) = come_back(&mut budgets, uid, start + Duration::from_secs(1));
             assert!(!waits && asked == credit_of(50, 50, 850) && asked > 4 * TOKENS_MAX, "{asked}");
         }
-        // Once: who does it again waits like anybody.
+        // The credit is given once: a user that repeats this waits like anybody.
         assert!(come_back(&mut budgets, 1000, start + Duration::from_secs(1)).1);
         // And not later.
         assert!(come_back(&mut budgets, 1002, start + Duration::from_secs(11)).1);
@@ -395,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn most_of_a_user_is_what_it_comes_to_alone() {
+    fn most_is_what_a_lone_user_gets() {
         assert_eq!((most(64, None), most(64, Some(3)), most(64, Some(1000))), (28, 3, 56));
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What clients ask for.
+//! Clients' requests.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -144,7 +144,7 @@ impl Control {
         ))
     }
 
-    /// The doorbell of the session that a connection has just been given.
+    /// Adds the doorbell of the session that a connection has just been given.
     fn push_bell(&self, connection: u64, fds: &mut Vec<OwnedFd>) -> Result<(), Refusal> {
         let client = self.client_of(connection)?;
         let bell = self.sessions[&client].doorbell.try_clone().map_err(|error| no_session("no descriptor", &error))?;
@@ -152,7 +152,7 @@ impl Control {
         Ok(())
     }
 
-    /// A session that was taken over and whose client is back.
+    /// The session with this token, if it was taken over and its client comes back now.
     fn orphan(&mut self, token: &str, connection: u64) -> Option<u8> {
         let who = self.connections[&connection].who;
         let (client, session) = self.sessions.iter_mut().find(|(_, session)| session.token == token)?;
@@ -202,7 +202,7 @@ impl Control {
         Ok(client)
     }
 
-    /// What a client cannot take pages away from, where there is such memory.
+    /// Memory whose pages a client cannot remove, where the kernel offers such memory.
     fn session_memory(&self) -> Result<AgentSession, RegionError> {
         if self.parts.rings.is_some() {
             match ClientRings::memory(SESSION_BYTES) {
@@ -289,7 +289,7 @@ impl Control {
                 name: watched.name.clone(),
                 pid: watched.process.pid(),
                 uid: watched.uid,
-                // After an exclusion it is another one than it was at its join.
+                // After an exclusion it differs from the incarnation that it joined with.
                 incarnation: snapshot.process(self.parts.me, *slot).map_or(0, |process| process.incarnation),
                 program: self.sessions.get(&watched.client).map(|session| session.program.clone()),
             })
@@ -304,7 +304,7 @@ impl Control {
                 watches: session.watches,
             })
             .collect();
-        let mut told = status::Told {
+        let mut report = status::Report {
             config: &self.parts.config,
             me: self.parts.me,
             rungs: &self.parts.rungs,
@@ -317,11 +317,11 @@ impl Control {
             left_out: LeftOut::None,
             differs: self.shapes.differing(Instant::now()).map(|(name, items)| (name.as_str(), items)).collect(),
         };
-        let mut answer = json!(told.status());
+        let mut answer = json!(report.status());
         for left_out in [LeftOut::Ended, LeftOut::All, LeftOut::Gaps] {
             if answer.to_string().len() + ENVELOPE > MESSAGE_MAX {
-                told.left_out = left_out;
-                answer = json!(told.status());
+                report.left_out = left_out;
+                answer = json!(report.status());
             }
         }
         Ok(Answer::ok(id, &answer))
@@ -331,7 +331,7 @@ impl Control {
         self.look()?;
         let snapshot = self.snapshot.as_deref().ok_or(EngineGone)?;
         let text = |thinned| metrics::text(&self.parts.config, self.parts.me, snapshot, &self.journal, thinned);
-        // Of many hosts with long names not every bucket of their gaps has room.
+        // With many hosts of long names, not every bucket of their gaps fits.
         let fits = |text: &String| json!(text).to_string().len() + ENVELOPE <= MESSAGE_MAX;
         let text = metrics::THINNED.into_iter().map(&text).find(fits).unwrap_or_else(|| text(usize::MAX));
         Ok(Answer::ok(id, &MetricsOk { text }))
@@ -361,8 +361,8 @@ impl Control {
     }
 }
 
-/// Whether it does something to a terminal or a page other than being there: controls, and what is not seen but turns the text around it, hides
-/// in it, or ends a line.
+/// Whether a character does more to a terminal or a page than being shown: controls, and invisible
+/// characters that reorder text, hide in it, or end a line.
 fn steers(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -370,7 +370,7 @@ fn steers(c: char) -> bool {
             | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// What a client says of itself, fit to be shown.
+/// What a client says of itself, made safe to show.
 fn for_people(program: &str) -> String {
     program.chars().filter(|c| !steers(*c)).take(PROGRAM_CHARS_MAX).collect()
 }
@@ -404,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_client_says_of_itself_steers_no_terminal_and_hides_nothing() {
+    fn program_names_are_stripped_of_control_characters() {
         assert_eq!(for_people("a\u{202e}b\u{2028}c\u{200b}\u{2066}\u{feff}\x1b[31m\n"), "abc[31m");
         assert_eq!(for_people("Größe 大 👍"), "Größe 大 👍");
         assert_eq!(for_people(&"x".repeat(60_000)).len(), PROGRAM_CHARS_MAX);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hosts whose configuration is another one.
+//! Hosts whose configuration differs from this one's.
 
 use std::{
     collections::BTreeMap,
@@ -12,9 +12,9 @@ use fide_agent_api::status::Difference;
 
 use crate::config::shape::{differences, says};
 
-/// Hosts remembered. Of one more nothing is kept.
+/// Hosts remembered. Further ones are ignored.
 const HOSTS_MAX: usize = MAX_HOSTS;
-/// A host that has not said so for this long does not differ any more, or is gone.
+/// A host that has sent nothing for this long does not differ any more, or is gone.
 const KEPT: Duration = Duration::from_secs(5);
 /// Between two lines of the log about the same difference.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
@@ -25,43 +25,43 @@ struct Other {
     said: Instant,
 }
 
-/// Who differs, and in what.
+/// Which hosts differ, and in what.
 #[derive(Default)]
 pub(super) struct Shapes {
     others: BTreeMap<Name, Other>,
 }
 
 impl Shapes {
-    /// Takes what another host has told; a line for the log, if it is to be said.
-    pub(super) fn hear(&mut self, here: &Shape, me: Name, told: &AnnouncedShape, now: Instant) -> Option<String> {
-        let mut differs = differences(here, &told.shape);
-        if told.name == me {
+    /// Takes the shape that another host has sent. Returns a line for the log if one is due.
+    pub(super) fn hear(&mut self, here: &Shape, me: Name, received: &AnnouncedShape, now: Instant) -> Option<String> {
+        let mut differs = differences(here, &received.shape);
+        if received.name == me {
             let it = "another host has it too".to_owned();
             differs.push(Difference { item: "name".to_owned(), there: me.as_str().to_owned(), here: it });
         }
         if differs.is_empty() {
-            self.others.remove(&told.name);
+            self.others.remove(&received.name);
             return None;
         }
-        let before = self.others.get_mut(&told.name);
+        let before = self.others.get_mut(&received.name);
         let again = before.as_ref().is_some_and(|other| other.differs == differs);
         if let Some(other) = before.filter(|other| again && now < other.said + SAID_AGAIN) {
             other.heard = now;
             return None;
         }
-        if self.others.len() >= HOSTS_MAX && !self.others.contains_key(&told.name) {
+        if self.others.len() >= HOSTS_MAX && !self.others.contains_key(&received.name) {
             return None;
         }
         let line = format!(
             "host {} is configured otherwise in {}: it and this host do not hear each other until the configurations are alike",
-            told.name.as_str(),
+            received.name.as_str(),
             says(&differs)
         );
-        self.others.insert(told.name, Other { differs, heard: now, said: now });
+        self.others.insert(received.name, Other { differs, heard: now, said: now });
         Some(line)
     }
 
-    /// Those who differ now, by name.
+    /// The hosts that differ now, by name.
     pub(super) fn differing(&mut self, now: Instant) -> impl Iterator<Item = (&Name, &[Difference])> {
         self.others.retain(|_, other| now < other.heard + KEPT);
         self.others.iter().map(|(name, other)| (name, other.differs.as_slice()))
@@ -76,11 +76,11 @@ mod tests {
     fn difference_is_said_once_a_minute_and_forgotten_when_it_ends() {
         let here = Shape { trust: 2, policy: 2, members: 3, cluster: 1, list: 1 };
         let name = |text: &str| text.parse::<Name>().expect("a name");
-        let told = |text: &str, shape| AnnouncedShape { name: name(text), incarnation: 1, shape };
+        let received = |text: &str, shape| AnnouncedShape { name: name(text), incarnation: 1, shape };
         let (me, other) = (name("h1"), Shape { trust: 1, ..here });
         let mut shapes = Shapes::default();
         let start = Instant::now();
-        let mut hear = |host: &str, shape, after| shapes.hear(&here, me, &told(host, shape), start + after);
+        let mut hear = |host: &str, shape, after| shapes.hear(&here, me, &received(host, shape), start + after);
         let second = Duration::from_secs(1);
         let line = hear("h2", other, Duration::ZERO).expect("said");
         assert!(line.contains("h2") && line.contains("trust (network there, lease here)"), "{line}");
@@ -92,12 +92,12 @@ mod tests {
         let now = |after| start + after;
         assert_eq!(shapes.differing(now(63 * second)).count(), 2);
         // Mended, and gone.
-        shapes.hear(&here, me, &told("h2", here), now(64 * second));
+        shapes.hear(&here, me, &received("h2", here), now(64 * second));
         assert_eq!(shapes.differing(now(64 * second)).count(), 1);
         assert_eq!(shapes.differing(now(90 * second)).count(), 0);
         for n in 0..2 * HOSTS_MAX {
             let host = format!("x{n}");
-            shapes.hear(&here, me, &told(&host, other), now(90 * second));
+            shapes.hear(&here, me, &received(&host, other), now(90 * second));
         }
         assert_eq!(shapes.differing(now(90 * second)).count(), HOSTS_MAX, "at the bound");
     }

@@ -4,7 +4,7 @@
 use fide_lane::{Copies, Finding};
 use fide_types::{MAX_HOSTS, MAX_PLANES, PerHost};
 
-/// What has arrived of all peers.
+/// What has arrived from each peer.
 pub(super) struct Arrivals(PerHost<Arrived>);
 
 #[derive(Clone, Copy, Default)]
@@ -19,13 +19,13 @@ impl Arrivals {
         Self(PerHost::new(MAX_HOSTS, |_| Arrived::default()))
     }
 
-    /// Whether this heartbeat is another than the last one of its plane.
+    /// Whether this heartbeat differs from the last one of its plane.
     pub(super) fn is_new(&self, host: u16, plane: usize, incarnation: u32, seq: u64) -> bool {
         let arrived = &self.0[host];
         (arrived.incarnation, arrived.seq[plane]) != (incarnation, seq)
     }
 
-    /// Notes a heartbeat. Whether its peer is another incarnation than before.
+    /// Notes a heartbeat. Whether its peer has another incarnation than before.
     pub(super) fn note(&mut self, host: u16, plane: usize, incarnation: u32, seq: u64) -> bool {
         let arrived = &mut self.0[host];
         let is_other = arrived.incarnation != incarnation;
@@ -36,7 +36,7 @@ impl Arrivals {
         is_other
     }
 
-    /// Notes the copy of a heartbeat that came over this tree. What the copies now tell of a tree.
+    /// Notes the copy of a heartbeat that came over this tree. Returns what the copies now show of a tree.
     pub(super) fn copy(
         &mut self,
         host: u16,

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Doorbells: a client rings when it has left something that shall not wait for the next heartbeat. How often is bounded.
+//! Doorbells: a client rings when it has left a message that must not wait for the next heartbeat. The loop
+//! bounds how often.
 
 use fide_types::{ClientSet, MAX_CLIENTS};
 
-/// Rings of one client in a heartbeat's period that the loop wakes for; what it leaves besides waits for the next heartbeat.
+/// Rings of one client per heartbeat period that wake the loop; its further messages wait for the next
+/// heartbeat.
 pub(super) const RINGS_MAX: u32 = 4;
-/// The same of all clients together.
+/// The same for all clients together.
 pub(super) const RINGS_ALL_MAX: u32 = 16;
 
-/// How often clients have rung in this period, and which are not heard until the next.
+/// How often clients have rung in this period, and which are muted until the next.
 #[derive(Debug)]
 pub(super) struct Bells {
     rung: ClientSet,
@@ -33,7 +35,8 @@ impl Bells {
         self.rung.remove(client);
     }
 
-    /// A client has rung. Whether it is to be muted: it is not waited for until [`Bells::next_period`] says so.
+    /// A client has rung. Whether it is to be muted: the loop does not wait for it until
+    /// [`Bells::next_period`].
     pub(super) fn rung(&mut self, client: u8) -> bool {
         let Some(rings) = self.of.get_mut(usize::from(client)) else { return false };
         *rings += 1;
@@ -46,14 +49,16 @@ impl Bells {
         mutes
     }
 
-    /// Begins the next period, if it has come. The clients that are to be heard again.
+    /// Begins the next period if it is time. Returns the clients to wait for again.
     pub(super) fn next_period(&mut self, now_raw_ns: u64) -> ClientSet {
         if self.rings == 0 || now_raw_ns < self.due_ns {
             return ClientSet::EMPTY;
         }
         self.due_ns = now_raw_ns + self.period_ns;
         self.rings = 0;
-        std::mem::take(&mut self.rung).iter().for_each(|client| self.of[usize::from(client)] = 0);
+        for client in std::mem::take(&mut self.rung).iter() {
+            self.of[usize::from(client)] = 0;
+        }
         std::mem::take(&mut self.muted)
     }
 }
@@ -65,7 +70,7 @@ mod tests {
     const PERIOD_NS: u64 = 1000;
 
     #[test]
-    fn a_client_that_rings_too_often_is_muted_for_a_period() {
+    fn client_that_rings_too_often_is_muted_for_a_period() {
         let mut bells = Bells::new(PERIOD_NS);
         let muted: Vec<bool> = (0..RINGS_MAX + 1).map(|_| bells.rung(3)).collect();
         assert_eq!(muted, [false, false, false, true, false], "once");
@@ -77,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn many_clients_together_have_a_bound_too() {
+    fn rings_of_all_clients_are_bounded() {
         let mut bells = Bells::new(PERIOD_NS);
         let muted = (0..32u8).filter(|client| bells.rung(*client)).count();
         assert_eq!(muted, 32 - RINGS_ALL_MAX as usize + 1);
@@ -85,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_session_of_a_muted_client_is_heard() {
+    fn next_session_of_a_muted_client_is_heard() {
         let mut bells = Bells::new(PERIOD_NS);
         (0..RINGS_MAX).for_each(|_| _ = bells.rung(3));
         bells.forget(3);
@@ -93,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_of_clients_that_have_gone_do_not_count_in_the_next_period() {
+    fn rings_of_gone_clients_do_not_count_in_next_period() {
         let mut bells = Bells::new(PERIOD_NS);
         for client in 0..4 {
             (0..RINGS_MAX).for_each(|_| _ = bells.rung(client));

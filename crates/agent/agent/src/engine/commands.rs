@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the control thread asks for, and what clients leave in their memory.
+//! Commands of the control thread, and what clients leave in their memory.
 
 use fide_agent_api::event::{EventRecord, kind};
 use fide_detector::{PeerState, PeerView, ProcessView, Target, Wanted};
@@ -15,10 +15,10 @@ use crate::{
 };
 
 impl Engine {
-    /// Carries out what the control thread asked for.
+    /// Carries out the control thread's commands.
     pub(super) fn commands(&mut self, clocks: &mut impl Clocks) {
         for _ in 0..COMMANDS_PER_TURN {
-            // What the turn before has begun comes first: whoever asked waits for it.
+            // A command that the turn before began comes first: the control thread waits for it.
             let next = self.closing.map(|client| Command::CloseSession { client });
             let Some(command) = next.or_else(|| self.exchange.take_command()) else { return };
             let reply = match command {
@@ -37,10 +37,10 @@ impl Engine {
         match command {
             Command::OpenSession { client, memory } => match self.add_session(client, memory, 0) {
                 None => Reply::Done,
-                // It was not closed before: freed where there is time for it.
+                // There was a session in its place: the control thread frees its memory.
                 before => Reply::Closed(before),
             },
-            // A part of it in each turn: `end_session`.
+            // Closed in parts, one in each turn: `end_session`.
             Command::CloseSession { .. } => Reply::Done,
             Command::Join { client, name, beat_timeout_ns } => self.join(now, client, name, beat_timeout_ns),
             Command::Adopt { slot, client, beat_timeout_ns } => {
@@ -62,10 +62,10 @@ impl Engine {
                 let up = self.facts.hosts().filter(is_up).collect();
                 Reply::Standings { up, hold_us_up: self.detector.held_up_by() }
             }
-            Command::Tell { clients, record, data } => {
+            Command::Deliver { clients, record, data } => {
                 self.deliver_each(clients, record, &data);
-                // Freed by the thread that made it.
-                Reply::Told(data)
+                // The thread that allocated it frees it.
+                Reply::Delivered(data)
             }
             Command::Restart { incarnation } => self.restart(now, incarnation),
             Command::Freeze => Reply::Frozen(Box::new(self.freeze(now))),
@@ -76,7 +76,7 @@ impl Engine {
         }
     }
 
-    /// Commands whose answer says no more than that they were carried out.
+    /// Carries out commands whose reply says no more than that.
     fn quiet_command(&mut self, now: Now, command: Command) {
         match command {
             Command::Changed { slot, cookie, change: Change::Exited(ended), at_ns } => {
@@ -117,7 +117,7 @@ impl Engine {
             | Command::AimLane { .. }
             | Command::CloseLane { .. }
             | Command::Standings
-            | Command::Tell { .. }
+            | Command::Deliver { .. }
             | Command::Restart { .. }
             | Command::Freeze => {}
         }
@@ -158,7 +158,8 @@ impl Engine {
         u16::try_from(self.detector.piggyback_grant()).unwrap_or(u16::MAX)
     }
 
-    /// Gives back what was in its place, which is for another thread to free.
+    /// Adds a session. Returns the memory of the one before in that place, which another thread has to
+    /// free.
     #[must_use]
     pub(super) fn add_session(&mut self, client: u8, memory: Box<Memory>, lost: u64) -> Option<Box<Memory>> {
         self.ports.hear(client, &memory);
@@ -166,8 +167,8 @@ impl Engine {
         self.sessions.open(client, memory, lost)
     }
 
-    /// A client has rung. One that does so too often is not heard until the next period: what it leaves goes with the heartbeat, and
-    /// the loop does not turn as often as programs like.
+    /// A client has rung. A client that does so too often is muted until the next period: its messages go
+    /// with the heartbeat, and programs cannot make the loop turn as often as they like.
     pub(super) fn rung(&mut self, client: u8) {
         let Some(session) = self.sessions.get(client) else { return };
         if self.bells.rung(client) {
@@ -209,7 +210,7 @@ impl Engine {
 
     fn begin_host_watch(&mut self, now: Now, watch: &Watch, monitored: &mut Monitored) {
         let subject = ProcessRef::of_host(watch.host);
-        // One that is not up has perhaps never been: it may be a recording.
+        // A host in this state may never have been up: its packets may be a recording.
         let known = |peer: &PeerView| peer.state != PeerState::Unknown;
         if let Some(peer) = self.detector.peer(watch.host).filter(known) {
             monitored.incarnation = peer.incarnation;
@@ -237,12 +238,14 @@ impl Engine {
         self.deliver_newcomer(now, watch, subject, process.incarnation);
         self.watches.assign(subject, Some(name));
         let kernel = self.ports.kernel.as_ref();
-        let told = kernel.is_some_and(|kernel| kernel.receive.watch_client(watch.host, slot, watch.client, true));
-        // Too late for the receive program, or dead for long: from the agent then.
-        if (told || process.state.is_final())
+        let was_delivered =
+            kernel.is_some_and(|kernel| kernel.receive.watch_client(watch.host, slot, watch.client, true));
+        // The receive program was set too late, or the process has long been dead: the agent delivers its
+        // end.
+        if (was_delivered || process.state.is_final())
             && let Some(record) = self.verdict_of(now, subject)
         {
-            // For this watch alone: another one may not have been told that the process was up.
+            // For this watch alone: another watch may not have been notified that the process was up.
             self.deliver(watch.client, EventRecord { watch: watch.id, ..record }, &[]);
         }
     }
@@ -268,10 +271,11 @@ impl Engine {
         true
     }
 
-    /// Nobody is to be notified for a watch that is gone, unless another one is for the same.
+    /// Removes a watch: its client is not notified any more, unless it has another watch on the same
+    /// subject.
     fn forget(&mut self, watch: &Watch) {
         let target = Target { host: watch.host, process: watch.name };
-        // It was there: `monitor` granted it.
+        // The watch existed, so `monitor` had granted it.
         let _ = self.detector.unmonitor(target, watch.watcher_slot);
         let Some(name) = watch.name else {
             self.watches.assign(ProcessRef::of_host(watch.host), None);
@@ -287,7 +291,7 @@ impl Engine {
         }
     }
 
-    /// Counts the heartbeats that this part of closing a session has cost.
+    /// Ends a part of a session, and counts the heartbeats that this took.
     fn end_session_timed(&mut self, clocks: &mut impl Clocks, client: u8) -> Option<Option<Box<Memory>>> {
         let begun_ns = clocks.now().mono_ns;
         let closed = self.end_session(client);
@@ -296,14 +300,14 @@ impl Engine {
         closed
     }
 
-    /// Takes a part of the watches of a client away, and with the last of them the session. `None`: there are more, for the next
-    /// turn.
+    /// Removes a part of a client's watches, and with the last of them the session. `None`: more are left
+    /// for the next turn.
     pub(super) fn end_session(&mut self, client: u8) -> Option<Option<Box<Memory>>> {
         self.closing = self.forget_some(client).then_some(client);
         if self.closing.is_some() { None } else { Some(self.close_session(client)) }
     }
 
-    /// Whether there may be more.
+    /// Removes some of a client's watches. Whether there may be more.
     fn forget_some(&mut self, client: u8) -> bool {
         for _ in 0..FORGOTTEN_PER_TURN {
             let Some(watch) = self.watches.pop_of(client) else { return false };
@@ -312,8 +316,9 @@ impl Engine {
         true
     }
 
-    /// The session of a client without watches. Its ring stays in the kernel's map until the control thread has it taken out:
-    /// that waits for the kernel's programs, as freeing the memory may. No program writes into it, as no watch is left.
+    /// Closes the session of a client without watches. Its ring stays in the kernel's map until the control
+    /// thread has it removed, because both that and freeing the memory may wait for the kernel's programs.
+    /// No program writes into the ring, because no watch is left.
     pub(super) fn close_session(&mut self, client: u8) -> Option<Box<Memory>> {
         self.owners.orphan(client);
         let memory = self.sessions.close(client)?;
@@ -324,7 +329,7 @@ impl Engine {
         Some(memory)
     }
 
-    /// Programs that promised to beat and do not (X-Lane §5.1).
+    /// Announces programs that promised to beat and do not (X-Lane §5.1).
     pub(super) fn watch_beats(&mut self, now: Now) {
         for slot in process_slots() {
             let state = match self.owners.beat(slot, now.raw_ns, |client| self.sessions.beat(client)) {
@@ -337,7 +342,7 @@ impl Engine {
         }
     }
 
-    /// Piggybacks that clients left for the next heartbeat.
+    /// Takes the piggybacks that clients have left for the next heartbeat.
     pub(super) fn drain_outboxes(&mut self, now: Now) {
         for client in self.sessions.clients().iter() {
             self.drain_outbox(now, client);
@@ -349,7 +354,8 @@ impl Engine {
             return;
         }
         let mut buffer = [0; PIGGYBACK_MAX];
-        // What finds no place in the detector's queues stays in the outbox, which is the client's to feel.
+        // Messages for which the detector's queues have no room stay in the outbox, whose client then finds
+        // it full.
         let room = self.owners.slots_of(client).map(|slot| self.detector.piggyback_capacity(slot)).min();
         for _ in 0..room.unwrap_or(PIGGYBACKS_PER_TURN).min(PIGGYBACKS_PER_TURN) {
             let Some(session) = self.sessions.get_mut(client) else { return };
@@ -363,14 +369,15 @@ impl Engine {
             };
             let mine = self.owners.client_of(slot) == Some(client);
             match mine.then(|| self.detector.piggyback(slot, bytes)) {
-                // Watchers of this very host hear it now; the others with the heartbeat.
+                // Watchers on this host get it now, the others with the heartbeat.
                 Some(Ok(pb_seq)) => self.deliver_own_piggyback(now, slot, pb_seq, bytes),
                 Some(Err(_)) | None => self.counters.piggybacks_declined += 1,
             }
         }
     }
 
-    /// The planes carry longer packets than before, or only shorter ones: programs are told what remains for them.
+    /// The planes carry longer or shorter packets than before: programs are notified of the room that
+    /// remains for theirs.
     fn set_payload_max(&mut self, now: Now, payload_max: usize) {
         let before = self.detector.piggyback_grant();
         let granted = self.detector.set_payload_max(payload_max);
@@ -399,7 +406,7 @@ impl Engine {
         let keys = self.facts.shape.keys(plain);
         (self.plain, self.keys) = (*plain, keys);
         if let Some(kernel) = &self.ports.kernel {
-            // The new one is accepted before it is used anywhere.
+            // The new key is accepted before it is used anywhere.
             kernel.receive.set_key(1, keys.previous.as_ref().map(|key| &key.0));
             kernel.receive.set_key(0, Some(&keys.current.0));
             kernel.receive.set_plain_key(1, plain.previous.as_ref().map(|key| &key.0));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the detector says, delivered to clients.
+//! The detector's events, delivered to clients.
 
 use fide_agent_api::event::{EVENT_MAX, EventRecord, kind};
 use fide_agent_api::table::NameBytes;
@@ -20,11 +20,11 @@ use crate::{
 const RETRIES_PER_TURN: usize = 16;
 
 impl Engine {
-    /// Delivers what happened, oldest first, so many events at most. Whether there may be more.
+    /// Delivers events, oldest first, at most `most`. Whether there may be more.
     pub(super) fn deliver_events(&mut self, now: Now, most: usize) -> bool {
         for _ in 0..most {
             let Some(event) = self.detector.poll_event() else { return false };
-            let event = self.clock.told(event);
+            let event = self.clock.on_monotonic(event);
             if !matches!(event, Event::Piggyback { .. }) {
                 self.exchange.note(Record { now_ns: now.mono_ns, event });
             }
@@ -82,14 +82,15 @@ impl Engine {
                     self.deliver(client, record, &text[..len]);
                 }
             }
-            // Before the verdicts that follow from it: whoever acts on one has a newer token than the dead.
+            // Before the verdicts that follow from it: a program that acts on one then has a newer token
+            // than the dead host.
             Event::ViewChanged { .. } => self.publish_view(),
-            // The control thread acts on the state, whatever becomes of the record.
+            // The control thread acts on the state, not on this record, which may be lost.
             Event::Excluded { .. } | Event::PutBack { .. } => {}
         }
     }
 
-    /// A local process' message, to the clients of this host that watch it.
+    /// Delivers a local process' message to the clients of this host that watch it.
     pub(super) fn deliver_own_piggyback(&mut self, now: Now, slot: u8, pb_seq: u32, bytes: &[u8]) {
         let host = self.facts.me;
         let clients = self.watches.clients(ProcessRef::new(host, slot));
@@ -121,8 +122,8 @@ impl Engine {
         } else {
             self.publish_process(now, subject);
         }
-        // The former one's end is delivered to nobody after this: clients whose ring it found full have lost it. With a host its
-        // processes are over.
+        // After this nobody delivers the end of the former incarnation: clients whose ring was full have
+        // lost it. A host's end covers its processes too.
         let mut late = self.take_undelivered(subject);
         if subject.is_host() {
             for slot in process_slots() {
@@ -132,7 +133,7 @@ impl Engine {
         late.iter().for_each(|client| self.count_lost(client));
         let record =
             EventRecord { kind: kind::UP, host, slot, incarnation, rx_ns: now.mono_ns, ..EventRecord::default() };
-        // The watches' list does not change meanwhile.
+        // The list of watches does not change meanwhile.
         for position in 0..self.watches.len() {
             let watch = self.watches.at(position);
             if watch.host == host && watch.name == name {
@@ -143,7 +144,7 @@ impl Engine {
         if !subject.is_host()
             && let Some(kernel) = &self.ports.kernel
         {
-            // From here on the receive program may deliver its end by itself.
+            // From here on the receive program may deliver the end of this process by itself.
             kernel.receive.begin_watch(host, slot, incarnation, clients.0, 0);
         }
     }
@@ -173,19 +174,19 @@ impl Engine {
         let Ok(encoded) = record.encode(&[], &mut bytes) else { return };
         match kernel.receive.notify_watch(subject.host, subject.slot, encoded) {
             Notified::Yes | Notified::Before => self.counters.events_delivered += 1,
-            // `retry_undelivered` comes by in this very turn.
+            // `retry_undelivered` handles these in this very turn.
             Notified::RingFull | Notified::Nobody => {}
         }
     }
 
-    /// An end is not lost in a full ring: it is offered again ([`Engine::retry_undelivered`]).
+    /// Delivers an end. A full ring does not lose it: it is offered again ([`Engine::retry_undelivered`]).
     fn deliver_end(&mut self, subject: ProcessRef, record: EventRecord) {
         let clients = self.watches.clients(subject);
         let full = clients.iter().filter(|client| !self.offer(*client, record, &[])).collect();
         self.undelivered.add(subject, full);
     }
 
-    /// Tells the receive program which incarnation of a host to hear.
+    /// Sets which incarnation of a host the receive program takes packets from.
     pub(super) fn admit(&self, host: u16, dead: bool) {
         let (Some(kernel), Some(peer)) = (&self.ports.kernel, self.detector.peer(host)) else { return };
         let mut flags = if self.facts.monitors.contains(host) { ADMIT_MONITOR } else { 0 };
@@ -223,18 +224,20 @@ impl Engine {
         }
     }
 
-    /// To every client.
+    /// Delivers to every client.
     pub(super) fn deliver_all(&mut self, record: EventRecord) {
         self.deliver_each(self.sessions.clients(), record, &[]);
     }
 
-    /// To each of these clients.
+    /// Delivers to each of these clients.
     pub(super) fn deliver_each(&mut self, clients: ClientSet, record: EventRecord, data: &[u8]) {
-        clients.iter().for_each(|client| _ = self.deliver(client, record, data));
+        for client in clients.iter() {
+            let _ = self.deliver(client, record, data);
+        }
     }
 
-    /// Puts one record into one client's ring. A ring that is full loses it, and the client is told
-    /// how many; ends are offered again.
+    /// Puts one record into one client's ring. If the ring is full, the record is lost, and the client is
+    /// shown how many it has lost; only ends are offered again.
     pub(super) fn deliver(&mut self, client: u8, record: EventRecord, data: &[u8]) -> bool {
         let delivered = self.offer(client, record, data);
         if !delivered {
@@ -243,10 +246,10 @@ impl Engine {
         delivered
     }
 
-    /// As [`Engine::deliver`]; a ring that is full has lost nothing yet.
+    /// Like [`Engine::deliver`], but a full ring does not count as a loss yet.
     fn offer(&mut self, client: u8, record: EventRecord, data: &[u8]) -> bool {
         let mut bytes = [0; EVENT_MAX];
-        // A process whose client has gone belongs to nobody who could be told.
+        // A process whose client has gone has nobody to notify.
         let (Some(session), Ok(encoded)) = (self.sessions.get_mut(client), record.encode(data, &mut bytes)) else {
             return false;
         };
@@ -271,14 +274,14 @@ impl Engine {
         }
     }
 
-    /// What could not be delivered is delivered by nobody after this agent: it counts as lost.
+    /// Ends that could not be delivered yet count as lost: the next agent does not deliver them.
     pub(super) fn give_up_undelivered(&mut self) {
         for subject in self.facts.subjects() {
             self.undelivered.take(subject).iter().for_each(|client| self.count_lost(client));
         }
     }
 
-    /// Ends that found a ring full: once more, until the client has made room.
+    /// Offers ends that found a ring full once more, until the client has made room.
     pub(super) fn retry_undelivered(&mut self, now: Now) {
         let kernel_count = self.ports.kernel.as_ref().map_or(0, |kernel| kernel.receive.stats().client_ring_full);
         if !self.undelivered.begin_retry(kernel_count) {
@@ -297,7 +300,7 @@ impl Engine {
             }
             let still = self.retry_subject(now, subject, waiting, &mut retry);
             match &self.ports.kernel {
-                // There it outlives this agent.
+                // The kernel's mark outlives this agent.
                 Some(kernel) if !subject.is_host() => {
                     kernel.receive.mark_undelivered(subject.host, subject.slot, still.0);
                 }
@@ -310,14 +313,14 @@ impl Engine {
         }
     }
 
-    /// Offers the end of a subject to the clients that wait for it. Those that still do.
+    /// Offers the end of a subject to the clients that wait for it. Returns the clients that still do.
     fn retry_subject(&mut self, now: Now, subject: ProcessRef, waiting: ClientSet, retry: &mut Retry) -> ClientSet {
         let Some(record) = self.verdict_of(now, subject) else {
-            // The kernel's program was first: the notice by which it ended is still to be read here.
+            // The kernel's program was faster: this loop has yet to read the notice of the end.
             if !subject.is_host() && self.detector.process(subject.host, subject.slot).is_some() {
                 return waiting;
             }
-            // Nobody knows any more what became of it.
+            // It is not known any more what became of it.
             waiting.iter().for_each(|client| self.count_lost(client));
             return ClientSet::EMPTY;
         };
@@ -336,7 +339,7 @@ impl Engine {
         still
     }
 
-    /// The clients that wait for an end, here and in the kernel's program; none do from then on.
+    /// Takes out the clients that wait for an end, here and in the kernel's program.
     fn take_undelivered(&mut self, subject: ProcessRef) -> ClientSet {
         let waiting = self.undelivered.take(subject);
         match &self.ports.kernel {
@@ -347,7 +350,7 @@ impl Engine {
         }
     }
 
-    /// The verdict of a process that has ended, or of a host, as it is delivered.
+    /// The verdict on a process that has ended, or on a host, as it is delivered.
     pub(super) fn verdict_of(&self, now: Now, subject: ProcessRef) -> Option<EventRecord> {
         let ProcessRef { host, slot } = subject;
         if subject.is_host() {
@@ -396,7 +399,7 @@ impl Engine {
 /// One round of offering ends again.
 struct Retry {
     delivered: usize,
-    /// A client whose ring is still full is asked once, and holds up no other.
+    /// Clients whose rings were still full: each is asked once, and holds up no other.
     full: ClientSet,
 }
 

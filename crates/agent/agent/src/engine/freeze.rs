@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Handing the loop's state to another agent without a missed beat.
 //!
-//! While the new agent reads the state, this one repeats its last heartbeat under new sequence
-//! numbers: what it acknowledges and promises stays true, and it takes in nothing that the new agent
-//! would not know of. The new agent begins [`crate::frozen::REPEATS_MAX`] numbers further.
+//! While the new agent reads the state, this one repeats its last heartbeat under new sequence numbers. The
+//! heartbeat's acknowledgements and promises stay true, and this agent takes in nothing that the new one
+//! would not know. The new agent begins [`crate::frozen::REPEATS_MAX`] numbers further.
 
 use fide_types::ProcessRef;
 
@@ -17,7 +17,8 @@ use crate::{
 impl Engine {
     /// Writes the state down and begins to repeat.
     pub(super) fn freeze(&mut self, now: Now) -> Frozen {
-        // What is known is delivered first: the new agent begins with nothing to deliver. As many turns' worth as the detector can hold.
+        // Events that are pending are delivered first, so the new agent begins with none. The detector's
+        // queue bounds the loop.
         while self.deliver_events(now, EVENTS_PER_TURN) {}
         self.give_up_undelivered();
         let (watches, next_watch) = self.watches.to_parts();
@@ -41,7 +42,7 @@ impl Engine {
         }
     }
 
-    /// The other agent did not take over.
+    /// The other agent did not take over: goes on.
     pub(super) fn thaw(&mut self) {
         if let Some(repeats) = self.repeat.end() {
             self.detector.skip_heartbeats(repeats + 1);
@@ -53,7 +54,7 @@ impl Engine {
         if self.repeat.take_due(now.raw_ns, self.facts.heartbeat_ns).is_none() {
             return;
         }
-        // A host that was excluded, or put back, has nothing to say: what it said last is true no more.
+        // A host that was excluded or put back sends nothing: its last heartbeat is not true any more.
         if self.detector.is_excluded() {
             return;
         }
@@ -63,7 +64,7 @@ impl Engine {
         self.table.tick(now.mono_ns);
     }
 
-    /// Goes on where `frozen` stopped, with the clients' memory. To be called before [`Engine::run`].
+    /// Goes on where `frozen` stopped, with the clients' memory. Call it before [`Engine::run`].
     pub fn resume(&mut self, now: Now, frozen: Frozen, memories: Vec<(u8, Box<Memory>)>) {
         self.watches = Watches::from_parts(frozen.watches, frozen.next_watch);
         self.owners.resume(frozen.owners, frozen.next_cookie);
@@ -75,13 +76,13 @@ impl Engine {
         self.timing.resume(now.raw_ns, frozen.late, frozen.own_late_ns);
         for (client, memory) in memories {
             let lost = frozen.lost.get(usize::from(client)).copied().unwrap_or(0);
-            // There was none before.
+            // No session was open in that place.
             let _ = self.add_session(client, memory, lost);
         }
         self.reassign_watches();
     }
 
-    /// Which clients watch which subject, from the watches and what the detector knows.
+    /// Recomputes which clients watch which subject, from the watches and the detector's processes.
     fn reassign_watches(&mut self) {
         for host in self.facts.hosts() {
             self.watches.assign(ProcessRef::of_host(host), None);

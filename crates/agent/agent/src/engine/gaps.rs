@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Gaps between the fresh heartbeats of a peer: how near its timeout has come to a false suspicion.
+//! Gaps between the fresh heartbeats of a peer: how close it has come to a false suspicion.
 //!
-//! On XDP the receive program counts, by the time at which it ran. On the rungs below this loop counts, by the time at which
-//! it took the heartbeat in, which is what the detector goes by there: a stall of this loop is in the gaps of all peers.
+//! On XDP the receive program counts, by the time at which it ran. On the rungs below, this loop counts, by
+//! the time at which it took the heartbeat in. The detector uses the same time there, so a stall of this
+//! loop shows in the gaps of all peers.
 
 use fide_shm::gaps::{BUCKETS, Gaps};
 use fide_types::{MAX_HOSTS, PerHost};
 
 use crate::{clock::Now, frozen::FrozenGaps};
 
-/// The gaps between heartbeats of each peer that came to this loop.
+/// The gaps between heartbeats of each peer, as counted by this loop.
 #[derive(Debug)]
 pub(super) struct GapCounts(PerHost<Gaps>);
 
@@ -18,7 +19,8 @@ impl GapCounts {
         Self(PerHost::new(MAX_HOSTS, |_| Gaps::NONE))
     }
 
-    /// A fresh heartbeat of a peer arrived, which is monitored and up, or the next one ends no gap.
+    /// A fresh heartbeat arrived. `is_watched`: its peer is monitored and up; if not, the next heartbeat
+    /// ends no gap.
     pub(super) fn arrived(&mut self, host: u16, incarnation: u32, now_raw_ns: u64, is_watched: bool) {
         let gaps = &mut self.0[host];
         if is_watched {
@@ -28,7 +30,7 @@ impl GapCounts {
         }
     }
 
-    /// The gaps of a peer, with the end of the longest one in CLOCK_MONOTONIC ns.
+    /// A peer's gaps, with the end of the longest one in CLOCK_MONOTONIC ns.
     pub(super) fn read(&self, now: Now, host: u16) -> Gaps {
         let mut gaps = self.0[host];
         if gaps.longest_ns != 0 {
@@ -37,7 +39,8 @@ impl GapCounts {
         gaps
     }
 
-    /// For the next agent: counts are kept, and no gap spans the takeover. What the receive program counts stays in its map.
+    /// The counts for the next agent; no gap spans the takeover. The receive program's counts stay in its
+    /// map.
     pub(super) fn freeze(&self, hosts: u16) -> Vec<FrozenGaps> {
         let of = |gaps: &Gaps| FrozenGaps {
             longest_ns: gaps.longest_ns,
@@ -75,7 +78,8 @@ mod tests {
     /// Between two datagrams.
     const APART_NS: u64 = 50_000;
 
-    /// Datagram of the other host, which has answered this one. Gives the gaps between its heartbeats afterwards.
+    /// Takes in a datagram of the other host, which has answered this one. Returns the gaps between its
+    /// heartbeats afterwards.
     fn datagram(engine: &mut Engine, time_ns: &mut u64, incarnation: u32, seq: u64) -> Gaps {
         let mut bytes = [0; fide_wire::PAYLOAD_MAX];
         let mut builder = Builder::heartbeat(&mut bytes, 3 - engine.facts.me, incarnation, seq).expect("room");

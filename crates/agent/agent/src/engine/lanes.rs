@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lanes of programs (X-Lane §2.4): what they send leaves in one packet per period over each tree, what arrives is told to
-//! those who listen.
+//! Lanes of programs (X-Lane §2.4): a program's messages leave in one packet per period over each tree;
+//! messages that arrive are delivered to the programs that listen.
 //!
-//! Everything that is allotted comes with the command that opens a lane and goes back with the one that closes it.
+//! All memory comes with the command that opens a lane, and goes back with the command that closes it.
 
 use std::sync::atomic::Ordering;
 
@@ -23,18 +23,19 @@ use crate::{
     tree_report::{Report, Seen},
 };
 
-/// Messages taken from one program's outbox in one turn, so that the others have theirs.
+/// Messages taken from one program's outbox in one turn, before the others have theirs.
 const MESSAGES_PER_TURN: usize = 32;
-/// Messages that a client's outbox holds at most, each with its header word: what it adds meanwhile is not waited for.
+/// Messages that a client's outbox can hold, each with its header word: messages added meanwhile are not
+/// dropped.
 const OLD_MESSAGES_MAX: usize = LANE_OUTBOX_BYTES / 8;
 /// Services are a byte; 0 is an empty place in a packet.
 const SERVICES: usize = 256;
 
-/// What the loop has of lanes.
+/// The loop's state of all lanes.
 #[derive(Debug)]
 pub(super) struct Lanes {
     own: Box<[Option<Box<Lane>>; LANES_MAX]>,
-    /// Clients of any of them.
+    /// Clients of any lane.
     clients: ClientSet,
     inlets: PerHost<[Inlet; LANES_MAX]>,
     copies: PerHost<[Copies; LANES_MAX]>,
@@ -105,7 +106,7 @@ impl Lanes {
         self.clients = self.own.iter().flatten().fold(ClientSet::EMPTY, |clients, lane| clients.union(lane.clients));
     }
 
-    /// Whether somebody listens to it from now on.
+    /// From now on a client listens to a service, or not.
     pub(super) fn listen(&mut self, client: u8, service: u8, on: bool) {
         let clients = &mut self.listeners[usize::from(service)];
         if on {
@@ -121,12 +122,12 @@ impl Lanes {
             lane.outlet.change(now.mono_ns, terms);
         }
         for sender in lane.trees.iter_mut().flatten() {
-            // Refused for no socket of ours: it is the class that is asked for, not a right.
+            // Not refused for any socket of ours: it names a traffic class, and needs no right.
             let _ = sender.set_type_of_service(type_of_service);
         }
     }
 
-    /// Puts a sender in the place of a tree's; the former one is for the caller to free.
+    /// Replaces the sender of a tree. Returns the former one, which the caller has to free.
     pub(super) fn aim(&mut self, handle: u8, tree: u8, sender: Box<Sender>) -> Option<Box<Sender>> {
         match self.lane(handle).and_then(|lane| lane.trees.get_mut(usize::from(tree))) {
             Some(place) => place.replace(sender),
@@ -136,7 +137,7 @@ impl Lanes {
 }
 
 impl Engine {
-    /// A lane is there, for these clients; or other clients share it.
+    /// Opens a lane for its clients. Returns a lane that was in its place.
     pub(super) fn open_lane(&mut self, handle: u8, lane: Box<Lane>) -> Option<Box<Lane>> {
         self.drop_old_messages(lane.clients);
         let Some(place) = self.lanes.own.get_mut(usize::from(handle)) else { return Some(lane) };
@@ -159,7 +160,8 @@ impl Engine {
         lane
     }
 
-    /// What a client left for lanes of a former agent is of another time: sent all at once now it would be beyond any contract.
+    /// Drops messages that clients left for lanes of a former agent. They are outdated, and sending them
+    /// all at once would exceed any contract.
     fn drop_old_messages(&mut self, clients: ClientSet) {
         let mut buffer = [0; LANE_MESSAGE_MAX];
         for client in clients.minus(self.lanes.clients).iter() {
@@ -173,7 +175,7 @@ impl Engine {
         }
     }
 
-    /// Takes what programs want sent, and sends what is due.
+    /// Takes the messages that programs have left, and sends what is due.
     pub(super) fn serve_lanes(&mut self, clocks: &mut impl Clocks) {
         if self.lanes.clients.is_empty() {
             return;
@@ -181,7 +183,8 @@ impl Engine {
         self.drain_lane_outboxes(clocks.now());
         let incarnation = self.detector.config().incarnation;
         for lane in self.lanes.own.iter_mut().flatten() {
-            // Its next packet leaves a period after this one, however long the lanes before it took.
+            // The clock is read for each lane: its next packet leaves a period after this one, however long
+            // the lanes before it took.
             let Ok(Some(packet)) = lane.outlet.poll(clocks.now().mono_ns, incarnation) else { continue };
             for (plane, sender) in (0u8..).zip(&mut lane.trees) {
                 let Some(sender) = sender else { continue };
@@ -208,7 +211,9 @@ impl Engine {
                         break;
                     }
                 };
-                self.busy_turn |= count == MESSAGES_PER_TURN;
+                if count == MESSAGES_PER_TURN {
+                    self.busy_turn = true;
+                }
                 match self.lanes.lane(handle).filter(|lane| service != 0 && lane.clients.contains(client)) {
                     Some(lane) => {
                         if lane.outlet.offer(now.mono_ns, service, bytes).is_err() {
@@ -223,7 +228,7 @@ impl Engine {
         }
     }
 
-    /// A packet of a lane. `whole`: its tag fits.
+    /// Takes in a packet of a lane. `whole`: its tag is right.
     pub(super) fn chunks_received(&mut self, rx_ns: u64, payload: &[u8], whole: bool) {
         let Ok(packet) = ChunkPacket::new(payload) else {
             self.counters.malformed += 1;
@@ -242,7 +247,7 @@ impl Engine {
             self.counters.refused += 1;
             return;
         }
-        // A copy of it, so that telling can have the rest of this.
+        // A copy of the inlet, so that `deliver_each` can borrow the engine.
         let mut inlet = self.lanes.inlets[host][usize::from(index)];
         let before = inlet.received();
         let record = EventRecord {
@@ -276,10 +281,10 @@ impl Engine {
         }
     }
 
-    /// What was found of a tree goes to the controller.
+    /// Reports to the controller what was found of a tree.
     pub(super) fn report(&self, host: u16, label: Option<u8>, found: Option<(usize, Finding)>) {
         let Some((plane, finding)) = found else { return };
-        // Of heartbeats the detector says by itself what is missing.
+        // The detector itself reports which heartbeats are missing.
         if label.is_none() && finding != Finding::Slow {
             return;
         }

@@ -5,11 +5,11 @@ use fide_types::MAX_PROCESSES;
 
 use crate::frozen::Owner;
 
-/// Changes between stalled and recovered that are announced of one process at once; then one in [`CHANGE_NS`]. A program
-/// can make as many as it likes, and every host has to hear of them.
+/// Changes between stalled and recovered that may be announced of one process at once; then one in
+/// [`CHANGE_NS`]. A program can cause as many changes as it likes, and each is sent to every host.
 const CHANGES_MAX: u64 = 4;
 const CHANGE_NS: u64 = 1_000_000_000;
-/// The client of a process whose session is over.
+/// Stands for the client of a process whose session is over.
 const NOBODY: u8 = u8::MAX;
 
 /// The owners of this host's processes, by slot.
@@ -23,7 +23,7 @@ impl Owners {
         Self { by_slot: Box::new([None; MAX_PROCESSES]), last_cookie: 0 }
     }
 
-    /// A process was registered. Its cookie names this registration for good.
+    /// A process was registered. Returns its cookie, which names this registration for good.
     pub(super) fn register(&mut self, slot: u8, client: u8, beat_timeout_ns: u64, beat: u64, now_raw_ns: u64) -> u64 {
         self.last_cookie += 1;
         self.by_slot[usize::from(slot)] = Some(Owner {
@@ -38,7 +38,7 @@ impl Owners {
         self.last_cookie
     }
 
-    /// A process that is registered belongs to this client from now on. Its cookie.
+    /// The registered process belongs to this client from now on. Returns its cookie.
     pub(super) fn adopt(
         &mut self,
         slot: u8,
@@ -52,7 +52,7 @@ impl Owners {
         Some(owner.cookie)
     }
 
-    /// A client's session is over. Its processes stay under the kernel's watch; they just do not beat any more.
+    /// A client's session is over. Its processes stay under the kernel's watch, but do not beat any more.
     pub(super) fn orphan(&mut self, client: u8) {
         for owner in self.by_slot.iter_mut().flatten().filter(|owner| owner.client == client) {
             owner.beat_timeout_ns = 0;
@@ -60,7 +60,7 @@ impl Owners {
         }
     }
 
-    /// Whether the process in `slot` is still the one of this registration.
+    /// Whether the process in `slot` still belongs to this registration.
     pub(super) fn is_registration(&self, slot: u8, cookie: u64) -> bool {
         self.owner(slot).is_some_and(|owner| owner.cookie == cookie)
     }
@@ -80,11 +80,12 @@ impl Owners {
         self.by_slot.get(usize::from(slot))?.as_ref()
     }
 
-    /// Looks at the beat counter of the process in `slot`; `beat_of` reads that of a client, `None` without a session. `Some(true)` if
-    /// the process stalls now, `Some(false)` if it has recovered.
+    /// Checks the beat counter of the process in `slot`. `beat_of` reads a client's counter; `None` without
+    /// a session. Returns `Some(true)` if the process stalls now, `Some(false)` if it has recovered.
     pub(super) fn beat(&mut self, slot: u8, now_raw_ns: u64, beat_of: impl FnOnce(u8) -> Option<u64>) -> Option<bool> {
         let owner = self.by_slot.get_mut(usize::from(slot))?.as_mut()?;
-        // One that does not beat any more, as its session is over or it came back without, is not stalled for ever.
+        // A process that does not beat any more, because its session is over or came back without beats,
+        // must not stay stalled for ever.
         let stalled = if owner.beat_timeout_ns == 0 {
             false
         } else {
@@ -101,7 +102,7 @@ impl Owners {
         Some(stalled)
     }
 
-    /// For the next agent.
+    /// The owners for the next agent.
     pub(super) fn freeze(&self) -> (Vec<Option<Owner>>, u64) {
         (self.by_slot.to_vec(), self.last_cookie)
     }
@@ -114,7 +115,7 @@ impl Owners {
     }
 }
 
-/// Whether a change may be announced now; it then counts.
+/// Whether a change may be announced now; if so, it is counted.
 fn may_change(owner: &mut Owner, now_raw_ns: u64) -> bool {
     let paid_ns = owner.changes_paid_ns.max(now_raw_ns);
     let may = paid_ns - now_raw_ns <= (CHANGES_MAX - 1) * CHANGE_NS;
@@ -131,7 +132,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn a_process_stalls_and_recovers_with_its_beats() {
+    fn process_stalls_and_recovers_with_its_beats() {
         let mut owners = Owners::new();
         let cookie = owners.register(5, 1, 10 * MS, 0, 0);
         assert!(owners.is_registration(5, cookie) && !owners.is_registration(5, cookie + 1));
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_flaps_is_announced_at_a_bounded_rate() {
+    fn flapping_process_is_announced_at_a_bounded_rate() {
         let mut owners = Owners::new();
         owners.register(0, 1, 10, 0, 0);
         let (mut now, mut beat, mut changes) = (0, 0, 0);
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_processes_of_a_closed_session_are_nobodys_until_adopted() {
+    fn processes_of_a_closed_session_have_no_client_until_adopted() {
         let mut owners = Owners::new();
         let cookie = owners.register(0, 1, 10, 0, 0);
         owners.register(3, 1, 0, 0, 0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the loop's packets and records leave: the planes' senders, the kernel's programs, the set of descriptors it waits for.
+//! The loop's outlets: the planes' senders, the kernel's programs, and the set of descriptors that it waits
+//! for.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,7 +16,7 @@ use crate::{command::Memory, snapshot::EngineCounters};
 pub(super) const TOKEN_COMMAND: u64 = 0;
 pub(super) const TOKEN_RING: u64 = 1;
 pub(super) const TOKEN_SOCKET: u64 = 2;
-/// Of the first client's doorbell, the others follow.
+/// Token of the first client's doorbell; the others follow.
 pub(super) const TOKEN_DOORBELL: u64 = 64;
 
 /// The loop's side of the BPF programs.
@@ -26,7 +27,7 @@ pub struct Kernel {
     pub xdp: bool,
 }
 
-/// All that the loop reads from and writes to, but for shared memory.
+/// All that the loop reads from and writes to, except shared memory.
 pub(super) struct Ports {
     /// One for each plane.
     pub(super) senders: Vec<Sender>,
@@ -65,12 +66,12 @@ impl Ports {
         }
     }
 
-    /// Waits for a client's doorbell too. Where that fails, what the client leaves waits for the next heartbeat.
+    /// Waits for a client's doorbell too. If that fails, the client's messages wait for the next heartbeat.
     pub(super) fn hear(&self, client: u8, memory: &Memory) {
         let _ = self.waiter.add_edge(memory.doorbell.as_fd(), TOKEN_DOORBELL + u64::from(client));
     }
 
-    /// Waits for it no longer.
+    /// Stops waiting for a client's doorbell.
     pub(super) fn mute(&self, memory: &Memory) {
         let _ = self.waiter.remove(memory.doorbell.as_fd());
     }

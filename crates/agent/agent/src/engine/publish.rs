@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What leaves: packets on every plane, the alive table, and the lease in it.
+//! Packets on every plane, the alive table, and the lease in it.
 
 use fide_agent_api::table::{HostRecord, ProcessRecord, ViewRecord, name_bytes, state};
 use fide_detector::{PeerState, TransmitKind};
@@ -23,7 +23,7 @@ impl Engine {
         self.busy_turn = true;
     }
 
-    /// A period after the last time, whether a heartbeat goes out or not: clients that were muted are heard again.
+    /// Clients that were muted are heard again a period later, whether a heartbeat goes out or not.
     pub(super) fn hear_bells(&mut self, now: Now) {
         for client in self.bells.next_period(now.raw_ns).iter() {
             if let Some(session) = self.sessions.get(client) {
@@ -35,14 +35,14 @@ impl Engine {
     /// Sends the next packet that is due; false if none is.
     fn transmit_one(&mut self, now: Now) -> bool {
         let Some(transmit) = self.detector.poll_transmit(now.raw_ns, &mut self.payload) else { return false };
-        // What this packet says may have shortened the lease: known before it is sent.
+        // This packet may have shortened the lease: programs must know that before it is sent.
         self.publish_lease(now);
         let payload = &mut self.payload[..transmit.len];
         if transmit.kind == TransmitKind::Heartbeat {
             self.repeat.keep(payload);
             self.notices_sent = 0;
         } else if self.facts.trees {
-            // The lane has room for so many; what the others say is in the next heartbeat too.
+            // The lane has room for this many notices; the next heartbeat carries the others' news too.
             if self.notices_sent >= NOTICES_PER_HEARTBEAT {
                 self.counters.notices_held += 1;
                 return true;
@@ -53,7 +53,7 @@ impl Engine {
         true
     }
 
-    /// What clients read without asking.
+    /// Publishes what clients read without asking.
     pub(super) fn publish(&mut self, clocks: &mut impl Clocks) {
         let now = clocks.now();
         for host in self.facts.peers() {
@@ -65,7 +65,7 @@ impl Engine {
         self.table.tick(now.mono_ns);
     }
 
-    /// The view that this host holds.
+    /// Publishes the view that this host holds.
     pub(super) fn publish_view(&self) {
         let view = self.detector.view();
         self.table.set_view(&ViewRecord {
@@ -76,7 +76,7 @@ impl Engine {
         });
     }
 
-    /// This host in its own table: alive as long as anybody reads a lease in it that has not passed.
+    /// Writes this host into its own table: alive as long as a reader finds a lease there that is not over.
     pub(super) fn publish_me(&self, now: Now) {
         let me = self.facts.me;
         let record = HostRecord {
@@ -106,7 +106,12 @@ impl Engine {
         let up = |plane: usize| {
             peer.last_rx_ns[plane] != 0 && now.raw_ns.saturating_sub(peer.last_rx_ns[plane]) < peer.timeout_ns
         };
-        let planes_up = (0..MAX_PLANES).fold(0, |bits, plane| bits | u8::from(up(plane)) << plane);
+        let mut planes_up = 0;
+        for plane in 0..MAX_PLANES {
+            if up(plane) {
+                planes_up |= 1 << plane;
+            }
+        }
         let record = HostRecord {
             state,
             planes_up,
@@ -146,7 +151,8 @@ impl Engine {
         self.table.changed();
     }
 
-    /// Asks whether the machine stood still. If it did, the lease of before is over for everybody, before anything else.
+    /// Checks whether the machine stood still. If it did, the lease that it had is over for every reader,
+    /// before anything else happens.
     pub(super) fn look_at_clocks(&mut self, clocks: &mut impl Clocks) {
         let (look, is_narrow) = clocks.look();
         let Some(doubt) = self.clock.looked(&look, is_narrow) else { return };
@@ -154,19 +160,20 @@ impl Engine {
         self.detector.doubt(clocks.now().raw_ns, doubt.gap_ns());
     }
 
-    /// Until when programs of this host may act. Peers hold it silent once nothing was sent for a timeout, whatever the trust: programs must not
-    /// outlive a loop that does not run.
+    /// Until when programs of this host may act. Under either trust, peers suspect this host once it has
+    /// sent nothing for a timeout: programs must not outlive a loop that does not run.
     pub(super) fn lease_until_ns(&self, now_raw_ns: u64) -> u64 {
-        // No longer than this host promises: nobody waits longer for the programs of an agent that has ended. Nor than its first timeout, as a
-        // promise that has grown since may not have been heard.
+        // No longer than the timeout that this host promises, because nobody waits longer for the programs
+        // of an agent that has ended. And no longer than its first timeout, because peers may not have
+        // heard of a promise that has grown since.
         let shortest_ns = self.detector.config().timeout_ns.min(self.detector.timeout_least_ns());
         self.detector.lease_until_ns().min(now_raw_ns + shortest_ns)
     }
 
-    /// As clients read it.
+    /// Writes the lease where clients read it.
     pub(super) fn publish_lease(&self, now: Now) {
         self.publish_exclusion();
-        // The view first: whoever reads a lease of it finds it beside the lease.
+        // The view goes first: a reader of the lease finds its view beside it.
         let id = self.detector.view().id;
         if self.table.view_id() != (id.generation, id.number) {
             self.publish_view();
@@ -176,7 +183,8 @@ impl Engine {
         self.table.set_lease(&clock.lease(until_raw_ns), clock.mono_of(until_raw_ns));
     }
 
-    /// What the control thread acts on: it has this host begin again, or says that it was put back.
+    /// Publishes the state that the control thread acts on: it has this host begin again, or reports that
+    /// it was put back.
     pub(super) fn publish_exclusion(&self) {
         let (excluded, put_back) = (self.detector.is_excluded(), self.detector.is_put_back());
         self.exchange.set_put_back(put_back);

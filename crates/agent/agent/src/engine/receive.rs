@@ -19,7 +19,7 @@ use crate::{
 /// Bytes of the longest record in the wake ring.
 const RECORD_MAX: usize = size_of::<Wake>() + PAYLOAD_MAX;
 
-/// A heartbeat that was taken in, by whichever path it came.
+/// A heartbeat that was taken in, by either path.
 struct Heartbeat {
     host: u16,
     plane: usize,
@@ -29,7 +29,7 @@ struct Heartbeat {
 }
 
 impl Engine {
-    /// Newest heartbeats, as the receive program left them.
+    /// Takes in the newest heartbeats that the receive program left in its slots.
     pub(super) fn read_slots(&mut self, clocks: &mut impl Clocks) {
         if !self.ports.kernel.as_ref().is_some_and(|kernel| kernel.xdp) {
             return;
@@ -48,7 +48,7 @@ impl Engine {
         }
     }
 
-    /// The receive program has left the newest heartbeat of a peer on a plane.
+    /// The receive program has left a peer's newest heartbeat on a plane.
     pub(super) fn slot_filled(&mut self, now: Now, host: u16, plane: usize, slot: &Slot) {
         let rx_ns = self.clock.stamp(slot.rx_ns, now.raw_ns);
         let beat = Beat {
@@ -64,13 +64,14 @@ impl Engine {
             view: (slot.view_known != 0)
                 .then_some(ViewId { generation: slot.view_generation, number: slot.view_number }),
         };
-        // Refused: an incarnation that was declared dead since the slot was written.
+        // The detector refuses an incarnation that was declared dead since the slot was written.
         let _ = self.detector.handle_beat(now.raw_ns, &beat);
         let heartbeat = Heartbeat { host, plane, incarnation: slot.incarnation, seq: slot.seq, rx_ns };
         self.heartbeat_seen(now, &heartbeat);
     }
 
-    /// What a heartbeat tells beside what the detector makes of it: how much the way varies, and whether a tree is late.
+    /// Takes what a heartbeat shows besides what the detector uses: the jitter of its path, and whether a
+    /// tree is late.
     fn heartbeat_seen(&mut self, now: Now, heartbeat: &Heartbeat) {
         let Heartbeat { host, plane, incarnation, seq, rx_ns } = *heartbeat;
         if self.arrivals.note(host, plane, incarnation, seq) {
@@ -82,7 +83,7 @@ impl Engine {
         if self.facts.trees {
             let late_max_ns = self.timing.late_max_ns(host);
             let found = self.arrivals.copy(host, plane, seq, rx_ns, late_max_ns);
-            // What is missing the detector says by itself.
+            // The detector itself reports what is missing.
             self.report(host, None, found.filter(|(_, finding)| *finding == Finding::Slow));
         }
     }
@@ -94,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// The loop was so late: the timeouts follow.
+    /// The loop was this late: the timeouts follow.
     pub(super) fn was_late(&mut self, now: Now, late_ns: u64) {
         if self.timing.was_late(now.raw_ns, late_ns) && self.detector.lowers_timeouts() {
             self.timing.follow_own();
@@ -102,15 +103,15 @@ impl Engine {
         }
     }
 
-    /// A peer's heartbeats vary more than before, or less: the timeout follows.
+    /// A peer's jitter has changed: the timeout follows.
     fn follow_jitter(&mut self, now: Now, host: u16) {
         if let Some(wanted_ns) = self.timing.wanted_ns(host) {
-            // Refused where only it keeps a promise that was made before.
+            // Refused only to keep an earlier promise.
             let _ = self.detector.set_timeout(now.raw_ns, host, wanted_ns);
         }
     }
 
-    /// Records of the kernel's programs.
+    /// Handles the records of the kernel's programs.
     pub(super) fn drain_ring(&mut self, clocks: &mut impl Clocks) {
         // Out of the ring first: what a record causes may need the kernel's programs itself.
         let mut record = [0; RECORD_MAX];
@@ -152,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// An exit is on its way before anything else; and then the core is free for the programs that are notified.
+    /// Sends an exit before anything else; then the core is free for the programs that are notified.
     fn announce_exit(&mut self, clocks: &mut impl Clocks, slot: u8) {
         self.transmit(clocks);
         let subject = ProcessRef::new(self.facts.me, slot);
@@ -162,7 +163,7 @@ impl Engine {
         self.urgent_turn = true;
     }
 
-    /// A packet that the receive program left to this loop, its tag checked.
+    /// Takes in a packet that the receive program left to this loop, its tag checked.
     fn packet_woken(&mut self, now: Now, wake: &Wake, payload: &[u8]) {
         let plane = u8::try_from(wake.subject).unwrap_or(u8::MAX);
         let rx_ns = self.clock.stamp(wake.ns, now.raw_ns);
@@ -179,14 +180,14 @@ impl Engine {
         }
     }
 
-    /// A local process has left, by the kernel's word or by its pidfd's.
+    /// A local process has ended, according to the kernel's hook or its pidfd.
     pub(super) fn process_exited(&mut self, now: Now, slot: u8, cookie: u64, ended: ProcessState, at_ns: u64) {
-        // What it said last comes before the news of its end.
+        // Its last messages come before the news of its end.
         self.drain_outboxes(now);
         self.process_changed(now, slot, cookie, ended, at_ns);
     }
 
-    /// Only for the registration it is about: a slot may have a new owner by now.
+    /// Changes the process only if the registration is still the same: a slot may have a new owner by now.
     pub(super) fn process_changed(&mut self, now: Now, slot: u8, cookie: u64, state: ProcessState, at_ns: u64) {
         if self.owners.is_registration(slot, cookie) {
             // A process that has ended already stays ended.
@@ -203,17 +204,19 @@ impl Engine {
                     Ok(Some(len)) => len,
                     Ok(None) | Err(_) => break,
                 };
-                self.busy_turn |= count == DATAGRAMS_PER_TURN;
+                if count == DATAGRAMS_PER_TURN {
+                    self.busy_turn = true;
+                }
                 let plane = u8::try_from(plane).expect("two planes");
                 self.datagram_received(clocks.now(), plane, len.min(PAYLOAD_MAX + 1));
             }
         }
     }
 
-    /// The first `len` bytes of the buffer are a datagram, whose tag is not checked yet.
+    /// Takes in a datagram, the first `len` bytes of the buffer. Its tag is not checked yet.
     pub(super) fn datagram_received(&mut self, now: Now, plane: u8, len: usize) {
         let payload = &self.datagram[..len];
-        // What the receive program would count so, too.
+        // The receive program counts such packets as malformed too.
         if !(HEADER_LEN..=PAYLOAD_MAX).contains(&len) {
             self.counters.malformed += 1;
             return;
@@ -236,7 +239,7 @@ impl Engine {
         if !whole {
             return;
         }
-        // Over whichever interface a tree comes: which it is the packet says, and its tag proves.
+        // A tree's packets may come over any interface: the packet names its tree, and the tag proves it.
         let plane = if self.facts.trees { payload[PLANE_OFFSET] } else { plane };
         let Ok(accepted) = self.detector.handle_packet(now.raw_ns, now.raw_ns, plane, payload) else {
             self.counters.refused += 1;
@@ -259,7 +262,7 @@ impl Engine {
         self.heartbeat_seen(now, &heartbeat);
     }
 
-    /// A fresh heartbeat came that the receive program has not seen.
+    /// Counts the gap before a fresh heartbeat that the receive program has not seen.
     fn count_gap(&mut self, now: Now, host: u16) {
         let Some(peer) = self.detector.peer(host) else { return };
         let is_watched = peer.state == PeerState::Up && self.facts.monitors.contains(host);

@@ -5,7 +5,8 @@ use fide_wire::{PAYLOAD_MAX, Packet, set_seq};
 
 use crate::frozen::REPEATS_MAX;
 
-/// The last heartbeat, kept to be repeated under new sequence numbers: what it acknowledges and promises stays true.
+/// The last heartbeat, kept to be repeated under new sequence numbers: its acknowledgements and promises
+/// stay true.
 #[derive(Debug)]
 pub(super) struct Repeat {
     payload: Box<[u8; PAYLOAD_MAX]>,
@@ -25,12 +26,12 @@ impl Repeat {
         self.len = payload.len();
     }
 
-    /// Repeats begin, the first one then.
+    /// Begins to repeat; the first repeat is due at `next_ns`.
     pub(super) fn begin(&mut self, next_ns: u64) {
         (self.next_ns, self.count) = (Some(next_ns), 0);
     }
 
-    /// No repeats any more. How many there were, if they had begun.
+    /// Ends the repeats. How many there were, if they had begun.
     pub(super) fn end(&mut self) -> Option<u64> {
         self.next_ns.take().map(|_| self.count)
     }
@@ -40,13 +41,13 @@ impl Repeat {
         self.next_ns
     }
 
-    /// How many there were.
+    /// How many repeats there were.
     #[cfg(test)]
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// The next one is due: `None` if it is not yet. The one after it is due a period later.
+    /// Whether a repeat is due (`Some`). The one after it is then due a period later.
     pub(super) fn take_due(&mut self, now_raw_ns: u64, period_ns: u64) -> Option<()> {
         let due_ns = self.next_ns.filter(|due_ns| *due_ns <= now_raw_ns)?;
         self.next_ns = Some(due_ns + period_ns);

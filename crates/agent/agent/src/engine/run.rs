@@ -15,13 +15,13 @@ use crate::clock::{Clocks, HostClocks};
 const IDLE_NS: u64 = 100_000_000;
 
 impl Engine {
-    /// Turns until told to stop, in a thread that is isolated already.
+    /// Turns until a command stops it, in a thread that is isolated already.
     ///
     /// # Errors
     /// The kernel's, if waiting fails; a witness' disk.
     pub fn run(mut self) -> io::Result<()> {
         let clocks = &mut HostClocks;
-        // Of one that was taken over.
+        // After a takeover, the table shows the state that was taken over.
         self.publish_exclusion();
         self.publish_me(clocks.now());
         let mut ready = Ready::default();
@@ -30,7 +30,7 @@ impl Engine {
             let now = clocks.now();
             let deadline_ns = self.next_turn_ns(now.mono_ns);
             self.ports.waiter.wait(deadline_ns, &mut ready)?;
-            // Also where something came meanwhile, if it took longer than that.
+            // Measured even if something arrived meanwhile, as long as the deadline has passed.
             let woken = clocks.now();
             if deadline_ns > now.mono_ns && woken.mono_ns >= deadline_ns {
                 self.was_late(woken, woken.mono_ns - deadline_ns);
@@ -38,8 +38,12 @@ impl Engine {
             if ready.tokens().any(|token| token == TOKEN_COMMAND) {
                 self.exchange.quiet_engine();
             }
-            let clients = ready.tokens().filter_map(|token| u8::try_from(token.checked_sub(TOKEN_DOORBELL)?).ok());
-            clients.for_each(|client| self.rung(client));
+            for token in ready.tokens() {
+                let client = token.checked_sub(TOKEN_DOORBELL).and_then(|client| u8::try_from(client).ok());
+                if let Some(client) = client {
+                    self.rung(client);
+                }
+            }
         }
         match self.failed.take() {
             Some(error) => Err(io::Error::other(error)),
@@ -47,7 +51,7 @@ impl Engine {
         }
     }
 
-    /// When the next turn begins whatever happens until then, on CLOCK_MONOTONIC.
+    /// When the next turn begins at the latest, on CLOCK_MONOTONIC.
     fn next_turn_ns(&self, now_ns: u64) -> u64 {
         match self.repeat.next_ns() {
             Some(next_ns) => self.clock.mono_of(next_ns),

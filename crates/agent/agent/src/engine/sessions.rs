@@ -21,7 +21,8 @@ impl Sessions {
         Self(Box::new([const { None }; MAX_CLIENTS]))
     }
 
-    /// Gives back what was in its place, which is for another thread to free.
+    /// Opens a session. Returns the memory of the one before in that place, which another thread has to
+    /// free.
     #[must_use]
     pub(super) fn open(&mut self, client: u8, memory: Box<Memory>, lost: u64) -> Option<Box<Memory>> {
         match self.0.get_mut(usize::from(client)) {
@@ -52,7 +53,7 @@ impl Sessions {
         self.get(client).map(|session| session.memory.region.beat())
     }
 
-    /// An event of a client is lost: it is told how many. Whether it has a session.
+    /// Counts a lost event, and shows the client how many it has lost. Whether it has a session.
     pub(super) fn count_lost(&mut self, client: u8) -> bool {
         let Some(session) = self.get_mut(client) else { return false };
         session.lost += 1;

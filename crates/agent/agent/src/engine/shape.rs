@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hosts that take the cluster for something else are not heard. That they are there, and in what they differ, they say in
-//! packets of their own ([`fide_wire::shape`]), while somebody is not heard.
+//! Hosts that take the cluster to be something else ([`fide_wire::Shape`]) do not hear each other. While some
+//! member is not up, each host sends its shape in packets of their own ([`fide_wire::shape`]), so that the
+//! others can show that it is there, and in what it differs.
 
 use fide_detector::PeerState;
 use fide_wire::{AnnouncedShape, Key, SHAPE_LEN, verify};
@@ -8,11 +9,11 @@ use fide_wire::{AnnouncedShape, Key, SHAPE_LEN, verify};
 use super::Engine;
 use crate::clock::Now;
 
-/// Between two tellings of this host's shape.
+/// Between two packets with this host's shape.
 const PERIOD_NS: u64 = 1_000_000_000;
 
 impl Engine {
-    /// Says what this host takes the cluster to be, while a member is not up.
+    /// Sends what this host takes the cluster to be, while a member is not up.
     pub(super) fn say_shape(&mut self, now: Now) {
         if now.raw_ns < self.shape_next_ns {
             return;
@@ -29,30 +30,30 @@ impl Engine {
         self.ports.send(&mut packet, &key, &mut self.counters);
     }
 
-    /// What another host takes the cluster to be, from a socket: the tag is not checked yet.
+    /// Another host's shape came through a socket: its tag is not checked yet.
     pub(super) fn shape_unchecked(&mut self, len: usize) {
         if verify(&self.datagram[..len], &self.plain).is_err() {
             self.counters.bad_tag += 1;
             return;
         }
-        let told = AnnouncedShape::read(&self.datagram[..len]);
-        self.shape_received(told);
+        self.shape_received(AnnouncedShape::read(&self.datagram[..len]));
     }
 
-    /// Handed to the control thread, which compares and shows it. Of a member that is up it can only be a recording.
-    pub(super) fn shape_received(&mut self, told: Option<AnnouncedShape>) {
-        let Some(told) = told else {
+    /// Passes another host's shape to the control thread, which compares and shows it. If that host is up,
+    /// the packet can only be a recording.
+    pub(super) fn shape_received(&mut self, shape: Option<AnnouncedShape>) {
+        let Some(shape) = shape else {
             self.counters.malformed += 1;
             return;
         };
         let detector = &self.detector;
-        let mine = told.name == self.facts.name && told.incarnation == detector.config().incarnation;
+        let mine = shape.name == self.facts.name && shape.incarnation == detector.config().incarnation;
         let up = self.facts.hosts().any(|host| {
             let member = &detector.config().members[usize::from(host) - 1];
-            member.name == told.name && detector.peer(host).is_some_and(|peer| peer.state == PeerState::Up)
+            member.name == shape.name && detector.peer(host).is_some_and(|peer| peer.state == PeerState::Up)
         });
         if !mine && !up {
-            self.exchange.tell_shape(told);
+            self.exchange.pass_shape(shape);
         }
     }
 }

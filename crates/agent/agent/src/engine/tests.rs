@@ -42,7 +42,7 @@ pub(super) fn engine() -> (Engine, Arc<Exchange>) {
     engine_of(1)
 }
 
-/// Of one of two hosts, as incarnation 7.
+/// The engine of one of two hosts, with incarnation 7.
 pub(super) fn engine_of(me: u16) -> (Engine, Arc<Exchange>) {
     let name = |text: &str| Name::new(text.as_bytes()).expect("a name");
     let other = 3 - me;
@@ -104,7 +104,7 @@ pub(super) fn memory() -> Box<Memory> {
 }
 
 #[test]
-fn a_session_of_many_watches_ends_over_several_turns() {
+fn session_of_many_watches_ends_over_several_turns() {
     let (mut engine, _exchange) = engine();
     assert!(engine.add_session(3, memory(), 0).is_none());
     assert!(engine.add_session(4, memory(), 0).is_none());
@@ -134,7 +134,7 @@ fn a_session_of_many_watches_ends_over_several_turns() {
 }
 
 #[test]
-fn process_that_beats_no_more_is_stalled_no_more() {
+fn process_that_no_longer_beats_is_not_stalled() {
     for comes_back in [false, true] {
         let (mut engine, _exchange) = engine();
         assert!(engine.add_session(0, memory(), 0).is_none());
@@ -145,7 +145,7 @@ fn process_that_beats_no_more_is_stalled_no_more() {
         let later = now().raw_ns + 10_000_000_000;
         engine.watch_beats(at(later));
         assert_eq!(state(&engine), ProcessState::Stalled);
-        // Its session is over, and it comes back without beats, or not at all.
+        // Its session is over; it comes back without beats, or not at all.
         assert!(engine.end_session(0).is_some());
         if comes_back {
             assert!(engine.add_session(1, memory(), 0).is_none());
@@ -158,7 +158,7 @@ fn process_that_beats_no_more_is_stalled_no_more() {
 }
 
 #[test]
-fn what_is_closed_or_replaced_is_freed_by_others() {
+fn closed_and_replaced_memory_is_handed_back() {
     let (mut engine, _exchange) = engine();
     assert!(engine.add_session(0, memory(), 0).is_none());
     match engine.command(now(), Command::OpenSession { client: 0, memory: memory() }) {
@@ -186,14 +186,14 @@ pub(super) fn heartbeat(
     engine.detector.handle_packet(now, now, 0, &bytes[..len]).is_ok()
 }
 
-/// Host 2, held dead by host 1, which it holds dead itself: it has to begin again.
+/// Hosts 1 and 2 have declared each other dead: host 2 has to begin again.
 fn excluded() -> (Engine, Arc<Exchange>) {
     const TIMEOUT_NS: u64 = 60_000_000_000;
     let (mut engine, exchange) = engine_of(2);
     let mut now = now().raw_ns;
     assert!(heartbeat(&mut engine, 9, 1, now, |_| {}));
     engine.detector.tick(now);
-    // Never later than a heartbeat: it does not stall itself.
+    // Never later than a heartbeat, so that the host does not count itself stalled.
     for _ in 0..400 {
         now += TIMEOUT_NS / 200;
         engine.detector.tick(now);
@@ -205,7 +205,7 @@ fn excluded() -> (Engine, Arc<Exchange>) {
 }
 
 #[test]
-fn loop_asks_for_the_generation_that_it_needs_on_disk_and_hears_that_it_is_there() {
+fn loop_requests_generation_and_sees_it_stored() {
     let (mut engine, exchange) = engine();
     let config = Config { policy: Policy::Majority, ..engine.detector.config().clone() };
     engine.detector = Detector::new(config, now().raw_ns).expect("a detector");
@@ -229,7 +229,7 @@ fn loop_asks_for_the_generation_that_it_needs_on_disk_and_hears_that_it_is_there
 }
 
 #[test]
-fn exclusion_is_known_beside_a_full_queue_of_records() {
+fn exclusion_is_visible_despite_a_full_record_queue() {
     let (mut engine, exchange) = excluded();
     let before = exchange.records_lost();
     let record = crate::command::Record { now_ns: 1, event: fide_detector::Event::Fenced { lease_until_ns: 1 } };
@@ -244,7 +244,7 @@ fn exclusion_is_known_beside_a_full_queue_of_records() {
 }
 
 #[test]
-fn agent_that_is_excluded_or_put_back_repeats_nothing_while_another_takes_over() {
+fn excluded_or_put_back_agent_repeats_nothing_during_takeover() {
     let (mut engine, exchange) = excluded();
     engine.turn(&mut HostClocks);
     engine.freeze(now());
@@ -265,7 +265,7 @@ fn agent_that_is_excluded_or_put_back_repeats_nothing_while_another_takes_over()
 }
 
 #[test]
-fn exclusion_of_the_agent_before_is_known_after_a_takeover() {
+fn exclusion_is_visible_after_takeover() {
     let (mut engine, _) = excluded();
     let frozen = engine.freeze(now());
     let (mut next, exchange) = engine_of(2);
@@ -278,7 +278,7 @@ fn exclusion_of_the_agent_before_is_known_after_a_takeover() {
     assert!(stop.join().expect("no panic") && exchange.is_excluded());
 }
 
-/// Host 1, whose client 3 watches host 2 and has no room left for a record; host 2 lives.
+/// Host 1, whose client 3 watches host 2 and has no room left for a record; host 2 is alive.
 fn full_ring() -> (Engine, ClientSession) {
     let (mut engine, _exchange) = engine();
     let memory = memory();
@@ -296,7 +296,7 @@ fn full_ring() -> (Engine, ClientSession) {
     (engine, client)
 }
 
-/// Ends among what the client reads now.
+/// The number of ends among the records that the client reads now.
 fn ends(client: &mut ClientSession) -> usize {
     let (mut bytes, mut ends) = ([0; EVENT_MAX], 0);
     while let Some(bytes) = client.pop_inbox(&mut bytes).expect("an honest agent") {
@@ -314,7 +314,7 @@ fn leaves(engine: &mut Engine, seq: u64) {
 }
 
 #[test]
-fn end_of_a_host_that_finds_a_ring_full_is_told_once_there_is_room() {
+fn host_end_is_delivered_once_a_full_ring_has_room() {
     let (mut engine, mut client) = full_ring();
     leaves(&mut engine, 2);
     engine.retry_undelivered(now());
@@ -328,7 +328,7 @@ fn end_of_a_host_that_finds_a_ring_full_is_told_once_there_is_room() {
 }
 
 #[test]
-fn end_that_nobody_will_tell_any_more_counts_as_lost() {
+fn undeliverable_end_counts_as_lost() {
     let (mut engine, client) = full_ring();
     leaves(&mut engine, 2);
     // It comes back before the client has made room.
@@ -343,9 +343,9 @@ fn end_that_nobody_will_tell_any_more_counts_as_lost() {
 }
 
 #[test]
-fn takeover_tells_all_that_is_known_first() {
+fn takeover_delivers_pending_events_first() {
     let (mut engine, _exchange) = engine();
-    // More than a turn tells.
+    // More events than one turn delivers.
     for round in 0..u32::try_from(EVENTS_PER_TURN).expect("few") {
         assert!(heartbeat(&mut engine, 9 + round, 1, now().raw_ns, |_| {}));
         engine.detector.tick(now().raw_ns);
@@ -356,7 +356,7 @@ fn takeover_tells_all_that_is_known_first() {
 
 /// Client 3 never reads, and watches as many programs of this host as it likes; client 4 watches the last one.
 #[test]
-fn client_that_does_not_read_holds_up_no_ends_of_others() {
+fn client_that_does_not_read_delays_no_ends_for_others() {
     const PROGRAMS: u8 = 40;
     let (mut engine, _exchange) = engine();
     assert!(engine.add_session(0, memory(), 0).is_none());
@@ -393,9 +393,9 @@ fn client_that_does_not_read_holds_up_no_ends_of_others() {
     assert_eq!(clients[1].lost(), 1, "of the noise");
 }
 
-/// The loop turns for a ring, but not as often as a program likes, nor as often as many of them like together.
+/// The loop turns for a ring, but its rate is bounded, for one program and for many together.
 #[test]
-fn clients_that_ring_without_end_are_heard_again_after_a_period() {
+fn muted_clients_are_heard_again_after_a_period() {
     let (mut engine, _exchange) = engine();
     let bells: Vec<_> = (0..8u8)
         .map(|client| {
@@ -413,7 +413,7 @@ fn clients_that_ring_without_end_are_heard_again_after_a_period() {
             engine.ports.waiter.wait(now().mono_ns, &mut ready).expect("a wait");
             for client in ready.tokens().filter_map(|token| token.checked_sub(TOKEN_DOORBELL)) {
                 engine.rung(u8::try_from(client).expect("a client"));
-                // A bell that was left full rings once when it is heard again.
+                // A bell with rings left in it rings once when it is heard again.
                 heard += u32::from(client < clients as u64);
             }
         }
@@ -423,7 +423,7 @@ fn clients_that_ring_without_end_are_heard_again_after_a_period() {
     assert_eq!((rings(&mut engine, 1), rings(&mut engine, 1)), (RINGS_MAX, 0));
     assert_eq!(engine.counters.bells_muted, 1);
     engine.hear_bells(at(begun));
-    // Whoever is muted is so after a ring that was heard.
+    // A client is muted only after a ring that was heard.
     let most = RINGS_ALL_MAX + 8;
     let all = rings(&mut engine, 8);
     assert!((RINGS_ALL_MAX..most).contains(&all), "{all}");
@@ -436,7 +436,7 @@ fn clients_that_ring_without_end_are_heard_again_after_a_period() {
     assert_eq!(rings(&mut engine, 1), 0, "its session is over");
 }
 
-/// Clocks that stand where a test has put them.
+/// Clocks that stand where a test sets them.
 struct Manual {
     now: Now,
     /// How long the machine has been suspended so far.
@@ -466,7 +466,7 @@ impl Clocks for Manual {
 }
 
 #[test]
-fn a_turn_goes_by_the_time_that_it_is_given() {
+fn turn_uses_the_time_that_it_is_given() {
     let (mut engine, _exchange) = engine();
     let begun = now();
     let mut clocks = Manual { now: begun, asleep_ns: 0 };
@@ -485,7 +485,7 @@ fn a_turn_goes_by_the_time_that_it_is_given() {
     assert_eq!((engine.clock.doubts.suspended, engine.clock.doubts.suspended_ns), (1, 5_000_000_000));
 }
 
-/// A clock that goes on by a step each time it is looked at.
+/// A clock that advances by a step each time it is read.
 struct Ticking {
     now_ns: u64,
     step_ns: u64,
@@ -503,7 +503,7 @@ impl Clocks for Ticking {
 }
 
 #[test]
-fn each_lane_keeps_its_period_however_long_the_others_took() {
+fn each_lane_keeps_its_period_despite_slow_others() {
     const PERIOD_NS: u64 = 1_000_000;
     const STEP_NS: u64 = 100_000;
     let (mut engine, _exchange) = engine();
@@ -530,7 +530,7 @@ fn each_lane_keeps_its_period_however_long_the_others_took() {
     assert_eq!(sent(&engine), 4);
     let last_ns = clocks.now_ns;
     (0..4u8).for_each(|handle| session.push_lane(handle, 7, b"second").expect("room"));
-    // A period after the first of them has left, the last has not waited that long.
+    // The last lane has waited less than a period after the first one left.
     engine.serve_lanes(&mut Ticking { now_ns: last_ns - 3 * STEP_NS + PERIOD_NS, step_ns: 0 });
     assert_eq!(sent(&engine), 5, "the first alone is due again");
 }

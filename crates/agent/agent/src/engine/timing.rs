@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long each peer may be silent: the timeout follows how much its heartbeats vary, and how late this loop is.
+//! How long each peer may be silent: the timeout follows the jitter of its heartbeats and the lateness of
+//! this loop.
 
 use fide_agent_api::status::TimeoutParts;
 use fide_net::jitter::{Recent, Spread};
@@ -10,10 +11,10 @@ use crate::timeout::{Network, Timeouts};
 /// What the timeouts of all peers are computed from.
 pub(super) struct Timing {
     timeouts: Timeouts,
-    /// How late this loop was of late.
+    /// The recent lateness of this loop.
     own: Recent,
     own_max_ns: u64,
-    /// Measured before, for long: it counts whatever the loop sees.
+    /// From an earlier, long measurement: it counts whatever the loop itself observes.
     own_stored_ns: u64,
     /// No timeout falls below this.
     least_ns: u64,
@@ -22,22 +23,22 @@ pub(super) struct Timing {
 
 #[derive(Clone, Copy, Default)]
 struct PeerTiming {
-    /// By plane: one may take longer than the other, which is no jitter.
+    /// Per plane: if one takes longer than the other, that is no jitter.
     spreads: [Spread; MAX_PLANES],
-    /// As the controller has planned it.
+    /// As planned by the controller.
     network: Network,
 }
 
 impl PeerTiming {
-    /// The most that its heartbeats were seen to vary on any plane.
+    /// The largest jitter of its heartbeats on any plane.
     fn jitter_ns(&self) -> u64 {
         self.spreads.iter().map(Spread::jitter_max_ns).max().unwrap_or(0)
     }
 }
 
 impl Timing {
-    /// `own_max_ns` is how late the loop was measured to be, `own_stored_ns` how late it was in a measurement that counts whatever is
-    /// seen, `timeout_ns` what the detector begins with.
+    /// `own_max_ns`: the loop's measured lateness. `own_stored_ns`: its lateness in an earlier measurement,
+    /// which counts whatever the loop observes. `timeout_ns`: the detector's first timeout.
     pub(super) fn new(
         now_raw_ns: u64,
         timeouts: Timeouts,
@@ -55,7 +56,7 @@ impl Timing {
         }
     }
 
-    /// A heartbeat of a peer arrived. Whether its heartbeats vary more, or less, than was known.
+    /// A heartbeat of a peer arrived. Whether the peer's jitter has changed.
     pub(super) fn heartbeat(&mut self, host: u16, plane: usize, seq: u64, rx_ns: u64) -> bool {
         let peer = &mut self.peers[host];
         let before = peer.jitter_ns();
@@ -64,26 +65,27 @@ impl Timing {
         peer.jitter_ns() != before
     }
 
-    /// A peer is another incarnation: its heartbeats are numbered anew.
+    /// A peer has another incarnation: its heartbeats are numbered anew.
     pub(super) fn begin_anew(&mut self, host: u16) {
         self.peers[host].spreads.iter_mut().for_each(Spread::begin_anew);
     }
 
-    /// The network between a peer and this host is planned to add this. Whether there is such a peer.
+    /// Sets what the planned network between a peer and this host adds. Whether there is such a peer.
     pub(super) fn set_network(&mut self, host: u16, network: Network) -> bool {
         let Some(peer) = self.peers.get_mut(host) else { return false };
         peer.network = network;
         true
     }
 
-    /// The loop was so late. It counts until it is forgotten, and a stall does not count. Whether what counts has changed.
+    /// The loop was this late. That counts until it is forgotten; a stall does not count. Whether the
+    /// lateness that counts has changed.
     pub(super) fn was_late(&mut self, now_raw_ns: u64, late_ns: u64) -> bool {
         self.own_max_ns = self.own_max_ns.max(late_ns);
         let counted_ns = if late_ns > self.timeouts.stall_ns() { 0 } else { late_ns };
         self.own.record(now_raw_ns, counted_ns)
     }
 
-    /// From now on timeouts allow for what this loop was late by of late.
+    /// From now on timeouts allow for the recent lateness of this loop.
     pub(super) fn follow_own(&mut self) {
         self.timeouts.own_lateness_ns = self.own.most_ns().max(self.own_stored_ns);
     }
@@ -95,14 +97,14 @@ impl Timing {
         (!self.timeouts.fixed).then(|| planned_ns().max(self.least_ns))
     }
 
-    /// How much later one copy of a packet may be than another: what the network may take beyond its least, and what a host may
-    /// be late between sending two.
+    /// How much later one copy of a packet may be than another: the network's jitter, and how late a host
+    /// may be between sending the two.
     pub(super) fn late_max_ns(&self, host: u16) -> u64 {
         let peer = &self.peers[host];
         peer.network.jitter_max_ns + self.timeouts.stall_slack_ns(peer.jitter_ns())
     }
 
-    /// How much a peer's heartbeats vary, what its network adds, and what its timeout is made of unless the configuration fixes it.
+    /// A peer's jitter, its network, and the parts of its timeout unless the configuration fixes it.
     pub(super) fn of(&self, host: u16) -> (u64, Network, Option<TimeoutParts>) {
         let peer = &self.peers[host];
         let jitter_ns = peer.jitter_ns();
@@ -110,18 +112,20 @@ impl Timing {
         (jitter_ns, peer.network, parts)
     }
 
-    /// The latest that this loop ever was.
+    /// The largest lateness of this loop so far.
     pub(super) fn own_max_ns(&self) -> u64 {
         self.own_max_ns
     }
 
-    /// For the next agent: jitter and network of so many hosts, and how late this loop was of late.
+    /// For the next agent: jitter and network of the first `hosts` hosts, and the recent lateness of this
+    /// loop.
     pub(super) fn freeze(&self, hosts: u16) -> (Vec<(u64, Network)>, u64) {
         let of = |peer: &PeerTiming| (peer.jitter_ns(), peer.network);
         (self.peers.values().iter().take(hosts.into()).map(of).collect(), self.own.most_ns())
     }
 
-    /// As the agent before has seen it: its timeouts, and what it promised by them, do not fall at once.
+    /// Goes on with what the agent before has observed, so that timeouts, and the promises made by them, do
+    /// not fall at once.
     pub(super) fn resume(&mut self, now_raw_ns: u64, late: Vec<(u64, Network)>, own_late_ns: u64) {
         for (peer, (jitter_ns, network)) in self.peers.values_mut().iter_mut().zip(late) {
             peer.network = network;
@@ -147,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_timeout_follows_nothing() {
+    fn fixed_timeout_never_changes() {
         let mut timing = timing(true);
         timing.heartbeat(2, 0, 1, 10 * MS);
         assert!(timing.heartbeat(2, 0, 2, 13 * MS), "two periods late");
@@ -155,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timeout_follows_a_peer_that_varies_and_a_loop_that_is_late() {
+    fn timeout_follows_peer_jitter_and_loop_lateness() {
         let mut timing = timing(false);
         let calm = timing.wanted_ns(2).expect("not fixed");
         timing.heartbeat(2, 0, 1, 10 * MS);
@@ -170,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plane_that_takes_longer_is_no_jitter() {
+    fn slower_plane_is_no_jitter() {
         let mut timing = timing(false);
         for seq in 1..10 {
             assert!(!timing.heartbeat(2, 0, seq, 10 * MS + seq * MS), "plane 0");
@@ -179,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_cannot_be_has_no_network() {
+    fn impossible_host_has_no_network() {
         let mut timing = timing(false);
         assert!(timing.set_network(64, Network::default()));
         assert!(!timing.set_network(65, Network::default()) && !timing.set_network(0, Network::default()));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ends that found a client's ring full: of hosts, and of processes where no kernel program keeps them.
+//! Ends that found a client's ring full: of hosts, and of processes where no kernel program remembers them.
 
 use fide_types::{ClientSet, ProcessRef};
 
@@ -10,7 +10,7 @@ use super::watches::PerSubject;
 pub(super) struct Undelivered {
     clients: PerSubject,
     any: bool,
-    /// How many records the kernel's programs had not delivered when all were looked at last.
+    /// The kernel programs' count of undelivered records at the end of the last complete retry.
     kernel_seen: u64,
 }
 
@@ -25,7 +25,7 @@ impl Undelivered {
         self.any |= !clients.is_empty();
     }
 
-    /// The clients that wait for this end; none do from then on.
+    /// Takes out the clients that wait for this end.
     pub(super) fn take(&mut self, subject: ProcessRef) -> ClientSet {
         std::mem::take(self.clients.get_mut(subject))
     }
@@ -37,17 +37,18 @@ impl Undelivered {
         }
     }
 
-    /// Whether there may be anything to deliver: kept here, or by the kernel's programs, which count what they could not deliver.
+    /// Whether there may be anything to deliver: remembered here, or by the kernel's programs, which count
+    /// what they could not deliver.
     pub(super) fn begin_retry(&mut self, kernel_count: u64) -> bool {
         std::mem::take(&mut self.any) || kernel_count != self.kernel_seen
     }
 
-    /// Not all subjects were looked at: the next retry goes on.
+    /// Some subjects were not retried: the next retry goes on.
     pub(super) fn stop_early(&mut self) {
         self.any = true;
     }
 
-    /// All that could be delivered was.
+    /// Everything that could be delivered was.
     pub(super) fn end_retry(&mut self, kernel_count: u64) {
         self.kernel_seen = kernel_count;
     }

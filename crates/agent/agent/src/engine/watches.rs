@@ -5,7 +5,7 @@ use fide_types::{ClientSet, MAX_HOSTS, MAX_PROCESSES, Name, ProcessRef};
 
 use crate::frozen::{WATCHES_MAX, Watch};
 
-/// All watches, and for each subject the clients that wait for it.
+/// All watches, and for each subject the clients that watch it.
 #[derive(Debug)]
 pub(super) struct Watches {
     list: Vec<Watch>,
@@ -19,7 +19,7 @@ impl Watches {
         Self { list: Vec::with_capacity(WATCHES_MAX), next_id: 1, clients: PerSubject::new() }
     }
 
-    /// All of them, and the next id, for the agent that takes over.
+    /// All watches, and the next id, for the agent that takes over.
     pub(super) fn to_parts(&self) -> (Vec<Watch>, u32) {
         (self.list.clone(), self.next_id)
     }
@@ -43,19 +43,19 @@ impl Watches {
         Some(watch)
     }
 
-    /// Takes away the watch `id` of `client`.
+    /// Removes the watch `id` of `client`.
     pub(super) fn remove(&mut self, client: u8, id: u32) -> Option<Watch> {
         let position = self.list.iter().position(|watch| watch.client == client && watch.id == id)?;
         Some(self.list.swap_remove(position))
     }
 
-    /// Takes away any one watch of `client`.
+    /// Removes any one watch of `client`.
     pub(super) fn pop_of(&mut self, client: u8) -> Option<Watch> {
         let position = self.list.iter().position(|watch| watch.client == client)?;
         Some(self.list.swap_remove(position))
     }
 
-    /// The watches of a subject, by position, so that the caller may tell each while it goes on.
+    /// The watches of a subject.
     pub(super) fn of(&self, host: u16, name: Option<Name>) -> impl Iterator<Item = Watch> + '_ {
         self.list.iter().copied().filter(move |watch| watch.host == host && watch.name == name)
     }
@@ -65,7 +65,7 @@ impl Watches {
         self.list.iter().copied().find(|watch| watch.client == client && watch.id == id)
     }
 
-    /// How many there are.
+    /// How many watches there are.
     pub(super) fn len(&self) -> usize {
         self.list.len()
     }
@@ -80,7 +80,7 @@ impl Watches {
         self.clients.get(subject)
     }
 
-    /// Recomputes who watches the subject, which is `name`.
+    /// Recomputes which clients watch the subject, which is called `name`.
     pub(super) fn assign(&mut self, subject: ProcessRef, name: Option<Name>) -> ClientSet {
         let clients = self.of(subject.host, name).map(|watch| watch.client).collect();
         *self.clients.get_mut(subject) = clients;
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_holds_and_ids_are_never_zero() {
+    fn watches_are_bounded_and_ids_never_zero() {
         let mut watches = Watches::new();
         watches.next_id = u32::MAX;
         let ids: Vec<u32> = (0..WATCHES_MAX).map(|_| watches.add(0, 1, None, HOST_SLOT).expect("room").id).collect();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The state that the loop begins with: fresh, recalled by a witness, or that of the agent before.
+//! The state that the loop begins with: fresh, recalled by a witness, or taken over.
 
 use std::{io, os::fd::OwnedFd};
 
@@ -20,7 +20,7 @@ use crate::mtu::{PACKET_HEADERS, payload_max};
 use crate::vote::Votes;
 use crate::{incarnation, promise};
 
-/// What the loop begins with.
+/// The state that the loop begins with.
 pub(super) struct Begin {
     pub(super) detector: Detector,
     pub(super) table: AliveTable,
@@ -28,7 +28,7 @@ pub(super) struct Begin {
     pub(super) timeout_ns: u64,
 }
 
-/// What came from the agent before.
+/// What was taken over from the agent before.
 pub(super) struct Taken {
     pub(super) frozen: Frozen,
     pub(super) memories: Vec<(u8, Box<Memory>)>,
@@ -36,9 +36,10 @@ pub(super) struct Taken {
     pub(super) resumed: Resumed,
 }
 
-/// A new incarnation, or a witness' own if it remembers its vote, which is stored again before anything is said.
+/// A new incarnation. A witness that remembers its vote keeps its own incarnation, and stores the vote
+/// again before it sends anything.
 ///
-/// `longest_ns`: what timeouts may come to.
+/// `longest_ns`: the longest that timeouts may become.
 ///
 /// # Errors
 /// [`StartError`].
@@ -63,10 +64,11 @@ pub(super) fn fresh(
         Some((vote, life)) => Detector::resume(settings, vote, *life, raw_ns())?,
         None => Detector::new(settings, raw_ns())?,
     };
-    // Its next incarnation is above these.
+    // Its next incarnation is above these generations.
     detector.keeps_generations_up_to(incarnation::generation(&config.state_dir));
     if lease {
-        // What this life may promise is on disk before it does; what earlier ones promised is over before it acts against that.
+        // This life's possible promise is stored before it is made; earlier promises are over before this
+        // life acts against them.
         let boot = Roots::default().boot_id().map_err(|error| io::Error::other(error.to_string()))?;
         let most_us = u32::try_from(longest_ns / 1000).unwrap_or(u32::MAX);
         let now = raw_ns();
@@ -87,7 +89,7 @@ pub(super) fn fresh(
     Ok(Begin { detector, table, incarnation, timeout_ns })
 }
 
-/// What the agent before has handed over; it is frozen from here on.
+/// Takes over from the agent before, which is frozen from here on.
 ///
 /// # Errors
 /// [`StartError`].
@@ -121,7 +123,7 @@ pub(super) fn taken_over(successor: &Successor, name: &str) -> Result<(Begin, Ta
     Ok((begin, Taken { frozen: state.frozen, memories, listener, resumed }))
 }
 
-/// The detector's, if packets of this cluster fit these interfaces.
+/// The detector's settings, if packets of this cluster fit these interfaces.
 pub(super) fn settings(
     config: &Config,
     me: u16,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a start would refuse, found out without starting: no socket, no packet, nothing written.
+//! What a start would refuse, found without starting: no socket, no packet, nothing written.
 
 use fide_detector::Detector;
 use fide_sys::clock::raw_ns;
 
-use super::{Options, StartError, begin, core, held::held, interfaces, member, timeout, votes};
+use super::{Options, StartError, begin, core, interfaces, lateness::lateness, member, timeout, votes};
 use crate::{
     config::{self, Config},
     key,
@@ -19,15 +19,16 @@ pub struct Checked {
     pub host: String,
     /// Core of the loop.
     pub core: usize,
-    /// What the agent would begin with; it follows what is measured later.
+    /// The timeout that the agent would begin with; it follows later measurements.
     pub timeout_ns: u64,
 }
 
-/// Looks at everything that a start looks at before it takes anything: files, key, role, addresses, core, MTU, and the timeout, for which it
-/// measures as a start does. Whatever needs the host's rights is left out: sockets, BPF programs, and whether an agent runs already.
+/// Checks what a start checks before it takes anything: files, key, role, addresses, core, MTU, and the
+/// timeout, for which it measures as a start does. Leaves out what needs the host's rights: sockets, BPF
+/// programs, and whether an agent runs already.
 ///
 /// # Errors
-/// [`StartError`]: that of the start.
+/// [`StartError`], as the start would return it.
 pub fn check(options: &Options) -> Result<Checked, StartError> {
     let (config, me) = member(options)?;
     votes(&config, config.member(me).role == config::Role::Witness)?;
@@ -35,10 +36,10 @@ pub fn check(options: &Options) -> Result<Checked, StartError> {
     let interfaces = interfaces(&config, me)?;
     let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
     let core = core(&config)?;
-    let held = held(&config.state_dir, core, &names, config.heartbeat_ns, config.calibrate_ns)?;
-    let timeouts = held.timeouts(&config);
+    let late = lateness(&config.state_dir, core, &names, config.heartbeat_ns, config.calibrate_ns)?;
+    let timeouts = late.timeouts(&config);
     let timeout_ns = timeout(&config, &timeouts, options.force_timeout)?;
-    let slack_ns = timeouts.stall_slack_ns(held.lateness_ns);
+    let slack_ns = timeouts.stall_slack_ns(late.lateness_ns);
     Detector::new(begin::settings(&config, me, &names, 1, timeout_ns, slack_ns)?, raw_ns())?;
     if let Some(controller) = &config.controller {
         Trees::check(&config, controller)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this host grants: sockets and BPF programs, each on the best rung that can be had.
+//! What this host can offer: sockets and BPF programs, each on the best rung that works.
 
 use std::os::fd::OwnedFd;
 
@@ -16,7 +16,7 @@ use crate::engine::Kernel;
 use crate::handover::{HandoverError, Inherited};
 use fide_agent_api::status::{Rung, Rungs};
 
-/// The rungs this host grants.
+/// The rungs that this host offers.
 pub(super) struct Host {
     pub(super) senders: Vec<Sender>,
     pub(super) receivers: Vec<Option<Receiver>>,
@@ -27,7 +27,7 @@ pub(super) struct Host {
     pub(super) estate: EstateBuilder,
 }
 
-/// What the next agent would take over, as far as it is known.
+/// What the next agent would take over, as far as it is known yet.
 pub(super) struct EstateBuilder {
     sockets: Vec<Sockets>,
     receive: Vec<OwnedFd>,
@@ -49,7 +49,7 @@ impl EstateBuilder {
 }
 
 /// # Errors
-/// [`StartError`]: a rung was demanded that is not to be had, or none of a ladder is.
+/// [`StartError`]: a demanded rung is not available, or no rung of a ladder is.
 pub(super) fn open_host(
     config: &Config,
     me: u16,
@@ -59,41 +59,24 @@ pub(super) fn open_host(
 ) -> Result<Host, StartError> {
     let mut inherited = inherited;
     let destinations: Vec<Destination> = (0..interfaces.len()).map(|plane| destination(config, me, plane)).collect();
-    let mut senders = Vec::new();
-    let mut send = Vec::new();
-    for (plane, (interface, destination)) in interfaces.iter().zip(&destinations).enumerate() {
-        let (sender, why) = Sender::open(interface, destination, config.port).map_err(|why| StartError::Link {
-            plane,
-            what: "nothing can be sent",
-            why,
-        })?;
-        send.push(Rung::new(sender.rung(), why));
-        senders.push(sender);
-    }
+    let (senders, send) = open_senders(interfaces, &destinations, config.port)?;
 
     let maps = inherited.as_mut().map(|inherited| inherited.receive.take());
     let (mut receive, no_bpf) = match load(config, me, keys, interfaces, maps) {
         Ok(receive) => (Some(receive), None),
-        // Its links would go on with a program that nobody serves.
+        // The links would go on with a program that nobody serves.
         Err(why) if inherited.as_ref().is_some_and(|inherited| inherited.mode.is_some()) => {
             return Err(HandoverError::Program(why).into());
         }
         Err(why) => (None, Some(why)),
     };
     let (mode, no_xdp) = match &inherited {
-        // The links are those of the agent before, with the new program.
+        // The links of the agent before stay, with the new program.
         Some(inherited) => (inherited.mode, None),
         None => receive::attach(config.receive, receive.as_mut(), interfaces, no_bpf.as_ref())?,
     };
     let planes = match &mut inherited {
-        Some(inherited) => {
-            let (theirs, mine) = (inherited.sockets.len(), interfaces.len());
-            if theirs != mine {
-                let what = format!("it has {theirs} planes, the configuration has {mine}");
-                return Err(HandoverError::Nonsense(what).into());
-            }
-            receive::take_over(mode, std::mem::take(&mut inherited.sockets))?
-        }
+        Some(inherited) => take_over_planes(inherited, mode, interfaces.len())?,
         None => {
             let links: Vec<_> = interfaces.iter().zip(&destinations).collect();
             receive::open(config.receive, mode, no_xdp.as_ref(), &links, config.port)?
@@ -102,37 +85,90 @@ pub(super) fn open_host(
 
     let watched = inherited.and_then(|inherited| inherited.watched);
     let (exit_watch, exit_rung) = exit_watch(config.exit_watch, receive.as_ref(), no_bpf.as_ref(), watched)?;
-    let mut estate_receive = Vec::new();
-    let mut links = 0;
-    if let Some(receive) = &receive {
-        for fd in receive.fds() {
-            estate_receive.push(fd.try_clone_to_owned()?);
-        }
-        links = receive.links();
-    }
+    let (shared, links) = share(receive.as_ref())?;
     let estate = EstateBuilder {
         sockets: planes.sockets,
-        receive: estate_receive,
+        receive: shared,
         links,
         native: mode == Some(XdpMode::Native),
         table: None,
     };
     let kernel = match receive {
-        Some(receive) => {
-            let ring = BpfRing::map(receive.wake_fd(), intf::WAKE_RING_BYTES)
-                .map_err(|error| StartError::Loop(error.to_string()))?;
-            Some(Kernel { receive, ring, xdp: mode.is_some() })
-        }
+        Some(receive) => Some(map_kernel(receive, mode)?),
         None => None,
     };
-    let without = |what: &str| Rung::new(what, no_bpf.clone());
-    let rungs = Rungs {
-        receive: planes.rungs,
+    let rungs = rungs(planes.rungs, send, exit_rung, kernel.as_ref(), no_bpf);
+    Ok(Host { senders, receivers: planes.receivers, joined: planes.joined, kernel, exit_watch, rungs, estate })
+}
+
+/// One sender for each plane, and its rung.
+fn open_senders(
+    interfaces: &[Interface],
+    destinations: &[Destination],
+    port: u16,
+) -> Result<(Vec<Sender>, Vec<Rung>), StartError> {
+    let mut senders = Vec::new();
+    let mut rungs = Vec::new();
+    for (plane, (interface, destination)) in interfaces.iter().zip(destinations).enumerate() {
+        let (sender, why) = Sender::open(interface, destination, port).map_err(|why| StartError::Link {
+            plane,
+            what: "nothing can be sent",
+            why,
+        })?;
+        rungs.push(Rung::new(sender.rung(), why));
+        senders.push(sender);
+    }
+    Ok((senders, rungs))
+}
+
+/// Goes on with the sockets of the agent before, which has to have as many planes as this one.
+fn take_over_planes(
+    inherited: &mut Inherited,
+    mode: Option<XdpMode>,
+    mine: usize,
+) -> Result<receive::Planes, StartError> {
+    let theirs = inherited.sockets.len();
+    if theirs != mine {
+        let what = format!("it has {theirs} planes, the configuration has {mine}");
+        return Err(HandoverError::Nonsense(what).into());
+    }
+    receive::take_over(mode, std::mem::take(&mut inherited.sockets))
+}
+
+/// Copies of the receive program's files for the next agent, and how many of them are links.
+fn share(receive: Option<&Receive>) -> Result<(Vec<OwnedFd>, usize), StartError> {
+    let Some(receive) = receive else { return Ok((Vec::new(), 0)) };
+    let mut shared = Vec::new();
+    for fd in receive.fds() {
+        shared.push(fd.try_clone_to_owned()?);
+    }
+    Ok((shared, receive.links()))
+}
+
+fn map_kernel(receive: Receive, mode: Option<XdpMode>) -> Result<Kernel, StartError> {
+    let ring =
+        BpfRing::map(receive.wake_fd(), intf::WAKE_RING_BYTES).map_err(|error| StartError::Loop(error.to_string()))?;
+    Ok(Kernel { receive, ring, xdp: mode.is_some() })
+}
+
+/// The rungs that are known so far; the others stay empty until they are measured or taken.
+fn rungs(
+    receive: Vec<Rung>,
+    send: Vec<Rung>,
+    exit_watch: Rung,
+    kernel: Option<&Kernel>,
+    no_bpf: Option<String>,
+) -> Rungs {
+    Rungs {
+        receive,
         send,
-        exit_watch: exit_rung,
-        events: if kernel.is_some() { Rung::new("bpf ring", None) } else { without("shared memory and timer") },
-        timer: match (&kernel, mode) {
-            (Some(_), Some(_)) => Rung::new("bpf timer", None),
+        exit_watch,
+        events: match kernel {
+            Some(_) => Rung::new("bpf ring", None),
+            None => Rung::new("shared memory and timer", no_bpf),
+        },
+        timer: match kernel {
+            Some(kernel) if kernel.xdp => Rung::new("bpf timer", None),
             _ => Rung::new("the loop's own", Some("heartbeats do not come through XDP".to_owned())),
         },
         bound: Rung::new("", None),
@@ -141,8 +177,7 @@ pub(super) fn open_host(
         memory: Rung::new("", None),
         c_states: Rung::new("", None),
         isolated: Rung::new("", None),
-    };
-    Ok(Host { senders, receivers: planes.receivers, joined: planes.joined, kernel, exit_watch, rungs, estate })
+    }
 }
 
 fn destination(config: &Config, me: u16, plane: usize) -> Destination {
@@ -162,7 +197,7 @@ fn destination(config: &Config, me: u16, plane: usize) -> Destination {
     }
 }
 
-/// `maps`: those of the agent before; `Some(None)` if it had none, which is then the rung of this one too.
+/// `maps`: the maps of the agent before; `Some(None)` if it had none, and this one then has none either.
 fn load(
     config: &Config,
     me: u16,
@@ -185,7 +220,7 @@ fn load(
     };
     let maps = match maps {
         Some(None) => return Err("the agent before had no BPF programs".to_owned()),
-        // Whatever the configuration asks for: its links stay.
+        // Regardless of the configuration, because the links stay.
         Some(maps) => maps,
         None => None,
     };

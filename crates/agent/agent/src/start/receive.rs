@@ -9,22 +9,22 @@ use super::StartError;
 use crate::config::ReceiveRung;
 use fide_agent_api::status::Rung;
 
-/// Why a rung that was demanded is not the best, and why one that was taken over may not be.
+/// Why a demanded rung is not the best one, and neither may one be that was taken over.
 const ASKED: &str = "the configuration asks for it";
 const BEFORE: &str = "the agent before stood there; a restart looks anew";
 
-/// The planes' sockets, and what they are good for.
+/// The planes' sockets, and their rungs.
 pub(super) struct Planes {
     /// `None` where the receive program takes the packets.
     pub(super) receivers: Vec<Option<Receiver>>,
-    /// Beside the receive program.
+    /// Group memberships beside the receive program.
     pub(super) joined: Vec<Membership>,
     pub(super) rungs: Vec<Rung>,
-    /// For the next agent.
+    /// Copies for the next agent.
     pub(super) sockets: Vec<Sockets>,
 }
 
-/// Attaches XDP to every plane in one mode, or to none. Returns the mode, and why not a better one.
+/// Attaches XDP to every plane in one mode, or to none. Returns the mode, and why it is not a better one.
 pub(super) fn attach(
     wanted: ReceiveRung,
     receive: Option<&mut Receive>,
@@ -59,7 +59,7 @@ pub(super) fn attach(
     }
 }
 
-/// Opens what the planes need below XDP, or beside it. `no_xdp`: why not a better rung than `mode`.
+/// Opens what the planes need below XDP, or beside it. `no_xdp`: why `mode` is not better.
 pub(super) fn open(
     wanted: ReceiveRung,
     mode: Option<XdpMode>,
@@ -87,7 +87,7 @@ pub(super) fn open(
     Ok(opened)
 }
 
-/// Goes on with the sockets of the agent before, on its rungs: what arrives in between waits in them.
+/// Goes on with the sockets of the agent before, on its rungs: packets that arrive in between wait in them.
 pub(super) fn take_over(mode: Option<XdpMode>, sockets: Vec<Sockets>) -> Result<Planes, StartError> {
     let mut opened = Planes::none();
     let why = BEFORE.to_owned();
@@ -123,7 +123,7 @@ impl Planes {
     }
 }
 
-/// How the configuration demands a rung.
+/// The demand as it stands in the configuration.
 fn demand(wanted: ReceiveRung) -> &'static str {
     match wanted {
         ReceiveRung::Auto => "receive = \"auto\"",

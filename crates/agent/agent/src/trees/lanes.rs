@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lanes of programs (X-Lane §2.4, Listing 1): asked of the controller, opened in the loop, followed and reported.
+//! Lanes of programs (X-Lane §2.4, Listing 1): requested from the controller, opened in the loop, followed
+//! and reported.
 //!
-//! One thread owns them, so that what a program asks, what the controller tells and what was sent are seen in one order. It
-//! has the loop do things through the control thread, and waits for that; nothing waits for it.
+//! One thread owns them, so that programs' requests, the controller's events and the counts of sent packets
+//! are handled in one order. It has the loop carry out commands through the control thread, and waits for
+//! that; nothing waits for it.
 
 mod asked;
 mod follow;
@@ -37,38 +39,38 @@ use crate::{
     control::quotas::{Asker, Resource, Usage, admit, is_privileged},
 };
 use asked::{Checked, check, refusal};
-use held::{Held, Later};
+use held::{HeldLane, Later};
 
-/// How often it is looked what was sent.
+/// How often the counts of sent packets are checked.
 const TICK: Duration = Duration::from_millis(100);
-/// Without anything beyond the contract, usage is told this often, and not before [`REPORT_PERIODS`] have passed.
+/// Without an offence, usage is reported this often, and not before [`REPORT_PERIODS`] have passed.
 const REPORT: Duration = Duration::from_secs(1);
 const REPORT_PERIODS: u32 = 8;
-/// How long a request may take until its program is told that it failed.
+/// How long a request may take before its program gets a failure.
 const LIMIT: Duration = Duration::from_secs(5);
 /// The same for a report, which is made again.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
-/// How long the switches may take to get a lane's rules, and its receivers to hold this host for up.
+/// How long the switches may take to install a lane's rules, and its receivers to see that this host is up.
 const INSTALL_LIMIT: Duration = Duration::from_secs(5);
 /// How long a lane of a former agent waits for its program to come back.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(15);
 
-/// What this thread is told.
+/// An input of the lanes' thread.
 #[derive(Debug)]
 pub enum Input {
-    /// A program asks, in this session of its client's place.
+    /// A request of a program, in this session of its client's place.
     Ask { ticket: u64, client: u8, session: u64, uid: u32, asked: Instant, ask: Ask },
     /// A session is over.
     Gone { client: u8, session: u64 },
-    /// The controller tells.
+    /// An event from the controller.
     News(Box<Event>),
-    /// The controller may have told what was not heard.
+    /// Events may have been missed.
     Anew,
     /// This host leaves: all lanes are given back.
     Leave { done: SyncSender<()> },
 }
 
-/// What a program asks for.
+/// A program's request.
 #[derive(Debug)]
 pub enum Ask {
     Open { name: String, asked: LaneAsked },
@@ -80,18 +82,18 @@ pub(super) struct Lanes {
     talk: Talk,
     orders: SyncSender<Order>,
     wake: Arc<OwnedFd>,
-    /// A sender for each interface, to be multiplied.
+    /// A sender for each interface, to make more from.
     templates: Vec<Sender>,
-    held: [Option<Held>; LANES_MAX],
+    held: [Option<HeldLane>; LANES_MAX],
     /// Lanes that a former agent of this host has left, with their names.
     orphans: BTreeMap<u64, String>,
     orphans_until: Option<Instant>,
-    /// Whether the controller has said what it has of this host, once.
+    /// Whether the controller has described this host's lanes once.
     learnt: bool,
     /// The session in each client's place.
     sessions: [u64; MAX_CLIENTS],
     began: Instant,
-    /// When the controller failed last to answer a request.
+    /// When the controller last failed to answer a request.
     failed: Option<Instant>,
 }
 
@@ -126,7 +128,7 @@ impl Lanes {
                         self.ask(ticket, client, uid, ask);
                     }
                 }
-                // Another session may have the place by now.
+                // Another session may have that place by now.
                 Ok(Input::Gone { client, session }) if self.sessions[usize::from(client)] == session => {
                     self.gone(client)
                 }
@@ -137,7 +139,7 @@ impl Lanes {
                     for handle in 0..LANES_MAX {
                         self.release(handle, REPORT_LIMIT);
                     }
-                    // Who asked may have given up waiting.
+                    // The thread that asked may have given up waiting.
                     let _ = done.try_send(());
                     return;
                 }
@@ -149,7 +151,7 @@ impl Lanes {
     }
 
     fn check(&self, asked: &LaneAsked) -> Result<Checked, Refusal> {
-        // An interface that is gone is told by its path's verdict.
+        // For an interface that is gone, its path's verdict reports that.
         let largest = crate::mtu::payload_max(&self.talk.interfaces).unwrap_or(PAYLOAD_MAX);
         check(&self.talk.config, self.talk.me, asked, self.templates.len(), largest)
     }
@@ -200,9 +202,9 @@ impl Lanes {
         if !self.learnt {
             self.learn();
         }
-        // One that a former agent has left goes on with what is asked now.
+        // A lane that a former agent has left goes on, with what is asked now.
         let left = self.orphans.iter().find(|(_, of)| **of == name).map(|(lane, _)| *lane);
-        let told: api::Lane = match left {
+        let opened: api::Lane = match left {
             Some(lane) => self.request(Method::Put, &paths::lane(lane), &body),
             None => self.request(Method::Post, paths::LANES, &body),
         }?;
@@ -218,17 +220,17 @@ impl Lanes {
             clients: ClientSet::only(client),
             counters: counters.clone(),
         };
-        let mut held = Held::new(told.lane, name, uid, asked, &checked, counters);
+        let mut held = HeldLane::new(opened.lane, name, uid, asked, &checked, counters);
         held.clients = ClientSet::only(client);
         held.waiting.push(ticket);
         held.install_until = Instant::now() + INSTALL_LIMIT;
-        held.granted(&told.resources);
-        if told.begins_in_ns > 0 {
-            held.later = Some((Instant::now() + Duration::from_nanos(told.begins_in_ns), Later::Terms));
+        held.granted(&opened.resources);
+        if opened.begins_in_ns > 0 {
+            held.later = Some((Instant::now() + Duration::from_nanos(opened.begins_in_ns), Later::Terms));
         }
         self.held[handle] = Some(held);
         self.call(Command::OpenLane { handle: byte(handle), lane: Box::new(lane) })?;
-        self.follow(handle, &told);
+        self.follow(handle, &opened);
         Ok(())
     }
 
@@ -245,17 +247,17 @@ impl Lanes {
             return Err(Refusal::new(ErrorCode::BadRequest, message, hint));
         }
         let (path, body) = (paths::lane(held.lane), checked.body(&held.name, &asked, handle));
-        let told: api::Lane = self.request(Method::Put, &path, &body)?;
+        let changed: api::Lane = self.request(Method::Put, &path, &body)?;
         let held = self.own(client, handle)?;
         held.waiting.push(ticket);
         held.asked = asked;
         held.checked = checked;
         held.install_until = Instant::now() + INSTALL_LIMIT;
-        let begins_in = Duration::from_nanos(told.begins_in_ns);
-        held.granted(&told.resources);
+        let begins_in = Duration::from_nanos(changed.begins_in_ns);
+        held.granted(&changed.resources);
         held.later = Some((Instant::now() + begins_in, Later::Terms));
-        held.await_trees(&told.trees);
-        self.follow(usize::from(handle), &told);
+        held.await_trees(&changed.trees);
+        self.follow(usize::from(handle), &changed);
         self.tick_lane(usize::from(handle));
         Ok(())
     }
@@ -268,7 +270,7 @@ impl Lanes {
         Ok(())
     }
 
-    /// Who is in a client's place now; whoever was before is gone.
+    /// Takes the present session of a client's place; if it is a new one, the one before is gone.
     fn session(&mut self, client: u8, session: u64) {
         if std::mem::replace(&mut self.sessions[usize::from(client)], session) != session {
             self.gone(client);
@@ -287,7 +289,7 @@ impl Lanes {
         }
     }
 
-    /// Fewer programs have a lane; without any it is given back.
+    /// Fewer programs have a lane; it is given back when none has it.
     fn settle_clients(&mut self, handle: usize) -> Result<(), Refusal> {
         let Some(held) = &self.held[handle] else { return Ok(()) };
         if held.clients.is_empty() {
@@ -323,7 +325,7 @@ impl Lanes {
         }
     }
 
-    /// Out of the loop; whoever still waits for it is refused.
+    /// Takes a lane out of the loop, and refuses the requests that still wait for it.
     fn drop_lane(&mut self, handle: usize) {
         let Some(held) = self.held[handle].take() else { return };
         let _ = self.call(Command::CloseLane { handle: byte(handle) });
@@ -333,11 +335,11 @@ impl Lanes {
         }
     }
 
-    fn find(&self, wanted: impl Fn(&Held) -> bool) -> Option<usize> {
+    fn find(&self, wanted: impl Fn(&HeldLane) -> bool) -> Option<usize> {
         self.held.iter().position(|held| held.as_ref().is_some_and(&wanted))
     }
 
-    fn own(&mut self, client: u8, handle: u8) -> Result<&mut Held, Refusal> {
+    fn own(&mut self, client: u8, handle: u8) -> Result<&mut HeldLane, Refusal> {
         let held = self.held.get_mut(usize::from(handle)).and_then(Option::as_mut);
         held.filter(|held| held.clients.contains(client) && !held.ending).ok_or_else(|| {
             Refusal::new(ErrorCode::NotFound, format!("this program has no lane {handle}"), "open it first")
@@ -345,7 +347,7 @@ impl Lanes {
     }
 
     fn answer_if_ready(&mut self, handle: usize) {
-        let ready = |held: &&Held| held.is_ready() && !held.waiting.is_empty();
+        let ready = |held: &&HeldLane| held.is_ready() && !held.waiting.is_empty();
         let Some(held) = self.held[handle].as_ref().filter(ready) else { return };
         if !held.is_open && Instant::now() < held.install_until && !self.is_taken(&held.asked.receivers) {
             return;
@@ -358,8 +360,9 @@ impl Lanes {
         }
     }
 
-    /// Whether all of these take what is sent to them. A host drops what comes from one that it does not hold for up, and this host
-    /// may have begun just now. One that is not up is not waited for, but who has begun just now does not know who is.
+    /// Whether all of these receivers take this host's packets. A host drops packets of a sender that it
+    /// does not know to be up, and this host may have begun just now. Receivers that are down are not
+    /// waited for; but a host that has begun just now does not know yet which receivers are up.
     fn is_taken(&self, receivers: &[String]) -> bool {
         let Ok(Reply::Standings { up, hold_us_up }) = self.call(Command::Standings) else { return true };
         let begins = self.began.elapsed() < INSTALL_LIMIT;
@@ -387,7 +390,7 @@ impl Lanes {
         }
     }
 
-    /// What is due for a lane.
+    /// Carries out what is due for a lane.
     fn tick_lane(&mut self, handle: usize) {
         let now = Instant::now();
         let Some(held) = self.held[handle].as_mut() else { return };
@@ -405,7 +408,7 @@ impl Lanes {
             return;
         }
         if held.trees.iter().any(Option::is_some) {
-            // With one tree of two it works, and says how many there are.
+            // With one tree of two the lane works, and its answer says how many there are.
             held.checked.redundancy_needed = 1;
             self.answer_if_ready(handle);
             return;
@@ -419,7 +422,7 @@ impl Lanes {
         self.release(handle, LIMIT);
     }
 
-    /// Tells the controller what was sent (X-Lane §3.3).
+    /// Reports to the controller what was sent (X-Lane §3.3).
     fn report(&mut self, handle: usize) {
         let Some(held) = self.held[handle].as_mut().filter(|held| !held.ending) else { return };
         let Some(report) = held.report(Instant::now(), REPORT.max(held.period() * REPORT_PERIODS)) else { return };
@@ -435,7 +438,7 @@ impl Lanes {
             Ok(answered) => {
                 tracing::warn!("the controller does not take what lane {} sent: {}", path, answered.message())
             }
-            // Told with the next report.
+            // It goes with the next report.
             Err(_) => {
                 if let Some(held) = self.held[handle].as_mut() {
                     held.report_failed(&report);
@@ -466,7 +469,7 @@ impl Lanes {
     }
 
     fn tell(&self, clients: ClientSet, record: EventRecord, data: &[u8]) {
-        let _ = self.call(Command::Tell { clients, record, data: data.into() });
+        let _ = self.call(Command::Deliver { clients, record, data: data.into() });
     }
 
     fn answer(&self, ticket: u64, answer: Result<Value, Refusal>) {
@@ -474,8 +477,8 @@ impl Lanes {
     }
 }
 
-/// Whether a request had to wait while the controller did not answer another one: each would take [`LIMIT`] more of everybody's time. What
-/// is given back is given back.
+/// Whether a request waited while the controller failed to answer another one. It is not tried: each would
+/// cost everybody another [`LIMIT`]. Giving back a lane is always carried out.
 fn waited_in_vain(failed: Option<Instant>, asked: Instant, ask: &Ask) -> bool {
     !matches!(ask, Ask::Close { .. }) && failed.is_some_and(|failed| asked <= failed)
 }
@@ -494,7 +497,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn request_that_waited_while_the_controller_did_not_answer_is_refused() {
+    fn request_that_waited_for_a_silent_controller_is_refused() {
         let asked = json!({ "receivers": [], "message_max_bytes": 1, "period_ns": 1 });
         let asked = serde_json::from_value(asked).expect("a request");
         let (close, open) = (Ask::Close { handle: 0 }, Ask::Open { name: "a".to_owned(), asked });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Trees over a restart.
+//! Stores the trees over a restart.
 
 use std::{fs, io, net::Ipv4Addr, path::Path};
 
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::TreesError;
 
-/// In the state directory.
+/// Name of the file in the state directory.
 pub(super) const FILE: &str = "trees.json";
 
-/// What a plane's packets are sent to.
+/// The tree that a plane's packets go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tree {
     pub lane: u64,
@@ -27,10 +27,10 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// What was saved; nothing if there is no file.
+    /// The stored trees; none if there is no file.
     ///
     /// # Errors
-    /// [`TreesError::Kept`] if there is one that is none of ours.
+    /// [`TreesError::Kept`] if the file is not one of ours.
     pub fn load(path: &Path) -> Result<Self, TreesError> {
         let wrong = |why: String| TreesError::Kept { path: path.to_owned(), why };
         match fs::read(path) {
@@ -40,14 +40,14 @@ impl Kept {
         }
     }
 
-    /// All or nothing.
+    /// Replaces the file as a whole.
     pub(super) fn save(&self, path: &Path) -> io::Result<()> {
         let fresh = path.with_extension("new");
         fs::write(&fresh, serde_json::to_vec(self)?)?;
         fs::rename(&fresh, path)
     }
 
-    /// Of a plane, from 0.
+    /// The tree of a plane, from 0.
     #[must_use]
     pub fn of(&self, plane: usize) -> Option<Tree> {
         self.planes.get(plane).copied().flatten()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeping the lane of this host's heartbeats, and following what the controller tells.
+//! Keeps the lane of this host's heartbeats, and follows the controller's events.
 
 use std::{
     collections::HashMap,
@@ -25,23 +25,24 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{command::Command, timeout::Network};
 
-use super::{Input, Kept, LANE, NOTICES_ROOM, Order, Source, Talk, Told, Tree, call, is_tree_group, lock, order};
+use super::{Announced, Input, Kept, LANE, NOTICES_ROOM, Order, Source, Talk, Tree, call, is_tree_group, lock, order};
 
-/// How long one question for news waits.
+/// How long one request for events may wait.
 const POLL: Duration = Duration::from_secs(15);
-/// After a failure.
+/// Pause after a failure.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long a request may take until it is begun anew.
+/// How long a request may take before it is begun anew.
 const LIMIT: Duration = Duration::from_secs(10);
 /// How long the control thread may take to carry out an order.
 const ORDER_LIMIT: Duration = Duration::from_secs(5);
-/// Shares of the heartbeat's interval that the lane's period leaves for a loop that sends late, then early.
+/// The lane's period is shorter than the heartbeat's by one part in this many, for a loop that sends late,
+/// then early.
 const EARLY: u64 = 4;
-/// Times that the room for messages is halved until there is none.
+/// How often the room for messages is halved before it is given up.
 const SIZES: u32 = 4;
-/// How often it is asked for the room that was not there.
+/// Between two requests for the size that was not granted.
 const MORE: Duration = Duration::from_secs(10);
-/// A controller that has others wait longer is not believed.
+/// A longer wait, asked for by the controller, is not believed.
 const BEGIN_MAX: Duration = Duration::from_secs(1);
 
 pub(super) struct Poll {
@@ -51,14 +52,14 @@ pub(super) struct Poll {
     lanes: SyncSender<Input>,
     kept: Kept,
     tls: Arc<ClientTls>,
-    /// The last news that was handled.
+    /// Number of the last event that was handled.
     after: u64,
-    /// Lane of this host's heartbeats.
+    /// The lane of this host's heartbeats.
     own: Option<u64>,
-    /// Bytes of a heartbeat that it was granted.
+    /// Bytes of a heartbeat that its lane was granted.
     granted: Option<usize>,
     asked_for_more: Option<Instant>,
-    /// What other hosts' heartbeats were planned to take, by sender.
+    /// The planned latency of other hosts' heartbeats, by sender.
     networks: HashMap<u16, Network>,
 }
 
@@ -87,9 +88,9 @@ impl Poll {
     }
 
     pub(super) fn run(mut self) {
-        // Refused before Linux 6.12: it takes its turn then.
+        // The kernel refuses before Linux 6.12: the thread then waits for its turn.
         let _ = fide_client::wake_eagerly();
-        // What was kept is sent to at once.
+        // The stored trees are used at once.
         for plane in 0..MAX_PLANES {
             if let Some(tree) = self.kept.of(plane)
                 && !self.aim(u8::try_from(plane).expect("two"), tree)
@@ -114,24 +115,26 @@ impl Poll {
         }
     }
 
-    /// Certificates that were renewed or revoked count for the next request.
+    /// Has the next request use certificates that were renewed or revoked.
     fn look(&self) {
         if self.tls.look() {
             tracing::info!("certificates were read again");
         }
     }
 
-    /// Learns everything, then follows the news until something is wrong.
+    /// Learns everything, then follows the events until something is wrong.
     fn follow(&mut self) -> Result<(), Ended> {
         let Lanes { lanes } = self.get(paths::LANES, Duration::ZERO)?;
         let mut own = false;
         for lane in &lanes {
-            own |= self.lane(lane)?;
+            if self.lane(lane)? {
+                own = true;
+            }
         }
         if !own {
             self.ask_for_lane()?;
         }
-        // From here on its news are all heard.
+        // From here on no event is missed.
         self.lanes.send(Input::Anew).map_err(|_| Ended::Gone)?;
         loop {
             let wait_ms = u64::try_from(POLL.as_millis()).expect("short");
@@ -143,21 +146,22 @@ impl Poll {
                 self.lanes.send(Input::News(Box::new(event))).map_err(|_| Ended::Gone)?;
                 self.after = number;
             }
-            // What was dropped is learnt by asking for everything.
+            // Events that were dropped are made up for by learning everything anew.
             if let Some(lost) = lost {
                 self.after = self.after.max(lost.last);
                 return Ok(());
             }
             self.ask_for_more()?;
-            if quiet && self.is_told_old_things()? {
+            if quiet && self.is_stale()? {
                 return Ok(());
             }
         }
     }
 
-    /// A controller that tells nothing may be one that others have followed without its knowing: what it answers then is marked. The next one is
-    /// asked; where none can prove that it leads, the first is come back to.
-    fn is_told_old_things(&mut self) -> Result<bool, Ended> {
+    /// A controller that sends no events may have been replaced by another without noticing; its answer is
+    /// marked as stale then. The next controller is asked instead. If none of them can prove that it leads,
+    /// the first one gets its turn again.
+    fn is_stale(&mut self) -> Result<bool, Ended> {
         let Some(own) = self.own else { return Ok(false) };
         let answered = self
             .talk
@@ -175,15 +179,15 @@ impl Poll {
         if answered.is_ok() {
             return read(&answered);
         }
-        // Another controller's store, or ours forgotten: news are numbered anew.
+        // Another controller's store, or ours was lost: events are numbered anew.
         if let Some(last) = answered.failure().and_then(|failure| failure.details.last) {
             self.after = last;
         }
         Err(Ended::Trouble(answered.message().to_owned()))
     }
 
-    /// Asks for a lane that carries heartbeats with the longest messages, or with shorter ones if the network cannot hold
-    /// that: first the messages that ride along become smaller.
+    /// Asks for a lane that carries heartbeats with the longest messages. If the network cannot hold that,
+    /// asks for shorter messages first.
     fn ask_for_lane(&mut self) -> Result<(), Ended> {
         let mut refused = None;
         for bytes in self.sizes() {
@@ -199,7 +203,7 @@ impl Poll {
         Err(Ended::Trouble(refused.unwrap_or_default()))
     }
 
-    /// Asks for the room that was not there before.
+    /// Asks for the size that was not granted before.
     fn ask_for_more(&mut self) -> Result<(), Ended> {
         let (Some(lane), Some(granted)) = (self.own, self.granted) else { return Ok(()) };
         if self.asked_for_more.is_some_and(|at| at.elapsed() < MORE) {
@@ -210,7 +214,7 @@ impl Poll {
             let answered = self.change(Method::Put, &paths::lane(lane), &self.heartbeat(bytes))?;
             if answered.is_ok() {
                 let lane: Lane = read(&answered)?;
-                // Others' contracts hold as they were until then.
+                // Until then the contracts of other lanes hold as they were.
                 thread::sleep(Duration::from_nanos(lane.begins_in_ns).min(BEGIN_MAX));
                 return self.lane(&lane).map(drop);
             }
@@ -218,7 +222,7 @@ impl Poll {
         Ok(())
     }
 
-    /// What heartbeats are asked for, the most first.
+    /// The heartbeat sizes to ask for, the largest first.
     fn sizes(&self) -> Vec<usize> {
         let (most, least) = (self.talk.config.payload_max(PAYLOAD_MAX), self.talk.payload_min);
         let mut sizes: Vec<usize> = (0..SIZES).map(|half| least + (most.saturating_sub(least) >> half)).collect();
@@ -235,7 +239,7 @@ impl Poll {
             name: LANE.to_owned(),
             receivers: members.filter(|(id, _)| *id != me).map(|(_, member)| member.name.as_str().to_owned()).collect(),
             size_max_bytes: (bytes + NOTICES_ROOM) as u64,
-            // A heartbeat that was late is followed by one on time.
+            // A late heartbeat is followed by one on time.
             period_min_ns: heartbeat_ns - heartbeat_ns / EARLY,
             redundancy: Some(u8::try_from(self.talk.interfaces.len()).expect("two planes")),
             ..LaneRequest::default()
@@ -246,7 +250,7 @@ impl Poll {
         lock(&self.talk.ordered).change(&mut self.talk.caller, method, path, body, LIMIT).map_err(Ended::trouble)
     }
 
-    /// Heartbeats are as long as their lane was granted.
+    /// Takes the heartbeat size that the lane was granted.
     fn granted(&mut self, resources: &Resources) -> Result<(), Ended> {
         let size = resources.bounds().and_then(|bounds| usize::try_from(bounds.size_max_bytes).ok());
         let Some(bytes) = size.map(|size| size.saturating_sub(NOTICES_ROOM)) else { return Ok(()) };
@@ -256,7 +260,7 @@ impl Poll {
         Ok(())
     }
 
-    /// How late another host's heartbeats may be here: the timeout follows.
+    /// Takes how late another host's heartbeats may be here; the timeout follows.
     fn contract(&mut self, sender: u16, receivers: &[Receiver]) -> Result<(), Ended> {
         let me = self.talk.config.member(self.talk.me).name.as_str();
         let mine = receivers.iter().find(|receiver| receiver.host == me);
@@ -274,7 +278,7 @@ impl Poll {
         u16::try_from(position + 1).ok()
     }
 
-    /// A lane as the controller describes it; whether it is that of this host's heartbeats.
+    /// Takes a lane as the controller describes it. Whether it is the lane of this host's heartbeats.
     fn lane(&mut self, lane: &Lane) -> Result<bool, Ended> {
         if lane.name != LANE {
             self.others_lane(lane);
@@ -299,19 +303,19 @@ impl Poll {
 
     fn news(&mut self, event: &Event) -> Result<(), Ended> {
         match event {
-            Event::Tree(told) if told.name == LANE => {
-                self.tree(told.lane, &told.sender, &told.tree)?;
-                // Its lane is younger than what was learnt at the beginning.
-                let sender = self.sender(&told.sender).filter(|sender| *sender != self.talk.me);
+            Event::Tree(ready) if ready.name == LANE => {
+                self.tree(ready.lane, &ready.sender, &ready.tree)?;
+                // The lane may have been opened after this host learnt the lanes.
+                let sender = self.sender(&ready.sender).filter(|sender| *sender != self.talk.me);
                 if let Some(sender) = sender.filter(|sender| !self.networks.contains_key(sender)) {
-                    let lane: Lane = self.get(&paths::lane(told.lane), Duration::ZERO)?;
+                    let lane: Lane = self.get(&paths::lane(ready.lane), Duration::ZERO)?;
                     self.contract(sender, &lane.receivers)?;
                 }
             }
-            Event::Tree(told) => self.others_tree(told.lane, &told.sender, told.label, &told.tree),
+            Event::Tree(ready) => self.others_tree(ready.lane, &ready.sender, ready.label, &ready.tree),
             Event::BandwidthChanged(changed) if self.own == Some(changed.lane) => self.granted(&changed.resources)?,
             Event::BandwidthChanged(changed) => {
-                let of = |(_, told): &(&Source, &Told)| told.lane == changed.lane;
+                let of = |(_, announced): &(&Source, &Announced)| announced.lane == changed.lane;
                 let source = lock(&self.talk.known).lanes.iter().find(of).map(|(source, _)| *source);
                 if let Some((sender, None)) = source {
                     self.contract(sender, &changed.receivers)?;
@@ -328,12 +332,14 @@ impl Poll {
             }
             Event::BandwidthTerminated(BandwidthTerminated { lane, why, .. }) if self.own == Some(*lane) => {
                 tracing::warn!("lane {lane} is terminated: {why}");
-                // Learn what there is, and ask anew if it was ours.
+                // Learns all lanes, and asks anew if this host's was the one.
                 return Err(Ended::Trouble("a lane was terminated".to_owned()));
             }
             Event::BandwidthTerminated(ended) => self.others_lane_ended(ended.lane),
-            Event::Other(body) => tracing::warn!("the controller tells what this agent does not understand: {body}"),
-            // Of the controller's own cluster, which agents do not join.
+            Event::Other(body) => {
+                tracing::warn!("the controller sent an event that this agent does not understand: {body}")
+            }
+            // Events of the controller's own cluster, which agents do not join.
             Event::RedundancyLost(_)
             | Event::MonitorRequest { .. }
             | Event::PbsizeChanged { .. }
@@ -344,14 +350,14 @@ impl Poll {
 
     fn know(&self, source: Source, lane: u64, tree: usize, generation: u32) {
         let mut known = lock(&self.talk.known);
-        let told = known.lanes.entry(source).or_insert(Told { lane, generations: [None; MAX_PLANES] });
-        if told.lane != lane {
-            *told = Told { lane, generations: [None; MAX_PLANES] };
+        let announced = known.lanes.entry(source).or_insert(Announced { lane, generations: [None; MAX_PLANES] });
+        if announced.lane != lane {
+            *announced = Announced { lane, generations: [None; MAX_PLANES] };
         }
-        told.generations[tree] = Some(generation);
+        announced.generations[tree] = Some(generation);
     }
 
-    /// A program's lane: if it is received here, its trees are known, so that one that is missed can be reported.
+    /// Takes the trees of a program's lane that is received here, so that a missed one can be reported.
     fn others_lane(&self, lane: &Lane) {
         if lane.standing == Standing::Ended {
             return;
@@ -371,22 +377,22 @@ impl Poll {
     }
 
     fn others_lane_ended(&self, lane: u64) {
-        lock(&self.talk.known).lanes.retain(|(_, label), told| label.is_none() || told.lane != lane);
+        lock(&self.talk.known).lanes.retain(|(_, label), announced| label.is_none() || announced.lane != lane);
     }
 
-    /// A tree that is in all switches.
-    fn tree(&mut self, lane: u64, sender: &str, told: &api::Tree) -> Result<(), Ended> {
-        let api::Tree { tree: plane, generation, group, .. } = *told;
+    /// Takes a heartbeat tree that is installed in all switches. This host's own is sent to from now on.
+    fn tree(&mut self, lane: u64, sender: &str, installed: &api::Tree) -> Result<(), Ended> {
+        let api::Tree { tree: plane, generation, group, .. } = *installed;
         let index = usize::from(plane);
         if index >= MAX_PLANES || !is_tree_group(group) {
-            return Err(Ended::Trouble(format!("the controller told a tree that is none: {told:?}")));
+            return Err(Ended::Trouble(format!("the controller announced an invalid tree: {installed:?}")));
         }
         let Some(sender) = self.sender(sender) else { return Ok(()) };
         if sender != self.talk.me {
             self.know((sender, None), lane, index, generation);
             return Ok(());
         }
-        let port = told.port.as_deref().unwrap_or("");
+        let port = installed.port.as_deref().unwrap_or("");
         if self.talk.interfaces.get(index).is_none_or(|interface| interface != port) {
             let here = self.talk.interfaces.join(", ");
             let why = format!(
@@ -406,7 +412,7 @@ impl Poll {
         if answered.is_ok() { Ok(()) } else { Err(Ended::Trouble(answered.message().to_owned())) }
     }
 
-    /// Has the loop send a plane to a tree, and waits until it does; false if there is nobody to do it.
+    /// Has the loop send a plane to a tree, and waits for that; false if the control thread does not do it.
     fn aim(&self, plane: u8, tree: Tree) -> bool {
         let (done, carried_out) = sync_channel(1);
         order(&self.orders, &self.wake, Order::Aim { plane, tree, done })
@@ -414,12 +420,12 @@ impl Poll {
     }
 }
 
-/// An answer as what it should be.
+/// Parses an answer.
 fn read<T: DeserializeOwned>(answered: &Answered) -> Result<T, Ended> {
     answered.read().map_err(|why| Ended::Trouble(format!("the controller's answer makes no sense: {why}")))
 }
 
-/// Why following has ended.
+/// Why following the controller has ended.
 enum Ended {
     /// The agent ends.
     Gone,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Telling the controller who is heard on one tree only.
+//! Reports to the controller which hosts are heard on one tree only.
 
 use std::{
     collections::HashMap,
@@ -15,13 +15,13 @@ use fide_lane::Finding;
 
 use super::{Report, Seen, Source, Talk, lock};
 
-/// How long one report may take; what is missed longer is reported again.
+/// How long one report may take; a tree that is still missed is reported again.
 const LIMIT: Duration = Duration::from_secs(10);
-/// What is still missed is told again: the tree that replaced it may miss this host too.
+/// How often missed trees are checked: the tree that replaced one may not reach this host either.
 const AGAIN: Duration = Duration::from_millis(40);
-/// And the same tree after this: the controller that was told may have died with it.
+/// When the same tree is reported again: the controller that had the report may have died with it.
 const ANEW: Duration = Duration::from_secs(5);
-/// Reports in one request; the others are told with the next.
+/// Reports in one request; further ones go with the next.
 const REPORTS_MAX: usize = 256;
 const _: () = assert!(REPORTS_MAX <= TAKEN_MAX);
 
@@ -29,9 +29,9 @@ const _: () = assert!(REPORTS_MAX <= TAKEN_MAX);
 type Key = (Source, u8);
 
 pub(super) fn run(mut talk: Talk, reports: &Receiver<Report>) {
-    // Refused before Linux 6.12: it takes its turn then.
+    // The kernel refuses before Linux 6.12: the thread then waits for its turn.
     let _ = fide_client::wake_eagerly();
-    // What is missed now, and the generation that was reported last and when.
+    // The trees that are missed now: generation and time of the last report.
     let mut missed: HashMap<Key, Option<(u32, Instant)>> = HashMap::new();
     loop {
         let wait = if missed.is_empty() { Duration::from_secs(3600) } else { AGAIN };
@@ -54,15 +54,15 @@ pub(super) fn run(mut talk: Talk, reports: &Receiver<Report>) {
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
         }
         let now = Instant::now();
-        for (key, told) in &missed {
+        for (key, reported) in &missed {
             let Some(generation) = talk.generation(*key) else { continue };
-            if told.is_none_or(|(of, at)| of != generation || at.elapsed() >= ANEW) {
+            if reported.is_none_or(|(of, at)| of != generation || at.elapsed() >= ANEW) {
                 all.push((*key, Seen::Lost));
             }
         }
-        // All at once: what breaks one tree breaks others.
-        let told = tell(&mut talk, &all);
-        for (key, generation) in told {
+        // All in one request: what breaks one tree breaks others.
+        let reported = send(&mut talk, &all);
+        for (key, generation) in reported {
             if let Some(place) = missed.get_mut(&key) {
                 *place = Some((generation, now));
             }
@@ -71,21 +71,21 @@ pub(super) fn run(mut talk: Talk, reports: &Receiver<Report>) {
 }
 
 impl Talk {
-    /// Of the tree that was told last.
+    /// The newest announced generation of a tree.
     fn generation(&self, (source, plane): Key) -> Option<u32> {
         lock(&self.known).lanes.get(&source)?.generations.get(usize::from(plane)).copied().flatten()
     }
 }
 
-/// Tells the controller; what it has heard, with the generation that it was told of.
-fn tell(talk: &mut Talk, all: &[(Key, Seen)]) -> Vec<(Key, u32)> {
-    let mut told = Vec::new();
+/// Sends reports to the controller. Returns those that it has received, each with its generation.
+fn send(talk: &mut Talk, all: &[(Key, Seen)]) -> Vec<(Key, u32)> {
+    let mut reported = Vec::new();
     let mut reports = Vec::new();
     for (key, seen) in all.iter().take(REPORTS_MAX) {
         let ((host, label), plane) = *key;
-        // Of a tree that the lane does not have there is nothing to tell.
+        // A tree that the lane does not have is not reported.
         let Some(generation) = talk.generation(*key) else { continue };
-        let Some(lane) = lock(&talk.known).lanes.get(&(host, label)).map(|told| told.lane) else { continue };
+        let Some(lane) = lock(&talk.known).lanes.get(&(host, label)).map(|announced| announced.lane) else { continue };
         let missing = !matches!(seen, Seen::Restored | Seen::Copies(Finding::Back));
         let how = match seen {
             Seen::Lost | Seen::Copies(Finding::Missing) => "does not come",
@@ -93,12 +93,12 @@ fn tell(talk: &mut Talk, all: &[(Key, Seen)]) -> Vec<(Key, u32)> {
             Seen::Restored | Seen::Copies(Finding::Back) => "comes again",
         };
         let sender = talk.config.member(host).name.as_str();
-        tracing::info!("tree {plane} of lane {lane} from {sender} {how}: the controller is told");
+        tracing::info!("tree {plane} of lane {lane} from {sender} {how}: reported to the controller");
         reports.push(LaneReport { lane, report: TreeReport { tree: plane, generation, missing } });
-        told.push((*key, generation));
+        reported.push((*key, generation));
     }
     if reports.is_empty() {
-        return told;
+        return reported;
     }
     let count = reports.len();
     let body = Reports { reports };
@@ -109,15 +109,15 @@ fn tell(talk: &mut Talk, all: &[(Key, Seen)]) -> Vec<(Key, u32)> {
             for RefusedReport { lane, error } in refused {
                 tracing::warn!("the controller does not take a report of lane {lane}: {}", error.message);
             }
-            told
+            reported
         }
-        // Not again for these generations.
+        // These generations are not reported again.
         Ok(answered) => {
             tracing::warn!("the controller takes no reports: {}", answered.message());
-            told
+            reported
         }
         Err(error) => {
-            tracing::warn!("the controller could not be told that {count} trees are missed: {error}");
+            tracing::warn!("{count} reports did not reach the controller: {error}");
             Vec::new()
         }
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! C programs build against the header and the static library, are told clearly that no agent runs, and have a lane of one
-//! that does.
+//! C programs build against the header and the static library, get a clear error without an agent, and have
+//! a lane with a running one.
 
 #[allow(dead_code, reason = "the client's own tests use the rest of it")]
 #[path = "../../../client/tests/fake_agent/fake.rs"]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From events to upcalls, and the optional thread that does it for programs without an event loop.
+//! Turns events into upcalls, and runs the optional thread that does so for programs without an event loop.
 
 use super::*;
 use crate::{Event, Evidence, Reason};
@@ -16,7 +16,7 @@ use std::{
     thread::JoinHandle,
 };
 
-/// Events of one fide_dispatch; what is left keeps the descriptor readable or is taken by the next call.
+/// Events of one fide_dispatch; further ones keep the descriptor readable or are taken by the next call.
 const DISPATCH_MAX: c_int = 256;
 /// Longest text handed to C, with its NUL; the rest is cut off. Targets have at most 63 bytes.
 const TEXT_MAX: usize = 256;
@@ -41,7 +41,7 @@ fn failed(call: &str, errno: Errno) -> Failure {
     Failure(-errno.raw_os_error(), format!("{call}: {errno}"))
 }
 
-/// Dispatches what is there, else waits once and dispatches what is there then.
+/// Dispatches the events that are there. If there are none, waits once and dispatches again.
 pub(super) fn dispatch(fide: &Fide, timeout_ms: c_int, stop: Option<BorrowedFd<'_>>) -> Result<c_int, Failure> {
     let mut count = dispatch_ready(fide, stop.is_some())?;
     if count > 0 || timeout_ms == 0 {
@@ -68,7 +68,7 @@ fn dispatch_ready(fide: &Fide, in_thread: bool) -> Result<c_int, Failure> {
         if in_thread && stopping(fide) {
             return Ok(count);
         }
-        // Taken under the lock, told without it.
+        // Taken under the lock, delivered without it.
         let event = fide.client().poll_event()?;
         let Some(event) = event else { return Ok(count) };
         upcall(fide, &event);
@@ -83,7 +83,7 @@ fn stopping(fide: &Fide) -> bool {
 
 pub(super) fn start(fide: &Fide) -> Result<c_int, Failure> {
     let mut dispatcher = fide.dispatcher.lock().unwrap_or_else(PoisonError::into_inner);
-    // One that has ended by itself makes room for another.
+    // A dispatcher that has ended by itself makes room for another.
     if dispatcher.as_ref().is_some_and(|dispatcher| !dispatcher.thread.is_finished()) {
         return Err(Failure(-libc::EALREADY, "a dispatcher thread is running already".into()));
     }
@@ -100,7 +100,8 @@ pub(super) fn start(fide: &Fide) -> Result<c_int, Failure> {
     Ok(0)
 }
 
-/// A new thread inherits the signal mask: the program's signals are for the program's threads.
+/// A new thread inherits the signal mask. Blocking all signals leaves the program's signals to the
+/// program's threads.
 fn without_signals<R>(spawn: impl FnOnce() -> R) -> R {
     // SAFETY: both sets are local and initialized by the calls; only this thread's mask changes, and is put back.
     unsafe {
@@ -125,8 +126,8 @@ fn run(shared: Shared, stop: &Stop) {
             Ok(Err(Failure(_, why))) => why,
             Err(_) => "a panic; this is a bug of the library".into(),
         };
-        // A damaged ring or a bug: nothing more can come, which the program has to hear. The table and its lease still say whether
-        // to act.
+        // A damaged ring or a bug: no more events can come, and the program has to know that. The table and
+        // its lease still show whether it may act.
         let upcalls = *fide.upcalls.lock().unwrap_or_else(PoisonError::into_inner);
         notice(upcalls, FideNoticeKind::DispatchEnded, 0, 0, &why);
         return;

@@ -5,12 +5,12 @@ use super::*;
 use crate::{Event, LaneGrant, LaneId, LaneReason, LaneWanted};
 use std::time::Duration;
 
-/// The sub-lane of services, and that of heartbeats, as the agent counts them.
+/// The sub-lanes of services and of heartbeats, as the agent counts them.
 const SERVICES: u8 = 1;
 const HEARTBEATS: u8 = 0;
 
 /// # Safety
-/// As fide_lane_open says of `request`.
+/// As fide_lane_open requires of `request`.
 unsafe fn request_of(request: *const FideLaneRequest, needs_name: bool) -> Result<LaneWanted, Failure> {
     // SAFETY: by the contract; zero is valid for fide_lane_request (null pointers and numbers).
     let given = unsafe { sized(request, "fide_lane_request") }?.ok_or_else(|| invalid("request is NULL"))?;
@@ -94,8 +94,9 @@ pub unsafe extern "C" fn fide_lane_open(
     })
 }
 
-/// Asks for other terms for a lane, or for its bounds back (X-Lane, Listing 1: changeBandwidth). Its name stays, that of
-/// the request is not looked at. 0, or a negative errno as of fide_lane_open: then the lane is as it was.
+/// Asks for other terms for a lane, or for its bounds back (X-Lane, Listing 1: changeBandwidth). Its name
+/// stays; the request's name is ignored. 0, or a negative errno like fide_lane_open: then the lane is
+/// unchanged.
 ///
 /// # Safety
 /// As fide_lane_open; the name may be NULL.
@@ -118,7 +119,7 @@ pub unsafe extern "C" fn fide_lane_change(
     })
 }
 
-/// Gives a lane back (X-Lane, Listing 1: releaseBandwidth). What was left for it and has not been sent is lost.
+/// Gives a lane back (X-Lane, Listing 1: releaseBandwidth). Messages that have not been sent are lost.
 ///
 /// # Safety
 /// `fide` is a live handle.
@@ -132,9 +133,9 @@ pub unsafe extern "C" fn fide_lane_close(fide: *mut Fide, lane: c_int) -> c_int 
     })
 }
 
-/// Leaves a message of `service` (1 to 255) for a lane's next packet. Returns 0; -EMSGSIZE above the granted length,
-/// -EAGAIN while the outbox is full, -ENOTCONN while the agent is away, -ENOENT for a lane that is over. What is beyond the
-/// lane's terms is dropped all the same, see on_bandwidth_changed.
+/// Leaves a message of `service` (1 to 255) for a lane's next packet. Returns 0; -EMSGSIZE above the
+/// granted length, -EAGAIN while the outbox is full, -ENOTCONN while the agent is away, -ENOENT for a lane
+/// that is over. A message beyond the lane's terms is dropped all the same, see on_bandwidth_changed.
 ///
 /// # Safety
 /// `fide` is a live handle; `len` bytes at `data` are readable.
@@ -154,7 +155,7 @@ pub unsafe extern "C" fn fide_lane_send(
     })
 }
 
-/// Hears what other hosts send for `service` (1 to 255), as on_lane_message.
+/// Receives the messages that other hosts send for `service` (1 to 255), as on_lane_message.
 ///
 /// # Safety
 /// `fide` is a live handle.
@@ -167,7 +168,7 @@ pub unsafe extern "C" fn fide_listen(fide: *mut Fide, service: u8) -> c_int {
     })
 }
 
-/// Hears it no longer.
+/// Stops receiving messages for `service`.
 ///
 /// # Safety
 /// `fide` is a live handle.
@@ -180,7 +181,7 @@ pub unsafe extern "C" fn fide_unlisten(fide: *mut Fide, service: u8) -> c_int {
     })
 }
 
-/// Calls the function that is meant for an event of lanes, if there is one.
+/// Calls the function for an event of a lane, if there is one.
 pub(super) fn upcall(upcalls: Upcalls, event: &Event) {
     let Upcalls { table, user } = upcalls;
     match event {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The types of the C ABI. Those that may grow begin with their size, set by the caller.
+//! The types of the C ABI. Types that may grow begin with their size, set by the caller.
 
 use libc::{c_char, c_int, c_void};
 
-/// How to connect. Set `size` to sizeof(fide_options) and everything else to 0 for the usual.
+/// How to connect. Set `size` to sizeof(fide_options) and everything else to 0 for the defaults.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct FideOptions {
@@ -11,25 +11,25 @@ pub struct FideOptions {
     pub size: usize,
     /// The agent's socket; NULL: $FIDE_SOCKET, else /run/fide/agent.sock.
     pub socket: *const c_char,
-    /// Name of the program, for people; NULL: that of the executable.
+    /// Name of the program, shown to people; NULL: the executable's name.
     pub program: *const c_char,
-    /// Spin for this long before sleeping in fide_dispatch; 0 never.
+    /// How long to spin before sleeping in fide_dispatch; 0: never.
     pub spin_ns: u64,
     /// How long a call waits for the agent's answer; 0: 5000.
     pub call_timeout_ms: u32,
 }
 
-/// What a monitor asks for, or was granted (FiDe, Listing 1: resources).
+/// A monitor's wishes, or what it was granted (FiDe, Listing 1: resources).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FideResources {
-    /// Timeout in microseconds; wanted: 0 for the best there is.
+    /// Timeout in microseconds; wanted: 0 for the shortest possible.
     pub timeout_us: u32,
     /// Piggyback bytes per heartbeat.
     pub pbsize: u32,
 }
 
-/// What is known of a peer.
+/// The state of a peer.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FideState {
@@ -53,7 +53,7 @@ pub enum FideReason {
     Killed = 2,
     /// Said goodbye; no failure.
     Left = 3,
-    /// No heartbeat of its host within the timeout.
+    /// No heartbeat of its host came within the timeout.
     HostSilent = 4,
     /// Its beats stopped; not final, no failure yet.
     Stalled = 6,
@@ -61,7 +61,7 @@ pub enum FideReason {
     Recovered = 7,
 }
 
-/// Who it is about, why, and how it is known. Valid during the upcall.
+/// A verdict: its subject, its reason, and how it is known. Valid during the upcall.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct FideVerdict {
@@ -79,9 +79,9 @@ pub struct FideVerdict {
     pub host_id: u16,
     /// Its slot; 255 for the host itself.
     pub slot: u8,
-    /// Plane it came on.
+    /// Plane that the packet came on.
     pub plane: u8,
-    /// 1 if told by the kernel's receive program itself.
+    /// 1 if delivered by the kernel's receive program itself.
     pub direct: u8,
     /// Sequence number of the last heartbeat of its host.
     pub seq: u64,
@@ -103,32 +103,32 @@ pub struct FideMessage {
     pub target: *const c_char,
     /// The bytes.
     pub data: *const c_void,
-    /// How many.
+    /// Number of bytes.
     pub len: usize,
     /// Number of the message, from 1 on in each incarnation.
     pub pb_seq: u64,
-    /// CLOCK_MONOTONIC here when it came.
+    /// CLOCK_MONOTONIC here when the packet was seen.
     pub rx_ns: u64,
 }
 
-/// What else happens.
+/// What a notice is about.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FideNoticeKind {
     /// This host must not act.
     Fenced = 1,
-    /// It may again.
+    /// This host may act again.
     Unfenced = 2,
-    /// One plane (`value`) to `host_id` is silent; nobody's death.
+    /// One plane (`value`) to `host_id` is silent; no death.
     PathLost = 3,
     /// That plane is back.
     PathRestored = 4,
-    /// This host is incarnation `value` now: it had been excluded, or its agent started anew. Others hold all that ran here for
-    /// dead. This program is fenced until fide_rejoined_acknowledge.
+    /// This host has incarnation `value` now: it was excluded, or its agent started anew. Others have
+    /// declared dead everything that ran here. This program is fenced until fide_rejoined_acknowledge.
     Rejoined = 5,
     /// This observer did not run on time; its suspicion of `host_id` was withheld.
     ObserverStalled = 6,
-    /// The agent went away; `text` says how. It is being looked for.
+    /// The agent went away; `text` says how. The library looks for it.
     Detached = 7,
     /// An agent is back; `value` 1: with the old session, 0: everything was registered again.
     Reattached = 8,
@@ -136,41 +136,42 @@ pub enum FideNoticeKind {
     Dropped = 9,
     /// `value` events were lost in a full ring: ask fide_peer_state.
     Lost = 10,
-    /// The thread of fide_start has ended, after this upcall; `text` says why. Nothing more is told until fide_start or
-    /// fide_dispatch succeeds: close the handle and open another. Whether to act is known still.
+    /// The thread of fide_start ends after this upcall; `text` says why. No more events follow until
+    /// fide_start or fide_dispatch succeeds: close the handle and open another. Whether to act is still
+    /// known.
     DispatchEnded = 11,
 }
 
-/// That this program may act: as what, and until when. Set `size` to sizeof(fide_permit).
+/// A permit to act: as what, and until when. Set `size` to sizeof(fide_permit).
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct FidePermit {
     /// sizeof(fide_permit).
     pub size: usize,
-    /// CLOCK_MONOTONIC at which it was asked.
+    /// CLOCK_MONOTONIC at the time of asking.
     pub now_ns: u64,
-    /// CLOCK_MONOTONIC after which it is over, unless asked again; UINT64_MAX without limit.
+    /// CLOCK_MONOTONIC after which it is over, unless asked for again; UINT64_MAX without limit.
     pub until_ns: u64,
-    /// Id of the agreed view: of two, that with the larger `view_generation` is newer, then that with the larger `view_number`.
-    /// Both 0: there is none (policy = "network").
+    /// Id of the agreed view: the view with the larger `view_generation` is newer, and among equals the one
+    /// with the larger `view_number`. Both 0: there is none (policy = "network").
     pub view_generation: u32,
     /// See `view_generation`.
     pub view_number: u32,
     /// Bit id-1: a member of the view.
     pub view_members: u64,
-    /// CLOCK_MONOTONIC here from which no host acts by an older view. Whoever takes a role over from a live host waits until
-    /// then.
+    /// CLOCK_MONOTONIC here from which no host acts by an older view. A program that takes a role over from
+    /// a live host waits until then.
     pub view_settled_ns: u64,
     /// The incarnation that this host acts as.
     pub incarnation: u32,
     /// Id of this host.
     pub host_id: u16,
-    /// 1: this host is the lowest member, and no other one acts as that by an older view.
+    /// 1: this host is the lowest member, and no other host acts as the lowest by an older view.
     pub lowest: u8,
     /// Zero.
     pub reserved: u8,
-    /// The fencing token: 24 hexadecimal digits that sort as text, and a NUL. Whatever is written to should refuse a lower one
-    /// than it has seen. Empty without a view.
+    /// The fencing token: 24 hexadecimal digits that sort as text, and a NUL. A resource should refuse a
+    /// lower token than the highest it has seen. Empty without a view.
     pub token: [c_char; 25],
 }
 
@@ -200,35 +201,35 @@ impl FidePermit {
     }
 }
 
-/// Something else that happened. Valid during the upcall.
+/// Any other event. Valid during the upcall.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct FideNotice {
-    /// What.
+    /// What it is about.
     pub kind: FideNoticeKind,
-    /// Which host, if any.
+    /// The host that it is about, if any.
     pub host_id: u16,
-    /// By kind.
+    /// Depends on the kind.
     pub value: u64,
-    /// By kind; may be empty, never NULL.
+    /// Depends on the kind; may be empty, never NULL.
     pub text: *const c_char,
 }
 
-/// In place of a latency or jitter: it has no bound (X-Lane, Listing 1: UNBOUNDED).
+/// Stands for a latency or jitter without bound (X-Lane, Listing 1: UNBOUNDED).
 pub const FIDE_UNBOUNDED: i64 = -1;
 
-/// Sub-lanes: in a switch, all that waits in one goes before all that waits in the next.
+/// Sub-lanes: a switch sends all packets of one before any packet of the next.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FideSubLane {
     /// The usual one.
     Services = 0,
-    /// That of heartbeats, before all others: for what is as short and as rare.
+    /// The sub-lane of heartbeats, before all others: for messages as short and as rare.
     Heartbeats = 1,
 }
 
-/// What a lane is asked for (X-Lane, Listing 1: request). Set `size` to sizeof(fide_lane_request) and what is not
-/// wanted to 0.
+/// A request for a lane (X-Lane, Listing 1: request). Set `size` to sizeof(fide_lane_request) and unused
+/// fields to 0.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct FideLaneRequest {
@@ -238,11 +239,11 @@ pub struct FideLaneRequest {
     pub name: *const c_char,
     /// Names of the receiving hosts.
     pub receivers: *const *const c_char,
-    /// How many.
+    /// Number of receivers.
     pub receivers_len: usize,
     /// Shortest time between two packets.
     pub period_ns: u64,
-    /// Refuse it rather than be later than this at any receiver; 0: however late.
+    /// The lane is refused rather than later than this at any receiver; 0: no bound.
     pub latency_max_ns: u64,
     /// Longest message, in bytes; at most 1160.
     pub message_max_bytes: u32,
@@ -260,9 +261,9 @@ pub struct FideLaneRequest {
 pub struct FideLaneResources {
     /// Shortest time between two packets.
     pub period_ns: u64,
-    /// From one host to the nearest receiver; FIDE_UNBOUNDED without bounds.
+    /// From the sending host to the nearest receiver; FIDE_UNBOUNDED without bounds.
     pub min_latency_ns: i64,
-    /// Beyond that, at the farthest receiver; FIDE_UNBOUNDED without bounds.
+    /// In addition, to the farthest receiver; FIDE_UNBOUNDED without bounds.
     pub max_jitter_ns: i64,
     /// Largest packet.
     pub packet_max_bytes: u32,
@@ -270,21 +271,21 @@ pub struct FideLaneResources {
     pub message_max_bytes: u32,
     /// 1: the latency is bounded. 0: best effort.
     pub bounded: u8,
-    /// Trees that its packets go over; 0 in on_bandwidth_changed, which does not say.
+    /// Trees that its packets go over; 0 in on_bandwidth_changed, which does not report it.
     pub trees: u8,
 }
 
-/// Why a lane's terms are other ones (X-Lane, Listing 1: Reason).
+/// Why a lane's terms have changed (X-Lane, Listing 1: Reason).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FideLaneReason {
-    /// One of a later version.
+    /// A reason of a later version.
     Other = 0,
     /// Traffic engineering: other lanes came, went or moved.
     Te = 1,
     /// It sent more than agreed: best effort from now on, until fide_lane_change.
     BwExceeded = 2,
-    /// It used less than half of what it has.
+    /// It used less than half of its bandwidth.
     BwUnused = 3,
 }
 
@@ -296,34 +297,35 @@ pub struct FideLaneMessage {
     pub host_id: u16,
     /// 1 to 255.
     pub service: u8,
-    /// Tree that it came over first.
+    /// Tree that the packet came over first.
     pub plane: u8,
     /// Incarnation of the sender's agent.
     pub incarnation: u32,
-    /// Of one sending lane, later packets have higher ones.
+    /// Number of the packet: later packets of one sending lane have higher ones.
     pub seq: u64,
     /// CLOCK_MONOTONIC here when the packet was seen.
     pub rx_ns: u64,
     /// The bytes.
     pub data: *const c_void,
-    /// How many.
+    /// Number of bytes.
     pub len: usize,
 }
 
-/// The functions to call (FiDe, Listing 1: upcalls). Set `size` to sizeof(fide_upcalls); NULL for what is not wanted.
-/// The first argument of each is what fide_set_upcalls was given.
+/// The functions to call (FiDe, Listing 1: upcalls). Set `size` to sizeof(fide_upcalls); NULL for unused
+/// ones. The first argument of each is the one given to fide_set_upcalls.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct FideUpcalls {
     /// sizeof(fide_upcalls).
     pub size: usize,
-    /// A target failed: exited, killed or host silent. Once per monitor and incarnation, never taken back.
+    /// A target failed: exited, killed or host silent. Once per monitor and incarnation, never withdrawn.
     pub on_failure: Option<unsafe extern "C" fn(user: *mut c_void, verdict: *const FideVerdict)>,
     /// A message from a target.
     pub on_piggyback_rcv: Option<unsafe extern "C" fn(user: *mut c_void, message: *const FideMessage)>,
     /// The timeout granted to a monitor changed.
     pub on_timeout_changed: Option<unsafe extern "C" fn(user: *mut c_void, monitor: c_int, timeout_us: u32)>,
-    /// Somebody (`watcher`: "name@host" as far as known, on the host `watcher_host_id`) monitors this process.
+    /// A program (`watcher`: "name@host" as far as known, on the host `watcher_host_id`) monitors this
+    /// process.
     pub on_monitor_req: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -339,11 +341,12 @@ pub struct FideUpcalls {
     pub on_up: Option<unsafe extern "C" fn(user: *mut c_void, verdict: *const FideVerdict)>,
     /// A target left, stalled or recovered: no failure.
     pub on_change: Option<unsafe extern "C" fn(user: *mut c_void, verdict: *const FideVerdict)>,
-    /// Anything else.
+    /// Any other event.
     pub on_notice: Option<unsafe extern "C" fn(user: *mut c_void, notice: *const FideNotice)>,
-    /// A message of a service that fide_listen was called for.
+    /// A message for a service that fide_listen was called for.
     pub on_lane_message: Option<unsafe extern "C" fn(user: *mut c_void, message: *const FideLaneMessage)>,
-    /// A lane's terms are other ones (X-Lane, Listing 1: bandwidthChanged). Those before hold for `grace_ns` more.
+    /// A lane's terms have changed (X-Lane, Listing 1: bandwidthChanged). The previous terms hold for
+    /// `grace_ns` more.
     pub on_bandwidth_changed: Option<
         unsafe extern "C" fn(
             user: *mut c_void,

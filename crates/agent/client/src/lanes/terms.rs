@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId(pub u32);
 
-/// What a lane is asked for (X-Lane Listing 1, `struct request`).
+/// A request for a lane (X-Lane Listing 1, `struct request`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneWanted {
     /// Name of the lane on this host: 1 to 31 of `A-Za-z0-9._-`. Programs of one user that ask for the same share it.
@@ -21,11 +21,11 @@ pub struct LaneWanted {
     pub messages_max: u32,
     /// Shortest time between two packets.
     pub period: Duration,
-    /// Sub-lane: 0 is before 1. Heartbeats are in 0.
+    /// Sub-lane: 0 is served before 1. Heartbeats are in 0.
     pub priority: u8,
     /// Disjoint trees, 1 or 2; `None`: as many as this host has planes.
     pub redundancy: Option<u8>,
-    /// Refuse it rather than be later than this at any receiver.
+    /// The lane is refused rather than later than this at any receiver.
     pub latency_max: Option<Duration>,
 }
 
@@ -74,33 +74,33 @@ pub struct LaneGrant {
     pub message_max_bytes: u32,
     /// Shortest time between two packets.
     pub period: Duration,
-    /// Between sending host and receiving host; `None`: best effort, nothing is bounded.
+    /// Latency between sending host and receiving host; `None`: best effort, without a bound.
     pub latency: Option<LaneLatency>,
 }
 
 /// From the time a packet leaves its host until it is at every receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneLatency {
-    /// At the nearest receiver, by the fastest way.
+    /// At the nearest receiver, by the fastest path.
     pub min: Duration,
-    /// Beyond that, at the farthest one.
+    /// In addition, at the farthest one.
     pub jitter_max: Duration,
 }
 
-/// Why a lane's terms are other ones (X-Lane Listing 1, `enum Reason`).
+/// Why a lane's terms have changed (X-Lane Listing 1, `enum Reason`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneReason {
     /// Traffic engineering: other lanes came, went or moved.
     Te,
     /// It sent more than agreed: best effort from now on, until [`crate::Client::change_lane`].
     BwExceeded,
-    /// It used less than half of what it has.
+    /// It used less than half of its bandwidth.
     BwUnused,
-    /// One of a later version.
+    /// A reason of a later version.
     Other(u8),
 }
 
-/// A lane that is open.
+/// An open lane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lane {
     /// Its id in calls and events.

@@ -19,9 +19,9 @@ fn record(kind: u32, watch: u32, incarnation: u32) -> EventRecord {
 }
 
 fn feed(registry: &mut Registry, record: EventRecord, data: &[u8]) -> Vec<Event> {
-    let mut told = Vec::new();
-    registry.feed(&record, record.decode(data).unwrap(), |event| told.push(event));
-    told
+    let mut delivered = Vec::new();
+    registry.feed(&record, record.decode(data).unwrap(), |event| delivered.push(event));
+    delivered
 }
 
 fn monitors(events: &[Event]) -> Vec<u32> {
@@ -40,15 +40,15 @@ fn verdict(watch: u32, incarnation: u32, reason: Reason) -> EventRecord {
 }
 
 #[test]
-fn a_verdict_is_told_once_however_often_and_whichever_way_it_comes() {
+fn verdict_is_delivered_once_by_either_path() {
     let mut registry = registry(&[11, 12]);
     assert_eq!(monitors(&feed(&mut registry, record(kind::UP, 11, 7), b"db@beta")), [1]);
     assert_eq!(monitors(&feed(&mut registry, record(kind::UP, 12, 7), b"db@beta")), [2]);
     assert_eq!(feed(&mut registry, record(kind::UP, 12, 7), b"db@beta"), []);
     let direct = EventRecord { flags: FLAG_DIRECT, ..verdict(0, 7, Reason::Killed(9)) };
-    let told = feed(&mut registry, direct, b"");
-    assert_eq!(monitors(&told), [1, 2], "without a watch id it is for all who watch");
-    let Event::Verdict(first) = &told[0] else { panic!() };
+    let delivered = feed(&mut registry, direct, b"");
+    assert_eq!(monitors(&delivered), [1, 2], "without a watch id it is for all who watch");
+    let Event::Verdict(first) = &delivered[0] else { panic!() };
     assert_eq!((&*first.target, first.reason, first.evidence.direct), ("db@beta", Reason::Killed(9), true));
     assert_eq!(first.evidence.at_ns, None);
     assert_eq!(feed(&mut registry, verdict(11, 7, Reason::HostSilent), b""), []);
@@ -58,7 +58,7 @@ fn a_verdict_is_told_once_however_often_and_whichever_way_it_comes() {
 }
 
 #[test]
-fn a_direct_verdict_needs_the_exact_incarnation() {
+fn direct_verdict_needs_the_exact_incarnation() {
     let mut registry = registry(&[11]);
     assert_eq!(feed(&mut registry, verdict(0, 7, Reason::Killed(9)), b""), [], "never seen up");
     feed(&mut registry, record(kind::UP, 11, 8), b"");
@@ -70,13 +70,13 @@ fn a_direct_verdict_needs_the_exact_incarnation() {
 }
 
 #[test]
-fn new_agent_tells_nothing_of_processes_before_one_that_is_known() {
+fn reports_of_older_processes_by_a_new_agent_are_dropped() {
     let mut registry = registry(&[11]);
     assert_eq!(feed(&mut registry, record(kind::UP, 11, 0x5003), b"").len(), 1);
     // Another watch of the same monitor: the agent is a new one.
     registry.monitors.get_mut(&1).unwrap().register(granted(12, PeerState::Unknown));
     let former = |record: EventRecord| EventRecord { slot: 6, ..record };
-    assert_eq!(feed(&mut registry, former(record(kind::UP, 12, 0x5001)), b""), [], "its successor was told");
+    assert_eq!(feed(&mut registry, former(record(kind::UP, 12, 0x5001)), b""), [], "its successor was delivered");
     assert_eq!(feed(&mut registry, former(verdict(12, 0x5001, Reason::Left)), b""), []);
     assert_eq!(registry.open(1), Some((5, 0x5003)), "what the next agent has to know");
     assert_eq!(feed(&mut registry, record(kind::UP, 12, 0x5003), b""), [], "as before");
@@ -85,9 +85,10 @@ fn new_agent_tells_nothing_of_processes_before_one_that_is_known() {
     assert_eq!(feed(&mut registry, record(kind::UP, 12, 0x4001), b"").len(), 1);
 }
 
-/// A new agent that has heard only a machine that was put back names a process of before what this program was told.
+/// A new agent that has heard only a machine that was put back names a process older than the last one
+/// delivered.
 #[test]
-fn a_new_agents_reply_with_a_process_before_one_that_is_known_makes_it_not_known() {
+fn older_process_in_a_new_agents_reply_stays_unknown() {
     let mut registry = registry(&[11]);
     assert_eq!(feed(&mut registry, record(kind::UP, 11, 0x5003), b"").len(), 1);
     let former = MonitorOk { incarnation: 0x5001, ..granted(12, PeerState::Alive) };
@@ -97,14 +98,14 @@ fn a_new_agents_reply_with_a_process_before_one_that_is_known_makes_it_not_known
 }
 
 #[test]
-fn the_reply_to_monitor_makes_an_incarnation_known() {
+fn reply_to_monitor_makes_an_incarnation_known() {
     let mut registry = Registry::default();
     registry.add_monitor("db@beta", Wanted::default(), granted(11, PeerState::Alive));
     assert_eq!(feed(&mut registry, verdict(0, 7, Reason::Exited(3)), b"").len(), 1);
 }
 
 #[test]
-fn a_verdict_whose_up_was_lost_is_believed_if_the_agent_names_the_watch() {
+fn verdict_with_watch_id_is_believed_without_up() {
     let mut registry = registry(&[11]);
     assert_eq!(feed(&mut registry, verdict(11, 9, Reason::HostSilent), b"").len(), 1);
     assert_eq!(feed(&mut registry, verdict(99, 9, Reason::HostSilent), b""), [], "somebody else's watch");
@@ -112,26 +113,26 @@ fn a_verdict_whose_up_was_lost_is_believed_if_the_agent_names_the_watch() {
 }
 
 #[test]
-fn stalls_come_and_go_until_it_is_over() {
+fn stalls_come_and_go_until_the_end() {
     let mut registry = registry(&[11]);
-    let mut told = |reason| feed(&mut registry, verdict(11, 7, reason), b"").len();
-    assert_eq!(told(Reason::Recovered), 0);
-    assert_eq!(told(Reason::Stalled), 1);
-    assert_eq!(told(Reason::Stalled), 0);
-    assert_eq!(told(Reason::Recovered), 1);
-    assert_eq!(told(Reason::Stalled), 1);
-    assert_eq!(told(Reason::Killed(6)), 1);
-    assert_eq!(told(Reason::Recovered), 0);
-    assert_eq!(told(Reason::Killed(6)), 0);
+    let mut deliver = |reason| feed(&mut registry, verdict(11, 7, reason), b"").len();
+    assert_eq!(deliver(Reason::Recovered), 0);
+    assert_eq!(deliver(Reason::Stalled), 1);
+    assert_eq!(deliver(Reason::Stalled), 0);
+    assert_eq!(deliver(Reason::Recovered), 1);
+    assert_eq!(deliver(Reason::Stalled), 1);
+    assert_eq!(deliver(Reason::Killed(6)), 1);
+    assert_eq!(deliver(Reason::Recovered), 0);
+    assert_eq!(deliver(Reason::Killed(6)), 0);
 }
 
 #[test]
-fn piggybacks_are_told_once_and_never_after_death() {
+fn piggybacks_are_delivered_once_and_never_after_death() {
     let mut registry = registry(&[11]);
     feed(&mut registry, record(kind::UP, 11, 7), b"");
-    let mut told = |seq| feed(&mut registry, EventRecord { seq, ..record(kind::PIGGYBACK, 0, 7) }, b"hi").len();
-    assert_eq!([told(1), told(3), told(2), told(3), told(1)], [1, 1, 1, 0, 0]);
-    assert_eq!([told(200), told(136), told(137), told(137)], [1, 0, 1, 0], "64 numbers are remembered");
+    let mut deliver = |seq| feed(&mut registry, EventRecord { seq, ..record(kind::PIGGYBACK, 0, 7) }, b"hi").len();
+    assert_eq!([deliver(1), deliver(3), deliver(2), deliver(3), deliver(1)], [1, 1, 1, 0, 0]);
+    assert_eq!([deliver(200), deliver(136), deliver(137), deliver(137)], [1, 0, 1, 0], "64 numbers are remembered");
     feed(&mut registry, verdict(0, 7, Reason::Killed(9)), b"");
     assert_eq!(feed(&mut registry, EventRecord { seq: 201, ..record(kind::PIGGYBACK, 0, 7) }, b"zombie"), []);
 }
@@ -147,13 +148,13 @@ fn only_the_last_incarnations_are_remembered() {
 }
 
 #[test]
-fn what_is_about_own_processes_finds_them_by_slot() {
+fn events_of_own_processes_find_them_by_slot() {
     let mut registry = Registry::default();
     let id = registry.add_process("me", 0, 0, JoinOk { slot: 5, incarnation: 1, pbsize: 10 });
     let request = EventRecord { code: 64, ..record(kind::MONITOR_REQ, 0, 0) };
-    let told = feed(&mut registry, request, b"you@gamma");
+    let delivered = feed(&mut registry, request, b"you@gamma");
     let expected = Event::MonitorRequest { process: id, watcher_host_id: 2, watcher: "you@gamma".into(), pbsize: 64 };
-    assert_eq!(told, [expected]);
+    assert_eq!(delivered, [expected]);
     let change = EventRecord { code: 20, ..record(kind::PBSIZE_CHANGED, 0, 0) };
     assert_eq!(feed(&mut registry, change, b""), [Event::PbsizeChanged { process: id, pbsize: 20 }]);
     assert_eq!(registry.processes[&id.0].granted.pbsize, 20);

@@ -210,7 +210,7 @@ fn dispatch_calls_every_upcall_of_listing_1() {
 }
 
 #[test]
-fn the_dispatcher_thread_does_it_alone_and_stops() {
+fn dispatcher_thread_dispatches_and_stops() {
     let mut set = Set::new();
     // SAFETY: a live handle, closed once.
     unsafe {
@@ -228,7 +228,7 @@ fn the_dispatcher_thread_does_it_alone_and_stops() {
 }
 
 #[test]
-fn dispatcher_thread_that_cannot_go_on_says_so() {
+fn dispatcher_thread_reports_that_it_cannot_go_on() {
     let mut set = Set::new();
     // Whether it is seen before its thread ends that there is no lease depends on when the thread runs.
     let heard = |set: &Set| loop {
@@ -279,7 +279,7 @@ fn fences_and_beats_need_no_dispatching() {
         set.agent.table.set_incarnation(6);
         assert_eq!((fide_is_fenced(set.fide), fide_may_act(set.fide, &raw mut permit)), (1, 0));
         assert_eq!(permit.now_ns, before, "not touched");
-        assert_eq!(fide_rejoined_acknowledge(set.fide, 6), -libc::ESTALE, "not told yet");
+        assert_eq!(fide_rejoined_acknowledge(set.fide, 6), -libc::ESTALE, "not reported yet");
         permit.size = 4;
         assert_eq!(fide_may_act(set.fide, &raw mut permit), -libc::EINVAL);
         assert_eq!(fide_may_act(set.fide, std::ptr::null_mut()), -libc::EINVAL);
@@ -292,7 +292,7 @@ fn fences_and_beats_need_no_dispatching() {
 }
 
 #[test]
-fn misuse_gives_codes_and_says_what_would_be_right() {
+fn misuse_gives_codes_and_remedies() {
     let set = Set::new();
     // SAFETY: what is wrong here is checked by the library; nothing invalid is dereferenced.
     unsafe {
@@ -397,12 +397,12 @@ fn lanes_of_the_listing_of_x_lane() {
             assert!(some > 0, "{}", last_error());
             count += some;
         }
-        let told = [
+        let expected = [
             "lane 2 6 9 77 88 1 good day",
             "changed 1 BwUnused 50000000 2000000 -1 -1",
             "terminated 1 work it was not used 3600000000000",
         ];
-        assert_eq!(set.heard.try_iter().collect::<Vec<_>>(), told);
+        assert_eq!(set.heard.try_iter().collect::<Vec<_>>(), expected);
         beside(|| done(Op::Unlisten { service: 9 }), || assert_eq!(fide_unlisten(fide, 9), 0));
         beside(|| done(Op::CloseLane { handle: 3 }), || assert_eq!(fide_lane_close(fide, 1), 0));
         assert_eq!(fide_lane_close(fide, 1), -libc::ENOENT);
@@ -411,7 +411,7 @@ fn lanes_of_the_listing_of_x_lane() {
 }
 
 #[test]
-fn upcalls_of_a_program_that_knows_no_lanes_end_before_them() {
+fn older_upcall_tables_end_before_lanes() {
     let mut set = Set::new();
     // What an earlier header called fide_upcalls: behind it lies something else.
     let table = FideUpcalls { size: std::mem::offset_of!(FideUpcalls, on_lane_message), ..all_upcalls() };
@@ -434,7 +434,7 @@ fn upcalls_of_a_program_that_knows_no_lanes_end_before_them() {
 }
 
 #[test]
-fn misuse_of_lanes_gives_codes_and_says_what_would_be_right() {
+fn misuse_of_lanes_gives_codes_and_remedies() {
     let set = Set::new();
     let receivers = [c"beta".as_ptr(), null()];
     let good = lane_request(c"work".as_ptr(), &receivers[..1]);

@@ -18,7 +18,7 @@ pub(crate) fn next(client: &mut Client) -> Event {
 }
 
 #[test]
-fn an_agent_of_another_version_is_named() {
+fn agent_of_another_version_is_named() {
     let agent = FakeAgent::new();
     let message = "this agent speaks protocol 2, the client 1";
     let refusing = || {
@@ -90,7 +90,7 @@ fn events_come_in_order_without_their_duplicates() {
 }
 
 #[test]
-fn more_than_one_drain_of_uninteresting_records_does_not_hide_what_follows() {
+fn events_after_many_unknown_records_are_delivered() {
     let mut agent = FakeAgent::new();
     let (peer, mut client) = connected(&agent);
     beside(|| peer.monitors(7), || client.monitor("db@beta", Wanted::default()).unwrap());
@@ -103,7 +103,7 @@ fn more_than_one_drain_of_uninteresting_records_does_not_hide_what_follows() {
 }
 
 #[test]
-fn piggybacks_too_large_and_too_many_are_told_apart() {
+fn piggybacks_too_large_and_too_many_are_distinguished() {
     let mut agent = FakeAgent::new();
     let (peer, mut client) = connected(&agent);
     assert_eq!(client.piggyback(b"x"), Err(Declined::NotJoined));
@@ -117,7 +117,8 @@ fn piggybacks_too_large_and_too_many_are_told_apart() {
     client.piggyback(&[1; 100]).unwrap();
 }
 
-/// epoll_wait counts in whole milliseconds; epoll_pwait2 does not, if the library that calls it was told that the kernel has it.
+/// epoll_wait counts in whole milliseconds; epoll_pwait2 does not, if the library that calls it knows that
+/// the kernel has it.
 #[test]
 fn waits_below_a_millisecond_are_not_rounded_up() {
     let agent = FakeAgent::new();
@@ -130,7 +131,7 @@ fn waits_below_a_millisecond_are_not_rounded_up() {
         };
         std::iter::repeat_with(once).take(100).min().unwrap()
     };
-    // Of many: a machine under load makes any one of them long.
+    // The best of many: a machine under load makes any single one long.
     let (short, whole) = (shortest(Duration::from_micros(50)), shortest(Duration::from_millis(1)));
     assert!(2 * short < whole, "{short:?} beside {whole:?}");
 }
@@ -152,7 +153,7 @@ fn the_lease_fences_even_without_an_agent_and_other_threads_see_it() {
 }
 
 #[test]
-fn a_known_token_resumes_the_same_memory() {
+fn known_token_resumes_the_same_memory() {
     let mut agent = FakeAgent::new();
     let (peer, mut client) = connected(&agent);
     beside(|| peer.monitors(7), || client.monitor("db@beta", Wanted::default()).unwrap());
@@ -169,7 +170,7 @@ fn a_known_token_resumes_the_same_memory() {
     agent.tell(up(7, 2), b"");
     assert!(
         matches!(next(&mut client), Event::Up { evidence, .. } if evidence.incarnation == 2),
-        "told before: dropped"
+        "delivered before: dropped"
     );
     let done = beside(|| peer.ok(peer.request().id, &Empty {}), || client.unmonitor(MonitorId(1)));
     done.1.unwrap();
@@ -177,7 +178,7 @@ fn a_known_token_resumes_the_same_memory() {
 }
 
 #[test]
-fn a_new_agent_is_told_everything_again() {
+fn everything_is_registered_with_a_new_agent() {
     let agent = FakeAgent::new();
     let (peer, mut client) = connected(&agent);
     beside(|| peer.joins(6), || client.join("me").unwrap());
@@ -222,7 +223,7 @@ fn client_path(client: &Client) -> PathBuf {
 }
 
 #[test]
-fn an_agent_that_dies_while_registering_is_told_the_rest_later() {
+fn registration_continues_after_the_agent_died() {
     let agent = FakeAgent::new();
     let (peer, mut client) = connected(&agent);
     beside(|| peer.joins(6), || client.join("me").unwrap());
@@ -250,7 +251,7 @@ fn an_agent_that_dies_while_registering_is_told_the_rest_later() {
 }
 
 #[test]
-fn former_has_the_longest_timeout_also_if_the_agent_in_between_was_not_told() {
+fn former_has_the_longest_timeout_of_all_earlier_agents() {
     let mut agent = FakeAgent::new();
     let (peer, mut client) = connected(&agent);
     let granted = |peer: &Peer, timeout_us| {
@@ -260,7 +261,7 @@ fn former_has_the_longest_timeout_also_if_the_agent_in_between_was_not_told() {
         let (watch, host_id, pbsize, slot, incarnation) = (1, 2, 0, 0, 0);
         peer.ok(request.id, &MonitorOk { watch, host_id, timeout_us, pbsize, state, slot, incarnation });
     };
-    let told = |peer: &Peer| {
+    let registered = |peer: &Peer| {
         let request = peer.request();
         let Op::Former { timeout_us, .. } = request.op else { panic!("{request:?}") };
         (request.id, timeout_us)
@@ -272,11 +273,11 @@ fn former_has_the_longest_timeout_also_if_the_agent_in_between_was_not_told() {
     assert!(matches!(next(&mut client), Event::Detached { .. }));
     let serve = || {
         let mut all = Vec::new();
-        // Two agents that are gone before they have answered, and one that stays.
+        // Two agents end before they have answered; the third stays.
         for (token, timeout_us) in [("two", 100), ("three", 200), ("four", 300)] {
             let (peer, _) = agent.greet(token);
             granted(&peer, timeout_us);
-            let (id, former) = told(&peer);
+            let (id, former) = registered(&peer);
             all.push(former);
             if token == "four" {
                 peer.ok(id, &Empty {});
@@ -293,16 +294,16 @@ fn former_has_the_longest_timeout_also_if_the_agent_in_between_was_not_told() {
     let serve = || {
         let (peer, _) = agent.greet("five");
         granted(&peer, 400);
-        let (id, former) = told(&peer);
+        let (id, former) = registered(&peer);
         peer.ok(id, &Empty {});
         (peer, former)
     };
     let ((_peer, former), _) = beside(serve, || next(&mut client));
-    assert_eq!(former, 300, "of the last one that was told");
+    assert_eq!(former, 300, "granted by the last agent that had it");
 }
 
 #[test]
-fn a_call_waits_for_the_agent_to_come_back_and_gives_up_in_time() {
+fn call_waits_for_the_agent_and_gives_up_in_time() {
     let mut agent = FakeAgent::new();
     let options = ConnectOptions { call_timeout: Duration::from_millis(300), ..agent.options() };
     let ((peer, _), mut client) = beside(|| agent.greet("one"), || Client::connect(options).unwrap());
@@ -324,7 +325,7 @@ fn a_call_waits_for_the_agent_to_come_back_and_gives_up_in_time() {
 }
 
 #[test]
-fn a_late_reply_is_not_taken_for_the_next_one() {
+fn late_reply_is_not_taken_for_the_next_one() {
     let agent = FakeAgent::new();
     let options = ConnectOptions { call_timeout: Duration::from_millis(50), ..agent.options() };
     let ((peer, _), mut client) = beside(|| agent.greet("one"), || Client::connect(options).unwrap());
@@ -336,7 +337,7 @@ fn a_late_reply_is_not_taken_for_the_next_one() {
 }
 
 #[test]
-fn names_are_checked_before_anybody_is_asked() {
+fn names_are_checked_before_the_agent_is_asked() {
     let agent = FakeAgent::new();
     let (_peer, mut client) = connected(&agent);
     assert!(matches!(client.join("no spaces"), Err(Error::Name(_))));
@@ -345,7 +346,7 @@ fn names_are_checked_before_anybody_is_asked() {
 }
 
 #[test]
-fn lost_events_are_told_with_their_number() {
+fn lost_events_are_reported_with_their_number() {
     let mut agent = FakeAgent::new();
     let (_peer, mut client) = connected(&agent);
     agent.session.set_lost(3);

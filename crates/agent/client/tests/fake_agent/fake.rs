@@ -22,7 +22,7 @@ pub(crate) struct FakeAgent {
     pub(crate) table: AliveTable,
     pub(crate) session: AgentSession,
     pub(crate) eventfd: OwnedFd,
-    /// What clients ring when they have left something for a lane.
+    /// Rung by clients when they have left a message for a lane.
     pub(crate) doorbell: OwnedFd,
 }
 
@@ -76,7 +76,7 @@ impl FakeAgent {
         }
     }
 
-    /// Accepts a client and greets it with this session token; what it asked to continue.
+    /// Accepts a client and greets it with this session token. Returns the token that it asked to continue.
     pub(crate) fn greet(&self, token: &str) -> (Peer, Option<String>) {
         let peer = self.accept();
         let request = peer.request();
@@ -98,7 +98,7 @@ impl FakeAgent {
         Some((message.handle, message.service, message.bytes.to_vec()))
     }
 
-    /// How often the doorbell rang since it was last asked.
+    /// How often the doorbell rang since the last call.
     pub(crate) fn rings(&self) -> u64 {
         let mut count = [0; 8];
         rustix::io::read(&self.doorbell, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
@@ -133,7 +133,8 @@ impl FakeAgent {
         self.tell(record, why.as_bytes());
     }
 
-    /// Whatever telling something changes in the session, the ring's position among it, becomes nonsense.
+    /// Sends an event, and makes nonsense of all that this changes in the session, including the ring's
+    /// position.
     pub(crate) fn break_inbox(&mut self) {
         let look = |session: &AgentSession| {
             let mut bytes = vec![0; SESSION_BYTES];
@@ -185,7 +186,7 @@ impl Peer {
         self.send_with(&Reply::ok(id, granted).to_bytes(), &[agent.doorbell.as_fd()]);
     }
 
-    /// Grants the next lane that is asked for; its name.
+    /// Grants the next lane request. Returns its name.
     pub(crate) fn opens_lane(&self, agent: &FakeAgent, handle: u8) -> String {
         let request = self.request();
         let Op::OpenLane { name, .. } = request.op else { panic!("{request:?}") };

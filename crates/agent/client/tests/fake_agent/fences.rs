@@ -30,7 +30,8 @@ fn new_agents_lease_is_not_ours_until_acknowledged() {
     second.table.set_lease_until(LEASE_FOREVER_NS);
     let serve = || {
         let (peer, _) = second.greet("two");
-        // Its table is the client's by now, and its lease runs: the registrations that are under way give it to nobody.
+        // The client has its table by now, and its lease runs: while registrations are under way, the lease
+        // counts for nobody.
         let request = peer.request();
         assert!(live.fenced() && live.may_act().is_none());
         peer.ok(request.id, &joined(9));
@@ -42,7 +43,7 @@ fn new_agents_lease_is_not_ours_until_acknowledged() {
     assert!(client.fenced(), "nobody has said that he knows");
     assert_eq!(next(&mut client), Event::Rejoined { incarnation: 6 });
     assert!(client.fenced() && client.may_act().is_none() && live.lease_remaining().is_some_and(|left| left.is_zero()));
-    assert!(matches!(client.rejoined_acknowledge(5), Err(Error::NotRejoined { given: 5, told: 6 })));
+    assert!(matches!(client.rejoined_acknowledge(5), Err(Error::NotRejoined { given: 5, reported: 6 })));
     assert!(client.fenced());
     client.rejoined_acknowledge(6).unwrap();
     assert!(!client.fenced() && !live.fenced());
@@ -60,7 +61,7 @@ fn exclusion_fences_until_acknowledged_even_if_its_record_was_lost() {
     assert!(client.fenced(), "no event was needed");
     assert_eq!(client.poll_event().unwrap(), Some(Event::Rejoined { incarnation: 8 }), "read from the table");
     agent.tell(EventRecord { kind: kind::REJOINED, incarnation: 8, ..Default::default() }, b"");
-    assert_eq!(client.poll_event().unwrap(), None, "told once");
+    assert_eq!(client.poll_event().unwrap(), None, "reported once");
     client.rejoined_acknowledge(8).unwrap();
     assert!(!client.fenced());
     agent.table.set_incarnation(9);

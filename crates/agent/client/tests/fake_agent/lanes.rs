@@ -40,7 +40,7 @@ fn reattached(agent: &mut FakeAgent) -> (Peer, Client, [LaneId; 2]) {
     (peer, client, lanes)
 }
 
-/// Takes in answers, and no event, until the lane is there again.
+/// Handles answers, and no event, until the lane can be used again.
 fn sends(client: &mut Client, lane: LaneId, message: &[u8]) {
     let until = Instant::now() + Duration::from_secs(20);
     while client.lane_send(lane, 9, message) == Err(Declined::Detached) {
@@ -50,7 +50,7 @@ fn sends(client: &mut Client, lane: LaneId, message: &[u8]) {
 }
 
 #[test]
-fn a_lane_is_asked_for_used_changed_and_given_back() {
+fn lane_is_opened_used_changed_and_given_back() {
     let mut agent = FakeAgent::new();
     let (peer, mut client) = connected(&agent);
     let asked = LaneWanted { latency_max: Some(PERIOD), messages_max: 2, ..wanted("work") };
@@ -96,7 +96,7 @@ fn a_lane_is_asked_for_used_changed_and_given_back() {
 }
 
 #[test]
-fn what_no_lane_carries_is_declined_and_the_agent_is_not_woken() {
+fn impossible_messages_are_declined_without_waking_the_agent() {
     let mut agent = FakeAgent::new();
     let (peer, mut client) = connected(&agent);
     assert_eq!(client.lane_send(LaneId(1), 1, b"x"), Err(Declined::NoLane));
@@ -113,7 +113,7 @@ fn what_no_lane_carries_is_declined_and_the_agent_is_not_woken() {
 }
 
 #[test]
-fn refusals_of_the_network_come_back_whole_and_leave_no_lane() {
+fn network_refusals_are_returned_whole_and_leave_no_lane() {
     let agent = FakeAgent::new();
     let (peer, mut client) = connected(&agent);
     for number in 0..=LANES_MAX {
@@ -131,7 +131,7 @@ fn refusals_of_the_network_come_back_whole_and_leave_no_lane() {
 }
 
 #[test]
-fn lanes_are_opened_again_after_the_agent_went_away_and_events_come_meanwhile() {
+fn lanes_are_reopened_while_events_arrive() {
     let mut agent = FakeAgent::new();
     let (peer, mut client, [a, b]) = reattached(&mut agent);
     // The first one is asked for; the answer takes its time.
@@ -144,7 +144,7 @@ fn lanes_are_opened_again_after_the_agent_went_away_and_events_come_meanwhile() 
 
     peer.lane_ok(&agent, first.id, &lane_ok(5));
     agent.tell(killed(7, 1), b"");
-    // Taking an event takes the answer in, and has the next lane asked for.
+    // Taking an event also handles the answer, and requests the next lane.
     assert!(matches!(next(&mut client), Event::Verdict(_)));
     sends(&mut client, a, b"x");
     assert_eq!(agent.next_lane_message(), Some((5, 9, b"x".to_vec())), "with its new handle");
@@ -157,7 +157,7 @@ fn lanes_are_opened_again_after_the_agent_went_away_and_events_come_meanwhile() 
 }
 
 #[test]
-fn a_lane_that_comes_back_with_other_terms_says_so() {
+fn changed_terms_of_a_reopened_lane_are_reported() {
     let mut agent = FakeAgent::new();
     let (peer, mut client, [a, b]) = reattached(&mut agent);
     let request = peer.request();
@@ -165,7 +165,7 @@ fn a_lane_that_comes_back_with_other_terms_says_so() {
     let Event::LaneChanged { lane, grant, reason, grace } = next(&mut client) else { panic!() };
     assert_eq!((lane, reason, grace), (a, LaneReason::Te, Duration::ZERO));
     assert_eq!((grant.latency, grant.period), (None, 2 * PERIOD));
-    // The same terms: nothing is said.
+    // The same terms: no event.
     assert_eq!(peer.opens_lane(&agent, 4), "b");
     agent.tell(up(7, 1), b"");
     assert!(matches!(next(&mut client), Event::Up { .. }));
@@ -173,7 +173,7 @@ fn a_lane_that_comes_back_with_other_terms_says_so() {
 }
 
 #[test]
-fn a_lane_that_the_new_agent_refuses_is_dropped_and_the_next_is_asked_for() {
+fn lane_refused_by_the_new_agent_is_dropped() {
     let mut agent = FakeAgent::new();
     let (peer, mut client, [a, b]) = reattached(&mut agent);
     let serve = || {
@@ -189,7 +189,7 @@ fn a_lane_that_the_new_agent_refuses_is_dropped_and_the_next_is_asked_for() {
 }
 
 #[test]
-fn an_answer_to_a_lane_opened_again_is_not_lost_in_another_call() {
+fn answer_to_a_reopened_lane_is_not_lost_in_another_call() {
     let mut agent = FakeAgent::new();
     let (peer, mut client, [a, b]) = reattached(&mut agent);
     let serve = || {
@@ -201,7 +201,7 @@ fn an_answer_to_a_lane_opened_again_is_not_lost_in_another_call() {
     };
     beside(serve, || client.listen(4).unwrap());
     client.lane_send(a, 9, b"x").unwrap();
-    // The next one, and it is refused, in a call as well: who waits on the descriptor is woken.
+    // The next lane is refused, also during a call: a program that waits on the descriptor is woken.
     let serve = || {
         let second = peer.request();
         let call = peer.request();
@@ -221,7 +221,7 @@ fn an_answer_to_a_lane_opened_again_is_not_lost_in_another_call() {
 }
 
 #[test]
-fn a_lane_closed_while_it_is_opened_again_does_not_stay_at_the_agent() {
+fn lane_closed_while_reopening_does_not_stay_at_the_agent() {
     let mut agent = FakeAgent::new();
     let (peer, mut client, [a, b]) = reattached(&mut agent);
     let serve = || {
@@ -235,12 +235,12 @@ fn a_lane_closed_while_it_is_opened_again_does_not_stay_at_the_agent() {
     };
     beside(serve, || client.close_lane(a).unwrap());
     assert_eq!(client.lane_send(a, 9, b"x"), Err(Declined::NoLane));
-    // Its turn has not come: nobody need be asked.
+    // Its turn has not come: no request is needed.
     sends(&mut client, b, b"x");
 }
 
 #[test]
-fn lanes_and_services_are_asked_for_again_at_an_agent_that_knows_nothing() {
+fn lanes_and_services_are_registered_with_a_fresh_agent() {
     let mut agent = FakeAgent::new();
     let (peer, mut client) = connected(&agent);
     for service in [4, 5] {
@@ -263,7 +263,7 @@ fn lanes_and_services_are_asked_for_again_at_an_agent_that_knows_nothing() {
     assert!(matches!(event, Event::Dropped { what, .. } if &*what == "service 4"));
     assert_eq!(next(&mut client), Event::Reattached { resumed: false });
     assert_eq!(peer.opens_lane(&agent, 3), "a");
-    // Who is not listening any more hears nothing.
+    // A client that stopped listening gets no message.
     agent.tell_message(4, b"unheard");
     agent.tell_message(5, b"heard");
     let Event::LaneMessage { host_id: 2, service: 5, seq: 77, plane: 1, bytes, .. } = next(&mut client) else {
@@ -275,7 +275,7 @@ fn lanes_and_services_are_asked_for_again_at_an_agent_that_knows_nothing() {
 }
 
 #[test]
-fn changes_and_the_end_of_a_lane_are_told_with_their_grace() {
+fn lane_changes_and_end_are_reported_with_grace() {
     let mut agent = FakeAgent::new();
     let (peer, mut client) = connected(&agent);
     let lane = open(&agent, &peer, &mut client, "work", 3).id;
@@ -287,29 +287,29 @@ fn changes_and_the_end_of_a_lane_are_told_with_their_grace() {
         (77, LaneReason::Other(77)),
     ] {
         agent.tell_changed(3, reason);
-        let Event::LaneChanged { lane: told, grant, reason, grace } = next(&mut client) else { panic!() };
-        assert_eq!((told, reason, grace), (lane, expected, Duration::from_millis(50)));
+        let Event::LaneChanged { lane: changed, grant, reason, grace } = next(&mut client) else { panic!() };
+        assert_eq!((changed, reason, grace), (lane, expected, Duration::from_millis(50)));
         assert_eq!((grant.message_max_bytes, grant.period, grant.latency), (80, 2 * PERIOD, None));
     }
     assert_eq!(client.counters().unknown, 1, "nobody's lane");
     assert_eq!(client.lane_send(lane, 1, &[0; 81]), Err(Declined::MessageTooLarge { len: 81, max: 80 }));
 
     agent.tell_terminated(3, GRACE, "it was not used");
-    let Event::LaneTerminated { lane: told, name, why, grace } = next(&mut client) else { panic!() };
-    assert_eq!((told, &*name, &*why, grace), (lane, "work", "it was not used", GRACE));
+    let Event::LaneTerminated { lane: ended, name, why, grace } = next(&mut client) else { panic!() };
+    assert_eq!((ended, &*name, &*why, grace), (lane, "work", "it was not used", GRACE));
     client.lane_send(lane, 1, b"last words").unwrap();
     assert_eq!(agent.next_lane_message(), Some((3, 1, b"last words".to_vec())));
-    // Told twice, heard once.
+    // Sent twice, delivered once.
     agent.tell_terminated(3, GRACE, "again");
     assert_eq!((client.poll_event().unwrap(), client.counters().unknown), (None, 2));
-    // Another lane takes its place, and its handle: the agent says so when the grace is over.
+    // Another lane takes its place, and its handle: the agent reports when the grace is over.
     let other = open(&agent, &peer, &mut client, "work", 3).id;
     assert_eq!(client.lane_send(lane, 1, b"x"), Err(Declined::NoLane));
     client.lane_send(other, 1, b"x").unwrap();
 }
 
 #[test]
-fn a_lane_ends_with_its_grace_period() {
+fn lane_ends_with_its_grace_period() {
     let mut agent = FakeAgent::new();
     let (peer, mut client) = connected(&agent);
     let lane = open(&agent, &peer, &mut client, "work", 3).id;

@@ -20,9 +20,9 @@ type Build<T> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, Error> + Send + Sync>;
 /// Something made of the files of a member.
 pub struct Reloading<T> {
     files: Vec<PathBuf>,
-    /// The one of them that others must not read.
+    /// The file that others must not be able to read.
     key: PathBuf,
-    /// The one of them that need not be there, until it once was. Not there it is empty.
+    /// The file that may be missing, until it existed once. If missing, it counts as empty.
     optional: Option<PathBuf>,
     build: Build<T>,
     current: ArcSwap<T>,
@@ -42,10 +42,10 @@ struct State {
 }
 
 impl<T> Reloading<T> {
-    /// Reads the files, and has `build` make it of what is in them, in the order of [`Files::list`].
+    /// Reads the files, and has `build` make it of their content, in the order of [`Files::list`].
     ///
     /// # Errors
-    /// The file and what is wrong with it, or what `build` says.
+    /// The file and what is wrong with it, or `build`'s error.
     pub fn load(
         files: Files,
         build: impl Fn(&Files, &[Vec<u8>]) -> Result<T, Error> + Send + Sync + 'static,
@@ -60,7 +60,7 @@ impl<T> Reloading<T> {
         Ok(Reloading { files: paths, key, optional, build, current, generation: AtomicU64::new(1), state })
     }
 
-    /// What new connections are to be made with.
+    /// The present set, for new connections.
     #[must_use]
     pub fn current(&self) -> Arc<T> {
         self.current.load_full()
@@ -90,8 +90,9 @@ impl<T> Reloading<T> {
         self.read(&mut self.lock())
     }
 
-    /// Looks whether the files have changed, and reads them if they have and rest: files that are being copied are left to
-    /// settle. To be called every [`WATCH_PERIOD`]; [`Self::watch`] does. Returns whether a new set is in force.
+    /// Checks whether the files have changed, and reads them if they have and are at rest: files that are
+    /// being copied are left to settle. Call it every [`WATCH_PERIOD`]; [`Self::watch`] does. Returns
+    /// whether a new set is in force.
     pub fn look(&self) -> bool {
         let mut state = self.lock();
         let now = fingerprint(&self.files);
@@ -117,7 +118,7 @@ impl<T> Reloading<T> {
         match made {
             Ok(made) => {
                 state.had |= has(&self.files, self.optional.as_deref(), &before);
-                // Whoever sees the new generation finds a set at least as new.
+                // A reader of the new generation finds a set at least as new.
                 self.current.store(Arc::new(made));
                 self.generation.fetch_add(1, Ordering::AcqRel);
                 if state.trouble.take().is_some() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whom we believe: webpki's judgement, and ours about identity, role and revocation.
+//! Which peers are accepted: webpki's judgement, and our own about identity, role and revocation.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub fn explain(error: &Error) -> String {
     }
 }
 
-/// Names somebody, and is not withdrawn.
+/// It has an identity, and is not revoked.
 fn judge(der: &CertificateDer<'_>, revoked: &Revoked) -> Result<Role, Error> {
     let identity = Identity::of_certificate(der).map_err(other)?;
     let certificate =
@@ -142,7 +142,7 @@ impl Servers {
         })
     }
 
-    /// Whether an authority issued `chain` for a controller; the address is not looked at.
+    /// Whether an authority issued `chain` for a controller; the address is not checked.
     ///
     /// # Errors
     /// Why it is not.

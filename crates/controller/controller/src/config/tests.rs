@@ -50,7 +50,7 @@ fn refused(text: &str, why: &str) {
 }
 
 #[test]
-fn a_file_is_read_with_its_topology_and_paths_are_relative_to_it() {
+fn file_is_read_with_its_topology_by_relative_paths() {
     let config =
         load_text(&format!("{HEAD}without_redundancy = \"stop\"\ngrace_ms = 7\nheartbeat_min_us = 30\n{S2}{S1}"))
             .unwrap();
@@ -68,7 +68,7 @@ fn a_file_is_read_with_its_topology_and_paths_are_relative_to_it() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_what_would_be_right() {
+fn errors_name_the_key_and_the_remedy() {
     refused(&format!("{HEAD}{S1}"), "switches without a [[switch]]: s2");
     refused(&format!("{HEAD}{S1}{S1}{S2}"), "two [[switch]] called \"s1\"");
     refused(&format!("{HEAD}{S1}{S2}[[switch]]\nname = \"s3\"\ndriver = \"linux\"\nbridge = \"b\"\n"), "it has s1, s2");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who is in the cluster and who monitors whom (FiDe §3.1, Listing 1). For every host that is monitored there is one lane
-//! of heartbeats, to all hosts that monitor it, as large and as frequent as the most demanding of them asks.
+//! Which programs are in the cluster, and which hosts monitor them (FiDe §3.1, Listing 1). Every monitored
+//! host has one lane of heartbeats, to all hosts that monitor it. Its size and period follow the most
+//! demanding of them.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +25,7 @@ const PBSIZE_MAX: u64 = fide_wire::PIGGYBACK_MAX as u64;
 const APPS_MAX: usize = fide_wire::MAX_PROCESSES;
 /// Longest timeout.
 const TIMEOUT_MAX_NS: u64 = 60_000_000_000;
-/// Periods tried, each twice the one before, until a heartbeat can be held.
+/// Periods that are tried, each twice the one before, until a heartbeat lane can be granted.
 const TRIES: u32 = 8;
 
 impl Core {
@@ -105,18 +106,18 @@ impl Core {
         }
         let key = (watcher.clone(), host.clone(), program);
         let before = self.state.monitors.get(&key).cloned();
-        let told_timeout_ns = before.as_ref().map_or(0, |monitor| monitor.told_timeout_ns);
-        let record = Record::Monitor(key.clone(), Some(Monitor { timeout_ns, pbsize, told_timeout_ns }));
-        // Only kept if it can be held.
+        let notified_timeout_ns = before.as_ref().map_or(0, |monitor| monitor.notified_timeout_ns);
+        let record = Record::Monitor(key.clone(), Some(Monitor { timeout_ns, pbsize, notified_timeout_ns }));
+        // The monitor stays only if it can be granted.
         self.state.apply(&record);
         if let Err(answer) = self.fit_heartbeat(out, &host) {
             self.state.apply(&Record::Monitor(key, before));
             return Err(answer);
         }
         out.records.insert(0, record);
-        let told = self.told(&host, &watcher).unwrap_or(timeout_ns);
+        let granted_ns = self.timeout_ns(&host, &watcher).unwrap_or(timeout_ns);
         if let Some(monitor) = self.state.monitors.get(&key).cloned() {
-            self.apply(out, Record::Monitor(key, Some(Monitor { told_timeout_ns: told, ..monitor })));
+            self.apply(out, Record::Monitor(key, Some(Monitor { notified_timeout_ns: granted_ns, ..monitor })));
         }
         let pbsize_now = self.state.heartbeats.get(&host).map_or(pbsize, |(_, size)| *size);
         if let Ok(identity) = Identity::host(&host) {
@@ -124,7 +125,7 @@ impl Core {
             out.upcalls.push((identity, event));
         }
         let lane = self.state.heartbeats.get(&host).map(|(lane, _)| *lane);
-        Ok(Monitored { app, timeout_ns: told, pbsize: pbsize_now, lane })
+        Ok(Monitored { app, timeout_ns: granted_ns, pbsize: pbsize_now, lane })
     }
 
     pub(super) fn unmonitor(&mut self, out: &mut Out, peer: &Peer, app: &str) -> Done<App> {
@@ -138,22 +139,22 @@ impl Core {
         Ok(App { app: app.to_owned() })
     }
 
-    /// Timeout of a watcher for a host: TO = HB + lambda_min + 2 delta_max (FiDe §3.3).
-    fn told(&self, host: &str, watcher: &str) -> Option<u64> {
+    /// A watcher's timeout for a host: TO = HB + lambda_min + 2 delta_max (FiDe §3.3).
+    fn timeout_ns(&self, host: &str, watcher: &str) -> Option<u64> {
         let (lane, _) = self.state.heartbeats.get(host)?;
         let lane = self.state.lanes.get(lane)?;
         let j = lane.request.receivers.iter().position(|receiver| receiver == watcher)?;
         Some(lane.contract.receivers.get(j)?.timeout_ns(lane.contract.period_min_ns))
     }
 
-    /// After somebody has gone: if heartbeats cannot be planned anew just now, they stay as they were.
+    /// Plans smaller heartbeats after a watcher has gone. If that fails just now, they stay as they were.
     fn fit_less(&mut self, out: &mut Out, host: &str) {
         if let Err(answer) = self.fit_heartbeat(out, host) {
             tracing::warn!("heartbeats of {host} stay as they were: {}", answer.body);
         }
     }
 
-    /// Opens, changes or ends the heartbeats of a host, so that they are what its watchers ask for.
+    /// Opens, changes or ends the heartbeats of a host, to match its watchers' requests.
     fn fit_heartbeat(&mut self, out: &mut Out, host: &str) -> Result<(), Answer> {
         let of_host = |(key, _): &(&(String, String, String), &Monitor)| key.1 == host;
         let watchers: BTreeSet<String> =
@@ -192,25 +193,25 @@ impl Core {
             };
             match done {
                 Ok(lane) => {
-                    let told = known.map(|(_, size)| size);
+                    let notified = known.map(|(_, size)| size);
                     self.apply(out, Record::Heartbeat(host.to_owned(), Some((lane, pbsize))));
-                    if told != Some(pbsize) {
+                    if notified != Some(pbsize) {
                         out.upcalls.push((owner, Upcall::PbsizeChanged { pbsize }));
                     }
-                    self.tell_timeouts(out, lane);
+                    self.notify_timeouts(out, lane);
                     return Ok(());
                 }
                 Err(answer) => refusal = Some(answer),
             }
-            // Less: first the messages that ride along, then how often.
+            // Less: first smaller messages that ride along, then longer periods.
             pbsize /= 2;
             period_min_ns = period_min_ns.saturating_mul(2);
         }
         Err(refusal.expect("it was tried"))
     }
 
-    /// `on_timeout_changed`, to those whose timeout is another one.
-    pub(super) fn tell_timeouts(&mut self, out: &mut Out, lane: u64) {
+    /// Notifies the watchers whose timeout has changed (`on_timeout_changed`).
+    pub(super) fn notify_timeouts(&mut self, out: &mut Out, lane: u64) {
         let Some(lane) = self.state.lanes.get(&lane) else { return };
         let host = lane.request.sender.clone();
         let keys: Vec<_> = self
@@ -221,15 +222,16 @@ impl Core {
             .map(|(k, m)| (k.clone(), m.clone()))
             .collect();
         for (key, monitor) in keys {
-            let Some(told) = self.told(&host, &key.0).filter(|told| *told != monitor.told_timeout_ns) else { continue };
-            let event = Upcall::TimeoutChanged { app: format!("{}@{}", key.2, key.1), timeout_ns: told };
-            // Who asks just now gets it as the answer.
-            if monitor.told_timeout_ns != 0
+            let new_ns = self.timeout_ns(&host, &key.0).filter(|new_ns| *new_ns != monitor.notified_timeout_ns);
+            let Some(timeout_ns) = new_ns else { continue };
+            let event = Upcall::TimeoutChanged { app: format!("{}@{}", key.2, key.1), timeout_ns };
+            // A watcher that asks just now gets it as the answer.
+            if monitor.notified_timeout_ns != 0
                 && let Ok(watcher) = Identity::host(&key.0)
             {
                 out.upcalls.push((watcher, event));
             }
-            self.apply(out, Record::Monitor(key, Some(Monitor { told_timeout_ns: told, ..monitor })));
+            self.apply(out, Record::Monitor(key, Some(Monitor { notified_timeout_ns: timeout_ns, ..monitor })));
         }
     }
 
@@ -239,13 +241,13 @@ impl Core {
             from: watcher.clone(),
             app: format!("{app}@{host}"),
             asked_timeout_ns: monitor.timeout_ns,
-            timeout_ns: monitor.told_timeout_ns,
+            timeout_ns: monitor.notified_timeout_ns,
             pbsize: monitor.pbsize,
         });
         Cluster { apps, monitors: monitors.collect() }
     }
 
-    /// Who asks.
+    /// The peer's own identity.
     pub(super) fn about(&self, peer: &Peer) -> Myself {
         Myself { identity: peer.identity, in_topology: self.known_host(peer.identity.name.as_str()).is_ok() }
     }

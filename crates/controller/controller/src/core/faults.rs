@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which tree is broken, and by what (FiDe §3.3, "Redundancy and tree recovery").
+//! Which tree is broken, and by which cable (FiDe §3.3, "Redundancy and tree recovery").
 //!
-//! A cable that loses its carrier is known at once from the switches at its ends. One that keeps it and carries nothing is
-//! known only from receivers that get one copy instead of two: suspected are the cables that all their ways share, or else
-//! all of them, but those on the way of a receiver that misses nothing. Where that leaves no other tree, cables of hosts are
-//! not avoided, which most often have no alternative. A new tree avoids what is suspected; if the suspicion was too narrow,
-//! the receivers report the new tree too, and more is suspected. Reports that come late change the suspicion.
+//! A cable that loses its carrier is known at once from the switches at its ends. A cable that keeps its
+//! carrier and carries nothing is known only from receivers that get one copy instead of two. The suspects
+//! are the cables that all their paths share; if there are none, all cables of their paths. Cables on the
+//! path of a receiver that misses nothing are not suspected. If that leaves no other tree, cables of hosts
+//! are not avoided, because they most often have no alternative. A new tree avoids the suspects. If the
+//! suspicion was too narrow, the receivers report the new tree too, and more cables are suspected. Late
+//! reports change the suspicion.
 //!
-//! What breaks one tree breaks others: once a cable is suspected, every tree whose reports it explains is replaced with the
-//! first one, and a report that it explains is not gathered with others.
+//! What breaks one tree breaks others. So once a cable is suspected, every tree whose reports it explains
+//! is replaced together with the first one, and later reports that it explains are not gathered with
+//! others.
 
 use std::collections::BTreeSet;
 
@@ -27,29 +30,29 @@ use super::trees::Suspects;
 use super::{Core, Later, Out, request_id};
 use crate::handler::{Answer, Peer};
 
-/// Gather times until a tree is given up, and for what was reported before the tree was used.
+/// Gather times until a tree is given up, and for reports from before the tree was used.
 const GATHER_MORE: u64 = 10;
 
-/// Who misses a tree.
+/// The receivers that miss a tree.
 #[derive(Debug, Default)]
 pub(super) struct Missed {
     by: BTreeSet<String>,
-    /// Until then more reports are waited for.
+    /// Until then more reports are awaited.
     look_ns: Option<u64>,
-    /// Without another tree by then, this one is lost. Set when there was none at the first look.
+    /// If there is no other tree by then, this one is lost. Set when the first look found no other tree.
     give_up_ns: Option<u64>,
-    /// What was suspected when the tree was given up.
+    /// The cables that were suspected when the tree was given up.
     guess: BTreeSet<CableId>,
 }
 
-/// A tree as it was planned, and whom it is for.
+/// A tree as planned, and its receivers.
 struct Planned<'a> {
     receivers: &'a [String],
     tree: &'a Tree,
 }
 
 impl Planned<'_> {
-    /// The cables to a receiver; none if it is not one.
+    /// The cables to a receiver; `None` if it is not one of this tree.
     fn way(&self, receiver: &str) -> Option<BTreeSet<CableId>> {
         self.receivers.iter().position(|other| other == receiver).map(|j| self.way_to(j))
     }
@@ -61,7 +64,8 @@ impl Planned<'_> {
 }
 
 impl Core {
-    /// A receiver says how several trees reach it, each as in [`Core::report`]. What of it is refused is answered.
+    /// A receiver reports how several trees reach it, each as in [`Core::report`]. Refused reports are in
+    /// the answer.
     pub(super) fn reports(&mut self, out: &mut Out, peer: &Peer, body: &Value) -> Done<Reported> {
         let Reports::<Value> { reports } = parse(body)?;
         if reports.len() > REPORTS_MAX {
@@ -79,7 +83,7 @@ impl Core {
         Ok(Reported { refused })
     }
 
-    /// A receiver says how a tree reaches it.
+    /// A receiver reports how a tree reaches it.
     pub(super) fn report(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done<Generation> {
         let id = self.lane_for(peer, lane)?;
         let TreeReport { tree, generation, missing } = parse(body)?;
@@ -92,11 +96,11 @@ impl Core {
         let Some(state) = held.trees.get(usize::from(tree)) else {
             return Err(Answer::error(422, Code::NoSuchTree, format!("lane {id} has no tree {tree}")));
         };
-        // What was given up is heard again: nothing that led there is broken any more.
+        // A lost tree is heard again: its path to this receiver works.
         if state.generation == generation && state.phase == Phase::Lost && !missing {
             self.heard_again(out, id, tree, host);
         }
-        // Of a tree that is another one by now nothing is learnt.
+        // A report about an earlier generation says nothing about the present tree.
         let state = &self.state.lanes[&id].trees[usize::from(tree)];
         let current = state.generation == generation && state.phase != Phase::Installing;
         if current {
@@ -112,8 +116,8 @@ impl Core {
         Ok(Generation { generation: self.state.lanes[&id].trees[usize::from(tree)].generation })
     }
 
-    /// Others may say more before it is looked who misses what. At the first look there was no other tree: whoever reports
-    /// since then may be the one that says which there is.
+    /// Waits for further reports before looking for the fault. If the first look found no other tree, a
+    /// later report may be the one that shows which tree is possible.
     fn gather(&mut self, id: u64, tree: u8) {
         let soon = self.now.boot_ns + self.options.gather_ns;
         let Some(missed) = self.missing.get(&(id, tree)) else { return };
@@ -128,31 +132,33 @@ impl Core {
         self.later.insert((at_ns, Later::Gathered { lane: id, tree }));
     }
 
-    /// The sender uses a tree from now on. Who missed it before that has missed nothing; who still does says more.
+    /// The sender uses a tree from now on. Receivers that missed it before have missed nothing; the ones
+    /// that still do report again.
     pub(super) fn await_first(&mut self, id: u64, tree: u8) {
         if self.missing.get(&(id, tree)).is_some_and(|missed| missed.look_ns.is_none()) {
             self.look_at(id, tree, self.now.boot_ns + self.options.gather_ns * GATHER_MORE);
         }
     }
 
-    /// The rules of a lost tree stay, and its sender goes on: when a receiver gets it again its way is whole.
+    /// The rules of a lost tree stay, and its sender keeps sending: a receiver that gets it again has a
+    /// working path.
     fn heard_again(&mut self, out: &mut Out, id: u64, tree: u8, host: &str) {
         let Some(way) = self.planned(id, tree).and_then(|planned| planned.way(host)) else { return };
         self.suspected.retain(|cable| !way.contains(cable));
         self.retry(out, id, tree);
     }
 
-    /// Those who miss a tree have reported by now.
+    /// The receivers that miss a tree have had time to report.
     pub(super) fn find_fault(&mut self, out: &mut Out, id: u64, tree: u8) {
         let now_ns = self.now.boot_ns;
         let Some(missed) = self.missing.get_mut(&(id, tree)) else { return };
-        // Reports that came since have changed when to look.
+        // Later reports have moved the time of this look.
         if missed.look_ns.is_none_or(|at| at > now_ns) {
             return;
         }
         missed.look_ns = None;
         let (reporters, earlier) = (missed.by.clone(), std::mem::take(&mut missed.guess));
-        // What was suspected with less to go by counts no more.
+        // A suspicion that was based on fewer reports does not count any more.
         self.suspected.retain(|cable| !earlier.contains(cable));
         if self.replace_explained(out, id, tree) {
             return;
@@ -172,7 +178,7 @@ impl Core {
             }
         }
         let Some(missed) = self.missing.get_mut(&(id, tree)) else { return };
-        // Before a tree is given up, others may say more.
+        // Before a tree is given up, further receivers may report.
         let give_up_ns = *missed.give_up_ns.get_or_insert(now_ns + self.options.gather_ns * GATHER_MORE);
         if now_ns < give_up_ns {
             return self.look_at(id, tree, give_up_ns);
@@ -189,7 +195,8 @@ impl Core {
         format!("{} got one copy only; suspected: {}", who.join(", "), names.join(", "))
     }
 
-    /// Another tree, if what is suspected already explains all who miss this one. Whether there is one now.
+    /// Replaces the tree if the present suspects explain all receivers that miss it. Whether it was
+    /// replaced.
     fn replace_explained(&mut self, out: &mut Out, id: u64, tree: u8) -> bool {
         let Some(missed) = self.missing.get(&(id, tree)) else { return false };
         let Some(planned) = self.planned(id, tree) else { return false };
@@ -210,7 +217,7 @@ impl Core {
         replaced
     }
 
-    /// More is suspected: other trees may be explained by it.
+    /// There are more suspects now, which may explain other trees' reports.
     fn replace_all_explained(&mut self, out: &mut Out) {
         let phase = |(id, tree): &(u64, u8)| {
             let lane = self.state.lanes.get(id)?;
@@ -228,7 +235,7 @@ impl Core {
         Some(Planned { receivers: &allocation.request.receivers, tree: allocation.trees.get(usize::from(tree))? })
     }
 
-    /// What may be broken if these receivers miss a tree, the likeliest first.
+    /// Which cables may be broken if these receivers miss a tree, the likeliest first.
     fn guesses(&self, id: u64, tree: u8, reporters: &BTreeSet<String>) -> Vec<BTreeSet<CableId>> {
         let Some(planned) = self.planned(id, tree) else { return Vec::new() };
         let (mut all, mut shared, mut cleared) = (BTreeSet::new(), None::<BTreeSet<CableId>>, BTreeSet::new());
@@ -248,7 +255,7 @@ impl Core {
             ends.iter().all(|end| !self.topology.is_host(*end))
         };
         let trunks = |of: &BTreeSet<CableId>| of.iter().filter(trunk).copied().collect::<BTreeSet<_>>();
-        // If everything on their way serves somebody else, only the whole way can be avoided.
+        // If every cable of their paths also serves another receiver, only the whole paths can be avoided.
         let mut guesses = vec![shared.clone(), suspects.clone(), trunks(&suspects), all.clone(), trunks(&all)];
         if !suspects.is_empty() {
             guesses.truncate(3);
@@ -266,7 +273,7 @@ impl Core {
         }
     }
 
-    /// A cable's carrier, as the switch at one of its ends sees it.
+    /// Takes a cable's carrier, as the switch at one of its ends sees it.
     pub(super) fn carrier(&mut self, out: &mut Out, switch: &str, port: &str, up: bool) {
         let Some(node) = self.topology.find(switch) else { return };
         let link = self.topology.leaving(node).iter().find(|link| self.topology.port(**link) == port);
@@ -283,7 +290,7 @@ impl Core {
         }
     }
 
-    /// A cable does not work: all trees over it are replaced.
+    /// Replaces all trees over a cable that does not work.
     fn cut(&mut self, out: &mut Out, cable: CableId, why: &str) {
         self.planner.set_cable(cable, false);
         for (id, tree) in self.planner.users(cable) {
@@ -312,7 +319,7 @@ impl Core {
         }
     }
 
-    /// What broke a tree is repaired, and its rules are still there: it is used again.
+    /// Uses a lost tree again: its cable is repaired, and its rules are still in the switches.
     fn revive(&mut self, out: &mut Out, id: u64, tree: u8) {
         let mut state = self.state.lanes[&id].trees[usize::from(tree)].clone();
         state.phase = Phase::Installing;
@@ -335,7 +342,7 @@ impl Core {
         }
     }
 
-    /// An operator takes a cable out of use, or gives it back.
+    /// An operator takes a cable out of use, or puts it back.
     pub(super) fn set_cable(&mut self, out: &mut Out, cable: &str, body: &Value) -> Done<CableSet> {
         let CableRequest { in_use } = parse(body)?;
         let Some(found) = self.topology.find_cable(cable) else {

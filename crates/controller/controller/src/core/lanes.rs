@@ -13,10 +13,10 @@ use super::state::{Lane, Phase, Purpose, Record, Standing, TreeState};
 use super::{Core, LANES_MAX, Later, Out, request_id};
 use crate::handler::{Answer, Peer};
 
-/// An answer's body, or what is answered instead.
+/// The answer's body, or a refusal.
 pub(super) type Done<T> = Result<T, Answer>;
 
-/// A body as what it should be.
+/// Parses a request's body.
 pub(super) fn parse<T: DeserializeOwned>(body: &Value) -> Done<T> {
     T::deserialize(body).map_err(|error| Answer::error(422, Code::BadRequest, error))
 }
@@ -34,7 +34,7 @@ fn refused(refusal: &Refusal) -> Answer {
     Answer::error(409, code, refusal)
 }
 
-/// Whether somebody's packets may be later than before.
+/// Whether packets may be later than before at any receiver.
 pub(super) fn worse(before: &Contract, after: &Contract) -> bool {
     let later = |(a, b): (&fide_planner::Latency, &fide_planner::Latency)| b.latency_max_ns() > a.latency_max_ns();
     before.receivers.iter().zip(&after.receivers).any(later)
@@ -65,7 +65,7 @@ impl Core {
         Ok((request, label))
     }
 
-    /// The lane of this number, if it is the peer's to change.
+    /// The lane with this number, if the peer may change it.
     pub(super) fn own_lane(&self, peer: &Peer, lane: &str) -> Result<u64, Answer> {
         let id = self.lane_for(peer, lane)?;
         let owner = self.state.lanes[&id].owner;
@@ -79,7 +79,7 @@ impl Core {
         ))
     }
 
-    /// The lane of this number, if the peer sends or receives on it.
+    /// The lane with this number, if the peer sends or receives on it.
     pub(super) fn lane_for(&self, peer: &Peer, lane: &str) -> Result<u64, Answer> {
         let shown: String = lane.chars().take(32).collect();
         let id = lane.parse().ok().filter(|id| self.state.lanes.get(id).is_some_and(|lane| concerns(lane, peer)));
@@ -140,28 +140,31 @@ impl Core {
         };
         let trees = lane.request.redundancy;
         self.apply(out, Record::Lane(id, Box::new(lane)));
-        self.tell_changed(out, id, changed);
+        self.notify_changed(out, id, changed);
         for tree in 0..trees {
             self.install(out, id, tree);
         }
         Ok(id)
     }
 
-    /// Tells those whose contract is another one. What makes it worse begins after the grace period.
-    pub(super) fn tell_changed(&mut self, out: &mut Out, because: u64, changed: Vec<Changed>) {
+    /// Notifies the lanes whose contracts have changed. The cause of a worse contract begins after the
+    /// grace period.
+    pub(super) fn notify_changed(&mut self, out: &mut Out, because: u64, changed: Vec<Changed>) {
         let mut anyone_worse = false;
         for Changed { id, before, after } in changed {
-            anyone_worse |= worse(&before, &after);
+            if worse(&before, &after) {
+                anyone_worse = true;
+            }
             self.apply(out, Record::Contract(id.0, after));
-            self.tell_contract(out, id.0, Reason::Te);
+            self.notify_contract(out, id.0, Reason::Te);
         }
         if anyone_worse {
             self.begin_ns.insert(because, self.now.boot_ns + self.options.grace_ns);
         }
     }
 
-    /// `bandwidthChanged`, to who sends and to who receives.
-    pub(super) fn tell_contract(&mut self, out: &mut Out, id: u64, reason: Reason) {
+    /// Sends `bandwidthChanged` to the lane's sender and receivers.
+    pub(super) fn notify_contract(&mut self, out: &mut Out, id: u64, reason: Reason) {
         let Some(lane) = self.state.lanes.get(&id) else { return };
         let event = Upcall::BandwidthChanged(BandwidthChanged {
             lane: id,
@@ -173,7 +176,7 @@ impl Core {
         let heartbeat = lane.purpose == Purpose::Heartbeat;
         out.upcalls.extend(members(lane).into_iter().map(|host| (host, event.clone())));
         if heartbeat {
-            self.tell_timeouts(out, id);
+            self.notify_timeouts(out, id);
         }
     }
 
@@ -188,7 +191,7 @@ impl Core {
         Ok(self.lane(id))
     }
 
-    /// Another request in place of a lane's. Its trees move as after a fault.
+    /// Replaces a lane's request by another. Its trees move as after a fault.
     pub(super) fn replan_lane(
         &mut self,
         out: &mut Out,
@@ -201,7 +204,7 @@ impl Core {
         if lane.standing == Standing::Ended {
             return Err(Answer::error(409, Code::Ended, format!("lane {id} was terminated; ask for a new one")));
         }
-        // Kept trees stay where they are if only figures change.
+        // Trees stay where they are if only figures change.
         let same_ends = lane.request.receivers == request.receivers && lane.request.redundancy == request.redundancy;
         let held = self.planner.allocation(request_id(id)).is_some();
         let changed = if held {
@@ -223,7 +226,7 @@ impl Core {
                 Some(state) => {
                     moved.push(tree);
                     let old = std::mem::replace(&mut state.links, links);
-                    // What has not been used yet needs no keeping.
+                    // A tree that was not used yet need not be kept.
                     if state.phase == Phase::Used || state.phase == Phase::Ready {
                         state.former = old;
                     }
@@ -246,8 +249,8 @@ impl Core {
         }
         let event = Upcall::LaneEnded { lane: id, why: "this host receives it no longer".to_owned() };
         out.upcalls.extend(gone.iter().filter_map(|host| Some((Identity::host(host).ok()?, event.clone()))));
-        self.tell_changed(out, id, changed);
-        self.tell_contract(out, id, Reason::Te);
+        self.notify_changed(out, id, changed);
+        self.notify_contract(out, id, Reason::Te);
         for tree in moved {
             self.install(out, id, tree);
         }
@@ -260,7 +263,8 @@ impl Core {
         Ok(api::Released { lane: id, ended: true })
     }
 
-    /// Ends a lane: nobody sends on it any more; its groups leave the switches, and others get what it had.
+    /// Terminates a lane: after the grace period its groups leave the switches, and others get its
+    /// bandwidth.
     pub(super) fn end_lane(&mut self, out: &mut Out, id: u64, why: &str) {
         let Some(mut lane) = self.state.lanes.get(&id).cloned().filter(|lane| lane.standing != Standing::Ended) else {
             return;
@@ -270,7 +274,7 @@ impl Core {
         let event = Upcall::BandwidthTerminated(BandwidthTerminated { lane: id, why: why.to_owned(), grace_ns });
         out.upcalls.extend(members(&lane).into_iter().map(|host| (host, event.clone())));
         self.apply(out, Record::Lane(id, Box::new(lane)));
-        // What it still sends in the grace period is paid for until then.
+        // Its bandwidth stays allocated for what it sends in the grace period.
         self.after(self.options.grace_ns, Later::Forget { lane: id });
     }
 
@@ -285,7 +289,7 @@ impl Core {
         self.begin_ns.remove(&id);
         self.apply(out, Record::LaneGone(id));
         if let Ok(changed) = self.planner.release(request_id(id)) {
-            self.tell_changed(out, id, changed);
+            self.notify_changed(out, id, changed);
             self.begin_ns.remove(&id);
         }
     }
@@ -299,7 +303,7 @@ impl Core {
         self.lane_for(peer, lane).map(|id| self.lane(id))
     }
 
-    /// A lane as it is described.
+    /// A lane, as the API describes it.
     pub(super) fn lane(&self, id: u64) -> api::Lane {
         let lane = &self.state.lanes[&id];
         api::Lane {

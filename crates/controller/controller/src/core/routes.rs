@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which path does what, for whom.
+//! Which path does what, and for which role.
 
 use fide_controller_api::Method;
 use fide_controller_api::identity::Role;
@@ -11,7 +11,7 @@ use super::lanes::Done;
 use super::{Core, Out};
 use crate::handler::{Peer, Request, Route};
 
-/// What a request does.
+/// The action of a request.
 #[derive(Clone, Copy)]
 pub(super) enum Action {
     Change(fn(&mut Core, &mut Out, &Peer, &Request) -> Done<Value>),
@@ -82,12 +82,12 @@ fn json<T: Serialize>(done: Done<T>) -> Done<Value> {
     done.map(|body| json!(body))
 }
 
-/// For the server.
+/// All routes, for the server.
 pub(super) fn all() -> Vec<Route> {
     ROUTES.iter().map(|(method, path, roles, _)| Route { method: *method, path, roles }).collect()
 }
 
-/// What is done for a request; its path is one of [`all`].
+/// The action of a request; its path is one of [`all`].
 pub(super) fn action(asked: &Request) -> Option<Action> {
     let of = |(method, path, ..): &&(Method, &str, &[Role], Action)| (*method, *path) == (asked.method, asked.path);
     ROUTES.iter().find(of).map(|(.., action)| *action)

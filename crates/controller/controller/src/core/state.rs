@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is stored.
+//! The stored state.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 /// Version of everything here.
 const FORMAT: u8 = 2;
 
-/// Where a tree is between planned and in use.
+/// A tree's progress from planned to used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Phase {
     /// Its rules are on the way to the switches.
     Installing,
-    /// In every switch; the sender is told.
+    /// In every switch; the sender is notified.
     Ready,
     /// The sender uses it.
     Used,
@@ -27,30 +27,31 @@ pub(super) enum Phase {
 /// One tree of a lane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TreeState {
-    /// Its links, as (from, port, to); those of the former one until it is swept from the switches.
+    /// Its links, as (from, port, to); `former`: the previous links until they are removed from the
+    /// switches.
     pub(super) links: Vec<(String, String, String)>,
     pub(super) former: Vec<(String, String, String)>,
-    /// Even and odd ones use one group each.
+    /// Even and odd generations use one group each.
     pub(super) generation: u32,
     pub(super) phase: Phase,
 }
 
-/// What of a lane's contract is in force.
+/// Which part of a lane's contract is in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Standing {
     Held,
-    /// It sent more than its contract says: without bounds, at the lowest priority (X-Lane §3.3).
+    /// It sent more than its contract allows: without bounds, at the lowest priority (X-Lane §3.3).
     Demoted,
-    /// Over; its groups leave the switches after the grace period.
+    /// Terminated; its groups leave the switches after the grace period.
     Ended,
 }
 
 /// What a lane is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Purpose {
-    /// A program's own.
+    /// A lane of a program.
     Service,
-    /// Heartbeats of a host, held by the controller for those who monitor it.
+    /// Heartbeats of a host, opened by the controller for the hosts that monitor it.
     Heartbeat,
 }
 
@@ -59,7 +60,7 @@ pub(super) enum Purpose {
 pub(super) struct Lane {
     pub(super) owner: Identity,
     pub(super) purpose: Purpose,
-    /// Place of its groups in the range.
+    /// The position of its groups in the range.
     pub(super) slot: u64,
     pub(super) request: Request,
     pub(super) contract: Contract,
@@ -69,21 +70,21 @@ pub(super) struct Lane {
     pub(super) unused: u32,
     /// Reports since the last offence.
     pub(super) clean: u32,
-    /// By which its packets name it, given by its sender.
+    /// The sender's label for the lane, which its packets carry.
     pub(super) label: Option<u8>,
 }
 
-/// Who monitors what (FiDe Listing 1).
+/// A monitor: one host watches a program of another (FiDe Listing 1).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Monitor {
-    /// What was asked for.
+    /// The requested timeout.
     pub(super) timeout_ns: u64,
     pub(super) pbsize: u64,
-    /// What was told last.
-    pub(super) told_timeout_ns: u64,
+    /// The timeout that the watcher was last notified of.
+    pub(super) notified_timeout_ns: u64,
 }
 
-/// Everything.
+/// The whole state.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct State {
     /// The last lane's number.
@@ -93,7 +94,7 @@ pub(super) struct State {
     pub(super) apps: BTreeMap<(String, String), ()>,
     /// (watching host, watched host, watched program)
     pub(super) monitors: BTreeMap<(String, String, String), Monitor>,
-    /// For each host its heartbeat's lane and the piggyback size told last.
+    /// For each host its heartbeats' lane, and the piggyback size that it was last notified of.
     pub(super) heartbeats: BTreeMap<String, (u64, u64)>,
     /// Cables that an operator has taken out of use.
     pub(super) drained: Vec<String>,

@@ -15,15 +15,15 @@ use super::state::{Lane, Phase, Record, Standing, TreeState};
 use super::{Core, Later, Out, SwitchOrder, request_id};
 use crate::handler::{Answer, Peer};
 
-/// How long a sender has to say that it moved, in grace periods, before the old tree goes all the same.
+/// Grace periods in which a sender may report that it moved, before the old tree is removed anyway.
 const MOVE_GRACES: u64 = 20;
 
-/// What to do with cables that may be broken.
+/// What to do about cables that may be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Suspects {
-    /// They are used if there is no tree without them.
+    /// Use them if there is no tree without them.
     RatherThanNone,
-    /// The tree was lost because of them.
+    /// Never use them: the tree was lost because of them.
     Never,
 }
 
@@ -60,7 +60,7 @@ impl Core {
         self.topology.leaving(node).iter().find(fits).copied()
     }
 
-    /// After a restart: what was stored is held again, over the same links.
+    /// After a restart: allocates the stored lanes again, over the same links.
     pub(super) fn hold_all(&mut self) {
         for cable in self.state.drained.clone() {
             if let Some(cable) = self.topology.find_cable(&cable) {
@@ -84,7 +84,7 @@ impl Core {
         }
     }
 
-    /// Orders a tree's rules; it is used when all switches have them.
+    /// Orders a tree's rules; the tree is used when all switches have them.
     pub(super) fn install(&mut self, out: &mut Out, id: u64, tree: u8) {
         let lane = &self.state.lanes[&id];
         let state = &lane.trees[usize::from(tree)];
@@ -122,7 +122,7 @@ impl Core {
             .collect();
         for (id, tree) in concerned {
             if let Some(error) = &error {
-                // The switch goes on trying; meanwhile a way without it.
+                // The switch keeps trying; meanwhile a tree without it is used.
                 let cables = self.cables_of(switch);
                 self.waits.remove(&(id, tree));
                 let why = format!("switch {switch} refuses: {error}");
@@ -153,7 +153,7 @@ impl Core {
         }
     }
 
-    /// Tells who sends and who receives that a tree is there.
+    /// Notifies the sender and the receivers that a tree is installed.
     pub(super) fn begin(&mut self, out: &mut Out, id: u64, tree: u8, generation: u32) {
         let Some(lane) = self.state.lanes.get(&id) else { return };
         let Some(mut state) = lane.trees.get(usize::from(tree)).cloned() else { return };
@@ -177,7 +177,7 @@ impl Core {
         }
     }
 
-    /// A tree as it is described.
+    /// A tree, as the API describes it.
     pub(super) fn tree(lane: &Lane, tree: u8, state: &TreeState) -> api::Tree {
         let port = state.links.iter().find(|(from, ..)| *from == lane.request.sender).map(|(_, port, _)| port.clone());
         api::Tree {
@@ -196,7 +196,7 @@ impl Core {
         }
     }
 
-    /// The sender uses a tree of this generation from now on.
+    /// The sender reports that it uses a tree of this generation from now on.
     pub(super) fn moved(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done<api::Generation> {
         let id = self.own_lane(peer, lane)?;
         let Moved { tree, generation } = parse(body)?;
@@ -204,7 +204,7 @@ impl Core {
             return Err(Answer::error(422, Code::NoSuchTree, format!("lane {id} has no tree {tree}")));
         };
         if state.generation != generation {
-            // It will be told of the newer one, or was already.
+            // It will be notified of the newer generation, or was already.
             return Ok(api::Generation { generation: state.generation });
         }
         if state.phase == Phase::Ready {
@@ -215,7 +215,7 @@ impl Core {
         Ok(api::Generation { generation })
     }
 
-    /// Takes the former tree out of the switches.
+    /// Removes the former tree from the switches.
     pub(super) fn sweep(&mut self, out: &mut Out, id: u64, tree: u8, generation: u32) {
         let Some(lane) = self.state.lanes.get(&id) else { return };
         let Some(state) = lane.trees.get(usize::from(tree)).cloned() else { return };
@@ -227,8 +227,8 @@ impl Core {
         self.apply(out, Record::Tree(id, tree, TreeState { former: Vec::new(), ..state }));
     }
 
-    /// Another tree for one that is broken; it is told and used as soon as it is installed. If there is none, the tree is
-    /// lost, and looked for again.
+    /// Plans another tree for a broken one; it is announced and used as soon as it is installed. If there
+    /// is none, the tree is lost, and another is looked for later.
     pub(super) fn recover(
         &mut self,
         out: &mut Out,
@@ -244,7 +244,7 @@ impl Core {
         if state.phase != Phase::Lost {
             let name = &lane.request.name;
             tracing::warn!("lane {id} ({name}): tree {tree} is lost ({why}), and there is no other: {refusal}");
-            self.tell_lost(out, &lane, id, tree, why, &refusal.to_string());
+            self.notify_lost(out, &lane, id, tree, why, &refusal.to_string());
             state.phase = Phase::Lost;
             self.apply(out, Record::Tree(id, tree, state));
         }
@@ -254,7 +254,7 @@ impl Core {
         self.after(self.options.retry_ns, retry);
     }
 
-    /// Plans another tree around `avoid` and what else is suspected. None: there is nothing to be replaced.
+    /// Plans another tree around `avoid` and all other suspected cables. None: there is nothing to replace.
     pub(super) fn replace_tree(
         &mut self,
         out: &mut Out,
@@ -282,7 +282,7 @@ impl Core {
         if links == state.links && state.phase != Phase::Lost {
             return None;
         }
-        // If the last move was not finished, its group is reused: what was left of it goes now.
+        // If the last move was not finished, its group is reused: the rest of the former tree goes now.
         if !state.former.is_empty() {
             let group = Core::group(lane.slot, tree, state.generation + 1);
             self.remove_rules(out, group, &state.former);
@@ -292,19 +292,19 @@ impl Core {
         state.phase = Phase::Installing;
         let contract = self.planner.allocation(request_id(id)).expect("it is held").contract.clone();
         self.apply(out, Record::Tree(id, tree, state));
-        // A lane that moves is itself among the changed.
+        // A lane that moves is itself among the changed ones.
         let (own, others): (Vec<_>, Vec<_>) = changed.into_iter().partition(|changed| changed.id.0 == id);
-        self.tell_changed(out, id, others);
+        self.notify_changed(out, id, others);
         if !own.is_empty() || contract != lane.contract {
             self.apply(out, Record::Contract(id, contract));
-            self.tell_contract(out, id, Reason::Te);
+            self.notify_contract(out, id, Reason::Te);
         }
         tracing::info!("lane {id} ({}): tree {tree} is replaced, because {why}", lane.request.name);
         self.install(out, id, tree);
         Some(Ok(()))
     }
 
-    fn tell_lost(&mut self, out: &mut Out, lane: &Lane, id: u64, tree: u8, why: &str, refusal: &str) {
+    fn notify_lost(&mut self, out: &mut Out, lane: &Lane, id: u64, tree: u8, why: &str, refusal: &str) {
         let event = Upcall::RedundancyLost(RedundancyLost {
             lane: id,
             name: lane.request.name.clone(),
@@ -317,7 +317,8 @@ impl Core {
         out.upcalls.extend(members(lane).into_iter().map(|host| (host, event.clone())));
     }
 
-    /// After a restart, or when it is not sure what the switches have: everything that they should have.
+    /// After a restart, or when the switches' state is uncertain: orders everything that the switches
+    /// should have.
     pub(super) fn order_anew(&mut self, out: &mut Out) -> Vec<SwitchOrder> {
         let mut wanted: BTreeMap<String, Vec<(Ipv4Addr, BTreeSet<String>)>> = self
             .topology

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What hosts say of the packets that their programs sent (X-Lane §3.3, "Controller oversight").
+//! Hosts' reports of the packets that their programs sent (X-Lane §3.3, "Controller oversight").
 
 use fide_controller_api::Code;
 use fide_controller_api::event::Reason;
@@ -12,13 +12,13 @@ use super::state::{Lane, Purpose, Record, Standing};
 use super::{Core, Later, Out, request_id};
 use crate::handler::{Answer, Peer};
 
-/// Reports in a row without one that take an offence back.
+/// Reports in a row without an offence after which one offence is forgiven.
 const FORGIVEN_AFTER: u32 = 30;
-/// Reclaimed this often, a lane has shown that it is not needed.
+/// A lane that was reclaimed this often is not needed.
 const RECLAIMS_MAX: u64 = 6;
 
 impl Core {
-    /// Counts since the last report.
+    /// Takes the counts since the last report.
     pub(super) fn usage(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done<UsageAnswer> {
         let id = self.own_lane(peer, lane)?;
         let Usage { interval_ns, packets, exceeded } = parse(body)?;
@@ -42,7 +42,7 @@ impl Core {
             self.apply(out, Record::Lane(id, Box::new(lane.clone())));
         }
         let possible = interval_ns / lane.contract.period_min_ns;
-        // Too short a time tells nothing.
+        // Too short a time shows nothing.
         if lane.standing != Standing::Held || possible < 4 {
             return Ok(UsageAnswer::Lane(Box::new(self.lane(id))));
         }
@@ -62,8 +62,9 @@ impl Core {
         Ok(UsageAnswer::Lane(Box::new(self.lane(id))))
     }
 
-    /// More than the contract says: dropped already, so that nobody else was harmed. The service loses its bounds, others
-    /// get what it had; `changeBandwidth` brings it back. Again and again, it is over.
+    /// Packets beyond the contract: the sending host has dropped them, so no other lane was harmed. The
+    /// lane loses its bounds, and others get its bandwidth; `changeBandwidth` restores it. After several
+    /// offences the lane is terminated.
     fn exceeded(&mut self, out: &mut Out, id: u64, mut lane: Lane) {
         lane.offences += 1;
         lane.clean = 0;
@@ -76,14 +77,14 @@ impl Core {
         let first = lane.standing == Standing::Held;
         lane.standing = Standing::Demoted;
         self.apply(out, Record::Lane(id, Box::new(lane)));
-        self.tell_contract(out, id, Reason::BwExceeded);
+        self.notify_contract(out, id, Reason::BwExceeded);
         if first {
-            // Its packets are in the lane until it was told.
+            // Until it was notified, its packets are in the lane.
             self.after(self.options.grace_ns, Later::Settle { lane: id });
         }
     }
 
-    /// Half of what it does not use goes back; if it uses nothing, in the end all.
+    /// Reclaims half of an unused lane's bandwidth; in the end all, if it sends nothing.
     fn reclaim(&mut self, out: &mut Out, id: u64, mut lane: Lane, nothing: bool) {
         let period_min_ns = (lane.contract.period_min_ns * 2).min(PERIOD_MAX_NS);
         let asked = lane.request.period_min_ns;
@@ -93,11 +94,11 @@ impl Core {
         }
         lane.contract.period_min_ns = period_min_ns;
         self.apply(out, Record::Lane(id, Box::new(lane)));
-        self.tell_contract(out, id, Reason::BwUnused);
+        self.notify_contract(out, id, Reason::BwUnused);
         self.after(self.options.grace_ns, Later::Settle { lane: id });
     }
 
-    /// The grace period of a demotion or a reclaim is over: the planner gives away what was taken.
+    /// The grace period of a demotion or a reclaim is over: the planner gives the bandwidth away.
     pub(super) fn settle(&mut self, out: &mut Out, id: u64) {
         let Some(lane) = self.state.lanes.get(&id).cloned() else { return };
         let planner_id = request_id(id);
@@ -105,7 +106,7 @@ impl Core {
             Standing::Ended => {}
             Standing::Demoted => {
                 if let Ok(changed) = self.planner.release(planner_id) {
-                    self.tell_changed(out, id, changed);
+                    self.notify_changed(out, id, changed);
                 }
             }
             Standing::Held => {
@@ -116,7 +117,7 @@ impl Core {
                 }
                 request.period_min_ns = lane.contract.period_min_ns;
                 let links: Vec<_> = allocation.trees.iter().map(|tree| tree.links().collect()).collect();
-                // The same trees, with less on them: it cannot be refused.
+                // The same trees with less on them cannot be refused.
                 let Ok(mut changed) = self.planner.release(planner_id) else { return };
                 match self.planner.hold(planner_id, request, &links) {
                     Ok(more) => changed.extend(more),
@@ -131,7 +132,7 @@ impl Core {
                     (self.state.lanes.get(&changed.id.0)?.contract != changed.after).then_some(changed)
                 });
                 let now: Vec<_> = now.collect();
-                self.tell_changed(out, id, now);
+                self.notify_changed(out, id, now);
                 let contract = self.planner.allocation(planner_id).expect("it is held").contract.clone();
                 self.apply(out, Record::Contract(id, contract));
                 self.begin_ns.remove(&id);

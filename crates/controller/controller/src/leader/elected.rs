@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An election by etcd.
 //!
-//! The leader's key is made in a transaction that holds only where there is none, and goes with a lease of `ttl_s`; its
-//! create revision is the epoch. etcd counts the lease from when it handled the last renewal, which is after we sent it:
-//! so until `sent + ttl - margin` by our clock nobody else can have the key, if our clock is not slower than etcd's by more
-//! than the margin in one ttl. The clock runs on while the host is suspended.
+//! The leader's key is created in a transaction that holds only if there is none, and is attached to a
+//! lease of `ttl_s`; its create revision is the epoch. etcd counts the lease from when it handled the last
+//! renewal, which is after the renewal was sent. So until `sent + ttl - margin` on the leader's clock
+//! nobody else can have the key, provided that this clock is not slower than etcd's by more than the margin
+//! in one ttl. The clock runs on while the host is suspended.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -15,24 +16,25 @@ use crate::clock::Now;
 use crate::etcd::{Client, Error, Transaction};
 use crate::store;
 
-/// The shortest lease: below it etcd's own elections make leaders come and go.
+/// The shortest lease: with a shorter one etcd's own elections would make leaders come and go.
 pub const TTL_MIN_S: u64 = 2;
-/// Renewals within one lease; a campaigner looks as often whether the key is free.
+/// Renewals within one lease; a candidate checks as often whether the key is free.
 const RENEWALS: u32 = 6;
-/// The part of a lease in which we lead no more although it may still run.
+/// The part of a lease in which this controller stops leading although the lease may still run.
 const MARGIN_PARTS: u64 = 4;
 
 /// How to be elected.
 #[derive(Debug, Clone)]
 pub struct ElectedOptions {
-    /// As of the store.
+    /// The same as the store's.
     pub prefix: String,
     pub candidate: Candidate,
     /// Seconds of a lease: how long a crash of the leader goes unnoticed. At least [`TTL_MIN_S`].
     pub ttl_s: u64,
 }
 
-/// A candidate, whose thread campaigns, renews and notices. Dropped, it gives the leadership back.
+/// A candidate, whose thread campaigns, renews, and notices a loss. When dropped, it gives the leadership
+/// back.
 #[derive(Debug)]
 pub struct Elected {
     shared: Arc<Shared>,
@@ -134,7 +136,7 @@ impl Campaign {
                 Place::Leader { epoch, lease, until_ns, .. } => self.renew(epoch, lease, until_ns),
             };
             let mut state = self.shared.lock();
-            // Deposed while we asked: that stands.
+            // Deposed during the call: that stands.
             if !matches!(state.place, Place::Leader { deposed: true, .. }) || matches!(next, Place::Standby { .. }) {
                 state.place = next;
             }
@@ -145,7 +147,7 @@ impl Campaign {
                 let place = std::mem::replace(&mut state.place, Place::Standby { leader: None, trouble: None });
                 drop(state);
                 if let Place::Leader { lease, .. } = place {
-                    // Whoever waits need not wait for the lease to run out.
+                    // So that candidates need not wait for the lease to run out.
                     let _ = self.client.revoke(lease);
                 }
                 return;
@@ -158,7 +160,7 @@ impl Campaign {
         sent.boot_ns.saturating_add(ttl_ns - ttl_ns / MARGIN_PARTS)
     }
 
-    /// Looks who leads; where nobody does, tries to.
+    /// Finds out which controller leads; if none does, tries to.
     fn campaign(&self, before: Option<Candidate>) -> Place {
         match self.try_to_lead() {
             Ok(place) => {
@@ -186,7 +188,7 @@ impl Campaign {
         let me = serde_json::to_vec(&self.candidate).unwrap_or_default();
         let transaction =
             Transaction::default().if_created(&self.key, 0).put(&self.key, &me, lease).else_get(&self.key);
-        // Without an answer we may hold the key and not know; with the lease it goes.
+        // Without an answer this controller may have the key unknowingly; it ends with the lease.
         let outcome = self.client.transact(&transaction).inspect_err(|_| {
             let _ = self.client.revoke(lease);
         })?;

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Authority, Leadership};
 
-/// Why the lock was not had.
+/// Why the lock was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
     #[error("{} is held by {holder}; stop that controller first, or give this one another directory", path.display())]
@@ -20,7 +20,7 @@ pub enum LockError {
     Io { path: PathBuf, why: std::io::Error },
 }
 
-/// What the holder writes into the file, for people.
+/// The holder's entry in the file, for people.
 #[derive(Debug, Serialize, Deserialize)]
 struct Holder {
     pid: u32,
@@ -45,7 +45,7 @@ pub struct Lock {
 }
 
 impl Single {
-    /// Takes the lock `path` for the controller `name`, or says who holds it.
+    /// Takes the lock `path` for the controller `name`, or reports its holder.
     pub fn lock(path: &Path, name: &str) -> Result<Lock, LockError> {
         let io = |why: std::io::Error| LockError::Io { path: path.to_owned(), why };
         let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);

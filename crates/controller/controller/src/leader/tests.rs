@@ -25,7 +25,7 @@ fn epoch_of(leader: &Elected) -> Option<u64> {
     }
 }
 
-/// A controller that does nothing but write as long as it leads.
+/// A controller that only writes as long as it leads.
 #[test]
 fn child_leads_and_writes() {
     let Some(arguments) = as_child() else { return };
@@ -61,7 +61,7 @@ fn child_leads_and_writes() {
         std::thread::sleep(Duration::from_millis(5));
     }
     say(format!("leads no more: {:?}", leader.authority()));
-    // Whatever the clock says, it tries.
+    // It tries whatever the clock shows.
     let refused = store.append(last + 1, &[b"of a deposed leader".to_vec()]);
     say(format!("at last {refused:?}"));
     std::thread::sleep(crate::testing::PATIENCE);
@@ -70,7 +70,7 @@ fn child_leads_and_writes() {
 const CHILD_LEADS: &str = "leader::tests::child_leads_and_writes";
 
 #[test]
-fn a_killed_leader_is_followed_by_the_other() {
+fn other_controller_follows_a_killed_leader() {
     let Some(server) = EtcdServer::start() else { return };
     let (mut one, one_says) = respawn(CHILD_LEADS, &format!("{} one", server.endpoint()));
     let first: u64 = one_says.find("leads").parse().unwrap();
@@ -89,7 +89,7 @@ fn a_killed_leader_is_followed_by_the_other() {
     for _ in 0..5 {
         two_says.find("ack");
     }
-    // Everything that the first acknowledged is there, in one order with what the second added.
+    // All writes that the first has acknowledged are there, in one order with the second's.
     let probe = server.client();
     let records = probe.range(&format!("{PREFIX}/record/")).unwrap();
     let writers: Vec<String> = records
@@ -106,7 +106,7 @@ fn a_killed_leader_is_followed_by_the_other() {
 }
 
 #[test]
-fn a_leader_paused_past_its_lease_cannot_write_any_more() {
+fn leader_paused_past_its_lease_cannot_write() {
     let Some(server) = EtcdServer::start() else { return };
     let (one, one_says) = respawn(CHILD_LEADS, &format!("{} one", server.endpoint()));
     one_says.find("ack");
@@ -115,7 +115,7 @@ fn a_leader_paused_past_its_lease_cannot_write_any_more() {
     two_says.find("leads");
     two_says.find("ack");
     one.signal(Signal::CONT);
-    // Its own clock tells it at once, and etcd refuses it all the same.
+    // It sees that at once on its own clock; etcd would refuse it all the same.
     one_says.find("leads no more");
     let refused = one_says.find("at last");
     assert!(refused.starts_with("Err(Fenced") || refused.starts_with("Err(NotLoaded"), "{refused}");
@@ -129,7 +129,7 @@ fn a_leader_paused_past_its_lease_cannot_write_any_more() {
 }
 
 #[test]
-fn while_etcd_is_away_the_leader_only_reads_and_then_leads_on() {
+fn leader_only_reads_while_etcd_is_away() {
     let Some(mut server) = EtcdServer::start() else { return };
     let leader = start(server.client(), "one");
     let epoch = eventually("a leader", || epoch_of(&leader));
@@ -170,7 +170,7 @@ fn while_etcd_is_away_the_leader_only_reads_and_then_leads_on() {
 }
 
 #[test]
-fn a_leader_that_stops_gives_way_at_once_and_a_deposed_one_stands_again() {
+fn stopping_leader_gives_way_and_deposed_one_stands_again() {
     let Some(server) = EtcdServer::start() else { return };
     let one = start(server.client(), "one");
     let first = eventually("a leader", || epoch_of(&one));
@@ -181,7 +181,7 @@ fn a_leader_that_stops_gives_way_at_once_and_a_deposed_one_stands_again() {
     });
     assert_eq!(behind, candidate("one"));
     drop(one);
-    // The lease was given back: it is not there to be waited for.
+    // The lease was given back, so nobody waits for its end.
     let second = eventually("the other leads", || epoch_of(&two));
     assert!(second > first);
     two.deposed();
@@ -190,10 +190,10 @@ fn a_leader_that_stops_gives_way_at_once_and_a_deposed_one_stands_again() {
 }
 
 #[test]
-fn where_there_is_no_etcd_nobody_leads() {
+fn nobody_leads_without_etcd() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let leader = start(client(&format!("http://{closed}")), "one");
-    // Whoever asks is told why.
+    // Peers that ask get the reason.
     let why = eventually("it says why", || match leader.authority() {
         Authority::Standby { leader: None, trouble } => trouble,
         other => panic!("{other:?}"),
@@ -210,7 +210,7 @@ fn where_there_is_no_etcd_nobody_leads() {
 }
 
 #[test]
-fn a_member_of_etcd_that_hangs_is_waited_for_once() {
+fn hanging_etcd_member_is_waited_for_once() {
     let Some(server) = EtcdServer::start() else { return };
     // Connections to it are made, and nobody answers.
     let hangs = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -222,7 +222,7 @@ fn a_member_of_etcd_that_hangs_is_waited_for_once() {
     }
     let calls = std::iter::from_fn(|| hangs.accept().ok()).count();
     assert_eq!(calls, 1);
-    // Also by who leads with a copy of it.
+    // Also for a leader with a copy of the client.
     let leader = start(client, "one");
     eventually("a leader", || epoch_of(&leader));
     assert!(hangs.accept().is_err());
@@ -251,9 +251,9 @@ fn etcd_is_reached_by_mutual_tls() {
     assert!(Client::new(&stranger).unwrap().get("/x").is_err());
 }
 
-/// Something that answers HTTP and is no etcd.
+/// A server that answers HTTP and is not etcd.
 #[test]
-fn what_is_no_etcd_is_named() {
+fn server_that_is_not_etcd_is_named() {
     use std::io::{Read, Write};
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
@@ -262,7 +262,7 @@ fn what_is_no_etcd_is_named() {
         for body in answers {
             let (mut peer, _) = socket.accept().unwrap();
             let mut request = Vec::new();
-            // Its body is the only thing that ends so.
+            // Only its body ends so.
             while !request.ends_with(b"}") {
                 let mut part = [0; 4096];
                 let got = peer.read(&mut part).unwrap();
@@ -282,7 +282,7 @@ fn what_is_no_etcd_is_named() {
 }
 
 #[test]
-fn a_lock_is_held_by_one_and_says_by_whom() {
+fn lock_has_one_holder_and_names_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("lock");
     let lock = Single::lock(&path, "c1").unwrap();
@@ -306,7 +306,7 @@ fn child_holds_the_lock() {
 }
 
 #[test]
-fn the_lock_goes_with_a_killed_holder() {
+fn lock_is_released_by_a_killed_holder() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("lock");
     let (mut child, says) = respawn("leader::tests::child_holds_the_lock", path.to_str().unwrap());

@@ -8,12 +8,12 @@ use std::path::Path;
 
 use super::{Error, Result};
 
-/// Who may read a file.
+/// The permissions of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
     /// 0600.
     Owner,
-    /// 0644; the directory keeps others out all the same.
+    /// 0644; the directory still keeps others out.
     All,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Making certificates.
+//! Issues certificates.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -21,14 +21,14 @@ use super::{
     Error, ISSUED_DIR, KEY_FILE, REVOKED_FILE, Result,
 };
 
-/// What a certificate is to say.
+/// The content of a certificate.
 #[derive(Debug, Clone)]
 pub struct Request {
     pub identity: Identity,
-    /// IP addresses and DNS names. A controller needs those by which agents reach it.
+    /// IP addresses and DNS names. A controller needs the ones by which agents reach it.
     pub addresses: Vec<String>,
     pub days: u32,
-    /// Replace what is there.
+    /// Replace existing files.
     pub overwrite: bool,
 }
 
@@ -62,7 +62,7 @@ impl Request {
     }
 }
 
-/// What was made.
+/// The result of issuing a certificate.
 #[derive(Debug)]
 pub struct Issued {
     /// The member's directory, to be copied to it.
@@ -118,7 +118,8 @@ fn params(days: u32) -> CertificateParams {
 
 /// Makes a certificate and a key for a member, in a directory of its own.
 ///
-/// Refuses to replace a member's files unless told. Addresses are checked; the name was by [`fide_wire::Name`].
+/// Refuses to replace a member's files unless asked to. Addresses are checked; the name was by
+/// [`fide_wire::Name`].
 pub fn issue(dir: &Path, request: &Request) -> Result<Issued> {
     let names = request.check()?;
     let bundle = files::read(&dir.join(CA_FILE), PEM_BYTES_MAX, "make an authority with `fide controller init` first")?;
@@ -146,7 +147,7 @@ pub fn issue(dir: &Path, request: &Request) -> Result<Issued> {
     let certificate = params.signed_by(&key, &issuer)?;
     files::write(&member.join(CA_FILE), &bundle, Access::All, true)?;
     files::write(&member.join(REVOKED_FILE), &list(dir)?, Access::All, true)?;
-    // A key without certificate is what an interrupted run leaves; the next one may replace it.
+    // An interrupted run leaves a key without certificate; the next one may replace it.
     files::write(&member.join(KEY_FILE), &key.serialize_pem(), Access::Owner, true)?;
     files::write(&path, &certificate.pem(), Access::All, request.overwrite)?;
     let certificate = Certificate::parse(certificate.der()).map_err(|why| Error::content(&path, why))?;

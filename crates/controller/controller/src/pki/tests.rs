@@ -43,7 +43,7 @@ fn keys_are_for_their_owner_only() {
 }
 
 #[test]
-fn nothing_is_replaced_unless_told() {
+fn existing_files_are_replaced_only_with_overwrite() {
     let (_scratch, dir) = made();
     let ca = std::fs::read(dir.join(CA_FILE)).unwrap();
     assert!(matches!(init(&dir, CA_DAYS, &controller()), Err(Error::Exists { .. })));
@@ -59,7 +59,7 @@ fn nothing_is_replaced_unless_told() {
 }
 
 #[test]
-fn a_certificate_says_who_where_and_until_when() {
+fn certificate_has_name_addresses_and_expiry() {
     let (_scratch, dir) = made();
     let addresses: Vec<String> = ["10.0.0.1", "fd00::1", "alpha.example"].map(String::from).to_vec();
     let issued = issue(&dir, &Request { addresses: addresses.clone(), days: 30, ..host("alpha") }).unwrap().certificate;
@@ -73,7 +73,7 @@ fn a_certificate_says_who_where_and_until_when() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_is_written() {
+fn invalid_requests_are_refused_before_writing() {
     let scratch = tempfile::tempdir().unwrap();
     let dir = scratch.path().join("pki");
     assert!(matches!(init(&dir, CA_DAYS, &Request { addresses: vec![], ..controller() }), Err(Error::NoAddress)));
@@ -90,7 +90,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn an_authority_is_replaced_in_steps() {
+fn authority_is_replaced_in_steps() {
     let (_scratch, dir) = made();
     let alpha = issue(&dir, &host("alpha")).unwrap();
     rotate_ca(&dir, CA_DAYS).unwrap();
@@ -110,7 +110,7 @@ fn an_authority_is_replaced_in_steps() {
 }
 
 #[test]
-fn status_lists_what_there_is_and_what_is_wrong_with_it() {
+fn status_lists_certificates_and_their_errors() {
     let (_scratch, dir) = made();
     issue(&dir, &host("alpha")).unwrap();
     let beta = issue(&dir, &host("beta")).unwrap();

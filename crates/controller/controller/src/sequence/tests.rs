@@ -39,7 +39,7 @@ fn requests_are_carried_out_once_and_in_order() {
 }
 
 #[test]
-fn a_long_answer_is_not_kept_and_the_table_is_bounded() {
+fn long_answers_are_not_kept_and_the_table_is_bounded() {
     assert_eq!(Kept::new(200, "x".repeat(ANSWER_MAX + 1)).body, None);
     assert!(Kept::new(200, "x".repeat(ANSWER_MAX)).body.is_some());
     let mut seen = Sequences::default();
@@ -55,7 +55,7 @@ fn a_long_answer_is_not_kept_and_the_table_is_bounded() {
 }
 
 #[test]
-fn the_last_number_there_is_leads_to_the_next_incarnation() {
+fn highest_number_leads_to_the_next_incarnation() {
     let (mut seen, a) = (Sequences::default(), peer("a"));
     seen.record(a, at(1, u64::MAX), 0, kept(""));
     let stale = seen.check(a, at(1, 5), 0).unwrap_err();
@@ -64,14 +64,14 @@ fn the_last_number_there_is_leads_to_the_next_incarnation() {
 }
 
 #[test]
-fn parts_of_a_request_do_not_run_into_each_other() {
+fn digest_separates_the_parts_of_a_request() {
     assert_ne!(digest("POST", "/a", b"b"), digest("POST", "/ab", b""));
     assert_eq!(digest("POST", "/a", b"b"), digest("POST", "/a", b"b"));
 }
 
 proptest! {
-    /// Whatever is sent, in whatever order, with a restart anywhere: what is carried out is 1, 2, 3 ... of incarnations
-    /// that only grow, each once.
+    /// Any requests in any order, with a restart anywhere: the carried out numbers are 1, 2, 3 ... of
+    /// incarnations that only grow, each once.
     #[test]
     fn carried_out_is_a_gapless_order(
         tries in prop::collection::vec((1..4u64, 1..6u64, 0..2u64), 0..200), restart in 0..200usize,
@@ -94,7 +94,7 @@ proptest! {
                     prop_assert_eq!(done.last(), Some(&(got, digest)));
                     prop_assert_eq!(answer.body, Some(got.to_string()));
                 }
-                // What is told to be right is right.
+                // The number that the peer is asked for is accepted.
                 Err(refusal) => {
                     let expected = refusal.expected().unwrap();
                     prop_assert_eq!(seen.check(a, expected, digest), Ok(Verdict::Fresh));

@@ -26,7 +26,7 @@ use crate::handler::Peer;
 use crate::shell::RequestSender;
 use crate::tls::{Admitted, ServerTls};
 
-/// What all connections share.
+/// Shared by all connections.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) tls: Arc<ServerTls>,
@@ -34,12 +34,12 @@ pub(super) struct Context {
     pub(super) limits: Limits,
     pub(super) peers: Peers,
     pub(super) handshakes: Handshakes,
-    /// Whether the server is to end.
+    /// Whether the server has to end.
     pub(super) ending: watch::Sender<bool>,
 }
 
 impl Context {
-    /// Ready when the server is to end.
+    /// Ready when the server has to end.
     pub(super) fn end(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut ending = self.ending.subscribe();
         async move {
@@ -48,7 +48,7 @@ impl Context {
     }
 }
 
-/// What a request knows of its connection.
+/// A request's view of its connection.
 #[derive(Debug, Clone)]
 pub(super) struct Connection {
     context: Arc<Context>,
@@ -58,14 +58,15 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Judges the peer by today's files.
+    /// Judges the peer by the present files.
     pub(super) fn admit(&self) -> Result<(), ApiError> {
         let mut admitted = self.admitted.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         Ok(self.context.tls.admit(&mut admitted)?)
     }
 }
 
-/// Serves one connection to its end. What goes wrong before there is a peer is logged; nobody can be told.
+/// Serves one connection to its end. An error before the peer is known is only logged, because there is
+/// nobody to answer.
 pub(super) async fn serve(
     context: Arc<Context>,
     router: Router,

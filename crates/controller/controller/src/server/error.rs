@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a peer is told when it is not answered.
+//! The errors that peers get.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
@@ -18,7 +18,7 @@ use crate::upcalls::{Closed, UpcallError};
 pub struct ApiError {
     pub status: u16,
     pub code: Code,
-    /// What was wrong and what would be right.
+    /// What was wrong, and how to correct it.
     pub message: String,
     /// More fields of the error.
     pub details: Box<Details>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How many may be on their way in: nobody knows yet who they are, so they are counted by address.
+//! Bounds the handshakes under way: their peers are not known yet, so they are counted by address.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -20,18 +20,18 @@ pub(super) enum TooMany {
 #[derive(Debug, Clone)]
 pub(super) struct Handshakes {
     limits: Limits,
-    /// By address; none without one.
+    /// By address; no entry without a handshake.
     under_way: Arc<Mutex<BTreeMap<IpAddr, usize>>>,
 }
 
-/// One of them, until it is dropped.
+/// One handshake, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Handshake {
     all: Handshakes,
     of: IpAddr,
 }
 
-/// Addresses that one host can choose from are one.
+/// Addresses that one host can choose from count as one.
 fn owner(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64)).into(),
@@ -48,7 +48,7 @@ impl Handshakes {
         self.under_way.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Counts one from `address`, if it may have one more.
+    /// Counts a handshake from `address`, if it may have one more.
     pub(super) fn begin(&self, address: IpAddr) -> Result<Handshake, TooMany> {
         let of = owner(address);
         let mut under_way = self.lock();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much of everything a peer may have.
+//! Each peer's share of everything.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -19,7 +19,7 @@ use super::{
     REFUSALS_PER_PEER,
 };
 
-/// The bounds of a server; the constants unless a test wants to meet them.
+/// The bounds of a server; the constants, except in tests that reach them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     pub connections: usize,
@@ -57,7 +57,8 @@ impl Default for Limits {
     }
 }
 
-/// The newest time that a bucket was asked at, ns. governor reads its clock itself; here the time comes as an argument.
+/// The latest time that a bucket was used at, ns. governor reads its clock itself; here the time comes as
+/// an argument.
 #[derive(Debug)]
 struct Passed(AtomicU64);
 
@@ -76,7 +77,7 @@ pub(super) struct Bucket(RateLimiter<NotKeyed, InMemoryState, Passed, NoOpMiddle
 const NANO: u64 = 1_000_000_000;
 
 impl Bucket {
-    /// With all of its `burst`; both are at least 1.
+    /// Full: with all of its `burst`. Both are at least 1.
     pub(super) fn full(per_s: u64, burst: u64, now_ns: u64) -> Bucket {
         let each = Duration::from_nanos(NANO.div_ceil(per_s.max(1)));
         let burst = NonZeroU32::new(u32::try_from(burst).unwrap_or(u32::MAX)).unwrap_or(NonZeroU32::MIN);
@@ -84,7 +85,8 @@ impl Bucket {
         Bucket(RateLimiter::direct_with_clock(quota, Passed(AtomicU64::new(now_ns))))
     }
 
-    /// Takes a token, or says after how many seconds (at least 1) there is one. A clock that goes back gives nothing.
+    /// Takes a token, or returns the seconds (at least 1) until there is one. A clock that goes back adds
+    /// no tokens.
     pub(super) fn take(&self, now_ns: u64) -> Result<(), u64> {
         self.0.clock().0.fetch_max(now_ns, Ordering::Relaxed);
         self.0.check().map_err(|refused| {
@@ -93,7 +95,7 @@ impl Bucket {
         })
     }
 
-    /// When it was asked last.
+    /// When it was last used.
     fn at_ns(&self) -> u64 {
         self.0.clock().0.load(Ordering::Relaxed)
     }
@@ -106,7 +108,7 @@ struct Use {
     connections: usize,
 }
 
-/// What each peer has. A peer without connections is forgotten, so there are at most as many as connections.
+/// Each peer's usage. A peer without connections is forgotten, so there are at most as many as connections.
 #[derive(Debug, Clone)]
 pub(super) struct Peers {
     limits: Limits,
@@ -130,7 +132,8 @@ impl Peers {
         self.uses.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Counts a connection. The second value is whether it is one too many. `None` beyond those that are to be told so.
+    /// Counts a connection. The second value is whether it is one too many. `None` if it is not even kept
+    /// open to be refused.
     pub(super) fn connect(&self, peer: Identity, now_ns: u64) -> Option<(Held, bool)> {
         let mut uses = self.lock();
         let new = || Use {
@@ -146,7 +149,7 @@ impl Peers {
         Some((Held { peers: self.clone(), peer, poll: false }, one.connections > self.limits.connections_per_peer))
     }
 
-    /// Counts a request of a connected peer, or says after how many seconds it may make one.
+    /// Counts a request of a connected peer, or returns the seconds until it may make one.
     pub(super) fn request(&self, peer: Identity, now_ns: u64) -> Result<(), u64> {
         match self.lock().get_mut(&peer) {
             Some(one) => one.bucket.take(now_ns),
@@ -165,7 +168,7 @@ impl Peers {
     }
 }
 
-/// Seconds after which a peer that is gone has its full bucket again by itself.
+/// Seconds after which a peer that is gone would have a full bucket anyway.
 const FORGET_NS: u64 = 60 * NANO;
 
 impl Drop for Held {
@@ -176,7 +179,7 @@ impl Drop for Held {
             true => one.polls = one.polls.saturating_sub(1),
             false => one.connections = one.connections.saturating_sub(1),
         }
-        // Reconnecting is no way to a full bucket: kept until it would be full anyway.
+        // A new connection must not bring a full bucket: the bucket is kept until it would be full anyway.
         let now_ns = crate::clock::Now::read().boot_ns;
         uses.retain(|_, one| {
             one.connections > 0 || one.polls > 0 || now_ns.saturating_sub(one.bucket.at_ns()) < FORGET_NS
@@ -198,7 +201,7 @@ mod tests {
         assert_eq!(bucket.take(0), Err(1));
         assert_eq!(bucket.take(NANO / 2), Ok(()));
         assert_eq!(bucket.take(NANO / 2), Err(1));
-        // A clock that goes back gives nothing.
+        // A clock that goes back adds no tokens.
         assert_eq!(bucket.take(0), Err(1));
         for _ in 0..3 {
             assert_eq!(bucket.take(100 * NANO), Ok(()));
@@ -207,7 +210,8 @@ mod tests {
     }
 
     proptest! {
-        /// Never more than burst + rate * time; and who waits as told gets one.
+        /// Never more than burst + rate * time; and a peer that waits as long as it was asked to gets a
+        /// token.
         #[test]
         fn a_bucket_holds_its_bound(per_s in 1..1000u64, burst in 1..100u64, gaps in prop::collection::vec(0..NANO / 10, 0..300)) {
             let (bucket, mut now, mut taken) = (Bucket::full(per_s, burst, 0), 0, 0u64);

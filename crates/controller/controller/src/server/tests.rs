@@ -11,7 +11,7 @@ use rig::{Rig, Sent};
 use serde_json::{Value, json};
 
 #[test]
-fn a_peer_is_who_its_certificate_says() {
+fn peer_is_identified_by_its_certificate() {
     let rig = Rig::new(Limits::default());
     let mut alpha = rig.client("host.alpha");
     let added = alpha.add(&rig, "1.1", json!({"n": 4}));
@@ -28,7 +28,7 @@ fn a_peer_is_who_its_certificate_says() {
 }
 
 #[test]
-fn requests_are_repeated_and_refused_by_their_order() {
+fn requests_are_repeated_and_refused_by_sequence() {
     let rig = Rig::new(Limits::default());
     let mut alpha = rig.client("host.alpha");
     let first = alpha.add(&rig, "7.1", json!({"n": 1}));
@@ -52,7 +52,7 @@ fn requests_are_repeated_and_refused_by_their_order() {
 }
 
 #[test]
-fn every_error_is_json_and_says_what_would_be_right() {
+fn every_error_is_json_with_a_remedy() {
     let rig = Rig::new(Limits { body_bytes: 1000, ..Limits::default() });
     let mut alpha = rig.client("host.alpha");
     let json = ("content-type", "application/json");
@@ -84,7 +84,7 @@ fn every_error_is_json_and_says_what_would_be_right() {
 }
 
 #[test]
-fn upcalls_are_waited_for_and_come_again_until_acknowledged() {
+fn upcalls_are_delivered_until_acknowledged() {
     let rig = Rig::new(Limits::default());
     let (mut watcher, mut alpha) = (rig.client("host.watcher"), rig.client("host.alpha"));
     assert_eq!(watcher.get(&rig, "/v1/upcalls?after=0").body, json!({"lost": null, "events": []}));
@@ -95,7 +95,7 @@ fn upcalls_are_waited_for_and_come_again_until_acknowledged() {
     let mut watcher = rig.client("host.watcher");
     assert_eq!(watcher.get(&rig, "/v1/upcalls?after=0").body, one);
     assert_eq!(watcher.get(&rig, "/v1/upcalls?after=1").body["events"], json!([]));
-    // Nobody gets another's.
+    // Each peer gets only its own.
     assert_eq!(alpha.get(&rig, "/v1/upcalls?after=0").body["events"], json!([]));
 }
 
@@ -110,7 +110,7 @@ fn certificates_are_replaced_without_dropping_a_connection() {
     assert_ne!(rig.tls.current().own.serial, before);
     assert_eq!(alpha.add(&rig, "1.2", json!({"n": 4})).body["total"], 8);
     assert_eq!(rig.client("host.beta").get(&rig, TOTAL.path).status, 200);
-    // One that is withdrawn is told so on its open connection, and gets no other.
+    // A withdrawn certificate is refused on its open connection, and gets no other.
     let mut other = rig.client("host.alpha");
     let poll = other.start(&rig, "/v1/upcalls?after=0&wait_ms=60000");
     crate::pki::revoke(&rig.pki, "host.alpha".parse().unwrap()).unwrap();
@@ -140,9 +140,9 @@ fn revoked_controller_is_not_asked_on_an_open_connection() {
     assert!(refused.contains("Revoked"), "{refused}");
 }
 
-/// Whatever a peer sends, it is answered in JSON and the next one is served.
+/// Any bytes of a peer are answered in JSON, and the next request is served.
 #[test]
-fn no_body_and_no_header_does_harm() {
+fn any_body_and_header_is_harmless() {
     let rig = Rig::new(Limits { requests_per_s: 1_000_000, requests_burst: 1_000_000, ..Limits::default() });
     let bytes = prop::collection::vec(any::<u8>(), 0..300);
     let body = prop_oneof![bytes, "[\\[\\]{}:,\"n0-9e.+-]{0,200}".prop_map(String::into_bytes)];

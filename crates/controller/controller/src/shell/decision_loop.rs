@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The decision loop: what the thread does, turn by turn.
+//! The decision loop: what its thread does in each turn.
 
 mod storing;
 
@@ -21,7 +21,7 @@ use crate::sequence::{Kept, Sequences, Verdict};
 use crate::store::{self, Loaded, Snapshot, Store};
 use crate::upcalls::{Board, EVENT_BYTES_MAX};
 
-/// The thread does not turn faster than this on a deadline that stays in the past.
+/// Shortest turn, for a deadline that stays in the past.
 const TURN_PAUSE: Duration = Duration::from_millis(1);
 
 pub(super) struct DecisionLoop<H, S, L, A> {
@@ -30,22 +30,24 @@ pub(super) struct DecisionLoop<H, S, L, A> {
     leadership: L,
     act: A,
     board: Board,
-    /// What is known; `None` while standing by.
+    /// The known state; `None` while standing by.
     state: Option<State>,
     /// Why the store must be loaded before anything is decided.
     trouble: Option<String>,
     tried_ns: u64,
-    /// The handler has missed an event, or was put back to what is stored: it is to order again what must be so.
+    /// The handler has missed an event, or was rolled back to the stored state: it has to repeat its
+    /// orders.
     unsure: bool,
-    /// Whether the last turn could decide: a deadline that cannot be met is no reason to hurry.
+    /// Whether the last turn could decide. If not, a deadline is no reason to hurry, because it cannot be
+    /// met.
     decides: bool,
 }
 
-/// What is stored, and what follows from it.
+/// The stored state, and what follows from it.
 struct State {
     epoch: u64,
     sequences: Sequences,
-    /// A copy of the store's content, to go back to.
+    /// A copy of the store's content, to roll back to.
     stored: Loaded,
 }
 
@@ -57,7 +59,7 @@ enum Mode {
 
 type ReplyTo = oneshot::Sender<Result<Reply, Refused>>;
 
-/// Decided and not stored.
+/// Decided, and not stored yet.
 struct Pending<E> {
     entries: Vec<Vec<u8>>,
     replies: Vec<(ReplyTo, Result<Reply, Refused>, bool)>,
@@ -106,7 +108,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
     }
 
     fn wait(&self) -> Duration {
-        let deadline_ns = self.state.as_ref().filter(|_| self.decides).and_then(|_| self.handler.deadline_ns());
+        let deadline_ns = if self.decides && self.state.is_some() { self.handler.deadline_ns() } else { None };
         let Some(deadline_ns) = deadline_ns else { return IDLE };
         Duration::from_nanos(deadline_ns.saturating_sub(Now::read().boot_ns)).clamp(TURN_PAUSE, IDLE)
     }
@@ -120,7 +122,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
             self.note(decision, &mut pending);
         }
         for job in jobs {
-            // A store that failed in this turn ends the deciding in it.
+            // A store that failed in this turn ends the turn's decisions.
             let failed = self.trouble.clone().map(Mode::ReadOnly);
             let mode = failed.as_ref().unwrap_or(&mode);
             if matches!(mode, Mode::Lead) && self.unsure {
@@ -153,7 +155,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
         }
     }
 
-    /// Brings the state in line with who leads.
+    /// Brings the state in line with the leadership.
     fn follow(&mut self, now: Now) -> Mode {
         match self.leadership.authority() {
             Authority::Leader { epoch } => self.lead(epoch, now),
@@ -178,7 +180,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
 
     fn lead(&mut self, epoch: u64, now: Now) -> Mode {
         if self.state.as_ref().is_some_and(|state| state.epoch != epoch) {
-            // Another may have led in between.
+            // Another controller may have led in between.
             self.stand_by();
         }
         if self.state.is_none() || self.trouble.is_some() {
@@ -214,7 +216,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
             Err(why) => {
                 self.state = None;
                 self.board.close();
-                return self.told(format!("{}: {why}", self.store.place()));
+                return self.block(format!("{}: {why}", self.store.place()));
             }
         }
         let mut pending = Pending::default();
@@ -222,16 +224,17 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
         self.commit(pending);
     }
 
-    fn told(&mut self, why: String) {
+    /// Nothing can be decided, for this reason, until the store is loaded.
+    fn block(&mut self, why: String) {
         if self.trouble.as_ref() != Some(&why) {
             tracing::error!("nothing can be changed: {why}");
         }
         self.trouble = Some(why);
     }
 
-    /// The store failed: it is to be loaded before anything else, or this controller is deposed.
+    /// The store failed. It has to be loaded before anything else, unless this controller is deposed.
     fn failed(&mut self, why: &store::Error) {
-        self.told(why.to_string());
+        self.block(why.to_string());
         if matches!(why, store::Error::Fenced { .. }) {
             self.leadership.deposed();
             self.stand_by();
@@ -246,7 +249,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
         };
         let (Some(sequence), false) = (request.sequence, request.method == Method::Get) else {
             let answer = self.handler.read(&peer, &request, now);
-            pending.replies.push((reply, Ok(told(answer, false)), true));
+            pending.replies.push((reply, Ok(reply_of(answer, false)), true));
             return;
         };
         let result = match state.sequences.check(peer.identity, sequence, digest) {
@@ -261,17 +264,17 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
         pending.replies.push((reply, result, false));
     }
 
-    /// Answers a question by the last state that is known; nothing else.
+    /// Answers a read from the last known state; refuses everything else.
     fn read_only(&self, asked: Asked, why: &str, now: Now) {
         let Asked { peer, request, reply, .. } = asked;
         let result = match (&self.state, request.method) {
-            (Some(_), Method::Get) => Ok(told(self.handler.read(&peer, &request, now), true)),
+            (Some(_), Method::Get) => Ok(reply_of(self.handler.read(&peer, &request, now), true)),
             _ => Err(Refused::ReadOnly { why: why.to_owned() }),
         };
         let _ = reply.send(result);
     }
 }
 
-fn told(answer: Answer, stale: bool) -> Reply {
+fn reply_of(answer: Answer, stale: bool) -> Reply {
     Reply { status: answer.status, body: answer.body.to_string(), stale }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the shell stores: the handler's bytes, and beside them the order of requests and the upcalls.
+//! What the shell stores: the handler's bytes, and with them the request numbers and the upcalls.
 //!
-//! A decision is one record of the store, or, where it is too large for one, several in a row. Without the last of them
-//! it was not made: a leader that was killed in between has told nobody.
+//! A decision is one record of the store, or several in a row if it is too large for one. Without the last
+//! of them it was not made: a leader that was killed in between has answered nobody.
 
 use fide_controller_api::identity::Identity;
 use fide_controller_api::sequence::Sequence;
@@ -17,7 +17,7 @@ use crate::upcalls::Upcalls;
 const FORMAT: u8 = 2;
 /// Bytes of one decision. A larger one is taken back.
 pub(crate) const ENTRY_MAX: usize = 16 * 1024 * 1024;
-/// Bytes of a record that say what it is: format and [`Kind`].
+/// Bytes of a record's header: format and [`Kind`].
 const HEAD: usize = 2;
 
 /// The second byte of a record.
@@ -25,7 +25,7 @@ const HEAD: usize = 2;
 enum Kind {
     /// A decision.
     Whole = 0,
-    /// The beginning of one. What was begun before it and not ended is nothing.
+    /// The first part of a decision. Earlier parts without an end are ignored.
     First = 1,
     More = 2,
     Last = 3,
@@ -45,7 +45,7 @@ pub(super) struct Done {
 pub(super) struct Entry {
     pub(super) core: Option<Vec<u8>>,
     pub(super) done: Option<Done>,
-    /// Many are told the same.
+    /// Each event with all peers that get the same.
     pub(super) upcalls: Vec<(Vec<Identity>, String)>,
     pub(super) acknowledged: Vec<(Identity, u64)>,
     pub(super) forget: Vec<Identity>,
@@ -62,7 +62,7 @@ pub(super) fn encode<T: Serialize>(what: &T) -> Result<Vec<u8>, RestoreError> {
     postcard::to_extend(what, vec![FORMAT]).map_err(|e| RestoreError(e.to_string()))
 }
 
-/// What follows the format.
+/// The content after the format.
 fn body<'a>(what: &str, bytes: &'a [u8]) -> Result<&'a [u8], RestoreError> {
     match bytes.split_first() {
         Some((&FORMAT, rest)) => Ok(rest),
@@ -78,13 +78,13 @@ fn decode<'a, T: Deserialize<'a>>(what: &str, bytes: &'a [u8]) -> Result<T, Rest
         .map_err(|e| RestoreError(format!("the stored {what} cannot be read ({e})")))
 }
 
-/// Upcalls in their order; those in a row that say the same, together.
+/// Upcalls in their order; equal ones in a row are grouped.
 pub(super) fn grouped(upcalls: &[(Identity, String)]) -> Vec<(Vec<Identity>, String)> {
     let same = upcalls.chunk_by(|(_, one), (_, other)| one == other);
     same.map(|group| (group.iter().map(|(peer, _)| *peer).collect(), group[0].1.clone())).collect()
 }
 
-/// The records that stand for `entry`: all but the last, and the last.
+/// The records of `entry`: all but the last, and the last.
 pub(super) fn records(entry: &Entry) -> Result<(Vec<Vec<u8>>, Vec<u8>), RestoreError> {
     let wrong = |why: String| RestoreError(why);
     let bytes = postcard::to_allocvec(entry).map_err(|e| wrong(e.to_string()))?;
@@ -101,7 +101,7 @@ pub(super) fn records(entry: &Entry) -> Result<(Vec<Vec<u8>>, Vec<u8>), RestoreE
     Ok((kinds.zip(before).map(|(kind, part)| record(kind, part)).collect(), record(Kind::Last, last)))
 }
 
-/// The decisions that `records` stand for.
+/// The decisions in `records`.
 fn entries(records: &[Vec<u8>]) -> Result<Vec<Entry>, RestoreError> {
     let wrong = |why: &str| RestoreError(format!("the stored record {why}"));
     let read = |bytes: &[u8]| postcard::from_bytes(bytes).map_err(|e| wrong(&format!("cannot be read ({e})")));
@@ -129,7 +129,7 @@ fn entries(records: &[Vec<u8>]) -> Result<Vec<Entry>, RestoreError> {
     Ok(entries)
 }
 
-/// Makes `handler` what `loaded` says; the order and the upcalls that go with it.
+/// Restores `handler` from `loaded`. Returns the request numbers and the upcalls.
 pub(super) fn restore<H: Handler>(handler: &mut H, loaded: &Loaded) -> Result<(Sequences, Upcalls), RestoreError> {
     let whole: Option<Whole> = loaded.snapshot.as_ref().map(|s| decode("snapshot", &s.state)).transpose()?;
     let entries = entries(&loaded.records)?;
@@ -138,7 +138,7 @@ pub(super) fn restore<H: Handler>(handler: &mut H, loaded: &Loaded) -> Result<(S
     let (mut sequences, mut upcalls) = whole.map(|w| (w.sequences, w.upcalls)).unwrap_or_default();
     for entry in entries {
         for (peer, after) in entry.acknowledged {
-            // What a peer acknowledged was there; if not, it is delivered again.
+            // An acknowledged event was there; if it is not, it is delivered again.
             let _ = upcalls.acknowledge(peer, after);
         }
         if let Some(Done { peer, sequence, digest, answer }) = entry.done {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How others reach the decision loop.
+//! How other parts reach the decision loop.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,13 +14,14 @@ use crate::leader::Candidate;
 use crate::sequence::Refusal;
 use crate::upcalls::Board;
 
-/// An answer on its way out.
+/// An answer to a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
     pub status: u16,
     /// JSON text.
     pub body: String,
-    /// It tells what was stored when this controller last knew: it cannot prove that it still leads.
+    /// It is from the last state that this controller knew, and may be stale: the controller cannot prove
+    /// that it still leads.
     pub stale: bool,
 }
 
@@ -71,7 +72,7 @@ impl Refused {
         }
     }
 
-    /// What else the error says.
+    /// Further fields of the error.
     pub fn details(&self) -> Details {
         match self {
             Refused::NotLeader { leader: Some(Candidate { name, address }), .. } => {
@@ -84,7 +85,7 @@ impl Refused {
     }
 }
 
-/// What waits in the queue.
+/// An entry of the queue.
 pub(super) enum Job<E> {
     Request(Asked),
     Event(E),
@@ -93,14 +94,14 @@ pub(super) enum Job<E> {
 pub(super) struct Asked {
     pub(super) peer: Peer,
     pub(super) request: Request,
-    /// Of a changing request.
+    /// Only of a changing request.
     pub(super) digest: u64,
     pub(super) reply: oneshot::Sender<Result<Reply, Refused>>,
 }
 
 type Send = dyn Fn(Asked) -> Result<(), Refused> + std::marker::Send + Sync;
 
-/// Takes requests to the decision loop. Cheap to clone.
+/// Sends requests to the decision loop. Cheap to clone.
 #[derive(Clone)]
 pub struct RequestSender {
     send: Arc<Send>,
@@ -118,8 +119,8 @@ impl RequestSender {
         RequestSender { send: Arc::new(send), board, routes: routes.into() }
     }
 
-    /// Has `request` decided. `digest` is that of [`crate::sequence::digest`]. A caller that goes away does not stop the
-    /// decision.
+    /// Has `request` decided. `digest` comes from [`crate::sequence::digest`]. A caller that goes away does
+    /// not stop the decision.
     pub async fn ask(&self, peer: Peer, request: Request, digest: u64) -> Result<Reply, Refused> {
         let (reply, answer) = oneshot::channel();
         (self.send)(Asked { peer, request, digest, reply })?;
@@ -148,7 +149,7 @@ fn refused<T>(error: &TrySendError<T>) -> Refused {
     }
 }
 
-/// Takes events to the decision loop. Cheap to clone.
+/// Sends events to the decision loop. Cheap to clone.
 #[derive(Debug)]
 pub struct EventSender<E> {
     queue: SyncSender<Job<E>>,
@@ -174,14 +175,15 @@ impl<E> EventSender<E> {
         EventSender { queue }
     }
 
-    /// Has `event` handled, if this controller leads when its turn comes; otherwise it is dropped, and
-    /// [`crate::handler::Handler::resume`] finds out what is so. [`Refused::Busy`] at the bound: send it again later.
+    /// Has `event` handled, if this controller leads when its turn comes. Otherwise it is dropped, and
+    /// [`crate::handler::Handler::resume`] finds out the present state. [`Refused::Busy`] at the bound:
+    /// send it again later.
     pub fn send(&self, event: E) -> Result<(), Refused> {
         self.queue.try_send(Job::Event(event)).map_err(|e| refused(&e))
     }
 }
 
-/// For tests: without a shell. What is sent comes out at the other end; at `bound` it is busy.
+/// For tests: without a shell. The events come out at the other end; at `bound` it is busy.
 #[cfg(test)]
 pub(crate) fn pipe<E>(bound: usize) -> (EventSender<E>, impl Fn(std::time::Duration) -> Option<E>) {
     let (send, receive) = std::sync::mpsc::sync_channel(bound);

@@ -27,9 +27,9 @@ enum Fault {
     None,
     /// Nothing is stored.
     Full,
-    /// It is stored, but nobody can know.
+    /// It is stored, but the caller cannot know.
     LostAnswer,
-    /// It is not, and nobody can know.
+    /// It is not stored, and the caller cannot know.
     LostRequest,
     /// Loading fails too.
     Away,
@@ -148,7 +148,7 @@ impl Rig {
         self.ask(ADD, "", number, json!({"n": n}))
     }
 
-    /// As a peer does: with the same number until it is answered.
+    /// Like a peer: with the same number until it is answered.
     fn add_surely(&self, number: u64, n: u64) -> Value {
         eventually("an answer", || match self.add(number, n) {
             Ok(answer) => Some(answer),
@@ -169,13 +169,13 @@ impl Rig {
 }
 
 #[test]
-fn what_was_answered_is_there_after_a_restart() {
+fn answered_requests_survive_a_restart() {
     let mut rig = Rig::new();
     assert_eq!(rig.add(1, 5), Ok(json!({"total": 5, "count": 1})));
     assert_eq!(rig.add(2, 6), Ok(json!({"total": 11, "count": 2})));
     rig.restart();
     assert_eq!(rig.total(), json!({"total": 11, "count": 2}));
-    // Effects may have been lost with the predecessor; what must be so is ordered again.
+    // Effects may have been lost with the predecessor; the handler repeats its orders.
     assert_eq!(rig.effects.load(Ordering::SeqCst), 11);
     assert_eq!(rig.add(2, 6), Ok(json!({"total": 11, "count": 2})));
     assert!(matches!(rig.add(2, 7), Err(Refused::Order(Refusal::Reused { .. }))));
@@ -191,7 +191,7 @@ fn what_was_answered_is_there_after_a_restart() {
 }
 
 #[test]
-fn a_refusal_by_the_handler_uses_up_its_number() {
+fn handler_refusal_uses_up_its_number() {
     let rig = Rig::new();
     let refused = rig.ask(ADD, "", 1, json!({})).unwrap();
     assert_eq!(refused["error"]["code"], "no_number");
@@ -200,12 +200,12 @@ fn a_refusal_by_the_handler_uses_up_its_number() {
 }
 
 #[test]
-fn what_could_not_be_stored_was_not_done() {
+fn unstored_decision_has_no_effect() {
     let rig = Rig::new();
     rig.add(1, 5).unwrap();
     rig.fail(&[Fault::Full]);
     assert!(matches!(rig.add(2, 100), Err(Refused::ReadOnly { why }) if why.contains("make room")));
-    // Nothing of it is to be seen, by anybody.
+    // Nobody sees any of it.
     let total = rig.total();
     assert_eq!((&total["total"], rig.effects.load(Ordering::SeqCst)), (&json!(5), 5));
     assert_eq!(rig.upcalls(0), [1]);
@@ -213,7 +213,7 @@ fn what_could_not_be_stored_was_not_done() {
 }
 
 #[test]
-fn an_answer_that_was_lost_is_not_a_second_addition() {
+fn lost_answer_causes_no_second_addition() {
     let rig = Rig::new();
     rig.total();
     for (n, fault) in [(1, Fault::LostAnswer), (2, Fault::LostRequest), (3, Fault::LostAnswer)] {
@@ -221,7 +221,7 @@ fn an_answer_that_was_lost_is_not_a_second_addition() {
         let unknown = rig.add(n, 10).unwrap_err();
         assert!(matches!(&unknown, Refused::Unknown { .. }), "{unknown}");
         assert!(unknown.to_string().contains("same number"));
-        // While the store is not loaded again, what was known is told and nothing changes.
+        // Until the store is loaded again, reads get the last known state and nothing changes.
         if rig.total()["stale"] == true {
             assert_eq!(rig.total()["count"], n - 1);
         }
@@ -232,7 +232,7 @@ fn an_answer_that_was_lost_is_not_a_second_addition() {
 }
 
 #[test]
-fn a_deposed_leader_says_so_and_a_read_only_one_only_reads() {
+fn deposed_leader_refuses_and_read_only_one_reads() {
     let rig = Rig::new();
     rig.add(1, 5).unwrap();
     let epoch = match rig.authority.lock().unwrap().clone() {
@@ -250,7 +250,8 @@ fn a_deposed_leader_says_so_and_a_read_only_one_only_reads() {
     assert!(refused.to_string().contains("c2 at c2:7000"));
     let board = rig.shell.as_ref().unwrap().request_sender().board().clone();
     assert!(rig.runtime.block_on(board.poll(watcher(), 0, Duration::ZERO)).is_err());
-    // Back under a lower epoch than the store has seen: the store refuses, whatever the leadership believes.
+    // Back under a lower epoch than the store has seen: the store refuses, whatever the leadership
+    // believes.
     rig.rule(Authority::Leader { epoch: epoch - 1 });
     assert!(matches!(rig.add(2, 5), Err(Refused::NotLeader { leader: None, .. })));
     rig.rule(Authority::Leader { epoch: epoch + 1 });
@@ -258,7 +259,7 @@ fn a_deposed_leader_says_so_and_a_read_only_one_only_reads() {
 }
 
 #[test]
-fn a_decision_that_cannot_be_stored_is_taken_back() {
+fn decision_that_cannot_be_stored_is_rolled_back() {
     let rig = Rig::new();
     rig.add(1, 5).unwrap();
     for how in ["large", "talkative"] {
@@ -274,7 +275,7 @@ fn a_decision_that_cannot_be_stored_is_taken_back() {
 }
 
 #[test]
-fn refusal_that_had_begun_a_change_is_taken_back() {
+fn refusal_that_had_begun_a_change_is_rolled_back() {
     let rig = Rig::new();
     rig.add(1, 5).unwrap();
     assert_eq!(rig.ask(ODD, "refused_late", 2, json!(1)).unwrap()["error"]["code"], "no");
@@ -296,7 +297,7 @@ fn events_and_deadlines_are_decisions_too() {
 }
 
 #[test]
-fn snapshots_replace_the_log_and_a_failed_one_does_no_harm() {
+fn snapshot_replaces_the_log_and_may_fail() {
     let mut rig = Rig::new();
     let mut number = 0;
     let mut add = |rig: &Rig, count| {
@@ -316,9 +317,9 @@ fn snapshots_replace_the_log_and_a_failed_one_does_no_harm() {
     assert!(stored.snapshot.is_some() && stored.records.len() < 10, "{}", stored.records.len());
 }
 
-/// A handler whose effects wait until they may go on.
+/// A handler whose effects wait until the test lets them go on.
 #[test]
-fn a_full_queue_is_busy_and_what_is_in_it_is_decided_before_the_end() {
+fn full_queue_is_busy_and_is_decided_before_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let store = Redb::open(&crate::store::redb_file(dir.path())).unwrap();
     let authority = Arc::new(Mutex::new(Authority::Leader { epoch: 1 }));
@@ -331,27 +332,27 @@ fn a_full_queue_is_busy_and_what_is_in_it_is_decided_before_the_end() {
     let shell = Shell::start(Adder::default(), store, Ruled(authority), act).unwrap();
     let event_sender = shell.event_sender();
     // The thread waits in its first effect; the queue fills up.
-    let mut told = 0;
+    let mut sent = 0;
     let full = loop {
         match event_sender.send(1) {
-            Ok(()) => told += 1,
+            Ok(()) => sent += 1,
             Err(e) => break e,
         }
-        assert!(told <= 2 * QUEUE_MAX, "the queue has no bound");
+        assert!(sent <= 2 * QUEUE_MAX, "the queue has no bound");
     };
     assert_eq!((full.clone(), full.code()), (Refused::Busy, (503, fide_controller_api::Code::Busy)));
-    assert!(told >= QUEUE_MAX);
+    assert!(sent >= QUEUE_MAX);
     drop(go);
     assert!(shell.is_running());
     shell.stop();
-    assert_eq!(decided.iter().last(), Some(told as u64));
+    assert_eq!(decided.iter().last(), Some(sent as u64));
     assert_eq!(event_sender.send(1), Err(Refused::Stopping));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
-    /// Whatever fails and whenever the controller starts again, a peer that repeats until it is answered has each of its
-    /// additions made once.
+    /// Whatever fails and whenever the controller starts again: each addition of a peer that repeats until
+    /// it is answered is made once.
     #[test]
     fn each_request_is_carried_out_once(steps in prop::collection::vec((1..100u64, prop::collection::vec(0..5u8, 0..3), any::<bool>()), 1..6)) {
         let mut rig = Rig::new();
@@ -371,7 +372,7 @@ proptest! {
         }
         eventually("a sure answer", || rig.total().get("stale").is_none().then_some(()));
         prop_assert_eq!(&rig.total()["total"], sum);
-        let told = rig.upcalls(0);
-        prop_assert_eq!(told, (1..=rig.total()["count"].as_u64().unwrap()).collect::<Vec<_>>());
+        let delivered = rig.upcalls(0);
+        prop_assert_eq!(delivered, (1..=rig.total()["count"].as_u64().unwrap()).collect::<Vec<_>>());
     }
 }

@@ -10,16 +10,17 @@
 //! PREFIX/chunk/00000000000000000041/0000
 //! ```
 //!
-//! Every transaction compares the leader key's create revision with our epoch and the last number with ours. So a deposed
-//! leader's writes are refused by etcd itself, and a transaction that is repeated because its answer was lost is found
-//! done: nobody else writes under this epoch.
+//! Every transaction compares the leader key's create revision with the own epoch, and the last number with
+//! the own one. So etcd itself refuses a deposed leader's writes. A transaction that is repeated because
+//! its answer was lost is found done, because nobody else writes under this epoch.
 
 use super::{Error, FORMAT, Loaded, Result, Snapshot, Store, check_batch, check_snapshot, seal, unseal};
 use crate::etcd::{Client, Error as Failure, Outcome, Transaction};
 
 /// Bytes of a value of a snapshot.
 const CHUNK_BYTES: usize = 512 * 1024;
-/// Times a transaction without answer is sent, the first included; then it is [`Error::Unavailable`].
+/// How often a transaction without answer is sent, the first time included; then it is
+/// [`Error::Unavailable`].
 const TRIES_MAX: usize = 2;
 
 /// A place under `prefix`.
@@ -33,7 +34,7 @@ pub struct Etcd {
     snapshot: Option<u64>,
 }
 
-/// What is under `PREFIX/snapshot`.
+/// The content of `PREFIX/snapshot`.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Head {
     through: u64,
@@ -46,7 +47,7 @@ pub(crate) fn leader_key(prefix: &str) -> String {
 }
 
 impl Etcd {
-    /// Talks to nobody yet.
+    /// Does not connect yet.
     pub fn new(client: Client, prefix: &str) -> Etcd {
         Etcd { client, prefix: prefix.trim_end_matches('/').to_owned(), at: None, snapshot: None }
     }
@@ -88,7 +89,8 @@ impl Etcd {
         transaction.else_get(&leader_key(&self.prefix)).else_get(&last_key)
     }
 
-    /// Runs it, again if there was no answer. `done` is the number of the last record if it has taken effect.
+    /// Runs a transaction, again if there was no answer. `done` is the number of the last record if it has
+    /// taken effect.
     fn run(&self, epoch: u64, transaction: &Transaction, last: u64, done: u64) -> Result<()> {
         let mut tries = 1;
         let Outcome { succeeded, read, .. } = loop {
@@ -109,7 +111,7 @@ impl Etcd {
             None => 0,
             Some(pair) => self.number("last", &pair.value)?,
         };
-        // Ours, the answer to an earlier try was lost.
+        // It took effect: the answer to an earlier try was lost.
         if tries > 1 && there == done && done != last {
             return Ok(());
         }
@@ -133,7 +135,7 @@ impl Etcd {
         done
     }
 
-    /// What is under the prefix, at one revision, and the epoch it is led under.
+    /// Everything under the prefix, at one revision, and the epoch of its leader.
     fn read(&self, epoch: u64) -> Result<Loaded> {
         let pairs = self.client.range(&self.key("")).map_err(|e| self.failed(e))?;
         let find = |name: &str| {
@@ -152,7 +154,7 @@ impl Etcd {
             let head: Head = serde_json::from_slice(&pair.value)
                 .map_err(|e| self.corrupt(format!("{}: {e}", self.key("snapshot"))))?;
             let chunks = self.chunks_key(head.through);
-            // More than those pointed to are left by an attempt that was cut off.
+            // Chunks that are not pointed to are left by an interrupted attempt.
             let sealed: Vec<u8> = pairs
                 .iter()
                 .filter(|pair| pair.key.starts_with(&chunks))
@@ -221,7 +223,8 @@ impl Store for Etcd {
         self.forgetting(|store| {
             let sealed = seal(through, state);
             let prefix = store.chunks_key(through);
-            // Chunks of a snapshot that is not pointed to are nothing: overwritten, or removed by a later snapshot.
+            // Chunks of a snapshot that is not pointed to are ignored: overwritten, or removed by a later
+            // snapshot.
             for (n, chunk) in sealed.chunks(CHUNK_BYTES).enumerate() {
                 let put = store.begin(epoch, last).put(&format!("{prefix}{n:04}"), chunk, 0);
                 store.run(epoch, &put, last, last)?;

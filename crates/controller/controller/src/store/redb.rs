@@ -32,7 +32,8 @@ pub struct Redb {
 }
 
 impl Redb {
-    /// Opens `path`, or makes it (mode 0600) where its directory exists. Errors: in use, damaged, of a newer layout.
+    /// Opens `path`, or creates it (mode 0600) if its directory exists. Errors: in use, damaged, of a newer
+    /// layout.
     pub fn open(path: &Path) -> Result<Redb> {
         let mut store = Redb { path: path.to_owned(), database: None, at: None };
         store.guarded(|store| store.with_database(|_, _| Ok(())))?;
@@ -50,8 +51,8 @@ impl Redb {
         })
     }
 
-    /// redb panics on some kinds of damage; to us that is one more way to say so. The database is dropped, so nothing
-    /// half-changed is seen again.
+    /// redb panics on some kinds of damage; here that counts as an error. The database is dropped, so that
+    /// half-changed state is not seen again.
     fn guarded<T>(&mut self, work: impl FnOnce(&mut Redb) -> Result<T>) -> Result<T> {
         let place = self.place();
         let done = catch_unwind(AssertUnwindSafe(|| work(self)))
@@ -86,7 +87,7 @@ impl Redb {
         self.with_database(|database, place| {
             let mut write = database.begin_write().map_err(|e| failed(place, e))?;
             write.set_durability(Durability::Immediate).map_err(|e| failed(place, e))?;
-            // Of a damaged file redb would otherwise take the last but one commit, without a word.
+            // From a damaged file redb would otherwise take the last but one commit, without an error.
             write.set_two_phase_commit(true);
             let result = {
                 let mut meta = write.open_table(META).map_err(|e| failed(place, e))?;
@@ -114,8 +115,8 @@ impl Drop for Redb {
     }
 }
 
-/// A file that exists is a whole one: redb takes one whose making was cut off for damaged. So it is made under another
-/// name, and given its own only if nobody else was faster.
+/// An existing file is always complete. redb takes a file whose creation was interrupted for damaged, so it
+/// is created under another name, and gets its own only if nobody else was faster.
 fn open(path: &Path, place: &str) -> Result<Database> {
     let io = |e: std::io::Error| storage(place, StorageError::Io(e));
     if !path.exists() {

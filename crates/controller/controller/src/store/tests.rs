@@ -16,7 +16,7 @@ fn batch(first: u64, count: u64) -> Vec<Vec<u8>> {
     (first..first + count).map(record).collect()
 }
 
-/// What every store does. `depose` lets another epoch begin, and tells which.
+/// The contract of every store. `depose` begins another epoch, and returns it.
 fn keeps_the_contract(store: &mut dyn Store, first_epoch: u64, mut depose: impl FnMut() -> u64) {
     let mut epoch = first_epoch;
     assert!(matches!(store.append(1, &batch(1, 1)), Err(Error::NotLoaded { .. })));
@@ -28,12 +28,12 @@ fn keeps_the_contract(store: &mut dyn Store, first_epoch: u64, mut depose: impl 
     store.load(epoch).unwrap();
     assert!(matches!(store.append(6, &batch(6, 1)), Err(Error::OutOfOrder { last: 4, .. })));
     assert_eq!(store.load(epoch).unwrap(), Loaded { snapshot: None, records: batch(1, 4) });
-    // Nor does what is too large.
+    // Nor do entries that are too large.
     assert!(matches!(store.append(5, &[vec![0; RECORD_MAX + 1]]), Err(Error::TooLarge { .. })));
     assert!(matches!(store.append(5, &vec![vec![]; BATCH_MAX + 1]), Err(Error::TooLarge { .. })));
     assert!(matches!(store.append(5, &vec![vec![0; RECORD_MAX]; 3]), Err(Error::TooLarge { .. })));
     assert!(matches!(store.snapshot(4, &vec![0; SNAPSHOT_MAX + 1]), Err(Error::TooLarge { .. })));
-    // The largest there may be fits.
+    // The largest allowed entries fit.
     store.append(5, &vec![vec![7; RECORD_MAX]; 2]).unwrap();
     store.append(7, &vec![vec![8; 100]; BATCH_MAX]).unwrap();
     let last = 6 + BATCH_MAX as u64;
@@ -68,12 +68,13 @@ fn keeps_the_contract(store: &mut dyn Store, first_epoch: u64, mut depose: impl 
 }
 
 #[test]
-fn a_file_is_for_one_program_and_its_epochs_only_grow() {
+fn file_is_for_one_program_and_its_epochs_only_grow() {
     let dir = tempfile::tempdir().unwrap();
     let path = redb_file(dir.path());
     let mut store = Redb::open(&path).unwrap();
     assert_eq!(store.last_epoch(), Ok(0));
-    // Only one program has the file, so an epoch ends where the next begins: another `load`, here of the same.
+    // Only one program has the file open, so an epoch ends where the next begins: another `load`, here with
+    // the same epoch.
     let in_use = Redb::open(&path).unwrap_err();
     assert_eq!(in_use, Error::InUse { place: path.display().to_string() });
     store.load(5).unwrap();
@@ -110,7 +111,7 @@ impl Store for Reopened {
 }
 
 #[test]
-fn a_file_keeps_it_across_restarts() {
+fn file_keeps_the_contract_across_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Reopened { path: redb_file(dir.path()), store: None };
     store.load(1).unwrap();
@@ -137,7 +138,7 @@ fn etcd_keeps_the_contract() {
     };
     let epoch = lead();
     keeps_the_contract(&mut Etcd::new(client.clone(), "/fide/test"), epoch, lead);
-    // Others' keys are no concern of ours, and a newer layout is.
+    // Other keys in etcd do not matter, but a newer layout does.
     let put = |key: &str, value: &[u8]| {
         client.transact(&crate::etcd::Transaction::default().put(key, value, 0)).unwrap();
     };
@@ -154,9 +155,9 @@ fn etcd_keeps_the_contract() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
-    /// Any order of calls, right and wrong ones, with restarts in between: the file holds what a list would.
+    /// Any order of calls, right and wrong ones, with restarts in between: the file behaves like a list.
     #[test]
-    fn a_file_is_a_list(steps in prop::collection::vec((0..6u8, 0..5u64, 0..3u64), 1..40)) {
+    fn file_behaves_like_a_list(steps in prop::collection::vec((0..6u8, 0..5u64, 0..3u64), 1..40)) {
         let dir = tempfile::tempdir().unwrap();
         let path = redb_file(dir.path());
         let mut store = Redb::open(&path).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One thread that hears of every carrier change and tells it at once.
+//! One thread that watches every carrier and reports changes at once.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,14 +15,14 @@ use super::mailbox::Mailbox;
 use crate::core::Event;
 use crate::shell::{EventSender, Refused};
 
-/// Posts that wait for the thread; a worker with one more waits.
+/// Posts that may wait for the thread; a worker with one more waits.
 const POSTS_MAX: usize = 64;
 
-/// From a worker.
+/// A message from a worker.
 pub(super) enum Post {
-    /// A switch is open: its changes from now on, and its ports as they were after the watch began.
+    /// A switch is open: its changes from now on, and the state of its ports after the watch began.
     Open { switch: String, watch: Box<Watch>, ports: BTreeMap<String, bool>, mailbox: Arc<Mailbox> },
-    /// Tell all that is known of a switch again: who decides may be new.
+    /// Report all known carriers of a switch again: the decider may be new.
     Again { switch: String },
 }
 
@@ -43,14 +43,14 @@ impl Carriers {
             wake: wake.clone(),
             watched: BTreeMap::new(),
             known: BTreeMap::new(),
-            untold: BTreeMap::new(),
+            unreported: BTreeMap::new(),
         };
         let thread = std::thread::Builder::new().name("fide-carriers".into()).spawn(move || thread.run())?;
         Ok(Carriers { posts: Some(posts), wake, thread: Some(thread) })
     }
 
     pub(super) fn post(&self, post: Post) {
-        // The thread ends only with this.
+        // The thread ends only when this is dropped.
         if let Some(posts) = &self.posts {
             let _ = posts.send(post);
         }
@@ -58,7 +58,7 @@ impl Carriers {
     }
 
     fn ring(&self) {
-        // At its limit it is readable already.
+        // A full counter is readable already.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 }
@@ -78,10 +78,10 @@ struct Thread {
     inbox: Receiver<Post>,
     wake: Arc<OwnedFd>,
     watched: BTreeMap<String, (Box<Watch>, Arc<Mailbox>)>,
-    /// Ports of each switch, as last heard.
+    /// Ports of each switch, as last seen.
     known: BTreeMap<String, BTreeMap<String, bool>>,
-    /// What the shell was too busy for: the newest of each port, so that it is bounded by the ports.
-    untold: BTreeMap<(String, String), bool>,
+    /// Changes that the shell was too busy for: only the newest of each port, so that the ports bound them.
+    unreported: BTreeMap<(String, String), bool>,
 }
 
 impl Thread {
@@ -99,16 +99,16 @@ impl Thread {
             for switch in ready {
                 self.hear(&switch);
             }
-            self.tell();
+            self.send_events();
         }
     }
 
-    /// Switches with news, or none because of a post, or of a shell that was busy.
+    /// Switches with changes; none after a post, or when only the pause is over.
     fn wait(&self) -> Vec<String> {
         let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
         fds.extend(self.watched.values().map(|(watch, _)| PollFd::from_borrowed_fd(watch.as_fd(), PollFlags::IN)));
         let pause = Timespec { tv_sec: 0, tv_nsec: TELL_PAUSE.subsec_nanos().into() };
-        let limit = (!self.untold.is_empty()).then_some(&pause);
+        let limit = (!self.unreported.is_empty()).then_some(&pause);
         if poll(&mut fds, limit).is_err() {
             // Interrupted.
             return Vec::new();
@@ -130,7 +130,7 @@ impl Thread {
 
     fn again(&mut self, switch: &str) {
         for (port, up) in self.known.get(switch).into_iter().flatten() {
-            self.untold.insert((switch.to_owned(), port.clone()), *up);
+            self.unreported.insert((switch.to_owned(), port.clone()), *up);
         }
     }
 
@@ -141,7 +141,7 @@ impl Thread {
                 for CarrierChange { port, carrier } in changes {
                     tracing::debug!("{switch}: port {port} {} its carrier", if carrier { "has" } else { "lost" });
                     self.known.entry(switch.to_owned()).or_default().insert(port.clone(), carrier);
-                    self.untold.insert((switch.to_owned(), port), carrier);
+                    self.unreported.insert((switch.to_owned(), port), carrier);
                 }
             }
             Err(error) => {
@@ -153,17 +153,17 @@ impl Thread {
         }
     }
 
-    fn tell(&mut self) {
-        while let Some(((switch, port), up)) = self.untold.pop_first() {
+    fn send_events(&mut self) {
+        while let Some(((switch, port), up)) = self.unreported.pop_first() {
             let event = Event::Carrier { switch: switch.clone(), port: port.clone(), up };
             match self.event_sender.send(event) {
                 Ok(()) => {}
                 Err(Refused::Busy) => {
-                    self.untold.insert((switch, port), up);
+                    self.unreported.insert((switch, port), up);
                     return;
                 }
-                // Nobody is left to be told.
-                Err(_) => self.untold.clear(),
+                // The shell is gone.
+                Err(_) => self.unreported.clear(),
             }
         }
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::GROUPS_MAX;
 use crate::core::SwitchOrder;
 
-/// What a group is to become: its ports, or nothing; and the order that said so last.
+/// The new state of a group: its ports, or nothing; and the newest order about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) number: u64,
@@ -19,12 +19,12 @@ pub(super) struct Change {
 /// All orders since the mailbox was emptied, as one.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Mail {
-    /// Groups that are not named here are to go.
+    /// Groups that are not named here have to go.
     pub(super) anew: bool,
-    /// Of the newest order; 0: there was none.
+    /// Number of the newest order; 0: there was none.
     pub(super) number: u64,
     pub(super) changes: BTreeMap<Ipv4Addr, Change>,
-    /// Orders that were not taken, as there were too many groups.
+    /// Orders that were refused, because there were too many groups.
     pub(super) refused: Vec<u64>,
 }
 
@@ -55,7 +55,7 @@ struct State {
     mail: Mail,
     /// The carriers' thread has lost its watch.
     rewatch: bool,
-    /// And whether to restore.
+    /// Ends, after restoring the switch if asked to.
     stop: Option<bool>,
 }
 
@@ -64,14 +64,14 @@ struct State {
 pub(super) enum Wake {
     Mail,
     Rewatch,
-    /// Its deadline.
+    /// The deadline has passed.
     Late,
     Stop {
         restore: bool,
     },
 }
 
-/// Between the shell and a worker. Its lock is held for no longer than a merge takes.
+/// Between the shell and a worker. Its lock is held only for a merge.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox {
     state: Mutex<State>,
@@ -102,7 +102,7 @@ impl Mailbox {
         self.wake.notify_all();
     }
 
-    /// Waits until `deadline` at most. `mail`: whether orders are waited for.
+    /// Waits until `deadline` at most. `mail`: whether to wait for orders.
     pub(super) fn wait(&self, deadline: Instant, mail: bool) -> Wake {
         let mut state = self.lock();
         loop {

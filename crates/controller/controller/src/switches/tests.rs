@@ -19,11 +19,11 @@ use crate::shell::pipe;
 const LIMIT: Duration = Duration::from_secs(20);
 const FAST: Pace = Pace { retry: Duration::from_millis(20), audit: Duration::from_millis(50) };
 
-/// Leads or not, as told.
+/// A leadership that the test sets.
 #[derive(Debug, Default)]
-struct Told(AtomicBool);
+struct FixedLeadership(AtomicBool);
 
-impl Leadership for Told {
+impl Leadership for FixedLeadership {
     fn authority(&self) -> Authority {
         if self.0.load(Ordering::SeqCst) {
             Authority::Leader { epoch: 1 }
@@ -36,7 +36,7 @@ impl Leadership for Told {
 
 struct World {
     fabric: Fabric,
-    leads: Arc<Told>,
+    leads: Arc<FixedLeadership>,
     act: Box<dyn FnMut(SwitchOrder)>,
     running: Running,
     next: Box<dyn Fn(Duration) -> Option<Event>>,
@@ -57,12 +57,12 @@ fn order(number: u64, anew: bool, install: &[(u8, &[&str])], remove: &[u8]) -> S
     }
 }
 
-/// Orders are there before the worker is, so that they are merged.
+/// The orders arrive before the worker, so that they are merged.
 fn world(leads: bool, bound: usize, pace: Pace, orders: Vec<SwitchOrder>) -> Option<World> {
     world_that_opens(Arc::new(AtomicBool::new(true)), leads, bound, pace, orders)
 }
 
-/// Its switch cannot be opened until it is said to open.
+/// The switch cannot be opened until the test allows it.
 fn world_that_opens(
     opens: Arc<AtomicBool>,
     leads: bool,
@@ -86,7 +86,7 @@ fn world_that_opens(
     let switches = Switches::new(vec![spec]);
     let mut act = switches.act();
     orders.into_iter().for_each(&mut act);
-    let leads = Arc::new(Told(AtomicBool::new(leads)));
+    let leads = Arc::new(FixedLeadership(AtomicBool::new(leads)));
     let (event_sender, next) = pipe(bound);
     let running = switches.start(event_sender, leads.clone(), pace).unwrap();
     Some(World { fabric, leads, act: Box::new(act), running, next: Box::new(next) })
@@ -145,7 +145,7 @@ impl World {
 }
 
 #[test]
-fn root_a_rule_refused_is_told_once_holds_up_no_other_and_is_tried_until_it_holds() {
+fn root_refused_rule_is_reported_once_and_retried() {
     let orders = vec![
         order(1, true, &[(1, &["h1"])], &[]),
         order(2, false, &[(2, &["h1", "h2"])], &[]),
@@ -158,7 +158,7 @@ fn root_a_rule_refused_is_told_once_holds_up_no_other_and_is_tried_until_it_hold
     assert!(number == 3 && error.as_ref().is_some_and(|why| why.contains("no port `h3`")), "{number} {error:?}");
     assert_eq!(world.applied(), (4, None));
     world.eventually(&[(2, "h1"), (2, "h2"), (4, "h2")]);
-    // Several tries later nothing more was told.
+    // After several tries there was no further report.
     std::thread::sleep(FAST.retry * 10);
     world.ip("link add h3 type veth peer h3peer");
     world.ip("link set h3 master br0");
@@ -189,7 +189,7 @@ fn root_a_busy_shell_and_a_hundred_orders_lose_nothing() {
         })
         .collect();
     world.eventually(&wanted);
-    // Whoever ends leaves it.
+    // The thread that ends leaves the rules.
     let World { running, fabric, leads, act, next } = world;
     running.stop(false);
     let (event_sender, _) = pipe(1);
@@ -204,7 +204,7 @@ fn root_a_busy_shell_and_a_hundred_orders_lose_nothing() {
 }
 
 #[test]
-fn root_what_others_do_is_put_right_and_told_and_carriers_are_told_as_they_are() {
+fn root_outside_changes_are_repaired_and_reported_and_so_are_carriers() {
     let Some(mut world) = world(true, 64, FAST, vec![order(1, true, &[(1, &["h1", "h2"])], &[])]) else { return };
     let mut ports = std::collections::BTreeMap::new();
     world.until("all carriers", |event| {
@@ -218,7 +218,7 @@ fn root_what_others_do_is_put_right_and_told_and_carriers_are_told_as_they_are()
     world.fabric.cut_link(link, Cut::Carrier).unwrap();
     let carrier = |up: bool| move |event: &Event| matches!(event, Event::Carrier { port, up: is, .. } if port == "h1" && *is == up);
     world.until("h1 goes", carrier(false));
-    // Who decides has forgotten.
+    // The decider has forgotten the carriers.
     (world.act)(order(2, true, &[(1, &["h1", "h2"])], &[]));
     world.until("h1 is still gone", carrier(false));
     world.fabric.restore_link(link).unwrap();
@@ -228,15 +228,16 @@ fn root_what_others_do_is_put_right_and_told_and_carriers_are_told_as_they_are()
     let node = world.fabric.switch("l1a").unwrap().node();
     let words = ["mdb", "del", "dev", "br0", "port", "h2", "grp", "239.64.0.1"];
     assert!(node.command("bridge").args(words).status().unwrap().success());
-    let told =
+    let drift =
         world.until("a difference", |event| matches!(event, Event::Drift { what, .. } if what.contains("239.64.0.1")));
-    assert!(matches!(told, Event::Drift { what, .. } if what.contains("lacks ports {h2}")));
+    assert!(matches!(drift, Event::Drift { what, .. } if what.contains("lacks ports {h2}")));
     world.eventually(&[(1, "h1"), (1, "h2")]);
 }
 
-/// One rule can be had in part only: what others do meanwhile is told, and that one again and again is not.
+/// One rule can only be had in part: outside changes are reported meanwhile, but that rule is not reported
+/// again and again.
 #[test]
-fn root_what_others_do_is_told_also_while_something_cannot_be_put_right() {
+fn root_outside_changes_are_reported_despite_a_lasting_refusal() {
     let orders = vec![order(1, true, &[(1, &["h1", "h2"])], &[]), order(2, false, &[(3, &["h1", "h3"])], &[])];
     let Some(world) = world(true, 64, FAST, orders) else { return };
     let (_, error) = world.until_error();
@@ -244,9 +245,9 @@ fn root_what_others_do_is_told_also_while_something_cannot_be_put_right() {
     let all = [(1, "h1"), (1, "h2"), (3, "h1")];
     world.eventually(&all);
     let is_drift = |event: &Event| matches!(event, Event::Drift { .. });
-    let told = |what: &str| {
-        let told = world.until("what was put right", is_drift);
-        assert!(matches!(&told, Event::Drift { what: said, .. } if said.contains(what)), "{told:?}, not {what}");
+    let reported = |what: &str| {
+        let drift = world.until("what was put right", is_drift);
+        assert!(matches!(&drift, Event::Drift { what: said, .. } if said.contains(what)), "{drift:?}, not {what}");
     };
     let meddle = |words: &str| {
         let node = world.fabric.switch("l1a").unwrap().node();
@@ -255,16 +256,16 @@ fn root_what_others_do_is_told_also_while_something_cannot_be_put_right() {
     };
     for port in ["h2", "h1", "h2"] {
         meddle(&format!("bridge mdb del dev br0 port {port} grp 239.64.0.1"));
-        told(&format!("239.64.0.1 lacks ports {{{port}}}"));
+        reported(&format!("239.64.0.1 lacks ports {{{port}}}"));
         world.eventually(&all);
     }
-    // As often as would have the switch opened anew, if what cannot be had counted.
+    // As often as would have the switch opened anew, if that refusal counted.
     for _ in 0..REOPEN_FAILURES + 4 {
         meddle("tc qdisc del dev h2 root");
-        told("port h2 does not serve the lanes first");
+        reported("port h2 does not serve the lanes first");
         std::thread::sleep(FAST.retry);
     }
-    // Several tries later nothing more was told.
+    // After several tries there was no further report.
     std::thread::sleep(FAST.retry * 10);
     world.ip("link add h3 type veth peer h3peer");
     world.ip("link set h3 master br0");
@@ -273,9 +274,10 @@ fn root_what_others_do_is_told_also_while_something_cannot_be_put_right() {
     assert!(matches!(next, Event::Applied { error: None, .. }), "{next:?}");
 }
 
-/// A rule is refused, and ordered anew so that it is not: from then on, what others do to it is told.
+/// A rule is refused, and then ordered in a form that is accepted: from then on outside changes to it are
+/// reported.
 #[test]
-fn root_what_others_do_to_a_rule_that_was_refused_before_is_told() {
+fn root_outside_changes_to_a_formerly_refused_rule_are_reported() {
     let pace = Pace { retry: Duration::from_secs(2), ..FAST };
     let Some(mut world) = world(true, 64, pace, vec![order(1, true, &[], &[])]) else { return };
     assert_eq!(world.applied(), (1, None));
@@ -293,9 +295,9 @@ fn root_what_others_do_to_a_rule_that_was_refused_before_is_told() {
     world.eventually(&[(3, "h1"), (3, "h2")]);
 }
 
-/// Also an order of no groups is not carried out where the switch cannot be read.
+/// An order of no groups is not carried out either while the switch cannot be read.
 #[test]
-fn root_an_order_of_nothing_is_not_answered_as_done_before_it_is() {
+fn root_empty_order_is_answered_only_when_done() {
     let opens = Arc::new(AtomicBool::new(false));
     let Some(world) = world_that_opens(opens.clone(), true, 64, FAST, vec![order(1, true, &[], &[])]) else { return };
     let (_, error) = world.until_error();
@@ -304,9 +306,9 @@ fn root_an_order_of_nothing_is_not_answered_as_done_before_it_is() {
     assert_eq!(world.applied(), (1, None));
 }
 
-/// What a switch had before its controller could reach it is nobody's doing.
+/// What a switch had before its controller could reach it is not an outside change.
 #[test]
-fn root_a_switch_that_could_not_be_opened_at_first_is_put_right_without_a_word() {
+fn root_switch_opened_late_is_repaired_without_reports() {
     let (opens, orders) = (Arc::new(AtomicBool::new(false)), vec![order(1, true, &[(1, &["h1"])], &[])]);
     let Some(world) = world_that_opens(opens.clone(), true, 64, FAST, orders) else { return };
     world.ip("link set br0 type bridge mcast_snooping 1 mcast_querier 1");
@@ -325,14 +327,14 @@ fn root_a_switch_that_could_not_be_opened_at_first_is_put_right_without_a_word()
 }
 
 #[test]
-fn root_who_does_not_lead_touches_nothing_and_a_switch_is_given_back_if_asked() {
+fn root_standby_touches_nothing_and_restore_gives_the_switch_back() {
     let Some(mut world) = world(false, 64, FAST, vec![order(1, true, &[(1, &["h1"])], &[])]) else { return };
     std::thread::sleep(FAST.retry * 5);
     assert!(world.entries().is_empty());
     world.leads.0.store(true, Ordering::SeqCst);
     assert_eq!(world.applied(), (1, None));
     world.eventually(&[(1, "h1")]);
-    // Deposed: what another leader does is not undone.
+    // Deposed: another leader's work is not undone.
     world.leads.0.store(false, Ordering::SeqCst);
     std::thread::sleep(FAST.retry * 5);
     let node = world.fabric.switch("l1a").unwrap().node();
@@ -340,7 +342,7 @@ fn root_who_does_not_lead_touches_nothing_and_a_switch_is_given_back_if_asked() 
     assert!(node.command("bridge").args(words).status().unwrap().success());
     std::thread::sleep(FAST.audit * 5);
     world.eventually(&[(1, "h1"), (9, "h2")]);
-    // Leads again: an order that does not say everything says nothing.
+    // Leads again: an order that is not anew means nothing yet.
     world.leads.0.store(true, Ordering::SeqCst);
     (world.act)(order(2, false, &[(2, &["h1"])], &[]));
     std::thread::sleep(FAST.audit * 5);

@@ -16,7 +16,7 @@ use crate::core::Event;
 use crate::leader::{Authority, Leadership};
 use crate::shell::{EventSender, Refused};
 
-/// Failures in a row after which the switch is opened anew: it may be another one by now.
+/// Failures in a row after which the switch is opened anew: it may be a different one by now.
 pub(super) const REOPEN_FAILURES: u32 = 8;
 
 /// Groups and their ports.
@@ -32,22 +32,23 @@ pub(super) struct Worker {
     driver: Option<Box<dyn Driver>>,
     /// What the switch should have; none before the first order of a leadership.
     wanted: Option<Table>,
-    /// Of the newest order.
+    /// Number of the newest order.
     number: u64,
-    /// The switch was read once since all was ordered anew: how it differs from now on is somebody's doing.
+    /// The switch was read once since everything was ordered anew: from now on differences come from
+    /// outside.
     read: bool,
-    /// The switch may not have what is wanted; why, as it was said last.
+    /// Why the switch may not have what is wanted, as last logged.
     trouble: Option<String>,
-    /// In a row, of opening or reading it.
+    /// Failures in a row of opening or reading the switch.
     failures: u32,
-    /// What a repair that failed left: it is not told again.
+    /// Differences that a failed repair left; they are not reported again.
     left: HashSet<Drift>,
-    /// Groups of which an order was not carried out: that they differ is nobody's doing.
+    /// Groups with an order that was not carried out: their differences come from this controller.
     undone: BTreeSet<Ipv4Addr>,
-    /// An error was told, and it is to be told when it is over.
-    owed: bool,
+    /// An error was reported, so its end has to be reported too.
+    owes_end: bool,
     outbox: VecDeque<Event>,
-    /// When the switch is looked at again.
+    /// When the switch is checked next.
     due: Instant,
 }
 
@@ -75,7 +76,7 @@ impl Worker {
             failures: 0,
             left: HashSet::new(),
             undone: BTreeSet::new(),
-            owed: false,
+            owes_end: false,
             outbox: VecDeque::new(),
             due: Instant::now(),
         }
@@ -86,7 +87,7 @@ impl Worker {
     }
 
     pub(super) fn run(mut self) {
-        // Orders come after it, and find it open; carriers are told to begin with.
+        // Opened before the first order comes; carriers are reported to begin with.
         if self.leads() {
             self.open();
         }
@@ -94,7 +95,7 @@ impl Worker {
             let leads = self.leads();
             let room = self.outbox.len() < EVENTS_MAX;
             let wait = if self.outbox.is_empty() { self.due } else { Instant::now() + TELL_PAUSE };
-            // Who does not lead looks again whether it does.
+            // A controller that does not lead checks again whether it does.
             let wait = if leads { wait } else { wait.max(Instant::now() + self.pace.retry) };
             match self.mailbox.wait(wait, leads && room) {
                 Wake::Stop { restore } => return self.end(restore),
@@ -106,12 +107,12 @@ impl Worker {
                 Wake::Late if leads && room && Instant::now() >= self.due => self.look(),
                 Wake::Mail | Wake::Late => {}
             }
-            self.tell();
+            self.send_events();
         }
     }
 
-    /// Whether the switch may be touched. What another controller has led to meanwhile is not compared with what this
-    /// one wanted before.
+    /// Whether the switch may be touched. After another controller has led, the switch is not compared with
+    /// what this one wanted before.
     fn leads(&mut self) -> bool {
         match self.leadership.authority() {
             Authority::Leader { .. } => true,
@@ -121,7 +122,7 @@ impl Worker {
                 self.left.clear();
                 self.undone.clear();
                 self.trouble = None;
-                self.owed = false;
+                self.owes_end = false;
                 false
             }
         }
@@ -160,10 +161,10 @@ impl Worker {
         }
     }
 
-    /// Has the carriers heard of, from now on.
+    /// Has the carriers' thread watch the ports from now on.
     fn watch(&mut self) {
         let Some(driver) = &mut self.driver else { return };
-        // In this order: a change in between is in both.
+        // In this order, so that a change in between is in both.
         let watched = driver.watch().and_then(|watch| Ok((watch, driver.ports()?)));
         match watched {
             Ok((watch, ports)) => {
@@ -185,7 +186,7 @@ impl Worker {
         }
     }
 
-    /// Tried again after a pause.
+    /// Logs a failure, and tries again after a pause.
     fn failed(&mut self, why: String) {
         if self.trouble.as_ref() != Some(&why) {
             tracing::warn!("{}: {why}; it is tried again", self.spec.name);
@@ -205,10 +206,11 @@ impl Worker {
         if anew {
             self.wanted = Some(Table::new());
             self.read = false;
-            // Who decides knows of no carrier any more.
+            // A new decider knows no carriers.
             self.carriers.post(Post::Again { switch: self.spec.name.clone() });
         }
-        // Before the first that is anew, nobody knows what the others are: a decider that resumes says.
+        // Before the first order that is anew, the other groups are not known; a decider that resumes
+        // orders them all.
         let Some(wanted) = &mut self.wanted else { return };
         let numbers: BTreeMap<Ipv4Addr, u64> = changes.iter().map(|(group, change)| (*group, change.number)).collect();
         let (mut install, mut remove) = (Vec::new(), Vec::new());
@@ -246,9 +248,9 @@ impl Worker {
         let (name, took) = (&self.spec.name, Time::from(begun.elapsed()));
         tracing::debug!("{name}: {} groups installed, through order {number}, in {took}", install.len());
         self.answer(failures);
-        // Nobody waits for these.
+        // Removals are not waited for.
         if !anew && !remove.is_empty() {
-            self.tell();
+            self.send_events();
             match self.driver.as_mut().map(|driver| driver.remove(&remove)) {
                 Some(Err(error)) => {
                     self.undone.extend(remove);
@@ -259,21 +261,25 @@ impl Worker {
         }
     }
 
-    /// How these differ from now on is somebody's doing.
+    /// The switch has these groups as ordered: from now on their differences come from outside.
     fn is_as_ordered(&mut self, groups: impl Iterator<Item = Ipv4Addr>) {
         let groups: BTreeSet<Ipv4Addr> = groups.collect();
         self.undone.retain(|group| !groups.contains(group));
         self.left.retain(|drift| drift.group().is_none_or(|group| !groups.contains(&group)));
     }
 
-    /// Installs rules; gives the groups of those refused, and notes their orders and what the switch said.
+    /// Installs rules. Returns the groups that were refused, and notes their orders with the switch's
+    /// errors.
     fn install(
         &mut self,
         rules: &[Rule],
         numbers: &BTreeMap<Ipv4Addr, u64>,
         failures: &mut BTreeMap<u64, String>,
     ) -> BTreeSet<Ipv4Addr> {
-        let Some(driver) = self.driver.as_mut().filter(|_| !rules.is_empty()) else { return BTreeSet::new() };
+        if rules.is_empty() {
+            return BTreeSet::new();
+        }
+        let Some(driver) = self.driver.as_mut() else { return BTreeSet::new() };
         let refused: BTreeMap<Ipv4Addr, String> = match driver.install(rules) {
             Ok(installed) => installed.refused.into_iter().map(|(group, why)| (group, why.to_string())).collect(),
             Err(error) => rules.iter().map(|rule| (rule.group, error.to_string())).collect(),
@@ -287,8 +293,9 @@ impl Worker {
         groups
     }
 
-    /// Makes the switch have what is wanted and nothing else, as much as can be done. Differences are somebody's doing, and told, unless it was
-    /// never read before, or they were left the last time. Gives the groups of rules that are refused.
+    /// Makes the switch have what is wanted and nothing else, as far as possible. Differences come from
+    /// outside and are reported, unless the switch was never read before, or they were left the last time.
+    /// Returns the groups whose rules are refused.
     fn converge(
         &mut self,
         numbers: &BTreeMap<Ipv4Addr, u64>,
@@ -315,7 +322,7 @@ impl Worker {
         self.differs(&found);
         (self.read, self.failures) = (true, 0);
         self.undone.clear();
-        // Of what is refused a part may be there. How that differs from now on is somebody's doing.
+        // A part of a refused rule may be installed. From now on, changes to it come from outside.
         self.left = left.into_iter().collect();
         match refused.pop() {
             Some((_, error)) => self.failed(error.to_string()),
@@ -327,10 +334,10 @@ impl Worker {
         of_rules.into_keys().collect()
     }
 
-    /// Says what is put right, or is tried to.
+    /// Reports the differences that are repaired, or should be.
     fn differs(&mut self, found: &[Drift]) {
         let is_undone = |drift: &Drift| drift.group().is_some_and(|group| self.undone.contains(&group));
-        // How a port, or a limit, that is put right in part differs may read otherwise.
+        // A port or limit that is repaired in part may differ in other words.
         let others: Vec<&Drift> = self.left.iter().filter(|drift| drift.group().is_none()).collect();
         let is_left =
             |drift: &Drift| self.left.contains(drift) || others.iter().any(|other| other.is_at_the_same(drift));
@@ -355,7 +362,7 @@ impl Worker {
         self.outbox.extend(events);
     }
 
-    /// Nothing is ordered: is the switch as it should be?
+    /// Checks the switch while nothing is ordered.
     fn look(&mut self) {
         self.due = Instant::now() + self.pace.audit;
         if self.driver.is_none() || self.failures >= REOPEN_FAILURES {
@@ -370,33 +377,33 @@ impl Worker {
         let before: BTreeSet<Ipv4Addr> =
             self.left.iter().filter_map(Drift::group).chain(self.undone.iter().copied()).collect();
         let refused = self.converge(&BTreeMap::new(), &mut failures);
-        // What was told already is not told again.
-        if self.trouble.is_none() && self.owed {
+        // What was reported already is not reported again.
+        if self.trouble.is_none() && self.owes_end {
             self.answer(BTreeMap::new());
         } else if !failures.is_empty() && (calm || !refused.is_subset(&before)) {
-            // It holds no longer what it held.
+            // The switch has lost a rule that it had.
             self.answer(failures);
         }
     }
 
-    /// Answers all orders so far: those in `failures` by what the switch said.
+    /// Answers all orders so far; the ones in `failures` with the switch's error.
     fn answer(&mut self, failures: BTreeMap<u64, String>) {
         let applied = |number, error| Event::Applied { switch: self.spec.name.clone(), number, error };
         let last = failures.keys().next_back().copied();
         let mut events = Vec::new();
         for (number, why) in failures {
-            // Those before it hold.
+            // Earlier orders hold.
             events.push(applied(number.saturating_sub(1), None));
             events.push(applied(number, Some(why)));
         }
         if last != Some(self.number) {
             events.push(applied(self.number, None));
         }
-        self.owed = last.is_some() || (self.owed && self.trouble.is_some());
+        self.owes_end = last.is_some() || (self.owes_end && self.trouble.is_some());
         self.outbox.extend(events);
     }
 
-    fn tell(&mut self) {
+    fn send_events(&mut self) {
         while let Some(event) = self.outbox.pop_front() {
             match self.event_sender.send(event.clone()) {
                 Ok(()) => {}
@@ -404,7 +411,7 @@ impl Worker {
                     self.outbox.push_front(event);
                     return;
                 }
-                // The shell is gone, and so is what it would have decided.
+                // The shell is gone, and with it the decisions that the events were for.
                 Err(_) => self.outbox.clear(),
             }
         }

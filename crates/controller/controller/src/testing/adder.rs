@@ -13,12 +13,13 @@ const OWED: u64 = u64::MAX;
 /// What a tick adds.
 const TICK: u64 = 1000;
 
-/// Adds what it is sent, and tells who asked and `host.watcher`. An event is added too; a tick adds 1000.
+/// Adds the numbers that it is sent, and notifies the asking peer and `host.watcher`. An event is added
+/// too; a tick adds 1000.
 #[derive(Debug, Default)]
 pub(crate) struct Adder {
     total: u64,
     count: u64,
-    /// A tick is to come; from when on follows from this at each start.
+    /// A tick will come; its time follows from this at each start.
     owed: bool,
     deadline_ns: Option<u64>,
 }
@@ -114,7 +115,7 @@ impl Handler for Adder {
             }
             (_, "later") => {
                 self.owed = true;
-                // Far off: whoever cannot wait forgets it, and resumes.
+                // Far in the future: a caller that cannot wait forgets it, and resumes.
                 let far_ns = request.body["far"].as_u64().unwrap_or(1_000_000);
                 self.deadline_ns = Some(now.boot_ns + far_ns);
                 Decision { record: Some(OWED.to_le_bytes().to_vec()), ..Decision::answer(Answer::ok(json!({}))) }

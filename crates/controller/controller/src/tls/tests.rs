@@ -77,10 +77,10 @@ async fn both_ends_know_each_other() {
 }
 
 #[tokio::test]
-async fn a_host_cannot_be_a_server_and_a_stranger_not_a_client() {
+async fn host_cannot_be_server_and_stranger_cannot_be_client() {
     let made = made();
     let client = ClientTls::load(made.alpha.clone()).unwrap().current();
-    // The host's own certificate has the controller's address, as nobody can check what addresses a host has.
+    // The host's own certificate has the controller's address, because nobody can check a host's addresses.
     let set = Reloading::load(made.alpha.clone(), |_, contents| Ok(contents.to_vec())).unwrap().current();
     let set = Set::parse(&made.alpha, &set).unwrap();
     let builder = || ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&rustls::version::TLS13]);
@@ -102,7 +102,7 @@ async fn a_host_cannot_be_a_server_and_a_stranger_not_a_client() {
 }
 
 #[tokio::test]
-async fn a_revoked_peer_is_refused_and_its_open_connection_too() {
+async fn revoked_peer_is_refused_on_new_and_open_connections() {
     let made = made();
     let (server, client) = (ServerTls::load(made.server).unwrap(), ClientTls::load(made.alpha).unwrap());
     let mut open = connect(&server.current().config, &client.current().config, "c1.example").await.unwrap();
@@ -147,7 +147,7 @@ async fn revoked_controller_is_refused_by_members() {
 }
 
 #[test]
-fn directory_without_a_list_is_read_and_a_list_that_comes_is_taken() {
+fn revocation_list_may_be_missing_and_come_later() {
     let made = made();
     let list = made.alpha.revoked.path().clone();
     let text = std::fs::read(&list).unwrap();
@@ -158,20 +158,20 @@ fn directory_without_a_list_is_read_and_a_list_that_comes_is_taken() {
     assert!(!client.look() && client.look());
     std::fs::remove_file(&list).unwrap();
     assert!(client.reload().is_err(), "it was there");
-    // One that is named must be there.
+    // A list that is configured must exist.
     let server = Files { revoked: Revoked::List(list), ..made.server };
     assert!(ServerTls::load(server).unwrap_err().to_string().contains("revoked"));
 }
 
 #[tokio::test]
-async fn an_authority_is_replaced_without_cutting_anybody_off() {
+async fn authority_is_replaced_without_cutting_anybody_off() {
     let made = made();
     let (server, client) = (ServerTls::load(made.server).unwrap(), ClientTls::load(made.alpha).unwrap());
     let reconnect = async || connect(&server.current().config, &client.current().config, "c1.example").await;
     let mut open = reconnect().await.unwrap();
     let mut peer = peer_of(&server, &open).unwrap();
     rotate_ca(&made.dir, CA_DAYS).unwrap();
-    // Any order of the members does.
+    // The members may be renewed in any order.
     server.reload().unwrap();
     reconnect().await.unwrap();
     client.reload().unwrap();
@@ -186,13 +186,13 @@ async fn an_authority_is_replaced_without_cutting_anybody_off() {
     server.reload().unwrap();
     client.reload().unwrap();
     reconnect().await.unwrap();
-    // The connection from before is still there, but its certificate is believed no more.
+    // The connection from before is still open, but its certificate is not accepted any more.
     talk(&mut open).await;
     assert!(server.admit(&mut peer).unwrap_err().to_string().contains("believed no more"));
 }
 
 #[tokio::test]
-async fn half_written_or_mismatching_files_leave_the_old_ones_in_force() {
+async fn half_written_or_mismatching_files_are_not_taken() {
     let made = made();
     let server = ServerTls::load(made.server.clone()).unwrap();
     let client = ClientTls::load(made.alpha).unwrap().current();
@@ -237,12 +237,12 @@ fn changed_files_are_read_once_they_rest() {
     let first = server.current().own.serial.clone();
     assert!(!server.look() && !server.look());
     renew(&made.dir, controller(), 5).unwrap();
-    // Seen, but it may be going on.
+    // Noticed, but the change may not be complete.
     assert!(!server.look());
     assert!(server.look());
     assert_ne!(server.current().own.serial, first);
     assert!(!server.look());
-    // A bad set is told once and not read over and over.
+    // A bad set is reported once and not read over and over.
     std::fs::write(&made.server.authorities, "nonsense").unwrap();
     assert!(!server.look() && !server.look() && !server.look());
     assert!(server.trouble().unwrap().to_string().contains("ca.pem"));

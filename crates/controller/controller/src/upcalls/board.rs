@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The upcalls where pollers wait for them.
+//! The upcalls, where pollers wait for them.
 //!
 //! The decision thread publishes events here once they are stored; pollers, which are tasks, take them. The lock is held
 //! for a copy, never across I/O or an await.
@@ -52,14 +52,15 @@ impl Board {
         inner.waiting.values().for_each(|notify| notify.notify_waiters());
     }
 
-    /// Closes it: this controller no longer knows the truth. Everyone who waits is told.
+    /// Closes the board, because this controller no longer knows the present state. All waiting pollers are
+    /// answered.
     pub fn close(&self) {
         let mut inner = self.lock();
         inner.serving = false;
         inner.waiting.values().for_each(|notify| notify.notify_waiters());
     }
 
-    /// Makes a stored event known.
+    /// Publishes a stored event.
     pub fn publish(&self, peer: Identity, body: String) -> Result<u64, UpcallError> {
         let mut inner = self.lock();
         let number = inner.upcalls.push(peer, body)?;
@@ -84,20 +85,20 @@ impl Board {
         self.lock().upcalls.clone()
     }
 
-    /// Acknowledgements that are not stored yet; they count as stored from here on. An acknowledgement that gets lost
-    /// costs a repeated delivery, so they ride along with the next change.
+    /// Acknowledgements that are not stored yet; they count as stored from here on. A lost acknowledgement
+    /// costs only a repeated delivery, so acknowledgements are stored with the next change.
     pub fn take_unstored(&self) -> Vec<(Identity, u64)> {
         let mut inner = self.lock();
         let peers = std::mem::take(&mut inner.unstored);
         peers.into_iter().map(|peer| (peer, inner.upcalls.acknowledged(peer))).collect()
     }
 
-    /// Acknowledges up to `after` and returns what is pending, waiting up to `wait` for something.
+    /// Acknowledges up to `after` and returns the pending events, waiting up to `wait` for one.
     pub async fn poll(&self, peer: Identity, after: u64, wait: Duration) -> Result<Batch, Closed> {
         let deadline = tokio::time::Instant::now() + wait;
         loop {
             let notify = self.lock().waiting.entry(peer).or_default().clone();
-            // Armed before the look, so that nothing published in between is missed.
+            // Armed before the check, so that no event published in between is missed.
             let mut woken = std::pin::pin!(notify.notified());
             woken.as_mut().enable();
             {

@@ -13,7 +13,7 @@ fn numbers(batch: &Batch) -> Vec<u64> {
 }
 
 #[test]
-fn events_come_again_until_they_are_acknowledged() {
+fn events_are_delivered_until_acknowledged() {
     let (mut upcalls, a) = (Upcalls::default(), peer("a"));
     assert!(upcalls.pending(a).is_empty());
     for n in 1..=3 {
@@ -32,7 +32,7 @@ fn events_come_again_until_they_are_acknowledged() {
 }
 
 #[test]
-fn at_the_bound_the_oldest_are_dropped_and_told_as_lost() {
+fn oldest_events_are_dropped_at_the_bound_and_reported_lost() {
     let (mut upcalls, a) = (Upcalls::default(), peer("a"));
     for _ in 0..EVENTS_MAX + 10 {
         upcalls.push(a, "x".into()).unwrap();
@@ -65,12 +65,12 @@ fn peers_that_never_ask_do_not_fill_the_snapshot() {
     for _ in 0..QUEUE_BYTES_MAX / EVENT_BYTES_MAX {
         quiet.iter().for_each(|peer| drop(upcalls.push(*peer, long.clone())));
     }
-    // Who has little keeps it, who has much is told what it lost.
+    // The peer with few events keeps them; the one with many gets the lost numbers.
     assert_eq!((upcalls.pending(asks).lost, upcalls.pending(asks).events.len()), (None, 1));
     assert!(quiet.iter().all(|peer| upcalls.pending(*peer).lost.is_some()));
     let bytes = postcard::to_allocvec(&upcalls).unwrap().len();
     assert!(bytes < crate::store::SNAPSHOT_MAX * 3 / 4 && bytes > ALL_BYTES_MAX / 2, "{bytes}");
-    // What is acknowledged or forgotten makes room.
+    // Acknowledged and forgotten events make room.
     for peer in &quiet {
         let last = upcalls.pending(*peer).events[0].number;
         upcalls.acknowledge(*peer, last).unwrap();
@@ -80,10 +80,10 @@ fn peers_that_never_ask_do_not_fill_the_snapshot() {
 }
 
 proptest! {
-    /// Events pushed at any time, answers lost at any time, the controller restarted at any time: the peer sees each
-    /// number once and in order, or is told that it is lost.
+    /// With events, lost answers and restarts at any time, the peer sees each number once and in order, or
+    /// as lost.
     #[test]
-    fn each_event_is_seen_once_in_order_or_told_as_lost(
+    fn each_event_is_seen_once_in_order_or_reported_lost(
         steps in prop::collection::vec((0..400usize, any::<bool>(), any::<bool>()), 1..60),
     ) {
         let (mut upcalls, a) = (Upcalls::default(), peer("a"));
@@ -122,7 +122,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_poller_is_woken_by_what_is_published_and_by_the_end() {
+async fn poller_is_woken_by_an_event_and_by_the_end() {
     let (board, a) = (Board::default(), peer("a"));
     assert_eq!(board.poll(a, 0, Duration::ZERO).await, Err(Closed::NotServing));
     board.open(Upcalls::default());

@@ -78,7 +78,7 @@ fn cables_are_missing_extra_or_crossed() {
 }
 
 #[test]
-fn a_plan_that_promises_more_than_a_port_sends_is_told_but_not_for_what_is_only_assumed() {
+fn only_known_bandwidths_below_the_plan_are_reported() {
     let mut survey = found(&PLANNED);
     survey.cables[2].bandwidth_bps = Figure::new(10, Source::Queue);
     survey.cables[3].bandwidth_bps = Figure::new(10, Source::Assumed);
@@ -88,9 +88,10 @@ fn a_plan_that_promises_more_than_a_port_sends_is_told_but_not_for_what_is_only_
 }
 
 proptest! {
-    /// However the ends of the planned cables are joined anew: each port that is joined otherwise is told once.
+    /// However the ends of the planned cables are joined anew: each port that is joined otherwise is
+    /// reported once.
     #[test]
-    fn each_changed_port_is_told_once(order in Just((0..10).collect::<Vec<usize>>()).prop_shuffle(), keep in 0..=5_usize) {
+    fn each_changed_port_is_reported_once(order in Just((0..10).collect::<Vec<usize>>()).prop_shuffle(), keep in 0..=5_usize) {
         let ends: Vec<End> =
             PLANNED.iter().flat_map(|[a, p, b, q]| [End::new(*a, *p), End::new(*b, *q)]).collect();
         let mut survey = found(&[]);
@@ -110,7 +111,7 @@ proptest! {
                 changed.insert(end.clone());
             }
         }
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for difference in compare(&survey, &topology()) {
             let mut here = BTreeSet::new();
             match difference {
@@ -120,9 +121,9 @@ proptest! {
                 }
                 Difference::Slower { .. } => prop_assert!(false, "all are equally fast"),
             }
-            told.extend(here);
+            reported.extend(here);
         }
-        told.sort();
-        prop_assert_eq!(told, changed.into_iter().collect::<Vec<_>>());
+        reported.sort();
+        prop_assert_eq!(reported, changed.into_iter().collect::<Vec<_>>());
     }
 }

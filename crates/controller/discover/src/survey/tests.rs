@@ -76,7 +76,7 @@ fn cables_are_what_both_ends_say() {
 }
 
 #[test]
-fn each_oddity_is_told_and_makes_no_cable() {
+fn each_oddity_is_reported_and_makes_no_cable() {
     let change = |n: usize, heard: &[Frame]| {
         let mut listened = good();
         listened[n].heard = heard.to_vec();
@@ -131,7 +131,7 @@ fn each_oddity_is_told_and_makes_no_cable() {
 }
 
 #[test]
-fn a_loop_is_told_once() {
+fn loop_is_reported_once() {
     let listened = [at("s1", "a", &[says(Role::Switch, "s1", "b")]), at("s1", "b", &[says(Role::Switch, "s1", "a")])];
     let found = look(&["s1"], &listened);
     assert_eq!(found.odd, [Oddity::Loop { at: End::new("s1", "a"), hears: End::new("s1", "b") }]);
@@ -140,12 +140,12 @@ fn a_loop_is_told_once() {
     // A port that hears itself, and one that hears what another already has a loop for, have one of their own each.
     let hears_a = |port| at("s1", port, &[says(Role::Switch, "s1", "a")]);
     let found = look(&["s1"], &[hears_a("a"), hears_a("b")]);
-    let told = |port| Oddity::Loop { at: End::new("s1", port), hears: End::new("s1", "a") };
-    assert_eq!(found.odd, [told("a"), told("b")]);
+    let hears_itself = |port| Oddity::Loop { at: End::new("s1", port), hears: End::new("s1", "a") };
+    assert_eq!(found.odd, [hears_itself("a"), hears_itself("b")]);
 }
 
 #[test]
-fn hosts_of_other_programs_are_known_by_what_they_do_or_by_their_names() {
+fn hosts_with_other_programs_are_known_by_capability_or_name() {
     let switches = names(&["s1"]);
     let (station, bridge) = (Capabilities::STATION, Capabilities::BRIDGE | Capabilities::ROUTER);
     let listened =
@@ -170,7 +170,7 @@ fn hosts_of_other_programs_are_known_by_what_they_do_or_by_their_names() {
 }
 
 #[test]
-fn figures_are_the_smaller_of_both_ends_and_say_where_they_are_from() {
+fn figures_are_the_smaller_of_both_ends_and_name_their_source() {
     let mut listened = good();
     let (fast, slow) = (Figure::new(10_000, Source::Port), Figure::new(1_000, Source::Queue));
     (listened[0].rate, listened[4].rate) = (Some(fast), Some(slow));
@@ -184,7 +184,7 @@ fn figures_are_the_smaller_of_both_ends_and_say_where_they_are_from() {
     assert_eq!(cable("s1:up1--s2:down1").bandwidth_bps, slow);
     assert_eq!(cable("s1:up1--s2:down1").queue_bytes, Figure::new(84, Source::Queue));
     assert_eq!(cable("s1:up2--s2:down2").bandwidth_bps, Figure::new(1_500, Source::Driver));
-    assert_eq!(cable("h2:p1--s2:h2").bandwidth_bps, Figure::new(2_000, Source::Told));
+    assert_eq!(cable("h2:p1--s2:h2").bandwidth_bps, Figure::new(2_000, Source::Announced));
     assert_eq!(cable("h2:p0--s1:h2").bandwidth_bps, Figure::new(77, Source::Given));
     assert_eq!(cable("h2:p0--s1:h2").queue_bytes.source, Source::Assumed);
     assert_eq!(found.latencies.host_jitter_max_ns, Figure::new(5, Source::Given));
@@ -214,9 +214,10 @@ fn heard() -> impl Strategy<Value = Frame> {
 }
 
 proptest! {
-    /// Whatever was heard: no port has two cables, all that is found can be planned with, and what is left out is told.
+    /// Whatever was heard: no port has two cables, the survey can be planned with, and everything left out
+    /// is reported.
     #[test]
-    fn whatever_is_heard_is_put_together_or_told(
+    fn everything_heard_is_a_cable_or_reported(
         heard in prop::collection::vec(prop::collection::vec(heard(), 0..4), 6),
     ) {
         let ends = ["s1", "s2"].into_iter().flat_map(|node| ["a", "b", "c"].map(|port| (node, port)));
@@ -224,9 +225,9 @@ proptest! {
         let found = look(&["s1", "s2"], &listened);
         let ends: Vec<&End> = found.cables.iter().flat_map(|cable| [&cable.a, &cable.b]).collect();
         prop_assert_eq!(ends.iter().collect::<BTreeSet<_>>().len(), ends.len());
-        let told = format!("{:?}", found.odd);
+        let reported = format!("{:?}", found.odd);
         for port in &listened {
-            prop_assert!(ends.contains(&&port.at) || told.contains(&format!("{:?}", port.at)), "{} in {}", port.at, told);
+            prop_assert!(ends.contains(&&port.at) || reported.contains(&format!("{:?}", port.at)), "{} in {}", port.at, reported);
         }
         if !found.hosts.is_empty() {
             let text = crate::write(&found, &Given::default());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `ovs-ofctl`: what it is told, and what it prints.
+//! `ovs-ofctl`: its input and its output.
 
 use crate::{DriverError, GroupRange, Rate, Refusal};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 const LIMIT_S: &str = "10";
 /// Of our flows: above what a switch does by default (0), with room above.
 const PRIORITY: u32 = 1000;
-/// Mark of our flows, for whoever lists them; groups are told apart by their addresses.
+/// Mark of our flows, for people who list them; groups are distinguished by their addresses.
 const COOKIE: &str = "0xf1de000000000000";
 
 /// A flow for a multicast group.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub(crate) const PORT: u16 = 7000;
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
-/// After the last packet sent: for those that are expected, and for one that should not be.
+/// Pauses after the last packet sent: for expected packets, and for a packet that should not come.
 pub(crate) const QUIET: Duration = Duration::from_millis(60);
 
 macro_rules! root_or_skip {
@@ -49,7 +49,7 @@ pub(crate) fn tree(fabric: &Fabric, plane: usize) -> Vec<(String, Rule)> {
     tree.into_iter().map(|(switch, ports)| (switch, Rule { group: group(plane as u8, 1), ports })).collect()
 }
 
-/// What a system's tool prints on a switch.
+/// The output of a system's tool on a switch.
 pub(crate) fn run(switch: &Switch, line: &str) -> String {
     let mut words = line.split_whitespace();
     let out = switch.node().command(words.next().unwrap()).args(words).output().unwrap();
@@ -97,8 +97,8 @@ pub(crate) fn hears(fabric: &Fabric, plane: usize, group: Ipv4Addr, packets: u32
     assert_eq!(heard(fabric, plane, group, packets, hosts), hosts);
 }
 
-/// Sends `0..packets` from h1 and gives the hosts that got all of them, each once; the others got none. `awaited`: they have as long as they
-/// need, the others a moment.
+/// Sends `0..packets` from h1. Returns the hosts that got all of them, each once; the others got none.
+/// `awaited`: they have as long as they need, the others a moment.
 pub(crate) fn heard(fabric: &Fabric, plane: usize, group: Ipv4Addr, packets: u32, awaited: &[usize]) -> Vec<usize> {
     let inboxes: Vec<_> = fabric.hosts().iter().map(|h| (h.index(), inbox(fabric, h.index(), plane, group))).collect();
     let outbox = outbox(fabric, 1, plane);
@@ -112,7 +112,7 @@ pub(crate) fn heard(fabric: &Fabric, plane: usize, group: Ipv4Addr, packets: u32
         let mut here = all.iter().zip(&inboxes).filter(|(_, (host, _))| awaited.contains(host));
         here.all(|(got, _)| got.len() >= packets as usize)
     };
-    // What does not come is told by the caller.
+    // A packet that does not come is reported by the caller.
     let _ = retry_until("the packets", LIMIT, || if look() { Ok(()) } else { Err("some are missing".to_owned()) });
     std::thread::sleep(QUIET);
     look();

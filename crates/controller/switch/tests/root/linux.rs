@@ -79,9 +79,9 @@ fn root_drift_is_found_and_put_right() {
     hears(&fabric, 0, group(0, 2), 5, &[4]);
 }
 
-/// One who deletes a rule again and again, at any moment of a repair: each time is told.
+/// A meddler deletes a rule again and again, at any moment of a repair: each time is reported.
 #[test]
-fn root_whatever_is_put_right_is_told() {
+fn root_every_repaired_difference_is_reported() {
     const TIMES: usize = 300;
     root_or_skip!();
     let fabric = pair(2);
@@ -96,24 +96,24 @@ fn root_whatever_is_put_right_is_told() {
                 other.remove(&[group(0, 1)]).unwrap();
             }
         });
-        let mut told = 0;
+        let mut reported = 0;
         while !meddler.is_finished() {
-            told += driver.repair(&wanted).unwrap().found.len();
+            reported += driver.repair(&wanted).unwrap().found.len();
         }
         meddler.join().unwrap();
-        told += driver.repair(&wanted).unwrap().found.len();
-        assert_eq!(told, TIMES);
+        reported += driver.repair(&wanted).unwrap().found.len();
+        assert_eq!(reported, TIMES);
     });
 }
 
 #[test]
-fn root_a_ports_change_loses_no_packet_of_those_that_stay() {
+fn root_change_of_ports_loses_no_packet_at_the_others() {
     root_or_skip!();
     change_ports(&pair(4));
 }
 
 #[test]
-fn root_a_refusal_names_the_rule_the_reason_and_what_was_done_and_a_second_call_completes() {
+fn root_refusal_names_rule_reason_and_progress_and_can_be_completed() {
     root_or_skip!();
     let fabric = pair(4);
     let switch = fabric.switch("l1a").unwrap();
@@ -170,9 +170,10 @@ fn drift(group: Ipv4Addr, missing: &[&str], extra: &[&str]) -> Drift {
     Drift::Ports { group, missing: ports(missing), extra: ports(extra) }
 }
 
-/// A rule that is refused for one of its ports: the others are there. While a change is made, so are those before it; a repair takes them away.
+/// A rule is refused for one of its ports: its other ports are installed. During a change the former ports
+/// stay too; a repair removes them.
 #[test]
-fn root_all_of_a_refused_rule_is_had_that_can_be() {
+fn root_refused_rule_gets_all_possible_ports() {
     root_or_skip!();
     let fabric = pair(4);
     let switch = fabric.switch("l1a").unwrap();
@@ -225,7 +226,7 @@ fn set_max_groups(switch: &Switch, port: &str, limit: u32) {
 }
 
 #[test]
-fn root_a_cut_cable_is_told_at_once() {
+fn root_cut_cable_is_reported_at_once() {
     root_or_skip!();
     let fabric = pair(3);
     let switch = fabric.switch("l1b").unwrap();

@@ -19,7 +19,7 @@ fn database(switch: &Switch) -> String {
     switch.ovs_target().unwrap().replace("br0.mgmt", "db.sock")
 }
 
-/// A table with room for so many flows, which refuses more.
+/// A table with room for this many flows, which refuses more.
 fn limit_flows(switch: &Switch, flows: usize) {
     let table = format!("-- --id=@t create Flow_Table flow_limit={flows} overflow_policy=refuse");
     run(switch, &format!("ovs-vsctl --db={} {table} -- set bridge br0 flow_tables:0=@t", database(switch)));
@@ -80,7 +80,8 @@ fn root_drift_is_found_and_put_right() {
     assert_eq!(driver.audit(&wanted).unwrap(), []);
 
     let id = |n| u32::from(group(0, n));
-    // Port 3 goes, port 4 comes; a group is deleted, with its flow; a flow leads elsewhere; a group of nobody comes.
+    // Port 3 is removed, port 4 is added; a group is deleted, with its flow; a flow leads elsewhere; an
+    // unwanted group is added.
     ofctl(switch, &format!("mod-group group_id={},type=all,bucket=output:h2,bucket=output:h4", id(1)));
     ofctl(switch, &format!("del-groups group_id={}", id(2)));
     ofctl(switch, "add-flow priority=1000,ip,nw_dst=239.71.0.3,actions=output:h2");
@@ -110,13 +111,13 @@ fn root_drift_is_found_and_put_right() {
 }
 
 #[test]
-fn root_a_ports_change_loses_no_packet_of_those_that_stay() {
+fn root_change_of_ports_loses_no_packet_at_the_others() {
     root_or_skip!(ovs_supported());
     change_ports(&pair(4));
 }
 
 #[test]
-fn root_a_meter_drops_what_is_too_much_and_lets_all_through_when_it_is_gone() {
+fn root_meter_drops_the_excess_until_it_is_removed() {
     root_or_skip!(ovs_supported());
     let fabric = pair(2);
     let mut driver = open(fabric.switch("l1a").unwrap());
@@ -147,7 +148,7 @@ fn root_a_meter_drops_what_is_too_much_and_lets_all_through_when_it_is_gone() {
 }
 
 #[test]
-fn root_a_refusal_names_the_rule_the_reason_and_what_was_done_and_a_second_call_completes() {
+fn root_refusal_names_rule_reason_and_progress_and_can_be_completed() {
     root_or_skip!(ovs_supported());
     let fabric = pair(3);
     let switch = fabric.switch("l1a").unwrap();
@@ -189,9 +190,10 @@ fn root_a_refusal_names_the_rule_the_reason_and_what_was_done_and_a_second_call_
     assert!(gone.contains("cannot open OpenFlow switch unix:/nonexistent") && gone.contains("OpenFlow13"), "{gone}");
 }
 
-/// A rule that is refused for one of its ports: the others are there. While a change is made, so are those before it; a repair takes them away.
+/// A rule is refused for one of its ports: its other ports are installed. During a change the former ports
+/// stay too; a repair removes them.
 #[test]
-fn root_all_of_a_refused_rule_is_had_that_can_be() {
+fn root_refused_rule_gets_all_possible_ports() {
     root_or_skip!(ovs_supported());
     let fabric = pair(4);
     let mut driver = open(fabric.switch("l1a").unwrap());
@@ -314,7 +316,7 @@ fn root_a_rule_that_is_refused_twice_over_says_what_is_in_force() {
 }
 
 #[test]
-fn root_a_cut_cable_is_told_at_once() {
+fn root_cut_cable_is_reported_at_once() {
     root_or_skip!(ovs_supported());
     let fabric = pair(2);
     let mut driver = open(fabric.switch("l1a").unwrap());

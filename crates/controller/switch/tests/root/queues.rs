@@ -29,7 +29,7 @@ fn packets(switch: &Switch, port: &str, class: &str) -> u64 {
 }
 
 #[test]
-fn root_what_limits_a_port_is_told_whoever_set_it_up() {
+fn root_port_limits_of_any_origin_are_reported() {
     root_or_skip!();
     let fabric = Fabric::build(FabricSpec::single_pair(4).limited(10)).unwrap();
     let switch = fabric.switch("l1a").unwrap();

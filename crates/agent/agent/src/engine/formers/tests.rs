@@ -13,7 +13,7 @@ use super::{
 use crate::command::{Command, Reply};
 
 const CLIENT: u8 = 3;
-/// Of host 2.
+/// Incarnation of host 2.
 const HOST: u32 = 9;
 const S: u64 = 1_000_000_000;
 
@@ -22,7 +22,7 @@ fn process(nth: u32) -> u32 {
     (HOST << PROCESS_SHIFT) + nth
 }
 
-/// A client of a new agent, which watches `p` on host 2 and was told by the agent before that it is up.
+/// A client of a new agent. It watches `p` on host 2, which the agent before reported up.
 struct Watcher {
     engine: Engine,
     session: ClientSession,
@@ -32,11 +32,11 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn of(told: u32) -> Self {
-        Self::of_host(2, told)
+    fn of(reported: u32) -> Self {
+        Self::of_host(2, reported)
     }
 
-    fn of_host(host: u16, told: u32) -> Self {
+    fn of_host(host: u16, reported: u32) -> Self {
         let (mut engine, _) = engine();
         let memory = memory();
         let session = ClientSession::map(memory.region.as_fd().try_clone_to_owned().expect("a descriptor"));
@@ -49,12 +49,12 @@ impl Watcher {
                 other => panic!("{other:?}"),
             };
         let timeout_ns = 60 * S;
-        let former = Command::Former { client: CLIENT, watch, slot: 0, incarnation: told, timeout_ns };
+        let former = Command::Former { client: CLIENT, watch, slot: 0, incarnation: reported, timeout_ns };
         assert!(matches!(engine.command(super::super::tests::now(), former), Reply::Done));
         Self { engine, session: session.expect("mapped"), seq: 0, now: raw_ns(), watch }
     }
 
-    /// Host 2 is heard, and says that these processes called `p` are up.
+    /// A heartbeat of host 2 arrives, naming these processes called `p` as up.
     fn hears(&mut self, processes: &[(u8, u32)]) {
         self.seq += 1;
         self.now += S / 100;
@@ -67,25 +67,25 @@ impl Watcher {
             }
         }));
         self.engine.detector.tick(now);
-        // Only what formers are told is looked at here.
+        // These tests read only events for formers.
         while self.engine.detector.poll_event().is_some() {}
     }
 
-    /// Host 2 says that it has named all its processes.
+    /// Host 2 reports that it has named all its processes.
     fn hears_that_all_are_named(&mut self) {
         self.seq += 1;
         let mut bytes = [0; PAYLOAD_MAX];
         let mut packet = Builder::heartbeat(&mut bytes, 2, HOST, self.seq).expect("room");
-        // To this very incarnation, which it listens to.
+        // To this very incarnation, which host 2 hears.
         packet.push_ack(Ack { incarnation: OWN, seq_low: 1 }).expect("room");
         packet.all_named().expect("room");
         let len = packet.finish();
         assert!(self.engine.detector.handle_packet(self.now, self.now, 0, &bytes[..len]).is_ok());
     }
 
-    /// What the client is told for so long, at each look.
-    fn told(&mut self, ns: u64) -> Vec<(u32, EventRecord)> {
-        let mut told = Vec::new();
+    /// The records that the client gets during this time.
+    fn delivered(&mut self, ns: u64) -> Vec<(u32, EventRecord)> {
+        let mut delivered = Vec::new();
         let until = self.now + ns;
         while self.now < until {
             self.hears(&[]);
@@ -93,10 +93,10 @@ impl Watcher {
             let mut bytes = [0; EVENT_MAX];
             while let Some(bytes) = self.session.pop_inbox(&mut bytes).expect("whole") {
                 let record = EventRecord::split(bytes).expect("a record").0;
-                told.push((record.watch, record));
+                delivered.push((record.watch, record));
             }
         }
-        told
+        delivered
     }
 
     fn awaits(&self) -> usize {
@@ -105,103 +105,107 @@ impl Watcher {
 }
 
 #[test]
-fn successor_that_came_while_the_agent_was_away_ends_its_predecessor_once() {
+fn successor_ends_its_predecessor_once() {
     let mut watcher = Watcher::of(process(1));
     watcher.hears(&[(4, process(2))]);
-    let told = watcher.told(3 * S);
+    let delivered = watcher.delivered(3 * S);
     let expected = EventRecord { kind: kind::VERDICT, watch: watcher.watch, host: 2, ..EventRecord::default() };
     let expected = EventRecord { incarnation: process(1), ..expected }.with_reason(Reason::Exited(-1));
     let of =
         |record: &EventRecord| (record.kind, record.host, record.slot, record.incarnation, record.reason, record.code);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!((told[0].0, of(&told[0].1)), (watcher.watch, of(&expected)));
+    assert_eq!(delivered.len(), 1, "{delivered:?}");
+    assert_eq!((delivered[0].0, of(&delivered[0].1)), (watcher.watch, of(&expected)));
     assert_eq!(watcher.awaits(), 0);
 }
 
 #[test]
-fn process_that_is_still_there_is_not_ended_by_its_number() {
+fn live_process_is_not_ended_by_its_number() {
     // The host has numbered more than 4096: by its number the process is of the host's next life, or of one much later.
     for nth in [1, 4095, 4096, 4097, 3 * 4096 + 5] {
         let mut watcher = Watcher::of(process(nth));
         watcher.hears(&[(0, process(nth))]);
-        let told = watcher.told(3 * S);
-        assert!(told.is_empty() && watcher.awaits() == 0, "{nth}: {told:?}");
+        let delivered = watcher.delivered(3 * S);
+        assert!(delivered.is_empty() && watcher.awaits() == 0, "{nth}: {delivered:?}");
     }
 }
 
 #[test]
-fn process_of_a_host_that_is_up_and_says_nothing_of_it_is_waited_for() {
+fn process_not_named_yet_is_waited_for() {
     let mut watcher = Watcher::of(process(1));
-    let told = watcher.told(3 * S);
-    assert!(told.is_empty() && watcher.awaits() == 1, "{told:?}");
+    let delivered = watcher.delivered(3 * S);
+    assert!(delivered.is_empty() && watcher.awaits() == 1, "{delivered:?}");
     // An earlier process of that name is no successor.
     let mut watcher = Watcher::of(process(5));
     watcher.hears(&[(4, process(2))]);
-    let told = watcher.told(3 * S);
-    assert!(told.is_empty() && watcher.awaits() == 1, "{told:?}");
+    let delivered = watcher.delivered(3 * S);
+    assert!(delivered.is_empty() && watcher.awaits() == 1, "{delivered:?}");
 }
 
 #[test]
 fn process_of_another_life_of_its_host_is_over() {
     let mut watcher = Watcher::of((HOST - 1) << PROCESS_SHIFT | 1);
-    let told = watcher.told(3 * S);
-    assert!(told.len() == 1 && watcher.awaits() == 0, "{told:?}");
-    assert_eq!(told[0].1.reason, EventRecord::default().with_reason(Reason::HostSilent).reason);
+    let delivered = watcher.delivered(3 * S);
+    assert!(delivered.len() == 1 && watcher.awaits() == 0, "{delivered:?}");
+    assert_eq!(delivered[0].1.reason, EventRecord::default().with_reason(Reason::HostSilent).reason);
 }
 
 #[test]
-fn process_that_its_host_names_no_more_has_ended() {
+fn process_no_longer_named_by_its_host_has_ended() {
     let mut watcher = Watcher::of(process(1));
     // Others are named, its slot among them, for as long as that takes.
     watcher.hears(&[]);
-    assert!(watcher.told(20 * S).is_empty() && watcher.awaits() == 1);
+    assert!(watcher.delivered(20 * S).is_empty() && watcher.awaits() == 1);
     watcher.hears_that_all_are_named();
-    let told = watcher.told(S);
-    assert!(told.len() == 1 && watcher.awaits() == 0, "{told:?}");
-    assert_eq!(told[0].1.reason, EventRecord::default().with_reason(Reason::Exited(-1)).reason);
+    let delivered = watcher.delivered(S);
+    assert!(delivered.len() == 1 && watcher.awaits() == 0, "{delivered:?}");
+    assert_eq!(delivered[0].1.reason, EventRecord::default().with_reason(Reason::Exited(-1)).reason);
 }
 
 #[test]
-fn process_of_a_host_that_names_it_last_lives() {
+fn process_named_last_by_its_host_lives() {
     for nth in [1, 4097, 3 * 4096 + 5] {
         let mut watcher = Watcher::of(process(nth));
-        assert!(watcher.told(20 * S).is_empty(), "its roster takes long");
+        assert!(watcher.delivered(20 * S).is_empty(), "its roster takes long");
         watcher.hears(&[(63, process(nth))]);
         watcher.hears_that_all_are_named();
-        let told = watcher.told(20 * S);
-        assert!(told.is_empty() && watcher.awaits() == 0, "{nth}: {told:?}");
+        let delivered = watcher.delivered(20 * S);
+        assert!(delivered.is_empty() && watcher.awaits() == 0, "{nth}: {delivered:?}");
     }
 }
 
-/// A host that has numbered so many processes in one life that the number of one no longer tells of which life it is.
+/// The host has numbered so many processes in one life that a process number does not identify a life any
+/// more.
 #[test]
-fn process_beyond_the_joins_of_a_life_lives_until_its_host_has_named_all() {
+fn process_with_a_high_number_lives_until_all_are_named() {
     for nth in [OF_A_LIFE, OF_A_LIFE + 5, MOST_OF_A_LIFE - 1] {
         let mut watcher = Watcher::of(process(nth));
-        assert!(watcher.told(20 * S).is_empty(), "{nth}: its roster takes long");
+        assert!(watcher.delivered(20 * S).is_empty(), "{nth}: its roster takes long");
         watcher.hears(&[(63, process(nth))]);
         watcher.hears_that_all_are_named();
-        let told = watcher.told(20 * S);
-        assert!(told.is_empty() && watcher.awaits() == 0, "{nth}: {told:?}");
+        let delivered = watcher.delivered(20 * S);
+        assert!(delivered.is_empty() && watcher.awaits() == 0, "{nth}: {delivered:?}");
         // Without it in the roster, or with its successor there, it is over.
         let silent = EventRecord::default().with_reason(Reason::HostSilent).reason;
         for named in [&[][..], &[(4, process(nth + 1))]] {
             let mut watcher = Watcher::of(process(nth));
             watcher.hears(named);
             if named.is_empty() {
-                assert!(watcher.told(20 * S).is_empty(), "{nth}");
+                assert!(watcher.delivered(20 * S).is_empty(), "{nth}");
                 watcher.hears_that_all_are_named();
             }
-            let told = watcher.told(3 * S);
-            assert!(told.len() == 1 && told[0].1.reason == silent && watcher.awaits() == 0, "{nth}: {told:?}");
+            let delivered = watcher.delivered(3 * S);
+            assert!(
+                delivered.len() == 1 && delivered[0].1.reason == silent && watcher.awaits() == 0,
+                "{nth}: {delivered:?}"
+            );
         }
     }
 }
 
-/// Of host 1, whose agent is this one.
+/// Incarnation of host 1, whose agent is this one.
 const OWN: u32 = 7;
 
-/// Joins this host under the name that is watched.
+/// A process of this host joins under the watched name.
 fn joins(watcher: &mut Watcher) -> (u8, u32) {
     let name = Name::new(b"p").expect("a name");
     let joined =
@@ -211,8 +215,8 @@ fn joins(watcher: &mut Watcher) -> (u8, u32) {
     (joined.slot, joined.incarnation)
 }
 
-/// What is told of a process of this host that an agent before has told to be up: when, in s, its number, and why.
-fn told_of_own(watcher: &mut Watcher, until_s: u64) -> Vec<(u64, u32, u8)> {
+/// Verdicts on a process of this host that an agent before reported up: when, in s, its number, and why.
+fn verdicts_on_own(watcher: &mut Watcher, until_s: u64) -> Vec<(u64, u32, u8)> {
     let begun = watcher.now;
     let mut all = Vec::new();
     for s in (0..until_s).step_by(4) {
@@ -230,38 +234,38 @@ fn told_of_own(watcher: &mut Watcher, until_s: u64) -> Vec<(u64, u32, u8)> {
 }
 
 #[test]
-fn process_of_this_host_is_over_with_its_life_once_its_program_had_time_to_join_again() {
+fn own_process_of_an_earlier_life_ends_after_time_to_rejoin() {
     let former = (OWN - 1) << PROCESS_SHIFT | 1;
     let silent = EventRecord::default().with_reason(Reason::HostSilent).reason;
     let mut watcher = Watcher::of_host(1, former);
     // Twice the longest timeout, in which others may have granted it leases.
-    assert_eq!(told_of_own(&mut watcher, 200), [(120, former, silent)]);
+    assert_eq!(verdicts_on_own(&mut watcher, 200), [(120, former, silent)]);
     assert_eq!(watcher.awaits(), 0);
-    // Its program is alive and comes late: told as a new process, not as an exit.
+    // Its program is alive and comes late: reported as a new process, not as an exit.
     let (_, again) = joins(&mut watcher);
     assert!(is_newer(again, former));
-    assert_eq!(told_of_own(&mut watcher, 200), []);
+    assert_eq!(verdicts_on_own(&mut watcher, 200), []);
 }
 
 /// Numbers of processes come round after 12 days.
 const DAYS: [u32; 8] = [1, 6, 7, 9, 12, 13, 20, 365];
 
 #[test]
-fn process_of_this_host_is_no_exit_however_long_the_agent_before_had_run() {
+fn own_former_process_is_no_exit_after_any_run_time() {
     let silent = EventRecord::default().with_reason(Reason::HostSilent).reason;
     for days in DAYS {
         let former = OWN.wrapping_sub(days * 86_400) << PROCESS_SHIFT | 1;
         let mut watcher = Watcher::of_host(1, former);
-        assert_eq!(told_of_own(&mut watcher, 200), [(120, former, silent)], "{days} days");
-        // Its program is back before.
+        assert_eq!(verdicts_on_own(&mut watcher, 200), [(120, former, silent)], "{days} days");
+        // Its program comes back earlier.
         let mut watcher = Watcher::of_host(1, former);
         let again = joins(&mut watcher).1;
-        assert_eq!(told_of_own(&mut watcher, 200), [(120, former, silent)], "{days} days, now {again}");
+        assert_eq!(verdicts_on_own(&mut watcher, 200), [(120, former, silent)], "{days} days, now {again}");
     }
 }
 
 #[test]
-fn process_of_a_host_that_began_anew_is_no_exit_however_long_its_agent_before_had_run() {
+fn former_process_of_a_restarted_host_is_no_exit_after_any_run_time() {
     let silent = EventRecord::default().with_reason(Reason::HostSilent).reason;
     for days in DAYS {
         let former = HOST.wrapping_sub(days * 86_400) << PROCESS_SHIFT | 1;
@@ -269,42 +273,42 @@ fn process_of_a_host_that_began_anew_is_no_exit_however_long_its_agent_before_ha
         // Its program has joined again, and the host has named all.
         watcher.hears(&[(0, process(1))]);
         watcher.hears_that_all_are_named();
-        let told = watcher.told(3 * S);
-        assert!(told.len() == 1 && told[0].1.reason == silent, "{days} days: {told:?}");
+        let delivered = watcher.delivered(3 * S);
+        assert!(delivered.len() == 1 && delivered[0].1.reason == silent, "{days} days: {delivered:?}");
     }
 }
 
 #[test]
-fn process_of_this_host_that_is_up_or_was_told_is_not_ended_by_its_former() {
+fn own_live_process_is_not_ended_by_its_former() {
     let mut watcher = Watcher::of_host(1, OWN << PROCESS_SHIFT | 1);
     assert_eq!(joins(&mut watcher).1, OWN << PROCESS_SHIFT | 1);
-    assert_eq!((told_of_own(&mut watcher, 200), watcher.awaits()), (vec![], 0));
+    assert_eq!((verdicts_on_own(&mut watcher, 200), watcher.awaits()), (vec![], 0));
 }
 
 #[test]
-fn process_of_this_host_whose_place_was_given_away_has_ended() {
-    let told = OWN << PROCESS_SHIFT | 1;
-    let mut watcher = Watcher::of_host(1, told);
+fn own_process_whose_slot_was_reused_has_ended() {
+    let reported = OWN << PROCESS_SHIFT | 1;
+    let mut watcher = Watcher::of_host(1, reported);
     let name = Name::new(b"q").expect("a name");
     let other =
         watcher.engine.command(super::super::tests::now(), Command::Join { client: CLIENT, name, beat_timeout_ns: 0 });
     assert!(matches!(other, Reply::Joined(Ok(_))));
     let exited = EventRecord::default().with_reason(Reason::Exited(-1)).reason;
-    assert_eq!(told_of_own(&mut watcher, 8), [(0, told, exited)]);
+    assert_eq!(verdicts_on_own(&mut watcher, 8), [(0, reported, exited)]);
 }
 
-/// Numbers come round, and this agent has given out one so far.
+/// Numbers wrap around, and this agent has given out one so far.
 #[test]
-fn process_of_this_host_with_a_number_that_was_not_given_out_yet_is_of_a_life_before() {
+fn own_process_with_unused_number_is_of_an_earlier_life() {
     let former = OWN << PROCESS_SHIFT | 2;
     let mut watcher = Watcher::of_host(1, former);
     assert_eq!(joins(&mut watcher).1, OWN << PROCESS_SHIFT | 1);
     let silent = EventRecord::default().with_reason(Reason::HostSilent).reason;
-    assert_eq!(told_of_own(&mut watcher, 200), [(120, former, silent)]);
+    assert_eq!(verdicts_on_own(&mut watcher, 200), [(120, former, silent)]);
 }
 
 #[test]
-fn formers_of_many_watches_are_looked_at_in_turns() {
+fn formers_are_checked_in_turns() {
     let mut watcher = Watcher::of(process(1));
     watcher.hears(&[(0, process(1))]);
     for n in 1..WATCHES_MAX {
@@ -331,7 +335,7 @@ fn formers_of_many_watches_are_looked_at_in_turns() {
 }
 
 #[test]
-fn numbers_of_processes_go_round() {
+fn process_numbers_wrap_around() {
     for number in [0, 1, 4096, u32::MAX - 4095, u32::MAX] {
         assert!(is_newer(number.wrapping_add(1), number) && !is_newer(number, number.wrapping_add(1)));
         assert!(is_newer(number.wrapping_add(1 << 20), number) && !is_newer(number, number));
@@ -339,7 +343,7 @@ fn numbers_of_processes_go_round() {
 }
 
 #[test]
-fn end_that_a_new_watch_is_told_at_once_is_for_that_watch_alone() {
+fn known_end_is_delivered_only_to_the_new_watch() {
     let mut watcher = Watcher::of(process(1));
     watcher.hears(&[(4, process(1))]);
     let Watcher { engine, session, now, .. } = &mut watcher;
@@ -357,11 +361,11 @@ fn end_that_a_new_watch_is_told_at_once_is_for_that_watch_alone() {
     else {
         panic!("no watch");
     };
-    let mut told = Vec::new();
+    let mut delivered = Vec::new();
     while let Some(bytes) = session.pop_inbox(&mut bytes).expect("whole") {
         let record = EventRecord::split(bytes).expect("a record").0;
-        told.push((record.kind, record.watch));
+        delivered.push((record.kind, record.watch));
     }
-    // Another watch of the same process, which was asked for and not told `up` yet, would take it for its own.
-    assert_eq!(told, [(kind::UP, monitored.watch), (kind::VERDICT, monitored.watch)]);
+    // Another watch of the same process, not notified of `up` yet, would take the end for its own.
+    assert_eq!(delivered, [(kind::UP, monitored.watch), (kind::VERDICT, monitored.watch)]);
 }

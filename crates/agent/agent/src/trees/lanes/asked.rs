@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What programs may ask for, and what the controller is asked instead.
+//! Which lanes programs may ask for, and the controller's request that follows.
 
 use fide_agent_api::protocol::{ErrorCode, LaneAsked, Refusal, check_name};
 use fide_controller_api::{Code, client::Answered, lane::LaneRequest};
@@ -10,27 +10,27 @@ use fide_wire::{Scheme, message};
 use super::super::LANE;
 use crate::config::Config;
 
-/// A request that can be held by this host.
+/// A request that this host can carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Checked {
     pub(super) scheme: Scheme,
     pub(super) packet_max_bytes: usize,
     pub(super) redundancy: usize,
-    /// Trees that must be there until a program is told that the lane is.
+    /// Trees that must be installed before the program is answered.
     pub(super) redundancy_needed: usize,
     pub(super) type_of_service: u8,
 }
 
-/// Shares of a program's period by which the lane's is shorter, so that what waited while this host did not run leaves before
-/// the next time.
+/// The lane's period is shorter than the program's by one part in this many. So packets that waited while
+/// this host did not run leave before the next message is due.
 const EARLY: u64 = 8;
 
-/// The period that the controller is asked for, of what a program asks for.
+/// The period to ask the controller for, from the program's.
 fn lane_period_ns(program_ns: u64) -> u64 {
     program_ns - program_ns / EARLY
 }
 
-/// The period that a program may send at, of what the controller grants.
+/// The period that a program may send at, from the lane's.
 pub(super) fn program_period_ns(lane_ns: u64) -> u64 {
     lane_ns + lane_ns.div_ceil(EARLY - 1)
 }
@@ -41,7 +41,7 @@ impl Checked {
         Terms { packet_max_bytes: self.packet_max_bytes, period_ns, scheme: self.scheme }
     }
 
-    /// What the controller is asked for.
+    /// The request to the controller.
     pub(super) fn body(&self, name: &str, asked: &LaneAsked, label: u8) -> LaneRequest {
         LaneRequest {
             name: name.to_owned(),
@@ -113,7 +113,7 @@ pub(super) fn nonsense(why: &serde_json::Error) -> Refusal {
     Refusal::new(ErrorCode::NotSupported, message, "are agent and controller of one version?")
 }
 
-/// The controller's refusal as programs hear it.
+/// The controller's refusal, translated for programs.
 pub(super) fn refusal(answered: &Answered) -> Refusal {
     let code = match answered.code() {
         Some(Code::NoCapacity | Code::NoTrees | Code::TooLate | Code::HarmsOthers | Code::Full) => {
@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_program_gets_the_period_that_it_asked_for(asked in 1_000u64..60_000_000_000) {
+        fn program_gets_the_period_that_it_asked_for(asked in 1_000u64..60_000_000_000) {
             let lane = lane_period_ns(asked);
             prop_assert!(lane < asked);
             prop_assert!(program_period_ns(lane) >= asked && program_period_ns(lane) <= asked + 2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the controller tells of lanes: other terms, trees, an end (X-Lane Listing 1, upcalls).
+//! The controller's upcalls about lanes: other terms, trees, an end (X-Lane Listing 1).
 
 use std::{
     collections::BTreeMap,
@@ -26,14 +26,14 @@ use super::{
 use crate::command::Command;
 
 impl Lanes {
-    /// Learns what the controller has of this host.
+    /// Learns which lanes of this host the controller has.
     pub(super) fn learn(&mut self) {
         let answered = match self.talk.caller.call(Method::Get, paths::LANES, None, None, Duration::ZERO) {
             Ok(answered) if answered.is_ok() => answered,
-            // It will be said again that it may have changed.
+            // A later input says again that the lanes may have changed.
             _ => return,
         };
-        let Ok(told) = answered.read::<api::Lanes>().inspect_err(|why| {
+        let Ok(known) = answered.read::<api::Lanes>().inspect_err(|why| {
             tracing::warn!("what the controller says of this host's lanes makes no sense: {why}");
         }) else {
             return;
@@ -46,7 +46,7 @@ impl Lanes {
                 && lane.name != LANE
                 && lane.standing != Standing::Ended
         };
-        let lanes: BTreeMap<u64, &Lane> = told.lanes.iter().filter(own).map(|lane| (lane.lane, lane)).collect();
+        let lanes: BTreeMap<u64, &Lane> = known.lanes.iter().filter(own).map(|lane| (lane.lane, lane)).collect();
         for handle in 0..LANES_MAX {
             let Some(number) = self.held[handle].as_ref().filter(|held| !held.ending).map(|held| held.lane) else {
                 continue;
@@ -59,7 +59,8 @@ impl Lanes {
                     }
                     self.follow(handle, lane);
                 }
-                // A controller that others have followed does not know what was opened since.
+                // A controller that has been replaced without noticing does not know the lanes opened
+                // since.
                 None if answered.stale => {}
                 None => self.terminated(handle, "the controller does not know it any more", 0),
             }
@@ -83,7 +84,7 @@ impl Lanes {
         };
         let Some(handle) = self.find(|held| held.lane == number && !held.ending) else { return };
         match event {
-            Event::Tree(told) => self.tree(handle, &told.tree),
+            Event::Tree(ready) => self.tree(handle, &ready.tree),
             Event::BandwidthChanged(changed) => {
                 let reason = match changed.reason {
                     Reason::BwExceeded => lane_reason::BW_EXCEEDED,
@@ -100,7 +101,8 @@ impl Lanes {
         }
     }
 
-    /// `bandwidthChanged`: told at once; what is less begins when the grace period is over, best effort begins now.
+    /// `bandwidthChanged`: programs are notified at once. A bound that shrinks applies after the grace
+    /// period, best effort now.
     fn changed(&mut self, handle: usize, resources: &Resources, reason: u8, grace_ns: u64) {
         let Some(held) = self.held[handle].as_mut() else { return };
         let before = (held.terms(), held.bounded);
@@ -117,7 +119,7 @@ impl Lanes {
         self.tick_lane(handle);
     }
 
-    /// `bandwidthTerminated`: told at once; over when the grace period is.
+    /// `bandwidthTerminated`: programs are notified at once; the lane ends after the grace period.
     pub(super) fn terminated(&mut self, handle: usize, why: &str, grace_ns: u64) {
         let Some(held) = self.held[handle].as_mut() else { return };
         tracing::warn!("lane {} ({}) is terminated: {why}", held.lane, held.name);
@@ -135,26 +137,26 @@ impl Lanes {
         self.tick_lane(handle);
     }
 
-    /// A lane as the controller describes it.
-    pub(super) fn follow(&mut self, handle: usize, told: &Lane) {
-        for tree in told.trees.iter().filter(|tree| tree.is_installed()) {
+    /// Follows the trees of a lane as the controller describes it.
+    pub(super) fn follow(&mut self, handle: usize, described: &Lane) {
+        for tree in described.trees.iter().filter(|tree| tree.is_installed()) {
             self.tree(handle, tree);
         }
         self.answer_if_ready(handle);
     }
 
-    /// A tree that is in all switches: sent to from now on.
-    fn tree(&mut self, handle: usize, told: &Tree) {
+    /// A tree is installed in all switches: sends to it from now on.
+    fn tree(&mut self, handle: usize, installed: &Tree) {
         let Some(held) = self.held[handle].as_mut() else { return };
-        let (tree, generation, group) = (usize::from(told.tree), told.generation, told.group);
+        let (tree, generation, group) = (usize::from(installed.tree), installed.generation, installed.group);
         if tree >= MAX_PLANES || !is_tree_group(group) {
-            tracing::warn!("the controller told a tree that is none: {told:?}");
+            tracing::warn!("the controller announced an invalid tree: {installed:?}");
             return;
         }
         if held.trees[tree].is_some_and(|known| known >= generation) {
             return;
         }
-        let port = told.port.as_deref().unwrap_or("");
+        let port = installed.port.as_deref().unwrap_or("");
         let Some(interface) = self.talk.interfaces.iter().position(|name| name == port) else {
             tracing::warn!("lane {}: its tree leaves by {port}, which is no plane of this host", held.name);
             return;
@@ -178,7 +180,7 @@ impl Lanes {
         if let Some(held) = self.held[handle].as_mut() {
             held.trees[tree] = Some(generation);
         }
-        let body = Moved { tree: told.tree, generation };
+        let body = Moved { tree: installed.tree, generation };
         if let Err(refusal) = self.request::<Generation>(Method::Post, &paths::moved(lane), &body) {
             tracing::warn!("the controller does not hear that lane {lane} has moved: {refusal}");
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One lane: what was asked, what is granted, what was reported.
+//! One lane of this host's programs: what they asked for, what is granted, and what was reported.
 
 use fide_types::ClientSet;
 use std::{
@@ -17,34 +17,35 @@ use fide_wire::MAX_PLANES;
 use super::asked::{Checked, program_period_ns};
 use crate::lane::LaneCounters;
 
-/// What a program sends too much within this is one offence.
+/// Packets beyond the contract within this time are one offence.
 const OFFENCE: Duration = Duration::from_secs(1);
 
-/// What is still to be done.
+/// A step that is due later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Later {
-    /// The loop keeps to what is granted now.
+    /// The loop begins to keep to the present terms.
     Terms,
-    /// The lane is over.
+    /// The lane is closed.
     Close,
 }
 
 #[derive(Debug)]
-pub(super) struct Held {
-    /// The controller's number.
+pub(super) struct HeldLane {
+    /// The controller's number for the lane.
     pub(super) lane: u64,
     pub(super) name: String,
     pub(super) uid: u32,
     pub(super) asked: LaneAsked,
     pub(super) checked: Checked,
     pub(super) clients: ClientSet,
-    /// Generation of each tree in use.
+    /// The generation of each tree in use.
     pub(super) trees: [Option<u32>; MAX_PLANES],
-    /// Requests that are answered when the lane can be used.
+    /// Requests that are answered once the lane can be used.
     pub(super) waiting: Vec<u64>,
-    /// It was answered once. Changing it waits for no receiver: whoever takes nothing of this host now did not before.
+    /// It was answered once. A change waits for no receiver: one that drops this host's packets now did so
+    /// before, too.
     pub(super) is_open: bool,
-    /// When that must be.
+    /// The latest time for its trees to be installed.
     pub(super) install_until: Instant,
     pub(super) later: Option<(Instant, Later)>,
     /// Terminated; only its grace period is left.
@@ -68,7 +69,7 @@ pub(super) struct Report {
     pub(super) exceeded: u64,
 }
 
-impl Held {
+impl HeldLane {
     pub(super) fn new(
         lane: u64,
         name: String,
@@ -103,7 +104,7 @@ impl Held {
         }
     }
 
-    /// Whether another program may share it.
+    /// Whether another program may share the lane.
     pub(super) fn may_share(&self, uid: u32, asked: &LaneAsked) -> Result<(), Refusal> {
         if uid != self.uid {
             let message = format!("lane {} belongs to user {}, the caller is user {uid}", self.name, self.uid);
@@ -137,7 +138,7 @@ impl Held {
         trees >= self.checked.redundancy_needed && self.later.is_none() && !self.ending
     }
 
-    /// What the controller grants now.
+    /// Takes over what the controller grants now.
     pub(super) fn granted(&mut self, resources: &Resources) {
         self.bounded = resources.bounds().is_some();
         (self.latency_min_ns, self.jitter_max_ns) = (0, 0);
@@ -151,13 +152,13 @@ impl Held {
     /// The period that its programs may send at.
     fn program_period_ns(&self) -> u64 {
         let asked = self.checked.terms(&self.asked).period_ns;
-        // Rounding is not a change of terms.
+        // Rounding does not count as a change of terms.
         if self.period_ns == asked { self.asked.period_ns } else { program_period_ns(self.period_ns) }
     }
 
-    /// Trees that are told to be installed anew are waited for.
-    pub(super) fn await_trees(&mut self, told: &[Tree]) {
-        for tree in told {
+    /// Waits for the trees that are being installed anew.
+    pub(super) fn await_trees(&mut self, announced: &[Tree]) {
+        for tree in announced {
             let place = self.trees.get_mut(usize::from(tree.tree));
             if let Some(place) = place.filter(|place| place.is_some_and(|known| tree.generation > known)) {
                 *place = None;
@@ -165,14 +166,14 @@ impl Held {
         }
     }
 
-    /// Why a lane that is told as a whole differs from what is known of it; 0 if it does not.
+    /// Why the controller's description of a lane differs from the known terms; 0 if it does not.
     pub(super) fn reason_for(&self, resources: &Resources) -> u8 {
         let same = match resources {
             Resources::Unbounded if self.bounded => return lane_reason::BW_EXCEEDED,
             Resources::Unbounded => true,
-            Resources::Bounded(told) => {
+            Resources::Bounded(bounds) => {
                 self.bounded
-                    && (told.period_min_ns, told.latency_min_ns, told.jitter_max_ns)
+                    && (bounds.period_min_ns, bounds.latency_min_ns, bounds.jitter_max_ns)
                         == (self.period_ns, self.latency_min_ns, self.jitter_max_ns)
             }
         };
@@ -207,15 +208,19 @@ impl Held {
         }
     }
 
-    /// What is to be told: at once if something was beyond the contract, and not again within [`OFFENCE`], else after
-    /// `interval`.
+    /// The report that is due. An offence is reported at once, the next one not within [`OFFENCE`]; without
+    /// any, a report is due after `interval`.
     pub(super) fn report(&mut self, now: Instant, interval: Duration) -> Option<Report> {
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let sent = (load(&self.counters.packets), load(&self.counters.exceeded));
         let elapsed = now.saturating_duration_since(self.reported_at);
         let offence = sent.1 != self.reported.1;
         let soon = if offence { self.offence_at.map_or(Duration::ZERO, |_| OFFENCE) } else { interval };
-        if self.offence_at.filter(|_| offence).map_or(elapsed, |at| now.saturating_duration_since(at)) < soon {
+        let since = match self.offence_at {
+            Some(at) if offence => now.saturating_duration_since(at),
+            _ => elapsed,
+        };
+        if since < soon {
             return None;
         }
         if offence {
@@ -231,7 +236,7 @@ impl Held {
         Some(report)
     }
 
-    /// What was beyond the contract is told later; how much was sent meanwhile is not.
+    /// The report did not reach the controller: its offences are reported again, the other packets are not.
     pub(super) fn report_failed(&mut self, report: &Report) {
         self.reported.1 -= report.exceeded;
         self.offence_at = None;

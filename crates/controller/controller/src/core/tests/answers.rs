@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is answered and told, to the letter: the contract's own text of it, which its types are tested with too.
+//! Answers and events, to the letter. The golden file is the contract's own text, and tests its types too.
 
 use fide_controller_api::Method;
 use fide_controller_api::paths::{self, template};
@@ -9,10 +9,10 @@ use super::super::{Event, Options};
 use super::world::World;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../controller-api/tests/answers.jsonl");
-/// Set to write the file instead of comparing with it. Whoever does it changes the contract.
+/// Set to write the file instead of comparing with it. Doing so changes the contract.
 const REWRITE: &str = "FIDE_REWRITE_ANSWERS";
 
-/// Everything that a controller says in a life of lanes, one line for each.
+/// Everything that a controller sends during a series of lanes, one line for each.
 #[derive(Default)]
 struct Said(Vec<String>);
 
@@ -51,12 +51,12 @@ fn answers_and_events_are_what_the_contract_says() {
     let moved = json!({"tree": 0, "generation": 0});
     ask(w, "h1", Method::Post, template::MOVED, &first, moved, "generation");
     ask(w, "h1", Method::Post, template::MOVED, &first, json!({"tree": 1, "generation": 0}), "generation");
-    // Another one makes it later.
+    // Another lane makes it later.
     let other = json!({"name": "big", "receivers": ["h2"], "size_max_bytes": 1400, "period_min_ns": 1_000_000});
     ask(w, "h3", Method::Post, paths::LANES, "", other, "lane");
     w.pass(100_000_000);
     ask(w, "h1", Method::Get, template::LANE, &first, Value::Null, "lane");
-    // A receiver less.
+    // One receiver less.
     let less = json!({"name": "log", "receivers": ["h2"], "size_max_bytes": 1000, "period_min_ns": 4_000_000});
     ask(w, "h1", Method::Put, template::LANE, &first, less, "lane");
     w.pass(100_000_000);

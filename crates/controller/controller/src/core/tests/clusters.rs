@@ -23,21 +23,24 @@ fn heartbeats_follow_the_most_demanding_watcher() {
     let (status, first) = monitor(&mut world, "h2", "db@h1", 1_000_000, 100);
     assert_eq!(status, 200, "{first}");
     assert!(first["timeout_ns"].as_u64().unwrap() <= 1_000_000, "{first}");
-    assert_eq!(world.told("h1", "monitor_request").len(), 1);
-    assert_eq!(world.told("h1", "pbsize_changed")[0]["pbsize"], 100);
+    assert_eq!(world.upcalls_of("h1", "monitor_request").len(), 1);
+    assert_eq!(world.upcalls_of("h1", "pbsize_changed")[0]["pbsize"], 100);
     let (status, second) = monitor(&mut world, "h4", "db@h1", 200_000, 1000);
     assert_eq!(status, 200, "{second}");
-    assert_eq!(world.told("h1", "pbsize_changed")[0]["pbsize"], 1000);
-    let told = world.told("h2", "timeout_changed");
-    assert!(told.last().unwrap()["timeout_ns"].as_u64().unwrap() < first["timeout_ns"].as_u64().unwrap(), "{told:?}");
+    assert_eq!(world.upcalls_of("h1", "pbsize_changed")[0]["pbsize"], 1000);
+    let upcalls = world.upcalls_of("h2", "timeout_changed");
+    assert!(
+        upcalls.last().unwrap()["timeout_ns"].as_u64().unwrap() < first["timeout_ns"].as_u64().unwrap(),
+        "{upcalls:?}"
+    );
     world.pass(100_000_000);
     let lane = second["lane"].as_u64().unwrap();
     world.move_on("h1");
     world.check(lane);
-    // The demanding one leaves: the other's timeout grows again, and it is told.
+    // The demanding watcher leaves: the other's timeout grows again, and it is notified.
     let (status, _) = world.ask("h4", Method::Delete, template::MONITOR, "db@h1", Value::Null);
     assert_eq!(status, 200);
-    assert_eq!(world.told("h2", "timeout_changed").last().unwrap()["timeout_ns"], first["timeout_ns"]);
+    assert_eq!(world.upcalls_of("h2", "timeout_changed").last().unwrap()["timeout_ns"], first["timeout_ns"]);
     world.restart();
     let (status, _) = world.ask("h1", Method::Delete, template::APP, "db", Value::Null);
     assert_eq!(status, 200);
@@ -46,7 +49,7 @@ fn heartbeats_follow_the_most_demanding_watcher() {
 }
 
 #[test]
-fn what_cannot_be_monitored_is_said() {
+fn impossible_monitors_are_refused_with_reason() {
     let mut world = World::new(Options::default());
     join(&mut world, "h1", "db");
     for (host, app, timeout_ns, pbsize, status, word) in [

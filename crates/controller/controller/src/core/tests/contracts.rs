@@ -10,18 +10,18 @@ use super::world::World;
 const GRACE: u64 = 50_000_000;
 
 #[test]
-fn a_lane_is_installed_then_told_then_used() {
+fn lane_is_installed_then_announced_then_used() {
     let mut world = World::new(Options::default());
     world.slow = true;
     let id = world.lane("h1", &["h2", "h4", "h5"], 100_000);
-    assert!(world.told("h1", "tree").is_empty(), "no switch has it yet");
+    assert!(world.upcalls_of("h1", "tree").is_empty(), "no switch has it yet");
     world.carry_out_held_back();
-    let told = world.told("h1", "tree");
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert_ne!(told[0]["port"], told[1]["port"]);
-    assert_eq!(world.told("h5", "tree").len(), 2, "receivers listen");
+    let upcalls = world.upcalls_of("h1", "tree");
+    assert_eq!(upcalls.len(), 2, "{upcalls:?}");
+    assert_ne!(upcalls[0]["port"], upcalls[1]["port"]);
+    assert_eq!(world.upcalls_of("h5", "tree").len(), 2, "receivers listen");
     world.check(id);
-    for tree in told {
+    for tree in upcalls {
         let body = json!({"tree": tree["tree"], "generation": 0});
         let (status, _) = world.ask("h1", Method::Post, template::MOVED, &id.to_string(), body);
         assert_eq!(status, 200);
@@ -30,33 +30,33 @@ fn a_lane_is_installed_then_told_then_used() {
 }
 
 #[test]
-fn who_gets_later_is_told_first_and_the_newcomer_waits() {
+fn newcomer_waits_until_delayed_lanes_are_notified() {
     let mut world = World::new(Options::default());
     let first = world.lane("h1", &["h2"], 100_000);
     world.move_on("h1");
     let before = world.see(first)["resources"].clone();
     // The same switches.
     let second = world.lane("h3", &["h2"], 100_000);
-    let told = world.told("h1", "bandwidth_changed");
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert_eq!((&told[0]["reason"], &told[0]["grace_ns"]), (&json!("TE"), &json!(GRACE)));
-    assert!(told[0]["resources"]["jitter_max_ns"].as_u64() > before["jitter_max_ns"].as_u64());
-    assert!(world.told("h3", "tree").is_empty(), "not before the grace period is over");
+    let upcalls = world.upcalls_of("h1", "bandwidth_changed");
+    assert_eq!(upcalls.len(), 1, "{upcalls:?}");
+    assert_eq!((&upcalls[0]["reason"], &upcalls[0]["grace_ns"]), (&json!("TE"), &json!(GRACE)));
+    assert!(upcalls[0]["resources"]["jitter_max_ns"].as_u64() > before["jitter_max_ns"].as_u64());
+    assert!(world.upcalls_of("h3", "tree").is_empty(), "not before the grace period is over");
     world.pass(GRACE - 1);
-    assert!(world.told("h3", "tree").is_empty());
+    assert!(world.upcalls_of("h3", "tree").is_empty());
     world.pass(1);
-    assert_eq!(world.told("h3", "tree").len(), 2);
-    // And when it goes, the first has what it had.
+    assert_eq!(world.upcalls_of("h3", "tree").len(), 2);
+    // When the newcomer ends, the first lane has its contract back.
     let (status, _) = world.ask("h3", Method::Delete, template::LANE, &second.to_string(), Value::Null);
     assert_eq!(status, 200);
-    assert!(world.told("h1", "bandwidth_changed").is_empty(), "it may still be sending");
+    assert!(world.upcalls_of("h1", "bandwidth_changed").is_empty(), "it may still be sending");
     world.pass(GRACE);
-    assert_eq!(world.told("h1", "bandwidth_changed")[0]["resources"], before);
+    assert_eq!(world.upcalls_of("h1", "bandwidth_changed")[0]["resources"], before);
     assert_eq!(world.groups().len(), 2, "only the first lane's");
 }
 
 #[test]
-fn a_change_keeps_the_trees_if_only_figures_change_and_refusals_change_nothing() {
+fn change_of_figures_keeps_trees_and_refusal_changes_nothing() {
     let mut world = World::new(Options::default());
     let id = world.lane("h1", &["h2", "h4"], 100_000);
     world.move_on("h1");
@@ -78,7 +78,7 @@ fn a_change_keeps_the_trees_if_only_figures_change_and_refusals_change_nothing()
 }
 
 #[test]
-fn nobody_asks_for_another_host() {
+fn host_cannot_ask_for_another_host() {
     let mut world = World::new(Options::default());
     let body = json!({"name": "l", "sender": "h2", "receivers": ["h3"], "size_max_bytes": 1, "period_min_ns": 100_000});
     let (status, answer) = world.ask("h1", Method::Post, paths::LANES, "", body);
@@ -92,7 +92,7 @@ fn nobody_asks_for_another_host() {
 }
 
 #[test]
-fn beyond_the_contract_is_demoted_then_ended() {
+fn lane_beyond_its_contract_is_demoted_then_ended() {
     let mut world = World::new(Options::default());
     let other = world.lane("h1", &["h2"], 100_000);
     let id = world.lane("h3", &["h2"], 100_000);
@@ -104,28 +104,28 @@ fn beyond_the_contract_is_demoted_then_ended() {
         world.ask("h3", Method::Post, template::USAGE, &id.to_string(), body).1
     };
     assert_eq!(usage(&mut world, 0)["standing"], "held");
-    world.told("h1", "bandwidth_changed");
+    world.upcalls_of("h1", "bandwidth_changed");
     assert_eq!(usage(&mut world, 5)["standing"], "demoted");
-    let told = world.told("h3", "bandwidth_changed");
-    let last = told.last().unwrap();
-    assert_eq!((&last["reason"], &last["resources"]), (&json!("BW_EXCEEDED"), &json!("UNBOUNDED")), "{told:?}");
+    let upcalls = world.upcalls_of("h3", "bandwidth_changed");
+    let last = upcalls.last().unwrap();
+    assert_eq!((&last["reason"], &last["resources"]), (&json!("BW_EXCEEDED"), &json!("UNBOUNDED")), "{upcalls:?}");
     world.pass(GRACE);
-    assert_eq!(world.told("h1", "bandwidth_changed").len(), 1, "who shares its queues gets better");
+    assert_eq!(world.upcalls_of("h1", "bandwidth_changed").len(), 1, "a lane that shares its queues gets better");
     world.check(other);
-    // It asks again, and is held again.
+    // It asks again, and gets its bounds back.
     let body = json!({"name": "l", "receivers": ["h2"], "size_max_bytes": 200, "period_min_ns": 50_000});
     let (status, answer) = world.ask("h3", Method::Put, template::LANE, &id.to_string(), body);
     assert_eq!((status, &answer["standing"]), (200, &json!("held")), "{answer}");
     usage(&mut world, 1);
     usage(&mut world, 1);
-    assert_eq!(world.told("h3", "bandwidth_terminated").len(), 1);
+    assert_eq!(world.upcalls_of("h3", "bandwidth_terminated").len(), 1);
     world.pass(GRACE);
     assert_eq!(world.ask("h3", Method::Get, template::LANE, &id.to_string(), Value::Null).0, 404);
     assert_eq!(world.groups().len(), 2);
 }
 
 #[test]
-fn an_offence_is_forgiven_in_time() {
+fn offence_is_forgiven_in_time() {
     let mut world = World::new(Options::default());
     let id = world.lane("h3", &["h2"], 100_000);
     world.move_on("h3");
@@ -133,22 +133,22 @@ fn an_offence_is_forgiven_in_time() {
         let body = json!({"interval_ns": 1_000_000_000, "packets": 10_000, "exceeded": exceeded});
         assert_eq!(world.ask("h3", Method::Post, template::USAGE, &id.to_string(), body).0, 200);
     };
-    // As many as end a lane, each long after the one before.
+    // As many offences as end a lane, each long after the one before.
     for _ in 0..5 {
         usage(&mut world, 1);
         for _ in 0..30 {
             usage(&mut world, 0);
         }
     }
-    assert!(world.told("h3", "bandwidth_terminated").is_empty());
+    assert!(world.upcalls_of("h3", "bandwidth_terminated").is_empty());
     for _ in 0..3 {
         usage(&mut world, 1);
     }
-    assert_eq!(world.told("h3", "bandwidth_terminated").len(), 1);
+    assert_eq!(world.upcalls_of("h3", "bandwidth_terminated").len(), 1);
 }
 
 #[test]
-fn what_is_not_used_is_reclaimed_by_halves() {
+fn unused_bandwidth_is_reclaimed_by_halves() {
     let mut world = World::new(Options { unused_reports: 3, ..Options::default() });
     let id = world.lane("h1", &["h2"], 100_000);
     world.move_on("h1");
@@ -158,20 +158,23 @@ fn what_is_not_used_is_reclaimed_by_halves() {
     };
     usage(&mut world, 100);
     usage(&mut world, 100);
-    // Used in between: it begins to count anew.
+    // Used in between: the count begins anew.
     usage(&mut world, 9_000);
     usage(&mut world, 100);
     usage(&mut world, 100);
-    assert!(world.told("h1", "bandwidth_changed").is_empty());
+    assert!(world.upcalls_of("h1", "bandwidth_changed").is_empty());
     usage(&mut world, 100);
-    let told = world.told("h1", "bandwidth_changed");
-    assert_eq!((&told[0]["reason"], &told[0]["resources"]["period_min_ns"]), (&json!("BW_UNUSED"), &json!(200_000)));
+    let upcalls = world.upcalls_of("h1", "bandwidth_changed");
+    assert_eq!(
+        (&upcalls[0]["reason"], &upcalls[0]["resources"]["period_min_ns"]),
+        (&json!("BW_UNUSED"), &json!(200_000))
+    );
     world.pass(GRACE);
     world.check(id);
-    // Nothing at all is used: in the end it is over.
+    // Nothing at all is used: in the end the lane is terminated.
     for _ in 0..30 {
         usage(&mut world, 0);
         world.pass(GRACE);
     }
-    assert_eq!(world.told("h1", "bandwidth_terminated").len(), 1);
+    assert_eq!(world.upcalls_of("h1", "bandwidth_terminated").len(), 1);
 }

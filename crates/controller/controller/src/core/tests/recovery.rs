@@ -21,26 +21,26 @@ fn carrier(world: &mut World, (switch, port): &(String, String), up: bool) {
 }
 
 #[test]
-fn a_cut_cable_moves_the_tree_and_leaves_the_other_alone() {
+fn cut_cable_moves_only_its_tree() {
     let mut world = World::new(Options::default());
     let id = world.lane("h1", &["h2", "h4", "h5"], 100_000);
     world.move_on("h1");
     let before = world.see(id);
     let cable = inner_cable(&mut world, id, 0);
-    world.told("h4", "tree");
+    world.upcalls_of("h4", "tree");
     world.slow = true;
     carrier(&mut world, &cable, false);
-    assert!(world.told("h1", "tree").is_empty(), "not before the switches have it");
+    assert!(world.upcalls_of("h1", "tree").is_empty(), "not before the switches have it");
     world.carry_out_held_back();
-    let told = world.told("h1", "tree");
-    assert_eq!(told.len(), 1);
-    assert_eq!((&told[0]["tree"], &told[0]["generation"]), (&json!(0), &json!(1)));
-    assert_eq!(told[0]["groups"], before["trees"][0]["groups"], "receivers listen to it already");
-    assert_ne!(told[0]["group"], before["trees"][0]["group"]);
+    let upcalls = world.upcalls_of("h1", "tree");
+    assert_eq!(upcalls.len(), 1);
+    assert_eq!((&upcalls[0]["tree"], &upcalls[0]["generation"]), (&json!(0), &json!(1)));
+    assert_eq!(upcalls[0]["groups"], before["trees"][0]["groups"], "receivers listen to it already");
+    assert_ne!(upcalls[0]["group"], before["trees"][0]["group"]);
     let now = world.see(id);
     assert_eq!(now["trees"][1], before["trees"][1]);
     world.check(id);
-    // The old one stays in the switches until the sender has moved.
+    // The old tree stays in the switches until the sender has moved.
     assert_eq!(world.groups().len(), 3);
     let body = json!({"tree": 0, "generation": 1});
     world.ask("h1", Method::Post, template::MOVED, &id.to_string(), body);
@@ -50,7 +50,7 @@ fn a_cut_cable_moves_the_tree_and_leaves_the_other_alone() {
 }
 
 #[test]
-fn a_cable_that_carries_nothing_is_found_by_who_misses_what() {
+fn silent_cable_is_found_from_the_receivers_reports() {
     let mut world = World::new(Options::default());
     let id = world.lane("h1", &["h2", "h4", "h5"], 100_000);
     world.move_on("h1");
@@ -83,7 +83,7 @@ fn miss(world: &mut World, id: u64, host: &str, tree: u8, generation: u32) {
 }
 
 #[test]
-fn several_reports_are_one_request_and_each_is_taken_or_refused_by_itself() {
+fn each_report_of_a_batch_is_taken_or_refused_alone() {
     let mut world = World::new(Options::default());
     let ids: Vec<u64> = (0..2).map(|_| world.lane("h1", &["h2", "h4"], 200_000)).collect();
     world.pass(100_000_000);
@@ -105,10 +105,10 @@ fn several_reports_are_one_request_and_each_is_taken_or_refused_by_itself() {
 }
 
 #[test]
-fn what_is_missed_before_the_sender_uses_a_tree_counts_only_if_it_lasts() {
+fn early_reports_count_only_if_the_tree_stays_missed() {
     let mut world = World::new(Options::default());
     let id = world.lane("h1", &["h2", "h4"], 100_000);
-    // Both were told of the trees; the sender uses one before the other.
+    // Both were notified of the trees; the sender uses one before the other.
     miss(&mut world, id, "h4", 0, 0);
     miss(&mut world, id, "h4", 1, 0);
     world.pass(100_000_000);
@@ -122,11 +122,12 @@ fn what_is_missed_before_the_sender_uses_a_tree_counts_only_if_it_lasts() {
 }
 
 #[test]
-fn a_silent_cable_between_switches_is_avoided_while_there_is_another_way() {
+fn silent_cable_between_switches_is_avoided_if_possible() {
     let mut world = World::new(Options::default());
     let id = world.lane("h1", &["h2", "h4"], 100_000);
     world.move_on("h1");
-    // h2 misses nothing, so it is beyond the first leaf: a spine's cables, or the one to h4, which has no other.
+    // h2 misses nothing, so the fault is beyond the first leaf: a spine's cables, or h4's cable, which has
+    // no alternative.
     let old = inner_cable(&mut world, id, 0);
     miss(&mut world, id, "h4", 0, 0);
     world.pass(5_000_000);
@@ -134,26 +135,26 @@ fn a_silent_cable_between_switches_is_avoided_while_there_is_another_way() {
     assert_ne!(inner_cable(&mut world, id, 0), old);
     world.check(id);
     world.move_on("h1");
-    // The third spine is the other tree's. Before this one is given up, others are waited for.
+    // The third spine is used by the other tree. Before this tree is given up, further reports are awaited.
     miss(&mut world, id, "h4", 0, 1);
     world.pass(5_000_000);
-    assert!(world.told("h1", "redundancy_lost").is_empty());
+    assert!(world.upcalls_of("h1", "redundancy_lost").is_empty());
     world.pass(50_000_000);
     assert_eq!(world.see(id)["trees"][0]["phase"], "lost");
-    let told = world.told("h1", "redundancy_lost");
-    assert_eq!((&told[0]["policy"], &told[0]["tree"]), (&json!("continue"), &json!(0)));
+    let upcalls = world.upcalls_of("h1", "redundancy_lost");
+    assert_eq!((&upcalls[0]["policy"], &upcalls[0]["tree"]), (&json!("continue"), &json!(0)));
     world.pass(40_000_000_000);
     assert_ne!(world.see(id)["trees"][0]["phase"], "lost");
     world.check(id);
 }
 
 #[test]
-fn what_several_miss_is_between_switches_although_one_reports_late() {
+fn late_report_moves_suspicion_to_cables_between_switches() {
     let mut world = World::new(Options::default());
     let id = world.lane("h1", &["h2", "h4", "h5"], 100_000);
     world.move_on("h1");
     let old = inner_cable(&mut world, id, 0);
-    // h5's way clears all but h4's own cable, as long as h5 has not reported.
+    // As long as h5 has not reported, its path clears all cables but h4's own.
     miss(&mut world, id, "h4", 0, 0);
     world.pass(5_000_000);
     assert_eq!(world.see(id)["trees"][0]["generation"], 0);
@@ -162,7 +163,7 @@ fn what_several_miss_is_between_switches_although_one_reports_late() {
     let lane = world.see(id);
     assert_eq!((&lane["trees"][0]["generation"], &lane["trees"][0]["phase"]), (&json!(1), &json!("ready")), "{lane}");
     assert_ne!(inner_cable(&mut world, id, 0), old);
-    assert!(world.told("h1", "redundancy_lost").is_empty());
+    assert!(world.upcalls_of("h1", "redundancy_lost").is_empty());
     world.check(id);
 
     // Even after the tree was given up.
@@ -177,7 +178,7 @@ fn what_several_miss_is_between_switches_although_one_reports_late() {
 }
 
 #[test]
-fn a_suspicion_moves_every_tree_that_it_explains() {
+fn suspicion_moves_every_tree_that_it_explains() {
     let mut world = World::new(Options::default());
     let ids: Vec<u64> = ["h1", "h2", "h3"]
         .into_iter()
@@ -185,7 +186,7 @@ fn a_suspicion_moves_every_tree_that_it_explains() {
         .take(12)
         .map(|from| world.lane(from, &["h4", "h5"], 1_000_000))
         .collect();
-    // Newcomers wait until those before them know that they get later.
+    // Newcomers wait until the lanes before them are notified that they get later.
     world.pass(1_000_000_000);
     ["h1", "h2", "h3"].into_iter().for_each(|host| world.move_on(host));
     // Trees over one cable between spine and leaf; the planner spreads them.
@@ -198,15 +199,15 @@ fn a_suspicion_moves_every_tree_that_it_explains() {
     let moved = |world: &mut World, (id, tree): (u64, u8)| world.see(id)["trees"][usize::from(tree)]["generation"] == 1;
     lost(&mut world, first, "h4");
     lost(&mut world, first, "h5");
-    // Of itself this one would point at the cable of h4, and be waited for.
+    // By itself this report would point at h4's cable, and others would be awaited.
     lost(&mut world, second, "h4");
     world.pass(4_000_000);
     assert!(moved(&mut world, first) && moved(&mut world, second));
     assert!(!moved(&mut world, third), "nobody misses it");
-    // What is explained by now is not gathered.
+    // A report that is explained by now is not gathered.
     lost(&mut world, third, "h5");
     assert!(moved(&mut world, third));
-    // Nothing that is suspected is on the way of these.
+    // These paths have no suspected cable.
     let elsewhere = others.into_iter().find(|(id, tree)| inner_cable(&mut world, *id, usize::from(*tree)).0 != cable.0);
     let elsewhere = elsewhere.expect("there are three spines");
     lost(&mut world, elsewhere, "h4");
@@ -216,7 +217,7 @@ fn a_suspicion_moves_every_tree_that_it_explains() {
 }
 
 #[test]
-fn a_tree_that_is_lost_is_tried_at_one_pace_however_often_its_cable_flaps() {
+fn lost_tree_is_retried_at_one_pace_despite_flapping() {
     let mut world = World::new(Options::default());
     let id = world.lane("h1", &["h2"], 100_000);
     world.move_on("h1");
@@ -224,7 +225,7 @@ fn a_tree_that_is_lost_is_tried_at_one_pace_however_often_its_cable_flaps() {
     for _ in 0..10 {
         carrier(&mut world, &("leaf-0-1".to_owned(), "h2".to_owned()), false);
         world.pass(1_000);
-        // The other end of it, and another cable that does not help.
+        // The cable's other end, and another cable that does not help.
         carrier(&mut world, &("spine-0".to_owned(), "leaf-0-0".to_owned()), true);
         world.pass(1_000);
     }
@@ -232,7 +233,7 @@ fn a_tree_that_is_lost_is_tried_at_one_pace_however_often_its_cable_flaps() {
 }
 
 #[test]
-fn an_answer_to_orders_from_before_is_none_to_those_after() {
+fn answers_to_old_orders_do_not_count_for_new_ones() {
     let mut world = World::new(Options::default());
     world.lane("h1", &["h2"], 100_000);
     let before = world.last_order();
@@ -243,24 +244,24 @@ fn an_answer_to_orders_from_before_is_none_to_those_after() {
 }
 
 #[test]
-fn without_another_tree_the_policy_is_told_and_a_repair_is_used_at_once() {
+fn lost_tree_reports_policy_and_repair_is_used_at_once() {
     let mut world = World::new(Options { without_redundancy: WithoutRedundancy::Stop, ..Options::default() });
     let id = world.lane("h1", &["h2"], 100_000);
     world.move_on("h1");
     let cut = ("leaf-0-1".to_owned(), "h2".to_owned());
     carrier(&mut world, &cut, false);
-    let told = world.told("h2", "redundancy_lost");
-    assert_eq!((told.len(), &told[0]["policy"]), (1, &json!("stop")), "{told:?}");
+    let upcalls = world.upcalls_of("h2", "redundancy_lost");
+    assert_eq!((upcalls.len(), &upcalls[0]["policy"]), (1, &json!("stop")), "{upcalls:?}");
     world.pass(3_000_000_000);
-    assert!(world.told("h2", "redundancy_lost").is_empty(), "told once");
-    assert!(world.told("h1", "tree").is_empty());
+    assert!(world.upcalls_of("h2", "redundancy_lost").is_empty(), "reported once");
+    assert!(world.upcalls_of("h1", "tree").is_empty());
     carrier(&mut world, &cut, true);
-    assert_eq!(world.told("h1", "tree").len(), 1);
+    assert_eq!(world.upcalls_of("h1", "tree").len(), 1);
     world.check(id);
 }
 
 #[test]
-fn a_switch_that_refuses_is_gone_round() {
+fn refusing_switch_is_bypassed() {
     let mut world = World::new(Options::default());
     world.refusing.insert("spine-0".into());
     world.refusing.insert("leaf-none".into());
@@ -268,12 +269,12 @@ fn a_switch_that_refuses_is_gone_round() {
     let lane = world.see(id);
     let text = lane["trees"].to_string();
     assert!(!text.contains("spine-0"), "{text}");
-    assert_eq!(world.told("h1", "tree").len(), 2);
+    assert_eq!(world.upcalls_of("h1", "tree").len(), 2);
     world.check(id);
 }
 
 #[test]
-fn a_restart_in_any_state_ends_with_the_same_trees() {
+fn restart_in_any_state_ends_with_the_same_trees() {
     let mut world = World::new(Options::default());
     let first = world.lane("h1", &["h2", "h4", "h5"], 100_000);
     world.restart();
@@ -285,7 +286,7 @@ fn a_restart_in_any_state_ends_with_the_same_trees() {
     world.slow = false;
     world.restart();
     world.pass(100_000_000);
-    assert_eq!(world.told("h4", "tree").iter().filter(|tree| tree["lane"] == second).count(), 2);
+    assert_eq!(world.upcalls_of("h4", "tree").iter().filter(|tree| tree["lane"] == second).count(), 2);
     world.move_on("h4");
     let cable = inner_cable(&mut world, first, 1);
     world.slow = true;
@@ -302,7 +303,8 @@ fn a_restart_in_any_state_ends_with_the_same_trees() {
     assert_eq!(world.groups().len(), 4);
 }
 
-/// A lane whose tree 0 is missed by h4 until it is given up; its number and the generation that was given up.
+/// A lane whose tree 0 is missed by h4 until it is given up. Returns its number and the generation that was
+/// given up.
 fn given_up(world: &mut World) -> (u64, u32) {
     let id = world.lane("h1", &["h2", "h4"], 100_000);
     world.pass(60_000_000);
@@ -311,7 +313,7 @@ fn given_up(world: &mut World) -> (u64, u32) {
         miss(world, id, "h4", 0, generation);
         world.pass(60_000_000);
         if world.see(id)["trees"][0]["phase"] == "lost" {
-            world.told("h1", "tree");
+            world.upcalls_of("h1", "tree");
             return (id, generation);
         }
     }
@@ -319,23 +321,23 @@ fn given_up(world: &mut World) -> (u64, u32) {
 }
 
 #[test]
-fn what_is_heard_again_is_used_again_at_once() {
+fn tree_heard_again_is_used_again_at_once() {
     let mut world = World::new(Options::default());
     let (id, generation) = given_up(&mut world);
     let body = json!({"tree": 0, "generation": generation, "missing": false});
     let (status, answer) = world.ask("h4", Method::Post, template::LANE_REPORTS, &id.to_string(), body);
     assert_eq!(status, 200, "{answer}");
-    assert_eq!(world.told("h1", "tree").len(), 1);
+    assert_eq!(world.upcalls_of("h1", "tree").len(), 1);
     world.check(id);
 }
 
 #[test]
-fn a_suspect_is_better_than_no_tree() {
+fn suspected_cable_is_used_rather_than_no_tree() {
     let mut world = World::new(Options::default());
     let second = world.lane("h2", &["h4", "h5"], 100_000);
     world.move_on("h2");
     given_up(&mut world);
-    // Another lane loses a cable; h4's own, for which there is no other, is suspected.
+    // Another lane loses a cable; h4's own, which has no alternative, is suspected.
     let before = world.see(second)["trees"][0]["generation"].as_u64();
     let cable = inner_cable(&mut world, second, 0);
     carrier(&mut world, &cable, false);

@@ -24,13 +24,13 @@ fn lanes_of_a_host_are_bounded() {
     assert_eq!((status, &answer["error"]["code"]), (409, &json!("full")), "{answer}");
     assert!(answer["error"]["message"].as_str().unwrap().contains("64 lanes already; release one"));
     assert_eq!(world.whole(), before);
-    // Others, and heartbeats, have their own.
+    // Other hosts, and heartbeats, have limits of their own.
     assert_eq!(ask(&mut world, "h3").0, 200);
     world.ask("h1", Method::Post, paths::APPS, "", json!({"app": "a"}));
     let (status, answer) =
         world.ask("h2", Method::Post, paths::MONITORS, "", json!({"app": "a@h1", "timeout_ns": 100_000_000}));
     assert_eq!(status, 200, "{answer}");
-    // One that ends counts until it is out of the switches.
+    // A lane that ends counts until it is out of the switches.
     world.ask("h1", Method::Delete, template::LANE, &ids[0].to_string(), Value::Null);
     assert_eq!(ask(&mut world, "h1").0, 409);
     world.pass(grace_ns);
@@ -104,7 +104,7 @@ fn ask(world: &mut World, asked: &Asked) -> (u16, Value) {
         14 => {
             let network = topology();
             let count = u64::try_from(network.cables().len()).unwrap();
-            // One more than there are, which is refused.
+            // One receiver more than there are hosts, which is refused.
             let cable = u32::try_from(a % (count + 1)).unwrap();
             let name = if u64::from(cable) < count { network.cable_name(CableId(cable)) } else { "no".to_owned() };
             world.ask("op", Method::Put, template::CABLE, &name, json!({"in_use": b % 3 == 0}))

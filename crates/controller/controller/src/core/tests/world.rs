@@ -97,7 +97,7 @@ impl World {
         self.take(decision);
     }
 
-    /// Lets time pass, and whatever is due happen when it is due.
+    /// Lets time pass; whatever is due happens on time.
     pub(super) fn pass(&mut self, ns: u64) {
         let end = self.now_ns + ns;
         while let Some(at) = self.core.deadline_ns().filter(|at| *at <= end) {
@@ -131,7 +131,7 @@ impl World {
         (answer.status, answer.body)
     }
 
-    /// A lane from a host to others; its number.
+    /// Opens a lane from a host to others. Returns its number.
     pub(super) fn lane(&mut self, host: &str, receivers: &[&str], period_ns: u64) -> u64 {
         let body = json!({"name": "l", "receivers": receivers, "size_max_bytes": 200, "period_min_ns": period_ns});
         let (status, answer) = self.ask(host, Method::Post, paths::LANES, "", body);
@@ -145,23 +145,23 @@ impl World {
         answer
     }
 
-    /// Upcalls of a kind to a host since the last asking.
-    pub(super) fn told(&mut self, host: &str, kind: &str) -> Vec<Value> {
+    /// Takes the upcalls of a kind to a host since the last call.
+    pub(super) fn upcalls_of(&mut self, host: &str, kind: &str) -> Vec<Value> {
         let host = format!("host.{host}");
-        let mut told = Vec::new();
+        let mut taken = Vec::new();
         self.upcalls.retain(|(to, body)| {
             let this = *to == host && body["kind"] == kind;
             if this {
-                told.push(body.clone());
+                taken.push(body.clone());
             }
             !this
         });
-        told
+        taken
     }
 
-    /// The sender says that it uses what it was told of.
+    /// The sender uses the trees that it was notified of.
     pub(super) fn move_on(&mut self, host: &str) {
-        for tree in self.told(host, "tree") {
+        for tree in self.upcalls_of(host, "tree") {
             if tree["sender"] == host {
                 let body = json!({"tree": tree["tree"], "generation": tree["generation"]});
                 self.ask(host, Method::Post, template::MOVED, &tree["lane"].to_string(), body);
@@ -169,8 +169,8 @@ impl World {
         }
     }
 
-    /// Follows a packet of a group from a host's port through what the switches have; the hosts that it reaches, each once,
-    /// and whether it comes to a node twice.
+    /// Follows a packet of a group from a host's port through the rules in the switches. Returns the hosts
+    /// that it reaches, each once, and whether it reaches a node twice.
     pub(super) fn follow(&self, host: &str, port: &str, group: Ipv4Addr) -> (BTreeSet<String>, bool) {
         let topology = topology();
         let (mut reached, mut visited, mut twice) = (BTreeSet::new(), BTreeSet::new(), false);
@@ -183,7 +183,9 @@ impl World {
             }
             let to = topology.to(*link);
             let name = topology.node(to).name.clone();
-            twice |= !visited.insert(name.clone());
+            if !visited.insert(name.clone()) {
+                twice = true;
+            }
             if topology.is_host(to) {
                 reached.insert(name);
             } else if let Some(ports) = self.switches.get(&name).and_then(|has| has.get(&group)) {
@@ -193,7 +195,7 @@ impl World {
         (reached, twice)
     }
 
-    /// Every tree that is in use reaches exactly its receivers, once; and switches have nothing else.
+    /// Every tree in use reaches exactly its receivers, once.
     pub(super) fn check(&mut self, id: u64) {
         let lane = self.see(id);
         let receivers: BTreeSet<String> =
@@ -213,13 +215,13 @@ impl World {
         self.switches.values().flat_map(BTreeMap::keys).copied().collect()
     }
 
-    /// A controller that starts again from what was stored; the switches stay as they are.
+    /// Starts the controller again from the stored state; the switches stay as they are.
     pub(super) fn restart(&mut self) {
         let records: Vec<&[u8]> = self.records.iter().map(Vec::as_slice).collect();
         let before = self.core.snapshot();
         let mut core = Core::new(topology(), Limits::default(), self.core.options.clone()).unwrap();
         core.restore(None, &records).unwrap();
-        assert_eq!(core.snapshot(), before, "what was stored is not what was");
+        assert_eq!(core.snapshot(), before, "the stored state differs");
         self.core = core;
         let decision = self.core.resume(self.now());
         self.take(decision);
@@ -247,7 +249,7 @@ impl World {
         self.take(decision);
     }
 
-    /// All that a decision may follow from, at the present time.
+    /// The whole state that a decision may depend on, at the present time.
     pub(super) fn whole(&mut self) -> String {
         self.core.now = self.now();
         format!("{:?}", self.core)

@@ -12,14 +12,14 @@ fn limits() -> Limits {
 }
 
 #[test]
-fn too_many_requests_are_told_when_to_come_again() {
-    // The rig's own look takes from another peer's bucket; alpha's probe is its first.
+fn excess_requests_get_retry_after() {
+    // The rig's own request takes from another peer's bucket; alpha's probe is its first.
     let rig = Rig::new(Limits { requests_per_s: 1, requests_burst: 200, ..limits() });
     let (mut alpha, mut beta) = (rig.client("host.alpha"), rig.client("host.beta"));
     let refused = eventually("the bound", || Some(alpha.get(&rig, TOTAL.path)).filter(|sent| sent.status == 429));
     assert_eq!((refused.code(), refused.header("retry-after")), ("too_many_requests", "1"));
     assert!(refused.message().contains("1 requests per second"));
-    // Others are served, and a new connection is no new bucket.
+    // Others are served, and a new connection brings no new bucket.
     assert_eq!(beta.get(&rig, TOTAL.path).status, 200);
     drop(alpha);
     let mut again = rig.client("host.alpha");
@@ -32,7 +32,7 @@ fn too_many_polls_and_connections_are_refused() {
     let mut clients = [rig.client("host.alpha"), rig.client("host.alpha"), rig.client("host.alpha")];
     let path = "/v1/upcalls?after=0&wait_ms=60000";
     let mut waiting: Vec<_> = clients.iter_mut().map(|client| client.start(&rig, path)).collect();
-    // One of the three, whichever came last, does not wait.
+    // The last of the three does not wait.
     let last = eventually("the bound", || waiting.iter().position(|poll| poll.is_finished()));
     let refused = rig.wait(waiting.swap_remove(last));
     assert_eq!((refused.status, refused.code()), (429, "too_many_polls"));
@@ -41,15 +41,15 @@ fn too_many_polls_and_connections_are_refused() {
     assert_eq!(rig.client("host.beta").get(&rig, TOTAL.path).status, 200);
     waiting.iter().for_each(|poll| poll.abort());
     drop(clients);
-    // Given back.
+    // The places are free again.
     eventually("a place", || rig.connect("host.alpha").ok());
 }
 
 #[test]
-fn a_connection_too_many_is_closed_and_silent_ones_go() {
+fn excess_and_silent_connections_are_closed() {
     let short = Duration::from_millis(300);
     let rig = Rig::new(Limits { connections: 2, handshake_timeout: short, head_timeout: short, ..limits() });
-    // Idle ones are closed, so the rig's own goes.
+    // Idle connections are closed, so the rig's own goes.
     let silent = || std::net::TcpStream::connect(rig.address).unwrap();
     let mut end = [0; 16];
     let is_closed = |mut peer: std::net::TcpStream| {
@@ -71,7 +71,7 @@ fn is_closed(mut peer: std::net::TcpStream) -> bool {
 }
 
 #[test]
-fn silent_strangers_leave_room_for_who_is_known() {
+fn silent_strangers_leave_room_for_known_peers() {
     let rig = Rig::new(Limits { connections: 8, handshakes: 4, handshakes_per_address: 2, ..limits() });
     let from = |last: u8| {
         let socket =
@@ -82,12 +82,12 @@ fn silent_strangers_leave_room_for_who_is_known() {
     };
     let mut alpha = rig.client("host.alpha");
     let held = [from(2), from(2), from(3)];
-    // The third of one address, while two of it say nothing.
+    // The third handshake of one address, while two of it are silent.
     assert!(is_closed(from(2)));
-    // Others come in, and are not counted any more once they are known.
+    // Others come in, and do not count any more once they are known.
     let known: Vec<_> = (0..3).map(|_| rig.client("host.beta")).collect();
     let last = from(3);
-    // All that may be unknown at a time.
+    // As many as may be unknown at a time.
     assert!(is_closed(from(4)));
     assert_eq!(alpha.get(&rig, TOTAL.path).status, 200);
     drop((held, last));
@@ -105,7 +105,7 @@ fn peer_with_too_many_silent_connections_is_closed_at_once() {
 }
 
 #[test]
-fn a_head_too_long_is_refused_and_nonsense_too() {
+fn long_heads_and_nonsense_are_refused() {
     let rig = Rig::new(limits());
     let mut alpha = rig.client("host.alpha");
     let long = "x".repeat(HEAD_MAX);
@@ -119,12 +119,12 @@ fn a_head_too_long_is_refused_and_nonsense_too() {
 }
 
 #[test]
-fn a_full_queue_is_busy() {
+fn full_queue_is_busy() {
     let (go, gate) = sync_channel::<()>(0);
     let (enter, entered) = channel();
     let mut first = true;
     let rig = Rig::acting(limits(), move |_| {
-        // The first effect is that of the start.
+        // The first effect belongs to the start.
         if !std::mem::take(&mut first) {
             let _ = enter.send(());
             let _ = gate.recv();
@@ -146,20 +146,20 @@ fn a_full_queue_is_busy() {
 }
 
 #[test]
-fn at_the_end_what_is_under_way_is_answered() {
+fn running_requests_are_answered_at_the_end() {
     let rig = Rig::new(limits());
     let (mut polling, mut idle) = (rig.client("host.alpha"), rig.client("host.beta"));
     let poll = polling.start(&rig, "/v1/upcalls?after=0&wait_ms=60000");
     assert_eq!(idle.get(&rig, TOTAL.path).status, 200);
     let running = rig.end();
-    let told = rig.wait(poll);
-    assert!(matches!(told.code(), "stopping") && told.header("connection") == "close", "{told:?}");
+    let answered = rig.wait(poll);
+    assert!(matches!(answered.code(), "stopping") && answered.header("connection") == "close", "{answered:?}");
     rig.runtime.block_on(running).unwrap();
     assert!(rig.connect("host.alpha").is_err());
 }
 
 #[test]
-fn a_body_that_does_not_come_is_not_waited_for() {
+fn missing_body_is_not_waited_for() {
     let rig = Rig::new(Limits { body_timeout: Duration::from_millis(200), ..limits() });
     let mut alpha = rig.client("host.alpha");
     // Announced and not sent.

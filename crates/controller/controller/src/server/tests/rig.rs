@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A whole controller but for what it decides: real certificates, a real file, a real socket on loopback.
+//! A whole controller except for its decisions: real certificates, a real file, a real socket on loopback.
 
 use super::super::*;
 use crate::leader::Single;
@@ -93,7 +93,7 @@ impl Rig {
             running: Mutex::new(Some(running)),
             _dir: dir,
         };
-        // It leads once the thread has looked.
+        // It leads once the thread has checked.
         let mut ann = rig.client("operator.ann");
         crate::testing::eventually("it leads", || (ann.get(&rig, "/v1/total").status == 200).then_some(()));
         rig
@@ -108,7 +108,7 @@ impl Rig {
             let stream = TlsConnector::from(config).connect(server, stream).await.map_err(|e| e.to_string())?;
             let (mut send, connection) = handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
             tokio::spawn(connection);
-            // In TLS 1.3 a client hears only afterwards that its certificate was refused.
+            // In TLS 1.3 a client learns only afterwards that its certificate was refused.
             let probe = Request::get("/").header("host", "c1").body(Full::default()).unwrap();
             send.send_request(probe).await.map_err(|e| e.to_string())?.collect().await.map_err(|e| e.to_string())?;
             send.ready().await.map_err(|e| e.to_string())?;
@@ -116,7 +116,7 @@ impl Rig {
         })
     }
 
-    /// Sends `bytes` as they are; what comes until the connection is closed.
+    /// Sends `bytes` as they are. Returns everything until the connection is closed.
     pub(super) fn raw(&self, name: &str, bytes: &str) -> String {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let files = Files::of_member(&self.pki.join(pki::ISSUED_DIR).join(name));
@@ -128,13 +128,13 @@ impl Rig {
             stream.write_all(bytes.as_bytes()).await.unwrap();
             stream.flush().await.unwrap();
             let mut said = Vec::new();
-            // Closed without a goodbye is an error of TLS, and all right here.
+            // A close without goodbye is an error of TLS, and fine here.
             let _ = stream.read_to_end(&mut said).await;
             String::from_utf8_lossy(&said).into_owned()
         })
     }
 
-    /// A connection on which nothing is asked.
+    /// A connection without requests.
     pub(super) fn silent(&self, name: &str) -> Silent {
         let files = Files::of_member(&self.pki.join(pki::ISSUED_DIR).join(name));
         let config = ClientTls::load(files).unwrap().current().config.clone();
@@ -168,7 +168,7 @@ impl Rig {
 pub(super) struct Silent(tokio_rustls::client::TlsStream<TcpStream>);
 
 impl Silent {
-    /// Whether the controller has closed it; one that stays open is waited for a moment.
+    /// Whether the controller has closed it; waits a moment for that.
     pub(super) fn is_closed(&mut self, rig: &Rig) -> bool {
         use tokio::io::AsyncReadExt;
         rig.runtime.block_on(async {
@@ -205,7 +205,7 @@ impl Client {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        // What is no URI cannot be sent.
+        // An invalid URI cannot be sent.
         let Ok(request) = request.body(Full::from(body)) else { return self.get(rig, "/nowhere") };
         rig.runtime.block_on(async {
             self.send.ready().await.unwrap();
@@ -226,7 +226,7 @@ impl Client {
         self.send(rig, "POST", "/v1/add", &headers, &body.to_string())
     }
 
-    /// Asks and leaves the answer to be waited for.
+    /// Asks, and leaves the answer to be awaited.
     pub(super) fn start(&mut self, rig: &Rig, path: &str) -> JoinHandle<Sent> {
         let request = Request::get(path).header("host", "c1").body(Full::default()).unwrap();
         rig.runtime.block_on(self.send.ready()).unwrap();

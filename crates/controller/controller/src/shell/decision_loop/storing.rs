@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a decision to the store, and only then to the world; and back, where the store does not take it.
+//! From a decision to the store, and only then to the outside; back, if the store refuses it.
 
 use fide_controller_api::Code;
 use fide_types::Time;
@@ -13,19 +13,19 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
         }
     }
 
-    /// Has the handler order again what must be so. Where that cannot be stored, nothing is decided: rules and deadlines
-    /// that follow from what is stored would be missing.
+    /// Has the handler repeat its orders. If that cannot be stored, nothing is decided, because rules and
+    /// deadlines that follow from the stored state would be missing.
     pub(super) fn resume(&mut self, now: Now, pending: &mut Pending<H::Effect>) {
         self.unsure = false;
         let decision = self.handler.resume(now);
         match self.take(decision, None, pending) {
-            Err(why @ Refused::TooLarge { .. }) => self.told(format!("what follows from the stored state: {why}")),
+            Err(why @ Refused::TooLarge { .. }) => self.block(format!("what follows from the stored state: {why}")),
             Err(why) => tracing::error!("what follows from the stored state is not done yet: {why}"),
             Ok(_) => {}
         }
     }
 
-    /// Puts a decision, which the handler's state contains already, with those to be stored.
+    /// Adds a decision, which the handler's state already contains, to the entries to be stored.
     pub(super) fn take(
         &mut self,
         decision: Decision<H::Effect>,
@@ -37,21 +37,22 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
             return Err(Refused::NotLeader { leader: None, trouble: None });
         }
         if decision.take_back {
-            // What was decided before it in this turn counts.
+            // Earlier decisions of this turn count.
             self.flush(pending)?;
             self.roll_back();
             self.unsure = true;
             let nothing = || Answer::error(500, Code::TakenBack, "the controller has a fault; nothing was changed");
-            let reply = told(decision.answer.unwrap_or_else(nothing), false);
+            let reply = reply_of(decision.answer.unwrap_or_else(nothing), false);
             self.answered(asked, &reply);
             return Ok(reply);
         }
         let silent = Answer::error(500, Code::NoAnswer, "the controller decided without an answer; ask for the state");
         let changes_nothing = decision.changes_nothing();
-        let reply = told(decision.answer.unwrap_or(silent), false);
+        let reply = reply_of(decision.answer.unwrap_or(silent), false);
         if changes_nothing {
-            // Nothing to store, and so nothing that a report of a broken tree would have to wait for. A controller that forgets
-            // its number tells the peer which one it expects, and carries it out again, to the same end.
+            // There is nothing to store, so a report of a broken tree does not wait for the store. A
+            // controller that forgets its number tells the peer which number it expects, and carries the
+            // request out again, with the same result.
             self.answered(asked, &reply);
         } else {
             let done = asked.map(|(peer, sequence, digest)| Done {
@@ -85,14 +86,14 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
         Ok(reply)
     }
 
-    /// The number of a request that changed nothing is used up.
+    /// Uses up the number of a request that changed nothing.
     fn answered(&mut self, asked: Option<(Identity, Sequence, u64)>, reply: &Reply) {
         if let (Some(state), Some((peer, sequence, digest))) = (&mut self.state, asked) {
             state.sequences.record(peer, sequence, digest, Kept::new(reply.status, reply.body.clone()));
         }
     }
 
-    /// Adds `entry` to what is stored with the next append, making that one now if it would become too large.
+    /// Adds `entry` to the next append. If that would become too large, the append is made now.
     fn reserve(&mut self, entry: &Entry, pending: &mut Pending<H::Effect>) -> Result<(), Refused> {
         let long = entry.upcalls.iter().map(|(_, body)| body.len()).find(|len| *len > EVENT_BYTES_MAX);
         let encoded = match long {
@@ -103,8 +104,8 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
             Ok(encoded) => encoded,
             Err(why) => {
                 self.flush(pending)?;
-                // The handler has made the change; it is taken back. What it had ordered and what was due to it is gone
-                // with that.
+                // The handler has made the change; it is rolled back, together with the handler's orders
+                // and deadlines.
                 self.roll_back();
                 self.unsure = true;
                 return Err(Refused::TooLarge { why });
@@ -116,7 +117,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
             self.flush(pending)?;
         }
         for part in parts {
-            // Nothing yet without its last one.
+            // Not a decision yet without its last part.
             pending.entries.push(part);
             self.flush(pending)?;
         }
@@ -133,7 +134,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
         }
     }
 
-    /// Stores what is pending and lets it out.
+    /// Stores the pending decisions, and only then sends their answers and effects.
     pub(super) fn commit(&mut self, pending: Pending<H::Effect>) {
         let Pending { entries, replies, upcalls, forget, effects } = pending;
         if !entries.is_empty() {
@@ -169,17 +170,18 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
         }
         forget.into_iter().for_each(|peer| self.board.forget(peer));
         effects.into_iter().for_each(&mut self.act);
-        let proved = matches!(self.leadership.authority(), Authority::Leader { epoch } if self.state.as_ref().is_some_and(|s| s.epoch == epoch));
+        let epoch = self.state.as_ref().map(|state| state.epoch);
+        let proved = matches!(self.leadership.authority(), Authority::Leader { epoch: led } if Some(led) == epoch);
         for (reply, mut result, read) in replies {
-            if let Ok(told) = &mut result {
-                told.stale = read && !proved;
+            if let Ok(reply) = &mut result {
+                reply.stale = read && !proved;
             }
-            // Who asked may have gone.
+            // The caller may have gone.
             let _ = reply.send(result);
         }
     }
 
-    /// Handler and order go back to what is stored.
+    /// Rolls the handler and the order of requests back to the stored state.
     fn roll_back(&mut self) {
         let Some(state) = &mut self.state else { return };
         match restore(&mut self.handler, &state.stored) {
@@ -187,7 +189,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
             Err(why) => {
                 self.state = None;
                 self.board.close();
-                self.told(why.to_string());
+                self.block(why.to_string());
             }
         }
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The largest decision there is: a cable cut in a cluster of as many hosts as there may be, each with a lane to all others.
+//! The largest possible decision: a cable cut in a cluster of the most hosts, each with a lane to all
+//! others.
 
 use super::*;
 use crate::core::{Core, Event, Options};
@@ -9,11 +10,11 @@ use fide_planner::topology::{CableSpec, LeafSpine};
 use std::sync::mpsc::channel;
 
 const HOSTS: u64 = 64;
-/// Lanes; planning more takes its time without optimisation.
+/// Lanes; planning more would take too long without optimisation.
 const LANES: usize = 6;
 
 #[test]
-fn a_cut_cable_under_many_lanes_of_many_receivers_moves_them_all() {
+fn cut_cable_moves_many_lanes_of_many_receivers() {
     let dir = tempfile::tempdir().unwrap();
     let topology =
         LeafSpine { groups: 2, homing: 2, spines: 3, hosts: HOSTS / 2 }.build(&CableSpec::default()).unwrap();
@@ -26,7 +27,7 @@ fn a_cut_cable_under_many_lanes_of_many_receivers_moves_them_all() {
     let act = move |effect| orders.send(effect).unwrap();
     let ruled = Ruled(Arc::new(Mutex::new(authority)));
     let shell = Shell::start(core, store, ruled, act).unwrap();
-    // Switches that do as they are told.
+    // Switches that carry out every order.
     let event_sender = shell.event_sender();
     let switches = std::thread::spawn({
         let event_sender = event_sender.clone();
@@ -64,7 +65,7 @@ fn a_cut_cable_under_many_lanes_of_many_receivers_moves_them_all() {
             .count()
     };
     eventually("all trees are there", || (trees("ready") == 2 * LANES).then_some(()));
-    // A leaf's cable to the spine that most of the first trees pass.
+    // A leaf's cable to the spine that most of the first trees use.
     let mut uses = std::collections::BTreeMap::<(String, String), usize>::new();
     for lane in lanes() {
         for link in lane["trees"][0]["links"].as_array().unwrap() {
@@ -87,6 +88,6 @@ fn a_cut_cable_under_many_lanes_of_many_receivers_moves_them_all() {
     let stored = reopen(&crate::store::redb_file(dir.path())).load(u64::MAX).unwrap();
     let largest = stored.records.iter().map(Vec::len).max().unwrap();
     println!("{over} lanes over the cable; the largest record has {largest} bytes");
-    // What all are told is stored once: with a lane for every host this is still one record.
+    // An event for all peers is stored once: even with a lane for every host this is one record.
     assert!(largest / LANES * (HOSTS as usize) < crate::store::RECORD_MAX, "{largest}");
 }

@@ -19,7 +19,7 @@ fn question() -> (Peer, Request, u64) {
     (peer, Request { method: Method::Get, path: TOTAL.path, sequence: None, ..request }, digest)
 }
 
-/// Asks until a controller answers; which one is no matter.
+/// Asks until any controller answers.
 async fn surely(senders: &[RequestSender], (peer, request, digest): (Peer, Request, u64)) -> Value {
     let begin = std::time::Instant::now();
     loop {
@@ -49,7 +49,7 @@ async fn controllers_follow_each_other_and_etcd_may_go_away() {
         assert_eq!(surely(&senders, asked(number)).await["count"], number);
     }
     server.kill();
-    // The leader finds out by trying, or by its lease; after that it tells what was, and changes nothing.
+    // The leader notices by trying, or by its lease; after that it only reports the last state.
     let (peer, request, digest) = asked(6);
     let begin = std::time::Instant::now();
     let mut stale = 0;
@@ -72,7 +72,7 @@ async fn controllers_follow_each_other_and_etcd_may_go_away() {
     }
     server.run();
     assert_eq!(surely(&senders, asked(6)).await, json!({"total": 21, "count": 6}));
-    // Whoever leads ends; the other has everything, and does nothing twice.
+    // The leader ends; the other one has everything, and does nothing twice.
     let (peer, request, digest) = question();
     let leads = match senders[0].ask(peer, request, digest).await {
         Ok(_) => 0,
@@ -100,7 +100,7 @@ fn child_is_a_controller() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let count = surely(&senders, question()).await["count"].as_u64().unwrap();
-        // The last one again: it is not made again.
+        // The last request again: it is not carried out again.
         for number in count.max(1).. {
             let answer = surely(&senders, asked(number)).await;
             assert_eq!(answer, json!({"total": number * (number + 1) / 2, "count": number}));
@@ -110,7 +110,7 @@ fn child_is_a_controller() {
 }
 
 #[test]
-fn a_killed_controller_has_done_each_request_once() {
+fn killed_controller_has_carried_out_each_request_once() {
     let dir = tempfile::tempdir().unwrap();
     let (mut acknowledged, mut random) = (0, crate::clock::Now::read().unix_ns);
     println!("seed {random}");
@@ -136,11 +136,11 @@ fn a_killed_controller_has_done_each_request_once() {
 }
 
 proptest! {
-    /// Whatever is in the store, it is read or refused.
+    /// Any content of the store is read or refused.
     #[test]
     fn garbage_in_the_store_is_refused(records in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 0..4), snapshot in prop::option::of(prop::collection::vec(0..5u8, 0..80))) {
         let snapshot = snapshot.map(|state| crate::store::Snapshot { through: 1, state });
-        // As if written by us, but for the rest.
+        // As if written by us, except for the rest.
         let records: Vec<Vec<u8>> = records.into_iter().map(|r| [vec![1], r].concat()).collect();
         let _ = super::super::entry::restore(&mut Adder::default(), &Loaded { snapshot, records });
         let newer = Loaded { snapshot: None, records: vec![vec![9, 0, 0]] };

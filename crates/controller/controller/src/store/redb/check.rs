@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a file is whole, before redb is let at it.
+//! Checks that a file is undamaged, before redb opens it.
 //!
-//! redb trusts a file that was closed, and follows damaged page numbers to an allocation of terabytes, which ends the
-//! process. It checks each page's checksum before it follows it only when it repairs. So a copy in memory is repaired
-//! first, with its header changed so that redb checks everything and has no older commit to fall back to: an acknowledged
-//! record must never be lost without a word. The layout of the header is in redb's docs/design.md, file format 3.
+//! redb trusts a file that was closed, and follows damaged page numbers to an allocation of terabytes,
+//! which ends the process. It checks each page's checksum before following it only when it repairs. So a
+//! copy in memory is repaired first, with its header changed so that redb checks everything and has no
+//! older commit to fall back to: an acknowledged record must never be lost without an error. The layout of
+//! the header is in redb's docs/design.md, file format 3.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
@@ -96,7 +97,7 @@ pub(super) fn check(file: &File) -> std::result::Result<(), DatabaseError> {
     }
     let flags = bytes[FLAGS];
     if flags & TWO_PHASE_COMMIT != 0 {
-        // The primary counts, and nothing else.
+        // Only the primary commit counts.
         let primary = usize::from(flags & SECOND_IS_PRIMARY);
         bytes.copy_within(SLOTS[primary].clone(), SLOTS[1 - primary].start);
     }

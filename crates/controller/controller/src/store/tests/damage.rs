@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files that are not what they should be, and disks that are full.
+//! Damaged files, and disks that are full.
 
 use super::*;
 use crate::testing::{CHILD, as_child, eventually};
@@ -15,7 +15,7 @@ fn written(path: &std::path::Path) -> Loaded {
 }
 
 #[test]
-fn what_is_no_store_is_named() {
+fn foreign_file_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let path = redb_file(dir.path());
     std::fs::write(&path, "this is not a database\n".repeat(1000)).unwrap();
@@ -27,7 +27,7 @@ fn what_is_no_store_is_named() {
 }
 
 #[test]
-fn a_first_start_that_was_cut_off_is_begun_again() {
+fn interrupted_first_start_is_begun_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = redb_file(dir.path());
     std::fs::write(dir.path().join("state.redb.new"), vec![0; 5000]).unwrap();
@@ -37,7 +37,7 @@ fn a_first_start_that_was_cut_off_is_begun_again() {
 }
 
 #[test]
-fn a_newer_layout_is_refused_and_left_alone() {
+fn newer_layout_is_refused_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = redb_file(dir.path());
     let loaded = written(&path);
@@ -59,7 +59,8 @@ fn a_newer_layout_is_refused_and_left_alone() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(250))]
-    /// Bytes changed or cut off anywhere in the file: what is read is right, or it is an error; never wrong, never a panic.
+    /// Bytes changed or cut off anywhere in the file: the content read is right, or there is an error;
+    /// never wrong, never a panic.
     #[test]
     fn damage_is_noticed(
         spots in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..200), cut in prop::option::of(any::<prop::sample::Index>()),
@@ -79,14 +80,14 @@ proptest! {
         if let Some(cut) = cut {
             bytes.truncate(cut.index(bytes.len()).max(1));
         }
-        // That byte says which commit is the last; it is the only one without a checksum.
+        // That byte selects the last commit; it is the only one without a checksum.
         let flags_hit = bytes.get(9) != good.get(9);
         let dir = tempfile::tempdir().unwrap();
         let path = redb_file(dir.path());
         std::fs::write(&path, bytes).unwrap();
         let read = Redb::open(&path).and_then(|mut store| {
             let read = store.load(2)?;
-            // What is read can be written on, and does no harm to it.
+            // A file that is read can also be written.
             store.append(read.last() + 1, &batch(read.last() + 1, 3))?;
             assert_eq!(store.load(3)?.records[..read.records.len()], read.records[..]);
             Ok(read)

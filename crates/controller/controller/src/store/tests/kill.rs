@@ -46,7 +46,7 @@ fn child_writes_until_it_is_killed() {
 }
 
 #[test]
-fn a_killed_writer_loses_nothing_acknowledged() {
+fn killed_writer_loses_nothing_acknowledged() {
     let dir = tempfile::tempdir().unwrap();
     let path = redb_file(dir.path());
     let seed = crate::clock::Now::read().unix_ns | 1;
@@ -78,7 +78,7 @@ fn a_killed_writer_loses_nothing_acknowledged() {
             spin(random / 64 % 3_000_000);
         }
         child.kill();
-        // What it said before it died counts.
+        // Its last lines before it died count.
         while let Some(line) = lines.next() {
             acknowledged = ack(line);
         }
@@ -87,7 +87,7 @@ fn a_killed_writer_loses_nothing_acknowledged() {
         let loaded = store.load(epoch).unwrap();
         let last = loaded.last();
         assert!(last >= acknowledged, "round {round}: {acknowledged} was acknowledged, {last} is there");
-        // At most the one batch whose acknowledgement was cut off, and that wholly.
+        // At most the one batch whose acknowledgement was cut off, and then completely.
         let mut whole = acknowledged;
         while whole < last {
             whole += whole % 5 + 1;

@@ -17,7 +17,7 @@ fn asked() -> LaneAsked {
     }
 }
 
-fn held() -> Held {
+fn held() -> HeldLane {
     let checked = Checked {
         scheme: Scheme::Chunks36,
         packet_max_bytes: 68,
@@ -25,11 +25,11 @@ fn held() -> Held {
         redundancy_needed: 2,
         type_of_service: 0xb8,
     };
-    Held::new(7, "log".into(), 1000, asked(), &checked, Arc::default())
+    HeldLane::new(7, "log".into(), 1000, asked(), &checked, Arc::default())
 }
 
 #[test]
-fn a_lane_is_shared_with_the_same_user_for_the_same() {
+fn lane_is_shared_for_same_user_and_terms() {
     let held = held();
     assert_eq!(held.may_share(1000, &asked()), Ok(()));
     assert_eq!(held.may_share(1001, &asked()).unwrap_err().code, ErrorCode::NotPermitted);
@@ -38,7 +38,7 @@ fn a_lane_is_shared_with_the_same_user_for_the_same() {
 }
 
 #[test]
-fn without_bounds_it_is_best_effort_and_says_why() {
+fn unbounded_lane_is_best_effort_and_gives_reason() {
     let mut held = held();
     assert_eq!(held.answer(0).period_ns, 10_000_000, "what was asked for, though the lane's is shorter");
     assert_eq!(held.terms().period_ns, 8_750_000);
@@ -58,7 +58,7 @@ fn without_bounds_it_is_best_effort_and_says_why() {
 }
 
 #[test]
-fn it_is_ready_with_all_trees_when_nothing_is_to_be_done() {
+fn lane_is_ready_with_all_trees_and_no_step_left() {
     let mut held = held();
     held.trees[0] = Some(0);
     assert!(!held.is_ready());
@@ -69,7 +69,7 @@ fn it_is_ready_with_all_trees_when_nothing_is_to_be_done() {
 }
 
 #[test]
-fn what_exceeds_is_told_at_once_and_the_rest_in_its_time() {
+fn offence_is_reported_at_once_and_usage_at_interval() {
     let mut held = held();
     let begun = held.reported_at;
     let second = Duration::from_secs(1);
@@ -80,11 +80,11 @@ fn what_exceeds_is_told_at_once_and_the_rest_in_its_time() {
     held.counters.exceeded.store(3, Ordering::Relaxed);
     let loud = held.report(begun + second + second / 10, second).expect("at once");
     assert_eq!((loud.packets, loud.exceeded), (0, 3));
-    // Nobody was told: it is told again.
+    // The report failed: it is made again.
     held.report_failed(&loud);
     assert_eq!(held.report(begun + second * 2, second).map(|report| report.exceeded), Some(3));
     assert_eq!(held.report(begun + second * 2, second), None);
-    // What goes on is one offence a second.
+    // A lasting offence counts once a second.
     held.counters.exceeded.store(9, Ordering::Relaxed);
     assert_eq!(held.report(begun + second * 5 / 2, second), None);
     assert_eq!(held.report(begun + second * 3, second).map(|report| report.exceeded), Some(6));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How late things are on this host: as `fide doctor` or `fide jitter ping` has written it down, else as a short calibration
-//! shows.
+//! This host's lateness: the bound that `fide doctor` or `fide jitter ping` has stored, or else a short
+//! calibration.
 
 use std::{io, path::Path, thread};
 
@@ -20,16 +20,17 @@ use fide_agent_api::status::Rung;
 /// File of the bound in the agent's state directory.
 const BOUND_FILE: &str = "bound.toml";
 
-/// What the timeout stands on.
-pub(super) struct Held {
+/// The lateness that timeouts are computed from.
+pub(super) struct Lateness {
     pub(super) kind: HostKind,
     pub(super) lateness_ns: u64,
-    /// Somebody has measured it for long, so that it counts whatever the loop sees; a calibration counts until the loop has seen more.
+    /// From a long measurement, so that it counts whatever the loop sees. A calibration counts only until
+    /// the loop has seen more.
     pub(super) is_stored: bool,
     pub(super) rung: Rung,
 }
 
-impl Held {
+impl Lateness {
     /// What timeouts are computed from.
     pub(super) fn timeouts(&self, config: &Config) -> Timeouts {
         Timeouts {
@@ -42,26 +43,26 @@ impl Held {
     }
 }
 
-/// The stored bound of the worst of these interfaces; without one for each, a calibration.
+/// The stored bound of the worst of these interfaces. Unless each has one, a calibration.
 ///
 /// # Errors
-/// If no thread can be had.
-pub(super) fn held(
+/// If no thread can be started.
+pub(super) fn lateness(
     state_dir: &Path,
     core: usize,
     interfaces: &[String],
     heartbeat_ns: u64,
     calibrate_ns: u64,
-) -> io::Result<Held> {
+) -> io::Result<Lateness> {
     match stored(&state_dir.join(BOUND_FILE), core, interfaces) {
         Ok((lateness_ns, text)) => {
             let (kind, _) = calibrate(core, heartbeat_ns, 0)?;
-            Ok(Held { kind, lateness_ns, is_stored: true, rung: Rung::new(text, None) })
+            Ok(Lateness { kind, lateness_ns, is_stored: true, rung: Rung::new(text, None) })
         }
         Err(why) => {
             let (kind, lateness_ns) = calibrate(core, heartbeat_ns, calibrate_ns)?;
             let used = format!("{} late at most in {}", Time::ns(lateness_ns), Time::ns(calibrate_ns));
-            Ok(Held { kind, lateness_ns, is_stored: false, rung: Rung::new(used, Some(why)) })
+            Ok(Lateness { kind, lateness_ns, is_stored: false, rung: Rung::new(used, Some(why)) })
         }
     }
 }
