@@ -5,6 +5,7 @@ use std::fmt;
 
 use fide_agreement::{Entry, Standing, group::entries};
 use fide_group::{core::EVENTS_PER_TURN, packet::Sender};
+use fide_sys::clock::Clocks;
 use rand::RngExt;
 
 use super::{
@@ -46,7 +47,7 @@ impl<P: Protocol> World<'_, P> {
         let naps = !self.network.calm && self.network.chance(self.plan.nap_permille);
         let nap_ns = if naps { self.network.random.random_range(0..NAP_NS) } else { 0 };
         let host = &mut self.hosts[at];
-        let (now, is_astray) = (host.clock.read(self.now_ns), host.is_astray());
+        let now = host.clock.read(self.now_ns);
         let Some(seat) = &mut host.seat else { return Ok(()) };
         if naps && seat.paused_until_ns <= self.now_ns {
             seat.paused_until_ns = self.now_ns + nap_ns;
@@ -56,72 +57,91 @@ impl<P: Protocol> World<'_, P> {
             self.plan_seat(at, until_ns);
             return Ok(());
         }
-        if seat.ends_ns <= self.now_ns {
+        if seat.ends_ns <= self.now_ns || seat.client.is_lost() {
             self.end_seat(at);
             return Ok(());
         }
-        if seat.client.is_lost() {
-            self.end_seat(at);
-            return Ok(());
-        }
-        let agent = host.agent.as_mut();
         if !seat.opened {
-            let opened = seat.open(now.raw_ns, agent);
-            let timer_ns = host.clock.true_ns(seat.client.timer_ns);
-            if opened {
-                let (key, process) = ((host.id, seat.sender.incarnation), seat.sender.process);
-                self.processes.insert(key, process);
-            }
-            self.call_agent(at);
-            let turn_ns = if opened { self.now_ns } else { timer_ns };
-            self.plan_seat(at, turn_ns.max(self.now_ns + SOON_NS));
+            self.open_seat(at, &now);
             return Ok(());
         }
-        if !seat.waited {
-            let waiting = seat.client.waiting();
-            let left = seat.after(&now, agent);
-            seat.waited = true;
-            if waiting > EVENTS_PER_TURN {
-                self.stats.runs_behind = 1;
-            }
-            let pid = seat.pid;
-            self.stats.deliveries += left.datagrams;
-            for packet in left.taken {
-                self.network.give_back(packet.bytes);
-            }
-            self.stats.events_at_once = self.stats.events_at_once.max(left.told.len() as u64);
-            for event in &left.told {
-                self.stats.broadcasts += u64::from(matches!(event, fide_client::Event::Piggyback { .. }));
-                if matches!(event, fide_client::Event::Lost { .. }) {
-                    self.stats.runs_with_lost_events = 1;
-                }
-                self.note_event(at, event);
-                self.deaths.told(pid, event, is_astray)?;
-            }
-            if left.failed {
-                self.end_seat(at);
-                return Ok(());
-            }
-            self.rejoin(at);
-            if !self.record(at) {
-                return Ok(());
-            }
-            let host = &mut self.hosts[at];
-            let Some(seat) = &mut host.seat else { return Ok(()) };
-            seat.last(&now, host.agent.as_mut());
-            if !self.send_out(at) {
-                return Ok(());
-            }
-            if !self.network.calm && self.network.chance(self.plan.stall_permille) {
-                let for_ns = self.network.random.random_range(0..20 * MS);
-                let Some(seat) = &mut self.hosts[at].seat else { return Ok(()) };
-                seat.paused_until_ns = self.now_ns + for_ns;
-                self.plan_seat(at, self.now_ns);
-                return Ok(());
-            }
+        if !seat.waited && !self.seat_woke(at, &now)? {
+            return Ok(());
         }
         self.user(at)?;
         self.finish(at)
+    }
+
+    /// The member tries to join with its host's agent.
+    fn open_seat(&mut self, at: usize, now: &Clocks) {
+        let host = &mut self.hosts[at];
+        let Some(seat) = &mut host.seat else { return };
+        let opened = seat.open(now.raw_ns, host.agent.as_mut());
+        let timer_ns = host.clock.true_ns(seat.client.timer_ns);
+        if opened {
+            let (key, process) = ((host.id, seat.sender.incarnation), seat.sender.process);
+            self.processes.insert(key, process);
+        }
+        self.call_agent(at);
+        let turn_ns = if opened { self.now_ns } else { timer_ns };
+        self.plan_seat(at, turn_ns.max(self.now_ns + SOON_NS));
+    }
+
+    /// The member's wait is over: it takes packets and events, and sends what follows. False if its turn ends here,
+    /// because its process or host ended, or because the process is late before its user continues.
+    fn seat_woke(&mut self, at: usize, now: &Clocks) -> Result<bool, Violation> {
+        if !self.take_input(at, now)? {
+            return Ok(false);
+        }
+        self.rejoin(at);
+        if !self.record(at) {
+            return Ok(false);
+        }
+        let host = &mut self.hosts[at];
+        let Some(seat) = &mut host.seat else { return Ok(false) };
+        seat.last(now, host.agent.as_mut());
+        if !self.send_out(at) {
+            return Ok(false);
+        }
+        if !self.network.calm && self.network.chance(self.plan.stall_permille) {
+            let for_ns = self.network.random.random_range(0..20 * MS);
+            let Some(seat) = &mut self.hosts[at].seat else { return Ok(false) };
+            seat.paused_until_ns = self.now_ns + for_ns;
+            self.plan_seat(at, self.now_ns);
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// The member takes the packets and events that wait for it. False if its process ended because that failed.
+    fn take_input(&mut self, at: usize, now: &Clocks) -> Result<bool, Violation> {
+        let host = &mut self.hosts[at];
+        let is_astray = host.is_astray();
+        let Some(seat) = &mut host.seat else { return Ok(false) };
+        let waiting = seat.client.waiting();
+        let left = seat.after(now, host.agent.as_mut());
+        seat.waited = true;
+        if waiting > EVENTS_PER_TURN {
+            self.stats.runs_behind = 1;
+        }
+        let pid = seat.pid;
+        self.stats.deliveries += left.datagrams;
+        for packet in left.taken {
+            self.network.give_back(packet.bytes);
+        }
+        self.stats.events_at_once = self.stats.events_at_once.max(left.told.len() as u64);
+        for event in &left.told {
+            self.stats.broadcasts += u64::from(matches!(event, fide_client::Event::Piggyback { .. }));
+            if matches!(event, fide_client::Event::Lost { .. }) {
+                self.stats.runs_with_lost_events = 1;
+            }
+            self.note_event(at, event);
+            self.deaths.told(pid, event, is_astray)?;
+        }
+        if left.failed {
+            self.end_seat(at);
+        }
+        Ok(!left.failed)
     }
 
     /// A user is done: what follows is sent, and the member waits again.
