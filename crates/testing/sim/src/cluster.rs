@@ -20,6 +20,7 @@ mod client;
 pub mod clock;
 mod disk;
 mod host;
+mod machines;
 mod numbers;
 pub mod plan;
 pub mod protocol;

@@ -304,7 +304,7 @@ fn tell_plan(plan: &Plan) {
         if plan.witness { ", the last a witness" } else { "" },
         plan.protocol,
         plan.policy,
-        plan.timeouts,
+        plan.timeouts.values(),
         plan.window,
         plan.latency_min_ns,
         plan.jitter_max_ns,
@@ -314,9 +314,9 @@ fn tell_plan(plan: &Plan) {
         plan.nap_permille,
         plan.drift_ppm,
     );
-    if plan.walls.iter().flatten().any(|ahead_ns| *ahead_ns > 0) {
+    if plan.walls.values().iter().flatten().any(|ahead_ns| *ahead_ns > 0) {
         let ahead_s = |walls: &[u64; WALLS]| walls.map(|ahead_ns| ahead_ns / 1_000_000_000);
-        let ahead_s: Vec<_> = plan.walls.iter().map(ahead_s).collect();
+        let ahead_s: Vec<_> = plan.walls.values().iter().map(ahead_s).collect();
         eprintln!("  wall clocks ahead, by start: {ahead_s:?} s; generations are on disk within {} ns", plan.disk_ns);
     }
     plan.faults.iter().for_each(|fault| eprintln!("  {fault}"));

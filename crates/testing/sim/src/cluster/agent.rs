@@ -9,7 +9,7 @@ use fide_detector::{
     Detector, Event, PeerState, ProcessState, ProcessView, RestartError, Target, Transmit, Verdict, Wanted,
 };
 use fide_sys::clock::{ASLEEP_NOISE_NS, Clocks};
-use fide_types::Reason;
+use fide_types::{PerHost, Reason};
 use fide_wire::{HOST_SLOT, MAX_PROCESSES, Name, PAYLOAD_MAX, Packet, set_seq};
 
 use super::{
@@ -69,8 +69,8 @@ pub(super) struct Agent {
     asleep_ns: u64,
     /// By how much the processor's counter was ahead of the clock, likewise.
     ahead_ns: u64,
-    /// By id - 1: what the table was written from.
-    published: Vec<(u64, PeerState, u32)>,
+    /// What the table was written from.
+    published: PerHost<(u64, PeerState, u32)>,
     repeat: Vec<u8>,
     frozen: Option<Frozen>,
 }
@@ -96,7 +96,7 @@ impl Agent {
             timeout_min_ns,
             asleep_ns: now.asleep_ns(),
             ahead_ns: now.tsc - now.raw_ns,
-            published: vec![(0, PeerState::Unknown, 0); usize::from(hosts)],
+            published: PerHost::new(usize::from(hosts), |_| (0, PeerState::Unknown, 0)),
             repeat: Vec::new(),
             frozen: None,
         }
@@ -385,7 +385,7 @@ impl Agent {
     }
 
     pub(super) fn publish(&mut self, now: &Clocks) {
-        for (id, before) in (1..).zip(&mut self.published) {
+        for (id, before) in self.published.iter_mut() {
             let Some(peer) = self.detector.peer(id) else { continue };
             let seen = (peer.last_seq, peer.state, peer.incarnation);
             if std::mem::replace(before, seen) != seen {

@@ -134,10 +134,9 @@ pub(super) struct Host<P: Protocol> {
 
 impl<P: Protocol> Host<P> {
     pub(super) fn new(id: u16, plan: &Plan) -> Self {
-        let at = usize::from(id) - 1;
         Self {
             id,
-            clock: Clock::new(plan.clocks[at]),
+            clock: Clock::new(plan.clocks[id]),
             is_up: false,
             starts: 0,
             agent: None,
@@ -213,7 +212,7 @@ impl<P: Protocol> Host<P> {
             heartbeat_ns: HEARTBEAT_NS,
             trust: Trust::Lease,
             policy: plan.policy,
-            timeout_ns: plan.timeouts[usize::from(self.id) - 1],
+            timeout_ns: plan.timeouts[self.id],
             stall_slack_ns: HEARTBEAT_NS,
             drift_ppm: plan.drift_ppm,
             piggyback_max: PIGGYBACK_MAX,
@@ -233,16 +232,16 @@ impl<P: Protocol> Host<P> {
         };
         let mut detector = detector.expect("a good configuration");
         detector.keeps_generations_up_to(self.numbers.begin());
-        let most_us = u32::try_from(plan.promises[usize::from(self.id) - 1] / 1000).expect("milliseconds");
+        let most_us = u32::try_from(plan.promises[self.id] / 1000).expect("milliseconds");
         detector.heed_former(local_ns, self.begin_promise(most_us, local_ns));
         detector.set_promise_max(most_us);
-        detector.set_urgent_max(plan.urgent[usize::from(self.id) - 1]);
+        detector.set_urgent_max(plan.urgent[self.id]);
         if self.is_witness(plan) {
             self.votes.write((detector.vote(), self.lives));
             self.votes.sync();
         }
         let slots = || Kernel { slots: ReceiveModel::new(self.id), ring: VecDeque::new() };
-        self.kernel = plan.xdp[usize::from(self.id) - 1].then(slots);
+        self.kernel = plan.xdp[self.id].then(slots);
         self.agent = Some(Agent::new(self.id, plan.hosts, detector, &self.clock.read(now_ns)));
         self.inbox.clear();
         self.restart_ns = None;
@@ -329,7 +328,7 @@ impl<P: Protocol> Host<P> {
 
     /// It is stopped with all its clocks. What was left of its lease, at most one promise of another host, counts on after it goes on.
     pub(super) fn begin_to_believe(&mut self, plan: &Plan, now_ns: u64) {
-        let promises = (1..).zip(&plan.promises).filter(|(host, _)| *host != self.id).map(|(_, promise)| *promise);
+        let promises = plan.promises.iter().filter(|(host, _)| *host != self.id).map(|(_, promise)| *promise);
         self.believes = Some((self.incarnation, self.clock.local_ns(now_ns) + promises.max().unwrap_or(0)));
     }
 

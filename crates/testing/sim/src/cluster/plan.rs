@@ -2,6 +2,7 @@
 //! What a seed means: a cluster, its network, its clocks, and what happens to it.
 
 use fide_detector::{HostSet, Policy, URGENT_MAX};
+use fide_types::PerHost;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -40,9 +41,9 @@ pub struct Plan {
     pub hosts: u16,
     pub policy: Policy,
     /// Of each host, at first.
-    pub timeouts: Vec<u64>,
+    pub timeouts: PerHost<u64>,
     /// The longest promise of each host, whatever its timeouts come to while it runs: what its next life has to heed.
-    pub promises: Vec<u64>,
+    pub promises: PerHost<u64>,
     pub protocol: protocol::Name,
     /// Instances under way, of HSUC.
     pub window: u64,
@@ -53,7 +54,7 @@ pub struct Plan {
     /// What the hosts take for the bound of their clocks' drift.
     pub drift_ppm: u32,
     /// Of each host: how much faster than true time its clock runs, and its start.
-    pub clocks: Vec<(i64, u64)>,
+    pub clocks: PerHost<(i64, u64)>,
     pub latency_min_ns: u64,
     pub jitter_max_ns: u64,
     /// Until the world is left alone.
@@ -80,11 +81,11 @@ pub struct Plan {
     /// At the end all hosts are up again, also those that crashed or left.
     pub restores: bool,
     /// Of each host: whether its kernel receives heartbeats.
-    pub xdp: Vec<bool>,
+    pub xdp: PerHost<bool>,
     /// Of each host: the heartbeats that it sends between two of the schedule.
-    pub urgent: Vec<u32>,
+    pub urgent: PerHost<u32>,
     /// Of each host: how far its wall clock is ahead, by how often it has started.
-    pub walls: Vec<[u64; WALLS]>,
+    pub walls: PerHost<[u64; WALLS]>,
     /// The longest that it takes to have the generation of a view on disk.
     pub disk_ns: u64,
 }
@@ -150,7 +151,7 @@ impl Plan {
         if with_more(3) {
             let mut random = ChaCha8Rng::seed_from_u64(more[3].1);
             // Hosts stand on different rungs.
-            plan.xdp.iter_mut().for_each(|xdp| *xdp = random.random_range(0..4) > 0);
+            plan.xdp.values_mut().iter_mut().for_each(|xdp| *xdp = random.random_range(0..4) > 0);
         }
         let mut last = ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0xc10e);
         if features.has(Features::CLONE) && last.random_range(0..2) == 0 {
@@ -160,7 +161,7 @@ impl Plan {
         // In most seeds; and not all hosts the same, as those to which a controller gives trees send none.
         if features.has(Features::URGENT) && urgent.random_range(0..4) > 0 {
             let most = |_| if urgent.random_range(0..4) > 0 { URGENT_MAX } else { urgent.random_range(0..URGENT_MAX) };
-            plan.urgent = (0..plan.hosts).map(most).collect();
+            plan.urgent = PerHost::new(usize::from(plan.hosts), most);
         }
         plan.equal = with(6);
         plan.hasty = with(7);
@@ -181,7 +182,7 @@ impl Plan {
     fn be_unequal(&mut self, random: &mut ChaCha8Rng) {
         let timeout_ns =
             |random: &mut ChaCha8Rng| [4, 6, 13, 60, random.random_range(4..=60)][random.random_range(0..5)] * MS;
-        self.timeouts = (0..self.hosts).map(|_| timeout_ns(random)).collect();
+        self.timeouts = PerHost::new(usize::from(self.hosts), |_| timeout_ns(random));
         self.add(random, 4, |random, host| What::Timeouts { host, timeout_ns: timeout_ns(random) });
         if self.policy == Policy::Majority && self.hosts > 2 && !self.witness && random.random_range(0..2) == 0 {
             self.forget_promises(random);
@@ -189,7 +190,7 @@ impl Plan {
         if self.policy == Policy::Majority && self.hosts > 3 && random.random_range(0..2) == 0 {
             self.rejoin(random);
         }
-        self.promises = (1..=self.hosts).map(|host| self.longest_of(host)).collect();
+        self.promises = PerHost::new(usize::from(self.hosts), |host| self.longest_of(host));
     }
 
     /// All hosts but one raise their timeouts, start again with the shorter ones that they began with, and found a view, while the
@@ -220,7 +221,7 @@ impl Plan {
             What::Timeouts { host: of, timeout_ns } if of == host => Some(timeout_ns),
             _ => None,
         });
-        raised.fold(self.timeouts[usize::from(host) - 1], u64::max)
+        raised.fold(self.timeouts[host], u64::max)
     }
 
     /// Hosts end and come back, and another is cut off while they are let in: it still holds what a slow one has promised it.
@@ -228,10 +229,10 @@ impl Plan {
         // Two of those who stay: what the slow one has promised matters where the other and those who are let in are a majority.
         let slow = (self.hosts == 5 && random.random_range(0..2) == 0).then(|| random.random_range(0..self.hosts));
         if let Some(slow) = slow {
-            self.timeouts.fill(random.random_range(4..8) * MS);
-            self.timeouts[usize::from(slow)] = 60 * MS;
+            self.timeouts.values_mut().fill(random.random_range(4..8) * MS);
+            self.timeouts[1 + slow] = 60 * MS;
         }
-        let longest_ns = self.timeouts.iter().copied().max().expect("hosts");
+        let longest_ns = self.timeout_ns();
         for _ in 0..random.random_range(1..3) {
             let mut at_ns = random.random_range(0..FAULTS_NS / 2);
             let mut then = |after_ns: u64, what: What| {
@@ -293,7 +294,7 @@ impl Plan {
     }
 
     fn be_suspended(&mut self, random: &mut ChaCha8Rng) {
-        let longest_ns = self.timeouts.iter().copied().max().expect("hosts");
+        let longest_ns = self.timeout_ns();
         self.add(random, 4, |random, host| {
             let for_ns = match random.random_range(0..2) {
                 0 => longest_ns + random.random_range(0..3 * MS),
@@ -305,7 +306,7 @@ impl Plan {
     }
 
     fn be_stopped(&mut self, random: &mut ChaCha8Rng) {
-        let longest_ns = self.timeouts.iter().copied().max().expect("hosts");
+        let longest_ns = self.timeout_ns();
         let policy = self.policy;
         self.add(random, 4, |random, host| {
             let for_ns = match random.random_range(0..2) {
@@ -373,7 +374,8 @@ impl Plan {
         // Two clocks that each differ from true time by less than half of it.
         let most = i64::from(drift_ppm) * 49 / 100;
         let latency_min_ns = if coarse { random.random_range(0..5_000) } else { random.random_range(1_000..300_000) };
-        let timeouts = vec![random.random_range(6..=12) * MS; usize::from(hosts)];
+        let timeout_ns = random.random_range(6..=12) * MS;
+        let timeouts = PerHost::new(usize::from(hosts), |_| timeout_ns);
         let mut plan = Self {
             seed,
             hosts,
@@ -385,7 +387,9 @@ impl Plan {
             witness: false,
             tail_max: [0, 300, 1000, 4096][random.random_range(0..4)],
             drift_ppm,
-            clocks: (0..hosts).map(|_| (random.random_range(-most..=most), random.random_range(0..1 << 40))).collect(),
+            clocks: PerHost::new(usize::from(hosts), |_| {
+                (random.random_range(-most..=most), random.random_range(0..1 << 40))
+            }),
             latency_min_ns,
             jitter_max_ns: if random.random_range(0..3) == 0 { 0 } else { random.random_range(0..900_000) },
             // Under `network` one tree carries every heartbeat that matters: not so much that a timeout's worth of them is lost.
@@ -405,9 +409,9 @@ impl Plan {
             equal: false,
             hasty: false,
             restores: ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0x5e57).random_range(0..8) > 0,
-            xdp: vec![false; usize::from(hosts)],
-            urgent: vec![0; usize::from(hosts)],
-            walls: vec![[0; WALLS]; usize::from(hosts)],
+            xdp: PerHost::new(usize::from(hosts), |_| false),
+            urgent: PerHost::new(usize::from(hosts), |_| 0),
+            walls: PerHost::new(usize::from(hosts), |_| [0; WALLS]),
             disk_ns: NOTES_NS,
         };
         // Some of everything; or what is rare that way: one stands still after the other, or they come and go.
@@ -456,7 +460,7 @@ impl Plan {
     /// The longest of the hosts' timeouts at first.
     #[must_use]
     pub fn timeout_ns(&self) -> u64 {
-        self.timeouts.iter().copied().max().unwrap_or_default()
+        self.timeouts.values().iter().copied().max().expect("hosts")
     }
 
     /// Hosts that may be in the group.

@@ -43,7 +43,7 @@ pub fn shrink(plan: &Plan) -> (Plan, Failure) {
         }
         let milder: [fn(&mut Plan); 8] = [
             |plan| plan.straggle_permille = 0,
-            |plan| plan.walls.fill([0; WALLS]),
+            |plan| plan.walls.values_mut().fill([0; WALLS]),
             |plan| plan.disk_ns = NOTES_NS,
             |plan| plan.loss_permille = 0,
             |plan| plan.duplicate_permille = 0,

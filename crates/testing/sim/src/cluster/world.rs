@@ -21,6 +21,7 @@ use rand_chacha::ChaCha8Rng;
 use super::{
     check::{Calm, Checked, Deaths, HostViews, Log, Masters, Register, Tokens, Verdicts, Views, Violation, violated},
     host::{Host, Packet, Voice},
+    machines::Machines,
     plan::{FAULTS_NS, FOUNDED_NS, MS, Plan, QUIET_NS, What, milliseconds},
     protocol::Protocol,
 };
@@ -89,7 +90,7 @@ enum Next {
 pub(super) struct World<'p, P: Protocol> {
     plan: &'p Plan,
     now_ns: u64,
-    hosts: Vec<Host<P>>,
+    hosts: Machines<P>,
     network: Network,
     pids: u32,
     values: u64,
@@ -140,7 +141,7 @@ impl<'p, P: Protocol> World<'p, P> {
         Self {
             plan,
             now_ns: 0,
-            hosts: (1..=plan.hosts).map(|id| Host::new(id, plan)).collect(),
+            hosts: Machines::new(plan),
             network: Network::new(plan),
             pids: 0,
             values: 0,
@@ -189,7 +190,7 @@ impl<'p, P: Protocol> World<'p, P> {
     }
 
     pub(super) fn run(&mut self) -> Result<Stats, Violation> {
-        for at in 0..self.hosts.len() {
+        for at in 0..self.hosts.places() {
             let start_ns = self.network.random.random_range(0..STARTS_NS);
             self.network.push(start_ns, Next::Start(at));
         }
@@ -241,7 +242,7 @@ impl<'p, P: Protocol> World<'p, P> {
 
     /// Hosts that may be in the group.
     fn members(&self) -> impl Iterator<Item = &Host<P>> {
-        self.originals().iter().filter(|host| !host.is_witness(self.plan))
+        self.hosts.originals().iter().filter(|host| !host.is_witness(self.plan))
     }
 
     fn start(&mut self, at: usize) {
@@ -302,7 +303,7 @@ impl<'p, P: Protocol> World<'p, P> {
 
     /// All agents that run know this host as what it is, and which of its processes have ended.
     fn all_know(&self, id: u16) -> bool {
-        let host = &self.hosts[usize::from(id) - 1];
+        let host = &self.hosts[id];
         let Some(own) = &host.agent else { return false };
         let agents = self.hosts.iter().filter(|other| other.id != id).filter_map(|other| other.agent.as_ref());
         let mut agents = agents.map(|agent| &agent.detector);

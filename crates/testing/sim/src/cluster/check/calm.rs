@@ -7,7 +7,7 @@ use fide_detector::{Event, Reason, Verdict};
 use fide_wire::HOST_SLOT;
 
 use super::{
-    super::{host::Host, plan::Plan, protocol::Protocol},
+    super::{machines::Machines, plan::Plan, protocol::Protocol},
     Checked, violated,
 };
 use crate::cluster::plan::MS;
@@ -49,12 +49,12 @@ impl Calm {
     pub(in super::super) fn told<P: Protocol>(
         &self,
         plan: &Plan,
-        hosts: &[Host<P>],
+        hosts: &Machines<P>,
         at: usize,
         event: &Event,
         now_ns: u64,
     ) -> Checked {
-        let longest_ns = plan.promises.iter().copied().max().unwrap_or(0);
+        let longest_ns = plan.promises.values().iter().copied().max().unwrap_or(0);
         if now_ns <= self.since_ns.saturating_add(longest_ns + SETTLES_NS) {
             return Ok(());
         }
@@ -63,7 +63,7 @@ impl Calm {
         else {
             return Ok(());
         };
-        let subject = &hosts[usize::from(host) - 1];
+        let subject = &hosts[host];
         let acted = self.acted.contains(&(host, incarnation));
         if acted && subject.agent.is_some() && subject.incarnation == incarnation && !subject.leaves {
             let text = format!("h{} is told {event:?}, and h{host}#{incarnation} runs and is heard", hosts[at].id);

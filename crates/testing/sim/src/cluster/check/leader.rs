@@ -3,11 +3,11 @@
 //! each.
 
 use super::{
-    super::{host::Host, protocol::Protocol},
+    super::{host::Host, machines::Machines, protocol::Protocol},
     Checked, violated,
 };
 
-pub(in super::super) fn one_leader<P: Protocol>(hosts: &[Host<P>], changed: usize, now_ns: u64) -> Checked {
+pub(in super::super) fn one_leader<P: Protocol>(hosts: &Machines<P>, changed: usize, now_ns: u64) -> Checked {
     let leads = |host: &Host<P>| host.leads(now_ns) && !host.believes(now_ns);
     if !leads(&hosts[changed]) {
         return Ok(());

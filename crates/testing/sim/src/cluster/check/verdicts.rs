@@ -7,7 +7,7 @@ use fide_detector::{Event, Verdict};
 use fide_wire::{HOST_SLOT, Name};
 
 use super::{
-    super::{host::Host, protocol::Protocol},
+    super::{machines::Machines, protocol::Protocol},
     Checked, violated,
 };
 
@@ -43,7 +43,7 @@ impl Verdicts {
         &mut self,
         at: usize,
         event: &Event,
-        hosts: &[Host<P>],
+        hosts: &Machines<P>,
         now_ns: u64,
         forgotten: bool,
     ) -> Checked {
@@ -66,7 +66,7 @@ impl Verdicts {
             return violated("verdicts", format!("h{observer}: h{host}#{incarnation} {wrong}"));
         }
         // What one holds that was put back, or runs twice, is promised to nobody (docs/internals/clocks.md).
-        let subject = &hosts[usize::from(host) - 1];
+        let subject = &hosts[host];
         if ended
             && !forgotten
             && !hosts[at].is_astray()

@@ -8,7 +8,7 @@ use super::{FAULTS_NS, Fault, MS, Plan, Policy, Reaches, What};
 
 impl Plan {
     pub(super) fn be_cloned(&mut self, random: &mut ChaCha8Rng) {
-        let longest_ns = self.timeouts.iter().copied().max().expect("hosts");
+        let longest_ns = self.timeout_ns();
         for _ in 0..random.random_range(1..=2) {
             // A witness that was put back has forgotten votes that it had stored, and nobody may trust it: docs/internals/clocks.md.
             let most = self.hosts - u16::from(self.witness);

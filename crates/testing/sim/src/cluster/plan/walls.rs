@@ -20,14 +20,14 @@ impl Plan {
     /// What the wall clock of a host shows, by how often it has started: seconds since 1970.
     pub(in super::super) fn wall_s(&self, host: u16, starts: u64, now_ns: u64) -> u64 {
         let start = usize::try_from(starts.saturating_sub(1)).map_or(WALLS - 1, |start| start.min(WALLS - 1));
-        (WALL_NS + self.walls[usize::from(host) - 1][start] + now_ns) / SECOND_NS
+        (WALL_NS + self.walls[host][start] + now_ns) / SECOND_NS
     }
 
     /// Wall clocks are seconds or hours apart, and are set, also back, while a host is down.
     pub(super) fn tell_other_times(&mut self, random: &mut ChaCha8Rng) {
         let apart_ns = if random.random_range(0..2) == 0 { 4 * SECOND_NS } else { 6 * 3600 * SECOND_NS };
         let sets = random.random_range(0..2) == 0;
-        for walls in &mut self.walls {
+        for walls in self.walls.values_mut() {
             walls.fill(random.random_range(0..apart_ns));
             for start in 1..WALLS {
                 if sets && random.random_range(0..2) == 0 {
@@ -49,7 +49,7 @@ impl Plan {
             let what = What::KillAgent { host, down_ns: random.random_range(0..MS) };
             self.faults.push(Fault { at_ns, what });
         }
-        let away = (1..=self.hosts).max_by_key(|host| self.walls[usize::from(*host) - 1][0]).expect("hosts");
+        let away = (1..=self.hosts).max_by_key(|host| self.walls[*host][0]).expect("hosts");
         at_ns += MS;
         let what = What::CrashAtFounding { away, after_ns: random.random_range(0..3 * MS) };
         self.faults.push(Fault { at_ns, what });

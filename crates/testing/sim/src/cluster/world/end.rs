@@ -35,7 +35,8 @@ impl<P: Protocol> World<'_, P> {
         let group = &seat.core.group;
         let incarnation = |id: u16| group.view().and_then(|view| view.incarnation(id));
         let runs = |id: u16| {
-            let other = self.originals().iter().find(|other| other.id == id).and_then(|other| other.seat.as_ref());
+            let other =
+                self.hosts.originals().iter().find(|other| other.id == id).and_then(|other| other.seat.as_ref());
             other.is_some_and(|other| Some(other.sender.incarnation) == incarnation(id))
         };
         let unknown = |id: u16| {
@@ -45,9 +46,9 @@ impl<P: Protocol> World<'_, P> {
         let others = group.others();
         // It was up when this host was another incarnation, and never knew this one.
         let unjudged = |id: u16| {
-            let agent = self.hosts[usize::from(seat.sender.host) - 1].agent.as_ref();
+            let agent = self.hosts[seat.sender.host].agent.as_ref();
             let peer = agent.and_then(|agent| agent.detector.peer(id)).filter(|peer| peer.state == PeerState::Up);
-            let other = &self.hosts[usize::from(id) - 1];
+            let other = &self.hosts[id];
             peer.is_some_and(|peer| other.agent.is_none() || other.incarnation != peer.incarnation)
         };
         self.plan.policy == Policy::Network && others.iter().any(|id| !runs(id) && (unknown(id) || unjudged(id)))
@@ -55,13 +56,13 @@ impl<P: Protocol> World<'_, P> {
 
     /// Agents that run and do not leave.
     fn agents(&self) -> impl Iterator<Item = (&Host<P>, &Detector)> {
-        let agents = self.originals().iter().filter(|host| !host.leaves);
+        let agents = self.hosts.originals().iter().filter(|host| !host.leaves);
         agents.filter_map(|host| Some((host, &host.agent.as_ref()?.detector)))
     }
 
     /// Enough hosts are up to act: of some view a majority, or as many as found one.
     fn hosts_suffice(&self) -> bool {
-        let (up, all) = (self.agents().count(), self.originals().len());
+        let (up, all) = (self.agents().count(), self.hosts.originals().len());
         if self.plan.policy == Policy::Network {
             // A host that starts acts once it has heard one other.
             return up >= 2;
@@ -72,7 +73,8 @@ impl<P: Protocol> World<'_, P> {
             return true;
         }
         // Those that are away may live, as far as the others know, and are waited for.
-        let away = |id: u16| self.originals().iter().any(|host| host.id == id && (host.agent.is_none() || host.leaves));
+        let away =
+            |id: u16| self.hosts.originals().iter().any(|host| host.id == id && (host.agent.is_none() || host.leaves));
         let missing = |view: &ViewInfo| view.members.iter().filter(|id| away(*id)).count();
         let waits = views().any(|view| holders(view.id) + missing(&view) > view.members.len() / 2);
         up >= (all / 2 + 1).max(all - 1) && !waits
@@ -97,7 +99,7 @@ impl<P: Protocol> World<'_, P> {
 
     /// Why nobody acts, as `docs/internals/promises.md` has it: *Which faults lose what*. Asked of each run at whose end nobody does.
     fn loss(&self) -> Loss {
-        let seats = || self.originals().iter().filter(|host| !host.leaves).filter_map(|host| host.seat.as_ref());
+        let seats = || self.hosts.originals().iter().filter(|host| !host.leaves).filter_map(|host| host.seat.as_ref());
         if !self.hosts_suffice() {
             return Loss::HostsAway;
         }
@@ -134,7 +136,7 @@ impl<P: Protocol> World<'_, P> {
         // All who have begun have died. A member of such a view that was never shut out goes on, unless somebody has never heard of one of them:
         // that one may have begun with others.
         let is_in = |id: u16, incarnation: u32| {
-            let seat = self.hosts[usize::from(id) - 1].seat.as_ref();
+            let seat = self.hosts[id].seat.as_ref();
             seat.is_some_and(|seat| seat.sender.incarnation == incarnation)
         };
         let never_shut_out =

@@ -9,6 +9,7 @@ use super::{
     super::{
         clock::Stands,
         host::Host,
+        machines::place_of,
         plan::{MS, What},
         protocol::Protocol,
     },
@@ -43,7 +44,7 @@ impl<P: Protocol> World<'_, P> {
         for plane in 0..2 {
             self.network.cut_off(away, plane);
         }
-        for at in (0..self.hosts.len()).filter(|at| *at != usize::from(away) - 1) {
+        for at in (0..self.hosts.places()).filter(|at| *at != place_of(away)) {
             self.crash(at);
             let after_ns = self.network.random.random_range(0..MS);
             self.network.push(self.now_ns + after_ns, Next::Start(at));
@@ -64,14 +65,14 @@ impl<P: Protocol> World<'_, P> {
 
     /// All is well: a host that is not up comes back, in runs where all do.
     fn restore(&mut self, at: usize) {
-        if self.plan.restores && at < self.originals().len() {
+        if self.plan.restores && at < self.hosts.place_of_clone() {
             let after_ns = self.network.random.random_range(0..RESTORED_NS);
             self.network.push(self.now_ns + after_ns, Next::Start(at));
         }
     }
 
     fn host(&mut self, host: u16) -> &mut Host<P> {
-        &mut self.hosts[usize::from(host) - 1]
+        &mut self.hosts[host]
     }
 
     /// Agent, member and service stand still.
@@ -97,14 +98,14 @@ impl<P: Protocol> World<'_, P> {
             return;
         }
         match what {
-            What::Crash { host } => self.crash(usize::from(host) - 1),
+            What::Crash { host } => self.crash(place_of(host)),
             What::CrashSending { host, copies } => {
                 let host = self.host(host);
                 host.dies_after = host.is_up.then_some(copies);
             }
             What::Start { host } => {
                 if !self.host(host).is_up {
-                    self.start(usize::from(host) - 1);
+                    self.start(place_of(host));
                 }
             }
             What::Pause { host, for_ns } => self.pause(host, now_ns + for_ns),
@@ -135,7 +136,7 @@ impl<P: Protocol> World<'_, P> {
             What::KillAgent { host, down_ns } => self.kill_agent(host, down_ns),
             What::TakeOver { host, for_ns } => self.freeze_agent(host, for_ns),
             What::KillSeat { host } => {
-                let at = usize::from(host) - 1;
+                let at = place_of(host);
                 if self.hosts[at].standing().is_some_and(|standing| standing != Standing::Left) {
                     self.end_seat(at);
                 }
@@ -149,7 +150,7 @@ impl<P: Protocol> World<'_, P> {
             What::EndClone => self.end_clone(),
             What::Flood { host, times } => self.flood(host, times),
             What::Replay { host, for_ns } => {
-                self.network.push(now_ns, Next::Replay(usize::from(host) - 1, now_ns + for_ns));
+                self.network.push(now_ns, Next::Replay(place_of(host), now_ns + for_ns));
             }
         }
     }
@@ -157,8 +158,8 @@ impl<P: Protocol> World<'_, P> {
     /// The host's agent and member say goodbye for [`GOODBYES_NS`], then the host ends. A witness says no goodbye, because
     /// it comes back as the same incarnation.
     fn leave(&mut self, host: u16) {
-        if self.hosts[usize::from(host) - 1].is_witness(self.plan) {
-            return self.crash(usize::from(host) - 1);
+        if self.hosts[host].is_witness(self.plan) {
+            return self.crash(place_of(host));
         }
         let now_ns = self.now_ns;
         let host = self.host(host);
@@ -171,7 +172,7 @@ impl<P: Protocol> World<'_, P> {
         }
         host.restart_ns = None;
         host.dies_after = Some(GOODBYES);
-        let (at, starts) = (usize::from(host.id) - 1, host.starts);
+        let (at, starts) = (place_of(host.id), host.starts);
         self.network.push(now_ns + GOODBYES_NS, Next::Gone(at, starts));
     }
 
@@ -223,7 +224,7 @@ impl<P: Protocol> World<'_, P> {
     }
 
     fn kill_agent(&mut self, host: u16, down_ns: u64) {
-        let at = usize::from(host) - 1;
+        let at = place_of(host);
         if self.hosts[at].agent.is_some() && self.hosts[at].dies_after.is_none() {
             self.stats.agents_killed += 1;
             self.hosts[at].end_agent(self.now_ns);
@@ -234,7 +235,7 @@ impl<P: Protocol> World<'_, P> {
 
     /// The agent hands over to a new one, and is frozen for so long. The agent of a witness does not.
     fn freeze_agent(&mut self, host: u16, for_ns: u64) {
-        let is_witness = self.hosts[usize::from(host) - 1].is_witness(self.plan);
+        let is_witness = self.hosts[host].is_witness(self.plan);
         let now_ns = self.now_ns;
         let host = self.host(host);
         let local_ns = host.clock.local_ns(now_ns);
@@ -273,7 +274,7 @@ impl<P: Protocol> World<'_, P> {
     /// The agent sends its programs many events at once.
     fn flood(&mut self, host: u16, times: u32) {
         let others = self.plan.hosts;
-        let at = usize::from(host) - 1;
+        let at = place_of(host);
         let Some(agent) = self.hosts[at].agent.as_ref().filter(|agent| !agent.is_frozen()) else { return };
         agent.flood(1 + host % others, times);
         self.wake_seat(at);
@@ -289,7 +290,7 @@ impl<P: Protocol> World<'_, P> {
         self.end_clone();
         self.restart_those_put_back();
         self.calm.begins(now_ns);
-        for at in 0..self.originals().len() {
+        for at in 0..self.hosts.originals().len() {
             if !self.hosts[at].is_up {
                 self.restore(at);
                 continue;

@@ -7,6 +7,7 @@ use super::{
     super::{
         check::{Beliefs, Checked},
         host::{Host, Packet, Voice},
+        machines::place_of,
         plan::{MS, Reaches},
         protocol::Protocol,
         seat::Seat,
@@ -39,14 +40,9 @@ pub(super) struct Twin {
 const LATER_S: u64 = 1000;
 
 impl<P: Protocol> World<'_, P> {
-    /// The machines that the cluster was configured with: without a clone.
-    pub(super) fn originals(&self) -> &[Host<P>] {
-        &self.hosts[..usize::from(self.plan.hosts)]
-    }
-
-    /// The place of a clone.
+    /// The place of the clone that runs.
     pub(super) fn twin_at(&self) -> Option<usize> {
-        self.twin.map(|_| usize::from(self.plan.hosts))
+        self.twin.map(|_| self.hosts.place_of_clone())
     }
 
     /// Its clone runs, and is not found out.
@@ -56,7 +52,7 @@ impl<P: Protocol> World<'_, P> {
     }
 
     pub(super) fn snapshot(&mut self, id: u16) {
-        let at = usize::from(id) - 1;
+        let at = place_of(id);
         let host = &self.hosts[at];
         if !host.is_up || host.leaves || host.dies_after.is_some() {
             return;
@@ -84,7 +80,7 @@ impl<P: Protocol> World<'_, P> {
             let group = &seat.core.group;
             group.view().is_none_or(|view| view.members().len() == 1) || group.others().is_empty()
         };
-        let seats = [host.seat.as_ref(), self.hosts[usize::from(id) - 1].seat.as_ref()];
+        let seats = [host.seat.as_ref(), self.hosts[id].seat.as_ref()];
         if seats.into_iter().flatten().any(is_alone) {
             self.tear();
         }
@@ -132,7 +128,7 @@ impl<P: Protocol> World<'_, P> {
             return;
         }
         let Some((host, beliefs)) = self.go_on(id) else { return };
-        let at = usize::from(id) - 1;
+        let at = place_of(id);
         self.hosts[at] = host;
         self.machines += 1;
         self.hosts[at].machine = self.machines;
@@ -144,19 +140,17 @@ impl<P: Protocol> World<'_, P> {
 
     /// A snapshot runs beside its original.
     pub(super) fn clone_of(&mut self, id: u16, reaches: Reaches) {
-        let original = usize::from(id) - 1;
-        if self.twin.is_some() || !self.hosts[original].is_up {
+        if self.twin.is_some() || !self.hosts[id].is_up {
             return;
         }
         let Some((mut host, beliefs)) = self.go_on(id) else { return };
-        let at = self.originals().len();
+        let at = self.hosts.place_of_clone();
         host.service = None;
         host.go_astray(true, true);
-        self.hosts[original].go_astray(true, false);
+        self.hosts[id].go_astray(true, false);
         // Whichever begins last is to be heard at the end: here the original.
-        self.hosts[original].wall_least_s = self.later_s();
-        self.hosts.truncate(at);
-        self.hosts.push(host);
+        self.hosts[id].wall_least_s = self.later_s();
+        self.hosts.set_clone(host);
         self.machines += 1;
         self.hosts[at].machine = self.machines;
         self.verdicts.put_back(at, beliefs);
@@ -172,7 +166,7 @@ impl<P: Protocol> World<'_, P> {
         let people_ns = self.network.random.random_range(MS..PEOPLE_NS);
         self.network.push(self.now_ns + people_ns, Next::Renew(at, self.hosts[at].machine));
         if let Some(twin) = self.twin.filter(|_| self.twin_at() == Some(at)) {
-            self.hosts[usize::from(twin.id) - 1].is_alone();
+            self.hosts[twin.id].is_alone();
         }
     }
 
@@ -188,7 +182,7 @@ impl<P: Protocol> World<'_, P> {
         let id = host.id;
         self.hosts[at].crash(self.now_ns);
         self.note(|_| format!("the machine of h{id} is ended"));
-        if at < self.originals().len() {
+        if at < self.hosts.place_of_clone() {
             self.starts_by_a_right_clock(at);
         }
     }
@@ -196,14 +190,14 @@ impl<P: Protocol> World<'_, P> {
     /// The clone is ended. Where neither has found out that there are two, people have: the original ends, too, and starts again.
     pub(super) fn end_clone(&mut self) {
         let Some(twin) = self.twin.take() else { return };
-        let at = self.originals().len();
+        let at = self.hosts.place_of_clone();
         let is_alone = self.hosts[at].is_found_out();
         self.hosts[at].crash(self.now_ns);
         self.note(|_| format!("the clone of h{} ends", twin.id));
-        let original = usize::from(twin.id) - 1;
-        if self.hosts[original].is_up && (!is_alone || self.hosts[original].is_found_out()) {
-            self.hosts[original].crash(self.now_ns);
-            self.starts_by_a_right_clock(original);
+        let original = &mut self.hosts[twin.id];
+        if original.is_up && (!is_alone || original.is_found_out()) {
+            original.crash(self.now_ns);
+            self.starts_by_a_right_clock(place_of(twin.id));
         }
     }
 
@@ -242,7 +236,7 @@ impl<P: Protocol> World<'_, P> {
 
     /// What was put back, and did not find out, people end and start.
     pub(super) fn restart_those_put_back(&mut self) {
-        for at in 0..self.originals().len() {
+        for at in 0..self.hosts.originals().len() {
             if self.hosts[at].is_up && self.hosts[at].is_astray() {
                 self.hosts[at].crash(self.now_ns);
                 self.starts_by_a_right_clock(at);
@@ -260,7 +254,7 @@ impl<P: Protocol> World<'_, P> {
 
     /// Where a packet for a host arrives: at both of two machines, or at the one that the switches have heard last.
     pub(super) fn arrives_twice(&mut self, to: u16, packet: Packet) -> Checked {
-        let original = usize::from(to) - 1;
+        let original = place_of(to);
         let (Some(Twin { id, reaches, sent_last }), Some(at)) = (self.twin, self.twin_at()) else {
             return self.arrives_at(original, packet);
         };

@@ -365,9 +365,9 @@ impl<P: Protocol> World<'_, P> {
         }
         let next_ns = self.network.random.random_range(0..2 * self.plan.work_every_ns);
         self.network.push(self.now_ns + next_ns, Next::Work);
-        let first = self.network.random.random_range(0..self.hosts.len());
+        let first = self.network.random.random_range(0..self.hosts.places());
         let anywhere = self.network.chance(if P::RIDES { 500 } else { 100 });
-        let places = (0..self.hosts.len()).map(|step| (first + step) % self.hosts.len());
+        let places = (0..self.hosts.places()).map(|step| (first + step) % self.hosts.places());
         let runs = |at: &usize| {
             let host: &Host<P> = &self.hosts[*at];
             host.seat.as_ref().is_some_and(|seat| {

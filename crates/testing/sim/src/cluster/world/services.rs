@@ -77,12 +77,11 @@ impl<P: Protocol> World<'_, P> {
         self.network.push(self.now_ns + next_ns, Next::Act);
         let Some((master, newest)) = self.masters.newest() else {
             // Where its host is up.
-            if let Some(at) = self.hosts.iter().position(|host| host.agent.is_some()) {
-                self.promote(at);
-            }
+            let at = self.hosts.iter().position(|host| host.agent.is_some());
+            at.into_iter().for_each(|at| self.promote(at));
             return Ok(());
         };
-        for host in &self.hosts {
+        for host in self.hosts.iter() {
             let Some(service) = host.service.as_ref().filter(|service| service.acts()) else { continue };
             // It stands still with its host.
             if self.forgotten || host.suspended_until_ns > self.now_ns || host.believes(self.now_ns) {
@@ -93,7 +92,7 @@ impl<P: Protocol> World<'_, P> {
             self.masters.acts(host.id, epoch, service.looked_ns)?;
         }
         let runs = |service: &Service| matches!(service.role, Role::Master { epoch, .. } if epoch == newest);
-        let Some(service) = self.hosts[usize::from(master) - 1].service.as_ref().filter(|service| runs(service)) else {
+        let Some(service) = self.hosts[master].service.as_ref().filter(|service| runs(service)) else {
             // It ended with its host, before anybody stood by or with whoever did: people start it again.
             let stands_by = |service: &Service| matches!(service.role, Role::Standby { of, .. } if of == master);
             if !self.hosts.iter().any(|host| host.service.as_ref().is_some_and(stands_by)) {
