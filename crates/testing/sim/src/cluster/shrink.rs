@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plan that fails with less: faults are left out, and the network made better, as long as the same property is violated.
+//! Shrinks a failing plan: faults are removed and the network improved, as long as the same property is
+//! violated.
 
 use super::{
     Failure,
@@ -7,7 +8,7 @@ use super::{
     run,
 };
 
-/// Runs that a failure is worth.
+/// Runs to spend on shrinking a failure.
 const RUNS_MAX: usize = 200;
 
 /// The smallest plan found that violates the same property, and how.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nobody is dropped from a view of hosts while a lease of an older view runs.
+//! No host is dropped from a view of hosts while it has a lease of an older view.
 
 use fide_detector::Policy;
 use fide_wire::ViewId;
@@ -9,7 +9,8 @@ use super::{
     Checked, violated,
 };
 
-/// A host has installed a view: no incarnation that it lacks has a lease of an older one, nor have programs whose agent was killed.
+/// A host has installed a view. No incarnation that the view lacks has a lease of an older view, nor do
+/// programs whose agent was killed.
 pub(in super::super) fn no_lease_outlives_its_view<P: Protocol>(
     plan: &Plan,
     hosts: &Machines<P>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! At most one leader that is not fenced, at every instant. Leases only run out between two steps: it is enough to look after
-//! each.
+//! At every instant at most one leader is not fenced. Between two steps leases can only run out, so a check
+//! after each step is enough.
 
 use super::{
     super::{host::Host, machines::Machines, protocol::Protocol},

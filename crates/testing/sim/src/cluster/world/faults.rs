@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a plan has happen.
+//! Faults of a plan, as they happen.
 
 use fide_agreement::{HostSet, Standing};
 
@@ -16,11 +16,11 @@ use super::{
     Next, World,
 };
 
-/// Copies of heartbeats that a host sends after it was asked to leave.
+/// Heartbeats that a host still sends after it was asked to leave.
 const GOODBYES: u32 = 30;
-/// It ends at the latest after this.
+/// A leaving host ends at the latest after this.
 const GOODBYES_NS: u64 = 10 * MS;
-/// Hosts that are restored start within this.
+/// Restored hosts start within this.
 const RESTORED_NS: u64 = 5 * MS;
 
 impl<P: Protocol> World<'_, P> {
@@ -36,7 +36,7 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// Links and hosts are mended by what comes later.
+    /// The links are mended, and the hosts crash again or stay, by later faults of the plan.
     pub(super) fn all_but_one_crash(&mut self, away: u16) {
         if self.network.calm {
             return;
@@ -51,7 +51,7 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// A host that has said goodbye ends, once it runs.
+    /// A host that has said goodbye ends as soon as it runs.
     pub(super) fn gone(&mut self, at: usize, starts: u64) {
         let host = &self.hosts[at];
         if !host.leaves || host.starts != starts {
@@ -63,7 +63,7 @@ impl<P: Protocol> World<'_, P> {
         self.crash(at);
     }
 
-    /// All is well: a host that is not up comes back, in runs where all do.
+    /// Once faults are over: a host that is down comes back, if the plan restores hosts.
     fn restore(&mut self, at: usize) {
         if self.plan.restores && at < self.hosts.place_of_clone() {
             let after_ns = self.network.random.random_range(0..RESTORED_NS);
@@ -75,7 +75,7 @@ impl<P: Protocol> World<'_, P> {
         &mut self.hosts[host]
     }
 
-    /// Agent, member and service stand still.
+    /// Pauses agent, member and service.
     fn pause(&mut self, host: u16, until_ns: u64) {
         let host = self.host(host);
         if !host.is_up {
@@ -296,10 +296,10 @@ impl<P: Protocol> World<'_, P> {
                 continue;
             }
             let host = &mut self.hosts[at];
-            // Who has said goodbye goes.
+            // A host that has said goodbye still goes; other planned crashes are cancelled.
             host.dies_after = host.dies_after.filter(|_| host.leaves);
             host.clock.slew(now_ns, 0);
-            // Who is suspended comes back by itself.
+            // A suspended host comes back by itself.
             let least_ns = host.suspended_until_ns.min(host.paused_until_ns).max(now_ns);
             let wakes_ns = if host.clock.stands(now_ns) { least_ns } else { now_ns };
             self.calm.but_from(host.suspended_until_ns.max(wakes_ns));
@@ -317,7 +317,7 @@ impl<P: Protocol> World<'_, P> {
     }
 }
 
-/// The host that a fault happens inside of, if any: in a machine that is stopped it does not happen.
+/// The host inside of which a fault happens, if any. Inside a stopped machine nothing happens.
 fn host_inside(what: What) -> Option<u16> {
     match what {
         What::Pause { host, .. }

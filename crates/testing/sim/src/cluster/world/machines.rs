@@ -16,14 +16,15 @@ use super::{
     Next, World,
 };
 
-/// People end and start a machine that has found out what it is within this.
+/// Operators end and restart a machine within this after its agent has found out that it was put back or
+/// cloned.
 const PEOPLE_NS: u64 = 60 * MS;
 
-/// A machine as it was.
+/// A machine at the time of its snapshot.
 pub(super) struct Snapshot<P: Protocol> {
     host: Host<P>,
     at_ns: u64,
-    /// What its agent and its programs had been told.
+    /// What its agent and its programs had been notified of.
     beliefs: Beliefs,
 }
 
@@ -32,11 +33,12 @@ pub(super) struct Snapshot<P: Protocol> {
 pub(super) struct Twin {
     id: u16,
     reaches: Reaches,
-    /// Which of the two has sent last, by place.
+    /// The place of the machine, original or clone, that has sent last.
     sent_last: usize,
 }
 
-/// A machine is put back to what it was so much later, on wall clocks: more than it begins anew meanwhile.
+/// How much later wall clocks are when a machine is put back, s: more than the incarnations that it takes
+/// meanwhile.
 const LATER_S: u64 = 1000;
 
 impl<P: Protocol> World<'_, P> {
@@ -45,7 +47,7 @@ impl<P: Protocol> World<'_, P> {
         self.twin.map(|_| self.hosts.place_of_clone())
     }
 
-    /// Its clone runs, and is not found out.
+    /// The machine has a clone that runs and was not found out.
     pub(super) fn is_twice(&self, at: usize) -> bool {
         let runs = |twin: usize| self.hosts[twin].is_up && !self.hosts[twin].is_found_out();
         self.twin.is_some_and(|twin| twin.id == self.hosts[at].id) && self.twin_at().is_some_and(runs)
@@ -69,13 +71,14 @@ impl<P: Protocol> World<'_, P> {
         self.note(|_| format!("a snapshot of h{id} is taken"));
     }
 
-    /// The snapshot of a machine, which goes on now.
+    /// Takes the snapshot of a machine, to run from now on.
     fn go_on(&mut self, id: u16) -> Option<(Host<P>, Beliefs)> {
         let at = self.snapshots.iter().position(|snapshot| snapshot.host.id == id)?;
         let Snapshot { mut host, at_ns, beliefs } = self.snapshots.swap_remove(at);
         host.go_on(self.plan, at_ns, self.now_ns);
         host.wall_least_s = self.later_s();
-        // It may have founded the group since, and does not know; alone in its group, or with all others dead, it asks nobody.
+        // The machine may have founded the group after the snapshot, and does not know. If it is alone in its
+        // group, or all others are dead, it asks no other member.
         let is_alone = |seat: &Seat<P>| {
             let group = &seat.core.group;
             group.view().is_none_or(|view| view.members().len() == 1) || group.others().is_empty()
@@ -87,8 +90,9 @@ impl<P: Protocol> World<'_, P> {
         Some((host, beliefs))
     }
 
-    /// A wall clock that is right: later than when anything here began. The disk of a machine that was put back has forgotten as what it began
-    /// since, and that of an original knows nothing of its clone (docs/internals/clocks.md).
+    /// A correct wall clock: later than any incarnation here. The disk of a machine that was put back has
+    /// lost the incarnations that were stored since the snapshot, and the disk of an original does not know
+    /// those of its clone (docs/internals/clocks.md).
     fn later_s(&mut self) -> u64 {
         let latest = self.hosts.iter().map(|host| u64::from(host.incarnation)).max().unwrap_or(0);
         self.latest_s = self.latest_s.max(latest) + LATER_S;
@@ -100,7 +104,7 @@ impl<P: Protocol> World<'_, P> {
         self.network.push(self.now_ns, Next::Start(at));
     }
 
-    /// What runs there has its turns.
+    /// Plans the turns of all that runs on the machine.
     fn begin_turns(&mut self, at: usize) {
         let host = &self.hosts[at];
         self.network.push(host.turn_ns, Next::Agent(at));
@@ -122,7 +126,7 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// A machine is put back to its snapshot; the one that runs is gone.
+    /// Puts a machine back to its snapshot; the machine that ran is gone.
     pub(super) fn put_back(&mut self, id: u16) {
         if self.twin.is_some_and(|twin| twin.id == id) {
             return;
@@ -138,7 +142,7 @@ impl<P: Protocol> World<'_, P> {
         self.begin_turns(at);
     }
 
-    /// A snapshot runs beside its original.
+    /// Runs a snapshot beside its original.
     pub(super) fn clone_of(&mut self, id: u16, reaches: Reaches) {
         if self.twin.is_some() || !self.hosts[id].is_up {
             return;
@@ -148,7 +152,8 @@ impl<P: Protocol> World<'_, P> {
         host.service = None;
         host.go_astray(true, true);
         self.hosts[id].go_astray(true, false);
-        // Whichever begins last is to be heard at the end: here the original.
+        // Of the two, the machine that begins its next incarnation last is the one to be heard at the end:
+        // here the original.
         self.hosts[id].wall_least_s = self.later_s();
         self.hosts.set_clone(host);
         self.machines += 1;
@@ -160,8 +165,8 @@ impl<P: Protocol> World<'_, P> {
         self.begin_turns(at);
     }
 
-    /// Its agent has found out that its machine was put back, or has a clone: it is fenced, and people act on that. Of two machines the other one
-    /// is alone from then on.
+    /// The agent has found out that its machine was put back, or has a clone. It is fenced, and operators act
+    /// on that. If it was the clone, the original is alone from then on.
     pub(super) fn found_out(&mut self, at: usize) {
         let people_ns = self.network.random.random_range(MS..PEOPLE_NS);
         self.network.push(self.now_ns + people_ns, Next::Renew(at, self.hosts[at].machine));
@@ -170,7 +175,7 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// People have read what its agent says: the machine ends, and starts anew; a clone does not.
+    /// Operators have read the agent's message: the machine ends, and an original starts again.
     pub(super) fn renew(&mut self, at: usize, machine: u64) {
         let host = &self.hosts[at];
         if !host.is_up || host.machine != machine || !host.is_found_out() {
@@ -187,7 +192,8 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// The clone is ended. Where neither has found out that there are two, people have: the original ends, too, and starts again.
+    /// Ends the clone. If neither agent has found out that there are two machines, operators have: the
+    /// original ends, too, and starts again.
     pub(super) fn end_clone(&mut self) {
         let Some(twin) = self.twin.take() else { return };
         let at = self.hosts.place_of_clone();
@@ -201,8 +207,8 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// A packet reaches a member that takes its sender for a member, and it comes of a machine that has forgotten what it said since a
-    /// snapshot, or of one of two.
+    /// A packet reaches a member that takes its sender for a member of its view, although the sender's
+    /// machine has forgotten what it said after its snapshot, or runs twice.
     pub(super) fn hears_astray(&mut self, at: usize, packet: &Packet) {
         let Voice::Member { sender, .. } = packet.voice else { return };
         if self.torn || self.machines == 0 {
@@ -217,8 +223,9 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// An agent, or its receive program, takes a heartbeat of a machine that has forgotten what it promised and accepted: from then on that one's word may count twice.
-    /// No sign has come before, as nobody that it hears has heard it since the snapshot, or it has sent as much as was heard.
+    /// An agent, or its receive program, accepts a heartbeat of a machine that has forgotten its promises and
+    /// accepted votes: from then on the word of that host may count twice. The machine had no sign of it
+    /// before: no host that it hears has heard it since the snapshot, or it has sent as much as was heard.
     pub(super) fn heard_forgetful(&mut self, at: usize, packet: &Packet) {
         if let Some(from) = packet.forgetful().filter(|_| !self.forgotten) {
             self.note(|world| format!("h{} takes a heartbeat of h{from} as the one that it was", world.hosts[at].id));
@@ -228,13 +235,13 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// The hosts, or the group, go on from what one has forgotten.
+    /// The hosts, or the group, continue on what one machine has forgotten.
     pub(super) fn tear(&mut self) {
         self.torn = true;
         self.stats.torn = 1;
     }
 
-    /// What was put back, and did not find out, people end and start.
+    /// Operators end and restart machines that were put back and did not find out.
     pub(super) fn restart_those_put_back(&mut self) {
         for at in 0..self.hosts.originals().len() {
             if self.hosts[at].is_up && self.hosts[at].is_astray() {
@@ -244,7 +251,7 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// One of two machines has sent something.
+    /// The original or the clone has sent something.
     pub(super) fn has_sent(&mut self, at: usize) {
         let Some(twin) = &mut self.twin else { return };
         if self.hosts[at].id == twin.id {
@@ -252,7 +259,8 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// Where a packet for a host arrives: at both of two machines, or at the one that the switches have heard last.
+    /// Delivers a packet for a host that may have a clone: to both machines, or to the one that the switches
+    /// have heard last.
     pub(super) fn arrives_twice(&mut self, to: u16, packet: Packet) -> Checked {
         let original = place_of(to);
         let (Some(Twin { id, reaches, sent_last }), Some(at)) = (self.twin, self.twin_at()) else {
@@ -268,7 +276,7 @@ impl<P: Protocol> World<'_, P> {
             }
             Reaches::Both | Reaches::LatestUnlessAll => {
                 self.arrives_at(original, packet.clone())?;
-                // The first may have ended both.
+                // The first delivery may have ended both.
                 if self.twin_at() == Some(at) { self.arrives_at(at, packet) } else { Ok(()) }
             }
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links between hosts, and the events that wait.
+//! Links between hosts, and waiting events.
 
 use fide_types::PerHost;
 use rand::{RngExt, SeedableRng};
@@ -24,9 +24,9 @@ pub(super) struct Network {
     loss_permille: u32,
     duplicate_permille: u32,
     straggle_permille: u32,
-    /// Nothing is lost, repeated or late beyond jitter.
+    /// No packet is lost, repeated, or delayed beyond jitter.
     pub(super) calm: bool,
-    /// Bytes of packets that have come, to be used again.
+    /// Buffers of packets that have arrived, for reuse.
     buffers: Vec<Vec<u8>>,
 }
 
@@ -90,7 +90,7 @@ impl Network {
         copy
     }
 
-    /// What was recorded comes again.
+    /// Sends a recorded heartbeat again.
     pub(super) fn replay(&mut self, now_ns: u64, to: u16, plane: u8, bytes: &[u8]) {
         let bytes = self.copy(bytes);
         self.push(now_ns, Next::Arrives(to, Packet { plane, voice: Voice::Agent { forgets: false }, bytes }));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Members: their turns, their users, and what they are told.
+//! Members: their turns, their users, and the decisions and events that reach them.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ use super::{
 const PAYLOADS_MAX: usize = 8;
 
 impl<P: Protocol> World<'_, P> {
-    /// The member has something to wake up for.
+    /// Wakes the member, because something waits for it.
     pub(super) fn wake_seat(&mut self, at: usize) {
         let Some(seat) = &mut self.hosts[at].seat else { return };
         if seat.turn_ns <= self.now_ns + WAKE_NS {
@@ -129,14 +129,14 @@ impl<P: Protocol> World<'_, P> {
         for packet in left.taken {
             self.network.give_back(packet.bytes);
         }
-        self.stats.events_at_once = self.stats.events_at_once.max(left.told.len() as u64);
-        for event in &left.told {
+        self.stats.events_at_once = self.stats.events_at_once.max(left.events.len() as u64);
+        for event in &left.events {
             self.stats.broadcasts += u64::from(matches!(event, fide_client::Event::Piggyback { .. }));
             if matches!(event, fide_client::Event::Lost { .. }) {
                 self.stats.runs_with_lost_events = 1;
             }
             self.note_event(at, event);
-            self.deaths.told(pid, event, is_astray)?;
+            self.deaths.notified(pid, event, is_astray)?;
         }
         if left.failed {
             self.end_seat(at);
@@ -144,7 +144,7 @@ impl<P: Protocol> World<'_, P> {
         Ok(!left.failed)
     }
 
-    /// A user is done: what follows is sent, and the member waits again.
+    /// The user is done: the member sends what follows, and waits again.
     fn finish(&mut self, at: usize) -> Checked {
         let host = &mut self.hosts[at];
         let (now, is_astray) = (host.clock.read(self.now_ns), host.is_astray());
@@ -157,7 +157,7 @@ impl<P: Protocol> World<'_, P> {
                 self.tear();
             }
             if !self.torn {
-                self.views.told(&view)?;
+                self.views.delivered(&view)?;
             }
             self.note(|_| format!("h{id} founds the group again, with {view:?}"));
             self.stats.founded_again += 1;
@@ -167,7 +167,7 @@ impl<P: Protocol> World<'_, P> {
         let standing = seat.standing();
         seat.held |= standing == Standing::Member;
         if seat.ends_ns == u64::MAX && standing == Standing::Removed {
-            // It serves those who have not heard of its removal for a while.
+            // A removed member goes on serving members that have not heard of its removal, for a while.
             seat.ends_ns = self.now_ns + 10 * MS;
             self.stats.removals += 1;
         }
@@ -186,7 +186,7 @@ impl<P: Protocol> World<'_, P> {
         if self.torn { Ok(()) } else { one_leader(&self.hosts, at, self.now_ns) }
     }
 
-    /// A member that was excluded asks to be in again.
+    /// A member that was excluded asks to be let in again.
     fn rejoin(&mut self, at: usize) {
         let host = &mut self.hosts[at];
         let now = host.clock.read(self.now_ns);
@@ -200,7 +200,7 @@ impl<P: Protocol> World<'_, P> {
         self.note(|_| format!("the member of h{id} goes on as incarnation {incarnation}, process {process}"));
     }
 
-    /// The process is over; whoever keeps it starts another.
+    /// The process ends, and its supervisor starts another.
     pub(super) fn end_seat(&mut self, at: usize) {
         let host = &mut self.hosts[at];
         let Some(seat) = host.seat.take() else { return };
@@ -219,7 +219,7 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// Packets of the member leave. False if its host crashes meanwhile.
+    /// Sends the member's packets. False if its host crashes meanwhile.
     fn send_out(&mut self, at: usize) -> bool {
         let host = &mut self.hosts[at];
         let Some(seat) = &mut host.seat else { return true };
@@ -244,7 +244,7 @@ impl<P: Protocol> World<'_, P> {
         true
     }
 
-    /// A host stores that there is a group, or crashes before or after that. False if it does.
+    /// Stores on the host that there is a group. The host may crash before or after that; then false.
     fn record(&mut self, at: usize) -> bool {
         let host = &mut self.hosts[at];
         let Some(seat) = &mut host.seat else { return false };
@@ -278,17 +278,17 @@ impl<P: Protocol> World<'_, P> {
     /// What a user does after each wait.
     fn user(&mut self, at: usize) -> Checked {
         if self.network.chance(50) {
-            // Whoever answers has told what it has decided.
+            // A member that answers must have delivered all that it has decided.
             self.read(at)?;
         }
-        while self.state(at)? | self.tell(at)? {}
+        while self.state(at)? | self.deliver(at)? {}
         if self.network.chance(50) {
             self.read(at)?;
         }
         Ok(())
     }
 
-    fn tell(&mut self, at: usize) -> Result<bool, Violation> {
+    fn deliver(&mut self, at: usize) -> Result<bool, Violation> {
         let mut any = false;
         loop {
             let host = &mut self.hosts[at];
@@ -299,53 +299,53 @@ impl<P: Protocol> World<'_, P> {
             any = true;
             self.stats.decisions += 1;
             let (instance, value) = (decision.instance, decision.value.to_vec());
-            let (mut told, mut views) = (Vec::new(), Vec::new());
+            let (mut values, mut views) = (Vec::new(), Vec::new());
             for entry in entries(&value) {
                 let number = match &entry {
                     Entry::Value(value) => number(value),
                     Entry::Payload(identity) => {
                         let Some(payload) = seat.core.group.payload(identity) else {
-                            return violated("payloads", format!("h{id} tells {identity}, which is not there"));
+                            return violated("payloads", format!("h{id} delivers {identity}, which is not there"));
                         };
                         payload.get(..8).and_then(number)
                     }
                     Entry::View(view) => {
                         if astray {
-                            self.views.told_astray(view);
+                            self.views.delivered_astray(view);
                         } else {
-                            self.views.told(view)?;
+                            self.views.delivered(view)?;
                         }
                         views.push(view.clone());
                         continue;
                     }
                 };
-                told.extend(number);
+                values.extend(number);
             }
             let process = seat.sender.process;
-            self.note(|_| format!("h{id} tells instance {instance}: {:?}", Shown(&value, &told)));
-            leased(id, lease, "tells a decision")?;
+            self.note(|_| format!("h{id} delivers instance {instance}: {:?}", Shown(&value, &values)));
+            leased(id, lease, "delivers a decision")?;
             if !self.hosts[at].believes(self.now_ns) {
-                self.deaths.acts(id, process, "tells a decision")?;
+                self.deaths.acts(id, process, "delivers a decision")?;
             }
             let Some(seat) = &mut self.hosts[at].seat else { return Ok(any) };
             if astray {
-                self.log.told_astray(seat.state, instance, &value, &told);
+                self.log.delivered_astray(seat.state, instance, &value, &values);
             } else {
-                self.log.told(id, seat.state, instance, &value, &told)?;
-                self.register.told(id, instance, told.into_iter())?;
+                self.log.delivered(id, seat.state, instance, &value, &values)?;
+                self.register.delivered(id, instance, values.into_iter())?;
             }
-            seat.state.tell(instance, &value);
-            views.iter().for_each(|view| seat.told_view(view));
+            seat.state.apply(instance, &value);
+            views.iter().for_each(|view| seat.view_delivered(view));
         }
     }
 
-    /// A user gives its state to the group, or takes over another's.
+    /// A user gives its state to the group, or takes over the state of another member.
     fn state(&mut self, at: usize) -> Result<bool, Violation> {
         let host = &mut self.hosts[at];
         let Some(seat) = &mut host.seat else { return Ok(false) };
         let group = &mut seat.core.group;
         if group.wants_state() {
-            // There is room for many; it is asked for again.
+            // The outbox has room for many states, and another member asks again.
             let _ = group.give_state(seat.state.bytes());
             return Ok(true);
         }
@@ -358,7 +358,7 @@ impl<P: Protocol> World<'_, P> {
         Ok(true)
     }
 
-    /// A user writes or reads, at whoever believes to lead, or anywhere.
+    /// A user writes or reads: at a member that believes to lead, or at any.
     pub(super) fn work(&mut self) -> Checked {
         if self.network.calm {
             return Ok(());
@@ -430,7 +430,7 @@ impl<P: Protocol> World<'_, P> {
             if !again {
                 self.register.write(value, id);
             }
-            // Its user waits now.
+            // The user waits for its write.
             return self.finish(at);
         }
         Ok(())
@@ -470,19 +470,19 @@ impl<P: Protocol> World<'_, P> {
         let id = self.hosts[at].id;
         self.note(|_| match event {
             Event::Up { evidence, .. } => {
-                format!("the member of h{id} hears that h{}.{} is up", evidence.host_id, evidence.incarnation)
+                format!("the member of h{id} is notified that h{}.{} is up", evidence.host_id, evidence.incarnation)
             }
             Event::Verdict(verdict) => {
                 let evidence = verdict.evidence;
                 let (host, process) = (evidence.host_id, evidence.incarnation);
-                format!("the member of h{id} hears that h{host}.{process} is dead: {:?}", verdict.reason)
+                format!("the member of h{id} is notified that h{host}.{process} is dead: {:?}", verdict.reason)
             }
-            other => format!("the member of h{id} hears {other:?}"),
+            other => format!("the member of h{id} is notified {other:?}"),
         });
     }
 }
 
-/// What was told, to be read.
+/// Shows the values and views of a delivered instance.
 struct Shown<'a>(&'a [u8], &'a [u64]);
 
 impl fmt::Debug for Shown<'_> {
