@@ -63,11 +63,46 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         ..ConnectOptions::default()
     };
     let mut client = Client::connect(options)?;
+    let earlier = begin_watching(&mut client, arguments)?;
+    // Older kernels refuse; then this waits like any other program.
+    let _ = fide_client::wake_eagerly();
+    // A limit beyond the clock's range is none.
+    let until = arguments.limit.and_then(|limit| Instant::now().checked_add(limit));
+    let mut watched = arguments.targets.len();
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        let Some(event) = next(&mut client, left, arguments.on_failure.is_none())? else { continue };
+        if earlier.is_of(&event) {
+            continue;
+        }
+        let failed = report(&event, arguments, &client);
+        if let Event::Rejoined { incarnation } = event {
+            // A program that only watches has nothing to give up.
+            client.rejoined_acknowledge(incarnation)?;
+        }
+        if failed && !arguments.forever {
+            return Ok(ExitCode::from(UNHEALTHY));
+        }
+        if let Event::Dropped { .. } = event {
+            // There is one such event for each target, and this program registers nothing else.
+            watched = watched.saturating_sub(1);
+            if watched == 0 {
+                return Err(Failure::new(UNHEALTHY, anyhow!("nothing is watched any more; start it anew")));
+            }
+        }
+    }
+}
+
+/// Watches each target, and prints what is known of it.
+fn begin_watching(client: &mut Client, arguments: &Arguments) -> Result<Earlier, Failure> {
     let mut earlier = Earlier::default();
     for target in &arguments.targets {
         let wanted = Wanted { timeout: arguments.timeout_us.map(Duration::from_micros), pbsize: 0 };
         let monitor = client.monitor(target, wanted)?;
-        // Its agent, which tells it, lives as long as it does.
+        // The agent that would send the event lives as long as its host does.
         let is_this_host = target.strip_prefix('@') == Some(client.agent().host.as_str());
         let state = match monitor.state {
             _ if is_this_host => "alive",
@@ -95,48 +130,24 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
             },
         );
     }
-    // Older kernels refuse; then this waits like any other program.
-    let _ = fide_client::wake_eagerly();
-    // One that is too long for the clock is none.
-    let until = arguments.limit.and_then(|limit| Instant::now().checked_add(limit));
-    let mut watched = arguments.targets.len();
-    loop {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero()) {
-            return Ok(ExitCode::SUCCESS);
-        }
-        let Some(event) = next(&mut client, left, arguments.on_failure.is_none())? else { continue };
-        if earlier.is_of(&event) {
-            continue;
-        }
-        let failure = match &event {
-            Event::Verdict(verdict) => Some(verdict).filter(|verdict| verdict.reason.is_failure()),
-            _ => None,
-        };
-        // Begun before it is said: whoever reads that may be slow.
-        let reaction =
-            failure.zip(arguments.on_failure.as_deref()).map(|(v, command)| Reaction::begin(command, v, &client));
-        if let Some((value, line)) = describe(&event) {
-            print(arguments.json, &value, &line);
-        }
-        if let Some(reaction) = reaction {
-            reaction.finish();
-        }
-        if let Event::Rejoined { incarnation } = event {
-            // Who only watches has nothing to give up.
-            client.rejoined_acknowledge(incarnation)?;
-        }
-        if failure.is_some() && !arguments.forever {
-            return Ok(ExitCode::from(UNHEALTHY));
-        }
-        if let Event::Dropped { .. } = event {
-            // Each is told once, and this registers nothing else.
-            watched = watched.saturating_sub(1);
-            if watched == 0 {
-                return Err(Failure::new(UNHEALTHY, anyhow!("nothing is watched any more; start it anew")));
-            }
-        }
+    Ok(earlier)
+}
+
+/// Prints an event, and runs the operator's command if it is a failure. Whether it is one.
+fn report(event: &Event, arguments: &Arguments, client: &Client) -> bool {
+    let failure = match event {
+        Event::Verdict(verdict) => Some(verdict).filter(|verdict| verdict.reason.is_failure()),
+        _ => None,
+    };
+    // The command starts before the event is printed: whatever reads the output may be slow.
+    let reaction = failure.zip(arguments.on_failure.as_deref()).map(|(v, command)| Reaction::begin(command, v, client));
+    if let Some((value, line)) = describe(event) {
+        print(arguments.json, &value, &line);
     }
+    if let Some(reaction) = reaction {
+        reaction.finish();
+    }
+    failure.is_some()
 }
 
 /// The next event within `limit`. Ends this process once nobody reads what it prints, if it is `for_a_reader` alone.

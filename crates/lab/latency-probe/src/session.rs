@@ -9,13 +9,14 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use fide_bpf::culprits::Culprit;
 use fide_jitter_analysis::{Event, Host, LogError, LogWriter, RunInfo, Samples};
 use fide_sys::interface::Interface;
 
 use crate::{
     ping::{self, Measured, Plan, PlanError, Progress},
     port::{self, Method, PortError},
-    recorder::{self, Names, Recorder},
+    recorder::{self, Names, Recorded, Recorder},
     setting::{self, Wanted},
 };
 
@@ -35,10 +36,17 @@ pub struct Options {
     pub wanted: Wanted,
     pub host_a: String,
     pub host_b: String,
-    /// Core of the thread that answers at B, if it is on this very machine: one clock, and its core is recorded too.
+    /// Set if host B is this machine as well: then both share one clock, and B's core is recorded too.
     pub same_machine: Option<SameMachine>,
     /// Record who ran on the cores of the measurement.
     pub record: bool,
+}
+
+impl Options {
+    /// The core of the thread that answers, if host B is this machine as well.
+    fn core_b(&self) -> Option<usize> {
+        self.same_machine.and_then(|same| same.core)
+    }
 }
 
 /// Host B is this machine as well.
@@ -115,36 +123,14 @@ pub fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Measuremen
     let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     let _ = go.send(());
     let measured = thread.join().map_err(|_| SessionError::Panicked)??;
-    let recorded = recorder.map(Recorder::stop).unwrap_or_default();
+    let mut recorded = recorder.map(Recorder::stop).unwrap_or_default();
+    let culprits = std::mem::take(&mut recorded.culprits);
 
     let mut names = Names::default();
-    // An answering thread in another process has no number here, but its name.
-    let others: Vec<_> = recorded.culprits.into_iter().filter(|culprit| !culprit.name.starts_with(PONG)).collect();
-    let mut events = recorder::events(&others, Host::A, &mut names);
-    if let (Some(core), true) = (pinned, options.record) {
-        let core = u32::try_from(core).unwrap_or(u32::MAX);
-        let stolen = recorder::stolen(&measured.detours, &events, Host::A, core, &mut names);
-        events.extend(stolen);
-        events.sort_unstable_by_key(|event| (event.start_ns, event.end_ns));
-    }
-    // One machine: what ran on B's core is B's.
-    let core_b = options.same_machine.and_then(|same| same.core);
-    for event in &mut events {
-        if core_b.is_some_and(|core| core as u32 == event.cpu) && pinned != core_b {
-            event.host = Host::B;
-        }
-    }
-    if !recorded.unseen.is_empty() {
-        conditions.insert("culprits_unseen".to_owned(), recorded.unseen.join(", "));
-    }
-    conditions.insert("huge_pages".to_owned(), measured.huge_pages);
-    conditions.insert("send_failed".to_owned(), measured.send_failed.to_string());
-    conditions.insert("ignored".to_owned(), measured.ignored.to_string());
-    if let Some(why) = &measured.ended {
-        conditions.insert(ENDED.to_owned(), why.clone());
-    }
+    let events = events_of(options, pinned, culprits, &measured, &mut names);
+    note_outcome(&mut conditions, &recorded, &measured);
     let core = |core: Option<usize>| core.and_then(|core| u32::try_from(core).ok());
-    let (core_a, core_b) = (core(pinned), core(core_b));
+    let (core_a, core_b) = (core(pinned), core(options.core_b()));
     let info = RunInfo {
         method: rung,
         period_ns: options.plan.period_ns,
@@ -159,17 +145,9 @@ pub fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Measuremen
         isolation: conditions,
         tool_version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let mut samples = Samples::new();
-    let mut restarts = measured.restarts.iter().peekable();
-    for sample in &measured.samples {
-        if let Some((_, incarnation)) = restarts.next_if(|(id, _)| *id <= sample.id) {
-            samples.restart(*incarnation);
-        }
-        samples.push(sample, info.period_ns);
-    }
     Ok(Measurement {
+        samples: samples_of(&measured, info.period_ns),
         info,
-        samples,
         events,
         names: names.list().to_vec(),
         events_lost: recorded.lost + measured.detours_more,
@@ -178,6 +156,59 @@ pub fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Measuremen
         ended: measured.ended,
         restarts: measured.restarts,
     })
+}
+
+/// What ran on the cores of the measurement, of either host.
+fn events_of(
+    options: &Options,
+    pinned: Option<usize>,
+    culprits: Vec<Culprit>,
+    measured: &Measured,
+    names: &mut Names,
+) -> Vec<Event> {
+    // The id of an answering thread in another process is not known here, so its name excludes it.
+    let others: Vec<_> = culprits.into_iter().filter(|culprit| !culprit.name.starts_with(PONG)).collect();
+    let mut events = recorder::events(&others, Host::A, names);
+    if let (Some(core), true) = (pinned, options.record) {
+        let core = u32::try_from(core).unwrap_or(u32::MAX);
+        let stolen = recorder::stolen(&measured.detours, &events, Host::A, core, names);
+        events.extend(stolen);
+        events.sort_unstable_by_key(|event| (event.start_ns, event.end_ns));
+    }
+    // If both hosts are this machine, what ran on B's core counts as B's.
+    let core_b = options.core_b();
+    for event in &mut events {
+        if core_b.is_some_and(|core| core as u32 == event.cpu) && pinned != core_b {
+            event.host = Host::B;
+        }
+    }
+    events
+}
+
+/// Adds to the conditions what is only known at the end.
+fn note_outcome(conditions: &mut BTreeMap<String, String>, recorded: &Recorded, measured: &Measured) {
+    if !recorded.unseen.is_empty() {
+        conditions.insert("culprits_unseen".to_owned(), recorded.unseen.join(", "));
+    }
+    conditions.insert("huge_pages".to_owned(), measured.huge_pages.clone());
+    conditions.insert("send_failed".to_owned(), measured.send_failed.to_string());
+    conditions.insert("ignored".to_owned(), measured.ignored.to_string());
+    if let Some(why) = &measured.ended {
+        conditions.insert(ENDED.to_owned(), why.clone());
+    }
+}
+
+/// The samples. A restart of the answering side stands before the first sample that its new incarnation answered.
+fn samples_of(measured: &Measured, period_ns: u64) -> Samples {
+    let mut samples = Samples::new();
+    let mut restarts = measured.restarts.iter().peekable();
+    for sample in &measured.samples {
+        if let Some((_, incarnation)) = restarts.next_if(|(id, _)| *id <= sample.id) {
+            samples.restart(*incarnation);
+        }
+        samples.push(sample, period_ns);
+    }
+    samples
 }
 
 fn start_recorder(

@@ -6,11 +6,11 @@ use crate::fide_side::{connect, start_agents, timeout_ns};
 use anyhow::{Context, ensure};
 use fide_client::{Client, Error, Event, Reason, Wanted, now_ns, state};
 use fide_testbed::figures::{Figure, Goal, Report, Samples, Statistic};
-use fide_testbed::{Spec, Testbed, Victim, VictimSpec, retry_until};
+use fide_testbed::{Agents, Spec, Testbed, Victim, VictimSpec, retry_until};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 const HOSTS: usize = 9;
@@ -24,11 +24,13 @@ const VERDICT_LIMIT: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(200);
 const NAME: &str = "programs_64_hosts_9";
 
-/// A verdict at a host: which (by number), on what, why, and when its program had it.
-struct Told {
+/// A verdict as the program of a host has got it.
+struct Seen {
+    /// The host, by number.
     at: usize,
     target: String,
     reason: Reason,
+    /// When the program got it.
     ns: u64,
 }
 
@@ -46,15 +48,70 @@ pub(crate) fn measure(args: &Args, report: &mut Report) {
     }
 }
 
-/// The figure, the times, and the verdicts that nobody's death explains.
+/// The figure, the detection times, and the number of verdicts that no death explains.
 fn try_measure(quiet: Duration) -> anyhow::Result<(Figure, Samples, u64)> {
     let bed = Testbed::build(Spec::hosts(HOSTS))?;
     let agents = start_agents(&bed)?;
     let start = Instant::now();
+    let (mut clients, mut victims) = start_programs(&bed, &agents)?;
+    for client in &mut clients {
+        await_known(client)?;
+    }
+    let known_after = start.elapsed();
+    let (monitors, refusal) = monitor_all(&bed, &mut clients)?;
+    let (tx, rx) = channel();
+    let stop = Arc::new(AtomicBool::new(false));
+    let threads: Vec<_> = (1..)
+        .zip(clients)
+        .map(|(at, client)| {
+            let (tx, stop) = (tx.clone(), stop.clone());
+            std::thread::Builder::new().name(format!("program-{at}")).spawn(move || wait(at, client, &tx, &stop))
+        })
+        .collect();
+    // A false verdict would come now.
+    std::thread::sleep(quiet);
+    let mut deaths = Deaths { unexplained: rx.try_iter().collect(), ..Deaths::default() };
+    for (host, programs) in bed.hosts().iter().zip(&mut victims) {
+        let program = victim_of(host.index());
+        deaths.kill(&mut programs[program], &format!("p{program}@{}", host.name()), &rx)?;
+    }
+    stop.store(true, Ordering::Relaxed);
+    for thread in threads {
+        let _ = thread?.join();
+    }
+    deaths.unexplained.extend(rx.try_iter());
+    let Deaths { times, seen, expected, unexplained } = deaths;
+    let others: Vec<_> =
+        unexplained.iter().take(8).map(|seen| format!("h{}: {} {:?}", seen.at, seen.target, seen.reason)).collect();
+    let remark = format!(
+        "{seen} of {expected} verdicts; all {} programs known at every host after {:.1} s; {} monitors at each{}; {} \
+         verdicts that nobody's death explains{}; timeout of h1 for h2 {} us",
+        HOSTS * PROGRAMS,
+        known_after.as_secs_f64(),
+        monitors.iter().min().unwrap_or(&0),
+        refusal.map_or(String::new(), |why| format!(" (then it was refused: {why})")),
+        unexplained.len(),
+        if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) },
+        timeout_ns(&agents, 1, 2)? / 1000,
+    );
+    let figure = Figure {
+        figure: NAME.into(),
+        value: Some(seen as f64 / expected as f64),
+        unit: "share".into(),
+        statistic: "count".into(),
+        n: expected as u64,
+        why: Some(remark),
+        ..Figure::default()
+    };
+    Ok((figure, times, unexplained.len() as u64))
+}
+
+/// Starts and joins all programs of each host: by host, its client and its programs.
+fn start_programs(bed: &Testbed, agents: &Agents) -> anyhow::Result<(Vec<Client>, Vec<Vec<Victim>>)> {
     let mut clients = Vec::new();
-    let mut victims: Vec<Vec<Victim>> = Vec::new();
+    let mut victims = Vec::new();
     for host in bed.hosts() {
-        let mut client = connect(&agents, host.index())?;
+        let mut client = connect(agents, host.index())?;
         let mut mine = Vec::new();
         for i in 0..PROGRAMS {
             let victim = Victim::spawn(Some(host), &VictimSpec::default())?;
@@ -66,15 +123,16 @@ fn try_measure(quiet: Duration) -> anyhow::Result<(Figure, Samples, u64)> {
         clients.push(client);
         victims.push(mine);
     }
-    for client in &mut clients {
-        await_known(client)?;
-    }
-    let known_after = start.elapsed();
+    Ok((clients, victims))
+}
+
+/// Each host watches as many programs of the others as its agent grants, the victims first. How many each watches, and
+/// why no more.
+fn monitor_all(bed: &Testbed, clients: &mut [Client]) -> anyhow::Result<(Vec<usize>, Option<String>)> {
     let mut monitors = Vec::new();
     let mut refusal = None;
     for (client, me) in clients.iter_mut().zip(bed.hosts()) {
         let others: Vec<_> = bed.hosts().iter().filter(|h| h.index() != me.index()).collect();
-        // Those that will die first: there may be fewer watches than programs.
         let programs =
             (0..PROGRAMS).flat_map(|i| others.iter().map(move |h| (h, (victim_of(h.index()) + i) % PROGRAMS)));
         let mut made = 0;
@@ -91,66 +149,39 @@ fn try_measure(quiet: Duration) -> anyhow::Result<(Figure, Samples, u64)> {
         await_ups(client, made)?;
         monitors.push(made);
     }
-    // A false verdict would come now.
-    let (tx, rx) = channel();
-    let stop = Arc::new(AtomicBool::new(false));
-    let threads: Vec<_> = (1..)
-        .zip(clients)
-        .map(|(at, client)| {
-            let (tx, stop) = (tx.clone(), stop.clone());
-            std::thread::Builder::new().name(format!("program-{at}")).spawn(move || wait(at, client, &tx, &stop))
-        })
-        .collect();
-    std::thread::sleep(quiet);
-    let mut told: Vec<Told> = rx.try_iter().collect();
-    let mut times = Samples::default();
-    let (mut seen, mut expected) = (0usize, 0usize);
-    for (host, programs) in bed.hosts().iter().zip(&mut victims) {
-        let program = victim_of(host.index());
-        let target = format!("p{program}@{}", host.name());
-        let victim = &mut programs[program];
+    Ok((monitors, refusal))
+}
+
+/// Verdicts on programs that were killed.
+#[derive(Default)]
+struct Deaths {
+    times: Samples,
+    seen: usize,
+    expected: usize,
+    /// Verdicts on anything else, and second ones.
+    unexplained: Vec<Seen>,
+}
+
+impl Deaths {
+    /// Kills a program, and waits until all other hosts have the verdict, at most [`VERDICT_LIMIT`].
+    fn kill(&mut self, victim: &mut Victim, target: &str, verdicts: &Receiver<Seen>) -> anyhow::Result<()> {
         let killed = victim.kill()?;
         let (deadline, mut at) = (Instant::now() + VERDICT_LIMIT, HashSet::new());
         while at.len() < HOSTS - 1 {
-            let Ok(t) = rx.recv_timeout(deadline.saturating_duration_since(Instant::now())) else { break };
-            if t.target == target && t.reason == Reason::Killed(SIGKILL) {
-                times.add(t.ns.saturating_sub(killed));
-                at.insert(t.at);
+            let left = deadline.saturating_duration_since(Instant::now());
+            let Ok(verdict) = verdicts.recv_timeout(left) else { break };
+            if verdict.target == target && verdict.reason == Reason::Killed(SIGKILL) {
+                self.times.add(verdict.ns.saturating_sub(killed));
+                at.insert(verdict.at);
             } else {
-                told.push(t);
+                self.unexplained.push(verdict);
             }
         }
-        expected += HOSTS - 1;
-        seen += at.len();
+        self.expected += HOSTS - 1;
+        self.seen += at.len();
         victim.wait()?;
+        Ok(())
     }
-    stop.store(true, Ordering::Relaxed);
-    for thread in threads {
-        let _ = thread?.join();
-    }
-    told.extend(rx.try_iter());
-    let others: Vec<_> = told.iter().take(8).map(|t| format!("h{}: {} {:?}", t.at, t.target, t.reason)).collect();
-    let remark = format!(
-        "{seen} of {expected} verdicts; all {} programs known at every host after {:.1} s; {} monitors at each{}; {} \
-         verdicts that nobody's death explains{}; timeout of h1 for h2 {} us",
-        HOSTS * PROGRAMS,
-        known_after.as_secs_f64(),
-        monitors.iter().min().unwrap_or(&0),
-        refusal.map_or(String::new(), |why| format!(" (then it was refused: {why})")),
-        told.len(),
-        if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) },
-        timeout_ns(&agents, 1, 2)? / 1000,
-    );
-    let figure = Figure {
-        figure: NAME.into(),
-        value: Some(seen as f64 / expected as f64),
-        unit: "share".into(),
-        statistic: "count".into(),
-        n: expected as u64,
-        why: Some(remark),
-        ..Figure::default()
-    };
-    Ok((figure, times, told.len() as u64))
 }
 
 /// Which program of a host (by number, from 1) dies: a different slot on each.
@@ -187,11 +218,11 @@ fn await_ups(client: &mut Client, targets: usize) -> anyhow::Result<()> {
 }
 
 /// A program that waits for verdicts.
-fn wait(at: usize, mut client: Client, tx: &Sender<Told>, stop: &AtomicBool) {
+fn wait(at: usize, mut client: Client, tx: &Sender<Seen>, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         match client.wait_event(Some(LOOK)) {
             Ok(Some(Event::Verdict(v))) => {
-                let _ = tx.send(Told { at, ns: now_ns(), target: v.target.to_string(), reason: v.reason });
+                let _ = tx.send(Seen { at, ns: now_ns(), target: v.target.to_string(), reason: v.reason });
             }
             Ok(_) => {}
             Err(_) => return,

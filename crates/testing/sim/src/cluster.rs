@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whole clusters by seed: the real detector and the real agreement on hosts whose clocks drift, whose schedulers pause, whose
-//! links delay, lose, repeat, reorder and are cut, and which crash, also between two copies of one message, and come back.
+//! Whole clusters by seed: the real detector and the real agreement, on hosts whose clocks drift, whose
+//! schedulers pause, whose links delay, lose, repeat, reorder and are cut, and which crash and come back,
+//! also between two copies of one message.
 //!
 //! - [`plan`]: what a seed means.
 //! - [`world`]: runs a plan.
@@ -20,6 +21,7 @@ mod client;
 pub mod clock;
 mod disk;
 mod host;
+mod machines;
 mod numbers;
 pub mod plan;
 pub mod protocol;

@@ -237,9 +237,9 @@ fn strip(root: &Area<'_>, axis: &Axis, series: &Series, y: i32) -> Drawn {
 pub(super) fn silences(groups: &[Group]) -> anyhow::Result<String> {
     const TALL: i32 = 44;
     let rows = groups.len() as i32 * TALL;
-    let told = |group: &Group| group.of("since_cut").map(|series| series.ns.clone()).unwrap_or_default();
+    let notified = |group: &Group| group.of("since_cut").map(|series| series.ns.clone()).unwrap_or_default();
     let over = |group: &Group| group.of("over_timeout").map(|series| series.ns.clone()).unwrap_or_default();
-    let longest = groups.iter().flat_map(told).max().unwrap_or(1_000_000);
+    let longest = groups.iter().flat_map(notified).max().unwrap_or(1_000_000);
     written(
         |root| {
             root.fill(&WHITE)?;
@@ -247,15 +247,15 @@ pub(super) fn silences(groups: &[Group]) -> anyhow::Result<String> {
             let axis = Axis::linear(0.0..longest as f64 * 1.06);
             axis.draw(root, TOP, TOP + rows, "time from just before the event until the waiting program goes on, ms")?;
             root.draw(&Circle::new((20, 46), 4, BLUE.filled()))?;
-            text(root, (30, 46), 13, INK, HPos::Left, "told; the bar is the median")?;
+            text(root, (30, 46), 13, INK, HPos::Left, "notified; the bar is the median")?;
             line(root, (220, 40), (220, 52), ORANGE.stroke_width(2))?;
             text(root, (230, 46), 13, INK, HPos::Left, "the timeout in force at that trial")?;
             text(root, (WIDTH as i32 - 8, TOP - 10), 12, FAINT, HPos::Right, "median")?;
             for (row, group) in (0..).zip(groups) {
                 let y = TOP + row * TALL + TALL / 2;
                 text(root, (16, y), 14, INK, HPos::Left, &group.title)?;
-                for (told_ns, over_ns) in told(group).into_iter().zip(over(group)) {
-                    let x = axis.x((told_ns - over_ns) as f64);
+                for (notified_ns, over_ns) in notified(group).into_iter().zip(over(group)) {
+                    let x = axis.x((notified_ns - over_ns) as f64);
                     line(root, (x, y + 4), (x, y + 16), ORANGE.mix(0.6).stroke_width(2))?;
                 }
                 if let Some(series) = group.of("since_cut") {
@@ -269,11 +269,10 @@ pub(super) fn silences(groups: &[Group]) -> anyhow::Result<String> {
 }
 
 /// What the hosts knew while one of them was cut off.
-pub(super) fn timeline(told: &Timeline) -> anyhow::Result<String> {
-    const LANE: i32 = 78;
-    const BAR: i32 = 16;
-    let end = told.rejoined_ns.max(told.up_ns.iter().flatten().copied().max().unwrap_or(0)).max(told.restored_ns);
-    let range = -(end as f64) * 0.06..end as f64 * 1.45;
+pub(super) fn timeline(timeline: &Timeline) -> anyhow::Result<String> {
+    let Timeline { restored_ns, rejoined_ns, timeout_ns, .. } = *timeline;
+    let end_ns = rejoined_ns.max(timeline.up_ns.iter().flatten().copied().max().unwrap_or(0)).max(restored_ns);
+    let range = -(end_ns as f64) * 0.06..end_ns as f64 * 1.45;
     let bottom = TOP + 3 * LANE;
     written(
         |root| {
@@ -285,72 +284,96 @@ pub(super) fn timeline(told: &Timeline) -> anyhow::Result<String> {
             )?;
             let axis = Axis { pixels: 176..WIDTH as i32 - 24, ..Axis::linear(range) };
             axis.draw(root, TOP, bottom, "ms after the cut")?;
-            let (first, last) = (axis.pixels.start, axis.pixels.end);
-            let x = |ns: i64| axis.x(ns as f64);
-            let span = |y: i32, from: i32, to: i32, ink: RGBColor| {
-                root.draw(&Rectangle::new([(from, y - BAR / 2), (to, y + BAR / 2)], ink.mix(0.75).filled()))
-            };
-            let note = |y: i32, at: i32, above: bool, ink: RGBColor, words: &str| -> Drawn {
-                line(
-                    root,
-                    (at, y - if above { 18 } else { 8 }),
-                    (at, y + if above { 8 } else { 18 }),
-                    ink.stroke_width(2),
-                )?;
-                // Near the right edge the words stand on the other side of their mark.
-                let (h, x) = if at > last - 200 { (HPos::Right, at - 5) } else { (HPos::Left, at + 5) };
-                text(root, (x, y + if above { -18 } else { 19 }), 13, ink, h, words)
-            };
-            let inside = |y: i32, from: i32, to: i32, words: &str| -> Drawn {
-                // Only where it fits.
-                if (to - from) < 9 * words.len() as i32 {
-                    return Ok(());
-                }
-                text(root, ((from + to) / 2, y), 12, WHITE, HPos::Center, words)
-            };
             for (lane, name) in (0..).zip(["what h1 holds of h3", "what h2 holds of h3", "what h3 may do"]) {
-                text(root, (16, TOP + lane * LANE + LANE / 2), 14, INK, HPos::Left, name)?;
+                text(root, (16, lane_y(lane)), 14, INK, HPos::Left, name)?;
             }
-            for (lane, (told_ns, up_ns)) in (0..).zip(told.told_ns.into_iter().zip(told.up_ns)) {
-                let y = TOP + lane * LANE + LANE / 2;
-                let Some(told_ns) = told_ns else { continue };
-                let up_ns = up_ns.unwrap_or(end);
-                span(y, first, x(told_ns), GREEN)?;
-                span(y, x(told_ns), x(up_ns), FAINT)?;
-                span(y, x(up_ns), last, GREEN)?;
-                note(y, x(told_ns), true, INK, &format!("told host_silent at {}", time(told_ns)))?;
-                inside(y, first, x(told_ns), "alive")?;
-                inside(y, x(told_ns), x(up_ns), "dead")?;
-                note(y, x(up_ns), false, GREEN, &format!("up at {}, a new incarnation", time(up_ns)))?;
+            let lanes = Lanes { root, axis };
+            for (lane, (notified_ns, up_ns)) in (0..).zip(timeline.notified_ns.into_iter().zip(timeline.up_ns)) {
+                if let Some(notified_ns) = notified_ns {
+                    lanes.observer(lane_y(lane), notified_ns, up_ns.unwrap_or(end_ns))?;
+                }
             }
-            let y = TOP + 2 * LANE + LANE / 2;
-            span(y, first, x(told.lease_out_ns), GREEN)?;
-            span(y, x(told.lease_out_ns), x(told.rejoined_ns), RED)?;
-            span(y, x(told.rejoined_ns), last, GREEN)?;
-            inside(y, first, x(told.lease_out_ns), "act")?;
-            inside(y, x(told.lease_out_ns), x(told.rejoined_ns), "nothing: it is fenced")?;
-            note(y, x(told.lease_out_ns), false, RED, &format!("its lease ran out at {}", time(told.lease_out_ns)))?;
-            note(y, x(told.rejoined_ns), true, GREEN, &format!("rejoined at {}", time(told.rejoined_ns)))?;
-            for (at_ns, words) in [(0, "cut"), (told.restored_ns, "plugged in again")] {
+            lanes.silent_host(lane_y(2), timeline.lease_out_ns, rejoined_ns)?;
+            let x = |ns: i64| lanes.x(ns);
+            for (at_ns, words) in [(0, "cut"), (restored_ns, "plugged in again")] {
                 line(root, (x(at_ns), TOP - 6), (x(at_ns), bottom), INK.stroke_width(1))?;
                 text(root, (x(at_ns), TOP - 14), 13, INK, HPos::Center, words)?;
             }
-            // It is theirs, not its own.
-            line(
-                root,
-                (x(told.timeout_ns), TOP - 6),
-                (x(told.timeout_ns), TOP + 2 * LANE - 12),
-                ORANGE.stroke_width(1),
-            )?;
-            text(
-                root,
-                (x(told.timeout_ns) + 4, TOP - 14),
-                13,
-                ORANGE,
-                HPos::Left,
-                &format!("timeout {}", time(told.timeout_ns)),
-            )
+            // The timeout belongs to the observers, so its line ends above the lane of the silent host.
+            let at = x(timeout_ns);
+            line(root, (at, TOP - 6), (at, TOP + 2 * LANE - 12), ORANGE.stroke_width(1))?;
+            text(root, (at + 4, TOP - 14), 13, ORANGE, HPos::Left, &format!("timeout {}", time(timeout_ns)))
         },
         bottom + BOTTOM,
     )
+}
+
+/// Height of a lane of the timeline, and of the bar in it.
+const LANE: i32 = 78;
+const BAR: i32 = 16;
+
+/// The middle of a lane.
+fn lane_y(lane: i32) -> i32 {
+    TOP + lane * LANE + LANE / 2
+}
+
+/// Draws the lanes of the timeline.
+struct Lanes<'a, 'b> {
+    root: &'a Area<'b>,
+    axis: Axis,
+}
+
+impl Lanes<'_, '_> {
+    fn x(&self, ns: i64) -> i32 {
+        self.axis.x(ns as f64)
+    }
+
+    /// What another host holds of the silent one.
+    fn observer(&self, y: i32, notified_ns: i64, up_ns: i64) -> Drawn {
+        let (notified, up) = (self.x(notified_ns), self.x(up_ns));
+        let (first, last) = (self.axis.pixels.start, self.axis.pixels.end);
+        self.span(y, first, notified, GREEN)?;
+        self.span(y, notified, up, FAINT)?;
+        self.span(y, up, last, GREEN)?;
+        self.note(y, notified, true, INK, &format!("notified: host_silent at {}", time(notified_ns)))?;
+        self.inside(y, first, notified, "alive")?;
+        self.inside(y, notified, up, "dead")?;
+        self.note(y, up, false, GREEN, &format!("up at {}, a new incarnation", time(up_ns)))
+    }
+
+    /// What the silent host may do.
+    fn silent_host(&self, y: i32, lease_out_ns: i64, rejoined_ns: i64) -> Drawn {
+        let (lease_out, rejoined) = (self.x(lease_out_ns), self.x(rejoined_ns));
+        let (first, last) = (self.axis.pixels.start, self.axis.pixels.end);
+        self.span(y, first, lease_out, GREEN)?;
+        self.span(y, lease_out, rejoined, RED)?;
+        self.span(y, rejoined, last, GREEN)?;
+        self.inside(y, first, lease_out, "act")?;
+        self.inside(y, lease_out, rejoined, "nothing: it is fenced")?;
+        self.note(y, lease_out, false, RED, &format!("its lease ran out at {}", time(lease_out_ns)))?;
+        self.note(y, rejoined, true, GREEN, &format!("rejoined at {}", time(rejoined_ns)))
+    }
+
+    fn span(&self, y: i32, from: i32, to: i32, ink: RGBColor) -> Drawn {
+        let bar = [(from, y - BAR / 2), (to, y + BAR / 2)];
+        self.root.draw(&Rectangle::new(bar, ink.mix(0.75).filled()))?;
+        Ok(())
+    }
+
+    /// A mark with words beside it, above or below the bar.
+    fn note(&self, y: i32, at: i32, above: bool, ink: RGBColor, words: &str) -> Drawn {
+        let (top, bottom) = if above { (y - 18, y + 8) } else { (y - 8, y + 18) };
+        line(self.root, (at, top), (at, bottom), ink.stroke_width(2))?;
+        // Near the right edge the words stand on the other side of their mark.
+        let (h, x) = if at > self.axis.pixels.end - 200 { (HPos::Right, at - 5) } else { (HPos::Left, at + 5) };
+        text(self.root, (x, y + if above { -18 } else { 19 }), 13, ink, h, words)
+    }
+
+    /// Words in a bar, if there is room for them.
+    fn inside(&self, y: i32, from: i32, to: i32, words: &str) -> Drawn {
+        if (to - from) < 9 * words.len() as i32 {
+            return Ok(());
+        }
+        text(self.root, ((from + to) / 2, y), 12, WHITE, HPos::Center, words)
+    }
 }

@@ -45,8 +45,8 @@ pub(super) struct Expectation {
 pub(super) struct Timeline {
     pub(super) timeout_ns: i64,
     pub(super) lease_out_ns: i64,
-    /// Told on h1, h2.
-    pub(super) told_ns: [Option<i64>; 2],
+    /// When the programs on h1 and h2 were notified.
+    pub(super) notified_ns: [Option<i64>; 2],
     pub(super) restored_ns: i64,
     pub(super) rejoined_ns: i64,
     /// Up again on h1, h2.

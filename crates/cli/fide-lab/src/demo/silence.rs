@@ -13,8 +13,8 @@ use super::{
     say::Bar,
 };
 
-/// For a silence to be told, beyond the timeout.
-const TOLD_LIMIT: Duration = Duration::from_secs(3);
+/// How much later than the timeout programs may be notified of a silence.
+const NOTIFIED_LIMIT: Duration = Duration::from_secs(3);
 /// For an excluded host to find out, and to be back.
 const BACK_LIMIT: Duration = Duration::from_secs(5);
 /// The silence lasts so much longer than the verdict.
@@ -50,14 +50,14 @@ impl Silence {
 /// What one silence gave; times in ns from its beginning.
 struct Trial {
     timeout_ns: i64,
-    told_ns: i64,
+    notified_ns: i64,
     /// Until which the silent host could have acted; none without leases.
     lease_out_ns: Option<i64>,
     restored_ns: i64,
     /// The new incarnation was up again on the watching host; or why it was not.
     back: Result<Back, String>,
-    told_elsewhere_ns: Option<i64>,
-    observer_told: bool,
+    notified_elsewhere_ns: Option<i64>,
+    observer_notified: bool,
 }
 
 struct Back {
@@ -66,7 +66,7 @@ struct Back {
     up_elsewhere_ns: Option<i64>,
 }
 
-fn told(host: usize) -> impl Fn(&Heard) -> Option<()> {
+fn notified(host: usize) -> impl Fn(&Heard) -> Option<()> {
     move |heard| {
         let verdict = heard.death()?;
         let right = heard.host == host && is_host(&verdict.target, SILENT) && verdict.reason == Reason::HostSilent;
@@ -112,12 +112,12 @@ pub(super) fn measure(cluster: &mut Cluster<'_>, n: u32, lease: bool, results: &
         match trial {
             Ok(trial) => {
                 seen += 1;
-                observed += u32::from(trial.observer_told);
-                since_cut.add(Ok(trial.told_ns));
-                over_timeout.add(Ok(trial.told_ns - trial.timeout_ns));
+                observed += u32::from(trial.observer_notified);
+                since_cut.add(Ok(trial.notified_ns));
+                over_timeout.add(Ok(trial.notified_ns - trial.timeout_ns));
                 if let Some(out_ns) = trial.lease_out_ns {
-                    fenced += u32::from(out_ns <= trial.told_ns);
-                    fenced_before.add(Ok(trial.told_ns - out_ns));
+                    fenced += u32::from(out_ns <= trial.notified_ns);
+                    fenced_before.add(Ok(trial.notified_ns - out_ns));
                 }
                 back += u32::from(trial.back.is_ok());
                 if let (Silence::Cut, Some(timeline)) = (silence, trial.timeline()) {
@@ -147,8 +147,8 @@ pub(super) fn measure(cluster: &mut Cluster<'_>, n: u32, lease: bool, results: &
     }
     let why = last.map(|why| format!("; the last trouble: {why}")).unwrap_or_default();
     let expected = |what: &str| format!("trust = {rule}: {what}");
-    results.expect(&expected("each silent host is told on another"), seen == n, format!("{seen} of {n}{why}"));
-    results.expect(&expected("the observer is told too"), observed == seen, format!("{observed} of {seen}"));
+    results.expect(&expected("another host is notified of each silent host"), seen == n, format!("{seen} of {n}{why}"));
+    results.expect(&expected("the observer is notified too"), observed == seen, format!("{observed} of {seen}"));
     results.expect(
         &expected("once heard again it finds itself excluded and rejoins as a new incarnation"),
         back == seen,
@@ -156,7 +156,7 @@ pub(super) fn measure(cluster: &mut Cluster<'_>, n: u32, lease: bool, results: &
     );
     if lease {
         results.expect(
-            &expected("it was fenced before anybody was told"),
+            &expected("it was fenced before anybody was notified"),
             fenced == seen,
             format!("{fenced} of {seen}"),
         );
@@ -185,16 +185,16 @@ fn watch(
     start_ns: u64,
     timeout_ns: i64,
 ) -> anyhow::Result<Trial> {
-    let limit = Duration::from_nanos(timeout_ns.unsigned_abs()) + TOLD_LIMIT;
+    let limit = Duration::from_nanos(timeout_ns.unsigned_abs()) + NOTIFIED_LIMIT;
     let from = |at_ns: u64| at_ns as i64 - start_ns as i64;
     let ears = &mut cluster.ears;
-    let (told_at_ns, ()) = ears.wait(start_ns, limit, told(WATCHER)).context("not told")?;
+    let (notified_at_ns, ()) = ears.wait(start_ns, limit, notified(WATCHER)).context("not notified")?;
     // Its lease is what the host itself last proved; it does not move while nobody hears it.
     let until_ns = ears.live(SILENT).with_table(|table| table.lease_until_ns());
     let lease_out_ns = (lease && until_ns != LEASE_FOREVER_NS).then(|| from(until_ns));
     std::thread::sleep(HOLD);
-    let told_elsewhere_ns = ears.wait(start_ns, TOLD_LIMIT, told(VICTIMS)).map(|(at_ns, ())| from(at_ns));
-    let observer_told = ears.wait(start_ns, TOLD_LIMIT, told(OBSERVER)).is_some();
+    let notified_elsewhere_ns = ears.wait(start_ns, NOTIFIED_LIMIT, notified(VICTIMS)).map(|(at_ns, ())| from(at_ns));
+    let observer_notified = ears.wait(start_ns, NOTIFIED_LIMIT, notified(OBSERVER)).is_some();
     let early = ears.since(start_ns).find_map(rejoined);
     ensure!(early.is_none(), "the silent host rejoined before it could be heard");
     let restored_at_ns = silence.end(cluster)?;
@@ -205,12 +205,12 @@ fn watch(
     }
     Ok(Trial {
         timeout_ns,
-        told_ns: from(told_at_ns),
+        notified_ns: from(notified_at_ns),
         lease_out_ns,
         restored_ns: from(restored_at_ns),
         back,
-        told_elsewhere_ns,
-        observer_told,
+        notified_elsewhere_ns,
+        observer_notified,
     })
 }
 
@@ -238,7 +238,7 @@ impl Trial {
         Some(Timeline {
             timeout_ns: self.timeout_ns,
             lease_out_ns: self.lease_out_ns?,
-            told_ns: [self.told_elsewhere_ns, Some(self.told_ns)],
+            notified_ns: [self.notified_elsewhere_ns, Some(self.notified_ns)],
             restored_ns: self.restored_ns,
             rejoined_ns: back.rejoined_ns,
             up_ns: [back.up_elsewhere_ns, Some(back.up_ns)],

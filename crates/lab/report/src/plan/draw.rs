@@ -226,92 +226,139 @@ fn of_request<'a>(
     Panel { lines, scene, under, over }
 }
 
-/// Everything together.
+/// Measures of a page, pixels.
+struct Sheet {
+    scale: f64,
+    margin: f64,
+    /// Between a panel's frame and what is in it.
+    pad: f64,
+    /// Width of a panel.
+    column: f64,
+    /// Width of the page.
+    width: f64,
+}
+
+impl Sheet {
+    fn of(panels: &[Panel<'_>], columns: usize, scenes: &[&Scene<'_>]) -> Self {
+        let scale = scenes.iter().map(|scene| scene.layout.scale).fold(1.0, f64::max);
+        let (margin, pad) = (22.0 * scale, 18.0 * scale);
+        let width_of = |panel: &Panel<'_>| panel.scene.layout.width + 2.0 * pad + 46.0 * scale;
+        let column = panels.iter().map(width_of).fold(0.0, f64::max);
+        #[allow(clippy::cast_precision_loss, reason = "one or two")]
+        let width = margin * 2.0 + column * columns as f64 + margin * (columns - 1) as f64;
+        Self { scale, margin, pad, column, width }
+    }
+}
+
+/// The whole drawing: title, panels in rows, legend.
 fn page(view: &View, panels: &[Panel<'_>], columns: usize, top: Option<f64>, scenes: &[&Scene<'_>]) -> String {
-    let scale = scenes.iter().map(|scene| scene.layout.scale).fold(1.0, f64::max);
-    let (margin, pad) = (22.0 * scale, 18.0 * scale);
-    let width_of = |panel: &Panel<'_>| panel.scene.layout.width + 2.0 * pad + 46.0 * scale;
-    let column = panels.iter().map(width_of).fold(0.0, f64::max);
-    #[allow(clippy::cast_precision_loss, reason = "one or two")]
-    let whole = margin * 2.0 + column * columns as f64 + margin * (columns - 1) as f64;
+    let sheet = Sheet::of(panels, columns, scenes);
     let mut body = Svg::default();
-    let mut y = margin;
+    let mut y = sheet.margin;
     if !view.title.is_empty() {
-        y += 14.0 * scale;
-        body.text(At { x: margin, y }, "h1", &clean(&view.title));
+        y += 14.0 * sheet.scale;
+        body.text(At { x: sheet.margin, y }, "h1", &clean(&view.title));
     }
-    y += 18.0 * scale;
-    body.text(At { x: margin, y }, "dim", &about(scenes[0]));
-    y += 12.0 * scale;
-    let mut nets: Vec<String> = Vec::new();
-    let mut defs = Svg::default();
-    for scene in scenes {
-        let (lines, nodes, crosses) = (scene.lines(), scene.nodes(), scene.crosses());
-        let id = format!("fide-{:x}", name_of(&[&lines, &nodes, &crosses]));
-        // What is drawn by <use> knows only styles of what is within it: each part has the class.
-        if !nets.contains(&id) {
-            defs.put(format_args!(
-                "<g id=\"{id}\" class=\"fide-plan\">\n{lines}</g>\n<g id=\"{id}-n\" class=\"fide-plan\">\n{nodes}</g>\n<g id=\"{id}-x\" class=\"fide-plan\">\n{crosses}</g>\n"
-            ));
-        }
-        nets.push(id);
-    }
+    y += 18.0 * sheet.scale;
+    body.text(At { x: sheet.margin, y }, "dim", &about(scenes[0]));
+    y += 12.0 * sheet.scale;
+    let (nets, defs) = networks(scenes);
+    let net_of = |panel: &Panel<'_>| {
+        nets[scenes.iter().position(|scene| std::ptr::eq(*scene, panel.scene)).unwrap_or(0)].as_str()
+    };
     for row in panels.chunks(columns) {
-        let mut heads = Vec::new();
-        for panel in row {
-            let mut head = Svg::default();
-            let height = words::write(&mut head, &panel.lines, pad * 0.4, scale);
-            heads.push((head.0, height));
-        }
-        let head = heads.iter().map(|(_, height)| *height).fold(0.0, f64::max) + 14.0 * scale;
-        let net = row.iter().map(|panel| panel.scene.layout.height).fold(0.0, f64::max);
-        let high = head + net + pad;
-        for (n, (panel, (lines, _))) in row.iter().zip(&heads).enumerate() {
-            #[allow(clippy::cast_precision_loss, reason = "one or two")]
-            let x = margin + (column + margin) * n as f64;
-            let id = &nets[scenes.iter().position(|scene| std::ptr::eq(*scene, panel.scene)).unwrap_or(0)];
-            body.put(format_args!(
-                "<rect class=\"frame\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"6\"/>\n\
-                 <g transform=\"translate({} {})\">\n{lines}<g transform=\"translate({} {})\">\n<use href=\"#{id}\"/>\n{}<use href=\"#{id}-n\"/>\n{}\
-                 <use href=\"#{id}-x\"/>\n</g>\n</g>\n",
-                Px(x),
-                Px(y),
-                Px(column),
-                Px(high),
-                Px(x + pad),
-                Px(y),
-                // In the middle.
-                Px((column - 2.0 * pad - panel.scene.layout.width) / 2.0),
-                Px(head),
-                panel.under,
-                panel.over
-            ));
-        }
-        y += high + margin * 0.8;
+        y += row_of_panels(&mut body, row, y, &sheet, net_of) + sheet.margin * 0.8;
     }
-    let mut legend = Svg::default();
-    let mut below = words::signs(&mut legend, scenes[scenes.len() - 1], top, whole - 2.0 * margin);
-    let mut lines = if top.is_none() { Vec::new() } else { words::list(scenes[scenes.len() - 1]) };
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a width in characters")]
-    let characters = ((whole - 2.0 * margin) / (7.4 * scale)) as usize;
-    for scene in scenes {
-        lines.extend(words::refused(scene.plan.refused, characters));
-    }
-    below = words::write(&mut legend, &lines, below, scale);
-    body.put(format_args!("<g transform=\"translate({} {})\">\n{}</g>\n", Px(margin), Px(y), legend.0));
-    y += below + margin;
+    y += legend(&mut body, y, top, scenes, &sheet) + sheet.margin;
     let cables = scenes.iter().map(|scene| scene.topology().cables().len()).max().unwrap_or(0);
-    let sheet = style::sheet(scale, cables);
+    let style = style::sheet(sheet.scale, cables);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fide-plan\" width=\"{w}\" height=\"{h}\" viewBox=\"0 0 {w} {h}\" \
-         role=\"img\">\n<title>{}</title>\n<style>\n{sheet}</style>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
+         role=\"img\">\n<title>{}</title>\n<style>\n{style}</style>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n\
          <defs>\n{}</defs>\n{}</svg>\n",
         Text(if view.title.is_empty() { "Fide plan" } else { &view.title }),
         defs.0,
         body.0,
-        w = Px(whole.ceil()),
+        w = Px(sheet.width.ceil()),
         h = Px(y.ceil()),
     )
+}
+
+/// The network of each scene, once each, for `<use>` to draw in panels: the id of each scene's, and the definitions.
+fn networks(scenes: &[&Scene<'_>]) -> (Vec<String>, Svg) {
+    let mut ids: Vec<String> = Vec::new();
+    let mut defs = Svg::default();
+    for scene in scenes {
+        let (lines, nodes, crosses) = (scene.lines(), scene.nodes(), scene.crosses());
+        let id = format!("fide-{:x}", name_of(&[&lines, &nodes, &crosses]));
+        // `<use>` applies only the styles of the referenced part itself, so each part needs the class.
+        if !ids.contains(&id) {
+            defs.put(format_args!(
+                "<g id=\"{id}\" class=\"fide-plan\">\n{lines}</g>\n<g id=\"{id}-n\" class=\"fide-plan\">\n{nodes}</g>\n<g id=\"{id}-x\" class=\"fide-plan\">\n{crosses}</g>\n"
+            ));
+        }
+        ids.push(id);
+    }
+    (ids, defs)
+}
+
+/// Draws panels side by side, and returns their height.
+fn row_of_panels<'a>(
+    body: &mut Svg,
+    row: &[Panel<'_>],
+    y: f64,
+    sheet: &Sheet,
+    net_of: impl Fn(&Panel<'_>) -> &'a str,
+) -> f64 {
+    let Sheet { scale, margin, pad, column, .. } = *sheet;
+    let mut heads = Vec::new();
+    for panel in row {
+        let mut head = Svg::default();
+        let height = words::write(&mut head, &panel.lines, pad * 0.4, scale);
+        heads.push((head.0, height));
+    }
+    let head = heads.iter().map(|(_, height)| *height).fold(0.0, f64::max) + 14.0 * scale;
+    let net = row.iter().map(|panel| panel.scene.layout.height).fold(0.0, f64::max);
+    let high = head + net + pad;
+    for (n, (panel, (lines, _))) in row.iter().zip(&heads).enumerate() {
+        #[allow(clippy::cast_precision_loss, reason = "one or two")]
+        let x = margin + (column + margin) * n as f64;
+        let id = net_of(panel);
+        body.put(format_args!(
+            "<rect class=\"frame\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"6\"/>\n\
+             <g transform=\"translate({} {})\">\n{lines}<g transform=\"translate({} {})\">\n<use href=\"#{id}\"/>\n{}<use href=\"#{id}-n\"/>\n{}\
+             <use href=\"#{id}-x\"/>\n</g>\n</g>\n",
+            Px(x),
+            Px(y),
+            Px(column),
+            Px(high),
+            Px(x + pad),
+            Px(y),
+            // In the middle.
+            Px((column - 2.0 * pad - panel.scene.layout.width) / 2.0),
+            Px(head),
+            panel.under,
+            panel.over
+        ));
+    }
+    high
+}
+
+/// Draws what the signs mean, a list of requests if the page shows load, and refused requests. Returns the height.
+fn legend(body: &mut Svg, y: f64, top: Option<f64>, scenes: &[&Scene<'_>], sheet: &Sheet) -> f64 {
+    let last = scenes[scenes.len() - 1];
+    let width = sheet.width - 2.0 * sheet.margin;
+    let mut legend = Svg::default();
+    let below = words::signs(&mut legend, last, top, width);
+    let mut lines = if top.is_none() { Vec::new() } else { words::list(last) };
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a width in characters")]
+    let characters = (width / (7.4 * sheet.scale)) as usize;
+    for scene in scenes {
+        lines.extend(words::refused(scene.plan.refused, characters));
+    }
+    let height = words::write(&mut legend, &lines, below, sheet.scale);
+    body.put(format_args!("<g transform=\"translate({} {})\">\n{}</g>\n", Px(sheet.margin), Px(y), legend.0));
+    height
 }
 
 /// The network in a line.

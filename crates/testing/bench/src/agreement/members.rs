@@ -4,6 +4,7 @@
 use std::{collections::VecDeque, time::Instant};
 
 use fide_agreement::{Agreement, Group, HostSet, Hsuc, Lease, Message, batch, group::entries};
+use fide_types::PerHost;
 
 use super::{MEMBERS, PROPOSAL, RUNS};
 
@@ -12,15 +13,15 @@ const LEASE: Lease = Lease { now_ns: 0, until_ns: 1 };
 
 /// A member, as these benchmarks drive it.
 pub(super) trait Node: Sized {
-    /// False if it takes no more now.
+    /// False if the node accepts no more proposals now.
     fn propose(&mut self) -> bool;
-    /// Proposals that the next decision has.
-    fn tell(&mut self) -> Option<u64>;
-    /// Writes the next message over `bytes`; to whom.
+    /// How many proposals the next decision has, if there is one.
+    fn decided(&mut self) -> Option<u64>;
+    /// Writes the next message over `bytes`, and returns its receivers.
     fn send(&mut self, bytes: &mut Vec<u8>) -> Option<HostSet>;
     fn address(&self, bytes: &mut [u8], to: u16);
     /// # Errors
-    /// It refuses the message.
+    /// The node refuses the message.
     fn take(&mut self, from: u16, bytes: &[u8]) -> anyhow::Result<()>;
 }
 
@@ -32,7 +33,7 @@ impl<A: Agreement> Node for Bare<A> {
         self.0.propose(&PROPOSAL).is_ok()
     }
 
-    fn tell(&mut self) -> Option<u64> {
+    fn decided(&mut self) -> Option<u64> {
         self.0.poll_decision().map(|decision| batch::values(decision.value).count() as u64)
     }
 
@@ -60,7 +61,7 @@ impl Node for Group<Hsuc> {
         Group::propose(self, LEASE, &PROPOSAL).is_ok()
     }
 
-    fn tell(&mut self) -> Option<u64> {
+    fn decided(&mut self) -> Option<u64> {
         self.poll_decision(LEASE).map(|decision| entries(decision.value).count() as u64)
     }
 
@@ -78,17 +79,18 @@ impl Node for Group<Hsuc> {
 }
 
 struct Members<N> {
-    nodes: Vec<N>,
+    nodes: PerHost<N>,
     wire: VecDeque<(u16, u16, Vec<u8>)>,
     spare: Vec<Vec<u8>>,
     datagram: Vec<u8>,
-    /// Proposals that the last member was told as decided.
+    /// Proposals that were delivered at the last member.
     decided: u64,
 }
 
 impl<N: Node> Members<N> {
     fn new(node: fn(u16) -> anyhow::Result<N>) -> anyhow::Result<Self> {
-        let nodes = (1..=MEMBERS).map(node).collect::<anyhow::Result<_>>()?;
+        let mut made = (1..=MEMBERS).map(node).collect::<anyhow::Result<Vec<_>>>()?.into_iter();
+        let nodes = PerHost::new(usize::from(MEMBERS), |_| made.next().expect("one for each member"));
         let mut members = Self { nodes, wire: VecDeque::new(), spare: Vec::new(), datagram: Vec::new(), decided: 0 };
         (1..=MEMBERS).for_each(|member| members.drain(member));
         Ok(members)
@@ -96,10 +98,10 @@ impl<N: Node> Members<N> {
 
     /// Takes what follows from the last call at a member.
     fn drain(&mut self, member: u16) {
-        let node = &mut self.nodes[usize::from(member) - 1];
+        let node = &mut self.nodes[member];
         loop {
             let mut anything = false;
-            while let Some(proposals) = node.tell() {
+            while let Some(proposals) = node.decided() {
                 anything = true;
                 if member == MEMBERS {
                     self.decided += proposals;
@@ -123,7 +125,7 @@ impl<N: Node> Members<N> {
 
     fn deliver(&mut self) -> anyhow::Result<bool> {
         let Some((from, to, bytes)) = self.wire.pop_front() else { return Ok(false) };
-        self.nodes[usize::from(to) - 1].take(from, &bytes)?;
+        self.nodes[to].take(from, &bytes)?;
         self.spare.push(bytes);
         self.drain(to);
         Ok(true)
@@ -135,7 +137,7 @@ impl<N: Node> Members<N> {
         let mut offered = 0;
         while self.decided < until {
             for _ in 0..together.min(proposals - offered) {
-                if !self.nodes[0].propose() {
+                if !self.nodes[1].propose() {
                     break;
                 }
                 offered += 1;

@@ -39,8 +39,9 @@ struct Arguments {
     /// Which features runs may have, separated by commas, or `none`; by default all
     #[arg(long, value_name = "FEATURES", value_delimiter = ',')]
     only: Vec<String>,
-    /// With `--planted all`: first try the seed that has found a fault before (`crates/testing/sim/planted_seeds.txt`); search only where that finds it no
-    /// more. With FIDE_REWRITE=1 in the environment what was found is written there.
+    /// With `--planted all`: first try the seed that found a fault before
+    /// (`crates/testing/sim/planted_seeds.txt`), and search only if it finds the fault no more. With
+    /// FIDE_REWRITE=1 in the environment, results are written to that file
     #[arg(long)]
     known: bool,
     /// With one seed: leave out what the failure does not need
@@ -61,8 +62,8 @@ struct Arguments {
 }
 
 const SEEDS: u64 = 1000;
-/// Shown by the agreement's exploration, or by a test of the group or of the member: several things would have to happen within a
-/// millisecond here.
+/// Found by the exploration of the agreement, or by a test of the group or of the member: in a simulated
+/// cluster, several things would have to happen within a millisecond.
 const ORDERS_ONLY: &[Planted] = &[
     Planted::LetsInTheDead,
     Planted::AnswersForOthers,
@@ -124,7 +125,7 @@ const DETECTORS_ONLY: &[Planted] = &[
 ];
 
 fn main() -> ExitCode {
-    // A panic of the code under test is told as a violation, with its seed.
+    // A panic of the code under test is reported as a violation, with its seed.
     std::panic::set_hook(Box::new(|_| {}));
     match start(&Arguments::parse()) {
         Ok(true) => ExitCode::SUCCESS,
@@ -154,7 +155,7 @@ fn start(arguments: &Arguments) -> anyhow::Result<bool> {
     }
 }
 
-/// What plans may have.
+/// The features that plans may have.
 fn features(arguments: &Arguments) -> anyhow::Result<Features> {
     match &arguments.only[..] {
         [] => Ok(Features::ALL),
@@ -177,7 +178,7 @@ fn plant(fault: Option<Planted>) {
 #[cfg(not(feature = "planted"))]
 fn plant(_: Option<Planted>) {}
 
-/// All seeds: what they did together, and the lowest that failed.
+/// Runs all seeds. Returns their counts together, and the lowest failing seed.
 fn all(
     arguments: &Arguments,
     from: u64,
@@ -192,7 +193,7 @@ fn all(
         let mut said = Instant::now();
         loop {
             let seed = next.fetch_add(1, Relaxed);
-            // Those below a failure are still run: the lowest is told.
+            // Seeds below a failure still run, because the lowest one is reported.
             let first_failed = if arguments.list { u64::MAX } else { failed.load(Relaxed) };
             if seed >= (from + count).min(first_failed) {
                 return (sum, lowest);
@@ -262,7 +263,7 @@ fn sweep(arguments: &Arguments, planted: Option<Planted>) -> anyhow::Result<bool
         return Ok(false);
     }
     eprintln!("seed {seed}: {} ({})", failure.violation, moment(&failure));
-    tell_smallest(&Plan::with(seed, features(arguments)?), arguments.lines);
+    print_smallest(&Plan::with(seed, features(arguments)?), arguments.lines);
     let only = if arguments.only.is_empty() { String::new() } else { format!(" --only {}", arguments.only.join(",")) };
     eprintln!("replay: cargo xtask sim {seed}{}{only}   (commit {})", plants(planted), commit());
     Ok(false)
@@ -284,8 +285,8 @@ fn moment(failure: &Failure) -> String {
     format!("at {:.4} ms", failure.at_ns as f64 / 1e6)
 }
 
-/// The smallest plan that fails in the same way, and the end of its trace.
-fn tell_smallest(plan: &Plan, lines: usize) {
+/// Prints the smallest plan that fails in the same way, and the end of its trace.
+fn print_smallest(plan: &Plan, lines: usize) {
     let (smallest, failure) = shrink(plan);
     eprintln!("the least that was found to fail alike: {} ({})", failure.violation, moment(&failure));
     tell_plan(&smallest);
@@ -304,7 +305,7 @@ fn tell_plan(plan: &Plan) {
         if plan.witness { ", the last a witness" } else { "" },
         plan.protocol,
         plan.policy,
-        plan.timeouts,
+        plan.timeouts.values(),
         plan.window,
         plan.latency_min_ns,
         plan.jitter_max_ns,
@@ -314,9 +315,9 @@ fn tell_plan(plan: &Plan) {
         plan.nap_permille,
         plan.drift_ppm,
     );
-    if plan.walls.iter().flatten().any(|ahead_ns| *ahead_ns > 0) {
+    if plan.walls.values().iter().flatten().any(|ahead_ns| *ahead_ns > 0) {
         let ahead_s = |walls: &[u64; WALLS]| walls.map(|ahead_ns| ahead_ns / 1_000_000_000);
-        let ahead_s: Vec<_> = plan.walls.iter().map(ahead_s).collect();
+        let ahead_s: Vec<_> = plan.walls.values().iter().map(ahead_s).collect();
         eprintln!("  wall clocks ahead, by start: {ahead_s:?} s; generations are on disk within {} ns", plan.disk_ns);
     }
     plan.faults.iter().for_each(|fault| eprintln!("  {fault}"));
@@ -338,14 +339,14 @@ fn replay(plan: &Plan, arguments: &Arguments) -> bool {
         Err(failure) => {
             eprintln!("{} ({})", failure.violation, moment(&failure));
             if arguments.shrink {
-                tell_smallest(plan, arguments.lines);
+                print_smallest(plan, arguments.lines);
             }
             false
         }
     }
 }
 
-/// The first seed that fails with a fault, and not without it.
+/// The first seed that fails with a fault and not without it.
 fn find(arguments: &Arguments, limit: u64, fault: Planted) -> anyhow::Result<Option<(u64, Failure)>> {
     let (end, mut from) = (arguments.from + limit, arguments.from);
     while from < end {
@@ -361,7 +362,7 @@ fn find(arguments: &Arguments, limit: u64, fault: Planted) -> anyhow::Result<Opt
     Ok(None)
 }
 
-/// The seed by which each fault was found last, a line each.
+/// The seed that found each fault last, one per line.
 const KNOWN: &str = include_str!("../../planted_seeds.txt");
 
 fn known(fault: Planted) -> Option<u64> {
@@ -369,7 +370,7 @@ fn known(fault: Planted) -> Option<u64> {
     KNOWN.lines().filter_map(|line| line.split_once(' ')).find(|(of, _)| *of == name)?.1.parse().ok()
 }
 
-/// The failure of one seed with a fault, if it does not fail without.
+/// The failure of one seed with a fault, if the seed does not fail without it.
 fn fails_only_with(arguments: &Arguments, seed: u64, fault: Planted) -> anyhow::Result<Option<(u64, Failure)>> {
     let plan = Plan::with(seed, features(arguments)?);
     plant(Some(fault));
@@ -442,7 +443,7 @@ mod tests {
 
     use super::*;
 
-    /// Sources in which a fault is planted that a test has to find: `make test` runs what is called so.
+    /// Source files in which a test plants a fault: `make test` runs tests with such names.
     fn planting(dir: &Path, found: &mut Vec<String>) {
         for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
             if entry.file_type().unwrap().is_dir() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A host's agent: the real detector, and what the agent's loop does with it for the programs of its host, in the loop's order.
+//! A host's agent: the real detector, and the work of the agent's loop for programs of its host, in the
+//! loop's order.
 
 use std::{collections::HashMap, rc::Rc};
 
@@ -9,7 +10,7 @@ use fide_detector::{
     Detector, Event, PeerState, ProcessState, ProcessView, RestartError, Target, Transmit, Verdict, Wanted,
 };
 use fide_sys::clock::{ASLEEP_NOISE_NS, Clocks};
-use fide_types::Reason;
+use fide_types::{PerHost, Reason};
 use fide_wire::{HOST_SLOT, MAX_PROCESSES, Name, PAYLOAD_MAX, Packet, set_seq};
 
 use super::{
@@ -19,7 +20,7 @@ use super::{
 
 mod copy;
 
-/// Heartbeats that an agent which hands over repeats at most.
+/// Heartbeats that an agent repeats at most while it hands over.
 const REPEATS_MAX: u64 = 250;
 
 /// One connection, and the session that was granted over it.
@@ -37,11 +38,11 @@ struct Watch {
     name: Option<Name>,
 }
 
-/// Another agent reads this one's state; until then the last heartbeat is repeated.
+/// Another agent reads this one's state; until it is ready, the last heartbeat is repeated.
 #[derive(Clone)]
 struct Frozen {
     state: Vec<u8>,
-    /// For how long the host had been suspended when the state was written.
+    /// How long the host had been suspended when the state was written.
     asleep_ns: u64,
     ahead_ns: u64,
     until_ns: u64,
@@ -56,21 +57,22 @@ pub(super) struct Agent {
     connected: Vec<Connected>,
     sessions: Vec<Rc<Session>>,
     watches: Vec<Watch>,
-    /// Whom the words about a slot are for: those who watch the process that was up there last.
+    /// By slot: the name whose watchers are notified of events there, which is the name of the process that
+    /// was up last.
     subjects: HashMap<(u16, u8), Option<Name>>,
     next_watch: u32,
     next_token: u32,
-    /// By slot: whose process, and who registered it.
+    /// Slot, process id and session of each registered process.
     owners: Vec<(u8, u32, u32)>,
-    /// Processes that have ended, as the kernel tells.
+    /// Processes whose end the kernel has reported.
     exits: Vec<u32>,
     timeout_min_ns: u64,
-    /// For how long the host was suspended, as it was seen last.
+    /// How long the host had been suspended when the clocks were last read.
     asleep_ns: u64,
-    /// By how much the processor's counter was ahead of the clock, likewise.
+    /// By how much the processor's counter was ahead of the clock at the same time.
     ahead_ns: u64,
-    /// By id - 1: what the table was written from.
-    published: Vec<(u64, PeerState, u32)>,
+    /// What the table was written from.
+    published: PerHost<(u64, PeerState, u32)>,
     repeat: Vec<u8>,
     frozen: Option<Frozen>,
 }
@@ -96,7 +98,7 @@ impl Agent {
             timeout_min_ns,
             asleep_ns: now.asleep_ns(),
             ahead_ns: now.tsc - now.raw_ns,
-            published: vec![(0, PeerState::Unknown, 0); usize::from(hosts)],
+            published: PerHost::new(usize::from(hosts), |_| (0, PeerState::Unknown, 0)),
             repeat: Vec::new(),
             frozen: None,
         }
@@ -108,7 +110,7 @@ impl Agent {
         link
     }
 
-    /// The kernel's word that a process has ended.
+    /// The kernel reports that a process has ended.
     pub(super) fn ended(&mut self, pid: u32) {
         self.exits.push(pid);
     }
@@ -117,34 +119,35 @@ impl Agent {
         self.frozen.is_some()
     }
 
-    /// Something waits for the next turn, besides what the detector waits for.
+    /// Something waits for the next turn, besides the detector's timers.
     pub(super) fn is_called(&self) -> bool {
-        // Where nothing goes out between two heartbeats the bell changes nothing.
+        // If no heartbeat may be sent between two of the schedule, the bell changes nothing.
         let rung = || self.detector.urgent_max() > 0 && self.sessions.iter().any(|session| session.rung.get());
         !self.exits.is_empty()
             || rung()
             || self.connected.iter().any(|of| of.link.closed.get() || of.link.request.borrow().is_some())
     }
 
-    /// It ends, and with it its connections.
+    /// The agent ends, and its connections close.
     pub(super) fn end(&self) {
         self.connected.iter().for_each(|of| of.link.closed.set(true));
     }
 
-    /// Another agent begins to take over, and is done at some time.
+    /// Another agent begins to take over, and is ready at `until_ns`.
     pub(super) fn freeze(&mut self, now_ns: u64, until_ns: u64) {
-        self.tell_events();
+        self.notify_programs();
         let (state, next_ns) = (self.detector.to_bytes(), self.detector.next_heartbeat_ns().max(now_ns));
         self.frozen =
             Some(Frozen { state, asleep_ns: self.asleep_ns, ahead_ns: self.ahead_ns, until_ns, next_ns, count: 0 });
     }
 
-    /// When a frozen agent has to go on.
+    /// When a frozen agent has its next turn.
     pub(super) fn frozen_until_ns(&self) -> Option<u64> {
         self.frozen.as_ref().map(|frozen| frozen.until_ns.min(frozen.next_ns))
     }
 
-    /// The heartbeat that a frozen agent repeats, if one is due. The new agent goes on once it is ready.
+    /// The heartbeat that a frozen agent repeats, if one is due. Once the new agent is ready, it continues
+    /// instead.
     pub(super) fn repeat(&mut self, now: &Clocks) -> Option<&[u8]> {
         self.look_at_clocks(now);
         let now_ns = now.raw_ns;
@@ -153,10 +156,10 @@ impl Agent {
             let mut detector = Detector::from_bytes(&frozen.state).expect("of this version");
             detector.skip_heartbeats(REPEATS_MAX + 1);
             self.detector = detector;
-            // The new agent compares its clocks with those of the state that it was given.
+            // The new agent compares its clocks with the clocks of the state that it was given.
             (self.asleep_ns, self.ahead_ns) = (frozen.asleep_ns, frozen.ahead_ns);
             self.frozen = None;
-            // Its clients come back with their sessions.
+            // The clients reconnect with their sessions.
             self.end();
             self.connected.clear();
             return None;
@@ -175,7 +178,8 @@ impl Agent {
         Some(&self.repeat)
     }
 
-    /// Whether the host stood still: then the lease of before is over for everybody, before anything that came meanwhile is believed.
+    /// Checks whether the host was stopped. If so, its old lease is over for all programs, before anything
+    /// that came meanwhile is believed.
     pub(super) fn look_at_clocks(&mut self, now: &Clocks) {
         let asleep_ns = now.asleep_ns();
         let gap_ns = asleep_ns.saturating_sub(std::mem::replace(&mut self.asleep_ns, asleep_ns));
@@ -187,14 +191,15 @@ impl Agent {
         }
     }
 
-    /// All that comes before packets are sent. `kept`: the generation of views that is on disk, as far as the loop was told.
+    /// The part of a turn before packets are sent. `kept`: the generation of views that the loop knows is on
+    /// disk.
     pub(super) fn turn(&mut self, now: &Clocks, kept: u32) {
         self.look_at_clocks(now);
         let now_ns = now.raw_ns;
         for pid in std::mem::take(&mut self.exits) {
             for (slot, _, token) in self.owners.extract_if(.., |(_, of, _)| *of == pid) {
                 let _ = token;
-                // It may have said goodbye.
+                // The process may have said goodbye before.
                 let _ = self.detector.process_changed(now_ns, slot, ProcessState::Killed(9), now_ns);
             }
         }
@@ -211,14 +216,14 @@ impl Agent {
             }
             while let Some((slot, message)) = session.take() {
                 if self.owners.iter().any(|(of, _, token)| *of == slot && *token == session.token) {
-                    // What finds no place is sent again otherwise.
+                    // A message that finds no room is sent again otherwise.
                     let _ = self.detector.piggyback(slot, &message);
                 }
             }
         }
     }
 
-    /// What programs ask for.
+    /// Serves requests of programs.
     fn serve(&mut self, now_ns: u64) {
         for at in (0..self.connected.len()).rev() {
             if self.connected[at].link.closed.get() {
@@ -256,12 +261,12 @@ impl Agent {
     /// A process says goodbye.
     pub(super) fn quit(&mut self, now_ns: u64, slot: u8) {
         self.owners.retain(|(of, ..)| *of != slot);
-        // It may be unknown here.
+        // The process may be unknown here.
         let _ = self.detector.process_changed(now_ns, slot, ProcessState::Left, now_ns);
     }
 
     pub(super) fn join(&mut self, now_ns: u64, name: &str, pid: u32, token: u32) -> Answer {
-        // Its client lost the answer, and asks again.
+        // The client lost the answer, and asks again.
         if let Some((slot, process)) = self.of_pid(name, pid) {
             self.owners.iter_mut().filter(|(of, ..)| *of == slot).for_each(|owner| owner.2 = token);
             let pbsize = u16::try_from(self.detector.piggyback_grant()).expect("a packet");
@@ -278,7 +283,7 @@ impl Agent {
         }
     }
 
-    /// Where that program is under watch by that name, and as which process.
+    /// The slot and process of the program with this name and id, if it is registered.
     fn of_pid(&self, name: &str, pid: u32) -> Option<(u8, u32)> {
         let lives = |slot: u8| {
             let process = self.detector.process(self.detector.config().me, slot)?;
@@ -326,7 +331,7 @@ impl Agent {
         Some(monitored)
     }
 
-    /// The slot of a process by name: the live one, else the one that ended last.
+    /// The slot of a process by name: the live process, else the one that ended last.
     fn find(&self, host: u16, name: Name) -> Option<(u8, ProcessView)> {
         (0..MAX_PROCESSES as u8)
             .filter_map(|slot| Some((slot, self.detector.process(host, slot)?)))
@@ -347,13 +352,13 @@ impl Agent {
         self.sessions.retain(|session| session.token != token);
     }
 
-    /// The agent was told to begin again as another incarnation. Whether it has.
+    /// The agent is to continue as another incarnation. True if it does.
     pub(super) fn begin_again(&mut self, now_ns: u64, incarnation: u32) -> bool {
         match self.detector.restart(now_ns, incarnation) {
             Ok(()) => {}
-            // Found just now, and not told yet.
+            // The agent has just found out that its machine was put back, and has not reported it yet.
             Err(RestartError::PutBack) => return false,
-            // Others have heard of a later one.
+            // Other hosts have heard of a later incarnation.
             Err(RestartError::Incarnation { present, .. }) => return self.begin_again(now_ns, present + 1),
         }
         self.table.incarnation.set(incarnation);
@@ -362,7 +367,7 @@ impl Agent {
         true
     }
 
-    /// A packet to send. Programs know what it does to the lease before it leaves.
+    /// The next packet to send. Programs see its effect on the lease before it leaves.
     pub(super) fn poll_transmit(&mut self, now: &Clocks, buffer: &mut [u8; PAYLOAD_MAX]) -> Option<Transmit> {
         let now_ns = now.raw_ns;
         let sent = self.detector.poll_transmit(now_ns, buffer)?;
@@ -374,7 +379,7 @@ impl Agent {
         Some(sent)
     }
 
-    /// Peers hold this host silent once nothing was sent for the shortest timeout.
+    /// Peers declare this host silent once it has sent nothing for the shortest timeout.
     fn lease_until_ns(&self, now_ns: u64) -> u64 {
         self.detector.lease_until_ns().min(now_ns + self.timeout_min_ns)
     }
@@ -385,7 +390,7 @@ impl Agent {
     }
 
     pub(super) fn publish(&mut self, now: &Clocks) {
-        for (id, before) in (1..).zip(&mut self.published) {
+        for (id, before) in self.published.iter_mut() {
             let Some(peer) = self.detector.peer(id) else { continue };
             let seen = (peer.last_seq, peer.state, peer.incarnation);
             if std::mem::replace(before, seen) != seen {
@@ -401,19 +406,19 @@ impl Agent {
         self.publish_lease(now);
     }
 
-    /// Tells programs of all that has happened; what it was, to `each`.
-    pub(super) fn tell_events(&mut self) -> Vec<Event> {
-        let mut told = Vec::new();
+    /// Notifies programs of everything that has happened, and returns those events.
+    pub(super) fn notify_programs(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
         while let Some(event) = self.detector.poll_event() {
-            self.tell(&event);
+            self.notify(&event);
             if !matches!(event, Event::Piggyback { .. }) {
-                told.push(event);
+                events.push(event);
             }
         }
-        told
+        events
     }
 
-    fn tell(&mut self, event: &Event) {
+    fn notify(&mut self, event: &Event) {
         match *event {
             Event::Up { host, slot, incarnation, name } => {
                 let name = (slot != HOST_SLOT).then_some(name);
@@ -426,14 +431,14 @@ impl Agent {
             Event::Verdict(verdict) => {
                 let Verdict { host, slot, incarnation, .. } = verdict;
                 let record = EventRecord { kind: kind::VERDICT, host, slot, incarnation, ..EventRecord::default() };
-                self.tell_watchers(host, slot, record.with_reason(verdict.reason), &[]);
+                self.notify_watchers(host, slot, record.with_reason(verdict.reason), &[]);
             }
             Event::Piggyback { host, slot, incarnation, pb_seq, .. } => {
                 let bytes = self.detector.piggyback_bytes(event);
                 let seq = u64::from(pb_seq);
                 let record =
                     EventRecord { kind: kind::PIGGYBACK, host, slot, incarnation, seq, ..EventRecord::default() };
-                self.tell_watchers(host, slot, record, bytes);
+                self.notify_watchers(host, slot, record, bytes);
             }
             Event::PathLost { host, plane } => self.tell_path(kind::PATH_LOST, host, plane),
             Event::PathRestored { host, plane } => self.tell_path(kind::PATH_RESTORED, host, plane),
@@ -456,8 +461,8 @@ impl Agent {
         }
     }
 
-    /// All who watch the process that is in that slot.
-    fn tell_watchers(&self, host: u16, slot: u8, record: EventRecord, data: &[u8]) {
+    /// Notifies all programs that watch the process in that slot.
+    fn notify_watchers(&self, host: u16, slot: u8, record: EventRecord, data: &[u8]) {
         let name = self.subjects.get(&(host, slot)).copied().flatten();
         if name.is_none() && slot != HOST_SLOT {
             return;
@@ -477,7 +482,7 @@ impl Agent {
         self.sessions.iter().filter(|session| session.token == token).for_each(|session| push(session, record, data));
     }
 
-    /// A plane to a host is lost and there again, so often.
+    /// Reports a plane to a host as lost and restored, so often.
     pub(super) fn flood(&self, host: u16, times: u32) {
         for _ in 0..times {
             self.tell_path(kind::PATH_LOST, host, 0);
@@ -485,9 +490,10 @@ impl Agent {
         }
     }
 
-    /// Of its peers' timeouts.
+    /// Sets the timeout of this agent for a peer.
     pub(super) fn set_timeout(&mut self, now_ns: u64, peer: u16, timeout_ns: u64) {
-        // Refused if it is of this host, or lower where hosts judge alone. No lower than what this agent grants its programs.
+        // The detector refuses it for this host, and refuses lower ones if hosts judge alone. It is never
+        // lower than the timeout that this agent grants its programs.
         let _ = self.detector.set_timeout(now_ns, peer, timeout_ns.max(self.timeout_min_ns));
     }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What must hold. Each file checks one thing, and knows of the code under test only what users are told.
+//! The properties that must hold. Each file checks one of them, and sees of the code under test only what its
+//! users see.
 
 mod agreement;
 mod calm;
@@ -29,7 +30,7 @@ pub(super) use tokens::Tokens;
 pub(super) use verdicts::{Beliefs, Verdicts};
 pub(super) use views::Views;
 
-/// What did not hold.
+/// A property that did not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     pub property: &'static str,

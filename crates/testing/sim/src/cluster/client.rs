@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The client library of one program, in the order of `fide-client`'s `reattach.rs`, over memory of this world: what the agent says is read by
-//! the library's own registry.
+//! The client library of one program, in the order of `fide-client`'s `reattach.rs`, over memory of this
+//! world. The library's own registry decodes the agent's events.
 //!
 //! What it does on sockets and timers there happens here when the program looks for events: a look finds at most one answer, and each
 //! request is one round trip.
@@ -23,12 +23,12 @@ mod copy;
 
 const BACKOFF_MIN_NS: u64 = 5_000_000;
 const BACKOFF_MAX_NS: u64 = 1_000_000_000;
-/// An opening program that finds no agent, or is refused, looks again after this.
+/// How soon an opening program tries again if it finds no agent, or is refused.
 const AGAIN_NS: u64 = 2_000_000;
 
 #[derive(Debug)]
 enum State {
-    /// It was never attached: what it opens with is asked for first.
+    /// Never attached yet: the opening requests come first.
     Opening(Option<Rc<Link>>),
     Attached(Rc<Link>),
     Away,
@@ -43,15 +43,15 @@ enum Item {
     Monitor(u32),
 }
 
-/// What a program opens with.
+/// The requests that a program opens with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Wants {
     Join(String),
-    /// The process of that name on that host, or the host.
+    /// Watches the process of that name on that host, or the host.
     Monitor(u16, Option<String>),
 }
 
-/// What came of opening.
+/// Outcome of opening.
 #[derive(Debug, Clone)]
 pub(super) enum Opened {
     Joined(JoinOk),
@@ -63,25 +63,25 @@ pub(super) struct Client {
     pid: u32,
     state: State,
     wants: Vec<Wants>,
-    /// Of what it wants, what it has.
+    /// How many of the wanted items it has.
     has: usize,
     pub(super) opened: Vec<Opened>,
     registry: Registry,
     targets: Vec<(u32, u16, Option<String>)>,
     table: Rc<Table>,
-    /// The incarnation of its host that the program acts as, and that it was told of last.
+    /// The incarnations of its host that the program has acknowledged, and that it was last notified of.
     acknowledged: u32,
-    incarnation_told: u32,
+    incarnation_notified: u32,
     session: Rc<Session>,
     todo: Vec<Item>,
     pending: VecDeque<Event>,
     attempt: u32,
-    /// Own clock; none is set at `u64::MAX`.
+    /// Timer on the program's own clock; not set at `u64::MAX`.
     pub(super) timer_ns: u64,
     lost_seen: u64,
 }
 
-/// A program's own number for a target, from which its monitors are told apart.
+/// A program's own text for a target, which distinguishes its monitors.
 fn target(host: u16, name: Option<&str>) -> String {
     format!("{}@h{host}", name.unwrap_or_default())
 }
@@ -98,7 +98,7 @@ impl Client {
             targets: Vec::new(),
             table: Rc::default(),
             acknowledged: 0,
-            incarnation_told: 0,
+            incarnation_notified: 0,
             session: Rc::default(),
             todo: Vec::new(),
             pending: VecDeque::new(),
@@ -123,15 +123,16 @@ impl Client {
         }
     }
 
-    /// It lost its connection after it had joined, and before all was there: the library says so, and such a program ends. The agent keeps its
-    /// process under watch until then, so that it could not join again.
+    /// The program lost its connection after it had joined, and before everything was registered. The library
+    /// reports that, and such a program ends: the agent keeps its process registered, so it could not join
+    /// again.
     pub(super) fn is_lost(&self) -> bool {
         let State::Opening(link) = &self.state else { return false };
         let is_cut = link.as_ref().is_none_or(|link| link.closed.get());
         is_cut && !self.registry.processes.is_empty()
     }
 
-    /// Events that wait for it.
+    /// Events that wait for the program.
     pub(super) fn waiting(&self) -> usize {
         self.session.len()
     }
@@ -140,7 +141,7 @@ impl Client {
         !matches!(self.state, State::Opening(_))
     }
 
-    /// Its descriptor is readable.
+    /// The program's descriptor is readable.
     pub(super) fn is_called(&self, now_ns: u64) -> bool {
         let reads = !matches!(self.state, State::Registering(_) | State::Opening(_));
         self.timer_ns <= now_ns
@@ -148,12 +149,12 @@ impl Client {
             || reads && (!self.session.is_empty() || !self.pending.is_empty())
     }
 
-    /// The incarnation of the process that it has joined as, as its agent has told it last.
+    /// Slot and incarnation of the process that it has joined as, as last received from its agent.
     pub(super) fn process(&self) -> Option<(u8, u32)> {
         self.registry.processes.values().next().map(|joined| (joined.granted.slot, joined.granted.incarnation))
     }
 
-    /// Until when the program may act, as the incarnation of its host that it knows.
+    /// Until when the program may act, as the incarnation of its host that it has acknowledged.
     pub(super) fn lease(&self, now: &Clocks) -> Lease {
         let now_ns = now.raw_ns;
         let until_ns = match self.table.lease_left_ns(self.acknowledged, now) {
@@ -164,9 +165,9 @@ impl Client {
         Lease { now_ns, until_ns }
     }
 
-    /// It knows that its host is another incarnation, and acts as a newcomer.
+    /// The program acknowledges its host's new incarnation, and continues as a newcomer.
     pub(super) fn acknowledge(&mut self) {
-        self.acknowledged = self.incarnation_told;
+        self.acknowledged = self.incarnation_notified;
     }
 
     pub(super) fn is_attached(&self) -> bool {
@@ -177,16 +178,17 @@ impl Client {
         self.targets.iter().any(|(id, ..)| *id == monitor.0)
     }
 
-    /// Joins again, as another process of its host, which is the incarnation that the program was told. None while that is refused.
+    /// Joins again, as another process of its host, as the host's incarnation `incarnation`. None while the
+    /// agent refuses.
     pub(super) fn join_again(
         &mut self,
         now_ns: u64,
         agent: &mut Agent,
         name: &str,
-        told: Option<u32>,
+        incarnation: Option<u32>,
     ) -> Option<JoinOk> {
-        // If there is a newer one by now it is told too.
-        if told == Some(self.incarnation_told) {
+        // If there is a newer incarnation by now, the program is notified of that one too.
+        if incarnation == Some(self.incarnation_notified) {
             self.acknowledge();
         }
         if let Some((_, joined)) = self.registry.processes.pop_first() {
@@ -199,8 +201,8 @@ impl Client {
 
     fn look_for_another_life(&mut self) {
         let incarnation = self.table.incarnation.get();
-        if incarnation != self.incarnation_told && !matches!(self.state, State::Registering(_)) {
-            self.incarnation_told = incarnation;
+        if incarnation != self.incarnation_notified && !matches!(self.state, State::Registering(_)) {
+            self.incarnation_notified = incarnation;
             self.pending.push_back(Event::Rejoined { incarnation });
         }
     }
@@ -211,12 +213,12 @@ impl Client {
 
     pub(super) fn piggyback(&self, message: &[u8]) -> bool {
         let left = self.process().is_some_and(|(slot, _)| self.session.leave(slot, message));
-        // A bell that rings goes on ringing.
+        // A bell that rings keeps ringing.
         self.session.rung.set(left || self.session.rung.get());
         left
     }
 
-    /// One step of opening; true once all is there.
+    /// One step of opening; true once everything is registered.
     pub(super) fn open(&mut self, now_ns: u64, agent: Option<&mut Agent>) -> bool {
         let State::Opening(link) = &self.state else { return true };
         let Some(link) = link.clone().filter(|link| !link.closed.get()) else {
@@ -227,7 +229,7 @@ impl Client {
         match answer {
             Answer::Hello { table, session } => {
                 self.acknowledged = table.incarnation.get();
-                self.incarnation_told = self.acknowledged;
+                self.incarnation_notified = self.acknowledged;
                 (self.table, self.session) = (table, session);
             }
             Answer::Refused => {
@@ -339,7 +341,7 @@ impl Client {
     }
 
     fn greeted(&mut self, table: Rc<Table>, session: Rc<Session>, link: Rc<Link>) {
-        // The last words of the old ring.
+        // The last events of the old ring.
         self.drain();
         let resumed = session.token == self.session.token;
         (self.table, self.session) = (table, session);
@@ -351,7 +353,8 @@ impl Client {
             for monitored in self.registry.monitors.values_mut() {
                 monitored.watch = 0;
             }
-            // Taken from the end: processes first, then monitors, each in the order of the first time.
+            // Taken from the end: processes first, then monitors, each in the order of their first
+            // registration.
             let monitors = self.registry.monitors.keys().rev().map(|id| Item::Monitor(*id));
             let processes = self.registry.processes.keys().rev().map(|id| Item::Process(*id));
             self.todo = monitors.chain(processes).collect();
@@ -414,8 +417,8 @@ impl Client {
         let Self { session, registry, pending, .. } = self;
         while let Some(bytes) = session.pop() {
             let (record, data) = EventRecord::split(&bytes).expect("a record");
-            let told = record.decode(data).expect("of this version");
-            registry.feed(&record, told, |event| pending.push_back(event));
+            let event = record.decode(data).expect("of this version");
+            registry.feed(&record, event, |event| pending.push_back(event));
         }
         self.look_for_another_life();
         let lost = self.session.lost.get();
@@ -425,7 +428,8 @@ impl Client {
         }
     }
 
-    /// Ends the watch on a process and begins another; the process that is up. Fails while no agent answers.
+    /// Ends the watch on a process and begins another one; returns the process that is up. Fails while no
+    /// agent answers.
     pub(super) fn watch_again(&mut self, agent: Option<&mut Agent>, host: u16) -> Result<Option<u32>, ()> {
         let (Some(agent), State::Attached(_)) = (agent, &self.state) else { return Err(()) };
         let Some(at) = self.targets.iter().position(|(_, of, _)| *of == host) else { return Ok(None) };

@@ -4,7 +4,7 @@
 use fide_sys::clock::Clocks;
 use fide_types::planted::{self, Planted};
 
-/// No run takes longer: an hour.
+/// An hour: no run takes longer.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
 fn signed(ns: u64) -> i64 {
@@ -18,27 +18,27 @@ fn signed(ns: u64) -> i64 {
 pub(super) struct Clock {
     drift_ppm: i64,
     slew_ppm: i64,
-    /// Since when the present rates hold, and what the clocks showed then.
+    /// When the present rates began, and what the clocks showed then.
     since_ns: u64,
     raw_ns: u64,
     mono_ns: u64,
     /// How long the host was suspended.
     asleep_ns: u64,
-    /// How long it was stopped, with all clocks but the processor's counter.
+    /// How long the host was stopped with all clocks except the processor's counter.
     stopped_ns: u64,
-    /// How long it was stopped so that nothing in it can tell.
+    /// How long the host was stopped undetectably.
     unseen_ns: u64,
     stands: Stands,
 }
 
-/// What goes on while a host's clocks stand still.
+/// Which clock continues while a host's clocks are stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stands {
-    /// CLOCK_BOOTTIME: it is suspended.
+    /// CLOCK_BOOTTIME: the host is suspended.
     Suspended,
-    /// The processor's counter: a hypervisor has stopped it, and puts back the clock of its kernel.
+    /// The processor's counter: a hypervisor has stopped the machine, and puts back its kernel's clock.
     Counted,
-    /// Nothing: a hypervisor has stopped it, and puts back all that it could tell that by.
+    /// No clock: a hypervisor has stopped the machine, and puts back everything that would show it.
     Unseen,
 }
 
@@ -62,7 +62,7 @@ impl Clock {
         (run_ns + run_ns * ppm / 1_000_000).cast_unsigned()
     }
 
-    /// All of them at a true time.
+    /// Reads all clocks at a true time.
     pub(super) fn read(self, now_ns: u64) -> Clocks {
         let run_ns = self.run(now_ns, self.drift_ppm);
         let raw_ns = self.raw_ns + run_ns;
@@ -74,12 +74,13 @@ impl Clock {
         Clocks { mono_ns, boot_ns: mono_ns + asleep_ns, raw_ns, tsc: raw_ns + stopped_ns }
     }
 
-    /// What leases and timeouts are counted on, at a true time.
+    /// The clock that leases and timeouts are counted on, at a true time.
     pub(super) fn local_ns(self, now_ns: u64) -> u64 {
         self.read(now_ns).raw_ns
     }
 
-    /// The first true time at which that shows `local_ns`, or a little later; never, if that is too far away.
+    /// The first true time at which that clock shows `local_ns`, or a little later; `u64::MAX` if that is too
+    /// far away.
     pub(super) fn true_ns(self, local_ns: u64) -> u64 {
         let slew_ppm = if planted::is(Planted::SlewedClock) { self.slew_ppm } else { 0 };
         let run_ns = local_ns.saturating_sub(self.raw_ns);
@@ -94,7 +95,7 @@ impl Clock {
         (self.mono_ns, self.raw_ns, self.since_ns) = (mono_ns, raw_ns, now_ns);
     }
 
-    /// From now on CLOCK_MONOTONIC runs faster by so much.
+    /// From now on CLOCK_MONOTONIC runs faster by `ppm`.
     pub(super) fn slew(&mut self, now_ns: u64, ppm: i64) {
         if !self.stands(now_ns) {
             self.stop(now_ns);
@@ -102,12 +103,12 @@ impl Clock {
         self.slew_ppm = ppm;
     }
 
-    /// It stands still at a true time.
+    /// Whether the clocks are stopped at a true time.
     pub(super) fn stands(self, now_ns: u64) -> bool {
         now_ns < self.since_ns
     }
 
-    /// The host's clocks stand still from now on for so long.
+    /// Stops the host's clocks from now on, for so long.
     pub(super) fn stand(&mut self, now_ns: u64, for_ns: u64, stands: Stands) {
         self.stop(now_ns);
         self.since_ns = now_ns + for_ns;
@@ -115,7 +116,7 @@ impl Clock {
         *self.meanwhile() += for_ns;
     }
 
-    /// A snapshot of then goes on now, with its clocks as they were.
+    /// A snapshot from `then_ns` runs from now on, with its clocks as they were.
     pub(super) fn go_on(&mut self, then_ns: u64, now_ns: u64) {
         if self.stands(then_ns) {
             self.since_ns += now_ns - then_ns;
@@ -126,7 +127,7 @@ impl Clock {
         self.unseen_ns += now_ns - then_ns;
     }
 
-    /// What counts the time that they stand still.
+    /// The counter of the time during which the clocks are stopped.
     fn meanwhile(&mut self) -> &mut u64 {
         match self.stands {
             Stands::Suspended => &mut self.asleep_ns,
@@ -135,7 +136,7 @@ impl Clock {
         }
     }
 
-    /// The host starts anew: what stood still goes on.
+    /// The host starts anew: stopped clocks continue.
     pub(super) fn begin(&mut self, now_ns: u64) {
         if self.stands(now_ns) {
             *self.meanwhile() -= self.since_ns - now_ns;

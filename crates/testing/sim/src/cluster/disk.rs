@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A disk: what is written is there after a crash if it was synced, and else it is not.
+//! A disk: after a crash, only what was synced is there.
 
 #[derive(Debug, Clone)]
 pub(super) struct Disk<T> {

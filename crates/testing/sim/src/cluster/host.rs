@@ -24,13 +24,13 @@ use super::{
 
 mod machine;
 
-/// Heartbeats that wait for an agent that does not run, as in a socket's queue; more are lost.
+/// Heartbeats that wait for an agent that does not run, as in a socket's queue; further ones are lost.
 pub(super) const INBOX_MAX: usize = 256;
-/// Which group; there is no other.
+/// The id of the only group.
 pub(super) const GROUP: u64 = 0xf1de;
-/// Bytes of a payload, and of a user's state.
+/// Longest payload, and longest state of a user, bytes.
 pub(super) const PAYLOAD_MAX_BYTES: u64 = 4096;
-/// Bytes of it in a datagram.
+/// Bytes of a payload in one datagram.
 pub(super) const CHUNK_MAX: usize = 400;
 
 /// A packet on its way.
@@ -42,102 +42,104 @@ pub(super) struct Packet {
 }
 
 impl Packet {
-    /// Of an agent that has forgotten what it said: its host.
+    /// The sender's host, if its agent has forgotten what it said.
     pub(super) fn forgetful(&self) -> Option<u16> {
         let Voice::Agent { forgets: true } = self.voice else { return None };
         fide_wire::Packet::new(&self.bytes).ok().map(|packet| packet.sender())
     }
 }
 
-/// Who has sent a packet.
+/// The sender of a packet.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Voice {
-    /// An agent. `forgets`: its machine was put back, or is a clone, and it goes on as the incarnation that it was.
+    /// An agent. `forgets`: its machine was put back, or is a clone, and the agent continues as its former
+    /// incarnation.
     Agent { forgets: bool },
-    /// A member has sealed it, and may ask for a packet.
+    /// A member, which has sealed the packet and may ask for one.
     Member { sender: Sender, asks: bool },
 }
 
-/// What a member's record has: its incarnation, and whether there is a group.
+/// A member's record on disk: its incarnation, and whether there is a group.
 pub(super) type Record = (u32, bool);
 
 /// What an agent stores before it promises anything, as `agent/src/promise.rs` does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Promise {
-    /// How often the host had started: clocks of another boot say nothing.
+    /// How often the host had started: the clock of another boot does not compare.
     boot: u64,
-    /// The most that this life promises.
+    /// The longest promise of this life.
     most_us: u32,
-    /// The most that lives before it promised, and until when that binds, by the clock of that boot.
+    /// The longest promise of earlier lives, and until when it binds, on the clock of that boot.
     former_us: u32,
     until_ns: u64,
 }
 
-/// What receives by XDP, for one agent.
+/// The XDP receive program of one agent.
 #[derive(Debug, Clone)]
 pub(super) struct Kernel {
     pub(super) slots: ReceiveModel,
-    /// Its ring to the agent.
+    /// The ring from the receive program to the agent: when each packet came, and the packet.
     pub(super) ring: VecDeque<(u64, Packet)>,
 }
 
 pub(super) struct Host<P: Protocol> {
     pub(super) id: u16,
     pub(super) clock: Clock,
-    /// It has not crashed.
+    /// The host has not crashed.
     pub(super) is_up: bool,
-    /// How often it has started.
+    /// How often the host has started.
     pub(super) starts: u64,
     pub(super) agent: Option<Agent>,
     pub(super) incarnation: u32,
     pub(super) seat: Option<Seat<P>>,
-    /// When the member before this one ended, true time.
+    /// When the previous member ended, true time.
     pub(super) ended_ns: u64,
     pub(super) service: Option<Service>,
     pub(super) record: Disk<Record>,
-    /// Of a witness: its vote, and how often it has started.
+    /// The vote of a witness, and how often the witness has started.
     votes: Disk<(Vote, u32)>,
     promise: Disk<Promise>,
     pub(super) numbers: Numbers,
     lives: u32,
-    /// What agents that were killed have left to their programs, while there is a lease in it.
+    /// Tables that killed agents have left to their programs, as long as there is a lease in them.
     orphaned: Vec<Rc<Table>>,
-    /// The newest generation of views by which it has acted.
+    /// The newest generation of views that the host has acted by.
     pub(super) acted: u32,
-    /// For the agent.
+    /// Packets that wait for the agent.
     pub(super) inbox: VecDeque<Packet>,
-    /// By its kernel, if that receives: what it keeps, and what it has for the agent, with when it came.
+    /// The receive program, if the kernel receives heartbeats.
     pub(super) kernel: Option<Kernel>,
-    /// The agent stands still, true time.
+    /// The agent is paused until then, true time.
     pub(super) paused_until_ns: u64,
-    /// All of the host does, true time.
+    /// The whole host is suspended until then, true time.
     pub(super) suspended_until_ns: u64,
-    /// Its machine is stopped, true time.
+    /// The machine is stopped until then, true time.
     pub(super) stopped_until_ns: u64,
-    /// It was stopped as such an incarnation, and nothing in it can tell: until then, by its own clock, it may believe in a lease of before.
+    /// The machine was stopped undetectably, as this incarnation: until then, on its own clock, it may
+    /// believe in a lease from before the stop.
     believes: Option<(u32, u64)>,
-    /// What its wall clock shows at least: that of a machine that was put back is later than all that this one has begun as before.
+    /// The least that the wall clock shows, s. The clock of a machine that was put back is later than every
+    /// incarnation that the machine took before.
     pub(super) wall_least_s: u64,
-    /// It was put back, or runs twice.
+    /// Set if the machine was put back, or runs twice.
     astray: Option<machine::Astray>,
-    /// Which of the machines that were put back, or run twice.
+    /// The number of the machine among those that were put back or run twice.
     pub(super) machine: u64,
-    /// The agent's next turn, true time; other turns that were planned are void.
+    /// The agent's next turn, true time; other planned turns are void.
     pub(super) turn_ns: u64,
-    /// Excluded: back as another incarnation, true time.
+    /// An excluded host comes back as another incarnation at this true time.
     pub(super) restart_ns: Option<u64>,
-    /// It has said goodbye, and is about to end.
+    /// The host has said goodbye, and is about to end.
     pub(super) leaves: bool,
-    /// Copies that it still sends before it crashes.
+    /// How many copies the host still sends before it crashes.
     pub(super) dies_after: Option<u32>,
 }
 
 impl<P: Protocol> Host<P> {
     pub(super) fn new(id: u16, plan: &Plan) -> Self {
-        let at = usize::from(id) - 1;
         Self {
             id,
-            clock: Clock::new(plan.clocks[at]),
+            clock: Clock::new(plan.clocks[id]),
             is_up: false,
             starts: 0,
             agent: None,
@@ -168,7 +170,8 @@ impl<P: Protocol> Host<P> {
         }
     }
 
-    /// A life of the agent stores how much it may promise; for how long what earlier ones promised may bind, us.
+    /// Stores the longest promise of this life of the agent. Returns for how long promises of earlier lives
+    /// may still bind, us.
     fn begin_promise(&mut self, most_us: u32, local_ns: u64) -> u32 {
         let former_us = self.promise.read().map_or(0, |before| {
             let left_us = match before {
@@ -191,7 +194,8 @@ impl<P: Protocol> Host<P> {
         self.numbers.next(plan.wall_s(self.id, self.starts, now_ns).max(self.wall_least_s))
     }
 
-    /// An agent starts. A witness that has a vote on its disk goes on as the incarnation that it was, others as their next one.
+    /// Starts an agent. A witness with a vote on disk continues as its former incarnation; any other host
+    /// takes its next one.
     pub(super) fn start_agent(&mut self, plan: &Plan, now_ns: u64) {
         let recalled = self.votes.read().filter(|_| self.is_witness(plan));
         let incarnation = match recalled {
@@ -213,7 +217,7 @@ impl<P: Protocol> Host<P> {
             heartbeat_ns: HEARTBEAT_NS,
             trust: Trust::Lease,
             policy: plan.policy,
-            timeout_ns: plan.timeouts[usize::from(self.id) - 1],
+            timeout_ns: plan.timeouts[self.id],
             stall_slack_ns: HEARTBEAT_NS,
             drift_ppm: plan.drift_ppm,
             piggyback_max: PIGGYBACK_MAX,
@@ -233,30 +237,30 @@ impl<P: Protocol> Host<P> {
         };
         let mut detector = detector.expect("a good configuration");
         detector.keeps_generations_up_to(self.numbers.begin());
-        let most_us = u32::try_from(plan.promises[usize::from(self.id) - 1] / 1000).expect("milliseconds");
+        let most_us = u32::try_from(plan.promises[self.id] / 1000).expect("milliseconds");
         detector.heed_former(local_ns, self.begin_promise(most_us, local_ns));
         detector.set_promise_max(most_us);
-        detector.set_urgent_max(plan.urgent[usize::from(self.id) - 1]);
+        detector.set_urgent_max(plan.urgent[self.id]);
         if self.is_witness(plan) {
             self.votes.write((detector.vote(), self.lives));
             self.votes.sync();
         }
         let slots = || Kernel { slots: ReceiveModel::new(self.id), ring: VecDeque::new() };
-        self.kernel = plan.xdp[usize::from(self.id) - 1].then(slots);
+        self.kernel = plan.xdp[self.id].then(slots);
         self.agent = Some(Agent::new(self.id, plan.hosts, detector, &self.clock.read(now_ns)));
         self.inbox.clear();
         self.restart_ns = None;
         self.turn_ns = now_ns;
     }
 
-    /// The agent is killed, and nothing else. Its programs act on by what it has left in its table.
+    /// Kills the agent and nothing else. Its programs continue to act by what the agent left in its table.
     pub(super) fn end_agent(&mut self, now_ns: u64) {
         let now = self.clock.read(now_ns);
         if let Some(agent) = self.agent.take() {
             agent.end();
             self.orphaned.push(agent.table);
         }
-        // Once it is over, a lease that nobody prolongs never begins again.
+        // A lease that is over never begins again, because no agent renews it.
         self.orphaned.retain(|table| table.acting(&now).is_some());
         self.numbers.end_agent();
         self.inbox.clear();
@@ -264,7 +268,7 @@ impl<P: Protocol> Host<P> {
         self.restart_ns = None;
     }
 
-    /// A member's process starts, as an incarnation above all before, which is stored.
+    /// Starts a member's process, as the next incarnation, which is stored first.
     pub(super) fn start_seat(&mut self, plan: &Plan, now_ns: u64, pid: u32) {
         let (before, is_founded) = self.record.read().unwrap_or_default();
         let record = (before + 1, is_founded);
@@ -277,7 +281,7 @@ impl<P: Protocol> Host<P> {
         !plan.group().contains(self.id)
     }
 
-    /// Its vote is on disk before it is said. It may crash before that, after it, or in the middle of it.
+    /// Stores the vote before it is sent. The host may crash before, during or after that; then false.
     pub(super) fn store_vote(&mut self, mut crashes: impl FnMut() -> bool) -> bool {
         let Some(agent) = &self.agent else { return true };
         let vote = (agent.detector.vote(), self.lives);
@@ -315,25 +319,28 @@ impl<P: Protocol> Host<P> {
         self.dies_after = None;
     }
 
-    /// As what the host acts, and by which view: by the table of its agent, and of those before that were killed.
+    /// The incarnations and views that programs of this host act by: from the table of its agent, and from
+    /// tables of agents that were killed.
     pub(super) fn acting(&self, now_ns: u64) -> impl Iterator<Item = (u32, ViewId)> {
         let now = self.clock.read(now_ns);
         let tables = self.agent.iter().map(|agent| &agent.table).chain(&self.orphaned);
         tables.filter_map(move |table| table.acting(&now))
     }
 
-    /// Whether the host itself, or a program of it, may act as this incarnation.
+    /// Whether the host, or a program on it, may act as this incarnation.
     pub(super) fn acts_as(&self, incarnation: u32, now_ns: u64) -> bool {
         self.acting(now_ns).any(|(acts_as, _)| acts_as == incarnation)
     }
 
-    /// It is stopped with all its clocks. What was left of its lease, at most one promise of another host, counts on after it goes on.
+    /// The host is stopped with all its clocks. What was left of its lease, at most one promise of another
+    /// host, continues to count down after the stop.
     pub(super) fn begin_to_believe(&mut self, plan: &Plan, now_ns: u64) {
-        let promises = (1..).zip(&plan.promises).filter(|(host, _)| *host != self.id).map(|(_, promise)| *promise);
+        let promises = plan.promises.iter().filter(|(host, _)| *host != self.id).map(|(_, promise)| *promise);
         self.believes = Some((self.incarnation, self.clock.local_ns(now_ns) + promises.max().unwrap_or(0)));
     }
 
-    /// It may believe in a lease of before it was stopped: what it does by that is promised to nobody (docs/internals/clocks.md).
+    /// The host may believe in a lease from before it was stopped: nothing is promised about what it does by
+    /// that lease (docs/internals/clocks.md).
     pub(super) fn believes(&self, now_ns: u64) -> bool {
         self.is_astray() || self.believes_old(now_ns)
     }
@@ -342,23 +349,23 @@ impl<P: Protocol> Host<P> {
         self.believes.is_some_and(|(_, until_ns)| self.clock.local_ns(now_ns) < until_ns)
     }
 
-    /// Likewise, as that incarnation, or as one before, whose programs may have had a lease as well.
+    /// As `believes`, for this incarnation or an earlier one, whose programs may have had a lease as well.
     pub(super) fn believes_as(&self, incarnation: u32, now_ns: u64) -> bool {
         self.is_astray_as(incarnation)
             || self.believes_old(now_ns) && self.believes.is_some_and(|(of, _)| of >= incarnation)
     }
 
-    /// Speaks for the group: the one thing that two must never do at once.
+    /// The member may speak for the group: two members must never do so at once.
     pub(super) fn leads(&self, now_ns: u64) -> bool {
         self.seat.as_ref().is_some_and(|seat| seat.may_answer(&self.clock.read(now_ns)))
     }
 
-    /// Its member is one, or not.
+    /// The standing of the host's member, if there is one.
     pub(super) fn standing(&self) -> Option<Standing> {
         self.seat.as_ref().map(Seat::standing)
     }
 
-    /// When the agent has to have a turn, true time.
+    /// When the agent needs its next turn, true time.
     pub(super) fn deadline_ns(&self) -> u64 {
         let Some(agent) = &self.agent else { return u64::MAX };
         let local_ns = match agent.frozen_until_ns() {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a host's disk keeps of its incarnations and of the generations of views, in the order of `agent/src/incarnation.rs`; and the agent's
-//! control thread, which writes what the loop asks for and does nothing else meanwhile.
+//! A host's incarnations and generations of views on disk, written in the order of
+//! `agent/src/incarnation.rs`; and the agent's control thread, which does one write at a time for the loop.
 
 use fide_detector::incarnation;
 
 use super::disk::Disk;
 
-/// Two files of one directory: what syncs it for one of them has the other there, too.
+/// Two files of one directory: a sync for one of them also makes the other durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Files {
     incarnation: Option<u32>,
@@ -16,20 +16,20 @@ struct Files {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Writing {
     generation: u32,
-    /// True time at which a program reads it, if that is still to come.
+    /// True time at which a program can read the new file, unless that has passed.
     renamed_ns: Option<u64>,
-    /// From then on it outlives a crash.
+    /// From then on the file survives a crash.
     synced_ns: u64,
 }
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Numbers {
     files: Disk<Files>,
-    /// By the control thread.
+    /// The write of the control thread, if there is one.
     writing: Option<Writing>,
-    /// What the loop asked for last.
+    /// The generation that the loop asked for last.
     asked: u32,
-    /// What the loop may rely on: none of this agent yet, if it is 0.
+    /// The generation that the loop may rely on; 0 if this agent has stored none yet.
     kept: u32,
 }
 
@@ -43,7 +43,7 @@ impl Numbers {
         self.files.sync();
     }
 
-    /// The next incarnation of this host, stored.
+    /// Stores and returns the next incarnation of this host.
     pub(super) fn next(&mut self, clock_s: u64) -> u32 {
         let Files { incarnation, generation } = self.files();
         let next = incarnation::next(incarnation, generation, clock_s).expect("numbers are left");
@@ -51,14 +51,15 @@ impl Numbers {
         next
     }
 
-    /// An agent starts; the generation that its disk holds. Whatever it stores before it says anything syncs the directory.
+    /// An agent starts; returns the generation on its disk. The agent syncs the directory with the first
+    /// thing that it stores, before it sends anything.
     pub(super) fn begin(&mut self) -> u32 {
         self.files.sync();
         self.files().generation.unwrap_or(0)
     }
 
-    /// The loop needs that generation on disk. When the control thread has something to do, if it had nothing: true time. A write takes
-    /// `takes_ns`, and is seen by programs `renamed_ns` after it began.
+    /// The loop needs that generation on disk. Returns when the control thread has its next step, if it was
+    /// idle: true time. A write takes `takes_ns`, and programs see it `renamed_ns` after it began.
     pub(super) fn ask(&mut self, generation: u32, now_ns: u64, mut draw: impl FnMut() -> (u64, u64)) -> Option<u64> {
         self.asked = generation;
         if self.writing.is_some() || self.asked <= self.kept {
@@ -74,12 +75,12 @@ impl Numbers {
         self.due_ns()
     }
 
-    /// When the control thread goes on.
+    /// When the control thread has its next step.
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.writing.map(|writing| writing.renamed_ns.unwrap_or(writing.synced_ns))
     }
 
-    /// What a snapshot had under way goes on so much later.
+    /// Delays the write of a snapshot by so much.
     pub(super) fn go_on_later(&mut self, by_ns: u64) {
         if let Some(writing) = &mut self.writing {
             writing.renamed_ns.iter_mut().for_each(|at_ns| *at_ns += by_ns);
@@ -92,7 +93,7 @@ impl Numbers {
         self.writing.map(|writing| writing.synced_ns)
     }
 
-    /// The control thread goes on; true once the loop is to be told.
+    /// The control thread takes its next step; true if the loop is to be notified.
     pub(super) fn go_on(&mut self) -> bool {
         let Some(mut writing) = self.writing.take() else { return false };
         if writing.renamed_ns.take().is_some() {
@@ -105,17 +106,17 @@ impl Numbers {
         true
     }
 
-    /// What the loop asked for last.
+    /// The generation that the loop asked for last.
     pub(super) fn asked(&self) -> u32 {
         self.asked
     }
 
-    /// What the loop is told to be on disk.
+    /// The generation that the loop knows is on disk.
     pub(super) fn kept(&self) -> u32 {
         self.kept
     }
 
-    /// The agent is killed: what is not renamed by then never is.
+    /// The agent is killed: a file that is not renamed by then never is.
     pub(super) fn end_agent(&mut self) {
         (self.writing, self.asked, self.kept) = (None, 0, 0);
     }

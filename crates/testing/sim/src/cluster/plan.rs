@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a seed means: a cluster, its network, its clocks, and what happens to it.
+//! The plan of a seed: a cluster, its network, its clocks, and its faults.
 
 use fide_detector::{HostSet, Policy, URGENT_MAX};
+use fide_types::PerHost;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -18,19 +19,19 @@ pub(super) use what::milliseconds;
 pub use what::{Fault, Reaches, What};
 
 pub const MS: u64 = 1_000_000;
-/// Of every host.
+/// The heartbeat period of every host.
 pub const HEARTBEAT_NS: u64 = MS;
-/// Faults come in this time, from [`Plan::early`] on.
+/// Faults happen within this, from the time that [`Plan::early`] selects.
 pub const FAULTS_NS: u64 = 800 * MS;
-/// A straggler is late by at most this: longer than it takes to find a crash.
+/// A straggler is late by at most this: longer than it takes to detect a crash.
 pub const STRAGGLE_NS: u64 = 60 * MS;
-/// Faults that come together come within this.
+/// Faults of one burst come within this.
 const BURST_NS: u64 = 15 * MS;
-/// After them the world is left alone for this long.
+/// After the faults the world is left alone for this long.
 pub const QUIET_NS: u64 = 300 * MS;
-/// Where faults begin with the hosts they come so much closer together.
+/// If faults begin with the hosts, they come this many times closer together.
 const EARLIER: u64 = 8;
-/// Left alone, the hosts have to have founded their group by then.
+/// Without faults, the hosts have founded their group by then.
 pub const FOUNDED_NS: u64 = 300 * MS;
 
 /// Everything that a run depends on.
@@ -39,57 +40,58 @@ pub struct Plan {
     pub seed: u64,
     pub hosts: u16,
     pub policy: Policy,
-    /// Of each host, at first.
-    pub timeouts: Vec<u64>,
-    /// The longest promise of each host, whatever its timeouts come to while it runs: what its next life has to heed.
-    pub promises: Vec<u64>,
+    /// Of each host, at the beginning.
+    pub timeouts: PerHost<u64>,
+    /// The longest promise of each host, over all timeouts that it has while it runs: its next life has to
+    /// heed it.
+    pub promises: PerHost<u64>,
     pub protocol: protocol::Name,
-    /// Instances under way, of HSUC.
+    /// Instances under way in HSUC.
     pub window: u64,
-    /// The last host is a witness: it votes, remembers its vote, and is no member of the group.
+    /// The last host is a witness: it votes, stores its vote, and is no member of the group.
     pub witness: bool,
-    /// Bytes of decisions that members keep for those who join.
+    /// Bytes of decisions that members keep for joining members.
     pub tail_max: u64,
-    /// What the hosts take for the bound of their clocks' drift.
+    /// The bound of clock drift that hosts assume.
     pub drift_ppm: u32,
-    /// Of each host: how much faster than true time its clock runs, and its start.
-    pub clocks: Vec<(i64, u64)>,
+    /// Of each host: how much faster than true time its clock runs, and what it shows first.
+    pub clocks: PerHost<(i64, u64)>,
     pub latency_min_ns: u64,
     pub jitter_max_ns: u64,
-    /// Until the world is left alone.
+    /// Until the faults are over.
     pub loss_permille: u32,
     pub duplicate_permille: u32,
-    /// Packets that are late by up to [`STRAGGLE_NS`], long after what was sent later.
+    /// Packets that are late by up to [`STRAGGLE_NS`], long after packets that were sent later.
     pub straggle_permille: u32,
     /// Turns that come late.
     pub nap_permille: u32,
     /// Mean time between two requests of users.
     pub work_every_ns: u64,
-    /// In the order of their times.
+    /// Ordered by time.
     pub faults: Vec<Fault>,
-    /// They begin with the hosts, and not once these have founded their group.
+    /// Faults begin with the hosts, and not once these have founded their group.
     pub early: bool,
-    /// Members' processes that are late between waiting and what their users do then.
+    /// How often a member's process is late between its wait and the turn of its user.
     pub stall_permille: u32,
     /// A service that must run once.
     pub service: bool,
     /// Payloads may be equal, or too long.
     pub equal: bool,
-    /// Members start again while their host is not let in yet.
+    /// Members start again before their host is let in.
     pub hasty: bool,
-    /// At the end all hosts are up again, also those that crashed or left.
+    /// At the end all hosts are up again, including those that crashed or left.
     pub restores: bool,
     /// Of each host: whether its kernel receives heartbeats.
-    pub xdp: Vec<bool>,
+    pub xdp: PerHost<bool>,
     /// Of each host: the heartbeats that it sends between two of the schedule.
-    pub urgent: Vec<u32>,
-    /// Of each host: how far its wall clock is ahead, by how often it has started.
-    pub walls: Vec<[u64; WALLS]>,
-    /// The longest that it takes to have the generation of a view on disk.
+    pub urgent: PerHost<u32>,
+    /// Of each host: how far its wall clock is ahead, ns, by how often the host has started.
+    pub walls: PerHost<[u64; WALLS]>,
+    /// The longest that it takes to store the generation of a view.
     pub disk_ns: u64,
 }
 
-/// Which faults come together.
+/// Kinds of faults that come together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Style {
     Mixed,
@@ -104,14 +106,15 @@ impl Plan {
         Self::with(seed, Features::ALL)
     }
 
-    /// The plan of a seed that has these features.
+    /// The plan of a seed with these features.
     #[must_use]
     pub fn with(seed: u64, features: Features) -> Self {
         let mut plan = Self::plain(seed);
-        // A witness that forgets shows only where what is cut, ends and begins again keeps its order: in half of its seeds nothing comes between.
+        // A witness that forgets its vote shows only if the order of cut, end and restart is kept: half of
+        // the seeds with a witness have no other features.
         let features = if plan.witness && seed % 2 == 1 { Features::NONE } else { features };
         let mut random = ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0xfea7);
-        // Drawn whether they count or not.
+        // Drawn whether they are used or not.
         let wants: [bool; 8] = std::array::from_fn(|_| random.random_range(0..2) == 0);
         let draws: [u64; 8] = std::array::from_fn(|_| random.random());
         let with = |at: usize| features.has(Features::NAMES[at].1) && wants[at];
@@ -134,7 +137,7 @@ impl Plan {
         if with(5) {
             plan.be_replayed(&mut random(5));
         }
-        // Drawn after all else, so that plans without it stay what they were.
+        // Drawn after everything else, so that plans without it stay what they were.
         let mut more = ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0x5709);
         let more: [(bool, u64); 4] = std::array::from_fn(|_| (more.random_range(0..2) == 0, more.random()));
         let with_more = |at: usize| features.has(Features::NAMES[8 + at].1) && more[at].0;
@@ -145,22 +148,23 @@ impl Plan {
             plan.be_flooded(&mut ChaCha8Rng::seed_from_u64(more[1].1));
         }
         if with_more(2) {
-            plan.tell_other_times(&mut ChaCha8Rng::seed_from_u64(more[2].1));
+            plan.set_wall_clocks(&mut ChaCha8Rng::seed_from_u64(more[2].1));
         }
         if with_more(3) {
             let mut random = ChaCha8Rng::seed_from_u64(more[3].1);
-            // Hosts stand on different rungs.
-            plan.xdp.iter_mut().for_each(|xdp| *xdp = random.random_range(0..4) > 0);
+            // Hosts are on different rungs.
+            plan.xdp.values_mut().iter_mut().for_each(|xdp| *xdp = random.random_range(0..4) > 0);
         }
         let mut last = ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0xc10e);
         if features.has(Features::CLONE) && last.random_range(0..2) == 0 {
             plan.be_cloned(&mut last);
         }
         let mut urgent = ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0x0e6e);
-        // In most seeds; and not all hosts the same, as those to which a controller gives trees send none.
+        // In most seeds, and not the same for all hosts: a host that has trees from a controller sends no
+        // urgent heartbeats.
         if features.has(Features::URGENT) && urgent.random_range(0..4) > 0 {
             let most = |_| if urgent.random_range(0..4) > 0 { URGENT_MAX } else { urgent.random_range(0..URGENT_MAX) };
-            plan.urgent = (0..plan.hosts).map(most).collect();
+            plan.urgent = PerHost::new(usize::from(plan.hosts), most);
         }
         plan.equal = with(6);
         plan.hasty = with(7);
@@ -168,7 +172,7 @@ impl Plan {
         plan
     }
 
-    /// Faults of one kind, spread over the time that there are any.
+    /// Adds faults of one kind, spread over the time of faults.
     fn add(&mut self, random: &mut ChaCha8Rng, most: usize, mut what: impl FnMut(&mut ChaCha8Rng, u16) -> What) {
         let within_ns = if self.early { FAULTS_NS / EARLIER } else { FAULTS_NS };
         for _ in 0..random.random_range(1..=most) {
@@ -181,7 +185,7 @@ impl Plan {
     fn be_unequal(&mut self, random: &mut ChaCha8Rng) {
         let timeout_ns =
             |random: &mut ChaCha8Rng| [4, 6, 13, 60, random.random_range(4..=60)][random.random_range(0..5)] * MS;
-        self.timeouts = (0..self.hosts).map(|_| timeout_ns(random)).collect();
+        self.timeouts = PerHost::new(usize::from(self.hosts), |_| timeout_ns(random));
         self.add(random, 4, |random, host| What::Timeouts { host, timeout_ns: timeout_ns(random) });
         if self.policy == Policy::Majority && self.hosts > 2 && !self.witness && random.random_range(0..2) == 0 {
             self.forget_promises(random);
@@ -189,11 +193,11 @@ impl Plan {
         if self.policy == Policy::Majority && self.hosts > 3 && random.random_range(0..2) == 0 {
             self.rejoin(random);
         }
-        self.promises = (1..=self.hosts).map(|host| self.longest_of(host)).collect();
+        self.promises = PerHost::new(usize::from(self.hosts), |host| self.longest_of(host));
     }
 
-    /// All hosts but one raise their timeouts, start again with the shorter ones that they began with, and found a view, while the
-    /// one is cut off: it still holds what they had promised it.
+    /// All hosts but one raise their timeouts, start again with the shorter ones that they began with, and
+    /// found a view, while that one is cut off. It still relies on their longer promises.
     fn forget_promises(&mut self, random: &mut ChaCha8Rng) {
         let mut at_ns = random.random_range(0..FAULTS_NS / 2);
         let one = random.random_range(1..=self.hosts);
@@ -214,24 +218,26 @@ impl Plan {
         self.faults.push(Fault { at_ns, what: What::Heal });
     }
 
-    /// What the timeouts of a host come to.
+    /// The longest timeout that a host ever has.
     fn longest_of(&self, host: u16) -> u64 {
         let raised = self.faults.iter().filter_map(|fault| match fault.what {
             What::Timeouts { host: of, timeout_ns } if of == host => Some(timeout_ns),
             _ => None,
         });
-        raised.fold(self.timeouts[usize::from(host) - 1], u64::max)
+        raised.fold(self.timeouts[host], u64::max)
     }
 
-    /// Hosts end and come back, and another is cut off while they are let in: it still holds what a slow one has promised it.
+    /// Hosts end and come back, and another host is cut off while they are let in. It still relies on the
+    /// promise of a slow host.
     fn rejoin(&mut self, random: &mut ChaCha8Rng) {
-        // Two of those who stay: what the slow one has promised matters where the other and those who are let in are a majority.
+        // The cut-off host and the slow host both stay up: the promise of the slow host matters if it and the
+        // returning hosts are a majority.
         let slow = (self.hosts == 5 && random.random_range(0..2) == 0).then(|| random.random_range(0..self.hosts));
         if let Some(slow) = slow {
-            self.timeouts.fill(random.random_range(4..8) * MS);
-            self.timeouts[usize::from(slow)] = 60 * MS;
+            self.timeouts.values_mut().fill(random.random_range(4..8) * MS);
+            self.timeouts[1 + slow] = 60 * MS;
         }
-        let longest_ns = self.timeouts.iter().copied().max().expect("hosts");
+        let longest_ns = self.timeout_ns();
         for _ in 0..random.random_range(1..3) {
             let mut at_ns = random.random_range(0..FAULTS_NS / 2);
             let mut then = |after_ns: u64, what: What| {
@@ -273,7 +279,7 @@ impl Plan {
     }
 
     fn be_slewed(&mut self, random: &mut ChaCha8Rng) {
-        // NTP's for long, a step of chrony's for a short while.
+        // Rates that NTP uses for long, or that a step of chrony uses for a short while.
         self.add(random, 4, |random, host| {
             let ppm = [-500, 0, 500, -80_000, 80_000][random.random_range(0..5)];
             What::Slew { host, ppm }
@@ -293,11 +299,11 @@ impl Plan {
     }
 
     fn be_suspended(&mut self, random: &mut ChaCha8Rng) {
-        let longest_ns = self.timeouts.iter().copied().max().expect("hosts");
+        let longest_ns = self.timeout_ns();
         self.add(random, 4, |random, host| {
             let for_ns = match random.random_range(0..2) {
                 0 => longest_ns + random.random_range(0..3 * MS),
-                // None is shorter: `fide_sys::clock::ASLEEP_NOISE_NS`.
+                // No suspension is shorter: `fide_sys::clock::ASLEEP_NOISE_NS`.
                 _ => random.random_range(2 * MS..120 * MS),
             };
             What::Suspend { host, for_ns }
@@ -305,7 +311,7 @@ impl Plan {
     }
 
     fn be_stopped(&mut self, random: &mut ChaCha8Rng) {
-        let longest_ns = self.timeouts.iter().copied().max().expect("hosts");
+        let longest_ns = self.timeout_ns();
         let policy = self.policy;
         self.add(random, 4, |random, host| {
             let for_ns = match random.random_range(0..2) {
@@ -313,7 +319,7 @@ impl Plan {
                 _ => random.random_range(0..120 * MS),
             };
             let stands = [None, Some(Stands::Counted), Some(Stands::Unseen)][random.random_range(0..3)];
-            // Two hosts of which one is stopped so may both go on, for good, as after a cut.
+            // Of two hosts, if one is stopped this way, both may continue for good, as after a cut.
             let unseen = policy == Policy::Majority;
             let stands = stands.filter(|stands| *stands != Stands::Unseen || unseen);
             What::Stop { host, for_ns, stands }
@@ -321,7 +327,7 @@ impl Plan {
     }
 
     fn be_flooded(&mut self, random: &mut ChaCha8Rng) {
-        // More than a turn takes, or than the ring holds.
+        // More events than a turn takes, or than the ring holds.
         self.add(random, 3, |random, host| {
             let times = if random.random_range(0..3) == 0 { 600 } else { random.random_range(100..400) };
             What::Flood { host, times }
@@ -329,7 +335,7 @@ impl Plan {
         if random.random_range(0..2) == 0 {
             return;
         }
-        // The ring is full when another member ends and begins again: this one is told nothing of that.
+        // The ring is full when another member ends and begins again: this member is not notified of that.
         let host = random.random_range(1..=self.hosts);
         let other = 1 + (host + random.random_range(0..self.hosts - 1)) % self.hosts;
         let at_ns = random.random_range(0..FAULTS_NS / 2);
@@ -341,7 +347,7 @@ impl Plan {
         ] {
             self.faults.push(Fault { at_ns: at_ns + after_ns, what });
         }
-        // It is full when a new agent takes the program back, which has not heard of all others yet.
+        // The ring is full when a new agent readmits the program and has not heard of all other hosts yet.
         let host = random.random_range(1..=self.hosts);
         let at_ns = random.random_range(FAULTS_NS / 2..FAULTS_NS - 10 * MS);
         self.faults.push(Fault { at_ns, what: What::KillAgent { host, down_ns: 0 } });
@@ -351,7 +357,7 @@ impl Plan {
 
     fn be_replayed(&mut self, random: &mut ChaCha8Rng) {
         self.add(random, 3, |random, host| What::Replay { host, for_ns: random.random_range(5 * MS..100 * MS) });
-        // A host that starts anew has no window yet.
+        // A host that starts anew has no replay window yet.
         for fault in self.faults.clone() {
             if let What::Start { host } = fault.what
                 && random.random_range(0..2) == 0
@@ -365,15 +371,18 @@ impl Plan {
     fn plain(seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let hosts = random.random_range(2..=5_u16);
-        // Under `network` everybody judges alone, and two that are wholly apart both go on: that is what it accepts.
+        // Under `network` each host judges alone, and two hosts that are completely cut from each other both
+        // go on: that policy accepts it.
         let policy = if random.random_range(0..3) == 0 { Policy::Network } else { Policy::Majority };
-        // Coarse clocks on fast links, or better clocks on slower ones: a margin for drift has to matter somewhere.
+        // Coarse clocks on fast links, or better clocks on slower ones: the margin for drift has to matter in
+        // some runs.
         let coarse = random.random_range(0..2) == 0;
         let drift_ppm: u32 = if coarse { 20_000 } else { 200 };
         // Two clocks that each differ from true time by less than half of it.
         let most = i64::from(drift_ppm) * 49 / 100;
         let latency_min_ns = if coarse { random.random_range(0..5_000) } else { random.random_range(1_000..300_000) };
-        let timeouts = vec![random.random_range(6..=12) * MS; usize::from(hosts)];
+        let timeout_ns = random.random_range(6..=12) * MS;
+        let timeouts = PerHost::new(usize::from(hosts), |_| timeout_ns);
         let mut plan = Self {
             seed,
             hosts,
@@ -385,10 +394,13 @@ impl Plan {
             witness: false,
             tail_max: [0, 300, 1000, 4096][random.random_range(0..4)],
             drift_ppm,
-            clocks: (0..hosts).map(|_| (random.random_range(-most..=most), random.random_range(0..1 << 40))).collect(),
+            clocks: PerHost::new(usize::from(hosts), |_| {
+                (random.random_range(-most..=most), random.random_range(0..1 << 40))
+            }),
             latency_min_ns,
             jitter_max_ns: if random.random_range(0..3) == 0 { 0 } else { random.random_range(0..900_000) },
-            // Under `network` one tree carries every heartbeat that matters: not so much that a timeout's worth of them is lost.
+            // Under `network` one tree carries every heartbeat that matters, so losses are low enough not to
+            // lose a timeout's worth of them.
             loss_permille: if policy == Policy::Network {
                 [0, 10, 50][random.random_range(0..3)]
             } else {
@@ -405,12 +417,13 @@ impl Plan {
             equal: false,
             hasty: false,
             restores: ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0x5e57).random_range(0..8) > 0,
-            xdp: vec![false; usize::from(hosts)],
-            urgent: vec![0; usize::from(hosts)],
-            walls: vec![[0; WALLS]; usize::from(hosts)],
+            xdp: PerHost::new(usize::from(hosts), |_| false),
+            urgent: PerHost::new(usize::from(hosts), |_| 0),
+            walls: PerHost::new(usize::from(hosts), |_| [0; WALLS]),
             disk_ns: NOTES_NS,
         };
-        // Some of everything; or what is rare that way: one stands still after the other, or they come and go.
+        // A mix of all faults; or faults that are rare in a mix: one pause after the other, or hosts that
+        // come and go.
         let style = [Style::Mixed, Style::Mixed, Style::Pauses, Style::Churn][random.random_range(0..4)];
         let count = random.random_range(0..=if style == Style::Mixed { 12 } else { 24 });
         let bursts = random.random_range(0..2) == 0;
@@ -424,13 +437,13 @@ impl Plan {
         plan.faults = times.into_iter().map(|at_ns| Fault { at_ns, what: plan.fault(style, &mut random) }).collect();
         plan.early = random.random_range(0..4) == 0;
         if plan.early {
-            // Most while the group is being founded.
+            // Most of them while the group is being founded.
             plan.faults.iter_mut().for_each(|fault| fault.at_ns /= EARLIER);
         }
         if random.random_range(0..3) == 0 {
             plan.protocol = protocol::Name::Huc;
         }
-        // For two members it decides, for more it is one vote.
+        // With two members the witness decides, with more it is one vote.
         plan.witness =
             policy == Policy::Majority && hosts > 2 && random.random_range(0..if hosts == 3 { 2 } else { 6 }) == 0;
         if plan.witness {
@@ -441,8 +454,8 @@ impl Plan {
         plan
     }
 
-    /// For how long the world is left alone: what takes timeouts takes longer with longer ones. Who was put out for a partial partition
-    /// is not let in for 16 of them (the detector's `BARRED_TIMEOUTS`).
+    /// How long the world is left alone: the longer the timeouts, the longer. A host that was dropped for a
+    /// partial partition is not let in for 16 timeouts (the detector's `BARRED_TIMEOUTS`).
     #[must_use]
     pub fn quiet_ns(&self, least_ns: u64) -> u64 {
         let raised = self.faults.iter().filter_map(|fault| match fault.what {
@@ -453,10 +466,10 @@ impl Plan {
         least_ns + raised.max().unwrap_or(0).max(self.timeout_ns()).saturating_sub(12 * MS) * 16 + 4 * self.disk_ns
     }
 
-    /// The longest of the hosts' timeouts at first.
+    /// The longest timeout of any host at the beginning.
     #[must_use]
     pub fn timeout_ns(&self) -> u64 {
-        self.timeouts.iter().copied().max().unwrap_or_default()
+        self.timeouts.values().iter().copied().max().expect("hosts")
     }
 
     /// Hosts that may be in the group.
@@ -465,8 +478,8 @@ impl Plan {
         HostSet::first(usize::from(self.hosts - u16::from(self.witness)))
     }
 
-    /// Members hear nobody but the witness, so that it decides who goes on; whoever does is cut off, and the witness ends and starts
-    /// again: it must not help another now.
+    /// Members hear no host but the witness, so the witness decides which one continues. That one is cut off,
+    /// and the witness restarts: it must not help another one now.
     fn divide(&mut self, random: &mut ChaCha8Rng) {
         let (witness, among, timeout_ns) = (self.hosts, self.group().0, self.timeout_ns());
         for _ in 0..random.random_range(0..4) {
@@ -476,10 +489,10 @@ impl Plan {
                 self.faults.push(Fault { at_ns, what });
             };
             then(0, What::Divide { among });
-            // The one that goes on, mostly.
+            // Mostly the host that continues.
             let host = random.random_range(1..witness).min(random.random_range(1..witness));
             let (ends, cut_off) = (random.random_range(0..4) > 0, random.random_range(0..4) > 0);
-            // They fall silent, that lasts, and what they were promised runs out.
+            // The silence lasts until promises to them run out.
             let granted_ns = 3 * timeout_ns + random.random_range(0..3 * timeout_ns);
             if cut_off {
                 then(granted_ns, What::Isolate { host, plane: 0 });
@@ -495,7 +508,8 @@ impl Plan {
         self.faults.sort_by_key(|fault| fault.at_ns);
     }
 
-    /// Two hosts hear all others and not each other, sometimes for so long that one of them has to go; meanwhile another may end.
+    /// Two hosts hear all others but not each other, sometimes for so long that one of them has to be
+    /// dropped. Another host may end meanwhile.
     fn part(&mut self, random: &mut ChaCha8Rng) {
         for _ in 0..random.random_range(1..4) {
             let at_ns = random.random_range(0..FAULTS_NS);
@@ -516,10 +530,10 @@ impl Plan {
 
     fn fault(&self, style: Style, random: &mut ChaCha8Rng) -> What {
         let any = |random: &mut ChaCha8Rng| random.random_range(1..=self.hosts);
-        // Those who lead, or will, more often than others.
+        // Leaders, and their successors, more often than others.
         let host = any(random).min(any(random));
         let other = any(random);
-        // Under `network` two hosts are never wholly apart: only plane 1 is cut.
+        // Under `network` two hosts are never completely cut: only plane 1 is.
         let splits = self.policy == Policy::Majority;
         let plane = if splits { random.random_range(0..2) } else { 1 };
         let kind = match style {
@@ -534,7 +548,7 @@ impl Plan {
             10 => What::Remove { host },
             11 => What::Leave { host },
             12..17 => {
-                // A little longer than it takes to be held dead is the worst.
+                // The worst pause is a little longer than it takes to be declared dead.
                 let for_ns = match random.random_range(0..4) {
                     0 => random.random_range(0..3 * MS),
                     1 => random.random_range(0..30 * MS),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! By which the members of a world agree.
+//! The agreement protocol of a world's members.
 
 use fide_agreement::{Hsuc, Huc, Links, Start, Trust, hsuc, huc};
 
@@ -15,9 +15,9 @@ pub enum Name {
     Huc,
 }
 
-/// What a world has to know of a protocol.
+/// A protocol, as a world uses it.
 pub(super) trait Protocol: Start + Clone {
-    /// It has something for heartbeats, and any member proposes.
+    /// The protocol sends over heartbeats, and any member proposes.
     const RIDES: bool;
 
     fn setting(plan: &Plan) -> Self::Setting;

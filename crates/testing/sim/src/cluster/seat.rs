@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A member's process: `fide-group`'s own order of events, packets and sends, between its host's agent and the network of this world.
+//! A member's process: `fide-group`'s own order of events, packets and sends, between the agent of its host
+//! and the network of this world.
 
 use std::collections::VecDeque;
 
@@ -23,58 +24,59 @@ use super::{
 
 mod copy;
 
-/// Between two looks at what was not answered.
+/// Time between two checks for unanswered packets.
 const RESEND_NS: u64 = 3 * HEARTBEAT_NS;
-/// Between two tries to join with the agent again.
+/// Time between two attempts to join with the agent again.
 const AGAIN_NS: u64 = 20_000_000;
-/// Packets that wait in the member's sockets; more are lost.
+/// Packets that wait in the member's sockets; further ones are lost.
 pub(super) const INBOX_MAX: usize = 256;
 /// Packets taken in one turn.
 const PACKETS_PER_TURN: usize = 64;
 /// Bytes of a packet.
 const PACKET_MAX: usize = 1400;
-/// What members' processes are called.
+/// The name of members' processes.
 pub(super) const NAME: &str = "member";
 
-/// A packet that is to be sent: to whom, and whether it asks for one.
+/// A packet to send: its receiver, whether it asks for a packet, and its bytes.
 pub(super) type Sent = (u16, bool, Vec<u8>);
 
 pub(super) struct Seat<P: Protocol> {
-    /// Of the process; no two have the same.
+    /// The process id; no two processes have the same.
     pub(super) pid: u32,
     pub(super) core: Core<P>,
     pub(super) client: Client,
     pub(super) sender: Sender,
-    /// It has been a member.
+    /// The process has been a member.
     pub(super) held: bool,
-    /// The incarnation of its member as which the process started.
+    /// The incarnation of the host's member that the process started as.
     first: u32,
-    /// All that it opens with is there.
+    /// The process has joined, and watches all others.
     pub(super) opened: bool,
     pub(super) inbox: VecDeque<Packet>,
     outbox: Outbox,
-    /// Of its user: instances told or taken over, and what they come to.
+    /// The state of its user: instances delivered or taken over, and their sum.
     pub(super) state: State,
-    /// It has waited, and its user has yet to take what came of that.
+    /// The wait is over, and the user has yet to take what came.
     pub(super) waited: bool,
-    /// Of a machine that was put back, or is a clone.
+    /// The process of a machine that was put back, or of a clone.
     pub(super) is_copy: bool,
-    /// True time.
+    /// Paused until then, true time.
     pub(super) paused_until_ns: u64,
-    /// Its next turn, true time; other turns that were planned are void.
+    /// Its next turn, true time; other planned turns are void.
     pub(super) turn_ns: u64,
-    /// It ends, true time.
+    /// When the process ends, true time.
     pub(super) ends_ns: u64,
-    /// The incarnation of its host that it was told last, and has not acknowledged.
+    /// The newest incarnation of its host that it was notified of and has not acknowledged.
     rejoined: Option<u32>,
-    /// When it tries to join again, own clock.
+    /// When it tries to join again, on its own clock.
     again_ns: u64,
-    /// The newest view that its user was told, and the newest of itself alone, by number.
-    told: u32,
+    /// The numbers of the newest view that was delivered to its user, and of the newest view of this member
+    /// alone.
+    delivered: u32,
     alone: u32,
 }
 
-/// Packets that are being filled, by host.
+/// Packets that are being filled, by receiving host.
 #[derive(Clone, Default)]
 struct Outbox {
     filling: Vec<(u16, bool, Vec<u8>)>,
@@ -108,7 +110,7 @@ impl Outbox {
 struct Port<'a> {
     inbox: &'a mut VecDeque<Packet>,
     outbox: &'a mut Outbox,
-    /// Packets that were taken.
+    /// Packets that were taken, for reuse.
     taken: &'a mut Vec<Packet>,
     datagrams: u64,
 }
@@ -146,8 +148,8 @@ struct Attached<'a> {
     client: &'a mut Client,
     agent: Option<&'a mut Agent>,
     now: &'a Clocks,
-    /// What was told, in order.
-    told: &'a mut Vec<Event>,
+    /// Events that the group was notified of, in order.
+    events: &'a mut Vec<Event>,
     rejoined: &'a mut Option<u32>,
 }
 
@@ -159,7 +161,7 @@ impl core::Agent for Attached<'_> {
             let event = self.client.poll_event(self.now.raw_ns, self.agent.as_deref_mut());
             match &event {
                 Some(Event::Rejoined { incarnation }) => *self.rejoined = Some(*incarnation),
-                // Of a watch that was given up.
+                // The event of a watch that was given up.
                 Some(Event::Up { monitor, .. } | Event::Piggyback { monitor, .. })
                     if !self.client.watches(*monitor) =>
                 {
@@ -168,7 +170,7 @@ impl core::Agent for Attached<'_> {
                 Some(Event::Verdict(verdict)) if !self.client.watches(verdict.monitor) => continue,
                 _ => {}
             }
-            self.told.extend(event.clone());
+            self.events.extend(event.clone());
             return Ok(event);
         }
     }
@@ -190,18 +192,18 @@ impl core::Agent for Attached<'_> {
     }
 }
 
-/// What a turn left behind.
+/// The outcome of a turn.
 #[derive(Default)]
 pub(super) struct Left {
-    pub(super) told: Vec<Event>,
+    pub(super) events: Vec<Event>,
     pub(super) taken: Vec<Packet>,
     pub(super) datagrams: u64,
-    /// The agent is of no use: the program ends.
+    /// The agent cannot be used: the program ends.
     pub(super) failed: bool,
 }
 
 impl<P: Protocol> Seat<P> {
-    /// It founds its group with the others, or asks to be let in, and knows nothing.
+    /// The process founds its group with the others, or asks to be let in, and knows nothing.
     pub(super) fn new(plan: &Plan, host: u16, pid: u32, (incarnation, is_founded): (u32, bool), now_ns: u64) -> Self {
         let config = group::Config {
             group: GROUP,
@@ -243,7 +245,7 @@ impl<P: Protocol> Seat<P> {
             ends_ns: u64::MAX,
             rejoined: None,
             again_ns: 0,
-            told: 1,
+            delivered: 1,
             alone: 1,
         }
     }
@@ -252,7 +254,7 @@ impl<P: Protocol> Seat<P> {
         self.core.group.standing()
     }
 
-    /// One step of opening; true once it is done.
+    /// One step of joining and watching; true once it is done.
     pub(super) fn open(&mut self, now_ns: u64, agent: Option<&mut Agent>) -> bool {
         if !self.client.open(now_ns, agent) {
             return false;
@@ -270,27 +272,28 @@ impl<P: Protocol> Seat<P> {
         true
     }
 
-    /// What comes before waiting.
+    /// The part of a turn before the wait.
     pub(super) fn before(&mut self, now: &Clocks, agent: Option<&mut Agent>) {
         let Self { core, client, inbox, outbox, rejoined, .. } = self;
-        let (mut told, mut taken) = (Vec::new(), Vec::new());
+        let (mut events, mut taken) = (Vec::new(), Vec::new());
         let mut port = Port { inbox, outbox, taken: &mut taken, datagrams: 0 };
-        core.before_wait(now.raw_ns, &mut Attached { client, agent, now, told: &mut told, rejoined }, &mut port);
+        core.before_wait(now.raw_ns, &mut Attached { client, agent, now, events: &mut events, rejoined }, &mut port);
     }
 
-    /// What comes after it.
+    /// The part of a turn after the wait.
     pub(super) fn after(&mut self, now: &Clocks, agent: Option<&mut Agent>) -> Left {
         let Self { core, client, inbox, outbox, rejoined, .. } = self;
         let mut left = Left::default();
-        let (told, came) = (client.is_called(now.raw_ns), !inbox.is_empty());
+        let (called, came) = (client.is_called(now.raw_ns), !inbox.is_empty());
         let mut port = Port { inbox, outbox, taken: &mut left.taken, datagrams: 0 };
-        let mut agent = Attached { client, agent, now, told: &mut left.told, rejoined };
-        left.failed = core.after_wait(&mut agent, &mut port, told, came).is_err();
+        let mut agent = Attached { client, agent, now, events: &mut left.events, rejoined };
+        left.failed = core.after_wait(&mut agent, &mut port, called, came).is_err();
         left.datagrams = port.datagrams;
         left
     }
 
-    /// Its host was excluded, or its agent started anew: it goes on as another incarnation, keeps what it has, and asks to be let in.
+    /// The host was excluded, or its agent started anew: the process continues as another incarnation, keeps
+    /// its state, and asks to be let in.
     pub(super) fn rejoin(&mut self, now: &Clocks, agent: Option<&mut Agent>, record: &mut Disk<Record>) -> bool {
         let now_ns = now.raw_ns;
         let Some(agent) = agent.filter(|agent| !agent.is_frozen()) else { return false };
@@ -298,9 +301,9 @@ impl<P: Protocol> Seat<P> {
             return false;
         }
         self.again_ns = now_ns + AGAIN_NS;
-        let told = self.rejoined.take();
-        // An agent that still has the name: later.
-        let Some(joined) = self.client.join_again(now_ns, agent, NAME, told) else { return false };
+        let incarnation = self.rejoined.take();
+        // An agent that still has the name refuses; the process tries again later.
+        let Some(joined) = self.client.join_again(now_ns, agent, NAME, incarnation) else { return false };
         let mut up = Vec::new();
         for host in self.core.others().iter() {
             let Ok(process) = self.client.watch_again(Some(&mut *agent), host) else { return false };
@@ -317,41 +320,41 @@ impl<P: Protocol> Seat<P> {
         true
     }
 
-    /// The view with which it has just founded the group again. Nobody is told of it, as of the first one: all other views are told
-    /// before they begin.
+    /// The view with which the member has just founded the group again. Like the first view it is not
+    /// delivered; all other views are delivered before they begin.
     pub(super) fn found_again(&mut self) -> Option<View> {
         let view = self.core.group.view()?;
         if view.number() <= self.alone || view.members().len() != 1 || self.standing() != Standing::Member {
             return None;
         }
         self.alone = view.number();
-        (view.number() > self.told).then(|| view.clone())
+        (view.number() > self.delivered).then(|| view.clone())
     }
 
-    /// The process is, or was, this incarnation of its host's member.
+    /// Whether the process is, or was, this incarnation of its host's member.
     pub(super) fn was(&self, incarnation: u32) -> bool {
         (self.first..=self.sender.incarnation).contains(&incarnation)
     }
 
-    /// Its user is told a view.
-    pub(super) fn told_view(&mut self, view: &View) {
-        self.told = self.told.max(view.number());
+    /// A view was delivered to the user.
+    pub(super) fn view_delivered(&mut self, view: &View) {
+        self.delivered = self.delivered.max(view.number());
     }
 
-    /// Who proposes: another incarnation is somebody else.
+    /// The proposer: another incarnation counts as another one.
     pub(super) fn voice(&self) -> (u32, u32) {
         (self.pid, self.sender.incarnation)
     }
 
-    /// What follows once its record is stored.
+    /// The part of a turn after the record was stored.
     pub(super) fn last(&mut self, now: &Clocks, agent: Option<&mut Agent>) {
         let Self { core, client, inbox, outbox, rejoined, .. } = self;
-        let (mut told, mut taken) = (Vec::new(), Vec::new());
+        let (mut events, mut taken) = (Vec::new(), Vec::new());
         let mut port = Port { inbox, outbox, taken: &mut taken, datagrams: 0 };
-        core.end_turn(&mut Attached { client, agent, now, told: &mut told, rejoined }, &mut port);
+        core.end_turn(&mut Attached { client, agent, now, events: &mut events, rejoined }, &mut port);
     }
 
-    /// What it has given to the network.
+    /// Packets that the member has handed to the network.
     pub(super) fn sent(&mut self) -> Vec<Sent> {
         std::mem::take(&mut self.outbox.full)
     }
@@ -360,7 +363,7 @@ impl<P: Protocol> Seat<P> {
         self.outbox.buffers.push(bytes);
     }
 
-    /// Something is there that it would wake for.
+    /// Something that the member would wake up for is there.
     pub(super) fn is_called(&self, now_ns: u64) -> bool {
         self.waited || self.client.is_called(now_ns) || !self.inbox.is_empty()
     }
@@ -369,7 +372,7 @@ impl<P: Protocol> Seat<P> {
         self.client.lease(now)
     }
 
-    /// Speaks for the group: the one thing that two must never do at once.
+    /// The member may speak for the group: two members must never do so at once.
     pub(super) fn may_answer(&self, now: &Clocks) -> bool {
         self.opened && self.core.group.may_answer(self.lease(now))
     }

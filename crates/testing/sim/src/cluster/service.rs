@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A program under `fide run` that must run once in the cluster, and `fide watch` on the host that takes its place: the README's recipe.
+//! A program under `fide run` that must run once in the cluster, and `fide watch` on the host that takes
+//! over: the README's recipe.
 //!
-//! The keeper stops its program while its host is fenced, as `fide run --on-fence pause` does, and looks as often as that does. The
-//! program acts whenever it is not stopped, and asks nobody.
+//! The keeper stops its program while its host is fenced, as `fide run --on-fence pause` does, and looks as
+//! often. The program acts whenever it is not stopped, and asks no agent.
 
 use fide_client::{Event, Verdict};
 use fide_sys::clock::Clocks;
@@ -16,16 +17,16 @@ use super::{
 };
 
 const NAME: &str = "master";
-/// Longest and shortest wait between two looks at the lease.
+/// Longest and shortest time between two looks at the lease.
 const LOOK_MAX_NS: u64 = 50 * MS;
 const LOOK_MIN_NS: u64 = MS / 2;
-/// While fenced.
+/// Time between two looks while fenced.
 const LOOK_FENCED_NS: u64 = 2 * MS;
 
 /// The program under a keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Program {
-    /// It waits for the keeper to have joined.
+    /// The program waits until the keeper has joined.
     Gated,
     Runs,
     Stopped,
@@ -34,10 +35,10 @@ pub(super) enum Program {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Takes over once the master on that host has failed, which is that process: a watch that begins is told of the end of the last
-    /// process of that name that is known, which may be one before it.
+    /// Takes over once the master on that host has failed, which is that process: a new watch is first
+    /// notified of the end of the last known process of the name, and that may be an earlier one.
     Standby { of: u16, process: u32 },
-    /// The so manyth.
+    /// The master with this number.
     Master { epoch: u64, program: Program },
 }
 
@@ -49,8 +50,8 @@ pub(super) struct Service {
     pub(super) looked_ns: u64,
     pub(super) paused_until_ns: u64,
     pub(super) turn_ns: u64,
-    /// What it was told, to be checked.
-    pub(super) told: Vec<Event>,
+    /// Events that the service was notified of, to be checked.
+    pub(super) events: Vec<Event>,
 }
 
 impl Service {
@@ -66,14 +67,14 @@ impl Service {
 
     fn new(pid: u32, role: Role, wants: Vec<Wants>, now_ns: u64) -> Self {
         let client = Client::new(pid, wants);
-        Self { pid, client, role, looked_ns: 0, paused_until_ns: 0, turn_ns: now_ns, told: Vec::new() }
+        Self { pid, client, role, looked_ns: 0, paused_until_ns: 0, turn_ns: now_ns, events: Vec::new() }
     }
 
     pub(super) fn copy(&self, copies: &mut Copies) -> Self {
-        Self { pid: copies.pid(self.pid), client: self.client.copy(copies), told: self.told.clone(), ..*self }
+        Self { pid: copies.pid(self.pid), client: self.client.copy(copies), events: self.events.clone(), ..*self }
     }
 
-    /// One look; true if the master that it stands by for has failed.
+    /// One look. True if the master that this service stands by for has failed.
     pub(super) fn turn(&mut self, now_ns: u64, now: &Clocks, mut agent: Option<&mut Agent>) -> bool {
         let local_ns = now.raw_ns;
         if !self.client.open(local_ns, agent.as_deref_mut()) {
@@ -87,14 +88,14 @@ impl Service {
                 failed |= reason.is_failure() && evidence.incarnation >= process;
             }
             if let (Event::Rejoined { .. }, Role::Master { program, .. }) = (&event, &mut self.role) {
-                // Others were told that it is dead, and one of them may have taken its place.
+                // Others were notified that the program is dead, and another master may have taken over.
                 if planted::is(Planted::RunGoesOn) {
                     self.client.acknowledge();
                 } else {
                     *program = Program::Killed;
                 }
             }
-            self.told.push(event);
+            self.events.push(event);
         }
         self.looked_ns = now_ns;
         let fenced = !self.client.lease(now).holds();
@@ -108,7 +109,7 @@ impl Service {
         failed
     }
 
-    /// When it looks again if nothing comes, own clock.
+    /// When the keeper looks again if no event comes, on its own clock.
     pub(super) fn due_ns(&self, now: &Clocks) -> u64 {
         let local_ns = now.raw_ns;
         if !self.client.is_open() {

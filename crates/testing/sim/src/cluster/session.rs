@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an agent shares with a program of its host: the alive table, a ring of events, an outbox, and a connection for requests. The memory
-//! outlives both, as mapped memory does.
+//! Memory that an agent shares with a program of its host: the alive table, a ring of events, an outbox, and
+//! a connection for requests. The memory outlives both, as mapped memory does.
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,27 +18,27 @@ mod copies;
 
 pub(super) use copies::Copies;
 
-/// What the processor's counter may be ahead of the clock by, as in `agent/src/clock.rs`.
+/// By how much the processor's counter may be ahead of the clock, as in `agent/src/clock.rs`.
 pub(super) const COUNTER_NOISE_NS: u64 = 100_000;
-/// Events that wait for a program; more are lost and counted.
+/// Events that wait for a program; further ones are lost and counted.
 pub(super) const RING_MAX: usize = 1024;
-/// Messages that wait for the agent; more are declined.
+/// Messages that wait for the agent; further ones are refused.
 const OUTBOX_MAX: usize = 16;
 
-/// What the agent leaves for all programs, as `fide-shm`'s alive table holds it.
+/// The agent's data for all programs, as in `fide-shm`'s alive table.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Table {
     pub(super) incarnation: Cell<u32>,
     pub(super) fenced: Cell<bool>,
     lease: Cell<Lease>,
-    /// The view that the lease is of.
+    /// The view of the lease.
     pub(super) view: Cell<ViewId>,
-    /// Hosts that have said lately that they hear this one.
+    /// Hosts that have recently reported that they hear this one.
     pub(super) heard_by: Cell<HostSet>,
 }
 
 impl Table {
-    /// The host may act until then, by the clock that its agent counts leases on.
+    /// The host may act until then, on the clock that its agent counts leases on.
     pub(super) fn set_lease(&self, until_ns: u64, now: &Clocks) {
         self.lease.set(match until_ns {
             FOREVER_NS => Lease::FOREVER,
@@ -52,13 +52,13 @@ impl Table {
         });
     }
 
-    /// For how long a program may act that is of this incarnation of the host.
+    /// For how long a program of this incarnation of the host may act.
     pub(super) fn lease_left_ns(&self, incarnation: u32, now: &Clocks) -> u64 {
         let other = self.incarnation.get() != incarnation && !planted::is(Planted::LeaseOfAnother);
         if self.fenced.get() || other { 0 } else { self.lease.get().left_ns(now) }
     }
 
-    /// What programs that read it act as now, and by which view.
+    /// The incarnation and view that programs act by now, according to this table.
     pub(super) fn acting(&self, now: &Clocks) -> Option<(u32, ViewId)> {
         let incarnation = self.incarnation.get();
         (self.lease_left_ns(incarnation, now) > 0).then(|| (incarnation, self.view.get()))
@@ -71,7 +71,7 @@ pub(super) struct Session {
     pub(super) token: u32,
     ring: RefCell<VecDeque<Box<[u8]>>>,
     outbox: RefCell<VecDeque<(u8, Box<[u8]>)>>,
-    /// The program waits for what it has left.
+    /// The program rings for its messages to be sent.
     pub(super) rung: Cell<bool>,
     pub(super) lost: Cell<u64>,
 }
@@ -118,7 +118,7 @@ impl Session {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Op {
-    /// With the session that the program had, if any.
+    /// With the program's former session, if it had one.
     Hello {
         token: u32,
     },
@@ -140,7 +140,7 @@ pub(super) enum Answer {
     Refused,
 }
 
-/// A connection. Whichever end goes, it is closed.
+/// A connection. It is closed when either end goes.
 #[derive(Debug, Default)]
 pub(super) struct Link {
     pub(super) closed: Cell<bool>,

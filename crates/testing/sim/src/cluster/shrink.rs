@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A plan that fails with less: faults are left out, and the network made better, as long as the same property is violated.
+//! Shrinks a failing plan: faults are removed and the network improved, as long as the same property is
+//! violated.
 
 use super::{
     Failure,
@@ -7,7 +8,7 @@ use super::{
     run,
 };
 
-/// Runs that a failure is worth.
+/// Runs to spend on shrinking a failure.
 const RUNS_MAX: usize = 200;
 
 /// The smallest plan found that violates the same property, and how.
@@ -43,7 +44,7 @@ pub fn shrink(plan: &Plan) -> (Plan, Failure) {
         }
         let milder: [fn(&mut Plan); 8] = [
             |plan| plan.straggle_permille = 0,
-            |plan| plan.walls.fill([0; WALLS]),
+            |plan| plan.walls.values_mut().fill([0; WALLS]),
             |plan| plan.disk_ns = NOTES_NS,
             |plan| plan.loss_permille = 0,
             |plan| plan.duplicate_permille = 0,

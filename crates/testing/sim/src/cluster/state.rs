@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a user makes of the log: how long it is, and a number that depends on all of it.
+//! A user's state of the log: its length, and a number that depends on every value.
 
 use super::host::PAYLOAD_MAX_BYTES;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct State {
-    /// Instances told, or taken over from another member.
+    /// Instances delivered, or taken over from another member.
     pub(super) position: u64,
     pub(super) sum: u64,
 }
 
 impl State {
-    pub(super) fn tell(&mut self, instance: u64, value: &[u8]) {
+    pub(super) fn apply(&mut self, instance: u64, value: &[u8]) {
         self.position = instance;
         for byte in value.iter().chain(&instance.to_le_bytes()) {
             // FNV-1a.
@@ -19,7 +19,8 @@ impl State {
         }
     }
 
-    /// As another member takes it over: of many lengths, and its bytes tell that it is whole.
+    /// The state as another member takes it over. Lengths differ, and the content shows whether it is
+    /// complete.
     pub(super) fn bytes(self) -> Vec<u8> {
         let len = 16 + self.sum % (PAYLOAD_MAX_BYTES - 16);
         let head = self.position.to_le_bytes().into_iter().chain(self.sum.to_le_bytes());

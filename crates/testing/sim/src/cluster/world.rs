@@ -5,7 +5,7 @@
 //!  events by time ──► an agent: its turn, or a packet ──► detector ──► packets ──► network ──► events
 //!                │                                          │ table, rings
 //!                ├──► a member: its turn ─────────────────► group ──► packets
-//!                └──► a service, its keeper                 │ what users are told
+//!                └──► a service, its keeper                 │ decisions, events
 //!                                                           ▼ checks, after every step
 //! ```
 //!
@@ -21,6 +21,7 @@ use rand_chacha::ChaCha8Rng;
 use super::{
     check::{Calm, Checked, Deaths, HostViews, Log, Masters, Register, Tokens, Verdicts, Views, Violation, violated},
     host::{Host, Packet, Voice},
+    machines::Machines,
     plan::{FAULTS_NS, FOUNDED_NS, MS, Plan, QUIET_NS, What, milliseconds},
     protocol::Protocol,
 };
@@ -38,9 +39,9 @@ mod stats;
 use network::Network;
 pub use stats::Stats;
 
-/// A turn whose time has passed comes so much later, ns.
+/// How much later a turn comes whose time has passed, ns.
 const SOON_NS: u64 = 1_000;
-/// A member that starts again waits for so long until all know that the one before has ended.
+/// How long a restarting member waits at most until all hosts know that its previous process has ended.
 const PATIENCE_NS: u64 = 50 * MS;
 /// Hosts start within this.
 const STARTS_NS: u64 = 5 * MS;
@@ -48,32 +49,33 @@ const STARTS_NS: u64 = 5 * MS;
 const NAP_NS: u64 = 3 * MS;
 /// The longest that a program takes to wake up.
 const WAKE_NS: u64 = 40_000;
-/// The longest that an agent's control thread takes.
+/// The longest that an agent's control thread takes to serve a request.
 const SERVE_NS: u64 = 150_000;
 
 #[derive(Debug)]
 enum Next {
-    /// A packet, at a host.
+    /// A packet arrives at a host.
     Arrives(u16, Packet),
-    /// Of an agent, by host; void unless it is the one that it waits for.
+    /// Turn of an agent, by place; void unless it is the turn that the agent waits for.
     Agent(usize),
-    /// Of a member, likewise.
+    /// Turn of a member, by place; void unless it is the turn that the member waits for.
     Seat(usize),
-    /// Of a service, likewise.
+    /// Turn of a service, by place; void unless it is the turn that the service waits for.
     Service(usize),
-    /// A host.
+    /// A machine starts, by place.
     Start(usize),
     StartAgent(usize),
     StartSeat(usize),
-    /// An agent's control thread goes on, which writes to disk; void unless it is the time that it waits for.
+    /// An agent's control thread continues a write to disk; void unless it is the time that the thread waits
+    /// for.
     Disk(usize),
-    /// One host is cut off, and all others crash.
+    /// This host is cut off, and all others crash.
     AllButOneCrash(u16),
-    /// People end and start a machine, if it is still that one.
+    /// Operators end and restart the machine at this place, if the number still matches.
     Renew(usize, u64),
-    /// The host that started then has said goodbye, and ends.
+    /// The host that started for the nth time has said goodbye, and ends.
     Gone(usize, u64),
-    /// Faults begin, if the group is founded.
+    /// Faults begin, once the group is founded.
     Begins,
     Fault(usize),
     /// A host is cut off.
@@ -89,23 +91,24 @@ enum Next {
 pub(super) struct World<'p, P: Protocol> {
     plan: &'p Plan,
     now_ns: u64,
-    hosts: Vec<Host<P>>,
+    hosts: Machines<P>,
     network: Network,
     pids: u32,
     values: u64,
-    /// Payloads to propose once more.
+    /// Payloads that may be proposed once more.
     payloads: Vec<Vec<u8>>,
-    /// Hosts that are cut off at the next change of view, and how much later.
+    /// Hosts that are cut off at the next change of view, and how much later, ns.
     armed: Vec<(u16, u64)>,
-    /// Which host is cut off, and how much later, when a lineage begins to act.
+    /// The host that is cut off when a new lineage begins to act, and how much later, ns.
     dooms: Option<(u16, u64)>,
-    /// Of disks, so that runs whose disks are at leisure are what they were.
+    /// Random source of disks, separate so that runs without slow disks stay what they were.
     disks: ChaCha8Rng,
     /// Recorded heartbeats, the newest last.
     recorded: VecDeque<(u16, u8, Vec<u8>)>,
-    /// By member's incarnation and host: its process.
+    /// Process of a member, by host and the member's incarnation.
     processes: std::collections::HashMap<(u16, u32), u32>,
-    /// Who has stored that there is a group, as which member, and with which view it began.
+    /// Hosts that have stored that there is a group, each with its member's incarnation and the first view of
+    /// that member.
     began: Vec<(u16, u32, View)>,
     log: Log,
     register: Register,
@@ -117,21 +120,22 @@ pub(super) struct World<'p, P: Protocol> {
     masters: Masters,
     views: Views,
     snapshots: Vec<machines::Snapshot<P>>,
-    /// Machines that were put back, or are clones, so far.
+    /// How many machines have been put back, or are clones.
     machines: u64,
-    /// What right wall clocks have shown last to machines that were put back, or had a clone.
+    /// The latest time, s, that a correct wall clock has shown to a machine that was put back or had a clone.
     latest_s: u64,
     twin: Option<machines::Twin>,
-    /// A machine that was put back, or a clone, was heard by another member as the one that it was, or has founded the group again: of the group
-    /// nothing is asked any more.
+    /// Another member heard a machine that was put back, or a clone, as its former incarnation, or such a
+    /// machine has founded the group again. Nothing more is checked about the group.
     torn: bool,
-    /// An agent took a heartbeat of one that had forgotten what it promised and accepted: of views and leases of hosts nothing is asked any more.
+    /// An agent accepted a heartbeat of an agent that had forgotten its promises and accepted votes. Nothing
+    /// more is checked about views and leases of hosts.
     forgotten: bool,
     stats: Stats,
     trace: Option<Vec<String>>,
-    /// Heartbeats come again in this run.
+    /// Heartbeats are recorded, because the plan replays some.
     records: bool,
-    /// To write packets into.
+    /// Buffer that packets are written into.
     heartbeat: Box<[u8; PAYLOAD_MAX]>,
 }
 
@@ -140,7 +144,7 @@ impl<'p, P: Protocol> World<'p, P> {
         Self {
             plan,
             now_ns: 0,
-            hosts: (1..=plan.hosts).map(|id| Host::new(id, plan)).collect(),
+            hosts: Machines::new(plan),
             network: Network::new(plan),
             pids: 0,
             values: 0,
@@ -189,7 +193,7 @@ impl<'p, P: Protocol> World<'p, P> {
     }
 
     pub(super) fn run(&mut self) -> Result<Stats, Violation> {
-        for at in 0..self.hosts.len() {
+        for at in 0..self.hosts.places() {
             let start_ns = self.network.random.random_range(0..STARTS_NS);
             self.network.push(start_ns, Next::Start(at));
         }
@@ -210,7 +214,7 @@ impl<'p, P: Protocol> World<'p, P> {
                 Next::Agent(_) | Next::Seat(_) | Next::Service(_) => {}
                 Next::Start(at) if self.hosts[at].is_up => {}
                 Next::Start(at) => self.start(at),
-                // A machine that is stopped starts nothing.
+                // A stopped machine starts nothing.
                 next @ (Next::StartAgent(at) | Next::StartSeat(at)) if self.hosts[at].stopped_until_ns > at_ns => {
                     let until_ns = self.hosts[at].stopped_until_ns;
                     self.network.push(until_ns, next);
@@ -241,7 +245,7 @@ impl<'p, P: Protocol> World<'p, P> {
 
     /// Hosts that may be in the group.
     fn members(&self) -> impl Iterator<Item = &Host<P>> {
-        self.originals().iter().filter(|host| !host.is_witness(self.plan))
+        self.hosts.originals().iter().filter(|host| !host.is_witness(self.plan))
     }
 
     fn start(&mut self, at: usize) {
@@ -286,7 +290,7 @@ impl<'p, P: Protocol> World<'p, P> {
         self.pids += 1;
         let before = host.record.read().map_or(0, |(before, _)| before);
         if self.machines > 0 && self.processes.contains_key(&(id, before + 1)) {
-            // Its disk was put back: others know another process as that incarnation of its member.
+            // The disk was put back: other hosts know another process under this incarnation of the member.
             self.tear();
         }
         let host = &mut self.hosts[at];
@@ -300,9 +304,9 @@ impl<'p, P: Protocol> World<'p, P> {
         });
     }
 
-    /// All agents that run know this host as what it is, and which of its processes have ended.
+    /// Every running agent knows the current incarnation of this host, and which of its processes have ended.
     fn all_know(&self, id: u16) -> bool {
-        let host = &self.hosts[usize::from(id) - 1];
+        let host = &self.hosts[id];
         let Some(own) = &host.agent else { return false };
         let agents = self.hosts.iter().filter(|other| other.id != id).filter_map(|other| other.agent.as_ref());
         let mut agents = agents.map(|agent| &agent.detector);
@@ -382,7 +386,7 @@ impl<'p, P: Protocol> World<'p, P> {
     }
 }
 
-/// Counts a copy. One that dies sends no more.
+/// Counts a copy. A host that has crashed sends no more.
 fn may_send(dies_after: &mut Option<u32>) -> bool {
     match dies_after {
         None => true,

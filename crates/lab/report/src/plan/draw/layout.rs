@@ -121,130 +121,214 @@ fn place(slots: &[Slot], whole: f64) -> Vec<f64> {
     places.iter().zip(&offsets).map(|(at, offset)| at + offset).collect()
 }
 
+/// What stands at one place of the lowest row.
+enum Item {
+    Host(NodeId),
+    Pill(Vec<NodeId>),
+    Gap,
+}
+
+/// The lowest row, before it is placed: hosts, pills, and gaps between groups of them.
+struct Bottom {
+    /// From left to right, each with its width.
+    items: Vec<(f64, Item)>,
+    /// Width of a host that is drawn by itself.
+    single: f64,
+    /// Width of the longest name of such a host.
+    widest: f64,
+}
+
 #[allow(clippy::cast_precision_loss, reason = "sizes of a drawing")]
-impl Layout {
-    /// `shown` are hosts that are drawn for themselves, however many hosts there are.
-    pub(crate) fn of(topology: &Topology, shown: &BTreeSet<NodeId>) -> Self {
-        let order = Order::of(topology);
-        let all = topology.hosts().count() <= HOSTS_DRAWN_MAX;
-        let drawn = |host: &NodeId| all || shown.contains(host);
-        let names = |hosts: &mut dyn Iterator<Item = NodeId>| {
-            hosts.map(|host| name_width(&topology.node(host).name)).fold(0.0, f64::max)
-        };
-        let singles = topology.hosts().filter(drawn).count();
-        let widest = names(&mut topology.hosts().filter(drawn));
+impl Bottom {
+    /// `drawn`: whether a host is drawn by itself.
+    fn of(topology: &Topology, order: &Order, drawn: impl Fn(&NodeId) -> bool) -> Self {
+        let singles = topology.hosts().filter(&drawn).count();
+        let names = topology.hosts().filter(&drawn).map(|host| name_width(&topology.node(host).name));
+        let widest = names.fold(0.0, f64::max);
         // Names side by side if there are few, else turned.
         let single = if singles as f64 * (widest + 14.0) <= 1100.0 { (widest + 14.0).max(46.0) } else { 19.0 };
-        let mut bottom: Vec<(f64, Result<NodeId, usize>)> = Vec::new();
-        let mut pills: Vec<Vec<NodeId>> = Vec::new();
+        let mut items = Vec::new();
         let mut pod = None;
         for unit in order.rows.first().into_iter().flatten().filter(|unit| order.units[**unit].hosts) {
             let unit_pod = Some(order.pod[*unit]);
             if pod.is_some() {
-                // A gap between groups; Err(usize::MAX) is nothing.
-                bottom.push((if pod == unit_pod { 8.0 } else { 22.0 }, Err(usize::MAX)));
+                items.push((if pod == unit_pod { 8.0 } else { 22.0 }, Item::Gap));
             }
             pod = unit_pod;
             let (own, idle): (Vec<NodeId>, Vec<NodeId>) = order.units[*unit].nodes.iter().partition(|host| drawn(host));
-            bottom.extend(own.into_iter().map(|host| (single, Ok(host))));
+            items.extend(own.into_iter().map(|host| (single, Item::Host(host))));
             if !idle.is_empty() {
-                bottom.push((PILL_WIDTH + 8.0, Err(pills.len())));
-                pills.push(idle);
+                items.push((PILL_WIDTH + 8.0, Item::Pill(idle)));
             }
         }
-        let mut width = bottom.iter().map(|(width, _)| width).sum::<f64>().max(WIDTH_MIN);
-        let mut named = vec![false; order.rows.len()];
-        let mut widths = vec![0.0; order.rows.len()];
-        let box_width = |unit: usize| name_width(&topology.node(order.units[unit].nodes[0]).name) + 18.0;
+        Self { items, single, widest }
+    }
+
+    fn width(&self) -> f64 {
+        self.items.iter().map(|(width, _)| width).sum()
+    }
+
+    /// Height below the row, for the names of hosts.
+    fn room_below(&self, scale: f64) -> f64 {
+        if self.single > 20.0 { 40.0 } else { 30.0 + self.widest.min(name_width("0123456789012345")) * scale }
+    }
+}
+
+/// Width of a switch that is a box with its name in it.
+fn box_width(topology: &Topology, order: &Order, unit: usize) -> f64 {
+    name_width(&topology.node(order.units[unit].nodes[0]).name) + 18.0
+}
+
+/// How the switches of each row above the lowest are drawn.
+struct Upper {
+    /// By row: switches are boxes with names.
+    named: Vec<bool>,
+    /// By row: width of a switch without a name.
+    widths: Vec<f64>,
+    /// Width of the widest row.
+    width: f64,
+}
+
+#[allow(clippy::cast_precision_loss, reason = "sizes of a drawing")]
+impl Upper {
+    fn of(topology: &Topology, order: &Order) -> Self {
+        let rows = order.rows.len();
+        let mut upper = Self { named: vec![false; rows], widths: vec![0.0; rows], width: 0.0 };
         for (number, row) in order.rows.iter().enumerate().skip(1) {
-            let names: f64 = row.iter().map(|unit| box_width(*unit) + 10.0).sum();
-            named[number] = names <= NAMED_ROW_MAX;
-            widths[number] = if named[number] { 0.0 } else { (2200.0 / row.len() as f64).clamp(3.0, 22.0) };
-            width = width.max(if named[number] { names } else { widths[number] * row.len() as f64 });
+            let names: f64 = row.iter().map(|unit| box_width(topology, order, *unit) + 10.0).sum();
+            let is_named = names <= NAMED_ROW_MAX;
+            let width = if is_named { 0.0 } else { (2200.0 / row.len() as f64).clamp(3.0, 22.0) };
+            upper.named[number] = is_named;
+            upper.widths[number] = width;
+            upper.width = upper.width.max(if is_named { names } else { width * row.len() as f64 });
         }
-        let rows = order.rows.len().max(1);
-        let scale = (width / 1150.0).clamp(1.0, 1.9);
-        let gap = if rows > 10 { 64.0 } else { (width / 6.0).clamp(96.0, 380.0) };
-        let above = if named.iter().skip(1).last().copied().unwrap_or(true) {
-            30.0
-        } else {
-            // Names of the highest row stand turned above it.
-            let top = order.rows.last().into_iter().flatten().map(|unit| box_width(*unit)).fold(0.0, f64::max);
-            24.0 + top / 12.0 * (widths[rows - 1] * 0.95).clamp(7.0, 12.5 * scale)
-        };
-        let y = |row: usize| above + gap * (rows - 1 - row) as f64;
-        let mut places = vec![At::default(); topology.nodes().len()];
-        let mut made = Vec::new();
-        let mut pill_of = HashMap::new();
-        let natural: f64 = bottom.iter().map(|(width, _)| width).sum();
+        upper
+    }
+
+    /// Height above the highest row: names of switches that are no boxes stand turned there.
+    fn room_above(&self, topology: &Topology, order: &Order, scale: f64) -> f64 {
+        if self.named.iter().skip(1).last().copied().unwrap_or(true) {
+            return 30.0;
+        }
+        let top = order.rows.last().into_iter().flatten();
+        let longest = top.map(|unit| box_width(topology, order, *unit)).fold(0.0, f64::max);
+        24.0 + longest / 12.0 * (self.widths[order.rows.len().max(1) - 1] * 0.95).clamp(7.0, 12.5 * scale)
+    }
+}
+
+/// Nodes that have got their places.
+struct Placed {
+    /// By node.
+    places: Vec<At>,
+    pill_of: HashMap<NodeId, usize>,
+    pills: Vec<Pill>,
+    /// By row, from left to right.
+    order: Vec<Vec<NodeId>>,
+}
+
+#[allow(clippy::cast_precision_loss, reason = "sizes of a drawing")]
+impl Placed {
+    fn new(nodes: usize, rows: usize) -> Self {
+        Self {
+            places: vec![At::default(); nodes],
+            pill_of: HashMap::new(),
+            pills: Vec::new(),
+            order: vec![Vec::new(); rows],
+        }
+    }
+
+    /// Places the lowest row over the whole width.
+    fn bottom_row(&mut self, bottom: Bottom, width: f64, y: f64) {
+        let natural = bottom.width();
         let stretch = if natural > 0.0 { width / natural } else { 1.0 };
         let mut x = 0.0;
-        let mut nodes_of: Vec<Vec<NodeId>> = vec![Vec::new(); rows];
-        for (slot, what) in bottom {
-            let at = At { x: x + slot * stretch / 2.0, y: y(0) };
+        for (slot, item) in bottom.items {
+            let at = At { x: x + slot * stretch / 2.0, y };
             x += slot * stretch;
-            match what {
-                Ok(host) => {
-                    places[host.at()] = at;
-                    nodes_of[0].push(host);
+            match item {
+                Item::Host(host) => {
+                    self.places[host.at()] = at;
+                    self.order[0].push(host);
                 }
-                Err(pill) if pill < pills.len() => {
-                    for host in &pills[pill] {
-                        places[host.at()] = at;
-                        pill_of.insert(*host, made.len());
+                Item::Pill(hosts) => {
+                    for host in &hosts {
+                        self.places[host.at()] = at;
+                        self.pill_of.insert(*host, self.pills.len());
                     }
-                    made.push(Pill { at, hosts: std::mem::take(&mut pills[pill]) });
+                    self.pills.push(Pill { at, hosts });
                 }
-                Err(_) => {}
+                Item::Gap => {}
             }
         }
-        let mut unit_x: Vec<f64> = order
-            .units
-            .iter()
-            .map(|unit| unit.nodes.iter().map(|node| places[node.at()].x).sum::<f64>() / unit.nodes.len() as f64)
-            .collect();
+    }
+
+    /// Places the switches, row by row upwards, each as near as possible to the middle of its neighbours below.
+    fn upper_rows(&mut self, topology: &Topology, order: &Order, upper: &Upper, width: f64, y: impl Fn(usize) -> f64) {
+        let x_of = |node: &NodeId| self.places[node.at()].x;
+        let middle = |nodes: &[NodeId]| nodes.iter().map(x_of).sum::<f64>() / nodes.len() as f64;
+        let mut unit_x: Vec<f64> = order.units.iter().map(|unit| middle(&unit.nodes)).collect();
         for (number, row) in order.rows.iter().enumerate().skip(1) {
+            let box_width = |unit: usize| box_width(topology, order, unit);
             let free = (width - row.iter().map(|unit| box_width(*unit)).sum::<f64>()) / (row.len() + 1) as f64;
-            let slots: Vec<Slot> = row
-                .iter()
-                .enumerate()
-                .map(|(n, unit)| {
-                    let below = order.neighbours[*unit].iter().filter(|other| order.units[**other].row < number);
-                    let (sum, count) = below.fold((0.0, 0.0), |(sum, n), other| (sum + unit_x[*other], n + 1.0));
-                    let even = width * (n as f64 + 0.5) / row.len() as f64;
-                    let wish = if count > 0.0 { sum / count } else { even };
-                    let slot = if named[number] {
-                        box_width(*unit) + (free * 0.6).clamp(10.0, 90.0)
-                    } else {
-                        widths[number].max((width / (row.len() + 1) as f64 * 0.75).min(60.0))
-                    };
-                    Slot { width: slot, wish }
-                })
-                .collect();
+            let slot = |(n, unit): (usize, &usize)| {
+                let below = order.neighbours[*unit].iter().filter(|other| order.units[**other].row < number);
+                let (sum, count) = below.fold((0.0, 0.0), |(sum, n), other| (sum + unit_x[*other], n + 1.0));
+                let even = width * (n as f64 + 0.5) / row.len() as f64;
+                let wish = if count > 0.0 { sum / count } else { even };
+                let width = if upper.named[number] {
+                    box_width(*unit) + (free * 0.6).clamp(10.0, 90.0)
+                } else {
+                    upper.widths[number].max((width / (row.len() + 1) as f64 * 0.75).min(60.0))
+                };
+                Slot { width, wish }
+            };
+            let slots: Vec<Slot> = row.iter().enumerate().map(slot).collect();
             for (unit, x) in row.iter().zip(place(&slots, width)) {
                 unit_x[*unit] = x;
                 let node = order.units[*unit].nodes[0];
-                places[node.at()] = At { x, y: y(number) };
-                nodes_of[number].push(node);
+                self.places[node.at()] = At { x, y: y(number) };
+                self.order[number].push(node);
             }
         }
-        let spacing = nodes_of
-            .iter()
-            .map(|row| row.windows(2).map(|two| places[two[1].at()].x - places[two[0].at()].x).fold(200.0, f64::min))
-            .collect();
-        let rows_of = order.unit_of.iter().map(|unit| order.units[*unit].row).collect();
-        let below = if single > 20.0 { 40.0 } else { 30.0 + widest.min(name_width("0123456789012345")) * scale };
+    }
+
+    /// Distance of neighbours in each row, where it is narrowest.
+    fn spacing(&self) -> Vec<f64> {
+        let x = |node: NodeId| self.places[node.at()].x;
+        let narrowest = |row: &Vec<NodeId>| row.windows(2).map(|two| x(two[1]) - x(two[0])).fold(200.0, f64::min);
+        self.order.iter().map(narrowest).collect()
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "sizes of a drawing")]
+impl Layout {
+    /// `shown` are hosts that are drawn one by one, however many hosts there are.
+    pub(crate) fn of(topology: &Topology, shown: &BTreeSet<NodeId>) -> Self {
+        let order = Order::of(topology);
+        let all = topology.hosts().count() <= HOSTS_DRAWN_MAX;
+        let bottom = Bottom::of(topology, &order, |host| all || shown.contains(host));
+        let upper = Upper::of(topology, &order);
+        let rows = order.rows.len().max(1);
+        let width = bottom.width().max(WIDTH_MIN).max(upper.width);
+        let scale = (width / 1150.0).clamp(1.0, 1.9);
+        let gap = if rows > 10 { 64.0 } else { (width / 6.0).clamp(96.0, 380.0) };
+        let above = upper.room_above(topology, &order, scale);
+        let below = bottom.room_below(scale);
+        let y = |row: usize| above + gap * (rows - 1 - row) as f64;
+        let mut placed = Placed::new(topology.nodes().len(), rows);
+        placed.bottom_row(bottom, width, y(0));
+        placed.upper_rows(topology, &order, &upper, width, y);
         Self {
             width,
             height: above + gap * (rows - 1) as f64 + below,
             scale,
-            places,
-            rows: rows_of,
-            pill_of,
-            pills: made,
-            named,
-            order: nodes_of,
-            spacing,
+            rows: order.unit_of.iter().map(|unit| order.units[*unit].row).collect(),
+            spacing: placed.spacing(),
+            places: placed.places,
+            pill_of: placed.pill_of,
+            pills: placed.pills,
+            named: upper.named,
+            order: placed.order,
             aside: aside(topology),
         }
     }

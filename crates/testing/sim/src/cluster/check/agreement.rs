@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Uniform agreement, validity, integrity, log equality, termination (FiDe App. A.1). Values are numbers that are used once, but for payloads
-//! that are proposed twice.
+//! Uniform agreement, validity, integrity, log equality, termination (FiDe App. A.1). Values are numbers that
+//! are used once, except for payloads that are proposed twice.
 
 use std::collections::HashMap;
 
 use super::{super::state::State, Checked, Violation, violated};
 
-/// The one log that there may be, as whoever was first has told it.
+/// The one log, as the first member to deliver each instance has delivered it.
 #[derive(Debug, Default)]
 pub(in super::super) struct Log {
     instances: Vec<Vec<u8>>,
-    /// Instances up to this one were told by somebody who is not astray: what comes after it only those told who are, and it may be otherwise.
+    /// Instances up to this one were delivered by a member that is not astray. Only astray members have
+    /// delivered later ones, and those may change.
     sure: usize,
-    /// After each instance.
+    /// The state after each instance.
     states: Vec<State>,
-    /// By value: which process proposed it last, as which incarnation, how often it was proposed, and in which instances it was decided.
+    /// By value: the process and incarnation that proposed it last, how often it was proposed, and the
+    /// instances that decided it.
     values: HashMap<u64, (Voice, u32, Vec<u64>)>,
 }
 
@@ -35,8 +37,8 @@ impl Log {
         (*last, *count) = (by, *count + 1);
     }
 
-    /// A member that is astray has told an instance. Others may yet tell another: then this one is wrong, and not they.
-    pub(in super::super) fn told_astray(&mut self, state: State, instance: u64, value: &[u8], values: &[u64]) {
+    /// An astray member has delivered an instance. If others deliver another one, theirs is right.
+    pub(in super::super) fn delivered_astray(&mut self, state: State, instance: u64, value: &[u8], values: &[u64]) {
         let last = self.states.last().copied().unwrap_or_default();
         let is_next = instance == self.instances.len() as u64 + 1 && state == last;
         if is_next && self.decide(instance, values).is_ok() {
@@ -46,12 +48,12 @@ impl Log {
 
     fn append(&mut self, instance: u64, value: &[u8]) {
         let mut after = self.states.last().copied().unwrap_or_default();
-        after.tell(instance, value);
+        after.apply(instance, value);
         self.states.push(after);
         self.instances.push(value.to_vec());
     }
 
-    /// What only those told who were astray was otherwise.
+    /// Removes instances that only astray members have delivered, and that were wrong.
     fn correct(&mut self, at: usize) {
         self.instances.truncate(at);
         self.states.truncate(at);
@@ -60,8 +62,8 @@ impl Log {
         }
     }
 
-    /// A member whose user has this state has told an instance with these values.
-    pub(in super::super) fn told(
+    /// A member whose user has this state has delivered an instance with these values.
+    pub(in super::super) fn delivered(
         &mut self,
         by: u16,
         state: State,
@@ -70,14 +72,14 @@ impl Log {
         values: &[u64],
     ) -> Checked {
         if instance != state.position + 1 {
-            return violated("log order", format!("h{by} tells instance {instance} after {}", state.position));
+            return violated("log order", format!("h{by} delivers instance {instance} after {}", state.position));
         }
         let at = usize::try_from(instance - 1).expect("small");
         if let Some(known) = self.instances.get(at) {
             if known != value && at >= self.sure {
                 self.correct(at);
             } else if known != value {
-                let text = format!("instance {instance}: h{by} tells {value:?}, somebody told {known:?}");
+                let text = format!("instance {instance}: h{by} delivers {value:?}, another member delivered {known:?}");
                 return violated("uniform agreement", text);
             } else {
                 self.sure = self.sure.max(at + 1);
@@ -94,7 +96,7 @@ impl Log {
         for value in values {
             match self.values.get_mut(value) {
                 None => {
-                    return violated("validity", format!("instance {instance} has {value}, which nobody proposed"));
+                    return violated("validity", format!("instance {instance} has {value}, which no member proposed"));
                 }
                 Some((_, count, decided)) if decided.len() == *count as usize => {
                     let text =
@@ -107,12 +109,15 @@ impl Log {
         Ok(())
     }
 
-    /// Who answers has told all that anybody has told.
+    /// A member that answers has delivered everything that any member has delivered.
     pub(in super::super) fn read(&self, at: u16, position: u64) -> Checked {
         if position >= self.len() && position <= self.instances.len() as u64 {
             return Ok(());
         }
-        violated("speaks for all", format!("h{at} answers after {position} instances; others have told {}", self.len()))
+        violated(
+            "speaks for all",
+            format!("h{at} answers after {position} instances; others have delivered {}", self.len()),
+        )
     }
 
     /// A member has taken over the state of another.
@@ -135,12 +140,12 @@ impl Log {
         }
     }
 
-    /// The world is quiet, and these members act: host, process, how many instances it has told.
+    /// The world is quiet, and these members act: host, process, and how many instances each has delivered.
     pub(in super::super) fn settled(&self, members: &[(u16, Voice, u64)]) -> Checked {
-        let most = members.iter().map(|(.., told)| *told).max().unwrap_or_default().max(self.len());
-        for (member, _, told) in members {
-            if *told != most {
-                return violated("termination", format!("h{member} has told {told} of {most} instances"));
+        let most = members.iter().map(|(.., delivered)| *delivered).max().unwrap_or_default().max(self.len());
+        for (member, _, delivered) in members {
+            if *delivered != most {
+                return violated("termination", format!("h{member} has delivered {delivered} of {most} instances"));
             }
         }
         for (value, (by, _, decided)) in &self.values {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Each program is told each death once; and what was told to be dead does nothing any more.
+//! Each program is notified of each death once; and a process does nothing after a program was notified of
+//! its death.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,19 +13,19 @@ type Process = (u16, u32);
 
 #[derive(Debug, Default)]
 pub(in super::super) struct Deaths {
-    /// By program and watch: what it was told of a process; whether that has ended.
-    told: HashMap<(u32, u32, Process), bool>,
-    /// Whose death some program was told.
+    /// By program, watch and process: whether the program was last notified of its end.
+    notified: HashMap<(u32, u32, Process), bool>,
+    /// Processes of whose death some program was notified.
     dead: HashSet<Process>,
-    /// Of which processes a program was told that they are up.
+    /// By program: the processes that it was notified are up.
     met: HashSet<(u32, Process)>,
-    /// By program and watch, which is of one name: the process that began last of those that were told to be up.
+    /// By program and watch, which is of one name: the newest process that the program was notified is up.
     latest: HashMap<(u32, u32), u32>,
 }
 
 impl Deaths {
-    /// A program was told something. What one hears that is astray is about it, and not about others.
-    pub(in super::super) fn told(&mut self, pid: u32, event: &Event, is_astray: bool) -> Checked {
+    /// A program was notified of an event. A notification to an astray program counts for it alone.
+    pub(in super::super) fn notified(&mut self, pid: u32, event: &Event, is_astray: bool) -> Checked {
         let (monitor, evidence, ended) = match event {
             Event::Up { monitor, evidence, .. } => (monitor, evidence, false),
             Event::Verdict(Verdict { monitor, evidence, reason, .. }) if reason.is_final() => (monitor, evidence, true),
@@ -34,15 +35,15 @@ impl Deaths {
             return Ok(());
         }
         let process = (evidence.host_id, evidence.incarnation);
-        let wrong = match (self.told.insert((pid, monitor.0, process), ended), ended) {
+        let wrong = match (self.notified.insert((pid, monitor.0, process), ended), ended) {
             (None, _) | (Some(false), true) => None,
             (Some(false), false) => Some("is up twice"),
             (Some(true), false) => Some("is up after its end"),
             (Some(true), true) => Some("has ended twice"),
         };
         if let Some(wrong) = wrong {
-            let text = format!("program {pid} is told that process {} of h{} {wrong}", process.1, process.0);
-            return violated("each death is told once", text);
+            let text = format!("program {pid} is notified that process {} of h{} {wrong}", process.1, process.0);
+            return violated("notified of each death once", text);
         }
         if ended && is_astray {
             return Ok(());
@@ -51,11 +52,13 @@ impl Deaths {
             self.dead.insert(process);
         } else {
             self.met.insert((pid, process));
-            // Numbers of processes grow, and do not come round here.
+            // Process numbers grow, and do not wrap around in a run.
             let latest = self.latest.entry((pid, monitor.0)).or_default();
             if process.1 < *latest {
-                let text =
-                    format!("program {pid} is told that process {} of h{} is up after {latest}", process.1, process.0);
+                let text = format!(
+                    "program {pid} is notified that process {} of h{} is up after {latest}",
+                    process.1, process.0
+                );
                 return violated("in order", text);
             }
             *latest = process.1;
@@ -63,11 +66,11 @@ impl Deaths {
         Ok(())
     }
 
-    /// A copy of a program was told what its original was.
+    /// A copy of a program has had the notifications of its original.
     pub(in super::super) fn copy(&mut self, from: u32, to: u32) {
-        let told: Vec<_> =
-            self.told.iter().filter(|((of, ..), _)| *of == from).map(|(key, ended)| (*key, *ended)).collect();
-        self.told.extend(told.into_iter().map(|((_, watch, process), ended)| ((to, watch, process), ended)));
+        let notified: Vec<_> =
+            self.notified.iter().filter(|((of, ..), _)| *of == from).map(|(key, ended)| (*key, *ended)).collect();
+        self.notified.extend(notified.into_iter().map(|((_, watch, process), ended)| ((to, watch, process), ended)));
         let met: Vec<_> = self.met.iter().filter(|(of, _)| *of == from).map(|(_, process)| (to, *process)).collect();
         self.met.extend(met);
         let latest: Vec<_> =
@@ -83,10 +86,10 @@ impl Deaths {
         self.dead.contains(&process)
     }
 
-    /// A process does something that only the living may do.
+    /// A process does something that only a living process may do.
     pub(in super::super) fn acts(&self, host: u16, process: u32, does: &str) -> Checked {
         if self.dead.contains(&(host, process)) {
-            let text = format!("process {process} of h{host} {does}, and somebody was told that it is dead");
+            let text = format!("process {process} of h{host} {does}, and some program was notified that it is dead");
             return violated("the dead do not act", text);
         }
         Ok(())

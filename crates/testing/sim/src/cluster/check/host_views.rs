@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Views of hosts: no two have one number, whoever holds them and whenever they were founded.
+//! Views of hosts: no two have the same number, whichever hosts hold them and whenever they were founded.
 
 use std::{
     collections::BTreeMap,
@@ -20,7 +20,7 @@ pub(in super::super) struct HostViews {
 
 impl HostViews {
     /// A host has installed a view, or given one up.
-    pub(in super::super) fn told<P: Protocol>(&mut self, host: &Host<P>) -> Checked {
+    pub(in super::super) fn changed<P: Protocol>(&mut self, host: &Host<P>) -> Checked {
         let Some(vote) = host.agent.as_ref().map(|agent| agent.detector.vote()) else { return Ok(()) };
         if vote.id.is_none() { Ok(()) } else { self.installed(host.id, vote.id, vote.members) }
     }
@@ -35,7 +35,8 @@ impl HostViews {
         violated("one view of a number", format!("{id:?} is {one:?} for h{before}, and {other:?} for h{by}"))
     }
 
-    /// A host may act by a view: no later one that was installed anywhere lacks it, as that incarnation.
+    /// A host may act by a view: every later view that was installed anywhere contains the host, as this
+    /// incarnation.
     pub(in super::super) fn acts(&self, host: u16, view: ViewId, incarnation: u32) -> Checked {
         if self.held.last_key_value().is_none_or(|(newest, _)| *newest <= view) {
             return Ok(());
@@ -51,7 +52,8 @@ impl HostViews {
         }
     }
 
-    /// Whether a host was a member, as that incarnation, of an older view of that lineage than this one, and is not in this one.
+    /// Whether a host was a member, as this incarnation, of an older view of the same lineage, and is not in
+    /// this one.
     pub(in super::super) fn has_excluded(&self, view: ViewId, host: u16, incarnation: u32) -> bool {
         let is_in = |(_, members): &(u16, Membership)| members.contains(host, incarnation);
         let first = ViewId { number: 0, ..view };

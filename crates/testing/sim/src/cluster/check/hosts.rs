@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nobody is dropped from a view of hosts while a lease of an older view runs.
+//! No host is dropped from a view of hosts while it has a lease of an older view.
 
 use fide_detector::Policy;
 use fide_wire::ViewId;
 
 use super::{
-    super::{host::Host, plan::Plan, protocol::Protocol},
+    super::{machines::Machines, plan::Plan, protocol::Protocol},
     Checked, violated,
 };
 
-/// A host has installed a view: no incarnation that it lacks has a lease of an older one, nor have programs whose agent was killed.
+/// A host has installed a view. No incarnation that the view lacks has a lease of an older view, nor do
+/// programs whose agent was killed.
 pub(in super::super) fn no_lease_outlives_its_view<P: Protocol>(
     plan: &Plan,
-    hosts: &[Host<P>],
+    hosts: &Machines<P>,
     changed: usize,
     now_ns: u64,
 ) -> Checked {
     let judges = plan.policy == Policy::Majority && !hosts[changed].is_astray();
     let Some(agent) = hosts[changed].agent.as_ref().filter(|_| judges) else { return Ok(()) };
     let view = agent.detector.view();
-    for host in hosts {
+    for host in hosts.iter() {
         let member = agent.detector.member_incarnation(host.id);
         let outlives = |(incarnation, of): &(u32, ViewId)| {
             *of < view.id && member != Some(*incarnation) && !host.believes_as(*incarnation, now_ns)

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! At most one leader that is not fenced, at every instant. Leases only run out between two steps: it is enough to look after
-//! each.
+//! At every instant at most one leader is not fenced. Between two steps leases can only run out, so a check
+//! after each step is enough.
 
 use super::{
-    super::{host::Host, protocol::Protocol},
+    super::{host::Host, machines::Machines, protocol::Protocol},
     Checked, violated,
 };
 
-pub(in super::super) fn one_leader<P: Protocol>(hosts: &[Host<P>], changed: usize, now_ns: u64) -> Checked {
+pub(in super::super) fn one_leader<P: Protocol>(hosts: &Machines<P>, changed: usize, now_ns: u64) -> Checked {
     let leads = |host: &Host<P>| host.leads(now_ns) && !host.believes(now_ns);
     if !leads(&hosts[changed]) {
         return Ok(());

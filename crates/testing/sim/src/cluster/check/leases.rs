@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who has no lease decides nothing and answers nothing.
+//! A member without a lease decides nothing and answers nothing.
 
 use fide_agreement::Lease;
 

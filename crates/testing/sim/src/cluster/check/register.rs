@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Linearizability of a register on the log: a write is a value of an instance, a read gives how much of the log was applied.
+//! Linearizability of a register on the log: a write is a value of an instance, a read returns how much of
+//! the log was applied.
 //!
-//! The log is one order of all writes, so the history is linearizable in that order if no read sees less than was answered before
-//! it began, and no write comes before what was answered when it began (Herlihy and Wing, 1990). Reads take no time here.
+//! The log is one order of all writes, so the history is linearizable in that order if no read sees less than
+//! was answered before it began, and no write comes before what was answered when it began (Herlihy and Wing,
+//! 1990). Reads take no time here.
 
 use std::collections::HashMap;
 
@@ -10,9 +12,9 @@ use super::{Checked, violated};
 
 #[derive(Debug, Default)]
 pub(in super::super) struct Register {
-    /// Instances up to this one were seen by somebody who was answered.
+    /// Instances up to this one were seen by a user that got an answer.
     seen: u64,
-    /// Writes without an answer: where they were made, and what was seen by then.
+    /// Writes without an answer: the host of each, and `seen` when the write began.
     open: HashMap<u64, (u16, u64)>,
 }
 
@@ -21,8 +23,9 @@ impl Register {
         self.open.insert(value, (at, self.seen));
     }
 
-    /// A member has told an instance with these values; who wrote one there is answered.
-    pub(in super::super) fn told(&mut self, by: u16, instance: u64, values: impl Iterator<Item = u64>) -> Checked {
+    /// A member has delivered an instance with these values. Writes that were made at this member are
+    /// answered.
+    pub(in super::super) fn delivered(&mut self, by: u16, instance: u64, values: impl Iterator<Item = u64>) -> Checked {
         for value in values {
             let Some(&(at, seen)) = self.open.get(&value) else { continue };
             if instance <= seen {

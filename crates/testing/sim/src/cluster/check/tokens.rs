@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fencing tokens: whoever acts after a host was excluded has a higher token than any that this host ever had.
+//! Fencing tokens: a host that acts after another was excluded has a higher token than the excluded host ever
+//! had.
 //!
-//! A token is a view, then the incarnation that acts by it. Within a lineage a host may act by a view that was agreed before another host
-//! was let in, and has the lower token then: that one was not excluded. Across lineages there is no such excuse: whoever acts by another
-//! lineage than the last one that acted has founded it later.
+//! A token is a view, then the incarnation that acts by it. Within a lineage a host may act by a view that
+//! was agreed before another host was let in. It then has the lower token, but that is no error, because the
+//! other host was not excluded. Across lineages there is no such case: a host that acts by another lineage
+//! than the last one that acted has founded it later.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +15,9 @@ use super::{Checked, HostViews, violated};
 
 #[derive(Debug, Default)]
 pub(in super::super) struct Tokens {
-    /// By host and incarnation: the newest view by which it acted.
+    /// By host and incarnation: the newest view that it acted by.
     highest: BTreeMap<(u16, u32), ViewId>,
-    /// The newest of these.
+    /// The newest view of all.
     newest: ViewId,
 }
 
@@ -26,10 +28,10 @@ impl Tokens {
         *own = view.max(*own);
         self.newest = self.newest.max(view);
         if self.newest == view {
-            // Nobody has acted by a newer one.
+            // No host has acted by a newer view.
             return Ok(());
         }
-        // Who acts by one view is a member of it: in two tokens of one view nobody is excluded.
+        // All hosts that act by one view are its members, so tokens of the same view exclude no host.
         let is_higher = |&(&(of, life), &newest): &(&(u16, u32), &ViewId)| {
             newest > view && (newest.generation > view.generation || views.has_excluded(view, of, life))
         };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nobody is held dead who still may act; a verdict is final, and about somebody who was there.
+//! No host is declared dead while it may still act. A verdict is final, and about a host that was up.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use fide_detector::{Event, Verdict};
 use fide_wire::{HOST_SLOT, Name};
 
 use super::{
-    super::{host::Host, protocol::Protocol},
+    super::{machines::Machines, protocol::Protocol},
     Checked, violated,
 };
 
-/// What each agent was told, by the place of its machine in the world.
+/// What each agent has been notified of, by the place of its machine in the world.
 #[derive(Debug, Default)]
 pub(in super::super) struct Verdicts(BTreeMap<usize, Beliefs>);
 
-/// What an agent was told.
+/// What an agent has been notified of.
 #[derive(Debug, Clone, Default)]
 pub(in super::super) struct Beliefs {
-    /// Of each incarnation of others: whether it has ended.
-    told: BTreeMap<(u16, u32), bool>,
-    /// By host and name: the process that began last, of those that it was told.
+    /// By host and incarnation: whether it has ended.
+    ended: BTreeMap<(u16, u32), bool>,
+    /// By host and name: the newest process that was up.
     latest: BTreeMap<(u16, Name), u32>,
 }
 
@@ -30,7 +30,7 @@ impl Verdicts {
         self.0.remove(&observer);
     }
 
-    /// What it was told, to be put back with its machine.
+    /// What this observer has been notified of, for the snapshot of its machine.
     pub(in super::super) fn of(&self, observer: usize) -> Beliefs {
         self.0.get(&observer).cloned().unwrap_or_default()
     }
@@ -39,11 +39,11 @@ impl Verdicts {
         self.0.insert(observer, beliefs);
     }
 
-    pub(in super::super) fn told<P: Protocol>(
+    pub(in super::super) fn notified<P: Protocol>(
         &mut self,
         at: usize,
         event: &Event,
-        hosts: &[Host<P>],
+        hosts: &Machines<P>,
         now_ns: u64,
         forgotten: bool,
     ) -> Checked {
@@ -56,7 +56,7 @@ impl Verdicts {
             Event::Up { host, incarnation, name, .. } => return beliefs.begins(observer, host, name, incarnation),
             _ => return Ok(()),
         };
-        let wrong = match (beliefs.told.insert((host, incarnation), ended), ended) {
+        let wrong = match (beliefs.ended.insert((host, incarnation), ended), ended) {
             (None, false) | (Some(false), true) => None,
             (Some(_), false) => Some("is up twice"),
             (Some(true), true) => Some("ended twice"),
@@ -65,15 +65,16 @@ impl Verdicts {
         if let Some(wrong) = wrong {
             return violated("verdicts", format!("h{observer}: h{host}#{incarnation} {wrong}"));
         }
-        // What one holds that was put back, or runs twice, is promised to nobody (docs/internals/clocks.md).
-        let subject = &hosts[usize::from(host) - 1];
+        // Nothing is promised about the verdicts of a machine that was put back or runs twice
+        // (docs/internals/clocks.md).
+        let subject = &hosts[host];
         if ended
             && !forgotten
             && !hosts[at].is_astray()
             && subject.acts_as(incarnation, now_ns)
             && !subject.believes_as(incarnation, now_ns)
         {
-            let text = format!("h{observer} holds h{host}#{incarnation} dead, which has a lease");
+            let text = format!("h{observer} declares h{host}#{incarnation} dead, which has a lease");
             return violated("nobody who acts is dead", text);
         }
         Ok(())
@@ -81,11 +82,12 @@ impl Verdicts {
 }
 
 impl Beliefs {
-    /// A process of that name is up: those of one name are told in the order in which they began. Numbers do not come round here.
+    /// A process of that name is up. Processes of one name come up in the order in which they began; their
+    /// numbers do not wrap around here.
     fn begins(&mut self, observer: u16, host: u16, name: Name, process: u32) -> Checked {
         let latest = self.latest.entry((host, name)).or_default();
         if process < *latest {
-            let text = format!("h{observer} is told that {name} of h{host}, {process}, is up after {latest}");
+            let text = format!("h{observer} is notified that {name} of h{host}, {process}, is up after {latest}");
             return violated("in order", text);
         }
         *latest = process;

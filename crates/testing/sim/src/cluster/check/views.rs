@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Views are numbered one after the other, also where the group is founded again; that all members are told the same one at the same position is the log's.
+//! Views of a group are numbered consecutively, also when the group is founded again. That all members
+//! deliver the same view at the same position is checked by the log.
 
 use fide_agreement::View;
 
 use super::{Checked, violated};
 
-/// The newest that anybody was told.
+/// The newest view that any member delivered.
 #[derive(Debug, Default)]
 pub(in super::super) struct Views {
     newest: Option<View>,
-    /// The highest number that somebody was told who is astray: a group that goes on from there counts on.
+    /// The highest number that an astray member delivered: a group that continues from there counts on.
     astray: u64,
 }
 
 impl Views {
-    pub(in super::super) fn told(&mut self, view: &View) -> Checked {
+    pub(in super::super) fn delivered(&mut self, view: &View) -> Checked {
         let newest = self.agreed().max(self.astray);
         if u64::from(view.number()) > newest + 1 {
             return violated("views", format!("view {} follows {newest}", view.number()));
@@ -31,12 +32,13 @@ impl Views {
         }
     }
 
-    /// A member that is astray was told a view. Another one of that number may yet be told, and is right then.
-    pub(in super::super) fn told_astray(&mut self, view: &View) {
+    /// An astray member has delivered a view. Another view of that number may still be delivered, and is then
+    /// right.
+    pub(in super::super) fn delivered_astray(&mut self, view: &View) {
         self.astray = self.astray.max(view.number().into());
     }
 
-    /// Its number. The first view is agreed by nobody, it is where the group begins.
+    /// The number of the newest view. The first view is agreed by no decision: the group begins with it.
     pub(in super::super) fn agreed(&self) -> u64 {
         self.newest.as_ref().map_or(1, |view| u64::from(view.number()))
     }

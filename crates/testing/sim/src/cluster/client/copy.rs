@@ -22,7 +22,7 @@ impl Client {
             targets: self.targets.clone(),
             table: copies.table(&self.table),
             acknowledged: self.acknowledged,
-            incarnation_told: self.incarnation_told,
+            incarnation_notified: self.incarnation_notified,
             session: copies.session(&self.session),
             todo: self.todo.clone(),
             pending: self.pending.clone(),

@@ -6,21 +6,22 @@ use super::{
     Host, Plan, Protocol,
 };
 
-/// As what a machine was put back, or began to run twice.
+/// The state in which a machine was put back, or began to run twice.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Astray {
-    /// Of its agent.
+    /// The incarnation of its agent.
     incarnation: u32,
-    /// Its member's process, and that one's incarnation.
+    /// Its member's process, and the member's incarnation.
     voice: Option<(u32, u32)>,
-    /// Two of them run: nothing but an end makes it whole.
+    /// Original and clone both run: only an end of one of them resolves that.
     is_twice: bool,
-    /// It was put back, or is the clone.
+    /// The machine was put back, or is the clone.
     forgets: bool,
 }
 
 impl<P: Protocol> Host<P> {
-    /// Memory, clocks and disk. What stands by for a master is a matter of people: it would take over once more.
+    /// Copies memory, clocks and disk. The standby of a service is not copied: operators decide about it, and
+    /// the copy would take over a second time.
     pub(in super::super) fn copy(&self, copies: &mut Copies) -> Self {
         let service = self.service.as_ref().filter(|service| matches!(service.role, Role::Master { .. }));
         Self {
@@ -56,7 +57,7 @@ impl<P: Protocol> Host<P> {
         }
     }
 
-    /// A copy of then goes on now, and nothing in it can tell.
+    /// The copy from `then_ns` runs from now on, and cannot detect it.
     pub(in super::super) fn go_on(&mut self, plan: &Plan, then_ns: u64, now_ns: u64) {
         let later = |at_ns: &mut u64| {
             if *at_ns >= then_ns && *at_ns != u64::MAX {
@@ -87,27 +88,28 @@ impl<P: Protocol> Host<P> {
         self.astray = Some(Astray { incarnation: self.incarnation, voice, is_twice, forgets });
     }
 
-    /// Its agent knows that it was put back, or has a clone.
+    /// The agent knows that its machine was put back, or has a clone.
     pub(in super::super) fn is_found_out(&self) -> bool {
         self.agent.as_ref().is_some_and(|agent| agent.detector.is_put_back())
     }
 
-    /// Its clone is found out, and says nothing any more. What was put back itself stays astray.
+    /// The clone was found out, and sends nothing more. A machine that was itself put back stays astray.
     pub(in super::super) fn is_alone(&mut self) {
         self.astray.take_if(|astray| astray.is_twice);
     }
 
-    /// It was put back, or runs twice: nobody was promised anything of what it does.
+    /// The machine was put back, or runs twice: nothing is promised about what it does.
     pub(in super::super) fn is_astray(&self) -> bool {
         self.astray.is_some()
     }
 
-    /// Its agent has forgotten what it said since a snapshot, and goes on as the incarnation of then.
+    /// The agent has forgotten what it said after the snapshot, and continues as the incarnation of the
+    /// snapshot.
     pub(in super::super) fn forgets(&self) -> bool {
         self.astray.is_some_and(|astray| astray.forgets) && self.is_astray_as(self.incarnation)
     }
 
-    /// Its member is astray, and goes on as that incarnation.
+    /// The member is astray, and continues as this incarnation.
     pub(in super::super) fn speaks_as_before(&self, member: u32) -> bool {
         let before = self.astray.and_then(|astray| astray.voice);
         let now = self.seat.as_ref().map(super::Seat::voice);
@@ -118,7 +120,7 @@ impl<P: Protocol> Host<P> {
         self.astray.is_some_and(|astray| astray.is_twice || astray.incarnation == incarnation)
     }
 
-    /// Its agent and its member go on as others than those that it was put back as, and no lease of before is left.
+    /// No longer astray once agent and member have new incarnations and no lease from before is left.
     pub(in super::super) fn find_itself(&mut self, now_ns: u64) {
         let Some(Astray { incarnation, voice, is_twice, .. }) = self.astray else { return };
         let is_another = self.agent.is_some() && self.incarnation != incarnation;

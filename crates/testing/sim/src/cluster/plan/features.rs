@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Kinds of faults that a plan may have or leave out.
 
-/// What a plan may have besides; each bit is drawn apart, so that a plan without it is the same otherwise.
+/// Features that a plan may have. Each is drawn separately, so that a plan without it is otherwise the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features(pub u32);
 
 impl Features {
     /// A timeout and promise of its own for each host, raised while it runs; views that change while a host is cut off.
     pub const UNEQUAL: Self = Self(1);
-    /// Agents and members that stand still, end and begin apart from each other.
+    /// Agents and members that are paused, end and begin independently.
     pub const APART: Self = Self(1 << 1);
     /// A service under a keeper.
     pub const SERVICE: Self = Self(1 << 2);
@@ -16,15 +16,15 @@ impl Features {
     pub const SLEW: Self = Self(1 << 3);
     /// Hosts that are suspended.
     pub const SUSPEND: Self = Self(1 << 4);
-    /// Recorded packets that come again.
+    /// Recorded packets that are sent again.
     pub const REPLAY: Self = Self(1 << 5);
     /// Equal payloads, and payloads that are too long.
     pub const EQUAL: Self = Self(1 << 6);
-    /// Members that start again while their host is not let in yet.
+    /// Members that start again before their host is let in.
     pub const HASTY: Self = Self(1 << 7);
     /// Virtual machines that are stopped.
     pub const STOP: Self = Self(1 << 8);
-    /// More events at once than a member takes in a turn, or a ring holds.
+    /// More events at once than a member takes in a turn, or than a ring holds.
     pub const FLOOD: Self = Self(1 << 9);
     /// Wall clocks that differ, and disks that are slow.
     pub const WALLS: Self = Self(1 << 10);
@@ -32,7 +32,7 @@ impl Features {
     pub const XDP: Self = Self(1 << 11);
     /// Virtual machines that are put back to a snapshot, or run twice.
     pub const CLONE: Self = Self(1 << 12);
-    /// Hosts that send heartbeats between two of the schedule while a view is decided.
+    /// Urgent heartbeats: hosts send between two of the schedule while a view is decided.
     pub const URGENT: Self = Self(1 << 13);
     pub const NONE: Self = Self(0);
     /// All of them.

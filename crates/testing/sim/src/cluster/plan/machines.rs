@@ -8,12 +8,13 @@ use super::{FAULTS_NS, Fault, MS, Plan, Policy, Reaches, What};
 
 impl Plan {
     pub(super) fn be_cloned(&mut self, random: &mut ChaCha8Rng) {
-        let longest_ns = self.timeouts.iter().copied().max().expect("hosts");
+        let longest_ns = self.timeout_ns();
         for _ in 0..random.random_range(1..=2) {
-            // A witness that was put back has forgotten votes that it had stored, and nobody may trust it: docs/internals/clocks.md.
+            // A witness that was put back has forgotten votes that it had stored, and cannot be trusted:
+            // docs/internals/clocks.md.
             let most = self.hosts - u16::from(self.witness);
             let host = random.random_range(1..=most).min(random.random_range(1..=most));
-            // So old that nobody has missed it, that somebody just has, or older.
+            // The age of the snapshot: no host has missed it yet, some host just has, or older.
             let age_ns = match random.random_range(0..4) {
                 0 => random.random_range(0..3 * MS),
                 1 => random.random_range(0..longest_ns),
@@ -23,7 +24,8 @@ impl Plan {
             let mut at_ns = random.random_range(0..FAULTS_NS - 200 * MS);
             self.faults.push(Fault { at_ns, what: What::Snapshot { host } });
             at_ns += age_ns;
-            // Under `network` it may hold the others dead, or they it, and both go on for good, as after a cut.
+            // Under `network` the machine may declare the others dead, or they the machine, and both continue
+            // for good, as after a cut.
             if random.random_range(0..2) == 0 || self.policy == Policy::Network {
                 self.faults.push(Fault { at_ns, what: What::PutBack { host } });
                 continue;

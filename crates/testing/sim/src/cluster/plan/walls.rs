@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Wall clocks that differ, disks that take their time, and lineages that are founded one soon after the other.
+//! Wall clocks that differ, slow disks, and lineages that are founded soon after each other.
 
 use fide_detector::Policy;
 use rand::RngExt;
@@ -7,27 +7,27 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{FAULTS_NS, Fault, MS, Plan, What};
 
-/// What all wall clocks show at the beginning, at least: so long after 1970. Numbers of processes, which are made of it, do not come round in
-/// a run.
+/// The least that wall clocks show at the beginning, ns since 1970. Process numbers are derived from it, and
+/// do not wrap around in a run.
 const WALL_NS: u64 = 100_000_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Starts of a host for which a plan says what its wall clock shows; the last one holds for all after it.
+/// Starts of a host for which a plan sets the wall clock; the last one holds for all later ones.
 pub const WALLS: usize = 4;
-/// A control thread notes something within this on a disk that is at leisure.
+/// How long a control thread takes at most to write to an idle disk.
 pub const NOTES_NS: u64 = 500_000;
 
 impl Plan {
-    /// What the wall clock of a host shows, by how often it has started: seconds since 1970.
+    /// The wall clock of a host, by how often the host has started: seconds since 1970.
     pub(in super::super) fn wall_s(&self, host: u16, starts: u64, now_ns: u64) -> u64 {
         let start = usize::try_from(starts.saturating_sub(1)).map_or(WALLS - 1, |start| start.min(WALLS - 1));
-        (WALL_NS + self.walls[usize::from(host) - 1][start] + now_ns) / SECOND_NS
+        (WALL_NS + self.walls[host][start] + now_ns) / SECOND_NS
     }
 
-    /// Wall clocks are seconds or hours apart, and are set, also back, while a host is down.
-    pub(super) fn tell_other_times(&mut self, random: &mut ChaCha8Rng) {
+    /// Wall clocks are seconds or hours apart, and are set forwards or back while a host is down.
+    pub(super) fn set_wall_clocks(&mut self, random: &mut ChaCha8Rng) {
         let apart_ns = if random.random_range(0..2) == 0 { 4 * SECOND_NS } else { 6 * 3600 * SECOND_NS };
         let sets = random.random_range(0..2) == 0;
-        for walls in &mut self.walls {
+        for walls in self.walls.values_mut() {
             walls.fill(random.random_range(0..apart_ns));
             for start in 1..WALLS {
                 if sets && random.random_range(0..2) == 0 {
@@ -41,15 +41,16 @@ impl Plan {
         }
     }
 
-    /// All agents start again and found a view. As soon as somebody acts by it, the host with the latest wall clock is cut off, and all
-    /// others crash and found another one: a higher one, if each has on its disk by what it acted.
+    /// All agents start again and found a view. As soon as a host acts by it, the host with the latest wall
+    /// clock is cut off, and all others crash and found another view. That one is higher if each host has
+    /// stored the generation that it acted by.
     fn found_twice(&mut self, random: &mut ChaCha8Rng) {
         let mut at_ns = random.random_range(0..FAULTS_NS / 2);
         for host in 1..=self.hosts {
             let what = What::KillAgent { host, down_ns: random.random_range(0..MS) };
             self.faults.push(Fault { at_ns, what });
         }
-        let away = (1..=self.hosts).max_by_key(|host| self.walls[usize::from(*host) - 1][0]).expect("hosts");
+        let away = (1..=self.hosts).max_by_key(|host| self.walls[*host][0]).expect("hosts");
         at_ns += MS;
         let what = What::CrashAtFounding { away, after_ns: random.random_range(0..3 * MS) };
         self.faults.push(Fault { at_ns, what });

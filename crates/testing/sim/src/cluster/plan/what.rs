@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happens to a cluster, and when.
+//! Faults of a cluster, and their times.
 
 use std::fmt;
 
@@ -7,33 +7,33 @@ use super::super::clock::Stands;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
-    /// After faults begin.
+    /// Time after faults begin.
     pub at_ns: u64,
     pub what: What,
 }
 
-/// What is sent to a host that runs twice.
+/// Which machine receives packets to a host that runs twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reaches {
     Both,
-    /// The one that has sent last.
+    /// The machine that has sent last.
     Latest,
-    /// Likewise, but for heartbeats, which go to all.
+    /// As `Latest`, but heartbeats reach both.
     LatestUnlessAll,
 }
 
-/// Hosts are 1..=n.
+/// Hosts are `1..=n`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     Crash {
         host: u16,
     },
-    /// When it has sent so many copies more.
+    /// The host crashes after it has sent so many more copies.
     CrashSending {
         host: u16,
         copies: u32,
     },
-    /// A new incarnation of a host that has crashed.
+    /// Starts a crashed host, as a new incarnation.
     Start {
         host: u16,
     },
@@ -41,96 +41,98 @@ pub enum What {
         host: u16,
         for_ns: u64,
     },
-    /// It says goodbye, and ends.
+    /// The host says goodbye, and ends.
     Leave {
         host: u16,
     },
-    /// Whoever leads the group is asked to take it out. It joins again as another incarnation.
+    /// The leader of the group is asked to remove the member of this host, which joins again as another
+    /// incarnation.
     Remove {
         host: u16,
     },
-    /// One direction of one link.
+    /// Cuts one direction of one link.
     Cut {
         from: u16,
         to: u16,
         plane: u8,
     },
-    /// All links of a host in one plane.
+    /// Cuts all links of a host in one plane.
     Isolate {
         host: u16,
         plane: u8,
     },
-    /// Two sides, in both planes.
+    /// Cuts two sides from each other, in both planes.
     Split {
         side: u64,
     },
-    /// All links between some hosts, as a set; the others hear them.
+    /// Cuts all links among these hosts (a set); the others still hear them.
     Divide {
         among: u64,
     },
     Heal,
-    /// All peers of a host are given this timeout by it; or what it began with if that is longer, or what they have where hosts judge alone.
+    /// The host sets this timeout for all its peers. The timeout never gets lower than the host's first one;
+    /// if hosts judge alone, it never gets lower at all.
     Timeouts {
         host: u16,
         timeout_ns: u64,
     },
-    /// A host is cut off as soon as a change of the detectors' view has been accepted anywhere, and a little later.
+    /// The host is cut off this long after any host has accepted a change of the detectors' view.
     CutAtChange {
         host: u16,
         after_ns: u64,
     },
-    /// The agent alone stands still.
+    /// Only the agent is paused.
     PauseAgent {
         host: u16,
         for_ns: u64,
     },
-    /// The member alone stands still.
+    /// Only the member is paused.
     PauseSeat {
         host: u16,
         for_ns: u64,
     },
-    /// The keeper of the service alone stands still.
+    /// Only the keeper of the service is paused.
     PauseService {
         host: u16,
         for_ns: u64,
     },
-    /// The agent alone is killed, and another one starts.
+    /// Only the agent is killed, and another one starts.
     KillAgent {
         host: u16,
         down_ns: u64,
     },
-    /// Another agent takes over from this one, which takes so long.
+    /// Another agent takes over from this one; the handover takes this long.
     TakeOver {
         host: u16,
         for_ns: u64,
     },
-    /// The member alone is killed, and another one starts.
+    /// Only the member is killed, and another one starts.
     KillSeat {
         host: u16,
     },
-    /// The host's clock runs faster by so much.
+    /// The host's clock runs faster by this much.
     Slew {
         host: u16,
         ppm: i64,
     },
-    /// The host stands still, and its monotonic clock with it.
+    /// The host is suspended, and its monotonic clock with it.
     Suspend {
         host: u16,
         for_ns: u64,
     },
-    /// What was recorded of others' heartbeats comes again to a host, for so long.
+    /// Recorded heartbeats of other hosts are sent to this host again, for this long.
     Replay {
         host: u16,
         for_ns: u64,
     },
-    /// A hypervisor stops the host, with these of its clocks; none: they run on.
+    /// A hypervisor stops the host, and with it these clocks; with `None`, its clocks run on.
     Stop {
         host: u16,
         for_ns: u64,
         stands: Option<Stands>,
     },
-    /// As soon as a host acts by a view of another lineage than before, or so much later, one is cut off, and all others crash and start
-    /// again.
+    /// This long after any host acts by a view of a new lineage, one host is cut off, and all others crash
+    /// and start again.
     CrashAtFounding {
         away: u16,
         after_ns: u64,
@@ -150,7 +152,8 @@ pub enum What {
     },
     /// The clone is ended, and its original starts again.
     EndClone,
-    /// The agent tells its programs so often that a plane to another host is lost and there again, all at once.
+    /// The agent notifies its programs so often that a plane to another host is lost and restored, all at
+    /// once.
     Flood {
         host: u16,
         times: u32,
@@ -222,7 +225,9 @@ impl fmt::Display for Fault {
                 write!(f, "the snapshot of h{host} runs beside it, packets reach {reaches:?}")
             }
             What::EndClone => f.write_str("the clone is ended, and its original starts again"),
-            What::Flood { host, times } => write!(f, "the programs of h{host} are told {times} losses of a plane"),
+            What::Flood { host, times } => {
+                write!(f, "the programs of h{host} are notified of {times} losses of a plane")
+            }
         }
     }
 }

@@ -23,7 +23,7 @@ impl<P: Protocol> Seat<P> {
             ends_ns: self.ends_ns,
             rejoined: self.rejoined,
             again_ns: self.again_ns,
-            told: self.told,
+            delivered: self.delivered,
             alone: self.alone,
         }
     }

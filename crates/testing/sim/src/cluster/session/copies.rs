@@ -5,14 +5,14 @@ use std::rc::Rc;
 
 use super::{Answer, Link, Session, Table};
 
-/// Each piece is copied once, and all who share it in the original share its copy.
+/// Each piece is copied once; programs and agents that share it in the original share its copy.
 pub(in super::super) struct Copies {
     tables: Vec<(Rc<Table>, Rc<Table>)>,
     sessions: Vec<(Rc<Session>, Rc<Session>)>,
     links: Vec<(Rc<Link>, Rc<Link>)>,
-    /// Programs of the original, and of the copy: a world tells programs apart by their numbers.
+    /// Process ids of the original, and of the copy: a world identifies programs by their ids.
     pub(in super::super) pids: Vec<(u32, u32)>,
-    /// The last number that a program was given.
+    /// The last process id that was given to a program.
     pub(in super::super) last_pid: u32,
 }
 

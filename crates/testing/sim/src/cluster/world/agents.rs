@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Agents: their turns, what they send, and whom they wake.
+//! Agents: their turns, the packets that they send, and the programs that they wake.
 
 use fide_agreement::HostSet;
-use fide_detector::{Event as Told, Verdict};
+use fide_detector::{Event, Verdict};
 use fide_sys::clock::Clocks;
 use rand::RngExt;
 
@@ -17,7 +17,7 @@ use super::{
     NAP_NS, Next, SERVE_NS, SOON_NS, WAKE_NS, World, may_send,
 };
 
-/// Recorded packets.
+/// How many packets are recorded; older ones are dropped.
 const RECORDED_MAX: usize = 256;
 
 impl<P: Protocol> World<'_, P> {
@@ -37,7 +37,7 @@ impl<P: Protocol> World<'_, P> {
                 of.map(|peer| (peer.incarnation, peer.last_seq))
             };
             let before = newest(agent);
-            // What is refused is as if it were lost.
+            // A refused packet counts as lost.
             let _ = agent.detector.handle_packet(local_ns, local_ns, packet.plane, &packet.bytes);
             if newest(agent) > before {
                 self.heard_forgetful(at, &packet);
@@ -46,7 +46,8 @@ impl<P: Protocol> World<'_, P> {
         self.network.give_back(packet.bytes);
     }
 
-    /// The receive program of a host takes a packet, whether or not its agent runs. Whether it wakes that.
+    /// The receive program of a host takes a packet, whether or not the agent runs. True if the packet wakes
+    /// the agent.
     pub(super) fn kernel_takes(&mut self, at: usize, packet: Packet) -> bool {
         self.stats.deliveries += 1;
         let host = &mut self.hosts[at];
@@ -109,7 +110,7 @@ impl<P: Protocol> World<'_, P> {
         }
         let host = &mut self.hosts[at];
         if host.restart_ns.is_some_and(|restart_ns| restart_ns <= self.now_ns) {
-            // The control thread, which stores the next incarnation, may be writing something else.
+            // The control thread has to store the next incarnation, and may be writing something else now.
             host.restart_ns = host.numbers.busy_until_ns().filter(|until_ns| *until_ns > self.now_ns);
             if host.restart_ns.is_none() {
                 let incarnation = host.next_incarnation(self.plan, self.now_ns);
@@ -146,7 +147,7 @@ impl<P: Protocol> World<'_, P> {
         self.agent_turn(at)
     }
 
-    /// What follows at an agent from what has happened there: packets, then words to programs, then the table.
+    /// What an agent does after its input: it sends packets, then notifies programs, then writes the table.
     pub(super) fn follow(&mut self, at: usize) -> Checked {
         let now = self.hosts[at].clock.read(self.now_ns);
         if !self.transmit(at, &now) || self.hosts[at].dies_after == Some(0) {
@@ -157,45 +158,45 @@ impl<P: Protocol> World<'_, P> {
         host.find_itself(self.now_ns);
         let id = host.id;
         let Some(agent) = &mut host.agent else { return Ok(()) };
-        let told = agent.tell_events();
+        let events = agent.notify_programs();
         agent.publish(&now);
-        for event in told {
+        for event in events {
             match event {
-                Told::Excluded { .. } => {
+                Event::Excluded { .. } => {
                     self.stats.exclusions += 1;
                     self.hosts[at].restart_ns = Some(self.now_ns + MS);
                 }
-                Told::PutBack { .. } => {
+                Event::PutBack { .. } => {
                     self.stats.found_out += 1;
-                    // It begins nothing, also where it was excluded first.
+                    // The agent does not begin a new incarnation, even if it was excluded before.
                     self.hosts[at].restart_ns = None;
                     self.found_out(at);
                 }
-                Told::Verdict(_) => self.stats.verdicts += 1,
-                Told::ViewChanged { .. } if !self.forgotten => {
+                Event::Verdict(_) => self.stats.verdicts += 1,
+                Event::ViewChanged { .. } if !self.forgotten => {
                     no_lease_outlives_its_view(self.plan, &self.hosts, at, self.now_ns)?;
                     if !self.hosts[at].is_astray() {
-                        self.host_views.told(&self.hosts[at])?;
+                        self.host_views.changed(&self.hosts[at])?;
                     }
                 }
                 _ => {}
             }
             self.note(|_| match event {
-                Told::Verdict(verdict) => {
+                Event::Verdict(verdict) => {
                     let Verdict { host, slot, incarnation, reason, evidence, .. } = verdict;
                     format!(
-                        "h{id} is told that h{host}.{slot}#{incarnation} is dead: {reason:?}, by {:?}",
+                        "h{id} notifies that h{host}.{slot}#{incarnation} is dead: {reason:?}, by {:?}",
                         evidence.via
                     )
                 }
-                Told::ViewChanged { id: view, members } => {
+                Event::ViewChanged { id: view, members } => {
                     let members: Vec<u16> = members.iter().collect();
                     format!("h{id} is in view {}.{} of {members:?}", view.generation, view.number)
                 }
-                event => format!("h{id} is told {event:?}"),
+                event => format!("h{id} notifies {event:?}"),
             });
-            self.verdicts.told(at, &event, &self.hosts, self.now_ns, self.forgotten)?;
-            self.calm.told(self.plan, &self.hosts, at, &event, self.now_ns)?;
+            self.verdicts.notified(at, &event, &self.hosts, self.now_ns, self.forgotten)?;
+            self.calm.notified(self.plan, &self.hosts, at, &event, self.now_ns)?;
         }
         self.acts(at, &now)?;
         self.ask_disk(at);
@@ -204,7 +205,7 @@ impl<P: Protocol> World<'_, P> {
         if self.torn { Ok(()) } else { one_leader(&self.hosts, at, self.now_ns) }
     }
 
-    /// The agent has left in its table as what, and by which view, its programs act.
+    /// Checks the incarnation and the view that the agent's table lets programs act by.
     fn acts(&mut self, at: usize, now: &Clocks) -> Checked {
         let host = &self.hosts[at];
         let table = host.agent.as_ref().map(|agent| &agent.table);
@@ -226,7 +227,7 @@ impl<P: Protocol> World<'_, P> {
         Ok(())
     }
 
-    /// The loop says which generation of views it needs on disk.
+    /// The loop asks for the generation of views that it needs on disk.
     fn ask_disk(&mut self, at: usize) {
         let Some(agent) = self.hosts[at].agent.as_ref().filter(|agent| !agent.is_frozen()) else { return };
         let generation = agent.detector.generation_to_keep();
@@ -244,14 +245,14 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// The control thread of an agent goes on with what it writes, if it runs.
+    /// The control thread of a running agent continues its write.
     pub(super) fn disk(&mut self, at: usize) {
         let host = &mut self.hosts[at];
-        let told = host.numbers.go_on();
+        let is_done = host.numbers.go_on();
         if let Some(due_ns) = host.numbers.due_ns() {
             return self.network.push(due_ns.max(self.now_ns), Next::Disk(at));
         }
-        if told {
+        if is_done {
             self.stats.generations_kept += 1;
             let (id, kept, asked) = (host.id, host.numbers.kept(), host.numbers.asked());
             self.note(|_| format!("the disk of h{id} holds generation {kept}"));
@@ -269,7 +270,7 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// Programs of a host that have something to do.
+    /// Wakes the programs of a host that have something to do.
     fn wake(&mut self, at: usize, local_ns: u64) {
         let host = &self.hosts[at];
         if host.seat.as_ref().is_some_and(|seat| seat.client.is_called(local_ns)) {
@@ -285,14 +286,14 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// A program of the host has asked for something.
+    /// A program of the host has made a request.
     pub(super) fn call_agent(&mut self, at: usize) {
         if self.hosts[at].agent.as_ref().is_some_and(|agent| agent.is_called() && !agent.is_frozen()) {
             self.call_loop(at);
         }
     }
 
-    /// The loop has something to hear from its control thread.
+    /// The control thread has something for the loop.
     fn call_loop(&mut self, at: usize) {
         let host = &mut self.hosts[at];
         let turn_ns = (self.now_ns + self.network.random.random_range(SOON_NS..SERVE_NS)).max(host.paused_until_ns);
@@ -346,7 +347,7 @@ impl<P: Protocol> World<'_, P> {
         true
     }
 
-    /// Recorded heartbeats of others come again.
+    /// Sends recorded heartbeats of other hosts to this one again.
     pub(super) fn replay(&mut self, at: usize, until_ns: u64) {
         if self.now_ns >= until_ns || self.recorded.is_empty() {
             return;

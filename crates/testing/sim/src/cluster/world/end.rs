@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What has to be at the end, once all is well.
+//! What has to hold at the end, once all faults are over.
 
 use fide_agreement::{Standing, View};
 use fide_detector::{Detector, PeerState, Policy, ViewInfo};
@@ -14,28 +14,31 @@ use super::{
     Stats, World,
 };
 
-/// What a group needs and has not.
+/// What a group needs and has lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loss {
     Nothing,
-    /// Hosts that vote, or all but one under policy `network`.
+    /// Too few voters are up; under policy `network`, too few hosts.
     HostsAway,
-    /// Nobody began: a process ended when it had stored that there is a group.
+    /// No member has begun, because a process ended after it had stored that there is a group.
     Recorded,
-    /// All members of the newest view were shut out, or died, and a process of theirs has died.
+    /// All members of the newest view were shut out or died, and one of their processes has died.
     Processes,
-    /// None of the newest view has been a member: whoever had the state was taken out, and is gone.
+    /// No host of the newest view has been a member: the members that had the state were removed, and are
+    /// gone.
     States,
 }
 
 impl<P: Protocol> World<'_, P> {
-    /// Under policy `network` each host judges alone, and only who knows it. A member that died before it knew the present incarnation
-    /// of this host is not judged here, and its death is told only once its host is back: nobody knows better than to wait.
+    /// Under policy `network` each host judges alone, and only hosts that it knows. It cannot judge a member
+    /// that died before it knew this host's present incarnation: this host is notified of that death only
+    /// once the dead member's host is back. Until then waiting is right.
     fn waits_for_the_unknown(&self, seat: &Seat<P>) -> bool {
         let group = &seat.core.group;
         let incarnation = |id: u16| group.view().and_then(|view| view.incarnation(id));
         let runs = |id: u16| {
-            let other = self.originals().iter().find(|other| other.id == id).and_then(|other| other.seat.as_ref());
+            let other =
+                self.hosts.originals().iter().find(|other| other.id == id).and_then(|other| other.seat.as_ref());
             other.is_some_and(|other| Some(other.sender.incarnation) == incarnation(id))
         };
         let unknown = |id: u16| {
@@ -43,11 +46,11 @@ impl<P: Protocol> World<'_, P> {
             process.is_none_or(|process| !self.deaths.has_met(seat.pid, (id, *process)))
         };
         let others = group.others();
-        // It was up when this host was another incarnation, and never knew this one.
+        // The other host was up while this host was another incarnation, and never knew this one.
         let unjudged = |id: u16| {
-            let agent = self.hosts[usize::from(seat.sender.host) - 1].agent.as_ref();
+            let agent = self.hosts[seat.sender.host].agent.as_ref();
             let peer = agent.and_then(|agent| agent.detector.peer(id)).filter(|peer| peer.state == PeerState::Up);
-            let other = &self.hosts[usize::from(id) - 1];
+            let other = &self.hosts[id];
             peer.is_some_and(|peer| other.agent.is_none() || other.incarnation != peer.incarnation)
         };
         self.plan.policy == Policy::Network && others.iter().any(|id| !runs(id) && (unknown(id) || unjudged(id)))
@@ -55,13 +58,13 @@ impl<P: Protocol> World<'_, P> {
 
     /// Agents that run and do not leave.
     fn agents(&self) -> impl Iterator<Item = (&Host<P>, &Detector)> {
-        let agents = self.originals().iter().filter(|host| !host.leaves);
+        let agents = self.hosts.originals().iter().filter(|host| !host.leaves);
         agents.filter_map(|host| Some((host, &host.agent.as_ref()?.detector)))
     }
 
-    /// Enough hosts are up to act: of some view a majority, or as many as found one.
+    /// Enough hosts are up to act: a majority of some view, or as many as are needed to found one.
     fn hosts_suffice(&self) -> bool {
-        let (up, all) = (self.agents().count(), self.originals().len());
+        let (up, all) = (self.agents().count(), self.hosts.originals().len());
         if self.plan.policy == Policy::Network {
             // A host that starts acts once it has heard one other.
             return up >= 2;
@@ -71,14 +74,16 @@ impl<P: Protocol> World<'_, P> {
         if views().any(|view| holders(view.id) > view.members.len() / 2) {
             return true;
         }
-        // Those that are away may live, as far as the others know, and are waited for.
-        let away = |id: u16| self.originals().iter().any(|host| host.id == id && (host.agent.is_none() || host.leaves));
+        // As far as the others know, hosts that are away may be alive, so the others wait for them.
+        let away =
+            |id: u16| self.hosts.originals().iter().any(|host| host.id == id && (host.agent.is_none() || host.leaves));
         let missing = |view: &ViewInfo| view.members.iter().filter(|id| away(*id)).count();
         let waits = views().any(|view| holders(view.id) + missing(&view) > view.members.len() / 2);
         up >= (all / 2 + 1).max(all - 1) && !waits
     }
 
-    /// All hosts that are up act, in one view, if they are enough: also witnesses, and those whose members have nothing left.
+    /// If enough hosts are up, all of them act in one view: also witnesses, and hosts whose members have
+    /// nothing left.
     fn hosts_act(&self) -> Checked {
         if !self.hosts_suffice() {
             return Ok(());
@@ -95,15 +100,16 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// Why nobody acts, as `docs/internals/promises.md` has it: *Which faults lose what*. Asked of each run at whose end nobody does.
+    /// Why no member acts, in the terms of *Which faults lose what* in `docs/internals/promises.md`.
+    /// Evaluated for each run that ends so.
     fn loss(&self) -> Loss {
-        let seats = || self.originals().iter().filter(|host| !host.leaves).filter_map(|host| host.seat.as_ref());
+        let seats = || self.hosts.originals().iter().filter(|host| !host.leaves).filter_map(|host| host.seat.as_ref());
         if !self.hosts_suffice() {
             return Loss::HostsAway;
         }
-        // The last view that a process which runs has begun: of a later one nobody is left to tell.
+        // The last view that a running process has begun: no process is left that could deliver a later one.
         let Some(view) = seats().filter_map(|seat| seat.core.group.view()).max_by_key(|view| view.number()) else {
-            // Who was taken out and is needed still has the state.
+            // A member that was removed but is still needed has the state.
             let is_needed = seats().any(|seat| seat.standing() == Standing::Leaving);
             return if is_needed { Loss::Nothing } else { self.loss_of_founders() };
         };
@@ -111,7 +117,7 @@ impl<P: Protocol> World<'_, P> {
             let incarnation = view.incarnation(id).expect("a member");
             seats().any(|seat| seat.sender.host == id && seat.was(incarnation))
         };
-        // A member that was never shut out goes on when others die.
+        // A member that was never shut out continues when others die.
         let is_in = |seat: &Seat<P>| {
             let is_newest = seat.core.group.view().is_some_and(|own| own.number() == view.number());
             seat.standing() == Standing::Member && is_newest
@@ -123,29 +129,30 @@ impl<P: Protocol> World<'_, P> {
         if held { Loss::Processes } else { Loss::States }
     }
 
-    /// No process that runs has begun: why none founds the group.
+    /// No running process has begun: why none founds the group.
     fn loss_of_founders(&self) -> Loss {
         let is_recorded = |host: &Host<P>| host.record.read().is_some_and(|(_, is_founded)| is_founded);
-        // All have to be there once.
+        // All members have to be there at once.
         let all_there = self.members().all(|host| host.seat.is_some() && !host.leaves);
         if !self.members().any(is_recorded) {
             return if all_there { Loss::Nothing } else { Loss::HostsAway };
         }
-        // All who have begun have died. A member of such a view that was never shut out goes on, unless somebody has never heard of one of them:
-        // that one may have begun with others.
+        // All processes that had begun have died. A member of their view that was never shut out continues,
+        // unless some process has never heard from one of those that died: that one may have begun with
+        // others.
         let is_in = |id: u16, incarnation: u32| {
-            let seat = self.hosts[usize::from(id) - 1].seat.as_ref();
+            let seat = self.hosts[id].seat.as_ref();
             seat.is_some_and(|seat| seat.sender.incarnation == incarnation)
         };
         let never_shut_out =
             |view: &View| view.hosts().iter().any(|id| view.incarnation(id).is_some_and(|of| is_in(id, of)));
         let founders: Vec<_> =
             self.members().filter(|host| !is_recorded(host)).filter_map(|host| host.seat.as_ref()).collect();
-        // Those who are the first processes of their hosts know that nothing was told to anybody.
+        // The first process of its host knows that nothing was ever delivered there.
         if all_there && founders.iter().any(|seat| seat.core.group.first_processes().contains(seat.sender.host)) {
             return Loss::Nothing;
         }
-        // Who is away, and never was there as far as one of them knows, is waited for.
+        // A member that is away is waited for if some founder has never heard from it.
         let is_away = |host: &&Host<P>| host.seat.is_none() || host.leaves;
         let waits =
             |seat: &&Seat<P>| self.members().filter(is_away).any(|host| !seat.core.group.has_heard_founding(host.id));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events that wait, by time: a calendar queue (Brown, 1988). Most of them happen within a few heartbeats, and lie in a page for each
-//! short span of time; those that come later are in a heap. A page has one event or none most of the time.
+//! Waiting events, by time: a calendar queue (Brown, 1988). Most events happen within a few heartbeats, and
+//! lie in a page for each short span of time; later ones are in a heap. A page has one event or none most of
+//! the time.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -16,18 +17,18 @@ pub(super) struct Events {
     pages: Vec<Vec<u128>>,
     /// Bit by page: it has events.
     filled: [u64; PAGES / 64],
-    /// The span of the event that was taken last: no event of an earlier one waits.
+    /// The span of the event that was taken last: no event of an earlier span waits.
     span: u64,
     /// Keys of events that were later than all pages.
     later: BinaryHeap<Reverse<u128>>,
-    /// Events so far, so that those of one time have an order.
+    /// How many events there have been, so that events of the same time have an order.
     number: u32,
-    /// What happens then, by place, and places that are free.
+    /// Waiting events by place, and free places.
     waiting: Vec<Option<Next>>,
     free: Vec<u32>,
 }
 
-/// Of an event that waits: when it happens, then its number, then its place.
+/// Key of a waiting event: its time, then its number, then its place.
 fn key(at_ns: u64, number: u32, place: u32) -> u128 {
     u128::from(at_ns) << 64 | u128::from(number) << 32 | u128::from(place)
 }
@@ -76,7 +77,7 @@ impl Events {
         self.filled[page / 64] |= 1 << (page % 64);
     }
 
-    /// The next event, and when it happens.
+    /// The next event, and its time.
     pub(super) fn pop(&mut self) -> Option<(u64, Next)> {
         let on_page = self.first_page().and_then(|page| {
             let (at, key) = self.pages[page].iter().enumerate().min_by_key(|(_, key)| **key)?;
@@ -99,13 +100,13 @@ impl Events {
         Some((at_ns, self.waiting[place as usize].take().expect("an event happens once")))
     }
 
-    /// The first page with events, from that of the present span on and around.
+    /// The first page with events, from the present span on, wrapping around.
     fn first_page(&self) -> Option<usize> {
         let (word, bit) = (page(self.span) / 64, page(self.span) % 64);
         let words = self.filled.len();
         (0..=words).find_map(|step| {
             let at = (word + step) % words;
-            // Of the first word the pages before the present one come last.
+            // The pages of the first word before the present one come last.
             let bits = match step {
                 0 => self.filled[at] & u64::MAX << bit,
                 _ => self.filled[at],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a plan has happen.
+//! Faults of a plan, as they happen.
 
 use fide_agreement::{HostSet, Standing};
 
@@ -9,17 +9,18 @@ use super::{
     super::{
         clock::Stands,
         host::Host,
+        machines::place_of,
         plan::{MS, What},
         protocol::Protocol,
     },
     Next, World,
 };
 
-/// Copies of heartbeats that a host sends after it was asked to leave.
+/// Heartbeats that a host still sends after it was asked to leave.
 const GOODBYES: u32 = 30;
-/// It ends at the latest after this.
+/// A leaving host ends at the latest after this.
 const GOODBYES_NS: u64 = 10 * MS;
-/// Hosts that are restored start within this.
+/// Restored hosts start within this.
 const RESTORED_NS: u64 = 5 * MS;
 
 impl<P: Protocol> World<'_, P> {
@@ -35,7 +36,7 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// Links and hosts are mended by what comes later.
+    /// The links are mended, and the hosts crash again or stay, by later faults of the plan.
     pub(super) fn all_but_one_crash(&mut self, away: u16) {
         if self.network.calm {
             return;
@@ -43,14 +44,14 @@ impl<P: Protocol> World<'_, P> {
         for plane in 0..2 {
             self.network.cut_off(away, plane);
         }
-        for at in (0..self.hosts.len()).filter(|at| *at != usize::from(away) - 1) {
+        for at in (0..self.hosts.places()).filter(|at| *at != place_of(away)) {
             self.crash(at);
             let after_ns = self.network.random.random_range(0..MS);
             self.network.push(self.now_ns + after_ns, Next::Start(at));
         }
     }
 
-    /// A host that has said goodbye ends, once it runs.
+    /// A host that has said goodbye ends as soon as it runs.
     pub(super) fn gone(&mut self, at: usize, starts: u64) {
         let host = &self.hosts[at];
         if !host.leaves || host.starts != starts {
@@ -62,19 +63,19 @@ impl<P: Protocol> World<'_, P> {
         self.crash(at);
     }
 
-    /// All is well: a host that is not up comes back, in runs where all do.
+    /// Once faults are over: a host that is down comes back, if the plan restores hosts.
     fn restore(&mut self, at: usize) {
-        if self.plan.restores && at < self.originals().len() {
+        if self.plan.restores && at < self.hosts.place_of_clone() {
             let after_ns = self.network.random.random_range(0..RESTORED_NS);
             self.network.push(self.now_ns + after_ns, Next::Start(at));
         }
     }
 
     fn host(&mut self, host: u16) -> &mut Host<P> {
-        &mut self.hosts[usize::from(host) - 1]
+        &mut self.hosts[host]
     }
 
-    /// Agent, member and service stand still.
+    /// Pauses agent, member and service.
     fn pause(&mut self, host: u16, until_ns: u64) {
         let host = self.host(host);
         if !host.is_up {
@@ -93,98 +94,29 @@ impl<P: Protocol> World<'_, P> {
     pub(super) fn fault(&mut self, what: What) {
         self.note(|_| format!("{what:?}"));
         let now_ns = self.now_ns;
-        // In a machine that is stopped nothing happens.
-        let within = match what {
-            What::Pause { host, .. }
-            | What::Leave { host }
-            | What::Timeouts { host, .. }
-            | What::PauseAgent { host, .. }
-            | What::PauseSeat { host, .. }
-            | What::PauseService { host, .. }
-            | What::KillAgent { host, .. }
-            | What::TakeOver { host, .. }
-            | What::KillSeat { host }
-            | What::Slew { host, .. }
-            | What::Suspend { host, .. }
-            | What::Flood { host, .. }
-            | What::Stop { host, .. } => Some(host),
-            _ => None,
-        };
-        if within.is_some_and(|host| self.host(host).stopped_until_ns > now_ns) {
+        if host_inside(what).is_some_and(|host| self.host(host).stopped_until_ns > now_ns) {
             return;
         }
         match what {
-            What::Crash { host } => self.crash(usize::from(host) - 1),
+            What::Crash { host } => self.crash(place_of(host)),
             What::CrashSending { host, copies } => {
                 let host = self.host(host);
                 host.dies_after = host.is_up.then_some(copies);
             }
             What::Start { host } => {
                 if !self.host(host).is_up {
-                    self.start(usize::from(host) - 1);
+                    self.start(place_of(host));
                 }
             }
             What::Pause { host, for_ns } => self.pause(host, now_ns + for_ns),
-            // It says no goodbye: it comes back as the one that it was.
-            What::Leave { host } if self.hosts[usize::from(host) - 1].is_witness(self.plan) => {
-                self.crash(usize::from(host) - 1);
-            }
-            What::Leave { host } => {
-                let host = self.host(host);
-                let local_ns = host.clock.local_ns(now_ns);
-                if let Some(agent) = &mut host.agent {
-                    agent.detector.leave(local_ns);
-                    host.leaves = true;
-                    if let Some(seat) = &mut host.seat {
-                        seat.core.group.leave();
-                    }
-                    host.restart_ns = None;
-                    // It says goodbye some times before it is gone.
-                    host.dies_after = Some(GOODBYES);
-                    let (at, starts) = (usize::from(host.id) - 1, host.starts);
-                    self.network.push(now_ns + GOODBYES_NS, Next::Gone(at, starts));
-                }
-            }
-            What::Remove { host: subject } => {
-                let asked = |host: &&mut Host<P>| host.leads(now_ns) && host.stopped_until_ns <= now_ns;
-                if let Some(host) = self.hosts.iter_mut().find(asked) {
-                    let now = host.clock.read(now_ns);
-                    // Refused, if it is no member.
-                    let _ = host.seat.as_mut().map(|seat| seat.core.group.remove(seat.lease(&now), subject));
-                }
-            }
+            What::Leave { host } => self.leave(host),
+            What::Remove { host } => self.remove(host),
             What::Cut { from, to, plane } => self.network.cut(from, to, plane),
             What::Isolate { host, plane } => self.network.cut_off(host, plane),
-            What::Split { side } => {
-                let on = |host: u16| side >> (host - 1) & 1 == 1;
-                for from in 1..=self.plan.hosts {
-                    for to in (1..=self.plan.hosts).filter(|to| on(*to) != on(from)) {
-                        self.network.cut(from, to, 0);
-                        self.network.cut(from, to, 1);
-                    }
-                }
-            }
-            What::Divide { among } => {
-                let among = HostSet(among);
-                for from in among.iter() {
-                    for to in among.iter().filter(|to| *to != from) {
-                        self.network.cut(from, to, 0);
-                        self.network.cut(from, to, 1);
-                    }
-                }
-            }
-            What::Heal => {
-                self.network.mend();
-                self.armed.clear();
-                self.dooms = None;
-            }
-            What::Timeouts { host, timeout_ns } => {
-                let (all, world_ns) = (self.plan.hosts, self.now_ns);
-                let host = self.host(host);
-                let now = host.clock.read(world_ns);
-                let Some(agent) = &mut host.agent else { return };
-                (1..=all).for_each(|peer| agent.set_timeout(now.raw_ns, peer, timeout_ns));
-            }
+            What::Split { side } => self.split(side),
+            What::Divide { among } => self.divide(HostSet(among)),
+            What::Heal => self.heal(),
+            What::Timeouts { host, timeout_ns } => self.set_timeouts(host, timeout_ns),
             What::CutAtChange { host, after_ns } => self.armed.push((host, after_ns)),
             What::CrashAtFounding { away, after_ns } => self.dooms = Some((away, after_ns)),
             What::PauseAgent { host, for_ns } => {
@@ -201,67 +133,151 @@ impl<P: Protocol> World<'_, P> {
                     service.paused_until_ns = service.paused_until_ns.max(now_ns + for_ns);
                 }
             }
-            What::KillAgent { host, down_ns } => {
-                let at = usize::from(host) - 1;
-                if self.hosts[at].agent.is_some() && self.hosts[at].dies_after.is_none() {
-                    self.stats.agents_killed += 1;
-                    self.hosts[at].end_agent(now_ns);
-                    self.network.push(now_ns + down_ns, Next::StartAgent(at));
-                    self.wake_seat(at);
-                }
-            }
-            What::TakeOver { host, for_ns } => {
-                let witness = self.hosts[usize::from(host) - 1].is_witness(self.plan);
-                let host = self.host(host);
-                let local_ns = host.clock.local_ns(now_ns);
-                if let Some(agent) = host.agent.as_mut().filter(|agent| !agent.is_frozen() && !witness) {
-                    agent.freeze(local_ns, local_ns + for_ns);
-                }
-            }
+            What::KillAgent { host, down_ns } => self.kill_agent(host, down_ns),
+            What::TakeOver { host, for_ns } => self.freeze_agent(host, for_ns),
             What::KillSeat { host } => {
-                let at = usize::from(host) - 1;
+                let at = place_of(host);
                 if self.hosts[at].standing().is_some_and(|standing| standing != Standing::Left) {
                     self.end_seat(at);
                 }
             }
             What::Slew { host, ppm } => self.host(host).clock.slew(now_ns, ppm),
-            What::Suspend { host, for_ns } => {
-                if self.host(host).is_up && self.host(host).suspended_until_ns <= now_ns {
-                    self.host(host).clock.stand(now_ns, for_ns, Stands::Suspended);
-                    self.pause(host, now_ns + for_ns);
-                }
-            }
-            What::Stop { host: id, for_ns, stands } => {
-                let plan = self.plan;
-                let host = self.host(id);
-                if !host.is_up || host.suspended_until_ns > now_ns {
-                    return;
-                }
-                if stands == Some(Stands::Unseen) {
-                    host.begin_to_believe(plan, now_ns);
-                }
-                if let Some(stands) = stands {
-                    host.clock.stand(now_ns, for_ns, stands);
-                }
-                host.stopped_until_ns = now_ns + for_ns;
-                self.stats.stops += 1;
-                self.pause(id, now_ns + for_ns);
-            }
+            What::Suspend { host, for_ns } => self.suspend(host, for_ns),
+            What::Stop { host, for_ns, stands } => self.stop(host, for_ns, stands),
             What::Snapshot { host } => self.snapshot(host),
             What::PutBack { host } => self.put_back(host),
             What::Clone { host, reaches } => self.clone_of(host, reaches),
             What::EndClone => self.end_clone(),
-            What::Flood { host, times } => {
-                let others = self.plan.hosts;
-                let at = usize::from(host) - 1;
-                let Some(agent) = self.hosts[at].agent.as_ref().filter(|agent| !agent.is_frozen()) else { return };
-                agent.flood(1 + host % others, times);
-                self.wake_seat(at);
-            }
+            What::Flood { host, times } => self.flood(host, times),
             What::Replay { host, for_ns } => {
-                self.network.push(now_ns, Next::Replay(usize::from(host) - 1, now_ns + for_ns));
+                self.network.push(now_ns, Next::Replay(place_of(host), now_ns + for_ns));
             }
         }
+    }
+
+    /// The host's agent and member say goodbye for [`GOODBYES_NS`], then the host ends. A witness says no goodbye, because
+    /// it comes back as the same incarnation.
+    fn leave(&mut self, host: u16) {
+        if self.hosts[host].is_witness(self.plan) {
+            return self.crash(place_of(host));
+        }
+        let now_ns = self.now_ns;
+        let host = self.host(host);
+        let local_ns = host.clock.local_ns(now_ns);
+        let Some(agent) = &mut host.agent else { return };
+        agent.detector.leave(local_ns);
+        host.leaves = true;
+        if let Some(seat) = &mut host.seat {
+            seat.core.group.leave();
+        }
+        host.restart_ns = None;
+        host.dies_after = Some(GOODBYES);
+        let (at, starts) = (place_of(host.id), host.starts);
+        self.network.push(now_ns + GOODBYES_NS, Next::Gone(at, starts));
+    }
+
+    /// Asks the leader of the group, if one runs, to remove the member of a host.
+    fn remove(&mut self, subject: u16) {
+        let now_ns = self.now_ns;
+        let leads = |host: &&mut Host<P>| host.leads(now_ns) && host.stopped_until_ns <= now_ns;
+        if let Some(host) = self.hosts.iter_mut().find(leads) {
+            let now = host.clock.read(now_ns);
+            // The group refuses if the host is no member.
+            let _ = host.seat.as_mut().map(|seat| seat.core.group.remove(seat.lease(&now), subject));
+        }
+    }
+
+    /// Cuts all links between the hosts of `side` (bit `id - 1`) and the others, in both planes.
+    fn split(&mut self, side: u64) {
+        let on = |host: u16| side >> (host - 1) & 1 == 1;
+        for from in 1..=self.plan.hosts {
+            for to in (1..=self.plan.hosts).filter(|to| on(*to) != on(from)) {
+                self.network.cut(from, to, 0);
+                self.network.cut(from, to, 1);
+            }
+        }
+    }
+
+    /// Cuts all links among some hosts, in both planes.
+    fn divide(&mut self, among: HostSet) {
+        for from in among.iter() {
+            for to in among.iter().filter(|to| *to != from) {
+                self.network.cut(from, to, 0);
+                self.network.cut(from, to, 1);
+            }
+        }
+    }
+
+    /// Mends all links, and cancels faults that wait for a change of view.
+    fn heal(&mut self) {
+        self.network.mend();
+        self.armed.clear();
+        self.dooms = None;
+    }
+
+    fn set_timeouts(&mut self, host: u16, timeout_ns: u64) {
+        let (hosts, now_ns) = (self.plan.hosts, self.now_ns);
+        let host = self.host(host);
+        let now = host.clock.read(now_ns);
+        let Some(agent) = &mut host.agent else { return };
+        (1..=hosts).for_each(|peer| agent.set_timeout(now.raw_ns, peer, timeout_ns));
+    }
+
+    fn kill_agent(&mut self, host: u16, down_ns: u64) {
+        let at = place_of(host);
+        if self.hosts[at].agent.is_some() && self.hosts[at].dies_after.is_none() {
+            self.stats.agents_killed += 1;
+            self.hosts[at].end_agent(self.now_ns);
+            self.network.push(self.now_ns + down_ns, Next::StartAgent(at));
+            self.wake_seat(at);
+        }
+    }
+
+    /// The agent hands over to a new one, and is frozen for so long. The agent of a witness does not.
+    fn freeze_agent(&mut self, host: u16, for_ns: u64) {
+        let is_witness = self.hosts[host].is_witness(self.plan);
+        let now_ns = self.now_ns;
+        let host = self.host(host);
+        let local_ns = host.clock.local_ns(now_ns);
+        if let Some(agent) = host.agent.as_mut().filter(|agent| !agent.is_frozen() && !is_witness) {
+            agent.freeze(local_ns, local_ns + for_ns);
+        }
+    }
+
+    fn suspend(&mut self, id: u16, for_ns: u64) {
+        let now_ns = self.now_ns;
+        let host = self.host(id);
+        if host.is_up && host.suspended_until_ns <= now_ns {
+            host.clock.stand(now_ns, for_ns, Stands::Suspended);
+            self.pause(id, now_ns + for_ns);
+        }
+    }
+
+    /// A hypervisor stops the host, and the clocks that `stands` names.
+    fn stop(&mut self, id: u16, for_ns: u64, stands: Option<Stands>) {
+        let (plan, now_ns) = (self.plan, self.now_ns);
+        let host = self.host(id);
+        if !host.is_up || host.suspended_until_ns > now_ns {
+            return;
+        }
+        if stands == Some(Stands::Unseen) {
+            host.begin_to_believe(plan, now_ns);
+        }
+        if let Some(stands) = stands {
+            host.clock.stand(now_ns, for_ns, stands);
+        }
+        host.stopped_until_ns = now_ns + for_ns;
+        self.stats.stops += 1;
+        self.pause(id, now_ns + for_ns);
+    }
+
+    /// The agent sends its programs many events at once.
+    fn flood(&mut self, host: u16, times: u32) {
+        let others = self.plan.hosts;
+        let at = place_of(host);
+        let Some(agent) = self.hosts[at].agent.as_ref().filter(|agent| !agent.is_frozen()) else { return };
+        agent.flood(1 + host % others, times);
+        self.wake_seat(at);
     }
 
     pub(super) fn quiet(&mut self) {
@@ -274,16 +290,16 @@ impl<P: Protocol> World<'_, P> {
         self.end_clone();
         self.restart_those_put_back();
         self.calm.begins(now_ns);
-        for at in 0..self.originals().len() {
+        for at in 0..self.hosts.originals().len() {
             if !self.hosts[at].is_up {
                 self.restore(at);
                 continue;
             }
             let host = &mut self.hosts[at];
-            // Who has said goodbye goes.
+            // A host that has said goodbye still goes; other planned crashes are cancelled.
             host.dies_after = host.dies_after.filter(|_| host.leaves);
             host.clock.slew(now_ns, 0);
-            // Who is suspended comes back by itself.
+            // A suspended host comes back by itself.
             let least_ns = host.suspended_until_ns.min(host.paused_until_ns).max(now_ns);
             let wakes_ns = if host.clock.stands(now_ns) { least_ns } else { now_ns };
             self.calm.but_from(host.suspended_until_ns.max(wakes_ns));
@@ -298,5 +314,25 @@ impl<P: Protocol> World<'_, P> {
                 self.network.push(wakes_ns, Next::Seat(at));
             }
         }
+    }
+}
+
+/// The host inside of which a fault happens, if any. Inside a stopped machine nothing happens.
+fn host_inside(what: What) -> Option<u16> {
+    match what {
+        What::Pause { host, .. }
+        | What::Leave { host }
+        | What::Timeouts { host, .. }
+        | What::PauseAgent { host, .. }
+        | What::PauseSeat { host, .. }
+        | What::PauseService { host, .. }
+        | What::KillAgent { host, .. }
+        | What::TakeOver { host, .. }
+        | What::KillSeat { host }
+        | What::Slew { host, .. }
+        | What::Suspend { host, .. }
+        | What::Flood { host, .. }
+        | What::Stop { host, .. } => Some(host),
+        _ => None,
     }
 }

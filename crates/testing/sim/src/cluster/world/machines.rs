@@ -7,6 +7,7 @@ use super::{
     super::{
         check::{Beliefs, Checked},
         host::{Host, Packet, Voice},
+        machines::place_of,
         plan::{MS, Reaches},
         protocol::Protocol,
         seat::Seat,
@@ -15,14 +16,15 @@ use super::{
     Next, World,
 };
 
-/// People end and start a machine that has found out what it is within this.
+/// Operators end and restart a machine within this after its agent has found out that it was put back or
+/// cloned.
 const PEOPLE_NS: u64 = 60 * MS;
 
-/// A machine as it was.
+/// A machine at the time of its snapshot.
 pub(super) struct Snapshot<P: Protocol> {
     host: Host<P>,
     at_ns: u64,
-    /// What its agent and its programs had been told.
+    /// What its agent and its programs had been notified of.
     beliefs: Beliefs,
 }
 
@@ -31,32 +33,28 @@ pub(super) struct Snapshot<P: Protocol> {
 pub(super) struct Twin {
     id: u16,
     reaches: Reaches,
-    /// Which of the two has sent last, by place.
+    /// The place of the machine, original or clone, that has sent last.
     sent_last: usize,
 }
 
-/// A machine is put back to what it was so much later, on wall clocks: more than it begins anew meanwhile.
+/// How much later wall clocks are when a machine is put back, s: more than the incarnations that it takes
+/// meanwhile.
 const LATER_S: u64 = 1000;
 
 impl<P: Protocol> World<'_, P> {
-    /// The machines that the cluster was configured with: without a clone.
-    pub(super) fn originals(&self) -> &[Host<P>] {
-        &self.hosts[..usize::from(self.plan.hosts)]
-    }
-
-    /// The place of a clone.
+    /// The place of the clone that runs.
     pub(super) fn twin_at(&self) -> Option<usize> {
-        self.twin.map(|_| usize::from(self.plan.hosts))
+        self.twin.map(|_| self.hosts.place_of_clone())
     }
 
-    /// Its clone runs, and is not found out.
+    /// The machine has a clone that runs and was not found out.
     pub(super) fn is_twice(&self, at: usize) -> bool {
         let runs = |twin: usize| self.hosts[twin].is_up && !self.hosts[twin].is_found_out();
         self.twin.is_some_and(|twin| twin.id == self.hosts[at].id) && self.twin_at().is_some_and(runs)
     }
 
     pub(super) fn snapshot(&mut self, id: u16) {
-        let at = usize::from(id) - 1;
+        let at = place_of(id);
         let host = &self.hosts[at];
         if !host.is_up || host.leaves || host.dies_after.is_some() {
             return;
@@ -73,26 +71,28 @@ impl<P: Protocol> World<'_, P> {
         self.note(|_| format!("a snapshot of h{id} is taken"));
     }
 
-    /// The snapshot of a machine, which goes on now.
+    /// Takes the snapshot of a machine, to run from now on.
     fn go_on(&mut self, id: u16) -> Option<(Host<P>, Beliefs)> {
         let at = self.snapshots.iter().position(|snapshot| snapshot.host.id == id)?;
         let Snapshot { mut host, at_ns, beliefs } = self.snapshots.swap_remove(at);
         host.go_on(self.plan, at_ns, self.now_ns);
         host.wall_least_s = self.later_s();
-        // It may have founded the group since, and does not know; alone in its group, or with all others dead, it asks nobody.
+        // The machine may have founded the group after the snapshot, and does not know. If it is alone in its
+        // group, or all others are dead, it asks no other member.
         let is_alone = |seat: &Seat<P>| {
             let group = &seat.core.group;
             group.view().is_none_or(|view| view.members().len() == 1) || group.others().is_empty()
         };
-        let seats = [host.seat.as_ref(), self.hosts[usize::from(id) - 1].seat.as_ref()];
+        let seats = [host.seat.as_ref(), self.hosts[id].seat.as_ref()];
         if seats.into_iter().flatten().any(is_alone) {
             self.tear();
         }
         Some((host, beliefs))
     }
 
-    /// A wall clock that is right: later than when anything here began. The disk of a machine that was put back has forgotten as what it began
-    /// since, and that of an original knows nothing of its clone (docs/internals/clocks.md).
+    /// A correct wall clock: later than any incarnation here. The disk of a machine that was put back has
+    /// lost the incarnations that were stored since the snapshot, and the disk of an original does not know
+    /// those of its clone (docs/internals/clocks.md).
     fn later_s(&mut self) -> u64 {
         let latest = self.hosts.iter().map(|host| u64::from(host.incarnation)).max().unwrap_or(0);
         self.latest_s = self.latest_s.max(latest) + LATER_S;
@@ -104,7 +104,7 @@ impl<P: Protocol> World<'_, P> {
         self.network.push(self.now_ns, Next::Start(at));
     }
 
-    /// What runs there has its turns.
+    /// Plans the turns of all that runs on the machine.
     fn begin_turns(&mut self, at: usize) {
         let host = &self.hosts[at];
         self.network.push(host.turn_ns, Next::Agent(at));
@@ -126,13 +126,13 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// A machine is put back to its snapshot; the one that runs is gone.
+    /// Puts a machine back to its snapshot; the machine that ran is gone.
     pub(super) fn put_back(&mut self, id: u16) {
         if self.twin.is_some_and(|twin| twin.id == id) {
             return;
         }
         let Some((host, beliefs)) = self.go_on(id) else { return };
-        let at = usize::from(id) - 1;
+        let at = place_of(id);
         self.hosts[at] = host;
         self.machines += 1;
         self.hosts[at].machine = self.machines;
@@ -142,21 +142,20 @@ impl<P: Protocol> World<'_, P> {
         self.begin_turns(at);
     }
 
-    /// A snapshot runs beside its original.
+    /// Runs a snapshot beside its original.
     pub(super) fn clone_of(&mut self, id: u16, reaches: Reaches) {
-        let original = usize::from(id) - 1;
-        if self.twin.is_some() || !self.hosts[original].is_up {
+        if self.twin.is_some() || !self.hosts[id].is_up {
             return;
         }
         let Some((mut host, beliefs)) = self.go_on(id) else { return };
-        let at = self.originals().len();
+        let at = self.hosts.place_of_clone();
         host.service = None;
         host.go_astray(true, true);
-        self.hosts[original].go_astray(true, false);
-        // Whichever begins last is to be heard at the end: here the original.
-        self.hosts[original].wall_least_s = self.later_s();
-        self.hosts.truncate(at);
-        self.hosts.push(host);
+        self.hosts[id].go_astray(true, false);
+        // Of the two, the machine that begins its next incarnation last is the one to be heard at the end:
+        // here the original.
+        self.hosts[id].wall_least_s = self.later_s();
+        self.hosts.set_clone(host);
         self.machines += 1;
         self.hosts[at].machine = self.machines;
         self.verdicts.put_back(at, beliefs);
@@ -166,17 +165,17 @@ impl<P: Protocol> World<'_, P> {
         self.begin_turns(at);
     }
 
-    /// Its agent has found out that its machine was put back, or has a clone: it is fenced, and people act on that. Of two machines the other one
-    /// is alone from then on.
+    /// The agent has found out that its machine was put back, or has a clone. It is fenced, and operators act
+    /// on that. If it was the clone, the original is alone from then on.
     pub(super) fn found_out(&mut self, at: usize) {
         let people_ns = self.network.random.random_range(MS..PEOPLE_NS);
         self.network.push(self.now_ns + people_ns, Next::Renew(at, self.hosts[at].machine));
         if let Some(twin) = self.twin.filter(|_| self.twin_at() == Some(at)) {
-            self.hosts[usize::from(twin.id) - 1].is_alone();
+            self.hosts[twin.id].is_alone();
         }
     }
 
-    /// People have read what its agent says: the machine ends, and starts anew; a clone does not.
+    /// Operators have read the agent's message: the machine ends, and an original starts again.
     pub(super) fn renew(&mut self, at: usize, machine: u64) {
         let host = &self.hosts[at];
         if !host.is_up || host.machine != machine || !host.is_found_out() {
@@ -188,27 +187,28 @@ impl<P: Protocol> World<'_, P> {
         let id = host.id;
         self.hosts[at].crash(self.now_ns);
         self.note(|_| format!("the machine of h{id} is ended"));
-        if at < self.originals().len() {
+        if at < self.hosts.place_of_clone() {
             self.starts_by_a_right_clock(at);
         }
     }
 
-    /// The clone is ended. Where neither has found out that there are two, people have: the original ends, too, and starts again.
+    /// Ends the clone. If neither agent has found out that there are two machines, operators have: the
+    /// original ends, too, and starts again.
     pub(super) fn end_clone(&mut self) {
         let Some(twin) = self.twin.take() else { return };
-        let at = self.originals().len();
+        let at = self.hosts.place_of_clone();
         let is_alone = self.hosts[at].is_found_out();
         self.hosts[at].crash(self.now_ns);
         self.note(|_| format!("the clone of h{} ends", twin.id));
-        let original = usize::from(twin.id) - 1;
-        if self.hosts[original].is_up && (!is_alone || self.hosts[original].is_found_out()) {
-            self.hosts[original].crash(self.now_ns);
-            self.starts_by_a_right_clock(original);
+        let original = &mut self.hosts[twin.id];
+        if original.is_up && (!is_alone || original.is_found_out()) {
+            original.crash(self.now_ns);
+            self.starts_by_a_right_clock(place_of(twin.id));
         }
     }
 
-    /// A packet reaches a member that takes its sender for a member, and it comes of a machine that has forgotten what it said since a
-    /// snapshot, or of one of two.
+    /// A packet reaches a member that takes its sender for a member of its view, although the sender's
+    /// machine has forgotten what it said after its snapshot, or runs twice.
     pub(super) fn hears_astray(&mut self, at: usize, packet: &Packet) {
         let Voice::Member { sender, .. } = packet.voice else { return };
         if self.torn || self.machines == 0 {
@@ -223,8 +223,9 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// An agent, or its receive program, takes a heartbeat of a machine that has forgotten what it promised and accepted: from then on that one's word may count twice.
-    /// No sign has come before, as nobody that it hears has heard it since the snapshot, or it has sent as much as was heard.
+    /// An agent, or its receive program, accepts a heartbeat of a machine that has forgotten its promises and
+    /// accepted votes: from then on the word of that host may count twice. The machine had no sign of it
+    /// before: no host that it hears has heard it since the snapshot, or it has sent as much as was heard.
     pub(super) fn heard_forgetful(&mut self, at: usize, packet: &Packet) {
         if let Some(from) = packet.forgetful().filter(|_| !self.forgotten) {
             self.note(|world| format!("h{} takes a heartbeat of h{from} as the one that it was", world.hosts[at].id));
@@ -234,15 +235,15 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// The hosts, or the group, go on from what one has forgotten.
+    /// The hosts, or the group, continue on what one machine has forgotten.
     pub(super) fn tear(&mut self) {
         self.torn = true;
         self.stats.torn = 1;
     }
 
-    /// What was put back, and did not find out, people end and start.
+    /// Operators end and restart machines that were put back and did not find out.
     pub(super) fn restart_those_put_back(&mut self) {
-        for at in 0..self.originals().len() {
+        for at in 0..self.hosts.originals().len() {
             if self.hosts[at].is_up && self.hosts[at].is_astray() {
                 self.hosts[at].crash(self.now_ns);
                 self.starts_by_a_right_clock(at);
@@ -250,7 +251,7 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// One of two machines has sent something.
+    /// The original or the clone has sent something.
     pub(super) fn has_sent(&mut self, at: usize) {
         let Some(twin) = &mut self.twin else { return };
         if self.hosts[at].id == twin.id {
@@ -258,9 +259,10 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// Where a packet for a host arrives: at both of two machines, or at the one that the switches have heard last.
+    /// Delivers a packet for a host that may have a clone: to both machines, or to the one that the switches
+    /// have heard last.
     pub(super) fn arrives_twice(&mut self, to: u16, packet: Packet) -> Checked {
-        let original = usize::from(to) - 1;
+        let original = place_of(to);
         let (Some(Twin { id, reaches, sent_last }), Some(at)) = (self.twin, self.twin_at()) else {
             return self.arrives_at(original, packet);
         };
@@ -274,7 +276,7 @@ impl<P: Protocol> World<'_, P> {
             }
             Reaches::Both | Reaches::LatestUnlessAll => {
                 self.arrives_at(original, packet.clone())?;
-                // The first may have ended both.
+                // The first delivery may have ended both.
                 if self.twin_at() == Some(at) { self.arrives_at(at, packet) } else { Ok(()) }
             }
         }

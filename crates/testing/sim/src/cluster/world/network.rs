@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links between hosts, and the events that wait.
+//! Links between hosts, and waiting events.
 
+use fide_types::PerHost;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -16,17 +17,16 @@ use super::{
 pub(super) struct Network {
     pub(super) events: Events,
     pub(super) random: ChaCha8Rng,
-    /// By (from-1) * hosts + to-1: a bit for each plane that is cut.
-    cuts: Vec<u8>,
-    hosts: usize,
+    /// By sender, then receiver: a bit for each plane that is cut.
+    cuts: PerHost<PerHost<u8>>,
     latency_min_ns: u64,
     jitter_max_ns: u64,
     loss_permille: u32,
     duplicate_permille: u32,
     straggle_permille: u32,
-    /// Nothing is lost, repeated or late beyond jitter.
+    /// No packet is lost, repeated, or delayed beyond jitter.
     pub(super) calm: bool,
-    /// Bytes of packets that have come, to be used again.
+    /// Buffers of packets that have arrived, for reuse.
     buffers: Vec<Vec<u8>>,
 }
 
@@ -36,8 +36,7 @@ impl Network {
         Self {
             events: Events::new(),
             random: ChaCha8Rng::seed_from_u64(!plan.seed),
-            cuts: vec![0; hosts * hosts],
-            hosts,
+            cuts: PerHost::new(hosts, |_| PerHost::new(hosts, |_| 0)),
             latency_min_ns: plan.latency_min_ns,
             jitter_max_ns: plan.jitter_max_ns,
             loss_permille: plan.loss_permille,
@@ -57,7 +56,7 @@ impl Network {
     }
 
     fn link(&mut self, from: u16, to: u16) -> &mut u8 {
-        &mut self.cuts[(usize::from(from) - 1) * self.hosts + usize::from(to) - 1]
+        &mut self.cuts[from][to]
     }
 
     pub(super) fn cut(&mut self, from: u16, to: u16, plane: u8) {
@@ -65,7 +64,7 @@ impl Network {
     }
 
     pub(super) fn mend(&mut self) {
-        self.cuts.fill(0);
+        self.cuts.values_mut().iter_mut().for_each(|to| to.values_mut().fill(0));
     }
 
     #[allow(clippy::too_many_arguments, reason = "what a packet is")]
@@ -91,14 +90,14 @@ impl Network {
         copy
     }
 
-    /// What was recorded comes again.
+    /// Sends a recorded heartbeat again.
     pub(super) fn replay(&mut self, now_ns: u64, to: u16, plane: u8, bytes: &[u8]) {
         let bytes = self.copy(bytes);
         self.push(now_ns, Next::Arrives(to, Packet { plane, voice: Voice::Agent { forgets: false }, bytes }));
     }
 
     pub(super) fn cut_off(&mut self, host: u16, plane: u8) {
-        for other in 1..=self.hosts as u16 {
+        for other in 1..=self.cuts.hosts() as u16 {
             self.cut(host, other, plane);
             self.cut(other, host, plane);
         }

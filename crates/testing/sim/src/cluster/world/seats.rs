@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Members: their turns, their users, and what they are told.
+//! Members: their turns, their users, and the decisions and events that reach them.
 
 use std::fmt;
 
 use fide_agreement::{Entry, Standing, group::entries};
 use fide_group::{core::EVENTS_PER_TURN, packet::Sender};
+use fide_sys::clock::Clocks;
 use rand::RngExt;
 
 use super::{
@@ -22,7 +23,7 @@ use super::{
 const PAYLOADS_MAX: usize = 8;
 
 impl<P: Protocol> World<'_, P> {
-    /// The member has something to wake up for.
+    /// Wakes the member, because something waits for it.
     pub(super) fn wake_seat(&mut self, at: usize) {
         let Some(seat) = &mut self.hosts[at].seat else { return };
         if seat.turn_ns <= self.now_ns + WAKE_NS {
@@ -46,7 +47,7 @@ impl<P: Protocol> World<'_, P> {
         let naps = !self.network.calm && self.network.chance(self.plan.nap_permille);
         let nap_ns = if naps { self.network.random.random_range(0..NAP_NS) } else { 0 };
         let host = &mut self.hosts[at];
-        let (now, is_astray) = (host.clock.read(self.now_ns), host.is_astray());
+        let now = host.clock.read(self.now_ns);
         let Some(seat) = &mut host.seat else { return Ok(()) };
         if naps && seat.paused_until_ns <= self.now_ns {
             seat.paused_until_ns = self.now_ns + nap_ns;
@@ -56,75 +57,94 @@ impl<P: Protocol> World<'_, P> {
             self.plan_seat(at, until_ns);
             return Ok(());
         }
-        if seat.ends_ns <= self.now_ns {
+        if seat.ends_ns <= self.now_ns || seat.client.is_lost() {
             self.end_seat(at);
             return Ok(());
         }
-        if seat.client.is_lost() {
-            self.end_seat(at);
-            return Ok(());
-        }
-        let agent = host.agent.as_mut();
         if !seat.opened {
-            let opened = seat.open(now.raw_ns, agent);
-            let timer_ns = host.clock.true_ns(seat.client.timer_ns);
-            if opened {
-                let (key, process) = ((host.id, seat.sender.incarnation), seat.sender.process);
-                self.processes.insert(key, process);
-            }
-            self.call_agent(at);
-            let turn_ns = if opened { self.now_ns } else { timer_ns };
-            self.plan_seat(at, turn_ns.max(self.now_ns + SOON_NS));
+            self.open_seat(at, &now);
             return Ok(());
         }
-        if !seat.waited {
-            let waiting = seat.client.waiting();
-            let left = seat.after(&now, agent);
-            seat.waited = true;
-            if waiting > EVENTS_PER_TURN {
-                self.stats.runs_behind = 1;
-            }
-            let pid = seat.pid;
-            self.stats.deliveries += left.datagrams;
-            for packet in left.taken {
-                self.network.give_back(packet.bytes);
-            }
-            self.stats.events_at_once = self.stats.events_at_once.max(left.told.len() as u64);
-            for event in &left.told {
-                self.stats.broadcasts += u64::from(matches!(event, fide_client::Event::Piggyback { .. }));
-                if matches!(event, fide_client::Event::Lost { .. }) {
-                    self.stats.runs_with_lost_events = 1;
-                }
-                self.note_event(at, event);
-                self.deaths.told(pid, event, is_astray)?;
-            }
-            if left.failed {
-                self.end_seat(at);
-                return Ok(());
-            }
-            self.rejoin(at);
-            if !self.record(at) {
-                return Ok(());
-            }
-            let host = &mut self.hosts[at];
-            let Some(seat) = &mut host.seat else { return Ok(()) };
-            seat.last(&now, host.agent.as_mut());
-            if !self.send_out(at) {
-                return Ok(());
-            }
-            if !self.network.calm && self.network.chance(self.plan.stall_permille) {
-                let for_ns = self.network.random.random_range(0..20 * MS);
-                let Some(seat) = &mut self.hosts[at].seat else { return Ok(()) };
-                seat.paused_until_ns = self.now_ns + for_ns;
-                self.plan_seat(at, self.now_ns);
-                return Ok(());
-            }
+        if !seat.waited && !self.seat_woke(at, &now)? {
+            return Ok(());
         }
         self.user(at)?;
         self.finish(at)
     }
 
-    /// A user is done: what follows is sent, and the member waits again.
+    /// The member tries to join with its host's agent.
+    fn open_seat(&mut self, at: usize, now: &Clocks) {
+        let host = &mut self.hosts[at];
+        let Some(seat) = &mut host.seat else { return };
+        let opened = seat.open(now.raw_ns, host.agent.as_mut());
+        let timer_ns = host.clock.true_ns(seat.client.timer_ns);
+        if opened {
+            let (key, process) = ((host.id, seat.sender.incarnation), seat.sender.process);
+            self.processes.insert(key, process);
+        }
+        self.call_agent(at);
+        let turn_ns = if opened { self.now_ns } else { timer_ns };
+        self.plan_seat(at, turn_ns.max(self.now_ns + SOON_NS));
+    }
+
+    /// The member's wait is over: it takes packets and events, and sends what follows. False if its turn ends here,
+    /// because its process or host ended, or because the process is late before its user continues.
+    fn seat_woke(&mut self, at: usize, now: &Clocks) -> Result<bool, Violation> {
+        if !self.take_input(at, now)? {
+            return Ok(false);
+        }
+        self.rejoin(at);
+        if !self.record(at) {
+            return Ok(false);
+        }
+        let host = &mut self.hosts[at];
+        let Some(seat) = &mut host.seat else { return Ok(false) };
+        seat.last(now, host.agent.as_mut());
+        if !self.send_out(at) {
+            return Ok(false);
+        }
+        if !self.network.calm && self.network.chance(self.plan.stall_permille) {
+            let for_ns = self.network.random.random_range(0..20 * MS);
+            let Some(seat) = &mut self.hosts[at].seat else { return Ok(false) };
+            seat.paused_until_ns = self.now_ns + for_ns;
+            self.plan_seat(at, self.now_ns);
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// The member takes the packets and events that wait for it. False if its process ended because that failed.
+    fn take_input(&mut self, at: usize, now: &Clocks) -> Result<bool, Violation> {
+        let host = &mut self.hosts[at];
+        let is_astray = host.is_astray();
+        let Some(seat) = &mut host.seat else { return Ok(false) };
+        let waiting = seat.client.waiting();
+        let left = seat.after(now, host.agent.as_mut());
+        seat.waited = true;
+        if waiting > EVENTS_PER_TURN {
+            self.stats.runs_behind = 1;
+        }
+        let pid = seat.pid;
+        self.stats.deliveries += left.datagrams;
+        for packet in left.taken {
+            self.network.give_back(packet.bytes);
+        }
+        self.stats.events_at_once = self.stats.events_at_once.max(left.events.len() as u64);
+        for event in &left.events {
+            self.stats.broadcasts += u64::from(matches!(event, fide_client::Event::Piggyback { .. }));
+            if matches!(event, fide_client::Event::Lost { .. }) {
+                self.stats.runs_with_lost_events = 1;
+            }
+            self.note_event(at, event);
+            self.deaths.notified(pid, event, is_astray)?;
+        }
+        if left.failed {
+            self.end_seat(at);
+        }
+        Ok(!left.failed)
+    }
+
+    /// The user is done: the member sends what follows, and waits again.
     fn finish(&mut self, at: usize) -> Checked {
         let host = &mut self.hosts[at];
         let (now, is_astray) = (host.clock.read(self.now_ns), host.is_astray());
@@ -137,7 +157,7 @@ impl<P: Protocol> World<'_, P> {
                 self.tear();
             }
             if !self.torn {
-                self.views.told(&view)?;
+                self.views.delivered(&view)?;
             }
             self.note(|_| format!("h{id} founds the group again, with {view:?}"));
             self.stats.founded_again += 1;
@@ -147,7 +167,7 @@ impl<P: Protocol> World<'_, P> {
         let standing = seat.standing();
         seat.held |= standing == Standing::Member;
         if seat.ends_ns == u64::MAX && standing == Standing::Removed {
-            // It serves those who have not heard of its removal for a while.
+            // A removed member goes on serving members that have not heard of its removal, for a while.
             seat.ends_ns = self.now_ns + 10 * MS;
             self.stats.removals += 1;
         }
@@ -166,7 +186,7 @@ impl<P: Protocol> World<'_, P> {
         if self.torn { Ok(()) } else { one_leader(&self.hosts, at, self.now_ns) }
     }
 
-    /// A member that was excluded asks to be in again.
+    /// A member that was excluded asks to be let in again.
     fn rejoin(&mut self, at: usize) {
         let host = &mut self.hosts[at];
         let now = host.clock.read(self.now_ns);
@@ -180,7 +200,7 @@ impl<P: Protocol> World<'_, P> {
         self.note(|_| format!("the member of h{id} goes on as incarnation {incarnation}, process {process}"));
     }
 
-    /// The process is over; whoever keeps it starts another.
+    /// The process ends, and its supervisor starts another.
     pub(super) fn end_seat(&mut self, at: usize) {
         let host = &mut self.hosts[at];
         let Some(seat) = host.seat.take() else { return };
@@ -199,7 +219,7 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// Packets of the member leave. False if its host crashes meanwhile.
+    /// Sends the member's packets. False if its host crashes meanwhile.
     fn send_out(&mut self, at: usize) -> bool {
         let host = &mut self.hosts[at];
         let Some(seat) = &mut host.seat else { return true };
@@ -224,7 +244,7 @@ impl<P: Protocol> World<'_, P> {
         true
     }
 
-    /// A host stores that there is a group, or crashes before or after that. False if it does.
+    /// Stores on the host that there is a group. The host may crash before or after that; then false.
     fn record(&mut self, at: usize) -> bool {
         let host = &mut self.hosts[at];
         let Some(seat) = &mut host.seat else { return false };
@@ -258,17 +278,17 @@ impl<P: Protocol> World<'_, P> {
     /// What a user does after each wait.
     fn user(&mut self, at: usize) -> Checked {
         if self.network.chance(50) {
-            // Whoever answers has told what it has decided.
+            // A member that answers must have delivered all that it has decided.
             self.read(at)?;
         }
-        while self.state(at)? | self.tell(at)? {}
+        while self.state(at)? | self.deliver(at)? {}
         if self.network.chance(50) {
             self.read(at)?;
         }
         Ok(())
     }
 
-    fn tell(&mut self, at: usize) -> Result<bool, Violation> {
+    fn deliver(&mut self, at: usize) -> Result<bool, Violation> {
         let mut any = false;
         loop {
             let host = &mut self.hosts[at];
@@ -279,53 +299,53 @@ impl<P: Protocol> World<'_, P> {
             any = true;
             self.stats.decisions += 1;
             let (instance, value) = (decision.instance, decision.value.to_vec());
-            let (mut told, mut views) = (Vec::new(), Vec::new());
+            let (mut values, mut views) = (Vec::new(), Vec::new());
             for entry in entries(&value) {
                 let number = match &entry {
                     Entry::Value(value) => number(value),
                     Entry::Payload(identity) => {
                         let Some(payload) = seat.core.group.payload(identity) else {
-                            return violated("payloads", format!("h{id} tells {identity}, which is not there"));
+                            return violated("payloads", format!("h{id} delivers {identity}, which is not there"));
                         };
                         payload.get(..8).and_then(number)
                     }
                     Entry::View(view) => {
                         if astray {
-                            self.views.told_astray(view);
+                            self.views.delivered_astray(view);
                         } else {
-                            self.views.told(view)?;
+                            self.views.delivered(view)?;
                         }
                         views.push(view.clone());
                         continue;
                     }
                 };
-                told.extend(number);
+                values.extend(number);
             }
             let process = seat.sender.process;
-            self.note(|_| format!("h{id} tells instance {instance}: {:?}", Shown(&value, &told)));
-            leased(id, lease, "tells a decision")?;
+            self.note(|_| format!("h{id} delivers instance {instance}: {:?}", Shown(&value, &values)));
+            leased(id, lease, "delivers a decision")?;
             if !self.hosts[at].believes(self.now_ns) {
-                self.deaths.acts(id, process, "tells a decision")?;
+                self.deaths.acts(id, process, "delivers a decision")?;
             }
             let Some(seat) = &mut self.hosts[at].seat else { return Ok(any) };
             if astray {
-                self.log.told_astray(seat.state, instance, &value, &told);
+                self.log.delivered_astray(seat.state, instance, &value, &values);
             } else {
-                self.log.told(id, seat.state, instance, &value, &told)?;
-                self.register.told(id, instance, told.into_iter())?;
+                self.log.delivered(id, seat.state, instance, &value, &values)?;
+                self.register.delivered(id, instance, values.into_iter())?;
             }
-            seat.state.tell(instance, &value);
-            views.iter().for_each(|view| seat.told_view(view));
+            seat.state.apply(instance, &value);
+            views.iter().for_each(|view| seat.view_delivered(view));
         }
     }
 
-    /// A user gives its state to the group, or takes over another's.
+    /// A user gives its state to the group, or takes over the state of another member.
     fn state(&mut self, at: usize) -> Result<bool, Violation> {
         let host = &mut self.hosts[at];
         let Some(seat) = &mut host.seat else { return Ok(false) };
         let group = &mut seat.core.group;
         if group.wants_state() {
-            // There is room for many; it is asked for again.
+            // The outbox has room for many states, and another member asks again.
             let _ = group.give_state(seat.state.bytes());
             return Ok(true);
         }
@@ -338,16 +358,16 @@ impl<P: Protocol> World<'_, P> {
         Ok(true)
     }
 
-    /// A user writes or reads, at whoever believes to lead, or anywhere.
+    /// A user writes or reads: at a member that believes to lead, or at any.
     pub(super) fn work(&mut self) -> Checked {
         if self.network.calm {
             return Ok(());
         }
         let next_ns = self.network.random.random_range(0..2 * self.plan.work_every_ns);
         self.network.push(self.now_ns + next_ns, Next::Work);
-        let first = self.network.random.random_range(0..self.hosts.len());
+        let first = self.network.random.random_range(0..self.hosts.places());
         let anywhere = self.network.chance(if P::RIDES { 500 } else { 100 });
-        let places = (0..self.hosts.len()).map(|step| (first + step) % self.hosts.len());
+        let places = (0..self.hosts.places()).map(|step| (first + step) % self.hosts.places());
         let runs = |at: &usize| {
             let host: &Host<P> = &self.hosts[*at];
             host.seat.as_ref().is_some_and(|seat| {
@@ -410,7 +430,7 @@ impl<P: Protocol> World<'_, P> {
             if !again {
                 self.register.write(value, id);
             }
-            // Its user waits now.
+            // The user waits for its write.
             return self.finish(at);
         }
         Ok(())
@@ -450,19 +470,19 @@ impl<P: Protocol> World<'_, P> {
         let id = self.hosts[at].id;
         self.note(|_| match event {
             Event::Up { evidence, .. } => {
-                format!("the member of h{id} hears that h{}.{} is up", evidence.host_id, evidence.incarnation)
+                format!("the member of h{id} is notified that h{}.{} is up", evidence.host_id, evidence.incarnation)
             }
             Event::Verdict(verdict) => {
                 let evidence = verdict.evidence;
                 let (host, process) = (evidence.host_id, evidence.incarnation);
-                format!("the member of h{id} hears that h{host}.{process} is dead: {:?}", verdict.reason)
+                format!("the member of h{id} is notified that h{host}.{process} is dead: {:?}", verdict.reason)
             }
-            other => format!("the member of h{id} hears {other:?}"),
+            other => format!("the member of h{id} is notified {other:?}"),
         });
     }
 }
 
-/// What was told, to be read.
+/// Shows the values and views of a delivered instance.
 struct Shown<'a>(&'a [u8], &'a [u64]);
 
 impl fmt::Debug for Shown<'_> {

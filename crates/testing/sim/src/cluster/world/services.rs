@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The service that runs once: who is its master, and who stands by.
+//! The service that runs once: its master, and its standby.
 
 use rand::RngExt;
 
@@ -31,11 +31,11 @@ impl<P: Protocol> World<'_, P> {
         let due_ns = host.clock.true_ns(service.due_ns(&now)).max(self.now_ns + SOON_NS);
         service.turn_ns = due_ns;
         let over = service.is_over();
-        let (id, pid, told) = (host.id, service.pid, std::mem::take(&mut service.told));
+        let (id, pid, events) = (host.id, service.pid, std::mem::take(&mut service.events));
         self.network.push(due_ns, Next::Service(at));
-        for event in &told {
-            self.note(|_| format!("the service of h{id} hears {event:?}"));
-            self.deaths.told(pid, event, is_astray)?;
+        for event in &events {
+            self.note(|_| format!("the service of h{id} is notified: {event:?}"));
+            self.deaths.notified(pid, event, is_astray)?;
         }
         self.call_agent(at);
         if over {
@@ -68,7 +68,7 @@ impl<P: Protocol> World<'_, P> {
         self.network.push(self.now_ns, Next::Service(at));
     }
 
-    /// Masters act; where nobody stands by for the newest, somebody begins to.
+    /// Masters act. If the newest master has no standby, one begins.
     pub(super) fn act(&mut self) -> Checked {
         if self.network.calm {
             return Ok(());
@@ -76,15 +76,14 @@ impl<P: Protocol> World<'_, P> {
         let next_ns = self.network.random.random_range(0..2 * ACTS_NS);
         self.network.push(self.now_ns + next_ns, Next::Act);
         let Some((master, newest)) = self.masters.newest() else {
-            // Where its host is up.
-            if let Some(at) = self.hosts.iter().position(|host| host.agent.is_some()) {
-                self.promote(at);
-            }
+            // On a host whose agent runs.
+            let at = self.hosts.iter().position(|host| host.agent.is_some());
+            at.into_iter().for_each(|at| self.promote(at));
             return Ok(());
         };
-        for host in &self.hosts {
+        for host in self.hosts.iter() {
             let Some(service) = host.service.as_ref().filter(|service| service.acts()) else { continue };
-            // It stands still with its host.
+            // The service is suspended with its host.
             if self.forgotten || host.suspended_until_ns > self.now_ns || host.believes(self.now_ns) {
                 continue;
             }
@@ -93,8 +92,9 @@ impl<P: Protocol> World<'_, P> {
             self.masters.acts(host.id, epoch, service.looked_ns)?;
         }
         let runs = |service: &Service| matches!(service.role, Role::Master { epoch, .. } if epoch == newest);
-        let Some(service) = self.hosts[usize::from(master) - 1].service.as_ref().filter(|service| runs(service)) else {
-            // It ended with its host, before anybody stood by or with whoever did: people start it again.
+        let Some(service) = self.hosts[master].service.as_ref().filter(|service| runs(service)) else {
+            // The master ended with its host, before there was a standby or together with it: operators start
+            // it again.
             let stands_by = |service: &Service| matches!(service.role, Role::Standby { of, .. } if of == master);
             if !self.hosts.iter().any(|host| host.service.as_ref().is_some_and(stands_by)) {
                 let at = self.hosts.iter().position(|host| host.agent.is_some());
@@ -105,7 +105,7 @@ impl<P: Protocol> World<'_, P> {
             }
             return Ok(());
         };
-        // Once it is known to run.
+        // Only once the master is known to run.
         let Some((_, process)) = service.client.process() else { return Ok(()) };
         let stands_by = |service: &Service| matches!(service.role, Role::Standby { of, .. } if of == master);
         if self.hosts.iter().any(|host| host.service.as_ref().is_some_and(stands_by)) {

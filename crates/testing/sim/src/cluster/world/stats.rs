@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What runs were.
+//! Counts of what happened in runs.
 
 macro_rules! stats {
     ($($(#[doc = $says:literal])* $name:ident,)+) => {
-        /// What a run was, or several together.
+        /// Counts of one run, or of several together.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct Stats {
             $($(#[doc = $says])* pub $name: u64,)+
@@ -26,41 +26,41 @@ macro_rules! stats {
 }
 
 stats! {
-    /// Packets given to detectors, and datagrams given to groups.
+    /// Packets handed to detectors, and datagrams handed to groups.
     deliveries,
-    /// What heartbeats took along, each at each receiver.
+    /// Messages that rode in heartbeats, counted at each receiver.
     broadcasts,
     decisions,
     writes,
-    /// Of the writes, those longer than a value.
+    /// Writes longer than a value.
     payloads,
     reads,
     verdicts,
     crashes,
     exclusions,
-    /// Members that were taken out while they lived.
+    /// Members that were removed while they lived.
     removals,
-    /// Members that were excluded, and went on as another incarnation.
+    /// Members that were excluded, and continued as another incarnation.
     rejoins,
-    /// Groups that were founded again by members that were all excluded.
+    /// Groups that were founded again, by members that were all excluded.
     founded_again,
-    /// Views that were agreed after the first.
+    /// Views that were agreed after the first one.
     views,
-    /// States that were taken over by those who joined.
+    /// States that joining members took over.
     transfers,
-    /// Agents that were killed, and nothing else of their hosts.
+    /// Agents that were killed without anything else on their hosts.
     agents_killed,
     /// Masters of a service.
     promotions,
-    /// What they did.
+    /// Acts of masters.
     acts,
     /// Generations of views that were written to a disk before their host went on.
     generations_kept,
-    /// Most events that a member was told in one turn.
+    /// Most events that a member was notified of in one turn.
     events_at_once,
-    /// Runs in which more events than one turn takes waited for a member.
+    /// Runs in which more events waited for a member than one turn takes.
     runs_behind,
-    /// Runs in which a member's ring was full, and it was told so.
+    /// Runs in which a member's ring was full, and the member was notified of lost events.
     runs_with_lost_events,
     /// Hosts whose machines were stopped.
     stops,
@@ -70,27 +70,30 @@ stats! {
     clones,
     /// Agents that have found out that their machine was put back, or has a clone.
     found_out,
-    /// Runs in which another member heard one of those as the one that it was.
+    /// Runs in which another member heard such a machine as its former incarnation.
     torn,
-    /// Of these, runs in which an agent took a heartbeat of one that had forgotten what it said, with no sign of that yet.
+    /// Runs, among those, in which an agent accepted a heartbeat of a machine that had forgotten what it
+    /// said, before there was any sign of that.
     forgotten,
-    /// Answers of members whose machine was stopped with all its clocks, in the time that they may believe in their lease of before.
+    /// Answers of members whose machine was stopped with all its clocks, while they may still believe in the
+    /// lease from before the stop.
     answers_believed,
-    /// Of these, those of processes whose death somebody was told.
+    /// Answers, among those, of processes of whose death a program had been notified.
     answers_of_the_dead,
     /// Members that acted at the end.
     acting_at_the_end,
-    /// Runs at whose end nobody acted: what the group needs was lost.
+    /// Runs at whose end no member acted, because the group had lost what it needs.
     idle_at_the_end,
-    /// Of these, those with too few hosts up.
+    /// Runs, among those, with too few hosts up.
     idle_hosts_away,
-    /// Where nobody began, and a record says that somebody did.
+    /// Runs in which no member began, although a record says that one did.
     idle_recorded,
-    /// Where all members of the newest view were shut out or died, and a process of theirs has died.
+    /// Runs in which all members of the newest view were shut out or died, and one of their processes has
+    /// died.
     idle_processes_lost,
-    /// Where whoever had the state was taken out.
+    /// Runs in which the members that had the state were removed.
     idle_states_lost,
-    /// Runs that ended with a member that waits for one of whose death nobody is left to tell.
+    /// Runs that ended with a member waiting for one of whose death no host is left to notify it.
     bereft,
     /// True time that passed.
     simulated_ns,
