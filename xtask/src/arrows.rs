@@ -1,112 +1,187 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which crate may depend on which: by wings, and by what pure crates must not know.
+//! Which crate may depend on which: by wings, and by what pure crates must not know. Read from what cargo itself understands of the
+//! manifests (`cargo metadata`), so that no way of writing a dependency escapes.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
+    process::Command,
 };
+
+use serde_json::Value;
+
+use crate::circles::without_tests_and_comments;
 
 /// A wing of the house, and the wings that its crates may depend on.
 const WINGS: &[(&str, &[&str])] = &[
     ("protocol", &["protocol"]),
-    ("platform", &["protocol", "platform", "contract"]),
-    ("agent", &["protocol", "platform", "agent", "contract", "host-tuning"]),
-    ("controller", &["protocol", "platform", "controller", "contract"]),
+    ("platform", &["protocol", "platform"]),
+    ("agent", &["protocol", "platform", "agent"]),
+    ("controller", &["protocol", "platform", "controller"]),
     ("lab", &["protocol", "platform", "lab"]),
-    ("testing", &["protocol", "platform", "agent", "controller", "lab", "testing", "contract", "examples"]),
-    ("cli", &["protocol", "platform", "agent", "controller", "lab", "cli", "contract"]),
-    ("examples", &["protocol", "platform", "agent", "contract", "testing"]),
+    ("testing", &["protocol", "platform", "agent", "controller", "lab", "testing", "examples"]),
+    ("cli", &["protocol", "platform", "agent", "controller", "lab", "cli"]),
+    ("examples", &["protocol", "platform", "agent", "testing"]),
 ];
-/// Crates of types that cross a boundary between processes: both sides may use them.
-const CONTRACTS: &[&str] = &["fide-agent-api", "fide-controller-api"];
-/// Crates that may depend on more than their wing, and on what.
+/// Crates of types that cross a boundary between processes, and which wings or crates may use each. They depend on nothing but
+/// protocol and platform.
+const CONTRACTS: &[(&str, &[&str])] = &[
+    // The receive program writes its records.
+    ("fide-agent-api", &["agent", "cli", "testing", "examples", "fide-bpf"]),
+    ("fide-controller-api", &["agent", "controller", "cli", "testing"]),
+];
+/// Crates that may depend on more than their wing: on these wings or crates.
 const EXCEPTIONS: &[(&str, &[&str])] = &[
+    // The jitter bound of this host.
+    ("fide-agent", &["fide-host-tuning"]),
     // Demos and the selftest run on the testbed.
     ("fide-lab", &["testing", "examples"]),
 ];
-/// What pure crates must not know: the kernel, threads, randomness.
+/// What tests may use besides.
+const FOR_TESTS: &[&str] = &["testing", "examples"];
+/// All that pure crates may take from outside: formats, checksums, serialisation. None of it knows a kernel, a clock, a thread or a
+/// random source.
+const PURE: &[&str] = &["blake3", "crc", "postcard", "serde", "serde-big-array", "siphasher", "thiserror", "toml"];
+/// What the sources of pure crates must not name, tests apart.
 const IMPURE: &[&str] = &[
-    "caps",
-    "ctrlc",
-    "libbpf-rs",
-    "libc",
-    "netlink-sys",
-    "nix",
-    "quinn-udp",
-    "rand",
-    "rand_chacha",
-    "ring",
-    "rustix",
-    "tokio",
+    "std::env",
+    "std::fs",
+    "std::io::std",
+    "std::net::Tcp",
+    "std::net::Udp",
+    "std::os",
+    "std::process",
+    "std::thread",
+    "time::Instant",
+    "time::SystemTime",
+    "Instant::now",
+    "SystemTime::now",
+    "thread::spawn",
+    "thread::sleep",
 ];
-/// Crates that no agent links: they are the controller's, or a tool's.
+/// Crates that no agent and no client links: they are the controller's, or a tool's.
 const NOT_IN_AN_AGENT: &[&str] =
     &["axum", "rcgen", "redb", "ureq", "clap", "plotters", "fide-controller", "fide-testbed"];
-/// A crate of fewer lines says in its first line why it is one.
+/// A crate of fewer lines says in its first lines why it is one.
 const LINES_MIN: usize = 300;
 
 /// One crate of the workspace.
 struct Crate {
-    wing: String,
+    /// None: in no wing.
+    wing: Option<String>,
     dir: PathBuf,
-    /// What it needs to run, by name.
-    needs: Vec<String>,
+    /// What it needs to be built and to run, by name.
+    needs: BTreeSet<String>,
+    /// What its tests need besides.
+    tests_need: BTreeSet<String>,
 }
 
 /// Everything that is wrong.
-pub(crate) fn faults(root: &Path) -> Vec<String> {
-    let crates = read(root);
+fn faults(crates: &BTreeMap<String, Crate>) -> Vec<String> {
     let mut faults = Vec::new();
-    for (name, found) in &crates {
-        for needed in &found.needs {
-            if found.wing == "protocol" && IMPURE.contains(&needed.as_str()) {
-                faults.push(format!("{name} is pure and depends on {needed}: leave that to a crate of platform"));
-            }
-            if let Some(other) = crates.get(needed)
-                && let Some(fault) = wrong_arrow(name, &found.wing, needed, &other.wing)
-            {
-                faults.push(fault);
-            }
+    for (name, found) in crates {
+        let Some(wing) = found.wing.as_deref() else {
+            faults.push(format!("{name} is in no wing: put it into crates/{{{}}}", wings().join(",")));
+            continue;
+        };
+        for (needs, for_tests) in [(&found.needs, false), (&found.tests_need, true)] {
+            let ours = needs.iter().filter_map(|needed| Some((needed, crates.get(needed)?.wing.as_deref()?)));
+            faults.extend(ours.filter_map(|(to, other)| wrong_arrow(name, wing, to, other, for_tests)));
         }
-        if found.wing == "protocol" && !says(&found.dir, "#![forbid(unsafe_code)]") {
-            faults.push(format!(
-                "{name} is pure and does not forbid unsafe code: write #![forbid(unsafe_code)] into lib.rs"
-            ));
+        if wing == "protocol" {
+            faults.extend(impurities(name, found, crates));
         }
-        if lines(&found.dir.join("src")) < LINES_MIN && !says(&found.dir, "A crate of its own") {
+        if lines(&found.dir.join("src")) < LINES_MIN && !begins(&found.dir, |line| line.contains("A crate of its own"))
+        {
             faults.push(format!(
                 "{name} has fewer than {LINES_MIN} lines: say in its first page why it is \"A crate of its own\""
             ));
         }
     }
-    for needed in closure(&crates, "fide-agent") {
+    let agents = crates.iter().filter(|(_, found)| found.wing.as_deref() == Some("agent"));
+    for (name, needed) in
+        agents.flat_map(|(name, _)| closure(crates, name).into_iter().map(move |needed| (name, needed)))
+    {
         if NOT_IN_AN_AGENT.contains(&needed.as_str()) {
-            faults.push(format!("fide-agent links {needed}, which no agent needs"));
+            faults.push(format!("{name} links {needed}, which no agent and no client needs"));
         }
     }
     faults
 }
 
-fn wrong_arrow(from: &str, wing: &str, to: &str, other_wing: &str) -> Option<String> {
+fn wings() -> Vec<&'static str> {
+    WINGS.iter().map(|(wing, _)| *wing).collect()
+}
+
+fn wrong_arrow(from: &str, wing: &str, to: &str, other_wing: &str, for_tests: bool) -> Option<String> {
     let of = |table: &[(&str, &'static [&'static str])], key: &str| {
         table.iter().find(|(name, _)| *name == key).map_or(&[][..], |(_, may)| may)
     };
-    let may = of(WINGS, wing).iter().chain(of(EXCEPTIONS, from)).copied().collect::<Vec<_>>();
-    let short = to.strip_prefix("fide-").unwrap_or(to);
-    let is_contract = CONTRACTS.contains(&to) && may.contains(&"contract");
-    let fits = is_contract || may.contains(&other_wing) || may.contains(&short);
-    (!fits).then(|| format!("{from} ({wing}) depends on {to} ({other_wing}); {wing} may depend on {}", may.join(", ")))
+    let is_contract = |name: &str| CONTRACTS.iter().any(|(contract, _)| *contract == name);
+    let mut may = if is_contract(from) { vec!["protocol", "platform"] } else { of(WINGS, wing).to_vec() };
+    may.extend(of(EXCEPTIONS, from));
+    if for_tests {
+        may.extend(FOR_TESTS);
+    }
+    let fits = if is_contract(to) && from != to {
+        let users = of(CONTRACTS, to);
+        users.contains(&wing) && !is_contract(from) || users.contains(&from)
+    } else {
+        may.contains(&other_wing) || may.contains(&to)
+    };
+    let whose = if for_tests { "the tests of " } else { "" };
+    (!fits)
+        .then(|| format!("{whose}{from} ({wing}) depends on {to} ({other_wing}); it may depend on {}", may.join(", ")))
+}
+
+/// What a pure crate must not have.
+fn impurities(name: &str, found: &Crate, crates: &BTreeMap<String, Crate>) -> Vec<String> {
+    let foreign = found.needs.iter().filter(|needed| !crates.contains_key(*needed) && !PURE.contains(&needed.as_str()));
+    let mut faults: Vec<String> = foreign
+        .map(|needed| {
+            format!(
+                "{name} is pure and depends on {needed}: leave that to a crate of platform, or add it to what pure \
+                 crates may take (xtask/src/arrows.rs) if it knows no kernel, clock, thread or random source"
+            )
+        })
+        .collect();
+    if !begins(&found.dir, |line| line == "#![forbid(unsafe_code)]") {
+        faults
+            .push(format!("{name} is pure and does not forbid unsafe code: write #![forbid(unsafe_code)] into lib.rs"));
+    }
+    let mut sources = Vec::new();
+    find_sources(&found.dir.join("src"), &mut sources);
+    for path in sources.into_iter().filter(|path| !is_of_tests(path)) {
+        let text = without_tests_and_comments(&fs::read_to_string(&path).unwrap_or_default());
+        for word in IMPURE.iter().filter(|word| text.contains(**word)) {
+            faults.push(format!("{}: a pure crate names {word}: take it as an argument", path.display()));
+        }
+    }
+    faults
+}
+
+fn is_of_tests(path: &Path) -> bool {
+    path.iter().any(|part| ["tests", "tests.rs", "world.rs"].iter().any(|name| part == *name))
+}
+
+fn find_sources(dir: &Path, found: &mut Vec<PathBuf>) {
+    for path in fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            find_sources(&path, found);
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            found.push(path);
+        }
+    }
 }
 
 /// All crates that one needs, directly or not.
-fn closure(crates: &BTreeMap<String, Crate>, name: &str) -> Vec<String> {
-    let mut all: Vec<String> = Vec::new();
+fn closure(crates: &BTreeMap<String, Crate>, name: &str) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
     let mut open = vec![name.to_owned()];
     while let Some(next) = open.pop() {
         for needed in crates.get(&next).into_iter().flat_map(|found| &found.needs) {
-            if !all.contains(needed) {
-                all.push(needed.clone());
+            if all.insert(needed.clone()) {
                 open.push(needed.clone());
             }
         }
@@ -114,45 +189,53 @@ fn closure(crates: &BTreeMap<String, Crate>, name: &str) -> Vec<String> {
     all
 }
 
+/// The crates of the workspace at `root`.
 fn read(root: &Path) -> BTreeMap<String, Crate> {
+    let cargo = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(root)
+        .output()
+        .expect("cargo can be started");
+    assert!(cargo.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&cargo.stderr));
+    parse(root, &serde_json::from_slice(&cargo.stdout).expect("cargo writes JSON"))
+}
+
+fn parse(root: &Path, metadata: &Value) -> BTreeMap<String, Crate> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut crates = BTreeMap::new();
-    let mut add = |wing: &str, dir: PathBuf| {
-        let Ok(manifest) = fs::read_to_string(dir.join("Cargo.toml")) else { return };
-        let (name, needs) = parse(&manifest);
-        crates.insert(name, Crate { wing: wing.to_owned(), dir, needs });
-    };
-    for (wing, _) in WINGS {
-        let place = if *wing == "examples" { root.join(wing) } else { root.join("crates").join(wing) };
-        for entry in fs::read_dir(place).into_iter().flatten().flatten() {
-            add(wing, entry.path());
-        }
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let manifest = PathBuf::from(text(&package["manifest_path"]));
+        let dir = manifest.parent().unwrap_or(root).to_owned();
+        let place: Vec<String> = dir
+            .strip_prefix(root)
+            .unwrap_or(&dir)
+            .components()
+            .map(|part| part.as_os_str().to_string_lossy().into_owned())
+            .collect();
+        let wing = match &place[..] {
+            [top, wing, _] if top == "crates" => Some(wing.clone()),
+            [top, _] if top == "examples" => Some(top.clone()),
+            // What builds and checks all others belongs to none of them.
+            [top] if top == "xtask" => continue,
+            _ => None,
+        };
+        let needed = |for_tests: bool| {
+            let all = package["dependencies"].as_array().into_iter().flatten();
+            all.filter(move |dependency| (dependency["kind"] == "dev") == for_tests)
+                .map(|dependency| text(&dependency["name"]))
+                .collect()
+        };
+        let wing = wing.filter(|wing| wings().contains(&wing.as_str()));
+        crates.insert(text(&package["name"]), Crate { wing, dir, needs: needed(false), tests_need: needed(true) });
     }
     crates
 }
 
-/// Name of a crate and what it needs to run, from its manifest.
-fn parse(manifest: &str) -> (String, Vec<String>) {
-    let (mut section, mut name, mut needs) = ("", String::new(), Vec::new());
-    for line in manifest.lines().map(str::trim) {
-        if line.starts_with('[') {
-            section = line;
-        } else if let Some(rest) = line.strip_prefix("name = ").filter(|_| section == "[package]") {
-            name = rest.trim_matches('"').to_owned();
-        } else if section == "[dependencies]" && !line.starts_with('#') {
-            let end = line.find(['.', ' ', '=']).unwrap_or(line.len());
-            if end > 0 {
-                needs.push(line[..end].to_owned());
-            }
-        }
-    }
-    (name, needs)
-}
-
-/// Whether a crate's first file has these words.
-fn says(dir: &Path, words: &str) -> bool {
+/// Whether a crate's first file has such a line.
+fn begins(dir: &Path, is: impl Fn(&str) -> bool) -> bool {
     ["src/lib.rs", "src/main.rs"]
         .iter()
-        .any(|file| fs::read_to_string(dir.join(file)).is_ok_and(|text| text.contains(words)))
+        .any(|file| fs::read_to_string(dir.join(file)).is_ok_and(|text| text.lines().any(&is)))
 }
 
 fn lines(dir: &Path) -> usize {
@@ -167,35 +250,66 @@ fn lines(dir: &Path) -> usize {
     count
 }
 
-#[cfg(test)]
 mod tests {
     use super::*;
     use crate::run::root_dir;
 
     #[test]
     fn no_crate_depends_on_what_it_must_not() {
-        let faults = faults(&root_dir());
+        let crates = read(&root_dir());
+        assert!(crates.len() > 20, "crates were found");
+        let faults = faults(&crates);
         assert!(faults.is_empty(), "{}", faults.join("\n"));
-        assert!(read(&root_dir()).len() > 20, "crates were found");
     }
 
     #[test]
     fn a_wrong_arrow_is_named() {
-        let fault = wrong_arrow("fide-detector", "protocol", "fide-sys", "platform").expect("wrong");
+        let wrong = |from: &str, wing: &str, to: &str, other: &str| wrong_arrow(from, wing, to, other, false);
+        let fault = wrong("fide-detector", "protocol", "fide-sys", "platform").expect("wrong");
         assert!(fault.contains("fide-detector (protocol) depends on fide-sys (platform)"), "{fault}");
-        assert!(wrong_arrow("fide-agent", "agent", "fide-controller", "controller").is_some());
-        assert!(wrong_arrow("fide", "cli", "fide-testbed", "testing").is_some());
-        assert_eq!(wrong_arrow("fide-lab", "cli", "fide-testbed", "testing"), None);
-        assert_eq!(wrong_arrow("fide-agent", "agent", "fide-controller-api", "controller"), None);
-        assert_eq!(wrong_arrow("fide-bpf", "platform", "fide-agent-api", "agent"), None);
-        assert_eq!(wrong_arrow("fide-agent", "agent", "fide-host-tuning", "lab"), None);
-        assert!(wrong_arrow("fide-agent", "agent", "fide-report", "lab").is_some());
+        assert!(wrong("fide-agent", "agent", "fide-controller", "controller").is_some());
+        assert!(wrong("fide", "cli", "fide-testbed", "testing").is_some());
+        assert_eq!(wrong_arrow("fide", "cli", "fide-testbed", "testing", true), None);
+        assert_eq!(wrong("fide-lab", "cli", "fide-testbed", "testing"), None);
+        assert_eq!(wrong("fide-agent", "agent", "fide-controller-api", "controller"), None);
+        assert_eq!(wrong("fide-bpf", "platform", "fide-agent-api", "agent"), None);
+        assert_eq!(wrong("fide-agent", "agent", "fide-host-tuning", "lab"), None);
+        assert!(wrong("fide-agent", "agent", "fide-report", "lab").is_some());
+        // Contracts: who may use which, and that they know neither side.
+        assert!(wrong("fide-net", "platform", "fide-controller-api", "controller").is_some());
+        assert!(wrong("fide-switch", "controller", "fide-agent-api", "agent").is_some());
+        assert!(wrong("fide-agent-api", "agent", "fide-client", "agent").is_some());
+        assert!(wrong("fide-controller-api", "controller", "fide-agent-api", "agent").is_some());
+        assert!(wrong_arrow("fide-agent", "agent", "fide-controller", "controller", true).is_some());
     }
 
+    /// A workspace as cargo describes it: build and target dependencies, renamed ones, optional ones, tests'.
     #[test]
-    fn needs_are_read_in_both_forms() {
-        let manifest = "[package]\nname = \"x\"\n[dependencies]\na.workspace = true\nb = { workspace = true }\n# c.workspace = true\n\
-                        [dev-dependencies]\nd.workspace = true\n";
-        assert_eq!(parse(manifest), ("x".to_owned(), vec!["a".to_owned(), "b".to_owned()]));
+    fn every_kind_of_dependency_counts() {
+        let dependency = |name: &str, kind: Value| serde_json::json!({"name": name, "kind": kind, "rename": "x"});
+        let package = |name: &str, dir: &str, dependencies: &[Value]| {
+            let manifest = format!("/w/{dir}/Cargo.toml");
+            serde_json::json!({"name": name, "manifest_path": manifest, "dependencies": dependencies})
+        };
+        let metadata = serde_json::json!({"packages": [
+            package("fide-lane", "crates/protocol/lane", &[
+                dependency("tokio", Value::Null),
+                dependency("fide-agent", "build".into()),
+                dependency("fide-testbed", "dev".into()),
+                dependency("tempfile", "dev".into()),
+            ]),
+            package("fide-group", "crates/agent/group", &[dependency("clap", Value::Null)]),
+            package("fide-agent", "crates/agent/agent", &[]),
+            package("fide-testbed", "crates/testing/testbed", &[]),
+            package("evil", "crates/evil/x", &[dependency("fide-agent", Value::Null)]),
+        ]});
+        let found = faults(&parse(Path::new("/w"), &metadata));
+        let has = |words: &str| found.iter().filter(|fault| fault.contains(words)).count();
+        assert_eq!(has("fide-lane is pure and depends on tokio"), 1, "{found:#?}");
+        assert_eq!(has("fide-lane (protocol) depends on fide-agent (agent)"), 1, "{found:#?}");
+        assert_eq!(has("depends on fide-testbed"), 0, "{found:#?}");
+        assert_eq!(has("tempfile"), 0, "{found:#?}");
+        assert_eq!(has("fide-group links clap"), 1, "{found:#?}");
+        assert_eq!(has("evil is in no wing"), 1, "{found:#?}");
     }
 }

@@ -128,7 +128,7 @@ fn files(dir: &Path, texts: Vec<(PathBuf, String)>) -> Vec<File> {
 }
 
 /// Comments and the tests at the end of a file are nobody's need.
-fn without_tests_and_comments(text: &str) -> String {
+pub(crate) fn without_tests_and_comments(text: &str) -> String {
     let mut kept = String::new();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
