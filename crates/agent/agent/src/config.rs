@@ -8,14 +8,18 @@
 use std::{
     collections::HashMap,
     fs,
+    io::Read,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
-use fide_wire::{MAX_HOSTS, MAX_PLANES, Name, PAYLOAD_MAX};
-use serde::Deserialize;
+use fide_wire::{Key, MAX_HOSTS, MAX_PLANES, Name, PAYLOAD_MAX};
+use serde::{Deserialize, de::DeserializeOwned};
 
-use crate::names;
+use crate::{
+    key::{self, KeyFileError},
+    names,
+};
 
 mod file;
 pub mod keys;
@@ -217,6 +221,15 @@ pub enum ConfigError {
     Identity(String),
 }
 
+/// The cluster's key file was refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{at}: {why}")]
+pub struct KeyError {
+    /// File and line that name it.
+    pub at: String,
+    pub why: KeyFileError,
+}
+
 /// `drift_ppm` if the configuration has none.
 pub use fide_detector::config::DRIFT_PPM as DEFAULT_DRIFT_PPM;
 
@@ -224,6 +237,14 @@ pub use fide_detector::config::DRIFT_PPM as DEFAULT_DRIFT_PPM;
 const DRIFT_PPM: std::ops::RangeInclusive<u32> = 1..=99_999;
 /// Heartbeat intervals that make sense: below 20 us FiDe §6.2 found no stability.
 const HEARTBEAT_US: std::ops::RangeInclusive<u64> = 20..=1_000_000;
+/// The detector refuses more.
+const TIMEOUT_US_MAX: u64 = fide_detector::config::TIMEOUT_NS_MAX / 1000;
+/// A start measures for so long at most.
+const CALIBRATE_MS: std::ops::RangeInclusive<u64> = 1..=60_000;
+/// A changed key is in use everywhere after a day at most.
+const KEY_OVERLAP_MS: std::ops::RangeInclusive<u64> = 0..=86_400_000;
+/// No file of a configuration is longer.
+const FILE_MAX_BYTES: u64 = 1 << 20;
 
 impl Config {
     /// Reads `path` and its drop-ins.
@@ -231,7 +252,8 @@ impl Config {
     /// # Errors
     /// [`ConfigError`], for the first thing that is wrong.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let (mut file, source) = read(path)?;
+        let source = read(path)?;
+        let mut file: File = parse(&source)?;
         let mut sources = vec![source];
         let mut drop_ins = path.as_os_str().to_owned();
         drop_ins.push(".d");
@@ -243,11 +265,14 @@ impl Config {
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
         paths.sort();
         for path in paths {
-            let (over, source) = read(&path)?;
-            sources.push(source);
-            if !over.plane.is_empty() || !over.member.is_empty() || over.controller.is_some() {
+            let source = read(&path)?;
+            // Before the tables are understood: what is missing in one that does not belong here would be no help.
+            let tables: toml::Table = parse(&source)?;
+            if ["plane", "member", "controller"].iter().any(|table| tables.contains_key(*table)) {
                 return Err(ConfigError::DropIn { path });
             }
+            let over: File = parse(&source)?;
+            sources.push(source);
             file.cluster.override_with(over.cluster);
             file.agent.override_with(over.agent);
             // Each host has users of its own.
@@ -259,6 +284,14 @@ impl Config {
             Ok(config) => Ok(Self { sources, ..config }),
             Err(Problem { at, text: problem }) => Err(ConfigError::Invalid { at: place::say(&sources, &at), problem }),
         }
+    }
+
+    /// Reads the cluster's key.
+    ///
+    /// # Errors
+    /// [`KeyError`], which names where the configuration names the file.
+    pub fn key(&self) -> Result<Key, KeyError> {
+        key::load(&self.key_file).map_err(|why| KeyError { at: self.place_of("cluster", "key_file"), why })
     }
 
     /// The file and line of `key` in `[table]`; the shared file if no file has it.
@@ -324,10 +357,20 @@ impl Config {
     }
 }
 
-fn read(path: &Path) -> Result<(File, Source), ConfigError> {
-    let text = fs::read_to_string(path).map_err(|why| ConfigError::Read { path: path.to_owned(), why })?;
-    let file = toml::from_str(&text).map_err(|why| ConfigError::Parse { path: path.to_owned(), why: Box::new(why) })?;
-    Ok((file, Source { path: path.to_owned(), text }))
+fn read(path: &Path) -> Result<Source, ConfigError> {
+    let fail = |why| ConfigError::Read { path: path.to_owned(), why };
+    let mut text = String::new();
+    let file = fs::File::open(path).map_err(fail)?;
+    file.take(FILE_MAX_BYTES + 1).read_to_string(&mut text).map_err(fail)?;
+    if text.len() as u64 > FILE_MAX_BYTES {
+        let why = format!("it has more than {FILE_MAX_BYTES} bytes, which no configuration needs");
+        return Err(fail(std::io::Error::new(std::io::ErrorKind::InvalidData, why)));
+    }
+    Ok(Source { path: path.to_owned(), text })
+}
+
+fn parse<T: DeserializeOwned>(source: &Source) -> Result<T, ConfigError> {
+    toml::from_str(&source.text).map_err(|why| ConfigError::Parse { path: source.path.clone(), why: Box::new(why) })
 }
 
 fn build(file: File, base: &Path) -> Result<Config, Problem> {
@@ -345,6 +388,10 @@ fn build(file: File, base: &Path) -> Result<Config, Problem> {
     let heartbeat_us = heartbeat_us.unwrap_or(1000);
     let drift_ppm = drift_ppm.unwrap_or(DEFAULT_DRIFT_PPM);
     check_times(heartbeat_us, timeout_us, drift_ppm)?;
+    let calibrate_ms = calibrate_ms.unwrap_or(500);
+    in_range("agent", "calibrate_ms", calibrate_ms, &CALIBRATE_MS)?;
+    let key_overlap_ms = key_overlap_ms.unwrap_or(10_000);
+    in_range("cluster", "key_overlap_ms", key_overlap_ms, &KEY_OVERLAP_MS)?;
     let port = port.unwrap_or(7411);
     if port == 0 {
         return Err(Problem::at(&[At::Key("cluster", "port")], "port = 0 is no port; 7411 is the usual one"));
@@ -364,7 +411,7 @@ fn build(file: File, base: &Path) -> Result<Config, Problem> {
         timeout_ns: timeout_us.map(|us| us * 1000),
         drift_ppm,
         port,
-        key_overlap_ms: key_overlap_ms.unwrap_or(10_000),
+        key_overlap_ms,
         controller,
         planes: file.plane.into_iter().map(|plane| Plane { group: plane.group }).collect(),
         members,
@@ -372,7 +419,7 @@ fn build(file: File, base: &Path) -> Result<Config, Problem> {
         core,
         receive: receive.unwrap_or_default(),
         exit_watch: exit_watch.unwrap_or_default(),
-        calibrate_ns: calibrate_ms.unwrap_or(500) * 1_000_000,
+        calibrate_ns: calibrate_ms * 1_000_000,
         runtime_dir: runtime_dir.unwrap_or_else(|| "/run/fide".into()),
         state_dir: state_dir.unwrap_or_else(|| "/var/lib/fide".into()),
         names,
@@ -383,14 +430,24 @@ fn build(file: File, base: &Path) -> Result<Config, Problem> {
     })
 }
 
+fn in_range(
+    table: &'static str,
+    key: &'static str,
+    value: u64,
+    range: &std::ops::RangeInclusive<u64>,
+) -> Result<(), Problem> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let text = format!("{key} = {value} is out of range; {} to {} are possible", range.start(), range.end());
+    Err(Problem::at(&[At::Key(table, key)], text))
+}
+
 fn check_times(heartbeat_us: u64, timeout_us: Option<u64>, drift_ppm: u32) -> Result<(), Problem> {
-    if !HEARTBEAT_US.contains(&heartbeat_us) {
-        let text = format!(
-            "heartbeat_us = {heartbeat_us} is out of range; {} to {} are possible",
-            HEARTBEAT_US.start(),
-            HEARTBEAT_US.end()
-        );
-        return Err(Problem::at(&[At::Key("cluster", "heartbeat_us")], text));
+    in_range("cluster", "heartbeat_us", heartbeat_us, &HEARTBEAT_US)?;
+    if let Some(timeout_us) = timeout_us.filter(|timeout_us| *timeout_us > TIMEOUT_US_MAX) {
+        let text = format!("timeout_us = {timeout_us} is above an hour; {TIMEOUT_US_MAX} is the longest");
+        return Err(Problem::at(&[At::Key("cluster", "timeout_us")], text));
     }
     if let Some(timeout_us) = timeout_us.filter(|timeout_us| *timeout_us <= heartbeat_us) {
         return Err(Problem::at(

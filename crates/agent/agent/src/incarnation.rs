@@ -132,7 +132,7 @@ pub fn reserve(dir: &Path, incarnation: u32, process: u32) -> Result<(), Incarna
     store(dir, &path, incarnation.saturating_add(beyond))
 }
 
-const FILE: &str = "incarnation";
+pub(crate) const FILE: &str = "incarnation";
 
 /// The number in a file; neither it nor any number below may be given out again.
 fn number(path: &Path) -> Result<Option<u32>, IncarnationError> {

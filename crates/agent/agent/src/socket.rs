@@ -29,6 +29,8 @@ const BACKLOG: i32 = 1024;
 /// How long a command waits for a place among them: any user can take them all, and give them back as fast
 /// as the agent accepts.
 const CONNECT_WAIT: Duration = Duration::from_secs(5);
+/// Bytes of a socket's path at most (unix(7)).
+const PATH_MAX_BYTES: usize = 107;
 /// `SO_PASSRIGHTS` (Linux 6.16).
 const SO_PASSRIGHTS: libc::c_int = 83;
 
@@ -68,6 +70,23 @@ fn alone(path: &Path) -> io::Result<fs::File> {
     Ok(file)
 }
 
+/// The address of a socket at `path`.
+///
+/// # Errors
+/// [`ListenError::Io`] if the path is longer than the kernel takes.
+pub(crate) fn address(path: &Path) -> Result<SocketAddrUnix, ListenError> {
+    SocketAddrUnix::new(path).map_err(|errno| {
+        let why = match errno {
+            Errno::NAMETOOLONG => io::Error::new(
+                io::ErrorKind::InvalidFilename,
+                format!("its path is longer than the {PATH_MAX_BYTES} bytes that a socket can have"),
+            ),
+            errno => errno.into(),
+        };
+        ListenError::Io { path: path.to_owned(), why }
+    })
+}
+
 /// The listening socket; its file is removed when it is dropped, unless it was handed over.
 #[derive(Debug)]
 pub struct Listener {
@@ -103,7 +122,7 @@ impl Listener {
             Err(errno) => return Err(fail(errno.into())),
         }
         let fd = seqpacket().map_err(fail)?;
-        let address = SocketAddrUnix::new(path).map_err(|error| fail(error.into()))?;
+        let address = address(path)?;
         rustix::net::bind(&fd, &address).map_err(|error| fail(error.into()))?;
         // Before any client can connect, because connections inherit it.
         let takes_descriptors = !refuse_descriptors(fd.as_fd());

@@ -3,6 +3,7 @@
 
 mod begin;
 mod check;
+mod directories;
 mod host;
 mod lateness;
 mod receive;
@@ -42,6 +43,7 @@ use fide_wire::Keys;
 
 use begin::Begin;
 pub use check::{Checked, check};
+use directories::directories;
 use host::open_host;
 use lateness::{Lateness, lateness};
 
@@ -49,12 +51,12 @@ use crate::{
     cgroup,
     clock::{self, Clock, Clocks, HostClocks},
     command::Exchange,
-    config::{self, Config, ConfigError},
+    config::{self, Config, ConfigError, KeyError},
     control::{self, Control, End},
     engine::{self, Engine},
     handover::{HandoverError, Successor},
     incarnation::IncarnationError,
-    key::{self, KeyFileError},
+    key,
     notify::{Manager, Notify},
     privileges, rungs,
     signals::Signals,
@@ -91,7 +93,7 @@ pub enum StartError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
-    Key(#[from] KeyFileError),
+    Key(#[from] KeyError),
     #[error(transparent)]
     Incarnation(#[from] IncarnationError),
     #[error(transparent)]
@@ -262,8 +264,9 @@ impl Plan {
         }
         let votes = votes(&config, config.member(me).role == config::Role::Witness)?;
         let key_stamp = key::stamp(&config.key_file);
-        let plain = Keys::from(key::load(&config.key_file)?);
+        let plain = Keys::from(config.key()?);
         let shape = config.shape();
+        directories(&config)?;
         let interfaces = interfaces(&config, me)?;
         Ok(Self {
             me,
@@ -275,7 +278,7 @@ impl Plan {
             names: interfaces.iter().map(|interface| interface.name.clone()).collect(),
             interfaces,
             core: core(&config)?,
-            path: config.runtime_dir.join("agent.sock"),
+            path: config.runtime_dir.join(SOCKET),
             config,
         })
     }
@@ -285,6 +288,9 @@ impl Plan {
         self.config.member(self.me).name.as_str()
     }
 }
+
+/// The socket's name in the runtime directory.
+const SOCKET: &str = "agent.sock";
 
 /// Where the state comes from.
 enum Origin {

@@ -115,7 +115,7 @@ fn check_files(arguments: &Arguments) -> Done {
     if let Some(name) = &arguments.host {
         config.identify(Some(name), &[])?;
     }
-    key::load(&config.key_file)?;
+    config.key()?;
     tell!("{}", right(arguments, &config));
     Ok(ExitCode::SUCCESS)
 }

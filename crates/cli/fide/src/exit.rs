@@ -14,8 +14,14 @@
 use std::{fmt, io, io::ErrorKind, path::Path};
 
 use fide_agent::{
-    StartError, config::ConfigError, handover::HandoverError, incarnation::IncarnationError, key::KeyFileError,
-    socket::ListenError, trees::TreesError, vote::VoteError,
+    StartError,
+    config::{ConfigError, KeyError},
+    handover::HandoverError,
+    incarnation::IncarnationError,
+    key::KeyFileError,
+    socket::ListenError,
+    trees::TreesError,
+    vote::VoteError,
 };
 use fide_agent_api::protocol::ErrorCode;
 use fide_client::Error;
@@ -156,6 +162,12 @@ fn code_of_config(error: &ConfigError) -> u8 {
     }
 }
 
+impl From<KeyError> for Failure {
+    fn from(error: KeyError) -> Self {
+        Self::new(code_of_key(&error.why), error)
+    }
+}
+
 impl From<KeyFileError> for Failure {
     fn from(error: KeyFileError) -> Self {
         Self::new(code_of_key(&error), error)
@@ -202,7 +214,7 @@ impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
         let code = match &error {
             StartError::Config(error) => code_of_config(error),
-            StartError::Key(error) => code_of_key(error),
+            StartError::Key(error) => code_of_key(&error.why),
             StartError::Interface { why, .. } => code_of_interface(why),
             StartError::Role { .. }
             | StartError::Core { .. }

@@ -54,6 +54,8 @@ const VIEW_LEN_MAX: usize = 36;
 
 /// Default of [`Config::drift_ppm`].
 pub const DRIFT_PPM: u32 = 200;
+/// The longest timeout, nanoseconds: an hour.
+pub const TIMEOUT_NS_MAX: u64 = 3_600_000_000_000;
 
 /// Why a configuration was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -136,7 +138,7 @@ impl Config {
         if timeout_ns <= heartbeat_ns {
             return Err(ConfigError::TimeoutTooShort { timeout_ns, heartbeat_ns });
         }
-        if timeout_ns > 3_600_000_000_000 {
+        if timeout_ns > TIMEOUT_NS_MAX {
             return Err(ConfigError::TimeoutTooLong { timeout_ns });
         }
         if self.drift_ppm >= 100_000 {

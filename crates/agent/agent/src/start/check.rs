@@ -4,10 +4,11 @@
 use fide_detector::Detector;
 use fide_sys::clock::raw_ns;
 
-use super::{Options, StartError, begin, core, interfaces, lateness::lateness, member, timeout, votes};
+use super::{
+    Options, StartError, begin, core, directories::directories, interfaces, lateness::lateness, member, timeout, votes,
+};
 use crate::{
     config::{self, Config},
-    key,
     trees::Trees,
 };
 
@@ -32,7 +33,8 @@ pub struct Checked {
 pub fn check(options: &Options) -> Result<Checked, StartError> {
     let (config, me) = member(options)?;
     votes(&config, config.member(me).role == config::Role::Witness)?;
-    key::load(&config.key_file)?;
+    config.key()?;
+    directories(&config)?;
     let interfaces = interfaces(&config, me)?;
     let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
     let core = core(&config)?;

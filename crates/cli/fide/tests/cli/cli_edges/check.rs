@@ -38,7 +38,56 @@ fn check_refuses_what_a_start_refuses() {
     refused(&mut credentials.agent(&["--check"]), 2, &["[controller] credentials", "pki/cert.pem"]);
     let keyless = Place::new();
     keyless.mode("cluster.key", 0o444);
-    both_refuse(&keyless, &[], 2, &["chmod 0400"]);
+    both_refuse(&keyless, &[], 2, &["fide.toml, line 3: key file", "chmod 0400"]);
+}
+
+#[test]
+fn check_refuses_directories_that_a_start_cannot_write() {
+    let place = Place::new();
+    place.write("file", "");
+    let long = "a".repeat(120);
+    let cases: [(&str, &str, &[&str]); 4] = [
+        ("file", ".", &["file/incarnation", "file is no directory", "state_dir"]),
+        ("file/below", ".", &["file is no directory"]),
+        (".", "file", &["file/agent.sock", "file is no directory"]),
+        (".", &long, &["agent.sock", "longer than the 107 bytes"]),
+    ];
+    for (state, runtime, words) in cases {
+        let agent = ["agent", "--config", "fide.toml", "--state-dir", state, "--runtime-dir", runtime];
+        let started = refused(&mut place.fide(&agent), 2, words);
+        assert_eq!(started, refused(place.fide(&agent).arg("--check"), 2, words));
+    }
+    assert!(!place.path(&long).exists() && !place.path("agent.sock").exists(), "nothing was begun");
+    // A start makes what is not there yet.
+    let agent = ["agent", "--check", "--config", "fide.toml", "--state-dir", "new/state", "--runtime-dir", "new/run"];
+    let (code, _, err) = said(&mut place.fide(&agent));
+    assert!(code == Some(0) && !place.path("new").exists(), "{err}");
+}
+
+/// Times are counted in nanoseconds: what does not fit there must not become another time.
+#[test]
+fn times_out_of_range_are_refused_with_their_line() {
+    for (key, value) in [
+        ("timeout_us", "3600000001"),
+        ("timeout_us", "18446744073769552"),
+        ("timeout_us", "9223372036854775807"),
+        ("key_overlap_ms", "9223372036854775807"),
+    ] {
+        let place = Place::new();
+        place.write("fide.toml.d/times.toml", &format!("[cluster]\n{key} = {value}\n"));
+        both_refuse(&place, &[], 2, &["times.toml, line 2: ", &format!("{key} = {value} is ")]);
+    }
+    for value in ["0", "60001", "18446744073710", "9223372036854775807"] {
+        let place = Place::with(&GOOD.replace("calibrate_ms = 10", &format!("calibrate_ms = {value}")));
+        both_refuse(&place, &[], 2, &["fide.toml, line 16: ", "is out of range; 1 to 60000 are possible"]);
+    }
+}
+
+#[test]
+fn configuration_without_an_end_is_refused() {
+    let place = Place::new();
+    let words = ["agent", "--check", "--config", "/dev/zero"];
+    refused(&mut place.fide(&words), 2, &["/dev/zero: it has more than 1048576 bytes"]);
 }
 
 #[test]
@@ -62,13 +111,18 @@ fn files_of_a_host_elsewhere_can_be_checked() {
 fn wrong_value_in_a_drop_in_names_its_file_and_line() {
     let place = Place::new();
     place.write("fide.toml.d/10-good.toml", "[cluster]\nport = 7591\n");
-    let cases: [(&str, &[&str]); 6] = [
+    let cases: [(&str, &[&str]); 8] = [
         ("# a host of its own\n[cluster]\nheartbeat_us = 5\n", &["20-odd.toml, line 3: heartbeat_us = 5"]),
         ("[cluster]\n\n\ntimeout_us = 4000\n", &["20-odd.toml, line 4: timeout_us = 4000", "heartbeat_us = 5000"]),
         ("[agent]\ncore = 777\n", &["20-odd.toml, line 2: core = 777"]),
         ("[cluster]\ntimeout_us = 5001\n", &["20-odd.toml, line 2: timeout_us = 5001", "measured to hold"]),
         ("[[name]]\npattern = \"a b\"\nusers = [\"root\"]\n", &["20-odd.toml, line 1: [[name]] pattern \"a b\""]),
         ("[agent]\nmode = \"fast\"\n", &["20-odd.toml: ", "line 2", "fast"]),
+        ("[cluster]\nkey_file = \"nosuch\"\n", &["20-odd.toml, line 2: key file nosuch: "]),
+        (
+            "[controller]\naddresses = []\n",
+            &["20-odd.toml: ", "[controller] belong into the file that every host shares"],
+        ),
     ];
     for (text, words) in cases {
         place.write("fide.toml.d/20-odd.toml", text);
