@@ -90,9 +90,12 @@ impl Journal {
                 Some(name.as_str().to_owned())
             }
             Event::Verdict(verdict) => {
-                let failure = verdict.reason.is_final() && verdict.reason != Reason::Left;
-                self.failures += u64::from(failure);
-                self.silences += u64::from(verdict.reason == Reason::HostSilent && verdict.slot == HOST_SLOT);
+                if verdict.reason.is_final() && verdict.reason != Reason::Left {
+                    self.failures += 1;
+                }
+                if verdict.reason == Reason::HostSilent && verdict.slot == HOST_SLOT {
+                    self.silences += 1;
+                }
                 self.names.get(&(verdict.host, verdict.slot)).cloned()
             }
             _ => None,

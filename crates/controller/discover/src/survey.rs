@@ -317,9 +317,12 @@ impl<'a> Work<'a> {
     }
 
     fn credible(&mut self, at: &End, rate: Option<Figure>) -> Option<Figure> {
-        let unfit = rate.filter(|rate| !BANDWIDTH_BPS.contains(&rate.value));
-        self.odd.extend(unfit.map(|rate| Oddity::UnfitRate { at: at.clone(), bps: rate.value }));
-        rate.filter(|_| unfit.is_none())
+        let bps = rate?.value;
+        if !BANDWIDTH_BPS.contains(&bps) {
+            self.odd.push(Oddity::UnfitRate { at: at.clone(), bps });
+            return None;
+        }
+        rate
     }
 
     /// A limit that the controller's file sets is for one end; what is said of the other need not be the same.

@@ -118,7 +118,8 @@ impl Ovs {
                 }
                 let leads = flows.get(&group).is_some_and(|f| f.leads_to == Some(u32::from(group)));
                 let name = |n: &u32| names.get(n).map_or_else(|| format!("#{n}"), |name| name.to_string());
-                table.insert(group, ports.iter().filter(|_| leads).map(name).collect());
+                let ports = if leads { ports.iter().map(name).collect() } else { BTreeSet::new() };
+                table.insert(group, ports);
             }
         }
         // A flow for a group in range that leads elsewhere.
@@ -406,7 +407,9 @@ impl Driver for Ovs {
         let unwanted = plan::unwanted(&found);
         let removed = self.remove(&unwanted).map_err(|why| why.to_string());
         if removed.is_ok() {
-            unwanted.iter().for_each(|group| drop(present.table.remove(group)));
+            for group in &unwanted {
+                present.table.remove(group);
+            }
         }
         // What could not be repaired as a whole: its limit cannot be, either.
         let without: BTreeSet<Ipv4Addr> = rules.keys().copied().collect();

@@ -246,7 +246,8 @@ fn remember(netlink: &mut Netlink, port: (&str, u32), root: Raw) -> Result<Befor
     if CLASSLESS.contains(&kind.as_str()) {
         return Ok(Before::Made(messages));
     }
-    match codec::htb_again(&root.body).filter(|_| kind == "htb") {
+    let htb = if kind == "htb" { codec::htb_again(&root.body) } else { None };
+    match htb {
         Some(body) => messages = vec![Raw { kind: RTM_NEWQDISC, body }],
         None => return refuse(""),
     }

@@ -97,7 +97,9 @@ impl Engine {
     pub(super) fn was_late(&mut self, now: Now, late_ns: u64) {
         if self.timing.was_late(now.raw_ns, late_ns) && self.detector.lowers_timeouts() {
             self.timing.follow_own();
-            self.facts.peers().for_each(|host| self.follow_jitter(now, host));
+            for host in self.facts.peers() {
+                self.follow_jitter(now, host);
+            }
         }
     }
 
