@@ -501,7 +501,7 @@ impl Control {
 
     fn end_session(&mut self, client: u8) {
         if let Some(session) = self.sessions.remove(&client) {
-            self.lanes_of_nobody(client, session.serial);
+            self.give_back_lanes_of(client, session.serial);
         }
         for watched in self.processes.values_mut().filter(|watched| watched.client == client) {
             watched.client = u8::MAX;

@@ -24,13 +24,14 @@
 //! | `formers` | ends of processes and hosts that an agent before this one reported up |
 //! | `ports` | senders, the kernel's programs, the set of descriptors that is waited for |
 //!
-//! **Invariant:** no clock. What needs the time is given [`Now`]; a turn asks its [`Clocks`] for it before each input and each packet.
+//! **Invariant:** no clock. A function that needs the time is given [`Now`]; a turn asks its [`Clocks`] for
+//! it before each input and each packet.
 //!
-//! **Invariant:** it allocates nothing, logs nothing and takes no lock. Every queue and loop has a bound named
-//! here; what is left at the bound waits for the next turn, which then begins at once.
+//! **Invariant:** it allocates nothing, logs nothing and takes no lock. Every queue and loop has a bound
+//! named here; work beyond the bound waits for the next turn, which then begins at once.
 //!
-//! It sleeps in one system call, between two turns. Which others it makes, and why none of them waits, is in
-//! `docs/internals/agent-loop.md`; a test holds it to that list.
+//! It sleeps in one system call, between two turns. `docs/internals/agent-loop.md` lists its other system
+//! calls, and why none of them waits; a test holds it to that list.
 
 mod arrivals;
 mod bells;

@@ -2,7 +2,8 @@
 //! Faults that are planted in a running agent, to see that it ends, or refuses. Only in builds with debug
 //! assertions, as tests run them, and only with `FIDE_FAULTS` in the environment; a release build has none.
 //!
-//! A file `fault` in the state directory names one: `loop-panics`, `loop-hangs`, `control-panics`, `join-unwatched`. It is removed when it is armed.
+//! A file `fault` in the state directory names one: `loop-panics`, `loop-hangs`, `control-panics`,
+//! `join-unwatched`. It is removed when it is armed.
 
 /// One fault each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

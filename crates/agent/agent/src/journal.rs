@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this agent has seen, so that "who declared it dead, and why?" has an answer.
+//! The events that this agent has seen, to answer "who declared it dead, and why?".
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -196,7 +196,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     loop_thread.go(engine);
     drop(urgent);
 
-    say_what_runs(options, &plan, &rest.rungs, incarnation, timeout_ns);
+    log_what_runs(options, &plan, &rest.rungs, incarnation, timeout_ns);
     let trees = start_trees(&plan, &mut rights, incarnation, payload_min)?;
     let mut control = Control::new(
         control::Parts {
@@ -536,7 +536,7 @@ fn check_end(end: End, why: Option<&str>) -> Result<(), StartError> {
 }
 
 /// Logs that the agent runs, and on which rungs.
-fn say_what_runs(options: &Options, plan: &Plan, rungs: &Rungs, incarnation: u32, timeout_ns: u64) {
+fn log_what_runs(options: &Options, plan: &Plan, rungs: &Rungs, incarnation: u32, timeout_ns: u64) {
     if let Some(warning) = ClockRate::read().ok().and_then(|rate| clock::drift_says(plan.config.drift_ppm, rate)) {
         tracing::warn!("{warning}");
     }

@@ -143,7 +143,8 @@ fn hint(errno: Errno) -> &'static str {
     }
 }
 
-/// Why a piggyback (FiDe §3.1: a call that would exceed `pbsize` is declined) or a lane's message was declined.
+/// Why a piggyback (FiDe §3.1: a call that would exceed `pbsize` is declined) or a lane's message was
+/// declined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Declined {
     /// Longer than the granted size; sending it again will not help.

@@ -263,7 +263,8 @@ impl Live {
         })
     }
 
-    /// "I make progress": one atomic addition. A process that joined with a beat timeout calls this more often.
+    /// "I make progress": one atomic addition. A process that joined with a beat timeout calls this more
+    /// often.
     pub fn beat(&self) {
         self.with(|maps| maps.beat.beat());
     }

@@ -47,7 +47,8 @@ use state::{Record, State};
 pub const LANES_MAX: u64 = 1 << 17;
 /// Two groups for each of up to four trees.
 const GROUPS_PER_LANE: u64 = 8;
-/// First of the groups of lanes, a range of 20 bits. Their lowest 23 bits, which make the hardware address, differ.
+/// First of the groups of lanes, a range of 20 bits. Their lowest 23 bits, which make the hardware address,
+/// differ.
 pub const GROUPS: Ipv4Addr = fide_wire::TREE_GROUPS.0;
 /// Length of the range's prefix.
 pub const GROUPS_PREFIX: u8 = 12;

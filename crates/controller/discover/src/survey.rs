@@ -325,7 +325,7 @@ impl<'a> Work<'a> {
         rate
     }
 
-    /// A limit that the controller's file sets is for one end; what is said of the other need not be the same.
+    /// A limit in the controller's file applies to one end; the other end's rate need not be the same.
     fn differ(&mut self, (a, a_rate): (&End, Option<Figure>), (b, b_rate): (&End, Option<Figure>)) {
         let (Some(one), Some(other)) = (a_rate, b_rate) else { return };
         let limited = [one, other].iter().any(|rate| rate.source == Source::Driver);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An OpenFlow 1.3 switch, through Open vSwitch's `ovs-ofctl`.
 //!
-//! A rule is a group of type `all` with a bucket per port, and a flow that leads there. Changes go in bundles, which a
-//! switch carries out as a whole or not at all; a group that is changed keeps forwarding. The datapath in user space
-//! ignores `set_queue`, so priorities are the ports' own, by traffic control as at a bridge.
+//! A rule is a group of type `all` with a bucket per port, and a flow that leads there. Changes go in
+//! bundles, which a switch carries out as a whole or not at all; a group that is changed keeps forwarding.
+//! The datapath in user space ignores `set_queue`, so priorities are the ports' own, by traffic control as at
+//! a bridge.
 
 mod ofctl;
 
@@ -56,12 +57,13 @@ struct Present {
 }
 
 impl Ovs {
-    /// Opens a switch by what `ovs-ofctl` takes: `unix:/path/br0.mgmt`, `tcp:host:port`, a bridge's name. The ports'
-    /// carriers, counters and queues are those of the interfaces of the same names in a network namespace, by its path
-    /// (none: the caller's own).
+    /// Opens a switch by what `ovs-ofctl` takes: `unix:/path/br0.mgmt`, `tcp:host:port`, a bridge's name. The
+    /// ports' carriers, counters and queues are those of the interfaces of the same names in a network
+    /// namespace, by its path (none: the caller's own).
     ///
     /// # Errors
-    /// [`DriverError::Tool`] without `ovs-ofctl`; [`DriverError::Open`] if nothing answers there in OpenFlow 1.3.
+    /// [`DriverError::Tool`] without `ovs-ofctl`; [`DriverError::Open`] if nothing answers there in OpenFlow
+    /// 1.3.
     pub fn open(target: &str, netns: Option<&Path>, range: GroupRange) -> Result<Ovs, DriverError> {
         let ofctl = Ofctl::new(target);
         ofctl.ports().map_err(|e| match e {

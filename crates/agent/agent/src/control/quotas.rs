@@ -134,7 +134,7 @@ fn full(message: String, hint: String) -> Refusal {
     Refusal::new(ErrorCode::Full, message, hint)
 }
 
-/// The most that a user can have who is alone.
+/// The most that a lone user can have.
 pub(crate) fn most(capacity: usize, limit: Option<usize>) -> usize {
     let users = capacity - capacity.div_ceil(RESERVE);
     limit.map_or(users / 2, |limit| limit.min(users))
@@ -319,7 +319,8 @@ mod tests {
         assert!(admit(Resource::Sessions, alone, Usage { root: CAPACITY, ..usage }, CAPACITY).is_err());
         assert_eq!(greedy(1, usage.root), [4], "half of what is kept for users");
         assert_eq!(greedy(3, usage.root), [2, 2, 2], "and some are left for a newcomer");
-        // What root takes of its own share costs users nothing, and together they never take more than there is.
+        // What root takes of its own share costs users nothing, and together they never take more than there
+        // is.
         assert_eq!(greedy(1, CAPACITY / RESERVE), [28]);
         for root in 0..=usage.root {
             for users in 1..10 {

@@ -235,7 +235,8 @@ pub enum FideSubLane {
 pub struct FideLaneRequest {
     /// sizeof(fide_lane_request).
     pub size: usize,
-    /// Name of the lane on this host: 1 to 31 of A-Za-z0-9._-. Programs of one user that ask for the same share it.
+    /// Name of the lane on this host: 1 to 31 of A-Za-z0-9._-. Programs of one user that ask for the same
+    /// share it.
     pub name: *const c_char,
     /// Names of the receiving hosts.
     pub receivers: *const *const c_char,

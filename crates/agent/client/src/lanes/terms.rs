@@ -11,7 +11,8 @@ pub struct LaneId(pub u32);
 /// A request for a lane (X-Lane Listing 1, `struct request`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneWanted {
-    /// Name of the lane on this host: 1 to 31 of `A-Za-z0-9._-`. Programs of one user that ask for the same share it.
+    /// Name of the lane on this host: 1 to 31 of `A-Za-z0-9._-`. Programs of one user that ask for the same
+    /// share it.
     pub name: String,
     /// Names of the receiving hosts.
     pub receivers: Vec<String>,
@@ -30,7 +31,8 @@ pub struct LaneWanted {
 }
 
 impl LaneWanted {
-    /// One message of at most `message_max_bytes` a period, below heartbeats, over as many trees as there are.
+    /// One message of at most `message_max_bytes` a period, below heartbeats, over as many trees as there
+    /// are.
     pub fn new(name: &str, receivers: &[&str], message_max_bytes: u32, period: Duration) -> Self {
         Self {
             name: name.to_owned(),

@@ -169,7 +169,7 @@ fn root_refused_rule_is_reported_once_and_retried() {
 }
 
 #[test]
-fn root_a_busy_shell_and_a_hundred_orders_lose_nothing() {
+fn root_busy_shell_and_many_orders_lose_nothing() {
     let Some(mut world) = world(true, 1, Pace::default(), vec![order(1, true, &[], &[])]) else { return };
     for number in 2..=101 {
         let group = (number % 7) as u8;

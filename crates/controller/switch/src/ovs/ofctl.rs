@@ -132,7 +132,8 @@ fn parse_ports(text: &str) -> BTreeMap<String, u32> {
     text.lines().filter_map(port).collect()
 }
 
-/// ` group_id=7,type=all,bucket=actions=output:1,bucket=actions=output:2`; a bucket may have a number and a weight.
+/// ` group_id=7,type=all,bucket=actions=output:1,bucket=actions=output:2`; a bucket may have a number and a
+/// weight.
 fn parse_group(line: &str) -> Option<(u32, Vec<u32>)> {
     let rest = line.trim_start().strip_prefix("group_id=")?;
     let (id, rest) = rest.split_once(',')?;
