@@ -41,8 +41,8 @@ pub fn planted(_state_dir: &std::path::Path) -> Option<Fault> {
 
 /// Lets it happen in the calling thread.
 ///
+/// # Panics
 /// That is its purpose.
-/// That is what it is for.
 pub fn happen(fault: Fault) {
     match fault {
         Fault::LoopPanics => panic!("the loop panics, as planted"),

@@ -55,7 +55,7 @@ pub struct Entry {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Journal {
     host: String,
-    /// By [`Shelf`], each oldest first.
+    /// The entries by [`Shelf`], each oldest first.
     shelves: [VecDeque<Entry>; KEPT.len()],
     next: u64,
     logged: Logged,

@@ -67,7 +67,7 @@ use crate::{
 /// Exit status of an agent that ends by itself.
 const FAILED: i32 = 1;
 
-/// What the command line adds to the configuration.
+/// Options of the command line, in addition to the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Path of the configuration.
@@ -231,7 +231,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     Ok(())
 }
 
-/// What follows from configuration, key and addresses: the same for every way of starting.
+/// The plan that follows from configuration, key and addresses: the same for every way of starting.
 struct Plan {
     config: Config,
     me: u16,
@@ -240,7 +240,7 @@ struct Plan {
     key_stamp: Option<key::Stamp>,
     /// The keys as in the file.
     plain: Keys,
-    /// Keys of the tags: hosts that take the cluster to be something else are not heard.
+    /// Keys of the tags: hosts with another shape are not heard.
     keys: Keys,
     shape: Shape,
     interfaces: Vec<Interface>,

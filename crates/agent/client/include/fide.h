@@ -34,7 +34,7 @@ typedef enum fide_reason {
   FIDE_REASON_RECOVERED = 7,
 } fide_reason;
 
-// What a notice is about.
+// The kind of a notice.
 typedef enum fide_notice_kind {
   // This host must not act.
   FIDE_NOTICE_KIND_FENCED = 1,
@@ -197,7 +197,7 @@ typedef struct fide_message {
 
 // Any other event. Valid during the upcall.
 typedef struct fide_notice {
-  // What it is about.
+  // The kind of the notice.
   enum fide_notice_kind kind;
   // The host that it is about, if any.
   uint16_t host_id;
@@ -227,7 +227,7 @@ typedef struct fide_lane_message {
   size_t len;
 } fide_lane_message;
 
-// What a lane grants (X-Lane, Listing 1: resources).
+// The resources that a lane grants (X-Lane, Listing 1: resources).
 typedef struct fide_lane_resources {
   // Shortest time between two packets.
   uint64_t period_ns;

@@ -112,7 +112,7 @@ thread_local! {
 
 fn remember(message: &str) {
     let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    // Not while the thread's storage is being torn down, when nobody asks any more.
+    // Fails while the thread's storage is being torn down; nobody asks for the message then.
     let _ = LAST_ERROR.try_with(|last| last.replace(text));
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct HeldLane {
     ends_ns: Option<u64>,
 }
 
-/// What became of a record.
+/// The result of taking in a record.
 pub(crate) enum Fed {
     Event(Event),
     /// The record is about a lane or a service that this client does not have.

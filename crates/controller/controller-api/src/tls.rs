@@ -211,7 +211,7 @@ pub struct Calling {
     pub config: Arc<ClientConfig>,
 }
 
-/// What [`ClientTls`] makes of its files.
+/// The connection settings that [`ClientTls`] builds from its files.
 ///
 /// # Errors
 /// [`Error`].

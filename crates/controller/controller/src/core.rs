@@ -106,7 +106,7 @@ pub struct SwitchOrder {
 /// An event outside the controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A switch has carried out an order, or reports why not. It keeps trying what it could not do.
+    /// A switch has carried out an order, or reports why not. It keeps trying the parts that failed.
     Applied { switch: String, number: u64, error: Option<String> },
     /// A switch port has lost or found its carrier.
     Carrier { switch: String, port: String, up: bool },
@@ -171,8 +171,8 @@ pub struct Core {
 impl Core {
     /// A controller of this network, without lanes.
     ///
+    /// # Errors
     /// Limits that name no cable, or invalid shares.
-    /// Limits that name no cable, or shares that are none.
     pub fn new(
         topology: Topology,
         limits: Limits,

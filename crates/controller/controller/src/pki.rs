@@ -47,7 +47,7 @@ pub const CLOCK_SKEW_S: i64 = 3600;
 /// Addresses in one certificate.
 pub const ADDRESSES_MAX: usize = 64;
 
-/// What went wrong with certificates.
+/// An error with certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{doing} {}: {why}", path.display())]

@@ -413,7 +413,7 @@ impl Driver for Ovs {
                 present.table.remove(group);
             }
         }
-        // What could not be repaired as a whole: its limit cannot be, either.
+        // The limit of a rule that could not be repaired as a whole cannot be repaired, either.
         let without: BTreeSet<Ipv4Addr> = rules.keys().copied().collect();
         let mut refused = Vec::new();
         for drift in &found {

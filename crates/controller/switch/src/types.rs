@@ -190,19 +190,19 @@ pub enum Drift {
     Priority {
         /// Its name.
         port: String,
-        /// What is not as prepared.
+        /// The part that is not as prepared.
         why: String,
     },
     /// Rules are there, but the switch does not apply them.
     Inert {
-        /// What is switched off.
+        /// The setting that is switched off.
         why: String,
     },
     /// A group's limit is missing, or differs.
     Meter {
         /// Which.
         group: Ipv4Addr,
-        /// What is not as set.
+        /// The part that is not as set.
         why: String,
     },
 }

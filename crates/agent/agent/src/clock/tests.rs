@@ -270,7 +270,7 @@ fn slow_clocks_stay_together_under_any_slew() {
             assert!(!is_narrow);
             assert_eq!(clock.looked(&look, is_narrow), None, "{each_ns} {ppm}");
             worst_ns = worst_ns.max(clock.mono_of(machine.raw_ns).abs_diff(machine.mono_ns));
-            // What others were promised is counted from no time before it came, and no view is settled too
+            // A promise to others counts from no time before the packet came, and no view is settled too
             // early.
             assert!(clock.stamp(machine.mono_ns, u64::MAX) >= machine.raw_ns, "{each_ns} {ppm}");
             let in_future = machine.raw_ns + 5 * MS;
@@ -278,7 +278,7 @@ fn slow_clocks_stay_together_under_any_slew() {
             later.runs(5 * MS, ppm);
             assert!(clock.mono_after(in_future) >= later.mono_ns, "{each_ns} {ppm}");
         }
-        // What a look takes, and what the clock is slewed by until the next.
+        // The duration of a look, and how far the clock is slewed until the next.
         assert!(worst_ns <= 7 * each_ns + 105 * MS / 1_000_000 * ppm.unsigned_abs(), "{each_ns} {ppm}: {worst_ns}");
         assert_eq!((clock.counter(), clock.doubts), ("no", Doubts::default()));
     }

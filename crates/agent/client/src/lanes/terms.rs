@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a lane is asked for, what it grants, and why that changes (X-Lane Listing 1).
+//! The terms of a lane: requested, granted, and why they change (X-Lane Listing 1).
 
 use fide_agent_api::protocol::{LaneAsked, Op};
 use std::time::Duration;
@@ -67,7 +67,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What a lane grants (X-Lane Listing 1, `struct resources`).
+/// The resources that a lane grants (X-Lane Listing 1, `struct resources`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneGrant {
     /// Largest packet.
@@ -109,7 +109,7 @@ pub struct Lane {
     pub id: LaneId,
     /// The controller's number, for people.
     pub number: u64,
-    /// What it grants.
+    /// The granted resources.
     pub grant: LaneGrant,
     /// Trees that its packets go over.
     pub trees: u8,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What certificates there are, and when they expire.
+//! Lists the certificates, and when they expire.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -27,7 +27,7 @@ struct Inner {
     upcalls: Upcalls,
     serving: bool,
     waiting: BTreeMap<Identity, Arc<Notify>>,
-    /// Peers whose acknowledgement is newer than what is stored.
+    /// Peers whose newest acknowledgement is not stored yet.
     unstored: BTreeSet<Identity>,
 }
 
