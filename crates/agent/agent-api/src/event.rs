@@ -39,8 +39,8 @@ pub mod kind {
     pub const REJOINED: u32 = 11;
     /// This observer did not run on time; its suspicion was withheld.
     pub const OBSERVER_STALLED: u32 = 12;
-    /// A message of a lane. `host` sent it, `slot` is its service, `code` the lane's index there, `seq` the packet's number,
-    /// data its bytes.
+    /// A message of a lane. `host` sent it, `slot` is its service, `code` the lane's index there, `seq` the
+    /// packet's number, data its bytes.
     pub const LANE_MESSAGE: u32 = 13;
     /// Other terms for the own lane `code`. Data: [`super::LaneTerms`].
     pub const LANE_CHANGED: u32 = 14;
@@ -205,7 +205,8 @@ pub enum Event<'a> {
 }
 
 impl EventRecord {
-    /// Splits bytes (of an inbox or ring buffer record) into the header and its data; trailing padding is ignored.
+    /// Splits bytes (of an inbox or ring buffer record) into the header and its data; trailing padding is
+    /// ignored.
     ///
     /// # Errors
     /// [`EventError::Short`].
@@ -281,7 +282,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_bytes_are_those_of_the_layout() {
+    fn bytes_match_the_layout() {
         let record = EventRecord {
             kind: kind::VERDICT,
             host: 0x0102,
@@ -326,7 +327,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_encoded_comes_back(data in prop::collection::vec(any::<u8>(), 0..=PIGGYBACK_MAX), seq: u64) {
+        fn events_survive_encoding_and_decoding(data in prop::collection::vec(any::<u8>(), 0..=PIGGYBACK_MAX), seq: u64) {
             let mut out = [0; EVENT_MAX];
             let record = EventRecord { kind: kind::PIGGYBACK, seq, ..Default::default() };
             let (back, got) = EventRecord::split(record.encode(&data, &mut out).unwrap()).unwrap();

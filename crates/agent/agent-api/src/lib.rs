@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Everything that crosses the boundary between an agent and its clients. Both sides use these types and no others.
+//! Everything that crosses the boundary between an agent and its clients. Both sides use these types and no
+//! others.
 //!
 //! - [`protocol`]: requests and replies, over the agent's socket.
 //! - [`status`]: an agent's report about itself, its peers and its clients.

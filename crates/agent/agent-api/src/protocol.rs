@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The messages between a client and its agent: one JSON object per datagram of a Unix `SOCK_SEQPACKET` socket.
+//! The messages between a client and its agent: one JSON object per datagram of a Unix `SOCK_SEQPACKET`
+//! socket.
 //!
-//! A [`Request`] is `{"id": n, "op": "...", ...}`; its [`Reply`] is `{"id": n, "ok": {...}}` or
-//! `{"id": n, "error": {"code", "message", "hint"}}`. Fields that a version does not know are ignored, so that fields
+//! A [`Request`] is `{"id": n, "op": "...", ...}`; its [`Reply`] is `{"id": n, "ok": {...}}` or `{"id": n,
+//! "error": {"code", "message", "hint"}}`. Fields that a version does not know are ignored, so that fields
 //! can be added; a change of meaning takes a new [`PROTOCOL_VERSION`].
 //!
 //! The reply to `hello` carries three descriptors, in this order ([`HELLO_FDS`]): the alive table
@@ -41,8 +42,8 @@ pub struct Request {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Op {
-    /// First message of a connection that wants memory and events; reply [`HelloOk`] with descriptors. `status`,
-    /// `explain`, `metrics` and `events` need no `hello`.
+    /// First message of a connection that wants memory and events; reply [`HelloOk`] with descriptors.
+    /// `status`, `explain`, `metrics` and `events` need no `hello`.
     Hello {
         /// [`PROTOCOL_VERSION`].
         protocol: u32,
@@ -103,8 +104,8 @@ pub enum Op {
         /// Given by `monitor`.
         watch: u32,
     },
-    /// Ask for a lane (X-Lane Listing 1 `requestBandwidth`); reply [`LaneOk`], with the session's doorbell as descriptor. The
-    /// answer comes when the lane can be used.
+    /// Ask for a lane (X-Lane Listing 1 `requestBandwidth`); reply [`LaneOk`], with the session's doorbell as
+    /// descriptor. The answer comes when the lane can be used.
     OpenLane {
         /// Name on this host.
         name: String,
@@ -196,7 +197,8 @@ fn one() -> u32 {
     1
 }
 
-/// The steps of a takeover, in order. Between the second and the third the old agent repeats its last heartbeat.
+/// The steps of a takeover, in order. Between the second and the third the old agent repeats its last
+/// heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TakeOverPhase {
@@ -287,8 +289,8 @@ pub struct HelloOk {
     pub host_id: u16,
     /// Incarnation of the agent.
     pub incarnation: u32,
-    /// Token of the session. The one asked for: that session goes on, with its processes, watches and memory. Another:
-    /// a new session, and the client registers everything again.
+    /// Token of the session. The one asked for: that session goes on, with its processes, watches and memory.
+    /// Another: a new session, and the client registers everything again.
     pub session: String,
     /// The kind of the third descriptor.
     pub events: EventsVia,
@@ -450,7 +452,8 @@ impl Reply {
         Self { id, outcome: Outcome::Error(refusal) }
     }
 
-    /// The bytes to send. A result that would make the message longer than [`MESSAGE_MAX`] is replaced by a refusal.
+    /// The bytes to send. A result that would make the message longer than [`MESSAGE_MAX`] is replaced by a
+    /// refusal.
     pub fn to_bytes(&self) -> Vec<u8> {
         let bytes = encode(self);
         if bytes.len() <= MESSAGE_MAX {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The region that one client shares with its agent: a beat counter, an outbox for piggybacks, one for messages of lanes, an
-//! inbox for events.
+//! The region that one client shares with its agent: a beat counter, an outbox for piggybacks, one for
+//! messages of lanes, an inbox for events.
 //!
 //! The client may write all of it and need not be honest: the agent reads the outbox with checks, and a
 //! client that damages its inbox hurts only itself.
@@ -223,7 +223,8 @@ impl ClientSession {
     /// Queues a piggyback of the process in `slot`.
     ///
     /// # Errors
-    /// [`PushError::TooLong`] above [`PIGGYBACK_MAX`], [`PushError::Full`] until the agent has drained the outbox.
+    /// [`PushError::TooLong`] above [`PIGGYBACK_MAX`], [`PushError::Full`] until the agent has drained the
+    /// outbox.
     pub fn push_outbox(&mut self, slot: u8, bytes: &[u8]) -> Result<(), PushError> {
         if bytes.len() > PIGGYBACK_MAX {
             return Err(PushError::TooLong { len: bytes.len(), limit: PIGGYBACK_MAX });
@@ -234,7 +235,8 @@ impl ClientSession {
     /// Queues a message of `service` for the lane with this handle.
     ///
     /// # Errors
-    /// [`PushError::TooLong`] above [`LANE_MESSAGE_MAX`], [`PushError::Full`] until the agent has drained the outbox.
+    /// [`PushError::TooLong`] above [`LANE_MESSAGE_MAX`], [`PushError::Full`] until the agent has drained the
+    /// outbox.
     pub fn push_lane(&mut self, handle: u8, service: u8, bytes: &[u8]) -> Result<(), PushError> {
         if bytes.len() > LANE_MESSAGE_MAX {
             return Err(PushError::TooLong { len: bytes.len(), limit: LANE_MESSAGE_MAX });
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_agent_continues_where_the_last_one_stopped() {
+    fn next_agent_continues_where_the_last_one_stopped() {
         let (mut agent, mut client) = pair();
         client.push_outbox(1, b"one").unwrap();
         client.push_outbox(1, b"two").unwrap();
@@ -352,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_scribbles_breaks_its_own_session_only() {
+    fn scribbling_client_breaks_only_its_own_session() {
         let (mut agent, client) = pair();
         let layout = client.region.get();
         layout.outbox.words[0].store(u64::MAX, Ordering::Relaxed);

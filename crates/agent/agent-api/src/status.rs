@@ -2,7 +2,8 @@
 //! An agent's answers to `status` and `gaps`. Fields are added, never changed: [`SCHEMA`] stays while that
 //! holds.
 //!
-//! Times ending in `_us` are microseconds, in `_ns` nanoseconds. Fields that an older agent did not send have a default.
+//! Times ending in `_us` are microseconds, in `_ns` nanoseconds. Fields that an older agent did not send have
+//! a default.
 
 use fide_types::{Policy, Role, Trust};
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
@@ -379,7 +380,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_is_not_known_has_its_state_alone() {
+    fn unknown_peer_has_only_a_state() {
         let unknown = PeerStatus { host: "h2".to_owned(), id: 2, state: "unknown".to_owned(), known: None };
         let text = serde_json::to_value(&unknown).expect("plain data");
         assert_eq!(text, json!({ "host": "h2", "id": 2, "state": "unknown" }));

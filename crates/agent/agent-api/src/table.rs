@@ -164,7 +164,8 @@ pub struct ViewUnreadable;
 /// The agreed view that this host holds (policy majority).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ViewRecord {
-    /// Highest incarnation among the founders; with `number` the view's id, ordered in this order. Both 0: no view.
+    /// Highest incarnation among the founders; with `number` the view's id, ordered in this order. Both 0: no
+    /// view.
     pub generation: u32,
     /// 1 when founded, +1 with each agreed change.
     pub number: u32,
@@ -174,8 +175,8 @@ pub struct ViewRecord {
     pub settled_ns: u64,
 }
 
-/// A [`Lease`]. The writer takes `until` back before it changes what an older `until` was not given with; readers read
-/// `until` last.
+/// A [`Lease`]. The writer takes `until` back before it changes the fields that an older `until` was given
+/// with; readers read `until` last.
 #[repr(C)]
 struct LeaseWords {
     until_raw_ns: AtomicU64,
@@ -289,8 +290,8 @@ impl AliveTable {
         Ok(table)
     }
 
-    /// Continues the table of the agent before this one, from its writable descriptor. The old agent must have stopped
-    /// writing.
+    /// Continues the table of the agent before this one, from its writable descriptor. The old agent must
+    /// have stopped writing.
     ///
     /// # Errors
     /// As [`TableReader::map`].
@@ -362,8 +363,8 @@ impl AliveTable {
         self.region.get().header.agent_tick_ns.store(now_ns, Ordering::Release);
     }
 
-    /// Replaces a host's record; `false` if `host` is not 1..=[`MAX_HOSTS`]. Does not move the generation: most
-    /// writes are of arrival times (see [`AliveTable::changed`]).
+    /// Replaces a host's record; `false` if `host` is not 1..=[`MAX_HOSTS`]. Does not move the generation:
+    /// most writes are of arrival times (see [`AliveTable::changed`]).
     pub fn write_host(&self, host: u16, record: &HostRecord) -> bool {
         let Some(lock) = self.region.get().host(host) else { return false };
         lock.write(&zerocopy::transmute!(*record));
@@ -411,7 +412,7 @@ impl TableReader {
     /// Maps the table read-only.
     ///
     /// # Errors
-    /// [`RegionError`] telling what it is instead of an alive table of this version.
+    /// [`RegionError`]: what it is instead of an alive table of this version.
     pub fn map(fd: BorrowedFd<'_>) -> Result<Self, RegionError> {
         let reader = Self { region: ReadRegion::map(fd)? };
         reader.layout().validate()?;
@@ -419,7 +420,8 @@ impl TableReader {
     }
 
     fn layout(&self) -> &Layout {
-        // SAFETY: `TableReader` only loads: through methods of `Layout` that read, and from its header's words.
+        // SAFETY: `TableReader` only loads: through methods of `Layout` that read, and from its header's
+        // words.
         unsafe { self.region.get() }
     }
 
@@ -479,7 +481,8 @@ impl TableReader {
         self.lease_of(incarnation).left_now_ns()
     }
 
-    /// The view that this host holds; none under policy network. A lease that is read after it is of this view, or of a newer one.
+    /// The view that this host holds; none under policy network. A lease that is read afterwards belongs to
+    /// this view, or to a newer one.
     ///
     /// # Errors
     /// [`ViewUnreadable`]: there may be a view, and it is not known which.
@@ -509,7 +512,8 @@ impl TableReader {
         self.layout().read_process(host, slot)
     }
 
-    /// The state of a process, or of the host itself with [`HOST_SLOT`]; a process of a silent host is silent.
+    /// The state of a process, or of the host itself with [`HOST_SLOT`]; a process of a silent host is
+    /// silent.
     pub fn state(&self, host: u16, slot: u8) -> Option<u8> {
         let of_host = self.host(host)?.state;
         if slot == HOST_SLOT {
@@ -526,7 +530,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_agent_writes_is_what_clients_read() {
+    fn clients_read_what_the_agent_writes() {
         let table = AliveTable::create(2, 3, 77, "beta", 5).unwrap();
         let reader = TableReader::map(table.read_only_fd().unwrap().as_fd()).unwrap();
         assert_eq!((reader.host_id(), reader.hosts(), reader.incarnation()), (2, 3, 77));
@@ -555,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_table_is_fenced_and_a_lease_that_passes_fences_again() {
+    fn new_table_and_passed_lease_are_fenced() {
         let table = AliveTable::create(1, 1, 1, "a", 0).unwrap();
         let reader = TableReader::map(table.as_fd()).unwrap();
         assert_eq!(reader.lease_left_ns(1), 0);
@@ -585,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn a_take_over_continues_and_foreign_memory_is_refused() {
+    fn takeover_continues_and_foreign_memory_is_refused() {
         let table = AliveTable::create(1, 2, 1, "a", 0).unwrap();
         table.set_lease_until(5);
         let next = AliveTable::take_over(table.as_fd().try_clone_to_owned().unwrap()).unwrap();
@@ -600,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_that_of_one_incarnation() {
+    fn lease_belongs_to_one_incarnation() {
         let table = AliveTable::create(1, 2, 7, "a", 0).unwrap();
         let reader = TableReader::map(table.read_only_fd().unwrap().as_fd()).unwrap();
         let may = |incarnation| reader.lease_left_ns(incarnation) != 0;
@@ -614,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn the_view_is_read_as_it_was_written() {
+    fn view_is_read_as_it_was_written() {
         let table = AliveTable::create(1, 2, 7, "a", 0).unwrap();
         let reader = TableReader::map(table.read_only_fd().unwrap().as_fd()).unwrap();
         assert_eq!(reader.view(), Ok(None));

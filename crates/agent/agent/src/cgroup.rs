@@ -9,7 +9,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Moves this process into the control groups of another one, in each hierarchy that systemd may look at and that is mounted here.
+/// Moves this process into the control groups of another one, in each hierarchy that systemd may look at and
+/// that is mounted here.
 ///
 /// # Errors
 /// The kernel's; `NotFound` where no hierarchy of systemd's is mounted.

@@ -53,7 +53,7 @@ pub struct Look {
     pub raw_ns: u64,
     pub tsc_after: u64,
     pub mono_last_ns: u64,
-    /// What the hypervisor reports about its own doing, if it does.
+    /// The hypervisor's disruption marker (module `vmclock`), if there is one.
     pub marker: Option<u64>,
 }
 
@@ -247,7 +247,7 @@ impl Witness {
     }
 }
 
-/// What the loop knows of its clocks. The next agent takes it over, so that nothing between two looks is
+/// The loop's knowledge of its clocks. The next agent takes it over, so that nothing between two looks is
 /// missed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Clock {

@@ -54,7 +54,7 @@ pub enum Channel {
 }
 
 /// Wakes a client without a ring: a timer that the loop sets to run out at once. The client shares the
-/// descriptor and its flags, and may do with it what it likes; setting a timer still waits for nobody.
+/// descriptor and its flags, and may change them at will; setting a timer still waits for nobody.
 /// Writing to an eventfd would wait once the client has filled it and cleared `O_NONBLOCK`. Writing to a
 /// pipe would wait for a reader that is stopped in the middle by a page fault.
 ///
@@ -94,7 +94,7 @@ pub struct Memory {
     pub doorbell: OwnedFd,
 }
 
-/// What the control thread can have the loop do.
+/// A command of the control thread to the loop.
 #[derive(Debug)]
 pub enum Command {
     OpenSession {
@@ -125,7 +125,7 @@ pub enum Command {
         client: u8,
         watch: u32,
     },
-    /// What an agent before reported to this watch as up.
+    /// The subject that a former agent reported to this watch as up.
     Former {
         client: u8,
         watch: u32,
@@ -140,7 +140,7 @@ pub enum Command {
         plane: u8,
         group: std::net::Ipv4Addr,
     },
-    /// What the planned network between a peer and this host adds.
+    /// Sets the planned network between a peer and this host, which counts in the timeout.
     SetNetwork {
         host: u16,
         network: Network,
@@ -222,7 +222,7 @@ pub enum Reply {
     Unmonitored(bool),
     Snapshot(Box<Snapshot>),
     Adopted(Option<JoinedProcess>),
-    /// What was in the place before, or has no place: the control thread frees it.
+    /// The lane that was in the place before, or one without a place: the control thread frees it.
     Lane(Option<Box<Lane>>),
     Sender(Option<Box<Sender>>),
     Delivered(Box<[u8]>),
@@ -455,7 +455,7 @@ impl Exchange {
         let _ = self.reports.push(report);
     }
 
-    /// Passes on what another host takes the cluster to be. No thread is woken for it.
+    /// Passes on the shape that another host has sent. No thread is woken for it.
     pub fn pass_shape(&self, shape: AnnouncedShape) {
         let _ = self.shapes.push(shape);
     }

@@ -86,8 +86,8 @@ pub enum UnlistedNames {
     Nobody,
 }
 
-/// What one user may have of an agent, other than root and the agent's own; `None`: a share of what is
-/// left.
+/// The most that one user may have of an agent, other than root and the agent's own user; `None`: a share of
+/// the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
@@ -193,13 +193,13 @@ pub struct Config {
     pub unknown_users: Vec<String>,
     /// Who may join under all other names.
     pub unlisted_names: UnlistedNames,
-    /// What one user may have.
+    /// The most that one user may have.
     pub limits: Limits,
     /// The files that this was read from, in their order.
     sources: Vec<Source>,
 }
 
-/// What is wrong with a configuration, and how to correct it.
+/// An error in a configuration, and how to correct it.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A file could not be read.
@@ -607,7 +607,7 @@ fn check_witnesses(tables: &[file::MemberTable], policy: Policy) -> Result<(), P
 /// The members that one member monitors: the ones that it names, else all others except observers.
 ///
 /// # Errors
-/// What is wrong with the member's table.
+/// The error in the member's table, for people.
 fn monitored<'a>(
     table: &'a file::MemberTable,
     tables: &'a [file::MemberTable],

@@ -86,7 +86,7 @@ pub enum End {
     HandedOver,
 }
 
-/// What the control thread is made of.
+/// The parts of the control thread.
 pub struct Parts {
     pub config: Config,
     pub me: u16,
@@ -99,7 +99,7 @@ pub struct Parts {
     pub keys: Keys,
     /// Taken before the file was read, so that no later change of it is missed.
     pub key_stamp: Option<key::Stamp>,
-    /// What this host takes the cluster to be.
+    /// The shared part of this host's configuration.
     pub shape: Shape,
     pub rungs: Rungs,
     pub incarnation: u32,
@@ -107,7 +107,7 @@ pub struct Parts {
     /// Names of the planes' interfaces.
     pub interfaces: Vec<String>,
     pub signals: Signals,
-    /// What a new agent would take over.
+    /// Descriptors that a new agent would take over.
     pub estate: Estate,
     /// Only where a controller plans the trees.
     pub trees: Option<Trees>,
@@ -125,7 +125,7 @@ pub struct Estate {
     pub table: OwnedFd,
 }
 
-/// What this agent has taken over from the one before.
+/// The state that this agent has taken over from the one before.
 pub struct Resumed {
     /// Each session with its region, its events and its doorbell.
     pub sessions: Vec<(SessionState, OwnedFd, OwnedFd, OwnedFd)>,
@@ -376,7 +376,7 @@ impl Control {
         self.parts.exchange.keep_generation(self.noted.newest());
     }
 
-    /// Handles what the loop left for this thread, and what is due.
+    /// Handles the loop's output for this thread, and the steps that are due.
     fn after_turn(&mut self) -> Result<(), EngineGone> {
         self.note_records();
         self.note_generation();
@@ -501,7 +501,7 @@ impl Control {
 
     fn end_session(&mut self, client: u8) {
         if let Some(session) = self.sessions.remove(&client) {
-            self.lanes_of_nobody(client, session.serial);
+            self.give_back_lanes_of(client, session.serial);
         }
         for watched in self.processes.values_mut().filter(|watched| watched.client == client) {
             watched.client = u8::MAX;

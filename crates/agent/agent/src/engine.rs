@@ -13,7 +13,7 @@
 //! |---|---|
 //! | [`run`] | the thread around it: it reads the clocks, waits, and has the engine turn |
 //! | `receive` | what arrives: heartbeats in slots, records in the wake ring, datagrams |
-//! | `commands` | the control thread's commands, and what clients leave in their memory |
+//! | `commands` | the control thread's commands, and messages that clients leave in their memory |
 //! | `deliver` | the detector's events, to clients; `undelivered`: ends that found a client's ring full |
 //! | `publish` | packets on every plane, the alive table, the lease |
 //! | `lanes` | programs' lanes |
@@ -24,13 +24,14 @@
 //! | `formers` | ends of processes and hosts that an agent before this one reported up |
 //! | `ports` | senders, the kernel's programs, the set of descriptors that is waited for |
 //!
-//! **Invariant:** no clock. What needs the time is given [`Now`]; a turn asks its [`Clocks`] for it before each input and each packet.
+//! **Invariant:** no clock. A function that needs the time is given [`Now`]; a turn asks its [`Clocks`] for
+//! it before each input and each packet.
 //!
-//! **Invariant:** it allocates nothing, logs nothing and takes no lock. Every queue and loop has a bound named
-//! here; what is left at the bound waits for the next turn, which then begins at once.
+//! **Invariant:** it allocates nothing, logs nothing and takes no lock. Every queue and loop has a bound
+//! named here; work beyond the bound waits for the next turn, which then begins at once.
 //!
-//! It sleeps in one system call, between two turns. Which others it makes, and why none of them waits, is in
-//! `docs/internals/agent-loop.md`; a test holds it to that list.
+//! It sleeps in one system call, between two turns. `docs/internals/agent-loop.md` lists its other system
+//! calls, and why none of them waits; a test holds it to that list.
 
 mod arrivals;
 mod bells;
@@ -103,7 +104,7 @@ const PIGGYBACKS_PER_TURN: usize = 16;
 /// Packets sent in one turn: a notice for each process, and a heartbeat.
 const TRANSMITS_PER_TURN: usize = 65;
 
-/// What the loop is made of.
+/// The parts of the loop.
 pub struct Parts {
     pub me: u16,
     pub members: u16,
@@ -127,7 +128,7 @@ pub struct Parts {
     pub keys: Keys,
     /// The keys as in the file.
     pub plain: Keys,
-    /// What this host takes the cluster to be.
+    /// The shared part of this host's configuration.
     pub shape: Shape,
     pub name: Name,
     pub exchange: Arc<Exchange>,
@@ -141,7 +142,7 @@ pub struct Parts {
     pub clock: Clock,
 }
 
-/// What does not change while the loop runs.
+/// The values that do not change while the loop runs.
 struct Facts {
     me: u16,
     members: u16,
@@ -154,7 +155,7 @@ struct Facts {
     salvage: bool,
     /// Host names by id, as records carry them.
     names: Vec<NameBytes>,
-    /// What this host takes the cluster to be.
+    /// The shared part of this host's configuration.
     shape: Shape,
     name: Name,
 }

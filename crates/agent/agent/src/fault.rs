@@ -2,7 +2,8 @@
 //! Faults that are planted in a running agent, to see that it ends, or refuses. Only in builds with debug
 //! assertions, as tests run them, and only with `FIDE_FAULTS` in the environment; a release build has none.
 //!
-//! A file `fault` in the state directory names one: `loop-panics`, `loop-hangs`, `control-panics`, `join-unwatched`. It is removed when it is armed.
+//! A file `fault` in the state directory names one: `loop-panics`, `loop-hangs`, `control-panics`,
+//! `join-unwatched`. It is removed when it is armed.
 
 /// One fault each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +41,8 @@ pub fn planted(_state_dir: &std::path::Path) -> Option<Fault> {
 
 /// Lets it happen in the calling thread.
 ///
+/// # Panics
 /// That is its purpose.
-/// That is what it is for.
 pub fn happen(fault: Fault) {
     match fault {
         Fault::LoopPanics => panic!("the loop panics, as planted"),

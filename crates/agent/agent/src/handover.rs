@@ -73,7 +73,7 @@ pub struct PrepareOk {
     /// XDP links.
     pub links: usize,
     pub native: bool,
-    /// What its host takes the cluster to be.
+    /// A digest of the shared part of its configuration.
     pub shape: u64,
     /// The map of watched processes, 1 if there is an exit watch.
     pub exit_watch: usize,

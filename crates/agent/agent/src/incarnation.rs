@@ -33,7 +33,8 @@ pub enum IncarnationError {
 /// returned twice.
 ///
 /// # Errors
-/// [`IncarnationError`] if there is none, or it cannot be stored: reusing one would let an old life speak again.
+/// [`IncarnationError`] if there is none, or it cannot be stored: reusing one would let an old life speak
+/// again.
 pub fn next(dir: &Path) -> Result<u32, IncarnationError> {
     let clock_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     next_at(dir, None, clock_s)
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn agent_whose_directory_was_emptied_goes_on_above_what_it_is() {
+    fn emptied_directory_yields_an_incarnation_above_the_present_one() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let gone = dir.path().join("state");
         assert_eq!(next_at(&gone, Some(9000), 1000).expect("made anew"), 9001);
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_incarnation_is_given_out_once() {
+    fn last_incarnation_is_given_out_once() {
         let dir = tempfile::tempdir().expect("temporary directory");
         fs::write(dir.path().join("incarnation"), (u32::MAX - 1).to_string()).expect("written");
         assert_eq!(next(dir.path()).expect("the last one"), u32::MAX);
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_beyond_2100_is_not_believed() {
+    fn clock_beyond_2100_is_not_believed() {
         let dir = tempfile::tempdir().expect("temporary directory");
         for clock_s in [BELIEVED_BEFORE_S, u64::from(u32::MAX), u64::MAX] {
             let why = next_at(dir.path(), None, clock_s).expect_err("nothing else to go by").to_string();
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_an_error_not_a_reused_number() {
+    fn damaged_file_is_an_error_not_a_reused_number() {
         let dir = tempfile::tempdir().expect("temporary directory");
         fs::write(dir.path().join("incarnation"), "x").expect("written");
         assert!(next(dir.path()).expect_err("damaged").to_string().contains("not a number"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this agent has seen, so that "who declared it dead, and why?" has an answer.
+//! The events that this agent has seen, to answer "who declared it dead, and why?".
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -55,7 +55,7 @@ pub struct Entry {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Journal {
     host: String,
-    /// By [`Shelf`], each oldest first.
+    /// The entries by [`Shelf`], each oldest first.
     shelves: [VecDeque<Entry>; KEPT.len()],
     next: u64,
     logged: Logged,
@@ -90,9 +90,12 @@ impl Journal {
                 Some(name.as_str().to_owned())
             }
             Event::Verdict(verdict) => {
-                let failure = verdict.reason.is_final() && verdict.reason != Reason::Left;
-                self.failures += u64::from(failure);
-                self.silences += u64::from(verdict.reason == Reason::HostSilent && verdict.slot == HOST_SLOT);
+                if verdict.reason.is_final() && verdict.reason != Reason::Left {
+                    self.failures += 1;
+                }
+                if verdict.reason == Reason::HostSilent && verdict.slot == HOST_SLOT {
+                    self.silences += 1;
+                }
                 self.names.get(&(verdict.host, verdict.slot)).cloned()
             }
             _ => None,

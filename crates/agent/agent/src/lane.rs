@@ -7,7 +7,7 @@ use fide_lane::Outlet;
 use fide_net::link::Sender;
 use fide_types::{ClientSet, MAX_PLANES, Name};
 
-/// What a lane has sent, for the thread that reports it.
+/// Counts of a lane's sent packets, for the thread that reports them.
 #[derive(Debug, Default)]
 pub struct LaneCounters {
     pub packets: AtomicU64,

@@ -101,7 +101,8 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// The metrics of this agent in the text exposition format. `thinned`: one of [`THINNED`], or `usize::MAX` for no buckets.
+/// The metrics of this agent in the text exposition format. `thinned`: one of [`THINNED`], or `usize::MAX`
+/// for no buckets.
 #[must_use]
 pub fn text(config: &Config, me: u16, snapshot: &Snapshot, journal: &Journal, thinned: usize) -> String {
     let mut out = Families::default();

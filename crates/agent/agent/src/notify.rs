@@ -44,7 +44,8 @@ impl Manager {
         let socket = of("NOTIFY_SOCKET").filter(|socket| !socket.is_empty())?;
         // Inherited from a service, but meant for another process.
         let others = of("WATCHDOG_PID").is_some_and(|pid| pid.parse() != Ok(me));
-        let watchdog_us = of("WATCHDOG_USEC").filter(|_| !others).and_then(|us| us.parse().ok()).filter(|us| *us > 0);
+        let watchdog_us = if others { None } else { of("WATCHDOG_USEC") };
+        let watchdog_us = watchdog_us.and_then(|us| us.parse().ok()).filter(|us| *us > 0);
         Some(Self { socket, watchdog_us })
     }
 

@@ -35,9 +35,9 @@ pub struct Snapshot {
     pub jitter_ns: Vec<u64>,
     /// Gaps between the heartbeats of each peer, in CLOCK_MONOTONIC ns.
     pub gaps: Vec<Gaps>,
-    /// What the timeout is made of, unless the configuration fixes it.
+    /// The parts of the timeout, unless the configuration fixes it.
     pub timeouts: Vec<Option<TimeoutParts>>,
-    /// What the network was planned to add, by host.
+    /// The planned network's part, by host.
     pub networks: Vec<Network>,
     /// Lanes of this host's programs, by handle.
     pub lanes: Vec<Option<LaneView>>,

@@ -139,7 +139,8 @@ impl Listener {
         Self { fd, path: path.to_owned(), file: file_at(path), keep_file: false, takes_descriptors }
     }
 
-    /// Whether clients can send descriptors: this kernel has no way to refuse them (it is older than Linux 6.16).
+    /// Whether clients can send descriptors: this kernel has no way to refuse them (it is older than Linux
+    /// 6.16).
     #[must_use]
     pub fn takes_descriptors(&self) -> bool {
         self.takes_descriptors

@@ -69,7 +69,7 @@ use crate::{
 /// Exit status of an agent that ends by itself.
 const FAILED: i32 = 1;
 
-/// What the command line adds to the configuration.
+/// Options of the command line, in addition to the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Path of the configuration.
@@ -198,7 +198,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     loop_thread.go(engine);
     drop(urgent);
 
-    say_what_runs(options, &plan, &rest.rungs, incarnation, timeout_ns);
+    log_what_runs(options, &plan, &rest.rungs, incarnation, timeout_ns);
     let trees = start_trees(&plan, &mut rights, incarnation, payload_min)?;
     let mut control = Control::new(
         control::Parts {
@@ -233,7 +233,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     Ok(())
 }
 
-/// What follows from configuration, key and addresses: the same for every way of starting.
+/// The plan that follows from configuration, key and addresses: the same for every way of starting.
 struct Plan {
     config: Config,
     me: u16,
@@ -242,7 +242,7 @@ struct Plan {
     key_stamp: Option<key::Stamp>,
     /// The keys as in the file.
     plain: Keys,
-    /// Keys of the tags: hosts that take the cluster to be something else are not heard.
+    /// Keys of the tags: hosts with another shape are not heard.
     keys: Keys,
     shape: Shape,
     interfaces: Vec<Interface>,
@@ -542,7 +542,7 @@ fn check_end(end: End, why: Option<&str>) -> Result<(), StartError> {
 }
 
 /// Logs that the agent runs, and on which rungs.
-fn say_what_runs(options: &Options, plan: &Plan, rungs: &Rungs, incarnation: u32, timeout_ns: u64) {
+fn log_what_runs(options: &Options, plan: &Plan, rungs: &Rungs, incarnation: u32, timeout_ns: u64) {
     if let Some(warning) = ClockRate::read().ok().and_then(|rate| clock::drift_says(plan.config.drift_ppm, rate)) {
         tracing::warn!("{warning}");
     }

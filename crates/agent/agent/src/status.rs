@@ -222,7 +222,7 @@ impl Report<'_> {
 
     fn counters(&self) -> BTreeMap<String, u64> {
         let (detector, engine) = (&self.snapshot.counters, &self.snapshot.engine);
-        // What the receive program refused never reached the detector.
+        // Packets that the receive program refused never reached the detector.
         let kernel = self.snapshot.kernel.as_ref();
         let by_kernel = |of: fn(&Stats) -> u64| kernel.map_or(0, of);
         let mut all = vec![

@@ -3,7 +3,6 @@
 //!
 //! The file decides, and not the caller's namespace: a file that belongs to a subordinate id and has the
 //! setuid bit gives that id to its owner outside of every namespace too.
-//! that id to its owner outside of every namespace too.
 
 use std::{
     fs,

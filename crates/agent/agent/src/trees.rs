@@ -90,7 +90,7 @@ pub struct Trees {
     path: PathBuf,
 }
 
-/// What the threads know in common.
+/// Knowledge that the threads share.
 #[derive(Debug, Default)]
 struct Known {
     lanes: HashMap<Source, Announced>,
@@ -107,7 +107,7 @@ struct Announced {
     generations: [Option<u32>; MAX_PLANES],
 }
 
-/// What a thread needs to talk to the controller.
+/// A thread's means to talk to the controller.
 struct Talk {
     caller: Caller,
     /// Puts the requests of all threads into one order.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Asks again and again whether it may act, and says so when the answer changes, after more than a second without a look
-//! (on any clock), and whenever a line comes in: what
-//! `make clocks` runs in its guest. `lease_probe SOCKET < questions`.
+//! Asks again and again whether it may act, and says so when the answer changes, after more than a second
+//! without a look (on any clock), and whenever a line comes in: what `make clocks` runs in its guest.
+//! `lease_probe SOCKET < questions`.
 
 use fide_client::{Client, ConnectOptions, Event, Live};
 use fide_sys::clock::Clocks;

@@ -34,7 +34,7 @@ typedef enum fide_reason {
   FIDE_REASON_RECOVERED = 7,
 } fide_reason;
 
-// What a notice is about.
+// The kind of a notice.
 typedef enum fide_notice_kind {
   // This host must not act.
   FIDE_NOTICE_KIND_FENCED = 1,
@@ -197,7 +197,7 @@ typedef struct fide_message {
 
 // Any other event. Valid during the upcall.
 typedef struct fide_notice {
-  // What it is about.
+  // The kind of the notice.
   enum fide_notice_kind kind;
   // The host that it is about, if any.
   uint16_t host_id;
@@ -227,7 +227,7 @@ typedef struct fide_lane_message {
   size_t len;
 } fide_lane_message;
 
-// What a lane grants (X-Lane, Listing 1: resources).
+// The resources that a lane grants (X-Lane, Listing 1: resources).
 typedef struct fide_lane_resources {
   // Shortest time between two packets.
   uint64_t period_ns;
@@ -285,7 +285,8 @@ typedef struct fide_upcalls {
 typedef struct fide_lane_request {
   // sizeof(fide_lane_request).
   size_t size;
-  // Name of the lane on this host: 1 to 31 of A-Za-z0-9._-. Programs of one user that ask for the same share it.
+  // Name of the lane on this host: 1 to 31 of A-Za-z0-9._-. Programs of one user that ask for the same
+  // share it.
   const char *name;
   // Names of the receiving hosts.
   const char *const *receivers;
@@ -316,18 +317,18 @@ const char *fide_version(void);
 // never NULL.
 const char *fide_last_error(void);
 
-// Connects to the agent of this host. `options` may be NULL. On success `*out` is the handle.
-// Returns 0, or a negative errno: -ENOENT or -ECONNREFUSED without an agent, -EPROTONOSUPPORT for one of another version.
-int fide_open(const struct fide_options *options,
-              struct fide_t **out);
+// Connects to the agent of this host. `options` may be NULL. On success `*out` is the handle. Returns 0, or
+// a negative errno: -ENOENT or -ECONNREFUSED without an agent, -EPROTONOSUPPORT for one of another version.
+int fide_open(const struct fide_options *options, struct fide_t **out);
 
 // Closes a handle, and stops its dispatcher thread. Processes that did not quit stay joined until they
 // exit. NULL is allowed. Not from within an upcall.
 void fide_close(struct fide_t *fide);
 
-// Registers this process under `name` to be watched by others (FiDe, Listing 1: join). With `beat_timeout_us` above 0
-// it is held stalled when fide_beat was not called for that long. Returns a process id (> 0) or a negative errno:
-// -EEXIST if the name is taken, -EINVAL for a name that cannot be one.
+// Registers this process under `name` to be watched by others (FiDe, Listing 1: join). With
+// `beat_timeout_us` above 0 it counts as stalled when fide_beat was not called for that long.
+// Returns a process id (> 0) or a negative errno: -EEXIST if the name is taken, -EINVAL for a name
+// that cannot be one.
 int fide_join(struct fide_t *fide, const char *name, uint32_t beat_timeout_us);
 
 // As fide_join, for the process `pid` (0: this one). -EPERM for a process of another user.
@@ -419,13 +420,12 @@ int fide_start(struct fide_t *fide);
 // that it runs.
 int fide_stop(struct fide_t *fide);
 
-// Asks for a lane from this host to others (X-Lane, Listing 1: requestBandwidth). `granted` may be NULL. Returns a lane
-// id (> 0) or a negative errno: -EOPNOTSUPP without a controller, -EBUSY if the network cannot hold it (the message names
-// the link), -EEXIST if another lane of this host has that name, -EHOSTUNREACH for an unknown host. Returns when the
-// switches are ready, usually within milliseconds; the handle's other calls and its upcalls wait for that, at most 20 s.
-int fide_lane_open(struct fide_t *fide,
-                   const struct fide_lane_request *request,
-                   struct fide_lane_resources *granted);
+// Asks for a lane from this host to others (X-Lane, Listing 1: requestBandwidth). `granted` may be NULL.
+// Returns a lane id (> 0) or a negative errno: -EOPNOTSUPP without a controller, -EBUSY if the network
+// cannot hold it (the message names the link), -EEXIST if another lane of this host has that name,
+// -EHOSTUNREACH for an unknown host. Returns when the switches are ready, usually within milliseconds; the
+// handle's other calls and its upcalls wait for that, at most 20 s.
+int fide_lane_open(struct fide_t *fide, const struct fide_lane_request *request, struct fide_lane_resources *granted);
 
 // Asks for other terms for a lane, or for its bounds back (X-Lane, Listing 1: changeBandwidth). Its name
 // stays; the request's name is ignored. 0, or a negative errno like fide_lane_open: then the lane is

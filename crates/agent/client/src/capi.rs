@@ -3,8 +3,8 @@
 //! and X-Lane's in [`lanes`].
 //!
 //! A handle may be used from several threads: calls to the agent take a lock, `fide_is_fenced`,
-//! `fide_lease_remaining_ns`, `fide_host_state` and `fide_beat` take none. No lock is held while an upcall runs, so an
-//! upcall may call anything but `fide_close`. No panic crosses the boundary.
+//! `fide_lease_remaining_ns`, `fide_host_state` and `fide_beat` take none. No lock is held while an upcall
+//! runs, so an upcall may call anything but `fide_close`. No panic crosses the boundary.
 
 mod dispatch;
 mod lanes;
@@ -43,8 +43,8 @@ struct Upcalls {
     user: *mut c_void,
 }
 
-// SAFETY: `user` is passed back to the user's functions and never looked at; `fide_set_upcalls` says that they may run
-// on any thread that dispatches.
+// SAFETY: `user` is passed back to the user's functions and never looked at; `fide_set_upcalls` says that
+// they may run on any thread that dispatches.
 unsafe impl Send for Upcalls {}
 
 const _: fn() = || {
@@ -112,7 +112,7 @@ thread_local! {
 
 fn remember(message: &str) {
     let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    // Not while the thread's storage is being torn down, when nobody asks any more.
+    // Fails while the thread's storage is being torn down; nobody asks for the message then.
     let _ = LAST_ERROR.try_with(|last| last.replace(text));
 }
 
@@ -173,7 +173,8 @@ unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Failure
 /// did not know are zero.
 ///
 /// # Safety
-/// `given` is null or points to `*given` readable bytes, where `*given` is its `size` field; `T` is valid when zeroed.
+/// `given` is null or points to `*given` readable bytes, where `*given` is its `size` field; `T` is valid
+/// when zeroed.
 unsafe fn sized<T: Copy>(given: *const T, what: &str) -> Result<Option<T>, Failure> {
     if given.is_null() {
         return Ok(None);
@@ -184,7 +185,8 @@ unsafe fn sized<T: Copy>(given: *const T, what: &str) -> Result<Option<T>, Failu
         return Err(invalid(&format!("{what}.size is {size}; set it to sizeof({what})")));
     }
     let mut copy = std::mem::MaybeUninit::<T>::zeroed();
-    // SAFETY: `size` bytes are readable by the contract, at most size_of::<T>() are written; zero is valid for the rest.
+    // SAFETY: `size` bytes are readable by the contract, at most size_of::<T>() are written; zero is valid
+    // for the rest.
     unsafe {
         std::ptr::copy_nonoverlapping(given.cast::<u8>(), copy.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));
         Ok(Some(copy.assume_init()))
@@ -233,8 +235,8 @@ pub extern "C" fn fide_last_error() -> *const c_char {
     LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// Connects to the agent of this host. `options` may be NULL. On success `*out` is the handle.
-/// Returns 0, or a negative errno: -ENOENT or -ECONNREFUSED without an agent, -EPROTONOSUPPORT for one of another version.
+/// Connects to the agent of this host. `options` may be NULL. On success `*out` is the handle. Returns 0, or
+/// a negative errno: -ENOENT or -ECONNREFUSED without an agent, -EPROTONOSUPPORT for one of another version.
 ///
 /// # Safety
 /// `options` is null or points to a fide_options whose `size` is set; `out` is writable.
@@ -298,9 +300,10 @@ pub unsafe extern "C" fn fide_close(fide: *mut Fide) {
     });
 }
 
-/// Registers this process under `name` to be watched by others (FiDe, Listing 1: join). With `beat_timeout_us` above 0
-/// it is held stalled when fide_beat was not called for that long. Returns a process id (> 0) or a negative errno:
-/// -EEXIST if the name is taken, -EINVAL for a name that cannot be one.
+/// Registers this process under `name` to be watched by others (FiDe, Listing 1: join). With
+/// `beat_timeout_us` above 0 it counts as stalled when fide_beat was not called for that long.
+/// Returns a process id (> 0) or a negative errno: -EEXIST if the name is taken, -EINVAL for a name
+/// that cannot be one.
 ///
 /// # Safety
 /// `fide` is a live handle; `name` is a NUL-terminated string.
@@ -343,7 +346,8 @@ pub unsafe extern "C" fn fide_quit(fide: *mut Fide, process: c_int) -> c_int {
 /// -EHOSTUNREACH for an unknown host, -ERANGE for a timeout that this host cannot hold.
 ///
 /// # Safety
-/// `fide` is a live handle; `target` is a NUL-terminated string; `wanted` is readable or null; `granted` writable or null.
+/// `fide` is a live handle; `target` is a NUL-terminated string; `wanted` is readable or null; `granted`
+/// writable or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fide_monitor(
     fide: *mut Fide,
@@ -565,8 +569,8 @@ pub unsafe extern "C" fn fide_host_id(fide: *const Fide) -> c_int {
 /// removes them.
 ///
 /// # Safety
-/// `fide` is a live handle; `upcalls` is null or points to a fide_upcalls whose `size` is set; its functions may be
-/// called with `user` on any thread that dispatches, until others are set or the handle is closed.
+/// `fide` is a live handle; `upcalls` is null or points to a fide_upcalls whose `size` is set; its functions
+/// may be called with `user` on any thread that dispatches, until others are set or the handle is closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fide_set_upcalls(fide: *mut Fide, upcalls: *const FideUpcalls, user: *mut c_void) -> c_int {
     guard(|| {

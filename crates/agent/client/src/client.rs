@@ -158,8 +158,8 @@ impl Client {
     /// Connects to the agent of this host.
     ///
     /// # Errors
-    /// [`Error::NoAgent`] if none answers, [`Error::Refused`] with code `version` if it speaks another protocol, and
-    /// the errors of a broken agent.
+    /// [`Error::NoAgent`] if none answers, [`Error::Refused`] with code `version` if it speaks another
+    /// protocol, and the errors of a broken agent.
     pub fn connect(options: ConnectOptions) -> Result<Self, Error> {
         let from_env = || std::env::var_os(SOCKET_ENV).filter(|path| !path.is_empty()).map(PathBuf::from);
         let path = options.path.or_else(from_env).unwrap_or_else(|| DEFAULT_SOCKET.into());
@@ -331,10 +331,12 @@ impl Client {
         });
     }
 
-    /// Watches `name@host`, or `@host` for the host itself (FiDe §3.1 `monitor`). The target need not be there yet.
+    /// Watches `name@host`, or `@host` for the host itself (FiDe §3.1 `monitor`). The target need not be
+    /// there yet.
     ///
     /// # Errors
-    /// [`Error::Refused`]: `unknown_host`, `timeout_too_short` (with the shortest one), `full`; [`Error::Name`].
+    /// [`Error::Refused`]: `unknown_host`, `timeout_too_short` (with the shortest one), `full`;
+    /// [`Error::Name`].
     pub fn monitor(&mut self, target: &str, wanted: Wanted) -> Result<Monitor, Error> {
         parse_target(target)?;
         if self.registry.monitors.len() >= MONITORS_MAX {

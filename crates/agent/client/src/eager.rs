@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ordinary_thread_may_ask_and_keeps_its_policy() {
+    fn ordinary_thread_may_ask_and_keeps_its_policy() {
         std::thread::spawn(|| {
             let asked = wake_eagerly();
             assert!(matches!(asked, Ok(()) | Err(Errno::INVAL)), "{asked:?}");

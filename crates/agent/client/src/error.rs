@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can go wrong, worded so that the reader knows what to do.
+//! Errors, worded so that the reader knows what to do.
 
 use fide_agent_api::protocol::{Empty, ErrorCode};
 use fide_agent_api::protocol::{NameError, Refusal};
@@ -29,9 +29,9 @@ pub enum Error {
     /// The answer is not one of this version's agents.
     #[error("the agent's answer to {op} makes no sense: {problem}; agent and client are of different versions")]
     Protocol {
-        /// What was asked.
+        /// The request.
         op: &'static str,
-        /// What was wrong with the answer.
+        /// The error in the answer.
         problem: String,
     },
     /// The shared memory that the agent handed over is not usable.
@@ -57,7 +57,7 @@ pub enum Error {
     /// The agent did not answer in time.
     #[error("the agent did not answer {op} within {}", Time::ns(*timeout_ns))]
     Timeout {
-        /// What was asked.
+        /// The request.
         op: &'static str,
         /// How long the client waited.
         timeout_ns: u64,
@@ -65,9 +65,9 @@ pub enum Error {
     /// The agent closed the connection instead of answering.
     #[error("the agent hung up during {op}: {why}")]
     HungUp {
-        /// What was asked.
+        /// The request.
         op: &'static str,
-        /// What the client saw.
+        /// The client's observation, for people.
         why: String,
     },
     /// The agent is away; the client looks for it by itself.
@@ -89,7 +89,7 @@ pub enum Error {
     /// A bound of this library is reached.
     #[error("at most {limit} {what} per client")]
     TooMany {
-        /// What there are too many of.
+        /// The kind of thing that there are too many of.
         what: &'static str,
         /// How many there may be.
         limit: usize,
@@ -97,7 +97,7 @@ pub enum Error {
     /// A system call failed.
     #[error("{call}: {errno}")]
     System {
-        /// What was tried.
+        /// The system call.
         call: &'static str,
         /// The kernel's error.
         errno: Errno,
@@ -143,7 +143,8 @@ fn hint(errno: Errno) -> &'static str {
     }
 }
 
-/// Why a piggyback (FiDe §3.1: a call that would exceed `pbsize` is declined) or a lane's message was declined.
+/// Why a piggyback (FiDe §3.1: a call that would exceed `pbsize` is declined) or a lane's message was
+/// declined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Declined {
     /// Longer than the granted size; sending it again will not help.

@@ -174,7 +174,8 @@ pub enum Event {
         /// How long the lane may still be used.
         grace: Duration,
     },
-    /// The agent went away. Nothing is lost yet; if it stays away, the lease runs out and this host is fenced.
+    /// The agent went away. Nothing is lost yet; if it stays away, the lease runs out and this host is
+    /// fenced.
     Detached {
         /// How the client noticed.
         why: Box<str>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a program asks of an agent, and what the agent grants.
+//! A program's requests to an agent, and the agent's grants.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub struct Wanted {
     pub pbsize: u16,
 }
 
-/// What a monitor was granted, and the present state of its target.
+/// A monitor's granted resources, and the present state of its target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Monitor {
     /// Its id in events.

@@ -41,7 +41,7 @@ pub(crate) struct HeldLane {
     ends_ns: Option<u64>,
 }
 
-/// What became of a record.
+/// The result of taking in a record.
 pub(crate) enum Fed {
     Event(Event),
     /// The record is about a lane or a service that this client does not have.
@@ -176,8 +176,9 @@ impl Client {
     /// installed in the switches.
     ///
     /// # Errors
-    /// [`Error::Refused`]: `not_supported` without a controller, `no_capacity` if the network cannot hold it (the message names
-    /// the link), `name_taken` if another lane of this host has that name, `unknown_host`; [`Error::Name`].
+    /// [`Error::Refused`]: `not_supported` without a controller, `no_capacity` if the network cannot hold it
+    /// (the message names the link), `name_taken` if another lane of this host has that name, `unknown_host`;
+    /// [`Error::Name`].
     pub fn open_lane(&mut self, wanted: LaneWanted) -> Result<Lane, Error> {
         check_name(&wanted.name)?;
         self.lanes.forget_ended(now_ns());

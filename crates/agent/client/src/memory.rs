@@ -256,14 +256,15 @@ impl Live {
     pub fn may_act(&self) -> Option<Permit> {
         self.with(|maps| {
             let incarnation = self.incarnation();
-            // Of one moment: a lease in a newer view does not support a role that follows from an older
-            // view's members. An agent writes a view before its first lease in it.
+            // View and lease must be of one moment: a lease in a newer view does not support a role that
+            // follows from an older view's members. An agent writes a view before its first lease in it.
             let lease = || (self::now_ns(), maps.table.lease_left_ns(incarnation));
             permit(maps.table.host_id(), incarnation, || maps.table.view(), lease)
         })
     }
 
-    /// "I make progress": one atomic addition. A process that joined with a beat timeout calls this more often.
+    /// "I make progress": one atomic addition. A process that joined with a beat timeout calls this more
+    /// often.
     pub fn beat(&self) {
         self.with(|maps| maps.beat.beat());
     }

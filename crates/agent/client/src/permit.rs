@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_acts_once_no_older_view_does() {
+    fn lowest_member_acts_once_no_older_view_does() {
         let id = ViewId { generation: 1, number: 2 };
         let view = View { id, members: 0b110, settled_ns: 100 };
         let permit = |host_id, now_ns| Permit { host_id, incarnation: 1, now_ns, until_ns: 200, view: Some(view) };

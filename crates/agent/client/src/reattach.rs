@@ -218,8 +218,8 @@ impl Client {
     }
 
     fn greeted(&mut self, reply: Reply, fds: Vec<OwnedFd>) {
-        // Takes the old ring's last records before the new one is read, which may be the same ring and continues
-        // where this stops.
+        // Takes the old ring's last records before the new one is read, which may be the same ring and
+        // continues where this stops.
         self.drain_all();
         let (hello, memory) = match checked_hello(reply).and_then(|hello| Ok((Memory::map(&hello, fds)?, hello))) {
             Ok((memory, hello)) => (hello, memory),

@@ -281,8 +281,8 @@ impl Monitored {
                 incarnation: granted.incarnation,
                 ..Default::default()
             };
-            // A new agent may have heard only a machine that was put back, from before what this client was
-            // notified of.
+            // A new agent may have heard only a machine that was put back to a time before this client's last
+            // event.
             if !self.is_succeeded(&record) {
                 self.subject_or_new(&record);
             }

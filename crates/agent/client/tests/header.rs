@@ -89,7 +89,7 @@ fn without_safety(header: &str) -> String {
 }
 
 #[test]
-fn the_committed_header_is_what_the_source_says() {
+fn committed_header_matches_the_source() {
     let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     let committed = crate_dir.join("include/fide.h");
     let generated = generate(crate_dir);

@@ -230,7 +230,10 @@ impl<'p> Iterator for Datagrams<'p> {
     fn next(&mut self) -> Option<&'p [u8]> {
         let (length, rest) = self.0.split_first_chunk::<LENGTH_LEN>()?;
         let length = usize::from(u16::from_le_bytes(*length));
-        let (datagram, rest) = rest.split_at_checked(length).filter(|_| length > 0)?;
+        if length == 0 {
+            return None;
+        }
+        let (datagram, rest) = rest.split_at_checked(length)?;
         self.0 = rest;
         Some(datagram)
     }

@@ -161,7 +161,8 @@ impl Caller {
         done
     }
 
-    /// The next request goes over a new connection to the next controller: to the same one, if it is the only one.
+    /// The next request goes over a new connection to the next controller: to the same one, if it is the only
+    /// one.
     pub fn ask_another(&mut self) {
         self.connection = None;
         self.at = (self.at + 1) % self.addresses.len();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The detector's cluster: bodies of requests and answers (FiDe §3.1, Listing 1). A program is written `NAME@HOST`.
+//! The detector's cluster: bodies of requests and answers (FiDe §3.1, Listing 1). A program is written
+//! `NAME@HOST`.
 
 use serde::{Deserialize, Serialize};
 

@@ -113,7 +113,8 @@ codes! {
 }
 
 impl Code {
-    /// Whether the request was not decided, or its outcome is unknown. The client repeats it; a change with the same number.
+    /// Whether the request was not decided, or its outcome is unknown. The client repeats it; a change with
+    /// the same number.
     #[must_use]
     pub fn is_to_be_repeated(&self) -> bool {
         matches!(

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A peer's identity: a role and a name, as in its certificate.
 //!
-//! In a certificate it is one subject alternative name of the kind URI, `fide:host.NAME`. The common name repeats it for
-//! people and is not read; DNS names are addresses, and an address must not be able to make a host an operator.
+//! In a certificate it is one subject alternative name of the kind URI, `fide:host.NAME`. The common name
+//! repeats it for people and is not read; DNS names are addresses, and an address must not be able to make a
+//! host an operator.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Lanes: bodies of requests and answers (X-Lane Listing 1).
 //!
-//! A controller refuses a request with an unknown field, as it cannot meet a demand that it does not know. A client ignores
-//! unknown fields of an answer.
+//! A controller refuses a request with an unknown field, as it cannot meet a demand that it does not know. A
+//! client ignores unknown fields of an answer.
 
 use std::net::Ipv4Addr;
 

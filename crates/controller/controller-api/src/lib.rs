@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The contract between a controller and its clients: agents, operators, tests. Both sides use these types and no others.
+//! The contract between a controller and its clients: agents, operators, tests. Both sides use these types
+//! and no others.
 //!
 //! - [`identity`]: the role and name in a certificate; [`revoked`]: the list of withdrawn certificates.
 //! - [`tls`]: mutual TLS, the client's half; its files are read again while it runs.

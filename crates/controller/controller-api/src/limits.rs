@@ -5,7 +5,8 @@
 pub const CONNECTIONS_PER_PEER: usize = 16;
 /// Bytes of a request's body. A longer one is `body_too_large`.
 pub const BODY_MAX: usize = 64 * 1024;
-/// Requests per second of one client, and how many it may save up. Above: `too_many_requests` with `Retry-After`.
+/// Requests per second of one client, and how many it may save up. Above: `too_many_requests` with
+/// `Retry-After`.
 pub const REQUESTS_PER_S: u64 = 50;
 pub const REQUESTS_BURST: u64 = 100;
 /// Long polls of one client at a time. One more is `too_many_polls`.

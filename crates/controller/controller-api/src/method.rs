@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a request does.
+//! The method of a request.
 
 /// An HTTP method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -31,7 +31,8 @@ pub mod template {
     pub const CABLE: &str = "/v1/cables/{cable}";
 }
 
-/// Parameters of [`UPCALLS`]: the last event that was handled, and how long to wait for another, in milliseconds.
+/// Parameters of [`UPCALLS`]: the last event that was handled, and how long to wait for another, in
+/// milliseconds.
 pub const AFTER: &str = "after";
 pub const WAIT_MS: &str = "wait_ms";
 
@@ -83,7 +84,8 @@ pub fn upcalls(after: u64, wait_ms: u64) -> String {
     format!("{UPCALLS}?{AFTER}={after}&{WAIT_MS}={wait_ms}")
 }
 
-/// A template with its one parameter. Names of hosts, programs and cables have no byte that a path must escape.
+/// A template with its one parameter. Names of hosts, programs and cables have no byte that a path must
+/// escape.
 fn filled(template: &str, value: impl ToString) -> String {
     let (before, rest) = template.split_once('{').expect("a template has a parameter");
     let (_, after) = rest.split_once('}').expect("a template's parameter ends");

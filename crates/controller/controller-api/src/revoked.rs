@@ -92,7 +92,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_list_is_serials_and_comments() {
+    fn list_has_serials_and_comments() {
         let list = parse("# all\n00:0A:ff # host.a\n\n  aff\n0\n").unwrap();
         assert_eq!(list.iter().map(|s| s.to_string()).collect::<Vec<_>>(), ["00", "0aff"]);
         assert_eq!(parse("0a\nnot hex\n"), Err(RevokedError::Line { line: 2 }));
@@ -110,7 +110,7 @@ mod tests {
         }
 
         #[test]
-        fn a_serial_is_read_back(bytes in prop::collection::vec(any::<u8>(), 0..=SERIAL_MAX)) {
+        fn serial_is_read_back(bytes in prop::collection::vec(any::<u8>(), 0..=SERIAL_MAX)) {
             let serial = Serial::new(&bytes);
             prop_assert_eq!(Serial::parse(&serial.to_string()), Some(serial));
         }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The order of one peer's changing requests, as a header says it.
+//! The order of one peer's changing requests, as carried by a header.
 //!
-//! Every changing request carries `Fide-Sequence: INCARNATION.NUMBER`. The incarnation of a peer never goes back; its
-//! requests are numbered 1, 2, 3 ... without a gap. A peer that got no answer repeats the request with the same number,
-//! as often as it likes: the answer is the stored one, and the request is carried out once.
+//! Every changing request carries `Fide-Sequence: INCARNATION.NUMBER`. The incarnation of a peer never goes
+//! back; its requests are numbered 1, 2, 3 ... without a gap. A peer that got no answer repeats the request
+//! with the same number, as often as it likes: the answer is the stored one, and the request is carried out
+//! once.
 //!
-//! A number is used up by an answer that was decided and stored, also by a refusal. Requests turned away before that
-//! (busy, too many, not understood, read-only) use up nothing.
+//! A number is used up by an answer that was decided and stored, also by a refusal. Requests turned away
+//! before that (busy, too many, not understood, read-only) use up nothing.
 
 use std::fmt;
 use std::str::FromStr;

@@ -13,7 +13,8 @@
 //! TLS 1.3 only, because both ends are Fide; no session is resumed, so that every connection shows its
 //! certificate.
 //!
-//! The server's half is the controller's; it is made of the same parts: [`Set`], [`Reloading`] and the [`verifier`]s.
+//! The server's half is the controller's; it is made of the same parts: [`Set`], [`Reloading`] and the
+//! [`verifier`]s.
 
 mod reload;
 pub mod verifier;
@@ -210,7 +211,7 @@ pub struct Calling {
     pub config: Arc<ClientConfig>,
 }
 
-/// What [`ClientTls`] makes of its files.
+/// The connection settings that [`ClientTls`] builds from its files.
 ///
 /// # Errors
 /// [`Error`].

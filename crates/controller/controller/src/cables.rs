@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is cabled to the switches' ports, according to LLDP.
+//! The cabling of the switches' ports, according to LLDP.
 //!
 //! ```text
 //!  [[switch]] ── Driver: ports, limits, queues ──► probe ──► survey ──► a topology, or differences from the one in force

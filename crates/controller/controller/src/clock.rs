@@ -6,7 +6,8 @@ use rustix::time::{ClockId, clock_gettime};
 /// One moment on both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Now {
-    /// Nanoseconds since this host was started, its suspensions included: for durations and deadlines of this life.
+    /// Nanoseconds since this host was started, its suspensions included: for durations and deadlines of this
+    /// life.
     pub boot_ns: u64,
     /// Nanoseconds since 1970: for stored times that may be read on another host. May jump.
     pub unix_ns: u64,

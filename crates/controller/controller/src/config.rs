@@ -75,7 +75,7 @@ const TIME_MAX_MS: u64 = 86_400_000;
 /// Longest check of the cabling.
 const CABLES_MAX_MS: u64 = 600_000;
 
-/// What is wrong with a file.
+/// An error in a file.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("{}: {why}", path.display())]

@@ -47,7 +47,8 @@ use state::{Record, State};
 pub const LANES_MAX: u64 = 1 << 17;
 /// Two groups for each of up to four trees.
 const GROUPS_PER_LANE: u64 = 8;
-/// First of the groups of lanes, a range of 20 bits. Their lowest 23 bits, which make the hardware address, differ.
+/// First of the groups of lanes, a range of 20 bits. Their lowest 23 bits, which make the hardware address,
+/// differ.
 pub const GROUPS: Ipv4Addr = fide_wire::TREE_GROUPS.0;
 /// Length of the range's prefix.
 pub const GROUPS_PREFIX: u8 = 12;
@@ -105,7 +106,7 @@ pub struct SwitchOrder {
 /// An event outside the controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A switch has carried out an order, or reports why not. It keeps trying what it could not do.
+    /// A switch has carried out an order, or reports why not. It keeps trying the parts that failed.
     Applied { switch: String, number: u64, error: Option<String> },
     /// A switch port has lost or found its carrier.
     Carrier { switch: String, port: String, up: bool },
@@ -170,8 +171,8 @@ pub struct Core {
 impl Core {
     /// A controller of this network, without lanes.
     ///
+    /// # Errors
     /// Limits that name no cable, or invalid shares.
-    /// Limits that name no cable, or shares that are none.
     pub fn new(
         topology: Topology,
         limits: Limits,

@@ -25,8 +25,8 @@ pub const RANGE_KEYS_MAX: usize = 100_000;
 /// How etcd is reached.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// `http://HOST:PORT` or `https://HOST:PORT`, one or more members of one etcd cluster; tried in order, beginning with
-    /// the one that answered last.
+    /// `http://HOST:PORT` or `https://HOST:PORT`, one or more members of one etcd cluster; tried in order,
+    /// beginning with the one that answered last.
     pub endpoints: Vec<String>,
     /// Needed for https.
     pub tls: Option<TlsFiles>,

@@ -68,7 +68,7 @@ impl Answer {
         Answer { status: 200, body }
     }
 
-    /// A [`Failed`]; `message` says what was wrong and what would be right.
+    /// A [`Failed`]; `message` says what was wrong and how to correct it.
     pub fn error(status: u16, code: Code, message: impl ToString) -> Answer {
         Answer { status, body: json!(Failed::new(code, message)) }
     }

@@ -18,9 +18,9 @@
 //! | [`config`], [`run`] | the controller's file; everything put together | decides |
 //! | [`leader`], [`etcd`] | who leads: a lock on a file, or a lease in etcd | leads when it cannot prove it |
 //!
-//! To plug in a state machine: implement [`handler::Handler`], start [`shell::Shell`] with a store and a leadership, give
-//! its [`shell::RequestSender`] to a [`server::Server`]. What the paper calls downcalls (List. 1) are the handler's routes; its
-//! upcalls are [`handler::Decision::upcalls`].
+//! To plug in a state machine: implement [`handler::Handler`], start [`shell::Shell`] with a store and a
+//! leadership, give its [`shell::RequestSender`] to a [`server::Server`]. What the paper calls downcalls
+//! (List. 1) are the handler's routes; its upcalls are [`handler::Decision::upcalls`].
 //!
 //! **Invariant: only [`core`] decides what is granted to whom.** All else carries, orders and stores it.
 

@@ -15,8 +15,8 @@
 //! * The authority is replaced in four steps: [`rotate_ca`]; copy each `ca.pem` to its member; [`renew`] each and copy;
 //!   [`retire_cas`] and copy `ca.pem` again. Nobody is cut off at any point, as both authorities are believed in between.
 //!
-//! Keys are ECDSA P-256. Every file is replaced as a whole, so that a reader sees the old or the new one; a certificate
-//! and its key are two files, and their readers check that they fit (see [`crate::tls`]).
+//! Keys are ECDSA P-256. Every file is replaced as a whole, so that a reader sees the old or the new one; a
+//! certificate and its key are two files, and their readers check that they fit (see [`crate::tls`]).
 
 mod files;
 mod issue;
@@ -47,7 +47,7 @@ pub const CLOCK_SKEW_S: i64 = 3600;
 /// Addresses in one certificate.
 pub const ADDRESSES_MAX: usize = 64;
 
-/// What went wrong with certificates.
+/// An error with certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{doing} {}: {why}", path.display())]

@@ -95,7 +95,8 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// Judges request `got` of `peer`, whose content has the digest `digest` (see [`digest`]). Changes nothing.
+    /// Judges request `got` of `peer`, whose content has the digest `digest` (see [`digest`]). Changes
+    /// nothing.
     pub fn check(&self, peer: Identity, got: Sequence, digest: u64) -> Result<Verdict, Refusal> {
         let Some(last) = self.peers.get(&peer) else {
             let expected = Sequence { number: 1, ..got };
@@ -124,7 +125,8 @@ impl Sequences {
         Ok(Verdict::Fresh)
     }
 
-    /// Notes that `sequence` of `peer`, for which [`Sequences::check`] said [`Verdict::Fresh`], was answered by `answer`.
+    /// Notes that `sequence` of `peer`, for which [`Sequences::check`] said [`Verdict::Fresh`], was answered
+    /// by `answer`.
     pub fn record(&mut self, peer: Identity, sequence: Sequence, digest: u64, answer: Kept) {
         self.peers.insert(peer, Last { sequence, digest, answer });
     }
@@ -134,8 +136,8 @@ impl Sequences {
         self.peers.get(&peer).map(|last| last.sequence)
     }
 
-    /// Forgets a peer that was removed for good. Its old requests could be replayed after that, so its certificate
-    /// must be revoked first.
+    /// Forgets a peer that was removed for good. Its old requests could be replayed after that, so its
+    /// certificate must be revoked first.
     pub fn forget(&mut self, peer: Identity) {
         self.peers.remove(&peer);
     }

@@ -45,7 +45,7 @@ pub const IDLE: Duration = Duration::from_millis(100);
 /// Pause after a load that failed.
 pub const RELOAD_PAUSE_NS: u64 = 500_000_000;
 
-/// A running shell. When dropped, it decides what is in its queue and ends.
+/// A running shell. When dropped, it decides the requests in its queue and ends.
 #[derive(Debug)]
 pub struct Shell<E> {
     request_sender: RequestSender,
@@ -89,7 +89,7 @@ impl<E: Send + 'static> Shell<E> {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Decides what is in the queue and ends.
+    /// Decides the requests in the queue and ends.
     pub fn stop(self) {
         drop(self);
     }

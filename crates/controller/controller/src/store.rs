@@ -4,8 +4,9 @@
 //! Records are numbered 1, 2, 3 ... [`Store::append`] returns once they are durable, all of one call or
 //! none. A snapshot stands for all records up to its number and replaces them. Both are opaque bytes.
 //!
-//! Every change is made under an epoch, the number of one leadership. A store that has been loaded under a higher epoch
-//! refuses those of a lower one: a leader that was deposed without knowing cannot write any more ([`Error::Fenced`]).
+//! Every change is made under an epoch, the number of one leadership. A store that has been loaded under a
+//! higher epoch refuses those of a lower one: a leader that was deposed without knowing cannot write any more
+//! ([`Error::Fenced`]).
 //!
 //! * [`Redb`]: a file of one host. For a single controller.
 //! * [`Etcd`]: a cluster of its own, shared by several controllers, see [`crate::leader`].

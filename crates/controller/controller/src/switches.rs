@@ -39,7 +39,7 @@ use mailbox::Mailbox;
 pub const GROUPS_MAX: usize = 1 << 20;
 /// Pause after a refusal, until the next try.
 pub const RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// How often a switch is compared with what it should have.
+/// How often a switch is compared with its wanted state.
 pub const AUDIT_PERIOD: Duration = Duration::from_secs(5);
 /// Pause before an event is sent again to a busy shell.
 pub const TELL_PAUSE: Duration = Duration::from_millis(1);

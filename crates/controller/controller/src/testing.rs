@@ -32,8 +32,8 @@ pub(crate) fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) ->
     }
 }
 
-/// Opens a file that was just closed here. Another test may start a child meanwhile, which has all our files, and so
-/// their locks, for a moment.
+/// Opens a file that was just closed here. Another test may start a child meanwhile, which has all our files,
+/// and so their locks, for a moment.
 pub(crate) fn reopen(path: &std::path::Path) -> crate::store::Redb {
     eventually("the file is free", || match crate::store::Redb::open(path) {
         Err(crate::store::Error::InUse { .. }) => None,
@@ -63,8 +63,8 @@ impl Drop for Killed {
     }
 }
 
-/// This test program again, to run only `test`, which finds `value` in the environment variable [`CHILD`]. What it says
-/// on standard error comes line by line.
+/// This test program again, to run only `test`, which finds `value` in the environment variable [`CHILD`].
+/// Its output on standard error comes line by line.
 pub(crate) fn respawn(test: &str, value: &str) -> (Killed, Lines) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--include-ignored"])

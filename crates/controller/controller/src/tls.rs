@@ -2,9 +2,9 @@
 //! The server's half of mutual TLS; the client's half, and the shared parts, are in
 //! [`fide_controller_api::tls`].
 //!
-//! A client must have a certificate of an authority in the bundle, naming one identity, and not on the revocation list.
-//! [`ServerTls::admit`] judges a peer again when any of that has changed, as connections live longer than files. They are
-//! read again on SIGHUP and when they change.
+//! A client must have a certificate of an authority in the bundle, naming one identity, and not on the
+//! revocation list. [`ServerTls::admit`] judges a peer again when any of that has changed, as connections
+//! live longer than files. They are read again on SIGHUP and when they change.
 
 use std::ops::Deref;
 use std::sync::Arc;

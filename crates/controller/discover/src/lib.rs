@@ -11,7 +11,7 @@
 //! - [`survey`]: cables out of what was heard where, and all that does not fit.
 //! - [`figures`]: bandwidth, queue and latency of each, and where each figure is from.
 //! - [`write()`]: the survey as a file of the planner.
-//! - [`compare`]: what is cabled otherwise than a topology says.
+//! - [`compare`]: differences between the cabling and a topology.
 //!
 //! **Invariant: does not know how a switch is driven, and changes nothing in it.** Only [`probe`] does I/O.
 #![forbid(unsafe_code)]

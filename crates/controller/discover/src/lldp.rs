@@ -51,9 +51,9 @@ const PORT_INTERFACE: u8 = 5;
 /// A system's capabilities, as bits (IEEE 802.1AB, Table 8-4).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Capabilities {
-    /// What it could do.
+    /// Its capabilities.
     pub available: u16,
-    /// What it does.
+    /// The capabilities that are enabled.
     pub enabled: u16,
 }
 
@@ -116,7 +116,7 @@ pub struct Frame {
     pub rate_bps: Option<u64>,
 }
 
-/// What is wrong with a frame.
+/// An error in a frame.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FrameError {
     #[error("{0} bytes are no frame; its header has {HEADER_BYTES}")]

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_heard_is_kept_once_and_bounded() {
+    fn heard_frames_are_kept_once_and_bounded() {
         let own = [2, 0, 0, 0, 0, 9];
         let mut heard = Heard::default();
         let mut take = |frame: &Frame| heard.take(&frame.emit().unwrap(), own);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_cannot_be_says_why() {
+    fn impossible_probe_reports_why() {
         let port = |name: &str, netns: Option<&str>| Port {
             at: End::new("s1", name),
             role: Role::Switch,

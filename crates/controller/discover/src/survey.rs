@@ -317,12 +317,15 @@ impl<'a> Work<'a> {
     }
 
     fn credible(&mut self, at: &End, rate: Option<Figure>) -> Option<Figure> {
-        let unfit = rate.filter(|rate| !BANDWIDTH_BPS.contains(&rate.value));
-        self.odd.extend(unfit.map(|rate| Oddity::UnfitRate { at: at.clone(), bps: rate.value }));
-        rate.filter(|_| unfit.is_none())
+        let bps = rate?.value;
+        if !BANDWIDTH_BPS.contains(&bps) {
+            self.odd.push(Oddity::UnfitRate { at: at.clone(), bps });
+            return None;
+        }
+        rate
     }
 
-    /// A limit that the controller's file sets is for one end; what is said of the other need not be the same.
+    /// A limit in the controller's file applies to one end; the other end's rate need not be the same.
     fn differ(&mut self, (a, a_rate): (&End, Option<Figure>), (b, b_rate): (&End, Option<Figure>)) {
         let (Some(one), Some(other)) = (a_rate, b_rate) else { return };
         let limited = [one, other].iter().any(|rate| rate.source == Source::Driver);

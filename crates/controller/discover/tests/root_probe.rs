@@ -36,7 +36,7 @@ fn run(node: &Node, line: &str) -> String {
 }
 
 #[test]
-fn root_what_is_said_stays_on_its_cable_unless_a_bridge_forwards_it() {
+fn root_lldp_stays_on_its_cable_unless_a_bridge_forwards_it() {
     if let Err(why) = supported() {
         println!("skipped: {why}");
         return;

@@ -2,7 +2,8 @@
 //! How long an install of ten rules takes on a bridge and on Open vSwitch, and how soon a cut cable is
 //! reported.
 //!
-//! Run as root: `cargo run --release -p fide-switch --example measure`. Everything is in namespaces of its own.
+//! Run as root: `cargo run --release -p fide-switch --example measure`. Everything is in namespaces of its
+//! own.
 
 use fide_switch::{Driver, GroupRange, Rule, linux::Linux, ovs::Ovs};
 use fide_sys::clock::mono_ns;

@@ -60,7 +60,7 @@ pub enum DriverError {
     Refused {
         /// The rule or port, and the change.
         what: String,
-        /// What the switch said.
+        /// The switch's message.
         refusal: Refusal,
         /// What of it is in force; calling it again completes the rest.
         applied: String,
@@ -68,7 +68,7 @@ pub enum DriverError {
     /// The switch cannot do it at all.
     #[error("{what} cannot be had here: {why}")]
     Unsupported {
-        /// What was asked for.
+        /// The unsupported request.
         what: String,
         /// Why not, and how to correct it.
         why: String,
@@ -84,7 +84,7 @@ pub enum DriverError {
     /// A system call on the way to the switch.
     #[error("{what}: {why}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         what: String,
         /// The kernel's answer.
         why: io::Error,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a controller installs in a switch, and how it learns the result.
+//! Installs a controller's rules in a switch, and reports the result.
 //!
-//! Each (sender, tree) has a multicast group of its own, so a switch needs to know one thing: group → ports ([`Rule`]).
-//! Beside it, the lane's packets go before all others at every port ([`Lanes`]; strict priority, X-Lane §4.2).
+//! Each (sender, tree) has a multicast group of its own, so a switch needs to know one thing: group → ports
+//! ([`Rule`]). Beside it, the lane's packets go before all others at every port ([`Lanes`]; strict priority,
+//! X-Lane §4.2).
 //!
 //! ```text
 //!  controller ── Driver ─┬─ linux: netlink ──► bridge's multicast entries, queueing disciplines of its ports

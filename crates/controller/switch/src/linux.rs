@@ -30,10 +30,12 @@ pub struct Linux {
 }
 
 impl Linux {
-    /// Opens a bridge by its name, in a network namespace by its path (`/run/netns/NAME`); none: the caller's own.
+    /// Opens a bridge by its name, in a network namespace by its path (`/run/netns/NAME`); none: the caller's
+    /// own.
     ///
     /// # Errors
-    /// [`DriverError::Open`] if there is no such bridge; [`DriverError::Io`] without the right to enter the namespace.
+    /// [`DriverError::Open`] if there is no such bridge; [`DriverError::Io`] without the right to enter the
+    /// namespace.
     pub fn open(netns: Option<&Path>, bridge: &str, range: GroupRange) -> Result<Linux, DriverError> {
         let mut netlink = Netlink::open(netns)?;
         let links = link::list(&mut netlink)?;

@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn a_change_is_encoded_as_the_kernel_reads_it() {
+    fn change_is_encoded_for_the_kernel() {
         let raw = message(RTM_NEWMDB, 7, ENTRY);
         let mut expected = vec![7, 0, 0, 0, 7, 0, 0, 0];
         expected.extend([32, 0, 1, 0]);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_listed_is_read_and_other_bridges_and_families_are_not() {
+    fn only_this_bridges_ipv4_entries_are_read() {
         let mut info = message(0, 7, ENTRY).body[PORT_MSG_LEN + 4..].to_vec();
         // Attributes of the entry follow it.
         info.extend(emit(&[nla(1, &0u32.to_ne_bytes())]));

@@ -264,7 +264,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn attributes_are_read_as_they_were_written_and_not_beyond_what_is_broken() {
+    fn attributes_are_read_back_up_to_the_first_broken_one() {
         let bytes = emit(&[nla(3, &[1, 2, 3, 4, 5]), nest(0x8001, &[nla(2, b"x\0")]), nla(4, &[])]);
         let all = attributes(&bytes);
         assert_eq!(all.iter().map(|(k, _)| *k).collect::<Vec<_>>(), [3, 1, 4]);
@@ -276,7 +276,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_in_is_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..256), kind in 0u16..90) {
+        fn any_netlink_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..256), kind in 0u16..90) {
             attributes(&bytes);
             extended_ack(kind, &bytes);
             // With a header that fits, so that what follows it is looked at.
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_words_follow_the_requests_header() {
+    fn extended_ack_follows_the_requests_header() {
         let mut request = vec![0u8; NLMSGHDR_LEN];
         request[0] = 20;
         let words = emit(&[nla(NLMSGERR_ATTR_MSG, b"no such thing\0")]);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An OpenFlow 1.3 switch, through Open vSwitch's `ovs-ofctl`.
 //!
-//! A rule is a group of type `all` with a bucket per port, and a flow that leads there. Changes go in bundles, which a
-//! switch carries out as a whole or not at all; a group that is changed keeps forwarding. The datapath in user space
-//! ignores `set_queue`, so priorities are the ports' own, by traffic control as at a bridge.
+//! A rule is a group of type `all` with a bucket per port, and a flow that leads there. Changes go in
+//! bundles, which a switch carries out as a whole or not at all; a group that is changed keeps forwarding.
+//! The datapath in user space ignores `set_queue`, so priorities are the ports' own, by traffic control as at
+//! a bridge.
 
 mod ofctl;
 
@@ -56,12 +57,13 @@ struct Present {
 }
 
 impl Ovs {
-    /// Opens a switch by what `ovs-ofctl` takes: `unix:/path/br0.mgmt`, `tcp:host:port`, a bridge's name. The ports'
-    /// carriers, counters and queues are those of the interfaces of the same names in a network namespace, by its path
-    /// (none: the caller's own).
+    /// Opens a switch by what `ovs-ofctl` takes: `unix:/path/br0.mgmt`, `tcp:host:port`, a bridge's name. The
+    /// ports' carriers, counters and queues are those of the interfaces of the same names in a network
+    /// namespace, by its path (none: the caller's own).
     ///
     /// # Errors
-    /// [`DriverError::Tool`] without `ovs-ofctl`; [`DriverError::Open`] if nothing answers there in OpenFlow 1.3.
+    /// [`DriverError::Tool`] without `ovs-ofctl`; [`DriverError::Open`] if nothing answers there in OpenFlow
+    /// 1.3.
     pub fn open(target: &str, netns: Option<&Path>, range: GroupRange) -> Result<Ovs, DriverError> {
         let ofctl = Ofctl::new(target);
         ofctl.ports().map_err(|e| match e {
@@ -118,7 +120,8 @@ impl Ovs {
                 }
                 let leads = flows.get(&group).is_some_and(|f| f.leads_to == Some(u32::from(group)));
                 let name = |n: &u32| names.get(n).map_or_else(|| format!("#{n}"), |name| name.to_string());
-                table.insert(group, ports.iter().filter(|_| leads).map(name).collect());
+                let ports = if leads { ports.iter().map(name).collect() } else { BTreeSet::new() };
+                table.insert(group, ports);
             }
         }
         // A flow for a group in range that leads elsewhere.
@@ -406,9 +409,11 @@ impl Driver for Ovs {
         let unwanted = plan::unwanted(&found);
         let removed = self.remove(&unwanted).map_err(|why| why.to_string());
         if removed.is_ok() {
-            unwanted.iter().for_each(|group| drop(present.table.remove(group)));
+            for group in &unwanted {
+                present.table.remove(group);
+            }
         }
-        // What could not be repaired as a whole: its limit cannot be, either.
+        // The limit of a rule that could not be repaired as a whole cannot be repaired, either.
         let without: BTreeSet<Ipv4Addr> = rules.keys().copied().collect();
         let mut refused = Vec::new();
         for drift in &found {

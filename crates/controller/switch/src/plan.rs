@@ -80,7 +80,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn changes_lead_to_what_is_wanted_and_ports_that_stay_are_in_none(present in tables(), wanted in tables()) {
+        fn changes_lead_to_the_wanted_ports_and_leave_kept_ones(present in tables(), wanted in tables()) {
             let mut table = present.clone();
             for rule in rules(&wanted) {
                 let none = BTreeSet::new();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Strict priority at a port: HTB with a class per sub-lane and one for the rest, and u32 filters on the DSCP.
+//! Strict priority at a port: HTB with a class per sub-lane and one for the rest, and u32 filters on the
+//! DSCP.
 //!
 //! ```text
 //!  f1de: htb ── f1de:1 rate R ─┬─ f1de:10  prio 0  rate R            first sub-lane
@@ -7,9 +8,9 @@
 //!                              └─ f1de:ff  prio 7  rate 1k ceil R    everything else
 //! ```
 //!
-//! HTB serves classes within their own `rate` before those that borrow, each in order of `prio`. So the first sub-lane
-//! is given the whole rate, and the others so little that they always borrow. Without a rate, R is more than any device
-//! takes, and the device's pace decides when the next packet is chosen.
+//! HTB serves classes within their own `rate` before those that borrow, each in order of `prio`. So the first
+//! sub-lane is given the whole rate, and the others so little that they always borrow. Without a rate, R is
+//! more than any device takes, and the device's pace decides when the next packet is chosen.
 
 mod codec;
 
@@ -246,7 +247,8 @@ fn remember(netlink: &mut Netlink, port: (&str, u32), root: Raw) -> Result<Befor
     if CLASSLESS.contains(&kind.as_str()) {
         return Ok(Before::Made(messages));
     }
-    match codec::htb_again(&root.body).filter(|_| kind == "htb") {
+    let htb = if kind == "htb" { codec::htb_again(&root.body) } else { None };
+    match htb {
         Some(body) => messages = vec![Raw { kind: RTM_NEWQDISC, body }],
         None => return refuse(""),
     }

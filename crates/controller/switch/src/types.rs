@@ -50,7 +50,8 @@ impl GroupRange {
     /// All groups that share the first `prefix` bits of `network`.
     ///
     /// # Errors
-    /// If it is not all multicast (within 224.0.0.0/4), or holds link-local groups (224.0.0.0/24), which switches flood.
+    /// If it is not all multicast (within 224.0.0.0/4), or holds link-local groups (224.0.0.0/24), which
+    /// switches flood.
     pub fn new(network: Ipv4Addr, prefix: u8) -> Result<GroupRange, DriverError> {
         let range = GroupRange { network: u32::from(network) & mask(prefix), prefix };
         let local = GroupRange { network: u32::from(Ipv4Addr::new(224, 0, 0, 0)), prefix: 24 };
@@ -103,11 +104,11 @@ fn mask(prefix: u8) -> u32 {
 /// Which packets are served first at every port, and how fast the ports are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lanes {
-    /// DSCP codepoints of each sub-lane, the highest priority first. A sub-lane's packet never waits for one of a later
-    /// sub-lane, but for the one that is being sent (X-Lane §3.2). 1 to [`MAX_SUB_LANES`].
+    /// DSCP codepoints of each sub-lane, the highest priority first. A sub-lane's packet never waits for one
+    /// of a later sub-lane, but for the one that is being sent (X-Lane §3.2). 1 to [`MAX_SUB_LANES`].
     pub sub_lanes: Vec<Vec<u8>>,
-    /// Rate of the ports in bit/s. None: they send as fast as their devices take packets. A rate below the device's own
-    /// keeps the queue here, where it has priorities, instead of in a device that has none.
+    /// Rate of the ports in bit/s. None: they send as fast as their devices take packets. A rate below the
+    /// device's own keeps the queue here, where it has priorities, instead of in a device that has none.
     pub rate_bps: Option<u64>,
     /// The same for ports that differ, by name.
     pub port_rate_bps: BTreeMap<String, u64>,
@@ -189,19 +190,19 @@ pub enum Drift {
     Priority {
         /// Its name.
         port: String,
-        /// What is not as prepared.
+        /// The part that is not as prepared.
         why: String,
     },
     /// Rules are there, but the switch does not apply them.
     Inert {
-        /// What is switched off.
+        /// The setting that is switched off.
         why: String,
     },
     /// A group's limit is missing, or differs.
     Meter {
         /// Which.
         group: Ipv4Addr,
-        /// What is not as set.
+        /// The part that is not as set.
         why: String,
     },
 }
@@ -287,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_holds_its_groups_and_no_others() {
+    fn range_contains_exactly_its_groups() {
         let range = GroupRange::new(Ipv4Addr::new(239, 71, 9, 9), 16).unwrap();
         assert_eq!(range.to_string(), "239.71.0.0/16");
         assert!(range.contains(Ipv4Addr::new(239, 71, 255, 1)) && !range.contains(Ipv4Addr::new(239, 72, 0, 1)));
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_that_cannot_be_say_what_would_be_right() {
+    fn impossible_lanes_are_refused_with_a_remedy() {
         Lanes::default().check().unwrap();
         let with = |sub_lanes| Lanes { sub_lanes, ..Lanes::default() }.check();
         assert!(with(vec![]).unwrap_err().to_string().contains("1 to 6 sub-lanes"));

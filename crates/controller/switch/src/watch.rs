@@ -68,8 +68,8 @@ impl Watch {
     /// Changes since the last call, each port once with its newest state; empty without any. Never waits.
     ///
     /// # Errors
-    /// If the socket fails, or the namespace is gone. Messages that the kernel had to drop are no error: the ports are
-    /// then looked at one by one.
+    /// If the socket fails, or the namespace is gone. Messages that the kernel had to drop are no error: the
+    /// ports are then looked at one by one.
     pub fn changes(&mut self) -> Result<Vec<CarrierChange>, DriverError> {
         let mut changed = BTreeMap::new();
         for _ in 0..READS_MAX {

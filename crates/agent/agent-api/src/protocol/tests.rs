@@ -71,7 +71,7 @@ fn replies_have_the_documented_shape() {
 }
 
 #[test]
-fn an_answer_too_long_for_a_message_is_refused_in_one_that_fits() {
+fn too_long_answer_becomes_a_refusal_that_fits() {
     let reply = Reply::ok(5, &MetricsOk { text: "x".repeat(MESSAGE_MAX) });
     let bytes = reply.to_bytes();
     assert!(bytes.len() <= MESSAGE_MAX);

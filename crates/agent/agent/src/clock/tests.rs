@@ -3,7 +3,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// A machine whose clocks are planted: what each of them counts is said by the test.
+/// A machine with planted clocks: the test sets what each of them counts.
 #[derive(Clone, Copy)]
 struct Machine {
     raw_ns: u64,
@@ -69,7 +69,7 @@ impl Machine {
 }
 
 #[test]
-fn steady_machine_raises_no_doubt_however_it_is_slewed() {
+fn steady_machine_raises_no_doubt_under_any_slew() {
     let mut machine = Machine::new();
     let mut clock = machine.clock();
     for ppm in [0, 500, -500, 83_333, -83_333] {
@@ -249,7 +249,7 @@ fn wide_looks_are_tried_again() {
     // The last one is as good as any.
     let mut looks = [wide, wide, machine.look()].into_iter();
     assert_eq!(narrow(|| looks.next().unwrap()), (machine.look(), true));
-    // None is: the shortest, with what any of them says of a suspension.
+    // No look is narrow: the shortest counts, with the suspension that any of them shows.
     let slept = Look { boot_ns: wide.boot_ns + 50 * MS, mono_last_ns: wide.mono_last_ns + MS, ..wide };
     let mut looks = [slept, wide, slept].into_iter();
     let (best, is_narrow) = narrow(|| looks.next().unwrap());
@@ -258,7 +258,7 @@ fn wide_looks_are_tried_again() {
 }
 
 #[test]
-fn clocks_that_are_slow_to_read_stay_together_however_they_are_slewed() {
+fn slow_clocks_stay_together_under_any_slew() {
     for (each_ns, ppm) in [(10_000, 500), (10_000, -500), (30_000, 83_333), (200_000, -83_333)] {
         let mut machine = Machine::new();
         let mut clock = Clock::new(&machine.slow_look(each_ns, ppm), true);
@@ -270,14 +270,15 @@ fn clocks_that_are_slow_to_read_stay_together_however_they_are_slewed() {
             assert!(!is_narrow);
             assert_eq!(clock.looked(&look, is_narrow), None, "{each_ns} {ppm}");
             worst_ns = worst_ns.max(clock.mono_of(machine.raw_ns).abs_diff(machine.mono_ns));
-            // What others were promised is counted from no time before it came, and no view is settled too early.
+            // A promise to others counts from no time before the packet came, and no view is settled too
+            // early.
             assert!(clock.stamp(machine.mono_ns, u64::MAX) >= machine.raw_ns, "{each_ns} {ppm}");
             let in_future = machine.raw_ns + 5 * MS;
             let mut later = machine;
             later.runs(5 * MS, ppm);
             assert!(clock.mono_after(in_future) >= later.mono_ns, "{each_ns} {ppm}");
         }
-        // What a look takes, and what the clock is slewed by until the next.
+        // The duration of a look, and how far the clock is slewed until the next.
         assert!(worst_ns <= 7 * each_ns + 105 * MS / 1_000_000 * ppm.unsigned_abs(), "{each_ns} {ppm}: {worst_ns}");
         assert_eq!((clock.counter(), clock.doubts), ("no", Doubts::default()));
     }
@@ -296,7 +297,7 @@ fn one_torn_look_moves_no_clock() {
 }
 
 #[test]
-fn drift_below_what_ntp_found_is_said() {
+fn drift_below_the_ntp_offset_is_warned_of() {
     let off = |ppm: i64| ClockRate::of(ppm << 16, 10_000, true);
     assert_eq!(drift_says(200, off(99)), None);
     let says = drift_says(200, off(-137)).expect("too little");
@@ -304,7 +305,7 @@ fn drift_below_what_ntp_found_is_said() {
 }
 
 #[test]
-fn live_migration_that_puts_all_clocks_back_is_a_doubt_where_the_hypervisor_says_so() {
+fn live_migration_is_a_doubt_if_the_hypervisor_reports_it() {
     let mut machine = Machine::new();
     let said = |machine: &Machine, marker| Look { marker: Some(marker), ..machine.look() };
     let mut clock = Clock::new(&said(&machine, 41), false);
@@ -320,7 +321,7 @@ fn live_migration_that_puts_all_clocks_back_is_a_doubt_where_the_hypervisor_says
     let mut next = clock.clone();
     assert_eq!(next.looked(&said(&machine, 44), true), Some(Doubt::Moved));
     assert_eq!(clock.looked(&machine.look(), true), None, "an agent that cannot read the page knows nothing");
-    // Of three looks the last says where the machine is.
+    // The last of three looks shows where the machine is.
     let wide = Look { mono_last_ns: machine.mono_ns + MS, ..said(&machine, 43) };
     let mut looks =
         [wide, Look { mono_last_ns: wide.mono_last_ns + 1, ..wide }, Look { marker: Some(45), ..wide }].into_iter();
@@ -328,7 +329,7 @@ fn live_migration_that_puts_all_clocks_back_is_a_doubt_where_the_hypervisor_says
 }
 
 #[test]
-fn clocks_that_become_slow_after_the_counter_was_trusted_fence_nobody() {
+fn clocks_that_become_slow_do_not_fence() {
     let mut machine = Machine::new();
     let mut clock = machine.clock();
     let until_ns = |machine: &Machine| machine.raw_ns + 63 * MS;

@@ -41,7 +41,8 @@ impl VmClock {
     #[must_use]
     pub(super) fn open(path: &Path) -> Option<Self> {
         let file = File::open(path).ok()?;
-        // SAFETY: a new mapping at an address that the kernel chooses; the descriptor is open, and the result is checked.
+        // SAFETY: a new mapping at an address that the kernel chooses; the descriptor is open, and the result
+        // is checked.
         let page =
             unsafe { libc::mmap(ptr::null_mut(), PAGE_BYTES, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         let page = (page != libc::MAP_FAILED).then(|| NonNull::new(page.cast::<u8>())).flatten()?;
@@ -54,7 +55,8 @@ impl VmClock {
     /// Another number than before: the machine is, or was, another one.
     #[must_use]
     pub(super) fn marker(&self) -> u64 {
-        // SAFETY: within the page and aligned to 8 bytes; an atomic load, as the hypervisor writes it at any time.
+        // SAFETY: within the page and aligned to 8 bytes; an atomic load, as the hypervisor writes it at any
+        // time.
         let marker = unsafe { self.page.add(MARKER_AT).cast::<AtomicU64>().as_ref() };
         u64::from_le(marker.load(Ordering::Acquire))
     }
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_page_is_not_asked() {
+    fn other_pages_are_not_taken_for_a_vmclock() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("vmclock0");
         assert!(VmClock::open(&path).is_none());

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_file_that_says_a_value_is_named_with_its_line() {
+    fn last_file_with_a_value_is_named_with_its_line() {
         let source = |path: &str, text: &str| Source { path: path.into(), text: text.to_owned() };
         let sources = [
             source("a", "[cluster]\nheartbeat_us = 5\nport = 1\n\n[[name]]\npattern = \"x\"\n"),

@@ -79,7 +79,7 @@ fn rungs_have_the_names_of_the_ladder() {
 }
 
 #[test]
-fn a_drop_in_cannot_change_the_cluster() {
+fn drop_in_cannot_change_the_cluster() {
     for text in ["[[plane]]\ngroup = \"239.1.1.1\"\n", "[controller]\naddresses = []\ncredentials = \"pki\"\n"] {
         let error = load_with(GOOD, &[("x.toml", text)]).expect_err("refused");
         assert!(error.to_string().contains("not into a drop-in"), "{error}");
@@ -116,7 +116,7 @@ fn mistakes_are_named() {
 }
 
 #[test]
-fn a_host_finds_itself_by_name_or_by_its_addresses() {
+fn host_finds_itself_by_name_or_by_its_addresses() {
     let config = load(GOOD).expect("good");
     let local =
         |addresses: &[[u8; 4]]| addresses.iter().map(|a| ("p".to_owned(), Ipv4Addr::from(*a))).collect::<Vec<_>>();
@@ -130,13 +130,13 @@ fn a_host_finds_itself_by_name_or_by_its_addresses() {
 }
 
 #[test]
-fn a_missing_file_is_named() {
+fn missing_file_is_named() {
     let error = Config::load(Path::new("/nonexistent/fide.toml")).expect_err("missing").to_string();
     assert!(error.contains("/nonexistent/fide.toml"), "{error}");
 }
 
 #[test]
-fn a_witness_votes_and_there_is_one_at_most() {
+fn one_witness_at_most_and_only_with_votes() {
     let witness = GOOD.replace("observer", "witness");
     let config = load(&witness).expect("good");
     assert_eq!((config.member(3).role, config.member(1).monitors.as_slice()), (Role::Witness, &[2, 3][..]));

@@ -29,7 +29,7 @@ use crate::{command::Memory, privileges};
 /// How long to wait for a place. Closing one takes some milliseconds, closing all of them a second.
 const LIMIT: Duration = Duration::from_secs(3);
 
-/// What is left of a session.
+/// The remains of a session.
 struct Ended {
     client: u8,
     /// Freed in the closer's thread, because unmapping it takes time.

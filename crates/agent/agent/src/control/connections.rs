@@ -41,7 +41,7 @@ const OPENS_PER_TURN: usize = 2;
 /// Threads that close connections for clients that sent descriptors.
 const HANGING_MAX: usize = 16;
 
-/// What a message costs that is not a request.
+/// The cost of a message that is not a request.
 const COST_OF_NONSENSE: i64 = 4;
 
 /// A connection and what it has claimed.

@@ -57,7 +57,7 @@ impl Control {
 
     /// Logs that this machine was put back to a snapshot. This host remembers nothing since that snapshot,
     /// so programs that joined must not go on under a later incarnation: it stays fenced.
-    fn say_put_back(&mut self) {
+    fn log_put_back(&mut self) {
         let now = Instant::now();
         if self.excluded.as_ref().is_some_and(|said| now < said.next) {
             return;
@@ -74,7 +74,7 @@ impl Control {
     /// which an agent that takes over has too, and so needs no record of the exclusion.
     pub(super) fn retry_excluded(&mut self) -> Result<(), EngineGone> {
         if self.parts.exchange.is_put_back() {
-            self.say_put_back();
+            self.log_put_back();
             return Ok(());
         }
         match &self.excluded {

@@ -58,7 +58,8 @@ impl Control {
         Ok(())
     }
 
-    /// Describes what the new agent may share while this one still runs, and puts copies of its files into `fds`.
+    /// Describes what the new agent may share while this one still runs, and puts copies of its files into
+    /// `fds`.
     fn prepare(&self, id: u64, fds: &mut Vec<OwnedFd>) -> Result<Answer, Refusal> {
         let failed = |error: io::Error| Refusal::new(ErrorCode::NotSupported, error.to_string(), "");
         let estate = &self.parts.estate;
@@ -89,8 +90,8 @@ impl Control {
         };
         // The loop's last records belong into this agent's journal, which is handed over.
         self.note_records();
-        // This agent does not wait for the disk while the loop is frozen: a new view is stored by the agent that goes
-        // on, because that agent's loop asks for it.
+        // This agent does not wait for the disk while the loop is frozen: a new view is stored by the agent
+        // that goes on, because that agent's loop asks for it.
         if self.hand_over(id, connection, frozen).is_ok() {
             self.parts.listener.hand_over();
             self.end = Some(End::HandedOver);

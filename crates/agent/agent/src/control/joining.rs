@@ -126,7 +126,10 @@ impl Control {
         }
         if uid != 0 {
             // A root daemon that acts for this user at the moment still counts as root's.
-            let users = Users::of(pid).filter(|_| !process.has_exited()).ok_or_else(|| gone(called))?;
+            let users = Users::of(pid).ok_or_else(|| gone(called))?;
+            if process.has_exited() {
+                return Err(gone(called));
+            }
             if !users.are_all(uid) {
                 return Err(Refusal::new(
                     ErrorCode::NotPermitted,

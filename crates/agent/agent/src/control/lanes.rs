@@ -103,7 +103,7 @@ impl Control {
     }
 
     /// Gives back the lanes of a session that is gone, unless other sessions share them.
-    pub(super) fn lanes_of_nobody(&mut self, client: u8, session: u64) {
+    pub(super) fn give_back_lanes_of(&mut self, client: u8, session: u64) {
         if self.parts.trees.is_some() {
             self.tickets.gone.push((client, session));
             self.retry_lanes();

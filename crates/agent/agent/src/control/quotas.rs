@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What each user may have of an agent, and how much it may ask.
+//! Quotas: how much of an agent's resources each user may hold, and how much it may ask.
 //!
 //! Root and the agent's own user are *privileged*: an eighth of everything is reserved for them. Another
 //! user may take one more of a resource as long as it holds fewer than are left for users. Alone it can
@@ -16,7 +16,7 @@ use fide_agent_api::protocol::{ErrorCode, Op, Refusal};
 
 /// The part of everything that is reserved for privileged users; as much is reserved for all others.
 const RESERVE: usize = 8;
-/// What a user may ask at once, and how fast it may ask again; see [`cost`].
+/// How much a user may ask at once, and how fast it may ask again; see [`cost`].
 const TOKENS_MAX: i64 = 1024;
 const TOKENS_PER_SECOND: i64 = 512;
 
@@ -134,13 +134,13 @@ fn full(message: String, hint: String) -> Refusal {
     Refusal::new(ErrorCode::Full, message, hint)
 }
 
-/// The most that a user can have who is alone.
+/// The most that a lone user can have.
 pub(crate) fn most(capacity: usize, limit: Option<usize>) -> usize {
     let users = capacity - capacity.div_ceil(RESERVE);
     limit.map_or(users / 2, |limit| limit.min(users))
 }
 
-/// What it costs a user to register everything that it may have, as its programs do when a new agent
+/// The cost for a user to register everything that it may have, as its programs do when a new agent
 /// starts.
 pub(crate) fn credit_of(sessions: usize, processes: usize, watches: usize) -> i64 {
     // Each watch takes two requests: `Monitor`, and `Former` for what the agent before had reported of its
@@ -154,7 +154,7 @@ pub(crate) fn registers(op: &Op) -> bool {
     matches!(op, Op::Hello { .. } | Op::Join { .. } | Op::Monitor { .. } | Op::Former { .. } | Op::Listen { .. })
 }
 
-/// What a request costs the agent, and others.
+/// The cost of a request for the agent, and for others.
 pub(crate) fn cost(op: &Op) -> i64 {
     match op {
         // A ring is created, or others are notified.
@@ -172,7 +172,7 @@ pub(crate) fn cost(op: &Op) -> i64 {
     }
 }
 
-/// What each user has asked lately. A user that asks too much waits; it is not refused.
+/// How much each user has asked lately. A user that asks too much waits; it is not refused.
 ///
 /// When an agent has started, all programs of a user come at once, each with everything that it had. For
 /// these requests each user has a credit until `grace_until`, apart from its bucket.
@@ -319,7 +319,8 @@ mod tests {
         assert!(admit(Resource::Sessions, alone, Usage { root: CAPACITY, ..usage }, CAPACITY).is_err());
         assert_eq!(greedy(1, usage.root), [4], "half of what is kept for users");
         assert_eq!(greedy(3, usage.root), [2, 2, 2], "and some are left for a newcomer");
-        // What root takes of its own share costs users nothing, and together they never take more than there is.
+        // What root takes of its own share costs users nothing, and together they never take more than there
+        // is.
         assert_eq!(greedy(1, CAPACITY / RESERVE), [28]);
         for root in 0..=usage.root {
             for users in 1..10 {

@@ -370,7 +370,7 @@ fn steers(c: char) -> bool {
             | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// What a client says of itself, made safe to show.
+/// A client's own description, made safe to show.
 fn for_people(program: &str) -> String {
     program.chars().filter(|c| !steers(*c)).take(PROGRAM_CHARS_MAX).collect()
 }

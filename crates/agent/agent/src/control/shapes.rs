@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn difference_is_said_once_a_minute_and_forgotten_when_it_ends() {
+    fn difference_is_logged_once_a_minute_and_forgotten_at_its_end() {
         let here = Shape { trust: 2, policy: 2, members: 3, cluster: 1, list: 1 };
         let name = |text: &str| text.parse::<Name>().expect("a name");
         let received = |text: &str, shape| AnnouncedShape { name: name(text), incarnation: 1, shape };

@@ -17,7 +17,7 @@ const SERIAL_BITS: u32 = 32;
 /// A local process under watch.
 pub(super) struct Watched {
     pub(super) process: Process,
-    /// What epoll returns for this registration, and for no other.
+    /// The token that epoll returns for this registration, and for no other.
     pub(super) token: u64,
     pub(super) name: String,
     pub(super) cookie: u64,

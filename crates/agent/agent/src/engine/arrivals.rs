@@ -4,7 +4,7 @@
 use fide_lane::{Copies, Finding};
 use fide_types::{MAX_HOSTS, MAX_PLANES, PerHost};
 
-/// What has arrived from each peer.
+/// The heartbeats that have arrived from each peer.
 pub(super) struct Arrivals(PerHost<Arrived>);
 
 #[derive(Clone, Copy, Default)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Commands of the control thread, and what clients leave in their memory.
+//! Commands of the control thread, and messages that clients leave in their memory.
 
 use fide_agent_api::event::{EventRecord, kind};
 use fide_detector::{PeerState, PeerView, ProcessView, Target, Wanted};

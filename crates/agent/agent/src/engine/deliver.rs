@@ -130,7 +130,9 @@ impl Engine {
                 late = late.union(self.take_undelivered(ProcessRef::new(host, slot)));
             }
         }
-        late.iter().for_each(|client| self.count_lost(client));
+        for client in late.iter() {
+            self.count_lost(client);
+        }
         let record =
             EventRecord { kind: kind::UP, host, slot, incarnation, rx_ns: now.mono_ns, ..EventRecord::default() };
         // The list of watches does not change meanwhile.
@@ -277,7 +279,9 @@ impl Engine {
     /// Ends that could not be delivered yet count as lost: the next agent does not deliver them.
     pub(super) fn give_up_undelivered(&mut self) {
         for subject in self.facts.subjects() {
-            self.undelivered.take(subject).iter().for_each(|client| self.count_lost(client));
+            for client in self.undelivered.take(subject).iter() {
+                self.count_lost(client);
+            }
         }
     }
 
@@ -306,7 +310,9 @@ impl Engine {
                 }
                 _ => self.undelivered.add(subject, still),
             }
-            failed |= !still.is_empty();
+            if !still.is_empty() {
+                failed = true;
+            }
         }
         if !failed {
             self.undelivered.end_retry(kernel_count);
@@ -321,7 +327,9 @@ impl Engine {
                 return waiting;
             }
             // It is not known any more what became of it.
-            waiting.iter().for_each(|client| self.count_lost(client));
+            for client in waiting.iter() {
+                self.count_lost(client);
+            }
             return ClientSet::EMPTY;
         };
         let mut still = ClientSet::EMPTY;

@@ -50,7 +50,7 @@ impl Formers {
     }
 }
 
-/// What happens to a former.
+/// The fate of a former.
 enum Why {
     /// Its fate is not known yet.
     Wait,
@@ -90,7 +90,7 @@ fn is_newer(one: u32, other: u32) -> bool {
 mod tests;
 
 impl Engine {
-    /// Remembers what an agent before has reported to this watch: only the newest for each watch.
+    /// Remembers the subject that a former agent reported to this watch: only the newest for each watch.
     pub(super) fn note_former(&mut self, client: u8, watch: u32, slot: u8, incarnation: u32, timeout_ns: u64) {
         let Some(Watch { host, .. }) = self.watches.by_id(client, watch) else { return };
         let formers = &mut self.formers;
@@ -132,7 +132,7 @@ impl Engine {
         }
     }
 
-    /// What became of the subject of a watch, the `at`-th open former.
+    /// The fate of the `at`-th open former, which is the subject of a watch.
     fn became_of(&mut self, now: Now, at: usize, open: &OpenFormer, name: Option<Name>) -> Why {
         let OpenFormer { subject: ProcessRef { host, slot }, incarnation, timeout_ns, .. } = *open;
         let is_it = |of_host: u32| match slot {
@@ -164,9 +164,9 @@ impl Engine {
         }
     }
 
-    /// What became of a process whose host is up, or was: whatever that host says. It may say nothing about
-    /// a process that ended before this agent listened; but it names all live processes, and says when it
-    /// has done so.
+    /// The fate of a process whose host is up, or was: that host's word counts. The host may say
+    /// nothing about a process that ended before this agent listened; but it names all live processes, and
+    /// says when it has done so.
     fn became_of_process_here(&self, host: u16, name: Name, incarnation: u32) -> Why {
         match self.find(host, name) {
             Some((_, process)) if process.incarnation == incarnation => Why::AsUsual,
@@ -192,10 +192,10 @@ impl Engine {
         life.is_some_and(|life| may_be_of_life(process, life)) && !detector.all_named(host)
     }
 
-    /// What became of a process of this host. No other host reports it, and this agent knows all processes
-    /// of its own life. A process of an earlier life was granted nothing since that life ended, and lost
-    /// its leases with it, as other hosts see it too. Its program may be alive, and may join again under
-    /// another number. So this is no exit, and is reported only when the program has had time to join.
+    /// The fate of a process of this host. No other host reports it, and this agent knows all processes of
+    /// its own life. A process of an earlier life was granted nothing since that life ended, and lost its
+    /// leases with it, as other hosts see it too. Its program may be alive, and may join again under another
+    /// number. So this is no exit, and is reported only when the program has had time to join.
     fn became_of_own(&self, now: u64, name: Name, incarnation: u32) -> Why {
         let detector = &self.detector;
         let found = self.find(self.facts.me, name).map(|(_, process)| process.incarnation);

@@ -122,7 +122,7 @@ impl Lanes {
             lane.outlet.change(now.mono_ns, terms);
         }
         for sender in lane.trees.iter_mut().flatten() {
-            // Not refused for any socket of ours: it names a traffic class, and needs no right.
+            // The kernel refuses this for no socket of ours: it names a traffic class, and needs no right.
             let _ = sender.set_type_of_service(type_of_service);
         }
     }
@@ -175,7 +175,7 @@ impl Engine {
         }
     }
 
-    /// Takes the messages that programs have left, and sends what is due.
+    /// Takes the messages that programs have left, and sends the packets that are due.
     pub(super) fn serve_lanes(&mut self, clocks: &mut impl Clocks) {
         if self.lanes.clients.is_empty() {
             return;
@@ -281,7 +281,7 @@ impl Engine {
         }
     }
 
-    /// Reports to the controller what was found of a tree.
+    /// Reports a finding about a tree to the controller.
     pub(super) fn report(&self, host: u16, label: Option<u8>, found: Option<(usize, Finding)>) {
         let Some((plane, finding)) = found else { return };
         // The detector itself reports which heartbeats are missing.

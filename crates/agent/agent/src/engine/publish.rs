@@ -12,7 +12,7 @@ use crate::{
 };
 
 impl Engine {
-    /// Sends what is due: notices first, then the heartbeat; each on every plane.
+    /// Sends the packets that are due: notices first, then the heartbeat; each on every plane.
     pub(super) fn transmit(&mut self, clocks: &mut impl Clocks) {
         self.hear_bells(clocks.now());
         for _ in 0..TRANSMITS_PER_TURN {
@@ -53,7 +53,7 @@ impl Engine {
         true
     }
 
-    /// Publishes what clients read without asking.
+    /// Publishes the state that clients read without asking.
     pub(super) fn publish(&mut self, clocks: &mut impl Clocks) {
         let now = clocks.now();
         for host in self.facts.peers() {

@@ -70,8 +70,8 @@ impl Engine {
         self.heartbeat_seen(now, &heartbeat);
     }
 
-    /// Takes what a heartbeat shows besides what the detector uses: the jitter of its path, and whether a
-    /// tree is late.
+    /// Measures what the detector does not use of a heartbeat: the jitter of its path, and whether a tree is
+    /// late.
     fn heartbeat_seen(&mut self, now: Now, heartbeat: &Heartbeat) {
         let Heartbeat { host, plane, incarnation, seq, rx_ns } = *heartbeat;
         if self.arrivals.note(host, plane, incarnation, seq) {
@@ -83,7 +83,7 @@ impl Engine {
         if self.facts.trees {
             let late_max_ns = self.timing.late_max_ns(host);
             let found = self.arrivals.copy(host, plane, seq, rx_ns, late_max_ns);
-            // The detector itself reports what is missing.
+            // The detector itself reports which heartbeats are missing.
             self.report(host, None, found.filter(|(_, finding)| *finding == Finding::Slow));
         }
     }
@@ -99,7 +99,9 @@ impl Engine {
     pub(super) fn was_late(&mut self, now: Now, late_ns: u64) {
         if self.timing.was_late(now.raw_ns, late_ns) && self.detector.lowers_timeouts() {
             self.timing.follow_own();
-            self.facts.peers().for_each(|host| self.follow_jitter(now, host));
+            for host in self.facts.peers() {
+                self.follow_jitter(now, host);
+            }
         }
     }
 
@@ -113,7 +115,7 @@ impl Engine {
 
     /// Handles the records of the kernel's programs.
     pub(super) fn drain_ring(&mut self, clocks: &mut impl Clocks) {
-        // Out of the ring first: what a record causes may need the kernel's programs itself.
+        // The record is copied out of the ring first: handling it may need the kernel's programs itself.
         let mut record = [0; RECORD_MAX];
         for _ in 0..RECORDS_PER_TURN {
             let Some(kernel) = &mut self.ports.kernel else { return };

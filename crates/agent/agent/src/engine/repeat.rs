@@ -54,7 +54,8 @@ impl Repeat {
         Some(())
     }
 
-    /// The kept heartbeat under the next number, to be sealed; `None` at the bound of repeats, or without one.
+    /// The kept heartbeat under the next number, to be sealed; `None` at the bound of repeats, or without
+    /// one.
     pub(super) fn next(&mut self) -> Option<&mut [u8]> {
         if self.count >= REPEATS_MAX {
             return None;

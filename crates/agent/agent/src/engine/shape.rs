@@ -13,7 +13,7 @@ use crate::clock::Now;
 const PERIOD_NS: u64 = 1_000_000_000;
 
 impl Engine {
-    /// Sends what this host takes the cluster to be, while a member is not up.
+    /// Sends this host's shape while a member is not up.
     pub(super) fn say_shape(&mut self, now: Now) {
         if now.raw_ns < self.shape_next_ns {
             return;

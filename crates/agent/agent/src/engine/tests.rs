@@ -354,7 +354,8 @@ fn takeover_delivers_pending_events_first() {
     assert!(engine.detector.poll_event().is_none());
 }
 
-/// Client 3 never reads, and watches as many programs of this host as it likes; client 4 watches the last one.
+/// Client 3 never reads, and watches as many programs of this host as it likes; client 4 watches the last
+/// one.
 #[test]
 fn client_that_does_not_read_delays_no_ends_for_others() {
     const PROGRAMS: u8 = 40;

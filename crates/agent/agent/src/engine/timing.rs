@@ -8,7 +8,7 @@ use fide_types::{MAX_HOSTS, MAX_PLANES, PerHost};
 
 use crate::timeout::{Network, Timeouts};
 
-/// What the timeouts of all peers are computed from.
+/// The measurements from which the timeouts of all peers are computed.
 pub(super) struct Timing {
     timeouts: Timeouts,
     /// The recent lateness of this loop.
@@ -70,7 +70,7 @@ impl Timing {
         self.peers[host].spreads.iter_mut().for_each(Spread::begin_anew);
     }
 
-    /// Sets what the planned network between a peer and this host adds. Whether there is such a peer.
+    /// Sets the planned network between a peer and this host. Returns whether there is such a peer.
     pub(super) fn set_network(&mut self, host: u16, network: Network) -> bool {
         let Some(peer) = self.peers.get_mut(host) else { return false };
         peer.network = network;
@@ -124,7 +124,7 @@ impl Timing {
         (self.peers.values().iter().take(hosts.into()).map(of).collect(), self.own.most_ns())
     }
 
-    /// Goes on with what the agent before has observed, so that timeouts, and the promises made by them, do
+    /// Goes on with the former agent's observations, so that timeouts, and the promises made by them, do
     /// not fall at once.
     pub(super) fn resume(&mut self, now_raw_ns: u64, late: Vec<(u64, Network)>, own_late_ns: u64) {
         for (peer, (jitter_ns, network)) in self.peers.values_mut().iter_mut().zip(late) {

@@ -34,7 +34,7 @@ fn count(journal: &Journal, host: u16) -> usize {
 }
 
 #[test]
-fn programs_that_flap_make_nobody_forget_a_death() {
+fn flapping_programs_displace_no_deaths() {
     let mut journal = Journal::new("h1");
     journal.add(up(2, 0, "redis"));
     let death = journal.add(verdict(2, 0, Reason::Killed(9))).id.clone();
@@ -74,7 +74,7 @@ fn programs_that_join_and_end_take_the_place_of_their_own_past() {
 }
 
 #[test]
-fn last_entries_come_in_order_whatever_they_are() {
+fn last_entries_of_all_kinds_come_in_order() {
     let mut journal = Journal::new("h1");
     for n in 0..50 {
         journal.add(up(1, n, "a"));

@@ -28,7 +28,7 @@ pub(super) struct Begin {
     pub(super) timeout_ns: u64,
 }
 
-/// What was taken over from the agent before.
+/// The state that was taken over from the agent before.
 pub(super) struct Taken {
     pub(super) frozen: Frozen,
     pub(super) memories: Vec<(u8, Box<Memory>)>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a start would refuse, found without starting: no socket, no packet, nothing written.
+//! Checks whether a start would be refused, without starting: no socket, no packet, nothing written.
 
 use fide_detector::Detector;
 use fide_sys::clock::raw_ns;
@@ -24,9 +24,9 @@ pub struct Checked {
     pub timeout_ns: u64,
 }
 
-/// Checks what a start checks before it takes anything: files, key, role, addresses, core, MTU, and the
-/// timeout, for which it measures as a start does. Leaves out what needs the host's rights: sockets, BPF
-/// programs, and whether an agent runs already.
+/// Makes the checks that a start makes before it takes anything: files, key, role, addresses, core, MTU, and
+/// the timeout, for which it measures as a start does. Leaves out the checks that need the host's rights:
+/// sockets, BPF programs, and whether an agent runs already.
 ///
 /// # Errors
 /// [`StartError`], as the start would return it.

@@ -27,7 +27,7 @@ pub(super) struct Host {
     pub(super) estate: EstateBuilder,
 }
 
-/// What the next agent would take over, as far as it is known yet.
+/// Collects the descriptors that the next agent would take over.
 pub(super) struct EstateBuilder {
     sockets: Vec<Sockets>,
     receive: Vec<OwnedFd>,

@@ -31,7 +31,7 @@ pub(super) struct Lateness {
 }
 
 impl Lateness {
-    /// What timeouts are computed from.
+    /// The basis on which timeouts are computed.
     pub(super) fn timeouts(&self, config: &Config) -> Timeouts {
         Timeouts {
             trust: config.trust,

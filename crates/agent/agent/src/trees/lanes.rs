@@ -390,7 +390,7 @@ impl Lanes {
         }
     }
 
-    /// Carries out what is due for a lane.
+    /// Carries out the step that is due for a lane.
     fn tick_lane(&mut self, handle: usize) {
         let now = Instant::now();
         let Some(held) = self.held[handle].as_mut() else { return };
@@ -422,7 +422,7 @@ impl Lanes {
         self.release(handle, LIMIT);
     }
 
-    /// Reports to the controller what was sent (X-Lane §3.3).
+    /// Reports the sent packets to the controller (X-Lane §3.3).
     fn report(&mut self, handle: usize) {
         let Some(held) = self.held[handle].as_mut().filter(|held| !held.ending) else { return };
         let Some(report) = held.report(Instant::now(), REPORT.max(held.period() * REPORT_PERIODS)) else { return };

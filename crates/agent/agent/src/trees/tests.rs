@@ -21,7 +21,7 @@ fn trees_are_kept_over_a_restart() {
 }
 
 #[test]
-fn a_group_outside_the_range_of_trees_is_none() {
+fn tree_groups_are_only_those_of_the_range() {
     for (group, right) in [
         ([239, 64, 0, 1], true),
         ([239, 79, 255, 255], true),

@@ -51,7 +51,7 @@ fn build(dir: &Path, example: &str) -> PathBuf {
 }
 
 #[test]
-fn the_example_builds_without_warnings_and_names_the_missing_agent() {
+fn example_builds_without_warnings_and_names_the_missing_agent() {
     let dir = tempfile::tempdir().unwrap();
     let program = build(dir.path(), "monitor");
     let missing = dir.path().join("no.sock");
@@ -105,7 +105,7 @@ fn documented_commands_build_examples_that_run() {
 }
 
 #[test]
-fn the_header_is_good_cxx_too() {
+fn header_is_valid_cxx() {
     let output = Command::new("gcc")
         .args(["-x", "c++", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"])
         .arg(include().join("fide.h"))
@@ -117,7 +117,7 @@ fn the_header_is_good_cxx_too() {
 }
 
 #[test]
-fn a_c_program_has_a_lane_and_hears_of_it() {
+fn c_program_opens_a_lane_and_gets_its_events() {
     let mut agent = FakeAgent::new();
     let program = build(agent.dir.path(), "lane");
     let missing = Command::new(&program).arg("beta").env("FIDE_SOCKET", "/nonexistent/agent.sock").output().unwrap();

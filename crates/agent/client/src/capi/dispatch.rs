@@ -103,7 +103,8 @@ pub(super) fn start(fide: &Fide) -> Result<c_int, Failure> {
 /// A new thread inherits the signal mask. Blocking all signals leaves the program's signals to the
 /// program's threads.
 fn without_signals<R>(spawn: impl FnOnce() -> R) -> R {
-    // SAFETY: both sets are local and initialized by the calls; only this thread's mask changes, and is put back.
+    // SAFETY: both sets are local and initialized by the calls; only this thread's mask changes, and is put
+    // back.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed::<libc::sigset_t>(), std::mem::zeroed::<libc::sigset_t>());
         libc::sigfillset(&mut all);
@@ -189,8 +190,8 @@ fn verdict_of(monitor: MonitorId, target: *const c_char, reason: Option<Reason>,
 fn notice(upcalls: Upcalls, kind: FideNoticeKind, host_id: u16, value: u64, text: &str) {
     if let Some(call) = upcalls.table.on_notice {
         with_text(text, |text| {
-            // SAFETY: fide_set_upcalls was promised that the function may be called with `user`; the notice and
-            // its text live until it returns.
+            // SAFETY: fide_set_upcalls was promised that the function may be called with `user`; the notice
+            // and its text live until it returns.
             unsafe { call(upcalls.user, &FideNotice { kind, host_id, value, text }) }
         });
     }

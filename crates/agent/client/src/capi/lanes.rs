@@ -68,14 +68,15 @@ fn resources_of(grant: &LaneGrant, trees: u8) -> FideLaneResources {
     }
 }
 
-/// Asks for a lane from this host to others (X-Lane, Listing 1: requestBandwidth). `granted` may be NULL. Returns a lane
-/// id (> 0) or a negative errno: -EOPNOTSUPP without a controller, -EBUSY if the network cannot hold it (the message names
-/// the link), -EEXIST if another lane of this host has that name, -EHOSTUNREACH for an unknown host. Returns when the
-/// switches are ready, usually within milliseconds; the handle's other calls and its upcalls wait for that, at most 20 s.
+/// Asks for a lane from this host to others (X-Lane, Listing 1: requestBandwidth). `granted` may be NULL.
+/// Returns a lane id (> 0) or a negative errno: -EOPNOTSUPP without a controller, -EBUSY if the network
+/// cannot hold it (the message names the link), -EEXIST if another lane of this host has that name,
+/// -EHOSTUNREACH for an unknown host. Returns when the switches are ready, usually within milliseconds; the
+/// handle's other calls and its upcalls wait for that, at most 20 s.
 ///
 /// # Safety
-/// `fide` is a live handle; `request` points to a fide_lane_request whose `size` is set, whose `name` is a NUL-terminated
-/// string and whose `receivers` are `receivers_len` of them; `granted` is writable or null.
+/// `fide` is a live handle; `request` points to a fide_lane_request whose `size` is set, whose `name` is a
+/// NUL-terminated string and whose `receivers` are `receivers_len` of them; `granted` is writable or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fide_lane_open(
     fide: *mut Fide,
@@ -197,8 +198,8 @@ pub(super) fn upcall(upcalls: Upcalls, event: &Event) {
                 data: bytes.as_ptr().cast(),
                 len: bytes.len(),
             };
-            // SAFETY: fide_set_upcalls was promised that the function may be called with `user`; the message and its
-            // bytes live until it returns.
+            // SAFETY: fide_set_upcalls was promised that the function may be called with `user`; the message
+            // and its bytes live until it returns.
             unsafe { call(user, &message) }
         }
         Event::LaneChanged { lane, grant, reason, grace } => {

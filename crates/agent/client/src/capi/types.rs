@@ -111,7 +111,7 @@ pub struct FideMessage {
     pub rx_ns: u64,
 }
 
-/// What a notice is about.
+/// The kind of a notice.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FideNoticeKind {
@@ -205,7 +205,7 @@ impl FidePermit {
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct FideNotice {
-    /// What it is about.
+    /// The kind of the notice.
     pub kind: FideNoticeKind,
     /// The host that it is about, if any.
     pub host_id: u16,
@@ -235,7 +235,8 @@ pub enum FideSubLane {
 pub struct FideLaneRequest {
     /// sizeof(fide_lane_request).
     pub size: usize,
-    /// Name of the lane on this host: 1 to 31 of A-Za-z0-9._-. Programs of one user that ask for the same share it.
+    /// Name of the lane on this host: 1 to 31 of A-Za-z0-9._-. Programs of one user that ask for the same
+    /// share it.
     pub name: *const c_char,
     /// Names of the receiving hosts.
     pub receivers: *const *const c_char,
@@ -255,7 +256,7 @@ pub struct FideLaneRequest {
     pub redundancy: u32,
 }
 
-/// What a lane grants (X-Lane, Listing 1: resources).
+/// The resources that a lane grants (X-Lane, Listing 1: resources).
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FideLaneResources {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a lane is asked for, what it grants, and why that changes (X-Lane Listing 1).
+//! The terms of a lane: requested, granted, and why they change (X-Lane Listing 1).
 
 use fide_agent_api::protocol::{LaneAsked, Op};
 use std::time::Duration;
@@ -11,7 +11,8 @@ pub struct LaneId(pub u32);
 /// A request for a lane (X-Lane Listing 1, `struct request`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneWanted {
-    /// Name of the lane on this host: 1 to 31 of `A-Za-z0-9._-`. Programs of one user that ask for the same share it.
+    /// Name of the lane on this host: 1 to 31 of `A-Za-z0-9._-`. Programs of one user that ask for the same
+    /// share it.
     pub name: String,
     /// Names of the receiving hosts.
     pub receivers: Vec<String>,
@@ -30,7 +31,8 @@ pub struct LaneWanted {
 }
 
 impl LaneWanted {
-    /// One message of at most `message_max_bytes` a period, below heartbeats, over as many trees as there are.
+    /// One message of at most `message_max_bytes` a period, below heartbeats, over as many trees as there
+    /// are.
     pub fn new(name: &str, receivers: &[&str], message_max_bytes: u32, period: Duration) -> Self {
         Self {
             name: name.to_owned(),
@@ -65,7 +67,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What a lane grants (X-Lane Listing 1, `struct resources`).
+/// The resources that a lane grants (X-Lane Listing 1, `struct resources`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneGrant {
     /// Largest packet.
@@ -107,7 +109,7 @@ pub struct Lane {
     pub id: LaneId,
     /// The controller's number, for people.
     pub number: u64,
-    /// What it grants.
+    /// The granted resources.
     pub grant: LaneGrant,
     /// Trees that its packets go over.
     pub trees: u8,

@@ -136,7 +136,8 @@ fn open(agent: &FakeAgent) -> (Peer, *mut Fide) {
     (peer, fide)
 }
 
-/// An agent, its end of the connection, and a handle that joined (1) and monitors (2), with a log of its upcalls.
+/// An agent, its end of the connection, and a handle that joined (1) and monitors (2), with a log of its
+/// upcalls.
 struct Set {
     agent: FakeAgent,
     peer: Peer,

@@ -137,7 +137,7 @@ fn waits_below_a_millisecond_are_not_rounded_up() {
 }
 
 #[test]
-fn the_lease_fences_even_without_an_agent_and_other_threads_see_it() {
+fn lease_fences_without_an_agent_in_all_threads() {
     let agent = FakeAgent::new();
     let (peer, client) = connected(&agent);
     let live = client.live();

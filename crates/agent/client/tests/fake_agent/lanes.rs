@@ -25,7 +25,8 @@ fn gone(code: ErrorCode, message: &str) -> Refusal {
     Refusal::new(code, message, "")
 }
 
-/// A client with a monitor (watch 7) and lanes "a" (handle 3) and "b" (handle 4), whose agent went away and is back.
+/// A client with a monitor (watch 7) and lanes "a" (handle 3) and "b" (handle 4), whose agent went away and
+/// is back.
 fn reattached(agent: &mut FakeAgent) -> (Peer, Client, [LaneId; 2]) {
     let (peer, mut client) = connected(agent);
     beside(|| peer.monitors(7), || client.monitor("db@beta", Wanted::default()).unwrap());

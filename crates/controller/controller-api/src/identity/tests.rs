@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn an_identity_is_a_role_and_a_name() {
+fn identity_is_a_role_and_a_name() {
     let host: Identity = "host.a.b_C-1".parse().unwrap();
     assert_eq!((host.role, host.name.as_str()), (Role::Host, "a.b_C-1"));
     assert_eq!(host.uri(), "fide:host.a.b_C-1");
@@ -27,7 +27,7 @@ proptest! {
 
     /// Bytes changed in a real certificate.
     #[test]
-    fn a_damaged_certificate_never_panics(at in any::<prop::sample::Index>(), to in any::<u8>(), cut in any::<prop::sample::Index>()) {
+    fn damaged_certificate_never_panics(at in any::<prop::sample::Index>(), to in any::<u8>(), cut in any::<prop::sample::Index>()) {
         let mut der = real();
         let at = at.index(der.len());
         der[at] = to;
@@ -50,7 +50,7 @@ fn real() -> Vec<u8> {
 }
 
 #[test]
-fn a_certificate_that_names_two_or_none_is_refused() {
+fn certificate_with_two_or_no_identities_is_refused() {
     let key = rcgen::KeyPair::generate().unwrap();
     let der = |uris: &[&str]| {
         let mut params = rcgen::CertificateParams::new(vec!["host.alpha".into(), "operator.x".into()]).unwrap();

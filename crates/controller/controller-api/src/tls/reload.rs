@@ -111,13 +111,15 @@ impl<T> Reloading<T> {
 
     fn read(&self, state: &mut State) -> Result<(), Error> {
         let before = fingerprint(&self.files);
-        let optional = self.optional.as_deref().filter(|_| !state.had);
+        let optional = if state.had { None } else { self.optional.as_deref() };
         let made = contents(&self.files, &self.key, optional).and_then(|(_, contents)| (self.build)(&contents));
         // Not read again until they change once more.
         state.read.clone_from(&before);
         match made {
             Ok(made) => {
-                state.had |= has(&self.files, self.optional.as_deref(), &before);
+                if has(&self.files, self.optional.as_deref(), &before) {
+                    state.had = true;
+                }
                 // A reader of the new generation finds a set at least as new.
                 self.current.store(Arc::new(made));
                 self.generation.fetch_add(1, Ordering::AcqRel);

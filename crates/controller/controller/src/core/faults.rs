@@ -9,9 +9,9 @@
 //! suspicion was too narrow, the receivers report the new tree too, and more cables are suspected. Late
 //! reports change the suspicion.
 //!
-//! What breaks one tree breaks others. So once a cable is suspected, every tree whose reports it explains
-//! is replaced together with the first one, and later reports that it explains are not gathered with
-//! others.
+//! A fault that breaks one tree breaks others. So once a cable is suspected, every tree whose reports it
+//! explains is replaced together with the first one, and later reports that it explains are not gathered
+//! with others.
 
 use std::collections::BTreeSet;
 

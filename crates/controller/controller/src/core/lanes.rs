@@ -274,7 +274,7 @@ impl Core {
         let event = Upcall::BandwidthTerminated(BandwidthTerminated { lane: id, why: why.to_owned(), grace_ns });
         out.upcalls.extend(members(&lane).into_iter().map(|host| (host, event.clone())));
         self.apply(out, Record::Lane(id, Box::new(lane)));
-        // Its bandwidth stays allocated for what it sends in the grace period.
+        // Its bandwidth stays allocated, because it still sends in the grace period.
         self.after(self.options.grace_ns, Later::Forget { lane: id });
     }
 
@@ -329,7 +329,7 @@ impl Core {
     }
 }
 
-/// What a lane is granted now.
+/// The resources that a lane is granted now.
 fn resources(lane: &Lane) -> api::Resources {
     if lane.standing != Standing::Held {
         return api::Resources::Unbounded;

@@ -46,7 +46,7 @@ pub(super) enum Standing {
     Ended,
 }
 
-/// What a lane is for.
+/// The purpose of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Purpose {
     /// A lane of a program.

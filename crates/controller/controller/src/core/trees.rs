@@ -18,7 +18,7 @@ use crate::handler::{Answer, Peer};
 /// Grace periods in which a sender may report that it moved, before the old tree is removed anyway.
 const MOVE_GRACES: u64 = 20;
 
-/// What to do about cables that may be broken.
+/// How to treat cables that may be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Suspects {
     /// Use them if there is no tree without them.

@@ -155,8 +155,8 @@ fn leader_only_reads_while_etcd_is_away() {
         } else {
             server.run()
         }
-        // With its old lease if that still runs: nobody else wants to lead. etcd counts a lease anew when it starts, so
-        // it does; after a pause it may have ended, and the next epoch begins.
+        // With its old lease if that still runs: nobody else wants to lead. etcd counts a lease anew when it
+        // starts, so it does; after a pause it may have ended, and the next epoch begins.
         let again = eventually("it leads again", || epoch_of(&leader));
         assert!(again >= epoch);
         if hang && again != epoch {

@@ -76,8 +76,8 @@ fn check_days(days: u32) -> Result<()> {
 
 /// Makes the authority, valid for `ca_days`, and the first controller's certificate.
 ///
-/// Refuses a directory that others can use, and one that has an authority already unless `controller.overwrite`; all
-/// certificates of the replaced authority are worthless after that.
+/// Refuses a directory that others can use, and one that has an authority already unless
+/// `controller.overwrite`; all certificates of the replaced authority are worthless after that.
 pub fn init(dir: &Path, ca_days: u32, controller: &Request) -> Result<Issued> {
     check_days(ca_days)?;
     controller.check()?;
@@ -169,8 +169,8 @@ fn issuer(dir: &Path, authority: &CertificateDer<'_>) -> Result<Issuer<'static, 
     Ok(Issuer::from_ca_cert_der(authority, key)?)
 }
 
-/// Gives a member a new key and certificate, valid for `days` from now, with the addresses of its present one. That one
-/// is not withdrawn: where its key may be in wrong hands, [`revoke`] it first.
+/// Gives a member a new key and certificate, valid for `days` from now, with the addresses of its present
+/// one. That one is not withdrawn: where its key may be in wrong hands, [`revoke`] it first.
 pub fn renew(dir: &Path, identity: Identity, days: u32) -> Result<Issued> {
     let path = dir.join(ISSUED_DIR).join(identity.to_string()).join(CERTIFICATE_FILE);
     let old = Certificate::read(&path, "there is nothing to renew; use `fide controller issue`")?;
@@ -193,8 +193,8 @@ pub fn rotate_ca(dir: &Path, days: u32) -> Result<()> {
     copy_bundle(dir, &bundle)
 }
 
-/// Ends the belief in all authorities but the present one. Refuses while a member's certificate that is neither expired
-/// nor revoked comes from another.
+/// Ends the belief in all authorities but the present one. Refuses while a member's certificate that is
+/// neither expired nor revoked comes from another.
 pub fn retire_cas(dir: &Path) -> Result<()> {
     let now_s = OffsetDateTime::now_utc().unix_timestamp();
     let in_use =
@@ -248,8 +248,8 @@ fn list(dir: &Path) -> Result<String> {
     }
 }
 
-/// Puts the present certificate of `identity` on the revocation list, and that into every member's directory. Returns its
-/// serial number.
+/// Puts the present certificate of `identity` on the revocation list, and that into every member's directory.
+/// Returns its serial number.
 ///
 /// Its files stay, as proof; issue it again with `overwrite` to let the member back in.
 pub fn revoke(dir: &Path, identity: Identity) -> Result<Serial> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What certificates there are, and when they expire.
+//! Lists the certificates, and when they expire.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use super::{CA_FILE, CERTIFICATE_FILE, Error, ISSUED_DIR, REVOKED_FILE, Result, 
 /// Bytes of a file of certificates that are read.
 pub(super) const PEM_BYTES_MAX: u64 = 1024 * 1024;
 
-/// What a certificate says.
+/// The content of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
     /// `None` for an authority.
@@ -69,7 +69,8 @@ impl Certificate {
 pub struct Entry {
     pub path: PathBuf,
     pub revoked: bool,
-    /// An authority, or issued by the present one. What is not needs [`super::renew`] before [`super::retire_cas`].
+    /// An authority, or issued by the present one. Other certificates need [`super::renew`] before
+    /// [`super::retire_cas`].
     pub current: bool,
     /// Or why it cannot be read.
     pub certificate: Result<Certificate>,

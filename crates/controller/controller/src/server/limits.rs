@@ -193,7 +193,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_bucket_gives_its_burst_and_then_its_rate() {
+    fn bucket_gives_its_burst_and_then_its_rate() {
         let bucket = Bucket::full(2, 3, 0);
         for _ in 0..3 {
             assert_eq!(bucket.take(0), Ok(()));
@@ -213,7 +213,7 @@ mod tests {
         /// Never more than burst + rate * time; and a peer that waits as long as it was asked to gets a
         /// token.
         #[test]
-        fn a_bucket_holds_its_bound(per_s in 1..1000u64, burst in 1..100u64, gaps in prop::collection::vec(0..NANO / 10, 0..300)) {
+        fn bucket_holds_its_bound(per_s in 1..1000u64, burst in 1..100u64, gaps in prop::collection::vec(0..NANO / 10, 0..300)) {
             let (bucket, mut now, mut taken) = (Bucket::full(per_s, burst, 0), 0, 0u64);
             for gap in gaps {
                 now += gap;

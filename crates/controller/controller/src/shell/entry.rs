@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the shell stores: the handler's bytes, and with them the request numbers and the upcalls.
+//! The entries that the shell stores: the handler's bytes, the request numbers and the upcalls.
 //!
 //! A decision is one record of the store, or several in a row if it is too large for one. Without the last
 //! of them it was not made: a leader that was killed in between has answered nobody.

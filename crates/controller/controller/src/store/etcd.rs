@@ -78,7 +78,8 @@ impl Etcd {
         Error::Corrupt { place: self.place(), why }
     }
 
-    /// A transaction that only the leader of `epoch` can make. `done` is what [`Self::key`] `last` holds after it.
+    /// A transaction that only the leader of `epoch` can make. `done` is what [`Self::key`] `last` holds
+    /// after it.
     fn begin(&self, epoch: u64, last: u64) -> Transaction {
         let transaction = Transaction::default().if_created(&leader_key(&self.prefix), epoch);
         let last_key = self.key("last");

@@ -64,7 +64,8 @@ impl Redb {
         done
     }
 
-    /// Closing writes, which may fail or panic on a damaged file; all that was acknowledged is on disk already.
+    /// Closing writes, which may fail or panic on a damaged file; all that was acknowledged is on disk
+    /// already.
     fn close(&mut self) {
         if let Some(database) = self.database.take() {
             let _ = catch_unwind(AssertUnwindSafe(|| drop(database)));

@@ -84,7 +84,8 @@ fn file_is_for_one_program_and_its_epochs_only_grow() {
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 }
 
-/// Drives a file through the contract: an epoch is ended by a second handle, which a file allows only between two calls.
+/// Drives a file through the contract: an epoch is ended by a second handle, which a file allows only between
+/// two calls.
 struct Reopened {
     path: PathBuf,
     store: Option<Redb>,

@@ -159,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn merged_orders_are_what_they_are_one_by_one(
+        fn merged_orders_equal_single_orders(
             orders in prop::collection::vec(
                 (prop::bool::weighted(0.1), prop::collection::btree_map(0..8_u8, prop::option::of(0..4_u8), 0..4)), 0..12),
             taken in 0..12_usize,
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_beyond_the_bound_is_refused_by_its_number_and_others_are_taken() {
+    fn order_beyond_the_bound_is_refused_by_number() {
         let mut mail = Mail::default();
         mail.merge(order(1, false, &[(1, 1), (2, 1)], &[]), 3);
         mail.merge(order(2, false, &[(3, 1), (4, 1)], &[]), 3);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_wakes_for_what_it_waits_for() {
+    fn worker_wakes_only_for_awaited_events() {
         let mailbox = Mailbox::default();
         let soon = || Instant::now() + Duration::from_millis(1);
         assert_eq!(mailbox.wait(soon(), true), Wake::Late);

@@ -169,7 +169,7 @@ fn root_refused_rule_is_reported_once_and_retried() {
 }
 
 #[test]
-fn root_a_busy_shell_and_a_hundred_orders_lose_nothing() {
+fn root_busy_shell_and_many_orders_lose_nothing() {
     let Some(mut world) = world(true, 1, Pace::default(), vec![order(1, true, &[], &[])]) else { return };
     for number in 2..=101 {
         let group = (number % 7) as u8;
@@ -306,7 +306,7 @@ fn root_empty_order_is_answered_only_when_done() {
     assert_eq!(world.applied(), (1, None));
 }
 
-/// What a switch had before its controller could reach it is not an outside change.
+/// Groups that a switch had before its controller could reach it are not an outside change.
 #[test]
 fn root_switch_opened_late_is_repaired_without_reports() {
     let (opens, orders) = (Arc::new(AtomicBool::new(false)), vec![order(1, true, &[(1, &["h1"])], &[])]);

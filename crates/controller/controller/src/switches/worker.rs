@@ -30,14 +30,14 @@ pub(super) struct Worker {
     carriers: Arc<Carriers>,
     pace: Pace,
     driver: Option<Box<dyn Driver>>,
-    /// What the switch should have; none before the first order of a leadership.
+    /// The groups that the switch should have; none before the first order of a leadership.
     wanted: Option<Table>,
     /// Number of the newest order.
     number: u64,
     /// The switch was read once since everything was ordered anew: from now on differences come from
     /// outside.
     read: bool,
-    /// Why the switch may not have what is wanted, as last logged.
+    /// Why the switch may differ from `wanted`, as last logged.
     trouble: Option<String>,
     /// Failures in a row of opening or reading the switch.
     failures: u32,
@@ -377,7 +377,7 @@ impl Worker {
         let before: BTreeSet<Ipv4Addr> =
             self.left.iter().filter_map(Drift::group).chain(self.undone.iter().copied()).collect();
         let refused = self.converge(&BTreeMap::new(), &mut failures);
-        // What was reported already is not reported again.
+        // Differences that were reported already are not reported again.
         if self.trouble.is_none() && self.owes_end {
             self.answer(BTreeMap::new());
         } else if !failures.is_empty() && (calm || !refused.is_subset(&before)) {

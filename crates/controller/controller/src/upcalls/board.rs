@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The upcalls, where pollers wait for them.
 //!
-//! The decision thread publishes events here once they are stored; pollers, which are tasks, take them. The lock is held
-//! for a copy, never across I/O or an await.
+//! The decision thread publishes events here once they are stored; pollers, which are tasks, take them. The
+//! lock is held for a copy, never across I/O or an await.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -27,7 +27,7 @@ struct Inner {
     upcalls: Upcalls,
     serving: bool,
     waiting: BTreeMap<Identity, Arc<Notify>>,
-    /// Peers whose acknowledgement is newer than what is stored.
+    /// Peers whose newest acknowledgement is not stored yet.
     unstored: BTreeSet<Identity>,
 }
 

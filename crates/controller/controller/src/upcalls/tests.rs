@@ -135,7 +135,8 @@ async fn poller_is_woken_by_an_event_and_by_the_end() {
     board.publish(peer("b"), "other".into()).unwrap();
     board.publish(a, "mine".into()).unwrap();
     assert_eq!(waiting.await.unwrap().unwrap().events, [Event { number: 1, body: "mine".into() }]);
-    // Asked again it comes again; acknowledged it is gone, and the acknowledgement is there to be stored, once.
+    // Asked again it comes again; acknowledged it is gone, and the acknowledgement is there to be stored,
+    // once.
     assert_eq!(numbers(&board.poll(a, 0, Duration::ZERO).await.unwrap()), [1]);
     assert!(board.take_unstored().is_empty());
     assert!(board.poll(a, 1, Duration::ZERO).await.unwrap().is_empty());

@@ -46,7 +46,7 @@ fn said(cables: &[[&str; 4]]) -> Vec<String> {
 }
 
 #[test]
-fn what_is_as_planned_has_no_difference_whichever_end_comes_first() {
+fn planned_cables_differ_in_neither_direction() {
     assert_eq!(said(&PLANNED), Vec::<String>::new());
     assert_eq!(
         said(&PLANNED.map(|[a, p, b, q]| if a.starts_with('h') { [a, p, b, q] } else { [b, q, a, p] })),

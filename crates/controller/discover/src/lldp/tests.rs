@@ -49,7 +49,7 @@ fn our_frame_byte_by_byte() {
 }
 
 #[test]
-fn what_others_say_is_understood() {
+fn frames_of_other_programs_are_understood() {
     // As lldpd: hardware addresses, and the names as descriptions.
     let mut mac = vec![4];
     mac.extend(MAC);
@@ -69,7 +69,7 @@ fn what_others_say_is_understood() {
 
 /// One of lldpd 1.0.16's, as it was on a wire, without its management addresses.
 #[test]
-fn a_frame_of_lldpd() {
+fn lldpd_frame_is_read() {
     let bytes = "0180c200000e02f1de00000788cc02070402f1de00000704070302f1de000007060200780a0268310c054c696e75780e04009c0080\
                  080465746830fe0900120f030100000000fe0900120f0100800000360000";
     let bytes: Vec<u8> =
@@ -135,7 +135,7 @@ fn each_fault_has_its_name() {
 }
 
 #[test]
-fn a_role_of_a_later_version_is_none() {
+fn role_of_a_later_version_is_none() {
     let bytes = frame(&[&THREE[..], &[(127, &[2, 0xf1, 0xde, 1, 9]), (127, &[2, 0xf1, 0xde, 77]), (0, b"")]].concat());
     assert_eq!(Frame::parse(&bytes).unwrap().role, None);
 }
@@ -186,7 +186,7 @@ fn read_or_refused(bytes: &[u8]) -> Result<(), TestCaseError> {
 
 proptest! {
     #[test]
-    fn a_frame_is_read_as_it_was_written_and_no_part_of_it_is_one(frame in frames(), cut in any::<prop::sample::Index>()) {
+    fn frame_is_read_back_and_no_part_of_it_is_valid(frame in frames(), cut in any::<prop::sample::Index>()) {
         let bytes = frame.emit().unwrap();
         prop_assert!((FRAME_MIN_BYTES..=FRAME_MAX_BYTES).contains(&bytes.len()));
         prop_assert_eq!(Frame::parse(&bytes), Ok(frame.clone()));
@@ -204,7 +204,7 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_with_bytes_changed_is_read_or_refused(
+    fn changed_frame_is_read_or_refused(
         frame in frames(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..3_u8), 1..6),
     ) {

@@ -67,7 +67,7 @@ fn good() -> Vec<Listened> {
 }
 
 #[test]
-fn cables_are_what_both_ends_say() {
+fn cables_need_both_ends() {
     let found = look(&["s1", "s2"], &good());
     assert_eq!(found.odd, []);
     assert_eq!((&found.hosts, &found.switches), (&names(&["h2", "h10"]), &names(&["s1", "s2"])));
@@ -137,7 +137,8 @@ fn loop_is_reported_once() {
     assert_eq!(found.odd, [Oddity::Loop { at: End::new("s1", "a"), hears: End::new("s1", "b") }]);
     assert_eq!(found.cables, []);
 
-    // A port that hears itself, and one that hears what another already has a loop for, have one of their own each.
+    // A port that hears itself, and one that hears what another already has a loop for, have one of their own
+    // each.
     let hears_a = |port| at("s1", port, &[says(Role::Switch, "s1", "a")]);
     let found = look(&["s1"], &[hears_a("a"), hears_a("b")]);
     let hears_itself = |port| Oddity::Loop { at: End::new("s1", port), hears: End::new("s1", "a") };

@@ -7,7 +7,7 @@ use crate::lldp::{Frame, Role};
 use crate::survey::{End, Listened, survey};
 
 #[test]
-fn the_file_says_what_was_found_and_where_each_figure_is_from() {
+fn file_has_the_survey_and_the_source_of_each_figure() {
     let listened = |port: &str, host: &str, rate| Listened {
         at: End::new("s1", port),
         carrier: true,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whether a bridge looks at its multicast entries.
 //!
-//! It does so only while snooping is on and a querier is known; else it floods. A bridge may be its own querier. It
-//! trusts itself after the response interval that is in force when it becomes one: 10 s by default, during which it
-//! would flood, so the interval is a hundredth of a second for that moment.
+//! It does so only while snooping is on and a querier is known; else it floods. A bridge may be its own
+//! querier. It trusts itself after the response interval that is in force when it becomes one: 10 s by
+//! default, during which it would flood, so the interval is a hundredth of a second for that moment.
 
 use crate::DriverError;
 use crate::link::{self, RTM_NEWLINK};

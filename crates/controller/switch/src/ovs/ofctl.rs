@@ -132,15 +132,18 @@ fn parse_ports(text: &str) -> BTreeMap<String, u32> {
     text.lines().filter_map(port).collect()
 }
 
-/// ` group_id=7,type=all,bucket=actions=output:1,bucket=actions=output:2`; a bucket may have a number and a weight.
+/// ` group_id=7,type=all,bucket=actions=output:1,bucket=actions=output:2`; a bucket may have a number and a
+/// weight.
 fn parse_group(line: &str) -> Option<(u32, Vec<u32>)> {
     let rest = line.trim_start().strip_prefix("group_id=")?;
     let (id, rest) = rest.split_once(',')?;
-    // What is not a list of ports is no group of ours: it has none, and so differs.
-    let plain = rest.starts_with("type=all");
-    let ports = rest.split("output:").skip(1).filter(|_| plain);
+    let id = id.parse().ok()?;
+    // A group of another type is not ours: it counts as having no ports, and so differs.
+    if !rest.starts_with("type=all") {
+        return Some((id, Vec::new()));
+    }
     let number = |p: &str| p.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok();
-    Some((id.parse().ok()?, ports.filter_map(number).collect()))
+    Some((id, rest.split("output:").skip(1).filter_map(number).collect()))
 }
 
 /// ` cookie=0x.., duration=1s, table=0, .., priority=1000,ip,nw_dst=239.71.0.1 actions=meter:1,group:7`
@@ -172,7 +175,7 @@ fn parse_meters(text: &str) -> BTreeMap<u32, Rate> {
     let mut id = None;
     for line in text.lines() {
         if line.trim_start().starts_with("meter=") {
-            id = number(line, "meter").filter(|_| line.contains("pktps"));
+            id = if line.contains("pktps") { number(line, "meter") } else { None };
         } else if let (Some(id), Some(packets_per_s)) = (id, number(line, "rate")) {
             let burst_packets = number(line, "burst_size").unwrap_or_default();
             meters.insert(id, Rate { packets_per_s, burst_packets });

@@ -192,8 +192,8 @@ impl Filter {
     }
 }
 
-/// A listed u32 filter as a request, without what the kernel tells of it. None if it is the table that the kernel makes
-/// with the first filter, and selects nothing.
+/// A listed u32 filter as a request, without what the kernel tells of it. None if it is the table that the
+/// kernel makes with the first filter, and selects nothing.
 pub(super) fn u32_again(body: &[u8]) -> Option<Vec<u8>> {
     let all = attributes(options(body)?);
     attribute(&all, TCA_U32_SEL)?;
@@ -210,7 +210,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_class_is_read_as_it_was_written_also_beyond_four_gigabytes_a_second() {
+    fn class_is_read_back_also_beyond_4_gb_per_s() {
         for rate_bytes in [125, 1_250_000, 12_500_000_000] {
             let class = Class { parent: 0xf1de_0001, rate_bytes, ceil_bytes: 2 * rate_bytes, prio: 3 };
             let body = class.emit(9, 0xf1de_0010);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tbfs_rate_is_the_wide_one_if_there_is_one() {
+    fn tbf_rate_is_the_64_bit_one_if_present() {
         let tcm = Tcm { port: 9, handle: 1, parent: TC_H_ROOT, info: 0 };
         let mut parms = vec![0u8; 36];
         parms[RATE_AT..RATE_AT + 4].copy_from_slice(&125_000u32.to_ne_bytes());
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_is_read_as_it_was_written_and_one_on_more_is_none_of_ours() {
+    fn filter_is_read_back_and_wider_filters_are_not_ours() {
         let filter = Filter { dscp: 46, class: 0xf1de_0011 };
         let mut body = filter.emit(9, 0xf1de_0000);
         assert_eq!(Filter::parse(&body), Some(filter));
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn the_root_is_encoded_as_the_kernel_reads_it() {
+    fn root_qdisc_is_encoded_for_the_kernel() {
         let mut expected = vec![0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0xde, 0xf1, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0];
         expected.extend([8, 0, 1, 0]);
         expected.extend(b"htb\0");
@@ -259,7 +259,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_listed_is_read_or_left_out(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
+        fn any_listed_qdisc_is_read_or_left_out(bytes in proptest::collection::vec(any::<u8>(), 0..128)) {
             let attribute = |inner: &[u8]| [vec![0; TCM_LEN], emit(&[nla(TCA_OPTIONS, inner)])].concat();
             let selector = attribute(&emit(&[nla(TCA_U32_CLASSID, &[0; 4]), nla(TCA_U32_SEL, &bytes)]));
             let parms = attribute(&emit(&[nla(TCA_HTB_PARMS, &bytes), nla(TCA_HTB_RATE64, &bytes)]));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_two_frames_or_a_millisecond_of_the_rate() {
+    fn burst_is_two_frames_or_a_millisecond_of_the_rate() {
         // 3028 bytes and 1250 more at 1.25 MB/s are 3.4 ms.
         assert_eq!(burst_ticks(1_250_000), 3_422_400 / 64);
         assert_eq!(burst_ticks(0), u32::MAX);

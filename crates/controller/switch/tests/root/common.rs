@@ -69,7 +69,8 @@ pub(crate) fn inbox(fabric: &Fabric, host: usize, plane: usize, group: Ipv4Addr)
         s.set_nonblocking(true)?;
         Ok::<_, std::io::Error>(s)
     };
-    // A process that another test starts at this moment still holds the socket that was here before, until it executes.
+    // A process that another test starts at this moment still holds the socket that was here before, until it
+    // executes.
     retry_until("an inbox", LIMIT, || host.run_in(open).unwrap().map_err(|e| e.to_string())).unwrap()
 }
 
@@ -135,7 +136,8 @@ pub(crate) fn refused(driver: &mut dyn Driver, rules: &[Rule]) -> DriverError {
     refused.remove(0).1
 }
 
-/// Changes a group's ports 200 times, while h1 sends every millisecond: h2, which is in every set, loses nothing.
+/// Changes a group's ports 200 times, while h1 sends every millisecond: h2, which is in every set, loses
+/// nothing.
 pub(crate) fn change_ports(fabric: &Fabric) {
     const CHANGES: usize = 200;
     let switch = fabric.switch("l1a").unwrap();

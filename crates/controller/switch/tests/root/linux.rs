@@ -18,7 +18,7 @@ fn pair(hosts: usize) -> Fabric {
 }
 
 #[test]
-fn root_rules_forward_until_they_are_removed_and_others_entries_are_left_alone() {
+fn root_rules_forward_until_removed_and_other_entries_stay() {
     root_or_skip!();
     let fabric = pair(4);
     let switch = fabric.switch("l1a").unwrap();

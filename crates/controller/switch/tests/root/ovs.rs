@@ -35,7 +35,7 @@ fn ofctl(switch: &Switch, line: &str) -> String {
 }
 
 #[test]
-fn root_rules_forward_until_they_are_removed_and_others_flows_are_left_alone() {
+fn root_rules_forward_until_removed_and_other_flows_stay() {
     root_or_skip!(ovs_supported());
     let fabric = pair(4);
     let switch = fabric.switch("l1a").unwrap();
@@ -271,7 +271,7 @@ fn root_rules_that_a_full_table_refuses_hold_up_no_other() {
 }
 
 #[test]
-fn root_of_a_group_that_comes_twice_the_last_rule_counts() {
+fn root_last_rule_of_a_group_counts() {
     root_or_skip!(ovs_supported());
     let fabric = pair(3);
     let mut driver = open(fabric.switch("l1a").unwrap());
@@ -283,7 +283,7 @@ fn root_of_a_group_that_comes_twice_the_last_rule_counts() {
 
 /// A limit that is deleted takes its flow along.
 #[test]
-fn root_a_rule_comes_back_together_with_its_limit() {
+fn root_rule_comes_back_together_with_its_limit() {
     root_or_skip!(ovs_supported());
     let fabric = pair(3);
     let switch = fabric.switch("l1a").unwrap();
@@ -305,7 +305,7 @@ fn root_a_rule_comes_back_together_with_its_limit() {
 
 /// What is said to be in force is.
 #[test]
-fn root_a_rule_that_is_refused_twice_over_says_what_is_in_force() {
+fn root_twice_refused_rule_reports_the_part_in_force() {
     root_or_skip!(ovs_supported());
     let fabric = pair(3);
     let switch = fabric.switch("l1a").unwrap();

@@ -53,7 +53,7 @@ fn root_port_limits_of_any_origin_are_reported() {
 }
 
 #[test]
-fn root_the_lanes_have_queues_of_their_own_and_what_was_there_comes_back() {
+fn root_lanes_get_own_queues_and_the_former_ones_come_back() {
     root_or_skip!();
     for spec in [FabricSpec::single_pair(2), FabricSpec::single_pair(2).limited(10)] {
         let fabric = Fabric::build(spec).unwrap();
@@ -103,7 +103,7 @@ fn root_the_lanes_have_queues_of_their_own_and_what_was_there_comes_back() {
 }
 
 #[test]
-fn root_a_driver_that_comes_after_finds_the_queues_as_they_were_left() {
+fn root_next_driver_finds_the_queues_as_they_were_left() {
     root_or_skip!();
     let fabric = Fabric::build(FabricSpec::single_pair(2)).unwrap();
     let switch = fabric.switch("l1a").unwrap();
@@ -124,7 +124,7 @@ fn root_a_driver_that_comes_after_finds_the_queues_as_they_were_left() {
 }
 
 #[test]
-fn root_a_queue_that_could_not_be_put_back_is_left_alone() {
+fn root_queue_that_could_not_be_restored_is_left_alone() {
     root_or_skip!();
     let fabric = Fabric::build(FabricSpec::single_pair(2)).unwrap();
     let switch = fabric.switch("l1a").unwrap();
@@ -140,7 +140,7 @@ fn root_a_queue_that_could_not_be_put_back_is_left_alone() {
 }
 
 #[test]
-fn root_lanes_pass_a_flood_on_every_link_that_best_effort_waits_behind() {
+fn root_lanes_pass_a_flood_while_best_effort_waits() {
     root_or_skip!();
     const PACKETS: u32 = 100;
     let fabric = Fabric::build(FabricSpec::two_tier(2, 2, 1)).unwrap();

@@ -120,7 +120,8 @@ fn successor_ends_its_predecessor_once() {
 
 #[test]
 fn live_process_is_not_ended_by_its_number() {
-    // The host has numbered more than 4096: by its number the process is of the host's next life, or of one much later.
+    // The host has numbered more than 4096: by its number the process is of the host's next life, or of one
+    // much later.
     for nth in [1, 4095, 4096, 4097, 3 * 4096 + 5] {
         let mut watcher = Watcher::of(process(nth));
         watcher.hears(&[(0, process(nth))]);

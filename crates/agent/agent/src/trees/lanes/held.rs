@@ -61,7 +61,7 @@ pub(super) struct HeldLane {
     offence_at: Option<Instant>,
 }
 
-/// What was sent since the last report.
+/// The packets sent since the last report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Report {
     pub(super) interval_ns: u64,
@@ -138,7 +138,7 @@ impl HeldLane {
         trees >= self.checked.redundancy_needed && self.later.is_none() && !self.ending
     }
 
-    /// Takes over what the controller grants now.
+    /// Takes over the terms that the controller grants now.
     pub(super) fn granted(&mut self, resources: &Resources) {
         self.bounded = resources.bounds().is_some();
         (self.latency_min_ns, self.jitter_max_ns) = (0, 0);

@@ -29,7 +29,7 @@ impl Said {
 }
 
 #[test]
-fn answers_and_events_are_what_the_contract_says() {
+fn answers_and_events_match_the_contract() {
     let mut world = World::new(Options::default());
     let mut said = Said::default();
     let mut ask = |world: &mut World, who: &str, method, path: &'static str, of: &str, body: Value, what: &str| {

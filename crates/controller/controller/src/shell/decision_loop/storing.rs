@@ -117,7 +117,7 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
             self.flush(pending)?;
         }
         for part in parts {
-            // Not a decision yet without its last part.
+            // Without its last part it is not a decision yet.
             pending.entries.push(part);
             self.flush(pending)?;
         }

@@ -100,7 +100,7 @@ proptest! {
 }
 
 #[test]
-fn root_a_full_disk_changes_nothing() {
+fn root_full_disk_changes_nothing() {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: a small tmpfs needs root");
         return;
