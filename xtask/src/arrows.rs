@@ -172,7 +172,7 @@ mod tests {
     use crate::run::root_dir;
 
     #[test]
-    fn no_crate_depends_on_what_it_must_not() {
+    fn no_crate_has_a_forbidden_dependency() {
         let faults = faults(&root_dir());
         assert!(faults.is_empty(), "{}", faults.join("\n"));
         assert!(read(&root_dir()).len() > 20, "crates were found");

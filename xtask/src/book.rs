@@ -11,8 +11,8 @@ const VERSION: &str = "0.5.4";
 pub(crate) fn book() -> Result<(), String> {
     let root = target_dir().join("tools");
     let program = root.join("bin/mdbook");
-    let told = Command::new(&program).arg("--version").output().map(|out| out.stdout).unwrap_or_default();
-    if String::from_utf8_lossy(&told).trim() != format!("mdbook v{VERSION}") {
+    let version = Command::new(&program).arg("--version").output().map(|out| out.stdout).unwrap_or_default();
+    if String::from_utf8_lossy(&version).trim() != format!("mdbook v{VERSION}") {
         Step::cargo(&["install", "--quiet", "--locked", "--no-default-features", "--root"])
             .args(&[&root.to_string_lossy(), &format!("mdbook@{VERSION}")])
             .run("mdBook, once")?;

@@ -16,14 +16,14 @@ use fide_sys::clock::mono_ns;
 use fide_testbed::{Agents, Host};
 
 use crate::{
-    lines::{Order, Told},
+    lines::{Order, Reported},
     program::Protocol,
 };
 
 /// Events that are waited for come within this, or something is wrong.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A program that takes [`Order`]s and tells [`Told`]s.
+/// A program that takes [`Order`]s and prints [`Reported`] lines.
 #[derive(Debug)]
 pub struct Node {
     pub host: u16,
@@ -36,7 +36,7 @@ impl Node {
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn start(host: u16, mut command: Command, to: Sender<(u16, Told)>) -> anyhow::Result<Self> {
+    pub fn start(host: u16, mut command: Command, to: Sender<(u16, Reported)>) -> anyhow::Result<Self> {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -47,8 +47,8 @@ impl Node {
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 // Words of another program's own are no news here.
-                let Ok(told) = serde_json::from_str(&line) else { continue };
-                if to.send((host, told)).is_err() {
+                let Ok(reported) = serde_json::from_str(&line) else { continue };
+                if to.send((host, reported)).is_err() {
                     return;
                 }
             }
@@ -61,7 +61,7 @@ impl Node {
     pub fn order(&mut self, order: &Order) -> anyhow::Result<()> {
         let mut line = serde_json::to_vec(order)?;
         line.push(b'\n');
-        let input = self.input.as_mut().ok_or_else(|| anyhow!("the replica of h{} was told to end", self.host))?;
+        let input = self.input.as_mut().ok_or_else(|| anyhow!("the replica of h{} was asked to end", self.host))?;
         input.write_all(&line).with_context(|| format!("the replica of h{} has ended", self.host))
     }
 
@@ -106,8 +106,8 @@ pub struct Replicas {
     pub nodes: Vec<Node>,
     /// How often those that are added from now on send again what has had no answer; none: as members do by default.
     pub resend: Option<Duration>,
-    to: Sender<(u16, Told)>,
-    told: Receiver<(u16, Told)>,
+    to: Sender<(u16, Reported)>,
+    reported: Receiver<(u16, Reported)>,
 }
 
 impl Replicas {
@@ -116,14 +116,14 @@ impl Replicas {
     /// # Errors
     /// One cannot be started, or is no member in time.
     pub fn start(hosts: &[Host], agents: &Agents, spec: Spec) -> anyhow::Result<Self> {
-        let (to, told) = channel();
-        let mut replicas = Self { spec, nodes: Vec::new(), resend: None, to, told };
+        let (to, reported) = channel();
+        let mut replicas = Self { spec, nodes: Vec::new(), resend: None, to, reported };
         for host in hosts {
             replicas.add(host, hosts, agents)?;
         }
         let mut ready = 0;
         while ready < hosts.len() {
-            ready += usize::from(matches!(replicas.wait("a member")?.1, Told::Ready { .. }));
+            ready += usize::from(matches!(replicas.wait("a member")?.1, Reported::Ready { .. }));
         }
         Ok(replicas)
     }
@@ -179,12 +179,12 @@ impl Replicas {
     ///
     /// # Errors
     /// Nothing comes.
-    pub fn wait(&self, what: &str) -> anyhow::Result<(u16, Told)> {
-        self.told.recv_timeout(LIMIT).map_err(|_| anyhow!("nothing was told of {what} within {LIMIT:?}"))
+    pub fn wait(&self, what: &str) -> anyhow::Result<(u16, Reported)> {
+        self.reported.recv_timeout(LIMIT).map_err(|_| anyhow!("nothing was reported of {what} within {LIMIT:?}"))
     }
 
     /// The next thing that a replica tells, if one does before `until`.
-    pub fn poll(&self, until: Instant) -> Option<(u16, Told)> {
-        self.told.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+    pub fn poll(&self, until: Instant) -> Option<(u16, Reported)> {
+        self.reported.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
     }
 }

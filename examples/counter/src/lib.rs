@@ -20,5 +20,5 @@ mod program;
 mod state;
 
 pub use handle::{Node, Replicas, Spec};
-pub use lines::{Add, Order, Told};
+pub use lines::{Add, Order, Reported};
 pub use program::{Protocol, main};

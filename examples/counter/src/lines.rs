@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a replica is asked, and what it tells: one JSON object in a line. `ns` is CLOCK_MONOTONIC, which all processes of a machine share.
+//! Orders to a replica, and its reports: one JSON object in a line. `ns` is CLOCK_MONOTONIC, which all processes of a machine share.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,24 +11,24 @@ pub struct Add {
     pub count: u32,
 }
 
-/// What a replica is asked.
+/// An order to a replica.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum Order {
-    /// Closed-loop clients in the replica, which has to lead: each proposes a value, waits until it is told, and goes on.
+    /// Closed-loop clients in the replica, which has to lead: each proposes a value, waits until it is delivered, and proposes the next one.
     Run {
         run: String,
         clients: u32,
         value_bytes: u32,
         seconds: f64,
     },
-    /// The same from when it leads on, until the order for another load comes. Only the first decision is told.
+    /// The same load, from when the replica leads until the next order for a load. Only the first decision is reported.
     Takeover {
         takeover: String,
         clients: u32,
         value_bytes: u32,
     },
-    /// Ends the run under way, whatever its `seconds` say. What is outstanding is waited for, and the result is told.
+    /// Ends the run under way, whatever its `seconds` say. Outstanding requests are waited for, and the result is reported.
     Enough {
         enough: bool,
     },
@@ -45,10 +45,10 @@ pub enum Order {
     },
 }
 
-/// What a replica tells.
+/// A report of a replica.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Told {
+pub enum Reported {
     /// It is a member.
     Ready { node: u16, ns: u64 },
     /// It is in this view; hosts, by seniority.
@@ -102,10 +102,13 @@ mod tests {
     #[test]
     fn another_program_speaks_the_same() {
         let state = r#"{"event":"state","node":1,"applied":1137692,"hash":"fa0a4cdc7962a681"}"#;
-        let told = Told::State { node: 1, applied: 1_137_692, hash: "fa0a4cdc7962a681".to_owned(), counter: 0 };
-        assert_eq!(serde_json::from_str::<Told>(state).unwrap(), told);
+        let reported = Reported::State { node: 1, applied: 1_137_692, hash: "fa0a4cdc7962a681".to_owned(), counter: 0 };
+        assert_eq!(serde_json::from_str::<Reported>(state).unwrap(), reported);
         let leader = r#"{"event":"leader","node":2,"id":1,"term":2,"ns":7}"#;
-        assert_eq!(serde_json::from_str::<Told>(leader).unwrap(), Told::Leader { node: 2, id: 1, ns: 7, died_ns: 0 });
+        assert_eq!(
+            serde_json::from_str::<Reported>(leader).unwrap(),
+            Reported::Leader { node: 2, id: 1, ns: 7, died_ns: 0 }
+        );
         let run = Order::Run { run: "a".to_owned(), clients: 16, value_bytes: 64, seconds: 5.0 };
         let line = r#"{"run":"a","clients":16,"value_bytes":64,"seconds":5.0}"#;
         assert_eq!(serde_json::to_string(&run).unwrap(), line);

@@ -5,7 +5,7 @@ use fide_group::{Member, Start, batch};
 use fide_testbed::figures::Samples;
 
 use crate::{
-    lines::{Add, Told},
+    lines::{Add, Reported},
     state::{VALUE_MIN, Value},
 };
 
@@ -45,7 +45,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// `run`, told in all its values, is its alone. Without `seconds` it goes on for ever.
+    /// `run` is part of all its values, and no other load has it. Without `seconds` it goes on for ever.
     pub(crate) fn new(
         name: String,
         run: u64,
@@ -127,8 +127,8 @@ impl Load {
         self.idle.drain(..taken);
     }
 
-    /// A value was told; whether it is of one of these clients.
-    pub(crate) fn told(&mut self, value: &Value, now: u64) -> bool {
+    /// A value was delivered. True if it is a request of one of these clients.
+    pub(crate) fn delivered(&mut self, value: &Value, now: u64) -> bool {
         let Value { run, add: Add { client: id, count } } = *value;
         let client = self.clients.get_mut(id as usize).filter(|client| run == self.run && client.count == count);
         let Some(client) = client else { return false };
@@ -159,9 +159,9 @@ impl Load {
     }
 
     #[allow(clippy::cast_precision_loss, reason = "to be read")]
-    pub(crate) fn result(&self) -> Told {
+    pub(crate) fn result(&self) -> Reported {
         let us = |ns: u64| ns as f64 / 1e3;
-        Told::Result {
+        Reported::Result {
             run: self.name.clone(),
             decisions: self.decisions,
             seconds: self.seconds,

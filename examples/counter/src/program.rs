@@ -17,7 +17,7 @@ use fide_group::{
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::{
-    lines::{Add, Order, Told},
+    lines::{Add, Order, Reported},
     load::Load,
     state::{CLIENTS_MAX, State, VALUE_MIN, Value},
 };
@@ -90,19 +90,19 @@ struct Replica<P: Start> {
     counted: Vec<Add>,
     input: Vec<u8>,
     leader: u16,
-    /// Since when it leads, not told yet that it speaks for all.
+    /// When the replica learned that it leads, until it has reported that it speaks for all.
     knew_ns: Option<u64>,
-    /// Told whom it leads, and no decision of its clients since.
+    /// The replica has reported that it leads, and no decision of its clients has come since.
     first: bool,
     is_member: bool,
-    /// Number of the view that was told last.
+    /// Number of the view that was reported last.
     view: u32,
     leaves: bool,
     runs: u64,
 }
 
-fn say(told: &Told) {
-    let mut line = serde_json::to_vec(told).expect("numbers and words");
+fn say(reported: &Reported) {
+    let mut line = serde_json::to_vec(reported).expect("numbers and words");
     line.push(b'\n');
     // Who started it is gone: so is the input.
     let _ = io::stdout().write_all(&line);
@@ -116,7 +116,7 @@ fn apply(state: &mut State, load: &mut Option<Load>, counted: &mut Vec<Add>, byt
             counted.push(add);
             false
         }
-        (Some(value), Some(load)) => load.told(&value, now),
+        (Some(value), Some(load)) => load.delivered(&value, now),
         _ => false,
     }
 }
@@ -154,7 +154,7 @@ impl<P: Start> Replica<P> {
         })
     }
 
-    /// Takes what the log has told.
+    /// Applies delivered decisions.
     fn apply(&mut self) -> anyhow::Result<()> {
         let now = now_ns();
         if let Some((_, bytes)) = self.member.poll_install() {
@@ -181,7 +181,7 @@ impl<P: Start> Replica<P> {
             }
         }
         if own && std::mem::take(&mut self.first) {
-            say(&Told::First { node: self.member.host(), ns: now_ns() });
+            say(&Reported::First { node: self.member.host(), ns: now_ns() });
         }
         if self.member.wants_state() {
             // Longer than there is room for: who joins asks again.
@@ -191,7 +191,12 @@ impl<P: Start> Replica<P> {
             let counted = std::mem::take(&mut self.counted);
             if self.member.leads() {
                 self.first = false;
-                say(&Told::Counted { node: self.member.host(), counted, counter: self.state.counter, ns: now_ns() });
+                say(&Reported::Counted {
+                    node: self.member.host(),
+                    counted,
+                    counter: self.state.counter,
+                    ns: now_ns(),
+                });
             }
         }
         Ok(())
@@ -203,15 +208,15 @@ impl<P: Start> Replica<P> {
         match self.member.standing() {
             Standing::Leaving if !self.leaves => {
                 self.leaves = true;
-                say(&Told::Leaving { node });
+                say(&Reported::Leaving { node });
             }
             Standing::Removed => {
-                say(&Told::Removed { node });
+                say(&Reported::Removed { node });
                 return Ok(false);
             }
             Standing::Member if !self.is_member => {
                 self.is_member = true;
-                say(&Told::Ready { node, ns: now_ns() });
+                say(&Reported::Ready { node, ns: now_ns() });
             }
             // Its host was excluded: it keeps what it has, and asks to be let in.
             Standing::Joining => (self.is_member, self.view, self.leaves) = (false, 0, false),
@@ -224,19 +229,19 @@ impl<P: Start> Replica<P> {
         if let Some(view) = self.member.view().filter(|view| self.is_member && view.number() != self.view) {
             self.view = view.number();
             let hosts = view.members().iter().map(|member| member.host).collect();
-            say(&Told::View { node, number: self.view, hosts });
+            say(&Reported::View { node, number: self.view, hosts });
         }
         let leader = self.member.leader().unwrap_or(0);
         if leader != self.leader {
             self.leader = leader;
             let ns = now_ns();
-            say(&Told::Leader { node, id: leader, ns, died_ns: self.member.death_ns() });
+            say(&Reported::Leader { node, id: leader, ns, died_ns: self.member.death_ns() });
             self.knew_ns = (leader == node).then_some(ns);
         }
         if let Some(knew_ns) = self.knew_ns.filter(|_| self.member.may_answer()) {
             self.knew_ns = None;
             self.first = true;
-            say(&Told::Leads { node, died_ns: self.member.death_ns(), knew_ns, ns: now_ns() });
+            say(&Reported::Leads { node, died_ns: self.member.death_ns(), knew_ns, ns: now_ns() });
             if let Some((name, clients, value_bytes)) = self.standby.take() {
                 self.begin(name, clients, value_bytes, None);
             }
@@ -248,7 +253,7 @@ impl<P: Start> Replica<P> {
         self.runs += 1;
         match Load::new(run.clone(), self.runs, clients, value_bytes, seconds, now_ns()) {
             Ok(load) => self.load = Some(load),
-            Err(why) => say(&Told::Refused { run, leader: self.leader, why }),
+            Err(why) => say(&Reported::Refused { run, leader: self.leader, why }),
         }
     }
 
@@ -310,7 +315,7 @@ impl<P: Start> Replica<P> {
                 if self.member.leads() {
                     self.begin(run, clients, value_bytes, Some(seconds));
                 } else {
-                    say(&Told::Refused { run, leader: self.leader, why: "it does not lead".to_owned() });
+                    say(&Reported::Refused { run, leader: self.leader, why: "it does not lead".to_owned() });
                 }
             }
             Order::Takeover { takeover, clients, value_bytes } => {
@@ -330,12 +335,12 @@ impl<P: Start> Replica<P> {
             Order::Remove { remove } => {
                 if let Err(why) = self.member.remove(remove) {
                     let (run, why) = ("remove".to_owned(), why.to_string());
-                    say(&Told::Refused { run, leader: self.leader, why });
+                    say(&Reported::Refused { run, leader: self.leader, why });
                 }
             }
             Order::State { .. } => {
                 let State { applied, hash, counter, .. } = self.state;
-                say(&Told::State { node, applied, hash: format!("{hash:016x}"), counter });
+                say(&Reported::State { node, applied, hash: format!("{hash:016x}"), counter });
             }
         }
     }

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_again_counts_once() {
+    fn repeated_request_counts_once() {
         let mut state = State::default();
         for (client, count) in [(0, 1), (0, 1), (3, 1), (0, 2), (3, 1), (0, 1), (0, 2)] {
             state.apply(&value(0, client, count));

@@ -136,7 +136,7 @@ fn interrupted() {
 
 fn on_testbed(arguments: &Arguments, results: &mut Results) -> anyhow::Result<()> {
     say::line(&format!(
-        "Four hosts in network namespaces, on two switches: on h{VICTIMS} processes die, h{WATCHER} is told, \
+        "Four hosts in network namespaces, on two switches: on h{VICTIMS} processes die, h{WATCHER} is notified, \
          h{SILENT} falls silent, h{OBSERVER} only observes.\n\
          Times are from just before an event to the moment a waiting program on another host goes on, on one clock.\n\
          Nothing outside these namespaces is touched, and all of it is removed at the end. It takes one to two minutes, most of it for {} \
@@ -185,7 +185,7 @@ fn on_testbed(arguments: &Arguments, results: &mut Results) -> anyhow::Result<()
 
 fn over_loopback(arguments: &Arguments, results: &mut Results) -> anyhow::Result<()> {
     let agents = loopback::Agents::start()?;
-    say::line("Three agents on 127.77.x.x that speak UDP: on h1 processes die, h2 is told. It takes about 10 s.");
+    say::line("Three agents on 127.77.x.x that speak UDP: on h1 processes die, h2 is notified. It takes about 10 s.");
     let status = agents.status(WATCHER)?;
     describe_status(&status, "loopback", results);
     let mut scene = agents.scene()?;
@@ -203,7 +203,7 @@ fn over_loopback(arguments: &Arguments, results: &mut Results) -> anyhow::Result
 fn expect_deaths(tally: &deaths::Tally, results: &mut Results) {
     let why = tally.wrong.as_ref().map(|why| format!("; the last one not: {why}")).unwrap_or_default();
     results.expect(
-        "each death of a process is told on another host, with its reason",
+        "another host is notified of each death of a process, with its reason",
         tally.seen == tally.deaths,
         format!("{} of {}, {} by the kernel program itself{why}", tally.seen, tally.deaths, tally.direct),
     );

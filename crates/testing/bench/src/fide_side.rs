@@ -26,7 +26,7 @@ const EVENT_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) enum Mode {
     /// As published: on the network and the scheduler.
     Published,
-    /// As it is unless told otherwise: on leases and agreed views.
+    /// The default: leases and agreed views.
     Default,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Silence {
     /// The verdict was given.
     pub(crate) decided_ns: u64,
     /// The program had it.
-    pub(crate) told_ns: u64,
+    pub(crate) notified_ns: u64,
     /// In force at the cut.
     pub(crate) timeout_ns: u64,
 }
@@ -69,7 +69,7 @@ pub(crate) struct Silence {
 impl Silence {
     /// From before the cut to the program, less the timeout: what was heard last left at most a heartbeat earlier.
     pub(crate) fn over_timeout_ns(&self) -> i64 {
-        (self.told_ns as i64 - self.before_ns as i64).saturating_sub(self.timeout_ns as i64)
+        (self.notified_ns as i64 - self.before_ns as i64).saturating_sub(self.timeout_ns as i64)
     }
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn await_up(client: &mut Client, monitor: MonitorId) -> anyhow::Resul
 
 /// A verdict, when the program had it, and the timeout by then if that changed while it waited.
 struct Seen {
-    told_ns: u64,
+    notified_ns: u64,
     verdict: Verdict,
     timeout: Option<Duration>,
 }
@@ -212,7 +212,7 @@ impl Fide {
             while let Ok(Some(event)) = client.wait_event(Some(EVENT_LIMIT)) {
                 match event {
                     Event::Verdict(verdict) if verdict.monitor == monitor => {
-                        let _ = tx.send(Seen { told_ns: now_ns(), verdict, timeout });
+                        let _ = tx.send(Seen { notified_ns: now_ns(), verdict, timeout });
                         return;
                     }
                     Event::TimeoutChanged { monitor: of, timeout: now } if of == monitor => timeout = Some(now),
@@ -244,7 +244,11 @@ impl Fide {
         Ok(Box::new(move |limit_ns| {
             let seen = seen.recv_timeout(Duration::from_nanos(limit_ns)).ok()?;
             let evidence = seen.verdict.evidence;
-            Some(Noticed { ns: seen.told_ns, stages: Some((evidence.at_ns?, evidence.rx_ns)), direct: evidence.direct })
+            Some(Noticed {
+                ns: seen.notified_ns,
+                stages: Some((evidence.at_ns?, evidence.rx_ns)),
+                direct: evidence.direct,
+            })
         }))
     }
 
@@ -271,12 +275,12 @@ impl Fide {
         let seen = seen.ok().context("no verdict on a host that is cut off")?;
         await_up(&mut self.far(), monitor).context("the host that was cut off does not come back")?;
         await_all_up(&self.agents, bed.hosts().len())?;
-        ensure!(seen.told_ns >= before_ns, "held silent before it was cut off");
+        ensure!(seen.notified_ns >= before_ns, "held silent before it was cut off");
         Ok(Silence {
             before_ns,
             after_ns,
             decided_ns: seen.verdict.evidence.rx_ns,
-            told_ns: seen.told_ns,
+            notified_ns: seen.notified_ns,
             timeout_ns: seen.timeout.map_or(timeout_ns, |t| t.as_nanos() as u64),
         })
     }

@@ -129,20 +129,20 @@ fn apart(all: Gaps, span_ns: u64, steal_ticks: u64, stolen_before: bool) -> Hear
 }
 
 fn gaps(agents: &Agents, observer: usize, peer: &str) -> anyhow::Result<Gaps> {
-    let told = agents.ask(observer, "gaps", json!({ "host": peer })).map_err(anyhow::Error::msg)?;
-    parsed(&told).with_context(|| format!("what h{observer} says of the gaps of {peer}: {told}"))
+    let answer = agents.ask(observer, "gaps", json!({ "host": peer })).map_err(anyhow::Error::msg)?;
+    parsed(&answer).with_context(|| format!("what h{observer} says of the gaps of {peer}: {answer}"))
 }
 
 /// The reply to `gaps`.
-fn parsed(told: &Value) -> Option<Gaps> {
-    let number = |name: &str| told[name].as_u64();
+fn parsed(answer: &Value) -> Option<Gaps> {
+    let number = |name: &str| answer[name].as_u64();
     let mut gaps = Gaps {
         longest_ns: number("longest_ns")?,
         longest_at_ns: number("longest_at_ns")?,
         sum_ns: number("sum_ns")?,
         ..Gaps::NONE
     };
-    for pair in told["buckets"].as_array()? {
+    for pair in answer["buckets"].as_array()? {
         gaps.counts[bucket(pair[0].as_u64()?)] = pair[1].as_u64()?;
     }
     Some(gaps)
@@ -177,9 +177,9 @@ mod tests {
     }
 
     #[test]
-    fn reply_of_an_agent_is_the_histogram_that_it_has() {
-        let told = json!({ "count": 3, "sum_ns": 90, "longest_ns": 2_000_000, "longest_at_ns": 7, "buckets": [[102_400, 2], [1_966_080, 1]] });
-        let gaps = parsed(&told).expect("a histogram");
+    fn reply_of_an_agent_is_its_histogram() {
+        let answer = json!({ "count": 3, "sum_ns": 90, "longest_ns": 2_000_000, "longest_at_ns": 7, "buckets": [[102_400, 2], [1_966_080, 1]] });
+        let gaps = parsed(&answer).expect("a histogram");
         assert_eq!((gaps.count(), gaps.longest_ns, gaps.counts[bucket(103_000)]), (3, 2_000_000, 2));
         assert!(parsed(&json!({ "count": 3 })).is_none());
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A process of host 2 is killed; host 1 (the same host for pidfd) is told.
+//! A process of host 2 is killed, and a program on host 1 (on host 2 for pidfd) is notified.
 //!
 //! Kills of their own for each watcher: on the same kill the agent, woken by the exit, would hold up the rest of it, and
 //! with it the FIN and the pidfd. In alternating blocks, half of them without agents: TCP's FIN is what a host has that
@@ -108,17 +108,17 @@ impl Subject for Kill<'_> {
         };
         std::thread::sleep(SETTLE);
         let killed = victim.kill()?;
-        let told = waiting(NOTICE_LIMIT_NS).context("no notice of the kill")?;
-        if let (Watcher::Fide(_, stages), Some((hook, received))) = (&self.watcher, told.stages) {
+        let notice = waiting(NOTICE_LIMIT_NS).context("no notice of the kill")?;
+        if let (Watcher::Fide(_, stages), Some((hook, received))) = (&self.watcher, notice.stages) {
             let mut stages = stages.borrow_mut();
             stages.to_hook.add(hook.saturating_sub(killed));
             stages.to_receive.add(received.saturating_sub(hook));
-            stages.to_program.add(told.ns.saturating_sub(received));
-            stages.direct += u64::from(told.direct);
+            stages.to_program.add(notice.ns.saturating_sub(received));
+            stages.direct += u64::from(notice.direct);
         }
         // The next victim starts when this one's memory is gone.
         victim.wait()?;
-        Ok(told.ns.saturating_sub(killed))
+        Ok(notice.ns.saturating_sub(killed))
     }
 }
 
@@ -261,7 +261,7 @@ fn p10_us(samples: &Samples) -> f64 {
 
 /// Figures of the parts.
 pub(crate) fn stages_of(size: &str, stages: &Stages) -> Vec<Figure> {
-    let direct = format!("{} of {} told by the receive program itself", stages.direct, stages.to_hook.n());
+    let direct = format!("{} of {} notified by the receive program itself", stages.direct, stages.to_hook.n());
     let parts = [
         ("signal_to_exit_hook", &stages.to_hook),
         ("exit_hook_to_receive", &stages.to_receive),

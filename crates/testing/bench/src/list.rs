@@ -54,7 +54,7 @@ impl Settings {
         };
         let stretch = Duration::from_secs(args.stretch_s.into());
         let (lan, safe, no_death) = if args.no_memberlist {
-            let left_out = || Err("left out as told".to_string());
+            let left_out = || Err("left out as asked".to_string());
             (left_out(), left_out(), left_out())
         } else if args.quick {
             let quick = || Err("left out by --quick".to_string());
@@ -121,8 +121,8 @@ impl Subject for Kill<'_> {
         let victim = self.bed.host(VICTIM_HOST).name();
         let killed = mono_ns();
         cluster.members[VICTIM_HOST - 1].kill()?;
-        let told = cluster.await_event("dead", victim, Duration::from_nanos(NOTICE_LIMIT_NS))?;
-        Ok(told.saturating_sub(killed))
+        let dead_ns = cluster.await_event("dead", victim, Duration::from_nanos(NOTICE_LIMIT_NS))?;
+        Ok(dead_ns.saturating_sub(killed))
     }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A host falls silent: it is cut off at the switches, and nothing is told of it but what it no longer sends.
+//! A host falls silent: it is cut off at the switches, so other hosts learn of it only from missing packets.
 
 use crate::Args;
 use crate::fide_side::{Fide, Mode, Silence};
@@ -54,7 +54,7 @@ impl Subject for FideSilence<'_> {
         let silence = self.2.silence(self.1)?;
         self.3.borrow_mut().push(silence);
         // As the baselines: from when the cut is in force.
-        Ok(silence.told_ns.saturating_sub(silence.after_ns))
+        Ok(silence.notified_ns.saturating_sub(silence.after_ns))
     }
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> any
         }
     }
     let bfd = if args.no_bfd {
-        Err("left out as told".into())
+        Err("left out as asked".into())
     } else {
         Bfd::start(&bfd_bed, (1, 2), 0, BFD_INTERVAL_MS, BFD_MULTIPLIER).map_err(|e| e.to_string())
     };
@@ -150,14 +150,14 @@ fn add_over_timeout(report: &mut Report, way: &Way, silences: &[Silence], why: &
     // The agent's part of it, without the waking of a program on a busy machine.
     let decided_over = name("decided_over_timeout");
     let decided: Vec<i64> =
-        silences.iter().map(|s| s.over_timeout_ns() - s.told_ns.saturating_sub(s.decided_ns) as i64).collect();
+        silences.iter().map(|s| s.over_timeout_ns() - s.notified_ns.saturating_sub(s.decided_ns) as i64).collect();
     let decided = signed_us(&decided_over, Statistic::P99, &decided);
     report.add(decided.unwrap_or_else(|| Figure::unmeasured(&decided_over, "us", why)));
     let mut timeouts = Samples::default();
     let mut to_program = Samples::default();
     for s in silences {
         timeouts.add(s.timeout_ns);
-        to_program.add(s.told_ns.saturating_sub(s.decided_ns));
+        to_program.add(s.notified_ns.saturating_sub(s.decided_ns));
     }
     for (what, samples) in [("timeout", timeouts), ("decided_to_program", to_program)] {
         report.add(match samples.n() {

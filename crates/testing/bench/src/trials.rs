@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_that_keeps_failing_is_given_up_and_says_why() {
+    fn subject_that_keeps_failing_is_given_up_with_the_reason() {
         let outcomes = interleave("test", &mut [(Box::new(Count(0, true)), 20)]);
         assert_eq!((outcomes[0].failures, outcomes[0].samples.n()), (MAX_FAILURES, 0));
         assert_eq!(outcomes[0].why.as_deref(), Some("always fails"));

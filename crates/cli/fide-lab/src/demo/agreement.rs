@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use fide_counter::{Order, Protocol, Replicas, Spec, Told};
+use fide_counter::{Order, Protocol, Replicas, Reported, Spec};
 use fide_sys::clock::mono_ns;
 use fide_testbed::figures::{Figure, Goal, Report, Samples, Statistic};
 use fide_testbed::{Agents, AgentsSpec, Spec as BedSpec, Testbed};
@@ -169,7 +169,7 @@ fn kill_all(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let last = replicas.node(leader).context("the last replica is gone")?;
     last.order(&Order::State { state: true })?;
     let counter = loop {
-        if let Told::State { counter, .. } = replicas.wait("the counter")?.1 {
+        if let Reported::State { counter, .. } = replicas.wait("the counter")?.1 {
             break counter;
         }
     };
@@ -193,22 +193,22 @@ fn kill(leader: u16, replicas: &mut Replicas, clients: &mut Clients) -> anyhow::
     let mut gap = Gap { leader, next: 0, killed_ns, died_ns: 0, leads_ns: 0, asked_ns: 0, decided_ns: 0 };
     let until = Instant::now() + LIMIT;
     while gap.decided_ns == 0 {
-        let Some((host, told)) = replicas.poll(until) else {
+        let Some((host, reported)) = replicas.poll(until) else {
             bail!("nobody has decided anything {LIMIT:?} after h{leader} was killed");
         };
-        match told {
-            Told::Leads { died_ns, ns, .. } if host != leader => {
+        match reported {
+            Reported::Leads { died_ns, ns, .. } if host != leader => {
                 gap = Gap { next: host, died_ns, leads_ns: ns, ..gap };
                 clients.led_by(host, replicas)?;
                 gap.asked_ns = mono_ns();
             }
-            Told::Counted { ns, .. } if host == gap.next => {
+            Reported::Counted { ns, .. } if host == gap.next => {
                 gap.decided_ns = ns;
-                // Its clock is this one; what was told before it was asked is of others.
+                // Its clock is this one; a report from before it was asked is about other requests.
                 gap.asked_ns = gap.asked_ns.min(ns);
-                clients.take(host, &told, replicas)?;
+                clients.take(host, &reported, replicas)?;
             }
-            told => clients.take(host, &told, replicas)?,
+            reported => clients.take(host, &reported, replicas)?,
         }
     }
     drop(dead);

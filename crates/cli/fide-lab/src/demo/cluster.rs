@@ -18,7 +18,7 @@ use super::{
 
 /// Processes die here.
 pub(super) const VICTIMS: usize = 1;
-/// The program here is told of everything.
+/// The program here is notified of everything.
 pub(super) const WATCHER: usize = 2;
 /// This host falls silent.
 pub(super) const SILENT: usize = 3;
@@ -49,8 +49,8 @@ pub(super) struct Cluster<'a> {
 
 /// A verdict on a host that nothing was done to.
 pub(super) struct Wrong {
-    /// What was told, and what the agent that told it gives for it.
-    pub(super) told: String,
+    /// The verdict, and the reason that its agent gives.
+    pub(super) text: String,
     /// While a cut healed.
     pub(super) healing: bool,
     /// The host held dead says that it did not run for most of its silence.
@@ -104,7 +104,7 @@ impl<'a> Cluster<'a> {
         Scene::new(Some(self.bed.host(VICTIMS)), "h1", &self.agents.socket(VICTIMS), &self.agents.socket(WATCHER), tcp)
     }
 
-    /// Verdicts that were told to programs on other hosts than [`SILENT`] about other hosts than it.
+    /// Verdicts that programs on other hosts than [`SILENT`] got about other hosts than it.
     pub(super) fn wrong_verdicts(&mut self) -> Vec<Wrong> {
         let agents = &self.agents;
         let mut wrong = Vec::new();
@@ -116,11 +116,11 @@ impl<'a> Cluster<'a> {
             }
             let silence = Silence::behind(agents, heard.host, accused, verdict.evidence.rx_ns);
             let why = silence.as_ref().map(|silence| format!(" ({})", silence.text)).unwrap_or_default();
-            let told = format!("h{} was told {:?} of {}{why}", heard.host, verdict.reason, verdict.target);
+            let text = format!("h{} was notified: {:?} of {}{why}", heard.host, verdict.reason, verdict.target);
             let healing = self.heals.iter().any(|heal| heal.contains(&heard.at_ns))
                 || silence.as_ref().is_some_and(|silence| silence.observer == SILENT);
             let stalled = silence.is_some_and(|silence| silence.is_stall_of(agents, accused));
-            wrong.push(Wrong { told, healing, stalled });
+            wrong.push(Wrong { text, healing, stalled });
         }
         wrong
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs on every host that watch every other host, and when each was told what.
+//! Programs on every host that watch every other host, and the times at which each was notified.
 
 use std::{
     path::PathBuf,
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 pub(super) struct Heard {
     pub(super) at_ns: u64,
-    /// Host of the program that was told.
+    /// Host of the program that was notified.
     pub(super) host: usize,
     pub(super) event: Event,
 }
@@ -37,9 +37,9 @@ impl Heard {
     }
 
     /// What it says, if it is the death of a host.
-    pub(super) fn death_told(&self) -> Option<String> {
+    pub(super) fn death_text(&self) -> Option<String> {
         let Verdict { reason, target, .. } = self.death()?;
-        Some(format!("h{} was told {reason:?} of {target}", self.host))
+        Some(format!("h{} was notified: {reason:?} of {target}", self.host))
     }
 
     /// The incarnation, if it says that `host` is up.
@@ -97,7 +97,7 @@ impl Ears {
         self.log.extend(self.heard.try_iter());
     }
 
-    /// Everything told from `since_ns` on.
+    /// All events from `since_ns` on.
     pub(super) fn since(&mut self, since_ns: u64) -> impl Iterator<Item = &Heard> {
         self.drain();
         self.log.iter().filter(move |heard| heard.at_ns >= since_ns)

@@ -52,9 +52,11 @@ pub(super) fn one_cable(cluster: &mut Cluster<'_>, results: &mut Results) -> any
         _ => None,
     });
     std::thread::sleep(AFTER);
-    let wrong: Vec<String> = cluster.ears.since(cut_ns).filter_map(Heard::death_told).collect();
+    let wrong: Vec<String> = cluster.ears.since(cut_ns).filter_map(Heard::death_text).collect();
     let after = |at: Option<(u64, ())>, from_ns: u64| {
-        at.map_or("never told".to_owned(), |(at_ns, ())| format!("told after {}", time(at_ns as i64 - from_ns as i64)))
+        at.map_or("never notified".to_owned(), |(at_ns, ())| {
+            format!("notified after {}", time(at_ns as i64 - from_ns as i64))
+        })
     };
     results.expect(
         &format!("one cable of two cut for {CUT:?}: path_lost, and nobody dead"),
@@ -72,7 +74,7 @@ pub(super) fn stopped_observer(cluster: &mut Cluster<'_>, results: &mut Results)
     std::thread::sleep(PAUSE);
     cluster.agents.resume(OBSERVER)?;
     std::thread::sleep(PAUSE);
-    let wrong: Vec<String> = cluster.ears.since(stopped_ns).filter_map(Heard::death_told).collect();
+    let wrong: Vec<String> = cluster.ears.since(stopped_ns).filter_map(Heard::death_text).collect();
     let withheld = cluster
         .ears
         .since(stopped_ns)
@@ -83,7 +85,7 @@ pub(super) fn stopped_observer(cluster: &mut Cluster<'_>, results: &mut Results)
         &format!("the observer's agent stopped for {PAUSE:?}: it holds nobody dead"),
         wrong.is_empty(),
         format!(
-            "{}; told {withheld} times that it had stalled, suspicions withheld {}",
+            "{}; notified {withheld} times that it had stalled, suspicions withheld {}",
             listed(&wrong),
             status["counters"]["suspicions_withheld"]
         ),
@@ -91,7 +93,7 @@ pub(super) fn stopped_observer(cluster: &mut Cluster<'_>, results: &mut Results)
     Ok(())
 }
 
-/// A host that did not run is told so before it can act on old knowledge.
+/// A host that did not run is notified of that before it can act on old knowledge.
 pub(super) fn stopped_host(cluster: &mut Cluster<'_>, results: &mut Results) -> anyhow::Result<()> {
     cluster.await_formed()?;
     let stopped_ns = cluster.agents.pause(SILENT)?;
@@ -99,7 +101,7 @@ pub(super) fn stopped_host(cluster: &mut Cluster<'_>, results: &mut Results) -> 
     // What a program on it would be answered right now.
     let fenced = cluster.ears.live(SILENT).fenced();
     let resumed_ns = cluster.agents.resume(SILENT)?;
-    let told = cluster
+    let notified = cluster
         .ears
         .wait(stopped_ns, NEWS_LIMIT, |heard| (heard.host == SILENT && heard.event == Event::Fenced).then_some(()));
     let rejoined = cluster.ears.wait(resumed_ns, NEWS_LIMIT, |heard| match heard.event {
@@ -107,10 +109,10 @@ pub(super) fn stopped_host(cluster: &mut Cluster<'_>, results: &mut Results) -> 
         _ => None,
     });
     let own: Vec<String> =
-        cluster.ears.since(stopped_ns).filter(|heard| heard.host == SILENT).filter_map(Heard::death_told).collect();
+        cluster.ears.since(stopped_ns).filter(|heard| heard.host == SILENT).filter_map(Heard::death_text).collect();
     let seen = format!(
         "fenced() says {fenced}; {}; {}; by it {}",
-        if told.is_some() { "told fenced" } else { "not told fenced" },
+        if notified.is_some() { "notified fenced" } else { "not notified fenced" },
         match &rejoined {
             Some((at_ns, incarnation)) =>
                 format!("back as incarnation {incarnation} after {}", time(*at_ns as i64 - resumed_ns as i64)),
@@ -167,7 +169,7 @@ pub(super) fn stretch(
     load.stop();
     bar.done(&group.summary());
     std::thread::sleep(AFTER);
-    let wrong: Vec<String> = cluster.ears.since(start_ns).filter_map(Heard::death_told).collect();
+    let wrong: Vec<String> = cluster.ears.since(start_ns).filter_map(Heard::death_text).collect();
     let killed = scene.tally.deaths - before.deaths;
     let seen = scene.tally.seen - before.seen;
     let pace = sent / took.as_secs().max(1);
@@ -181,7 +183,11 @@ pub(super) fn stretch(
         format!("{}; {pace} packets/s of flood", listed(&wrong)),
     );
     let why = scene.tally.wrong.as_ref().filter(|_| seen != killed).map(|why| format!("; {why}")).unwrap_or_default();
-    results.expect("the processes killed meanwhile are told", seen == killed, format!("{seen} of {killed}{why}"));
+    results.expect(
+        "another host is notified of the processes killed meanwhile",
+        seen == killed,
+        format!("{seen} of {killed}{why}"),
+    );
     results.deaths.push(group);
     Ok(())
 }
@@ -194,9 +200,9 @@ pub(super) fn no_other_verdict(cluster: &mut Cluster<'_>, lease: bool, results: 
     let (mut wrong, mut late, mut healing) = (Vec::new(), Vec::new(), Vec::new());
     for verdict in cluster.wrong_verdicts() {
         match (lease, verdict.healing, verdict.stalled) {
-            (false, true, _) => healing.push(verdict.told),
-            (false, false, true) => late.push(verdict.told),
-            _ => wrong.push(verdict.told),
+            (false, true, _) => healing.push(verdict.text),
+            (false, false, true) => late.push(verdict.text),
+            _ => wrong.push(verdict.text),
         }
     }
     results.counts.push(Figure::count(&format!("false_verdicts_{rule}"), wrong.len() as u64, 1));

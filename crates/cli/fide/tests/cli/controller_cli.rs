@@ -76,7 +76,7 @@ fn certificates_are_made_listed_renewed_and_revoked() {
 }
 
 #[test]
-fn a_discovery_that_cannot_be_says_why() {
+fn impossible_discovery_reports_why() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let discover = |code: i32, more: &[&str], why: &str| {

@@ -20,7 +20,7 @@ fn element<'a>(page: &'a str, attribute: &str, end: &str) -> &'a str {
 }
 
 #[test]
-fn the_example_shows_who_it_was_and_how_often() {
+fn example_shows_the_culprit_and_its_period() {
     let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/jitter/disturbed.fjl");
     assert!(fs::metadata(&log).expect("shipped").len() <= 300 << 10, "an example stays small");
     let dir = tempfile::tempdir().expect("a directory");
@@ -48,7 +48,7 @@ fn the_example_shows_who_it_was_and_how_often() {
     let Some(browser) = Browser::here() else { return };
     let seen = browser.probe(&page, &["--window-size=1300,1000"]).expect("opened");
     seen.assert_whole(PLOTS);
-    assert_eq!(seen.told("fits"), ["true"]);
+    assert_eq!(seen.lines_of("fits"), ["true"]);
     let families = element(&seen.page, "data-table=\"families-0\"", "</article>");
     let sentence = family["sentence"].as_str().expect("text").to_owned();
     assert!(families.contains(&sentence) && families.contains("25.38"), "{sentence} is not in {families}");

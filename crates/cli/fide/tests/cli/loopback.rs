@@ -89,15 +89,15 @@ impl Cluster {
 
 fn next<T>(client: &mut Client, what: &str, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
     let until = Instant::now() + LIMIT;
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        assert!(!left.is_zero(), "{what} was not told; what was: {told:#?}");
+        assert!(!left.is_zero(), "not notified of {what}; events: {events:#?}");
         let Some(event) = client.wait_event(Some(left)).expect("event") else { continue };
         if let Some(found) = wanted(&event) {
             return found;
         }
-        told.push(event);
+        events.push(event);
     }
 }
 
@@ -189,7 +189,7 @@ fn root_program_in_another_time_namespace_is_refused() {
 
 /// As in a container that does not share the host's pid namespace.
 #[test]
-fn root_program_outside_of_the_agents_pid_namespace_is_told_why_it_cannot_join() {
+fn root_join_from_another_pid_namespace_is_refused_with_the_reason() {
     let wrapper = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
     let tried = Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").output();
     if !tried.is_ok_and(|output| output.status.success()) {

@@ -96,7 +96,7 @@ fn the_examples_are_planned_and_drawn() {
 }
 
 #[test]
-fn long_help_states_the_packet_model_that_the_json_has() {
+fn long_help_states_the_packet_model_of_the_json() {
     let dir = with(PAIR);
     let help = stdout(&plan(dir.path(), &["--help"]));
     let json = json(&plan(dir.path(), &["plan.toml", "--json"]));
@@ -115,7 +115,7 @@ fn long_help_states_the_packet_model_that_the_json_has() {
 }
 
 #[test]
-fn what_is_refused_is_told_and_fails() {
+fn refused_request_is_printed_and_fails() {
     let dir = with(&format!(
         "{PAIR}[[request]]\nname = \"too much\"\nsender = \"h2\"\nreceivers = [\"h1\"]\nsize_max_bytes = 8000\n\
          period_min_us = 1\n[[request]]\nname = \"no\\u001b[31mbody\"\nsender = \"h2\"\nreceivers = [\"h7\"]\n\
@@ -212,7 +212,7 @@ fn a_file_has_rates_of_its_own() {
 }
 
 #[test]
-fn a_file_that_says_no_plan_is_refused() {
+fn file_without_a_plan_is_refused() {
     let cable =
         "[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n[[switch]]\nname = \"s\"\n[[cable]]\na = \"a\"\nb = \"s\"\n";
     let files: [(&str, String, &[&str]); 17] = [
@@ -251,7 +251,7 @@ fn a_file_that_says_no_plan_is_refused() {
 }
 
 #[test]
-fn a_request_that_cannot_be_is_refused_with_the_reason() {
+fn impossible_request_is_refused_with_the_reason() {
     let island =
         "[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n[[switch]]\nname = \"s\"\n[[cable]]\na = \"a\"\nb = \"s\"\n";
     let ask = |to: &str, more: &str| {

@@ -36,9 +36,9 @@ fn root_a_lane_reaches_its_receivers_and_moves_off_a_cut_cable() {
     let (link, ..) = world.inner_link(&trees[0]);
     let begun = ears[1].send(&trees[1], 1);
     let (cut, _) = world.fabric.cut_link(link, Cut::Carrier).unwrap();
-    let (told, moved) = h1.tree(lane, 0, 1);
+    let (notified, moved) = h1.tree(lane, 0, 1);
     let during = ears[1].send(&trees[1], 20);
-    println!("carrier cut to upcall: {} us", (told - cut) / 1000);
+    println!("carrier cut to upcall: {} us", (notified - cut) / 1000);
     assert_ne!(moved["group"], trees[0]["group"]);
     ears[0].reach(&moved, &[2, 3, 4]);
     h1.moved(lane, 0, 1);
@@ -47,7 +47,7 @@ fn root_a_lane_reaches_its_receivers_and_moves_off_a_cut_cable() {
     assert_eq!(got.values().collect::<Vec<_>>(), [&all, &all, &all], "the other tree has lost something");
     world.fabric.restore_link(link).unwrap();
 
-    // A cable that says nothing, told by the receivers that miss it. h2, beside the sender, misses nothing.
+    // A cable fails without an alarm: the receivers that miss packets report it. h2, beside the sender, misses none.
     retry_until("the cable is back", LIMIT, || {
         let cables = world.read(paths::NETWORK)["cables"].clone();
         let down: Vec<_> = cables.as_array().unwrap().iter().filter(|c| c["works"] != true).collect();
@@ -146,8 +146,8 @@ fn root_lanes_over_open_vswitches_and_bridges_move_alike() {
     for (tree, ears) in ears.iter_mut().enumerate() {
         let (link, ..) = world.inner_link(&trees[tree]);
         let (cut, _) = world.fabric.cut_link(link, Cut::Carrier).unwrap();
-        let (told, moved) = h1.tree(lane, tree as u64, 1);
-        println!("carrier cut to upcall over Open vSwitch: {} us", (told - cut) / 1000);
+        let (notified, moved) = h1.tree(lane, tree as u64, 1);
+        println!("carrier cut to upcall over Open vSwitch: {} us", (notified - cut) / 1000);
         ears.reach(&moved, &[2, 3, 4]);
         h1.moved(lane, tree as u64, 1);
         world.fabric.restore_link(link).unwrap();
@@ -185,7 +185,7 @@ fn root_three_tiers_of_slow_cables_hold_lanes_and_a_controller_gives_switches_ba
     assert!(!queues(&world).contains("f1de:10"), "{}", queues(&world));
 }
 
-/// Twenty cables cut one after the other: from the cut until the sender is told of the new tree. Printed, not judged.
+/// Twenty cables are cut one after the other: time from the cut until the sender is notified of the new tree. Printed, not judged.
 #[test]
 fn root_time_from_cut_to_upcall() {
     let Some(world) = world(fabric(), "") else { return };
@@ -197,9 +197,9 @@ fn root_time_from_cut_to_upcall() {
     for generation in 1..=20 {
         let (link, ..) = world.inner_link(&tree);
         let (cut, _) = world.fabric.cut_link(link, Cut::Carrier).unwrap();
-        let told;
-        (told, tree) = h1.tree(lane, 0, generation);
-        times_us.push((told - cut) / 1000);
+        let notified;
+        (notified, tree) = h1.tree(lane, 0, generation);
+        times_us.push((notified - cut) / 1000);
         h1.moved(lane, 0, generation);
         world.fabric.restore_link(link).unwrap();
         // The port's carrier, and the request limit of a host.

@@ -125,7 +125,7 @@ fn drawn(topology: &Topology) -> (BTreeSet<String>, BTreeSet<String>) {
 }
 
 #[test]
-fn root_what_is_found_is_what_was_built_and_can_be_planned_with() {
+fn root_discovered_network_is_complete_and_can_be_planned() {
     let Some(world) = world(spec().limited(100)) else { return };
     // The ports' queues are to tell the rate, not the controller's file.
     let file = std::fs::read_to_string(&world.config).unwrap();
@@ -233,7 +233,7 @@ fn root_swapped_cables_silent_hosts_and_strangers_are_found_out() {
 }
 
 #[test]
-fn root_a_host_hears_its_switches_and_says_what_is_wrong() {
+fn root_host_hears_its_switches_and_reports_wrong_cables() {
     let Some(world) = world(FabricSpec::single_pair(2)) else { return };
     let h1 = world.fabric.host(1);
     let announce = |words: &[&str]| {
@@ -241,11 +241,11 @@ fn root_a_host_hears_its_switches_and_says_what_is_wrong() {
         command.args(["controller", "announce"]).args(words);
         command
     };
-    let mut told = announce(&["--interface", "p0", "--interface", "p1", "--name", "h1", "--for-s", "4"]);
-    let told = told.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut announcing = announce(&["--interface", "p0", "--interface", "p1", "--name", "h1", "--for-s", "4"]);
+    let announcing = announcing.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (code, out, err) = world.discover(&["--json"]);
     assert_eq!(code, 0, "{out}{err}");
-    let (code, out, err) = read(told.wait_with_output().unwrap());
+    let (code, out, err) = read(announcing.wait_with_output().unwrap());
     assert_eq!((code, out.as_str()), (0, "h1 speaks at p0, p1 for 4 s\np0 heard l1a:h1\np1 heard l1b:h1\n"), "{err}");
 
     let (code, out, _) = read(announce(&["--interface", "p0", "--once"]).output().unwrap());
@@ -278,7 +278,7 @@ fn root_a_host_hears_its_switches_and_says_what_is_wrong() {
 }
 
 #[test]
-fn root_a_controller_warns_at_its_start_of_cables_that_are_not_as_planned() {
+fn root_controller_warns_of_unplanned_cables_at_its_start() {
     if let Err(why) = supported() {
         println!("skipped: {why}");
         return;

@@ -88,7 +88,7 @@ impl Running {
 
     /// The first of this kind.
     fn first(&mut self, kind: &str) -> Value {
-        std::iter::repeat_with(|| self.json()).find(|told| told["kind"] == kind).expect("endless")
+        std::iter::repeat_with(|| self.json()).find(|event| event["kind"] == kind).expect("endless")
     }
 
     fn code(&mut self) -> Option<i32> {
@@ -124,7 +124,7 @@ impl World {
 }
 
 #[test]
-fn root_lines_of_a_shell_reach_the_others_and_what_is_too_much_is_told() {
+fn root_shell_lines_reach_receivers_and_excess_is_reported() {
     let Some(world) = world() else { return };
     const LINES: usize = 20;
     let count = LINES.to_string();
@@ -144,10 +144,10 @@ fn root_lines_of_a_shell_reach_the_others_and_what_is_too_much_is_told() {
     for ear in &mut ears {
         let mut newest = 0;
         for line in 1..=LINES {
-            let told = ear.first("message");
-            assert_eq!((&told["text"], &told["host"]), (&line.to_string().into(), &"h1".into()), "{told}");
-            let number = told["number"].as_u64().expect("a number");
-            assert!(number >= newest, "{told}");
+            let event = ear.first("message");
+            assert_eq!((&event["text"], &event["host"]), (&line.to_string().into(), &"h1".into()), "{event}");
+            let number = event["number"].as_u64().expect("a number");
+            assert!(number >= newest, "{event}");
             newest = number;
         }
         assert_eq!(ear.code(), Some(0));
@@ -155,14 +155,14 @@ fn root_lines_of_a_shell_reach_the_others_and_what_is_too_much_is_told() {
     let last = sending.first("closed");
     assert_eq!((&last["sent"], sending.code()), (&LINES.into(), Some(0)), "{last}");
 
-    // All at once: dropped beyond the first packets, and told.
+    // All at once: messages beyond the first packets are dropped, and that is reported.
     let mut burst = world.send(&["--size", "20", "--period", "100ms", "--burst"], 200);
     assert_eq!(burst.json()["kind"], "granted");
-    // The lane before this one leaves the network meanwhile, which is told too.
+    // The lane before this one leaves the network meanwhile, which is reported too.
     let mut changes = std::iter::repeat_with(|| burst.first("bandwidth_changed"));
-    let told = changes.find(|told| told["reason"] != "TE").expect("endless");
-    assert_eq!(told["reason"], "BW_EXCEEDED", "{told}");
-    assert_eq!(told["bounded"], false);
+    let event = changes.find(|event| event["reason"] != "TE").expect("endless");
+    assert_eq!(event["reason"], "BW_EXCEEDED", "{event}");
+    assert_eq!(event["bounded"], false);
     burst.first("closed");
     assert_eq!(burst.code(), Some(0));
 
@@ -192,8 +192,8 @@ fn root_lines_wait_while_the_agent_is_killed_and_started_anew() {
     sending.first("reattached");
     std::thread::sleep(Duration::from_millis(50));
     world.agents.resume(2).expect("resumed");
-    let told = ear.first("message");
-    assert_eq!(told["text"], "after", "{told}");
+    let event = ear.first("message");
+    assert_eq!(event["text"], "after", "{event}");
     drop(stdin);
     assert_eq!(sending.first("closed")["sent"], 2);
     assert_eq!(sending.code(), Some(0));

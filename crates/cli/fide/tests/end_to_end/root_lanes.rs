@@ -35,7 +35,7 @@ fn inner_link(world: &mut World, tree: usize) -> usize {
 }
 
 #[test]
-fn root_what_is_sent_within_the_contract_arrives_once_whatever_is_cut() {
+fn root_packets_within_the_contract_arrive_once_despite_cuts() {
     let Some(mut world) = world("", "") else { return };
     let traces = [1, 2].map(|host| Trace::where_kernel_can(world.agents.pid(host).expect("an agent"), "fide-loop"));
     let (mut one, mut two, mut three) = (world.program(1), world.program(2), world.program(3));
@@ -102,7 +102,7 @@ fn root_what_is_sent_within_the_contract_arrives_once_whatever_is_cut() {
 }
 
 #[test]
-fn root_who_exceeds_is_demoted_then_forgiven_then_ended() {
+fn root_excessive_lane_is_demoted_then_restored_then_ended() {
     let Some(mut world) = world("offences_max = 2", "") else { return };
     let (mut one, mut two) = (world.program(1), world.program(2));
     two.client.listen(SERVICE).expect("listening");
@@ -151,7 +151,7 @@ fn root_who_exceeds_is_demoted_then_forgiven_then_ended() {
 }
 
 #[test]
-fn root_what_is_not_used_goes_back_and_what_cannot_be_held_is_refused() {
+fn root_unused_bandwidth_is_returned_and_impossible_lanes_are_refused() {
     let Some(mut world) = world("unused_reports = 1", "") else { return };
     let mut one = world.program(1);
     let lane = one.client.open_lane(wanted("idle")).expect("a lane");
@@ -198,7 +198,7 @@ fn root_what_is_not_used_goes_back_and_what_cannot_be_held_is_refused() {
 }
 
 #[test]
-fn root_programs_share_a_lane_and_what_dies_gives_back_what_is_its_own() {
+fn root_programs_share_a_lane_and_dead_programs_release_their_share() {
     let Some(mut world) = world("", "") else { return };
     let (mut a, mut b, mut ear) = (world.program(1), world.program(1), world.program(2));
     ear.client.listen(1).expect("listening");
@@ -220,7 +220,7 @@ fn root_programs_share_a_lane_and_what_dies_gives_back_what_is_its_own() {
     }
     assert_eq!(ear.await_messages(60).len(), 60);
     let packets: std::collections::BTreeSet<u64> = ear
-        .told
+        .events
         .iter()
         .filter_map(|event| if let Event::LaneMessage { seq, .. } = event { Some(*seq) } else { None })
         .collect();
@@ -283,7 +283,7 @@ fn root_a_lane_outlives_its_controller_and_its_agent() {
 }
 
 #[test]
-fn root_programs_are_told_when_the_network_is_planned_anew() {
+fn root_programs_are_notified_of_a_new_plan() {
     let Some(mut world) = world("", "") else { return };
     let (mut one, mut two) = (world.program(1), world.program(2));
     two.client.monitor("@h1", fide_client::Wanted::default()).expect("a monitor");
@@ -298,7 +298,7 @@ fn root_programs_are_told_when_the_network_is_planned_anew() {
         if known > 0 { Ok(known) } else { Err("not yet".to_owned()) }
     });
     two.look();
-    two.told.clear();
+    two.events.clear();
     // In the sub-lane of the heartbeats: they wait for it.
     let urgent = LaneWanted { message_max_bytes: 1160, priority: 0, ..wanted("urgent") };
     one.client.open_lane(urgent).expect("a lane");

@@ -28,7 +28,7 @@ fn wait_for<T>(client: &mut Client, what: &str, mut wanted: impl FnMut(&Event) -
         }
         seen.push(event);
     }
-    panic!("{what} was not told; but {seen:?}");
+    panic!("not notified of {what}, but of {seen:?}");
 }
 
 fn status(agents: &Agents, host: usize) -> Value {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A takeover as systemd sees it: whom it believes, under `NotifyAccess=main`, and in which order it is told.
+//! A takeover as systemd sees it: which process it believes, under `NotifyAccess=main`, and the order of notifications.
 
 use std::{
     fs,

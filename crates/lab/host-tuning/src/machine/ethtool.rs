@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_that_cannot_be_is_refused_without_asking() {
+    fn impossible_interface_is_refused_without_asking() {
         for name in ["", "a-name-too-long-for-linux", "nul\0"] {
             assert_eq!(coalesce(name).expect_err("refused").kind(), io::ErrorKind::InvalidInput);
         }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn turning_off_keeps_what_it_does_not_concern() {
+    fn turning_off_keeps_other_features() {
         let before = Coalesce::of(50, 64, true);
         assert!(!before.off());
         for after in before.turned_off() {

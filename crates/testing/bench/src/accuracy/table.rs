@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn suspicions_are_those_of_a_minute() {
+    fn suspicions_are_counted_per_minute() {
         let heard = heard();
         assert_eq!([50_000, 500_000, 1_000_000].map(|ns| per_minute(&heard, ns)), [6.0, 2.0, 0.0]);
         let text = text(&[("spinning", &heard)]);

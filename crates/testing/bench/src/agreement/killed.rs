@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fide_counter::{Order, Protocol, Told};
+use fide_counter::{Order, Protocol, Reported};
 use fide_testbed::{
     Testbed,
     figures::{Figure, Goal, Report, Samples, Statistic},
@@ -40,14 +40,14 @@ fn leader_killed(bed: &Testbed, kills: usize, bar: &ProgressBar) -> anyhow::Resu
             node.order(&Order::Takeover { takeover: "t".to_owned(), clients: 16, value_bytes: VALUE_BYTES })?;
         }
         // The first leader's first decision: the load runs.
-        while !matches!(replicas.wait("a decision")?.1, Told::First { .. }) {}
+        while !matches!(replicas.wait("a decision")?.1, Reported::First { .. }) {}
         std::thread::sleep(Duration::from_millis(50));
         let killed_ns = replicas.nodes[0].kill()?;
         let (mut died, mut knew, mut sure) = (0, 0, 0);
         loop {
             match replicas.wait("the next leader")? {
-                (2, Told::Leads { died_ns, knew_ns, ns, .. }) => (died, knew, sure) = (died_ns, knew_ns, ns),
-                (2, Told::First { ns, .. }) => {
+                (2, Reported::Leads { died_ns, knew_ns, ns, .. }) => (died, knew, sure) = (died_ns, knew_ns, ns),
+                (2, Reported::First { ns, .. }) => {
                     killed.detection.add(died.saturating_sub(killed_ns));
                     killed.to_leader.add(knew.saturating_sub(died));
                     killed.to_sure.add(sure.saturating_sub(knew));

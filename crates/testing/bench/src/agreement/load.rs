@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{anyhow, bail};
-use fide_counter::{Node, Order, Protocol, Told};
+use fide_counter::{Node, Order, Protocol, Reported};
 use fide_testbed::{
     Testbed,
     figures::{Figure, Goal, Report},
@@ -59,8 +59,8 @@ impl Point {
         sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
     }
 
-    fn note(&mut self, told: &Told) {
-        if let Told::Result { per_second, p50_us, p99_us, max_us, .. } = told {
+    fn note(&mut self, reported: &Reported) {
+        if let Reported::Result { per_second, p50_us, p99_us, max_us, .. } = reported {
             self.per_second.push(*per_second);
             self.p50_us.push(*p50_us);
             self.p99_us.push(*p99_us);
@@ -70,25 +70,25 @@ impl Point {
 }
 
 /// The result of an order, from the events of others.
-fn result(mut next: impl FnMut() -> anyhow::Result<(u16, Told)>) -> anyhow::Result<Told> {
+fn result(mut next: impl FnMut() -> anyhow::Result<(u16, Reported)>) -> anyhow::Result<Reported> {
     loop {
         match next()?.1 {
-            told @ Told::Result { .. } => return Ok(told),
-            Told::Refused { why, leader, .. } => bail!("a run was refused: {why} (host {leader} leads)"),
+            reported @ Reported::Result { .. } => return Ok(reported),
+            Reported::Refused { why, leader, .. } => bail!("a run was refused: {why} (host {leader} leads)"),
             _ => {}
         }
     }
 }
 
 /// What every replica has applied has to be the same.
-fn alike(nodes: &mut [Node], mut next: impl FnMut() -> anyhow::Result<(u16, Told)>) -> anyhow::Result<()> {
+fn alike(nodes: &mut [Node], mut next: impl FnMut() -> anyhow::Result<(u16, Reported)>) -> anyhow::Result<()> {
     let until = Instant::now() + LIMIT;
     loop {
         let mut states = Vec::new();
         for node in nodes.iter_mut() {
             node.order(&Order::State { state: true })?;
             loop {
-                if let Told::State { applied, hash, .. } = next()?.1 {
+                if let Reported::State { applied, hash, .. } = next()?.1 {
                     states.push((applied, hash));
                     break;
                 }
@@ -119,13 +119,13 @@ fn idle_percent(nodes: &[Node]) -> anyhow::Result<f64> {
 }
 
 /// What programs tell, each with its host.
-type Events = Receiver<(u16, Told)>;
+type Events = Receiver<(u16, Reported)>;
 
 fn raft_nodes(bed: &Testbed) -> anyhow::Result<(Vec<Node>, Events)> {
     let program = find_binary("etcd-raft-node")?;
     let peers: Vec<String> =
         bed.hosts().iter().map(|host| format!("{}={}:{PORT}", host.index(), host.addresses()[0])).collect();
-    let (to, told) = channel();
+    let (to, reported) = channel();
     let mut nodes = Vec::new();
     for host in bed.hosts() {
         let mut command: Command = host.command(&program);
@@ -136,17 +136,17 @@ fn raft_nodes(bed: &Testbed) -> anyhow::Result<(Vec<Node>, Events)> {
     let until = Instant::now() + LIMIT;
     let mut known = 0;
     while known < nodes.len() {
-        let (_, told) = told
+        let (_, reported) = reported
             .recv_timeout(until.saturating_duration_since(Instant::now()))
             .map_err(|_| anyhow!("etcd's raft has no leader"))?;
-        known += usize::from(matches!(told, Told::Leader { id: 1, .. }));
+        known += usize::from(matches!(reported, Reported::Leader { id: 1, .. }));
     }
-    Ok((nodes, told))
+    Ok((nodes, reported))
 }
 
 fn raft_round(bed: &Testbed, seconds: f64, points: &mut [Point], bar: &ProgressBar) -> anyhow::Result<()> {
-    let (mut nodes, told) = raft_nodes(bed)?;
-    let next = || told.recv_timeout(LIMIT).map_err(|_| anyhow!("etcd's raft tells nothing"));
+    let (mut nodes, reported) = raft_nodes(bed)?;
+    let next = || reported.recv_timeout(LIMIT).map_err(|_| anyhow!("etcd's raft tells nothing"));
     for (clients, point) in CLIENTS.iter().zip(points) {
         bar.set_message(format!("etcd's raft, {clients} clients"));
         nodes[0].order(&order(*clients, seconds))?;

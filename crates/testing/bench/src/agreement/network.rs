@@ -15,7 +15,7 @@ pub(super) const REPLICA: &str = "__replica";
 pub(super) const HOSTS: usize = 3;
 pub(super) const VALUE_BYTES: u32 = 64;
 pub(super) const WINDOW: u64 = 128;
-/// Of the agents, as it is unless told otherwise.
+/// The default of the agents.
 pub(super) const HEARTBEAT_US: u32 = 1000;
 
 pub(super) fn agents(bed: &Testbed, receive: &str, heartbeat_us: u32) -> anyhow::Result<Agents> {

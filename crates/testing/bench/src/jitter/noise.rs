@@ -119,14 +119,14 @@ fn score(args: &Args, bed: &Testbed, cores: Cores, kind: &str, name: &str) -> an
         if blamed.is_some() && late.culprit != Culprit::Unknown {
             score.right += 1;
         } else if score.instead.is_none() {
-            let told = |kind: CulpritKind, id: u32| {
+            let name_of = |kind: CulpritKind, id: u32| {
                 format!("{} {}", kind.name(), measured.names.get(id as usize).map_or("?", String::as_str))
             };
             let parts: Vec<String> = late
                 .blame
                 .iter()
                 .take(3)
-                .map(|part| format!("{} {} us", told(part.kind, part.name), part.ns / 1000))
+                .map(|part| format!("{} {} us", name_of(part.kind, part.name), part.ns / 1000))
                 .collect();
             score.instead = Some(format!("{} us late: {}", late.late_ns() / 1000, parts.join(", ")));
         }

@@ -91,7 +91,7 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if state.false_verdicts > 0 || state.intervals_lost > 0 {
         let (verdicts, lost) = (state.false_verdicts, state.intervals_lost);
-        eprintln!("soak: {verdicts} false verdicts, {lost} intervals that no agent told of");
+        eprintln!("soak: {verdicts} false verdicts, {lost} intervals that no agent reported");
         return Ok(ExitCode::FAILURE);
     }
     if stopped && state.heartbeats < args.heartbeats {
@@ -124,7 +124,7 @@ fn soak(args: &Args, state: &mut State, path: &Path, interrupted: &AtomicBool) -
     await_all_up(&agents)?;
     std::thread::sleep(SETTLE);
     let mut listener = Listener::start(&agents, HOSTS)?;
-    let mut progress = Progress { begun: Instant::now(), told: Instant::now(), had: state.heartbeats };
+    let mut progress = Progress { begun: Instant::now(), printed: Instant::now(), had: state.heartbeats };
     let mut stored = Instant::now();
     while state.heartbeats < args.heartbeats {
         std::thread::sleep(LOOK);
@@ -177,17 +177,17 @@ fn await_all_up(agents: &Agents) -> anyhow::Result<()> {
 
 struct Progress {
     begun: Instant,
-    told: Instant,
+    printed: Instant,
     /// Heartbeats before this run.
     had: u64,
 }
 
 impl Progress {
     fn tell(&mut self, state: &State, wanted: u64) {
-        if self.told.elapsed() < PROGRESS {
+        if self.printed.elapsed() < PROGRESS {
             return;
         }
-        self.told = Instant::now();
+        self.printed = Instant::now();
         let rate = (state.heartbeats - self.had) as f64 / self.begun.elapsed().as_secs_f64();
         let left = wanted.saturating_sub(state.heartbeats) as f64 / rate.max(1.0);
         let longest_ns = state.all.gaps().longest_ns;

@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// Layout of the file.
 const SCHEMA: u32 = 2;
-/// Shares of the gaps that are told, and how.
+/// Shares of the gaps that are printed, and their names.
 const QUANTILES: [(&str, f64); 7] = [
     ("p50", 0.5),
     ("p99", 0.99),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn tail_is_told_to_seven_nines() {
+    fn tail_is_printed_to_seven_nines() {
         let mut state = State::new(conditions());
         state.add(&heard(100_000, 1000));
         state.add(&heard(3_000_000, 1));

@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use anyhow::bail;
-use fide_counter::{Add, Order, Replicas, Told};
+use fide_counter::{Add, Order, Replicas, Reported};
 
 /// All clients.
 pub(super) struct Clients {
@@ -63,15 +63,15 @@ impl Clients {
         }
     }
 
-    /// Something was told.
-    pub(super) fn take(&mut self, host: u16, told: &Told, replicas: &mut Replicas) -> anyhow::Result<()> {
-        let Told::Counted { counted, ns, .. } = told else { return Ok(()) };
+    /// Takes a line that a replica has reported.
+    pub(super) fn take(&mut self, host: u16, reported: &Reported, replicas: &mut Replicas) -> anyhow::Result<()> {
+        let Reported::Counted { counted, ns, .. } = reported else { return Ok(()) };
         let mut add = Vec::new();
         let mut fresh = 0;
         for done in counted {
             let Some((count, waits)) = self.asked.get_mut(done.client as usize) else { continue };
             if done.count != *count || !*waits {
-                // Asked again, and told twice: it counts once.
+                // Asked again and reported twice: it counts once.
                 continue;
             }
             fresh += 1;
@@ -87,11 +87,11 @@ impl Clients {
 
     /// Serves them until then.
     pub(super) fn serve(&mut self, replicas: &mut Replicas, until: Instant) -> anyhow::Result<()> {
-        while let Some((host, told)) = replicas.poll(until) {
-            if let (Told::Leads { .. }, true) = (&told, self.leader != Some(host)) {
+        while let Some((host, reported)) = replicas.poll(until) {
+            if let (Reported::Leads { .. }, true) = (&reported, self.leader != Some(host)) {
                 bail!("h{host} leads, while h{} was not killed", self.leader.unwrap_or(0));
             }
-            self.take(host, &told, replicas)?;
+            self.take(host, &reported, replicas)?;
         }
         Ok(())
     }
@@ -100,8 +100,8 @@ impl Clients {
     pub(super) fn stop(&mut self, replicas: &mut Replicas, until: Instant) -> anyhow::Result<()> {
         self.stopped = true;
         while self.asked.iter().any(|(_, waits)| *waits) {
-            let Some((host, told)) = replicas.poll(until) else { bail!("requests were never answered") };
-            self.take(host, &told, replicas)?;
+            let Some((host, reported)) = replicas.poll(until) else { bail!("requests were never answered") };
+            self.take(host, &reported, replicas)?;
         }
         Ok(())
     }

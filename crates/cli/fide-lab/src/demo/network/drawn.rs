@@ -66,9 +66,10 @@ pub(super) fn ways(planner: &Planner, hits: impl Fn(&str, &str) -> bool) -> BTre
     ways
 }
 
-fn links(planner: &Planner, told: &[Link]) -> anyhow::Result<Vec<LinkId>> {
+fn links(planner: &Planner, given: &[Link]) -> anyhow::Result<Vec<LinkId>> {
     let topology = planner.topology();
-    told.iter()
+    given
+        .iter()
         .map(|(from, port, _)| {
             let node = topology.find(from).with_context(|| format!("no node {from}"))?;
             let found = topology.leaving(node).iter().find(|link| topology.port(**link) == port);

@@ -13,7 +13,7 @@ fn both_refuse(place: &Place, more: &[&str], code: i32, words: &[&str]) {
 }
 
 #[test]
-fn check_refuses_what_a_start_refuses() {
+fn check_and_start_refuse_the_same_files() {
     let edited = |from: &str, to: &str| {
         assert!(GOOD.contains(from));
         Place::with(&GOOD.replacen(from, to, 1))
@@ -42,7 +42,7 @@ fn check_refuses_what_a_start_refuses() {
 }
 
 #[test]
-fn check_says_what_it_would_begin_with() {
+fn check_prints_heartbeat_and_timeout() {
     let place = Place::new();
     let (code, out, err) = said(&mut place.agent(&["--check"]));
     assert_eq!(code, Some(0), "{err}");

@@ -40,7 +40,7 @@ impl Unprivileged {
 }
 
 #[test]
-fn what_this_user_may_not_ends_with_4() {
+fn missing_permission_ends_with_4() {
     let user = Unprivileged::new();
     let place = &user.place;
     for name in ["closed.toml", "closed.fjl"] {

@@ -60,7 +60,7 @@ fn agent_answers_in_words_and_in_times_with_units() {
     assert!(out.contains("\"state\":\"alive\""), "{out}");
     let (code, out, err) = agent.asks(&["watch", "x@a", "--limit", "0.1"]);
     assert!(
-        code == Some(0) && out.starts_with("watching x@a: unknown, on this host: its end is told at once"),
+        code == Some(0) && out.starts_with("watching x@a: unknown, on this host: its end is notified at once"),
         "{out}{err}"
     );
     let (code, out, err) = agent.asks(&["watch", "@b", "--limit", "0.1"]);

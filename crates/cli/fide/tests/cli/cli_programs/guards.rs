@@ -8,7 +8,7 @@ use super::{fide, said, text};
 const REFUSED: i32 = 2;
 
 #[test]
-fn guard_refuses_processes_that_it_cannot_fence() {
+fn guard_refuses_unfenceable_processes() {
     for (pid, why) in [("0", "no process id"), ("1", "cannot be fenced"), ("x", "--pid")] {
         let output = fide(&["guard", "--name", "db", "--pid", pid]).output().expect("run");
         let refused = output.status.code() == Some(REFUSED) && text(&output.stderr).contains(why);
@@ -21,7 +21,7 @@ fn guard_refuses_processes_that_it_cannot_fence() {
 }
 
 #[test]
-fn guard_refuses_what_traces_it() {
+fn guard_refuses_its_tracer() {
     if Command::new("strace").arg("-V").output().is_err() {
         println!("not tested: no strace here");
         return;

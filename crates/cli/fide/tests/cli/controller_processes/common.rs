@@ -216,7 +216,7 @@ pub(crate) fn numbered(caller: &mut Caller, sequence: Sequence, body: &Value) ->
     .expect("an answer")
 }
 
-/// What a host was told unasked, by number. Told again is told the same.
+/// Upcalls to a host, by number. An upcall that comes again is the same.
 pub(crate) type Heard = BTreeMap<u64, Value>;
 
 /// Long polls until `end`, and then for what is left.
@@ -233,7 +233,7 @@ pub(crate) fn listen(mut caller: Caller, end: &AtomicBool) -> Heard {
                 for event in events {
                     let number = event["number"].as_u64().expect("a number");
                     let before = heard.insert(number, event["event"].clone());
-                    assert!(before.is_none_or(|before| before == event["event"]), "{number} was told differently");
+                    assert!(before.is_none_or(|before| before == event["event"]), "{number} came again and differs");
                     after = after.max(number);
                 }
                 if last_look && events.is_empty() {

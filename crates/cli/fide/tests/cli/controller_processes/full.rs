@@ -101,7 +101,7 @@ fn root_on_a_full_disk_nothing_is_changed_and_nothing_lost() {
         for part in ["no space left on the device", "make room", "with the same number"] {
             assert!(refused.message().contains(part), "{}", refused.body);
         }
-        // What was acknowledged is still told.
+        // What was acknowledged is still reported.
         assert_eq!(site.lanes(), acknowledged);
         if killed {
             // It starts and waits for room, or says that there is none; what was acknowledged is on the disk.

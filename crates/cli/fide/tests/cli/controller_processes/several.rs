@@ -66,17 +66,17 @@ fn text(answered: &Answered) -> String {
 /// Each host asks for `more` lanes. Under way, once `at` are acknowledged, something is done to those who answer.
 fn ask_all(hosts: &mut [Host], more: usize, at: usize, done_to_them: impl FnOnce()) -> BTreeMap<String, u64> {
     std::thread::scope(|scope| {
-        let (tell, told) = channel();
+        let (acknowledge, acknowledged) = channel();
         let asking: Vec<_> = hosts
             .iter_mut()
             .enumerate()
             .map(|(n, host)| {
-                let tell = tell.clone();
+                let acknowledge = acknowledge.clone();
                 scope.spawn(move || -> Vec<(String, u64)> {
                     let receiver = format!("h{}", (n + 1) % 4 + 1);
                     let ask = |_| {
                         let lane = host.lane(&receiver);
-                        tell.send(()).expect("somebody counts");
+                        acknowledge.send(()).expect("somebody counts");
                         lane
                     };
                     (0..more).map(ask).collect()
@@ -84,7 +84,7 @@ fn ask_all(hosts: &mut [Host], more: usize, at: usize, done_to_them: impl FnOnce
             })
             .collect();
         for _ in 0..at {
-            told.recv_timeout(LIMIT).expect("an acknowledgement");
+            acknowledged.recv_timeout(LIMIT).expect("an acknowledgement");
         }
         done_to_them();
         asking.into_iter().flat_map(|asking| asking.join().expect("a host")).collect()
@@ -145,7 +145,7 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
         // etcd hangs. Whoever is asked says why nothing is changed, and what to do.
         three.etcd.running.as_ref().expect("it runs").signal(Signal::STOP);
         let away = |three: &Three, caller: &mut Caller| {
-            let mut told = BTreeSet::new();
+            let mut answers = BTreeSet::new();
             retry_until("all three say it", LIMIT, || {
                 let body = lane_of("twice", "h1");
                 match caller.call(Method::Post, paths::LANES, Some(&body), Some(number(2)), Duration::ZERO) {
@@ -153,7 +153,7 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
                         assert_eq!(answered.status, 503, "{}", answered.body);
                         assert!(answered.message().contains("with the same number"), "{}", answered.body);
                         if answered.message().contains("no answer from etcd") {
-                            told.insert(text(&answered));
+                            answers.insert(text(&answered));
                         }
                     }
                     Err(error) => return Err(error.to_string()),
@@ -162,7 +162,7 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
                 // The leader still tells what it knew; the others why they do not lead.
                 let why =
                     all.iter().filter(|(code, _)| code == "not_leader").all(|(_, m)| m.contains("no answer from etcd"));
-                if why && told.contains("read_only") { Ok(()) } else { Err(format!("{told:?} {all:?}")) }
+                if why && answers.contains("read_only") { Ok(()) } else { Err(format!("{answers:?} {all:?}")) }
             })
             .expect("all three say it");
         };
@@ -187,13 +187,13 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
         drop(stops);
         listening.join().expect("it listens")
     });
-    // Upcalls went on: no number is missing, and every lane that h2 sends or receives on was told of.
+    // Upcalls continued: no number is missing, and h2 was notified of every lane that it sends or receives on.
     assert!(heard.keys().copied().eq(1..=heard.len() as u64), "{:?}", heard.keys());
-    let told: BTreeSet<u64> =
+    let notified: BTreeSet<u64> =
         heard.values().filter(|event| event["kind"] == "tree").filter_map(|event| event["lane"].as_u64()).collect();
     let mine = acknowledged.iter().filter(|(name, _)| ["h1-", "h2-"].iter().any(|host| name.starts_with(host)));
-    let missing: Vec<_> = mine.filter(|(_, lane)| !told.contains(lane)).collect();
-    assert!(missing.is_empty(), "{missing:?} of {told:?}");
+    let missing: Vec<_> = mine.filter(|(_, lane)| !notified.contains(lane)).collect();
+    assert!(missing.is_empty(), "{missing:?} of {notified:?}");
     let body = json!({"tree": 0, "generation": 0});
     let moved = hosts[0].change(Method::Post, &paths::moved(acknowledged["h1-1"]), &body);
     assert_eq!(moved.expect("an answer").status, 200);
@@ -239,7 +239,7 @@ impl Cable {
 
 /// It answers on, and does not know that another one leads.
 #[test]
-fn leader_that_is_cut_off_from_etcd_alone_keeps_nobody() {
+fn leader_cut_off_from_etcd_alone_keeps_no_host() {
     let Some(etcd) = Etcd::start() else { return };
     let cable = Cable::to(etcd.address());
     let site = Site::new(2, 2, 1, &etcd.section());

@@ -17,7 +17,7 @@ fn setting(key: &str) -> String {
 }
 
 #[test]
-fn root_the_unit_has_the_rights_that_a_bridge_needs_and_no_more() {
+fn root_unit_has_only_the_rights_that_a_bridge_needs() {
     if let Err(why) = supported() {
         println!("skipped: {why}");
         return;

@@ -129,7 +129,7 @@ impl Agent {
         Raw::try_connect(&self.socket()).expect("connected")
     }
 
-    /// The agent answers, its loop turns, and a process' end is told.
+    /// The agent answers, its loop turns, and a process' end is notified.
     pub(crate) fn serves(&self) {
         let turns = |status: &Value| status["counters"]["turns"].as_u64();
         let mut raw = self.connect();

@@ -37,7 +37,7 @@ const ASKED: usize = 220;
 const AT_ONCE: usize = 64;
 
 #[test]
-fn root_programs_of_one_user_all_come_back_to_an_agent_that_was_killed() {
+fn root_programs_of_one_user_all_come_back_to_a_killed_agent() {
     let mut agent = Agent::configured(7537, LIMITS);
     let path = agent.socket();
     let Some(mut clients) = as_user(USER, move || {
@@ -102,7 +102,7 @@ fn churn(path: &Path, stop: &Arc<AtomicBool>) -> Option<Vec<JoinHandle<()>>> {
 }
 
 #[test]
-fn root_user_that_connects_and_hangs_up_without_end_shuts_nobody_out() {
+fn root_endless_connects_of_a_user_shut_no_other_out() {
     let mut agent = Agent::start(7543);
     let path = agent.socket();
     let inode = || fs::metadata(&path).expect("the agent's socket").ino();
@@ -138,7 +138,7 @@ fn root_user_that_connects_and_hangs_up_without_end_shuts_nobody_out() {
 }
 
 #[test]
-fn requests_of_who_hung_up_keep_nobody_waiting() {
+fn requests_of_closed_connections_delay_no_other() {
     let agent = Agent::start(7538);
     let descriptors = format!("/proc/{}/fd", agent.child.id());
     let open = || fs::read_dir(&descriptors).expect("the agent runs").count();
@@ -186,7 +186,7 @@ fn requests_of_who_hung_up_keep_nobody_waiting() {
 }
 
 #[test]
-fn sessions_that_a_user_opens_at_once_keep_nobody_waiting() {
+fn sessions_opened_at_once_delay_no_other() {
     let agent = Agent::start(7546);
     let mut root = agent.connect();
     root.ok(json!({ "op": "status" }));

@@ -30,7 +30,7 @@ fn blocking_wake_up_descriptor_does_not_hang_loop() {
         }
         rustix::fs::fcntl_setfl(events, rustix::fs::OFlags::empty()).expect("flags");
     }
-    // Told at once, so that the client is to be woken.
+    // Notified at once, so the client has to be woken.
     raw.send(json!({ "id": 7, "op": "monitor", "target": "@h1" }).to_string().as_bytes(), &[]).expect("sent");
     for name in ["a", "b", "c"] {
         let request = json!({ "id": 8, "op": "join", "name": name }).to_string();
@@ -43,7 +43,7 @@ fn blocking_wake_up_descriptor_does_not_hang_loop() {
 }
 
 #[test]
-fn descriptor_that_blocks_when_closed_does_not_hang_agent() {
+fn blocking_close_does_not_hang_agent() {
     let agent = Agent::start(7521);
     // The last one to close it would wait for as long as it lingers: its peer reads nothing.
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");

@@ -417,8 +417,8 @@ fn descriptors(agent: &Agent) -> Vec<String> {
     names
 }
 
-/// The next event of that kind that an honest program is told.
-fn told(client: &mut Client, what: &str, is: impl Fn(&Event) -> bool) {
+/// Waits until an honest program is notified of such an event.
+fn await_event(client: &mut Client, what: &str, is: impl Fn(&Event) -> bool) {
     let until = Instant::now() + LIMIT;
     while Instant::now() < until {
         let left = until.saturating_duration_since(Instant::now());
@@ -426,7 +426,7 @@ fn told(client: &mut Client, what: &str, is: impl Fn(&Event) -> bool) {
             return;
         }
     }
-    panic!("not told: {what}");
+    panic!("not notified: {what}");
 }
 
 fn seed(seed: u64, mut agent: Agent) -> [u64; 3] {
@@ -437,7 +437,7 @@ fn seed(seed: u64, mut agent: Agent) -> [u64; 3] {
     let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
     honest.join_pid("honest", child.id(), Duration::ZERO).expect("joined");
     honest.monitor("honest@h1", Wanted::default()).expect("watched");
-    told(&mut honest, "honest is up", |event| matches!(event, Event::Up { .. }));
+    await_event(&mut honest, "honest is up", |event| matches!(event, Event::Up { .. }));
     let before = descriptors(&agent);
     let path = agent.socket();
     // Every other one without rights, so that it is held back as users are.
@@ -452,7 +452,7 @@ fn seed(seed: u64, mut agent: Agent) -> [u64; 3] {
     child.wait().expect("reaped");
     if unprivileged {
         let killed = |event: &Event| matches!(event, Event::Verdict(verdict) if verdict.reason == Reason::Killed(9));
-        told(&mut honest, "honest was killed", killed);
+        await_event(&mut honest, "honest was killed", killed);
     }
     let until = Instant::now() + LIMIT;
     while descriptors(&agent).len() > before.len() {

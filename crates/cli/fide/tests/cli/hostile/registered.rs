@@ -33,7 +33,7 @@ fn acts_for(uid: u32) -> Child {
 }
 
 #[test]
-fn root_daemon_that_acts_for_a_user_is_registered_and_ended_by_root_alone() {
+fn root_daemon_acting_for_a_user_is_registered_and_ended_by_root_alone() {
     let agent = Agent::start(7544);
     let path = agent.socket();
     let Some(mut user) = as_user(USER, move || Raw::try_connect(&path).expect("connected")) else { return };
@@ -55,7 +55,7 @@ fn root_daemon_that_acts_for_a_user_is_registered_and_ended_by_root_alone() {
 }
 
 #[test]
-fn root_registration_is_ended_by_who_asked_for_it_or_by_root() {
+fn root_registration_is_ended_by_its_owner_or_by_root() {
     let agent = Agent::start(7545);
     let connect = |uid| {
         let path = agent.socket();

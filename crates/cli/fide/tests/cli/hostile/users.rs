@@ -24,7 +24,7 @@ fn all_connections(path: &std::path::Path) -> (Vec<Raw>, Value) {
 }
 
 #[test]
-fn user_that_takes_all_connections_leaves_a_share_to_others() {
+fn all_connections_of_a_user_leave_a_share_to_others() {
     let agent = Agent::start(7530);
     let path = agent.socket();
     let Some((held, refusal)) = as_user(USER, move || all_connections(&path)) else { return };
@@ -50,7 +50,7 @@ fn user_that_takes_all_connections_leaves_a_share_to_others() {
 }
 
 #[test]
-fn user_that_takes_all_sessions_watches_and_places_leaves_a_share_to_others() {
+fn all_sessions_and_watches_of_a_user_leave_a_share_to_others() {
     let agent = Agent::start(7531);
     let path = agent.socket();
     let Some((sessions, refusals)) = as_user(USER, move || {
@@ -96,7 +96,7 @@ fn user_that_takes_all_sessions_watches_and_places_leaves_a_share_to_others() {
 }
 
 #[test]
-fn root_that_takes_all_sessions_leaves_a_share_to_users() {
+fn root_taking_all_sessions_leaves_a_share_to_users() {
     let agent = Agent::start(7536);
     let mut held = Vec::new();
     let refusal = loop {
@@ -117,7 +117,7 @@ fn root_that_takes_all_sessions_leaves_a_share_to_users() {
 }
 
 #[test]
-fn user_that_asks_without_pause_waits_and_others_do_not() {
+fn user_with_endless_requests_waits_and_others_do_not() {
     let agent = Agent::start(7532);
     let path = agent.socket();
     let Some(waited) = as_user(USER, move || {
@@ -227,7 +227,7 @@ fn program_in_a_nested_pid_namespace_is_watched_itself() {
 }
 
 #[test]
-fn beats_that_come_and_go_are_told_a_few_times_only() {
+fn flapping_beats_are_notified_a_few_times_only() {
     let agent = Agent::start(7535);
     let mut raw = agent.connect();
     let (_, fds) = raw.hello();
@@ -242,15 +242,15 @@ fn beats_that_come_and_go_are_told_a_few_times_only() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let events = raw.ok(json!({ "op": "events", "kind": "verdict" }));
-    let told = events["events"].as_array().expect("a list").len();
+    let count = events["events"].as_array().expect("a list").len();
     let seconds = usize::try_from(began.elapsed().as_secs()).expect("few");
-    assert!((2..=4 + seconds + 1).contains(&told), "{told} in {seconds} s: {events}");
+    assert!((2..=4 + seconds + 1).contains(&count), "{count} in {seconds} s: {events}");
 }
 
 /// Ends and kills its child just before somebody else takes the child's slot, all while the control thread is kept busy, so that it finds
 /// the end, the request to leave and the other's to join in one batch.
 #[test]
-fn end_of_a_process_that_left_is_never_told_of_who_has_its_slot() {
+fn no_end_is_notified_for_the_next_owner_of_a_slot() {
     struct Reap(std::process::Child);
     impl Drop for Reap {
         fn drop(&mut self) {
@@ -308,7 +308,7 @@ fn end_of_a_process_that_left_is_never_told_of_who_has_its_slot() {
         assert!(matches!(victim.0.try_wait(), Ok(None)), "it lives");
         // Refused if the slot was not free yet.
         if let Some(slot) = joined["ok"].get("slot") {
-            assert!(listed, "attempt {attempt}: it lives and its end was told: {}", now["processes"]);
+            assert!(listed, "attempt {attempt}: it lives and its end was notified: {}", now["processes"]);
             other.ok(json!({ "op": "quit", "slot": slot }));
         }
     }

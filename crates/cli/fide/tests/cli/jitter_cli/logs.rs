@@ -120,8 +120,8 @@ fn a_log_cut_off_is_reported_as_far_as_it_goes() {
         );
         kept = logged;
         assert!(stderr.contains("run.fjl: cut off at byte"), "{stderr}");
-        let told = run["conditions"]["isolation"]["log"].as_str().expect("told");
-        assert!(told.starts_with("cut off at byte") && page.contains(&format!("not whole: {told}")), "{told}");
+        let note = run["conditions"]["isolation"]["log"].as_str().expect("a text");
+        assert!(note.starts_with("cut off at byte") && page.contains(&format!("not whole: {note}")), "{note}");
         assert_eq!(export(&path).len() as u64, kept);
         // Who ran comes last. Without it nobody can be blamed, which is not the same as nobody to blame.
         if len + 1 < whole.len() {
@@ -153,7 +153,7 @@ fn a_log_of_no_packet_and_of_one_is_reported() {
 }
 
 #[test]
-fn clocks_that_jump_wrap_or_go_back_are_told() {
+fn clocks_that_jump_wrap_or_go_back_are_reported() {
     // A's clock is set back by a second at packet 500.
     let back = |sample: Sample| {
         let by = if sample.id < 500 { 0 } else { 1_000_000_000 };
@@ -223,7 +223,7 @@ fn clocks_of_two_hosts_need_not_agree() {
 }
 
 #[test]
-fn whatever_a_log_holds_is_reported() {
+fn any_log_is_reported() {
     let edge = [MISSING, MISSING + 1, -1, 0, 1, i64::MAX - 1, i64::MAX];
     let ids = [0, 1, 1, 5, 3, u64::MAX - 1, u64::MAX, 0];
     let pick = |n: usize| edge[n % edge.len()];

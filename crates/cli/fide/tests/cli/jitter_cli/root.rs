@@ -62,7 +62,7 @@ fn number(value: &Value) -> u64 {
 }
 
 #[test]
-fn root_a_pong_that_is_started_again_is_told() {
+fn root_restarted_pong_is_reported() {
     let Some(bed) = bed() else { return };
     let first = pong(&bed);
     let ping = ping(&bed, &[]);
@@ -83,7 +83,7 @@ fn root_a_pong_that_is_started_again_is_told() {
 }
 
 #[test]
-fn root_a_pong_that_comes_later_is_no_restart() {
+fn root_late_pong_is_no_restart() {
     let Some(bed) = bed() else { return };
     let ping = ping(&bed, &[]);
     ping.bound(7412);
@@ -109,7 +109,7 @@ fn root_a_pong_that_comes_later_is_no_restart() {
 }
 
 #[test]
-fn root_a_link_that_goes_away_keeps_what_was_measured() {
+fn root_lost_link_keeps_the_measurement() {
     for method in ["udp", "af-packet", "xdp-slot", "af-xdp"] {
         let Some(bed) = bed() else { return };
         let pong = pong(&bed);
@@ -134,7 +134,7 @@ fn root_a_link_that_goes_away_keeps_what_was_measured() {
 }
 
 #[test]
-fn root_a_period_too_short_for_the_method_is_held_or_told() {
+fn root_period_too_short_for_the_method_is_held_or_reported() {
     let Some(bed) = bed() else { return };
     let pong = pong(&bed);
     let log = bed.scratch().join("run.fjl");
@@ -143,8 +143,8 @@ fn root_a_period_too_short_for_the_method_is_held_or_told() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let summary = json(&output);
     assert_eq!((&summary["packets"], &summary["late"]["after_ns"]), (&5000.into(), &2000.into()));
-    let told = report(&log).page.contains("were sent more than 2");
-    assert_eq!(told, number(&summary["late"]["packets"]) > 0, "{summary}");
+    let is_reported = report(&log).page.contains("were sent more than 2");
+    assert_eq!(is_reported, number(&summary["late"]["packets"]) > 0, "{summary}");
     drop(pong);
 }
 
@@ -156,8 +156,8 @@ fn root_a_kernel_without_type_information_measures_all_the_same() {
     let mut command = on(&bed, 1, &["ping", "--from", FROM, "--to", TO, "--packets", "50", "--json", "--out"]);
     let output = run(without_btf(command.arg(&log)));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let told = json(&output)["run"]["isolation"]["culprits"].as_str().expect("told").to_owned();
-    assert!(told.starts_with("not recorded: the kernel did not take the culprit recorder"), "{told}");
+    let culprits = json(&output)["run"]["isolation"]["culprits"].as_str().expect("a text").to_owned();
+    assert!(culprits.starts_with("not recorded: the kernel did not take the culprit recorder"), "{culprits}");
     let reported = report(&log);
     assert!(reported.run["culprits"].is_null() && reported.page.contains("Nobody is blamed: not recorded"));
     assert_eq!(reported.run["packets"]["answered"], 50);
@@ -185,7 +185,7 @@ fn without_btf(command: &mut Command) -> &mut Command {
 }
 
 #[test]
-fn root_a_pong_that_cannot_have_its_method_says_so() {
+fn root_pong_without_its_method_reports_it() {
     let Some(bed) = bed() else { return };
     // veth copies what it gets.
     let output = run(&mut on(&bed, 2, &["pong", "--from", TO, "--to", FROM, "--method", "af-xdp-zc"]));

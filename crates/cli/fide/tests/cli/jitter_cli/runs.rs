@@ -20,7 +20,7 @@ fn pong(at: &str) -> Running {
 }
 
 #[test]
-fn a_ping_that_nobody_answers_says_what_to_do() {
+fn unanswered_ping_says_what_to_do() {
     let dir = tempfile::tempdir().expect("a directory");
     let log = dir.path().join("run.fjl");
     let output = run(ping("127.72.1.1", "127.72.1.2", &["--packets", "20", "--json", "--out"]).arg(&log));
@@ -49,7 +49,7 @@ fn one_packet_is_a_measurement() {
 }
 
 #[test]
-fn every_field_that_a_ping_prints_is_documented() {
+fn every_field_of_ping_is_documented() {
     let _pong = pong("127.72.9.2");
     let dir = tempfile::tempdir().expect("a directory");
     let log = dir.path().join("run.fjl");
@@ -64,7 +64,7 @@ fn every_field_that_a_ping_prints_is_documented() {
 }
 
 #[test]
-fn an_interrupt_keeps_what_was_measured() {
+fn interrupt_keeps_the_measurement() {
     // It hears the pings and says nothing.
     let ear = UdpSocket::bind("127.72.3.2:7413").expect("bound");
     ear.set_read_timeout(Some(LIMIT)).expect("set");
@@ -106,7 +106,7 @@ fn an_interrupt_ends_a_wait_of_an_hour() {
 }
 
 #[test]
-fn who_ran_is_not_recorded_and_the_report_says_why() {
+fn missing_culprits_are_explained_in_the_report() {
     let _pong = pong("127.72.5.2");
     let dir = tempfile::tempdir().expect("a directory");
     let log = dir.path().join("run.fjl");
@@ -125,15 +125,15 @@ fn who_ran_is_not_recorded_and_the_report_says_why() {
         }
         let output = run(&mut command);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        let told = json(&output)["run"]["isolation"]["culprits"].as_str().expect("told").to_owned();
-        assert!(told.starts_with(why), "{told}");
+        let culprits = json(&output)["run"]["isolation"]["culprits"].as_str().expect("a text").to_owned();
+        assert!(culprits.starts_with(why), "{culprits}");
         let reported = report(&log);
-        if told.contains("no core of its own") {
+        if culprits.contains("no core of its own") {
             assert_eq!(reported.run["conditions"]["cores"], serde_json::json!([null, null, null, null]), "{more:?}");
         }
         assert!(reported.run["culprits"].is_null());
-        assert_eq!(reported.run["conditions"]["isolation"]["culprits"], told);
-        assert!(reported.page.contains(&format!("Nobody is blamed: {why}")), "{told}");
+        assert_eq!(reported.run["conditions"]["isolation"]["culprits"], culprits);
+        assert!(reported.page.contains(&format!("Nobody is blamed: {why}")), "{culprits}");
         assert_eq!(reported.run["packets"]["answered"], 50, "measured all the same");
     }
 }

@@ -77,7 +77,7 @@ fn each_line_is_a_message_and_the_lane_is_given_back() {
 }
 
 #[test]
-fn it_keeps_to_what_was_granted_unless_told_otherwise() {
+fn send_keeps_to_the_granted_rate_by_default() {
     for (burst, expected) in [(&[][..], 2), (&["--burst"][..], 5)] {
         let mut agent = FakeAgent::new();
         let mut sending = start(&agent, &[&["--messages", "2", "--json"], burst].concat());
@@ -119,10 +119,10 @@ fn a_shorter_period_is_kept_at_once() {
     sending.write("1\n2\n");
     assert_eq!(message(&mut agent).2, b"1");
     agent.tell_changed(3, lane_reason::BW_UNUSED);
-    let told = sending.json();
-    assert_eq!((&told["kind"], &told["reason"]), (&"bandwidth_changed".into(), &"BW_UNUSED".into()));
-    assert_eq!((&told["grace_ns"], &told["bounded"]), (&50_000_000.into(), &false.into()));
-    assert_eq!((&told["period_ns"], &told["jitter_max_ns"]), (&2_000_000.into(), &serde_json::Value::Null));
+    let event = sending.json();
+    assert_eq!((&event["kind"], &event["reason"]), (&"bandwidth_changed".into(), &"BW_UNUSED".into()));
+    assert_eq!((&event["grace_ns"], &event["bounded"]), (&50_000_000.into(), &false.into()));
+    assert_eq!((&event["period_ns"], &event["jitter_max_ns"]), (&2_000_000.into(), &serde_json::Value::Null));
     assert_eq!(message(&mut agent).2, b"2", "the period is 2 ms now");
     drop(sending.stdin.take());
     done(&peer, &CLOSE);
@@ -141,9 +141,9 @@ fn upcalls_are_for_people_too_and_the_end_is_an_error() {
     agent.tell_terminated(3, Duration::from_millis(50), "it exceeded its contract 3 times");
     let (code, out, err) = sending.end();
     assert_eq!((code, &*out), (Some(1), ""), "{err}");
-    let told: Vec<&str> = err.lines().collect();
+    let lines: Vec<&str> = err.lines().collect();
     assert_eq!(
-        told,
+        lines,
         [
             "fide: more was sent than agreed; in 50 ms the lane is a packet of 150 bytes every 2 ms, best effort, no latency is \
              bounded",
@@ -182,7 +182,7 @@ fn lines_wait_while_the_agent_is_away() {
 }
 
 #[test]
-fn a_line_that_is_too_long_is_named_and_what_was_before_it_is_sent() {
+fn too_long_line_is_named_and_earlier_lines_are_sent() {
     let mut agent = FakeAgent::new();
     let mut sending = start(&agent, &[]);
     let peer = granted(&agent, 1_000_000);

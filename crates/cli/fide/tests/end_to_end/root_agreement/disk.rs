@@ -3,7 +3,7 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
-use fide_counter::{Order, Protocol, Replicas, Told};
+use fide_counter::{Order, Protocol, Replicas, Reported};
 use fide_testbed::{Agents, retry_until};
 
 use super::{LIMIT, World, build, log, logs};
@@ -95,7 +95,7 @@ fn root_member_on_a_full_disk_begins_when_there_is_room() {
 
 /// Shut out while its disk is full it keeps what it has, and is back when there is room.
 #[test]
-fn root_member_that_is_excluded_on_a_full_disk_comes_back_when_there_is_room() {
+fn root_member_excluded_on_a_full_disk_comes_back_once_there_is_room() {
     let Some((bed, agents, spec)) = build(3, Protocol::Hsuc) else { return };
     let disk = Disk::under(&agents, 3, ROOM);
     let replicas = Replicas::start(bed.hosts(), &agents, spec);
@@ -111,13 +111,13 @@ fn root_member_that_is_excluded_on_a_full_disk_comes_back_when_there_is_room() {
     world.bed.rejoin(3).unwrap();
     says(&world.agents, 3, "cannot store as which incarnation it comes back");
     world.replicas.node(3).expect("it runs").order(&Order::State { state: true }).expect("asked");
-    let applied = world.wait("what it has", |host, told| match told {
-        Told::State { counter, .. } if host == 3 => Some(counter),
+    let applied = world.wait("what it has", |host, reported| match reported {
+        Reported::State { counter, .. } if host == 3 => Some(counter),
         _ => None,
     });
-    assert_eq!(applied, 8, "it keeps what it was told");
+    assert_eq!(applied, 8, "it keeps what was delivered to it");
     disk.free();
-    world.wait("it is back", |host, told| (host == 3 && matches!(told, Told::Ready { .. })).then_some(()));
+    world.wait("it is back", |host, reported| (host == 3 && matches!(reported, Reported::Ready { .. })).then_some(()));
     assert_ne!(fs::read_to_string(disk.dir.join("counter.toml")).expect("stored"), before);
     world.add(1);
     world.agree();

@@ -15,20 +15,24 @@ impl World {
 
     /// It tells that it is out, and ends. (That it is needed until then it tells only if it looks meanwhile; tests of the group look each time.)
     fn leaves(&mut self, host: u16) {
-        self.wait("it is out", |who, told| (who == host && matches!(told, Told::Removed { .. })).then_some(()));
+        self.wait("it is out", |who, reported| {
+            (who == host && matches!(reported, Reported::Removed { .. })).then_some(())
+        });
         self.replicas.nodes.retain(|node| node.host != host);
     }
 
     /// Until `of` is in a view of these hosts.
     fn views(&mut self, of: u16, wanted: &[u16]) {
-        self.wait("a view", |who, told| match told {
-            Told::View { hosts, .. } if who == of && hosts == wanted => Some(()),
+        self.wait("a view", |who, reported| match reported {
+            Reported::View { hosts, .. } if who == of && hosts == wanted => Some(()),
             _ => None,
         });
     }
 
     fn is_back(&mut self, host: u16) {
-        self.wait("it is in", |who, told| (who == host && matches!(told, Told::Ready { .. })).then_some(()));
+        self.wait("it is in", |who, reported| {
+            (who == host && matches!(reported, Reported::Ready { .. })).then_some(())
+        });
     }
 
     /// Host 1 is the only member that is left, and has just begun a view with host 2, which asks seldom and has no welcome yet.
@@ -51,12 +55,12 @@ impl World {
 }
 
 #[test]
-fn root_members_that_are_taken_out_leave_once_the_others_have_begun() {
+fn root_removed_members_leave_once_others_have_begun() {
     taken_out(Protocol::Hsuc);
 }
 
 #[test]
-fn root_members_that_are_taken_out_leave_once_the_others_have_begun_where_decisions_ride_on_heartbeats() {
+fn root_removed_members_leave_once_others_have_begun_with_huc() {
     taken_out(Protocol::Huc);
 }
 
@@ -88,7 +92,7 @@ fn taken_out(protocol: Protocol) {
 }
 
 #[test]
-fn root_a_host_that_was_let_in_and_never_welcomed_steps_back() {
+fn root_admitted_host_without_welcome_steps_back() {
     let Some(mut world) = World::lets_in_slowly(Protocol::Hsuc) else { return };
     // Host 1 is shut out before host 2, whose process stands still, is welcomed. Each needs the other's word then.
     world.signal(2, Signal::STOP);
@@ -102,9 +106,9 @@ fn root_a_host_that_was_let_in_and_never_welcomed_steps_back() {
     world.bed.rejoin(1).unwrap();
     world.signal(2, Signal::CONT);
     let mut back = Vec::new();
-    world.wait("both are members", |host, told| {
+    world.wait("both are members", |host, reported| {
         assert!(!back.contains(&2) || back.contains(&1), "host 2 was welcomed before: the test came too late");
-        back.extend(matches!(told, Told::Ready { .. }).then_some(host));
+        back.extend(matches!(reported, Reported::Ready { .. }).then_some(host));
         (back.contains(&1) && back.contains(&2)).then_some(())
     });
     world.start_again(3);
@@ -116,7 +120,7 @@ fn root_a_host_that_was_let_in_and_never_welcomed_steps_back() {
 }
 
 #[test]
-fn root_a_host_that_was_let_in_and_killed_before_its_welcome_holds_up_nobody() {
+fn root_admitted_host_killed_before_its_welcome_blocks_no_member() {
     let Some(mut world) = World::lets_in_slowly(Protocol::Hsuc) else { return };
     world.kill(2);
     world.add(1);

@@ -62,7 +62,7 @@ impl World {
         Member { host, caller: caller_here, order: Ordered::new(1), news, heard: Vec::new() }
     }
 
-    /// What an operator is told by `fide controller ask`.
+    /// The output of `fide controller ask`.
     pub(crate) fn operator(&self, words: &[&str]) -> (i32, String) {
         let node = self.fabric.controller().expect("managed");
         let address = self.controller.address().to_string();
@@ -259,7 +259,7 @@ impl Ears {
             }
             hosts.iter().all(|host| all.get(host).is_some_and(|got| got.len() >= count))
         };
-        // What does not come is told by the caller.
+        // The caller reports what is missing.
         let begun = Instant::now();
         while !look() && begun.elapsed() < LIMIT {
             std::thread::sleep(Duration::from_millis(2));

@@ -54,21 +54,21 @@ fn deaths_while_h1_has_no_agent(receive: &str, rung: &str, of_its_own: bool) {
     }
     world.settled(&[1, 2, 3]);
     eyes.quiet();
-    assert!(eyes.finals(&far_id) == 1 && eyes.finals(&own_id) <= 1, "{:#?}", eyes.told);
-    assert_eq!((eyes.finals(&lives_id), eyes.finals(&last_id)), (0, 0), "{:#?}", eyes.told);
-    // Both are watched on, and their ends told as ever.
+    assert!(eyes.finals(&far_id) == 1 && eyes.finals(&own_id) <= 1, "{:#?}", eyes.events);
+    assert_eq!((eyes.finals(&lives_id), eyes.finals(&last_id)), (0, 0), "{:#?}", eyes.events);
+    // Both are still watched, and their ends notified as usual.
     drop(lives);
     assert!(matches!(eyes.reason(&lives_id), Reason::Killed(_) | Reason::Exited(_)));
     let lost = |event: &&Event| matches!(event, Event::Lost { .. } | Event::Dropped { .. });
-    assert_eq!(eyes.told.iter().find(lost), None);
+    assert_eq!(eyes.events.iter().find(lost), None);
 }
 
 #[test]
-fn root_deaths_while_the_watchers_agent_is_away_are_told_by_xdp() {
+fn root_deaths_while_watching_agent_is_away_are_notified_by_xdp() {
     deaths_while_h1_has_no_agent("xdp-generic", "xdp generic", true);
 }
 
 #[test]
-fn root_deaths_while_the_watchers_agent_is_away_are_told_by_udp() {
+fn root_deaths_while_watching_agent_is_away_are_notified_by_udp() {
     deaths_while_h1_has_no_agent("udp", "udp", false);
 }

@@ -147,32 +147,32 @@ impl World {
     }
 }
 
-/// A program that waits, and all that it was told.
+/// A waiting program, and the events that it was notified of.
 pub(crate) struct Eyes {
     pub(crate) client: Client,
-    pub(crate) told: Vec<Event>,
+    pub(crate) events: Vec<Event>,
     read: usize,
 }
 
 impl Eyes {
     pub(crate) fn at(socket: &Path) -> Self {
         let options = ConnectOptions { path: Some(socket.into()), program: "test".into(), ..Default::default() };
-        Self { client: Client::connect(options).expect("an agent"), told: Vec::new(), read: 0 }
+        Self { client: Client::connect(options).expect("an agent"), events: Vec::new(), read: 0 }
     }
 
     /// The next thing that `wanted` picks; what comes before it is only remembered.
     pub(crate) fn next<T>(&mut self, what: &str, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
         let until = Instant::now() + LIMIT;
         loop {
-            while let Some(event) = self.told.get(self.read) {
+            while let Some(event) = self.events.get(self.read) {
                 self.read += 1;
                 if let Some(found) = wanted(event) {
                     return found;
                 }
             }
             let left = until.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "{what} was not told; what was: {:#?}", self.told);
-            self.told.extend(self.client.wait_event(Some(left)).expect("event"));
+            assert!(!left.is_zero(), "not notified of {what}; events: {:#?}", self.events);
+            self.events.extend(self.client.wait_event(Some(left)).expect("event"));
         }
     }
 
@@ -212,20 +212,20 @@ impl Eyes {
         incarnation
     }
 
-    /// Everything that is told while nothing happens.
+    /// All events that come while nothing happens.
     pub(crate) fn quiet(&mut self) {
         let until = Instant::now() + QUIET;
         while let left = until.saturating_duration_since(Instant::now())
             && !left.is_zero()
         {
-            self.told.extend(self.client.wait_event(Some(left)).expect("event"));
+            self.events.extend(self.client.wait_event(Some(left)).expect("event"));
         }
     }
 
-    /// How many final verdicts a monitor was told in all.
+    /// How many final verdicts there were for a monitor.
     pub(crate) fn finals(&self, of: &Monitor) -> usize {
         let verdict = |event: &&Event| matches!(event, Event::Verdict(v) if v.monitor == of.id && v.reason.is_final());
-        self.told.iter().filter(verdict).count()
+        self.events.iter().filter(verdict).count()
     }
 }
 

@@ -75,7 +75,7 @@ fn every_end(world: &World) {
     }
     for monitors in &spied {
         for (eyes, monitor) in eyes.iter().zip(monitors) {
-            assert_eq!(eyes.finals(monitor), 1, "{:#?}", eyes.told);
+            assert_eq!(eyes.finals(monitor), 1, "{:#?}", eyes.events);
         }
     }
     for host in 1..=3 {
@@ -87,7 +87,7 @@ fn every_end(world: &World) {
 fn root_every_end_arrives_under_a_lease() {
     let Some(world) = world(3, calm()) else { return };
     every_end(&world);
-    assert!(world.counter(2, "kernel_told_directly") > 0, "the kernel told by itself");
+    assert!(world.counter(2, "kernel_told_directly") > 0, "the kernel notified by itself");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn root_every_end_arrives_by_unicast_in_a_busy_loop() {
     every_end(&world);
 }
 
-/// Not a test of its own: a program that joins, and when told so says its last word and dies of SIGKILL.
+/// Not a test of its own: a program that joins, and on request sends its last message and dies of SIGKILL.
 #[test]
 fn root_helper_last_words() {
     let Ok(socket) = std::env::var("LAST_WORDS_SOCKET") else { return };
@@ -185,7 +185,7 @@ impl Speaker {
 
     fn say_and_die(&mut self, words: &str) {
         let mut pipe = self.running.0.stdin.take().expect("piped");
-        writeln!(pipe, "{words}").expect("told");
+        writeln!(pipe, "{words}").expect("sent");
         self.running.code();
     }
 }
@@ -277,7 +277,7 @@ fn root_a_verdict_outlasts_a_full_ring() {
     assert_eq!(far.reason(&monitor), Reason::Killed(9));
     far.quiet();
     assert_eq!(far.finals(&monitor), 1);
-    assert!(far.told.iter().any(|event| matches!(event, Event::Lost { count } if *count > 0)), "messages were lost");
+    assert!(far.events.iter().any(|event| matches!(event, Event::Lost { count } if *count > 0)), "messages were lost");
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn root_a_burst_of_piggybacks_arrives_whole_and_in_order() {
 }
 
 #[test]
-fn root_joins_that_cannot_be() {
+fn root_impossible_joins_are_refused() {
     let Some(world) = world(3, calm()) else { return };
     let mut near = world.client(1);
     let (one, two) = (world.sleeper(1), world.sleeper(1));
@@ -355,7 +355,7 @@ fn root_joins_that_cannot_be() {
 }
 
 #[test]
-fn root_a_program_that_stops_beating_stalls_and_recovers() {
+fn root_program_without_beats_stalls_and_recovers() {
     let Some(world) = world(3, calm()) else { return };
     let (mut near, mut far) = (world.client(1), world.client(2));
     let running = world.sleeper(1);

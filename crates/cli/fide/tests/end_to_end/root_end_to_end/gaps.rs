@@ -20,7 +20,7 @@ fn count(world: &World, peer: &str) -> u64 {
     of(world, peer)["count"].as_u64().expect("a count")
 }
 
-fn gaps_are_told_and_outlive_a_takeover(world: &World) {
+fn gaps_are_reported_and_outlive_a_takeover(world: &World) {
     for peer in ["h2", "h3"] {
         until_true("heartbeats come", || count(world, peer) > GAPS);
         let all = of(world, peer);
@@ -50,14 +50,14 @@ fn gaps_are_told_and_outlive_a_takeover(world: &World) {
 }
 
 #[test]
-fn root_gaps_that_the_kernel_counts_outlive_a_takeover() {
+fn root_gaps_counted_by_the_kernel_outlive_a_takeover() {
     let Some(world) = world(3, calm()) else { return };
-    gaps_are_told_and_outlive_a_takeover(&world);
+    gaps_are_reported_and_outlive_a_takeover(&world);
 }
 
 #[test]
-fn root_gaps_that_the_agent_counts_outlive_a_takeover() {
+fn root_gaps_counted_by_the_agent_outlive_a_takeover() {
     let agent = AgentSpec { receive: "udp".into(), exit_watch: "pidfd".into(), ..AgentSpec::default() };
     let Some(world) = world(3, AgentsSpec { agent, ..calm() }) else { return };
-    gaps_are_told_and_outlive_a_takeover(&world);
+    gaps_are_reported_and_outlive_a_takeover(&world);
 }

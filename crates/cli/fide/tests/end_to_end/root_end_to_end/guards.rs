@@ -18,7 +18,7 @@ fn guard(world: &World, name: &str, pid: u32, more: &[&str]) -> std::process::Co
     world.fide(3, &[&["guard", "--name", name, "--pid", &pid][..], more].concat())
 }
 
-/// Whoever asks for it is refused, by whichever name, and told as what it is under watch.
+/// A request for it is refused, whatever the name, and the answer says what it is registered as.
 fn is_taken(world: &World, pid: u32, by: &str) {
     for name in [by, "other"] {
         for more in [&[][..], &["--detach"]] {
@@ -80,7 +80,7 @@ fn root_second_guard_is_refused_until_the_first_is_gone_and_goes_on_with_the_sam
         assert_eq!(number(&mut eyes, "db"), known);
     }
     eyes.quiet();
-    assert_eq!(eyes.finals(&monitor), 0, "{:#?}", eyes.told);
+    assert_eq!(eyes.finals(&monitor), 0, "{:#?}", eyes.events);
     silence(&world);
     until_true("the last one fences it", || is_stopped(pid));
     end_silence(&world);
@@ -93,7 +93,7 @@ fn root_second_guard_is_refused_until_the_first_is_gone_and_goes_on_with_the_sam
 }
 
 #[test]
-fn root_guards_that_let_go_leave_one_registration() {
+fn root_released_guards_leave_one_registration() {
     let Some(world) = world(3, calm()) else { return };
     let program = world.sleeper(3);
     let pid = program.pid();
@@ -141,7 +141,7 @@ fn root_guard_of_a_program_of_fide_run_is_refused() {
     until_true("it goes on", || is_running(pid));
     world.settled(&[1, 2, 3]);
     eyes.quiet();
-    assert_eq!((eyes.finals(&monitor), begun.exists()), (0, false), "{:#?}", eyes.told);
+    assert_eq!((eyes.finals(&monitor), begun.exists()), (0, false), "{:#?}", eyes.events);
     signal(run.pid(), Signal::TERM);
     assert_eq!(run.code(), Some(128 + 15));
     assert_eq!(eyes.reason(&monitor), Reason::Killed(15));
@@ -149,7 +149,7 @@ fn root_guard_of_a_program_of_fide_run_is_refused() {
 
 /// Its agent was replaced, and gave up waiting for it.
 #[test]
-fn root_guard_that_comes_back_too_late_says_so_and_leaves_the_process_to_the_next() {
+fn root_late_guard_reports_it_and_leaves_the_process_to_the_next() {
     let Some(world) = world(3, calm()) else { return };
     let program = world.sleeper(3);
     let pid = program.pid();

@@ -58,7 +58,7 @@ fn root_a_panic_of_either_thread_ends_the_agent() {
 }
 
 #[test]
-fn root_a_loop_that_hangs_feeds_no_watchdog_and_ends_the_agent() {
+fn root_hanging_loop_feeds_no_watchdog_and_ends_the_agent() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("notify");
     let manager = UnixDatagram::bind(&path).expect("a socket");
@@ -125,7 +125,7 @@ impl Drop for TinyDisk {
 }
 
 #[test]
-fn root_a_host_that_is_excluded_on_a_full_disk_comes_back_when_there_is_room() {
+fn root_host_excluded_on_a_full_disk_comes_back_once_there_is_room() {
     let Some(mut world) = world(3, calm()) else { return };
     let disk = TinyDisk::under(&mut world, 3);
     world.settled(&[1, 2, 3]);

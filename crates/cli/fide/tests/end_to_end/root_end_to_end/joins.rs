@@ -17,14 +17,14 @@ fn refused(outcome: Result<fide_client::Joined, Error>) -> (ErrorCode, String) {
     }
 }
 
-/// The ups and ends of a name that were told so far, in order.
-fn told(eyes: &Eyes) -> Vec<(u32, Option<Reason>)> {
+/// The ups and ends of a name that were notified so far, in order.
+fn lives(eyes: &Eyes) -> Vec<(u32, Option<Reason>)> {
     let about = |event: &Event| match event {
         Event::Up { evidence, .. } => Some((evidence.incarnation, None)),
         Event::Verdict(verdict) => Some((verdict.evidence.incarnation, Some(verdict.reason))),
         _ => None,
     };
-    eyes.told.iter().filter_map(about).collect()
+    eyes.events.iter().filter_map(about).collect()
 }
 
 /// A program dies, and another one asks for its name before the agent has looked for deaths.
@@ -65,21 +65,21 @@ fn name_goes_from_the_dead_to_the_next(world: &World) {
         let last = expected.last().expect("one").0;
         while eyes.up(monitor) != last {}
         // Of a process whose end and whose successor are in one heartbeat others may hear nothing.
-        let told = told(eyes);
-        assert!(told.iter().all(|one| expected.contains(one)), "{told:?}");
-        assert!(told.is_sorted_by_key(|one| (one.0, one.1.is_some())), "each ends before the next is up: {told:?}");
+        let lives = lives(eyes);
+        assert!(lives.iter().all(|one| expected.contains(one)), "{lives:?}");
+        assert!(lives.is_sorted_by_key(|one| (one.0, one.1.is_some())), "each ends before the next is up: {lives:?}");
     }
-    assert_eq!(told(&here), expected);
+    assert_eq!(lives(&here), expected);
 }
 
 #[test]
-fn root_name_of_a_process_that_died_just_now_is_free() {
+fn root_name_of_a_dead_process_is_free_at_once() {
     let Some(world) = world(3, calm()) else { return };
     name_goes_from_the_dead_to_the_next(&world);
 }
 
 #[test]
-fn root_name_of_a_process_that_died_just_now_is_free_without_bpf() {
+fn root_name_of_a_dead_process_is_free_at_once_without_bpf() {
     let agent = AgentSpec { receive: "udp".into(), exit_watch: "pidfd".into(), ..AgentSpec::default() };
     let Some(world) = world(3, AgentsSpec { agent, ..calm() }) else { return };
     name_goes_from_the_dead_to_the_next(&world);
@@ -104,7 +104,7 @@ pub(crate) fn take_over(world: &World, host: usize) -> Running {
 }
 
 #[test]
-fn root_program_that_connects_anew_goes_on_as_the_process_that_it_is() {
+fn root_reconnected_program_keeps_its_process() {
     let Some(world) = world(3, calm()) else { return };
     let (mut far, mut near) = (world.client(2), world.client(1));
     let joined = near.client.join("self").expect("joined");
@@ -139,7 +139,7 @@ fn root_program_that_connects_anew_goes_on_as_the_process_that_it_is() {
 }
 
 #[test]
-fn root_join_that_cannot_be_watched_leaves_nothing_behind() {
+fn root_failed_join_leaves_nothing_behind() {
     let agent = AgentSpec { exit_watch: "pidfd".into(), ..AgentSpec::default() };
     let env = vec![("FIDE_FAULTS".into(), "1".into())];
     let Some(world) = world(3, AgentsSpec { agent, env, ..calm() }) else { return };
@@ -153,7 +153,7 @@ fn root_join_that_cannot_be_watched_leaves_nothing_behind() {
     assert!(code == ErrorCode::Full && text.contains("max_user_watches"), "{text}");
     assert_eq!(world.status(1)["processes"].as_array().map(Vec::len), Some(0));
     far.quiet();
-    assert!(told(&far).is_empty(), "{:?}", far.told);
+    assert!(lives(&far).is_empty(), "{:?}", far.events);
     // Its name and its place are free.
     near.client.join_pid("blind", running.pid(), Duration::ZERO).expect("joined");
     far.up(&monitor);

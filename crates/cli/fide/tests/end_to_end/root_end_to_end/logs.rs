@@ -137,7 +137,7 @@ fn root_watch_ends_once_nothing_is_watched_any_more() {
 }
 
 #[test]
-fn root_limits_that_are_no_time_are_refused() {
+fn root_invalid_limits_are_refused() {
     let Some(world) = world(1, calm()) else { return };
     for limit in ["-1", "1e30", "nan", "soon"] {
         let (code, _, err) = output(&mut world.fide(1, &["watch", "@h1", &format!("--limit={limit}")]));
@@ -146,7 +146,7 @@ fn root_limits_that_are_no_time_are_refused() {
 }
 
 #[test]
-fn root_quit_names_the_incarnation_that_is_meant() {
+fn root_quit_of_a_former_incarnation_is_refused() {
     let Some(world) = world(1, calm()) else { return };
     let program = world.sleeper(1);
     let mut client = world.client(1);

@@ -65,7 +65,7 @@ fn refused(command: &mut Command, code: i32, says: &[&str]) {
 }
 
 #[test]
-fn wrong_configurations_end_with_code_2_and_say_what_would_be_right() {
+fn wrong_configuration_ends_with_code_2_and_a_hint() {
     let cases: [(&str, &str, &[&str]); 12] = [
         ("[cluster]", "[cluster]\nheartbeet_us = 5", &["heartbeet_us", "unknown field"]),
         ("[agent]", "[agent]\nmode = \"fast\"", &["fast", "sleep", "busy"]),
@@ -102,7 +102,7 @@ fn wrong_configurations_end_with_code_2_and_say_what_would_be_right() {
 }
 
 #[test]
-fn keys_that_others_can_read_are_refused() {
+fn keys_readable_by_others_are_refused() {
     let place = Place::new(GOOD);
     for mode in [0o440, 0o404, 0o644, 0o420] {
         place.key_mode(mode);
@@ -116,7 +116,7 @@ fn keys_that_others_can_read_are_refused() {
 }
 
 #[test]
-fn what_this_host_cannot_do_ends_with_code_3() {
+fn unsupported_by_this_host_ends_with_code_3() {
     for wanted in ["receive = \"xdp\"", "receive = \"xdp-generic\"", "receive = \"af-packet\""] {
         let place = Place::new(&GOOD.replacen("receive = \"udp\"", wanted, 1));
         refused(&mut place.agent(&["--host", "a"]), 3, &[wanted, "loopback", "auto"]);
@@ -124,7 +124,7 @@ fn what_this_host_cannot_do_ends_with_code_3() {
 }
 
 #[test]
-fn an_address_that_is_not_here_is_named() {
+fn absent_address_is_named() {
     let place = Place::new(&GOOD.replacen("127.0.0.1", "203.0.113.7", 1));
     let (code, _, err) = output(&mut place.agent(&["--host", "a"]));
     assert!(code.is_some_and(|code| code != 0), "{err}");
@@ -145,7 +145,7 @@ fn no_agent_is_code_1_and_says_how_to_start_one() {
 }
 
 #[test]
-fn root_a_timeout_that_this_host_cannot_hold_is_refused_unless_forced() {
+fn root_timeout_too_short_for_this_host_is_refused_unless_forced() {
     let Some(world) = start(2, fide_testbed::AgentsSpec { hosts: vec![1], ..calm() }) else { return };
     let dir = world.bed.scratch().join("hasty");
     fs::create_dir_all(&dir).expect("made");

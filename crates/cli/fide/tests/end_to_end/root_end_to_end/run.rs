@@ -96,7 +96,7 @@ fn root_run_pauses_its_program_while_the_host_is_fenced() {
 }
 
 #[test]
-fn root_run_kills_its_program_once_others_were_told_that_it_is_dead() {
+fn root_excluded_run_kills_its_program() {
     let Some(mut world) = world(3, calm()) else { return };
     let note = world.bed.scratch().join("fences");
     let note_it = format!("echo $FIDE_FENCE >> {}", note.display());
@@ -117,13 +117,13 @@ fn root_run_kills_its_program_once_others_were_told_that_it_is_dead() {
     let cut = |world: &mut World| {
         world.bed.isolate(3).expect("cut off");
         until_true("the host is fenced", || world.status(3)["fenced"] == true);
-        until_true("it is told", || fs::read_to_string(&note).is_ok_and(|text| text.contains("stopped")));
+        until_true("the command has run", || fs::read_to_string(&note).is_ok_and(|text| text.contains("stopped")));
     };
     let (mut wrapper, _) = run("cut", &[], &cut);
     world.bed.rejoin(3).expect("restored");
     assert_eq!(wrapper.code(), Some(128 + 9), "others may have replaced it");
     world.settled(&[1, 2, 3]);
-    assert_eq!(fs::read_to_string(&note).expect("told"), "stopped\nexcluded\n");
+    assert_eq!(fs::read_to_string(&note).expect("the note"), "stopped\nexcluded\n");
     let mut run = |name: &str, more: &[&str], end: &dyn Fn(&mut World)| {
         let mut arguments = vec!["run", "--name", name];
         arguments.extend_from_slice(more);
@@ -199,7 +199,7 @@ fn root_run_takes_its_program_with_it() {
 fn root_run_hands_its_program_a_token() {
     let Some(world) = world(2, calm()) else { return };
     let print = "echo $FIDE_TOKEN $FIDE_HOST_ID $FIDE_INCARNATION";
-    let (code, out, err) = output(&mut world.fide(2, &["run", "--name", "told", "--", "sh", "-c", print]));
+    let (code, out, err) = output(&mut world.fide(2, &["run", "--name", "printed", "--", "sh", "-c", print]));
     assert_eq!(code, Some(0), "{err}");
     let permit = world.client(2).client.may_act().expect("it may act");
     let token = permit.token().expect("a view");
@@ -207,7 +207,7 @@ fn root_run_hands_its_program_a_token() {
 }
 
 #[test]
-fn root_run_kills_if_told_so_and_gives_back_the_code() {
+fn root_run_kills_on_request_and_returns_the_exit_code() {
     let Some(world) = world(3, calm()) else { return };
     let (code, out, err) = output(&mut world.fide(1, &["run", "--name", "five", "--", "sh", "-c", "echo out; exit 5"]));
     assert_eq!((code, &*out), (Some(5), "out\n"), "{err}");

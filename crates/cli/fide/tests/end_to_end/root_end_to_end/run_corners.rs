@@ -65,7 +65,7 @@ fn root_run_kills_also_when_the_fence_is_short() {
 }
 
 #[test]
-fn root_run_that_is_suspended_has_stopped_its_program_first() {
+fn root_suspended_run_has_stopped_its_program_first() {
     let Some(world) = world(3, calm()) else { return };
     for place in Place::with_groups() {
         let words = ["run", "--name", "job", "--on-exclusion", "stop", "--", "sleep", "600"];
@@ -191,7 +191,7 @@ fn root_guard_kills_an_excluded_unit_as_a_whole_and_leaves_its_group_thawed() {
 }
 
 #[test]
-fn root_run_that_is_asked_to_end_while_it_is_fenced_kills_when_asked_again() {
+fn root_fenced_run_kills_at_the_second_request_to_end() {
     let Some(world) = world(3, calm()) else { return };
     let handler = "trap 'exit 3' TERM; while :; do sleep 0.05; done";
     let mut wrapper = Running::piped(&mut world.fide(3, &["run", "--name", "asked", "--", "sh", "-c", handler]));
@@ -238,7 +238,7 @@ fn root_guard_refuses_to_freeze_itself() {
 }
 
 #[test]
-fn root_run_says_that_a_setuid_program_is_out_of_reach_and_ends() {
+fn root_run_reports_a_setuid_program_and_ends() {
     let Some(world) = world(3, calm()) else { return };
     let place = Place::new(Rung::Signals).expect("that is always to be had");
     let dir = tempfile::tempdir().expect("a directory");
@@ -315,7 +315,7 @@ fn root_fence_command_begins_with_no_signal_blocked() {
 }
 
 #[test]
-fn root_fence_command_that_is_slow_gives_way_to_the_newest_state() {
+fn root_slow_fence_command_gives_way_to_the_newest_state() {
     let Some(mut world) = world(3, calm()) else { return };
     let note = world.bed.scratch().join("order");
     let slow = format!(
@@ -464,8 +464,8 @@ fn root_run_resets_the_connections_of_its_program_while_it_is_fenced() {
         let pid = watched(&world, 3, "speaker");
         let (mut peer, _) = listener.accept().expect("its connection");
         silence(&world);
-        let told = peer.read(&mut [0; 1]).expect_err("no end in good order");
-        assert_eq!(told.kind(), std::io::ErrorKind::ConnectionReset);
+        let error = peer.read(&mut [0; 1]).expect_err("no end in good order");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
         until_true("it is stopped", || is_stopped(pid) || state(pid) == Some('D'));
         end_silence(&world);
         until_true("its listener is kept", || {

@@ -90,7 +90,7 @@ fn root_run_leaves_no_control_group_however_it_ends() {
 }
 
 #[test]
-fn root_run_that_is_killed_at_any_moment_leaves_no_control_group() {
+fn root_run_killed_at_any_moment_leaves_no_control_group() {
     let Some(world) = world(2, calm()) else { return };
     for place in Place::with_groups() {
         for turn in 0..30 {
@@ -106,7 +106,7 @@ fn root_run_that_is_killed_at_any_moment_leaves_no_control_group() {
 }
 
 #[test]
-fn root_run_kills_what_forks_while_it_is_killed() {
+fn root_run_kills_a_program_that_forks_meanwhile() {
     let Some(world) = world(2, calm()) else { return };
     let file = runaway(&world);
     for place in Place::with_groups() {
@@ -150,7 +150,7 @@ fn root_no_other_user_can_hold_a_control_group_of_run() {
 }
 
 #[test]
-fn root_run_removes_control_groups_that_nobody_holds() {
+fn root_run_removes_unused_control_groups() {
     let Some(world) = world(2, calm()) else { return };
     for place in Place::with_groups() {
         // A pid namespace ends: nobody is left to do it.

@@ -25,7 +25,7 @@ $c = IO::Socket::INET->new(PeerAddr => "127.0.0.1:$ARGV[0]") or die;
 while (1) { syswrite($c, "x" x 65536); }"#;
 
 #[test]
-fn root_run_that_kills_resets_connections_before() {
+fn root_run_resets_connections_before_it_kills() {
     let Some(world) = world(3, calm()) else { return };
     let host = world.bed.host(3);
     for place in [Rung::V2, Rung::V1, Rung::Signals].into_iter().filter_map(Place::new) {
@@ -56,7 +56,7 @@ fn root_run_that_kills_resets_connections_before() {
 }
 
 #[test]
-fn root_run_ends_a_fence_command_that_hangs_when_asked_to_end() {
+fn root_run_ends_a_hanging_fence_command_when_asked_to_end() {
     let Some(world) = world(3, calm()) else { return };
     // What handles SIGTERM does not end by it while it is stopped.
     let handler = "trap 'exit 3' TERM; while :; do sleep 0.05; done";
@@ -79,7 +79,7 @@ fn root_run_ends_a_fence_command_that_hangs_when_asked_to_end() {
 }
 
 #[test]
-fn root_run_that_nobody_could_let_go_on_is_not_suspended() {
+fn root_run_is_not_suspended_if_nothing_could_continue_it() {
     let Some(world) = world(3, calm()) else { return };
     for place in Place::with_groups() {
         // As `ssh -t host fide run …` and `docker exec -t`: it leads its session, in which is no shell with job control.
@@ -128,7 +128,7 @@ fn root_run_stops_and_kills_a_program_that_left_its_control_group() {
 
 /// As systemd does for a `systemd-run --scope` that had asked for it when the fence came.
 #[test]
-fn root_run_stops_again_a_program_that_is_moved_out_of_its_group_while_it_is_stopped() {
+fn root_run_stops_a_stopped_program_again_after_a_move_out_of_its_group() {
     let Some(world) = world(3, calm()) else { return };
     for place in Place::with_groups() {
         let mut wrapper = Running::start(&mut place.fide(&world, 3, &["run", "--name", "moved", "--", "sleep", "600"]));
@@ -148,7 +148,7 @@ fn root_run_stops_again_a_program_that_is_moved_out_of_its_group_while_it_is_sto
 }
 
 #[test]
-fn root_run_stops_again_a_program_that_somebody_lets_go_on_while_it_is_stopped() {
+fn root_run_stops_a_stopped_program_again_after_sigcont() {
     let Some(world) = world(3, calm()) else { return };
     for rung in [Rung::V2, Rung::V1, Rung::Signals] {
         let Some(place) = Place::new(rung) else { continue };
@@ -174,7 +174,7 @@ fn root_run_stops_again_a_program_that_somebody_lets_go_on_while_it_is_stopped()
 
 /// Nobody fences it then.
 #[test]
-fn root_run_that_is_suspended_holds_a_program_that_is_moved_out_of_its_group() {
+fn root_suspended_run_holds_a_program_moved_out_of_its_group() {
     let Some(world) = world(3, calm()) else { return };
     for place in Place::with_groups() {
         let words = ["run", "--name", "job", "--", "sleep", "600"];
@@ -194,7 +194,7 @@ fn root_run_that_is_suspended_holds_a_program_that_is_moved_out_of_its_group() {
 }
 
 #[test]
-fn root_run_that_is_hung_up_before_its_program_began_never_begins_it() {
+fn root_run_hung_up_before_its_program_began_never_begins_it() {
     let Some(world) = world(3, calm()) else { return };
     let command = ["run", "--name", "ignores", "--on-fence", "ignore", "--fence-command", "true", "--", "true"];
     let (code, _, err) = output(&mut world.fide(3, &command));
@@ -215,7 +215,7 @@ fn root_run_that_is_hung_up_before_its_program_began_never_begins_it() {
 
 /// The agent starts anew while the program waits for a lease, and somebody else has its name by the time that it is registered again.
 #[test]
-fn root_run_begins_no_program_that_is_not_under_watch_any_more() {
+fn root_run_begins_no_unregistered_program() {
     let Some(mut world) = world(3, calm()) else { return };
     silence(&world);
     until_true("the host is fenced", || world.status(3)["fenced"] == true);
@@ -238,7 +238,7 @@ fn root_run_begins_no_program_that_is_not_under_watch_any_more() {
 }
 
 #[test]
-fn root_run_tries_again_to_take_off_an_address_that_it_could_not_take_at_first() {
+fn root_run_retries_to_remove_an_address() {
     let Some(world) = world(3, calm()) else { return };
     let ip = |arguments: &str| {
         let (code, out, err) = output(world.bed.host(3).command("ip").args(arguments.split(' ')));
@@ -268,7 +268,7 @@ fn root_run_tries_again_to_take_off_an_address_that_it_could_not_take_at_first()
 }
 
 #[test]
-fn root_run_tries_again_to_put_back_an_address_that_it_could_not_put_back_at_first() {
+fn root_run_retries_to_restore_an_address() {
     let Some(world) = world(3, calm()) else { return };
     let ip = |arguments: &str| {
         let (code, out, err) = output(world.bed.host(3).command("ip").args(arguments.split(' ')));

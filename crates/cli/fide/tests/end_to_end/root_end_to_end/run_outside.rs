@@ -41,7 +41,7 @@ fn notes(world: &World, names: &[&str]) -> Vec<PathBuf> {
 }
 
 #[test]
-fn root_run_stops_and_kills_what_its_program_started_and_has_left_its_group() {
+fn root_run_stops_and_kills_children_outside_of_its_group() {
     let Some(world) = world(3, calm()) else { return };
     for place in Place::with_groups() {
         let scope = place.dir().join("scope");
@@ -76,7 +76,7 @@ fn root_run_stops_and_kills_what_its_program_started_and_has_left_its_group() {
 }
 
 #[test]
-fn root_run_stops_again_what_is_moved_out_of_its_group_while_it_is_stopped() {
+fn root_run_stops_children_again_after_a_move_out_of_its_group() {
     let Some(world) = world(3, calm()) else { return };
     for place in Place::with_groups() {
         let notes = notes(&world, &["child"]);
@@ -115,7 +115,7 @@ fn root_run_stops_again_what_is_moved_out_of_its_group_while_it_is_stopped() {
 }
 
 #[test]
-fn root_run_leaves_alone_what_a_fence_command_leaves_running() {
+fn root_run_leaves_children_of_a_fence_command_alone() {
     let Some(world) = world(3, calm()) else { return };
     for place in Place::with_groups() {
         let notes = notes(&world, &["daemon"]);
@@ -145,7 +145,7 @@ fn root_run_leaves_alone_what_a_fence_command_leaves_running() {
 }
 
 #[test]
-fn root_run_kills_what_is_moved_beside_it_just_before_it_kills_its_program() {
+fn root_run_kills_a_process_moved_beside_it_just_before() {
     let Some(world) = world(3, calm()) else { return };
     for place in Place::with_groups() {
         for turn in 0..3 {
@@ -177,7 +177,7 @@ fn root_run_kills_what_is_moved_beside_it_just_before_it_kills_its_program() {
 }
 
 #[test]
-fn root_run_says_what_has_not_died_of_its_kill() {
+fn root_run_reports_processes_that_survive_its_kill() {
     let Some(world) = world(3, calm()) else { return };
     // What is frozen in a group of version 2 dies all the same.
     let Some(place) = Place::new(Rung::V1) else { return };

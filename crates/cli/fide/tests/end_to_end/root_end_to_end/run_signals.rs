@@ -80,7 +80,7 @@ fn root_run_passes_every_signal_on_and_still_fences() {
 }
 
 #[test]
-fn root_run_passes_a_key_of_the_terminal_on_to_none_that_has_it_already() {
+fn root_run_passes_a_terminal_key_on_only_once() {
     let Some(world) = world(3, calm()) else { return };
     for session in ["", "setsid "] {
         let file = world.bed.scratch().join(format!("keys{}", session.len()));
@@ -116,7 +116,7 @@ fn root_run_passes_a_key_of_the_terminal_on_to_none_that_has_it_already() {
 }
 
 #[test]
-fn root_guard_is_ended_by_no_signal_but_those_that_ask_for_it() {
+fn root_guard_is_ended_only_by_ending_signals() {
     let Some(world) = world(3, calm()) else { return };
     let program = world.sleeper(3);
     let pid = program.pid().to_string();

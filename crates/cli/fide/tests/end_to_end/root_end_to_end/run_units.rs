@@ -41,7 +41,7 @@ fn is_frozen(dir: &Path) -> bool {
 }
 
 #[test]
-fn root_guard_stops_all_of_a_unit_whose_main_process_is_in_a_group_within_it() {
+fn root_guard_stops_a_unit_with_a_nested_group() {
     let Some(mut world) = world(3, calm()) else { return };
     let Some(place) = Place::new(Rung::V2) else { return };
     // As systemd does with DelegateSubgroup=, systemd-nspawn and podman.
@@ -87,7 +87,7 @@ fn root_guard_stops_all_of_a_unit_whose_main_process_is_in_a_group_within_it() {
 }
 
 #[test]
-fn root_guard_leaves_nothing_frozen_of_a_unit_that_somebody_else_kills() {
+fn root_guard_leaves_no_frozen_process_of_a_unit_killed_by_others() {
     let Some(world) = world(3, calm()) else { return };
     let Some(place) = Place::new(Rung::V2) else { return };
     let mut unit = Running::start(&mut place.command(&world, 3, &["sh", "-c", "sleep 600 & sleep 600; true"]));

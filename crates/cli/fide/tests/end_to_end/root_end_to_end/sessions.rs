@@ -53,7 +53,7 @@ fn kill_group(programs: &mut [Running]) {
     }
 }
 
-/// Waits until each has been told to be dead, in whichever order.
+/// Waits for the verdict of each death, in any order.
 fn all_killed(eyes: &mut Eyes, monitors: &[Monitor]) {
     let mut left: BTreeSet<_> = monitors.iter().map(|monitor| monitor.id).collect();
     while !left.is_empty() {
@@ -73,7 +73,7 @@ fn rounds() -> usize {
 
 /// With timeouts as agents choose them: the ones that a loop which waits is too late for.
 #[test]
-fn root_forty_programs_that_die_at_once_take_no_host_with_them() {
+fn root_death_of_forty_programs_at_once_kills_no_host() {
     let begun = Instant::now();
     for round in 1..=rounds() {
         let spec = AgentsSpec { program: vec![fide()], ..AgentsSpec::default() };
@@ -103,12 +103,12 @@ fn root_forty_programs_that_die_at_once_take_no_host_with_them() {
         });
         for (eyes, monitors) in eyes.iter_mut().zip(&watched) {
             eyes.quiet();
-            assert!(monitors.iter().all(|monitor| eyes.finals(monitor) == 1), "round {round}: {:#?}", eyes.told);
-            let hosts = eyes.told.iter().filter(|event| match event {
+            assert!(monitors.iter().all(|monitor| eyes.finals(monitor) == 1), "round {round}: {:#?}", eyes.events);
+            let hosts = eyes.events.iter().filter(|event| match event {
                 Event::Verdict(verdict) => verdict.reason == Reason::HostSilent,
                 _ => false,
             });
-            assert_eq!(hosts.count(), 0, "round {round}: {:#?}", eyes.told);
+            assert_eq!(hosts.count(), 0, "round {round}: {:#?}", eyes.events);
         }
         for host in 1..=5 {
             let silent: Vec<_> = world.verdicts(host).into_iter().filter(|text| text.contains("silent")).collect();

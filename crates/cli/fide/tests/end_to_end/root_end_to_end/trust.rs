@@ -77,7 +77,7 @@ fn root_recorded_heartbeats_do_not_make_a_dead_host_up() {
     eyes.quiet();
     assert_eq!(peer(&world, 1, "h3")["state"], "unknown");
     let up = |event: &Event| matches!(event, Event::Up { monitor, .. } if *monitor == host.id);
-    assert!(!eyes.told.iter().any(up), "{:#?}", eyes.told);
+    assert!(!eyes.events.iter().any(up), "{:#?}", eyes.events);
     assert_eq!(eyes.finals(&host), 0);
     // It is up when it says so itself.
     world.agents.restart(3).expect("started");
@@ -86,7 +86,7 @@ fn root_recorded_heartbeats_do_not_make_a_dead_host_up() {
 
 /// The agent of a watcher is away while a host dies, and the others have gone on without it when it comes back.
 #[test]
-fn root_death_while_the_watchers_agent_is_away_is_told_once() {
+fn root_death_while_watching_agent_is_away_is_notified_once() {
     let Some(mut world) = world(4, calm()) else { return };
     let victim = Victim::spawn(Some(world.bed.host(3)), &VictimSpec::default()).expect("victim");
     let mut near = world.client(3);
@@ -107,8 +107,8 @@ fn root_death_while_the_watchers_agent_is_away_is_told_once() {
     }
     world.settled_but(&[1, 2, 4], 3);
     eyes.quiet();
-    assert_eq!((eyes.finals(&host), eyes.finals(&process), eyes.finals(&other)), (1, 1, 0), "{:#?}", eyes.told);
-    // It comes back as another, whose end is told anew.
+    assert_eq!((eyes.finals(&host), eyes.finals(&process), eyes.finals(&other)), (1, 1, 0), "{:#?}", eyes.events);
+    // It comes back as another incarnation, whose end is notified anew.
     world.agents.restart(3).expect("started");
     eyes.up(&host);
     world.agents.kill(3).expect("killed");
@@ -118,7 +118,7 @@ fn root_death_while_the_watchers_agent_is_away_is_told_once() {
 
 /// As published, where a silence is a death.
 #[test]
-fn root_death_while_the_watchers_agent_is_away_is_told_once_by_policy_network() {
+fn root_death_while_watching_agent_is_away_is_notified_once_by_policy_network() {
     let Some(mut world) = world(2, paper()) else { return };
     let mut eyes = world.client(1);
     let host = eyes.watch("@h2");
@@ -128,14 +128,14 @@ fn root_death_while_the_watchers_agent_is_away_is_told_once_by_policy_network() 
     assert_eq!(eyes.reason(&host), Reason::HostSilent);
     eyes.quiet();
     assert_eq!(eyes.finals(&host), 1);
-    // One that lives on is not told dead.
+    // A process that lives on is not declared dead.
     world.agents.restart(2).expect("started");
     eyes.up(&host);
     world.agents.kill(1).expect("killed");
     world.agents.restart(1).expect("started");
     world.settled(&[1, 2]);
     eyes.quiet();
-    assert_eq!(eyes.finals(&host), 1, "{:#?}", eyes.told);
+    assert_eq!(eyes.finals(&host), 1, "{:#?}", eyes.events);
 }
 
 fn differing(receive: &str) {
@@ -150,7 +150,7 @@ fn differing(receive: &str) {
     for (of, name, says) in
         [(1, "h3", "trust (network there, lease here)"), (3, "h1", "trust (lease there, network here)")]
     {
-        until(&format!("h{of} is told"), || {
+        until(&format!("h{of} is notified"), || {
             let differs = world.status(of)["differs"].clone();
             let found = differs.as_array().into_iter().flatten().any(|d| d["host"] == name && d["says"] == says);
             if found { Ok(()) } else { Err(differs.to_string()) }
@@ -174,11 +174,11 @@ fn differing(receive: &str) {
 }
 
 #[test]
-fn root_host_that_is_configured_otherwise_is_named() {
+fn root_host_with_another_configuration_is_named() {
     differing("auto");
 }
 
 #[test]
-fn root_host_that_is_configured_otherwise_is_named_over_udp() {
+fn root_host_with_another_configuration_is_named_over_udp() {
     differing("udp");
 }

@@ -71,7 +71,7 @@ fn news(program: &mut Program, count: usize) -> Vec<(u8, Vec<u8>)> {
     program.await_messages(count);
     std::thread::sleep(QUIET);
     let news = program.messages();
-    program.told.clear();
+    program.events.clear();
     news
 }
 
@@ -83,7 +83,7 @@ fn damaged(packet: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn root_a_damaged_chunk_costs_its_own_message_where_that_is_wanted() {
+fn root_damaged_chunk_costs_only_its_own_message_if_wanted() {
     let Some(mut world) = world("", "salvage = true") else { return };
     let (mut one, mut two) = (world.program(1), world.program(2));
     two.client.listen(SERVICE).expect("listening");
@@ -116,7 +116,7 @@ fn root_a_damaged_chunk_costs_its_own_message_where_that_is_wanted() {
 }
 
 #[test]
-fn root_what_is_forged_old_or_damaged_changes_nothing() {
+fn root_forged_old_or_damaged_packets_are_ignored() {
     let Some(mut world) = world("", "") else { return };
     let (mut one, mut two) = (world.program(1), world.program(2));
     two.client.listen(SERVICE).expect("listening");
