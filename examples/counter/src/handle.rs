@@ -20,7 +20,7 @@ use crate::{
     program::Protocol,
 };
 
-/// Events that are waited for come within this, or something is wrong.
+/// Expected lines come within this time, or something is wrong.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A program that takes [`Order`]s and prints [`Reported`] lines.
@@ -32,7 +32,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts it; what it tells goes to `to`, with its host.
+    /// Starts the program; its lines go to `to`, with its host.
     ///
     /// # Errors
     /// It cannot be started.
@@ -46,7 +46,7 @@ impl Node {
         let output = BufReader::new(child.stdout.take().expect("piped"));
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
-                // Words of another program's own are no news here.
+                // Other lines of the program are no reports.
                 let Ok(reported) = serde_json::from_str(&line) else { continue };
                 if to.send((host, reported)).is_err() {
                     return;
@@ -65,7 +65,7 @@ impl Node {
         input.write_all(&line).with_context(|| format!("the replica of h{} has ended", self.host))
     }
 
-    /// SIGKILL; CLOCK_MONOTONIC just before. Its end is not waited for.
+    /// Sends SIGKILL, and returns the CLOCK_MONOTONIC time just before. Does not wait for the end.
     ///
     /// # Errors
     /// It has ended.
@@ -91,7 +91,7 @@ impl Drop for Node {
 /// How replicas are started.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// The program, and its leading arguments, that calls [`crate::main`].
+    /// A program that calls [`crate::main`], and its leading arguments.
     pub program: Vec<PathBuf>,
     pub group: String,
     pub protocol: Protocol,
@@ -99,22 +99,23 @@ pub struct Spec {
     pub window: u64,
 }
 
-/// A replica on each host, and all that they tell.
+/// A replica on each host, and their reports.
 #[derive(Debug)]
 pub struct Replicas {
     spec: Spec,
     pub nodes: Vec<Node>,
-    /// How often those that are added from now on send again what has had no answer; none: as members do by default.
+    /// How often replicas that are added from now on resend unanswered messages; `None`: the members'
+    /// default.
     pub resend: Option<Duration>,
     to: Sender<(u16, Reported)>,
     reported: Receiver<(u16, Reported)>,
 }
 
 impl Replicas {
-    /// Starts one on each host, and waits until all are members.
+    /// Starts one replica on each host, and waits until all are members.
     ///
     /// # Errors
-    /// One cannot be started, or is no member in time.
+    /// A replica cannot be started, or is no member in time.
     pub fn start(hosts: &[Host], agents: &Agents, spec: Spec) -> anyhow::Result<Self> {
         let (to, reported) = channel();
         let mut replicas = Self { spec, nodes: Vec::new(), resend: None, to, reported };
@@ -128,7 +129,7 @@ impl Replicas {
         Ok(replicas)
     }
 
-    /// Starts one on a host that has none.
+    /// Starts a replica on a host that has none.
     ///
     /// # Errors
     /// It cannot be started.
@@ -170,20 +171,20 @@ impl Replicas {
         Ok(())
     }
 
-    /// The replica of a host, if it was not taken away.
+    /// The replica of a host, if it was not removed.
     pub fn node(&mut self, host: u16) -> Option<&mut Node> {
         self.nodes.iter_mut().find(|node| node.host == host)
     }
 
-    /// The next thing that a replica tells, and which.
+    /// The next report of a replica, and its host.
     ///
     /// # Errors
-    /// Nothing comes.
+    /// No report comes.
     pub fn wait(&self, what: &str) -> anyhow::Result<(u16, Reported)> {
         self.reported.recv_timeout(LIMIT).map_err(|_| anyhow!("nothing was reported of {what} within {LIMIT:?}"))
     }
 
-    /// The next thing that a replica tells, if one does before `until`.
+    /// The next report of a replica, if one comes before `until`.
     pub fn poll(&self, until: Instant) -> Option<(u16, Reported)> {
         self.reported.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
     }

@@ -39,7 +39,7 @@ pub enum Order {
     State {
         state: bool,
     },
-    /// Takes the member of a host out of the group. Only the leader's replica does.
+    /// Removes the member of a host from the group. Only the leader's replica does so.
     Remove {
         remove: u16,
     },
@@ -49,15 +49,15 @@ pub enum Order {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Reported {
-    /// It is a member.
+    /// The replica is a member.
     Ready { node: u16, ns: u64 },
-    /// It is in this view; hosts, by seniority.
+    /// The replica is in this view; hosts by seniority.
     View { node: u16, number: u32, hosts: Vec<u16> },
-    /// It was taken out, and is needed still.
+    /// The replica was removed, but is still needed.
     Leaving { node: u16 },
-    /// It was taken out, and ends.
+    /// The replica was removed, and ends.
     Removed { node: u16 },
-    /// Host `id` leads. When the last death was known here, 0 for none.
+    /// Host `id` leads. `died_ns`: when the last death was known here, 0 for none.
     Leader {
         node: u16,
         id: u16,
@@ -65,10 +65,10 @@ pub enum Reported {
         #[serde(default)]
         died_ns: u64,
     },
-    /// It speaks for all: what a leader before may have decided is decided here too. When the death was known here that made it
-    /// lead, and when it knew that it led.
+    /// The replica speaks for all: everything that an earlier leader may have decided is decided here too.
+    /// `died_ns`: when the death was known that made it leader. `knew_ns`: when it knew that it leads.
     Leads { node: u16, died_ns: u64, knew_ns: u64, ns: u64 },
-    /// The first decision of its own clients since it leads.
+    /// The first decision of its own clients since the replica leads.
     First { node: u16, ns: u64 },
     Result {
         run: String,
@@ -80,15 +80,15 @@ pub enum Reported {
         max_us: f64,
         clients: u32,
     },
-    /// These of its clients' requests count now; what the counter is.
+    /// These requests of clients count now, and the value of the counter.
     Counted { node: u16, counted: Vec<Add>, counter: u64, ns: u64 },
-    /// Those not taken: this host does not lead, or the group has no room.
+    /// Requests were not taken: this host does not lead, or the group has no room.
     Refused { run: String, leader: u16, why: String },
     State {
         node: u16,
         applied: u64,
         hash: String,
-        /// Not of programs that have none.
+        /// Missing from programs that have no counter.
         #[serde(default)]
         counter: u64,
     },
@@ -98,7 +98,7 @@ pub enum Reported {
 mod tests {
     use super::*;
 
-    /// As `baselines/etcd-raft` writes and takes them.
+    /// As `baselines/etcd-raft` writes and reads them.
     #[test]
     fn another_program_speaks_the_same() {
         let state = r#"{"event":"state","node":1,"applied":1137692,"hash":"fa0a4cdc7962a681"}"#;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The replica: one thread that feeds a member, applies what it tells, and obeys the lines of its standard input.
+//! The replica: one thread that feeds a member, applies its decisions, and obeys the orders on its standard
+//! input.
 
 use std::{
     io::{self, Write},
@@ -22,16 +23,16 @@ use crate::{
     state::{CLIENTS_MAX, State, VALUE_MIN, Value},
 };
 
-/// A line of orders, at most.
+/// Longest line of orders.
 const LINE_MAX: usize = 1 << 20;
-/// Between two words of a replica that waits to be a member.
+/// Time between two messages of a replica that waits to be a member.
 const SAY_NS: u64 = 2_000_000_000;
-/// Clients from which on HUC has their values go ahead, many as one: fewer fit a heartbeat.
+/// From so many clients on, HUC sends values ahead as payloads of many: fewer clients fit into a heartbeat.
 const BUNDLES: usize = 10;
-/// It ends by itself after this long.
+/// The replica ends by itself after this time.
 const LIFE_NS: u64 = 3_600_000_000_000;
 
-/// By which its members agree.
+/// The protocol of the members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Protocol {
     #[default]
@@ -40,7 +41,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// As an argument.
+    /// The protocol as an argument.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -67,23 +68,23 @@ struct Args {
     key_file: PathBuf,
     #[arg(long, value_enum, default_value_t)]
     protocol: Protocol,
-    /// Instances of HSUC under way.
+    /// Instances under way in HSUC.
     #[arg(long, default_value_t = 32)]
     window: u64,
-    /// Between two times that what has had no answer is sent again; the member's own default otherwise.
+    /// Time between two resends of unanswered messages; by default the member's own.
     #[arg(long)]
     resend_ms: Option<u64>,
 }
 
 struct Replica<P: Start> {
     member: Member<P>,
-    /// Clients from which on values go as payloads.
+    /// From so many clients on, values go as payloads.
     bundles: Option<usize>,
     /// Payloads that the present decision names.
     named: Vec<Identity>,
     state: State,
     load: Option<Load>,
-    /// Its load waits until it leads.
+    /// A load that waits until the replica leads.
     standby: Option<(String, u32, u32)>,
     /// Requests of clients outside that wait for room.
     adds: Vec<Add>,
@@ -104,11 +105,11 @@ struct Replica<P: Start> {
 fn say(reported: &Reported) {
     let mut line = serde_json::to_vec(reported).expect("numbers and words");
     line.push(b'\n');
-    // Who started it is gone: so is the input.
+    // If the program that started this one is gone, its input ends too.
     let _ = io::stdout().write_all(&line);
 }
 
-/// One value of the log. Whether it is of this replica's own load.
+/// Applies one value of the log. True if it belongs to this replica's own load.
 fn apply(state: &mut State, load: &mut Option<Load>, counted: &mut Vec<Add>, bytes: &[u8], now: u64) -> bool {
     state.apply(bytes);
     match (Value::read(bytes), load) {
@@ -169,7 +170,7 @@ impl<P: Start> Replica<P> {
                     Entry::View(_) => {}
                 }
             }
-            // After the values, at all alike.
+            // After the values, on all members alike.
             for identity in self.named.drain(..) {
                 let payload = self
                     .member
@@ -184,7 +185,7 @@ impl<P: Start> Replica<P> {
             say(&Reported::First { node: self.member.host(), ns: now_ns() });
         }
         if self.member.wants_state() {
-            // Longer than there is room for: who joins asks again.
+            // The state is too long for now: a joining member asks again.
             let _ = self.member.give_state(self.state.write());
         }
         if !self.counted.is_empty() {
@@ -202,7 +203,7 @@ impl<P: Start> Replica<P> {
         Ok(())
     }
 
-    /// Tells who leads, and what follows from leading. False once it is taken out of the group.
+    /// Reports the leader, and acts on it. False once the replica was removed from the group.
     fn lead(&mut self) -> anyhow::Result<bool> {
         let node = self.member.host();
         match self.member.standing() {
@@ -218,7 +219,7 @@ impl<P: Start> Replica<P> {
                 self.is_member = true;
                 say(&Reported::Ready { node, ns: now_ns() });
             }
-            // Its host was excluded: it keeps what it has, and asks to be let in.
+            // The host was excluded: the replica keeps its state, and asks to be let in.
             Standing::Joining => (self.is_member, self.view, self.leaves) = (false, 0, false),
             Standing::Excluded | Standing::Left => bail!("the group goes on without this host"),
             Standing::Lacking => {
@@ -283,7 +284,7 @@ impl<P: Start> Replica<P> {
         }
         self.adds.drain(..taken);
         if !self.member.leads() {
-            // Their clients ask the next leader.
+            // Their clients send them to the next leader.
             self.adds.clear();
         }
     }
@@ -351,7 +352,7 @@ impl<P: Start> Replica<P> {
         while now_ns() < end_ns {
             if now_ns() > said_ns + SAY_NS
                 && let Some(what) = self.member.waits_for().map(|what| format!("no member yet: {what}")).or_else(|| {
-                    // A member all the same.
+                    // The replica is a member all the same.
                     self.member.unstored().map(str::to_owned)
                 })
             {
@@ -375,9 +376,9 @@ impl<P: Start> Replica<P> {
 /// Runs a replica, as a program.
 ///
 /// # Errors
-/// It cannot begin, or go on; what was wrong.
+/// It cannot begin or continue; the error says why.
 pub fn main(args: &[String]) -> anyhow::Result<()> {
-    // A kernel that has no such thing runs it a little later.
+    // Without this feature of the kernel, the replica runs a little later.
     let _ = wake_eagerly();
     let args = Args::try_parse_from(args)?;
     match args.protocol {

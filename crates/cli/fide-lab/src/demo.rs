@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide-lab demo`: a cluster on this machine, where things die and everybody knows, or nobody says so wrongly.
+//! `fide-lab demo`: a cluster on this machine in which processes and hosts die. Every death must be notified,
+//! and no wrong one.
 
 mod agreement;
 mod cluster;
@@ -117,7 +118,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     finish(arguments, &results)
 }
 
-/// The directory for what a demo draws.
+/// Creates the directory for the drawings of a demo.
 fn make_out(out: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(out).map_err(|error| {
         let why = format!("{} cannot be made: {error}; name another directory with --out", out.display());
@@ -125,7 +126,7 @@ fn make_out(out: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Runs on a thread of its own. What was started goes with this process: agents and namespaces by the testbed's reaper.
+/// Runs on a thread of its own. Agents and namespaces end with this process, by the testbed's reaper.
 fn interrupted() {
     static ONCE: AtomicBool = AtomicBool::new(false);
     if !ONCE.swap(true, Ordering::Relaxed) {
@@ -215,7 +216,7 @@ fn expect_deaths(tally: &deaths::Tally, results: &mut Results) {
     results.counts.push(Figure::count("told_by_the_kernel_program", tally.direct.into(), tally.deaths.into()));
 }
 
-/// Says, and notes, by which means the agents do their work and which timeouts they chose.
+/// Prints and notes the rungs and the timeouts of the agents.
 fn describe(cluster: &Cluster<'_>, rule: &str, results: &mut Results) -> anyhow::Result<()> {
     let status = cluster.status(WATCHER)?;
     describe_status(&status, rule, results);

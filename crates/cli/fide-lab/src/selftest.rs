@@ -42,9 +42,9 @@ pub(crate) struct Arguments {
 
 /// Cases of the short selftest, among all.
 const SHORT_EVERY: usize = 3;
-/// What it takes to be right in the end.
+/// The share of cases that must be right.
 const SHARE: f64 = 0.95;
-/// A short one does not take longer for one case.
+/// The longest that a case of the short selftest may take.
 const SHORT_NS: u64 = 5_000_000_000;
 
 pub(crate) fn run(arguments: &Arguments) -> Done {

@@ -22,14 +22,14 @@ pub(super) const VICTIMS: usize = 1;
 pub(super) const WATCHER: usize = 2;
 /// This host falls silent.
 pub(super) const SILENT: usize = 3;
-/// Nobody watches this one; it only watches.
+/// This host only watches: no host watches it.
 pub(super) const OBSERVER: usize = 4;
 /// Hosts that are watched.
 pub(super) const VOTERS: [usize; 3] = [VICTIMS, WATCHER, SILENT];
 const HOSTS: usize = 4;
 /// Rate of a switch port, so that a plane can be flooded.
 pub(super) const RATE_MBIT: u32 = 100;
-/// For all agents to hear each other.
+/// How long agents may take to hear each other.
 const FORM_LIMIT: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -47,13 +47,13 @@ pub(super) struct Cluster<'a> {
     pub(super) heals: Vec<Range<u64>>,
 }
 
-/// A verdict on a host that nothing was done to.
+/// A verdict about a host without a fault.
 pub(super) struct Wrong {
     /// The verdict, and the reason that its agent gives.
     pub(super) text: String,
-    /// While a cut healed.
+    /// The verdict came while a cut healed.
     pub(super) healing: bool,
-    /// The host held dead says that it did not run for most of its silence.
+    /// The host that was declared dead reports that it did not run for most of its silence.
     pub(super) stalled: bool,
 }
 
@@ -128,15 +128,15 @@ impl<'a> Cluster<'a> {
 
 /// The silence behind a verdict, as its observer explains it. All hosts share one CLOCK_MONOTONIC.
 struct Silence {
-    /// Who judged it.
+    /// The host that gave the verdict.
     observer: usize,
     span_ns: Range<u64>,
     text: String,
 }
 
 impl Silence {
-    /// What the agent of `host` gives for its verdict on `accused` around `at_ns`, if it still knows. A host that came
-    /// back had been excluded: then it is the silence behind that exclusion.
+    /// The reason that the agent of `host` gives for its verdict on `accused` around `at_ns`, if it still has
+    /// it. If the host came back, it had been excluded, and the reason is the silence behind that exclusion.
     fn behind(agents: &Agents, host: usize, accused: usize, at_ns: u64) -> Option<Self> {
         let verdict = Self::nearest(agents, host, accused, at_ns)?;
         if verdict["evidence"]["via"] != json!("superseded") {
@@ -165,7 +165,7 @@ impl Silence {
         Some(Self { observer, span_ns: decided_ns - silent_ns..decided_ns, text })
     }
 
-    /// Whether the agent of `accused` says itself that it did not run for most of that time.
+    /// Whether the agent of `accused` itself reports that it did not run for most of that time.
     fn is_stall_of(&self, agents: &Agents, accused: usize) -> bool {
         let overlap = |event: &Value| {
             let end_ns = event["monotonic_ns"].as_u64()?;
@@ -205,7 +205,7 @@ pub(super) fn await_formed(ask: impl Fn(usize) -> Result<Value, String>) -> anyh
     }
 }
 
-/// What is missing in this host's eyes.
+/// What this host still lacks.
 fn not_formed(host: usize, status: &Value) -> Option<String> {
     if status["fenced"] == json!(true) {
         return Some(format!("h{host} is fenced"));

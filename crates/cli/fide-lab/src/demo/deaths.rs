@@ -22,11 +22,11 @@ use super::{
 
 /// Hidden first argument of this program that makes it a victim.
 pub(crate) const VICTIM: &str = "__victim";
-/// For a process to be known on the other host.
+/// How long the other host may take to learn of a process.
 const UP_LIMIT: Duration = Duration::from_secs(3);
-/// For the notification of a death.
+/// How long a notification of a death may take.
 const NOTIFIED_LIMIT: Duration = Duration::from_secs(3);
-/// For the watchers to be asleep when it happens.
+/// How long the watchers get to fall asleep before a death.
 const SETTLE: Duration = Duration::from_millis(8);
 /// A group is given up after so many failed trials in a row; the rest of it counts as failed.
 const FAILURES_MAX: u32 = 3;
@@ -78,23 +78,23 @@ impl Death {
     }
 }
 
-/// Where processes die and who watches.
+/// The victims' host, and the watchers.
 pub(super) struct Scene<'a> {
-    /// Namespace of the victims; none: this one.
+    /// Namespace of the victims; `None` for this one.
     pub(super) host: Option<&'a Host>,
     /// Name of their host.
     pub(super) host_name: &'static str,
-    /// A program beside them, that puts them under watch.
+    /// A program on the victims' host, which registers them.
     pub(super) near: Client,
     /// The program on another host that is notified.
     pub(super) far: Client,
-    /// The connections that it holds to them.
+    /// The TCP connections from the watcher to the victims.
     pub(super) tcp: TcpFin,
     pub(super) exe: PathBuf,
     pub(super) tally: Tally,
 }
 
-/// Over all trials of a scene.
+/// Counts of all trials of a scene.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     victims: u32,
@@ -105,7 +105,7 @@ pub(super) struct Tally {
     pub(super) direct: u32,
     /// Notified before it happened.
     pub(super) premature: u32,
-    /// What was wrong with the last one that was not seen.
+    /// Why the last wrong trial was wrong.
     pub(super) wrong: Option<String>,
 }
 
@@ -156,7 +156,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// One death; whether Fide failed to tell it.
+    /// Runs one death. True if Fide failed to notify it.
     pub(super) fn add_trial(&mut self, kind: Kind, group: &mut Group) -> bool {
         self.tally.deaths += 1;
         let times = self.trial(kind).unwrap_or_else(|error| {
@@ -202,7 +202,7 @@ impl<'a> Scene<'a> {
         });
         drop(victim.kill());
         victim.wait()?;
-        // However it went, the next victim is another one.
+        // The next victim is another process, however this trial went.
         let _ = self.near.quit(joined.id);
         let _ = self.far.unmonitor(monitor.id);
         times
@@ -214,7 +214,7 @@ impl<'a> Scene<'a> {
         let far = &mut self.far;
         let (at_ns, notified) = std::thread::scope(|scope| {
             let program = scope.spawn(move || {
-                // As a program that wants to know soon would; refused by older kernels.
+                // As a program with tight deadlines would do; older kernels refuse.
                 let _ = fide_client::wake_eagerly();
                 await_verdict(far, monitor, SETTLE + NOTIFIED_LIMIT)
             });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One HTML file that needs nothing else.
+//! A self-contained HTML page.
 
 use std::{
     fmt::Write,
@@ -113,7 +113,7 @@ fn html(results: &Results, drawings: &[(&str, String)]) -> String {
     out
 }
 
-/// A setting for people.
+/// A setting as text.
 fn shown(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::Object(parts) => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What must not be taken for a death: a cut cable, an observer that stops, a machine under load.
+//! Events that must not be taken for a death: a cut cable, an observer that stops, a machine under load.
 
 use std::time::{Duration, Instant};
 
@@ -18,15 +18,15 @@ use super::{
 const CUT: Duration = Duration::from_secs(2);
 /// How long the observer's agent stays stopped.
 const PAUSE: Duration = Duration::from_secs(1);
-/// For news to arrive.
+/// How long news may take to arrive.
 const NEWS_LIMIT: Duration = Duration::from_secs(3);
-/// After a fault healed, in case something wrong comes of it.
+/// How long to wait for wrong events after a fault has healed.
 const AFTER: Duration = Duration::from_millis(300);
 /// Plane whose cable is cut.
 const PLANE: usize = 1;
 /// More than a switch port carries.
 const FLOOD_MBIT: u32 = RATE_MBIT * 6 / 5;
-/// One process is killed in each, so that silence is not all there is to get right.
+/// One process is killed per interval, so that the load also has to detect true deaths.
 const KILL_EVERY: Duration = Duration::from_secs(1);
 
 fn listed(wrong: &[String]) -> String {
@@ -36,7 +36,7 @@ fn listed(wrong: &[String]) -> String {
     }
 }
 
-/// One cable of two.
+/// Cuts one of two cables.
 pub(super) fn one_cable(cluster: &mut Cluster<'_>, results: &mut Results) -> anyhow::Result<()> {
     cluster.await_formed()?;
     let (cut_ns, _) = cluster.bed.cut(SILENT, PLANE)?;
@@ -67,7 +67,7 @@ pub(super) fn one_cable(cluster: &mut Cluster<'_>, results: &mut Results) -> any
     Ok(())
 }
 
-/// The one who watches did not run: its own lateness is nobody's death.
+/// The observer did not run: its own lateness must not count as a death.
 pub(super) fn stopped_observer(cluster: &mut Cluster<'_>, results: &mut Results) -> anyhow::Result<()> {
     cluster.await_formed()?;
     let stopped_ns = cluster.agents.pause(OBSERVER)?;
@@ -98,7 +98,7 @@ pub(super) fn stopped_host(cluster: &mut Cluster<'_>, results: &mut Results) -> 
     cluster.await_formed()?;
     let stopped_ns = cluster.agents.pause(SILENT)?;
     std::thread::sleep(CUT);
-    // What a program on it would be answered right now.
+    // The answer that a program on the host would get now.
     let fenced = cluster.ears.live(SILENT).fenced();
     let resumed_ns = cluster.agents.resume(SILENT)?;
     let notified = cluster
@@ -128,7 +128,7 @@ pub(super) fn stopped_host(cluster: &mut Cluster<'_>, results: &mut Results) -> 
     Ok(())
 }
 
-/// Every core is taken and both planes are flooded, and a process is killed now and then.
+/// Takes every core and floods both planes, and kills a process now and then.
 pub(super) fn stretch(
     cluster: &mut Cluster<'_>,
     scene: &mut Scene<'_>,
@@ -192,9 +192,9 @@ pub(super) fn stretch(
     Ok(())
 }
 
-/// Over a whole run with one set of agents. Without leases two kinds of wrong verdicts are what was asked for, and only
-/// noted: those that a cut leaves behind, and those on hosts whose own agents say that they did not run for most of the
-/// very silence that they were held dead for.
+/// Checks a whole run with one set of agents. Without leases, two kinds of wrong verdicts are possible by
+/// design, and only noted: verdicts that a cut leaves behind, and verdicts on hosts whose own agents report
+/// that they did not run for most of that silence.
 pub(super) fn no_other_verdict(cluster: &mut Cluster<'_>, lease: bool, results: &mut Results) -> anyhow::Result<()> {
     let rule = if lease { "lease" } else { "network" };
     let (mut wrong, mut late, mut healing) = (Vec::new(), Vec::new(), Vec::new());

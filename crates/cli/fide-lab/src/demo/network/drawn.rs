@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the controller holds, as a planner that can be drawn.
+//! The controller's plan, as a planner that can be drawn.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ pub(super) fn state(site: &mut Site) -> anyhow::Result<Planner> {
     Ok(planner)
 }
 
-/// Which host hears which over which tree by a link that `hits` takes, by the names of its ends.
+/// Which host hears which one over which tree through a link that `hits` accepts by the names of its ends.
 pub(super) fn ways(planner: &Planner, hits: impl Fn(&str, &str) -> bool) -> BTreeSet<Way> {
     let topology = planner.topology();
     let number = |name: &str| name.trim_start_matches('h').parse().unwrap_or(0);
