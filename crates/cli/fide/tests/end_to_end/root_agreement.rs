@@ -16,7 +16,8 @@ use fide_counter::{Add, Node, Order, Protocol, Replicas, Reported, Spec};
 use fide_testbed::{Agents, AgentsSpec, Spec as BedSpec, Testbed, retry_until, supported};
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// Longer than a shared machine keeps a host from running: who is excluded meanwhile is no fault of what is tested here.
+/// Longer than a shared machine keeps a host from running: an exclusion by load is not what these tests are
+/// about.
 const TIMEOUT_US: u32 = 60_000;
 
 fn fide() -> PathBuf {
@@ -28,7 +29,7 @@ fn replica() -> Vec<PathBuf> {
     vec![fide_testbed::find_binary("fide-lab").expect("built"), "__replica".into()]
 }
 
-/// A busy machine measures itself too bad for this timeout, which is no reason not to start.
+/// A busy machine measures too much jitter for this timeout, but the agents are to start all the same.
 fn steady() -> AgentsSpec {
     let arguments = vec!["--force-timeout".to_owned()];
     AgentsSpec { program: vec![fide()], arguments, timeout_us: Some(TIMEOUT_US), ..AgentsSpec::default() }
@@ -38,7 +39,7 @@ struct World {
     replicas: Replicas,
     agents: Agents,
     bed: Testbed,
-    /// What clients were answered, by client.
+    /// Answers to clients, by client.
     counts: Vec<u32>,
     counter: u64,
 }
@@ -94,7 +95,7 @@ impl World {
         self.replicas.add(&hosts[usize::from(host) - 1], hosts, &self.agents).expect("started");
     }
 
-    /// Every client adds one at `leader`, until all are answered.
+    /// Every client adds one at `leader`; waits until all are answered.
     fn add(&mut self, leader: u16) {
         self.counts.iter_mut().for_each(|count| *count += 1);
         let add: Vec<Add> = (0..).zip(&self.counts).map(|(client, count)| Add { client, count: *count }).collect();
@@ -107,7 +108,7 @@ impl World {
         });
     }
 
-    /// All replicas come to have applied the same: how many values.
+    /// Waits until all replicas have applied the same values; returns how many.
     fn agree(&mut self) -> u64 {
         let Self { replicas, counter, .. } = self;
         retry_until("all have the same state", LIMIT, || {
@@ -143,7 +144,7 @@ fn comes_back_under_load(protocol: Protocol) {
     let Some((bed, agents, spec)) = build(3, protocol) else { return };
     let replicas = Replicas::start(bed.hosts(), &agents, Spec { window: 128, ..spec }).expect("replicas");
     let mut world = World { replicas, agents, bed, counts: Vec::new(), counter: 0 };
-    // As long as it takes: a busy machine lets a member in later, and the load must not have ended by then.
+    // The load has to outlast this: a busy machine lets a member in later.
     let run = Order::Run { run: "all".to_owned(), clients: 4096, value_bytes: 64, seconds: 120.0 };
     let ended = Duration::from_secs(120) + LIMIT;
     world.replicas.nodes[0].order(&run).expect("asked");
@@ -182,21 +183,21 @@ fn leaders_die(protocol: Protocol) {
         world.wait("the next leader", |host, reported| {
             (host == leads && matches!(reported, Reported::Leads { .. })).then_some(())
         });
-        // Asked again of another leader: what was counted counts once.
+        // The requests are sent again to another leader: requests that were counted count once.
         world.counts.iter_mut().for_each(|count| *count -= 1);
         let before = world.counter;
         world.add(leads);
         assert_eq!(world.counter, before, "the same requests once more");
         world.add(leads);
         assert_eq!(world.counter, before + 8);
-        // It comes back, takes over the state, and is in.
+        // The host comes back, takes over the state, and is a member again.
         world.start_again(dies);
         world.wait("the member that came back", |host, reported| {
             (host == dies && matches!(reported, Reported::Ready { .. })).then_some(())
         });
         world.agree();
     }
-    // A host that was in the group remembers it: alone it founds no other.
+    // A host that was in the group has stored it: alone it founds no other group.
     let record = std::fs::read_to_string(world.agents.dir(1).join("group/counter.toml")).unwrap();
     assert!(record.contains("founded_with = [1, 2, 3]"), "{record}");
 }
@@ -221,18 +222,20 @@ fn cut_off(protocol: Protocol) {
     world.add(2);
     assert_eq!(world.counter, 16);
     world.bed.rejoin(1).unwrap();
-    // Its agent learns that it was excluded, and its replica that it is another's turn: it takes over the others' state.
+    // Its agent learns that it was excluded, and its replica that another one leads: it takes over the
+    // others' state.
     world.wait("it is back", |host, reported| (host == 1 && matches!(reported, Reported::Ready { .. })).then_some(()));
     world.agree();
 }
 
-/// Two of three hosts do not hear each other, and the third hears both: one of them stops, and is back when it hears all.
+/// Two of three hosts do not hear each other, and the third hears both: one of the two stops, and is back
+/// once it hears all.
 #[test]
 fn root_partial_partition_does_not_block_a_group() {
     let Some(mut world) = world(3, Protocol::Hsuc) else { return };
     world.add(1);
     world.bed.separate(&[1, 3]).unwrap();
-    // Both act until it is agreed that one stops; what the leader is asked meanwhile waits for that.
+    // Both act until it is agreed that one stops; requests to the leader meanwhile wait for that.
     world.add(1);
     assert_eq!(world.counter, 16);
     let status = |agents: &Agents, host| agents.ask(host, "status", serde_json::json!({})).expect("an answer");
@@ -261,7 +264,8 @@ fn with_witness() -> Option<World> {
     Some(World { replicas, agents, bed, counts: vec![0; 8], counter: 0 })
 }
 
-/// A witness is away for so long that the others go on without it. It comes back, and decides who goes on.
+/// A witness is away for so long that the others go on without it. It comes back, and decides which of them
+/// continues.
 #[test]
 fn root_dropped_witness_is_readmitted() {
     let Some(mut world) = with_witness() else { return };
@@ -289,7 +293,7 @@ fn root_dropped_witness_is_readmitted() {
     assert_eq!(world.counter, 16);
 }
 
-/// Two hosts and a witness: it says that the second goes on, ends, and remembers it.
+/// Two hosts and a witness: the witness decides for the second host, ends, and has stored that decision.
 #[test]
 fn root_witness_decides_which_host_continues_and_stores_it() {
     let Some(mut world) = with_witness() else { return };
@@ -319,12 +323,12 @@ fn root_witness_decides_which_host_continues_and_stores_it() {
     assert_eq!(status(&world.agents, 3)["incarnation"], before, "it is the one that it was");
     world.add(2);
     assert_eq!(world.counter, 24, "h2 goes on");
-    // A goodbye would be for good; it is none.
+    // A goodbye would be final; a witness sends none.
     world.agents.stop(3).unwrap();
     world.agents.restart(3).unwrap();
     assert_eq!(status(&world.agents, 3)["incarnation"], before);
     world.add(2);
-    // What is on its disk is no vote.
+    // The content of its disk is no vote.
     world.agents.stop(3).unwrap();
     std::fs::write(world.agents.dir(3).join("state/vote.json"), "{}").unwrap();
     let why = world.agents.restart(3).unwrap_err().to_string();

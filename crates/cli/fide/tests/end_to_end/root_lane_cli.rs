@@ -15,7 +15,7 @@ use fide_testbed::{
 };
 use serde_json::{Value, json};
 
-/// Bound of every wait. Nothing is expected to come near it.
+/// Bound of every wait; no wait is expected to come near it.
 const LIMIT: Duration = Duration::from_secs(60);
 const HOSTS: usize = 3;
 
@@ -26,7 +26,7 @@ struct World {
     fabric: Fabric,
 }
 
-/// `None`, with the reason printed, where there can be none.
+/// `None`, with the reason printed, if this machine cannot have one.
 fn world() -> Option<World> {
     if let Err(why) = supported() {
         println!("skipped: {why}");
@@ -34,11 +34,11 @@ fn world() -> Option<World> {
     }
     let program = PathBuf::from(env!("CARGO_BIN_EXE_fide"));
     let fabric = Fabric::build(FabricSpec::single_pair(HOSTS).managed()).expect("fabric");
-    // A busy machine loses a heartbeat on one tree now and then: its cable is trusted again soon.
+    // A busy machine now and then loses a heartbeat on one tree: the cable is trusted again soon.
     let extra = "suspicion_ms = 300\nretry_ms = 100".into();
     let spec = ControllerSpec { program: Some(program.clone()), extra, ..ControllerSpec::default() };
     let controller = Controller::start(&fabric, spec).expect("controller");
-    // A busy machine measures itself too bad for any timeout that a test could wait for.
+    // A busy machine measures too much jitter for any timeout that a test could wait for.
     let forced = [Path::new("/bin/sh"), Path::new("-c"), Path::new(r#"exec "$0" "$@" --force-timeout"#), &program];
     let sections = format!(
         "[controller]\naddresses = [\"{}\"]\ncredentials = \"{}/issued/host.{{host}}\"\npacket_max_bytes = 700",
@@ -86,7 +86,7 @@ impl Running {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    /// The first of this kind.
+    /// The first event of this kind.
     fn first(&mut self, kind: &str) -> Value {
         std::iter::repeat_with(|| self.json()).find(|event| event["kind"] == kind).expect("endless")
     }
@@ -133,8 +133,8 @@ fn root_shell_lines_reach_receivers_and_excess_is_reported() {
     for ear in &mut ears {
         ear.first("listening");
     }
-    // Two lines a packet; what is granted is kept, so nothing is dropped: unless the agent of a busy machine does not run for a
-    // whole period.
+    // Two lines a packet. The rate stays within the grant, so nothing is dropped, unless the agent of a busy
+    // machine does not run for a whole period.
     let mut sending = world.send(&["--size", "20", "--period", "100ms", "--messages", "2"], LINES);
     let granted = sending.json();
     assert_eq!(
@@ -186,7 +186,8 @@ fn root_lines_wait_while_the_agent_is_killed_and_started_anew() {
     world.agents.kill(1).expect("killed");
     sending.first("detached");
     stdin.write_all(b"after\n").expect("written");
-    // Nobody can hold the new life of h1 for up before h2 runs again; what is sent to h2 until then, it drops.
+    // The others cannot consider the new incarnation of h1 up before h2 runs again; h2 drops packets that it
+    // gets until then.
     world.agents.pause(2).expect("paused");
     world.agents.restart(1).expect("started");
     sending.first("reattached");

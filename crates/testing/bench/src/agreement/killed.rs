@@ -14,22 +14,22 @@ use crate::network::{HEARTBEAT_US, VALUE_BYTES, agents, replicas};
 
 const GOAL_US: f64 = 2000.0;
 
-/// From `kill -9` of a leader on.
+/// Times from `kill -9` of a leader on.
 #[derive(Default)]
 struct Killed {
-    /// Until the next leader's agent knew of it.
+    /// Until the next leader's agent knew of the death.
     detection: Samples,
     /// From there until its program knew that it leads.
     to_leader: Samples,
-    /// From there until it had decided what its predecessor may have.
+    /// From there until it had decided everything that its predecessor may have decided.
     to_sure: Samples,
-    /// From there until the first decision of its own.
+    /// From there until its own first decision.
     to_first: Samples,
-    /// All of it.
+    /// The whole gap.
     gap: Samples,
 }
 
-/// The leader is killed under load, again and again.
+/// Kills the leader under load, again and again.
 fn leader_killed(bed: &Testbed, kills: usize, bar: &ProgressBar) -> anyhow::Result<Killed> {
     let mut killed = Killed::default();
     let agents = agents(bed, "auto", HEARTBEAT_US)?;

@@ -31,7 +31,7 @@ pub(super) fn replicas(bed: &Testbed, agents: &Agents, group: &str, protocol: Pr
     Replicas::start(bed.hosts(), agents, Spec { program, group: group.to_owned(), protocol, window: WINDOW })
 }
 
-/// What of it is wanted.
+/// Runs the wanted parts.
 pub(super) fn run(args: &Args, report: &mut Report) -> anyhow::Result<()> {
     let bed = Testbed::build(BedSpec { hosts: HOSTS, offloads: true, ..BedSpec::default() })?;
     let loads = load::Wanted::of(args);

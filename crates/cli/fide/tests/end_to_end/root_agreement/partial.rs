@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hosts of which two do not hear each other and the third hears both, and what happens meanwhile.
+//! Three hosts of which two do not hear each other and the third hears both, and other events meanwhile.
 
 use std::io::{BufRead, BufReader};
 
@@ -35,7 +35,7 @@ impl Drop for Watch {
     }
 }
 
-/// Until the agent of a host acts in a view of these.
+/// Waits until the agent of a host acts in a view of these hosts.
 fn goes_on(world: &World, host: usize, with: &[&str]) {
     retry_until("they go on without the third", LIMIT, || {
         let status = world.agents.ask(host, "status", serde_json::json!({}))?;
@@ -45,8 +45,8 @@ fn goes_on(world: &World, host: usize, with: &[&str]) {
     .unwrap();
 }
 
-/// Hosts 1 and 2 do not hear each other, so that host 2 goes; its member starts again before it is back. It was not the first process
-/// of its agent, so that its successor is in a slot before its own.
+/// Hosts 1 and 2 do not hear each other, so host 2 is dropped; its member restarts before host 2 is back.
+/// That member was not the first process of its agent, so its successor has a slot before its own.
 #[test]
 fn root_member_restarted_while_its_host_is_excluded_is_admitted() {
     let Some(mut world) = world(3, Protocol::Hsuc) else { return };
@@ -67,7 +67,7 @@ fn root_member_restarted_while_its_host_is_excluded_is_admitted() {
     world.agree();
     for watch in &watches {
         let mut events = Vec::new();
-        // What members know already may not be printed yet.
+        // Events that the members know already may not be printed yet.
         let numbers = retry_until("it is up again, and nothing after that", LIMIT, || {
             events.extend(watch.events());
             let ups = events.iter().filter(|event| event["kind"] == "up");
@@ -81,8 +81,9 @@ fn root_member_restarted_while_its_host_is_excluded_is_admitted() {
     }
 }
 
-/// Hosts 1 and 3 do not hear each other, so that host 3 goes. While it is out host 1 is cut off: no majority is left of the two that went
-/// on, and all begin anew. No process has died, and what was answered is there.
+/// Hosts 1 and 3 do not hear each other, so host 3 is dropped. While it is out, host 1 is cut off: the
+/// remaining two have no majority, and all begin anew. No process has died, and all answered requests are
+/// still there.
 #[test]
 fn root_all_excluded_members_found_their_group_again() {
     all_excluded(Protocol::Hsuc);
@@ -97,7 +98,7 @@ fn all_excluded(protocol: Protocol) {
     let Some(mut world) = world(3, protocol) else { return };
     world.add(1);
     world.bed.separate(&[1, 3]).unwrap();
-    // Both act until it is agreed that one stops; what the leader is asked meanwhile waits for that.
+    // Both act until it is agreed that one stops; requests to the leader meanwhile wait for that.
     (0..25).for_each(|_| world.add(1));
     world.bed.isolate(1).unwrap();
     goes_on(&world, 2, &["h2", "h3"]);

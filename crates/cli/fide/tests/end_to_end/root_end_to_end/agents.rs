@@ -20,7 +20,7 @@ fn root_stopped_agent_is_excluded_and_declares_no_host_dead() {
     let host = eyes.watch("@h3");
     world.agents.pause(3).expect("stopped");
     let stopped_ns = now_ns();
-    // Its programs find out by themselves that it does not run.
+    // The programs of a stopped agent find out by themselves that it does not run.
     until_true("its programs are fenced", || own.client.fenced());
     assert_eq!(eyes.reason(&host), Reason::HostSilent);
     until_true("a second has passed", || now_ns() - stopped_ns > 1_000_000_000);
@@ -47,7 +47,7 @@ fn root_a_killed_agent_is_silent_and_its_programs_are_fenced_for_good() {
     for (eyes, host) in eyes.iter_mut().zip(&hosts) {
         assert_eq!(eyes.reason(host), Reason::HostSilent);
     }
-    // Without anybody who could tell them: the lease has run out.
+    // No agent is there to notify the programs: their lease has run out.
     until_true("its programs are fenced", || live.fenced());
     for _ in 0..200 {
         assert!(live.fenced(), "a fence of a dead agent never lifts");
@@ -105,7 +105,7 @@ fn root_lease_of_a_restarted_agent_is_not_for_former_programs() {
     assert!(again.token() > permit.token() && again.incarnation > permit.incarnation, "{again:?} after {permit:?}");
 }
 
-/// An agent without some of root's rights takes what it can and says why not more.
+/// An agent without some of root's rights takes the best rungs that it can, and reports why not better ones.
 #[test]
 fn root_without_rights_the_next_rung_is_taken() {
     let spec = |rights: &str| {
@@ -149,7 +149,7 @@ fn root_leaving_agent_is_no_failure() {
     }
     assert_eq!((eyes.finals(&host), eyes.finals(&process)), (1, 1), "{:#?}", eyes.events);
     assert!(!world.agents.socket(3).exists(), "its socket goes with it");
-    // The majority goes on, and takes it back.
+    // The majority continues, and readmits the host.
     assert_eq!(world.status(1)["fenced"], false);
     world.agents.restart(3).expect("started");
     world.settled(&[1, 2, 3]);
@@ -182,7 +182,7 @@ fn root_a_new_key_is_taken_without_a_verdict() {
                 world.agents.log(host).matches("the old key is not accepted").count() == round + 1
             });
         }
-        // Heard with the new key.
+        // Heartbeats with the new key are accepted.
         let accepted = world.counter(1, "kernel_accepted");
         until_true("heartbeats go on", || world.counter(1, "kernel_accepted") > accepted + 20);
     }

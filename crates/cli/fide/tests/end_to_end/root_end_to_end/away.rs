@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes that die while the agent of whoever watches them is away, by each way of receiving.
+//! Processes die while the agent of their watchers is away, with each rung of receiving.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ fn lacks(world: &World, of: usize, name: &str) -> bool {
     !members.as_array().expect("a list").contains(&json!(name))
 }
 
-/// A process of h2, whose slot h2 gives to another, and one of h1 itself: how h1 receives is nothing to that one, whose end takes
-/// seconds to be certain.
+/// A process of h2, whose slot h2 gives to another process, and a process of h1 itself. How h1 receives does
+/// not matter to the latter, whose end takes seconds to be certain.
 fn deaths_while_h1_has_no_agent(receive: &str, rung: &str, of_its_own: bool) {
     let agent = AgentSpec { receive: receive.into(), ..AgentSpec::default() };
     let sections = "[limits]\nonly_root = true\n".into();
@@ -42,7 +42,7 @@ fn deaths_while_h1_has_no_agent(receive: &str, rung: &str, of_its_own: bool) {
     until_true("h1 is out", || lacks(&world, 2, "h1"));
     far.kill().expect("killed");
     own.kill().expect("killed");
-    // There is no other slot.
+    // There is no other free slot.
     until("its slot is free", || there.client.join("next").map(drop).map_err(|why| why.to_string()));
     world.agents.restart(1).expect("started");
     // The same on this host, at once.

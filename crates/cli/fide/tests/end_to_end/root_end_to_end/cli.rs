@@ -158,7 +158,7 @@ fn root_watch_tells_no_death_from_before_it_began() {
     later.code();
     until("it fired", || fs::read_to_string(&fired).map_err(|error| error.to_string()));
     assert_eq!(fs::read_to_string(&fired).expect("read"), format!("killed {evidence}\n"), "once");
-    // Whoever wants to know of it at once says so.
+    // An operator that wants to know of an earlier end at once asks for it.
     let words = ["watch", "db@h2", "--count-earlier", "--on-failure", &react];
     let earlier = finish(Running::piped(&mut world.fide(1, &words)));
     assert_eq!(earlier.status.code(), Some(1));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs that do as they like: many of them, other users', killed ones.
+//! Programs that misbehave: many at once, of other users, or killed.
 
 use std::{os::unix::process::CommandExt, path::PathBuf, process::Command, time::Duration};
 
@@ -65,7 +65,7 @@ fn root_sixty_four_programs_and_sixty_four_clients() {
     assert!(monitors.iter().all(|monitor| far.finals(monitor) == 1), "{:#?}", far.events);
     until_true("their places are free", || other.client.join_pid("p64", one_more.pid(), Duration::ZERO).is_ok());
 
-    // Two sessions are there already.
+    // Two sessions are open already.
     let options = || ConnectOptions { path: Some(world.agents.socket(1)), ..ConnectOptions::default() };
     let sessions: Vec<Client> = (2..64).map(|_| Client::connect(options()).expect("room for 64")).collect();
     match Client::connect(options()) {
@@ -123,7 +123,7 @@ fn root_program_is_notified_of_watchers_and_piggyback_size() {
     assert_eq!((world.counter(1, "sends_failed"), world.verdicts(2).len()), (0, 0), "no packet was too long");
 }
 
-/// A copy of `fide` that everybody can run, and a way to the socket.
+/// A copy of `fide` that every user can run, and access to the socket.
 struct Public {
     dir: tempfile::TempDir,
 }
@@ -140,7 +140,7 @@ impl Public {
     }
 
     fn command(&self, world: &World, host: usize, arguments: &[&str]) -> Command {
-        // Who is nobody cannot enter a namespace; the socket is a file, which has none.
+        // The user nobody cannot enter a namespace; the socket is a file, which needs none.
         let mut command = Command::new(self.fide());
         command.args(arguments).env("FIDE_SOCKET", world.agents.socket(host)).uid(NOBODY).gid(NOBODY);
         command
@@ -183,7 +183,7 @@ fn root_an_unprivileged_user_watches_everybody_and_joins_only_itself() {
     victim.kill().expect("killed");
     assert_eq!(watching.code(), Some(1), "the watch ended with a failure");
 
-    // Somebody else's registration cannot be ended either.
+    // The registration of another user cannot be ended either.
     let slot = program["slot"].as_u64().expect("a number");
     let socket = world.agents.socket(1);
     let as_another = format!(
@@ -237,7 +237,7 @@ fn root_clients_killed_in_the_middle_of_anything_harm_nobody() {
     assert_eq!(eyes.finals(&bystander), 0);
     victim.kill().expect("killed");
     assert_eq!(eyes.reason(&bystander), Reason::Killed(9));
-    // And the next one is served like the first.
+    // The next client is served like the first.
     let mut late = Eyes::at(&world.agents.socket(2));
     let running = world.sleeper(1);
     near.client.join_pid("late", running.pid(), Duration::ZERO).expect("joined");

@@ -13,7 +13,8 @@ const PORT: u16 = 7411;
 /// Packets of each kind that an impostor sends.
 const FORGERIES: u64 = 200;
 
-/// Heartbeats and notices of h2 by somebody without the key, for the incarnation and far ahead of the true ones.
+/// Heartbeats and notices in the name of h2 without the key, for its incarnation and far ahead of its
+/// sequence numbers.
 fn forgeries(incarnation: u32, victim: (u8, u32)) -> Vec<Vec<u8>> {
     let key = Key([0x5a; 16]);
     let mut packets = Vec::new();
@@ -220,10 +221,10 @@ fn root_an_isolated_host_is_silent_fences_itself_and_comes_back_as_another() {
         later(eyes, process.id);
         assert_eq!((eyes.finals(host), eyes.finals(process)), (1, 1), "{:#?}", eyes.events);
     }
-    // A minority judges nobody.
+    // A minority declares no host dead.
     own.quiet();
     assert_eq!(own.finals(&others_from_inside), 0, "{:#?}", own.events);
-    // What ran there is watched on.
+    // The watch on the process of that host continues.
     drop(victim);
     for (eyes, (_, process)) in eyes.iter_mut().zip(&watched) {
         eyes.next("the end of the process", |event| match event {

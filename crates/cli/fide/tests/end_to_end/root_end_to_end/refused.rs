@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations and hosts on which no agent starts, and what it says instead.
+//! Configurations and hosts with which no agent starts, and the messages about it.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
@@ -55,7 +55,7 @@ fn agent(config: &Path, dir: &Path, more: &[&str]) -> Command {
     command
 }
 
-/// Whatever it is, the agent ends with this code and says that.
+/// The agent ends with this code and prints these words.
 fn refused(command: &mut Command, code: i32, says: &[&str]) {
     let (got, _, err) = output(command);
     assert_eq!(got, Some(code), "{err}");
@@ -198,7 +198,7 @@ fn root_the_timeout_stands_on_the_stored_bound_if_it_is_of_this_host() {
         let (_, out, _) = output(status.args(["status", "--json", "--socket"]).arg(dir.join("agent.sock")));
         serde_json::from_str::<serde_json::Value>(&out).map(|status| status["rungs"]["bound"].clone()).ok()
     };
-    // 14 ms of jitter: the configured 50 ms are too short for that.
+    // 14 ms of jitter: the configured timeout of 50 ms is too short for it.
     fs::write(dir.join("bound.toml"), bound(&boot)).expect("written");
     refused(
         &mut on_h2(&[]),
@@ -210,7 +210,7 @@ fn root_the_timeout_stands_on_the_stored_bound_if_it_is_of_this_host() {
         rung().is_some_and(|rung| rung["used"] == "14 ms late at most, by wake-up of 1000 timers")
     });
     drop(running);
-    // Of another boot: it does not count, and that is said.
+    // A bound from another boot does not count, and the agent says so.
     fs::write(dir.join("bound.toml"), bound("another")).expect("written");
     let _running = Running::start(&mut on_h2(&["--force-timeout"]));
     until_true("it measures by itself", || {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Signals at `fide run` and `fide guard`: passed on unchanged, and no end of the fence.
+//! Signals to `fide run` and `fide guard`: passed on unchanged, and never the end of a fence.
 
 use std::{fs, io::Write, path::Path, process::Stdio};
 
@@ -12,7 +12,7 @@ use super::{
     run_corners::{end_silence, parent, silence},
 };
 
-/// About `fide run` alone, or not to be caught.
+/// Signals that concern `fide run` alone, or cannot be caught.
 const KEPT: [i32; 14] = [
     libc::SIGKILL,
     libc::SIGSTOP,

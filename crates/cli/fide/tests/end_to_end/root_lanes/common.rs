@@ -17,7 +17,7 @@ use fide_testbed::{
 };
 use serde_json::Value;
 
-/// Bound of every wait. Nothing is expected to come near it.
+/// Bound of every wait; no wait is expected to come near it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -28,13 +28,13 @@ pub(crate) struct World {
     operator: Caller,
 }
 
-/// `None`, with the reason printed, where there can be none. `extra`: of the controller; `sections`: of the agents'
-/// `[controller]`.
+/// `None`, with the reason printed, if this machine cannot have one. `extra`: for the controller; `agent`:
+/// for the agents' `[controller]`.
 pub(crate) fn world(extra: &str, agent: &str) -> Option<World> {
     world_at(1_000_000_000, extra, agent)
 }
 
-/// The same with cables of this many bit/s, as they are planned.
+/// The same, with cables of this many bit/s in the plan and in the fabric.
 pub(crate) fn world_at(bandwidth_bps: u64, extra: &str, agent: &str) -> Option<World> {
     if let Err(why) = supported() {
         println!("skipped: {why}");
@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// What the controller says at a path.
+    /// The controller's answer at a path.
     pub(crate) fn read(&mut self, path: &str) -> Value {
         let place = self.fabric.controller().expect("managed");
         let operator = &mut self.operator;
@@ -124,14 +124,14 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Takes what there is.
+    /// Takes all waiting events.
     pub(crate) fn look(&mut self) {
         while let Some(event) = self.client.poll_event().expect("events") {
             self.events.push(event);
         }
     }
 
-    /// Waits for an event that fits; earlier ones are kept.
+    /// Waits for a matching event; earlier ones are kept.
     pub(crate) fn wait<T>(&mut self, what: &str, fits: impl Fn(&Event) -> Option<T>) -> T {
         let begun = Instant::now();
         loop {
