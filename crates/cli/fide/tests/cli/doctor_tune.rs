@@ -81,7 +81,7 @@ fn tune(root: Option<&Path>, state: &Path, what: &[&str]) -> Command {
     command
 }
 
-/// A state directory that a failing test does not take away together with what was there.
+/// A state directory that a failing test keeps if it still holds former values.
 struct State(TempDir, Option<PathBuf>);
 
 impl State {
@@ -218,11 +218,12 @@ fn all_conditions(report: &Value) {
     }
 }
 
-/// Looks at this host, always at the same interfaces and at no agent: others run tests here too.
+/// Runs the doctor on this host, always on the same interfaces and without an agent: other tests run here
+/// too.
 struct Looker {
     dir: TempDir,
     interfaces: Vec<String>,
-    /// There is one host, and some of these tests change it.
+    /// There is only one host, and some of these tests change it.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -250,13 +251,13 @@ impl Looker {
         }
         let (mut report, _) = json(&mut command);
         all_conditions(&report);
-        // Not tuned, and other programs make the kernel start and stop some.
+        // Kernel threads are not tuned, and other programs make the kernel start and stop some.
         let conditions = report["conditions"].as_array_mut().expect("a list");
         conditions.retain(|condition| condition["id"] != "kernel-threads");
         report
     }
 
-    /// What nothing but a change of the host may change.
+    /// Settings that only a change of the host may change.
     fn settings(&self) -> Value {
         self.look(&["--no-measure"])
     }

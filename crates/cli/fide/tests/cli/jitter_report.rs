@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The log that is shipped as an example, from the file to the page in a browser: the real program, and Chromium where there
-//! is one.
+//! The shipped example log, from the file to the page in a browser: the real program, and Chromium if it is
+//! installed.
 
 use std::{fs, path::Path, process::Command};
 
 use fide_testbed::browser::Browser;
 use serde_json::Value;
 
-/// What was planted (examples/jitter/README.md).
+/// The planted period (examples/jitter/README.md).
 const PERIOD_NS: f64 = 25_382_000.0;
 const NAME: &str = "backup";
 /// Plots of a run.
 const PLOTS: usize = 23;
 
-/// The text between an element with this attribute and the end of that kind of element.
+/// The text between an element with this attribute and the end of that element.
 fn element<'a>(page: &'a str, attribute: &str, end: &str) -> &'a str {
     let rest = page.split(attribute).nth(1).unwrap_or_else(|| panic!("{attribute} is not on the page"));
     rest.split(end).next().expect("a first part")

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One table of exit codes for all subcommands: 2 what the caller gave is wrong, 3 this host cannot, 1 everything else. For 4 see `denied`.
+//! One table of exit codes for all subcommands: 2 wrong input, 3 not supported by this host, 1 everything
+//! else. For 4 see `denied`.
 
 use super::common::{Place, refused};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an agent on loopback answers, in words and units for people.
+//! Answers of an agent on loopback, in words and units for people.
 
 use std::{
     fs::{self, File},
@@ -9,7 +9,7 @@ use std::{
 
 use super::common::{GOOD, Place, refused, said};
 
-/// Longer than anything here takes on a machine that is busy.
+/// Longer than anything here takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
 struct Agent {

@@ -14,7 +14,8 @@ fn guard_refuses_unfenceable_processes() {
         let refused = output.status.code() == Some(REFUSED) && text(&output.stderr).contains(why);
         assert!(refused, "--pid {pid}: {}", said(&output));
     }
-    // A fence aside, the first process of a container may be watched like any other: it is the agent that is missed then.
+    // Without a fence, the first process of a container may be registered like any other: here only the agent
+    // is missing.
     let words = ["guard", "--name", "db", "--pid", "1", "--detach", "--socket", "/nonexistent/agent.sock"];
     let output = fide(&words).output().expect("run");
     assert!(output.status.code() == Some(1) && text(&output.stderr).contains("/nonexistent"), "{}", said(&output));

@@ -8,7 +8,7 @@ use fide_client::{Client, ConnectOptions, Event, Reason, Verdict, Wanted};
 
 use super::common::Agent;
 
-/// Looks at the clients' events before a test gives up, 50 ms apart.
+/// How often a test polls the clients' events before it gives up, 50 ms apart.
 const TRIES: usize = 1200;
 
 struct Reap(Child);
@@ -65,7 +65,7 @@ fn death_on_this_host_while_its_agent_is_away_is_notified_once() {
     agent.kill_and_start();
     until("end of db", &mut events, &mut [&mut eyes, &mut near], |event| matches!(event, Event::Verdict(_)));
     assert_eq!(verdicts(&events), [(evidence.incarnation, Reason::HostSilent)]);
-    // Another one of that name ends nothing.
+    // Another process of that name ends nothing.
     let again = Reap(Command::new("sleep").arg("600").spawn().expect("sleep"));
     near.join_pid("db", again.0.id(), Duration::ZERO).expect("joined");
     until(

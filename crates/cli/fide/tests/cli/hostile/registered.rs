@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who may have a process watched, and who may end that.
+//! Which users may register a process, and which may end a registration.
 
 use std::{
     io,
@@ -79,7 +79,7 @@ fn root_registration_is_ended_by_its_owner_or_by_root() {
     let slot = join(&mut root, &child);
     let refusal = user.refused(json!({ "op": "quit", "slot": slot }));
     assert_eq!(refusal["code"], "not_permitted", "its process, root's registration: {refusal}");
-    // And while nobody holds it, until root comes back.
+    // The same while no client holds it, until root comes back.
     drop(root);
     let refusal = user.refused(json!({ "op": "join", "name": "db", "pid": child.id() }));
     assert_eq!(refusal["code"], "name_taken", "{refusal}");

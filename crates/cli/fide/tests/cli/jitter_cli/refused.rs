@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What cannot be is refused before anything is measured or written, and the message says what would be right.
+//! Impossible arguments are refused before anything is measured or written, with a hint.
 
 use std::{fs, path::Path};
 
@@ -138,7 +138,7 @@ fn what_is_no_log_is_refused() {
             all_refused(&[(command, 2, words), (command, 2, &[path])]);
         }
     }
-    // A good one beside it does not make up for it.
+    // A good log beside it does not make up for it.
     let (fine, page) = (put("fine.fjl", &good), dir.path().join("page.html"));
     let page = page.to_str().expect("text");
     all_refused(&[(&["report", &fine, &empty, "--html", page], 2, &["empty.fjl"])]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What needs hosts and links that can be taken away, or a kernel that cannot do everything. Tests that need root and
-//! cannot have it print why and pass.
+//! Tests that need hosts and links that can be removed, or a kernel with limited features. Tests that need
+//! root and cannot have it print why and pass.
 
 use std::{ffi::CString, fs, os::unix::process::CommandExt, process::Command};
 
@@ -31,7 +31,7 @@ fn pong(bed: &Testbed) -> Running {
     Running::pong(&mut on(bed, 2, &["pong", "--from", TO]))
 }
 
-/// A long measurement that is to be ended from outside; its log is `run.fjl` in the scratch directory.
+/// Starts a long measurement that is ended from outside; its log is `run.fjl` in the scratch directory.
 fn ping(bed: &Testbed, more: &[&str]) -> Running {
     let log = bed.scratch().join("run.fjl");
     let mut command =
@@ -39,7 +39,7 @@ fn ping(bed: &Testbed, more: &[&str]) -> Running {
     Running::start(command.args(more).arg("--out").arg(log))
 }
 
-/// Datagrams that programs have taken on the host of this one.
+/// Datagrams that programs on this host have received.
 fn taken(pong: &Running) -> u64 {
     let text = fs::read_to_string(format!("/proc/{}/net/snmp", pong.pid())).expect("read");
     // A line of names, and one of numbers.
@@ -49,7 +49,7 @@ fn taken(pong: &Running) -> u64 {
     pairs.find(|(name, _)| *name == "InDatagrams").and_then(|(_, n)| n.parse().ok()).expect("a counter")
 }
 
-/// Waits until so many more pings were answered than it had taken before.
+/// Waits until so many more pings were answered.
 fn answered(pong: &Running, before: u64) {
     until("pings", || match taken(pong) {
         now if now >= before + 20 => Ok(()),
@@ -87,7 +87,7 @@ fn root_late_pong_is_no_restart() {
     let Some(bed) = bed() else { return };
     let ping = ping(&bed, &[]);
     ping.bound(7412);
-    // The kernel of host 2 counts what nobody takes there.
+    // The kernel of host 2 counts packets without a receiver.
     until("pings that nobody takes", || {
         let text =
             bed.host(2).run_in(|| fs::read_to_string("/proc/thread-self/net/snmp")).map_err(|e| e.to_string())?;
@@ -125,7 +125,7 @@ fn root_lost_link_keeps_the_measurement() {
         assert!(number(&summary["answered"]) >= 10, "{method}: {summary}");
         let reported = report(&bed.scratch().join("run.fjl"));
         let packets = &reported.run["packets"];
-        // What the kernel did not take was never sent, and is not lost on the way.
+        // Packets that the kernel refused were never sent, so they are not lost on the way.
         assert_eq!(packets["unsent"], summary["send_failed"], "{method}");
         assert_eq!(packets["logged"], summary["packets"], "{method}");
         assert!(reported.run["conditions"]["isolation"]["log"].is_null(), "{method}: whole");
@@ -163,7 +163,7 @@ fn root_a_kernel_without_type_information_measures_all_the_same() {
     assert_eq!(reported.run["packets"]["answered"], 50);
 }
 
-/// Hides where a kernel says what its trace points look like, from this command alone.
+/// Hides the kernel's description of its trace points from this command.
 fn without_btf(command: &mut Command) -> &mut Command {
     let [none, root, tmpfs, btf] = ["none", "/", "tmpfs", "/sys/kernel/btf"].map(|s| CString::new(s).expect("no zero"));
     // SAFETY: plain system calls on strings that the closure keeps; it allocates nothing and takes no lock, as a child of a
@@ -187,7 +187,7 @@ fn without_btf(command: &mut Command) -> &mut Command {
 #[test]
 fn root_pong_without_its_method_reports_it() {
     let Some(bed) = bed() else { return };
-    // veth copies what it gets.
+    // veth copies its packets.
     let output = run(&mut on(&bed, 2, &["pong", "--from", TO, "--to", FROM, "--method", "af-xdp-zc"]));
     let said = stderr(&output);
     assert!(output.status.code() == Some(3) && said.contains("af-xdp-zc"), "{said}");

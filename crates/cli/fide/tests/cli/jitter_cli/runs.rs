@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Measurements over loopback that do not go as planned. Needs no rights; each uses addresses of its own.
+//! Measurements over loopback that do not go as planned. They need no privileges; each uses its own
+//! addresses.
 
 use std::{net::UdpSocket, os::unix::process::CommandExt, process::Command};
 
@@ -7,7 +8,7 @@ use fide_testbed::documented::{assert_documented, fields, section};
 
 use super::common::{LIMIT, Running, export, fide, json, report, run, stderr};
 
-/// A ping from and to these hosts of 127.72/16, on no core and no priority of its own.
+/// A ping between these hosts of 127.72/16, without a core or priority.
 fn ping(from: &str, to: &str, more: &[&str]) -> Command {
     let mut command =
         fide(&["ping", "--from", from, "--to", to, "--unpinned", "--ordinary", "--unlocked", "--sleep-states"]);
@@ -56,7 +57,7 @@ fn every_field_of_ping_is_documented() {
     let output = run(ping("127.72.9.1", "127.72.9.2", &["--packets", "20", "--json", "--out"]).arg(&log));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let mut json = json(&output);
-    // Names of conditions are not fields; those of a family are a report's.
+    // Names of conditions are not fields, and the fields of a family belong to a report.
     json["run"]["isolation"].take();
     json["families"].take();
     let page = include_str!("../../../../../../docs/develop/jitter-json.md");
@@ -65,7 +66,7 @@ fn every_field_of_ping_is_documented() {
 
 #[test]
 fn interrupt_keeps_the_measurement() {
-    // It hears the pings and says nothing.
+    // It receives the pings and sends nothing.
     let ear = UdpSocket::bind("127.72.3.2:7413").expect("bound");
     ear.set_read_timeout(Some(LIMIT)).expect("set");
     let dir = tempfile::tempdir().expect("a directory");
@@ -138,13 +139,13 @@ fn missing_culprits_are_explained_in_the_report() {
     }
 }
 
-/// Takes every capability away, as from somebody who is not root.
+/// Drops every capability, as for a user that is not root.
 fn without_rights(command: &mut Command) {
     // SAFETY: prctl is a plain system call, allocates nothing and takes no lock, as a child of a process with threads must.
     unsafe {
         command.pre_exec(|| {
             for capability in 0..=63 {
-                // Fails beyond the last one, and for who has none to lose.
+                // Fails beyond the last one, and for a user without capabilities.
                 libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
             }
             Ok(())

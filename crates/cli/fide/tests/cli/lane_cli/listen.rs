@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `fide lane listen` says.
+//! The output of `fide lane listen`.
 
 use fide_agent_api::event::{EventRecord, kind};
 use fide_agent_api::protocol::{ErrorCode, Op, Refusal, Reply};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `fide lane send` asks for, sends and says.
+//! Requests, packets and output of `fide lane send`.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{Running, done, message};
 
 const CLOSE: Op = Op::CloseLane { handle: 3 };
 
-/// Period in which nothing but the first packet ever leaves.
+/// A period in which only the first packet ever leaves.
 const HOUR_NS: u64 = 3_600_000_000_000;
 
 fn granted(agent: &FakeAgent, period_ns: u64) -> Peer {
@@ -81,7 +81,7 @@ fn send_keeps_to_the_granted_rate_by_default() {
     for (burst, expected) in [(&[][..], 2), (&["--burst"][..], 5)] {
         let mut agent = FakeAgent::new();
         let mut sending = start(&agent, &[&["--messages", "2", "--json"], burst].concat());
-        // Granted is more than a period asked for: that counts.
+        // The granted period is longer than requested, and the grant counts.
         let peer = granted(&agent, HOUR_NS);
         let first = sending.json();
         assert_eq!(
@@ -96,7 +96,7 @@ fn send_keeps_to_the_granted_rate_by_default() {
         for number in 1..=expected {
             assert_eq!(message(&mut agent).2, number.to_string().as_bytes());
         }
-        // It says so after another turn, in which it has sent nothing.
+        // The program prints it after another turn, in which it has sent nothing.
         agent.tell_changed(9, lane_reason::TE);
         agent.tell(fide_agent_api::event::EventRecord::of_host(fide_agent_api::event::kind::FENCED, 1), b"");
         assert_eq!(sending.json()["kind"], "fenced");
@@ -169,7 +169,7 @@ fn lines_wait_while_the_agent_is_away() {
     assert_eq!(agent.next_lane_message(), None);
     assert_eq!(peer.opens_lane(&agent, 5), "work");
     assert_eq!(message(&mut agent), (5, 7, b"2".to_vec()));
-    // And one that is refused when the agent is back is over.
+    // A lane that is refused when the agent is back is over.
     drop(peer);
     let (peer, _) = agent.greet("one");
     let refusal = Refusal::new(ErrorCode::NoCapacity, "the cable s1-s2 is full", "");

@@ -173,7 +173,7 @@ fn root_run_stops_a_stopped_program_again_after_sigcont() {
     }
 }
 
-/// No host is fenced then.
+/// While `fide run` is suspended, no process would fence the program.
 #[test]
 fn root_suspended_run_holds_a_program_moved_out_of_its_group() {
     let Some(world) = world(3, calm()) else { return };
