@@ -42,7 +42,7 @@ int main(int argc, char **argv)
     fide_set_upcalls(fide, &upcalls, NULL);
     if (fide_monitor(fide, argv[1], NULL, &granted) < 0)
         return failed(argv[1]);
-    printf("watching %s: told within %u us of silence\n", argv[1], granted.timeout_us);
+    printf("watching %s: notified within %u us of silence\n", argv[1], granted.timeout_us);
     for (int n = 0; n >= 0 || n == -EINTR;)
         n = fide_dispatch(fide, -1);
     return failed("dispatching");

@@ -74,7 +74,7 @@ type load struct {
 	maxNs     int64
 }
 
-// newLoad begins at now; run is told in all its values and is its alone.
+// newLoad begins at now; run is part of all its values, and no other load has it.
 func newLoad(o order, run uint64, now time.Duration) *load {
 	measured := time.Duration(o.Seconds * float64(time.Second))
 	l := &load{

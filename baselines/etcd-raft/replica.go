@@ -74,9 +74,9 @@ type leadership struct{ leader, term uint64 }
 type host interface {
 	// send takes a message along to its peer; false if that is out of reach. The message is not kept.
 	send(m *pb.Message) bool
-	// applied is told the values that were applied, in the log's order; entries without one are among them.
+	// applied gets the entries that were applied, in the log's order, including entries without a value.
 	applied(entries []pb.Entry)
-	// led is told who leads from now on.
+	// led gets the new leader.
 	led(l leadership)
 }
 
@@ -90,7 +90,7 @@ type replica struct {
 	state   state
 
 	leader, term uint64
-	told         leadership
+	reported     leadership
 
 	voters       pb.ConfState
 	appliedIndex uint64
@@ -159,8 +159,8 @@ func (r *replica) turn() error {
 		if rd.SoftState != nil {
 			r.leader = rd.SoftState.Lead
 		}
-		if now := (leadership{r.leader, r.term}); now.leader != raft.None && now != r.told {
-			r.told = now
+		if now := (leadership{r.leader, r.term}); now.leader != raft.None && now != r.reported {
+			r.reported = now
 			r.host.led(now)
 		}
 		if err := r.storage.Append(rd.Entries); err != nil {

@@ -64,7 +64,7 @@ func fail(format string, args ...any) {
 	os.Exit(1)
 }
 
-// delegate prints what a user of memberlist is told.
+// delegate prints the notifications that memberlist gives its users.
 type delegate struct{}
 
 func (delegate) NotifyJoin(n *memberlist.Node)   { emit("alive", n.Name) }

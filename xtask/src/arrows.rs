@@ -255,7 +255,7 @@ mod tests {
     use crate::run::root_dir;
 
     #[test]
-    fn no_crate_depends_on_what_it_must_not() {
+    fn no_crate_has_a_forbidden_dependency() {
         let crates = read(&root_dir());
         assert!(crates.len() > 20, "crates were found");
         let faults = faults(&crates);

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_found_through_groups_and_names_that_are_handed_on() {
+    fn circle_is_found_through_groups_and_reexports() {
         let found = of(&[
             ("lib.rs", "mod a;\nmod b;\nmod c;\npub use c::C;\n"),
             ("a.rs", "use crate::{\n    b::{self, B},\n};\n"),
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_is_made_of_may_know_it() {
+    fn child_module_may_use_its_parent() {
         let lib = ("lib.rs", "mod a;\nmod b;\nfn f() { a::g() }\npub struct S;\n");
         let found = of(&[lib, ("a.rs", "use super::S as T;\n"), ("b.rs", "pub struct B;\n")]);
         assert!(found.is_empty(), "{found:?}");

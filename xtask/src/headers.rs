@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_says_what_would_be_right() {
+    fn fault_has_a_hint() {
         let ok = format!("// {HEADER}\nfn main() {{}}\n");
         assert_eq!(fault("crates/x/src/lib.rs", &ok), None);
         assert_eq!(fault("baselines/run.sh", &format!("#!/bin/sh\n# {HEADER}\n")), None);

@@ -125,7 +125,7 @@ fn deaths(args: &[String]) -> Outcome {
         return Err(format!("{rounds} is no number of rounds"));
     }
     Step::cargo(&["test", "--quiet", "-p", "fide", "--test", "end_to_end", "--", "--nocapture", "--exact"])
-        .args(&["root_end_to_end::sessions::root_forty_programs_that_die_at_once_take_no_host_with_them"])
+        .args(&["root_end_to_end::sessions::root_death_of_forty_programs_at_once_kills_no_host"])
         .env("FIDE_ROUNDS", rounds)
         .run("40 programs that die at once")
 }

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_script_makes_the_checks_that_are_asked_for() {
+    fn script_makes_the_requested_checks() {
         let script = include_str!("rdma/init.sh");
         let made: Vec<&str> = script
             .lines()

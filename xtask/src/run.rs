@@ -55,7 +55,7 @@ fn of_test_program<'a>(program: &str, args: &'a [String]) -> Vec<&'a str> {
     args.iter().map(|arg| if arg == ONE_AT_A_TIME { several.unwrap_or(ONE_AT_A_TIME) } else { arg }).collect()
 }
 
-/// A test that says nothing for so long waits for what never comes: it is ended, so that the others run and it is told which it was.
+/// A test that says nothing for so long waits for what never comes: it is ended and reported, so that the others run.
 const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// The processes that a process has started, by number.
@@ -157,9 +157,9 @@ impl Step {
             .spawn()
             .map_err(|e| format!("{what}: `{}` did not start: {e}", self.shown))?;
         if let Some(out) = child.stdout.take() {
-            let (told, lines) = channel();
+            let (to, lines) = channel();
             thread::spawn(move || {
-                BufReader::new(out).split(b'\n').map_while(Result::ok).try_for_each(|line| told.send(line))
+                BufReader::new(out).split(b'\n').map_while(Result::ok).try_for_each(|line| to.send(line))
             });
             loop {
                 match lines.recv_timeout(SILENCE_MAX) {
@@ -187,7 +187,7 @@ mod tests {
     use std::io::BufRead;
 
     #[test]
-    fn several_at_a_time_are_only_those_that_measure_nothing() {
+    fn only_tests_without_measurements_run_several_at_a_time() {
         let args = ["root_".to_owned(), ONE_AT_A_TIME.to_owned()];
         for (program, threads) in
             [("deps/end_to_end-1f2e", "--test-threads=2"), ("deps/root-1f2e", ONE_AT_A_TIME), ("end", ONE_AT_A_TIME)]
@@ -199,7 +199,7 @@ mod tests {
     /// A shell of its own starts both: the other tests of this process have children too, which are this very program until they
     /// become another, and hold whatever file it writes.
     #[test]
-    fn who_says_nothing_is_ended_and_a_compiler_is_not() {
+    fn silent_test_is_ended_and_silent_compiler_is_not() {
         let sleep = target_dir().join(format!("silent-{}", std::process::id()));
         let script = r#"cp /bin/sleep "$0" && { "$0" 600 & silent=$!; /bin/sleep 600 & echo $silent; echo $!; wait $silent; echo $?; }"#;
         let mut shell =

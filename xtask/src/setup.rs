@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_is_missing() {
+    fn absent_package_is_missing() {
         let packages = [package("no-such-package-of-anybody", Some("no-such-program")), package("shell", Some("sh"))];
         assert_eq!(missing(&packages), ["no-such-package-of-anybody"]);
     }

@@ -145,7 +145,12 @@ fn sha256(path: &std::path::Path) -> Result<String, String> {
 }
 
 /// The answers in the order of the questions, each as soon as those before it are there.
-fn ask_all(checker: &Checker, runs: &[&Run], at_once: usize, mut told: impl FnMut(&Run, Answer)) -> Result<(), String> {
+fn ask_all(
+    checker: &Checker,
+    runs: &[&Run],
+    at_once: usize,
+    mut report: impl FnMut(&Run, Answer),
+) -> Result<(), String> {
     let (next, (tell, answers)) = (AtomicUsize::new(0), mpsc::channel());
     std::thread::scope(|scope| {
         for lane in 0..at_once {
@@ -171,7 +176,7 @@ fn ask_all(checker: &Checker, runs: &[&Run], at_once: usize, mut told: impl FnMu
                 let (at, answer) = answers.recv().map_err(|e| format!("the checker's threads ended: {e}"))?;
                 early.insert(at, answer);
             };
-            told(run, answer.inspect_err(|_| next.store(runs.len(), Ordering::Relaxed))?);
+            report(run, answer.inspect_err(|_| next.store(runs.len(), Ordering::Relaxed))?);
         }
         Ok(())
     })

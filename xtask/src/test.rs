@@ -24,8 +24,8 @@ pub(crate) const LONG: &[(&str, &str)] = &[
     ("huc_leased::three_members_and_a_loss", "two members with losses, clusters by seed"),
     ("huc_leased::planted_faults_are_seen", "the same faults, found by seed"),
     ("families::tests::nothing_is_found_in_heavy_noise", "quiet and bursty noise"),
-    ("families::tests::what_is_planted_is_found_at_999_us", "at 1000 and 200 us"),
-    ("families::tests::what_is_planted_is_found_at_1001_us", "at 1000 and 200 us"),
+    ("families::tests::planted_noise_is_found_at_999_us", "at 1000 and 200 us"),
+    ("families::tests::planted_noise_is_found_at_1001_us", "at 1000 and 200 us"),
 ];
 
 /// Arguments of a test program that leave out what only `make test-all` runs.
@@ -115,7 +115,7 @@ mod tests {
 
     /// A name that is in no test leaves out nothing, one without its module may leave out others.
     #[test]
-    fn what_is_left_out_is_one_test_each() {
+    fn each_skip_leaves_out_one_test() {
         let sources = files_below(&root_dir().join("crates"), &["rs"]);
         for (name, _) in LONG {
             let (module, function) = name.rsplit_once("::").expect("a module and its test");

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_nobody_declares_is_found() {
+    fn undeclared_test_is_found() {
         let dir = crate::run::target_dir().join("undeclared");
         let _ = fs::remove_dir_all(&dir);
         let write = |path: &str, text: &str| {

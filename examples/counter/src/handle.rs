@@ -16,14 +16,14 @@ use fide_sys::clock::mono_ns;
 use fide_testbed::{Agents, Host};
 
 use crate::{
-    lines::{Order, Told},
+    lines::{Order, Reported},
     program::Protocol,
 };
 
-/// Events that are waited for come within this, or something is wrong.
+/// Expected lines come within this time, or something is wrong.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A program that takes [`Order`]s and tells [`Told`]s.
+/// A program that takes [`Order`]s and prints [`Reported`] lines.
 #[derive(Debug)]
 pub struct Node {
     pub host: u16,
@@ -32,11 +32,11 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts it; what it tells goes to `to`, with its host.
+    /// Starts the program; its lines go to `to`, with its host.
     ///
     /// # Errors
     /// It cannot be started.
-    pub fn start(host: u16, mut command: Command, to: Sender<(u16, Told)>) -> anyhow::Result<Self> {
+    pub fn start(host: u16, mut command: Command, to: Sender<(u16, Reported)>) -> anyhow::Result<Self> {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -46,9 +46,9 @@ impl Node {
         let output = BufReader::new(child.stdout.take().expect("piped"));
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
-                // Words of another program's own are no news here.
-                let Ok(told) = serde_json::from_str(&line) else { continue };
-                if to.send((host, told)).is_err() {
+                // Other lines of the program are no reports.
+                let Ok(reported) = serde_json::from_str(&line) else { continue };
+                if to.send((host, reported)).is_err() {
                     return;
                 }
             }
@@ -61,11 +61,11 @@ impl Node {
     pub fn order(&mut self, order: &Order) -> anyhow::Result<()> {
         let mut line = serde_json::to_vec(order)?;
         line.push(b'\n');
-        let input = self.input.as_mut().ok_or_else(|| anyhow!("the replica of h{} was told to end", self.host))?;
+        let input = self.input.as_mut().ok_or_else(|| anyhow!("the replica of h{} was asked to end", self.host))?;
         input.write_all(&line).with_context(|| format!("the replica of h{} has ended", self.host))
     }
 
-    /// SIGKILL; CLOCK_MONOTONIC just before. Its end is not waited for.
+    /// Sends SIGKILL, and returns the CLOCK_MONOTONIC time just before. Does not wait for the end.
     ///
     /// # Errors
     /// It has ended.
@@ -91,7 +91,7 @@ impl Drop for Node {
 /// How replicas are started.
 #[derive(Debug, Clone)]
 pub struct Spec {
-    /// The program, and its leading arguments, that calls [`crate::main`].
+    /// A program that calls [`crate::main`], and its leading arguments.
     pub program: Vec<PathBuf>,
     pub group: String,
     pub protocol: Protocol,
@@ -99,36 +99,37 @@ pub struct Spec {
     pub window: u64,
 }
 
-/// A replica on each host, and all that they tell.
+/// A replica on each host, and their reports.
 #[derive(Debug)]
 pub struct Replicas {
     spec: Spec,
     pub nodes: Vec<Node>,
-    /// How often those that are added from now on send again what has had no answer; none: as members do by default.
+    /// How often replicas that are added from now on resend unanswered messages; `None`: the members'
+    /// default.
     pub resend: Option<Duration>,
-    to: Sender<(u16, Told)>,
-    told: Receiver<(u16, Told)>,
+    to: Sender<(u16, Reported)>,
+    reported: Receiver<(u16, Reported)>,
 }
 
 impl Replicas {
-    /// Starts one on each host, and waits until all are members.
+    /// Starts one replica on each host, and waits until all are members.
     ///
     /// # Errors
-    /// One cannot be started, or is no member in time.
+    /// A replica cannot be started, or is no member in time.
     pub fn start(hosts: &[Host], agents: &Agents, spec: Spec) -> anyhow::Result<Self> {
-        let (to, told) = channel();
-        let mut replicas = Self { spec, nodes: Vec::new(), resend: None, to, told };
+        let (to, reported) = channel();
+        let mut replicas = Self { spec, nodes: Vec::new(), resend: None, to, reported };
         for host in hosts {
             replicas.add(host, hosts, agents)?;
         }
         let mut ready = 0;
         while ready < hosts.len() {
-            ready += usize::from(matches!(replicas.wait("a member")?.1, Told::Ready { .. }));
+            ready += usize::from(matches!(replicas.wait("a member")?.1, Reported::Ready { .. }));
         }
         Ok(replicas)
     }
 
-    /// Starts one on a host that has none.
+    /// Starts a replica on a host that has none.
     ///
     /// # Errors
     /// It cannot be started.
@@ -170,21 +171,21 @@ impl Replicas {
         Ok(())
     }
 
-    /// The replica of a host, if it was not taken away.
+    /// The replica of a host, if it was not removed.
     pub fn node(&mut self, host: u16) -> Option<&mut Node> {
         self.nodes.iter_mut().find(|node| node.host == host)
     }
 
-    /// The next thing that a replica tells, and which.
+    /// The next report of a replica, and its host.
     ///
     /// # Errors
-    /// Nothing comes.
-    pub fn wait(&self, what: &str) -> anyhow::Result<(u16, Told)> {
-        self.told.recv_timeout(LIMIT).map_err(|_| anyhow!("nothing was told of {what} within {LIMIT:?}"))
+    /// No report comes.
+    pub fn wait(&self, what: &str) -> anyhow::Result<(u16, Reported)> {
+        self.reported.recv_timeout(LIMIT).map_err(|_| anyhow!("nothing was reported of {what} within {LIMIT:?}"))
     }
 
-    /// The next thing that a replica tells, if one does before `until`.
-    pub fn poll(&self, until: Instant) -> Option<(u16, Told)> {
-        self.told.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
+    /// The next report of a replica, if one comes before `until`.
+    pub fn poll(&self, until: Instant) -> Option<(u16, Reported)> {
+        self.reported.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
     }
 }

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A replicated counter: a member of a group as a program has it, and as simple as that can be.
+//! A replicated counter: a member of a group in a program, as simple as possible.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
-//! | `state` | what the log makes: the counter, what each client has added, a hash of all |
-//! | `load` | clients in the replica itself, for benches |
-//! | `lines` | what a replica is asked and tells, one JSON object in a line |
+//! | `state` | the state that the log leads to: the counter, what each client has added, a hash of all |
+//! | `load` | clients in the replica itself, for benchmarks |
+//! | `lines` | orders to a replica and its reports, one JSON object in a line |
 //! | `program` | the replica: [`fide_group::Member`], fed and asked |
 //! | `handle` | replicas on the hosts of a testbed |
 //!
-//! Clients outside number what they add. Whoever is not answered, as its leader has died, asks the next one again with the same
-//! number: it counts once.
+//! Clients outside number their requests. A client without an answer, because its leader has died, sends the
+//! request to the next leader with the same number: it counts once.
 #![forbid(unsafe_code)]
 
 mod handle;
@@ -20,5 +20,5 @@ mod program;
 mod state;
 
 pub use handle::{Node, Replicas, Spec};
-pub use lines::{Add, Order, Told};
+pub use lines::{Add, Order, Reported};
 pub use program::{Protocol, main};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a replica is asked, and what it tells: one JSON object in a line. `ns` is CLOCK_MONOTONIC, which all processes of a machine share.
+//! Orders to a replica, and its reports: one JSON object in a line. `ns` is CLOCK_MONOTONIC, which all processes of a machine share.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,24 +11,24 @@ pub struct Add {
     pub count: u32,
 }
 
-/// What a replica is asked.
+/// An order to a replica.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum Order {
-    /// Closed-loop clients in the replica, which has to lead: each proposes a value, waits until it is told, and goes on.
+    /// Closed-loop clients in the replica, which has to lead: each proposes a value, waits until it is delivered, and proposes the next one.
     Run {
         run: String,
         clients: u32,
         value_bytes: u32,
         seconds: f64,
     },
-    /// The same from when it leads on, until the order for another load comes. Only the first decision is told.
+    /// The same load, from when the replica leads until the next order for a load. Only the first decision is reported.
     Takeover {
         takeover: String,
         clients: u32,
         value_bytes: u32,
     },
-    /// Ends the run under way, whatever its `seconds` say. What is outstanding is waited for, and the result is told.
+    /// Ends the run under way, whatever its `seconds` say. Outstanding requests are waited for, and the result is reported.
     Enough {
         enough: bool,
     },
@@ -39,25 +39,25 @@ pub enum Order {
     State {
         state: bool,
     },
-    /// Takes the member of a host out of the group. Only the leader's replica does.
+    /// Removes the member of a host from the group. Only the leader's replica does so.
     Remove {
         remove: u16,
     },
 }
 
-/// What a replica tells.
+/// A report of a replica.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Told {
-    /// It is a member.
+pub enum Reported {
+    /// The replica is a member.
     Ready { node: u16, ns: u64 },
-    /// It is in this view; hosts, by seniority.
+    /// The replica is in this view; hosts by seniority.
     View { node: u16, number: u32, hosts: Vec<u16> },
-    /// It was taken out, and is needed still.
+    /// The replica was removed, but is still needed.
     Leaving { node: u16 },
-    /// It was taken out, and ends.
+    /// The replica was removed, and ends.
     Removed { node: u16 },
-    /// Host `id` leads. When the last death was known here, 0 for none.
+    /// Host `id` leads. `died_ns`: when the last death was known here, 0 for none.
     Leader {
         node: u16,
         id: u16,
@@ -65,10 +65,10 @@ pub enum Told {
         #[serde(default)]
         died_ns: u64,
     },
-    /// It speaks for all: what a leader before may have decided is decided here too. When the death was known here that made it
-    /// lead, and when it knew that it led.
+    /// The replica speaks for all: everything that an earlier leader may have decided is decided here too.
+    /// `died_ns`: when the death was known that made it leader. `knew_ns`: when it knew that it leads.
     Leads { node: u16, died_ns: u64, knew_ns: u64, ns: u64 },
-    /// The first decision of its own clients since it leads.
+    /// The first decision of its own clients since the replica leads.
     First { node: u16, ns: u64 },
     Result {
         run: String,
@@ -80,15 +80,15 @@ pub enum Told {
         max_us: f64,
         clients: u32,
     },
-    /// These of its clients' requests count now; what the counter is.
+    /// These requests of clients count now, and the value of the counter.
     Counted { node: u16, counted: Vec<Add>, counter: u64, ns: u64 },
-    /// Those not taken: this host does not lead, or the group has no room.
+    /// Requests were not taken: this host does not lead, or the group has no room.
     Refused { run: String, leader: u16, why: String },
     State {
         node: u16,
         applied: u64,
         hash: String,
-        /// Not of programs that have none.
+        /// Missing from programs that have no counter.
         #[serde(default)]
         counter: u64,
     },
@@ -98,14 +98,17 @@ pub enum Told {
 mod tests {
     use super::*;
 
-    /// As `baselines/etcd-raft` writes and takes them.
+    /// As `baselines/etcd-raft` writes and reads them.
     #[test]
     fn another_program_speaks_the_same() {
         let state = r#"{"event":"state","node":1,"applied":1137692,"hash":"fa0a4cdc7962a681"}"#;
-        let told = Told::State { node: 1, applied: 1_137_692, hash: "fa0a4cdc7962a681".to_owned(), counter: 0 };
-        assert_eq!(serde_json::from_str::<Told>(state).unwrap(), told);
+        let reported = Reported::State { node: 1, applied: 1_137_692, hash: "fa0a4cdc7962a681".to_owned(), counter: 0 };
+        assert_eq!(serde_json::from_str::<Reported>(state).unwrap(), reported);
         let leader = r#"{"event":"leader","node":2,"id":1,"term":2,"ns":7}"#;
-        assert_eq!(serde_json::from_str::<Told>(leader).unwrap(), Told::Leader { node: 2, id: 1, ns: 7, died_ns: 0 });
+        assert_eq!(
+            serde_json::from_str::<Reported>(leader).unwrap(),
+            Reported::Leader { node: 2, id: 1, ns: 7, died_ns: 0 }
+        );
         let run = Order::Run { run: "a".to_owned(), clients: 16, value_bytes: 64, seconds: 5.0 };
         let line = r#"{"run":"a","clients":16,"value_bytes":64,"seconds":5.0}"#;
         assert_eq!(serde_json::to_string(&run).unwrap(), line);

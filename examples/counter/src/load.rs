@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clients in the replica itself: closed loops, each with one value outstanding. As `baselines/etcd-raft` has them, word for word.
+//! Clients in the replica itself: closed loops, each with one value outstanding, exactly as in
+//! `baselines/etcd-raft`.
 
 use fide_group::{Member, Start, batch};
 use fide_testbed::figures::Samples;
 
 use crate::{
-    lines::{Add, Told},
+    lines::{Add, Reported},
     state::{VALUE_MIN, Value},
 };
 
 pub(crate) const CLIENTS_MAX: u32 = 64 << 10;
 pub(crate) const VALUE_MAX: u32 = 1 << 10;
 pub(crate) const SECONDS_MAX: f64 = 600.0;
-/// This part of the measured time comes before it and is not counted.
+/// This fraction of the measured time comes first and is not counted.
 const WARM_UP_FRACTION: u64 = 5;
-/// Values that go as one payload, at most, bytes: an instance names many of these.
+/// Most bytes of values in one payload; an instance names many payloads.
 const BUNDLE_MAX: usize = 64 << 10;
-/// Values that are written at once.
+/// How many values are written at once.
 const VALUES: usize = 16;
-/// What is still outstanding at the end is waited for this long, ns.
+/// How long outstanding values are waited for at the end, ns.
 const DRAIN_NS: u64 = 1_000_000_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +37,7 @@ pub(crate) struct Load {
     clients: Vec<Client>,
     idle: Vec<u32>,
     value: Vec<u8>,
-    /// [`VALUES`] of these.
+    /// [`VALUES`] values.
     values: Vec<u8>,
     warm_ns: u64,
     end_ns: u64,
@@ -45,7 +46,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// `run`, told in all its values, is its alone. Without `seconds` it goes on for ever.
+    /// `run` is part of all its values, and no other load has it. Without `seconds` it goes on for ever.
     pub(crate) fn new(
         name: String,
         run: u64,
@@ -82,8 +83,8 @@ impl Load {
         })
     }
 
-    /// Proposes what idle clients have: from `bundles` on as payloads of many values each, which go ahead and are no longer than the
-    /// agreement's names for them.
+    /// Proposes the values of idle clients: from `bundles` clients on as payloads of many values each. These
+    /// are sent ahead, and are no longer than the decisions that name them.
     pub(crate) fn propose_bundles<P: Start>(&mut self, member: &mut Member<P>, now: u64, bundles: usize) {
         while now < self.end_ns && self.idle.len() >= bundles {
             let (mut bundle, mut taken) = (Vec::new(), 0);
@@ -103,7 +104,7 @@ impl Load {
         self.propose(member, now);
     }
 
-    /// Proposes what idle clients have, as far as there is room.
+    /// Proposes the values of idle clients, as far as there is room.
     pub(crate) fn propose<P: Start>(&mut self, member: &mut Member<P>, now: u64) {
         if now >= self.end_ns {
             return;
@@ -111,7 +112,8 @@ impl Load {
         let Self { run, clients, idle, values, value, .. } = self;
         let mut taken = 0;
         member.propose_with(|propose| {
-            // Some are written before the first of them is read: a core waits for what it has only just written in pieces.
+            // Several values are written before the first one is read: a core waits if it reads what it has
+            // just written in pieces.
             'all: for ids in idle.chunks(VALUES) {
                 for (id, bytes) in ids.iter().zip(values.chunks_mut(value.len())) {
                     Value { run: *run, add: Add { client: *id, count: clients[*id as usize].count } }.write(bytes);
@@ -127,14 +129,14 @@ impl Load {
         self.idle.drain(..taken);
     }
 
-    /// A value was told; whether it is of one of these clients.
-    pub(crate) fn told(&mut self, value: &Value, now: u64) -> bool {
+    /// A value was delivered. True if it is a request of one of these clients.
+    pub(crate) fn delivered(&mut self, value: &Value, now: u64) -> bool {
         let Value { run, add: Add { client: id, count } } = *value;
         let client = self.clients.get_mut(id as usize).filter(|client| run == self.run && client.count == count);
         let Some(client) = client else { return false };
         client.count = client.count.wrapping_add(1);
         let latency_ns = now - client.since_ns;
-        // It asks at once for the next: waiting for room counts too.
+        // The client sends the next value at once: waiting for room counts too.
         client.since_ns = now;
         self.idle.push(id);
         if (self.warm_ns..self.end_ns).contains(&now) {
@@ -144,24 +146,25 @@ impl Load {
         true
     }
 
-    /// Proposes nothing more. The result counts what was decided until `now`.
+    /// Ends the load. The result counts decisions until `now`.
     #[allow(clippy::cast_precision_loss, reason = "to be read")]
     pub(crate) fn end(&mut self, now: u64) {
         self.end_ns = self.end_ns.min(now);
-        // Ended within the warm-up it has decided nothing, in no time: not a rate that is no number.
+        // A load that ends within the warm-up has decided nothing, in no time: avoid a rate that is not a
+        // number.
         self.seconds = (self.end_ns.saturating_sub(self.warm_ns).max(1)) as f64 / 1e9;
     }
 
-    /// Nothing is left to wait for.
+    /// No outstanding value is waited for any more.
     pub(crate) fn is_over(&self, now: u64) -> bool {
         let drained_ns = self.end_ns.saturating_add(DRAIN_NS);
         now >= drained_ns || now >= self.end_ns && self.idle.len() == self.clients.len()
     }
 
     #[allow(clippy::cast_precision_loss, reason = "to be read")]
-    pub(crate) fn result(&self) -> Told {
+    pub(crate) fn result(&self) -> Reported {
         let us = |ns: u64| ns as f64 / 1e3;
-        Told::Result {
+        Reported::Result {
             run: self.name.clone(),
             decisions: self.decisions,
             seconds: self.seconds,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The replica: one thread that feeds a member, applies what it tells, and obeys the lines of its standard input.
+//! The replica: one thread that feeds a member, applies its decisions, and obeys the orders on its standard
+//! input.
 
 use std::{
     io::{self, Write},
@@ -17,21 +18,21 @@ use fide_group::{
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::{
-    lines::{Add, Order, Told},
+    lines::{Add, Order, Reported},
     load::Load,
     state::{CLIENTS_MAX, State, VALUE_MIN, Value},
 };
 
-/// A line of orders, at most.
+/// Longest line of orders.
 const LINE_MAX: usize = 1 << 20;
-/// Between two words of a replica that waits to be a member.
+/// Time between two messages of a replica that waits to be a member.
 const SAY_NS: u64 = 2_000_000_000;
-/// Clients from which on HUC has their values go ahead, many as one: fewer fit a heartbeat.
+/// From so many clients on, HUC sends values ahead as payloads of many: fewer clients fit into a heartbeat.
 const BUNDLES: usize = 10;
-/// It ends by itself after this long.
+/// The replica ends by itself after this time.
 const LIFE_NS: u64 = 3_600_000_000_000;
 
-/// By which its members agree.
+/// The protocol of the members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Protocol {
     #[default]
@@ -40,7 +41,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// As an argument.
+    /// The protocol as an argument.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -67,48 +68,48 @@ struct Args {
     key_file: PathBuf,
     #[arg(long, value_enum, default_value_t)]
     protocol: Protocol,
-    /// Instances of HSUC under way.
+    /// Instances under way in HSUC.
     #[arg(long, default_value_t = 32)]
     window: u64,
-    /// Between two times that what has had no answer is sent again; the member's own default otherwise.
+    /// Time between two resends of unanswered messages; by default the member's own.
     #[arg(long)]
     resend_ms: Option<u64>,
 }
 
 struct Replica<P: Start> {
     member: Member<P>,
-    /// Clients from which on values go as payloads.
+    /// From so many clients on, values go as payloads.
     bundles: Option<usize>,
     /// Payloads that the present decision names.
     named: Vec<Identity>,
     state: State,
     load: Option<Load>,
-    /// Its load waits until it leads.
+    /// A load that waits until the replica leads.
     standby: Option<(String, u32, u32)>,
     /// Requests of clients outside that wait for room.
     adds: Vec<Add>,
     counted: Vec<Add>,
     input: Vec<u8>,
     leader: u16,
-    /// Since when it leads, not told yet that it speaks for all.
+    /// When the replica learned that it leads, until it has reported that it speaks for all.
     knew_ns: Option<u64>,
-    /// Told whom it leads, and no decision of its clients since.
+    /// The replica has reported that it leads, and no decision of its clients has come since.
     first: bool,
     is_member: bool,
-    /// Number of the view that was told last.
+    /// Number of the view that was reported last.
     view: u32,
     leaves: bool,
     runs: u64,
 }
 
-fn say(told: &Told) {
-    let mut line = serde_json::to_vec(told).expect("numbers and words");
+fn say(reported: &Reported) {
+    let mut line = serde_json::to_vec(reported).expect("numbers and words");
     line.push(b'\n');
-    // Who started it is gone: so is the input.
+    // If the program that started this one is gone, its input ends too.
     let _ = io::stdout().write_all(&line);
 }
 
-/// One value of the log. Whether it is of this replica's own load.
+/// Applies one value of the log. True if it belongs to this replica's own load.
 fn apply(state: &mut State, load: &mut Option<Load>, counted: &mut Vec<Add>, bytes: &[u8], now: u64) -> bool {
     state.apply(bytes);
     match (Value::read(bytes), load) {
@@ -116,7 +117,7 @@ fn apply(state: &mut State, load: &mut Option<Load>, counted: &mut Vec<Add>, byt
             counted.push(add);
             false
         }
-        (Some(value), Some(load)) => load.told(&value, now),
+        (Some(value), Some(load)) => load.delivered(&value, now),
         _ => false,
     }
 }
@@ -154,7 +155,7 @@ impl<P: Start> Replica<P> {
         })
     }
 
-    /// Takes what the log has told.
+    /// Applies delivered decisions.
     fn apply(&mut self) -> anyhow::Result<()> {
         let now = now_ns();
         if let Some((_, bytes)) = self.member.poll_install() {
@@ -169,7 +170,7 @@ impl<P: Start> Replica<P> {
                     Entry::View(_) => {}
                 }
             }
-            // After the values, at all alike.
+            // After the values, on all members alike.
             for identity in self.named.drain(..) {
                 let payload = self
                     .member
@@ -181,39 +182,44 @@ impl<P: Start> Replica<P> {
             }
         }
         if own && std::mem::take(&mut self.first) {
-            say(&Told::First { node: self.member.host(), ns: now_ns() });
+            say(&Reported::First { node: self.member.host(), ns: now_ns() });
         }
         if self.member.wants_state() {
-            // Longer than there is room for: who joins asks again.
+            // The state is too long for now: a joining member asks again.
             let _ = self.member.give_state(self.state.write());
         }
         if !self.counted.is_empty() {
             let counted = std::mem::take(&mut self.counted);
             if self.member.leads() {
                 self.first = false;
-                say(&Told::Counted { node: self.member.host(), counted, counter: self.state.counter, ns: now_ns() });
+                say(&Reported::Counted {
+                    node: self.member.host(),
+                    counted,
+                    counter: self.state.counter,
+                    ns: now_ns(),
+                });
             }
         }
         Ok(())
     }
 
-    /// Tells who leads, and what follows from leading. False once it is taken out of the group.
+    /// Reports the leader, and acts on it. False once the replica was removed from the group.
     fn lead(&mut self) -> anyhow::Result<bool> {
         let node = self.member.host();
         match self.member.standing() {
             Standing::Leaving if !self.leaves => {
                 self.leaves = true;
-                say(&Told::Leaving { node });
+                say(&Reported::Leaving { node });
             }
             Standing::Removed => {
-                say(&Told::Removed { node });
+                say(&Reported::Removed { node });
                 return Ok(false);
             }
             Standing::Member if !self.is_member => {
                 self.is_member = true;
-                say(&Told::Ready { node, ns: now_ns() });
+                say(&Reported::Ready { node, ns: now_ns() });
             }
-            // Its host was excluded: it keeps what it has, and asks to be let in.
+            // The host was excluded: the replica keeps its state, and asks to be let in.
             Standing::Joining => (self.is_member, self.view, self.leaves) = (false, 0, false),
             Standing::Excluded | Standing::Left => bail!("the group goes on without this host"),
             Standing::Lacking => {
@@ -224,19 +230,19 @@ impl<P: Start> Replica<P> {
         if let Some(view) = self.member.view().filter(|view| self.is_member && view.number() != self.view) {
             self.view = view.number();
             let hosts = view.members().iter().map(|member| member.host).collect();
-            say(&Told::View { node, number: self.view, hosts });
+            say(&Reported::View { node, number: self.view, hosts });
         }
         let leader = self.member.leader().unwrap_or(0);
         if leader != self.leader {
             self.leader = leader;
             let ns = now_ns();
-            say(&Told::Leader { node, id: leader, ns, died_ns: self.member.death_ns() });
+            say(&Reported::Leader { node, id: leader, ns, died_ns: self.member.death_ns() });
             self.knew_ns = (leader == node).then_some(ns);
         }
         if let Some(knew_ns) = self.knew_ns.filter(|_| self.member.may_answer()) {
             self.knew_ns = None;
             self.first = true;
-            say(&Told::Leads { node, died_ns: self.member.death_ns(), knew_ns, ns: now_ns() });
+            say(&Reported::Leads { node, died_ns: self.member.death_ns(), knew_ns, ns: now_ns() });
             if let Some((name, clients, value_bytes)) = self.standby.take() {
                 self.begin(name, clients, value_bytes, None);
             }
@@ -248,7 +254,7 @@ impl<P: Start> Replica<P> {
         self.runs += 1;
         match Load::new(run.clone(), self.runs, clients, value_bytes, seconds, now_ns()) {
             Ok(load) => self.load = Some(load),
-            Err(why) => say(&Told::Refused { run, leader: self.leader, why }),
+            Err(why) => say(&Reported::Refused { run, leader: self.leader, why }),
         }
     }
 
@@ -278,7 +284,7 @@ impl<P: Start> Replica<P> {
         }
         self.adds.drain(..taken);
         if !self.member.leads() {
-            // Their clients ask the next leader.
+            // Their clients send them to the next leader.
             self.adds.clear();
         }
     }
@@ -310,7 +316,7 @@ impl<P: Start> Replica<P> {
                 if self.member.leads() {
                     self.begin(run, clients, value_bytes, Some(seconds));
                 } else {
-                    say(&Told::Refused { run, leader: self.leader, why: "it does not lead".to_owned() });
+                    say(&Reported::Refused { run, leader: self.leader, why: "it does not lead".to_owned() });
                 }
             }
             Order::Takeover { takeover, clients, value_bytes } => {
@@ -330,12 +336,12 @@ impl<P: Start> Replica<P> {
             Order::Remove { remove } => {
                 if let Err(why) = self.member.remove(remove) {
                     let (run, why) = ("remove".to_owned(), why.to_string());
-                    say(&Told::Refused { run, leader: self.leader, why });
+                    say(&Reported::Refused { run, leader: self.leader, why });
                 }
             }
             Order::State { .. } => {
                 let State { applied, hash, counter, .. } = self.state;
-                say(&Told::State { node, applied, hash: format!("{hash:016x}"), counter });
+                say(&Reported::State { node, applied, hash: format!("{hash:016x}"), counter });
             }
         }
     }
@@ -346,7 +352,7 @@ impl<P: Start> Replica<P> {
         while now_ns() < end_ns {
             if now_ns() > said_ns + SAY_NS
                 && let Some(what) = self.member.waits_for().map(|what| format!("no member yet: {what}")).or_else(|| {
-                    // A member all the same.
+                    // The replica is a member all the same.
                     self.member.unstored().map(str::to_owned)
                 })
             {
@@ -370,9 +376,9 @@ impl<P: Start> Replica<P> {
 /// Runs a replica, as a program.
 ///
 /// # Errors
-/// It cannot begin, or go on; what was wrong.
+/// It cannot begin or continue; the error says why.
 pub fn main(args: &[String]) -> anyhow::Result<()> {
-    // A kernel that has no such thing runs it a little later.
+    // Without this feature of the kernel, the replica runs a little later.
     let _ = wake_eagerly();
     let args = Args::try_parse_from(args)?;
     match args.protocol {

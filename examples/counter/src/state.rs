@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the log makes.
+//! The state that the log leads to.
 //!
-//! A value begins with a run, a client and the client's count (`u64`, `u32`, `u32`, little-endian). Run 0 is that of clients outside:
-//! it counts, and each count of a client once.
+//! A value begins with a run, a client and the client's count (`u64`, `u32`, `u32`, little-endian). Run 0
+//! belongs to clients outside: its values count, each count of a client once.
 
 use crate::lines::Add;
 
 pub(crate) const VALUE_MIN: usize = 16;
-/// Clients outside.
+/// Most clients outside.
 pub(crate) const CLIENTS_MAX: u32 = 4096;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) struct State {
     counts: Vec<u32>,
 }
 
-/// What a value is.
+/// The beginning of a value.
 pub(crate) struct Value {
     pub(crate) run: u64,
     pub(crate) add: Add,
@@ -33,7 +33,7 @@ impl Value {
         Some(Self { run: u64::from_le_bytes(*run), add })
     }
 
-    /// Over the beginning of `bytes`.
+    /// Writes the beginning over that of `bytes`.
     pub(crate) fn write(&self, bytes: &mut [u8]) {
         bytes[..8].copy_from_slice(&self.run.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.add.client.to_le_bytes());
@@ -41,7 +41,8 @@ impl Value {
     }
 }
 
-/// Of what came before and the next value, as `baselines/etcd-raft` has it: words of a value by twos, both halves of their product.
+/// The hash of the former hash and the next value, as in `baselines/etcd-raft`: words of a value in pairs,
+/// both halves of their product.
 fn hash(before: u64, value: &[u8]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let (mut sum, mut place) = (value.len() as u64, ODD);
@@ -74,7 +75,7 @@ impl State {
         if client >= self.counts.len() {
             self.counts.resize(client + 1, 0);
         }
-        // Asked again after a leader's death: once is enough.
+        // Sent again after a leader's death: it counts once.
         if count == self.counts[client] + 1 {
             self.counts[client] = count;
             self.counter += 1;
@@ -87,7 +88,7 @@ impl State {
         numbers.chain(self.counts.iter().flat_map(|count| count.to_le_bytes())).collect()
     }
 
-    /// None if it is none.
+    /// `None` if the bytes are no value.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let (numbers, counts) = bytes.split_at_checked(24)?;
         let number = |at: usize| Some(u64::from_le_bytes(*numbers.get(at..)?.first_chunk()?));
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_again_counts_once() {
+    fn repeated_request_counts_once() {
         let mut state = State::default();
         for (client, count) in [(0, 1), (0, 1), (3, 1), (0, 2), (3, 1), (0, 1), (0, 2)] {
             state.apply(&value(0, client, count));

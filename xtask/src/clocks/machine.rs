@@ -27,7 +27,7 @@ impl Machine {
         for path in [&monitor, &orders] {
             let _ = std::fs::remove_file(path);
         }
-        // The kernel believes neither in an emulated counter nor in an emulated clock unless told to.
+        // The kernel believes neither in an emulated counter nor in an emulated clock unless set to.
         let counter = if source == "tsc" { "reliable" } else { "unstable" };
         // It ends with this process, however that ends.
         let mut emulator = Command::new("setpriv")
@@ -126,7 +126,7 @@ impl Machine {
         self.wait(&done, until)
     }
 
-    /// Runs a command and waits until the guest has said `what` since it was ordered: before its end is told, or after.
+    /// Runs a command and waits until the guest has said `what` since it was ordered: before its end is reported, or after.
     pub(super) fn run_until(&mut self, command: &str, what: &str, until: Instant) -> Result<(), String> {
         let said = self.run_reading(command, until)?;
         if said.iter().any(|line| line.contains(what)) { Ok(()) } else { self.wait(what, until).map(drop) }

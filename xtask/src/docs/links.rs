@@ -228,7 +228,7 @@ fn every_page_is_in_the_summary_of_the_book() {
 }
 
 #[test]
-fn documents_that_the_source_names_are_there() {
+fn documents_named_by_the_source_exist() {
     let mut problems = Vec::new();
     for dir in ["crates", "xtask", "spec", "packaging", "examples", "baselines"] {
         let extensions = ["rs", "c", "h", "toml", "tla", "go", "service", "md", "sh"];
@@ -258,7 +258,7 @@ fn is_test_name(code: &str) -> bool {
 }
 
 #[test]
-fn tests_that_show_a_promise_exist() {
+fn tests_named_by_promises_exist() {
     let source: String = files_below(&root_dir().join("crates"), &["rs"]).iter().map(|path| read(path)).collect();
     let mut problems = Vec::new();
     for page in NAMES_TESTS {

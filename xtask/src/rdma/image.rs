@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_comes_after_all_that_it_needs() {
+    fn module_comes_after_its_dependencies() {
         let listed = "net/rxe.ko: core/uverbs.ko net/tunnel.ko\ncore/uverbs.ko: core/ib.ko\ncore/ib.ko:\n\
                       net/tunnel.ko:\nother.ko: core/ib.ko\n";
         let order = load_order(listed, &["rxe", "uverbs"]).expect("all there");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_the_one_that_is_installed_now() {
+    fn kernel_is_the_installed_one() {
         let listed = "linux-image-amd64\n  Depends: linux-image-6.1.0-56-amd64\n  Provides: x\n";
         assert_eq!(kernel_of(listed).as_deref(), Some("linux-image-6.1.0-56-amd64"));
         assert_eq!(kernel_of("linux-image-amd64\n"), None);

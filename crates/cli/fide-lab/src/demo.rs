@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide-lab demo`: a cluster on this machine, where things die and everybody knows, or nobody says so wrongly.
+//! `fide-lab demo`: a cluster on this machine in which processes and hosts die. Every death must be notified,
+//! and no wrong one.
 
 mod agreement;
 mod cluster;
@@ -117,7 +118,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     finish(arguments, &results)
 }
 
-/// The directory for what a demo draws.
+/// Creates the directory for the drawings of a demo.
 fn make_out(out: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(out).map_err(|error| {
         let why = format!("{} cannot be made: {error}; name another directory with --out", out.display());
@@ -125,7 +126,7 @@ fn make_out(out: &Path) -> Result<(), Failure> {
     })
 }
 
-/// Runs on a thread of its own. What was started goes with this process: agents and namespaces by the testbed's reaper.
+/// Runs on a thread of its own. Agents and namespaces end with this process, by the testbed's reaper.
 fn interrupted() {
     static ONCE: AtomicBool = AtomicBool::new(false);
     if !ONCE.swap(true, Ordering::Relaxed) {
@@ -136,7 +137,7 @@ fn interrupted() {
 
 fn on_testbed(arguments: &Arguments, results: &mut Results) -> anyhow::Result<()> {
     say::line(&format!(
-        "Four hosts in network namespaces, on two switches: on h{VICTIMS} processes die, h{WATCHER} is told, \
+        "Four hosts in network namespaces, on two switches: on h{VICTIMS} processes die, h{WATCHER} is notified, \
          h{SILENT} falls silent, h{OBSERVER} only observes.\n\
          Times are from just before an event to the moment a waiting program on another host goes on, on one clock.\n\
          Nothing outside these namespaces is touched, and all of it is removed at the end. It takes one to two minutes, most of it for {} \
@@ -185,7 +186,7 @@ fn on_testbed(arguments: &Arguments, results: &mut Results) -> anyhow::Result<()
 
 fn over_loopback(arguments: &Arguments, results: &mut Results) -> anyhow::Result<()> {
     let agents = loopback::Agents::start()?;
-    say::line("Three agents on 127.77.x.x that speak UDP: on h1 processes die, h2 is told. It takes about 10 s.");
+    say::line("Three agents on 127.77.x.x that speak UDP: on h1 processes die, h2 is notified. It takes about 10 s.");
     let status = agents.status(WATCHER)?;
     describe_status(&status, "loopback", results);
     let mut scene = agents.scene()?;
@@ -203,7 +204,7 @@ fn over_loopback(arguments: &Arguments, results: &mut Results) -> anyhow::Result
 fn expect_deaths(tally: &deaths::Tally, results: &mut Results) {
     let why = tally.wrong.as_ref().map(|why| format!("; the last one not: {why}")).unwrap_or_default();
     results.expect(
-        "each death of a process is told on another host, with its reason",
+        "another host is notified of each death of a process, with its reason",
         tally.seen == tally.deaths,
         format!("{} of {}, {} by the kernel program itself{why}", tally.seen, tally.deaths, tally.direct),
     );
@@ -215,7 +216,7 @@ fn expect_deaths(tally: &deaths::Tally, results: &mut Results) {
     results.counts.push(Figure::count("told_by_the_kernel_program", tally.direct.into(), tally.deaths.into()));
 }
 
-/// Says, and notes, by which means the agents do their work and which timeouts they chose.
+/// Prints and notes the rungs and the timeouts of the agents.
 fn describe(cluster: &Cluster<'_>, rule: &str, results: &mut Results) -> anyhow::Result<()> {
     let status = cluster.status(WATCHER)?;
     describe_status(&status, rule, results);

@@ -29,7 +29,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // What the demo starts on the hosts that it has built.
+    // The demo starts this program on the hosts that it has built.
     let mut words = std::env::args().skip(1);
     match words.next().as_deref() {
         Some(demo::REPLICA) => {

@@ -42,28 +42,28 @@ pub(crate) struct Arguments {
 
 /// Cases of the short selftest, among all.
 const SHORT_EVERY: usize = 3;
-/// What it takes to be right in the end.
+/// The share of cases that must be right.
 const SHARE: f64 = 0.95;
-/// A short one does not take longer for one case.
+/// The longest that a case of the short selftest may take.
 const SHORT_NS: u64 = 5_000_000_000;
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
-    let mut told = Told { json: arguments.json, outcomes: Vec::new() };
+    let mut outcomes = Outcomes { json: arguments.json, outcomes: Vec::new() };
     if arguments.replay.is_empty() {
-        plant(arguments, &mut told)?;
+        plant(arguments, &mut outcomes)?;
     } else {
-        told.begin();
+        outcomes.begin();
         for path in &arguments.replay {
             let log = logs::open(path)?;
             let outcome = recover::judge(&log.info, &log.samples, &log.events, &log.names)
                 .map_err(|error| Failure::new(USAGE, error.context(path.display().to_string())))?;
-            told.one(outcome);
+            outcomes.one(outcome);
         }
     }
-    Ok(told.end())
+    Ok(outcomes.end())
 }
 
-fn plant(arguments: &Arguments, told: &mut Told) -> Result<(), Failure> {
+fn plant(arguments: &Arguments, outcomes: &mut Outcomes) -> Result<(), Failure> {
     fide_testbed::supported().map_err(|error| Failure::new(UNSUPPORTED, error))?;
     ctrlc::set_handler(|| std::process::exit(130)).context("setting up the interrupt")?;
     if let Some(dir) = &arguments.keep {
@@ -76,7 +76,7 @@ fn plant(arguments: &Arguments, told: &mut Told) -> Result<(), Failure> {
         cases.retain(|case| case.packets() * case.sending_ns <= SHORT_NS);
         cases = cases.into_iter().step_by(SHORT_EVERY).collect();
     }
-    told.begin();
+    outcomes.begin();
     let count = cases.len();
     for (at, case) in cases.into_iter().enumerate() {
         say!("{} of {count}: {}", at + 1, time((case.packets() * case.sending_ns) as f64));
@@ -87,18 +87,18 @@ fn plant(arguments: &Arguments, told: &mut Told) -> Result<(), Failure> {
             let file = File::create(&path).map_err(|error| failed(&error))?;
             measured.write(BufWriter::new(file)).map_err(|error| failed(&error))?;
         }
-        told.one(recover::judge(&measured.info, &measured.samples, &measured.events, &measured.names)?);
+        outcomes.one(recover::judge(&measured.info, &measured.samples, &measured.events, &measured.names)?);
     }
     Ok(())
 }
 
-/// What is told of the outcomes.
-struct Told {
+/// Prints the outcomes.
+struct Outcomes {
     json: bool,
     outcomes: Vec<Outcome>,
 }
 
-impl Told {
+impl Outcomes {
     fn begin(&self) {
         if !self.json {
             tell!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The demos, run.
+//! Runs the demos.
 
 use std::process::Command;
 
@@ -21,20 +21,20 @@ fn root_the_demo_kills_leader_after_leader_and_loses_nothing() {
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let gaps = told["gaps"].as_array().unwrap();
-    assert_eq!(gaps.len(), 2, "{told}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let gaps = json["gaps"].as_array().unwrap();
+    assert_eq!(gaps.len(), 2, "{json}");
     for gap in gaps {
         for stage in ["detect", "level", "lead", "decide"] {
             assert!(gap["stages"][format!("{stage}_us")].is_number(), "{gap}");
         }
     }
-    assert!(told["counter"].as_u64().unwrap() > 0 && told["counter"] == told["answered"], "{told}");
+    assert!(json["counter"].as_u64().unwrap() > 0 && json["counter"] == json["answered"], "{json}");
     let chart = std::fs::read_to_string(dir.path().join("agreement.svg")).unwrap();
     assert!(chart.starts_with("<svg") && chart.contains("h2 killed"), "{chart:.200}");
 }
 
-/// Also without a reader of its results, which have a page of their own.
+/// Also if the reader of its output goes away: the results have a page of their own.
 #[test]
 fn root_demo_says_of_each_part_how_long_it_took() {
     if let Err(why) = supported() {
@@ -55,7 +55,7 @@ fn root_demo_says_of_each_part_how_long_it_took() {
             "{said}"
         );
     }
-    // Whether all held is up to the machine.
+    // Whether all expectations hold depends on the machine.
     assert!(matches!(output.status.code(), Some(0 | 1)) && !said.contains("panicked"), "{}: {said}", output.status);
     assert!(std::fs::read_to_string(dir.path().join("demo.html")).unwrap().contains("parts_s"));
 }

@@ -334,7 +334,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_status_that_is_none_is_an_error_that_says_so() {
+    fn invalid_status_is_an_error() {
         let error = read(&serde_json::json!({ "schema": 1 })).expect_err("not a status");
         assert!(error.error.to_string().contains("not understood"), "{:#}", error.error);
         let mut whole = serde_json::to_value(status(Vec::new())).expect("plain data");

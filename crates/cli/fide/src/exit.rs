@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn cause_that_is_shown_already_is_left_out() {
+    fn repeated_cause_is_left_out() {
         let said = |error: anyhow::Error| Failure::from(error).to_string();
         let inner = || io::Error::other("the inner one");
         assert_eq!(said(Both(inner()).into()), "outer, as the inner one");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_of_files_and_sockets_are_those_of_the_table() {
+    fn codes_of_files_and_sockets_match_the_table() {
         let file = |kind: ErrorKind| code_of_file(&kind.into());
         for kind in [ErrorKind::NotFound, ErrorKind::IsADirectory, ErrorKind::InvalidData, ErrorKind::AlreadyExists] {
             assert_eq!(file(kind), USAGE, "{kind}");

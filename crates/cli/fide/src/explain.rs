@@ -121,7 +121,7 @@ mod tests {
 
     fn page() -> String {
         let mut out = "# Configuration keys\n\n\
-            Generated from the code: `FIDE_REWRITE=1 cargo test -p fide configuration_page_is_that_of_the_code` writes this page,\n\
+            Generated from the code: `FIDE_REWRITE=1 cargo test -p fide configuration_page_matches_the_code` writes this page,\n\
             `fide agent --explain-config` and `fide controller explain-config` print it, with `--json` for programs.\n\n\
             A key that does not exist is an error. Times carry their unit in their name: `_us` microseconds, `_ms` milliseconds, `_s`\n\
             seconds. `fide agent --check` and `fide controller check` say whether a file is right, and where it is not.\n"
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_page_is_that_of_the_code() {
+    fn configuration_page_matches_the_code() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/operate/configuration-keys.md");
         if std::env::var_os("FIDE_REWRITE").is_some() {
             fs::create_dir_all(path.parent().expect("a directory")).expect("made");

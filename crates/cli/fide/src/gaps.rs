@@ -39,7 +39,7 @@ mod tests {
     use crate::ask::tests::{known, status, unknown};
 
     #[test]
-    fn longest_gap_is_told_as_a_part_of_the_timeout() {
+    fn longest_gap_is_printed_as_a_share_of_the_timeout() {
         let gaps = GapsInShort {
             count: 1200,
             p50_us: 1015,

@@ -101,7 +101,7 @@ fn grant_text(grant: &LaneGrant) -> String {
     format!("a packet of {} bytes every {}, {latency}", grant.packet_max_bytes, Time::from(grant.period))
 }
 
-/// What is told to whoever has a lane or listens, but messages.
+/// Events for the owner of a lane and for listeners, except messages.
 fn describe(event: &Event) -> Option<(Value, String)> {
     Some(match event {
         Event::LaneChanged { grant, reason, grace, .. } => {

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | the lease is about to end | stopped, a margin before ([`fence`]) |
 //! | the host is heard again in the same incarnation | goes on |
-//! | the host is another incarnation: others were told that the program is dead | killed, or left stopped |
+//! | the host is another incarnation: others were notified that the program is dead | killed, or left stopped |
 //! | `fide run` ends by itself, or is killed | killed: by the kernel (PDEATHSIG) and, with all that it started, by [`warden`] |
 
 // What is said goes through `say`: these panic where it cannot be written.
@@ -264,7 +264,7 @@ fn await_lease(client: &mut Client, signals: &Signals, suspensions: &Suspensions
             match event {
                 // It has not begun: there is nothing that it could go on with.
                 Event::Rejoined { incarnation } => client.rejoined_acknowledge(incarnation)?,
-                // A new agent does not take it: nobody would be told of its end, and another process may have the name.
+                // A new agent does not take it: no watcher would be notified of its end, and another process may have the name.
                 Event::Dropped { what, refusal } => {
                     return Err(anyhow!("{what} is not under watch any more, so it does not begin: {refusal}").into());
                 }

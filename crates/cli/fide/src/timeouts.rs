@@ -8,17 +8,17 @@ use fide_types::Time;
 
 /// A line for each timeout that peers have, with the peers that have it; none where the configuration fixes them.
 pub(crate) fn lines(status: &Status) -> Vec<String> {
-    let mut told: Vec<(String, String)> = Vec::new();
+    let mut groups: Vec<(String, String)> = Vec::new();
     for peer in &status.peers {
         let Some(says) = peer.known.as_ref().and_then(|known| says(known, status.heartbeat_us)) else { continue };
-        match told.iter_mut().find(|(_, other)| *other == says) {
+        match groups.iter_mut().find(|(_, other)| *other == says) {
             Some((names, _)) => {
                 let _ = write!(names, ", {}", peer.host);
             }
-            None => told.push((peer.host.clone(), says)),
+            None => groups.push((peer.host.clone(), says)),
         }
     }
-    told.into_iter().map(|(names, says)| format!("timeout of {names}: {says}")).collect()
+    groups.into_iter().map(|(names, says)| format!("timeout of {names}: {says}")).collect()
 }
 
 fn says(peer: &KnownPeer, heartbeat_us: u64) -> Option<String> {

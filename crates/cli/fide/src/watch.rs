@@ -177,12 +177,12 @@ fn next(client: &mut Client, limit: Option<Duration>, for_a_reader: bool) -> Res
     }
 }
 
-/// What is known of a target, and how soon it is told of it.
+/// What is known of a target, and how soon its end is noticed.
 fn standing(state: &str, timeout: Duration, is_this_host: bool) -> String {
     if is_this_host {
-        "this host itself: only others can be told that it died, so watch it there".to_owned()
+        "this host itself: only others can be notified that it died, so watch it there".to_owned()
     } else if timeout.is_zero() {
-        format!("{state}, on this host: its end is told at once")
+        format!("{state}, on this host: its end is notified at once")
     } else {
         format!("{state}, silence is noticed within {}", Time::from(timeout))
     }
@@ -194,7 +194,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
 
-/// Incarnations that had ended before they were watched: what is told of them is no news.
+/// Incarnations that had ended before they were watched: events about them are no news.
 #[derive(Debug, Default)]
 struct Earlier(Vec<(MonitorId, u8, u32)>);
 
@@ -282,7 +282,7 @@ pub(crate) fn describe(event: &Event) -> Option<(Value, String)> {
         ),
         Event::Rejoined { incarnation } => (
             json!({ "kind": "rejoined", "incarnation": incarnation }),
-            format!("this host is incarnation {incarnation} now: others were told that all that ran here is dead"),
+            format!("this host is incarnation {incarnation} now: others were notified that all that ran here is dead"),
         ),
         Event::ObserverStalled { .. } => (
             json!({ "kind": "observer_stalled" }),

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hit_the_core_comes_most_first() {
+    fn hits_are_sorted_by_count() {
         let count = |what: &str, count| (what.to_owned(), count);
         let before = [count("a", 5), count("b", 5), count("c", 5)];
         let after = [count("a", 5), count("b", 7), count("c", 9), count("new", 2)];

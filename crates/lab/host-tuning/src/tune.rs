@@ -3,7 +3,7 @@
 //!
 //! Every change goes into a [`journal`] that is on disk before the change is made, with what was
 //! there to the byte. [`undo`] restores it, in reverse order, whatever happened in between: a change
-//! that was cut off is told from one that was made, and a value that somebody else has set since is
+//! that was cut off is distinguished from one that was made, and a value that somebody else has set since is
 //! left alone.
 //!
 //! Two things are never done: `sched_rt_runtime_us` is not touched (-1 can hang a kernel), and

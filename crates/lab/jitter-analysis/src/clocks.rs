@@ -20,7 +20,7 @@ const SHORTEST: f64 = 0.2;
 const ANCHORS_MIN: usize = 32;
 /// Anchors to either side in the running median.
 const REACH: usize = 4;
-/// What clocks may move from one anchor to the next without having jumped, ns, and what is told of.
+/// Movement of clocks between anchors that is no jump, ns, and movement that is reported.
 const MOVE_MIN_NS: i64 = 20_000;
 /// Over this many anchors the rate of the clocks is measured.
 const RATE_ANCHORS: usize = 64;

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_as_large_as_asked_for_and_says_on_what() {
+    fn room_has_the_requested_size_and_names_its_pages() {
         let (few, state) = room::<u64>(100, Pages::Huge);
         assert!(few.capacity() >= 100 && state.contains("smaller than a page"), "{state}");
         let (usual, state) = room::<u64>(100, Pages::Usual);

@@ -81,12 +81,12 @@ impl Recorder {
         let kernel = culprits::Recorder::attach(&culprits::Settings { cpus, least_ns: LEAST_NS, own_threads })?;
         let mut ring = BpfRing::map(kernel.records_fd(), culprits::RING_BYTES)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
+        let stopping = stop.clone();
         let thread = std::thread::Builder::new().name("fide-recorder".to_owned()).spawn(move || {
             let mut recorded = Recorded { unseen: kernel.unseen().to_vec(), ..Recorded::default() };
             let mut beyond = 0;
             loop {
-                let last = told.load(Ordering::Relaxed);
+                let last = stopping.load(Ordering::Relaxed);
                 let taken = ring.drain(usize::MAX, |bytes| match Culprit::read_from_bytes(bytes) {
                     Ok(culprit) if recorded.culprits.len() < RECORDS_MAX => recorded.culprits.push(culprit),
                     _ => beyond += 1,
@@ -225,10 +225,10 @@ mod tests {
             culprit(kind::LATE, 0, b"", 950, 990),
         ];
         let events = events(&all, Host::B, &mut names);
-        let told: Vec<(&str, &str)> =
+        let named: Vec<(&str, &str)> =
             events.iter().map(|e| (e.kind.name(), names.list()[e.name as usize].as_str())).collect();
         assert_eq!(
-            told,
+            named,
             [
                 ("interrupt", "irq 24 virtio0"),
                 ("softirq", "net_rx"),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_explains_was_stolen() {
+    fn unexplained_time_was_stolen() {
         let mut names = Names::default();
         let events = events(
             &[culprit(kind::THREAD, 1, b"a", 1_000, 9_000), culprit(kind::VECTOR, 1, b"", 20_000, 21_000)],

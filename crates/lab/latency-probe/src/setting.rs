@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_to_be_had_is_noted() {
+    fn unavailable_settings_are_noted() {
         let wanted = Wanted {
             core: Some(1_000_000),
             fifo: Some(1000),

@@ -160,7 +160,7 @@ fn root_huge_pages_are_taken_or_said_to_be_missing() {
 }
 
 #[test]
-fn root_what_cannot_be_is_said() {
+fn root_impossible_methods_are_reported() {
     let Some(bed) = bed() else { return };
     let failed = |method, peer: Option<Ipv4Addr>, name: &str| {
         bed.host(1)
@@ -191,7 +191,7 @@ fn a_program_without_rdma_says_how_to_build_it() {
 }
 
 #[test]
-fn root_an_interface_that_goes_away_ends_the_run_and_keeps_what_was_measured() {
+fn root_lost_interface_ends_the_run_and_keeps_the_measurement() {
     let Some(bed) = bed() else { return };
     let plan = Plan { packets: 100_000, ..plan() };
     let progress = Progress::default();
@@ -213,7 +213,7 @@ fn root_an_interface_that_goes_away_ends_the_run_and_keeps_what_was_measured() {
 }
 
 #[test]
-fn a_plan_that_cannot_be_carried_out_is_refused() {
+fn impossible_plan_is_refused() {
     assert_eq!(Plan { period_ns: 19_999, ..plan() }.check(), Err(PlanError::Period { period_ns: 19_999 }));
     assert_eq!(Plan { packet_bytes: 63, ..plan() }.check(), Err(PlanError::Size { packet_bytes: 63 }));
     assert_eq!(Plan { packet_bytes: 1473, ..plan() }.check(), Err(PlanError::Size { packet_bytes: 1473 }));

@@ -43,14 +43,17 @@ fn the_page_is_whole_in_a_browser() -> Outcome {
     // 23 plots for each run with packets, two overlays for each of six measures.
     let wide = browser.probe(&page, &["--window-size=1300,1000"])?;
     wide.assert_whole(2 * 23 + 12);
-    assert_eq!((wide.told("hides"), wide.told("shows"), wide.told("fits")), (vec!["true"], vec!["true"], vec!["true"]));
+    assert_eq!(
+        (wide.lines_of("hides"), wide.lines_of("shows"), wide.lines_of("fits")),
+        (vec!["true"], vec!["true"], vec!["true"])
+    );
     assert!(wide.page.contains("quiet &lt;script&gt;"), "a log's markup is text");
     assert_eq!(wide.page.matches("data-none=").count(), 4 + 6, "what an empty log has no plot of");
 
     let narrow = browser.probe(&page, &["--window-size=500,900", "--blink-settings=preferredColorScheme=0"])?;
     narrow.assert_whole(2 * 23 + 12);
-    assert_eq!(narrow.told("fits"), ["true"]);
-    assert_ne!(narrow.told("colors"), wide.told("colors"), "dark is not light");
+    assert_eq!(narrow.lines_of("fits"), ["true"]);
+    assert_ne!(narrow.lines_of("colors"), wide.lines_of("colors"), "dark is not light");
 
     let one = browser.probe(&render(&runs[1..2]), &["--window-size=1300,1000"])?;
     one.assert_whole(23);

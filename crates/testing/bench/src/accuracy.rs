@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How short a timeout would suspect nobody (FiDe §6.3, Fig. 4): two hosts whose agents send heartbeats while nobody dies.
+//! The shortest timeout without a false suspicion (FiDe §6.3, Fig. 4): two hosts whose agents send heartbeats
+//! while no process dies.
 //!
-//! Agents count the gaps between heartbeats as their timers would wait for them. Their own timeout is a second, so that no gap
-//! ends in a verdict: a timeout T would have suspected as often as there are gaps longer than T. Three set-ups run in turn.
+//! Agents count the gaps between heartbeats as their timers would wait for them. Their own timeout is a
+//! second, so that no gap ends in a verdict: a timeout T would have suspected as often as there are gaps
+//! longer than T. Three set-ups run in turn.
 
 use crate::Args;
 use crate::fide_side::await_all_up;
@@ -18,21 +20,22 @@ use std::time::{Duration, Instant};
 mod table;
 
 const HOSTS: usize = 2;
-/// Between two looks at what agents count and at what the hypervisor took.
+/// Time between two reads of the agents' counts and of the time that the hypervisor took.
 const LOOK: Duration = Duration::from_millis(100);
-/// Until agents have settled.
+/// How long agents take to settle.
 const SETTLE: Duration = Duration::from_millis(300);
-/// No gap is meant to end in a verdict.
+/// So long that no gap ends in a verdict.
 const TIMEOUT_US: u32 = 1_000_000;
-/// The least timeout that agents with `trust = "network"` take at heartbeats of 100 us on a shared core, us: 100 until the next heartbeat, 100
-/// on the way, and twice a jitter of 3.5 ms (`fide status`, `timeout_parts`). No shorter gap is a false verdict by default.
+/// The least timeout of agents with `trust = "network"` at heartbeats of 100 us on a shared core, us: 100
+/// until the next heartbeat, 100 on the way, and twice a jitter of 3.5 ms (`fide status`, `timeout_parts`).
+/// With the defaults no shorter gap is a false verdict.
 const DEFAULT_TIMEOUT_US: f64 = 7200.0;
-/// Of the heartbeats that are due, at least this many have to come, or the interval is too short for this machine.
+/// At least this share of the due heartbeats must come, or the interval is too short for this machine.
 const KEPT_UP: f64 = 0.9;
 
 /// How agents run.
 struct SetUp {
-    /// Of its figures.
+    /// In the names of its figures.
     name: &'static str,
     mode: &'static str,
     receive: &'static str,
@@ -44,11 +47,11 @@ const SET_UPS: [SetUp; 3] = [
     SetUp { name: "udp", mode: "sleep", receive: "udp" },
 ];
 
-/// What one set-up gave.
+/// The measurements of one set-up.
 #[derive(Default)]
 struct Outcome {
     heard: Heard,
-    /// Longest gap of each round, us: all, and without steal.
+    /// Longest gap of each round, us: over all, and without steal.
     rounds_us: Vec<f64>,
     rounds_without_steal_us: Vec<f64>,
     /// Why a round failed.
@@ -136,7 +139,8 @@ fn us(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
 
-/// The longest gap, which is the least timeout that would have suspected nobody, beside that of the spinning set-up.
+/// The longest gap, which is the least timeout without a false suspicion, beside the longest gap of the
+/// spinning set-up.
 fn longest(name: &str, gaps: &Gaps, rounds_us: &[f64], (set_up, spinning): (&str, &Gaps)) -> Figure {
     if gaps.count() == 0 {
         return Figure::unmeasured(name, "us", "no gap was counted");
@@ -155,7 +159,7 @@ fn longest(name: &str, gaps: &Gaps, rounds_us: &[f64], (set_up, spinning): (&str
         ..Figure::default()
     };
     if set_up != SET_UPS[0].name && spinning.longest_ns > 0 {
-        // Beside the value, and not what the goal is about.
+        // Stands beside the value; the goal is not about it.
         figure.ratio = Some(value / us(spinning.longest_ns));
         figure.baseline_value = Some(us(spinning.longest_ns));
     }

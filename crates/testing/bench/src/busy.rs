@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The published configuration (FiDe §6.3), as far as two cores can: the watcher spins on its ring, and nobody has to be woken on another core.
+//! The published configuration (FiDe §6.3), as far as two cores allow: the watcher spins on its ring, and no
+//! thread on another core has to be woken.
 //!
-//! The victim, its agent and whoever kills it share a core, so that the death wakes the agent where it happens; the watcher has the other
-//! one. Beside it, in turn: what nobody can be faster than here (`..._floor`): the exit hook's record in the hands of a thread that
-//! spins on its ring, and one packet from its sender over the same bridge to a thread that spins on what the receive program writes.
+//! The victim, its agent and the killer share a core, so that the death wakes the agent where it happens; the
+//! watcher has the other core. Two lower bounds of this machine are measured in turn with it (`..._floor`):
+//! from a kill until a thread that spins on the exit hook's ring has the record, and from a send over the
+//! same bridge until a thread that spins on the receive program's output has the packet.
 
 use crate::Args;
 use crate::fide_side::{Fide, Layout};
@@ -28,23 +30,23 @@ use std::time::Duration;
 use zerocopy::FromBytes;
 
 const NAME: &str = "sigkill_busy";
-/// Until a thread that waits spins, and the victim sleeps.
+/// How long the waiting thread takes to spin, and the victim to sleep.
 const SETTLE: Duration = Duration::from_millis(2);
 /// A reader that has seen nothing for so long gives up.
 const SPIN_NS: u64 = 1_000_000_000;
 const HOP_PORT: u16 = 7499;
-/// Published: 4.58 us on average, on machines whose cores nobody shares.
+/// Published: 4.58 us on average, on machines with dedicated cores.
 const GOAL_US: f64 = 20.0;
 
 #[derive(Debug, Clone, Copy)]
 struct Cores {
-    /// Of the victim, the agents and whoever kills.
+    /// Core of the victim, the agents and the killer.
     deaths: usize,
-    /// Of whoever spins.
+    /// Core of the spinning thread.
     spins: usize,
 }
 
-/// Calls `look` on a core of its own until it gives something, while `act` runs once it spins.
+/// Calls `look` on a core of its own until it returns a value; runs `act` once that thread spins.
 fn spin<T: Send>(
     core: usize,
     look: impl FnMut() -> Option<T> + Send,
@@ -82,7 +84,7 @@ struct ExitFloor<'a> {
 
 impl<'a> ExitFloor<'a> {
     fn new(bed: &'a Testbed, cores: Cores) -> anyhow::Result<Self> {
-        // Only for its maps: it is attached to no interface.
+        // Loaded only for its maps: it is attached to no interface.
         let settings = Settings {
             me: 1,
             members: 2,
@@ -128,7 +130,7 @@ impl Subject for ExitFloor<'_> {
     }
 }
 
-/// From before a packet is sent until a thread that spins on what the receive program writes has it.
+/// From before a packet is sent until a thread that spins on the receive program's output has it.
 struct HopFloor<'a> {
     cores: Cores,
     receive: PingPong,
@@ -150,7 +152,7 @@ impl<'a> HopFloor<'a> {
         let from = SocketAddrV4::new(here.address(0), 0);
         let socket = here.run_in(move || UdpSocket::bind(from))??;
         let mut floor = HopFloor { cores, receive, socket, to: SocketAddrV4::new(address, HOP_PORT), id: 0, _bed: bed };
-        // The first one asks for the other's address.
+        // The first packet resolves the other's address.
         floor.trial()?;
         Ok(floor)
     }

@@ -18,9 +18,9 @@ const PROGRAMS: usize = 64;
 const SIGKILL: i32 = 9;
 /// Until all programs are known everywhere.
 const KNOWN_LIMIT: Duration = Duration::from_secs(30);
-/// From a kill until everybody has to know.
+/// How long all hosts may take to know of a death.
 const VERDICT_LIMIT: Duration = Duration::from_secs(2);
-/// Between two looks of a waiting program at whether it is to stop.
+/// How often a waiting program checks whether it is to stop.
 const LOOK: Duration = Duration::from_millis(200);
 const NAME: &str = "programs_64_hosts_9";
 

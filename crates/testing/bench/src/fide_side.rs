@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fide's own part of the bench: agents on every host, and programs that wait as any program would.
 //!
-//! `trust = "network"`, `policy = "network"`, as what it is compared with knows neither leases nor votes; silent hosts also by the default,
-//! `trust = "lease"`, `policy = "majority"`. Agents sleep between heartbeats; who waits for a verdict sleeps in `wait_event` on an ordinary thread, as the reader of a FIN does.
+//! The agents run with `trust = "network"` and `policy = "network"`, since the baselines have neither leases
+//! nor votes; silent hosts are also measured with the defaults, `trust = "lease"` and `policy = "majority"`.
+//! Agents sleep between heartbeats. A program that waits for a verdict sleeps in `wait_event` on an ordinary
+//! thread, as the reader of a FIN does.
 
 use anyhow::{Context, bail, ensure};
 use fide_client::{Client, ConnectOptions, Event, MonitorId, ProcessId, Verdict, Wanted, now_ns};
@@ -16,21 +18,21 @@ const WATCHER_HOST: usize = 1;
 const VICTIM_HOST: usize = 2;
 const SILENT_HOST: usize = 3;
 const HEARTBEAT_US: u32 = 1000;
-/// Until everybody hears everybody.
+/// How long all hosts may take to hear each other.
 const UP_LIMIT: Duration = Duration::from_secs(20);
-/// For one event.
+/// How long one event may take.
 const EVENT_LIMIT: Duration = Duration::from_secs(10);
 
-/// On what agents rely.
+/// What agents rely on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// As published: on the network and the scheduler.
+    /// As published: the network and the scheduler.
     Published,
-    /// As it is unless told otherwise: on leases and agreed views.
+    /// The default: leases and agreed views.
     Default,
 }
 
-/// Who runs where, and for how long the watcher spins before it sleeps.
+/// On which cores the programs run, and for how long the watcher spins before it sleeps.
 pub(crate) struct Layout {
     /// Core of both agents.
     pub(crate) agents: usize,
@@ -41,11 +43,11 @@ pub(crate) struct Layout {
 
 /// A notice, in CLOCK_MONOTONIC ns.
 pub(crate) struct Noticed {
-    /// When whoever waited had it.
+    /// When the waiting program had it.
     pub(crate) ns: u64,
     /// When the victim's kernel ran the exit hook, and when the watcher's receive program saw the packet.
     pub(crate) stages: Option<(u64, u64)>,
-    /// By the receive program itself.
+    /// Sent by the receive program itself.
     pub(crate) direct: bool,
 }
 
@@ -58,18 +60,19 @@ pub(crate) struct Silence {
     /// Before the first plane was cut, and after the last one was.
     pub(crate) before_ns: u64,
     pub(crate) after_ns: u64,
-    /// The verdict was given.
+    /// When the verdict was given.
     pub(crate) decided_ns: u64,
-    /// The program had it.
-    pub(crate) told_ns: u64,
-    /// In force at the cut.
+    /// When the program had it.
+    pub(crate) notified_ns: u64,
+    /// The timeout in force at the cut.
     pub(crate) timeout_ns: u64,
 }
 
 impl Silence {
-    /// From before the cut to the program, less the timeout: what was heard last left at most a heartbeat earlier.
+    /// From before the cut until the program had the verdict, minus the timeout. The last heartbeat before
+    /// the cut was sent at most one period earlier.
     pub(crate) fn over_timeout_ns(&self) -> i64 {
-        (self.told_ns as i64 - self.before_ns as i64).saturating_sub(self.timeout_ns as i64)
+        (self.notified_ns as i64 - self.before_ns as i64).saturating_sub(self.timeout_ns as i64)
     }
 }
 
@@ -100,7 +103,7 @@ fn spec(mode: Mode) -> anyhow::Result<AgentsSpec> {
     })
 }
 
-/// Waits until every agent holds every other one up.
+/// Waits until every agent considers all others up.
 pub(crate) fn await_all_up(agents: &Agents, hosts: usize) -> anyhow::Result<()> {
     for host in 1..=hosts {
         retry_until(&format!("a cluster seen from h{host}"), UP_LIMIT, || {
@@ -133,7 +136,7 @@ pub(crate) fn connect(agents: &Agents, host: usize) -> anyhow::Result<Client> {
     Ok(Client::connect(options)?)
 }
 
-/// Waits until the target of a monitor is up; gives its incarnation.
+/// Waits until the target of a monitor is up; returns its incarnation.
 pub(crate) fn await_up(client: &mut Client, monitor: MonitorId) -> anyhow::Result<u32> {
     loop {
         match client.wait_event(Some(EVENT_LIMIT))? {
@@ -144,28 +147,28 @@ pub(crate) fn await_up(client: &mut Client, monitor: MonitorId) -> anyhow::Resul
     }
 }
 
-/// A verdict, when the program had it, and the timeout by then if that changed while it waited.
+/// A verdict, when the program had it, and the timeout if that changed while the program waited.
 struct Seen {
-    told_ns: u64,
+    notified_ns: u64,
     verdict: Verdict,
     timeout: Option<Duration>,
 }
 
-/// Agents on every host, a program at the watcher's, and one at the victims' that has them join.
+/// Agents on every host, a program on the watcher's host, and one on the victims' host that registers them.
 pub(crate) struct Fide {
-    // Before the agents, whose end they would otherwise see.
+    // Dropped before the agents, so that the programs do not see their end.
     near: Client,
     far: Arc<Mutex<Client>>,
     agents: Agents,
     silent: Option<MonitorId>,
     last: Option<(ProcessId, MonitorId)>,
     serial: u32,
-    /// Of the thread that waits for verdicts.
+    /// Core of the thread that waits for verdicts.
     core: Option<usize>,
 }
 
 impl Fide {
-    /// Starts the agents and connects; the error is the `why` of every figure that is missing for it.
+    /// Starts the agents and connects. The error is the `why` of every figure that is missing because of it.
     pub(crate) fn start(bed: &Testbed, mode: Mode) -> Result<Fide, String> {
         Fide::try_start(bed, mode).map_err(|e| format!("{e:#}"))
     }
@@ -176,7 +179,7 @@ impl Fide {
         Ok(Fide { near, far: Arc::new(Mutex::new(far)), agents, silent: None, last: None, serial: 0, core: None })
     }
 
-    /// The same with everybody where `layout` says.
+    /// The same, on the cores of `layout`.
     pub(crate) fn start_laid_out(bed: &Testbed, layout: &Layout) -> anyhow::Result<Fide> {
         let agent = fide_testbed::AgentSpec { core: Some(layout.agents), ..Default::default() };
         let agents = Agents::start(bed, AgentsSpec { agent, ..spec(Mode::Published)? })?;
@@ -196,13 +199,13 @@ impl Fide {
         self.far.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Waits on a thread for a final verdict of a monitor.
+    /// Waits on a separate thread for a final verdict of a monitor.
     fn verdict_of(&self, monitor: MonitorId) -> anyhow::Result<Receiver<Seen>> {
         let (tx, rx) = channel();
         let far = self.far.clone();
         let core = self.core;
         std::thread::Builder::new().name("fide-client".into()).spawn(move || {
-            // What the library offers a thread that waits; without it, it waits like any other.
+            // The library's help for a waiting thread; without it, the thread waits like any other.
             let _ = fide_client::wake_eagerly();
             if let Some(core) = core {
                 let _ = fide_testbed::sys::bind_to_core(None, core);
@@ -212,7 +215,7 @@ impl Fide {
             while let Ok(Some(event)) = client.wait_event(Some(EVENT_LIMIT)) {
                 match event {
                     Event::Verdict(verdict) if verdict.monitor == monitor => {
-                        let _ = tx.send(Seen { told_ns: now_ns(), verdict, timeout });
+                        let _ = tx.send(Seen { notified_ns: now_ns(), verdict, timeout });
                         return;
                     }
                     Event::TimeoutChanged { monitor: of, timeout: now } if of == monitor => timeout = Some(now),
@@ -223,7 +226,8 @@ impl Fide {
         Ok(rx)
     }
 
-    /// Has a process of host 2 join, and monitors it from host 1; what comes back waits for its verdict.
+    /// Registers a process of host 2, and monitors it from host 1; the returned function waits for its
+    /// verdict.
     pub(crate) fn watch(&mut self, victim: &Victim) -> anyhow::Result<Waiting> {
         if let Some((process, monitor)) = self.last.take() {
             self.far().unmonitor(monitor)?;
@@ -244,11 +248,15 @@ impl Fide {
         Ok(Box::new(move |limit_ns| {
             let seen = seen.recv_timeout(Duration::from_nanos(limit_ns)).ok()?;
             let evidence = seen.verdict.evidence;
-            Some(Noticed { ns: seen.told_ns, stages: Some((evidence.at_ns?, evidence.rx_ns)), direct: evidence.direct })
+            Some(Noticed {
+                ns: seen.notified_ns,
+                stages: Some((evidence.at_ns?, evidence.rx_ns)),
+                direct: evidence.direct,
+            })
         }))
     }
 
-    /// Isolates host 3, waits for `host_silent` at host 1, has it rejoin.
+    /// Isolates host 3, waits for `host_silent` at host 1, and readmits host 3.
     pub(crate) fn silence(&mut self, bed: &Testbed) -> anyhow::Result<Silence> {
         let monitor = match self.silent {
             Some(monitor) => monitor,
@@ -263,7 +271,7 @@ impl Fide {
         };
         let timeout_ns = timeout_ns(&self.agents, WATCHER_HOST, SILENT_HOST)?;
         let seen = self.verdict_of(monitor)?;
-        // Until it sleeps.
+        // Until the program sleeps.
         std::thread::sleep(Duration::from_millis(2));
         let (before_ns, after_ns) = bed.isolate(SILENT_HOST)?;
         let seen = seen.recv_timeout(EVENT_LIMIT);
@@ -271,12 +279,12 @@ impl Fide {
         let seen = seen.ok().context("no verdict on a host that is cut off")?;
         await_up(&mut self.far(), monitor).context("the host that was cut off does not come back")?;
         await_all_up(&self.agents, bed.hosts().len())?;
-        ensure!(seen.told_ns >= before_ns, "held silent before it was cut off");
+        ensure!(seen.notified_ns >= before_ns, "held silent before it was cut off");
         Ok(Silence {
             before_ns,
             after_ns,
             decided_ns: seen.verdict.evidence.rx_ns,
-            told_ns: seen.told_ns,
+            notified_ns: seen.notified_ns,
             timeout_ns: seen.timeout.map_or(timeout_ns, |t| t.as_nanos() as u64),
         })
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The gaps between heartbeats that agents count, read at intervals: all of them, and those of intervals in which the hypervisor
-//! ran nobody else.
+//! The gaps between heartbeats that agents count, read at intervals: all of them, and separately the gaps of
+//! intervals in which the hypervisor ran no other machine.
 
 use anyhow::Context;
 use fide_host_tuning::parse::steal_ticks;
@@ -11,28 +11,28 @@ use fide_testbed::sys::usable_cores;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// How long steal is looked at before the first interval, in which a gap may end that it has made.
+/// How long steal is observed before the first interval: a gap that it has made may end in that interval.
 const BEFORE: Duration = Duration::from_millis(100);
 
-/// What was heard in some time, over all pairs of hosts.
+/// Gaps heard in some time, over all pairs of hosts.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Heard {
     pub all: Gaps,
-    /// Of intervals without stolen time, in which no gap can have begun in an interval with it, but for one that is longer than
-    /// a whole interval.
+    /// Gaps of intervals without stolen time. No such gap can have begun in an interval with stolen time,
+    /// unless it is longer than a whole interval.
     pub without_steal: Gaps,
     pub span_ns: u64,
     pub span_without_steal_ns: u64,
-    /// Stolen on all cores, in ticks of 10 ms.
+    /// Time stolen on all cores, in ticks of 10 ms.
     pub steal_ticks: u64,
-    /// Verdicts of the agents. Nobody dies, so each is false.
+    /// Verdicts of the agents. No process or host dies, so each is false.
     pub verdicts: u64,
-    /// Suspicions that agents withheld, as they had stood still themselves.
+    /// Suspicions that agents withheld because they had stalled themselves.
     pub withheld: u64,
 }
 
 impl Heard {
-    /// Adds another time.
+    /// Adds the gaps of another time.
     pub fn absorb(&mut self, other: &Heard) {
         self.all.absorb(&other.all);
         self.without_steal.absorb(&other.without_steal);
@@ -44,11 +44,11 @@ impl Heard {
     }
 }
 
-/// Reads what agents count.
+/// Reads the agents' counts.
 #[derive(Debug)]
 pub struct Listener {
     pairs: Vec<Pair>,
-    /// Of each host's agent, in their order: verdicts, and suspicions withheld.
+    /// Of each host's agent, in order: verdicts, and suspicions withheld.
     judged: Vec<[u64; 2]>,
     steal_ticks: u64,
     read_ns: u64,
@@ -83,7 +83,7 @@ impl Listener {
         Ok(Listener { pairs, judged, steal_ticks, read_ns: mono_ns(), stolen_before })
     }
 
-    /// What was heard since the last call.
+    /// The gaps since the last call.
     ///
     /// # Errors
     /// An agent does not answer.
@@ -91,7 +91,7 @@ impl Listener {
         let mut all = Gaps::NONE;
         for pair in &mut self.pairs {
             let now = gaps(agents, pair.observer, &pair.peer)?;
-            // An agent that was started anew counts from the beginning.
+            // An agent that was restarted counts from the beginning.
             let before = if now.count() < pair.before.count() { Gaps::NONE } else { pair.before };
             all.absorb(&now.since(&before));
             pair.before = now;
@@ -102,14 +102,15 @@ impl Listener {
         Ok(heard)
     }
 
-    /// Adds the verdicts since the last time that this was asked. Apart from [`Listener::listen`], as it asks agents for more.
+    /// Adds the verdicts since the last call. Separate from [`Listener::listen`], because it asks agents for
+    /// more.
     ///
     /// # Errors
     /// An agent does not answer.
     pub fn judge(&mut self, agents: &Agents, heard: &mut Heard) -> anyhow::Result<()> {
         for (host, before) in (1..).zip(&mut self.judged) {
             let now = judged(agents, host)?;
-            // One that was excluded has begun to count anew.
+            // An agent that was excluded has begun to count anew.
             let new = |at: usize| now[at].checked_sub(before[at]).unwrap_or(now[at]);
             heard.verdicts += new(0);
             heard.withheld += new(1);
@@ -119,7 +120,7 @@ impl Listener {
     }
 }
 
-/// One interval: its gaps count as free of steal if neither it nor the one before had any.
+/// One interval: its gaps count as free of steal if neither this interval nor the one before had any.
 fn apart(all: Gaps, span_ns: u64, steal_ticks: u64, stolen_before: bool) -> Heard {
     let mut heard = Heard { all, span_ns, steal_ticks, ..Heard::default() };
     if steal_ticks == 0 && !stolen_before {
@@ -129,20 +130,20 @@ fn apart(all: Gaps, span_ns: u64, steal_ticks: u64, stolen_before: bool) -> Hear
 }
 
 fn gaps(agents: &Agents, observer: usize, peer: &str) -> anyhow::Result<Gaps> {
-    let told = agents.ask(observer, "gaps", json!({ "host": peer })).map_err(anyhow::Error::msg)?;
-    parsed(&told).with_context(|| format!("what h{observer} says of the gaps of {peer}: {told}"))
+    let answer = agents.ask(observer, "gaps", json!({ "host": peer })).map_err(anyhow::Error::msg)?;
+    parsed(&answer).with_context(|| format!("what h{observer} says of the gaps of {peer}: {answer}"))
 }
 
 /// The reply to `gaps`.
-fn parsed(told: &Value) -> Option<Gaps> {
-    let number = |name: &str| told[name].as_u64();
+fn parsed(answer: &Value) -> Option<Gaps> {
+    let number = |name: &str| answer[name].as_u64();
     let mut gaps = Gaps {
         longest_ns: number("longest_ns")?,
         longest_at_ns: number("longest_at_ns")?,
         sum_ns: number("sum_ns")?,
         ..Gaps::NONE
     };
-    for pair in told["buckets"].as_array()? {
+    for pair in answer["buckets"].as_array()? {
         gaps.counts[bucket(pair[0].as_u64()?)] = pair[1].as_u64()?;
     }
     Some(gaps)
@@ -154,7 +155,7 @@ fn judged(agents: &Agents, host: usize) -> anyhow::Result<[u64; 2]> {
     Ok([counter("verdicts")?, counter("suspicions_withheld")?])
 }
 
-/// Taken from all cores by the hypervisor since boot; 0 where the kernel does not say.
+/// Time that the hypervisor took from all cores since boot; 0 if the kernel does not say.
 fn stolen() -> u64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     usable_cores().into_iter().filter_map(|core| steal_ticks(&stat, core)).sum()
@@ -177,9 +178,9 @@ mod tests {
     }
 
     #[test]
-    fn reply_of_an_agent_is_the_histogram_that_it_has() {
-        let told = json!({ "count": 3, "sum_ns": 90, "longest_ns": 2_000_000, "longest_at_ns": 7, "buckets": [[102_400, 2], [1_966_080, 1]] });
-        let gaps = parsed(&told).expect("a histogram");
+    fn reply_of_an_agent_is_its_histogram() {
+        let answer = json!({ "count": 3, "sum_ns": 90, "longest_ns": 2_000_000, "longest_at_ns": 7, "buckets": [[102_400, 2], [1_966_080, 1]] });
+        let gaps = parsed(&answer).expect("a histogram");
         assert_eq!((gaps.count(), gaps.longest_ns, gaps.counts[bucket(103_000)]), (3, 2_000_000, 2));
         assert!(parsed(&json!({ "count": 3 })).is_none());
     }

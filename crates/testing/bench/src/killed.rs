@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A process of host 2 is killed; host 1 (the same host for pidfd) is told.
+//! A process of host 2 is killed, and a program on host 1 (on host 2 for pidfd) is notified.
 //!
-//! Kills of their own for each watcher: on the same kill the agent, woken by the exit, would hold up the rest of it, and
-//! with it the FIN and the pidfd. In alternating blocks, half of them without agents: TCP's FIN is what a host has that
-//! runs no Fide, and running agents change it, as they keep the cores out of sleep (it gets sooner) and send heartbeats
-//! (it gets later). What it is beside them is measured too (`..._beside_agents`), and for a reader that is woken as Fide's
-//! watcher is (`tcp_fin_eager`). Fide itself also as it is by default (`..._default_...`).
+//! Each watcher has its own kills: if all watched the same kill, the agent, woken by the exit, would delay
+//! the rest of the exit, and with it the FIN and the pidfd. Blocks alternate, half of them without agents. A
+//! host without Fide has TCP's FIN of those blocks; running agents change it, since they keep the cores out
+//! of sleep (the FIN is sooner) and send heartbeats (it is later). The FIN beside agents is measured too
+//! (`..._beside_agents`), and for a reader that is woken as Fide's watcher is (`tcp_fin_eager`). Fide is also
+//! measured with its defaults (`..._default_...`).
 
 use crate::Args;
 use crate::fide_side::{Fide, Mode, Noticed, Waiting};
@@ -24,16 +25,16 @@ const WATCHER_HOST: usize = 1;
 const BIG_MIB: usize = 512;
 const FIDE: &str = "fide";
 const BESIDE: &str = "_beside_agents";
-/// Its reader has called `wake_eagerly`.
+/// The reader has called `wake_eagerly`.
 const EAGER: &str = "tcp_fin_eager";
-/// By leases and agreed views.
+/// With leases and agreed views.
 const DEFAULT: &str = "fide_default";
 /// Blocks without agents, and as many with.
 const BLOCKS: u32 = 4;
-/// Until the watcher blocks and the victim sleeps.
+/// How long the watcher takes to block, and the victim to sleep.
 const SETTLE: Duration = Duration::from_millis(2);
 
-/// Where the time went.
+/// The parts of the time.
 #[derive(Default)]
 pub(crate) struct Stages {
     to_hook: Samples,
@@ -42,7 +43,7 @@ pub(crate) struct Stages {
     direct: u64,
 }
 
-/// How a watcher gets to watch a victim.
+/// Ways in which a watcher watches a victim.
 pub(crate) enum Watcher<'a> {
     Tcp(TcpFin),
     TcpEager(TcpFin),
@@ -58,7 +59,7 @@ pub(crate) struct Kill<'a> {
     pub(crate) resident_mib: usize,
     /// Agents run meanwhile.
     pub(crate) beside: bool,
-    /// The victim's core; none: the kernel's choice.
+    /// The victim's core; `None`: the kernel chooses.
     pub(crate) core: Option<usize>,
 }
 
@@ -94,7 +95,7 @@ impl Subject for Kill<'_> {
                 Box::new(move |limit| notice.wait(limit).map(plain))
             }
             Watcher::TcpEager(fin) => {
-                // Where the kernel has no such thing it is as the other one.
+                // If the kernel lacks the feature, it is the same as the other one.
                 let notice = fin.watch_prepared(|| {
                     let _ = fide_client::wake_eagerly();
                 })?;
@@ -108,17 +109,17 @@ impl Subject for Kill<'_> {
         };
         std::thread::sleep(SETTLE);
         let killed = victim.kill()?;
-        let told = waiting(NOTICE_LIMIT_NS).context("no notice of the kill")?;
-        if let (Watcher::Fide(_, stages), Some((hook, received))) = (&self.watcher, told.stages) {
+        let notice = waiting(NOTICE_LIMIT_NS).context("no notice of the kill")?;
+        if let (Watcher::Fide(_, stages), Some((hook, received))) = (&self.watcher, notice.stages) {
             let mut stages = stages.borrow_mut();
             stages.to_hook.add(hook.saturating_sub(killed));
             stages.to_receive.add(received.saturating_sub(hook));
-            stages.to_program.add(told.ns.saturating_sub(received));
-            stages.direct += u64::from(told.direct);
+            stages.to_program.add(notice.ns.saturating_sub(received));
+            stages.direct += u64::from(notice.direct);
         }
-        // The next victim starts when this one's memory is gone.
+        // The next victim starts once this one's memory is freed.
         victim.wait()?;
-        Ok(told.ns.saturating_sub(killed))
+        Ok(notice.ns.saturating_sub(killed))
     }
 }
 
@@ -183,7 +184,7 @@ pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> any
     Ok(())
 }
 
-/// One block, added to what the blocks before gave.
+/// Runs one block, and adds its results to earlier blocks.
 fn run(what: &str, mut subjects: Subjects<'_>, named: &mut BTreeMap<String, Outcome>) {
     let outcomes = interleave(what, &mut subjects);
     for ((subject, _), outcome) in subjects.iter().zip(outcomes) {
@@ -233,7 +234,7 @@ fn add_figures(
         };
         let figure = figure.against(baseline, Statistic::P50, samples);
         let figure = goal.iter().fold(figure, |f, goal| f.goal(Goal::AtMost(*goal)));
-        // A death that was missed is in no sample, whoever missed it.
+        // A missed death is in no sample, whichever watcher missed it.
         let figure = match of(FIDE) {
             Some(fide) => fide.judge(figure),
             None => figure,
@@ -245,7 +246,7 @@ fn add_figures(
     }
 }
 
-/// As it is by default, beside what is compared with the published configuration.
+/// The figure with Fide's defaults, beside the comparison with the published configuration.
 fn by_default(size: &str, named: &BTreeMap<String, Outcome>, why: Option<&String>) -> Figure {
     let name = format!("sigkill_{size}_default_vs_tcp_fin");
     let (Some(fide), Some(fin)) = (named.get(DEFAULT), named.get("tcp_fin")) else {
@@ -261,7 +262,7 @@ fn p10_us(samples: &Samples) -> f64 {
 
 /// Figures of the parts.
 pub(crate) fn stages_of(size: &str, stages: &Stages) -> Vec<Figure> {
-    let direct = format!("{} of {} told by the receive program itself", stages.direct, stages.to_hook.n());
+    let direct = format!("{} of {} notified by the receive program itself", stages.direct, stages.to_hook.n());
     let parts = [
         ("signal_to_exit_hook", &stages.to_hook),
         ("exit_hook_to_receive", &stages.to_receive),

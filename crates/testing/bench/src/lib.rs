@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What several of the benches need.
+//! Code that several of the benches share.
 #![forbid(unsafe_code)]
 
 pub mod heard;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! hashicorp/memberlist as a baseline: which of its settings are measured, and the death of one of its processes.
+//! hashicorp/memberlist as a baseline: its measured settings, and the death of one of its processes.
 
 use crate::Args;
 use crate::trials::{NOTICE_LIMIT_NS, Subject};
@@ -16,36 +16,37 @@ use std::time::{Duration, Instant};
 
 /// memberlist's DefaultLANConfig.
 pub(crate) const LAN: &str = "memberlist_lan";
-/// The fastest setting that suspected nobody under load.
+/// The fastest setting that suspected no member under load.
 pub(crate) const SAFE: &str = "memberlist_safe";
-/// The fastest one that declared nobody dead under load, though it suspected some: what else it is compared with.
+/// The fastest setting that declared no member dead under load, although it suspected some: a second
+/// comparison.
 pub(crate) const NO_FALSE_DEATH: &str = "memberlist_no_false_death";
-/// Taken without a search by `--quick`.
+/// The setting of `--quick`, taken without a search.
 const QUICK_PROBE_MS: u32 = 100;
 const OBSERVER: usize = 1;
 const VICTIM_HOST: usize = 3;
 const PLANE: usize = 0;
 const READY_LIMIT: Duration = Duration::from_secs(15);
-/// A fresh cluster has gossiped its beginnings by then.
+/// A fresh cluster has gossiped its joins by then.
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// A setting and how often it is tried.
 #[derive(Debug, Clone)]
 pub(crate) struct Setting {
     pub(crate) name: &'static str,
-    /// Or why there is none.
+    /// The setting, or why there is none.
     pub(crate) knobs: Result<Knobs, String>,
     pub(crate) trials: u32,
 }
 
-/// What is measured of memberlist.
+/// The measured settings of memberlist.
 pub(crate) struct Settings {
     pub(crate) bed: Testbed,
     pub(crate) all: Vec<Setting>,
 }
 
 impl Settings {
-    /// Searches for the fast ones, unless it is left out.
+    /// Searches for the fast settings, unless memberlist is left out.
     pub(crate) fn find(args: &Args, report: &mut Report) -> anyhow::Result<Settings> {
         let bed = Testbed::build(Spec::hosts(3))?;
         let fast = |ms: Option<u32>| match ms {
@@ -54,7 +55,7 @@ impl Settings {
         };
         let stretch = Duration::from_secs(args.stretch_s.into());
         let (lan, safe, no_death) = if args.no_memberlist {
-            let left_out = || Err("left out as told".to_string());
+            let left_out = || Err("left out as asked".to_string());
             (left_out(), left_out(), left_out())
         } else if args.quick {
             let quick = || Err("left out by --quick".to_string());
@@ -81,7 +82,7 @@ impl Settings {
     }
 }
 
-/// The settings that the search found, and what it saw on the way.
+/// The settings that the search found, and its observations.
 fn add_search(report: &mut Report, found: &Fastest) {
     let seen: Vec<_> = found
         .tried
@@ -103,7 +104,7 @@ fn add_search(report: &mut Report, found: &Fastest) {
     }
 }
 
-/// One process of a cluster is killed. The cluster lives for one trial, so that it is no load for the others.
+/// Kills one process of a cluster. The cluster lives for one trial, so that it is no load for the others.
 pub(crate) struct Kill<'a> {
     pub(crate) bed: &'a Testbed,
     pub(crate) name: &'static str,
@@ -121,12 +122,12 @@ impl Subject for Kill<'_> {
         let victim = self.bed.host(VICTIM_HOST).name();
         let killed = mono_ns();
         cluster.members[VICTIM_HOST - 1].kill()?;
-        let told = cluster.await_event("dead", victim, Duration::from_nanos(NOTICE_LIMIT_NS))?;
-        Ok(told.saturating_sub(killed))
+        let dead_ns = cluster.await_event("dead", victim, Duration::from_nanos(NOTICE_LIMIT_NS))?;
+        Ok(dead_ns.saturating_sub(killed))
     }
 }
 
-/// A host is cut off.
+/// Cuts a host off.
 pub(crate) struct Silence<'a> {
     pub(crate) bed: &'a Testbed,
     pub(crate) name: &'static str,
@@ -145,7 +146,7 @@ impl Subject for Silence<'_> {
     }
 }
 
-/// A member on every host, of which only the observer is heard; killed when dropped.
+/// A member on every host; only the observer's output is read. Killed when dropped.
 struct Cluster {
     members: Vec<Child>,
     events: Receiver<Value>,
@@ -187,7 +188,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Waits for an event of a node at the observer; gives its CLOCK_MONOTONIC time, ns.
+    /// Waits for an event about a node at the observer; returns its CLOCK_MONOTONIC time, ns.
     fn await_event(&self, kind: &str, node: &str, limit: Duration) -> anyhow::Result<u64> {
         let start = Instant::now();
         loop {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `make bench-detect`: how soon a death is known, by Fide and by what it is compared with, trial about trial in one run.
+//! `make bench-detect`: detection times of Fide and of its baselines, with interleaved trials in one run.
 //!
 //! | part | what happens | compared with |
 //! |---|---|---|
@@ -99,7 +99,8 @@ enum Part {
 }
 
 impl Part {
-    /// Which part has a figure of that name: how its names begin, and what of memberlist and of other baselines it measures.
+    /// The part that measures a figure of this name: prefixes of its names, and its figures of memberlist and
+    /// of other baselines.
     fn of_figure(name: &str) -> Option<Part> {
         let parts: [(&[&str], Part); 7] = [
             (&["sigkill_busy"], Part::Busy),
@@ -114,11 +115,11 @@ impl Part {
     }
 }
 
-/// What `--only` names.
+/// The argument of `--only`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wanted {
     part: Part,
-    /// Only figures whose names begin so; all of the part if none is named.
+    /// Only figures with this prefix; `None`: all of the part.
     figure: Option<String>,
 }
 
@@ -149,7 +150,7 @@ impl Args {
         self
     }
 
-    /// How long nine hosts are watched for a false verdict before somebody dies.
+    /// How long nine hosts are watched for a false verdict before a program is killed.
     fn quiet(&self) -> Duration {
         Duration::from_millis(if self.quick { 500 } else { 5000 })
     }
@@ -178,7 +179,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     fide_testbed::supported()?;
-    // What was started is removed by the testbed's reaper, whichever way this ends.
+    // The testbed's reaper removes everything that was started, however this ends.
     ctrlc::set_handler(|| std::process::exit(130))?;
     let mut report = Report::new("detect").compared_with(args.compare.as_deref())?;
     if args.wants(Part::Killed) || args.wants(Part::Silent) {

@@ -14,7 +14,7 @@ const HOST: usize = 1;
 /// Sessions that are open at once, and end at once.
 const AT_ONCE: usize = 40;
 const NAME: &str = "session_end_skipped_heartbeats";
-/// Until the agent has closed what has ended.
+/// How long the agent may take to close ended sessions.
 const CLOSED_LIMIT: Duration = Duration::from_secs(20);
 
 /// The figure.
@@ -49,7 +49,7 @@ fn try_measure(rounds: u32) -> anyhow::Result<Figure> {
     }
     let with = Counted::at(&agents)?.since(&before);
     let took = begun.elapsed();
-    // As long again, in which nobody comes or goes: what this machine does by itself.
+    // As long again without any program that comes or goes: the lateness of this machine by itself.
     let before = Counted::at(&agents)?;
     std::thread::sleep(took);
     let without = Counted::at(&agents)?.since(&before);
@@ -66,7 +66,7 @@ fn try_measure(rounds: u32) -> anyhow::Result<Figure> {
     )))
 }
 
-/// What the agent itself counts.
+/// The agent's own counters.
 struct Counted {
     sent: u64,
     skipped: u64,

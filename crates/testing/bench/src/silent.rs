@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A host falls silent: it is cut off at the switches, and nothing is told of it but what it no longer sends.
+//! A host falls silent: it is cut off at the switches, so other hosts learn of it only from missing packets.
 
 use crate::Args;
 use crate::fide_side::{Fide, Mode, Silence};
@@ -15,12 +15,12 @@ const BFD_INTERVAL_MS: u32 = 10;
 const BFD_MULTIPLIER: u32 = 3;
 const BFD: &str = "bfd";
 
-/// How Fide is measured.
+/// A configuration in which Fide is measured.
 struct Way {
-    /// Of its figures.
+    /// In the names of its figures.
     name: &'static str,
     mode: Mode,
-    /// In parts of BFD's time.
+    /// Goal in parts of BFD's time.
     vs_bfd: f64,
     /// The callback comes at most this much later than the timeout, us.
     over_timeout_us: f64,
@@ -53,14 +53,14 @@ impl Subject for FideSilence<'_> {
     fn trial(&mut self) -> anyhow::Result<u64> {
         let silence = self.2.silence(self.1)?;
         self.3.borrow_mut().push(silence);
-        // As the baselines: from when the cut is in force.
-        Ok(silence.told_ns.saturating_sub(silence.after_ns))
+        // As with the baselines: from the moment when the cut is in force.
+        Ok(silence.notified_ns.saturating_sub(silence.after_ns))
     }
 }
 
-/// All of them; those that cannot run are figures that say why.
+/// Measures all; a subject that cannot run yields figures that say why.
 pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> anyhow::Result<()> {
-    // A bed each: a cut is for one of them.
+    // One bed for each: a cut affects only one of them.
     let bfd_bed = Testbed::build(Spec::hosts(2))?;
     let beds = [Testbed::build(Spec::hosts(3))?, Testbed::build(Spec::hosts(3))?];
     let silences = [const { RefCell::new(Vec::new()) }; 2];
@@ -77,7 +77,7 @@ pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> any
         }
     }
     let bfd = if args.no_bfd {
-        Err("left out as told".into())
+        Err("left out as asked".into())
     } else {
         Bfd::start(&bfd_bed, (1, 2), 0, BFD_INTERVAL_MS, BFD_MULTIPLIER).map_err(|e| e.to_string())
     };
@@ -109,7 +109,7 @@ pub(crate) fn measure(args: &Args, lists: &Settings, report: &mut Report) -> any
         });
     }
     for (way, silences) in WAYS.iter().zip(silences) {
-        // A silence that was missed, or a verdict before it, is in no sample.
+        // A missed silence, or a verdict before it, is in no sample.
         let judge = |figure| match of(way.name) {
             Some(fide) => fide.judge(figure),
             None => figure,
@@ -147,17 +147,17 @@ fn add_over_timeout(report: &mut Report, way: &Way, silences: &[Silence], why: &
         ),
         None => Figure::unmeasured(&over_timeout, "us", why).goal(goal),
     });
-    // The agent's part of it, without the waking of a program on a busy machine.
+    // The agent's share of it, without waking a program on a busy machine.
     let decided_over = name("decided_over_timeout");
     let decided: Vec<i64> =
-        silences.iter().map(|s| s.over_timeout_ns() - s.told_ns.saturating_sub(s.decided_ns) as i64).collect();
+        silences.iter().map(|s| s.over_timeout_ns() - s.notified_ns.saturating_sub(s.decided_ns) as i64).collect();
     let decided = signed_us(&decided_over, Statistic::P99, &decided);
     report.add(decided.unwrap_or_else(|| Figure::unmeasured(&decided_over, "us", why)));
     let mut timeouts = Samples::default();
     let mut to_program = Samples::default();
     for s in silences {
         timeouts.add(s.timeout_ns);
-        to_program.add(s.told_ns.saturating_sub(s.decided_ns));
+        to_program.add(s.notified_ns.saturating_sub(s.decided_ns));
     }
     for (what, samples) in [("timeout", timeouts), ("decided_to_program", to_program)] {
         report.add(match samples.n() {

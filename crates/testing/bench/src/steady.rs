@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Nobody dies: what Fide says under load all the same, and what it costs at rest.
+//! No process dies: false verdicts of Fide under load, and its cost at rest.
 
 use crate::Args;
 use crate::fide_side::{await_up, connect, start_agents, status};
@@ -11,13 +11,13 @@ use fide_testbed::{Agents, CpuLoad, FloodSpec, MAX_FLOOD_PACKETS, Spec, Testbed,
 use std::time::{Duration, Instant};
 
 const HOSTS: usize = 3;
-/// Of every port; the floods want more, so that its queue is full.
+/// Rate of every port; the floods send more, so that its queue is full.
 const PORT_MBIT: u32 = 100;
 const FLOOD_MBIT: u32 = 110;
-/// Between two looks at the programs' events.
+/// Time between two reads of the programs' events.
 const LOOK: Duration = Duration::from_millis(100);
 const CPU_GOAL_PERCENT: f64 = 5.0;
-/// What starting up costs is over by then.
+/// Start-up is over by then.
 const CPU_SETTLE: Duration = Duration::from_secs(2);
 const COUNTERS: [&str; 4] = ["verdicts", "stalls", "suspicions_withheld", "heartbeats_skipped"];
 
@@ -124,7 +124,7 @@ fn false_verdicts(name: &str, stretch: Duration) -> anyhow::Result<Figure> {
     Ok(figure)
 }
 
-/// Summed over the agents.
+/// Counters, summed over the agents.
 fn counters(agents: &Agents) -> anyhow::Result<Vec<u64>> {
     let mut sums = vec![0; COUNTERS.len()];
     for host in 1..=HOSTS {

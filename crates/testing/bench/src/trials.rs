@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Trials of several subjects, interleaved so that a noisy minute is everybody's.
+//! Trials of several subjects, interleaved so that a noisy minute affects all of them.
 
 use fide_testbed::figures::{Figure, P99_LEAST, Samples, Statistic};
 use std::time::{Duration, Instant};
 
-/// How often a long run says where it is.
+/// How often a long run prints its progress.
 const PROGRESS: Duration = Duration::from_secs(5);
 /// A subject that fails this often in a row is given up.
 const MAX_FAILURES: u32 = 3;
 /// A notice that comes later than this after a death counts as none.
 pub(crate) const NOTICE_LIMIT_NS: u64 = 20_000_000_000;
 
-/// Something whose detection time is measured.
+/// A subject whose detection time is measured.
 pub(crate) trait Subject {
     /// Its name in figures.
     fn name(&self) -> String;
-    /// One death; gives the time from it to its notice, ns.
+    /// Runs one death; returns the time until its notice, ns.
     fn trial(&mut self) -> anyhow::Result<u64>;
 }
 
-/// What one subject gave.
+/// The results of one subject.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) samples: Samples,
@@ -31,7 +31,7 @@ pub(crate) struct Outcome {
     order: Vec<u64>,
 }
 
-/// Rounds of which a figure tells the least and the greatest median.
+/// Rounds of which a figure gives the least and the greatest median.
 const ROUNDS: usize = 5;
 
 impl Outcome {
@@ -46,7 +46,7 @@ impl Outcome {
         &self.order
     }
 
-    /// A figure of these samples: not met if a trial failed, and it says how many did.
+    /// A figure of these samples: not met if a trial failed, and it says how many failed.
     pub(crate) fn judge(&self, mut figure: Figure) -> Figure {
         if figure.statistic == Statistic::P50.name() && figure.spread.is_none() {
             figure = figure.spread_of(self.rounds_us());
@@ -59,13 +59,13 @@ impl Outcome {
         figure.unless(self.failures > 0)
     }
 
-    /// As [`Outcome::judge`], of a figure that stands beside this one: it says whose trials failed.
+    /// As [`Outcome::judge`], for a figure beside this one: it names the subject whose trials failed.
     pub(crate) fn judge_beside(&self, name: &str, figure: Figure) -> Figure {
         let why = self.why.as_deref().unwrap_or("no reason is known");
         Outcome { why: Some(format!("{name}: {why}")), failures: self.failures, ..Outcome::default() }.judge(figure)
     }
 
-    /// Adds what a later block gave.
+    /// Adds the results of a later block.
     pub(crate) fn absorb(&mut self, later: Outcome) {
         self.samples.absorb(&later.samples);
         self.order.extend(later.order);
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_that_keeps_failing_is_given_up_and_says_why() {
+    fn subject_that_keeps_failing_is_given_up_with_the_reason() {
         let outcomes = interleave("test", &mut [(Box::new(Count(0, true)), 20)]);
         assert_eq!((outcomes[0].failures, outcomes[0].samples.n()), (MAX_FAILURES, 0));
         assert_eq!(outcomes[0].why.as_deref(), Some("always fails"));

@@ -2,7 +2,7 @@
 //! Clients as a program: closed loops, each in a thread, that note when they asked and when they were answered.
 //!
 //! Two kinds. A *mover* reads, writes and swaps wherever it believes the leader to be, and asks again until it is answered. A
-//! *poller* reads at one host only, whatever it is told of leaders: it is the one that an old leader would answer.
+//! *poller* reads at one host only, whatever it learns of leaders: it is the one that an old leader would answer.
 
 use std::{
     fs,

@@ -22,7 +22,7 @@ use anyhow::{Context, bail};
 use fide_testbed::{AgentSpec, Agents, Host, Testbed};
 
 use crate::{
-    lines::Told,
+    lines::Reported,
     member::{Planted, Protocol},
     relay::Relay,
     world::GROUP,
@@ -46,7 +46,7 @@ const QUIET_TIMEOUTS: u32 = 2;
 /// What the guest says.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Heard {
-    Told(Told),
+    Reported(Reported),
     MemberEnded(String),
     Said(String),
 }
@@ -60,7 +60,7 @@ impl Heard {
                 None => Self::Said(said.to_owned()),
             });
         }
-        serde_json::from_str(line).ok().map(Self::Told)
+        serde_json::from_str(line).ok().map(Self::Reported)
     }
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct Guest {
     machine: Machine,
     relay: Relay,
     quiet: Duration,
-    /// What the clock was last told to be, and whether the guest has said that it is so.
+    /// What the clock was last set to, and whether the guest has confirmed it.
     slews: Vec<(String, bool)>,
 }
 
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn lines_of_the_guest() {
-        assert_eq!(Heard::of(r#"{"event":"ready","ns":5}"#), Some(Heard::Told(Told::Ready { ns: 5 })));
+        assert_eq!(Heard::of(r#"{"event":"ready","ns":5}"#), Some(Heard::Reported(Reported::Ready { ns: 5 })));
         assert_eq!(Heard::of("GUEST member ended: gone"), Some(Heard::MemberEnded("gone".to_owned())));
         assert_eq!(Heard::of("GUEST clock: tick 10800"), Some(Heard::Said("clock: tick 10800".to_owned())));
         assert_eq!(Heard::of("[ 0.1] a kernel's line"), None);

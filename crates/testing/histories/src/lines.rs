@@ -59,7 +59,7 @@ pub(crate) fn to_bytes<T: Serialize>(message: &T) -> Vec<u8> {
 /// What a member prints, one JSON object in a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub(crate) enum Told {
+pub(crate) enum Reported {
     /// It is a member of the group.
     Ready { ns: u64 },
     /// It is no longer, and waits to be let in again.

@@ -17,7 +17,7 @@ use fide_client::{ConnectOptions, now_ns};
 use fide_group::{Config, Entry, Key, Member, Standing, entries, hsuc, huc};
 
 use crate::{
-    lines::{Answer, Ask, DATAGRAM_MAX, Stands, Told, to_bytes},
+    lines::{Answer, Ask, DATAGRAM_MAX, Reported, Stands, to_bytes},
     register::{Change, Id, Op, Registers},
 };
 
@@ -104,8 +104,8 @@ struct Server<P: Start> {
     answered: bool,
 }
 
-fn say(told: &Told) {
-    let mut line = serde_json::to_vec(told).expect("numbers and words");
+fn say(reported: &Reported) {
+    let mut line = serde_json::to_vec(reported).expect("numbers and words");
     line.push(b'\n');
     // Whoever started it is gone.
     let _ = io::stdout().write_all(&line);
@@ -166,18 +166,18 @@ impl<P: Start> Server<P> {
         match self.member.standing() {
             Standing::Member if !self.is_member => {
                 self.is_member = true;
-                say(&Told::Ready { ns: now_ns() });
+                say(&Reported::Ready { ns: now_ns() });
             }
             Standing::Joining if self.is_member => {
                 self.is_member = false;
-                say(&Told::Out { ns: now_ns() });
+                say(&Reported::Out { ns: now_ns() });
             }
             Standing::Excluded | Standing::Removed | Standing::Left => bail!("the group goes on without this host"),
             _ => {}
         }
         let answers = self.member.may_answer();
         if answers && !self.answered {
-            say(&Told::Leads { ns: now_ns() });
+            say(&Reported::Leads { ns: now_ns() });
         }
         self.answered = answers;
         Ok(())

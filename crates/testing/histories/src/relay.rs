@@ -201,7 +201,7 @@ mod tests {
     use crate::register::Id;
 
     #[test]
-    fn reads_alone_are_refused_while_told_so() {
+    fn reads_alone_are_refused_on_request() {
         let shared = Shared::default();
         let id = Id { client: 1, count: 2 };
         let read = to_bytes(&Ask::Op { id, op: Op::Read { key: 0 } });

@@ -38,7 +38,7 @@ const POLL_US: u64 = 2_000;
 const QUIET: Duration = Duration::from_millis(300);
 /// Clients that were told to end do so within this.
 const END_LIMIT: Duration = Duration::from_secs(15);
-/// Members that were all told the same have the same state within this.
+/// Members that have delivered the same decisions have the same state within this.
 const ALIKE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How runs are done.

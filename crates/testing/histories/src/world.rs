@@ -19,7 +19,7 @@ use crate::{
     MEMBER,
     faults::Held,
     guest::{self, Guest, Heard},
-    lines::{Answer, Ask, DATAGRAM_MAX, Stands, Told, to_bytes},
+    lines::{Answer, Ask, DATAGRAM_MAX, Reported, Stands, to_bytes},
     member::{Planted, Protocol},
     plan::Plan,
 };
@@ -123,8 +123,8 @@ pub(crate) struct World {
     pub(crate) held: Held,
     probe: UnixDatagram,
     probes: u64,
-    to: Sender<(usize, u32, Told)>,
-    told: Receiver<(usize, u32, Told)>,
+    to: Sender<(usize, u32, Reported)>,
+    reported: Receiver<(usize, u32, Reported)>,
     /// The host that said last that it leads.
     pub(crate) leader: usize,
     protocol: Protocol,
@@ -184,7 +184,7 @@ impl World {
             _ if plan.has_guest => bail!("a plan with a guest needs an image"),
             _ => None,
         };
-        let (to, told) = channel();
+        let (to, reported) = channel();
         let again = Instant::now();
         let mut world = Self {
             members: (0..hosts)
@@ -197,7 +197,7 @@ impl World {
             probe,
             probes: 0,
             to,
-            told,
+            reported,
             leader: 1,
             protocol,
             planted,
@@ -241,11 +241,11 @@ impl World {
 
     /// Takes what members tell, starts again what has ended. Sleeps a little.
     pub(crate) fn turn(&mut self) -> anyhow::Result<()> {
-        while let Ok((host, life, told)) = self.told.try_recv() {
+        while let Ok((host, life, reported)) = self.reported.try_recv() {
             if self.members[host - 1].life != life {
                 continue;
             }
-            self.hear(host, told);
+            self.hear(host, reported);
         }
         self.hear_guest()?;
         for host in 1..=self.hosts() {
@@ -272,18 +272,18 @@ impl World {
         Ok(())
     }
 
-    fn hear(&mut self, host: usize, told: Told) {
-        match told {
-            Told::Ready { .. } => {
+    fn hear(&mut self, host: usize, reported: Reported) {
+        match reported {
+            Reported::Ready { .. } => {
                 let member = &mut self.members[host - 1];
                 (member.is_ready, member.is_orphan) = (true, false);
                 self.note(&format!("h{host} is a member"));
             }
-            Told::Out { .. } => {
+            Reported::Out { .. } => {
                 self.members[host - 1].is_ready = false;
                 self.note(&format!("h{host} is out, and asks to be let in"));
             }
-            Told::Leads { .. } => {
+            Reported::Leads { .. } => {
                 self.leader = host;
                 self.note(&format!("h{host} leads"));
             }
@@ -305,7 +305,7 @@ impl World {
             && let Some(heard) = guest.heard()?
         {
             match heard {
-                Heard::Told(told) => self.hear(host, told),
+                Heard::Reported(reported) => self.hear(host, reported),
                 Heard::MemberEnded(line) => {
                     if std::mem::take(&mut self.members[host - 1].is_ready) {
                         self.note(&format!("the member of h{host} ended: {line}"));
@@ -353,8 +353,8 @@ impl World {
         let (to, life) = (self.to.clone(), member.life);
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
-                let Ok(told) = serde_json::from_str(&line) else { continue };
-                if to.send((host, life, told)).is_err() {
+                let Ok(reported) = serde_json::from_str(&line) else { continue };
+                if to.send((host, life, reported)).is_err() {
                     return;
                 }
             }

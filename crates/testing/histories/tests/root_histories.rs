@@ -87,7 +87,7 @@ fn root_restarted_agent_revives_no_old_leader() {
 
 /// Its member starts again before the host is let in.
 #[test]
-fn root_host_that_others_do_not_hear_comes_back() {
+fn root_unheard_host_comes_back() {
     holds(&[named("parted", Protocol::Hsuc)]);
 }
 

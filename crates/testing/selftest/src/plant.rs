@@ -87,7 +87,7 @@ impl Plant {
         mut disturb: impl FnMut(u64) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
+        let stopping = stop.clone();
         let (ready, is_ready) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new().name(PLANTED_BY.to_owned()).spawn(move || {
             let mut windows = Vec::with_capacity(WINDOWS_MAX);
@@ -98,7 +98,7 @@ impl Plant {
                 return windows;
             }
             let mut due = mono_ns() + period_ns;
-            while !told.load(Ordering::Relaxed) && windows.len() < WINDOWS_MAX {
+            while !stopping.load(Ordering::Relaxed) && windows.len() < WINDOWS_MAX {
                 sleep_until(due);
                 let start_ns = mono_ns();
                 if disturb(due).is_err() {

@@ -59,7 +59,7 @@ impl Case {
     /// All of them: every planted one at every sending interval, every second at the sender. Of these some are on a relative
     /// schedule: those of which theory says that the run can tell. A relative schedule locks to a disturbance, so that one
     /// that is short against the sending interval is hit at each so-many-th window, always at the same place, from which
-    /// neither T nor D can be told (see [`fide_jitter_analysis::families`]).
+    /// neither T nor D can be determined (see [`fide_jitter_analysis::families`]).
     #[must_use]
     pub fn all() -> Vec<Self> {
         let cases = PLANTED.iter().enumerate().flat_map(|(at, (period_ns, duration_ns))| {
@@ -117,7 +117,7 @@ impl Outcome {
     }
 }
 
-/// Plants and measures. What was planted is told in the log's conditions, under [`KEY`].
+/// Plants noise and measures it. The log says what was planted, in its conditions under [`KEY`].
 ///
 /// # Errors
 /// What keeps it from being planted or measured.
@@ -142,9 +142,9 @@ pub fn record(bed: &Testbed, cores: Cores, case: Case) -> anyhow::Result<Measure
 /// # Errors
 /// If the log does not tell what.
 pub fn judge(info: &RunInfo, samples: &Samples, events: &[Event], names: &[String]) -> anyhow::Result<Outcome> {
-    let told =
+    let text =
         info.isolation.get(KEY).context("nothing was planted in this run: it is not one that a selftest kept")?;
-    let case: Case = serde_json::from_str(told).context("what was planted in this run")?;
+    let case: Case = serde_json::from_str(text).context("what was planted in this run")?;
     let planted = |event: &&Event| {
         event.kind == CulpritKind::Thread && names.get(event.name as usize).is_some_and(|name| name == PLANTED_BY)
     };

@@ -94,7 +94,7 @@ pub struct Seen {
 impl Seen {
     /// Lines of the probe that begin with a word.
     #[must_use]
-    pub fn told(&self, word: &str) -> Vec<&str> {
+    pub fn lines_of(&self, word: &str) -> Vec<&str> {
         let lines = self.page.split("<pre id=\"probe\">").nth(1).and_then(|rest| rest.split("</pre>").next());
         lines.unwrap_or("").lines().filter_map(|line| line.strip_prefix(word)?.strip_prefix(' ')).collect()
     }
@@ -105,7 +105,7 @@ impl Seen {
     /// If it is not so.
     pub fn assert_whole(&self, plots: usize) {
         assert_eq!(self.console, Vec::<String>::new(), "nothing on the console");
-        let found = self.told("plot");
+        let found = self.lines_of("plot");
         assert_eq!(found.len(), plots, "{found:?}");
         for plot in found {
             let words: Vec<&str> = plot.split(' ').collect();

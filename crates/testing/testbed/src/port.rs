@@ -12,7 +12,7 @@ const FORWARDING_LIMIT: Duration = Duration::from_secs(10);
 /// DSCP CS7 and EF in their place in the TOS byte.
 const LANE_TOS: [&str; 2] = ["0xe0", "0xb8"];
 
-/// A carrier is told some time after the link is up, and until then a port of bridge `br0` drops what it gets.
+/// A carrier is reported some time after the link is up, and until then a port of bridge `br0` drops what it gets.
 pub(crate) fn await_forwarding(ns: &str, ports: usize) -> Result<()> {
     retry_until("a new switch", FORWARDING_LIMIT, || {
         let out = Command::new("bridge").args(["-n", ns, "link"]).output().map_err(|e| e.to_string())?;

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_goes_with_all_that_is_in_it() {
+    fn scratch_directory_is_removed_with_its_contents() {
         let scratch = Scratch::new().unwrap();
         let path = scratch.path().to_owned();
         std::fs::write(path.join("file"), "text").unwrap();

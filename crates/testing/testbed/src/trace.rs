@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const MOUNTED: &str = "/sys/kernel/tracing";
 /// Events of one core that are kept, KiB: a few hundred thousand calls.
 const BUFFER_KIB: &str = "16384";
-/// Instances of this process, told apart.
+/// Numbers that distinguish instances in this process.
 static SERIAL: AtomicU32 = AtomicU32::new(0);
 
 /// A call by its number, and the subcommand of those that have many ([`libc::SYS_bpf`], [`libc::SYS_epoll_ctl`]).

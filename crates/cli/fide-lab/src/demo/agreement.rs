@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use fide_counter::{Order, Protocol, Replicas, Spec, Told};
+use fide_counter::{Order, Protocol, Replicas, Reported, Spec};
 use fide_sys::clock::mono_ns;
 use fide_testbed::figures::{Figure, Goal, Report, Samples, Statistic};
 use fide_testbed::{Agents, AgentsSpec, Spec as BedSpec, Testbed};
@@ -27,7 +27,7 @@ use fide_cli::say::tell;
 pub(crate) const REPLICA: &str = "__replica";
 /// Instances under way.
 const WINDOW: u64 = 32;
-/// For the next leader to decide, and for the last requests to be answered.
+/// How long the next leader may take to decide, and the last requests to be answered.
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(clap::Args)]
@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// What followed from killing a leader. CLOCK_MONOTONIC, which all hosts of the testbed share, ns.
+/// The stages after a leader was killed, CLOCK_MONOTONIC ns, which all hosts of the testbed share.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Gap {
     leader: u16,
@@ -60,11 +60,11 @@ struct Gap {
     killed_ns: u64,
     /// The next leader's program knew of the death.
     died_ns: u64,
-    /// It had decided what the one before may have.
+    /// The next leader had decided everything that its predecessor may have decided.
     leads_ns: u64,
-    /// A client asked it.
+    /// A client sent its first request to the next leader.
     asked_ns: u64,
-    /// It had counted a request.
+    /// The next leader had counted a request.
     decided_ns: u64,
 }
 
@@ -87,14 +87,14 @@ impl Gap {
     }
 }
 
-/// What was seen.
+/// The outcome of the demo.
 struct Outcome {
     begun_ns: u64,
     ended_ns: u64,
     gaps: Vec<Gap>,
-    /// When so many requests were counted.
+    /// How many requests were counted by then, CLOCK_MONOTONIC ns.
     counted: Vec<(u64, u32)>,
-    /// Requests that were answered, and what the last replica has counted.
+    /// Answered requests, and the counter of the last replica.
     answered: u64,
     counter: u64,
     asked_again: u64,
@@ -119,7 +119,8 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
 fn kill_all(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let bed = Testbed::build(BedSpec { hosts: arguments.hosts.into(), ..BedSpec::default() })?;
     let this = std::env::current_exe().context("finding this program")?;
-    // Kernels see what is killed here; no host is to be excluded because this machine did not run it for a moment.
+    // The kernels see the kills here, and no host should be excluded because this machine did not run it for
+    // a moment.
     let spec = AgentsSpec {
         program: vec![fide_testbed::find_binary("fide")?],
         timeout_us: Some(60_000),
@@ -169,7 +170,7 @@ fn kill_all(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let last = replicas.node(leader).context("the last replica is gone")?;
     last.order(&Order::State { state: true })?;
     let counter = loop {
-        if let Told::State { counter, .. } = replicas.wait("the counter")?.1 {
+        if let Reported::State { counter, .. } = replicas.wait("the counter")?.1 {
             break counter;
         }
     };
@@ -184,7 +185,7 @@ fn kill_all(arguments: &Arguments) -> anyhow::Result<Outcome> {
     })
 }
 
-/// Kills the leader, and serves the clients until the next one has counted something.
+/// Kills the leader, and serves the clients until the next leader has counted a request.
 fn kill(leader: u16, replicas: &mut Replicas, clients: &mut Clients) -> anyhow::Result<Gap> {
     let at = replicas.nodes.iter().position(|node| node.host == leader).context("the leader is gone")?;
     let mut dead = replicas.nodes.remove(at);
@@ -193,29 +194,29 @@ fn kill(leader: u16, replicas: &mut Replicas, clients: &mut Clients) -> anyhow::
     let mut gap = Gap { leader, next: 0, killed_ns, died_ns: 0, leads_ns: 0, asked_ns: 0, decided_ns: 0 };
     let until = Instant::now() + LIMIT;
     while gap.decided_ns == 0 {
-        let Some((host, told)) = replicas.poll(until) else {
+        let Some((host, reported)) = replicas.poll(until) else {
             bail!("nobody has decided anything {LIMIT:?} after h{leader} was killed");
         };
-        match told {
-            Told::Leads { died_ns, ns, .. } if host != leader => {
+        match reported {
+            Reported::Leads { died_ns, ns, .. } if host != leader => {
                 gap = Gap { next: host, died_ns, leads_ns: ns, ..gap };
                 clients.led_by(host, replicas)?;
                 gap.asked_ns = mono_ns();
             }
-            Told::Counted { ns, .. } if host == gap.next => {
+            Reported::Counted { ns, .. } if host == gap.next => {
                 gap.decided_ns = ns;
-                // Its clock is this one; what was told before it was asked is of others.
+                // Its clock is this one; a report from before it was asked is about other requests.
                 gap.asked_ns = gap.asked_ns.min(ns);
-                clients.take(host, &told, replicas)?;
+                clients.take(host, &reported, replicas)?;
             }
-            told => clients.take(host, &told, replicas)?,
+            reported => clients.take(host, &reported, replicas)?,
         }
     }
     drop(dead);
     Ok(gap)
 }
 
-/// What the replicas have said before they failed.
+/// The output of replicas before they failed.
 fn replica_logs(agents: &Agents, arguments: &Arguments) -> String {
     let log = |host: usize| {
         let text = std::fs::read_to_string(agents.dir(host).join("replica.log")).unwrap_or_default();

@@ -18,18 +18,18 @@ use super::{
 
 /// Processes die here.
 pub(super) const VICTIMS: usize = 1;
-/// The program here is told of everything.
+/// The program here is notified of everything.
 pub(super) const WATCHER: usize = 2;
 /// This host falls silent.
 pub(super) const SILENT: usize = 3;
-/// Nobody watches this one; it only watches.
+/// This host only watches: no host watches it.
 pub(super) const OBSERVER: usize = 4;
 /// Hosts that are watched.
 pub(super) const VOTERS: [usize; 3] = [VICTIMS, WATCHER, SILENT];
 const HOSTS: usize = 4;
 /// Rate of a switch port, so that a plane can be flooded.
 pub(super) const RATE_MBIT: u32 = 100;
-/// For all agents to hear each other.
+/// How long agents may take to hear each other.
 const FORM_LIMIT: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -47,13 +47,13 @@ pub(super) struct Cluster<'a> {
     pub(super) heals: Vec<Range<u64>>,
 }
 
-/// A verdict on a host that nothing was done to.
+/// A verdict about a host without a fault.
 pub(super) struct Wrong {
-    /// What was told, and what the agent that told it gives for it.
-    pub(super) told: String,
-    /// While a cut healed.
+    /// The verdict, and the reason that its agent gives.
+    pub(super) text: String,
+    /// The verdict came while a cut healed.
     pub(super) healing: bool,
-    /// The host held dead says that it did not run for most of its silence.
+    /// The host that was declared dead reports that it did not run for most of its silence.
     pub(super) stalled: bool,
 }
 
@@ -104,7 +104,7 @@ impl<'a> Cluster<'a> {
         Scene::new(Some(self.bed.host(VICTIMS)), "h1", &self.agents.socket(VICTIMS), &self.agents.socket(WATCHER), tcp)
     }
 
-    /// Verdicts that were told to programs on other hosts than [`SILENT`] about other hosts than it.
+    /// Verdicts that programs on other hosts than [`SILENT`] got about other hosts than it.
     pub(super) fn wrong_verdicts(&mut self) -> Vec<Wrong> {
         let agents = &self.agents;
         let mut wrong = Vec::new();
@@ -116,11 +116,11 @@ impl<'a> Cluster<'a> {
             }
             let silence = Silence::behind(agents, heard.host, accused, verdict.evidence.rx_ns);
             let why = silence.as_ref().map(|silence| format!(" ({})", silence.text)).unwrap_or_default();
-            let told = format!("h{} was told {:?} of {}{why}", heard.host, verdict.reason, verdict.target);
+            let text = format!("h{} was notified: {:?} of {}{why}", heard.host, verdict.reason, verdict.target);
             let healing = self.heals.iter().any(|heal| heal.contains(&heard.at_ns))
                 || silence.as_ref().is_some_and(|silence| silence.observer == SILENT);
             let stalled = silence.is_some_and(|silence| silence.is_stall_of(agents, accused));
-            wrong.push(Wrong { told, healing, stalled });
+            wrong.push(Wrong { text, healing, stalled });
         }
         wrong
     }
@@ -128,15 +128,15 @@ impl<'a> Cluster<'a> {
 
 /// The silence behind a verdict, as its observer explains it. All hosts share one CLOCK_MONOTONIC.
 struct Silence {
-    /// Who judged it.
+    /// The host that gave the verdict.
     observer: usize,
     span_ns: Range<u64>,
     text: String,
 }
 
 impl Silence {
-    /// What the agent of `host` gives for its verdict on `accused` around `at_ns`, if it still knows. A host that came
-    /// back had been excluded: then it is the silence behind that exclusion.
+    /// The reason that the agent of `host` gives for its verdict on `accused` around `at_ns`, if it still has
+    /// it. If the host came back, it had been excluded, and the reason is the silence behind that exclusion.
     fn behind(agents: &Agents, host: usize, accused: usize, at_ns: u64) -> Option<Self> {
         let verdict = Self::nearest(agents, host, accused, at_ns)?;
         if verdict["evidence"]["via"] != json!("superseded") {
@@ -165,7 +165,7 @@ impl Silence {
         Some(Self { observer, span_ns: decided_ns - silent_ns..decided_ns, text })
     }
 
-    /// Whether the agent of `accused` says itself that it did not run for most of that time.
+    /// Whether the agent of `accused` itself reports that it did not run for most of that time.
     fn is_stall_of(&self, agents: &Agents, accused: usize) -> bool {
         let overlap = |event: &Value| {
             let end_ns = event["monotonic_ns"].as_u64()?;
@@ -205,7 +205,7 @@ pub(super) fn await_formed(ask: impl Fn(usize) -> Result<Value, String>) -> anyh
     }
 }
 
-/// What is missing in this host's eyes.
+/// What this host still lacks.
 fn not_formed(host: usize, status: &Value) -> Option<String> {
     if status["fenced"] == json!(true) {
         return Some(format!("h{host} is fenced"));

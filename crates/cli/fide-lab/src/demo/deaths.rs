@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes die: told by Fide on another host, by a TCP connection there, and by a pidfd beside the dying process.
+//! Processes die: notified by Fide on another host, by a TCP connection there, and by a pidfd beside the dying process.
 
 use std::{
     path::{Path, PathBuf},
@@ -22,11 +22,11 @@ use super::{
 
 /// Hidden first argument of this program that makes it a victim.
 pub(crate) const VICTIM: &str = "__victim";
-/// For a process to be known on the other host.
+/// How long the other host may take to learn of a process.
 const UP_LIMIT: Duration = Duration::from_secs(3);
-/// For its death to be told there.
-const TOLD_LIMIT: Duration = Duration::from_secs(3);
-/// For the watchers to be asleep when it happens.
+/// How long a notification of a death may take.
+const NOTIFIED_LIMIT: Duration = Duration::from_secs(3);
+/// How long the watchers get to fall asleep before a death.
 const SETTLE: Duration = Duration::from_millis(8);
 /// A group is given up after so many failed trials in a row; the rest of it counts as failed.
 const FAILURES_MAX: u32 = 3;
@@ -78,34 +78,34 @@ impl Death {
     }
 }
 
-/// Where processes die and who watches.
+/// The victims' host, and the watchers.
 pub(super) struct Scene<'a> {
-    /// Namespace of the victims; none: this one.
+    /// Namespace of the victims; `None` for this one.
     pub(super) host: Option<&'a Host>,
     /// Name of their host.
     pub(super) host_name: &'static str,
-    /// A program beside them, that puts them under watch.
+    /// A program on the victims' host, which registers them.
     pub(super) near: Client,
-    /// The program on another host that is told.
+    /// The program on another host that is notified.
     pub(super) far: Client,
-    /// The connections that it holds to them.
+    /// The TCP connections from the watcher to the victims.
     pub(super) tcp: TcpFin,
     pub(super) exe: PathBuf,
     pub(super) tally: Tally,
 }
 
-/// Over all trials of a scene.
+/// Counts of all trials of a scene.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     victims: u32,
     pub(super) deaths: u32,
-    /// Told with the right reason.
+    /// Notified with the right reason.
     pub(super) seen: u32,
-    /// Told by the kernel's receive program itself.
+    /// Notified by the kernel's receive program itself.
     pub(super) direct: u32,
-    /// Told before it happened.
+    /// Notified before it happened.
     pub(super) premature: u32,
-    /// What was wrong with the last one that was not seen.
+    /// Why the last wrong trial was wrong.
     pub(super) wrong: Option<String>,
 }
 
@@ -156,7 +156,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    /// One death; whether Fide failed to tell it.
+    /// Runs one death. True if Fide failed to notify it.
     pub(super) fn add_trial(&mut self, kind: Kind, group: &mut Group) -> bool {
         self.tally.deaths += 1;
         let times = self.trial(kind).unwrap_or_else(|error| {
@@ -191,49 +191,52 @@ impl<'a> Scene<'a> {
         let monitor =
             self.far.monitor(&format!("{name}@{}", self.host_name), Wanted::default()).context("watching a victim")?;
         let times = self.die(kind.death, &victim, monitor.id).map(|(at_ns, fide)| {
-            let limit_ns = TOLD_LIMIT.as_nanos() as u64;
+            let limit_ns = NOTIFIED_LIMIT.as_nanos() as u64;
             let notice = |notice: fide_testbed::baseline::Notice| {
-                notice.wait(limit_ns).map(|told_ns| told_ns as i64 - at_ns as i64).ok_or("not told".to_owned())
+                notice
+                    .wait(limit_ns)
+                    .map(|notified_ns| notified_ns as i64 - at_ns as i64)
+                    .ok_or("not notified".to_owned())
             };
             Times { fide, pidfd: notice(pidfd), tcp_fin: notice(tcp_fin) }
         });
         drop(victim.kill());
         victim.wait()?;
-        // However it went, the next victim is another one.
+        // The next victim is another process, however this trial went.
         let _ = self.near.quit(joined.id);
         let _ = self.far.unmonitor(monitor.id);
         times
     }
 
-    /// Has it die while the program on the other host sleeps. Gives the time just before and how much later it was told.
+    /// Kills the victim while the program on the other host sleeps. Returns the time just before, and how much later the program was notified.
     fn die(&mut self, death: Death, victim: &Victim, monitor: MonitorId) -> anyhow::Result<(u64, Result<i64, String>)> {
         await_up(&mut self.far, monitor)?;
         let far = &mut self.far;
-        let (at_ns, told) = std::thread::scope(|scope| {
+        let (at_ns, notified) = std::thread::scope(|scope| {
             let program = scope.spawn(move || {
-                // As a program that wants to know soon would; refused by older kernels.
+                // As a program with tight deadlines would do; older kernels refuse.
                 let _ = fide_client::wake_eagerly();
-                await_verdict(far, monitor, SETTLE + TOLD_LIMIT)
+                await_verdict(far, monitor, SETTLE + NOTIFIED_LIMIT)
             });
             std::thread::sleep(SETTLE);
             let at_ns = victim.signal(death.signal());
             (at_ns, program.join())
         });
         let at_ns = at_ns?;
-        let told = told.map_err(|_| anyhow!("the watching program panicked"))?;
-        let (told_ns, verdict) = match told {
-            Ok(told) => told,
+        let notified = notified.map_err(|_| anyhow!("the watching program panicked"))?;
+        let (notified_ns, verdict) = match notified {
+            Ok(notified) => notified,
             Err(error) => return Ok((at_ns, Err(format!("{error:#}")))),
         };
-        if told_ns < at_ns {
+        if notified_ns < at_ns {
             self.tally.premature += 1;
-            return Ok((at_ns, Err("told before it happened".to_owned())));
+            return Ok((at_ns, Err("notified before it happened".to_owned())));
         }
         if verdict.reason != death.reason() {
-            return Ok((at_ns, Err(format!("told as {:?} instead of {:?}", verdict.reason, death.reason()))));
+            return Ok((at_ns, Err(format!("notified as {:?} instead of {:?}", verdict.reason, death.reason()))));
         }
         self.tally.direct += u32::from(verdict.evidence.direct);
-        Ok((at_ns, Ok((told_ns - at_ns) as i64)))
+        Ok((at_ns, Ok((notified_ns - at_ns) as i64)))
     }
 }
 
@@ -254,12 +257,12 @@ fn await_verdict(client: &mut Client, monitor: MonitorId, limit: Duration) -> an
     let until = Instant::now() + limit;
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        ensure!(!left.is_zero(), "no verdict within {TOLD_LIMIT:?}");
+        ensure!(!left.is_zero(), "no verdict within {NOTIFIED_LIMIT:?}");
         let event = client.wait_event(Some(left))?;
-        let told_ns = now_ns();
+        let notified_ns = now_ns();
         match event {
             Some(Event::Verdict(verdict)) if verdict.monitor == monitor && verdict.reason.is_final() => {
-                return Ok((told_ns, verdict));
+                return Ok((notified_ns, verdict));
             }
             _ => {}
         }

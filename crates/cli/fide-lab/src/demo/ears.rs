@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs on every host that watch every other host, and when each was told what.
+//! Programs on every host that watch every other host, and the times at which each was notified.
 
 use std::{
     path::PathBuf,
@@ -15,20 +15,20 @@ use std::{
 use anyhow::Context;
 use fide_client::{Client, ConnectOptions, Event, Live, Verdict, Wanted, now_ns};
 
-/// How long a program waits before it looks whether it is to end.
+/// How often a waiting program checks whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// One event, with the CLOCK_MONOTONIC time at which the waiting call returned.
 #[derive(Debug, Clone)]
 pub(super) struct Heard {
     pub(super) at_ns: u64,
-    /// Host of the program that was told.
+    /// Host of the program that was notified.
     pub(super) host: usize,
     pub(super) event: Event,
 }
 
 impl Heard {
-    /// The verdict, if it says that a host is dead.
+    /// The verdict, if this event says that a host is dead.
     pub(super) fn death(&self) -> Option<&Verdict> {
         match &self.event {
             Event::Verdict(verdict) if verdict.reason.is_final() => Some(verdict),
@@ -36,13 +36,13 @@ impl Heard {
         }
     }
 
-    /// What it says, if it is the death of a host.
-    pub(super) fn death_told(&self) -> Option<String> {
+    /// The event as text, if it is the death of a host.
+    pub(super) fn death_text(&self) -> Option<String> {
         let Verdict { reason, target, .. } = self.death()?;
-        Some(format!("h{} was told {reason:?} of {target}", self.host))
+        Some(format!("h{} was notified: {reason:?} of {target}", self.host))
     }
 
-    /// The incarnation, if it says that `host` is up.
+    /// The incarnation, if this event says that `host` is up.
     pub(super) fn up(&self, host: usize) -> Option<u32> {
         match &self.event {
             Event::Up { target, evidence, .. } if is_host(target, host) => Some(evidence.incarnation),
@@ -88,7 +88,7 @@ impl Ears {
         Ok(ears)
     }
 
-    /// What a program on `host` can see of its own right to act.
+    /// The right to act, as a program on `host` sees it.
     pub(super) fn live(&self, host: usize) -> &Live {
         &self.lives[host - 1]
     }
@@ -97,13 +97,13 @@ impl Ears {
         self.log.extend(self.heard.try_iter());
     }
 
-    /// Everything told from `since_ns` on.
+    /// All events from `since_ns` on.
     pub(super) fn since(&mut self, since_ns: u64) -> impl Iterator<Item = &Heard> {
         self.drain();
         self.log.iter().filter(move |heard| heard.at_ns >= since_ns)
     }
 
-    /// The first event from `since_ns` on that `wanted` takes; waits for it, at most `limit`.
+    /// Waits for the first event from `since_ns` on that `wanted` accepts, at most `limit`.
     pub(super) fn wait<T>(
         &mut self,
         since_ns: u64,
@@ -159,7 +159,7 @@ fn listen(client: &mut Client, host: usize, tell: &Sender<Heard>, stop: &AtomicB
                 }
             }
             Ok(None) => {}
-            // Its silence is then an expectation that does not hold.
+            // The missing events then fail an expectation.
             Err(error) => {
                 fide_cli::say::say!("the program on h{host} hears nothing any more: {error}");
                 return;

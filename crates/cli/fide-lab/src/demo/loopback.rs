@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Three agents on loopback, for those without rights.
+//! Three agents on loopback, for users without privileges.
 
 use std::{
     fs::{self, File},
@@ -21,13 +21,13 @@ use fide_cli::call::ask;
 
 const HOSTS: usize = 3;
 const PORT: u16 = 7477;
-/// Until a started agent answers.
+/// How long a started agent may take to answer.
 const START_LIMIT: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(10);
-/// Lines of a log that are shown when something went wrong.
+/// How many lines of a log are shown after an error.
 const LOG_TAIL_LINES: usize = 20;
 
-/// The agents. They go with this process, and their directory too.
+/// The agents. They end with this process, and their directory is removed.
 pub(super) struct Agents {
     children: Vec<Child>,
     scratch: Scratch,
@@ -123,7 +123,7 @@ impl Agents {
 impl Drop for Agents {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // It may have ended by itself.
+            // The agent may have ended by itself.
             let _ = child.kill();
             let _ = child.wait();
         }

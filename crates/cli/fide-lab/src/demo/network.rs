@@ -132,7 +132,7 @@ fn finish(arguments: &Arguments, outcome: &Outcome) -> Done {
         Figure::count("false_verdicts", outcome.false_verdicts.len() as u64, outcome.cuts).goal(Goal::AtMost(0.0)),
     );
     report.add(Figure::count("not_restored", outcome.not_restored.len() as u64, outcome.cuts).goal(Goal::AtMost(0.0)));
-    report.add(Figure::count("host_cut_off_not_told", u64::from(!outcome.cut_off_told), 1).goal(Goal::AtMost(0.0)));
+    report.add(Figure::count("host_cut_off_not_told", u64::from(!outcome.cut_off_notified), 1).goal(Goal::AtMost(0.0)));
     if arguments.json {
         tell!("{}", serde_json::to_string_pretty(&report).context("writing JSON")?);
     } else {
@@ -143,6 +143,6 @@ fn finish(arguments: &Arguments, outcome: &Outcome) -> Done {
         tell!("drawings and logs in {}", arguments.out.display());
     }
     report.write().context("writing the figures")?;
-    let bad = !outcome.false_verdicts.is_empty() || !outcome.not_restored.is_empty() || !outcome.cut_off_told;
+    let bad = !outcome.false_verdicts.is_empty() || !outcome.not_restored.is_empty() || !outcome.cut_off_notified;
     Ok(if bad { ExitCode::from(UNHEALTHY) } else { ExitCode::SUCCESS })
 }

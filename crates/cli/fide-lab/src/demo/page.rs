@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One HTML file that needs nothing else.
+//! A self-contained HTML page.
 
 use std::{
     fmt::Write,
@@ -103,7 +103,7 @@ fn html(results: &Results, drawings: &[(&str, String)]) -> String {
     }
     let _ = writeln!(out, "</table>\n<h2>How it was set up</h2>\n<table class=\"said\">");
     for (name, value) in &results.setup {
-        let _ = writeln!(out, "<tr><td>{}</td><td>{}</td></tr>", escaped(name), told(value));
+        let _ = writeln!(out, "<tr><td>{}</td><td>{}</td></tr>", escaped(name), shown(value));
     }
     let _ = writeln!(
         out,
@@ -113,15 +113,15 @@ fn html(results: &Results, drawings: &[(&str, String)]) -> String {
     out
 }
 
-/// A setting for people.
-fn told(value: &serde_json::Value) -> String {
+/// A setting as text.
+fn shown(value: &serde_json::Value) -> String {
     match value {
         serde_json::Value::Object(parts) => {
             let parts: Vec<String> =
-                parts.iter().map(|(name, part)| format!("{}: {}", escaped(name), told(part))).collect();
+                parts.iter().map(|(name, part)| format!("{}: {}", escaped(name), shown(part))).collect();
             parts.join("<br>")
         }
-        serde_json::Value::Array(parts) => parts.iter().map(told).collect::<Vec<_>>().join("; "),
+        serde_json::Value::Array(parts) => parts.iter().map(shown).collect::<Vec<_>>().join("; "),
         serde_json::Value::String(text) => escaped(text),
         other => other.to_string(),
     }

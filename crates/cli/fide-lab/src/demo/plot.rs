@@ -217,7 +217,7 @@ fn bands(root: &Area<'_>, groups: &[Group]) -> Drawn {
 fn strip(root: &Area<'_>, axis: &Axis, series: &Series, y: i32) -> Drawn {
     let ink = color(series.watcher);
     for (index, ns) in (0..).zip(&series.ns) {
-        // Spread so that equal times are seen side by side; the same every time it is drawn.
+        // Spread so that equal times are seen side by side; every drawing spreads them alike.
         let spread = (index * 7 % 13) - 6;
         root.draw(&Circle::new((axis.x(*ns as f64), y + spread), 2, ink.mix(0.45).filled()))?;
     }

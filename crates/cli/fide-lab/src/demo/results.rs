@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the demo found, as a table and as JSON.
+//! The results of the demo, as a table and as JSON.
 
 use std::fmt::Write;
 
@@ -14,7 +14,8 @@ pub(super) const TCP_FIN: &str = "tcp_fin";
 pub(super) const PIDFD: &str = "pidfd";
 pub(super) const FIDE: &str = "fide";
 
-/// Times of one kind, in ns; below zero only for differences. A trial without one is counted, with the last reason.
+/// Times of one kind, ns; negative only for differences. Trials without a time are counted, with the last
+/// reason.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Series {
     pub(super) watcher: &'static str,
@@ -26,13 +27,13 @@ pub(super) struct Series {
 /// Series of one kind of event.
 #[derive(Debug, Clone)]
 pub(super) struct Group {
-    /// Beginning of its figures' names.
+    /// Prefix of the names of its figures.
     pub(super) key: String,
     pub(super) title: String,
     pub(super) series: Vec<Series>,
 }
 
-/// Something that had to be so.
+/// A condition that must hold.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Expectation {
     pub(super) expected: String,
@@ -53,16 +54,16 @@ pub(super) struct Timeline {
     pub(super) up_ns: [Option<i64>; 2],
 }
 
-/// Everything.
+/// All results.
 pub(super) struct Results {
     pub(super) machine: Machine,
-    /// Names and values of how it was set up.
+    /// Names and values of the setup.
     pub(super) setup: Vec<(String, Value)>,
     pub(super) deaths: Vec<Group>,
     pub(super) silences: Vec<Group>,
     pub(super) counts: Vec<Figure>,
     pub(super) expectations: Vec<Expectation>,
-    /// What is worth knowing, and nobody's fault.
+    /// Notes about effects that are no fault.
     pub(super) notes: Vec<String>,
     pub(super) timeline: Option<Timeline>,
 }
@@ -125,7 +126,7 @@ impl Group {
         self.series.iter().find(|series| series.watcher == watcher)
     }
 
-    /// Medians, for the line that stays of it.
+    /// Medians, for the final line of a group.
     pub(super) fn summary(&self) -> String {
         let medians: Vec<String> = self
             .series
@@ -179,7 +180,7 @@ impl Results {
         self.notes.push(note);
     }
 
-    /// Those that did not hold.
+    /// Expectations that did not hold.
     pub(super) fn broken(&self) -> impl Iterator<Item = &Expectation> {
         self.expectations.iter().filter(|expectation| !expectation.held)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What must not be taken for a death: a cut cable, an observer that stops, a machine under load.
+//! Events that must not be taken for a death: a cut cable, an observer that stops, a machine under load.
 
 use std::time::{Duration, Instant};
 
@@ -18,15 +18,15 @@ use super::{
 const CUT: Duration = Duration::from_secs(2);
 /// How long the observer's agent stays stopped.
 const PAUSE: Duration = Duration::from_secs(1);
-/// For news to arrive.
+/// How long news may take to arrive.
 const NEWS_LIMIT: Duration = Duration::from_secs(3);
-/// After a fault healed, in case something wrong comes of it.
+/// How long to wait for wrong events after a fault has healed.
 const AFTER: Duration = Duration::from_millis(300);
 /// Plane whose cable is cut.
 const PLANE: usize = 1;
 /// More than a switch port carries.
 const FLOOD_MBIT: u32 = RATE_MBIT * 6 / 5;
-/// One process is killed in each, so that silence is not all there is to get right.
+/// One process is killed per interval, so that the load also has to detect true deaths.
 const KILL_EVERY: Duration = Duration::from_secs(1);
 
 fn listed(wrong: &[String]) -> String {
@@ -36,7 +36,7 @@ fn listed(wrong: &[String]) -> String {
     }
 }
 
-/// One cable of two.
+/// Cuts one of two cables.
 pub(super) fn one_cable(cluster: &mut Cluster<'_>, results: &mut Results) -> anyhow::Result<()> {
     cluster.await_formed()?;
     let (cut_ns, _) = cluster.bed.cut(SILENT, PLANE)?;
@@ -52,9 +52,11 @@ pub(super) fn one_cable(cluster: &mut Cluster<'_>, results: &mut Results) -> any
         _ => None,
     });
     std::thread::sleep(AFTER);
-    let wrong: Vec<String> = cluster.ears.since(cut_ns).filter_map(Heard::death_told).collect();
+    let wrong: Vec<String> = cluster.ears.since(cut_ns).filter_map(Heard::death_text).collect();
     let after = |at: Option<(u64, ())>, from_ns: u64| {
-        at.map_or("never told".to_owned(), |(at_ns, ())| format!("told after {}", time(at_ns as i64 - from_ns as i64)))
+        at.map_or("never notified".to_owned(), |(at_ns, ())| {
+            format!("notified after {}", time(at_ns as i64 - from_ns as i64))
+        })
     };
     results.expect(
         &format!("one cable of two cut for {CUT:?}: path_lost, and nobody dead"),
@@ -65,14 +67,14 @@ pub(super) fn one_cable(cluster: &mut Cluster<'_>, results: &mut Results) -> any
     Ok(())
 }
 
-/// The one who watches did not run: its own lateness is nobody's death.
+/// The observer did not run: its own lateness must not count as a death.
 pub(super) fn stopped_observer(cluster: &mut Cluster<'_>, results: &mut Results) -> anyhow::Result<()> {
     cluster.await_formed()?;
     let stopped_ns = cluster.agents.pause(OBSERVER)?;
     std::thread::sleep(PAUSE);
     cluster.agents.resume(OBSERVER)?;
     std::thread::sleep(PAUSE);
-    let wrong: Vec<String> = cluster.ears.since(stopped_ns).filter_map(Heard::death_told).collect();
+    let wrong: Vec<String> = cluster.ears.since(stopped_ns).filter_map(Heard::death_text).collect();
     let withheld = cluster
         .ears
         .since(stopped_ns)
@@ -83,7 +85,7 @@ pub(super) fn stopped_observer(cluster: &mut Cluster<'_>, results: &mut Results)
         &format!("the observer's agent stopped for {PAUSE:?}: it holds nobody dead"),
         wrong.is_empty(),
         format!(
-            "{}; told {withheld} times that it had stalled, suspicions withheld {}",
+            "{}; notified {withheld} times that it had stalled, suspicions withheld {}",
             listed(&wrong),
             status["counters"]["suspicions_withheld"]
         ),
@@ -91,15 +93,15 @@ pub(super) fn stopped_observer(cluster: &mut Cluster<'_>, results: &mut Results)
     Ok(())
 }
 
-/// A host that did not run is told so before it can act on old knowledge.
+/// A host that did not run is notified of that before it can act on old knowledge.
 pub(super) fn stopped_host(cluster: &mut Cluster<'_>, results: &mut Results) -> anyhow::Result<()> {
     cluster.await_formed()?;
     let stopped_ns = cluster.agents.pause(SILENT)?;
     std::thread::sleep(CUT);
-    // What a program on it would be answered right now.
+    // The answer that a program on the host would get now.
     let fenced = cluster.ears.live(SILENT).fenced();
     let resumed_ns = cluster.agents.resume(SILENT)?;
-    let told = cluster
+    let notified = cluster
         .ears
         .wait(stopped_ns, NEWS_LIMIT, |heard| (heard.host == SILENT && heard.event == Event::Fenced).then_some(()));
     let rejoined = cluster.ears.wait(resumed_ns, NEWS_LIMIT, |heard| match heard.event {
@@ -107,10 +109,10 @@ pub(super) fn stopped_host(cluster: &mut Cluster<'_>, results: &mut Results) -> 
         _ => None,
     });
     let own: Vec<String> =
-        cluster.ears.since(stopped_ns).filter(|heard| heard.host == SILENT).filter_map(Heard::death_told).collect();
+        cluster.ears.since(stopped_ns).filter(|heard| heard.host == SILENT).filter_map(Heard::death_text).collect();
     let seen = format!(
         "fenced() says {fenced}; {}; {}; by it {}",
-        if told.is_some() { "told fenced" } else { "not told fenced" },
+        if notified.is_some() { "notified fenced" } else { "not notified fenced" },
         match &rejoined {
             Some((at_ns, incarnation)) =>
                 format!("back as incarnation {incarnation} after {}", time(*at_ns as i64 - resumed_ns as i64)),
@@ -126,7 +128,7 @@ pub(super) fn stopped_host(cluster: &mut Cluster<'_>, results: &mut Results) -> 
     Ok(())
 }
 
-/// Every core is taken and both planes are flooded, and a process is killed now and then.
+/// Takes every core and floods both planes, and kills a process now and then.
 pub(super) fn stretch(
     cluster: &mut Cluster<'_>,
     scene: &mut Scene<'_>,
@@ -167,7 +169,7 @@ pub(super) fn stretch(
     load.stop();
     bar.done(&group.summary());
     std::thread::sleep(AFTER);
-    let wrong: Vec<String> = cluster.ears.since(start_ns).filter_map(Heard::death_told).collect();
+    let wrong: Vec<String> = cluster.ears.since(start_ns).filter_map(Heard::death_text).collect();
     let killed = scene.tally.deaths - before.deaths;
     let seen = scene.tally.seen - before.seen;
     let pace = sent / took.as_secs().max(1);
@@ -181,22 +183,26 @@ pub(super) fn stretch(
         format!("{}; {pace} packets/s of flood", listed(&wrong)),
     );
     let why = scene.tally.wrong.as_ref().filter(|_| seen != killed).map(|why| format!("; {why}")).unwrap_or_default();
-    results.expect("the processes killed meanwhile are told", seen == killed, format!("{seen} of {killed}{why}"));
+    results.expect(
+        "another host is notified of the processes killed meanwhile",
+        seen == killed,
+        format!("{seen} of {killed}{why}"),
+    );
     results.deaths.push(group);
     Ok(())
 }
 
-/// Over a whole run with one set of agents. Without leases two kinds of wrong verdicts are what was asked for, and only
-/// noted: those that a cut leaves behind, and those on hosts whose own agents say that they did not run for most of the
-/// very silence that they were held dead for.
+/// Checks a whole run with one set of agents. Without leases, two kinds of wrong verdicts are possible by
+/// design, and only noted: verdicts that a cut leaves behind, and verdicts on hosts whose own agents report
+/// that they did not run for most of that silence.
 pub(super) fn no_other_verdict(cluster: &mut Cluster<'_>, lease: bool, results: &mut Results) -> anyhow::Result<()> {
     let rule = if lease { "lease" } else { "network" };
     let (mut wrong, mut late, mut healing) = (Vec::new(), Vec::new(), Vec::new());
     for verdict in cluster.wrong_verdicts() {
         match (lease, verdict.healing, verdict.stalled) {
-            (false, true, _) => healing.push(verdict.told),
-            (false, false, true) => late.push(verdict.told),
-            _ => wrong.push(verdict.told),
+            (false, true, _) => healing.push(verdict.text),
+            (false, false, true) => late.push(verdict.text),
+            _ => wrong.push(verdict.text),
         }
     }
     results.counts.push(Figure::count(&format!("false_verdicts_{rule}"), wrong.len() as u64, 1));

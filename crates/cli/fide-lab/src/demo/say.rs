@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a person sees while the demo runs: lines and one progress bar at a time, all on stderr.
+//! The output while the demo runs: lines and one progress bar at a time, all on stderr.
 
 use std::{
     io::IsTerminal,
@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use fide_cli::say::say;
 
-/// Between two lines about a group that still runs, when there is no terminal to draw a bar on.
+/// Time between two lines about a running group if there is no terminal to draw a bar on.
 const PLAIN_EVERY: Duration = Duration::from_secs(10);
 
 /// One group of trials, shown while it runs and as one line when it is over.
@@ -27,7 +27,7 @@ pub(super) fn line(text: &str) {
     say!("{text}");
 }
 
-/// Announces a part of the demo, and says in the end how long it took.
+/// Announces a part of the demo, and prints at the end how long it took.
 pub(super) struct Part {
     number: u32,
     of: u32,
@@ -40,7 +40,7 @@ impl Part {
         Self { number, of, start: Instant::now() }
     }
 
-    /// Seconds that it took.
+    /// Ends the part; returns how many seconds it took.
     pub(super) fn done(self) -> u64 {
         let took_s = self.start.elapsed().as_secs();
         say!("  part {} of {} took {took_s} s", self.number, self.of);
@@ -53,7 +53,7 @@ impl Bar {
         let plain = !std::io::stderr().is_terminal();
         let target = if plain { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
         let bar = ProgressBar::with_draw_target(Some(steps.into()), target);
-        // A template that does not parse would only cost the bar its looks.
+        // A template that does not parse only loses the styling of the bar.
         if let Ok(style) = ProgressStyle::with_template("  {prefix:<40} {bar:24.cyan} {pos:>3}/{len} {msg}") {
             bar.set_style(style.progress_chars("━╸ "));
         }

@@ -15,9 +15,9 @@ use super::{
 
 /// How much later than the timeout programs may be notified of a silence.
 const NOTIFIED_LIMIT: Duration = Duration::from_secs(3);
-/// For an excluded host to find out, and to be back.
+/// How long an excluded host may take to find out, and to be back.
 const BACK_LIMIT: Duration = Duration::from_secs(5);
-/// The silence lasts so much longer than the verdict.
+/// How much longer than the verdict the silence lasts.
 const HOLD: Duration = Duration::from_millis(40);
 const FAILURES_MAX: u32 = 3;
 
@@ -31,7 +31,7 @@ enum Silence {
 }
 
 impl Silence {
-    /// Gives the CLOCK_MONOTONIC time just before.
+    /// Begins the silence; returns the CLOCK_MONOTONIC time just before.
     fn begin(self, cluster: &Cluster<'_>) -> anyhow::Result<u64> {
         Ok(match self {
             Self::Cut => cluster.bed.isolate(SILENT)?.0,
@@ -47,14 +47,14 @@ impl Silence {
     }
 }
 
-/// What one silence gave; times in ns from its beginning.
+/// The times of one silence, ns from its beginning.
 struct Trial {
     timeout_ns: i64,
     notified_ns: i64,
-    /// Until which the silent host could have acted; none without leases.
+    /// Until when the silent host could have acted; `None` without leases.
     lease_out_ns: Option<i64>,
     restored_ns: i64,
-    /// The new incarnation was up again on the watching host; or why it was not.
+    /// The new incarnation was up again on the watching host, or why it was not.
     back: Result<Back, String>,
     notified_elsewhere_ns: Option<i64>,
     observer_notified: bool,
@@ -85,7 +85,7 @@ fn rejoined(heard: &Heard) -> Option<u32> {
     }
 }
 
-/// `n` silences, of both kinds in turn. `lease`: whether a silent host fences itself.
+/// Measures `n` silences, alternating between both kinds. `lease`: whether a silent host fences itself.
 pub(super) fn measure(cluster: &mut Cluster<'_>, n: u32, lease: bool, results: &mut Results) -> anyhow::Result<()> {
     let rule = if lease { "lease" } else { "network" };
     let mut groups = [("cut", "both cables cut"), ("stopped", "its agent stopped")].map(|(key, title)| Group {
@@ -141,7 +141,7 @@ pub(super) fn measure(cluster: &mut Cluster<'_>, n: u32, lease: bool, results: &
     let median = |group: &Group| group.series[0].quantile(0.5).map_or("-".to_owned(), super::results::time);
     bar.done(&format!("n {n:>3}   p50: cables cut {}   agent stopped {}", median(cut), median(stopped)));
     for mut group in groups {
-        // Without leases there is nothing to fence by.
+        // Without leases a host does not fence itself.
         group.series.retain(|series| series.trials() > 0);
         results.silences.push(group);
     }
@@ -166,13 +166,13 @@ pub(super) fn measure(cluster: &mut Cluster<'_>, n: u32, lease: bool, results: &
 
 fn run(cluster: &mut Cluster<'_>, silence: Silence, lease: bool) -> anyhow::Result<Trial> {
     cluster.await_formed()?;
-    // With a majority's verdict the slowest of the two counts.
+    // If a majority gives the verdict, the slower of its two hosts counts.
     let deciding: &[usize] = if lease { &[VICTIMS, WATCHER] } else { &[WATCHER] };
     let timeout_ns = cluster.timeout_ns(deciding, SILENT)?;
     let start_ns = silence.begin(cluster)?;
     let trial = watch(cluster, silence, lease, start_ns, timeout_ns);
     if trial.is_err() {
-        // The next trial needs it back.
+        // The next trial needs the host back.
         silence.end(cluster)?;
     }
     trial
@@ -189,7 +189,7 @@ fn watch(
     let from = |at_ns: u64| at_ns as i64 - start_ns as i64;
     let ears = &mut cluster.ears;
     let (notified_at_ns, ()) = ears.wait(start_ns, limit, notified(WATCHER)).context("not notified")?;
-    // Its lease is what the host itself last proved; it does not move while nobody hears it.
+    // The lease is what the host itself last proved; it does not move while no other host hears it.
     let until_ns = ears.live(SILENT).with_table(|table| table.lease_until_ns());
     let lease_out_ns = (lease && until_ns != LEASE_FOREVER_NS).then(|| from(until_ns));
     std::thread::sleep(HOLD);
@@ -232,7 +232,7 @@ fn await_back(cluster: &mut Cluster<'_>, restored_at_ns: u64, start_ns: u64) -> 
 }
 
 impl Trial {
-    /// For the drawing; needs a lease and a way back.
+    /// For the drawing; exists only with a lease and after the host came back.
     fn timeline(&self) -> Option<Timeline> {
         let back = self.back.as_ref().ok()?;
         Some(Timeline {

@@ -148,9 +148,9 @@ pub(super) fn ask(arguments: &Ask) -> Done {
 pub(super) fn status(arguments: &Status) -> Done {
     let whom = &arguments.whom;
     let mut caller = whom.caller()?;
-    let (mut told_lanes, Lanes { lanes }) = whom.get(&mut caller, paths::LANES)?;
-    let (told_network, network): (_, Network) = whom.get(&mut caller, paths::NETWORK)?;
-    let (told_cluster, cluster): (_, Cluster) = whom.get(&mut caller, paths::CLUSTER)?;
+    let (mut lanes_json, Lanes { lanes }) = whom.get(&mut caller, paths::LANES)?;
+    let (network_json, network): (_, Network) = whom.get(&mut caller, paths::NETWORK)?;
+    let (cluster_json, cluster): (_, Cluster) = whom.get(&mut caller, paths::CLUSTER)?;
     let address = caller.address().to_string();
     let lost = |lane: &&Lane| lane.trees.iter().any(|tree| tree.phase == Phase::Lost);
     let broken = lanes.iter().filter(lost).count();
@@ -158,8 +158,8 @@ pub(super) fn status(arguments: &Status) -> Done {
         // As it came: fields of a later version are for whoever reads this.
         println!(
             "{:#}",
-            json!({"controller": address, "lanes": told_lanes["lanes"].take(), "network": told_network,
-                   "cluster": told_cluster, "lanes_with_lost_trees": broken})
+            json!({"controller": address, "lanes": lanes_json["lanes"].take(), "network": network_json,
+                   "cluster": cluster_json, "lanes_with_lost_trees": broken})
         );
     } else {
         let faulty: Vec<&Cable> = network.cables.iter().filter(|cable| !cable.is_well()).collect();

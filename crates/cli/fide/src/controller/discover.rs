@@ -141,8 +141,9 @@ pub(super) fn discover(arguments: &Discover) -> Done {
 /// Set by an interrupt, so that what was said is taken back also then.
 pub(super) fn stop_at_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    let told = stop.clone();
-    ctrlc::set_handler(move || told.store(true, Ordering::Relaxed)).map_err(|error| Failure::new(UNHEALTHY, error))?;
+    let stopping = stop.clone();
+    ctrlc::set_handler(move || stopping.store(true, Ordering::Relaxed))
+        .map_err(|error| Failure::new(UNHEALTHY, error))?;
     Ok(stop)
 }
 

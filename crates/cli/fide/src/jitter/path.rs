@@ -92,8 +92,8 @@ impl Path {
 /// Has Ctrl-C end a measurement, and keep it.
 pub(super) fn stop_on_interrupt() -> Result<Arc<Progress>, Failure> {
     let progress = Arc::new(Progress::default());
-    let told = progress.clone();
-    ctrlc::set_handler(move || told.stop.store(true, Ordering::Relaxed))
+    let interrupted = progress.clone();
+    ctrlc::set_handler(move || interrupted.stop.store(true, Ordering::Relaxed))
         .map_err(|error| Failure::new(UNHEALTHY, error))?;
     Ok(progress)
 }

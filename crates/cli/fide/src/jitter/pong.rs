@@ -54,8 +54,9 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         return Err(Failure::new(USAGE, why));
     }
     let stop = Arc::new(AtomicBool::new(false));
-    let told = stop.clone();
-    ctrlc::set_handler(move || told.store(true, Ordering::Relaxed)).map_err(|error| Failure::new(UNHEALTHY, error))?;
+    let stopping = stop.clone();
+    ctrlc::set_handler(move || stopping.store(true, Ordering::Relaxed))
+        .map_err(|error| Failure::new(UNHEALTHY, error))?;
     let incarnation = (fide_latency_probe::random().map_err(|error| Failure::new(UNHEALTHY, error))? as u32).max(1);
     let deadline = arguments.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let over = |stop: &AtomicBool| stop.load(Ordering::Relaxed) || deadline.is_some_and(|at| Instant::now() >= at);

@@ -139,7 +139,7 @@ impl Sending {
         let mut leave_ns = None;
         loop {
             while let Some(event) = self.client.poll_event()? {
-                self.told(&event)?;
+                self.notified(&event)?;
             }
             let mut wait_ns = self.send()?;
             if self.lines.is_over() {
@@ -171,7 +171,7 @@ impl Sending {
         }
     }
 
-    fn told(&mut self, event: &Event) -> Result<(), Failure> {
+    fn notified(&mut self, event: &Event) -> Result<(), Failure> {
         if let Some((value, line)) = describe(event) {
             self.out.tell(&value, &line)?;
         }

@@ -11,9 +11,9 @@ use fide_report::{
 
 use crate::columns::columns;
 
-/// Links told, the fullest.
+/// How many links are printed, the fullest first.
 const LINKS_SHOWN: usize = 8;
-/// Broken or refused things told.
+/// How many broken or refused things are printed.
 const REFUSED_SHOWN: usize = 100;
 
 /// Requests, what was refused, and the fullest links.

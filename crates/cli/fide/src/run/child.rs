@@ -111,12 +111,12 @@ mod tests {
                 Err(io::Error::from_raw_os_error(100 + 10 * limit + libc::prctl(libc::PR_GET_DUMPABLE)))
             });
         }
-        let told = command.spawn().expect_err("it ends before").raw_os_error().expect("a number") - 100;
-        (told / 10, told % 10)
+        let number = command.spawn().expect_err("it ends before").raw_os_error().expect("a number") - 100;
+        (number / 10, number % 10)
     }
 
     #[test]
-    fn root_no_limit_that_a_process_is_started_with_lets_it_dump_core() {
+    fn root_no_inherited_limit_lets_a_process_dump_core() {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: not root");
             return;

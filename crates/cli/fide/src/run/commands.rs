@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// For how long a command may run once the program has ended.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
-/// States of a program, as the command is told them.
+/// States of a program, as the command gets them.
 pub(super) const STOPPED: &str = "stopped";
 pub(super) const CONTINUED: &str = "continued";
 pub(super) const EXCLUDED: &str = "excluded";
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn command_that_hangs_is_killed_when_the_end_is_asked_for() {
+    fn hanging_command_is_killed_at_a_request_to_end() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("ran");
         let command = format!("[ $FIDE_FENCE = stopped ] && exec sleep 600; echo $FIDE_FENCE >> {}", file.display());

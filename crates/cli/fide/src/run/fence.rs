@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn lease_that_shrinks_does_not_stop_it_for_ever() {
+    fn shrinking_lease_does_not_stop_a_program_for_ever() {
         let mut fence = Fence::new(20 * MS, false);
         assert_eq!(fence.look(0, 100 * MS).0, Act::Nothing);
         let goes_on = (1..2000).any(|turn| fence.look(turn * MS, turn * MS + 4 * MS).0 == Act::GoOn);

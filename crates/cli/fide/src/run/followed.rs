@@ -57,7 +57,7 @@ pub(super) struct Followed<'a> {
     pub(super) commands: Commands<'a>,
     pub(super) suspensions: Suspensions,
     pub(super) stop: Stop,
-    /// Others were told that it is dead.
+    /// Others were notified that the program is dead.
     pub(super) excluded: bool,
     /// It was asked to end while it was stopped.
     pub(super) asked_to_end: bool,
@@ -207,7 +207,7 @@ impl Followed<'_> {
             say!("fide: the fence is late: addresses and connections of the program may still be in use");
         }
         let others = format!(
-            "fide: this host is incarnation {incarnation} now: others were told that the program is dead, and may run another in \
+            "fide: this host is incarnation {incarnation} now: others were notified that the program is dead, and may run another in \
              its place"
         );
         let mut ended = None;

@@ -69,11 +69,11 @@ pub(crate) fn gate(arguments: &[String]) -> ExitCode {
     let Ok(fd) = fd.parse::<i32>() else { return ExitCode::from(USAGE) };
     // SAFETY: the parent left us this descriptor and nothing else here owns it.
     let wait = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut told = String::new();
-    if io::Read::read_to_string(&mut std::fs::File::from(wait), &mut told).is_err() || !told.ends_with("go\n") {
+    let mut order = String::new();
+    if io::Read::read_to_string(&mut std::fs::File::from(wait), &mut order).is_err() || !order.ends_with("go\n") {
         return ExitCode::from(UNHEALTHY);
     }
-    let variables = told.lines().filter_map(|line| line.split_once('='));
+    let variables = order.lines().filter_map(|line| line.split_once('='));
     let error = Command::new(program).args(rest).envs(variables).exec();
     say!("fide run: {program}: {error}");
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })

@@ -174,12 +174,12 @@ impl Group {
         Ok(group)
     }
 
-    /// The group of a unit, of version 2, of which `pid` is the main process: `told` by systemd, which may put that process into a group
+    /// The group of a unit, of version 2, of which `pid` is the main process: `reported` by systemd, which may put that process into a group
     /// within it (DelegateSubgroup=); or else the one that the process is in.
-    pub(super) fn of_unit(pid: u32, told: Option<&str>) -> io::Result<Self> {
+    pub(super) fn of_unit(pid: u32, reported: Option<&str>) -> io::Result<Self> {
         let of_process = Version::V2.path_of(&pid.to_string())?;
-        let path = match told {
-            Some(told) => PathBuf::from(told.trim_start_matches('/')),
+        let path = match reported {
+            Some(reported) => PathBuf::from(reported.trim_start_matches('/')),
             None => of_process.clone(),
         };
         if path.as_os_str().is_empty() {

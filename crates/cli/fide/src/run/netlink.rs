@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_end_at_what_is_broken() {
+    fn attributes_end_at_the_first_broken_one() {
         let bytes = [attribute(2, &[10, 99, 0, 9]), attribute(3, b"lo:vip\0")].concat();
         let found = attributes(&bytes);
         assert_eq!(
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_end_at_what_is_broken() {
+    fn messages_end_at_the_first_broken_one() {
         let one = message(7, 2, 5, *b"body");
         let message = Message { kind: 7, flags: 2, body: b"body".to_vec() };
         assert_eq!(split(&[&one[..], &one[..]].concat()), [(5, message.clone()), (5, message.clone())]);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn list_that_changed_while_it_was_read_is_marked() {
+    fn list_changed_during_reading_is_marked() {
         let mut answer = Answer { sequence: 5, ..Answer::default() };
         let of_another = message(7, NLM_F_DUMP_INTR, 4, *b"body");
         assert!(!answer.take(&[message(7, 2, 5, *b"body"), of_another].concat()).expect("well formed"));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn list_that_ends_with_an_error_is_none() {
+    fn list_with_an_error_is_none() {
         let end = |words: &[u8]| {
             let mut answer = Answer { sequence: 5, ..Answer::default() };
             assert!(!answer.take(&message(7, 2, 5, *b"body")).expect("well formed"));
@@ -262,7 +262,7 @@ mod tests {
 
     /// More than the kernel gives at once.
     #[test]
-    fn root_list_that_changes_is_read_again() {
+    fn root_changed_list_is_read_again() {
         const ADDRESSES: u32 = 1500;
         const RTM_NEWADDR: u16 = 20;
         const RTM_GETADDR: u16 = 22;

@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn root_address_that_could_not_be_taken_off_is_tried_again() {
+    fn root_failed_address_removal_is_retried() {
         if let Err(why) = fide_testbed::supported() {
             println!("skipped: {why}");
             return;
@@ -576,7 +576,7 @@ int main(int argc, char **words) {
             // A thread has rights of its own: here those of `fide run` by a user with CAP_NET_ADMIN.
             let fenced = || {
                 if how == "closed" {
-                    let mut sets = capabilities(None).expect("told");
+                    let mut sets = capabilities(None).expect("capabilities");
                     sets.effective.remove(CapabilitySet::SYS_PTRACE);
                     set_capabilities(None, sets).expect("given up");
                 }
@@ -616,7 +616,7 @@ int main(int argc, char **words) {
     }
 
     #[test]
-    fn only_that_address_of_that_interface_is_taken() {
+    fn only_the_given_address_of_the_interface_is_removed() {
         let address: Address = "10.0.0.9/32@eth0".parse().expect("right");
         assert!(address.is(3, &described("10.0.0.9/32@eth0", 3, &[])));
         assert!(!address.is(3, &described("10.0.0.9/32@eth0", 4, &[])));

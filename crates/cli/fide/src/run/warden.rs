@@ -46,7 +46,7 @@ impl Warden {
         Ok(Self { process: command.spawn()?, alive: Some(Arc::new(alive)) })
     }
 
-    /// Where it is told of processes that are in none of the groups, each by a line of its number and its beginning.
+    /// The warden is notified here of processes that are in none of the groups, by one line each: process id and start time.
     pub(super) fn ear(&self) -> Weak<OwnedFd> {
         self.alive.as_ref().map(Arc::downgrade).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command line as somebody meets it who uses it for the first time: what it refuses, in which words, with which code.
+//! The command line for a first-time user: what it refuses, in which words, with which exit code.
 
 mod check;
 mod codes;

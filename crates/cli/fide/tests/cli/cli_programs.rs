@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide` as a shell, a packager and a C programmer meet it. No agent is needed.
+//! `fide` for shells, packagers and C programmers. No agent is needed.
 
 mod guards;
 mod manual;
@@ -10,7 +10,7 @@ use std::{
     process::{Command, Output},
 };
 
-/// `fide` with these words, at the root of the repository.
+/// `fide` with these words, in the root of the repository.
 fn fide(words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fide"));
     command.args(words).current_dir(root());
@@ -26,7 +26,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a program said, for a test that fails.
+/// The output of a program, for a failing test.
 fn said(output: &Output) -> String {
     format!("{}: {}{}", output.status, text(&output.stdout), text(&output.stderr))
 }

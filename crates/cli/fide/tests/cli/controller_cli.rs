@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide controller` as its operator sees it: certificates, a file that is checked, a controller on loopback that is asked.
+//! `fide controller` for its operator: certificates, a configuration that is checked, and a controller on
+//! loopback.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -62,7 +63,7 @@ fn certificates_are_made_listed_renewed_and_revoked() {
     assert_eq!(state("operator.op"), (0, "revoked".into(), serial));
     assert!(done(dir, &["certificates", "pki"]).contains("authority"));
     refused(dir, 2, &["revoke", "pki", "h1"], "write host.NAME");
-    // Another authority, without anybody cut off.
+    // A new authority, without cutting any host off.
     done(dir, &["rotate", "pki"]);
     assert_eq!(state("host.h1").1, "old");
     refused(dir, 1, &["retire", "pki"], "renew or revoke it first");
@@ -76,14 +77,14 @@ fn certificates_are_made_listed_renewed_and_revoked() {
 }
 
 #[test]
-fn a_discovery_that_cannot_be_says_why() {
+fn impossible_discovery_reports_why() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let discover = |code: i32, more: &[&str], why: &str| {
         refused(dir, code, &[&["discover", "--config", "c.toml"], more].concat(), why);
     };
     discover(2, &[], "c.toml");
-    // Neither credentials nor a topology have to be there.
+    // Neither credentials nor a topology have to exist.
     let head = "[controller]\nlisten = \"127.0.0.1:1\"\ncredentials = \"x\"\nstore = \"x\"\ntopology = \"x\"\n";
     let with = |switches: &str| std::fs::write(dir.join("c.toml"), head.to_owned() + switches).unwrap();
     with("");
@@ -140,7 +141,7 @@ fn a_controller_is_checked_asked_reloaded_and_ended() {
     std::fs::write(dir.join("c.toml"), &head).unwrap();
     refused(dir, 2, &["check", "--config", "c.toml"], "switches without a [[switch]]: s1");
     refused(dir, 2, &["run", "--config", "c.toml"], "switches without a [[switch]]: s1");
-    // No such bridge: the controller runs, and goes on trying.
+    // The bridge does not exist: the controller runs, and keeps trying.
     std::fs::write(
         dir.join("c.toml"),
         head + "[[switch]]\nname = \"s1\"\ndriver = \"linux\"\nbridge = \"fide-none\"\n",
@@ -170,7 +171,7 @@ fn a_controller_is_checked_asked_reloaded_and_ended() {
         other => Err(format!("{other:?}")),
     })
     .unwrap();
-    // Drained, and drained no more: two changes in a row by one who counts nothing.
+    // The cable is drained, and put back: two changes in a row by a caller without sequence numbers.
     for in_use in ["false", "true", "false"] {
         let body = format!("{{\"in_use\": {in_use}}}");
         let (code, out, err) = ask("operator.op", &["ask", "PUT", "/v1/cables/h2--s1", &body]);
@@ -183,7 +184,7 @@ fn a_controller_is_checked_asked_reloaded_and_ended() {
     assert_eq!(ask("operator.op", &["ask", "POST", "/v1/lanes", "{}"]).0, 4, "for hosts");
     assert_eq!(ask("operator.op", &["ask", "GET", "/v1/self", "{"]).0, 2);
     assert_eq!(ask("nobody", &["ask", "GET", "/v1/self"]).0, 2);
-    // Its own lock.
+    // The controller's own lock.
     let (code, _, err) = fide(dir, &["run", "--config", "c.toml"]);
     assert_eq!(code, 1, "{err}");
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Real processes of `fide controller run`, as an operator has them: killed, cut off from etcd, flooded, lied to, on a full
-//! disk. What was acknowledged is there afterwards, once.
+//! Real processes of `fide controller run`: killed, cut off from etcd, flooded, given false identities, on a
+//! full disk. Every acknowledged request is there afterwards, exactly once.
 //!
-//! The network of the tests has no switches: cables join each two hosts, so that trees are in use at once.
+//! The network of these tests has no switches: cables join each two hosts, so trees are in use at once.
 
 mod common;
 mod etcd;

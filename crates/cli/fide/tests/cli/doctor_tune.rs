@@ -81,7 +81,7 @@ fn tune(root: Option<&Path>, state: &Path, what: &[&str]) -> Command {
     command
 }
 
-/// A state directory that a failing test does not take away together with what was there.
+/// A state directory that a failing test keeps if it still holds former values.
 struct State(TempDir, Option<PathBuf>);
 
 impl State {
@@ -124,7 +124,7 @@ fn killed_and_undone(root: Option<&Path>, round: u32) -> bool {
 }
 
 #[test]
-fn an_apply_that_is_killed_anywhere_is_undone() {
+fn killed_apply_is_undone() {
     let copy = copy();
     let before = files(copy.path());
     let mut killed = 0;
@@ -136,7 +136,7 @@ fn an_apply_that_is_killed_anywhere_is_undone() {
 }
 
 #[test]
-fn an_undo_that_is_killed_is_gone_on_with() {
+fn killed_undo_is_continued() {
     let copy = copy();
     let before = files(copy.path());
     let state = tempfile::tempdir().expect("a directory");
@@ -157,7 +157,7 @@ fn an_undo_that_is_killed_is_gone_on_with() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_the_right_exit_code() {
+fn faults_have_the_right_exit_code() {
     let copy = copy();
     let root = copy.path().to_str().expect("text");
     for (arguments, code, words) in [
@@ -192,7 +192,7 @@ fn a_doctor_of_a_copy_has_all_conditions() {
 }
 
 #[test]
-fn what_only_a_boot_changes_is_written_out_and_not_applied() {
+fn boot_settings_are_printed_and_not_applied() {
     let copy = copy();
     let (root, out) = (copy.path().to_str().expect("text"), tempfile::tempdir().expect("a directory"));
     let before = files(copy.path());
@@ -218,11 +218,12 @@ fn all_conditions(report: &Value) {
     }
 }
 
-/// Looks at this host, always at the same interfaces and at no agent: others run tests here too.
+/// Runs the doctor on this host, always on the same interfaces and without an agent: other tests run here
+/// too.
 struct Looker {
     dir: TempDir,
     interfaces: Vec<String>,
-    /// There is one host, and some of these tests change it.
+    /// There is only one host, and some of these tests change it.
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -250,13 +251,13 @@ impl Looker {
         }
         let (mut report, _) = json(&mut command);
         all_conditions(&report);
-        // Not tuned, and other programs make the kernel start and stop some.
+        // Kernel threads are not tuned, and other programs make the kernel start and stop some.
         let conditions = report["conditions"].as_array_mut().expect("a list");
         conditions.retain(|condition| condition["id"] != "kernel-threads");
         report
     }
 
-    /// What nothing but a change of the host may change.
+    /// Settings that only a change of the host may change.
     fn settings(&self) -> Value {
         self.look(&["--no-measure"])
     }
@@ -280,7 +281,7 @@ fn root_tune_and_undo_leave_the_doctor_as_it_was() {
 }
 
 #[test]
-fn root_a_tune_that_is_killed_is_undone() {
+fn root_killed_tune_is_undone() {
     let Some(looker) = Looker::new() else { return };
     let before = looker.settings();
     let killed = (0..8).filter(|round| killed_and_undone(None, *round)).count();
@@ -289,7 +290,7 @@ fn root_a_tune_that_is_killed_is_undone() {
 }
 
 #[test]
-fn root_a_measurement_gives_a_bound_that_is_read_back() {
+fn root_measured_bound_is_read_back() {
     let Some(looker) = Looker::new() else { return };
     let report = looker.look(&[]);
     let measured = &report["measured"];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clients that mean harm: an agent on loopback has to serve everybody else meanwhile (docs/operate/security.md).
+//! Malicious clients: an agent on loopback has to serve all others meanwhile (docs/operate/security.md).
 
 mod away;
 mod common;

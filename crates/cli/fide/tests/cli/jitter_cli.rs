@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide jitter` where something is wrong: bad words, bad logs, bad clocks, nobody there, ends in the middle. The real
-//! program throughout; what needs namespaces is in `root.rs`.
+//! `fide jitter` in error cases: wrong arguments, bad logs, bad clocks, no peer, early ends. All run the real
+//! program; tests that need namespaces are in `root.rs`.
 
 mod common;
 mod logs;

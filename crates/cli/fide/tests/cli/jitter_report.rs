@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The log that is shipped as an example, from the file to the page in a browser: the real program, and Chromium where there
-//! is one.
+//! The shipped example log, from the file to the page in a browser: the real program, and Chromium if it is
+//! installed.
 
 use std::{fs, path::Path, process::Command};
 
 use fide_testbed::browser::Browser;
 use serde_json::Value;
 
-/// What was planted (examples/jitter/README.md).
+/// The planted period (examples/jitter/README.md).
 const PERIOD_NS: f64 = 25_382_000.0;
 const NAME: &str = "backup";
 /// Plots of a run.
 const PLOTS: usize = 23;
 
-/// The text between an element with this attribute and the end of that kind of element.
+/// The text between an element with this attribute and the end of that element.
 fn element<'a>(page: &'a str, attribute: &str, end: &str) -> &'a str {
     let rest = page.split(attribute).nth(1).unwrap_or_else(|| panic!("{attribute} is not on the page"));
     rest.split(end).next().expect("a first part")
 }
 
 #[test]
-fn the_example_shows_who_it_was_and_how_often() {
+fn example_shows_the_culprit_and_its_period() {
     let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/jitter/disturbed.fjl");
     assert!(fs::metadata(&log).expect("shipped").len() <= 300 << 10, "an example stays small");
     let dir = tempfile::tempdir().expect("a directory");
@@ -48,7 +48,7 @@ fn the_example_shows_who_it_was_and_how_often() {
     let Some(browser) = Browser::here() else { return };
     let seen = browser.probe(&page, &["--window-size=1300,1000"]).expect("opened");
     seen.assert_whole(PLOTS);
-    assert_eq!(seen.told("fits"), ["true"]);
+    assert_eq!(seen.lines_of("fits"), ["true"]);
     let families = element(&seen.page, "data-table=\"families-0\"", "</article>");
     let sentence = family["sentence"].as_str().expect("text").to_owned();
     assert!(families.contains(&sentence) && families.contains("25.38"), "{sentence} is not in {families}");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide lane`, the real program, at an agent that grants, changes, ends and goes away as the test says. Lanes of real agents
-//! are tested with those.
+//! The real `fide lane` at a fake agent, which grants, changes, ends and goes away as the test says. Lanes of
+//! real agents are tested with those agents.
 
 mod listen;
 mod send;
@@ -20,10 +20,10 @@ use fide_testbed::Lines;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Bound of every wait. Nothing is expected to come near it.
+/// Bound of every wait; no wait is expected to come near it.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// `fide lane` that runs; killed in the end.
+/// A running `fide lane`; killed at the end.
 struct Running {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -70,7 +70,7 @@ impl Running {
         kill_process(pid, signal).expect("sent");
     }
 
-    /// Waits for its end; exit code, and what it had still to say.
+    /// Waits for its end; returns the exit code and the rest of its output.
     fn end(mut self) -> (Option<i32>, String, String) {
         drop(self.stdin.take());
         let out = self.out.rest();
@@ -81,7 +81,7 @@ impl Running {
     }
 }
 
-/// The next message in the outbox; bounded.
+/// The next message in the outbox, with a bound.
 fn message(agent: &mut FakeAgent) -> (u8, u8, Vec<u8>) {
     let until = Instant::now() + LIMIT;
     loop {
@@ -93,7 +93,7 @@ fn message(agent: &mut FakeAgent) -> (u8, u8, Vec<u8>) {
     }
 }
 
-/// What is asked next, and that it is done.
+/// Asserts that this is the next request, and acknowledges it.
 fn done(peer: &Peer, expected: &fide_agent_api::protocol::Op) {
     let request = peer.request();
     assert_eq!(&request.op, expected);

@@ -35,7 +35,7 @@ impl Cluster {
         Self::start_in(port, &[])
     }
 
-    /// The same with each agent started by the program `wrapper`.
+    /// The same, with each agent started by the program `wrapper`.
     fn start_in(port: u16, wrapper: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let key = dir.path().join("cluster.key");
@@ -74,7 +74,7 @@ impl Cluster {
         self.dir.path().join(format!("l{host}/agent.sock"))
     }
 
-    /// Once there is an agent.
+    /// Connects once there is an agent.
     fn client(&self, host: u8) -> Client {
         let until = Instant::now() + LIMIT;
         loop {
@@ -89,15 +89,15 @@ impl Cluster {
 
 fn next<T>(client: &mut Client, what: &str, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
     let until = Instant::now() + LIMIT;
-    let mut told = Vec::new();
+    let mut events = Vec::new();
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        assert!(!left.is_zero(), "{what} was not told; what was: {told:#?}");
+        assert!(!left.is_zero(), "not notified of {what}; events: {events:#?}");
         let Some(event) = client.wait_event(Some(left)).expect("event") else { continue };
         if let Some(found) = wanted(&event) {
             return found;
         }
-        told.push(event);
+        events.push(event);
     }
 }
 
@@ -166,7 +166,7 @@ fn lanes_need_a_controller_and_listening_does_not() {
     assert_eq!(listen.0.wait().expect("ended").code(), Some(0));
 }
 
-/// Its clocks are offset: the end of its host's lease is another point in time to it.
+/// The program's clocks are offset: the end of its host's lease is another point in time to it.
 #[test]
 fn root_program_in_another_time_namespace_is_refused() {
     let unshare = || {
@@ -189,7 +189,7 @@ fn root_program_in_another_time_namespace_is_refused() {
 
 /// As in a container that does not share the host's pid namespace.
 #[test]
-fn root_program_outside_of_the_agents_pid_namespace_is_told_why_it_cannot_join() {
+fn root_join_from_another_pid_namespace_is_refused_with_the_reason() {
     let wrapper = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
     let tried = Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").output();
     if !tried.is_ok_and(|output| output.status.success()) {
@@ -203,7 +203,7 @@ fn root_program_outside_of_the_agents_pid_namespace_is_told_why_it_cannot_join()
         let error = refused.expect_err("its process id is unknown there").to_string();
         assert!(error.contains("pid namespace of its own") && error.contains("--pid=host"), "{error}");
     }
-    // Who only watches needs no process id.
+    // A program that only watches needs no process id.
     let monitor = client.monitor("@l2", Wanted::default()).expect("watched");
     next(&mut client, "up", |event| matches!(event, Event::Up { monitor: of, .. } if *of == monitor.id).then_some(()));
     let words = ["run", "--name", "db", "--", "true"];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real program on this machine alone: its command line, and agents and controllers over loopback. One binary, so that it is linked
-//! once. What needs namespaces is in `end_to_end`, but for tests that share their helpers with these; they are named `root_` too.
+//! The real program on this machine alone: its command line, and agents and controllers over loopback. All in
+//! one binary, which is linked only once. Tests that need namespaces are in `end_to_end`, except for those
+//! that share helpers with these; they are named `root_` too.
 
 mod cli_edges;
 mod cli_programs;

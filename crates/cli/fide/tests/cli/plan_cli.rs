@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide plan`, the real program: what it prints, what it draws, and what it says about files that are wrong.
+//! The real `fide plan`: its output, its drawings, and its messages about wrong files.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ size_max_bytes = 1418
 period_min_us = 100
 "#;
 
-/// Runs it in a directory of its own.
+/// Runs the program in a temporary directory.
 fn plan(dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fide"));
     let output = command.current_dir(dir).arg("plan").args(arguments).output().expect("fide runs");
@@ -50,7 +50,7 @@ fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// A directory with a file in it.
+/// A directory with one file.
 fn with(text: &str) -> TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     fs::write(dir.path().join("plan.toml"), text).expect("written");
@@ -62,7 +62,7 @@ fn example(name: &str) -> String {
     path.canonicalize().expect("it is there").to_string_lossy().into_owned()
 }
 
-/// An SVG, and how many elements of a class it has.
+/// Reads an SVG; returns how many elements of a class it has.
 fn drawn(path: &Path, class: &str) -> usize {
     let svg = fs::read_to_string(path).expect("written");
     let document = roxmltree::Document::parse(&svg).expect("XML");
@@ -96,7 +96,7 @@ fn the_examples_are_planned_and_drawn() {
 }
 
 #[test]
-fn long_help_states_the_packet_model_that_the_json_has() {
+fn long_help_states_the_packet_model_of_the_json() {
     let dir = with(PAIR);
     let help = stdout(&plan(dir.path(), &["--help"]));
     let json = json(&plan(dir.path(), &["plan.toml", "--json"]));
@@ -115,7 +115,7 @@ fn long_help_states_the_packet_model_that_the_json_has() {
 }
 
 #[test]
-fn what_is_refused_is_told_and_fails() {
+fn refused_request_is_printed_and_fails() {
     let dir = with(&format!(
         "{PAIR}[[request]]\nname = \"too much\"\nsender = \"h2\"\nreceivers = [\"h1\"]\nsize_max_bytes = 8000\n\
          period_min_us = 1\n[[request]]\nname = \"no\\u001b[31mbody\"\nsender = \"h2\"\nreceivers = [\"h7\"]\n\
@@ -131,7 +131,7 @@ fn what_is_refused_is_told_and_fails() {
     assert!(fs::read_to_string(dir.path().join("plan.svg")).expect("drawn all the same").contains("refused: too much"));
     let output = plan(dir.path(), &["plan.toml", "--json"]);
     assert_eq!((code(&output), json(&output)["refused"].as_array().map(Vec::len)), (Some(1), Some(2)));
-    // The exit code is about all requests, whatever is shown.
+    // The exit code covers all requests, whichever are shown.
     let output = plan(dir.path(), &["plan.toml", "--only", "heartbeat"]);
     assert_eq!((code(&output), stdout(&output).contains("too much")), (Some(1), false));
 }
@@ -212,7 +212,7 @@ fn a_file_has_rates_of_its_own() {
 }
 
 #[test]
-fn a_file_that_says_no_plan_is_refused() {
+fn file_without_a_plan_is_refused() {
     let cable =
         "[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n[[switch]]\nname = \"s\"\n[[cable]]\na = \"a\"\nb = \"s\"\n";
     let files: [(&str, String, &[&str]); 17] = [
@@ -251,7 +251,7 @@ fn a_file_that_says_no_plan_is_refused() {
 }
 
 #[test]
-fn a_request_that_cannot_be_is_refused_with_the_reason() {
+fn impossible_request_is_refused_with_the_reason() {
     let island =
         "[[host]]\nname = \"a\"\n[[host]]\nname = \"b\"\n[[switch]]\nname = \"s\"\n[[cable]]\na = \"a\"\nb = \"s\"\n";
     let ask = |to: &str, more: &str| {

@@ -12,11 +12,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_counter::{Add, Node, Order, Protocol, Replicas, Spec, Told};
+use fide_counter::{Add, Node, Order, Protocol, Replicas, Reported, Spec};
 use fide_testbed::{Agents, AgentsSpec, Spec as BedSpec, Testbed, retry_until, supported};
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// Longer than a shared machine keeps a host from running: who is excluded meanwhile is no fault of what is tested here.
+/// Longer than a shared machine keeps a host from running: an exclusion by load is not what these tests are
+/// about.
 const TIMEOUT_US: u32 = 60_000;
 
 fn fide() -> PathBuf {
@@ -28,7 +29,7 @@ fn replica() -> Vec<PathBuf> {
     vec![fide_testbed::find_binary("fide-lab").expect("built"), "__replica".into()]
 }
 
-/// A busy machine measures itself too bad for this timeout, which is no reason not to start.
+/// A busy machine measures too much jitter for this timeout, but the agents are to start all the same.
 fn steady() -> AgentsSpec {
     let arguments = vec!["--force-timeout".to_owned()];
     AgentsSpec { program: vec![fide()], arguments, timeout_us: Some(TIMEOUT_US), ..AgentsSpec::default() }
@@ -38,7 +39,7 @@ struct World {
     replicas: Replicas,
     agents: Agents,
     bed: Testbed,
-    /// What clients were answered, by client.
+    /// Answers to clients, by client.
     counts: Vec<u32>,
     counter: u64,
 }
@@ -70,18 +71,18 @@ fn logs(agents: &Agents, hosts: usize) -> String {
 }
 
 impl World {
-    fn wait<T>(&self, what: &str, take: impl FnMut(u16, Told) -> Option<T>) -> T {
+    fn wait<T>(&self, what: &str, take: impl FnMut(u16, Reported) -> Option<T>) -> T {
         self.wait_within(LIMIT, what, take)
     }
 
-    fn wait_within<T>(&self, limit: Duration, what: &str, mut take: impl FnMut(u16, Told) -> Option<T>) -> T {
+    fn wait_within<T>(&self, limit: Duration, what: &str, mut take: impl FnMut(u16, Reported) -> Option<T>) -> T {
         let until = Instant::now() + limit;
-        while let Some((host, told)) = self.replicas.poll(until) {
-            if let Some(found) = take(host, told) {
+        while let Some((host, reported)) = self.replicas.poll(until) {
+            if let Some(found) = take(host, reported) {
                 return found;
             }
         }
-        panic!("never told: {what}\n{}", logs(&self.agents, self.bed.hosts().len()));
+        panic!("never reported: {what}\n{}", logs(&self.agents, self.bed.hosts().len()));
     }
 
     fn kill(&mut self, host: u16) {
@@ -94,20 +95,20 @@ impl World {
         self.replicas.add(&hosts[usize::from(host) - 1], hosts, &self.agents).expect("started");
     }
 
-    /// Every client adds one at `leader`, until all are answered.
+    /// Every client adds one at `leader`; waits until all are answered.
     fn add(&mut self, leader: u16) {
         self.counts.iter_mut().for_each(|count| *count += 1);
         let add: Vec<Add> = (0..).zip(&self.counts).map(|(client, count)| Add { client, count: *count }).collect();
         let mut waits = add.clone();
         self.replicas.node(leader).expect("a leader").order(&Order::Add { add }).expect("asked");
-        self.counter = self.wait("answers", |_, told| {
-            let Told::Counted { counted, counter, .. } = told else { return None };
+        self.counter = self.wait("answers", |_, reported| {
+            let Reported::Counted { counted, counter, .. } = reported else { return None };
             waits.retain(|add| !counted.contains(add));
             waits.is_empty().then_some(counter)
         });
     }
 
-    /// All replicas come to have applied the same: how many values.
+    /// Waits until all replicas have applied the same values; returns how many.
     fn agree(&mut self) -> u64 {
         let Self { replicas, counter, .. } = self;
         retry_until("all have the same state", LIMIT, || {
@@ -115,8 +116,8 @@ impl World {
             for at in 0..replicas.nodes.len() {
                 replicas.nodes[at].order(&Order::State { state: true }).map_err(|why| format!("{why:#}"))?;
                 let until = Instant::now() + LIMIT;
-                while let Some((_, told)) = replicas.poll(until) {
-                    if let Told::State { applied, hash, counter, .. } = told {
+                while let Some((_, reported)) = replicas.poll(until) {
+                    if let Reported::State { applied, hash, counter, .. } = reported {
                         states.push((applied, hash, counter));
                         break;
                     }
@@ -143,23 +144,23 @@ fn comes_back_under_load(protocol: Protocol) {
     let Some((bed, agents, spec)) = build(3, protocol) else { return };
     let replicas = Replicas::start(bed.hosts(), &agents, Spec { window: 128, ..spec }).expect("replicas");
     let mut world = World { replicas, agents, bed, counts: Vec::new(), counter: 0 };
-    // As long as it takes: a busy machine lets a member in later, and the load must not have ended by then.
+    // The load has to outlast this: a busy machine lets a member in later.
     let run = Order::Run { run: "all".to_owned(), clients: 4096, value_bytes: 64, seconds: 120.0 };
     let ended = Duration::from_secs(120) + LIMIT;
     world.replicas.nodes[0].order(&run).expect("asked");
     for host in [3, 2] {
         world.kill(host);
         world.start_again(host);
-        let is_in = world.wait_within(ended, "the member that came back", |who, told| match told {
-            Told::Ready { .. } if who == host => Some(true),
-            Told::Result { .. } => Some(false),
+        let is_in = world.wait_within(ended, "the member that came back", |who, reported| match reported {
+            Reported::Ready { .. } if who == host => Some(true),
+            Reported::Result { .. } => Some(false),
             _ => None,
         });
         let logs = logs(&world.agents, 3);
         assert!(is_in, "h{host} was not let in as long as the others had anything to decide\n{logs}");
     }
     world.replicas.nodes[0].order(&Order::Enough { enough: true }).expect("asked");
-    world.wait("the result", |_, told| matches!(told, Told::Result { .. }).then_some(()));
+    world.wait("the result", |_, reported| matches!(reported, Reported::Result { .. }).then_some(()));
     assert!(world.agree() > 0, "nothing was decided");
 }
 
@@ -179,33 +180,35 @@ fn leaders_die(protocol: Protocol) {
     assert_eq!(world.counter, 8);
     for (dies, leads) in [(1, 2), (2, 3)] {
         world.kill(dies);
-        world.wait("the next leader", |host, told| (host == leads && matches!(told, Told::Leads { .. })).then_some(()));
-        // Asked again of another leader: what was counted counts once.
+        world.wait("the next leader", |host, reported| {
+            (host == leads && matches!(reported, Reported::Leads { .. })).then_some(())
+        });
+        // The requests are sent again to another leader: requests that were counted count once.
         world.counts.iter_mut().for_each(|count| *count -= 1);
         let before = world.counter;
         world.add(leads);
         assert_eq!(world.counter, before, "the same requests once more");
         world.add(leads);
         assert_eq!(world.counter, before + 8);
-        // It comes back, takes over the state, and is in.
+        // The host comes back, takes over the state, and is a member again.
         world.start_again(dies);
-        world.wait("the member that came back", |host, told| {
-            (host == dies && matches!(told, Told::Ready { .. })).then_some(())
+        world.wait("the member that came back", |host, reported| {
+            (host == dies && matches!(reported, Reported::Ready { .. })).then_some(())
         });
         world.agree();
     }
-    // A host that was in the group remembers it: alone it founds no other.
+    // A host that was in the group has stored it: alone it founds no other group.
     let record = std::fs::read_to_string(world.agents.dir(1).join("group/counter.toml")).unwrap();
     assert!(record.contains("founded_with = [1, 2, 3]"), "{record}");
 }
 
 #[test]
-fn root_a_host_that_is_cut_off_stops_and_the_others_go_on() {
+fn root_cut_off_host_stops_and_others_continue() {
     cut_off(Protocol::Hsuc);
 }
 
 #[test]
-fn root_a_host_that_is_cut_off_stops_where_decisions_ride_on_heartbeats() {
+fn root_cut_off_host_stops_with_huc() {
     cut_off(Protocol::Huc);
 }
 
@@ -213,22 +216,26 @@ fn cut_off(protocol: Protocol) {
     let Some(mut world) = world(3, protocol) else { return };
     world.add(1);
     world.bed.isolate(1).unwrap();
-    world.wait("the next leader", |host, told| (host == 2 && matches!(told, Told::Leads { .. })).then_some(()));
+    world.wait("the next leader", |host, reported| {
+        (host == 2 && matches!(reported, Reported::Leads { .. })).then_some(())
+    });
     world.add(2);
     assert_eq!(world.counter, 16);
     world.bed.rejoin(1).unwrap();
-    // Its agent learns that it was excluded, and its replica that it is another's turn: it takes over the others' state.
-    world.wait("it is back", |host, told| (host == 1 && matches!(told, Told::Ready { .. })).then_some(()));
+    // Its agent learns that it was excluded, and its replica that another one leads: it takes over the
+    // others' state.
+    world.wait("it is back", |host, reported| (host == 1 && matches!(reported, Reported::Ready { .. })).then_some(()));
     world.agree();
 }
 
-/// Two of three hosts do not hear each other, and the third hears both: one of them stops, and is back when it hears all.
+/// Two of three hosts do not hear each other, and the third hears both: one of the two stops, and is back
+/// once it hears all.
 #[test]
-fn root_hosts_that_do_not_hear_each_other_do_not_hold_up_a_group() {
+fn root_partial_partition_does_not_block_a_group() {
     let Some(mut world) = world(3, Protocol::Hsuc) else { return };
     world.add(1);
     world.bed.separate(&[1, 3]).unwrap();
-    // Both act until it is agreed that one stops; what the leader is asked meanwhile waits for that.
+    // Both act until it is agreed that one stops; requests to the leader meanwhile wait for that.
     world.add(1);
     assert_eq!(world.counter, 16);
     let status = |agents: &Agents, host| agents.ask(host, "status", serde_json::json!({})).expect("an answer");
@@ -239,7 +246,7 @@ fn root_hosts_that_do_not_hear_each_other_do_not_hold_up_a_group() {
         if status(&world.agents, 3)["fenced"] == false { Ok(()) } else { Err(status(&world.agents, 3).to_string()) }
     })
     .unwrap();
-    world.wait("it is back", |host, told| (host == 3 && matches!(told, Told::Ready { .. })).then_some(()));
+    world.wait("it is back", |host, reported| (host == 3 && matches!(reported, Reported::Ready { .. })).then_some(()));
     world.agree();
 }
 
@@ -257,9 +264,10 @@ fn with_witness() -> Option<World> {
     Some(World { replicas, agents, bed, counts: vec![0; 8], counter: 0 })
 }
 
-/// A witness is away for so long that the others go on without it. It comes back, and decides who goes on.
+/// A witness is away for so long that the others go on without it. It comes back, and decides which of them
+/// continues.
 #[test]
-fn root_a_witness_that_was_dropped_is_let_in_again() {
+fn root_dropped_witness_is_readmitted() {
     let Some(mut world) = with_witness() else { return };
     world.add(1);
     let status = |agents: &Agents, host| agents.ask(host, "status", serde_json::json!({})).expect("an answer");
@@ -278,14 +286,16 @@ fn root_a_witness_that_was_dropped_is_let_in_again() {
     })
     .unwrap();
     world.bed.isolate(1).unwrap();
-    world.wait("the next leader", |host, told| (host == 2 && matches!(told, Told::Leads { .. })).then_some(()));
+    world.wait("the next leader", |host, reported| {
+        (host == 2 && matches!(reported, Reported::Leads { .. })).then_some(())
+    });
     world.add(2);
     assert_eq!(world.counter, 16);
 }
 
-/// Two hosts and a witness: it says that the second goes on, ends, and remembers it.
+/// Two hosts and a witness: the witness decides for the second host, ends, and has stored that decision.
 #[test]
-fn root_a_witness_says_who_goes_on_and_remembers_it() {
+fn root_witness_decides_which_host_continues_and_stores_it() {
     let Some(mut world) = with_witness() else { return };
     let said = Command::new(fide())
         .args(["agent", "--host", "h3", "--config"])
@@ -296,7 +306,9 @@ fn root_a_witness_says_who_goes_on_and_remembers_it() {
     assert!(said.contains("run `fide witness` here"), "{said}");
     world.add(1);
     world.bed.isolate(1).unwrap();
-    world.wait("the next leader", |host, told| (host == 2 && matches!(told, Told::Leads { .. })).then_some(()));
+    world.wait("the next leader", |host, reported| {
+        (host == 2 && matches!(reported, Reported::Leads { .. })).then_some(())
+    });
     world.add(2);
     assert_eq!(world.counter, 16);
     let status = |agents: &Agents, host| agents.ask(host, "status", serde_json::json!({})).expect("an answer");
@@ -311,12 +323,12 @@ fn root_a_witness_says_who_goes_on_and_remembers_it() {
     assert_eq!(status(&world.agents, 3)["incarnation"], before, "it is the one that it was");
     world.add(2);
     assert_eq!(world.counter, 24, "h2 goes on");
-    // A goodbye would be for good; it is none.
+    // A goodbye would be final; a witness sends none.
     world.agents.stop(3).unwrap();
     world.agents.restart(3).unwrap();
     assert_eq!(status(&world.agents, 3)["incarnation"], before);
     world.add(2);
-    // What is on its disk is no vote.
+    // The content of its disk is no vote.
     world.agents.stop(3).unwrap();
     std::fs::write(world.agents.dir(3).join("state/vote.json"), "{}").unwrap();
     let why = world.agents.restart(3).unwrap_err().to_string();
@@ -339,13 +351,13 @@ fn root_strangers_and_packets_of_chance_change_nothing() {
 }
 
 #[test]
-fn root_who_waits_says_for_what() {
+fn root_waiting_member_reports_what_it_waits_for() {
     let Some((bed, agents, spec)) = build(2, Protocol::Hsuc) else { return };
     let key = agents.dir(1).join("k");
     std::fs::write(&key, "00112233445566778899aabbccddeeff").unwrap();
     let other_key = agents.dir(1).join("o");
     std::fs::write(&other_key, "ff112233445566778899aabbccddeeff").unwrap();
-    let (to, _told) = std::sync::mpsc::channel();
+    let (to, _reported) = std::sync::mpsc::channel();
     let start = |host: usize, group: &str, window: &str, key: &PathBuf| {
         let mut command: Command = bed.host(host).command(&spec.program[0]);
         command.args(&spec.program[1..]).args(["--group", group, "--hosts", "h1,h2", "--window", window]);
@@ -379,7 +391,7 @@ fn root_who_waits_says_for_what() {
 }
 
 #[test]
-fn root_what_cannot_be_a_member_says_why() {
+fn root_impossible_member_reports_why() {
     let Some((bed, agents, spec)) = build(2, Protocol::Hsuc) else { return };
     let key = agents.dir(1).join("k");
     std::fs::write(&key, "00112233445566778899aabbccddeeff").unwrap();

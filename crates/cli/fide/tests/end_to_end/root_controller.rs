@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide controller` over a real fabric: lanes reach whom they should, survive cut cables, killed controllers and
-//! meddled-with switches.
+//! `fide controller` over a real fabric: lanes reach their receivers, and survive cut cables, killed
+//! controllers and manipulated switches.
 
 mod common;
 
@@ -32,13 +32,13 @@ fn root_a_lane_reaches_its_receivers_and_moves_off_a_cut_cable() {
         ears.reach(tree, &[2, 3, 4]);
     }
 
-    // A cable that says so.
+    // A cable fails with an alarm.
     let (link, ..) = world.inner_link(&trees[0]);
     let begun = ears[1].send(&trees[1], 1);
     let (cut, _) = world.fabric.cut_link(link, Cut::Carrier).unwrap();
-    let (told, moved) = h1.tree(lane, 0, 1);
+    let (notified, moved) = h1.tree(lane, 0, 1);
     let during = ears[1].send(&trees[1], 20);
-    println!("carrier cut to upcall: {} us", (told - cut) / 1000);
+    println!("carrier cut to upcall: {} us", (notified - cut) / 1000);
     assert_ne!(moved["group"], trees[0]["group"]);
     ears[0].reach(&moved, &[2, 3, 4]);
     h1.moved(lane, 0, 1);
@@ -47,7 +47,7 @@ fn root_a_lane_reaches_its_receivers_and_moves_off_a_cut_cable() {
     assert_eq!(got.values().collect::<Vec<_>>(), [&all, &all, &all], "the other tree has lost something");
     world.fabric.restore_link(link).unwrap();
 
-    // A cable that says nothing, told by the receivers that miss it. h2, beside the sender, misses nothing.
+    // A cable fails without an alarm: the receivers that miss packets report it. h2, beside the sender, misses none.
     retry_until("the cable is back", LIMIT, || {
         let cables = world.read(paths::NETWORK)["cables"].clone();
         let down: Vec<_> = cables.as_array().unwrap().iter().filter(|c| c["works"] != true).collect();
@@ -97,7 +97,7 @@ fn root_lanes_outlive_a_killed_controller_and_meddled_switches() {
     let other = h4.tree(second, 0, 0).1;
     Ears::open(&world.fabric, 4, &other).reach(&other, &[1, 2]);
 
-    // A rule that somebody deletes.
+    // A rule is deleted by another program.
     let (_, switch, port) = world.inner_link(&tree);
     let group = tree["group"].as_str().unwrap();
     let node = world.fabric.switch(&switch).unwrap().node();
@@ -109,7 +109,7 @@ fn root_lanes_outlive_a_killed_controller_and_meddled_switches() {
     })
     .unwrap();
     ears.reach(&tree, &[2, 3, 4]);
-    // Said after it is repaired.
+    // The controller logs it once it is repaired.
     retry_until("the controller says so", LIMIT, || {
         let log = std::fs::read_to_string(world.controller.log()).unwrap();
         if log.contains("was changed by others") { Ok(()) } else { Err(log) }
@@ -119,7 +119,7 @@ fn root_lanes_outlive_a_killed_controller_and_meddled_switches() {
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("2 lanes, 0 of them with a lost tree"), "{text}");
 
-    // It ends when asked, and what it ordered stays.
+    // The controller ends when asked, and its rules stay.
     world.controller.stop().unwrap();
     ears.reach(&tree, &[2, 3, 4]);
 }
@@ -146,8 +146,8 @@ fn root_lanes_over_open_vswitches_and_bridges_move_alike() {
     for (tree, ears) in ears.iter_mut().enumerate() {
         let (link, ..) = world.inner_link(&trees[tree]);
         let (cut, _) = world.fabric.cut_link(link, Cut::Carrier).unwrap();
-        let (told, moved) = h1.tree(lane, tree as u64, 1);
-        println!("carrier cut to upcall over Open vSwitch: {} us", (told - cut) / 1000);
+        let (notified, moved) = h1.tree(lane, tree as u64, 1);
+        println!("carrier cut to upcall over Open vSwitch: {} us", (notified - cut) / 1000);
         ears.reach(&moved, &[2, 3, 4]);
         h1.moved(lane, tree as u64, 1);
         world.fabric.restore_link(link).unwrap();
@@ -177,7 +177,7 @@ fn root_three_tiers_of_slow_cables_hold_lanes_and_a_controller_gives_switches_ba
     assert!(there.contains("f1de:10") && there.contains("10Mbit"), "{there}");
     world.controller.stop().unwrap();
     assert_eq!(queues(&world), there);
-    // An operator gives the switches back: `run --restore-switches`, and ends it.
+    // An operator restores the switches with `run --restore-switches`, and ends the controller.
     world.controller.restoring(true);
     world.controller.run(&world.fabric).unwrap();
     world.controller.stop().unwrap();
@@ -185,7 +185,7 @@ fn root_three_tiers_of_slow_cables_hold_lanes_and_a_controller_gives_switches_ba
     assert!(!queues(&world).contains("f1de:10"), "{}", queues(&world));
 }
 
-/// Twenty cables cut one after the other: from the cut until the sender is told of the new tree. Printed, not judged.
+/// Twenty cables are cut one after the other: time from the cut until the sender is notified of the new tree. Printed, not judged.
 #[test]
 fn root_time_from_cut_to_upcall() {
     let Some(world) = world(fabric(), "") else { return };
@@ -197,12 +197,12 @@ fn root_time_from_cut_to_upcall() {
     for generation in 1..=20 {
         let (link, ..) = world.inner_link(&tree);
         let (cut, _) = world.fabric.cut_link(link, Cut::Carrier).unwrap();
-        let told;
-        (told, tree) = h1.tree(lane, 0, generation);
-        times_us.push((told - cut) / 1000);
+        let notified;
+        (notified, tree) = h1.tree(lane, 0, generation);
+        times_us.push((notified - cut) / 1000);
         h1.moved(lane, 0, generation);
         world.fabric.restore_link(link).unwrap();
-        // The port's carrier, and the request limit of a host.
+        // Waits for the port's carrier, and for the request limit of a host.
         std::thread::sleep(Duration::from_millis(100));
     }
     if std::env::var_os("FIDE_LOG").is_some() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide controller discover` over a real fabric: what is found is what was built, and swapped cables are found out.
+//! `fide controller discover` over a real fabric: it finds the fabric as built, and detects swapped cables.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn spec() -> FabricSpec {
     FabricSpec::two_tier(4, 2, 2)
 }
 
-/// The cables of l1a to the spines, each in the other's place at the spines.
+/// The cables from l1a to the spines, swapped at the spines.
 fn swapped() -> FabricSpec {
     let mut spec = spec();
     let [one, other] = ["s1", "s2"].map(|spine| spec.link_between("l1a", spine).unwrap());
@@ -61,7 +61,7 @@ fn world(spec: FabricSpec) -> Option<World> {
     }
     let fabric = Fabric::build(spec).unwrap();
     let config = fabric.scratch().join("controller.toml");
-    // None of these is there: only the switches count.
+    // None of these files exists: only the switches' sections count.
     let file = fabric.controller_file(&ControllerFile {
         listen: "127.0.0.1:7420",
         credentials: Path::new("pki/controller.c1"),
@@ -87,7 +87,7 @@ impl World {
         path.display().to_string()
     }
 
-    /// What a look must not change: queues, and the addresses that ports take in.
+    /// Settings that discovery must not change: queues, and the multicast addresses of ports.
     fn settings(&self) -> Vec<String> {
         let of = |words: &[&str]| -> String {
             let each = self.fabric.switches().iter().map(|switch| {
@@ -97,7 +97,7 @@ impl World {
             each.collect()
         };
         let text = of(&["tc", "qdisc", "show"]) + &of(&["ip", "maddr"]);
-        // A count of packets; groups that bridges join in their own time.
+        // Without packet counts, and without groups that bridges join in their own time.
         let kept = text.lines().filter(|line| line.contains("qdisc") || line.contains("01:80:c2"));
         kept.map(|line| line.split(" direct_packets_stat").next().unwrap_or_default().to_owned()).collect()
     }
@@ -112,7 +112,7 @@ fn topology(text: &str) -> Topology {
     fide_planner::file::parse(text).unwrap_or_else(|error| panic!("{error}: {text}")).topology
 }
 
-/// Names and kinds of the nodes; cables with their ports, and what they are like.
+/// Names and kinds of the nodes; cables with their ports and figures.
 fn drawn(topology: &Topology) -> (BTreeSet<String>, BTreeSet<String>) {
     let nodes = topology.nodes().iter().map(|node| format!("{:?} {} {}", node.kind, node.tier, node.name)).collect();
     let cables = topology.cables().iter().map(|cable| {
@@ -125,15 +125,15 @@ fn drawn(topology: &Topology) -> (BTreeSet<String>, BTreeSet<String>) {
 }
 
 #[test]
-fn root_what_is_found_is_what_was_built_and_can_be_planned_with() {
+fn root_discovered_network_is_complete_and_can_be_planned() {
     let Some(world) = world(spec().limited(100)) else { return };
-    // The ports' queues are to tell the rate, not the controller's file.
+    // The rate comes from the ports' queues, not from the controller's file.
     let file = std::fs::read_to_string(&world.config).unwrap();
     let file: Vec<&str> = file.lines().filter(|line| !line.starts_with("rate_bps")).collect();
     std::fs::write(&world.config, file.join("\n")).unwrap();
     let before = world.settings();
     let _speaking: Vec<Speaking> = world.fabric.hosts().iter().map(|host| Speaking::start(host, host.name())).collect();
-    // A queue of 1000 packets, in bytes of the smallest; the other figures as they are given.
+    // A queue of 1000 packets, in bytes of the smallest; the other figures as given.
     let figures = CableFigures { queue_bytes: 84_000, ..CableFigures::default() };
     let planned = world.fabric.spec().network_file(&figures);
     let given =
@@ -155,7 +155,7 @@ fn root_what_is_found_is_what_was_built_and_can_be_planned_with() {
     let (code, out, err) = world.discover(&["--compare", &planned]);
     assert_eq!(code, 0, "{out}{err}");
     assert!(out.contains("as the compared file says\n") && out.contains("jitter_max_ns: 50 ns (assumed)"), "{out}");
-    // Written once: not over what is there.
+    // Written once: an existing file is not overwritten.
     let (code, _, err) = world.discover(&["--out", "found.toml"]);
     assert!(code == 2 && err.contains("found.toml: exists"), "{code}: {err}");
 
@@ -233,7 +233,7 @@ fn root_swapped_cables_silent_hosts_and_strangers_are_found_out() {
 }
 
 #[test]
-fn root_a_host_hears_its_switches_and_says_what_is_wrong() {
+fn root_host_hears_its_switches_and_reports_wrong_cables() {
     let Some(world) = world(FabricSpec::single_pair(2)) else { return };
     let h1 = world.fabric.host(1);
     let announce = |words: &[&str]| {
@@ -241,11 +241,11 @@ fn root_a_host_hears_its_switches_and_says_what_is_wrong() {
         command.args(["controller", "announce"]).args(words);
         command
     };
-    let mut told = announce(&["--interface", "p0", "--interface", "p1", "--name", "h1", "--for-s", "4"]);
-    let told = told.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut announcing = announce(&["--interface", "p0", "--interface", "p1", "--name", "h1", "--for-s", "4"]);
+    let announcing = announcing.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (code, out, err) = world.discover(&["--json"]);
     assert_eq!(code, 0, "{out}{err}");
-    let (code, out, err) = read(told.wait_with_output().unwrap());
+    let (code, out, err) = read(announcing.wait_with_output().unwrap());
     assert_eq!((code, out.as_str()), (0, "h1 speaks at p0, p1 for 4 s\np0 heard l1a:h1\np1 heard l1b:h1\n"), "{err}");
 
     let (code, out, _) = read(announce(&["--interface", "p0", "--once"]).output().unwrap());
@@ -258,7 +258,7 @@ fn root_a_host_hears_its_switches_and_says_what_is_wrong() {
     refused(&["--interface", "p0", "--name", "my host"], 2, "a host cannot be called `my host`");
     refused(&["--config", "/none-such.toml"], 2, "/none-such.toml");
 
-    // As the cluster's file has it.
+    // As in the cluster's file.
     let addresses = |host: &Host| format!("{:?}", host.addresses().iter().map(ToString::to_string).collect::<Vec<_>>());
     let members: String = world
         .fabric
@@ -271,14 +271,14 @@ fn root_a_host_hears_its_switches_and_says_what_is_wrong() {
     let (code, out, err) = read(announce(&["--config", &file, "--once"]).output().unwrap());
     assert_eq!((code, out.as_str()), (0, "h1 speaks at p0, p1 once\n"), "{err}");
 
-    // Nobody was heard: there is nothing to write.
+    // No host was heard: there is nothing to write.
     let (code, out, err) = world.discover(&["--out", "none.toml"]);
     assert!(code == 1 && err.contains("no host was heard"), "{out}{err}");
     assert!(!world.fabric.scratch().join("none.toml").exists());
 }
 
 #[test]
-fn root_a_controller_warns_at_its_start_of_cables_that_are_not_as_planned() {
+fn root_controller_warns_of_unplanned_cables_at_its_start() {
     if let Err(why) = supported() {
         println!("skipped: {why}");
         return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Real agents on a testbed of namespaces, real programs that die, real programs that wait.
+//! Real agents on a testbed of namespaces, real programs that die, and real programs that watch them.
 
 mod agents;
 mod away;

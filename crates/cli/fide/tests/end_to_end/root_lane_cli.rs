@@ -15,7 +15,7 @@ use fide_testbed::{
 };
 use serde_json::{Value, json};
 
-/// Bound of every wait. Nothing is expected to come near it.
+/// Bound of every wait; no wait is expected to come near it.
 const LIMIT: Duration = Duration::from_secs(60);
 const HOSTS: usize = 3;
 
@@ -26,7 +26,7 @@ struct World {
     fabric: Fabric,
 }
 
-/// `None`, with the reason printed, where there can be none.
+/// `None`, with the reason printed, if this machine cannot have one.
 fn world() -> Option<World> {
     if let Err(why) = supported() {
         println!("skipped: {why}");
@@ -34,11 +34,11 @@ fn world() -> Option<World> {
     }
     let program = PathBuf::from(env!("CARGO_BIN_EXE_fide"));
     let fabric = Fabric::build(FabricSpec::single_pair(HOSTS).managed()).expect("fabric");
-    // A busy machine loses a heartbeat on one tree now and then: its cable is trusted again soon.
+    // A busy machine now and then loses a heartbeat on one tree: the cable is trusted again soon.
     let extra = "suspicion_ms = 300\nretry_ms = 100".into();
     let spec = ControllerSpec { program: Some(program.clone()), extra, ..ControllerSpec::default() };
     let controller = Controller::start(&fabric, spec).expect("controller");
-    // A busy machine measures itself too bad for any timeout that a test could wait for.
+    // A busy machine measures too much jitter for any timeout that a test could wait for.
     let forced = [Path::new("/bin/sh"), Path::new("-c"), Path::new(r#"exec "$0" "$@" --force-timeout"#), &program];
     let sections = format!(
         "[controller]\naddresses = [\"{}\"]\ncredentials = \"{}/issued/host.{{host}}\"\npacket_max_bytes = 700",
@@ -86,9 +86,9 @@ impl Running {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    /// The first of this kind.
+    /// The first event of this kind.
     fn first(&mut self, kind: &str) -> Value {
-        std::iter::repeat_with(|| self.json()).find(|told| told["kind"] == kind).expect("endless")
+        std::iter::repeat_with(|| self.json()).find(|event| event["kind"] == kind).expect("endless")
     }
 
     fn code(&mut self) -> Option<i32> {
@@ -124,7 +124,7 @@ impl World {
 }
 
 #[test]
-fn root_lines_of_a_shell_reach_the_others_and_what_is_too_much_is_told() {
+fn root_shell_lines_reach_receivers_and_excess_is_reported() {
     let Some(world) = world() else { return };
     const LINES: usize = 20;
     let count = LINES.to_string();
@@ -133,8 +133,8 @@ fn root_lines_of_a_shell_reach_the_others_and_what_is_too_much_is_told() {
     for ear in &mut ears {
         ear.first("listening");
     }
-    // Two lines a packet; what is granted is kept, so nothing is dropped: unless the agent of a busy machine does not run for a
-    // whole period.
+    // Two lines a packet. The rate stays within the grant, so nothing is dropped, unless the agent of a busy
+    // machine does not run for a whole period.
     let mut sending = world.send(&["--size", "20", "--period", "100ms", "--messages", "2"], LINES);
     let granted = sending.json();
     assert_eq!(
@@ -144,10 +144,10 @@ fn root_lines_of_a_shell_reach_the_others_and_what_is_too_much_is_told() {
     for ear in &mut ears {
         let mut newest = 0;
         for line in 1..=LINES {
-            let told = ear.first("message");
-            assert_eq!((&told["text"], &told["host"]), (&line.to_string().into(), &"h1".into()), "{told}");
-            let number = told["number"].as_u64().expect("a number");
-            assert!(number >= newest, "{told}");
+            let event = ear.first("message");
+            assert_eq!((&event["text"], &event["host"]), (&line.to_string().into(), &"h1".into()), "{event}");
+            let number = event["number"].as_u64().expect("a number");
+            assert!(number >= newest, "{event}");
             newest = number;
         }
         assert_eq!(ear.code(), Some(0));
@@ -155,14 +155,14 @@ fn root_lines_of_a_shell_reach_the_others_and_what_is_too_much_is_told() {
     let last = sending.first("closed");
     assert_eq!((&last["sent"], sending.code()), (&LINES.into(), Some(0)), "{last}");
 
-    // All at once: dropped beyond the first packets, and told.
+    // All at once: messages beyond the first packets are dropped, and that is reported.
     let mut burst = world.send(&["--size", "20", "--period", "100ms", "--burst"], 200);
     assert_eq!(burst.json()["kind"], "granted");
-    // The lane before this one leaves the network meanwhile, which is told too.
+    // The lane before this one leaves the network meanwhile, which is reported too.
     let mut changes = std::iter::repeat_with(|| burst.first("bandwidth_changed"));
-    let told = changes.find(|told| told["reason"] != "TE").expect("endless");
-    assert_eq!(told["reason"], "BW_EXCEEDED", "{told}");
-    assert_eq!(told["bounded"], false);
+    let event = changes.find(|event| event["reason"] != "TE").expect("endless");
+    assert_eq!(event["reason"], "BW_EXCEEDED", "{event}");
+    assert_eq!(event["bounded"], false);
     burst.first("closed");
     assert_eq!(burst.code(), Some(0));
 
@@ -186,14 +186,15 @@ fn root_lines_wait_while_the_agent_is_killed_and_started_anew() {
     world.agents.kill(1).expect("killed");
     sending.first("detached");
     stdin.write_all(b"after\n").expect("written");
-    // Nobody can hold the new life of h1 for up before h2 runs again; what is sent to h2 until then, it drops.
+    // The others cannot consider the new incarnation of h1 up before h2 runs again; h2 drops packets that it
+    // gets until then.
     world.agents.pause(2).expect("paused");
     world.agents.restart(1).expect("started");
     sending.first("reattached");
     std::thread::sleep(Duration::from_millis(50));
     world.agents.resume(2).expect("resumed");
-    let told = ear.first("message");
-    assert_eq!(told["text"], "after", "{told}");
+    let event = ear.first("message");
+    assert_eq!(event["text"], "after", "{event}");
     drop(stdin);
     assert_eq!(sending.first("closed")["sent"], 2);
     assert_eq!(sending.code(), Some(0));

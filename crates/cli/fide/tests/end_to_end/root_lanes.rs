@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lanes of programs, end to end: real agents, a real controller, switches of namespaces. What is sent within the contract
-//! arrives once, what is beyond it does not, and nothing that dies takes more with it than what it was needed for.
+//! Lanes of programs, end to end: real agents, a real controller, switches of namespaces. Packets within the
+//! contract arrive once, packets beyond it do not, and a program or agent that dies releases only what was
+//! its own.
 
 mod common;
 mod packets;
@@ -17,7 +18,7 @@ use fide_testbed::{fabric::Cut, trace::Trace};
 
 const SERVICE: u8 = 7;
 const PERIOD: Duration = Duration::from_millis(10);
-/// In which a message that should not come would have come.
+/// How long to wait for a message that must not come.
 const QUIET: Duration = Duration::from_millis(100);
 
 fn wanted(name: &str) -> LaneWanted {
@@ -35,7 +36,7 @@ fn inner_link(world: &mut World, tree: usize) -> usize {
 }
 
 #[test]
-fn root_what_is_sent_within_the_contract_arrives_once_whatever_is_cut() {
+fn root_packets_within_the_contract_arrive_once_despite_cuts() {
     let Some(mut world) = world("", "") else { return };
     let traces = [1, 2].map(|host| Trace::where_kernel_can(world.agents.pid(host).expect("an agent"), "fide-loop"));
     let (mut one, mut two, mut three) = (world.program(1), world.program(2), world.program(3));
@@ -60,7 +61,8 @@ fn root_what_is_sent_within_the_contract_arrives_once_whatever_is_cut() {
     let all = send(&mut one, 20);
     assert_eq!(two.await_messages(20), all);
     assert_eq!(three.await_messages(20), all);
-    // One tree is cut, in silence: the other carries them, and the receivers have the controller replace it.
+    // One tree is cut without an alarm: the other carries the packets, and the receivers have the controller
+    // replace it.
     let link = inner_link(&mut world, 0);
     world.fabric.cut_link(link, Cut::Silent).expect("cut");
     let all = send(&mut one, 20);
@@ -81,7 +83,7 @@ fn root_what_is_sent_within_the_contract_arrives_once_whatever_is_cut() {
     assert_eq!(world.metric(2, "fide_lane_packets_total{direction=\"lost\"}"), 0);
     assert_eq!(world.metric(2, "fide_lane_messages_dropped_total{reason=\"no_listener\"}"), 1);
 
-    // What was never the agent's to send is declined here.
+    // A message that the agent may not send is refused here.
     assert_eq!(one.client.lane_send(lane.id, 0, b"x"), Err(Declined::Service));
     let too_long = Declined::MessageTooLarge { len: 101, max: 100 };
     assert_eq!(one.client.lane_send(lane.id, 1, &[0; 101]), Err(too_long));
@@ -102,7 +104,7 @@ fn root_what_is_sent_within_the_contract_arrives_once_whatever_is_cut() {
 }
 
 #[test]
-fn root_who_exceeds_is_demoted_then_forgiven_then_ended() {
+fn root_excessive_lane_is_demoted_then_restored_then_ended() {
     let Some(mut world) = world("offences_max = 2", "") else { return };
     let (mut one, mut two) = (world.program(1), world.program(2));
     two.client.listen(SERVICE).expect("listening");
@@ -113,7 +115,7 @@ fn root_who_exceeds_is_demoted_then_forgiven_then_ended() {
     }
     let (grant, _) = one.changed(lane.id, LaneReason::BwExceeded);
     assert_eq!(grant.latency, None, "nothing is bounded any more");
-    // What is not dropped arrives, when it may leave.
+    // Messages that are not dropped arrive at their time.
     let (came, dropped) = world.until("each is dropped or arrives", |world| {
         let dropped = world.metric(1, "fide_lane_messages_dropped_total{reason=\"exceeded\"}");
         let came = two.messages().len();
@@ -143,7 +145,7 @@ fn root_who_exceeds_is_demoted_then_forgiven_then_ended() {
     }
     let why = one.terminated(lane.id);
     assert!(why.contains("exceeded"), "{why}");
-    // It may be sent on until the grace period is over.
+    // Packets may still be sent until the grace period is over.
     world.until("the end of the grace period", |_| match one.client.lane_send(lane.id, SERVICE, b"x") {
         Err(Declined::NoLane) => Ok(()),
         other => Err(format!("{other:?}")),
@@ -151,7 +153,7 @@ fn root_who_exceeds_is_demoted_then_forgiven_then_ended() {
 }
 
 #[test]
-fn root_what_is_not_used_goes_back_and_what_cannot_be_held_is_refused() {
+fn root_unused_bandwidth_is_returned_and_impossible_lanes_are_refused() {
     let Some(mut world) = world("unused_reports = 1", "") else { return };
     let mut one = world.program(1);
     let lane = one.client.open_lane(wanted("idle")).expect("a lane");
@@ -198,7 +200,7 @@ fn root_what_is_not_used_goes_back_and_what_cannot_be_held_is_refused() {
 }
 
 #[test]
-fn root_programs_share_a_lane_and_what_dies_gives_back_what_is_its_own() {
+fn root_programs_share_a_lane_and_dead_programs_release_their_share() {
     let Some(mut world) = world("", "") else { return };
     let (mut a, mut b, mut ear) = (world.program(1), world.program(1), world.program(2));
     ear.client.listen(1).expect("listening");
@@ -212,7 +214,7 @@ fn root_programs_share_a_lane_and_what_dies_gives_back_what_is_its_own() {
     assert!(matches!(b.client.open_lane(other), Err(Error::Refused(refusal)) if refusal.code == ErrorCode::NameTaken));
     // Two services of two programs in one packet, often.
     for _ in 0..20 {
-        // The first may leave at once; what comes after it within the period shares the next packet.
+        // The first message may leave at once; later ones within the period share the next packet.
         a.client.lane_send(of_a.id, 1, b"a").expect("taken");
         b.client.lane_send(of_b.id, 2, b"b").expect("taken");
         a.client.lane_send(of_a.id, 1, b"c").expect("taken");
@@ -220,7 +222,7 @@ fn root_programs_share_a_lane_and_what_dies_gives_back_what_is_its_own() {
     }
     assert_eq!(ear.await_messages(60).len(), 60);
     let packets: std::collections::BTreeSet<u64> = ear
-        .told
+        .events
         .iter()
         .filter_map(|event| if let Event::LaneMessage { seq, .. } = event { Some(*seq) } else { None })
         .collect();
@@ -246,7 +248,7 @@ fn root_a_lane_outlives_its_controller_and_its_agent() {
     one.client.lane_send(lane.id, SERVICE, b"before").expect("taken");
     two.await_messages(1);
 
-    // A controller that is down stops nobody.
+    // Programs continue while the controller is down.
     world.controller.kill();
     for n in 0..10u8 {
         one.client.lane_send(lane.id, SERVICE, &[n]).expect("taken");
@@ -261,7 +263,7 @@ fn root_a_lane_outlives_its_controller_and_its_agent() {
     let again = one.client.open_lane(wanted("now")).expect("a lane");
     one.client.close_lane(again.id).expect("closed");
 
-    // An agent that is killed and started again opens it anew; the controller has kept it.
+    // An agent that is killed and restarted opens the lane again; the controller has kept it.
     world.agents.kill(1).expect("killed");
     world.agents.restart(1).expect("restarted");
     one.wait("the agent is back", |event| matches!(event, Event::Reattached { .. }).then_some(()));
@@ -276,14 +278,14 @@ fn root_a_lane_outlives_its_controller_and_its_agent() {
     assert_eq!(lanes.len(), 1, "{lanes:?}");
     assert_eq!(lanes[0]["lane"], number, "it is the same lane");
 
-    // An agent that leaves gives back what it holds.
+    // An agent that leaves releases its lanes.
     world.agents.stop(1).expect("stopped");
     let lanes = world.lanes();
     assert!(lanes.is_empty(), "{lanes:?}");
 }
 
 #[test]
-fn root_programs_are_told_when_the_network_is_planned_anew() {
+fn root_programs_are_notified_of_a_new_plan() {
     let Some(mut world) = world("", "") else { return };
     let (mut one, mut two) = (world.program(1), world.program(2));
     two.client.monitor("@h1", fide_client::Wanted::default()).expect("a monitor");
@@ -298,8 +300,8 @@ fn root_programs_are_told_when_the_network_is_planned_anew() {
         if known > 0 { Ok(known) } else { Err("not yet".to_owned()) }
     });
     two.look();
-    two.told.clear();
-    // In the sub-lane of the heartbeats: they wait for it.
+    two.events.clear();
+    // In the sub-lane of the heartbeats, which then wait for it.
     let urgent = LaneWanted { message_max_bytes: 1160, priority: 0, ..wanted("urgent") };
     one.client.open_lane(urgent).expect("a lane");
     let after = world.until("the heartbeats may be later", |world| {
@@ -312,7 +314,8 @@ fn root_programs_are_told_when_the_network_is_planned_anew() {
 
 #[test]
 fn root_a_thin_network_carries_shorter_messages() {
-    // Half of it is for lanes: the heartbeats of one host with the longest messages fit, those of two do not.
+    // Half of the cable is for lanes: the heartbeats of one host with the longest messages fit, those of two
+    // hosts do not.
     let Some(world) = world_at(12_000_000, "", "") else { return };
     let granted = (1..=3).map(|host| {
         let mut program = world.program(host);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The service of `packaging/fide-agent.service` under a real systemd: the first process of namespaces of its own, with the programs of
-//! this host and none of its units.
+//! The service of `packaging/fide-agent.service` under a real systemd: the first process of its own
+//! namespaces, with the programs of this host and none of its units.
 
 mod machine;
 
 use fide_testbed::{end_within, retry_until};
 use machine::{LIMIT, Machine};
 
-/// Beyond the watchdog's limit.
+/// Longer than the watchdog's limit.
 const FED: std::time::Duration = std::time::Duration::from_secs(9);
 
 #[test]
@@ -31,13 +31,13 @@ fn root_systemd_keeps_restarts_and_stops_the_agent_and_its_successors() {
     assert!(machine.systemctl("reload"), "{}", machine.log());
     assert_eq!(machine.show("MainPID"), second.to_string());
 
-    // systemd is not its parent. It notices its end all the same.
+    // systemd is not its parent, but notices its end all the same.
     machine.signal(second, "KILL");
     end_within(&mut successor, LIMIT).expect("ended");
     let third = machine.main_pid("the end of a successor", |pid| pid != second);
     assert_eq!(machine.restarts(), 1, "{}", machine.log());
 
-    // A process that hangs, and one whose loop hangs.
+    // A process that hangs, and a process whose loop hangs.
     machine.signal(third, "STOP");
     let fourth = machine.main_pid("the watchdog's restart", |pid| pid != third);
     assert_eq!(machine.restarts(), 2, "{}", machine.log());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A new agent takes over from a running one: nobody is held dead, clients attach again by themselves.
+//! A new agent takes over from a running one: no host is declared dead, and clients reattach by themselves.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -28,7 +28,7 @@ fn wait_for<T>(client: &mut Client, what: &str, mut wanted: impl FnMut(&Event) -
         }
         seen.push(event);
     }
-    panic!("{what} was not told; but {seen:?}");
+    panic!("not notified of {what}, but of {seen:?}");
 }
 
 fn status(agents: &Agents, host: usize) -> Value {
@@ -57,7 +57,8 @@ fn take_over(receive: &str, exit_watch: &str, expected: &str) {
         return;
     }
     let bed = Testbed::build(Spec::hosts(3)).expect("testbed");
-    // What a busy machine measures of itself is no reason not to start, and no host of it is silent for so long.
+    // The jitter that a busy machine measures is no reason not to start, and none of its hosts is silent for
+    // so long.
     let mut spec = AgentsSpec {
         program: vec![env!("CARGO_BIN_EXE_fide").into()],
         arguments: vec!["--force-timeout".to_owned()],
@@ -106,7 +107,8 @@ fn take_over(receive: &str, exit_watch: &str, expected: &str) {
         })
         .expect("handed over");
         running = children.last().map(Child::id);
-        // It waits for nothing while it hands over: a wait that is shorter than the others' timeout is seen only here.
+        // The agent waits for nothing while it hands over: a wait that is shorter than the others' timeout
+        // shows only here.
         if let Some(trace) = trace {
             let traced = trace.finish().expect("a trace");
             assert_eq!(traced.waits(), [] as [String; 0], "{traced:#?}");
@@ -133,7 +135,7 @@ fn take_over(receive: &str, exit_watch: &str, expected: &str) {
     assert_eq!(status(&agents, 2)["counters"]["verdicts"], 0, "nobody was held dead:\n{}", agents.log_tail(2));
     assert_eq!(status(&agents, 3)["counters"]["verdicts"], 0, "nobody was held dead:\n{}", agents.log_tail(3));
 
-    // The watch goes on, for the near and for the far.
+    // The watch continues, for the near client and for the far one.
     victim.kill().expect("killed");
     for client in [&mut far, &mut local] {
         let reason = wait_for(client, "its death", |event| match event {
@@ -144,7 +146,7 @@ fn take_over(receive: &str, exit_watch: &str, expected: &str) {
     }
     victim.wait().expect("ended");
     for child in &mut children {
-        // The last one still runs; it is ours to end.
+        // The last agent still runs; this test has to end it.
         let _ = child.kill();
         child.wait().expect("ended");
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A takeover as systemd sees it: whom it believes, under `NotifyAccess=main`, and in which order it is told.
+//! A takeover as systemd sees it: which process it believes, under `NotifyAccess=main`, and the order of notifications.
 
 use std::{
     fs,
@@ -15,10 +15,10 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg,
 use serde_json::json;
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// Within which an agent that is believed feeds its watchdog.
+/// An agent that is believed feeds its watchdog within this time.
 const WATCHDOG_US: u32 = 400_000;
 
-/// The service manager, as far as `systemd.service(5)` says what it does with `NotifyAccess=main`.
+/// The service manager, with the behaviour that `systemd.service(5)` describes for `NotifyAccess=main`.
 struct Manager {
     socket: UnixDatagram,
     main: u32,
@@ -49,7 +49,7 @@ impl Manager {
         }
     }
 
-    /// Waits until the process that is the main one now has said so.
+    /// Waits until the present main process has sent `wanted`.
     fn until(&mut self, wanted: &str) {
         let begun = Instant::now();
         loop {
@@ -63,7 +63,7 @@ impl Manager {
     }
 }
 
-/// As from a shell: it knows nothing of the service.
+/// Started as from a shell: it knows nothing of the service.
 fn successor(bed: &Testbed, agents: &Agents) -> Child {
     let dir = agents.dir(1);
     let log = fs::File::options().append(true).create(true).open(dir.join("successor.log")).expect("log");
@@ -106,10 +106,10 @@ fn root_systemd_follows_a_takeover() {
         })
         .expect("it says who comes after it");
         assert_eq!(manager.main, successors[round].id(), "{:?}", manager.heard);
-        // It is believed as soon as it says anything, and goes on feeding.
+        // The manager believes it as soon as it sends anything, and it continues to feed the watchdog.
         manager.until("READY=1");
         manager.until("WATCHDOG=1");
-        // The old one has nothing more to say, and its end takes nothing along.
+        // The old one sends nothing more, and its end affects nothing.
         let ended = match round {
             0 => agents.await_end(1, LIMIT).expect("it ends"),
             _ => end_within(&mut successors[round - 1], LIMIT).expect("it ends"),

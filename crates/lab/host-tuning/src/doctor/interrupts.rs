@@ -156,7 +156,7 @@ fn workqueues(host: &Host<'_>) -> Judged {
     Ok(Finding::good_if(!cpus.holds(host.core), format!("on cores {cpus}")))
 }
 
-/// Most names that are told of a list.
+/// How many names of a list are printed at most.
 const NAMES_MAX: usize = 12;
 
 fn kernel_threads(host: &Host<'_>) -> Judged {

@@ -11,7 +11,7 @@ const fn kind(id: &'static str, title: &'static str, wanted: &'static str, how: 
 pub(super) const ALL: &[(Kind, By)] = &[
     (
         Kind {
-            cost: "under confidentiality BPF programs may not read the kernel: exits are told by pidfd, 174 us (p50) \
+            cost: "under confidentiality BPF programs may not read the kernel: exits are seen by pidfd, 174 us (p50) \
                    instead of 55",
             change: "lockdown=integrity or none, and what sets it (Secure Boot)",
             ..kind("lockdown", "kernel lockdown", "none or integrity", How::Boot)

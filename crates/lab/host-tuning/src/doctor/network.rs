@@ -60,7 +60,7 @@ pub(super) const ALL: &[(Kind, By)] = &[
     ),
     (
         Kind {
-            cost: "the kernel makes a socket buffer first; without XDP at all a blocked receiver was told after 39 us \
+            cost: "the kernel makes a socket buffer first; without XDP at all a blocked receiver was notified after 39 us \
                    (p50), with it after 6",
             change: "a card whose driver runs XDP",
             ..kind("xdp", "XDP", "native, in the driver", How::NotHere)

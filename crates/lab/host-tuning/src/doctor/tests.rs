@@ -33,7 +33,7 @@ fn a_good_host_is_good() {
 }
 
 #[test]
-fn a_host_out_of_the_box_is_bad_in_all_that_matters() {
+fn untuned_host_is_bad_in_every_respect() {
     let conditions = conditions(&Tree::bad().host(&MadeUp::bad()));
     assert_eq!(by_verdict(&conditions, Verdict::Good), Vec::<&str>::new(), "nothing");
     assert_eq!(by_verdict(&conditions, Verdict::Unknown), Vec::<&str>::new());
@@ -48,7 +48,7 @@ fn a_host_out_of_the_box_is_bad_in_all_that_matters() {
 }
 
 #[test]
-fn a_clock_is_judged_by_the_drift_that_is_configured() {
+fn clock_is_judged_by_the_configured_drift() {
     let tree = Tree::good();
     for (off_ppm, drift_ppm, verdict) in [
         (99, 200, Verdict::Good),
@@ -117,7 +117,7 @@ fn interfaces_that_are_up() {
 }
 
 #[test]
-fn a_kernel_without_something_is_told_from_one_that_hides_it() {
+fn missing_and_hidden_kernel_features_differ() {
     let (tree, machine) = (Tree::good(), MadeUp::good());
     tree.take("sys/devices/system/cpu/nohz_full");
     tree.take("sys/kernel/security/lockdown");

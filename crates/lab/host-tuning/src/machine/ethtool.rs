@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn turning_off_keeps_what_it_does_not_concern() {
+    fn turning_off_keeps_other_features() {
         let before = Coalesce::of(50, 64, true);
         assert!(!before.off());
         for after in before.turned_off() {

@@ -6,7 +6,7 @@ use std::io;
 /// Ticks of a clock that nobody corrects, microseconds (USER_HZ = 100).
 const TICK_US: i64 = 10_000;
 
-/// By how much the kernel is told to correct its clock, and so by how much the clock that nobody slews is off.
+/// By how much the kernel has to correct its clock, and so by how much the clock that nobody slews is off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockRate {
     /// Parts per million, either way.
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rate_is_that_of_the_correction() {
+    fn rate_follows_the_correction() {
         assert_eq!(ClockRate::of(0, 10_000, true).off_ppm, 0);
         assert_eq!(ClockRate::of(-137 << 16, 10_000, true).off_ppm, 137);
         assert_eq!(ClockRate::of(1, 10_000, true).off_ppm, 1);

@@ -80,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn tables_that_nearly_are_some(text in "( *CPU[0-9]{1,3})*\n([ 0-9A-Z]{0,5}:?[ 0-9x-]{0,40}\n){0,9}") {
+    fn almost_tables_do_not_panic(text in "( *CPU[0-9]{1,3})*\n([ 0-9A-Z]{0,5}:?[ 0-9x-]{0,40}\n){0,9}") {
         let _ = counts_table(&text);
     }
 

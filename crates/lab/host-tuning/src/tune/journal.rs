@@ -43,7 +43,7 @@ pub enum JournalError {
     Damaged { path: PathBuf, line: usize, why: String },
     #[error("{path} is of version {found}, this program knows {VERSION}: undo with the program that wrote it")]
     Version { path: PathBuf, found: u32 },
-    #[error("this kernel has no boot id, so that a journal could not be told from one before a reboot: {0}")]
+    #[error("this kernel has no boot id, so that a journal could not be distinguished from one before a reboot: {0}")]
     BootId(crate::roots::Unread),
 }
 

@@ -127,7 +127,7 @@ fn a_good_host_needs_no_change() {
 }
 
 #[test]
-fn undo_restores_what_was_there() {
+fn undo_restores_former_values() {
     let rig = Rig::new();
     let (before, doctor) = (rig.state(), rig.doctor());
     let outcomes = rig.apply();
@@ -172,7 +172,7 @@ fn a_second_apply_keeps_the_first_values() {
 }
 
 #[test]
-fn what_others_changed_is_left_alone_and_said() {
+fn values_changed_by_others_are_left_alone_and_reported() {
     let rig = Rig::new();
     let before = rig.state();
     rig.apply();
@@ -190,7 +190,7 @@ fn what_others_changed_is_left_alone_and_said() {
 }
 
 #[test]
-fn what_is_gone_needs_no_undo() {
+fn missing_settings_need_no_undo() {
     let rig = Rig::new();
     rig.apply();
     rig.tree.take("proc/irq/24/smp_affinity");
@@ -250,7 +250,7 @@ fn a_journal_cut_at_every_byte() {
 }
 
 #[test]
-fn an_apply_that_was_cut_off_is_gone_on_with() {
+fn interrupted_apply_is_continued() {
     let whole = {
         let rig = Rig::new();
         rig.apply();

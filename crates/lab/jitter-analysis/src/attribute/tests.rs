@@ -34,7 +34,7 @@ fn event(kind: CulpritKind, host: Host, cpu: u32, name: u32, start_ns: i64, end_
 }
 
 #[test]
-fn each_stage_is_laid_to_what_ran_on_its_core() {
+fn each_stage_is_attributed_to_its_core() {
     let samples = run(&[
         (50, Stamp::Ts1, 400_000),
         (80, Stamp::Ts2, 300_000),
@@ -53,10 +53,10 @@ fn each_stage_is_laid_to_what_ran_on_its_core() {
         event(CulpritKind::Thread, Host::B, 7, 5, at(170, Stamp::Ts2) - 90_000, at(170, Stamp::Ts2)),
     ];
     let found = attribute(&info(), &samples, &events);
-    let told: Vec<(u64, Stamp, Culprit)> = found.packets.iter().map(|l| (l.id, l.stamp, l.culprit)).collect();
+    let blamed: Vec<(u64, Stamp, Culprit)> = found.packets.iter().map(|l| (l.id, l.stamp, l.culprit)).collect();
     let known = |kind, name| Culprit::Known { kind, name };
     assert_eq!(
-        told,
+        blamed,
         [
             (50, Stamp::Ts1, known(CulpritKind::Thread, 1)),
             (80, Stamp::Ts2, known(CulpritKind::Softirq, 2)),

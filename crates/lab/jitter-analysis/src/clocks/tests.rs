@@ -60,8 +60,8 @@ fn moving_clocks_make_no_families() {
     for (kind, noise) in (0..KINDS).flat_map(|kind| [(kind, Noise::quiet()), (kind, Noise::busy())]) {
         let run = synthesize(&scenario(Vec::new(), noise, kind as u64));
         let found = families(&run, &moved(&run, ahead(kind)));
-        let told: Vec<&str> = found.families.iter().map(|family| family.text.as_str()).collect();
-        assert!(told.is_empty(), "kind {kind}, {noise:?}: {told:#?}");
+        let texts: Vec<&str> = found.families.iter().map(|family| family.text.as_str()).collect();
+        assert!(texts.is_empty(), "kind {kind}, {noise:?}: {texts:#?}");
     }
 }
 
@@ -78,13 +78,13 @@ fn moving_clocks_hide_no_disturbance() {
                 && (family.period_ns / period - 1.0).abs() < 1e-3
                 && (family.duration_ns / 300_000.0 - 1.0).abs() < 0.2
         };
-        let told: Vec<&str> = found.families.iter().map(|family| family.text.as_str()).collect();
-        assert!(told.len() == 1 && right(&found.families[0]), "kind {kind}, {stamp:?}: {told:#?}");
+        let texts: Vec<&str> = found.families.iter().map(|family| family.text.as_str()).collect();
+        assert!(texts.len() == 1 && right(&found.families[0]), "kind {kind}, {stamp:?}: {texts:#?}");
     }
 }
 
 #[test]
-fn movements_are_told_with_place_and_size() {
+fn movements_are_reported_with_place_and_size() {
     let run = synthesize(&scenario(Vec::new(), Noise::busy(), 5));
     let of = |kind: usize| {
         let samples = moved(&run, ahead(kind));
@@ -92,8 +92,8 @@ fn movements_are_told_with_place_and_size() {
     };
     let near = |found: f64, wanted: f64, by: f64| (found - wanted).abs() <= by;
     for (kind, row, by) in [(0, 23_456, 50_000.0), (1, 31_999, -400_000.0), (2, 40_123, 7e6)] {
-        let told = of(kind);
-        let [only] = told.moves[..] else { panic!("kind {kind}: {told:?}") };
+        let found = of(kind);
+        let [only] = found.moves[..] else { panic!("kind {kind}: {found:?}") };
         // The packets next to it may have been late.
         assert!(
             only.row <= row + 1 && only.until_row >= row && only.until_row - only.row < 60,
@@ -102,14 +102,14 @@ fn movements_are_told_with_place_and_size() {
         assert!(near(only.by_ns as f64, by, 5_000.0), "kind {kind}: {only:?}");
     }
     for (kind, ppm) in [(3, 200.0), (4, -35.0)] {
-        let told = of(kind);
-        assert!(told.moves.is_empty() && near(told.drift_ppm, ppm, 1.0), "kind {kind}: {told:?}");
+        let found = of(kind);
+        assert!(found.moves.is_empty() && near(found.drift_ppm, ppm, 1.0), "kind {kind}: {found:?}");
     }
     for (kind, from, by) in [(5, 12_345, 7e6), (6, 44_400, -7e6)] {
-        let told = of(kind);
-        let sum: i64 = told.moves.iter().map(|one| one.by_ns).sum();
-        let begins = told.moves.first().expect("one at least").row;
-        assert!(near(sum as f64, by, 30_000.0) && begins.abs_diff(from) < 1100, "kind {kind}: {told:?}");
+        let found = of(kind);
+        let sum: i64 = found.moves.iter().map(|one| one.by_ns).sum();
+        let begins = found.moves.first().expect("one at least").row;
+        assert!(near(sum as f64, by, 30_000.0) && begins.abs_diff(from) < 1100, "kind {kind}: {found:?}");
     }
     assert!(of(7).moves_total >= 3);
 }

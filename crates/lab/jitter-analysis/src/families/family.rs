@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A family of periodic outliers, as it is told.
+//! A family of periodic outliers, as reported.
 
 use super::FamilyOptions;
 use super::search::{Doing, Found};

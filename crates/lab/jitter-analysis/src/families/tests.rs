@@ -62,8 +62,8 @@ fn recovered(sending_ns: u64) {
         .enumerate()
         .filter_map(|(seed, &(period, duration))| {
             let (right, found) = recovers(period, duration, sending_ns, seed as u64);
-            let told: Vec<&str> = found.families.iter().map(|family| family.text.as_str()).collect();
-            (!right).then(|| format!("seed {seed}, T {period} ns, D {duration} ns every {sending_ns} ns: {told:?}"))
+            let texts: Vec<&str> = found.families.iter().map(|family| family.text.as_str()).collect();
+            (!right).then(|| format!("seed {seed}, T {period} ns, D {duration} ns every {sending_ns} ns: {texts:?}"))
         })
         .collect();
     // 95% of 12 leave none; a single one at one of the intervals leaves 47 of 48.
@@ -71,28 +71,28 @@ fn recovered(sending_ns: u64) {
 }
 
 #[test]
-fn what_is_planted_is_found_at_999_us() {
+fn planted_noise_is_found_at_999_us() {
     recovered(SENDING[0]);
 }
 
 #[test]
-fn what_is_planted_is_found_at_1000_us() {
+fn planted_noise_is_found_at_1000_us() {
     recovered(SENDING[1]);
 }
 
 #[test]
-fn what_is_planted_is_found_at_1001_us() {
+fn planted_noise_is_found_at_1001_us() {
     recovered(SENDING[2]);
 }
 
 #[test]
-fn what_is_planted_is_found_at_200_us() {
+fn planted_noise_is_found_at_200_us() {
     recovered(SENDING[3]);
 }
 
 #[test]
 #[ignore = "takes minutes; FIDE_SEEDS=n for more than one each"]
-fn what_is_planted_is_found_at_every_interval_and_seed() {
+fn planted_noise_is_found_at_every_interval_and_seed() {
     let seeds: u64 = std::env::var("FIDE_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     let (mut right, mut all) = (0, 0);
     for seed in 0..seeds {

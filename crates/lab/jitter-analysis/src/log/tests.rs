@@ -101,7 +101,7 @@ fn zero_and_one_packets() {
 }
 
 #[test]
-fn a_log_cut_off_keeps_every_whole_block_and_says_so() {
+fn truncated_log_keeps_whole_blocks_and_reports_it() {
     let bytes = written(&plain(10_000), &[]);
     let header = 16 + serde_json::to_vec(&info()).unwrap().len() + 4;
     let mut kept = 0;
@@ -127,7 +127,7 @@ fn a_log_cut_off_keeps_every_whole_block_and_says_so() {
 }
 
 #[test]
-fn zeros_that_a_file_system_made_up_are_a_cut() {
+fn zeros_of_a_file_system_count_as_truncation() {
     let mut bytes = written(&plain(9000), &[]);
     let whole = bytes.len();
     for keep in [whole - 60, whole - 3000, whole - 3001] {

@@ -57,7 +57,7 @@ pub enum Reference {
     /// They are what they are called.
     Absolute,
     /// The hosts' clocks differ and drift: they are above the run's own lower baseline, followed over some 5000 packets, after
-    /// steps and slews of the clocks were taken out ([`crate::clocks`]). How long a packet takes at least, and whether that changes slowly, cannot be told; how much longer some take, can.
+    /// steps and slews of the clocks were taken out ([`crate::clocks`]). How long a packet takes at least, and whether that changes slowly, cannot be determined; how much longer some take, can.
     Baseline,
 }
 

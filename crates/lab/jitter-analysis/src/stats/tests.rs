@@ -143,7 +143,7 @@ fn tail_of_an_exponential_is_found() {
 }
 
 #[test]
-fn tails_that_say_nothing_are_refused() {
+fn meaningless_tails_are_refused() {
     let options = TailOptions { resamples: 50, ..TailOptions::default() };
     assert!(matches!(tail_bound(&exponential(500, 1), &options), Err(NoTail::TooFew { .. })));
     let mut rng = ChaCha8Rng::seed_from_u64(5);

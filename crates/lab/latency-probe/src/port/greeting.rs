@@ -86,20 +86,20 @@ impl Greeting {
     pub(super) fn meet(&mut self) -> io::Result<Option<u32>> {
         self.socket.set_nonblocking(false)?;
         self.socket.set_read_timeout(Some(Duration::from_nanos(ASK_AGAIN_NS)))?;
-        let mut told = None;
+        let mut number = None;
         for _ in 0..ASKS {
             // What keeps it from being sent may pass, as it does while a neighbour is looked for.
             self.ask(mono_ns());
-            told = self.look();
-            if told.is_some() {
+            number = self.look();
+            if number.is_some() {
                 break;
             }
         }
         self.socket.set_nonblocking(true)?;
-        Ok(told)
+        Ok(number)
     }
 
-    /// The handshake's part of a turn in which no datagram had arrived: the peer's queue pair, if it told it just now.
+    /// The handshake's part of a turn in which no datagram had arrived: the peer's queue pair, if it has just come.
     pub(super) fn turn(&mut self, now_ns: u64) -> Option<u32> {
         if now_ns.saturating_sub(self.looked_ns) < LOOK_NS {
             return None;
@@ -145,7 +145,7 @@ impl Greeting {
         for _ in 0..HELLOS_PER_LOOK {
             match self.take() {
                 Ok(None) => {}
-                Ok(told) => return told,
+                Ok(number) => return number,
                 Err(_) => break,
             }
         }

@@ -99,10 +99,10 @@ impl Port for RdmaPort {
                 }
             }
             let now_ns = mono_ns();
-            if let Some(told) = self.greeting.turn(now_ns)
+            if let Some(number) = self.greeting.turn(now_ns)
                 && let Some((_, qpn)) = &mut self.to
             {
-                *qpn = told;
+                *qpn = number;
             }
             if now_ns >= until_ns {
                 return Ok(None);

@@ -24,7 +24,7 @@ pub struct UdpPort {
     socket: OwnedFd,
     to: Option<libc::sockaddr_in>,
     polls: bool,
-    /// How long a blocking receive waits at most, as the kernel was told.
+    /// How long a blocking receive waits at most, as set in the kernel.
     limit_ns: u64,
 }
 

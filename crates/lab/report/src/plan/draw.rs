@@ -8,7 +8,7 @@
 //! - `load`: with more requests than panels, how full the cables are.
 //! - `words`, `style`: what is written, and how it looks.
 //!
-//! A drawing's size is bounded by the constants named `_MAX` in these files: what is beyond is thinned or told as a number.
+//! A drawing's size is bounded by the constants named `_MAX` in these files: what is beyond is thinned or given as a number.
 
 pub(crate) mod layout;
 mod load;

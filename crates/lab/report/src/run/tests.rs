@@ -140,7 +140,7 @@ fn nothing_and_little_is_said_to_be_so() {
 }
 
 #[test]
-fn clocks_that_fail_and_pongs_that_restart_are_named() {
+fn failed_clocks_and_restarted_pongs_are_named() {
     let info = RunInfo { period_ns: 1_000_000, ..RunInfo::default() };
     let mut samples = Samples::new();
     for id in 0..2000_i64 {
@@ -194,7 +194,7 @@ fn what_a_log_says_stays_text() {
 
 #[test]
 fn families_and_culprits_are_in_words_and_numbers() {
-    let mut run = made("told", &scenario(2000, Noise::quiet()));
+    let mut run = made("named", &scenario(2000, Noise::quiet()));
     run.families = Some(Vec::new());
     run.culprits = Some(vec![CulpritTotal {
         kind: "thread".into(),
@@ -237,7 +237,7 @@ fn a_page_stays_small() {
 }
 
 #[test]
-fn what_is_behind_several_runs_is_told_with_how_it_shows_in_each() {
+fn cause_of_several_runs_is_reported_for_each() {
     let runs = [small(&[[0, 1, 2, 3]]), small(&[[0, 1, 2, 3]])];
     assert!(!render(&runs).contains("One cause"), "nobody looked");
     assert_eq!(to_json(&runs)["disturbances"], Value::Null);
@@ -290,7 +290,7 @@ fn every_field_is_documented() {
 }
 
 #[test]
-fn json_has_the_extremes_and_what_is_not_known_is_null() {
+fn json_has_the_extremes_and_null_for_the_unknown() {
     let run = made("one", &scenario(50_000, Noise::busy()));
     let json = to_json(std::slice::from_ref(&run));
     let json = &json["runs"][0];

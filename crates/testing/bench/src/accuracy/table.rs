@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! False suspicions a minute by timeout: as a table, and drawn as FiDe's Fig. 4.
+//! False suspicions per minute by timeout: as a table, and drawn as FiDe's Fig. 4.
 
 use anyhow::anyhow;
 use fide_bench::heard::Heard;
@@ -13,7 +13,7 @@ const TIMEOUTS_US: [u64; 13] = [110, 150, 200, 300, 500, 800, 1000, 2000, 3000, 
 /// The drawing's axis of timeouts, us.
 const FROM_US: f64 = 50.0;
 
-/// How often a timeout of so many ns would have suspected somebody in a minute.
+/// How many suspicions per minute a timeout of so many ns would have made.
 fn per_minute(heard: &Heard, timeout_ns: u64) -> f64 {
     heard.all.above(timeout_ns) as f64 * 60e9 / heard.span_ns.max(1) as f64
 }
@@ -42,7 +42,8 @@ pub(super) fn text(lines: &[(&str, &Heard)]) -> String {
     out
 }
 
-/// A set-up's line: at the end of each bucket what is longer, and at the longest gap the floor.
+/// The line of a set-up: at the end of each bucket the number of longer gaps, and at the longest gap the
+/// floor.
 fn points(heard: &Heard, floor: f64) -> Vec<(f64, f64)> {
     let ends_us = (0..BUCKETS - 1).map(most_ns).map(|ns| (ns, ns as f64 / 1000.0));
     let mut points: Vec<(f64, f64)> = ends_us
@@ -67,7 +68,7 @@ pub(super) fn draw(lines: &[(&str, &Heard)]) -> anyhow::Result<()> {
 
 fn plot(path: &Path, lines: &[(&str, &Heard)]) -> Result<(), Box<dyn std::error::Error>> {
     let heard = || lines.iter().map(|(_, heard)| *heard).filter(|heard| heard.span_ns > 0);
-    // Below one in the whole run.
+    // Less than one in the whole run.
     let floor = heard().map(|heard| 60e9 / heard.span_ns as f64 / 2.0).fold(1.0, f64::min);
     let most_us = heard().map(|heard| heard.all.longest_ns as f64 / 1000.0).fold(1000.0, f64::max) * 2.0;
     let most = heard().map(|heard| per_minute(heard, 0)).fold(10.0, f64::max) * 2.0;
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn suspicions_are_those_of_a_minute() {
+    fn suspicions_are_counted_per_minute() {
         let heard = heard();
         assert_eq!([50_000, 500_000, 1_000_000].map(|ns| per_minute(&heard, ns)), [6.0, 2.0, 0.0]);
         let text = text(&[("spinning", &heard)]);

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fide_counter::{Order, Protocol, Told};
+use fide_counter::{Order, Protocol, Reported};
 use fide_testbed::{
     Testbed,
     figures::{Figure, Goal, Report, Samples, Statistic},
@@ -14,22 +14,22 @@ use crate::network::{HEARTBEAT_US, VALUE_BYTES, agents, replicas};
 
 const GOAL_US: f64 = 2000.0;
 
-/// From `kill -9` of a leader on.
+/// Times from `kill -9` of a leader on.
 #[derive(Default)]
 struct Killed {
-    /// Until the next leader's agent knew of it.
+    /// Until the next leader's agent knew of the death.
     detection: Samples,
     /// From there until its program knew that it leads.
     to_leader: Samples,
-    /// From there until it had decided what its predecessor may have.
+    /// From there until it had decided everything that its predecessor may have decided.
     to_sure: Samples,
-    /// From there until the first decision of its own.
+    /// From there until its own first decision.
     to_first: Samples,
-    /// All of it.
+    /// The whole gap.
     gap: Samples,
 }
 
-/// The leader is killed under load, again and again.
+/// Kills the leader under load, again and again.
 fn leader_killed(bed: &Testbed, kills: usize, bar: &ProgressBar) -> anyhow::Result<Killed> {
     let mut killed = Killed::default();
     let agents = agents(bed, "auto", HEARTBEAT_US)?;
@@ -40,14 +40,14 @@ fn leader_killed(bed: &Testbed, kills: usize, bar: &ProgressBar) -> anyhow::Resu
             node.order(&Order::Takeover { takeover: "t".to_owned(), clients: 16, value_bytes: VALUE_BYTES })?;
         }
         // The first leader's first decision: the load runs.
-        while !matches!(replicas.wait("a decision")?.1, Told::First { .. }) {}
+        while !matches!(replicas.wait("a decision")?.1, Reported::First { .. }) {}
         std::thread::sleep(Duration::from_millis(50));
         let killed_ns = replicas.nodes[0].kill()?;
         let (mut died, mut knew, mut sure) = (0, 0, 0);
         loop {
             match replicas.wait("the next leader")? {
-                (2, Told::Leads { died_ns, knew_ns, ns, .. }) => (died, knew, sure) = (died_ns, knew_ns, ns),
-                (2, Told::First { ns, .. }) => {
+                (2, Reported::Leads { died_ns, knew_ns, ns, .. }) => (died, knew, sure) = (died_ns, knew_ns, ns),
+                (2, Reported::First { ns, .. }) => {
                     killed.detection.add(died.saturating_sub(killed_ns));
                     killed.to_leader.add(knew.saturating_sub(died));
                     killed.to_sure.add(sure.saturating_sub(knew));

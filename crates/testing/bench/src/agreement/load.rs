@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{anyhow, bail};
-use fide_counter::{Node, Order, Protocol, Told};
+use fide_counter::{Node, Order, Protocol, Reported};
 use fide_testbed::{
     Testbed,
     figures::{Figure, Goal, Report},
@@ -23,19 +23,19 @@ use crate::{
 };
 
 const PORT: u16 = 7500;
-/// Values under way, each a client's.
+/// Values under way, one for each client.
 const CLIENTS: [u32; 6] = [1, 16, 64, 256, 1024, 4096];
-/// With XDP on it a veth takes every train of packets apart, TCP's too: these agents receive without, so that both have the network
-/// that raft would have without agents.
+/// With XDP on it, a veth splits every train of packets, including TCP's. These agents receive without XDP,
+/// so that both protocols have the network that raft would have without agents.
 const PLAIN: &str = "af-packet";
-/// The best that the machine can do, as agents choose it: one value alone sends no trains.
+/// The best rung of the machine, as agents choose it: a single value sends no trains.
 const BEST: &str = "auto";
-/// Of those whose heartbeats take decisions along: as in FiDe §6.4.
+/// Heartbeat of agents whose heartbeats carry decisions: as in FiDe §6.4.
 const HUC_HEARTBEAT_US: u32 = 100;
 const LIMIT: Duration = Duration::from_secs(30);
-/// Of a core, of a member that has nothing to do.
+/// Most of a core that an idle member may take, percent.
 const IDLE_GOAL_PERCENT: f64 = 2.0;
-/// Over which the members of a group that has nothing to do are looked at.
+/// How long idle members are measured.
 const IDLE: Duration = Duration::from_secs(2);
 const MOST: &str = "hsuc_vs_etcd_raft";
 const LEAST: &str = "hsuc_vs_etcd_raft_least";
@@ -43,7 +43,7 @@ const MOST_HUC: &str = "huc_vs_etcd_raft";
 const HUC_DECISION: &str = "huc_decision";
 const IDLE_SHARE: &str = "idle_member_cpu_share";
 
-/// What one of them did with so many clients, in each round.
+/// Results of one protocol with so many clients, in each round.
 #[derive(Debug, Clone, Default)]
 struct Point {
     per_second: Vec<f64>,
@@ -59,8 +59,8 @@ impl Point {
         sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
     }
 
-    fn note(&mut self, told: &Told) {
-        if let Told::Result { per_second, p50_us, p99_us, max_us, .. } = told {
+    fn note(&mut self, reported: &Reported) {
+        if let Reported::Result { per_second, p50_us, p99_us, max_us, .. } = reported {
             self.per_second.push(*per_second);
             self.p50_us.push(*p50_us);
             self.p99_us.push(*p99_us);
@@ -69,26 +69,26 @@ impl Point {
     }
 }
 
-/// The result of an order, from the events of others.
-fn result(mut next: impl FnMut() -> anyhow::Result<(u16, Told)>) -> anyhow::Result<Told> {
+/// The result of an order, found among other reports.
+fn result(mut next: impl FnMut() -> anyhow::Result<(u16, Reported)>) -> anyhow::Result<Reported> {
     loop {
         match next()?.1 {
-            told @ Told::Result { .. } => return Ok(told),
-            Told::Refused { why, leader, .. } => bail!("a run was refused: {why} (host {leader} leads)"),
+            reported @ Reported::Result { .. } => return Ok(reported),
+            Reported::Refused { why, leader, .. } => bail!("a run was refused: {why} (host {leader} leads)"),
             _ => {}
         }
     }
 }
 
-/// What every replica has applied has to be the same.
-fn alike(nodes: &mut [Node], mut next: impl FnMut() -> anyhow::Result<(u16, Told)>) -> anyhow::Result<()> {
+/// Asserts that all replicas have applied the same.
+fn alike(nodes: &mut [Node], mut next: impl FnMut() -> anyhow::Result<(u16, Reported)>) -> anyhow::Result<()> {
     let until = Instant::now() + LIMIT;
     loop {
         let mut states = Vec::new();
         for node in nodes.iter_mut() {
             node.order(&Order::State { state: true })?;
             loop {
-                if let Told::State { applied, hash, .. } = next()?.1 {
+                if let Reported::State { applied, hash, .. } = next()?.1 {
                     states.push((applied, hash));
                     break;
                 }
@@ -108,7 +108,7 @@ fn order(clients: u32, seconds: f64) -> Order {
     Order::Run { run: format!("c{clients}"), clients, value_bytes: VALUE_BYTES, seconds }
 }
 
-/// The share of a core, percent, that the busiest of some members takes while nobody proposes anything.
+/// The share of a core, percent, that the busiest of these members takes while no value is proposed.
 fn idle_percent(nodes: &[Node]) -> anyhow::Result<f64> {
     let times = || nodes.iter().map(|node| cpu_time_ns(node.pid())).collect::<Result<Vec<_>, _>>();
     let (begun, before) = (Instant::now(), times()?);
@@ -118,35 +118,35 @@ fn idle_percent(nodes: &[Node]) -> anyhow::Result<f64> {
     Ok(most as f64 / took.as_nanos() as f64 * 100.0)
 }
 
-/// What programs tell, each with its host.
-type Events = Receiver<(u16, Told)>;
+/// Reports of programs, each with its host.
+type Events = Receiver<(u16, Reported)>;
 
 fn raft_nodes(bed: &Testbed) -> anyhow::Result<(Vec<Node>, Events)> {
     let program = find_binary("etcd-raft-node")?;
     let peers: Vec<String> =
         bed.hosts().iter().map(|host| format!("{}={}:{PORT}", host.index(), host.addresses()[0])).collect();
-    let (to, told) = channel();
+    let (to, reported) = channel();
     let mut nodes = Vec::new();
     for host in bed.hosts() {
         let mut command: Command = host.command(&program);
         command.args(["-id", &host.index().to_string(), "-peers", &peers.join(",")]);
         nodes.push(Node::start(host.index() as u16, command, to.clone())?);
     }
-    // Node 1 leads first; all have to know.
+    // Node 1 leads first; all have to know that.
     let until = Instant::now() + LIMIT;
     let mut known = 0;
     while known < nodes.len() {
-        let (_, told) = told
+        let (_, reported) = reported
             .recv_timeout(until.saturating_duration_since(Instant::now()))
             .map_err(|_| anyhow!("etcd's raft has no leader"))?;
-        known += usize::from(matches!(told, Told::Leader { id: 1, .. }));
+        known += usize::from(matches!(reported, Reported::Leader { id: 1, .. }));
     }
-    Ok((nodes, told))
+    Ok((nodes, reported))
 }
 
 fn raft_round(bed: &Testbed, seconds: f64, points: &mut [Point], bar: &ProgressBar) -> anyhow::Result<()> {
-    let (mut nodes, told) = raft_nodes(bed)?;
-    let next = || told.recv_timeout(LIMIT).map_err(|_| anyhow!("etcd's raft tells nothing"));
+    let (mut nodes, reported) = raft_nodes(bed)?;
+    let next = || reported.recv_timeout(LIMIT).map_err(|_| anyhow!("etcd's raft tells nothing"));
     for (clients, point) in CLIENTS.iter().zip(points) {
         bar.set_message(format!("etcd's raft, {clients} clients"));
         nodes[0].order(&order(*clients, seconds))?;
@@ -156,12 +156,12 @@ fn raft_round(bed: &Testbed, seconds: f64, points: &mut [Point], bar: &ProgressB
     alike(&mut nodes, next)
 }
 
-/// Which rounds there are, for the figures that are wanted.
+/// The rounds that the wanted figures need.
 pub(super) struct Wanted {
     rounds: usize,
     seconds: f64,
     hsuc: bool,
-    /// With so many of [`CLIENTS`].
+    /// How many of [`CLIENTS`] run with HUC.
     huc: usize,
     raft: bool,
     idle: bool,
@@ -183,12 +183,12 @@ impl Wanted {
         Self { rounds, seconds, hsuc: compares || idle, huc, raft, idle, missing }
     }
 
-    /// Runs of clients.
+    /// Number of runs of clients.
     pub(super) fn steps(&self) -> usize {
         self.rounds * ((usize::from(self.hsuc) + usize::from(self.raft)) * CLIENTS.len() + self.huc)
     }
 
-    /// The figures, of which the caller keeps what is wanted.
+    /// Measures all figures; the caller keeps the wanted ones.
     pub(super) fn measure(&self, bed: &Testbed, report: &mut Report, bar: &ProgressBar) -> anyhow::Result<()> {
         let [mut hsuc, mut huc, mut raft] = [(); 3].map(|()| vec![Point::default(); CLIENTS.len()]);
         let mut idle = Vec::new();
@@ -227,7 +227,8 @@ impl Wanted {
         Ok(())
     }
 
-    /// One of our protocols with each number of clients, and then with none. What its busiest member took of a core then, percent.
+    /// Runs one of our protocols with each number of clients, and then with none. Returns the share of a
+    /// core, percent, that its busiest member took with none.
     fn round<'p>(
         &self,
         bed: &Testbed,
@@ -290,7 +291,7 @@ fn idle_share(idle: &[f64]) -> Figure {
         .remark(format!("of a core, the busiest of {HOSTS} members of HSUC in {} s without a proposal", IDLE.as_secs()))
 }
 
-/// A decision is there after one heartbeat of its leader's and one of each other member's, which they send at once.
+/// A decision takes one heartbeat of its leader and one of each other member, which they send at once.
 fn huc_decision(alone: &Point) -> Figure {
     let value = Point::middle(&alone.p50_us);
     let figure = Figure {
@@ -308,12 +309,13 @@ fn huc_decision(alone: &Point) -> Figure {
         .remark(format!("one client's, heartbeats of {HUC_HEARTBEAT_US} us, rung {BEST}; n counts rounds"))
 }
 
-/// By clients: what we decide per second, times what raft does, in each round.
+/// By clients: our decisions per second divided by raft's, in each round.
 fn ratios(ours: &Point, raft: &Point) -> Vec<f64> {
     ours.per_second.iter().zip(&raft.per_second).map(|(ours, theirs)| ours / theirs).collect()
 }
 
-/// The least ratio of what is decided per second, over all numbers of clients; not met if a decision takes longer anywhere.
+/// The least ratio of decisions per second, over all numbers of clients; not met if our decisions take longer
+/// anywhere.
 fn compared_least(name: &str, ours: &[Point], raft: &[Point]) -> Figure {
     let m = Point::middle;
     let all: Vec<_> =
@@ -353,7 +355,7 @@ fn compared_least(name: &str, ours: &[Point], raft: &[Point]) -> Figure {
         .remark(format!("medians of {rounds} rounds on both sides, by clients: {}{longer}", ratios.join(", ")))
 }
 
-/// The most that we decide at a p50 that is no longer than raft's, where raft decides most.
+/// Our most decisions at a p50 no longer than raft's, where raft decides most.
 fn compared(name: &str, ours: &[Point], raft: &[Point], goal: Option<Goal>) -> Figure {
     let m = Point::middle;
     let within = |theirs: &Point| {

@@ -26,7 +26,7 @@ const MEMBERS: u16 = 3;
 const WINDOW: u64 = 32;
 const PROPOSAL: [u8; 64] = [7; 64];
 const VALUE_MAX: usize = 16 << 10;
-/// Repetitions, each measured by itself.
+/// Repetitions, each measured separately.
 const RUNS: usize = 11;
 
 /// Measures agreement and writes target/bench/agreement.json.
@@ -50,7 +50,7 @@ struct Args {
 }
 
 impl Args {
-    /// How many rounds, and how long a run of each is, s.
+    /// How many rounds, and the length of a run, s.
     fn rounds(&self) -> (usize, f64) {
         if self.quick { (1, 0.2) } else { (self.rounds.into(), 1.0) }
     }
@@ -68,7 +68,7 @@ impl Args {
     }
 }
 
-/// All figures: those of one process, and those of three over the network.
+/// All figures: first those of one process, then those of three over the network.
 const IN_PROCESS: [&str; 5] = [
     "decisions_in_process",
     "decisions_in_process_unbatched",
@@ -89,7 +89,7 @@ const OVER_NETWORK: [&str; 10] = [
     "idle_member_cpu_share",
 ];
 
-/// How the names of some figures begin.
+/// A prefix of the names of figures.
 fn figure(word: &str) -> Result<String, String> {
     let mut all = IN_PROCESS.iter().chain(&OVER_NETWORK);
     if all.any(|figure| figure.starts_with(word)) {
@@ -111,12 +111,12 @@ fn hsuc(me: u16) -> anyhow::Result<Bare<Hsuc>> {
 }
 
 fn huc(me: u16) -> anyhow::Result<Bare<Huc>> {
-    // Each member may fill as much as an instance of HSUC has.
+    // Each member may use as many bytes as an instance of HSUC has.
     let setting = huc::Setting { value_max: VALUE_MAX * usize::from(MEMBERS), trust: Trust::Network };
     Ok(Bare(Huc::new(&setting, me, HostSet::first(MEMBERS.into()))?))
 }
 
-/// As a service has it: views, leases, and the last decisions kept for those who join.
+/// A group as in a service: with views, leases, and the last decisions kept for joining members.
 fn group(me: u16) -> anyhow::Result<Group<Hsuc>> {
     let members: Vec<ViewMember> = (1..=MEMBERS).map(|host| ViewMember { host, incarnation: 1 }).collect();
     let config = group::Config {
@@ -138,7 +138,7 @@ fn group(me: u16) -> anyhow::Result<Group<Hsuc>> {
     Ok(Group::found(config, View::new(1, &members)?)?)
 }
 
-/// Packets delivered per second, of so many seeds each time.
+/// Packets delivered per second, over so many seeds each time.
 fn sim_speed(seeds: u64) -> anyhow::Result<Vec<f64>> {
     let mut rates = Vec::new();
     for run in 0..RUNS as u64 {
@@ -178,7 +178,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Of rates in ascending order.
+/// A figure of rates in ascending order.
 fn rate(name: &str, rates: &[f64], goal: f64) -> Figure {
     let middle = Some(rates[rates.len() / 2]);
     let figure = Figure {

@@ -8,7 +8,7 @@ use fide_types::PerHost;
 
 use super::{MEMBERS, PROPOSAL, RUNS};
 
-/// It does not end while this is measured.
+/// A lease that does not end during the measurement.
 const LEASE: Lease = Lease { now_ns: 0, until_ns: 1 };
 
 /// A member, as these benchmarks drive it.
@@ -25,7 +25,7 @@ pub(super) trait Node: Sized {
     fn take(&mut self, from: u16, bytes: &[u8]) -> anyhow::Result<()>;
 }
 
-/// A protocol by itself.
+/// A protocol without a group.
 pub(super) struct Bare<A>(pub(super) A);
 
 impl<A: Agreement> Node for Bare<A> {
@@ -96,7 +96,7 @@ impl<N: Node> Members<N> {
         Ok(members)
     }
 
-    /// Takes what follows from the last call at a member.
+    /// Takes all output that follows from the last call of a member.
     fn drain(&mut self, member: u16) {
         let node = &mut self.nodes[member];
         loop {
@@ -131,7 +131,7 @@ impl<N: Node> Members<N> {
         Ok(true)
     }
 
-    /// Proposals decided by all per second, `together` of them offered at a time.
+    /// Decided proposals per second of all members, `together` of them offered at a time.
     fn run(&mut self, proposals: u64, together: u64) -> anyhow::Result<f64> {
         let (begun, until) = (Instant::now(), self.decided + proposals);
         let mut offered = 0;
@@ -155,7 +155,7 @@ impl<N: Node> Members<N> {
     }
 }
 
-/// Sorted, of [`RUNS`] runs.
+/// Rates of [`RUNS`] runs, sorted.
 pub(super) fn rates<N: Node>(
     node: fn(u16) -> anyhow::Result<N>,
     proposals: u64,

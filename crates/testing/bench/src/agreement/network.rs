@@ -15,7 +15,7 @@ pub(super) const REPLICA: &str = "__replica";
 pub(super) const HOSTS: usize = 3;
 pub(super) const VALUE_BYTES: u32 = 64;
 pub(super) const WINDOW: u64 = 128;
-/// Of the agents, as it is unless told otherwise.
+/// The default of the agents.
 pub(super) const HEARTBEAT_US: u32 = 1000;
 
 pub(super) fn agents(bed: &Testbed, receive: &str, heartbeat_us: u32) -> anyhow::Result<Agents> {
@@ -31,7 +31,7 @@ pub(super) fn replicas(bed: &Testbed, agents: &Agents, group: &str, protocol: Pr
     Replicas::start(bed.hosts(), agents, Spec { program, group: group.to_owned(), protocol, window: WINDOW })
 }
 
-/// What of it is wanted.
+/// Runs the wanted parts.
 pub(super) fn run(args: &Args, report: &mut Report) -> anyhow::Result<()> {
     let bed = Testbed::build(BedSpec { hosts: HOSTS, offloads: true, ..BedSpec::default() })?;
     let loads = load::Wanted::of(args);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What recording costs, and whether the bench measures what others measure.
+//! The cost of recording, and whether the jitter bench agrees with other tools.
 
 use crate::{Args, tools};
 use fide_jitter_analysis::Schedule;
@@ -10,7 +10,7 @@ use fide_selftest::run::{Cores, How, measure};
 use fide_testbed::Testbed;
 use fide_testbed::figures::{Figure, Goal, Report, Samples, Statistic};
 
-/// Blocks of each kind, about.
+/// Blocks of each kind, approximately.
 const BLOCKS: u32 = 4;
 
 fn round_trips(measurement: &Measurement, samples: &mut Samples) {

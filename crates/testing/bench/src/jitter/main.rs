@@ -82,7 +82,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> anyhow::Result<()> {
     fide_testbed::supported()?;
-    // What was started is removed by the testbed's reaper, whichever way this ends.
+    // The testbed's reaper removes everything that was started, however this ends.
     ctrlc::set_handler(|| std::process::exit(130))?;
     let mut report = Report::new("jitter").compared_with(args.compare.as_deref())?;
     let cores = Cores::here()?;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Noise is planted on the answering end's core: a thread, timers that run out together, packets whose receipt was steered
-//! there. Whom does the analysis blame for the packets that came late meanwhile?
+//! Noise is planted on the core of the answering end: a thread, timers that run out together, and packets
+//! whose receipt is steered to that core. To what does the analysis attribute packets that came late
+//! meanwhile?
 
 use crate::Args;
 use anyhow::{Context, ensure};
@@ -15,27 +16,28 @@ use std::io::Write;
 use std::net::SocketAddrV4;
 use std::process::{Command, Stdio};
 
-/// Between two disturbances; shares no small factor with the sending interval.
+/// Time between two disturbances; shares no small factor with the sending interval.
 const PERIOD_NS: u64 = 7_310_000;
 const SENDING_NS: u64 = 200_000;
 const THREAD_NS: u64 = 400_000;
-/// Together some hundreds of microseconds in one interrupt.
+/// Timers that together take some hundreds of microseconds in one interrupt.
 const TIMERS: usize = 512;
-/// Together some hundreds of microseconds in one softirq, as each is compared with [`RULES`].
+/// Packets that together take some hundreds of microseconds in one softirq, since each is compared with
+/// [`RULES`].
 const PACKETS: usize = 40;
 /// Rules of host 2's interface that no packet matches; pings are let through before them.
 const RULES: usize = 1000;
-/// Where nobody listens: the kernel does all the work of receiving and then drops.
+/// A port without a listener: the kernel does all the work of receiving, and then drops the packet.
 const SINK_PORT: u16 = 7499;
-/// After the planted moment its consequences may still be under way: of packets that are received, and of timers.
+/// How long consequences of a planted moment last: for received packets, and for timers.
 const AFTER_NS: (u64, u64) = (500_000, 200_000);
 
-/// Late packets that noise explains, and how many of them were laid to it.
+/// Late packets that the noise explains, and how many of them were attributed to it.
 #[derive(Default)]
 struct Score {
     planted: u64,
     right: u64,
-    /// Who was blamed instead, one example.
+    /// One example of another culprit that was blamed.
     instead: Option<String>,
 }
 
@@ -60,7 +62,7 @@ pub(crate) fn run(args: &Args, bed: &Testbed, cores: Cores, report: &mut Report)
     }
     let share = all.right as f64 / all.planted.max(1) as f64;
     let figure = match why {
-        // A kind that is missing must not pass for attributed.
+        // A kind without samples must not pass for attributed.
         Some(why) => Figure::unmeasured("culprit_attributed", "share", why),
         None => Figure::share("culprit_attributed", share, all.planted).goal(Goal::AtLeast(0.95)),
     };
@@ -99,7 +101,8 @@ fn score(args: &Args, bed: &Testbed, cores: Cores, kind: &str, name: &str) -> an
     let mut score = Score::default();
     for late in found.packets.iter().filter(|late| late.stamp != Stamp::Ts1 && late.stamp != Stamp::Ts4) {
         let (from_ns, to_ns) = (late.from_ns.max(0).unsigned_abs(), late.to_ns.max(0).unsigned_abs());
-        // The last one that began before this packet was there, and was not long over when it began to wait.
+        // The last window that began before this packet was there, and was not long over when the packet
+        // began to wait.
         let next = windows.partition_point(|window| window.start_ns < to_ns);
         let Some(window) = next.checked_sub(1).map(|last| windows[last]) else { continue };
         let tail_ns = match kind {
@@ -119,14 +122,14 @@ fn score(args: &Args, bed: &Testbed, cores: Cores, kind: &str, name: &str) -> an
         if blamed.is_some() && late.culprit != Culprit::Unknown {
             score.right += 1;
         } else if score.instead.is_none() {
-            let told = |kind: CulpritKind, id: u32| {
+            let name_of = |kind: CulpritKind, id: u32| {
                 format!("{} {}", kind.name(), measured.names.get(id as usize).map_or("?", String::as_str))
             };
             let parts: Vec<String> = late
                 .blame
                 .iter()
                 .take(3)
-                .map(|part| format!("{} {} us", told(part.kind, part.name), part.ns / 1000))
+                .map(|part| format!("{} {} us", name_of(part.kind, part.name), part.ns / 1000))
                 .collect();
             score.instead = Some(format!("{} us late: {}", late.late_ns() / 1000, parts.join(", ")));
         }
@@ -136,7 +139,7 @@ fn score(args: &Args, bed: &Testbed, cores: Cores, kind: &str, name: &str) -> an
     Ok(score)
 }
 
-/// Makes each packet but pings costly to receive for host 2, as a long list of rules does.
+/// Makes each packet except pings costly to receive for host 2, as a long list of rules does.
 fn burden(bed: &Testbed) -> anyhow::Result<()> {
     let mut rules = format!(
         "qdisc add dev p0 ingress\n\
@@ -152,13 +155,13 @@ fn burden(bed: &Testbed) -> anyhow::Result<()> {
     in_host_2(bed, "tc -batch -", &rules).context("rules of the interface")
 }
 
-/// What host 2 receives is worked on by `core`.
+/// Packets that host 2 receives are processed on `core`.
 fn steer(bed: &Testbed, core: usize) -> anyhow::Result<()> {
     let mask = format!("{:x}", 1u64 << core);
     in_host_2(bed, "cat > /sys/class/net/p0/queues/rx-0/rps_cpus", &mask).context("receive packet steering")
 }
 
-/// Runs a command in host 2, whose namespace ends with the testbed, and all that was set in it.
+/// Runs a command in host 2's namespace. All settings in it end with the testbed.
 fn in_host_2(bed: &Testbed, command: &str, input: &str) -> anyhow::Result<()> {
     let mut child = Command::new("ip")
         .args(["netns", "exec", bed.host(2).namespace(), "sh", "-c", command])

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Disturbances planted on either end's core at several sending intervals: are they found to be what they are? And is nothing
-//! found where there is nothing?
+//! Disturbances are planted on either end's core at several sending intervals. Are they found with the right
+//! period and length? And is nothing found where nothing was planted?
 
 use crate::Args;
 use fide_jitter_analysis::Schedule;
@@ -11,7 +11,7 @@ use fide_selftest::run::Cores;
 use fide_testbed::Testbed;
 use fide_testbed::figures::{Figure, Goal, Report};
 
-/// What both shares are to be.
+/// The goal of both shares.
 const SHARE: f64 = 0.95;
 /// Made-up runs without anything periodic.
 const QUIET: u64 = 100;

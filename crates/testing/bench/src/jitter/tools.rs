@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The same with tools that people know, on the same cores and under the same conditions: sockperf for the round trip,
-//! cyclictest for the wake-up.
+//! The same measurements with well-known tools, on the same cores and under the same conditions: sockperf for
+//! the round trip, cyclictest for the wake-up.
 
 use anyhow::{Context, anyhow, ensure};
 use fide_net::isolation::hold_c_states;
@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const PORT: u16 = 7413;
-/// Of the bench's own threads.
+/// Priority of the bench's own threads.
 const PRIORITY: &str = "70";
 const SERVER_LIMIT: Duration = Duration::from_secs(5);
 
@@ -31,7 +31,7 @@ fn pinned(mut command: Command, core: usize, program: &str) -> Command {
 
 /// Round trips of sockperf's UDP ping-pong: 1024 bytes every millisecond.
 pub(crate) fn sockperf(bed: &Testbed, cores: Cores, seconds: u32) -> anyhow::Result<Samples> {
-    // As the bench does: neither end's core may sleep.
+    // As in the bench: neither end's core may sleep.
     let _awake = hold_c_states()?;
     let address = bed.host(2).address(0).to_string();
     let port = PORT.to_string();
@@ -54,7 +54,8 @@ pub(crate) fn sockperf(bed: &Testbed, cores: Cores, seconds: u32) -> anyhow::Res
     ensure!(done.status.success(), "sockperf: {}", String::from_utf8_lossy(&done.stderr));
     let text = std::fs::read_to_string(&log).context("sockperf's log")?;
     let mut samples = Samples::default();
-    // Packet, txTime and rxTime in seconds, half of the difference; one line for each packet after much else.
+    // Each packet has a line with its number, txTime and rxTime in seconds, half of the difference, after
+    // much other output.
     for line in text.lines() {
         let fields: Vec<f64> = line.split(',').filter_map(|field| field.trim().parse().ok()).collect();
         if let [_, sent, received, _] = fields[..] {
@@ -65,7 +66,7 @@ pub(crate) fn sockperf(bed: &Testbed, cores: Cores, seconds: u32) -> anyhow::Res
     Ok(samples)
 }
 
-/// Wake-up latencies of cyclictest: a thread every millisecond. It tells whole microseconds.
+/// Wake-up latencies of cyclictest: a thread every millisecond. It prints whole microseconds.
 pub(crate) fn cyclictest(core: usize, loops: u32) -> anyhow::Result<Samples> {
     const LONGEST_US: u64 = 20_000;
     let mut command = Command::new("cyclictest");
@@ -78,7 +79,7 @@ pub(crate) fn cyclictest(core: usize, loops: u32) -> anyhow::Result<Samples> {
         let mut fields = line.split_ascii_whitespace().map(str::parse::<u64>);
         let (Some(Ok(us)), Some(Ok(count))) = (fields.next(), fields.next()) else { continue };
         for _ in 0..count {
-            // In the middle of what was cut off.
+            // The middle of the truncated microsecond.
             samples.add(us * 1000 + 500);
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many packets: written to a log, read again, analysed and drawn, in how much time and memory?
+//! Time and memory to write many packets to a log, read them again, analyse and draw them.
 
 use crate::Args;
 use anyhow::Context;
@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::time::Instant;
 
-/// Of ten million packets.
+/// For ten million packets.
 const LIMIT_S: f64 = 30.0;
 const LIMIT_MIB: f64 = 1024.0;
 
@@ -49,7 +49,7 @@ fn measure(packets: u64) -> anyhow::Result<(f64, f64)> {
             period_ns: 1_000_000,
             schedule: Schedule::Absolute,
             packets,
-            // So that there is something to be found and taken away.
+            // So that the analysis has something to find.
             disturbances: vec![
                 Disturbance::new(Stamp::Ts2, 25_381_966.0, 300_000.0),
                 Disturbance::new(Stamp::Ts1, 4_000_000.0, 60_000.0),
@@ -65,7 +65,7 @@ fn measure(packets: u64) -> anyhow::Result<(f64, f64)> {
         }
         log.finish()?;
     }
-    // The peak of what was made up is no matter of the analysis.
+    // The memory peak of making up the packets does not belong to the analysis.
     std::fs::write("/proc/self/clear_refs", "5")?;
     let start = Instant::now();
     let log = read_log(BufReader::new(File::open(file.path())?))?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plans run packet by packet.
+//! Runs plans packet by packet.
 
 use crate::{Args, spread};
 use fide_planner::topology::{CableSpec, FatTree};
@@ -16,7 +16,7 @@ const SIZE: Size = Size { switches: 10, hosts: 9, requests: 20 };
 const PACKETS: u32 = 25;
 /// Changes that the aimed schedules try.
 const TRIES: u32 = 120;
-/// Requests of a fat tree whose bounds are aimed at.
+/// Requests of a fat tree that are attacked by aimed schedules.
 const REQUESTS: usize = 20;
 
 pub(crate) fn run(args: &Args, report: &mut Report) -> anyhow::Result<()> {
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> anyhow::Result<()> {
         let outcome = simulate(planner.topology(), &flows, best_effort, &mut Random::new(seed, &flows, PACKETS));
         packets += outcome.packets;
         let mut late = late(&planner, &outcome);
-        // Every tenth also by a schedule aimed at one of its trees.
+        // Every tenth allocation also runs by a schedule aimed at one of its trees.
         if number % 10 == 0 && !flows.is_empty() {
             let target = usize::try_from(number / 10)? % flows.len();
             let j = usize::try_from(number)? % flows[target].tree.receivers();
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Latencies and queues beyond what was promised.
+/// Latencies and queues beyond the planner's promise.
 fn late(planner: &Planner, outcome: &Outcome) -> u64 {
     let mut late = 0;
     for (flow, latencies) in flows(planner).iter().zip(&outcome.latency_ps) {
@@ -67,7 +67,8 @@ fn late(planner: &Planner, outcome: &Outcome) -> u64 {
     late + planner.links().filter(|link| outcome.backlog_bytes[link.link.at()] > link.backlog_bytes).count() as u64
 }
 
-/// On fat trees, the latest packet that a schedule aimed at each tree's farthest receiver can make, of its bound.
+/// On fat trees: the latest packet that schedules aimed at each tree's farthest receiver can make, as a share
+/// of its bound.
 fn tightness(args: &Args) -> Figure {
     let mut shares = Vec::new();
     let all: &[(u64, u64)] = if args.quick { &[(4, 1)] } else { &[(4, 3), (6, 2), (8, 2)] };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Trees beside the cheapest of all, on networks where all can be tried.
+//! The planner's trees beside the cheapest of all, on networks small enough to try all.
 
 use crate::{Args, spread};
 use fide_planner::topology::{CableSpec, LeafSpine};
@@ -11,7 +11,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const SIZE: Size = Size { switches: 6, hosts: 6, requests: 0 };
-/// Requests held before the one that is compared, at most.
+/// Most requests that are held before the compared one.
 const BEFORE: usize = 12;
 
 pub(crate) fn run(args: &Args, report: &mut Report) {
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
     report.add(Figure { why: Some(remark), ..figure });
 }
 
-/// Small; no cable from host to host, as trying all does not tell which tree has it.
+/// A small network without cables between hosts: trying all trees does not show which tree has such a cable.
 fn network(random: &mut ChaCha8Rng) -> Topology {
     if random.random_range(0..3) == 0 {
         let spines = random.random_range(2..=3);

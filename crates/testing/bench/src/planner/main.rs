@@ -114,7 +114,7 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
-    // What was started is removed by the fabric's reaper, whichever way this ends.
+    // The fabric's reaper removes everything that was started, however this ends.
     ctrlc::set_handler(|| std::process::exit(130))?;
     let mut report = Report::new("planner").compared_with(args.compare.as_deref())?;
     if args.runs(Part::Speed) {

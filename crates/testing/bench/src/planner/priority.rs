@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A heartbeat over two hops while every link is flooded beyond its rate: in the lane, and without.
+//! A heartbeat over two hops while every link is flooded beyond its rate: in the lane, and outside of it.
 
 use crate::Args;
 use anyhow::{Context, anyhow};
@@ -14,19 +14,19 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// Rate of every port, and more than that of best effort.
+/// Rate of every port; best effort sends more.
 const RATE_MBIT: u32 = 10;
 const FLOOD_MBIT: u32 = 12;
 const PERIOD: Duration = Duration::from_millis(2);
 const PORT: u16 = 7499;
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 71, 0, 1);
-/// Type of service of the lane (DSCP CS7), and of everything else.
+/// Type of service of the lane (DSCP CS7), and of all other traffic.
 const LANE_TOS: i32 = 0xe0;
 const BEST_EFFORT_TOS: i32 = 0;
 /// The sender, and the receiver at the other pair of leaves.
 const FROM: usize = 1;
 const TO: usize = 3;
-/// Longest that a beat may be under way.
+/// Longest time that a beat may be under way.
 const LATE: Duration = Duration::from_secs(8);
 
 pub(crate) fn run(args: &Args, report: &mut Report) {
@@ -86,7 +86,7 @@ fn measure(args: &Args, report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Beats from one host to the other; the number that did not arrive.
+/// Sends beats from one host to the other; returns how many did not arrive.
 fn beat(fabric: &Fabric, tos: i32, beats: u32, samples: &mut Samples) -> anyhow::Result<u64> {
     let (from, to) = (fabric.host(FROM), fabric.host(TO));
     let (from_address, to_address) = (from.address(0), to.address(0));
@@ -126,7 +126,7 @@ fn beat(fabric: &Fabric, tos: i32, beats: u32, samples: &mut Samples) -> anyhow:
             sender.send(&mono_ns().to_le_bytes()).context("sending a beat")?;
             std::thread::sleep(PERIOD);
         }
-        // The last words may be lost too; the receiver then stops waiting by itself.
+        // The final packets may be lost too; the receiver then stops by itself.
         for _ in 0..3 {
             let _ = sender.send(&0_u64.to_le_bytes());
         }

@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-/// FiDe's clusters: a sender and eight receivers.
+/// Members in FiDe's clusters: a sender and eight receivers.
 const MEMBERS: usize = 9;
 const REQUESTS: usize = 200;
 /// Requests and recoveries timed after them.
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> anyhow::Result<()> {
             times.push(seconds(start) * 1e3);
             planner.release(id).context("it was held")?;
         }
-        // A cable between switches breaks, and the first tree over it is moved.
+        // A cable between switches fails, and the first tree over it is moved.
         let allocations: Vec<_> = planner.allocations().map(|(id, _)| id).collect();
         let id = allocations[random.random_range(0..allocations.len())];
         let tree = random.random_range(0..2);
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> anyhow::Result<()> {
     growth(args, &mut random)
 }
 
-/// Time of a request over the size of the network, empty and with as many requests as a fifth of its hosts.
+/// Time of a request by the size of the network, empty and with a fifth as many requests as hosts.
 fn growth(args: &Args, random: &mut ChaCha8Rng) -> anyhow::Result<()> {
     let sizes: &[u64] = if args.quick { &[4, 8] } else { &[4, 8, 12, 16, 24, 32, 40, 48] };
     let (mut empty, mut loaded) = (Vec::new(), Vec::new());
@@ -137,7 +137,7 @@ fn growth(args: &Args, random: &mut ChaCha8Rng) -> anyhow::Result<()> {
             planner.release(id)?;
         }
         empty.push((x, median(first)));
-        // The largest take long to fill; up to a thousand says how it grows.
+        // The largest networks take long to fill; up to a thousand requests show how the time grows.
         for _ in 0..(count / 5).min(1000) {
             timed(&mut planner, random);
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `make soak`: many heartbeats between real agents, over as many runs as it takes, and the tail of the gaps between them.
 //!
-//! Nobody dies, so that each verdict is false and fails the run. What was measured is stored once a minute and when the run is
-//! interrupted; the next run goes on with it.
+//! No process dies, so each verdict is false and fails the run. Measurements are stored once a minute and
+//! when the run is interrupted; the next run continues them.
 #![forbid(unsafe_code)]
 
 mod state;
@@ -21,15 +21,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const HOSTS: usize = 3;
-/// Between two looks at what agents count and at what the hypervisor took.
+/// Time between two reads of the agents' counts and of the time that the hypervisor took.
 const LOOK: Duration = Duration::from_millis(200);
 const STORE: Duration = Duration::from_secs(60);
 const PROGRESS: Duration = Duration::from_secs(10);
-/// Until everybody hears everybody.
+/// How long all hosts may take to hear each other.
 const UP_LIMIT: Duration = Duration::from_secs(20);
-/// Until agents have settled.
+/// How long agents take to settle.
 const SETTLE: Duration = Duration::from_millis(500);
-/// An interrupt reaches the agents, too, and their goodbyes are verdicts: it is here by then.
+/// An interrupt reaches the agents, too, and their goodbyes are verdicts: the interrupt has arrived here by
+/// then.
 const INTERRUPT: Duration = Duration::from_millis(300);
 
 /// Receives heartbeats of real agents until there are enough; says how long the gaps between them were.
@@ -77,7 +78,7 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
         true => Ok(()),
         false => soak(args, &mut state, &path, &interrupted),
     };
-    // What was measured counts, whatever ended it.
+    // The measurements count, whatever ended the run.
     state.store(&path).with_context(|| format!("storing {}", path.display()))?;
     if args.json {
         println!("{:#}", state.json());
@@ -91,7 +92,7 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     if state.false_verdicts > 0 || state.intervals_lost > 0 {
         let (verdicts, lost) = (state.false_verdicts, state.intervals_lost);
-        eprintln!("soak: {verdicts} false verdicts, {lost} intervals that no agent told of");
+        eprintln!("soak: {verdicts} false verdicts, {lost} intervals that no agent reported");
         return Ok(ExitCode::FAILURE);
     }
     if stopped && state.heartbeats < args.heartbeats {
@@ -101,14 +102,14 @@ fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Which build a program is: its length, and when it was written.
+/// Identifies the build of a program: its length, and its modification time.
 fn build_of(program: &Path) -> anyhow::Result<String> {
     let found = std::fs::metadata(program).with_context(|| format!("looking at {}", program.display()))?;
     let written = found.modified()?.duration_since(std::time::UNIX_EPOCH)?;
     Ok(format!("{} bytes, written at {} s", found.len(), written.as_secs()))
 }
 
-/// Listens until there is enough, or an interrupt.
+/// Listens until there are enough heartbeats, or until an interrupt.
 fn soak(args: &Args, state: &mut State, path: &Path, interrupted: &AtomicBool) -> anyhow::Result<()> {
     state.runs += 1;
     let bed = Testbed::build(Spec::hosts(HOSTS))?;
@@ -124,19 +125,19 @@ fn soak(args: &Args, state: &mut State, path: &Path, interrupted: &AtomicBool) -
     await_all_up(&agents)?;
     std::thread::sleep(SETTLE);
     let mut listener = Listener::start(&agents, HOSTS)?;
-    let mut progress = Progress { begun: Instant::now(), told: Instant::now(), had: state.heartbeats };
+    let mut progress = Progress { begun: Instant::now(), printed: Instant::now(), had: state.heartbeats };
     let mut stored = Instant::now();
     while state.heartbeats < args.heartbeats {
         std::thread::sleep(LOOK);
         let heard = listen(&mut listener, &agents, interrupted);
         if interrupted.load(Ordering::Relaxed) {
-            // The agents were interrupted as well: this interval is not theirs to answer for.
+            // The agents were interrupted as well: this interval does not count.
             return Ok(());
         }
         let heard = match heard {
             Ok(heard) => heard,
             Err(why) => {
-                // What was not heard may have been the worst.
+                // The worst gap may have been in the lost interval.
                 state.intervals_lost += 1;
                 return Err(why);
             }
@@ -177,17 +178,17 @@ fn await_all_up(agents: &Agents) -> anyhow::Result<()> {
 
 struct Progress {
     begun: Instant,
-    told: Instant,
+    printed: Instant,
     /// Heartbeats before this run.
     had: u64,
 }
 
 impl Progress {
     fn tell(&mut self, state: &State, wanted: u64) {
-        if self.told.elapsed() < PROGRESS {
+        if self.printed.elapsed() < PROGRESS {
             return;
         }
-        self.told = Instant::now();
+        self.printed = Instant::now();
         let rate = (state.heartbeats - self.had) as f64 / self.begun.elapsed().as_secs_f64();
         let left = wanted.saturating_sub(state.heartbeats) as f64 / rate.max(1.0);
         let longest_ns = state.all.gaps().longest_ns;

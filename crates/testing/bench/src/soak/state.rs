@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a soak has measured so far, in a file that the next run goes on with.
+//! The measurements of a soak so far, in a file that the next run continues.
 
 use anyhow::{Context, ensure};
 use fide_bench::heard::Heard;
@@ -13,7 +13,7 @@ use std::path::Path;
 
 /// Layout of the file.
 const SCHEMA: u32 = 2;
-/// Shares of the gaps that are told, and how.
+/// Shares of the gaps that are printed, and their names.
 const QUANTILES: [(&str, f64); 7] = [
     ("p50", 0.5),
     ("p99", 0.99),
@@ -24,14 +24,14 @@ const QUANTILES: [(&str, f64); 7] = [
     ("p99.99999", 0.999_999_9),
 ];
 
-/// What may not change between the runs of one soak.
+/// Conditions that must not change between the runs of one soak.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Conditions {
     pub(crate) hosts: usize,
     pub(crate) heartbeat_us: u32,
     /// `uname -r`.
     pub(crate) kernel: String,
-    /// Bytes and time of the agent's program, so that two builds are not added up.
+    /// Length and time of the agent's program, so that two builds are not added up.
     pub(crate) agent: String,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct Conditions {
 pub(crate) struct Tail {
     longest_ns: u64,
     sum_ns: u64,
-    /// Count of each bucket that has any, by the shortest gap in it, ns.
+    /// Count of each non-empty bucket, by its shortest gap, ns.
     buckets: BTreeMap<u64, u64>,
 }
 
@@ -67,13 +67,14 @@ pub(crate) struct State {
     schema: u32,
     pub(crate) conditions: Conditions,
     pub(crate) runs: u32,
-    /// Received: each ends a gap.
+    /// Heartbeats received: each ends a gap.
     pub(crate) heartbeats: u64,
-    /// Verdicts though nobody died.
+    /// Verdicts although no process died.
     pub(crate) false_verdicts: u64,
-    /// Intervals of which an agent did not tell: whatever was in them.
+    /// Intervals that an agent did not report, whatever was in them.
     pub(crate) intervals_lost: u64,
-    /// Suspicions that an agent withheld, as it had stood still itself: gaps longer than the timeout that led to no verdict.
+    /// Suspicions that an agent withheld because it had stalled itself: gaps longer than the timeout that led
+    /// to no verdict.
     pub(crate) suspicions_withheld: u64,
     pub(crate) steal_ticks: u64,
     pub(crate) span_ns: u64,
@@ -100,10 +101,10 @@ impl State {
         }
     }
 
-    /// What an earlier run has left, or nothing measured yet.
+    /// Loads the measurements of earlier runs, or begins without any.
     ///
     /// # Errors
-    /// The file is no such state, or of a soak under other conditions.
+    /// The file is no such state, or was measured under other conditions.
     pub(crate) fn resume(path: &Path, conditions: Conditions) -> anyhow::Result<Self> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
@@ -118,7 +119,7 @@ impl State {
         Ok(state)
     }
 
-    /// Adds what was heard.
+    /// Adds the gaps that were heard.
     pub(crate) fn add(&mut self, heard: &Heard) {
         let sum = |tail: &mut Tail, more: &Gaps| {
             let mut gaps = tail.gaps();
@@ -135,7 +136,7 @@ impl State {
         self.span_without_steal_ns += heard.span_without_steal_ns;
     }
 
-    /// Stores it, all or nothing, and for a host that loses its power right after.
+    /// Stores the state atomically and durably, even if the host loses its power right after.
     ///
     /// # Errors
     /// The file system's.
@@ -151,14 +152,15 @@ impl State {
         Ok(())
     }
 
-    /// Heartbeats received, of those that would have been sent if no host had left out any.
+    /// The share of heartbeats that were received, of those that would have been sent if no host had left out
+    /// any.
     fn came(&self) -> f64 {
         let Conditions { hosts, heartbeat_us, .. } = &self.conditions;
         let due = self.span_ns as f64 / 1000.0 / f64::from(*heartbeat_us) * (hosts * (hosts - 1)) as f64;
         self.heartbeats as f64 / due.max(1.0)
     }
 
-    /// For people.
+    /// The state as text.
     pub(crate) fn text(&self) -> String {
         let Conditions { hosts, heartbeat_us, kernel, .. } = &self.conditions;
         let hours = self.span_ns as f64 / 3.6e12;
@@ -193,7 +195,7 @@ impl State {
         out
     }
 
-    /// For programs; times in us.
+    /// The state as JSON; times in us.
     pub(crate) fn json(&self) -> serde_json::Value {
         let tail = |tail: &Tail| {
             let gaps = tail.gaps();
@@ -246,7 +248,7 @@ mod tests {
         first.add(&heard(100_000, 1000));
         first.add(&Heard { verdicts: 1, steal_ticks: 3, ..heard(5_000_000, 1) });
         first.store(&path).expect("stored");
-        // What was being written when it was killed does not matter.
+        // A partly written file of a killed run does not matter.
         fs::write(path.with_extension("json.new"), "{\"schema").expect("written");
         let mut second = State::resume(&path, conditions()).expect("as it was");
         assert_eq!(second, first);
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn tail_is_told_to_seven_nines() {
+    fn tail_is_printed_to_seven_nines() {
         let mut state = State::new(conditions());
         state.add(&heard(100_000, 1000));
         state.add(&heard(3_000_000, 1));

@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn what_seeds_do_not_have_to_find_is_planted_elsewhere() {
+    fn faults_left_out_of_the_search_are_planted_in_other_tests() {
         let mut sources = Vec::new();
         for dir in ["protocol/agreement/src", "protocol/agreement/tests", "protocol/detector/src", "agent/group/src"] {
             planting(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(dir), &mut sources);

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_starts_anew_is_not_suspended() {
+    fn restarted_host_is_not_suspended() {
         let mut clock = Clock::new((0, 0));
         clock.stand(1_000, 500, Stands::Suspended);
         clock.begin(1_200);

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_synced_is_lost_in_a_crash() {
+    fn unsynced_data_is_lost_in_a_crash() {
         let mut disk = Disk::default();
         disk.write(1);
         disk.crash();

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn generation_that_was_not_synced_is_lost_in_a_crash_and_not_when_an_agent_ends() {
+    fn unsynced_generation_is_lost_in_a_crash_and_not_when_an_agent_ends() {
         let mut numbers = asked(8200);
         numbers.go_on();
         numbers.crash();

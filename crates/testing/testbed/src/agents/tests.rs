@@ -2,7 +2,7 @@
 use super::*;
 
 #[test]
-fn a_socket_that_is_not_there_is_named() {
+fn missing_socket_is_named() {
     let why = ask(Path::new("/nonexistent/agent.sock"), "status", json!({})).unwrap_err();
     assert!(why.contains("status at /nonexistent/agent.sock"), "{why}");
 }

@@ -2,7 +2,7 @@
 //! FRR's bfdd on two hosts, one session between them.
 //!
 //! The verdict is read from bfdd's own log (`state-change: ... up -> down`), stamped to the microsecond where bfdd
-//! changes the state. That adds nothing to the detection; a client of bfdd would be told later. It leaves out zebra:
+//! changes the state. That adds nothing to the detection; a client of bfdd would be notified later. It leaves out zebra:
 //! a session without an interface needs none.
 
 use crate::net::Testbed;
@@ -104,9 +104,9 @@ impl Bfd {
         let down = self.await_state(mark, "up -> down", "BFD's verdict", DOWN_LIMIT);
         let mark = self.log_length();
         bed.restore(self.peer, self.plane)?;
-        let told = down?.saturating_sub(cut);
+        let after_ns = down?.saturating_sub(cut);
         self.await_state(mark, "-> up", "the BFD session after a cut", UP_LIMIT)?;
-        Ok(told)
+        Ok(after_ns)
     }
 
     /// The watcher's host number.
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stamp_is_none() {
+    fn invalid_stamp_is_none() {
         for line in ["", "BFD: hello", "2026/13/01 00:00:00.0 x", "2026/11/21 20:56:47 BFD", "2026/11/00 00:00:00.0 x"]
         {
             assert_eq!(stamp_ns(line), None, "{line:?}");

@@ -94,7 +94,7 @@ pub struct Memberlist {
 /// False alarms of a stretch in which nobody died.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Alarms {
-    /// Somebody was suspected (memberlist's own middle state, which its users are not told).
+    /// A member was suspected (memberlist's own middle state, which its users do not see).
     pub suspicions: u64,
     /// Somebody was declared dead.
     pub deaths: u64,
@@ -182,10 +182,10 @@ impl Memberlist {
         });
         self.kill(host);
         bed.restore(host, PLANE)?;
-        let told = dead?.ns.saturating_sub(cut);
+        let after_ns = dead?.ns.saturating_sub(cut);
         while self.events.try_recv().is_ok() {}
         self.join(bed, host)?;
-        Ok(told)
+        Ok(after_ns)
     }
 
     /// Counts false alarms, by any member, for a while in which nobody dies.

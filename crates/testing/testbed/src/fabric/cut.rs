@@ -8,7 +8,7 @@ use crate::{Error, Result};
 use fide_sys::clock::mono_ns;
 use std::time::Duration;
 
-/// How long a link may take until its carrier is told.
+/// How long it may take until the carrier of a link is reported.
 const CARRIER_LIMIT: Duration = Duration::from_secs(5);
 
 /// How a link fails.
@@ -26,7 +26,7 @@ impl Fabric {
         self.set_link(link, Some(how))
     }
 
-    /// Undoes whatever cut the link; the same times. Forwarding is back at the second, carriers are told soon after.
+    /// Undoes whatever cut the link; the same times. Forwarding is back at the second, carriers are reported soon after.
     pub fn restore_link(&self, link: usize) -> Result<(u64, u64)> {
         self.set_link(link, None)
     }
@@ -73,7 +73,7 @@ impl Fabric {
             (None, ovs) => {
                 switch.control.set_up(index, true)?;
                 match ovs {
-                    // The kernel takes this only once it has told the carrier, a moment after the link is up.
+                    // The kernel takes this only once it has reported the carrier, a moment after the link is up.
                     None => retry_until("a restored link", CARRIER_LIMIT, || {
                         switch.control.set_port_state(index, PORT_FORWARDING).map_err(|e| e.to_string())
                     })?,

@@ -148,7 +148,7 @@ mod tests {
 
     /// One test: both write the same file.
     #[test]
-    fn what_moved_beyond_the_spread_is_told_and_what_is_missing() {
+    fn changes_beyond_the_spread_and_missing_figures_are_reported() {
         let goal = |figure: Figure| figure.goal(Goal::AtMost(100.0));
         let before = [
             goal(time("slower", 10_000, Some([9.0, 11.0]))),

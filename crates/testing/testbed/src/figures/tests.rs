@@ -23,7 +23,7 @@ fn a_figure_has_its_baseline_ratio_and_goal() {
 }
 
 #[test]
-fn what_was_not_measured_is_null_and_says_why() {
+fn unmeasured_figure_is_null_with_the_reason() {
     let v = serde_json::to_value(Figure::unmeasured("x", "us", "no bfdd").goal(Goal::AtMost(1.0))).unwrap();
     assert_eq!((&v["met"], &v["value"], &v["why"]), (&json!(null), &json!(null), &json!("no bfdd")));
     assert!(v.get("ratio").is_none() && v.get("baseline").is_none());
@@ -45,7 +45,7 @@ fn a_sample_beyond_the_longest_counts_as_the_longest() {
 }
 
 #[test]
-fn of_few_samples_the_longest_is_told_and_no_percentile() {
+fn few_samples_have_a_maximum_and_no_percentile() {
     let few = Figure::time("x", Statistic::P99, &samples(&[1_000, 2_000, 9_000]));
     assert_eq!((few.statistic.as_str(), few.value, few.p99), ("max", few.max, None));
     let many = Figure::time("x", Statistic::P99, &samples(&[1_000; P99_LEAST as usize]));

@@ -31,7 +31,7 @@ fn lines_come_whole_and_end_with_the_output() {
 }
 
 #[test]
-fn line_that_never_comes_is_an_error_with_what_came_before() {
+fn missing_line_is_an_error_with_earlier_lines() {
     let (_shell, lines) = shell("echo ready; printf half; cat");
     let mut lines = lines.within(Duration::from_millis(100));
     assert_eq!(lines.next().as_deref(), Some("ready"));
@@ -48,7 +48,7 @@ fn endless_output_without_the_words_reaches_the_limit() {
 
 #[test]
 #[should_panic(expected = "does not end")]
-fn output_that_does_not_end_reaches_the_limit() {
+fn endless_output_reaches_the_limit() {
     let (_shell, lines) = shell("echo ready; cat");
     lines.within(Duration::from_millis(100)).rest();
 }

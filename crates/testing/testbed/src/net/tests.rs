@@ -6,7 +6,7 @@ fn refused(spec: Spec) -> String {
 }
 
 #[test]
-fn a_spec_out_of_bounds_says_what_would_be_right() {
+fn spec_out_of_bounds_has_a_hint() {
     assert!(refused(Spec::hosts(0)).contains("1 to 64"));
     assert!(refused(Spec::hosts(65)).contains("1 to 64"));
     let planes = Spec { planes: 3, ..Spec::default() };

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_options_say_what_would_be_right() {
+    fn bad_options_have_a_hint() {
         assert!(parsed("--resident-mib 99999").unwrap_err().contains("16384"));
         assert!(parsed("--tcp here").unwrap_err().contains("ADDR:PORT"));
         assert!(parsed("--exit-code").unwrap_err().contains("wants a value"));

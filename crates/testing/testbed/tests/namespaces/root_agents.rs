@@ -92,7 +92,7 @@ fn root_agents_run_on_the_hosts_of_a_fabric_too() {
 }
 
 #[test]
-fn root_an_agent_that_ends_at_once_is_an_error_with_its_log() {
+fn root_agent_that_ends_at_once_is_an_error_with_its_log() {
     if let Err(why) = supported() {
         return println!("skipped: {why}");
     }

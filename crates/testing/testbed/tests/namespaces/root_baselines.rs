@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Victims die as told, and each baseline notices.
+//! Victims die on command, and each baseline notices.
 
 use fide_testbed::baseline::{Bfd, Knobs, Memberlist, TcpFin, watch_pidfd};
 use fide_testbed::{Error, Spec, Testbed, Victim, VictimSpec, supported};
@@ -17,7 +17,7 @@ fn with_bed(hosts: usize, body: impl FnOnce(&Testbed)) {
 }
 
 #[test]
-fn a_victim_dies_as_told() {
+fn victim_dies_on_command() {
     let spec = VictimSpec { resident_mib: 8, threads: 2, exit_code: 7, ..VictimSpec::default() };
     let end = |signal: Signal| {
         let mut victim = Victim::spawn(None, &spec).unwrap();
@@ -31,7 +31,7 @@ fn a_victim_dies_as_told() {
 }
 
 #[test]
-fn a_victim_that_cannot_start_says_why() {
+fn failed_victim_reports_why() {
     let spec = VictimSpec { resident_mib: usize::MAX, ..VictimSpec::default() };
     let why = Victim::spawn(None, &spec).unwrap_err().to_string();
     assert!(why.contains("a victim was not ready"), "{why}");

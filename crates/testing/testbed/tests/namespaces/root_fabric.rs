@@ -106,7 +106,7 @@ impl Members {
             let mut here = all.iter().zip(&self.inboxes).filter(|(_, (host, _))| awaited.contains(host));
             here.all(|(got, _)| got.len() >= numbers.len())
         };
-        // What does not come is told by the caller.
+        // The caller reports what is missing.
         let _ = retry_until("the packets", LIMIT, || if look() { Ok(()) } else { Err("some are missing".to_owned()) });
         std::thread::sleep(QUIET);
         look();
@@ -154,7 +154,7 @@ fn try_fabric(spec: FabricSpec, cuts: usize) {
     }
 }
 
-/// A carrier that came back is told a moment later.
+/// A carrier that came back is reported a moment later.
 fn await_heard(members: &mut Members, by: &[usize]) {
     retry_until("a restored link", LIMIT, || {
         let who = members.heard(1, &[]);
@@ -299,7 +299,7 @@ fn root_helper_fabric_creator() {
 }
 
 #[test]
-fn root_nothing_stays_of_a_fabric_that_is_dropped_or_whose_creator_is_killed() {
+fn root_dropped_or_orphaned_fabric_leaves_nothing() {
     root_or_skip!();
     let fabric = Fabric::build(FabricSpec::two_tier(2, 1, 1)).unwrap();
     let prefix = fabric.scratch().file_name().unwrap().to_str().unwrap().to_string();

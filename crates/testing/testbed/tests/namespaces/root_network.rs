@@ -199,7 +199,7 @@ fn root_dropping_it_takes_its_processes_and_files_along() {
 }
 
 #[test]
-fn root_what_must_be_kept_is_kept_until_the_sweep() {
+fn root_kept_namespaces_stay_until_the_sweep() {
     root_or_skip!();
     let mut bed = Testbed::build(Spec::hosts(1)).unwrap();
     let scratch = bed.scratch().to_path_buf();
@@ -264,7 +264,7 @@ fn root_killing_the_creator_leaves_nothing() {
 }
 
 #[test]
-fn root_the_sweep_removes_what_a_killed_reaper_left_and_nothing_else() {
+fn root_sweep_removes_only_leftovers_of_killed_reapers() {
     root_or_skip!();
     let mine = Testbed::build(Spec::hosts(1)).unwrap();
     let mut creator = creator();

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clients of the counter: each asks the leader for one more, waits for the answer, and asks again. Who is not answered, as its leader
-//! has died, asks the next leader the same.
+//! Clients of the counter: each requests an increment from the leader, waits for the answer, and sends the
+//! next request. A client without an answer, because its leader has died, sends the same request to the next
+//! leader.
 
 use std::time::Instant;
 
 use anyhow::bail;
-use fide_counter::{Add, Order, Replicas, Told};
+use fide_counter::{Add, Order, Replicas, Reported};
 
 /// All clients.
 pub(super) struct Clients {
-    /// By client: what it has asked last, and whether it waits for the answer.
+    /// By client: its last request, and whether it waits for the answer.
     asked: Vec<(u32, bool)>,
     leader: Option<u16>,
     stopped: bool,
     pub(super) asked_again: u64,
-    /// When so many were counted.
+    /// How many requests were counted by then.
     pub(super) counted: Vec<(u64, u32)>,
 }
 
@@ -33,12 +34,12 @@ impl Clients {
         self.asked.iter().map(|(count, waits)| u64::from(*count) - u64::from(*waits)).sum()
     }
 
-    /// Nobody leads: nobody is asked.
+    /// There is no leader: nothing is sent.
     pub(super) fn leaderless(&mut self) {
         self.leader = None;
     }
 
-    /// This host leads now: all that was not answered it is asked again.
+    /// This host leads now: unanswered requests are sent to it again.
     pub(super) fn led_by(&mut self, host: u16, replicas: &mut Replicas) -> anyhow::Result<()> {
         self.leader = Some(host);
         let mut add = Vec::new();
@@ -63,15 +64,15 @@ impl Clients {
         }
     }
 
-    /// Something was told.
-    pub(super) fn take(&mut self, host: u16, told: &Told, replicas: &mut Replicas) -> anyhow::Result<()> {
-        let Told::Counted { counted, ns, .. } = told else { return Ok(()) };
+    /// Takes a line that a replica has reported.
+    pub(super) fn take(&mut self, host: u16, reported: &Reported, replicas: &mut Replicas) -> anyhow::Result<()> {
+        let Reported::Counted { counted, ns, .. } = reported else { return Ok(()) };
         let mut add = Vec::new();
         let mut fresh = 0;
         for done in counted {
             let Some((count, waits)) = self.asked.get_mut(done.client as usize) else { continue };
             if done.count != *count || !*waits {
-                // Asked again, and told twice: it counts once.
+                // Sent again and reported twice: it counts once.
                 continue;
             }
             fresh += 1;
@@ -85,23 +86,23 @@ impl Clients {
         if self.leader == Some(host) { self.ask(add, replicas) } else { Ok(()) }
     }
 
-    /// Serves them until then.
+    /// Serves the clients until then.
     pub(super) fn serve(&mut self, replicas: &mut Replicas, until: Instant) -> anyhow::Result<()> {
-        while let Some((host, told)) = replicas.poll(until) {
-            if let (Told::Leads { .. }, true) = (&told, self.leader != Some(host)) {
+        while let Some((host, reported)) = replicas.poll(until) {
+            if let (Reported::Leads { .. }, true) = (&reported, self.leader != Some(host)) {
                 bail!("h{host} leads, while h{} was not killed", self.leader.unwrap_or(0));
             }
-            self.take(host, &told, replicas)?;
+            self.take(host, &reported, replicas)?;
         }
         Ok(())
     }
 
-    /// They ask no more; all that was asked has to be answered.
+    /// The clients send no more requests, and wait for all answers.
     pub(super) fn stop(&mut self, replicas: &mut Replicas, until: Instant) -> anyhow::Result<()> {
         self.stopped = true;
         while self.asked.iter().any(|(_, waits)| *waits) {
-            let Some((host, told)) = replicas.poll(until) else { bail!("requests were never answered") };
-            self.take(host, &told, replicas)?;
+            let Some((host, reported)) = replicas.poll(until) else { bail!("requests were never answered") };
+            self.take(host, &reported, replicas)?;
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ const STEADY: Duration = Duration::from_millis(150);
 const LIMIT: Duration = Duration::from_millis(1500);
 /// For all trees to be used again after a cut was undone.
 const HEAL_LIMIT: Duration = Duration::from_secs(20);
-/// For a host that is cut off to be told dead by all others.
+/// For all others to declare a cut-off host dead.
 const VERDICT_LIMIT: Duration = Duration::from_secs(4);
 /// The host that is cut off at the end.
 const CUT_OFF: usize = 4;
@@ -48,8 +48,8 @@ pub(super) struct Outcome {
     pub(super) false_verdicts: Vec<String>,
     /// With another way, but not taken.
     pub(super) not_restored: Vec<String>,
-    /// The host that was cut off was told dead by all others.
-    pub(super) cut_off_told: bool,
+    /// All others were notified that the cut-off host is dead.
+    pub(super) cut_off_notified: bool,
 }
 
 pub(super) struct Cuts {
@@ -65,7 +65,7 @@ impl Cuts {
             without: 0,
             false_verdicts: Vec::new(),
             not_restored: Vec::new(),
-            cut_off_told: false,
+            cut_off_notified: false,
         };
         Self { out: out.to_owned(), outcome }
     }
@@ -124,7 +124,7 @@ impl Cuts {
         let (begun_ns, cut_ns) = cut(site)?;
         let After { restored_ns, silent } = site.tables.follow(cut_ns, &concerned, STEADY, LIMIT);
         self.outcome.cuts += 1;
-        let mut told = match (restored_ns, silent.is_empty()) {
+        let mut notified = match (restored_ns, silent.is_empty()) {
             (_, false) if *only_way => {
                 self.outcome.without += 1;
                 format!("no other way: {} of the ways between hosts stay silent", silent.len())
@@ -161,12 +161,12 @@ impl Cuts {
                 .not_restored
                 .push(format!("{what}: mended, but still silent after {HEAL_LIMIT:?}: {missing:?}"));
         }
-        let verdicts: Vec<String> = site.ears.since(begun_ns).filter_map(Heard::death_told).collect();
+        let verdicts: Vec<String> = site.ears.since(begun_ns).filter_map(Heard::death_text).collect();
         if !verdicts.is_empty() {
-            told.push_str(", FALSE VERDICT");
+            notified.push_str(", FALSE VERDICT");
             self.outcome.false_verdicts.extend(verdicts.iter().map(|verdict| format!("{what}: {verdict}")));
         }
-        say::line(&format!("  {what:<28} {told}"));
+        say::line(&format!("  {what:<28} {notified}"));
         Ok(())
     }
 
@@ -179,23 +179,23 @@ impl Cuts {
             site.fabric.cut_link(*place, Cut::Silent)?;
         }
         let others = site.fabric.hosts().len() - 1;
-        let mut told = std::collections::BTreeSet::new();
+        let mut notified = std::collections::BTreeSet::new();
         let target = format!("@{host}");
-        // All that is told in this time, also what must not be.
+        // All events of this time, also those that must not come.
         site.ears.wait(begun_ns, VERDICT_LIMIT, |_| None::<()>);
         for heard in site.ears.since(begun_ns) {
             if let Some(verdict) = heard.death() {
                 if *verdict.target == *target {
-                    told.insert(heard.host);
+                    notified.insert(heard.host);
                 } else if heard.host != CUT_OFF {
-                    self.outcome.false_verdicts.push(format!("{host} cut off: {:?}", heard.death_told()));
+                    self.outcome.false_verdicts.push(format!("{host} cut off: {:?}", heard.death_text()));
                 }
             }
         }
-        self.outcome.cut_off_told = told.len() == others;
+        self.outcome.cut_off_notified = notified.len() == others;
         say::line(&format!(
-            "  both cables of {host:<15} told dead by {} of {others} others (policy majority)",
-            told.len()
+            "  both cables of {host:<15} declared dead by {} of {others} others (policy majority)",
+            notified.len()
         ));
         for place in places {
             site.fabric.restore_link(place)?;

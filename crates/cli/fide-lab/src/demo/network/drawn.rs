@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the controller holds, as a planner that can be drawn.
+//! The controller's plan, as a planner that can be drawn.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ pub(super) fn state(site: &mut Site) -> anyhow::Result<Planner> {
     Ok(planner)
 }
 
-/// Which host hears which over which tree by a link that `hits` takes, by the names of its ends.
+/// Which host hears which one over which tree through a link that `hits` accepts by the names of its ends.
 pub(super) fn ways(planner: &Planner, hits: impl Fn(&str, &str) -> bool) -> BTreeSet<Way> {
     let topology = planner.topology();
     let number = |name: &str| name.trim_start_matches('h').parse().unwrap_or(0);
@@ -66,9 +66,10 @@ pub(super) fn ways(planner: &Planner, hits: impl Fn(&str, &str) -> bool) -> BTre
     ways
 }
 
-fn links(planner: &Planner, told: &[Link]) -> anyhow::Result<Vec<LinkId>> {
+fn links(planner: &Planner, given: &[Link]) -> anyhow::Result<Vec<LinkId>> {
     let topology = planner.topology();
-    told.iter()
+    given
+        .iter()
         .map(|(from, port, _)| {
             let node = topology.find(from).with_context(|| format!("no node {from}"))?;
             let found = topology.leaving(node).iter().find(|link| topology.port(**link) == port);

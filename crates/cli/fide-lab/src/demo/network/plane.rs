@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who hears whom over which tree, as every agent's table says it.
+//! Which host hears which one over which tree, as every agent's table shows it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use fide_client::{Client, now_ns};
 
 use super::super::ears::connect;
 
-/// Between two looks at the tables.
+/// Time between two reads of the tables.
 const LOOK: Duration = Duration::from_millis(1);
 /// A packet that was sent before a cut arrives within this.
 const UNDER_WAY_NS: u64 = 4_000_000;
@@ -33,9 +33,9 @@ pub(super) struct Tables {
     clients: Vec<Client>,
 }
 
-/// What became of the ways after a cut.
+/// The state of the ways after a cut.
 pub(super) struct After {
-    /// When the last of those that were silent was heard again, CLOCK_MONOTONIC; none if no way was silent.
+    /// When the last silent way was heard again, CLOCK_MONOTONIC; `None` if no way was silent.
     pub(super) restored_ns: Option<u64>,
     /// Still silent at the end.
     pub(super) silent: Vec<Way>,
@@ -71,7 +71,7 @@ impl Tables {
             .collect()
     }
 
-    /// Waits until all ways are used; those that are not, at the limit.
+    /// Waits until all ways are used; returns those that are still unused at the limit.
     pub(super) fn await_all(&self, limit: Duration) -> Vec<Way> {
         let until = Instant::now() + limit;
         loop {
@@ -83,8 +83,9 @@ impl Tables {
         }
     }
 
-    /// Watches what a cut at `cut_ns` does to the ways that went there, and to all others: until everything was heard for
-    /// `steady`, or the limit. A way was restored at the end of its longest silence of those that began by the cut.
+    /// Watches the effect of a cut at `cut_ns` on the ways that used the cable and on all others, until
+    /// everything was heard for `steady`, or until the limit. A way counts as restored at the end of the
+    /// longest silence that began by the time of the cut.
     pub(super) fn follow(&self, cut_ns: u64, concerned: &BTreeSet<Way>, steady: Duration, limit: Duration) -> After {
         let mut last = self.heard();
         let mut longest: BTreeMap<Way, (u64, u64)> = BTreeMap::new();

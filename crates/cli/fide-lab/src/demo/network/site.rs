@@ -25,15 +25,15 @@ use super::{super::ears::Ears, plane::Tables};
 
 /// Rate of every cable.
 pub(super) const RATE_MBIT: u32 = 20;
-/// Of a heartbeat, so that those of all hosts fit onto a cable.
+/// Size of a heartbeat: small enough for the heartbeats of all hosts to fit onto a cable.
 const PACKET_MAX_BYTES: usize = 340;
-/// The network carries nothing else that matters.
+/// No other traffic matters on this network.
 const LIMITS: &str = "[limits]\nbandwidth_share = 0.9\nqueue_share = 1.0\n";
-/// For the controller to answer, and for all trees to be used.
+/// How long the controller may take to answer, and all trees to be used.
 const FORM_LIMIT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Everything; dropped in this order.
+/// All parts; dropped in this order.
 pub(super) struct Site {
     pub(super) ears: Ears,
     pub(super) tables: Tables,
@@ -108,7 +108,7 @@ credentials = \"{}/issued/host.{{host}}\"
         Ok(Self { ears, tables, agents, operator, controller, network, fabric })
     }
 
-    /// Waits until no cable is suspected any more: what is cut next is the only fault then.
+    /// Waits until no cable is suspected any more, so that the next cut is the only fault.
     pub(super) fn await_trust(&mut self) -> anyhow::Result<()> {
         let until = Instant::now() + FORM_LIMIT;
         loop {
@@ -120,7 +120,7 @@ credentials = \"{}/issued/host.{{host}}\"
         }
     }
 
-    /// What the controller and the agents have said goes beside the drawings.
+    /// Puts the output of controller and agents beside the drawings.
     pub(super) fn keep_logs(&self, out: &Path) -> anyhow::Result<()> {
         let copy = |from: &Path, name: &str| {
             std::fs::copy(from, out.join(name)).with_context(|| format!("keeping {}", from.display())).map(drop)
@@ -132,7 +132,7 @@ credentials = \"{}/issued/host.{{host}}\"
         Ok(())
     }
 
-    /// What the controller says at a path.
+    /// The controller's answer at a path.
     pub(super) fn ask<T: DeserializeOwned>(&mut self, path: &str) -> anyhow::Result<T> {
         ask(&self.fabric, &mut self.operator, path)
             .with_context(|| format!("the controller said last:\n{}", self.controller.log_tail()))

@@ -67,7 +67,7 @@ fn failed_trials_are_shown_and_a_ratio_is_to_the_baseline() {
 }
 
 #[test]
-fn an_expectation_that_does_not_hold_is_told() {
+fn failed_expectation_is_reported() {
     let mut results = results();
     results.expect("water is wet", true, "it is");
     assert!(results.broken().next().is_none());

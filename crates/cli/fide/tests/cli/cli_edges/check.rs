@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide agent --check` refuses what a start refuses, in the same words; a value in a drop-in is blamed on the drop-in.
+//! `fide agent --check` refuses the same files as a start, in the same words; it attributes a value in a
+//! drop-in to the drop-in.
 
 use super::common::{GOOD, Place, refused, said};
 
-/// Both say the same, but for what they measure.
+/// Check and start print the same, except for measured values.
 fn both_refuse(place: &Place, more: &[&str], code: i32, words: &[&str]) {
     let started = refused(&mut place.agent(more), code, words);
     let checked = refused(&mut place.agent(&[&["--check"], more].concat()), code, words);
@@ -13,7 +14,7 @@ fn both_refuse(place: &Place, more: &[&str], code: i32, words: &[&str]) {
 }
 
 #[test]
-fn check_refuses_what_a_start_refuses() {
+fn check_and_start_refuse_the_same_files() {
     let edited = |from: &str, to: &str| {
         assert!(GOOD.contains(from));
         Place::with(&GOOD.replacen(from, to, 1))
@@ -26,7 +27,7 @@ fn check_refuses_what_a_start_refuses() {
     let short = edited("heartbeat_us = 5000", "heartbeat_us = 5000\ntimeout_us = 5001");
     both_refuse(&short, &[], 2, &["fide.toml, line 5: timeout_us = 5001", "measured to hold", "--force-timeout"]);
     let forced = said(&mut short.agent(&["--check", "--force-timeout"]));
-    // Too short for a lease, which nothing forces.
+    // The timeout is too short for a lease, and nothing overrides that.
     assert!(forced.0 == Some(2) && forced.2.contains("trust = \"lease\""), "{forced:?}");
     let elsewhere = edited("127.0.0.1", "192.0.2.77");
     both_refuse(&elsewhere, &[], 2, &["no member's addresses are all on this host", "--host"]);
@@ -91,7 +92,7 @@ fn configuration_without_an_end_is_refused() {
 }
 
 #[test]
-fn check_says_what_it_would_begin_with() {
+fn check_prints_heartbeat_and_timeout() {
     let place = Place::new();
     let (code, out, err) = said(&mut place.agent(&["--check"]));
     assert_eq!(code, Some(0), "{err}");

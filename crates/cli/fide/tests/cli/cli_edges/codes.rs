@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One table of exit codes for all subcommands: 2 what the caller gave is wrong, 3 this host cannot, 1 everything else. For 4 see `denied`.
+//! One table of exit codes for all subcommands: 2 wrong input, 3 not supported by this host, 1 everything
+//! else. For 4 see `denied`.
 
 use super::common::{Place, refused};
 
 #[test]
-fn what_the_caller_gave_ends_with_2() {
+fn wrong_input_ends_with_2() {
     let place = Place::new();
     place.write("empty", "");
     place.write("odd.toml", "[odd]\n");
@@ -51,7 +52,7 @@ fn what_the_caller_gave_ends_with_2() {
 }
 
 #[test]
-fn agent_that_does_not_answer_is_no_fault_of_the_command() {
+fn silent_agent_is_no_fault_of_the_command() {
     let place = Place::new();
     let pid = std::process::id().to_string();
     for words in [
@@ -74,7 +75,7 @@ fn agent_that_does_not_answer_is_no_fault_of_the_command() {
 }
 
 #[test]
-fn what_this_host_cannot_do_ends_with_3() {
+fn unsupported_by_this_host_ends_with_3() {
     let place = Place::new();
     place.write("fide.toml.d/a.toml", "[agent]\nreceive = \"xdp\"\n");
     refused(&mut place.agent(&[]), 3, &["receive = \"xdp\""]);

@@ -59,14 +59,14 @@ impl Place {
         fs::set_permissions(self.path(name), fs::Permissions::from_mode(mode)).expect("mode");
     }
 
-    /// In this directory, so that paths may be relative.
+    /// `fide` in this directory, so that paths may be relative.
     pub(crate) fn fide<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
         let mut command = Command::new(program());
         command.args(words).current_dir(self.dir.path()).stdin(Stdio::null()).env_remove("FIDE_SOCKET");
         command
     }
 
-    /// `fide agent`, with everything it keeps in this directory.
+    /// `fide agent`, with all its files in this directory.
     pub(crate) fn agent(&self, more: &[&str]) -> Command {
         let mut command = self.fide(&["agent", "--config", "fide.toml", "--runtime-dir", ".", "--state-dir", "."]);
         command.args(more);
@@ -85,7 +85,7 @@ pub(crate) fn said(command: &mut Command) -> (Option<i32>, String, String) {
     (status.code(), text(&stdout), text(&stderr))
 }
 
-/// It ends with this code, and says these words and nothing on standard output.
+/// Asserts that the command ends with this code, prints these words, and nothing on standard output.
 pub(crate) fn refused(command: &mut Command, code: i32, words: &[&str]) -> String {
     let (got, out, err) = said(command);
     assert_eq!(got, Some(code), "{command:?}: {out}{err}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this user may not ends with code 4, whatever it is: a file, a socket, a directory.
+//! Missing permissions end with code 4, for files, sockets and directories alike.
 
 use std::{
     fs,
@@ -9,10 +9,10 @@ use std::{
 
 use super::common::{Place, program, refused};
 
-/// Some user without rights.
+/// A user without privileges.
 const USER: u32 = 61_003;
 
-/// A copy of the program where that user can reach it, and a command of that user's.
+/// A copy of the program that this user can reach, and commands as this user.
 struct Unprivileged {
     place: Place,
 }
@@ -28,7 +28,7 @@ impl Unprivileged {
         Self { place }
     }
 
-    /// By that user if this is root, else by the one who runs the test: neither has what was closed.
+    /// Runs as that user if this is root, else as the user of the test: neither may open the closed files.
     fn fide(&self, words: &[&str]) -> Command {
         let mut command = Command::new(self.place.path("fide"));
         command.args(words).current_dir(self.place.dir.path()).env_remove("FIDE_SOCKET");
@@ -40,14 +40,14 @@ impl Unprivileged {
 }
 
 #[test]
-fn what_this_user_may_not_ends_with_4() {
+fn missing_permission_ends_with_4() {
     let user = Unprivileged::new();
     let place = &user.place;
     for name in ["closed.toml", "closed.fjl"] {
         place.write(name, "");
         place.mode(name, 0o000);
     }
-    // Of root, or else of nobody.
+    // Closed to everyone but root, or to everyone.
     place.mode("cluster.key", 0o000);
     let _socket = UnixListener::bind(place.path("closed.sock")).expect("bound");
     place.mode("closed.sock", 0o000);

@@ -49,7 +49,7 @@ fn key_is_made_once_and_for_its_owner_alone() {
     let (code, ..) = said(&mut place.fide(&["agent", "--make-key", "other.key"]));
     assert_eq!(code, Some(0));
     assert_ne!(fs::read_to_string(place.path("other.key")).expect("made"), text, "random");
-    // An agent takes it.
+    // An agent accepts the key.
     place.write("fide.toml", &super::common::GOOD.replacen("cluster.key", "new.key", 1));
     assert_eq!(said(&mut place.agent(&["--check"])).0, Some(0));
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An error says each of its sentences once.
+//! An error contains each of its sentences once.
 
 use std::collections::HashSet;
 
 use super::common::{GOOD, Place, said};
 
-/// Sentences, and the lines of what is quoted: long enough not to recur by chance.
+/// Sentences, and quoted lines: long enough not to recur by chance.
 fn parts(said: &str) -> Vec<String> {
     let split = said.split(['\n', ';']).flat_map(|line| line.split(": ")).flat_map(|part| part.split(". "));
     split.map(|part| part.trim().to_owned()).filter(|part| part.len() >= 8).collect()

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One rule for all error types of this project: an error shows its cause in its text, or returns it as its source, never both. A chain of
-//! causes would say it twice.
+//! One rule for all error types of this project: an error shows its cause in its text, or returns it as its
+//! source, but never both. A chain of causes would print it twice.
 
 use std::{fs, path::Path};
 
-/// From a `#[error(` on: the attribute, up to its closing parenthesis.
+/// The text from `#[error(` up to its closing parenthesis.
 fn attribute(text: &str) -> &str {
     let (mut depth, mut quoted, mut escaped) = (0, false, false);
     for (at, c) in text.char_indices() {
@@ -37,7 +37,7 @@ fn source(variant: &str) -> Option<&str> {
     }
 }
 
-/// Variants of a file that show what they return.
+/// Variants of a file that show the cause that they return.
 fn shown_and_returned(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("#[error(") {

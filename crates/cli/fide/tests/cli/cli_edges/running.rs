@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an agent on loopback answers, in words and units for people.
+//! Answers of an agent on loopback, in words and units for people.
 
 use std::{
     fs::{self, File},
@@ -9,7 +9,7 @@ use std::{
 
 use super::common::{GOOD, Place, refused, said};
 
-/// Longer than anything here takes on a machine that is busy.
+/// Longer than anything here takes on a busy machine.
 const LIMIT: Duration = Duration::from_secs(20);
 
 struct Agent {
@@ -60,7 +60,7 @@ fn agent_answers_in_words_and_in_times_with_units() {
     assert!(out.contains("\"state\":\"alive\""), "{out}");
     let (code, out, err) = agent.asks(&["watch", "x@a", "--limit", "0.1"]);
     assert!(
-        code == Some(0) && out.starts_with("watching x@a: unknown, on this host: its end is told at once"),
+        code == Some(0) && out.starts_with("watching x@a: unknown, on this host: its end is notified at once"),
         "{out}{err}"
     );
     let (code, out, err) = agent.asks(&["watch", "@b", "--limit", "0.1"]);

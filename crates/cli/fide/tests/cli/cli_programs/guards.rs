@@ -8,20 +8,21 @@ use super::{fide, said, text};
 const REFUSED: i32 = 2;
 
 #[test]
-fn guard_refuses_processes_that_it_cannot_fence() {
+fn guard_refuses_unfenceable_processes() {
     for (pid, why) in [("0", "no process id"), ("1", "cannot be fenced"), ("x", "--pid")] {
         let output = fide(&["guard", "--name", "db", "--pid", pid]).output().expect("run");
         let refused = output.status.code() == Some(REFUSED) && text(&output.stderr).contains(why);
         assert!(refused, "--pid {pid}: {}", said(&output));
     }
-    // A fence aside, the first process of a container may be watched like any other: it is the agent that is missed then.
+    // Without a fence, the first process of a container may be registered like any other: here only the agent
+    // is missing.
     let words = ["guard", "--name", "db", "--pid", "1", "--detach", "--socket", "/nonexistent/agent.sock"];
     let output = fide(&words).output().expect("run");
     assert!(output.status.code() == Some(1) && text(&output.stderr).contains("/nonexistent"), "{}", said(&output));
 }
 
 #[test]
-fn guard_refuses_what_traces_it() {
+fn guard_refuses_its_tracer() {
     if Command::new("strace").arg("-V").output().is_err() {
         println!("not tested: no strace here");
         return;

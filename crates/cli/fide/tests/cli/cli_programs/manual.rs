@@ -10,7 +10,7 @@ use std::{
 
 use super::{fide, said, text};
 
-/// All subcommands and theirs, as `--help` lists them.
+/// All subcommands and their subcommands, as `--help` lists them.
 fn subcommands(of: &[String]) -> Vec<Vec<String>> {
     let mut words: Vec<&str> = of.iter().map(String::as_str).collect();
     words.push("--help");
@@ -18,7 +18,7 @@ fn subcommands(of: &[String]) -> Vec<Vec<String>> {
     assert!(output.status.success(), "{words:?}: {}", said(&output));
     let help = text(&output.stdout);
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
-    // A description that goes on in the next line is further to the right.
+    // A continuation line of a description is indented further.
     let names = listed.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     let names = names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
     let own = names.map(|name| [of, &[name.to_owned()]].concat());
@@ -46,7 +46,7 @@ fn every_subcommand_has_a_manual_page() {
     assert!(page.contains("fence") && page.contains("Exit codes"), "{page}");
 }
 
-/// Has a shell read a script without running it.
+/// Lets a shell parse a script without running it.
 fn parse(shell: &[&str], script: &Path) {
     let output = Command::new(shell[0]).args(&shell[1..]).arg(script).output().expect("run");
     assert!(output.status.success() && output.stderr.is_empty(), "{shell:?}: {}", said(&output));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Subcommands whose output nobody reads any more.
+//! Subcommands whose output has no reader any more.
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
 
 use super::{fide, said, text};
 
-/// Runs it with a standard output that is a pipe without a reader.
+/// Runs the command with a pipe without a reader as standard output.
 fn unread(words: &[&str]) -> Output {
     let (reader, writer) = std::io::pipe().expect("made");
     drop(reader);
@@ -18,7 +18,7 @@ fn unread(words: &[&str]) -> Output {
     command.spawn().expect("started").wait_with_output().expect("waited for")
 }
 
-/// The same with standard error gone, too.
+/// The same, with standard error gone too.
 fn unheard(words: &[&str]) -> Output {
     let pipe = || {
         let (reader, writer) = std::io::pipe().expect("made");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A directory with certificates, controllers that run in it, hosts that ask them.
+//! A directory with certificates, controllers that run in it, and hosts that send requests to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -19,7 +19,7 @@ use fide_testbed::retry_until;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-/// Bound of every wait. Nothing is expected to come near it.
+/// Bound of every wait; no wait is expected to come near it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) fn fide(dir: &Path, words: &[&str]) -> (i32, String, String) {
@@ -35,7 +35,7 @@ pub(crate) fn done(dir: &Path, words: &[&str]) -> String {
     out
 }
 
-/// An address on loopback that is free just now.
+/// An address on loopback that is free now.
 pub(crate) fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("an address")
 }
@@ -47,8 +47,8 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Each of the first hosts has a cable to the `cables` hosts after it, in a ring. `place` is what a controller's file
-    /// says of its store.
+    /// Each of the first hosts has a cable to the `cables` hosts after it, in a ring. `place` is the store
+    /// section of a controller's file.
     pub(crate) fn new(controllers: usize, hosts: usize, cables: usize, place: &str) -> Site {
         let site = Site {
             dir: tempfile::tempdir().expect("a directory"),
@@ -104,7 +104,7 @@ impl Site {
         Host { name: name.into(), caller: self.caller(&format!("host.{name}")), order: Ordered::new(1), said: 0 }
     }
 
-    /// By `fide controller ask`, as the operator.
+    /// Runs `fide controller ask` as the operator.
     pub(crate) fn ask(&self, words: &[&str]) -> (i32, String, String) {
         let addresses: Vec<String> = self.addresses.iter().map(SocketAddr::to_string).collect();
         let mut all = vec!["ask"];
@@ -114,7 +114,7 @@ impl Site {
         fide(self.path(), &all)
     }
 
-    /// All lanes, by name; a name that is there twice is a request that was carried out twice.
+    /// All lanes, by name. A name that occurs twice is a request that was carried out twice.
     pub(crate) fn lanes(&self) -> BTreeMap<String, u64> {
         let (code, out, err) = self.ask(&["GET", paths::LANES, "--patience-s", "30"]);
         assert_eq!(code, 0, "{out}{err}");
@@ -129,7 +129,7 @@ impl Site {
         by_name
     }
 
-    /// What a controller has logged.
+    /// The log of a controller.
     pub(crate) fn log(&self, name: &str) -> String {
         std::fs::read_to_string(self.path().join(format!("{name}.log"))).unwrap_or_default()
     }
@@ -138,7 +138,7 @@ impl Site {
         self.start_by(name, Command::new("setpriv").args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_fide")]))
     }
 
-    /// Starts a controller by `command`, which takes its words. To be called by a thread that outlives it.
+    /// Starts a controller by `command`, which takes its arguments. The calling thread must outlive it.
     pub(crate) fn start_by(&self, name: &str, command: &mut Command) -> Running {
         let log = File::options().create(true).append(true).open(self.path().join(format!("{name}.log")));
         let child = command
@@ -173,7 +173,7 @@ impl Drop for Running {
     }
 }
 
-/// A host that asks for lanes.
+/// A host that requests lanes.
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) caller: Caller,
@@ -190,7 +190,7 @@ impl Host {
         self.order.change(&mut self.caller, method, path, body, LIMIT)
     }
 
-    /// Asks for a lane of a new name, until it is acknowledged.
+    /// Requests a lane with a new name, until it is acknowledged.
     pub(crate) fn lane(&mut self, receiver: &str) -> (String, u64) {
         self.said += 1;
         let name = format!("{}-{}", self.name, self.said);
@@ -205,7 +205,7 @@ impl Host {
     }
 }
 
-/// One request by number, until somebody who leads has judged it.
+/// Sends one request with a sequence number, until a leader has decided on it.
 pub(crate) fn numbered(caller: &mut Caller, sequence: Sequence, body: &Value) -> Answered {
     retry_until("an answer", LIMIT, || {
         match caller.call(Method::Post, paths::LANES, Some(body), Some(sequence), Duration::ZERO) {
@@ -216,10 +216,10 @@ pub(crate) fn numbered(caller: &mut Caller, sequence: Sequence, body: &Value) ->
     .expect("an answer")
 }
 
-/// What a host was told unasked, by number. Told again is told the same.
+/// Upcalls to a host, by number. An upcall that comes again is the same.
 pub(crate) type Heard = BTreeMap<u64, Value>;
 
-/// Long polls until `end`, and then for what is left.
+/// Long polls until `end`, and then for the remaining upcalls.
 pub(crate) fn listen(mut caller: Caller, end: &AtomicBool) -> Heard {
     const WAIT_MS: u64 = 500;
     let (mut heard, mut after) = (Heard::new(), 0);
@@ -233,7 +233,7 @@ pub(crate) fn listen(mut caller: Caller, end: &AtomicBool) -> Heard {
                 for event in events {
                     let number = event["number"].as_u64().expect("a number");
                     let before = heard.insert(number, event["event"].clone());
-                    assert!(before.is_none_or(|before| before == event["event"]), "{number} was told differently");
+                    assert!(before.is_none_or(|before| before == event["event"]), "{number} came again and differs");
                     after = after.max(number);
                 }
                 if last_look && events.is_empty() {
@@ -246,11 +246,11 @@ pub(crate) fn listen(mut caller: Caller, end: &AtomicBool) -> Heard {
     }
 }
 
-/// As many numbers as one likes, the same for a seed.
+/// Pseudo-random numbers, the same for the same seed.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// From `FIDE_SEED`, or a new one; printed, so that a failure shows it.
+    /// The seed is `FIDE_SEED`, or a new one; printed, so that a failure shows it.
     pub(crate) fn new() -> Random {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
         let given = std::env::var("FIDE_SEED").ok().and_then(|text| text.parse().ok());
@@ -259,7 +259,7 @@ impl Random {
         Random(seed)
     }
 
-    /// Below `bound`.
+    /// A number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         // Xorshift.
         self.0 ^= self.0 << 13;

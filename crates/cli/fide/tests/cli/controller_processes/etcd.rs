@@ -20,7 +20,7 @@ pub(crate) struct Etcd {
 }
 
 impl Etcd {
-    /// `None`, with the reason printed, where there is no etcd.
+    /// `None`, with the reason printed, if there is no etcd.
     pub(crate) fn start() -> Option<Etcd> {
         let in_path = std::env::var_os("PATH").into_iter().flat_map(|p| std::env::split_paths(&p).collect::<Vec<_>>());
         let named = std::env::var_os("FIDE_ETCD").map(PathBuf::from);
@@ -40,12 +40,12 @@ impl Etcd {
         format!("[etcd]\nendpoints = [\"{}\"]\nttl_s = 2\ntimeout_ms = 500", self.client)
     }
 
-    /// Where it answers.
+    /// The address of etcd.
     pub(crate) fn address(&self) -> SocketAddr {
         self.client.trim_start_matches("http://").parse().expect("an address")
     }
 
-    /// Starts it (again) with the data there is, and waits until it answers.
+    /// Starts etcd (again) with its data, and waits until it answers.
     pub(crate) fn run(&mut self) {
         let mut command = Command::new("setpriv");
         command

@@ -22,16 +22,16 @@ use tokio_rustls::TlsConnector;
 use super::common::{Site, lane_of};
 
 const HOSTS: usize = 20;
-/// All that one host may have.
+/// The most connections of one host.
 const CONNECTIONS: usize = fide_controller_api::limits::CONNECTIONS_PER_PEER;
-/// On each connection.
+/// Requests on each connection.
 const REQUESTS: usize = 32;
 const _: () = assert!(HOSTS * CONNECTIONS * REQUESTS >= 10_000);
 const _: () = assert!(HOSTS * (CONNECTIONS + 1) < fide_controller::server::CONNECTIONS_MAX);
 
 type Connection = SendRequest<Full<Bytes>>;
 
-/// From an address of its own for each host, as handshakes are counted by address.
+/// Connects from a separate address for each host, since handshakes are counted by address.
 async fn connect(n: usize, address: SocketAddr, config: Arc<ClientConfig>) -> Connection {
     let socket = TcpSocket::new_v4().expect("a socket");
     let own = [127, 0, 1, u8::try_from(n).expect("few hosts")];
@@ -68,7 +68,7 @@ async fn ask(connection: &mut Connection, number: u64, body: &Value) -> Sent {
     sent(connection.send_request(request).await.expect("an answer")).await
 }
 
-/// Refused as it should be: by a bound, and with what to do.
+/// Asserts that a request is refused by a bound, with a hint.
 fn refused(sent: &Sent) -> &'static str {
     let error = &sent.body["error"];
     let message = error["message"].as_str().unwrap_or_default();
@@ -91,8 +91,8 @@ struct Tally {
     answers: BTreeMap<&'static str, usize>,
 }
 
-/// One host: each request goes over all its connections at once, and the next one when all are answered. It is carried out
-/// once at most, however many copies got through.
+/// One host: sends each request over all its connections at once, and the next one when all are answered.
+/// Each is carried out at most once, however many copies got through.
 async fn flood(n: usize, address: SocketAddr, config: Arc<ClientConfig>) -> Tally {
     let mut tally = Tally::default();
     let mut connections = Vec::new();
@@ -128,7 +128,7 @@ async fn flood(n: usize, address: SocketAddr, config: Arc<ClientConfig>) -> Tall
             number += 1;
         }
     }
-    // One connection more, while the others are open.
+    // One more connection while the others are open.
     let mut more = connect(n, address, config).await;
     let sent = ask(&mut more, number, &lane_of("more", &receiver)).await;
     assert_eq!(refused(&sent), "too_many_connections");
@@ -164,11 +164,11 @@ fn of_ten_thousand_requests_at_once_each_is_done_or_refused_by_name() {
     assert!(tally.answers["done"] < HOSTS * CONNECTIONS * REQUESTS, "no bound was met");
     assert!(tally.acknowledged.len() >= HOSTS);
     assert_eq!(site.lanes(), tally.acknowledged, "what was acknowledged is not what is held");
-    // It is well, and goes on with a host that knows nothing of its former requests.
+    // The controller is well, and serves a host that knows nothing of its former requests.
     let (name, lane) = site.host("h1").lane("h2");
     running.kill();
     let _running = site.start("c1");
-    // The host counts its names anew; its first one is there twice, as two lanes.
+    // The host restarts its names, so the first one exists twice, as two lanes.
     assert_eq!(name, "h1-1");
     assert!(tally.acknowledged.values().all(|before| *before < lane));
     site.host("h1").release(lane);
@@ -188,7 +188,7 @@ fn with_few_file_descriptors_connections_are_fewer_and_the_store_has_its_own() {
     let mut h1 = site.host("h1");
     let first = h1.lane("h2");
     let silent: Vec<Stream> = (0..DESCRIPTORS).map(|_| Stream::connect(site.addresses[0]).expect("loopback")).collect();
-    // The last one is closed at once, not left to wait for a descriptor.
+    // The last connection is closed at once, and does not wait for a descriptor.
     let mut last = silent.last().expect("many");
     last.set_read_timeout(Some(super::common::LIMIT)).expect("a limit");
     match last.read(&mut [0; 1]) {

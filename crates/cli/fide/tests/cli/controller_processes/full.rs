@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A disk that is full.
+//! A full disk.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,14 +14,14 @@ use serde_json::json;
 
 use super::common::{LIMIT, Running, Site, lane_of, numbered};
 
-/// A few times what the store takes in the test.
+/// A few times the size of the store in this test.
 const DISK: &str = "size=16m";
 const BALLAST_BYTES: usize = 64 * 1024;
 
-/// A small disk in a mount namespace of its own, which goes with the process that holds it.
+/// A small disk in a mount namespace, which ends with the process that holds it.
 struct Disk {
     holder: Running,
-    /// As seen by others.
+    /// The root of that namespace, for other processes.
     root: PathBuf,
 }
 
@@ -29,7 +29,7 @@ impl Disk {
     fn mount(site: &Site) -> Disk {
         let at = site.path().join("disk");
         std::fs::create_dir(&at).expect("a directory");
-        // It ends when its input does, and so with the test.
+        // The shell ends with its input, and so with the test.
         let script = format!("mount -t tmpfs -o {DISK} fide-test \"$0\" && echo mounted && exec cat");
         let child = Command::new("unshare")
             .args(["--mount", "--propagation", "private", "sh", "-c", &script])
@@ -50,7 +50,7 @@ impl Disk {
         site.start_by("c1", Command::new("setpriv").args(words))
     }
 
-    /// Until nothing more goes on it.
+    /// Fills the disk.
     fn fill(&self) {
         let mut ballast = File::options().create(true).append(true).open(self.root.join("ballast")).expect("a file");
         let mut bytes = BALLAST_BYTES;
@@ -81,7 +81,7 @@ fn root_on_a_full_disk_nothing_is_changed_and_nothing_lost() {
     let mut h1 = site.caller("host.h1");
     let (mut last, mut acknowledged) = (0, std::collections::BTreeMap::new());
     for killed in [false, true, false] {
-        // Until the store needs room that is not there. What it has room for is done.
+        // Until the store needs room that is missing. Requests that it has room for are carried out.
         disk.fill();
         let refused = retry_until("it is full", LIMIT, || {
             let (name, number) = (format!("n{}", last + 1), Sequence { incarnation: 1, number: last + 1 });
@@ -101,10 +101,11 @@ fn root_on_a_full_disk_nothing_is_changed_and_nothing_lost() {
         for part in ["no space left on the device", "make room", "with the same number"] {
             assert!(refused.message().contains(part), "{}", refused.body);
         }
-        // What was acknowledged is still told.
+        // What was acknowledged is still reported.
         assert_eq!(site.lanes(), acknowledged);
         if killed {
-            // It starts and waits for room, or says that there is none; what was acknowledged is on the disk.
+            // The controller starts and waits for room, or reports that there is none; acknowledged requests
+            // are on the disk.
             running.kill();
             running = disk.start(&site);
             let up = retry_until("it answers or ends", LIMIT, || {
@@ -124,7 +125,7 @@ fn root_on_a_full_disk_nothing_is_changed_and_nothing_lost() {
         } else {
             disk.make_room();
         }
-        // The same request again, by itself: once.
+        // The same request again is carried out once.
         last += 1;
         let name = format!("n{last}");
         let done = numbered(&mut h1, Sequence { incarnation: 1, number: last }, &lane_of(&name, "h2"));

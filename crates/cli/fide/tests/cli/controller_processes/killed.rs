@@ -14,7 +14,7 @@ const HOSTS: usize = 3;
 /// Lanes that a host keeps; older ones it releases.
 const KEPT: usize = 12;
 
-/// Asks until the end; what is acknowledged and not released.
+/// Sends requests until the end; returns lanes that were acknowledged and not released.
 fn ask(site: &Site, host: usize, acknowledged: &AtomicU64, end: &AtomicBool) -> BTreeMap<String, u64> {
     let mut asking = site.host(&format!("h{host}"));
     let receiver = format!("h{}", host % HOSTS + 1);
@@ -45,7 +45,7 @@ fn a_controller_killed_at_any_moment_loses_nothing_acknowledged() {
         for kill in 0..KILLS {
             let before = acknowledged.load(Ordering::SeqCst);
             let mut running = site.start("c1");
-            // Half of them wherever it is then, also while it starts; half under load.
+            // Half of the kills come at any moment, also during the start; the other half under load.
             if kill % 2 == 1 {
                 let until = before + 1 + random.below(12);
                 retry_until("requests to be acknowledged", LIMIT, || match acknowledged.load(Ordering::SeqCst) {
@@ -69,7 +69,7 @@ fn a_controller_killed_at_any_moment_loses_nothing_acknowledged() {
     let count = acknowledged.into_inner();
     println!("{KILLS} kills, {count} lanes acknowledged, {rounds_with_progress} rounds with progress");
     assert!(rounds_with_progress >= KILLS / 2);
-    // Once more, with nobody asking.
+    // Once more, without requests.
     let _running = site.start("c1");
     assert_eq!(site.lanes(), expected);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who is not who he says, and what comes twice or too early.
+//! False identities, and requests that come twice or too early.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ fn nobody_speaks_for_another_and_nothing_is_done_out_of_order() {
     }
     assert_eq!(site.lanes(), expected);
 
-    // Recorded and sent again, too early, without a number: also after a crash.
+    // Recorded and sent again: too early, and without a number; also after a crash.
     let mut h4 = site.caller("host.h4");
     let body = |number: u64| lane_of(&format!("n{number}"), "h1");
     let number = |number| Sequence { incarnation: 3, number };
@@ -97,7 +97,7 @@ fn messages_in_any_order_are_carried_out_in_theirs() {
         numbers.swap(n, random.below(n as u64 + 1) as usize);
     }
     println!("in this order: {numbers:?}");
-    // Each over a connection of its own, repeated until its turn has come.
+    // Each over a separate connection, repeated until its turn has come.
     let mut lanes: Vec<(u64, u64)> = std::thread::scope(|scope| {
         let site = &site;
         let sending: Vec<_> = numbers

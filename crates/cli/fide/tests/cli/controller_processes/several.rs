@@ -18,7 +18,7 @@ use serde_json::json;
 use super::common::{Host, LIMIT, Running, Site, lane_of, listen, numbered};
 use super::etcd::Etcd;
 
-/// Lanes that each host asks for before and after a leader is killed.
+/// Lanes that each host requests before and after a leader is killed.
 const LANES: usize = 8;
 
 struct Three {
@@ -35,7 +35,7 @@ impl Three {
         Some(Three { etcd, site, running })
     }
 
-    /// Which one leads, as its own answer proves.
+    /// The leader, as its own answer proves.
     fn leader(&self, caller: &mut Caller) -> usize {
         retry_until("a leader", LIMIT, || match caller.call(Method::Get, paths::SELF, None, None, Duration::ZERO) {
             Ok(answered) if answered.status == 200 && !answered.stale => Ok(caller.address()),
@@ -45,7 +45,7 @@ impl Three {
         .expect("a leader")
     }
 
-    /// What each one says of itself: a leader's name and address, or why it cannot lead.
+    /// Each controller's report about itself: a leader's name and address, or why it cannot lead.
     fn said_by(&self, n: usize) -> (String, String) {
         let tls = fide_controller_api::tls::Files::of_member(&self.site.credentials("operator.op"));
         let tls = fide_controller_api::tls::ClientTls::load(tls).expect("credentials");
@@ -63,20 +63,20 @@ fn text(answered: &Answered) -> String {
     answered.code().map_or_else(String::new, |code| code.to_string())
 }
 
-/// Each host asks for `more` lanes. Under way, once `at` are acknowledged, something is done to those who answer.
+/// Each host requests `more` lanes. Once `at` are acknowledged, `done_to_them` is called.
 fn ask_all(hosts: &mut [Host], more: usize, at: usize, done_to_them: impl FnOnce()) -> BTreeMap<String, u64> {
     std::thread::scope(|scope| {
-        let (tell, told) = channel();
+        let (acknowledge, acknowledged) = channel();
         let asking: Vec<_> = hosts
             .iter_mut()
             .enumerate()
             .map(|(n, host)| {
-                let tell = tell.clone();
+                let acknowledge = acknowledge.clone();
                 scope.spawn(move || -> Vec<(String, u64)> {
                     let receiver = format!("h{}", (n + 1) % 4 + 1);
                     let ask = |_| {
                         let lane = host.lane(&receiver);
-                        tell.send(()).expect("somebody counts");
+                        acknowledge.send(()).expect("somebody counts");
                         lane
                     };
                     (0..more).map(ask).collect()
@@ -84,7 +84,7 @@ fn ask_all(hosts: &mut [Host], more: usize, at: usize, done_to_them: impl FnOnce
             })
             .collect();
         for _ in 0..at {
-            told.recv_timeout(LIMIT).expect("an acknowledgement");
+            acknowledged.recv_timeout(LIMIT).expect("an acknowledgement");
         }
         done_to_them();
         asking.into_iter().flat_map(|asking| asking.join().expect("a host")).collect()
@@ -113,13 +113,14 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
         let stops = Stops(&end);
         let listening = scope.spawn(|| listen(caller, &end));
 
-        // Killed under way: while others wait for their answers.
+        // Killed while hosts wait for their answers.
         let killed = three.running[first].take();
         acknowledged.extend(ask_all(&mut hosts, 2 * LANES, LANES, || drop(killed)));
         let second = three.leader(&mut operator);
         assert_ne!(second, first);
         held(&three.site, &acknowledged);
-        // What the first one did is known to the second: it is not done again, and nothing comes out of its order.
+        // The second controller knows the requests that the first one carried out: none is repeated or
+        // reordered.
         let again = numbered(&mut h4, number(1), &lane_of("once", "h1"));
         assert_eq!(again, once);
         let early = numbered(&mut h4, number(3), &lane_of("early", "h1"));
@@ -127,14 +128,14 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
         assert_eq!(early.body["error"]["expected"], "1.2");
         let other = numbered(&mut h4, number(1), &lane_of("other", "h1"));
         assert_eq!((other.status, other.code()), (409, Some(Code::NumberReused)));
-        // Numbers of lanes are not used again, whoever gave them.
+        // Numbers of lanes are not reused, whichever controller gave them.
         let last = hosts[0].lane("h2");
         hosts[0].release(last.1);
         let next = hosts[0].lane("h2");
         assert!(acknowledged.values().all(|number| *number < last.1) && last.1 < next.1, "{last:?} {next:?}");
         acknowledged.insert(next.0, next.1);
 
-        // The first one is back, and follows.
+        // The first controller is back, and follows.
         three.running[first] = Some(three.site.start(&format!("c{}", first + 1)));
         retry_until("it follows", LIMIT, || match three.said_by(first) {
             (code, message) if code == "not_leader" && message.contains(&format!("c{} at", second + 1)) => Ok(()),
@@ -142,10 +143,10 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
         })
         .expect("it follows");
 
-        // etcd hangs. Whoever is asked says why nothing is changed, and what to do.
+        // etcd hangs. Every controller answers why it changes nothing, and what to do.
         three.etcd.running.as_ref().expect("it runs").signal(Signal::STOP);
         let away = |three: &Three, caller: &mut Caller| {
-            let mut told = BTreeSet::new();
+            let mut answers = BTreeSet::new();
             retry_until("all three say it", LIMIT, || {
                 let body = lane_of("twice", "h1");
                 match caller.call(Method::Post, paths::LANES, Some(&body), Some(number(2)), Duration::ZERO) {
@@ -153,16 +154,16 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
                         assert_eq!(answered.status, 503, "{}", answered.body);
                         assert!(answered.message().contains("with the same number"), "{}", answered.body);
                         if answered.message().contains("no answer from etcd") {
-                            told.insert(text(&answered));
+                            answers.insert(text(&answered));
                         }
                     }
                     Err(error) => return Err(error.to_string()),
                 }
                 let all: Vec<_> = (0..3).map(|n| three.said_by(n)).collect();
-                // The leader still tells what it knew; the others why they do not lead.
+                // The leader still reports its state, and the others report why they do not lead.
                 let why =
                     all.iter().filter(|(code, _)| code == "not_leader").all(|(_, m)| m.contains("no answer from etcd"));
-                if why && told.contains("read_only") { Ok(()) } else { Err(format!("{told:?} {all:?}")) }
+                if why && answers.contains("read_only") { Ok(()) } else { Err(format!("{answers:?} {all:?}")) }
             })
             .expect("all three say it");
         };
@@ -176,7 +177,7 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
         acknowledged.insert("twice".into(), twice.body["lane"].as_u64().expect("a number"));
         held(&three.site, &acknowledged);
 
-        // etcd is killed under way, and comes back with what it had.
+        // etcd is killed under load, and comes back with its data.
         let etcd = &mut three.etcd;
         acknowledged.extend(ask_all(&mut hosts, LANES, LANES, || {
             etcd.running = None;
@@ -187,19 +188,19 @@ fn a_killed_leader_and_an_absent_etcd_lose_nothing() {
         drop(stops);
         listening.join().expect("it listens")
     });
-    // Upcalls went on: no number is missing, and every lane that h2 sends or receives on was told of.
+    // Upcalls continued: no number is missing, and h2 was notified of every lane that it sends or receives on.
     assert!(heard.keys().copied().eq(1..=heard.len() as u64), "{:?}", heard.keys());
-    let told: BTreeSet<u64> =
+    let notified: BTreeSet<u64> =
         heard.values().filter(|event| event["kind"] == "tree").filter_map(|event| event["lane"].as_u64()).collect();
     let mine = acknowledged.iter().filter(|(name, _)| ["h1-", "h2-"].iter().any(|host| name.starts_with(host)));
-    let missing: Vec<_> = mine.filter(|(_, lane)| !told.contains(lane)).collect();
-    assert!(missing.is_empty(), "{missing:?} of {told:?}");
+    let missing: Vec<_> = mine.filter(|(_, lane)| !notified.contains(lane)).collect();
+    assert!(missing.is_empty(), "{missing:?} of {notified:?}");
     let body = json!({"tree": 0, "generation": 0});
     let moved = hosts[0].change(Method::Post, &paths::moved(acknowledged["h1-1"]), &body);
     assert_eq!(moved.expect("an answer").status, 200);
 }
 
-/// A cable to etcd that can be cut: connections are passed on until then.
+/// A cable to etcd that can be cut: it passes connections on until then.
 struct Cable {
     address: SocketAddr,
     ends: Arc<Mutex<Option<Vec<TcpStream>>>>,
@@ -237,9 +238,9 @@ impl Cable {
     }
 }
 
-/// It answers on, and does not know that another one leads.
+/// The leader still answers, and does not know that another one leads.
 #[test]
-fn leader_that_is_cut_off_from_etcd_alone_keeps_nobody() {
+fn leader_cut_off_from_etcd_alone_keeps_no_host() {
     let Some(etcd) = Etcd::start() else { return };
     let cable = Cable::to(etcd.address());
     let site = Site::new(2, 2, 1, &etcd.section());
@@ -255,7 +256,7 @@ fn leader_that_is_cut_off_from_etcd_alone_keeps_nobody() {
     let mut host = three.site.host("h1");
     let first = host.lane("h2");
     cable.cut();
-    // Asked of the one that it knows.
+    // The request goes to the leader that the host knows.
     let second = host.lane("h2");
     assert!(second.1 > first.1);
     assert_eq!(three.said_by(1).0, "leads");

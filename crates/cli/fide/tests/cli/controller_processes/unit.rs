@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `packaging/fide-controller.service` allows is enough.
+//! The rights in `packaging/fide-controller.service` suffice.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use fide_testbed::{retry_until, supported};
 
 use super::common::{LIMIT, Site};
 
-/// What the unit says of `key`.
+/// The value of `key` in the unit.
 fn setting(key: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../packaging/fide-controller.service");
     let text = std::fs::read_to_string(path).expect("the unit");
@@ -17,7 +17,7 @@ fn setting(key: &str) -> String {
 }
 
 #[test]
-fn root_the_unit_has_the_rights_that_a_bridge_needs_and_no_more() {
+fn root_unit_has_only_the_rights_that_a_bridge_needs() {
     if let Err(why) = supported() {
         println!("skipped: {why}");
         return;

@@ -8,7 +8,7 @@ use fide_client::{Client, ConnectOptions, Event, Reason, Verdict, Wanted};
 
 use super::common::Agent;
 
-/// Looks at the clients' events before a test gives up, 50 ms apart.
+/// How often a test polls the clients' events before it gives up, 50 ms apart.
 const TRIES: usize = 1200;
 
 struct Reap(Child);
@@ -24,55 +24,55 @@ fn session(agent: &Agent) -> Client {
     Client::connect(options).expect("a session")
 }
 
-/// Waits for an event; what the others say meanwhile goes into `told`.
-fn until(what: &str, told: &mut Vec<Event>, clients: &mut [&mut Client], is_it: impl Fn(&Event) -> bool) {
+/// Waits for an event; events of the other clients meanwhile go into `events`.
+fn until(what: &str, events: &mut Vec<Event>, clients: &mut [&mut Client], is_it: impl Fn(&Event) -> bool) {
     for _ in 0..TRIES {
         for client in &mut *clients {
             while let Some(event) = client.poll_event().expect("an event") {
-                told.push(event);
+                events.push(event);
             }
         }
-        if told.iter().any(&is_it) {
+        if events.iter().any(&is_it) {
             return;
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    panic!("no {what}: {told:#?}");
+    panic!("no {what}: {events:#?}");
 }
 
-fn verdicts(told: &[Event]) -> Vec<(u32, Reason)> {
+fn verdicts(events: &[Event]) -> Vec<(u32, Reason)> {
     let of = |event: &Event| match event {
         Event::Verdict(Verdict { evidence, reason, .. }) => Some((evidence.incarnation, *reason)),
         _ => None,
     };
-    told.iter().filter_map(of).collect()
+    events.iter().filter_map(of).collect()
 }
 
 #[test]
-fn death_on_this_host_while_its_agent_is_away_is_told_once() {
+fn death_on_this_host_while_its_agent_is_away_is_notified_once() {
     let mut agent = Agent::start(7542);
     let (mut eyes, mut near) = (session(&agent), session(&agent));
     let mut db = Reap(Command::new("sleep").arg("600").spawn().expect("sleep"));
     near.join_pid("db", db.0.id(), Duration::ZERO).expect("joined");
     eyes.monitor("db@h1", Wanted::default()).expect("a watch");
-    let mut told = Vec::new();
-    until("db", &mut told, &mut [&mut eyes], |event| matches!(event, Event::Up { .. }));
-    let Some(Event::Up { evidence, .. }) = told.pop() else { panic!("{told:?}") };
+    let mut events = Vec::new();
+    until("db", &mut events, &mut [&mut eyes], |event| matches!(event, Event::Up { .. }));
+    let Some(Event::Up { evidence, .. }) = events.pop() else { panic!("{events:?}") };
     agent.child.kill().expect("killed");
     agent.child.wait().expect("reaped");
     db.0.kill().expect("killed");
     db.0.wait().expect("reaped");
     agent.kill_and_start();
-    until("end of db", &mut told, &mut [&mut eyes, &mut near], |event| matches!(event, Event::Verdict(_)));
-    assert_eq!(verdicts(&told), [(evidence.incarnation, Reason::HostSilent)]);
-    // Another one of that name ends nothing.
+    until("end of db", &mut events, &mut [&mut eyes, &mut near], |event| matches!(event, Event::Verdict(_)));
+    assert_eq!(verdicts(&events), [(evidence.incarnation, Reason::HostSilent)]);
+    // Another process of that name ends nothing.
     let again = Reap(Command::new("sleep").arg("600").spawn().expect("sleep"));
     near.join_pid("db", again.0.id(), Duration::ZERO).expect("joined");
     until(
         "next db",
-        &mut told,
+        &mut events,
         &mut [&mut eyes],
         |event| matches!(event, Event::Up { evidence: next, .. } if next.incarnation != evidence.incarnation),
     );
-    assert_eq!(verdicts(&told).len(), 1, "{told:#?}");
+    assert_eq!(verdicts(&events).len(), 1, "{events:#?}");
 }

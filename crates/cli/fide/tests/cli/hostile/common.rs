@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An agent on loopback, and connections to it that send what they like.
+//! An agent on loopback, and connections to it that send anything.
 
 use std::{
     fs,
@@ -23,11 +23,11 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-/// Longer than any answer takes on a machine that is busy.
+/// Longer than any answer takes on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
-/// Bytes of a message.
+/// Longest message, bytes.
 const MESSAGE_MAX: usize = 64 << 10;
-/// Some users without rights.
+/// Users without privileges.
 pub(crate) const USER: u32 = 61_001;
 pub(crate) const OTHER_USER: u32 = 61_002;
 
@@ -35,26 +35,26 @@ pub(crate) const OTHER_USER: u32 = 61_002;
 pub(crate) struct Agent {
     pub(crate) child: Child,
     pub(crate) dir: tempfile::TempDir,
-    /// In a network namespace of its own, which ends with it.
+    /// The agent runs in a network namespace, which ends with it.
     apart: bool,
 }
 
-/// An interface for a receive program, which loopback takes none of.
+/// An interface for a receive program: loopback takes none.
 const APART: &str = "ip link set lo up && ip link add p0 type veth peer name p1 && ip addr add 10.70.1.1/24 dev p0 \
                      && ip link set p0 up && ip link set p1 up && exec \"$@\"";
 
 impl Agent {
-    /// By UDP and pidfds, on loopback.
+    /// An agent with UDP and pidfds, on loopback.
     pub(crate) fn start(port: u16) -> Self {
         Self::configured(port, "")
     }
 
-    /// With more in its configuration.
+    /// The same, with more in its configuration.
     pub(crate) fn configured(port: u16, more: &str) -> Self {
         Self::begin(port, more, false)
     }
 
-    /// By XDP and the exit hook, so that sessions are memory and rings of BPF. Root only.
+    /// An agent with XDP and the exit hook, so that sessions are memory and rings of BPF. Root only.
     pub(crate) fn start_by_bpf(port: u16) -> Self {
         Self::begin(port, "", true)
     }
@@ -109,7 +109,7 @@ impl Agent {
         }
     }
 
-    /// It ends by SIGKILL, and another one starts.
+    /// Kills the agent with SIGKILL, and starts another one.
     pub(crate) fn kill_and_start(&mut self) {
         self.child.kill().expect("killed");
         self.child.wait().expect("reaped");
@@ -129,7 +129,7 @@ impl Agent {
         Raw::try_connect(&self.socket()).expect("connected")
     }
 
-    /// The agent answers, its loop turns, and a process' end is told.
+    /// Asserts that the agent answers, that its loop runs, and that a process' end is notified.
     pub(crate) fn serves(&self) {
         let turns = |status: &Value| status["counters"]["turns"].as_u64();
         let mut raw = self.connect();
@@ -170,17 +170,17 @@ pub(crate) fn readable(fd: BorrowedFd<'_>, limit: Duration) -> bool {
     rustix::event::poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0)
 }
 
-/// What became of a message.
+/// The outcome of a message.
 #[derive(Debug)]
 pub(crate) enum Got {
     Answer(Value, Vec<OwnedFd>),
     /// The agent closed the connection.
     Closed,
-    /// Nothing within the limit.
+    /// No answer within the limit.
     Nothing,
 }
 
-/// A connection without manners.
+/// A connection that follows no protocol.
 pub(crate) struct Raw {
     pub(crate) fd: OwnedFd,
     next: u64,
@@ -227,7 +227,7 @@ impl Raw {
         }
     }
 
-    /// One request and its answer.
+    /// Sends a request and returns its answer.
     pub(crate) fn ask(&mut self, mut request: Value) -> Got {
         self.next += 1;
         request["id"] = json!(self.next);
@@ -242,7 +242,7 @@ impl Raw {
         }
     }
 
-    /// What is answered to a request that has to succeed.
+    /// The answer to a request that must succeed.
     pub(crate) fn ok(&mut self, request: Value) -> Value {
         match self.ask(request.clone()) {
             Got::Answer(answer, _) if answer.get("ok").is_some() => answer["ok"].clone(),
@@ -250,7 +250,7 @@ impl Raw {
         }
     }
 
-    /// The refusal of a request that has to be refused.
+    /// The refusal of a request that must be refused.
     pub(crate) fn refused(&mut self, request: Value) -> Value {
         match self.ask(request.clone()) {
             Got::Answer(answer, _) if answer.get("error").is_some() => answer["error"].clone(),
@@ -267,7 +267,7 @@ impl Raw {
     }
 }
 
-/// Runs `act` as another user; `None` where that is not allowed.
+/// Runs `act` as another user; `None` if that is not allowed.
 pub(crate) fn as_user<T: Send + 'static>(uid: u32, act: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can be another user");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many programs of one user: they come back to a new agent together, or leave in the middle of asking.
+//! Many programs of one user: they come back to a new agent together, or leave in the middle of a request.
 
 use std::{
     fs,
@@ -18,18 +18,18 @@ use serde_json::json;
 
 use super::common::{Agent, Got, LIMIT, Raw, USER, as_user};
 
-/// What the user may have, of which an agent has 64 and 1024 in all.
+/// The limits of the user; the agent has 64 sessions and 1024 watches in all.
 const LIMITS: &str = "[limits]\nsessions = 50\nwatches = 850\n";
 const CLIENTS: usize = 50;
 const WATCHES: usize = 17;
-/// Looks at all clients until they are back. None of them waits; there are some milliseconds between two.
+/// Polls of all clients until they are back, some milliseconds apart; no client waits.
 const LOOKS_MAX: usize = 5_000;
 const LOOK: Duration = Duration::from_millis(5);
 /// Threads of a user that connect and hang up; sessions opened, and agents started, meanwhile.
 const CHURNERS: usize = 4;
 const SERVED: usize = 20;
 const SECOND_AGENTS: usize = 3;
-/// Of one user.
+/// Sessions of one user.
 const MOST_SESSIONS: usize = 28;
 /// Requests for which a user waits several seconds.
 const ASKED: usize = 220;
@@ -37,7 +37,7 @@ const ASKED: usize = 220;
 const AT_ONCE: usize = 64;
 
 #[test]
-fn root_programs_of_one_user_all_come_back_to_an_agent_that_was_killed() {
+fn root_programs_of_one_user_all_come_back_to_a_killed_agent() {
     let mut agent = Agent::configured(7537, LIMITS);
     let path = agent.socket();
     let Some(mut clients) = as_user(USER, move || {
@@ -102,7 +102,7 @@ fn churn(path: &Path, stop: &Arc<AtomicBool>) -> Option<Vec<JoinHandle<()>>> {
 }
 
 #[test]
-fn root_user_that_connects_and_hangs_up_without_end_shuts_nobody_out() {
+fn root_endless_connects_of_a_user_shut_no_other_out() {
     let mut agent = Agent::start(7543);
     let path = agent.socket();
     let inode = || fs::metadata(&path).expect("the agent's socket").ino();
@@ -125,7 +125,7 @@ fn root_user_that_connects_and_hangs_up_without_end_shuts_nobody_out() {
         assert_eq!(inode(), socket, "second agent {n} took the socket away");
     }
     assert_eq!(agent.log().matches("already running").count(), SECOND_AGENTS, "{}", agent.log());
-    // A program comes back under it, too.
+    // A program reattaches meanwhile, too.
     agent.kill_and_start();
     let back = (0..LOOKS_MAX).any(|_| {
         std::thread::sleep(LOOK);
@@ -138,16 +138,16 @@ fn root_user_that_connects_and_hangs_up_without_end_shuts_nobody_out() {
 }
 
 #[test]
-fn requests_of_who_hung_up_keep_nobody_waiting() {
+fn requests_of_closed_connections_delay_no_other() {
     let agent = Agent::start(7538);
     let descriptors = format!("/proc/{}/fd", agent.child.id());
     let open = || fs::read_dir(&descriptors).expect("the agent runs").count();
-    // Once it has answered, all that it opens for itself is open.
+    // Once the connection has answered, the agent has opened everything for it.
     agent.connect().ok(json!({ "op": "status" }));
     let before = open();
     let path = agent.socket();
     let Some((raw, asked, mut answered)) = as_user(USER, move || {
-        // The first of its connections asks for more than the user may, until nothing is taken from it.
+        // The first connection requests more than the user may, until the agent takes nothing more from it.
         let raw = Raw::try_connect(&path).expect("connected");
         let request = json!({ "id": 1, "op": "status" }).to_string();
         let (mut asked, mut answered) = (0, 0);
@@ -186,7 +186,7 @@ fn requests_of_who_hung_up_keep_nobody_waiting() {
 }
 
 #[test]
-fn sessions_that_a_user_opens_at_once_keep_nobody_waiting() {
+fn sessions_opened_at_once_delay_no_other() {
     let agent = Agent::start(7546);
     let mut root = agent.connect();
     root.ok(json!({ "op": "status" }));
@@ -202,7 +202,7 @@ fn sessions_that_a_user_opens_at_once_keep_nobody_waiting() {
     let Some(crowd) = crowd else { return };
     let pid = rustix::process::Pid::from_child(&agent.child);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
-    // All of this is there when the agent goes on, in this order.
+    // All these requests are there when the agent continues, in this order.
     for raw in &crowd {
         let hello = json!({ "id": 9, "op": "hello", "protocol": 2, "program": "crowd" });
         raw.send(hello.to_string().as_bytes(), &[]).expect("sent");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Descriptors that come from the agent, and those that are sent to it.
+//! Descriptors that the agent sends, and descriptors that are sent to it.
 
 use std::{
     io::Write,
@@ -18,11 +18,11 @@ fn blocking_wake_up_descriptor_does_not_hang_loop() {
     let mut raw = agent.connect();
     let (_, fds) = raw.hello();
     let events = fds[2].as_fd();
-    // The flag is the description's, which the agent may share.
+    // The flag belongs to the open file description, which the agent may share.
     rustix::fs::fcntl_setfl(events, rustix::fs::OFlags::empty()).expect("flags");
     let mut filled = 0;
     if rustix::io::write(events, &(u64::MAX - 1).to_ne_bytes()).is_err() {
-        // No counter: fill whatever it is.
+        // If it is no counter, fill it.
         let other = rustix::fs::OFlags::NONBLOCK;
         rustix::fs::fcntl_setfl(events, other).expect("flags");
         while rustix::io::write(events, &[0; 4096]).is_ok() && filled < 10_000 {
@@ -30,7 +30,7 @@ fn blocking_wake_up_descriptor_does_not_hang_loop() {
         }
         rustix::fs::fcntl_setfl(events, rustix::fs::OFlags::empty()).expect("flags");
     }
-    // Told at once, so that the client is to be woken.
+    // Notified at once, so the client has to be woken.
     raw.send(json!({ "id": 7, "op": "monitor", "target": "@h1" }).to_string().as_bytes(), &[]).expect("sent");
     for name in ["a", "b", "c"] {
         let request = json!({ "id": 8, "op": "join", "name": name }).to_string();
@@ -43,9 +43,9 @@ fn blocking_wake_up_descriptor_does_not_hang_loop() {
 }
 
 #[test]
-fn descriptor_that_blocks_when_closed_does_not_hang_agent() {
+fn blocking_close_does_not_hang_agent() {
     let agent = Agent::start(7521);
-    // The last one to close it would wait for as long as it lingers: its peer reads nothing.
+    // The process that closes it last would wait for as long as it lingers, since its peer reads nothing.
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     let mut stream = TcpStream::connect(listener.local_addr().expect("address")).expect("connected");
     let (peer, _) = listener.accept().expect("accepted");
@@ -62,7 +62,7 @@ fn descriptor_that_blocks_when_closed_does_not_hang_agent() {
     let request = json!({ "id": 1, "op": "events" }).to_string();
     let sent = raw.send(request.as_bytes(), &[stream.as_fd()]);
     if sent.is_err() {
-        // Refused by the kernel: this end is the last one, and would linger here.
+        // The kernel refuses it: this end is the last one, and would linger here.
         drop((peer, listener));
         return agent.serves();
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A client by seed: requests that are right, wrong, out of order, cut or mangled; memory scribbled on; descriptors
-//! abused. Whatever it does, the agent goes on, and what others asked for is done.
+//! A client by seed: requests that are right, wrong, out of order, cut or mangled; overwritten memory; abused
+//! descriptors. Whatever the client does, the agent continues, and requests of others are carried out.
 //!
-//! `FIDE_SEEDS=n` for more of them; a failure names its seed, and `FIDE_SEED=s` runs that one again.
+//! `FIDE_SEEDS=n` runs n seeds; a failure names its seed, and `FIDE_SEED=s` runs that one again.
 
 use std::{
     fs::File,
@@ -35,7 +35,7 @@ const CHILDREN_MAX: usize = 4;
 /// Where the header of a session's memory, and the positions of its three rings, begin.
 const RINGS: [usize; 4] = [0, 192, 320 + OUTBOX_BYTES, 448 + OUTBOX_BYTES + INBOX_BYTES];
 
-/// Every run of a seed draws the same.
+/// Every run of a seed draws the same numbers.
 struct Random(ChaCha8Rng);
 
 impl Random {
@@ -57,7 +57,7 @@ impl Random {
     }
 }
 
-/// A connection, and what came with its session.
+/// A connection, and the descriptors of its session.
 struct Held {
     raw: Raw,
     fds: Vec<OwnedFd>,
@@ -71,7 +71,7 @@ struct Hostile {
     tokens: Vec<String>,
     sets: Vec<OwnedFd>,
     answers: u64,
-    /// Words written to memory of BPF, and of those that say how far its ring was read.
+    /// Words that were written to BPF memory, except positions of readers.
     stored: u64,
     misread: u64,
 }
@@ -146,7 +146,7 @@ impl Hostile {
             13 => json!({ "op": self.random.one(&["change_lane", "close_lane"]), "handle": self.random.below(300) }),
             14 => json!({ "op": "explain", "event": name }),
             15 => json!({ "op": "events", "since": number, "kind": name }),
-            // Of another version, so that nothing comes of it where it is allowed.
+            // With another version, so that an allowed request has no effect.
             16 => {
                 json!({ "op": "take_over", "phase": self.random.one(&["prepare", "switch", "taken"]), "version": "0.0.0-none" })
             }
@@ -162,7 +162,7 @@ impl Hostile {
         request
     }
 
-    /// What is written is no request any more, most of the time.
+    /// Most of the time, the result is no valid request.
     fn mangled(&mut self) -> Vec<u8> {
         let mut bytes = self.request().to_string().into_bytes();
         for _ in 0..=self.random.below(6) {
@@ -236,7 +236,7 @@ impl Hostile {
                 let _ = child.wait();
             }
             16 => {
-                // None of the answers is read.
+                // The answers are not read.
                 let Some(at) = self.any() else { return };
                 for _ in 0..self.random.below(300) {
                     let bytes = self.request().to_string();
@@ -268,7 +268,7 @@ impl Hostile {
         let _ = self.held[at].raw.send(bytes, &fds);
     }
 
-    /// Every answer is one.
+    /// Asserts that every answer is well-formed.
     fn read(&mut self) {
         let mut closed = Vec::new();
         for (at, held) in self.held.iter_mut().enumerate() {
@@ -316,7 +316,7 @@ impl Hostile {
         self.stored += stored;
     }
 
-    /// Its own end of a ring of BPF, which says how far it has read.
+    /// Writes the reader's position in a BPF ring.
     fn misread(&mut self) {
         let word = self.random.number();
         let Some(fds) = self.session() else { return };
@@ -351,7 +351,7 @@ impl Hostile {
             0 => drop(rustix::fs::fcntl_setfl(&events, OFlags::empty())),
             1 => drop(rustix::fs::fcntl_setfl(&events, OFlags::NONBLOCK | OFlags::APPEND)),
             2 => {
-                // Written only while that cannot wait for this very thread.
+                // Written only while that cannot block this thread.
                 let _ = rustix::fs::fcntl_setfl(&events, OFlags::NONBLOCK);
                 let _ = rustix::io::write(&events, &bytes);
             }
@@ -379,19 +379,19 @@ impl Hostile {
     }
 }
 
-/// Writes a word where others read and write; false beyond the end.
+/// Writes a word that others read and write; false beyond the end.
 fn store(memory: &Mapping, at: u64, word: u64) -> bool {
     let at = usize::try_from(at).expect("an offset");
     if !at.is_multiple_of(8) || at + 8 > memory.len() {
         return false;
     }
-    // SAFETY: within the mapping and aligned; whoever else reads it does so as atomics.
+    // SAFETY: within the mapping and aligned; all other readers use atomics.
     let word_there = unsafe { &*memory.as_ptr().add(at).cast::<AtomicU64>() };
     word_there.store(word, Ordering::Relaxed);
     true
 }
 
-/// Runs one seed; how many answers there were, and how often memory of BPF was written to.
+/// Runs one seed; returns the numbers of answers and of writes to BPF memory.
 fn run(seed: u64, path: std::path::PathBuf) -> [u64; 3] {
     let mut hostile = Hostile::new(seed, path);
     for _ in 0..STEPS {
@@ -401,7 +401,8 @@ fn run(seed: u64, path: std::path::PathBuf) -> [u64; 3] {
     [hostile.answers, hostile.stored, hostile.misread]
 }
 
-/// What the agent has open, but for what it has of each process that is still under watch: those that root's clients have put there live on.
+/// The agent's descriptors, without those of processes that are still registered: processes that root's
+/// clients registered live on.
 fn descriptors(agent: &Agent) -> Vec<String> {
     let status = agent.connect().ok(json!({ "op": "status" }));
     let mut watched = status["processes"].as_array().map_or(0, Vec::len);
@@ -417,8 +418,8 @@ fn descriptors(agent: &Agent) -> Vec<String> {
     names
 }
 
-/// The next event of that kind that an honest program is told.
-fn told(client: &mut Client, what: &str, is: impl Fn(&Event) -> bool) {
+/// Waits until an honest program is notified of such an event.
+fn await_event(client: &mut Client, what: &str, is: impl Fn(&Event) -> bool) {
     let until = Instant::now() + LIMIT;
     while Instant::now() < until {
         let left = until.saturating_duration_since(Instant::now());
@@ -426,21 +427,21 @@ fn told(client: &mut Client, what: &str, is: impl Fn(&Event) -> bool) {
             return;
         }
     }
-    panic!("not told: {what}");
+    panic!("not notified: {what}");
 }
 
 fn seed(seed: u64, mut agent: Agent) -> [u64; 3] {
     agent.serves();
-    // A program that means no harm, and somebody who waits for it.
+    // An honest program, and a watcher of it.
     let options = ConnectOptions { path: Some(agent.socket()), program: "honest".into(), ..ConnectOptions::default() };
     let mut honest = Client::connect(options).expect("connected");
     let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
     honest.join_pid("honest", child.id(), Duration::ZERO).expect("joined");
     honest.monitor("honest@h1", Wanted::default()).expect("watched");
-    told(&mut honest, "honest is up", |event| matches!(event, Event::Up { .. }));
+    await_event(&mut honest, "honest is up", |event| matches!(event, Event::Up { .. }));
     let before = descriptors(&agent);
     let path = agent.socket();
-    // Every other one without rights, so that it is held back as users are.
+    // Every other seed runs without privileges, so that the limits of users apply.
     let unprivileged = seed.is_multiple_of(2) && rustix::process::geteuid().is_root();
     let [answers, stored, misread] =
         if unprivileged { as_user(USER, move || run(seed, path)).expect("root") } else { run(seed, path) };
@@ -452,7 +453,7 @@ fn seed(seed: u64, mut agent: Agent) -> [u64; 3] {
     child.wait().expect("reaped");
     if unprivileged {
         let killed = |event: &Event| matches!(event, Event::Verdict(verdict) if verdict.reason == Reason::Killed(9));
-        told(&mut honest, "honest was killed", killed);
+        await_event(&mut honest, "honest was killed", killed);
     }
     let until = Instant::now() + LIMIT;
     while descriptors(&agent).len() > before.len() {

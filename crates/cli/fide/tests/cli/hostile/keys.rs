@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who asks for an agent's place at a bad time.
+//! A takeover at a bad time.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -10,7 +10,7 @@ use super::common::{Agent, Raw, USER, as_user};
 #[test]
 fn takeover_in_the_middle_of_a_change_of_keys_is_refused() {
     let agent = Agent::start(7539);
-    // The agent that runs may not have noticed it yet: what counts is the file.
+    // The running agent may not have noticed the key yet: the file counts.
     let (new, key) = (agent.dir.path().join("new.key"), agent.dir.path().join("cluster.key"));
     fs::write(&new, "ff0102030405060708090a0b0c0d0e0f").expect("written");
     fs::set_permissions(&new, fs::Permissions::from_mode(0o400)).expect("mode");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who may have a process watched, and who may end that.
+//! Which users may register a process, and which may end a registration.
 
 use std::{
     io,
@@ -33,7 +33,7 @@ fn acts_for(uid: u32) -> Child {
 }
 
 #[test]
-fn root_daemon_that_acts_for_a_user_is_registered_and_ended_by_root_alone() {
+fn root_daemon_acting_for_a_user_is_registered_and_ended_by_root_alone() {
     let agent = Agent::start(7544);
     let path = agent.socket();
     let Some(mut user) = as_user(USER, move || Raw::try_connect(&path).expect("connected")) else { return };
@@ -55,7 +55,7 @@ fn root_daemon_that_acts_for_a_user_is_registered_and_ended_by_root_alone() {
 }
 
 #[test]
-fn root_registration_is_ended_by_who_asked_for_it_or_by_root() {
+fn root_registration_is_ended_by_its_owner_or_by_root() {
     let agent = Agent::start(7545);
     let connect = |uid| {
         let path = agent.socket();
@@ -79,7 +79,7 @@ fn root_registration_is_ended_by_who_asked_for_it_or_by_root() {
     let slot = join(&mut root, &child);
     let refusal = user.refused(json!({ "op": "quit", "slot": slot }));
     assert_eq!(refusal["code"], "not_permitted", "its process, root's registration: {refusal}");
-    // And while nobody holds it, until root comes back.
+    // The same while no client holds it, until root comes back.
     drop(root);
     let refusal = user.refused(json!({ "op": "join", "name": "db", "pid": child.id() }));
     assert_eq!(refusal["code"], "name_taken", "{refusal}");

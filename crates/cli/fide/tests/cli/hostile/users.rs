@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Users who take all they can: others keep a share.
+//! Users that take all they can: others keep a share.
 
 use std::{
     process::{Command, Stdio},
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::common::{Agent, Got, LIMIT, OTHER_USER, Raw, USER, as_user};
 
-/// Connections of one user until one is refused, and that refusal.
+/// Connections of one user until one is refused, and the refusal.
 fn all_connections(path: &std::path::Path) -> (Vec<Raw>, Value) {
     let mut held = Vec::new();
     loop {
@@ -24,7 +24,7 @@ fn all_connections(path: &std::path::Path) -> (Vec<Raw>, Value) {
 }
 
 #[test]
-fn user_that_takes_all_connections_leaves_a_share_to_others() {
+fn all_connections_of_a_user_leave_a_share_to_others() {
     let agent = Agent::start(7530);
     let path = agent.socket();
     let Some((held, refusal)) = as_user(USER, move || all_connections(&path)) else { return };
@@ -35,7 +35,7 @@ fn user_that_takes_all_connections_leaves_a_share_to_others() {
     let path = agent.socket();
     let (others, _) = as_user(OTHER_USER, move || all_connections(&path)).expect("root");
     assert_eq!(others.len(), 56);
-    // As a command does it: the answer is there, not a broken pipe.
+    // As a command would see it: an answer, not a broken pipe.
     let output = Command::new("setpriv")
         .args(["--reuid", "61001", "--regid", "61001", "--clear-groups", env!("CARGO_BIN_EXE_fide"), "status"])
         .arg("--socket")
@@ -50,7 +50,7 @@ fn user_that_takes_all_connections_leaves_a_share_to_others() {
 }
 
 #[test]
-fn user_that_takes_all_sessions_watches_and_places_leaves_a_share_to_others() {
+fn all_sessions_and_watches_of_a_user_leave_a_share_to_others() {
     let agent = Agent::start(7531);
     let path = agent.socket();
     let Some((sessions, refusals)) = as_user(USER, move || {
@@ -96,7 +96,7 @@ fn user_that_takes_all_sessions_watches_and_places_leaves_a_share_to_others() {
 }
 
 #[test]
-fn root_that_takes_all_sessions_leaves_a_share_to_users() {
+fn root_taking_all_sessions_leaves_a_share_to_users() {
     let agent = Agent::start(7536);
     let mut held = Vec::new();
     let refusal = loop {
@@ -117,7 +117,7 @@ fn root_that_takes_all_sessions_leaves_a_share_to_users() {
 }
 
 #[test]
-fn user_that_asks_without_pause_waits_and_others_do_not() {
+fn user_with_endless_requests_waits_and_others_do_not() {
     let agent = Agent::start(7532);
     let path = agent.socket();
     let Some(waited) = as_user(USER, move || {
@@ -176,7 +176,7 @@ fn name_of_another_user_is_refused() {
     let Some(first) = join(USER, "redis") else { return };
     assert_eq!(first, None);
     gone("redis");
-    // It is down, and nobody takes its name meanwhile.
+    // The program is down, and no other user gets its name meanwhile.
     let refusal = join(OTHER_USER, "redis").flatten().expect("refused");
     assert!(refusal["code"] == "not_permitted" && refusal.to_string().contains("a name of user 61001"), "{refusal}");
     assert_eq!(join(USER, "redis").flatten(), None);
@@ -216,7 +216,7 @@ fn program_in_a_nested_pid_namespace_is_watched_itself() {
         assert!(Instant::now() < until, "it joined: {}", agent.log());
         std::thread::sleep(Duration::from_millis(5));
     };
-    // It joins before it becomes its program.
+    // It joins before it executes its program.
     let program = || std::fs::read_to_string(format!("/proc/{pid}/comm")).expect("its name");
     while program().trim_end() != "sleep" {
         assert!(Instant::now() < until, "process {pid} is {:?}", program());
@@ -227,7 +227,7 @@ fn program_in_a_nested_pid_namespace_is_watched_itself() {
 }
 
 #[test]
-fn beats_that_come_and_go_are_told_a_few_times_only() {
+fn flapping_beats_are_notified_a_few_times_only() {
     let agent = Agent::start(7535);
     let mut raw = agent.connect();
     let (_, fds) = raw.hello();
@@ -242,15 +242,15 @@ fn beats_that_come_and_go_are_told_a_few_times_only() {
         std::thread::sleep(Duration::from_millis(10));
     }
     let events = raw.ok(json!({ "op": "events", "kind": "verdict" }));
-    let told = events["events"].as_array().expect("a list").len();
+    let count = events["events"].as_array().expect("a list").len();
     let seconds = usize::try_from(began.elapsed().as_secs()).expect("few");
-    assert!((2..=4 + seconds + 1).contains(&told), "{told} in {seconds} s: {events}");
+    assert!((2..=4 + seconds + 1).contains(&count), "{count} in {seconds} s: {events}");
 }
 
-/// Ends and kills its child just before somebody else takes the child's slot, all while the control thread is kept busy, so that it finds
-/// the end, the request to leave and the other's to join in one batch.
+/// Ends and kills a child just before another process takes the child's slot. The control thread is kept
+/// busy, so that it finds the end, the request to leave and the other's join in one batch.
 #[test]
-fn end_of_a_process_that_left_is_never_told_of_who_has_its_slot() {
+fn no_end_is_notified_for_the_next_owner_of_a_slot() {
     struct Reap(std::process::Child);
     impl Drop for Reap {
         fn drop(&mut self) {
@@ -263,7 +263,7 @@ fn end_of_a_process_that_left_is_never_told_of_who_has_its_slot() {
     let Some((mut attacker, busy)) = as_user(USER, move || {
         let mut raw = Raw::try_connect(&path).expect("connected");
         raw.hello();
-        // From now on slots are used again.
+        // From now on slots are reused.
         let child = sleeps();
         for n in 0..64 {
             let joined = raw.ok(json!({ "op": "join", "name": format!("n{n}"), "pid": child.0.id() }));
@@ -285,7 +285,7 @@ fn end_of_a_process_that_left_is_never_told_of_who_has_its_slot() {
     let status = asks(json!({ "id": 7, "op": "status" }));
     let keep_busy = |raw: &Raw| (0..14).for_each(|_| _ = raw.send(&status, &[]));
     for attempt in 0..4 {
-        // What a user may ask at once has to be there again.
+        // Waits until the user may send requests again.
         std::thread::sleep(Duration::from_millis(2500));
         let mut child = as_user(USER, sleeps).expect("root");
         let slot = attacker.ok(json!({ "op": "join", "name": "n1", "pid": child.0.id() }))["slot"].clone();
@@ -308,7 +308,7 @@ fn end_of_a_process_that_left_is_never_told_of_who_has_its_slot() {
         assert!(matches!(victim.0.try_wait(), Ok(None)), "it lives");
         // Refused if the slot was not free yet.
         if let Some(slot) = joined["ok"].get("slot") {
-            assert!(listed, "attempt {attempt}: it lives and its end was told: {}", now["processes"]);
+            assert!(listed, "attempt {attempt}: it lives and its end was notified: {}", now["processes"]);
             other.ok(json!({ "op": "quit", "slot": slot }));
         }
     }

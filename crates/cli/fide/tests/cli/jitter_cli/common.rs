@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Running the program, and logs for it to read.
+//! Runs the program, and writes logs for it.
 
 use std::{
     fs::{self, File},
@@ -14,7 +14,7 @@ use fide_testbed::{Lines, retry_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Bound of every wait. Nothing is expected to come near it.
+/// Bound of every wait; no wait is expected to come near it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) fn fide(arguments: &[&str]) -> Command {
@@ -39,7 +39,7 @@ pub(crate) fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
-/// What `fide jitter report` makes of a log.
+/// The report of `fide jitter report` on a log.
 pub(crate) struct Reported {
     /// The only run in the JSON.
     pub(crate) run: Value,
@@ -47,7 +47,7 @@ pub(crate) struct Reported {
     pub(crate) stderr: String,
 }
 
-/// Reports on a log, which has to succeed.
+/// Reports on a log; this must succeed.
 pub(crate) fn report(log: &Path) -> Reported {
     let page = log.with_extension("html");
     let output = run(fide(&["report", "--json", "--html"]).arg(&page).arg(log));
@@ -78,17 +78,17 @@ pub(crate) fn write(path: &Path, info: &RunInfo, rows: &[Sample], events: &[Even
     path.to_owned()
 }
 
-/// A child that is killed and reaped in the end.
+/// A child that is killed and reaped at the end.
 pub(crate) struct Running(Child);
 
 impl Running {
-    /// With its output to be read.
+    /// Starts the program with pipes for its output.
     pub(crate) fn start(command: &mut Command) -> Self {
         let pipes = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Self(pipes.spawn().expect("started"))
     }
 
-    /// A pong that is ready to answer.
+    /// Starts a pong, and waits until it answers.
     pub(crate) fn pong(command: &mut Command) -> Self {
         let mut pong = Self::start(command);
         let line = Lines::of(pong.0.stderr.take().expect("piped")).next().expect("a line");
@@ -111,7 +111,7 @@ impl Running {
         self.0.wait().expect("reaped");
     }
 
-    /// Waits for its end. Its output is short enough for its pipes.
+    /// Waits for the end of the program. Its output is short enough for its pipes.
     pub(crate) fn finish(mut self) -> Output {
         until("the end of a program", || match self.0.try_wait() {
             Ok(Some(_)) => Ok(()),
@@ -122,7 +122,7 @@ impl Running {
         Output { status: self.0.wait().expect("ended"), stdout, stderr }
     }
 
-    /// Waits until it has bound this UDP port.
+    /// Waits until the program has bound this UDP port.
     pub(crate) fn bound(&self, port: u16) {
         until("a socket", || {
             let text = fs::read_to_string(format!("/proc/{}/net/udp", self.pid())).map_err(|e| e.to_string())?;
@@ -140,7 +140,7 @@ impl Drop for Running {
     }
 }
 
-/// Tries until it is so.
+/// Tries until `probe` succeeds.
 pub(crate) fn until<T>(what: &str, probe: impl FnMut() -> Result<T, String>) -> T {
     retry_until(what, LIMIT, probe).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Logs of runs that went wrong: cut off, empty, with clocks that do what clocks should not.
+//! Logs of runs that went wrong: truncated, empty, or with clocks that jump.
 
 use std::{fs, path::Path};
 
@@ -25,7 +25,7 @@ fn info() -> RunInfo {
     }
 }
 
-/// A packet on its way as it should be.
+/// A packet with regular times.
 fn even(id: u64) -> Sample {
     let due = id.cast_signed() * PERIOD_NS;
     Sample::new(id, [due + 100, due + 20_000, due + 21_000, due + 41_000])
@@ -35,7 +35,7 @@ fn evens(packets: u64) -> Vec<Sample> {
     (0..packets).map(even).collect()
 }
 
-/// Writes packets down and reports on them.
+/// Writes a log of these packets and reports on it.
 fn of(info: &RunInfo, rows: &[Sample]) -> Reported {
     let dir = tempfile::tempdir().expect("a directory");
     let log = write(&dir.path().join("run.fjl"), info, rows, &[]);
@@ -79,7 +79,7 @@ fn json_comes_without_a_page_unless_one_is_named() {
     assert_eq!(of(&[]), (true, ["both.html", "jitter.html", "run.fjl"].map(str::to_owned).to_vec()));
 }
 
-/// A long log with something that runs on B's core every 25.4 ms.
+/// A long log with a disturbance on B's core every 25.4 ms.
 fn long(path: &Path) -> Vec<u8> {
     let made = synthesize(&Scenario {
         period_ns: PERIOD_NS.unsigned_abs(),
@@ -120,10 +120,11 @@ fn a_log_cut_off_is_reported_as_far_as_it_goes() {
         );
         kept = logged;
         assert!(stderr.contains("run.fjl: cut off at byte"), "{stderr}");
-        let told = run["conditions"]["isolation"]["log"].as_str().expect("told");
-        assert!(told.starts_with("cut off at byte") && page.contains(&format!("not whole: {told}")), "{told}");
+        let note = run["conditions"]["isolation"]["log"].as_str().expect("a text");
+        assert!(note.starts_with("cut off at byte") && page.contains(&format!("not whole: {note}")), "{note}");
         assert_eq!(export(&path).len() as u64, kept);
-        // Who ran comes last. Without it nobody can be blamed, which is not the same as nobody to blame.
+        // The culprits come last. If they are cut off, no culprit can be named, which differs from an
+        // undisturbed run.
         if len + 1 < whole.len() {
             assert_eq!((&run["culprits"], &run["late_packets"]), (&Value::Null, &Value::Null));
             assert!(page.contains("Nobody is blamed: recorded, but the log was cut off before them"));
@@ -147,13 +148,13 @@ fn a_log_of_no_packet_and_of_one_is_reported() {
     assert_eq!((&lost.run["packets"]["lost"], &lost.run["packets"]["loss"]), (&1.into(), &1.0.into()));
     let unsent = of(&info(), &[Sample::new(0, [MISSING; 4])]);
     assert_eq!((&unsent.run["packets"]["unsent"], &unsent.run["packets"]["sent"]), (&1.into(), &0.into()));
-    // What another program may have written.
+    // Logs that another program may have written.
     let zero = of(&RunInfo { period_ns: 0, ..info() }, &evens(3));
     assert_eq!(zero.run["packets"]["answered"], 3);
 }
 
 #[test]
-fn clocks_that_jump_wrap_or_go_back_are_told() {
+fn clocks_that_jump_wrap_or_go_back_are_reported() {
     // A's clock is set back by a second at packet 500.
     let back = |sample: Sample| {
         let by = if sample.id < 500 { 0 } else { 1_000_000_000 };
@@ -166,7 +167,7 @@ fn clocks_that_jump_wrap_or_go_back_are_told() {
     assert_eq!(set_back.run["clocks"]["faults"], 2);
     assert!(set_back.page.contains("went back"));
 
-    // B's is set forward by an hour.
+    // B's clock is set forward by an hour.
     let forward = |sample: Sample| {
         let by = if sample.id < 500 { 0 } else { 3_600_000_000_000 };
         let [a, b, c, d] = sample.ts;
@@ -208,7 +209,7 @@ fn clocks_of_two_hosts_need_not_agree() {
     assert_eq!(two.run["measures"]["round_trip"]["summary"]["jitter_ns"], 0);
     assert!(two.page.contains("A and B have clocks of their own"));
 
-    // Said to be one clock by mistake: B is two days behind. No time is made up.
+    // Declared as one clock by mistake: B is two days behind. No time is invented.
     let rows: Vec<Sample> = evens(1000)
         .into_iter()
         .map(|sample| {
@@ -223,7 +224,7 @@ fn clocks_of_two_hosts_need_not_agree() {
 }
 
 #[test]
-fn whatever_a_log_holds_is_reported() {
+fn any_log_is_reported() {
     let edge = [MISSING, MISSING + 1, -1, 0, 1, i64::MAX - 1, i64::MAX];
     let ids = [0, 1, 1, 5, 3, u64::MAX - 1, u64::MAX, 0];
     let pick = |n: usize| edge[n % edge.len()];

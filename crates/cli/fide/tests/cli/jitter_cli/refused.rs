@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What cannot be is refused before anything is measured or written, and the message says what would be right.
+//! Impossible arguments are refused before anything is measured or written, with a hint.
 
 use std::{fs, path::Path};
 
@@ -30,7 +30,7 @@ fn ping<'a>(out: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_ping_that_cannot_be_is_refused() {
+fn impossible_ping_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let out = dir.path().join("kept.fjl");
     fs::write(&out, "an earlier run").expect("written");
@@ -73,7 +73,7 @@ fn a_ping_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn a_sweep_that_cannot_be_is_refused() {
+fn impossible_sweep_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let out = dir.path().join("sweep").to_str().expect("text").to_owned();
     let sweep = ["sweep", "--from", "127.0.0.1", "--to", "127.0.0.2", "--out", &out];
@@ -91,7 +91,7 @@ fn a_sweep_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn a_pong_that_cannot_be_is_refused() {
+fn impossible_pong_is_refused() {
     all_refused(&[
         (&["pong", "--from", "192.0.2.1"], 2, &["192.0.2.1", "127.0.0.1 (lo)"]),
         (&["pong", "--from", "fe80::1"], 2, &["--from", "fe80::1"]),
@@ -138,7 +138,7 @@ fn what_is_no_log_is_refused() {
             all_refused(&[(command, 2, words), (command, 2, &[path])]);
         }
     }
-    // A good one beside it does not make up for it.
+    // A good log beside it does not make up for it.
     let (fine, page) = (put("fine.fjl", &good), dir.path().join("page.html"));
     let page = page.to_str().expect("text");
     all_refused(&[(&["report", &fine, &empty, "--html", page], 2, &["empty.fjl"])]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What needs hosts and links that can be taken away, or a kernel that cannot do everything. Tests that need root and
-//! cannot have it print why and pass.
+//! Tests that need hosts and links that can be removed, or a kernel with limited features. Tests that need
+//! root and cannot have it print why and pass.
 
 use std::{ffi::CString, fs, os::unix::process::CommandExt, process::Command};
 
@@ -31,7 +31,7 @@ fn pong(bed: &Testbed) -> Running {
     Running::pong(&mut on(bed, 2, &["pong", "--from", TO]))
 }
 
-/// A long measurement that is to be ended from outside; its log is `run.fjl` in the scratch directory.
+/// Starts a long measurement that is ended from outside; its log is `run.fjl` in the scratch directory.
 fn ping(bed: &Testbed, more: &[&str]) -> Running {
     let log = bed.scratch().join("run.fjl");
     let mut command =
@@ -39,7 +39,7 @@ fn ping(bed: &Testbed, more: &[&str]) -> Running {
     Running::start(command.args(more).arg("--out").arg(log))
 }
 
-/// Datagrams that programs have taken on the host of this one.
+/// Datagrams that programs on this host have received.
 fn taken(pong: &Running) -> u64 {
     let text = fs::read_to_string(format!("/proc/{}/net/snmp", pong.pid())).expect("read");
     // A line of names, and one of numbers.
@@ -49,7 +49,7 @@ fn taken(pong: &Running) -> u64 {
     pairs.find(|(name, _)| *name == "InDatagrams").and_then(|(_, n)| n.parse().ok()).expect("a counter")
 }
 
-/// Waits until so many more pings were answered than it had taken before.
+/// Waits until so many more pings were answered.
 fn answered(pong: &Running, before: u64) {
     until("pings", || match taken(pong) {
         now if now >= before + 20 => Ok(()),
@@ -62,7 +62,7 @@ fn number(value: &Value) -> u64 {
 }
 
 #[test]
-fn root_a_pong_that_is_started_again_is_told() {
+fn root_restarted_pong_is_reported() {
     let Some(bed) = bed() else { return };
     let first = pong(&bed);
     let ping = ping(&bed, &[]);
@@ -83,11 +83,11 @@ fn root_a_pong_that_is_started_again_is_told() {
 }
 
 #[test]
-fn root_a_pong_that_comes_later_is_no_restart() {
+fn root_late_pong_is_no_restart() {
     let Some(bed) = bed() else { return };
     let ping = ping(&bed, &[]);
     ping.bound(7412);
-    // The kernel of host 2 counts what nobody takes there.
+    // The kernel of host 2 counts packets without a receiver.
     until("pings that nobody takes", || {
         let text =
             bed.host(2).run_in(|| fs::read_to_string("/proc/thread-self/net/snmp")).map_err(|e| e.to_string())?;
@@ -109,7 +109,7 @@ fn root_a_pong_that_comes_later_is_no_restart() {
 }
 
 #[test]
-fn root_a_link_that_goes_away_keeps_what_was_measured() {
+fn root_lost_link_keeps_the_measurement() {
     for method in ["udp", "af-packet", "xdp-slot", "af-xdp"] {
         let Some(bed) = bed() else { return };
         let pong = pong(&bed);
@@ -125,7 +125,7 @@ fn root_a_link_that_goes_away_keeps_what_was_measured() {
         assert!(number(&summary["answered"]) >= 10, "{method}: {summary}");
         let reported = report(&bed.scratch().join("run.fjl"));
         let packets = &reported.run["packets"];
-        // What the kernel did not take was never sent, and is not lost on the way.
+        // Packets that the kernel refused were never sent, so they are not lost on the way.
         assert_eq!(packets["unsent"], summary["send_failed"], "{method}");
         assert_eq!(packets["logged"], summary["packets"], "{method}");
         assert!(reported.run["conditions"]["isolation"]["log"].is_null(), "{method}: whole");
@@ -134,7 +134,7 @@ fn root_a_link_that_goes_away_keeps_what_was_measured() {
 }
 
 #[test]
-fn root_a_period_too_short_for_the_method_is_held_or_told() {
+fn root_period_too_short_for_the_method_is_held_or_reported() {
     let Some(bed) = bed() else { return };
     let pong = pong(&bed);
     let log = bed.scratch().join("run.fjl");
@@ -143,8 +143,8 @@ fn root_a_period_too_short_for_the_method_is_held_or_told() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let summary = json(&output);
     assert_eq!((&summary["packets"], &summary["late"]["after_ns"]), (&5000.into(), &2000.into()));
-    let told = report(&log).page.contains("were sent more than 2");
-    assert_eq!(told, number(&summary["late"]["packets"]) > 0, "{summary}");
+    let is_reported = report(&log).page.contains("were sent more than 2");
+    assert_eq!(is_reported, number(&summary["late"]["packets"]) > 0, "{summary}");
     drop(pong);
 }
 
@@ -156,14 +156,14 @@ fn root_a_kernel_without_type_information_measures_all_the_same() {
     let mut command = on(&bed, 1, &["ping", "--from", FROM, "--to", TO, "--packets", "50", "--json", "--out"]);
     let output = run(without_btf(command.arg(&log)));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let told = json(&output)["run"]["isolation"]["culprits"].as_str().expect("told").to_owned();
-    assert!(told.starts_with("not recorded: the kernel did not take the culprit recorder"), "{told}");
+    let culprits = json(&output)["run"]["isolation"]["culprits"].as_str().expect("a text").to_owned();
+    assert!(culprits.starts_with("not recorded: the kernel did not take the culprit recorder"), "{culprits}");
     let reported = report(&log);
     assert!(reported.run["culprits"].is_null() && reported.page.contains("Nobody is blamed: not recorded"));
     assert_eq!(reported.run["packets"]["answered"], 50);
 }
 
-/// Hides where a kernel says what its trace points look like, from this command alone.
+/// Hides the kernel's description of its trace points from this command.
 fn without_btf(command: &mut Command) -> &mut Command {
     let [none, root, tmpfs, btf] = ["none", "/", "tmpfs", "/sys/kernel/btf"].map(|s| CString::new(s).expect("no zero"));
     // SAFETY: plain system calls on strings that the closure keeps; it allocates nothing and takes no lock, as a child of a
@@ -185,9 +185,9 @@ fn without_btf(command: &mut Command) -> &mut Command {
 }
 
 #[test]
-fn root_a_pong_that_cannot_have_its_method_says_so() {
+fn root_pong_without_its_method_reports_it() {
     let Some(bed) = bed() else { return };
-    // veth copies what it gets.
+    // veth copies its packets.
     let output = run(&mut on(&bed, 2, &["pong", "--from", TO, "--to", FROM, "--method", "af-xdp-zc"]));
     let said = stderr(&output);
     assert!(output.status.code() == Some(3) && said.contains("af-xdp-zc"), "{said}");

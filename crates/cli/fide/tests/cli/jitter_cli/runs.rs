@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Measurements over loopback that do not go as planned. Needs no rights; each uses addresses of its own.
+//! Measurements over loopback that do not go as planned. They need no privileges; each uses its own
+//! addresses.
 
 use std::{net::UdpSocket, os::unix::process::CommandExt, process::Command};
 
@@ -7,7 +8,7 @@ use fide_testbed::documented::{assert_documented, fields, section};
 
 use super::common::{LIMIT, Running, export, fide, json, report, run, stderr};
 
-/// A ping from and to these hosts of 127.72/16, on no core and no priority of its own.
+/// A ping between these hosts of 127.72/16, without a core or priority.
 fn ping(from: &str, to: &str, more: &[&str]) -> Command {
     let mut command =
         fide(&["ping", "--from", from, "--to", to, "--unpinned", "--ordinary", "--unlocked", "--sleep-states"]);
@@ -20,7 +21,7 @@ fn pong(at: &str) -> Running {
 }
 
 #[test]
-fn a_ping_that_nobody_answers_says_what_to_do() {
+fn unanswered_ping_says_what_to_do() {
     let dir = tempfile::tempdir().expect("a directory");
     let log = dir.path().join("run.fjl");
     let output = run(ping("127.72.1.1", "127.72.1.2", &["--packets", "20", "--json", "--out"]).arg(&log));
@@ -49,14 +50,14 @@ fn one_packet_is_a_measurement() {
 }
 
 #[test]
-fn every_field_that_a_ping_prints_is_documented() {
+fn every_field_of_ping_is_documented() {
     let _pong = pong("127.72.9.2");
     let dir = tempfile::tempdir().expect("a directory");
     let log = dir.path().join("run.fjl");
     let output = run(ping("127.72.9.1", "127.72.9.2", &["--packets", "20", "--json", "--out"]).arg(&log));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let mut json = json(&output);
-    // Names of conditions are not fields; those of a family are a report's.
+    // Names of conditions are not fields, and the fields of a family belong to a report.
     json["run"]["isolation"].take();
     json["families"].take();
     let page = include_str!("../../../../../../docs/develop/jitter-json.md");
@@ -64,8 +65,8 @@ fn every_field_that_a_ping_prints_is_documented() {
 }
 
 #[test]
-fn an_interrupt_keeps_what_was_measured() {
-    // It hears the pings and says nothing.
+fn interrupt_keeps_the_measurement() {
+    // It receives the pings and sends nothing.
     let ear = UdpSocket::bind("127.72.3.2:7413").expect("bound");
     ear.set_read_timeout(Some(LIMIT)).expect("set");
     let dir = tempfile::tempdir().expect("a directory");
@@ -106,7 +107,7 @@ fn an_interrupt_ends_a_wait_of_an_hour() {
 }
 
 #[test]
-fn who_ran_is_not_recorded_and_the_report_says_why() {
+fn missing_culprits_are_explained_in_the_report() {
     let _pong = pong("127.72.5.2");
     let dir = tempfile::tempdir().expect("a directory");
     let log = dir.path().join("run.fjl");
@@ -125,26 +126,26 @@ fn who_ran_is_not_recorded_and_the_report_says_why() {
         }
         let output = run(&mut command);
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        let told = json(&output)["run"]["isolation"]["culprits"].as_str().expect("told").to_owned();
-        assert!(told.starts_with(why), "{told}");
+        let culprits = json(&output)["run"]["isolation"]["culprits"].as_str().expect("a text").to_owned();
+        assert!(culprits.starts_with(why), "{culprits}");
         let reported = report(&log);
-        if told.contains("no core of its own") {
+        if culprits.contains("no core of its own") {
             assert_eq!(reported.run["conditions"]["cores"], serde_json::json!([null, null, null, null]), "{more:?}");
         }
         assert!(reported.run["culprits"].is_null());
-        assert_eq!(reported.run["conditions"]["isolation"]["culprits"], told);
-        assert!(reported.page.contains(&format!("Nobody is blamed: {why}")), "{told}");
+        assert_eq!(reported.run["conditions"]["isolation"]["culprits"], culprits);
+        assert!(reported.page.contains(&format!("Nobody is blamed: {why}")), "{culprits}");
         assert_eq!(reported.run["packets"]["answered"], 50, "measured all the same");
     }
 }
 
-/// Takes every capability away, as from somebody who is not root.
+/// Drops every capability, as for a user that is not root.
 fn without_rights(command: &mut Command) {
     // SAFETY: prctl is a plain system call, allocates nothing and takes no lock, as a child of a process with threads must.
     unsafe {
         command.pre_exec(|| {
             for capability in 0..=63 {
-                // Fails beyond the last one, and for who has none to lose.
+                // Fails beyond the last one, and for a user without capabilities.
                 libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
             }
             Ok(())

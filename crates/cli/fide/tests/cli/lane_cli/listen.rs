@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `fide lane listen` says.
+//! The output of `fide lane listen`.
 
 use fide_agent_api::event::{EventRecord, kind};
 use fide_agent_api::protocol::{ErrorCode, Op, Refusal, Reply};
@@ -33,7 +33,7 @@ fn record(host: u16) -> EventRecord {
 }
 
 #[test]
-fn messages_are_printed_with_all_that_is_known_of_them() {
+fn messages_are_printed_with_all_fields() {
     let mut agent = FakeAgent::new();
     agent.table.write_host(2, &HostRecord { name: name_bytes("beta"), ..Default::default() });
     let mut listen = Running::start(&agent, &["listen", "7", "9", "--json", "--count", "2"]);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `fide lane send` asks for, sends and says.
+//! Requests, packets and output of `fide lane send`.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::{Running, done, message};
 
 const CLOSE: Op = Op::CloseLane { handle: 3 };
 
-/// Period in which nothing but the first packet ever leaves.
+/// A period in which only the first packet ever leaves.
 const HOUR_NS: u64 = 3_600_000_000_000;
 
 fn granted(agent: &FakeAgent, period_ns: u64) -> Peer {
@@ -77,11 +77,11 @@ fn each_line_is_a_message_and_the_lane_is_given_back() {
 }
 
 #[test]
-fn it_keeps_to_what_was_granted_unless_told_otherwise() {
+fn send_keeps_to_the_granted_rate_by_default() {
     for (burst, expected) in [(&[][..], 2), (&["--burst"][..], 5)] {
         let mut agent = FakeAgent::new();
         let mut sending = start(&agent, &[&["--messages", "2", "--json"], burst].concat());
-        // Granted is more than a period asked for: that counts.
+        // The granted period is longer than requested, and the grant counts.
         let peer = granted(&agent, HOUR_NS);
         let first = sending.json();
         assert_eq!(
@@ -96,7 +96,7 @@ fn it_keeps_to_what_was_granted_unless_told_otherwise() {
         for number in 1..=expected {
             assert_eq!(message(&mut agent).2, number.to_string().as_bytes());
         }
-        // It says so after another turn, in which it has sent nothing.
+        // The program prints it after another turn, in which it has sent nothing.
         agent.tell_changed(9, lane_reason::TE);
         agent.tell(fide_agent_api::event::EventRecord::of_host(fide_agent_api::event::kind::FENCED, 1), b"");
         assert_eq!(sending.json()["kind"], "fenced");
@@ -119,10 +119,10 @@ fn a_shorter_period_is_kept_at_once() {
     sending.write("1\n2\n");
     assert_eq!(message(&mut agent).2, b"1");
     agent.tell_changed(3, lane_reason::BW_UNUSED);
-    let told = sending.json();
-    assert_eq!((&told["kind"], &told["reason"]), (&"bandwidth_changed".into(), &"BW_UNUSED".into()));
-    assert_eq!((&told["grace_ns"], &told["bounded"]), (&50_000_000.into(), &false.into()));
-    assert_eq!((&told["period_ns"], &told["jitter_max_ns"]), (&2_000_000.into(), &serde_json::Value::Null));
+    let event = sending.json();
+    assert_eq!((&event["kind"], &event["reason"]), (&"bandwidth_changed".into(), &"BW_UNUSED".into()));
+    assert_eq!((&event["grace_ns"], &event["bounded"]), (&50_000_000.into(), &false.into()));
+    assert_eq!((&event["period_ns"], &event["jitter_max_ns"]), (&2_000_000.into(), &serde_json::Value::Null));
     assert_eq!(message(&mut agent).2, b"2", "the period is 2 ms now");
     drop(sending.stdin.take());
     done(&peer, &CLOSE);
@@ -141,9 +141,9 @@ fn upcalls_are_for_people_too_and_the_end_is_an_error() {
     agent.tell_terminated(3, Duration::from_millis(50), "it exceeded its contract 3 times");
     let (code, out, err) = sending.end();
     assert_eq!((code, &*out), (Some(1), ""), "{err}");
-    let told: Vec<&str> = err.lines().collect();
+    let lines: Vec<&str> = err.lines().collect();
     assert_eq!(
-        told,
+        lines,
         [
             "fide: more was sent than agreed; in 50 ms the lane is a packet of 150 bytes every 2 ms, best effort, no latency is \
              bounded",
@@ -169,7 +169,7 @@ fn lines_wait_while_the_agent_is_away() {
     assert_eq!(agent.next_lane_message(), None);
     assert_eq!(peer.opens_lane(&agent, 5), "work");
     assert_eq!(message(&mut agent), (5, 7, b"2".to_vec()));
-    // And one that is refused when the agent is back is over.
+    // A lane that is refused when the agent is back is over.
     drop(peer);
     let (peer, _) = agent.greet("one");
     let refusal = Refusal::new(ErrorCode::NoCapacity, "the cable s1-s2 is full", "");
@@ -182,7 +182,7 @@ fn lines_wait_while_the_agent_is_away() {
 }
 
 #[test]
-fn a_line_that_is_too_long_is_named_and_what_was_before_it_is_sent() {
+fn too_long_line_is_named_and_earlier_lines_are_sent() {
     let mut agent = FakeAgent::new();
     let mut sending = start(&agent, &[]);
     let peer = granted(&agent, 1_000_000);

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Members on a disk that is full: none ends, each goes on when there is room.
+//! Members on a full disk: none ends, and each continues once there is room.
 
 use std::{fs, path::PathBuf, process::Command};
 
-use fide_counter::{Order, Protocol, Replicas, Told};
+use fide_counter::{Order, Protocol, Replicas, Reported};
 use fide_testbed::{Agents, retry_until};
 
 use super::{LIMIT, World, build, log, logs};
 
-/// Room for one record, and not for the next beside it, which has to be whole before it replaces the first.
+/// Room for one record, but not for the next one beside it, which has to be complete before it replaces the
+/// first.
 const ONE_RECORD: &str = "size=4k";
 const ROOM: &str = "size=64k";
 
-/// A file system of its own, where the member of a host keeps its record.
+/// A file system for the record of one host's member.
 struct Disk {
     dir: PathBuf,
 }
@@ -48,7 +49,7 @@ impl Drop for Disk {
     }
 }
 
-/// Waits until the member of a host has said why it cannot go on.
+/// Waits until the member of a host has reported why it cannot continue.
 fn says(agents: &Agents, host: usize, what: &str) {
     retry_until(what, LIMIT, || {
         let log = log(agents, host);
@@ -71,7 +72,7 @@ fn founds(full: usize) {
         gives_room.join().expect("it says so");
         replicas.unwrap_or_else(|why| panic!("{why:#}\n{}", logs(&agents, 3)))
     });
-    // Who was let in is a member meanwhile.
+    // The host that was let in is a member meanwhile.
     retry_until("the record", LIMIT, || match fs::read_to_string(&record).expect("there") {
         text if text.contains("founded_with = [1, 2, 3]") => Ok(()),
         text => Err(text),
@@ -93,9 +94,9 @@ fn root_member_on_a_full_disk_begins_when_there_is_room() {
     founds(3);
 }
 
-/// Shut out while its disk is full it keeps what it has, and is back when there is room.
+/// A member that is excluded while its disk is full keeps its state, and is back once there is room.
 #[test]
-fn root_member_that_is_excluded_on_a_full_disk_comes_back_when_there_is_room() {
+fn root_member_excluded_on_a_full_disk_comes_back_once_there_is_room() {
     let Some((bed, agents, spec)) = build(3, Protocol::Hsuc) else { return };
     let disk = Disk::under(&agents, 3, ROOM);
     let replicas = Replicas::start(bed.hosts(), &agents, spec);
@@ -106,18 +107,18 @@ fn root_member_that_is_excluded_on_a_full_disk_comes_back_when_there_is_room() {
     disk.fill();
     let before = fs::read_to_string(disk.dir.join("counter.toml")).expect("stored");
     world.bed.isolate(3).unwrap();
-    // Nothing is decided before the others are a group without it.
+    // Nothing is decided before the others have a view without it.
     world.add(1);
     world.bed.rejoin(3).unwrap();
     says(&world.agents, 3, "cannot store as which incarnation it comes back");
     world.replicas.node(3).expect("it runs").order(&Order::State { state: true }).expect("asked");
-    let applied = world.wait("what it has", |host, told| match told {
-        Told::State { counter, .. } if host == 3 => Some(counter),
+    let applied = world.wait("what it has", |host, reported| match reported {
+        Reported::State { counter, .. } if host == 3 => Some(counter),
         _ => None,
     });
-    assert_eq!(applied, 8, "it keeps what it was told");
+    assert_eq!(applied, 8, "it keeps what was delivered to it");
     disk.free();
-    world.wait("it is back", |host, told| (host == 3 && matches!(told, Told::Ready { .. })).then_some(()));
+    world.wait("it is back", |host, reported| (host == 3 && matches!(reported, Reported::Ready { .. })).then_some(()));
     assert_ne!(fs::read_to_string(disk.dir.join("counter.toml")).expect("stored"), before);
     world.add(1);
     world.agree();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Members that are taken out of a group, and hosts that are let in and never welcomed.
+//! Members that are removed from a group, and admitted hosts that are never welcomed.
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::*;
 
-/// Between two words of a host that is let in slowly.
+/// Time between two messages of a host that is let in slowly.
 const SLOW: Duration = Duration::from_millis(200);
 
 impl World {
@@ -13,25 +13,31 @@ impl World {
         self.replicas.node(leader).expect("a leader").order(&Order::Remove { remove: host }).expect("asked");
     }
 
-    /// It tells that it is out, and ends. (That it is needed until then it tells only if it looks meanwhile; tests of the group look each time.)
+    /// The host reports that it is removed, and ends. It reports that it is still needed only if it looks in
+    /// between; tests of the group look each time.
     fn leaves(&mut self, host: u16) {
-        self.wait("it is out", |who, told| (who == host && matches!(told, Told::Removed { .. })).then_some(()));
+        self.wait("it is out", |who, reported| {
+            (who == host && matches!(reported, Reported::Removed { .. })).then_some(())
+        });
         self.replicas.nodes.retain(|node| node.host != host);
     }
 
-    /// Until `of` is in a view of these hosts.
+    /// Waits until `of` is in a view of these hosts.
     fn views(&mut self, of: u16, wanted: &[u16]) {
-        self.wait("a view", |who, told| match told {
-            Told::View { hosts, .. } if who == of && hosts == wanted => Some(()),
+        self.wait("a view", |who, reported| match reported {
+            Reported::View { hosts, .. } if who == of && hosts == wanted => Some(()),
             _ => None,
         });
     }
 
     fn is_back(&mut self, host: u16) {
-        self.wait("it is in", |who, told| (who == host && matches!(told, Told::Ready { .. })).then_some(()));
+        self.wait("it is in", |who, reported| {
+            (who == host && matches!(reported, Reported::Ready { .. })).then_some(())
+        });
     }
 
-    /// Host 1 is the only member that is left, and has just begun a view with host 2, which asks seldom and has no welcome yet.
+    /// Host 1 is the only member left, and has just begun a view with host 2, which asks seldom and has no
+    /// welcome yet.
     fn lets_in_slowly(protocol: Protocol) -> Option<Self> {
         let mut world = world(3, protocol)?;
         world.add(1);
@@ -51,12 +57,12 @@ impl World {
 }
 
 #[test]
-fn root_members_that_are_taken_out_leave_once_the_others_have_begun() {
+fn root_removed_members_leave_once_others_have_begun() {
     taken_out(Protocol::Hsuc);
 }
 
 #[test]
-fn root_members_that_are_taken_out_leave_once_the_others_have_begun_where_decisions_ride_on_heartbeats() {
+fn root_removed_members_leave_once_others_have_begun_with_huc() {
     taken_out(Protocol::Huc);
 }
 
@@ -71,7 +77,7 @@ fn taken_out(protocol: Protocol) {
     world.leaves(1);
     world.add(3);
     assert_eq!(world.counter, 24);
-    // The last one that has the state stays.
+    // The last member that has the state stays.
     world.removes(3, 3);
     world.add(3);
     assert_eq!(world.counter, 32);
@@ -88,9 +94,10 @@ fn taken_out(protocol: Protocol) {
 }
 
 #[test]
-fn root_a_host_that_was_let_in_and_never_welcomed_steps_back() {
+fn root_admitted_host_without_welcome_steps_back() {
     let Some(mut world) = World::lets_in_slowly(Protocol::Hsuc) else { return };
-    // Host 1 is shut out before host 2, whose process stands still, is welcomed. Each needs the other's word then.
+    // Host 1 is excluded before host 2, whose process is stopped, is welcomed. Then each waits for a message
+    // of the other.
     world.signal(2, Signal::STOP);
     world.bed.isolate(1).unwrap();
     let is_out = || {
@@ -102,9 +109,9 @@ fn root_a_host_that_was_let_in_and_never_welcomed_steps_back() {
     world.bed.rejoin(1).unwrap();
     world.signal(2, Signal::CONT);
     let mut back = Vec::new();
-    world.wait("both are members", |host, told| {
+    world.wait("both are members", |host, reported| {
         assert!(!back.contains(&2) || back.contains(&1), "host 2 was welcomed before: the test came too late");
-        back.extend(matches!(told, Told::Ready { .. }).then_some(host));
+        back.extend(matches!(reported, Reported::Ready { .. }).then_some(host));
         (back.contains(&1) && back.contains(&2)).then_some(())
     });
     world.start_again(3);
@@ -116,7 +123,7 @@ fn root_a_host_that_was_let_in_and_never_welcomed_steps_back() {
 }
 
 #[test]
-fn root_a_host_that_was_let_in_and_killed_before_its_welcome_holds_up_nobody() {
+fn root_admitted_host_killed_before_its_welcome_blocks_no_member() {
     let Some(mut world) = World::lets_in_slowly(Protocol::Hsuc) else { return };
     world.kill(2);
     world.add(1);

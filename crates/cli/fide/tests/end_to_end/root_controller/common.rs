@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A fabric with its controller, and hosts that do by hand what an agent does.
+//! A fabric with its controller, and hosts on which the test does the work of an agent.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -16,9 +16,9 @@ use fide_testbed::fabric::{Controller, ControllerSpec, Fabric, FabricSpec};
 use fide_testbed::{Host, supported};
 use serde_json::{Value, json};
 
-/// Bound of every wait. Nothing is expected to come near it.
+/// Bound of every wait; no wait is expected to come near it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
-/// After the last packet sent: for those that are expected, and for one that should not be.
+/// How long to wait after the last packet was sent, for expected packets and for one that must not come.
 const QUIET: Duration = Duration::from_millis(60);
 const PORT: u16 = 7000;
 const POLL_MS: u64 = 20_000;
@@ -28,7 +28,7 @@ pub(crate) struct World {
     pub(crate) fabric: Fabric,
 }
 
-/// `None`, with the reason printed, where there can be none.
+/// `None`, with the reason printed, if this machine cannot have one.
 pub(crate) fn world(spec: FabricSpec, extra: &str) -> Option<World> {
     if let Err(why) = supported() {
         println!("skipped: {why}");
@@ -48,7 +48,7 @@ fn caller(host: &Host, credentials: &Path, controller: &Controller) -> Caller {
 }
 
 impl World {
-    /// What is said to the controller by a host, from its namespace.
+    /// Requests to the controller from a host's namespace.
     pub(crate) fn member(&self, host: usize) -> Member {
         let host = self.fabric.host(host).clone();
         let credentials = self.controller.host_credentials(host.name());
@@ -62,7 +62,7 @@ impl World {
         Member { host, caller: caller_here, order: Ordered::new(1), news, heard: Vec::new() }
     }
 
-    /// What an operator is told by `fide controller ask`.
+    /// The output of `fide controller ask`.
     pub(crate) fn operator(&self, words: &[&str]) -> (i32, String) {
         let node = self.fabric.controller().expect("managed");
         let address = self.controller.address().to_string();
@@ -152,7 +152,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Has a change made; its answer.
+    /// Makes a change, and returns the answer.
     pub(crate) fn change(&mut self, method: Method, path: &str, body: &Value) -> Value {
         let (caller, order) = (&mut self.caller, &mut self.order);
         let host = self.host.clone();
@@ -167,7 +167,7 @@ impl Member {
         self.change(Method::Post, paths::LANES, &body)["lane"].as_u64().expect("a number")
     }
 
-    /// Waits for an upcall that fits; and when it came, CLOCK_MONOTONIC in ns.
+    /// Waits for a matching upcall; returns its time too, CLOCK_MONOTONIC ns.
     pub(crate) fn upcall(&mut self, what: &str, fits: impl Fn(&Value) -> bool) -> (u64, Value) {
         let begun = Instant::now();
         loop {
@@ -247,7 +247,8 @@ impl Ears {
         numbers
     }
 
-    /// What each host got since the last time, once these have got so many packets: they have as long as they need, the others a moment.
+    /// The packets that each host got since the last call, once these hosts have got so many: these may take
+    /// as long as they need, the others a moment.
     pub(crate) fn got(&self, count: usize, hosts: &[usize]) -> BTreeMap<usize, Vec<u32>> {
         let mut all: BTreeMap<usize, Vec<u32>> = BTreeMap::new();
         let mut look = || {
@@ -259,7 +260,7 @@ impl Ears {
             }
             hosts.iter().all(|host| all.get(host).is_some_and(|got| got.len() >= count))
         };
-        // What does not come is told by the caller.
+        // The caller reports what is missing.
         let begun = Instant::now();
         while !look() && begun.elapsed() < LIMIT {
             std::thread::sleep(Duration::from_millis(2));
@@ -270,7 +271,7 @@ impl Ears {
         all
     }
 
-    /// Exactly these hosts get what is sent now, each packet once.
+    /// Asserts that exactly these hosts get the packets that are sent now, each packet once.
     pub(crate) fn reach(&mut self, tree: &Value, hosts: &[usize]) {
         let _ = self.got(0, &[]);
         let numbers = self.send(tree, 10);

@@ -12,7 +12,7 @@ use super::{
 };
 
 #[test]
-fn root_an_agent_that_was_stopped_is_excluded_and_judges_nobody() {
+fn root_stopped_agent_is_excluded_and_declares_no_host_dead() {
     let Some(world) = world(3, calm()) else { return };
     let mut own = world.client(3);
     let watched = (own.watch("@h1"), own.watch("@h2"));
@@ -20,7 +20,7 @@ fn root_an_agent_that_was_stopped_is_excluded_and_judges_nobody() {
     let host = eyes.watch("@h3");
     world.agents.pause(3).expect("stopped");
     let stopped_ns = now_ns();
-    // Its programs find out by themselves that it does not run.
+    // The programs of a stopped agent find out by themselves that it does not run.
     until_true("its programs are fenced", || own.client.fenced());
     assert_eq!(eyes.reason(&host), Reason::HostSilent);
     until_true("a second has passed", || now_ns() - stopped_ns > 1_000_000_000);
@@ -30,7 +30,7 @@ fn root_an_agent_that_was_stopped_is_excluded_and_judges_nobody() {
     world.settled(&[1, 2, 3]);
     until_true("its programs may act again", || !own.client.fenced());
     own.quiet();
-    assert_eq!((own.finals(&watched.0), own.finals(&watched.1)), (0, 0), "{:#?}", own.told);
+    assert_eq!((own.finals(&watched.0), own.finals(&watched.1)), (0, 0), "{:#?}", own.events);
     assert_eq!(world.verdicts(3), Vec::<String>::new(), "it was the one that did not run");
     assert_eq!(eyes.finals(&host), 1);
 }
@@ -47,7 +47,7 @@ fn root_a_killed_agent_is_silent_and_its_programs_are_fenced_for_good() {
     for (eyes, host) in eyes.iter_mut().zip(&hosts) {
         assert_eq!(eyes.reason(host), Reason::HostSilent);
     }
-    // Without anybody who could tell them: the lease has run out.
+    // No agent is there to notify the programs: their lease has run out.
     until_true("its programs are fenced", || live.fenced());
     for _ in 0..200 {
         assert!(live.fenced(), "a fence of a dead agent never lifts");
@@ -56,7 +56,7 @@ fn root_a_killed_agent_is_silent_and_its_programs_are_fenced_for_good() {
 }
 
 #[test]
-fn root_a_client_finds_the_next_agent_and_what_it_watched() {
+fn root_client_finds_the_next_agent_and_its_watches() {
     let Some(mut world) = world(3, calm()) else { return };
     let mut own = world.client(3);
     let running = world.sleeper(3);
@@ -82,9 +82,9 @@ fn root_a_client_finds_the_next_agent_and_what_it_watched() {
     assert_eq!(eyes.reason(&survivor), Reason::Killed(9));
 }
 
-/// Others were told that everything on the host is dead: the lease of the next agent is none of its former programs'.
+/// Others were notified that everything on the host is dead: the lease of the next agent does not hold for its former programs.
 #[test]
-fn root_lease_of_a_restarted_agent_is_not_that_of_its_former_programs() {
+fn root_lease_of_a_restarted_agent_is_not_for_former_programs() {
     let Some(mut world) = world(3, calm()) else { return };
     let mut own = world.client(3);
     let live = own.client.live();
@@ -105,7 +105,7 @@ fn root_lease_of_a_restarted_agent_is_not_that_of_its_former_programs() {
     assert!(again.token() > permit.token() && again.incarnation > permit.incarnation, "{again:?} after {permit:?}");
 }
 
-/// An agent without some of root's rights takes what it can and says why not more.
+/// An agent without some of root's rights takes the best rungs that it can, and reports why not better ones.
 #[test]
 fn root_without_rights_the_next_rung_is_taken() {
     let spec = |rights: &str| {
@@ -119,14 +119,14 @@ fn root_without_rights_the_next_rung_is_taken() {
     ] {
         let Some(world) = world(2, spec(rights)) else { return };
         assert_eq!(world.receive_rungs(1), [rung, rung]);
-        let told = world.status(1)["rungs"]["receive"][1]["fell_back"].to_string();
-        assert!(why.iter().all(|why| told.contains(why)), "{rights}: {told}");
-        println!("{rights}: {rung}, because {told}");
+        let why_not = world.status(1)["rungs"]["receive"][1]["fell_back"].to_string();
+        assert!(why.iter().all(|why| why_not.contains(why)), "{rights}: {why_not}");
+        println!("{rights}: {rung}, because {why_not}");
     }
 }
 
 #[test]
-fn root_an_agent_that_leaves_is_no_failure() {
+fn root_leaving_agent_is_no_failure() {
     let Some(mut world) = world(3, calm()) else { return };
     let running = world.sleeper(3);
     let mut own = world.client(3);
@@ -142,14 +142,14 @@ fn root_an_agent_that_leaves_is_no_failure() {
     assert_eq!(reason, Reason::Left);
     assert!(!reason.is_failure());
     eyes.quiet();
-    for event in &eyes.told {
+    for event in &eyes.events {
         if let Event::Verdict(verdict) = event {
             assert!(!verdict.reason.is_failure(), "{verdict:?}");
         }
     }
-    assert_eq!((eyes.finals(&host), eyes.finals(&process)), (1, 1), "{:#?}", eyes.told);
+    assert_eq!((eyes.finals(&host), eyes.finals(&process)), (1, 1), "{:#?}", eyes.events);
     assert!(!world.agents.socket(3).exists(), "its socket goes with it");
-    // The majority goes on, and takes it back.
+    // The majority continues, and readmits the host.
     assert_eq!(world.status(1)["fenced"], false);
     world.agents.restart(3).expect("started");
     world.settled(&[1, 2, 3]);
@@ -182,7 +182,7 @@ fn root_a_new_key_is_taken_without_a_verdict() {
                 world.agents.log(host).matches("the old key is not accepted").count() == round + 1
             });
         }
-        // Heard with the new key.
+        // Heartbeats with the new key are accepted.
         let accepted = world.counter(1, "kernel_accepted");
         until_true("heartbeats go on", || world.counter(1, "kernel_accepted") > accepted + 20);
     }
@@ -192,7 +192,7 @@ fn root_a_new_key_is_taken_without_a_verdict() {
     fs::rename(&next, &path).expect("in place");
     until_true("a bad key is refused", || world.agents.log(1).contains("the present key stays in force"));
     eyes.quiet();
-    assert_eq!(hosts.map(|host| eyes.finals(&host)), [0, 0], "{:#?}", eyes.told);
+    assert_eq!(hosts.map(|host| eyes.finals(&host)), [0, 0], "{:#?}", eyes.events);
     for host in 1..=3 {
         assert_eq!(world.verdicts(host), Vec::<String>::new());
         assert_eq!(world.status(host)["fenced"], false);

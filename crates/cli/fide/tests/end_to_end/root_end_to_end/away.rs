@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes that die while the agent of whoever watches them is away, by each way of receiving.
+//! Processes die while the agent of their watchers is away, with each rung of receiving.
 
 use std::time::Duration;
 
@@ -17,8 +17,8 @@ fn lacks(world: &World, of: usize, name: &str) -> bool {
     !members.as_array().expect("a list").contains(&json!(name))
 }
 
-/// A process of h2, whose slot h2 gives to another, and one of h1 itself: how h1 receives is nothing to that one, whose end takes
-/// seconds to be certain.
+/// A process of h2, whose slot h2 gives to another process, and a process of h1 itself. How h1 receives does
+/// not matter to the latter, whose end takes seconds to be certain.
 fn deaths_while_h1_has_no_agent(receive: &str, rung: &str, of_its_own: bool) {
     let agent = AgentSpec { receive: receive.into(), ..AgentSpec::default() };
     let sections = "[limits]\nonly_root = true\n".into();
@@ -42,7 +42,7 @@ fn deaths_while_h1_has_no_agent(receive: &str, rung: &str, of_its_own: bool) {
     until_true("h1 is out", || lacks(&world, 2, "h1"));
     far.kill().expect("killed");
     own.kill().expect("killed");
-    // There is no other slot.
+    // There is no other free slot.
     until("its slot is free", || there.client.join("next").map(drop).map_err(|why| why.to_string()));
     world.agents.restart(1).expect("started");
     // The same on this host, at once.
@@ -54,21 +54,21 @@ fn deaths_while_h1_has_no_agent(receive: &str, rung: &str, of_its_own: bool) {
     }
     world.settled(&[1, 2, 3]);
     eyes.quiet();
-    assert!(eyes.finals(&far_id) == 1 && eyes.finals(&own_id) <= 1, "{:#?}", eyes.told);
-    assert_eq!((eyes.finals(&lives_id), eyes.finals(&last_id)), (0, 0), "{:#?}", eyes.told);
-    // Both are watched on, and their ends told as ever.
+    assert!(eyes.finals(&far_id) == 1 && eyes.finals(&own_id) <= 1, "{:#?}", eyes.events);
+    assert_eq!((eyes.finals(&lives_id), eyes.finals(&last_id)), (0, 0), "{:#?}", eyes.events);
+    // Both are still watched, and their ends notified as usual.
     drop(lives);
     assert!(matches!(eyes.reason(&lives_id), Reason::Killed(_) | Reason::Exited(_)));
     let lost = |event: &&Event| matches!(event, Event::Lost { .. } | Event::Dropped { .. });
-    assert_eq!(eyes.told.iter().find(lost), None);
+    assert_eq!(eyes.events.iter().find(lost), None);
 }
 
 #[test]
-fn root_deaths_while_the_watchers_agent_is_away_are_told_by_xdp() {
+fn root_deaths_while_watching_agent_is_away_are_notified_by_xdp() {
     deaths_while_h1_has_no_agent("xdp-generic", "xdp generic", true);
 }
 
 #[test]
-fn root_deaths_while_the_watchers_agent_is_away_are_told_by_udp() {
+fn root_deaths_while_watching_agent_is_away_are_notified_by_udp() {
     deaths_while_h1_has_no_agent("udp", "udp", false);
 }

@@ -13,15 +13,15 @@ use super::{
 };
 
 #[test]
-fn root_watch_prints_and_runs_what_it_was_told_to() {
+fn root_watch_prints_events_and_runs_the_command() {
     let Some(world) = world(3, calm()) else { return };
     let victim =
         Victim::spawn(Some(world.bed.host(2)), &VictimSpec { exit_code: 7, ..Default::default() }).expect("victim");
     let mut near = world.client(2);
     near.client.join_pid("seen", victim.pid(), std::time::Duration::ZERO).expect("joined");
-    let told = world.bed.scratch().join("told");
+    let notes = world.bed.scratch().join("notes");
     let react =
-        format!("echo $FIDE_TARGET $FIDE_REASON $FIDE_CODE $FIDE_INCARNATION $FIDE_TOKEN >> {}", told.display());
+        format!("echo $FIDE_TARGET $FIDE_REASON $FIDE_CODE $FIDE_INCARNATION $FIDE_TOKEN >> {}", notes.display());
     let mut watch = Running::piped(&mut world.fide(1, &["watch", "seen@h2", "--json", "--on-failure", &react]));
     let mut lines = Lines::of(watch.0.stdout.take().expect("piped"));
     let mut next = || -> Value { serde_json::from_str(&lines.next().expect("a line")).expect("JSON") };
@@ -48,7 +48,7 @@ fn root_watch_prints_and_runs_what_it_was_told_to() {
     );
     assert_eq!(verdict["evidence"]["incarnation"], up["evidence"]["incarnation"]);
     assert_eq!(watch.code(), Some(1), "a failure was seen");
-    let said = fs::read_to_string(&told).expect("the command ran");
+    let said = fs::read_to_string(&notes).expect("the command ran");
     let token = world.client(1).client.may_act().and_then(|permit| permit.token()).expect("a view");
     assert_eq!(said, format!("seen@h2 exited 7 {} {token}\n", up["evidence"]["incarnation"]), "once");
 
@@ -63,17 +63,17 @@ fn root_watch_prints_and_runs_what_it_was_told_to() {
 }
 
 #[test]
-fn root_watch_goes_on_for_ever_if_told_so() {
+fn root_watch_forever() {
     let Some(world) = world(3, calm()) else { return };
     let mut watch = Running::piped(&mut world.fide(1, &["watch", "again@h2", "--forever"]));
     let mut lines = Lines::of(watch.0.stdout.take().expect("piped"));
-    // A death from before it began would not be told.
+    // A death from before the watch began would not be notified.
     lines.find_words("watching again@h2");
     for _ in 0..3 {
         let mut running = Running::start(&mut world.fide(2, &["run", "--name", "again", "--", "sleep", "600"]));
         lines.find_words("again@h2 is up");
         signal(watched(&world, 2, "again"), Signal::KILL);
-        // Each is told before the next one begins, and before the watch is ended.
+        // Each death is printed before the next process begins, and before the watch is ended.
         lines.find_words("again@h2 was killed by signal 9");
         assert_eq!(running.code(), Some(128 + 9));
         until_true("it is forgotten", || world.status(2)["processes"].as_array().expect("a list").is_empty());
@@ -81,7 +81,7 @@ fn root_watch_goes_on_for_ever_if_told_so() {
     assert!(watch.0.try_wait().expect("asked").is_none(), "it goes on");
     // Not INT: a shell's background job and its children ignore that one.
     signal(watch.pid(), Signal::TERM);
-    assert_eq!(lines.rest(), "", "each is told once");
+    assert_eq!(lines.rest(), "", "each death is printed once");
     assert_eq!(watch.code(), None, "by the signal");
 }
 
@@ -126,7 +126,7 @@ fn root_status_explain_and_metrics() {
         assert!(name.starts_with("fide_") && value.parse::<f64>().is_ok(), "{line}");
     }
 
-    // Whoever asks a fenced host is told.
+    // A fenced host says that it is fenced.
     world.bed.isolate(3).expect("cut off");
     until("h3 is fenced", || match output(&mut world.fide(3, &["status"])) {
         (Some(1), out, _) if out.contains("FENCED") => Ok(()),
@@ -158,7 +158,7 @@ fn root_watch_tells_no_death_from_before_it_began() {
     later.code();
     until("it fired", || fs::read_to_string(&fired).map_err(|error| error.to_string()));
     assert_eq!(fs::read_to_string(&fired).expect("read"), format!("killed {evidence}\n"), "once");
-    // Whoever wants to know of it at once says so.
+    // An operator that wants to know of an earlier end at once asks for it.
     let words = ["watch", "db@h2", "--count-earlier", "--on-failure", &react];
     let earlier = finish(Running::piped(&mut world.fide(1, &words)));
     assert_eq!(earlier.status.code(), Some(1));

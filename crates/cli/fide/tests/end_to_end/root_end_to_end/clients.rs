@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs that do as they like: many of them, other users', killed ones.
+//! Programs that misbehave: many at once, of other users, or killed.
 
 use std::{os::unix::process::CommandExt, path::PathBuf, process::Command, time::Duration};
 
@@ -16,7 +16,7 @@ const PROGRAMS: usize = 64;
 const KILLED: u64 = 60;
 
 #[test]
-fn root_a_client_of_another_version_is_told_both() {
+fn root_client_of_another_version_sees_both_versions() {
     let Some(world) = world(1, calm()) else { return };
     let refused = world.agents.ask(1, "hello", json!({ "protocol": 99, "program": "future" })).expect_err("refused");
     assert!(refused.contains("version") && refused.contains("99") && refused.contains("agent 2"), "{refused}");
@@ -56,16 +56,16 @@ fn root_sixty_four_programs_and_sixty_four_clients() {
     for monitor in &monitors {
         until("each verdict", || {
             while let Some(event) = far.client.poll_event().expect("event") {
-                far.told.push(event);
+                far.events.push(event);
             }
             if far.finals(monitor) == 1 { Ok(()) } else { Err(format!("{} of p@h1", far.finals(monitor))) }
         });
     }
     far.quiet();
-    assert!(monitors.iter().all(|monitor| far.finals(monitor) == 1), "{:#?}", far.told);
+    assert!(monitors.iter().all(|monitor| far.finals(monitor) == 1), "{:#?}", far.events);
     until_true("their places are free", || other.client.join_pid("p64", one_more.pid(), Duration::ZERO).is_ok());
 
-    // Two sessions are there already.
+    // Two sessions are open already.
     let options = || ConnectOptions { path: Some(world.agents.socket(1)), ..ConnectOptions::default() };
     let sessions: Vec<Client> = (2..64).map(|_| Client::connect(options()).expect("room for 64")).collect();
     match Client::connect(options()) {
@@ -77,7 +77,7 @@ fn root_sixty_four_programs_and_sixty_four_clients() {
 }
 
 #[test]
-fn root_a_program_hears_who_watches_it_and_what_the_planes_carry() {
+fn root_program_is_notified_of_watchers_and_piggyback_size() {
     let Some(world) = world(2, calm()) else { return };
     let (mut near, mut far) = (world.client(1), world.client(2));
     let (subject, observer) = (world.sleeper(1), world.sleeper(2));
@@ -86,11 +86,11 @@ fn root_a_program_hears_who_watches_it_and_what_the_planes_carry() {
     let wanted = Wanted { pbsize: 700, ..Wanted::default() };
     let monitor = far.client.monitor("subject@h1", wanted).expect("monitored");
     assert_eq!(monitor.pbsize, 700);
-    let told = near.next("who watches", |event| match event {
+    let request = near.next("who watches", |event| match event {
         Event::MonitorRequest { process, watcher, pbsize, .. } => Some((*process, watcher.to_string(), *pbsize)),
         _ => None,
     });
-    assert_eq!(told, (joined.id, "observer@h2".to_owned(), 700));
+    assert_eq!(request, (joined.id, "observer@h2".to_owned(), 700));
 
     let granted = |eyes: &mut Eyes| {
         eyes.next("another size", |event| match event {
@@ -123,7 +123,7 @@ fn root_a_program_hears_who_watches_it_and_what_the_planes_carry() {
     assert_eq!((world.counter(1, "sends_failed"), world.verdicts(2).len()), (0, 0), "no packet was too long");
 }
 
-/// A copy of `fide` that everybody can run, and a way to the socket.
+/// A copy of `fide` that every user can run, and access to the socket.
 struct Public {
     dir: tempfile::TempDir,
 }
@@ -140,7 +140,7 @@ impl Public {
     }
 
     fn command(&self, world: &World, host: usize, arguments: &[&str]) -> Command {
-        // Who is nobody cannot enter a namespace; the socket is a file, which has none.
+        // The user nobody cannot enter a namespace; the socket is a file, which needs none.
         let mut command = Command::new(self.fide());
         command.args(arguments).env("FIDE_SOCKET", world.agents.socket(host)).uid(NOBODY).gid(NOBODY);
         command
@@ -181,9 +181,9 @@ fn root_an_unprivileged_user_watches_everybody_and_joins_only_itself() {
         status["clients"].as_array().expect("a list").iter().any(|c| c["uid"] == NOBODY && c["watches"] == 1)
     });
     victim.kill().expect("killed");
-    assert_eq!(watching.code(), Some(1), "it was told");
+    assert_eq!(watching.code(), Some(1), "the watch ended with a failure");
 
-    // Somebody else's registration cannot be ended either.
+    // The registration of another user cannot be ended either.
     let slot = program["slot"].as_u64().expect("a number");
     let socket = world.agents.socket(1);
     let as_another = format!(
@@ -237,7 +237,7 @@ fn root_clients_killed_in_the_middle_of_anything_harm_nobody() {
     assert_eq!(eyes.finals(&bystander), 0);
     victim.kill().expect("killed");
     assert_eq!(eyes.reason(&bystander), Reason::Killed(9));
-    // And the next one is served like the first.
+    // The next client is served like the first.
     let mut late = Eyes::at(&world.agents.socket(2));
     let running = world.sleeper(1);
     near.client.join_pid("late", running.pid(), Duration::ZERO).expect("joined");

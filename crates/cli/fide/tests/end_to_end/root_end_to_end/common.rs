@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A cluster, and programs that wait in it.
+//! A cluster, and programs that watch in it.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,9 +11,9 @@ use fide_client::{Client, ConnectOptions, Event, Monitor, Reason, Verdict, Wante
 use fide_testbed::{Agents, AgentsSpec, Lines, Spec, Testbed, retry_until, supported};
 use serde_json::{Value, json};
 
-/// Bound of every wait. Nothing is expected to come near it.
+/// Bound of every wait; no wait is expected to come near it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
-/// For as long as this nothing may happen where nothing is to happen.
+/// How long to wait for events that must not come.
 pub(crate) const QUIET: Duration = Duration::from_millis(700);
 
 /// The program under test.
@@ -23,7 +23,7 @@ pub(crate) fn fide() -> PathBuf {
 
 /// Agents with a heartbeat and a timeout that a busy test machine holds.
 pub(crate) fn calm() -> AgentsSpec {
-    // A busy machine measures itself too bad for any timeout that a test could wait for.
+    // A busy machine measures too much jitter for any timeout that a test could wait for.
     let forced = [Path::new("/bin/sh"), Path::new("-c"), Path::new(r#"exec "$0" "$@" --force-timeout"#), &fide()];
     let program = forced.map(Path::to_path_buf).into();
     AgentsSpec { program, heartbeat_us: 5_000, timeout_us: Some(400_000), ..AgentsSpec::default() }
@@ -40,14 +40,14 @@ pub(crate) struct World {
     pub(crate) bed: Testbed,
 }
 
-/// `None`, with the reason printed, where there can be none.
+/// `None`, with the reason printed, if this machine cannot have one.
 pub(crate) fn world(hosts: usize, spec: AgentsSpec) -> Option<World> {
     let world = start(hosts, spec)?;
     world.settled(&(1..=hosts).collect::<Vec<_>>());
     Some(world)
 }
 
-/// The same before anybody has found anybody.
+/// The same, before the hosts have found each other.
 pub(crate) fn start(hosts: usize, spec: AgentsSpec) -> Option<World> {
     if let Err(why) = supported() {
         println!("skipped: {why}");
@@ -63,7 +63,7 @@ impl World {
         self.agents.ask(host, "status", json!({})).expect("status")
     }
 
-    /// What each plane is received by.
+    /// The rung that receives each plane.
     pub(crate) fn receive_rungs(&self, host: usize) -> Vec<String> {
         let rungs = self.status(host)["rungs"]["receive"].clone();
         rungs.as_array().expect("a list").iter().map(|rung| rung["used"].as_str().expect("named").to_owned()).collect()
@@ -87,7 +87,7 @@ impl World {
         self.status(host)["counters"][name].as_u64().unwrap_or_else(|| panic!("no counter {name}"))
     }
 
-    /// Waits until each of `hosts` may act and holds all the others up.
+    /// Waits until each of `hosts` may act and considers all others up.
     pub(crate) fn settled(&self, hosts: &[usize]) {
         for host in hosts {
             until(&format!("h{host} settled"), || {
@@ -117,7 +117,7 @@ impl World {
         }
     }
 
-    /// What an agent remembers, as `kind` of each or as a text.
+    /// The events that an agent remembers.
     pub(crate) fn events(&self, host: usize) -> Vec<Value> {
         let answer = self.agents.ask(host, "events", json!({ "since": 0 })).expect("events");
         answer["events"].as_array().expect("a list").clone()
@@ -133,7 +133,7 @@ impl World {
         Eyes::at(&self.agents.socket(host))
     }
 
-    /// `fide` with these arguments, on a host and asking its agent.
+    /// `fide` with these arguments on a host, connected to its agent.
     pub(crate) fn fide(&self, host: usize, arguments: &[&str]) -> Command {
         let mut command = self.bed.host(host).command(fide());
         command.args(arguments).env("FIDE_SOCKET", self.agents.socket(host));
@@ -147,32 +147,32 @@ impl World {
     }
 }
 
-/// A program that waits, and all that it was told.
+/// A waiting program, and the events that it was notified of.
 pub(crate) struct Eyes {
     pub(crate) client: Client,
-    pub(crate) told: Vec<Event>,
+    pub(crate) events: Vec<Event>,
     read: usize,
 }
 
 impl Eyes {
     pub(crate) fn at(socket: &Path) -> Self {
         let options = ConnectOptions { path: Some(socket.into()), program: "test".into(), ..Default::default() };
-        Self { client: Client::connect(options).expect("an agent"), told: Vec::new(), read: 0 }
+        Self { client: Client::connect(options).expect("an agent"), events: Vec::new(), read: 0 }
     }
 
-    /// The next thing that `wanted` picks; what comes before it is only remembered.
+    /// The next event that `wanted` accepts; earlier ones are only recorded.
     pub(crate) fn next<T>(&mut self, what: &str, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
         let until = Instant::now() + LIMIT;
         loop {
-            while let Some(event) = self.told.get(self.read) {
+            while let Some(event) = self.events.get(self.read) {
                 self.read += 1;
                 if let Some(found) = wanted(event) {
                     return found;
                 }
             }
             let left = until.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "{what} was not told; what was: {:#?}", self.told);
-            self.told.extend(self.client.wait_event(Some(left)).expect("event"));
+            assert!(!left.is_zero(), "not notified of {what}; events: {:#?}", self.events);
+            self.events.extend(self.client.wait_event(Some(left)).expect("event"));
         }
     }
 
@@ -183,7 +183,7 @@ impl Eyes {
         })
     }
 
-    /// Watches, and waits until it is up.
+    /// Watches a target, and waits until it is up.
     pub(crate) fn watch(&mut self, target: &str) -> Monitor {
         let monitor = self.client.monitor(target, Wanted::default()).expect(target);
         self.up(&monitor);
@@ -201,7 +201,7 @@ impl Eyes {
         self.verdict(of).reason
     }
 
-    /// Waits until this host is another incarnation, which others take for a newcomer, and says that it is known here.
+    /// Waits until this host is another incarnation, and acknowledges that.
     pub(crate) fn acknowledge(&mut self) -> u32 {
         let incarnation = self.next("rejoined", |event| match event {
             Event::Rejoined { incarnation } => Some(*incarnation),
@@ -212,24 +212,24 @@ impl Eyes {
         incarnation
     }
 
-    /// Everything that is told while nothing happens.
+    /// All events that come while nothing happens.
     pub(crate) fn quiet(&mut self) {
         let until = Instant::now() + QUIET;
         while let left = until.saturating_duration_since(Instant::now())
             && !left.is_zero()
         {
-            self.told.extend(self.client.wait_event(Some(left)).expect("event"));
+            self.events.extend(self.client.wait_event(Some(left)).expect("event"));
         }
     }
 
-    /// How many final verdicts a monitor was told in all.
+    /// How many final verdicts there were for a monitor.
     pub(crate) fn finals(&self, of: &Monitor) -> usize {
         let verdict = |event: &&Event| matches!(event, Event::Verdict(v) if v.monitor == of.id && v.reason.is_final());
-        self.told.iter().filter(verdict).count()
+        self.events.iter().filter(verdict).count()
     }
 }
 
-/// A child that is killed and reaped in the end.
+/// A child that is killed and reaped at the end.
 pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
@@ -237,7 +237,7 @@ impl Running {
         Self(command.stdin(Stdio::null()).spawn().expect("started"))
     }
 
-    /// With its output to be read.
+    /// Starts the program with pipes for its output.
     pub(crate) fn piped(command: &mut Command) -> Self {
         Self(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started"))
     }
@@ -251,7 +251,7 @@ impl Running {
         self.0.wait().expect("reaped");
     }
 
-    /// Waits for its end, with a bound.
+    /// Waits for the end of the program, with a bound.
     pub(crate) fn code(&mut self) -> Option<i32> {
         until("the end of a program", || match self.0.try_wait() {
             Ok(Some(status)) => Ok(status.code()),
@@ -267,7 +267,7 @@ impl Drop for Running {
     }
 }
 
-/// Runs to its end, with a bound.
+/// Runs a program to its end, with a bound.
 pub(crate) fn output(command: &mut Command) -> (Option<i32>, String, String) {
     let mut running = Running::piped(command);
     let out = Lines::of(running.0.stdout.take().expect("piped"));
@@ -276,7 +276,7 @@ pub(crate) fn output(command: &mut Command) -> (Option<i32>, String, String) {
     (code, out.within(LIMIT).rest(), err.within(LIMIT).rest())
 }
 
-/// The same for a program that was started earlier.
+/// The same for a program that runs already.
 pub(crate) fn finish(mut running: Running) -> Output {
     running.code();
     // Reaped above; its pipes remain.
@@ -286,12 +286,12 @@ pub(crate) fn finish(mut running: Running) -> Output {
     Output { status, stdout, stderr }
 }
 
-/// Tries until it is so.
+/// Tries until `probe` succeeds.
 pub(crate) fn until<T>(what: &str, probe: impl FnMut() -> Result<T, String>) -> T {
     retry_until(what, LIMIT, probe).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Tries until it is true.
+/// Tries until `probe` is true.
 pub(crate) fn until_true(what: &str, mut probe: impl FnMut() -> bool) {
     until(what, || if probe() { Ok(()) } else { Err("not yet".to_owned()) });
 }

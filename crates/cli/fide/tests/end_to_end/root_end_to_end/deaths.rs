@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs end in every way there is.
+//! Programs end in every possible way.
 
 use std::{io::Write, process::Stdio, time::Duration};
 
@@ -75,7 +75,7 @@ fn every_end(world: &World) {
     }
     for monitors in &spied {
         for (eyes, monitor) in eyes.iter().zip(monitors) {
-            assert_eq!(eyes.finals(monitor), 1, "{:#?}", eyes.told);
+            assert_eq!(eyes.finals(monitor), 1, "{:#?}", eyes.events);
         }
     }
     for host in 1..=3 {
@@ -87,7 +87,7 @@ fn every_end(world: &World) {
 fn root_every_end_arrives_under_a_lease() {
     let Some(world) = world(3, calm()) else { return };
     every_end(&world);
-    assert!(world.counter(2, "kernel_told_directly") > 0, "the kernel told by itself");
+    assert!(world.counter(2, "kernel_told_directly") > 0, "the kernel notified by itself");
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn root_every_end_arrives_over_af_packet_and_so_does_a_silence() {
     let Some(world) = world(3, AgentsSpec { agent, ..calm() }) else { return };
     assert_eq!(world.receive_rungs(1), ["af_packet", "af_packet"]);
     every_end(&world);
-    // The sockets that hold the groups take in nothing: nobody would ever read it.
+    // The sockets that only hold group memberships must receive nothing, since no thread reads them.
     let queued = world.queued(1, 7411);
     assert!(queued.len() == 2 && queued.iter().all(|queued| *queued == 0), "{queued:?}");
     let mut eyes = [world.client(1), world.client(2)];
@@ -138,13 +138,13 @@ fn root_every_end_arrives_over_af_packet_by_unicast_without_bpf() {
 #[test]
 fn root_every_end_arrives_by_unicast_in_a_busy_loop() {
     let agent = AgentSpec { mode: "busy".into(), receive: "xdp-generic".into(), ..AgentSpec::default() };
-    // One host spins: two cores would not carry more.
+    // Only one host spins: two cores carry no more.
     let spec = AgentsSpec { multicast: false, overrides: [(2, agent)].into(), ..calm() };
     let Some(world) = world(3, spec) else { return };
     every_end(&world);
 }
 
-/// Not a test of its own: a program that joins, and when told so says its last word and dies of SIGKILL.
+/// Not a test of its own: a program that joins, and on request sends its last message and dies of SIGKILL.
 #[test]
 fn root_helper_last_words() {
     let Ok(socket) = std::env::var("LAST_WORDS_SOCKET") else { return };
@@ -176,7 +176,7 @@ impl Speaker {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = command.spawn().expect("started");
-        // Held: its test harness writes more.
+        // Kept open: the test harness of the child writes more.
         let mut said = Lines::of(child.stdout.take().expect("piped"));
         let running = Running(child);
         said.find_words("ready ");
@@ -185,12 +185,12 @@ impl Speaker {
 
     fn say_and_die(&mut self, words: &str) {
         let mut pipe = self.running.0.stdin.take().expect("piped");
-        writeln!(pipe, "{words}").expect("told");
+        writeln!(pipe, "{words}").expect("sent");
         self.running.code();
     }
 }
 
-/// What a program said last comes before the news that it is dead (FiDe §3.4): always, on every host.
+/// The last message of a program arrives before the verdict on it (FiDe §3.4): always, on every host.
 fn last_words(world: &World, rounds: usize) {
     let mut eyes = [world.client(1), world.client(2), world.client(3)];
     for round in 0..rounds {
@@ -254,14 +254,14 @@ fn root_piggybacks_arrive_whole_and_too_large_ones_are_declined() {
     }
 }
 
-/// A program that does not read its events: fills its ring, and then something that it watches dies.
+/// A program that does not read its events: its ring is filled, and then a process that it watches dies.
 fn overfull(world: &World) -> (Eyes, fide_client::Monitor) {
     let (mut near, mut far) = (world.client(1), world.client(3));
     let mut running = world.sleeper(1);
     near.client.join_pid("talker", running.pid(), Duration::ZERO).expect("joined");
     let monitor = far.watch("talker@h1");
     until_true("its ring is full", || {
-        // Declined when too fast: then the next one.
+        // Declined if too fast: then the next one is taken.
         let _ = near.client.piggyback(&[7; 1000]);
         world.counter(3, "events_undelivered") > 3
     });
@@ -277,7 +277,7 @@ fn root_a_verdict_outlasts_a_full_ring() {
     assert_eq!(far.reason(&monitor), Reason::Killed(9));
     far.quiet();
     assert_eq!(far.finals(&monitor), 1);
-    assert!(far.told.iter().any(|event| matches!(event, Event::Lost { count } if *count > 0)), "messages were lost");
+    assert!(far.events.iter().any(|event| matches!(event, Event::Lost { count } if *count > 0)), "messages were lost");
 }
 
 #[test]
@@ -288,7 +288,8 @@ fn root_after_a_full_inbox_the_table_tells() {
     assert_eq!(far.client.peer_state(monitor.id), fide_agent_api::protocol::PeerState::Dead);
 }
 
-/// What a call took is delivered, however fast the calls come; what is too fast is declined in the call.
+/// Every message that a call accepted is delivered, however fast the calls come; too fast ones are refused in
+/// the call.
 #[test]
 fn root_a_burst_of_piggybacks_arrives_whole_and_in_order() {
     const MESSAGES: u32 = 200;
@@ -322,7 +323,7 @@ fn root_a_burst_of_piggybacks_arrives_whole_and_in_order() {
 }
 
 #[test]
-fn root_joins_that_cannot_be() {
+fn root_impossible_joins_are_refused() {
     let Some(world) = world(3, calm()) else { return };
     let mut near = world.client(1);
     let (one, two) = (world.sleeper(1), world.sleeper(1));
@@ -355,13 +356,13 @@ fn root_joins_that_cannot_be() {
 }
 
 #[test]
-fn root_a_program_that_stops_beating_stalls_and_recovers() {
+fn root_program_without_beats_stalls_and_recovers() {
     let Some(world) = world(3, calm()) else { return };
     let (mut near, mut far) = (world.client(1), world.client(2));
     let running = world.sleeper(1);
     near.client.join_pid("worker", running.pid(), Duration::from_millis(300)).expect("joined");
     let monitor = far.watch("worker@h1");
-    // It never beats, then it does, then it does not.
+    // The program never beats, then it beats, then it stops.
     assert_eq!(far.reason(&monitor), Reason::Stalled);
     let live = near.client.live();
     std::thread::scope(|scope| {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Gaps between heartbeats, as `fide status` and the metrics tell them, whoever counts.
+//! Gaps between heartbeats, as `fide status` and the metrics report them, whether the kernel or the agent
+//! counts.
 
 use fide_testbed::{AgentSpec, AgentsSpec};
 use serde_json::{Value, json};
@@ -9,7 +10,7 @@ use super::{
     joins::take_over,
 };
 
-/// Heartbeats that end a gap and have to come.
+/// How many heartbeats that end a gap must come.
 const GAPS: u64 = 20;
 
 fn of(world: &World, peer: &str) -> Value {
@@ -20,7 +21,7 @@ fn count(world: &World, peer: &str) -> u64 {
     of(world, peer)["count"].as_u64().expect("a count")
 }
 
-fn gaps_are_told_and_outlive_a_takeover(world: &World) {
+fn gaps_are_reported_and_outlive_a_takeover(world: &World) {
     for peer in ["h2", "h3"] {
         until_true("heartbeats come", || count(world, peer) > GAPS);
         let all = of(world, peer);
@@ -28,7 +29,7 @@ fn gaps_are_told_and_outlive_a_takeover(world: &World) {
         assert_eq!(buckets.iter().filter_map(|bucket| bucket[1].as_u64()).sum::<u64>(), all["count"]);
         let longest_ns = all["longest_ns"].as_u64().expect("one");
         assert!(buckets.last().and_then(|bucket| bucket[0].as_u64()) <= Some(longest_ns), "{all}");
-        // The mean is at most the longest, and not longer than what has passed.
+        // The mean is at most the longest gap, and the sum not longer than the time passed.
         let (sum_ns, count) = (all["sum_ns"].as_u64().expect("a sum"), all["count"].as_u64().expect("a count"));
         assert!(0 < sum_ns && sum_ns <= longest_ns * count && all["longest_at_ns"].as_u64() <= all["now_ns"].as_u64());
     }
@@ -44,20 +45,20 @@ fn gaps_are_told_and_outlive_a_takeover(world: &World) {
     assert!(after >= before, "{after} after {before}");
     until_true("heartbeats go on", || count(world, "h2") > after + GAPS);
     let longest_ns = of(world, "h2")["longest_ns"].as_u64();
-    // One incarnation has gone on.
+    // The same incarnation has continued.
     assert!(longest_ns < Some(calm().timeout_us.map_or(0, u64::from) * 1000), "{longest_ns:?}");
     drop(agent);
 }
 
 #[test]
-fn root_gaps_that_the_kernel_counts_outlive_a_takeover() {
+fn root_gaps_counted_by_the_kernel_outlive_a_takeover() {
     let Some(world) = world(3, calm()) else { return };
-    gaps_are_told_and_outlive_a_takeover(&world);
+    gaps_are_reported_and_outlive_a_takeover(&world);
 }
 
 #[test]
-fn root_gaps_that_the_agent_counts_outlive_a_takeover() {
+fn root_gaps_counted_by_the_agent_outlive_a_takeover() {
     let agent = AgentSpec { receive: "udp".into(), exit_watch: "pidfd".into(), ..AgentSpec::default() };
     let Some(world) = world(3, AgentsSpec { agent, ..calm() }) else { return };
-    gaps_are_told_and_outlive_a_takeover(&world);
+    gaps_are_reported_and_outlive_a_takeover(&world);
 }

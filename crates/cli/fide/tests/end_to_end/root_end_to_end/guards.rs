@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Several guards of one process, and a guard of what `fide run` has: one of them has it under watch, and the next one has it once that
-//! one is gone, as the process that it is.
+//! Several guards of one process, and a guard of a program of `fide run`: one of them has it registered, and
+//! once that one is gone the next one does, as the same process.
 
 use fide_client::Reason;
 use fide_testbed::Lines;
@@ -18,7 +18,7 @@ fn guard(world: &World, name: &str, pid: u32, more: &[&str]) -> std::process::Co
     world.fide(3, &[&["guard", "--name", name, "--pid", &pid][..], more].concat())
 }
 
-/// Whoever asks for it is refused, by whichever name, and told as what it is under watch.
+/// A request for it is refused, whatever the name, and the answer says what it is registered as.
 fn is_taken(world: &World, pid: u32, by: &str) {
     for name in [by, "other"] {
         for more in [&[][..], &["--detach"]] {
@@ -30,7 +30,7 @@ fn is_taken(world: &World, pid: u32, by: &str) {
     assert_eq!(watched(world, 3, by), pid);
 }
 
-/// The number that others know it by.
+/// The incarnation that others know the process by.
 fn number(eyes: &mut Eyes, name: &str) -> u32 {
     let monitor = eyes.client.monitor(&format!("{name}@h3"), fide_client::Wanted::default()).expect("monitored");
     eyes.up(&monitor)
@@ -46,7 +46,7 @@ fn root_second_guard_is_refused_until_the_first_is_gone_and_goes_on_with_the_sam
     let monitor = eyes.watch("db@h3");
     let known = number(&mut eyes, "db");
     is_taken(&world, pid, "db");
-    // The refused ones have left it alone: it is fenced, and goes on.
+    // The refused guards have left the process alone: it is fenced, and continues.
     until_true("it runs", || is_running(pid));
     silence(&world);
     until_true("it is stopped", || is_stopped(pid));
@@ -54,7 +54,8 @@ fn root_second_guard_is_refused_until_the_first_is_gone_and_goes_on_with_the_sam
     until_true("it goes on", || is_running(pid));
     world.settled(&[1, 2, 3]);
 
-    // A guard that is stopped while the agent is replaced may come back: it is waited for, by this very process.
+    // A guard that is stopped while the agent is replaced may come back: the agent waits for this very
+    // process.
     signal(first.pid(), Signal::STOP);
     let agent = take_over(&world, 3);
     is_taken(&world, pid, "db");
@@ -65,7 +66,7 @@ fn root_second_guard_is_refused_until_the_first_is_gone_and_goes_on_with_the_sam
     });
     is_taken(&world, pid, "db");
 
-    // The next one has it, however often, once the one before is killed; others hear nothing of that.
+    // Each time the present guard is killed the next one takes over; others hear nothing of that.
     for _ in 0..3 {
         first.kill();
         first = Running::start(&mut guard(&world, "db", pid, &[]));
@@ -80,7 +81,7 @@ fn root_second_guard_is_refused_until_the_first_is_gone_and_goes_on_with_the_sam
         assert_eq!(number(&mut eyes, "db"), known);
     }
     eyes.quiet();
-    assert_eq!(eyes.finals(&monitor), 0, "{:#?}", eyes.told);
+    assert_eq!(eyes.finals(&monitor), 0, "{:#?}", eyes.events);
     silence(&world);
     until_true("the last one fences it", || is_stopped(pid));
     end_silence(&world);
@@ -93,7 +94,7 @@ fn root_second_guard_is_refused_until_the_first_is_gone_and_goes_on_with_the_sam
 }
 
 #[test]
-fn root_guards_that_let_go_leave_one_registration() {
+fn root_released_guards_leave_one_registration() {
     let Some(world) = world(3, calm()) else { return };
     let program = world.sleeper(3);
     let pid = program.pid();
@@ -105,7 +106,7 @@ fn root_guards_that_let_go_leave_one_registration() {
     }
     let monitor = eyes.watch("db@h3");
     let known = number(&mut eyes, "db");
-    // By another name it is taken all the same.
+    // The process is taken under any other name, too.
     let (code, _, err) = output(&mut guard(&world, "other", pid, &["--detach"]));
     assert!(code == Some(1) && err.contains("already, as db"), "{err}");
     let mut fences = Running::start(&mut guard(&world, "db", pid, &[]));
@@ -129,7 +130,7 @@ fn root_guard_of_a_program_of_fide_run_is_refused() {
     let mut eyes = world.client(1);
     let monitor = eyes.watch("ran@h3");
     is_taken(&world, pid, "ran");
-    // Nor does a program get the name of one that is guarded, and it never begins.
+    // No program gets the name of a guarded one, and such a program never begins.
     let begun = world.bed.scratch().join("begun");
     let words = ["run", "--name", "ran", "--", "touch", begun.to_str().expect("UTF-8")];
     let (code, _, err) = output(&mut world.fide(3, &words));
@@ -141,15 +142,15 @@ fn root_guard_of_a_program_of_fide_run_is_refused() {
     until_true("it goes on", || is_running(pid));
     world.settled(&[1, 2, 3]);
     eyes.quiet();
-    assert_eq!((eyes.finals(&monitor), begun.exists()), (0, false), "{:#?}", eyes.told);
+    assert_eq!((eyes.finals(&monitor), begun.exists()), (0, false), "{:#?}", eyes.events);
     signal(run.pid(), Signal::TERM);
     assert_eq!(run.code(), Some(128 + 15));
     assert_eq!(eyes.reason(&monitor), Reason::Killed(15));
 }
 
-/// Its agent was replaced, and gave up waiting for it.
+/// The agent was replaced, and the new one gave up waiting for the guard.
 #[test]
-fn root_guard_that_comes_back_too_late_says_so_and_leaves_the_process_to_the_next() {
+fn root_late_guard_reports_it_and_leaves_the_process_to_the_next() {
     let Some(world) = world(3, calm()) else { return };
     let program = world.sleeper(3);
     let pid = program.pid();

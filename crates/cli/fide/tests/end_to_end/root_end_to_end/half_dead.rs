@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An agent of which one thread is gone ends as a whole; one whose disk is full comes back when it is not.
+//! An agent that has lost one of its threads ends as a whole; an agent with a full disk comes back once there
+//! is room.
 
 use std::{
     fs,
@@ -29,7 +30,7 @@ fn has_xdp(world: &World, host: usize) -> bool {
     out.contains("xdp")
 }
 
-/// Waits until the agent of a host has ended with a failure and left nothing attached; gives its log.
+/// Waits until the agent of a host has ended with a failure and left nothing attached; returns its log.
 fn ended(world: &mut World, host: usize) -> String {
     let status = world.agents.await_end(host, LIMIT).expect("it ends");
     assert_eq!(status.code(), Some(1), "{status}: {}", world.agents.log_tail(host));
@@ -58,7 +59,7 @@ fn root_a_panic_of_either_thread_ends_the_agent() {
 }
 
 #[test]
-fn root_a_loop_that_hangs_feeds_no_watchdog_and_ends_the_agent() {
+fn root_hanging_loop_feeds_no_watchdog_and_ends_the_agent() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("notify");
     let manager = UnixDatagram::bind(&path).expect("a socket");
@@ -88,7 +89,7 @@ fn root_a_loop_that_hangs_feeds_no_watchdog_and_ends_the_agent() {
     assert!(log.contains("the loop has ended, and so does this agent"), "{log}");
 }
 
-/// A file system of its own, and tiny, over the state directory of a host whose agent is restarted in it.
+/// A tiny file system over the state directory of a host, whose agent is restarted with it.
 struct TinyDisk {
     state: PathBuf,
 }
@@ -108,7 +109,7 @@ impl TinyDisk {
     }
 
     fn fill(&self) {
-        // Written until it is full; a part of it that did not fit is an error.
+        // Fills the disk; a part that does not fit is an error.
         let _ = fs::write(self.state.join("filler"), vec![0; 1 << 20]);
         assert!(fs::write(self.state.join("more"), [0; 64]).is_err(), "it is full");
     }
@@ -125,7 +126,7 @@ impl Drop for TinyDisk {
 }
 
 #[test]
-fn root_a_host_that_is_excluded_on_a_full_disk_comes_back_when_there_is_room() {
+fn root_host_excluded_on_a_full_disk_comes_back_once_there_is_room() {
     let Some(mut world) = world(3, calm()) else { return };
     let disk = TinyDisk::under(&mut world, 3);
     world.settled(&[1, 2, 3]);
@@ -163,7 +164,7 @@ fn root_a_witness_without_its_disk_ends() {
     world.agents.kill(2).expect("killed");
     let log = ended(&mut world, 3);
     assert!(log.contains("a witness must remember its vote there"), "{log}");
-    // With room it is the incarnation that it was, and h1 goes on.
+    // With room, it continues as the same incarnation, and so does h1.
     disk.free();
     world.agents.restart(3).expect("an agent");
     until("h1 goes on", || match world.status(1)["fenced"].as_bool() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who has a name when a program joins under it once more.
+//! Names: which process has one when a program joins under it again.
 
 use std::{fs, process::Command, process::Stdio, time::Duration};
 
@@ -17,17 +17,17 @@ fn refused(outcome: Result<fide_client::Joined, Error>) -> (ErrorCode, String) {
     }
 }
 
-/// The ups and ends of a name that were told so far, in order.
-fn told(eyes: &Eyes) -> Vec<(u32, Option<Reason>)> {
+/// The ups and ends of a name that were notified so far, in order.
+fn lives(eyes: &Eyes) -> Vec<(u32, Option<Reason>)> {
     let about = |event: &Event| match event {
         Event::Up { evidence, .. } => Some((evidence.incarnation, None)),
         Event::Verdict(verdict) => Some((verdict.evidence.incarnation, Some(verdict.reason))),
         _ => None,
     };
-    eyes.told.iter().filter_map(about).collect()
+    eyes.events.iter().filter_map(about).collect()
 }
 
-/// A program dies, and another one asks for its name before the agent has looked for deaths.
+/// A program dies, and another one requests its name before the agent has seen the death.
 fn name_goes_from_the_dead_to_the_next(world: &World) {
     const ROUNDS: usize = 100;
     let (mut near, mut far, mut here) = (world.client(1), world.client(2), world.client(1));
@@ -64,28 +64,28 @@ fn name_goes_from_the_dead_to_the_next(world: &World) {
     for (eyes, monitor) in [&mut far, &mut here].into_iter().zip(&monitors) {
         let last = expected.last().expect("one").0;
         while eyes.up(monitor) != last {}
-        // Of a process whose end and whose successor are in one heartbeat others may hear nothing.
-        let told = told(eyes);
-        assert!(told.iter().all(|one| expected.contains(one)), "{told:?}");
-        assert!(told.is_sorted_by_key(|one| (one.0, one.1.is_some())), "each ends before the next is up: {told:?}");
+        // If the end of a process and its successor are in one heartbeat, others may hear nothing of it.
+        let lives = lives(eyes);
+        assert!(lives.iter().all(|one| expected.contains(one)), "{lives:?}");
+        assert!(lives.is_sorted_by_key(|one| (one.0, one.1.is_some())), "each ends before the next is up: {lives:?}");
     }
-    assert_eq!(told(&here), expected);
+    assert_eq!(lives(&here), expected);
 }
 
 #[test]
-fn root_name_of_a_process_that_died_just_now_is_free() {
+fn root_name_of_a_dead_process_is_free_at_once() {
     let Some(world) = world(3, calm()) else { return };
     name_goes_from_the_dead_to_the_next(&world);
 }
 
 #[test]
-fn root_name_of_a_process_that_died_just_now_is_free_without_bpf() {
+fn root_name_of_a_dead_process_is_free_at_once_without_bpf() {
     let agent = AgentSpec { receive: "udp".into(), exit_watch: "pidfd".into(), ..AgentSpec::default() };
     let Some(world) = world(3, AgentsSpec { agent, ..calm() }) else { return };
     name_goes_from_the_dead_to_the_next(&world);
 }
 
-/// A new agent in place of that of a host.
+/// Starts a new agent that takes over from the agent of a host.
 pub(crate) fn take_over(world: &World, host: usize) -> Running {
     let dir = world.agents.dir(host);
     let log = fs::File::options().append(true).create(true).open(dir.join("successor.log")).expect("log");
@@ -104,23 +104,24 @@ pub(crate) fn take_over(world: &World, host: usize) -> Running {
 }
 
 #[test]
-fn root_program_that_connects_anew_goes_on_as_the_process_that_it_is() {
+fn root_reconnected_program_keeps_its_process() {
     let Some(world) = world(3, calm()) else { return };
     let (mut far, mut near) = (world.client(2), world.client(1));
     let joined = near.client.join("self").expect("joined");
     let monitor = far.watch("self@h1");
-    // While its first connection is open its other name, and its second connection, are refused.
+    // While the program's first connection is open, another name and a second connection are refused.
     let mut second = world.client(1);
     assert_eq!(refused(second.client.join("self")).0, ErrorCode::NameTaken);
     let other = world.sleeper(1);
-    // The agent is replaced, and the program begins anew: the new agent waits for its session, which never comes.
+    // The agent is replaced, and the program begins anew: the new agent waits for the old session, which
+    // never comes.
     let agent = take_over(&world, 1);
     let mut anew = world.client(1);
     assert_eq!(refused(anew.client.join("other")).0, ErrorCode::NameTaken, "it is under watch by another name");
     assert_eq!(refused(anew.client.join_pid("self", other.pid(), Duration::ZERO)).0, ErrorCode::NameTaken);
     let again = anew.client.join("self").expect("it is the same process");
     assert_eq!(again.incarnation, joined.incarnation);
-    // What it says is taken, and its old session ends without it.
+    // The program's messages are taken, and its old session ends without effect on it.
     anew.client.piggyback(b"here").expect("taken");
     far.next("its message", |event| {
         matches!(event, Event::Piggyback { bytes, .. } if &**bytes == b"here").then_some(())
@@ -129,7 +130,7 @@ fn root_program_that_connects_anew_goes_on_as_the_process_that_it_is() {
     drop(second);
     far.quiet();
     assert_eq!(far.finals(&monitor), 0);
-    // Its connection hangs up just before the next one asks.
+    // The old connection hangs up just before the next one requests.
     for _ in 0..50 {
         drop(anew);
         anew = world.client(1);
@@ -139,7 +140,7 @@ fn root_program_that_connects_anew_goes_on_as_the_process_that_it_is() {
 }
 
 #[test]
-fn root_join_that_cannot_be_watched_leaves_nothing_behind() {
+fn root_failed_join_leaves_nothing_behind() {
     let agent = AgentSpec { exit_watch: "pidfd".into(), ..AgentSpec::default() };
     let env = vec![("FIDE_FAULTS".into(), "1".into())];
     let Some(world) = world(3, AgentsSpec { agent, env, ..calm() }) else { return };
@@ -153,7 +154,7 @@ fn root_join_that_cannot_be_watched_leaves_nothing_behind() {
     assert!(code == ErrorCode::Full && text.contains("max_user_watches"), "{text}");
     assert_eq!(world.status(1)["processes"].as_array().map(Vec::len), Some(0));
     far.quiet();
-    assert!(told(&far).is_empty(), "{:?}", far.told);
+    assert!(lives(&far).is_empty(), "{:?}", far.events);
     // Its name and its place are free.
     near.client.join_pid("blind", running.pid(), Duration::ZERO).expect("joined");
     far.up(&monitor);

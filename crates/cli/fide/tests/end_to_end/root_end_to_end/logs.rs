@@ -17,12 +17,12 @@ use super::{
     run_corners::{end_silence, silence},
 };
 
-/// What refuses every write: ENOSPC.
+/// A target that refuses every write: ENOSPC.
 fn full() -> Stdio {
     File::options().write(true).open("/dev/full").expect("opened").into()
 }
 
-/// A pipe that nobody reads: EPIPE.
+/// A pipe without a reader: EPIPE.
 fn unread() -> Stdio {
     let (reader, writer) = std::io::pipe().expect("made");
     drop(reader);
@@ -33,7 +33,7 @@ fn start(command: &mut Command, out: Stdio, err: Stdio) -> Running {
     Running(command.stdin(Stdio::null()).stdout(out).stderr(err).spawn().expect("started"))
 }
 
-/// Waits until so many `fide watch` have their watch at the agent of `host`.
+/// Waits until so many `fide watch` are registered with the agent of `host`.
 fn watching(world: &World, host: usize, count: usize) {
     until_true("it watches", || {
         let clients = world.status(host)["clients"].clone();
@@ -77,7 +77,7 @@ fn root_question_without_a_reader_ends_by_sigpipe() {
         let running = start(&mut world.fide(1, words), unread(), Stdio::piped());
         assert_eq!(ended(running), (Some(libc::SIGPIPE), String::new()), "{words:?}");
     }
-    // `fide watch | head -1`: nothing happens that it could print.
+    // `fide watch | head -1`: there is no event to print.
     let mut watch = Running::piped(&mut world.fide(1, &["watch", "@h2"]));
     let mut out = BufReader::new(watch.0.stdout.take().expect("piped"));
     out.read_line(&mut String::new()).expect("a line");
@@ -120,7 +120,7 @@ fn root_watch_ends_once_nothing_is_watched_any_more() {
     let words = ["watch", "redis@h2", "--timeout-us", "400000", "--forever"];
     let watch = Running::piped(&mut world.fide(1, &words));
     watching(&world, 1, 1);
-    // The agent comes back with a timeout that is longer than what was wanted.
+    // The agent comes back with a longer timeout than requested.
     let drop_ins = world.agents.dir(1).join("fide.toml.d");
     fs::create_dir_all(&drop_ins).expect("made");
     let toml = fs::read_to_string(world.agents.dir(1).join("fide.toml")).expect("read");
@@ -137,7 +137,7 @@ fn root_watch_ends_once_nothing_is_watched_any_more() {
 }
 
 #[test]
-fn root_limits_that_are_no_time_are_refused() {
+fn root_invalid_limits_are_refused() {
     let Some(world) = world(1, calm()) else { return };
     for limit in ["-1", "1e30", "nan", "soon"] {
         let (code, _, err) = output(&mut world.fide(1, &["watch", "@h1", &format!("--limit={limit}")]));
@@ -146,12 +146,12 @@ fn root_limits_that_are_no_time_are_refused() {
 }
 
 #[test]
-fn root_quit_names_the_incarnation_that_is_meant() {
+fn root_quit_of_a_former_incarnation_is_refused() {
     let Some(world) = world(1, calm()) else { return };
     let program = world.sleeper(1);
     let mut client = world.client(1);
     let joined = client.client.join_pid("redis", program.pid(), std::time::Duration::ZERO).expect("joined");
-    // Whoever had the slot before: its end is no news to others, and this one stays under watch.
+    // The end of a former owner of the slot is no news to others, and the present one stays registered.
     let former = json!({ "slot": joined.slot, "incarnation": joined.incarnation.wrapping_sub(1) });
     let refused = world.agents.ask(1, "quit", former).expect_err("another one's");
     assert!(refused.contains("not_found") || refused.contains("incarnation"), "{refused}");

@@ -13,7 +13,8 @@ const PORT: u16 = 7411;
 /// Packets of each kind that an impostor sends.
 const FORGERIES: u64 = 200;
 
-/// Heartbeats and notices of h2 by somebody without the key, for the incarnation and far ahead of the true ones.
+/// Heartbeats and notices in the name of h2 without the key, for its incarnation and far ahead of its
+/// sequence numbers.
 fn forgeries(incarnation: u32, victim: (u8, u32)) -> Vec<Vec<u8>> {
     let key = Key([0x5a; 16]);
     let mut packets = Vec::new();
@@ -114,12 +115,12 @@ fn strangers(world: &World) {
         more("refused_malformed") >= FORGERIES && more("refused_bad_tag") >= FORGERIES
     });
     eyes.quiet();
-    assert_eq!((eyes.finals(&process), eyes.finals(&host)), (0, 0), "{:#?}", eyes.told);
+    assert_eq!((eyes.finals(&process), eyes.finals(&host)), (0, 0), "{:#?}", eyes.events);
     for host in 1..=3 {
         assert_eq!(world.verdicts(host), Vec::<String>::new());
     }
 
-    // A true death is told while they go on, and so is a silence.
+    // A true death is notified while they go on, and so is a silence.
     std::thread::scope(|scope| {
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let send = &send;
@@ -156,7 +157,7 @@ fn root_one_cut_plane_is_a_network_fault_and_no_death() {
         let peers = world.status(1)["peers"].clone();
         let h2 = peers.as_array().expect("a list").iter().find(|peer| peer["host"] == "h2").expect("h2").clone();
         assert_eq!((&h2["state"], &h2["planes"][usize::from(plane)]["path_lost"]), (&"up".into(), &true.into()));
-        // A death is told over the plane that is left.
+        // A death is notified over the plane that is left.
         let victim = Victim::spawn(Some(world.bed.host(2)), &VictimSpec::default()).expect("victim");
         let name = format!("on-plane-{plane}");
         world.client(2).client.join_pid(&name, victim.pid(), Duration::ZERO).expect("joined");
@@ -170,7 +171,7 @@ fn root_one_cut_plane_is_a_network_fault_and_no_death() {
         });
     }
     eyes.quiet();
-    assert_eq!(eyes.finals(&host), 0, "{:#?}", eyes.told);
+    assert_eq!(eyes.finals(&host), 0, "{:#?}", eyes.events);
 }
 
 fn incarnation_of(eyes: &Eyes) -> u32 {
@@ -191,9 +192,9 @@ fn root_an_isolated_host_is_silent_fences_itself_and_comes_back_as_another() {
     world.bed.isolate(3).expect("cut off");
     for (eyes, (host, process)) in eyes.iter_mut().zip(&watched) {
         assert_eq!(eyes.reason(host), Reason::HostSilent);
-        let told: Vec<_> =
-            eyes.told.iter().filter(|e| matches!(e, Event::Verdict(v) if v.monitor == process.id)).collect();
-        if told.is_empty() {
+        let verdicts: Vec<_> =
+            eyes.events.iter().filter(|e| matches!(e, Event::Verdict(v) if v.monitor == process.id)).collect();
+        if verdicts.is_empty() {
             assert_eq!(eyes.reason(process), Reason::HostSilent);
         }
     }
@@ -209,20 +210,21 @@ fn root_an_isolated_host_is_silent_fences_itself_and_comes_back_as_another() {
         let later = |eyes: &mut Eyes, of: fide_client::MonitorId| {
             until_true("up again", || {
                 while let Some(event) = eyes.client.poll_event().expect("event") {
-                    eyes.told.push(event);
+                    eyes.events.push(event);
                 }
-                let ups = eyes.told.iter().filter(|e| matches!(e, Event::Up { monitor, .. } if *monitor == of)).count();
+                let ups =
+                    eyes.events.iter().filter(|e| matches!(e, Event::Up { monitor, .. } if *monitor == of)).count();
                 ups == 2
             });
         };
         later(eyes, host.id);
         later(eyes, process.id);
-        assert_eq!((eyes.finals(host), eyes.finals(process)), (1, 1), "{:#?}", eyes.told);
+        assert_eq!((eyes.finals(host), eyes.finals(process)), (1, 1), "{:#?}", eyes.events);
     }
-    // A minority judges nobody.
+    // A minority declares no host dead.
     own.quiet();
-    assert_eq!(own.finals(&others_from_inside), 0, "{:#?}", own.told);
-    // What ran there is watched on.
+    assert_eq!(own.finals(&others_from_inside), 0, "{:#?}", own.events);
+    // The watch on the process of that host continues.
     drop(victim);
     for (eyes, (_, process)) in eyes.iter_mut().zip(&watched) {
         eyes.next("the end of the process", |event| match event {

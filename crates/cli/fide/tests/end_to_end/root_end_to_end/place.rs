@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A control group of a test's own, in which `fide run` finds the rung that the test wants, and in which what it leaves is seen.
+//! A control group for one test, in which `fide run` finds the rung that the test wants, and the test sees
+//! what `fide run` leaves.
 
 use std::{
     fs,
@@ -11,7 +12,7 @@ use std::{
 
 use super::common::{World, fide};
 
-/// What `fide run` finds mounted.
+/// The mounts that `fide run` finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rung {
     V2,
@@ -40,7 +41,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// `None`, with the reason printed, where that rung is not to be had.
+    /// `None`, with the reason printed, if this machine does not have that rung.
     pub(crate) fn new(rung: Rung) -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("fide-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -92,7 +93,7 @@ impl Place {
         self.command(world, host, &words)
     }
 
-    /// The control groups that programs have made here.
+    /// Control groups that programs have made here and left.
     pub(crate) fn left(&self) -> Vec<PathBuf> {
         self.dirs.iter().flat_map(|dir| groups_in(dir)).collect()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations and hosts on which no agent starts, and what it says instead.
+//! Configurations and hosts with which no agent starts, and the messages about it.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, process::Command};
 
@@ -55,7 +55,7 @@ fn agent(config: &Path, dir: &Path, more: &[&str]) -> Command {
     command
 }
 
-/// Whatever it is, the agent ends with this code and says that.
+/// The agent ends with this code and prints these words.
 fn refused(command: &mut Command, code: i32, says: &[&str]) {
     let (got, _, err) = output(command);
     assert_eq!(got, Some(code), "{err}");
@@ -65,7 +65,7 @@ fn refused(command: &mut Command, code: i32, says: &[&str]) {
 }
 
 #[test]
-fn wrong_configurations_end_with_code_2_and_say_what_would_be_right() {
+fn wrong_configuration_ends_with_code_2_and_a_hint() {
     let cases: [(&str, &str, &[&str]); 12] = [
         ("[cluster]", "[cluster]\nheartbeet_us = 5", &["heartbeet_us", "unknown field"]),
         ("[agent]", "[agent]\nmode = \"fast\"", &["fast", "sleep", "busy"]),
@@ -102,7 +102,7 @@ fn wrong_configurations_end_with_code_2_and_say_what_would_be_right() {
 }
 
 #[test]
-fn keys_that_others_can_read_are_refused() {
+fn keys_readable_by_others_are_refused() {
     let place = Place::new(GOOD);
     for mode in [0o440, 0o404, 0o644, 0o420] {
         place.key_mode(mode);
@@ -116,7 +116,7 @@ fn keys_that_others_can_read_are_refused() {
 }
 
 #[test]
-fn what_this_host_cannot_do_ends_with_code_3() {
+fn unsupported_by_this_host_ends_with_code_3() {
     for wanted in ["receive = \"xdp\"", "receive = \"xdp-generic\"", "receive = \"af-packet\""] {
         let place = Place::new(&GOOD.replacen("receive = \"udp\"", wanted, 1));
         refused(&mut place.agent(&["--host", "a"]), 3, &[wanted, "loopback", "auto"]);
@@ -124,7 +124,7 @@ fn what_this_host_cannot_do_ends_with_code_3() {
 }
 
 #[test]
-fn an_address_that_is_not_here_is_named() {
+fn absent_address_is_named() {
     let place = Place::new(&GOOD.replacen("127.0.0.1", "203.0.113.7", 1));
     let (code, _, err) = output(&mut place.agent(&["--host", "a"]));
     assert!(code.is_some_and(|code| code != 0), "{err}");
@@ -145,7 +145,7 @@ fn no_agent_is_code_1_and_says_how_to_start_one() {
 }
 
 #[test]
-fn root_a_timeout_that_this_host_cannot_hold_is_refused_unless_forced() {
+fn root_timeout_too_short_for_this_host_is_refused_unless_forced() {
     let Some(world) = start(2, fide_testbed::AgentsSpec { hosts: vec![1], ..calm() }) else { return };
     let dir = world.bed.scratch().join("hasty");
     fs::create_dir_all(&dir).expect("made");
@@ -198,7 +198,7 @@ fn root_the_timeout_stands_on_the_stored_bound_if_it_is_of_this_host() {
         let (_, out, _) = output(status.args(["status", "--json", "--socket"]).arg(dir.join("agent.sock")));
         serde_json::from_str::<serde_json::Value>(&out).map(|status| status["rungs"]["bound"].clone()).ok()
     };
-    // 14 ms of jitter: the configured 50 ms are too short for that.
+    // 14 ms of jitter: the configured timeout of 50 ms is too short for it.
     fs::write(dir.join("bound.toml"), bound(&boot)).expect("written");
     refused(
         &mut on_h2(&[]),
@@ -210,7 +210,7 @@ fn root_the_timeout_stands_on_the_stored_bound_if_it_is_of_this_host() {
         rung().is_some_and(|rung| rung["used"] == "14 ms late at most, by wake-up of 1000 timers")
     });
     drop(running);
-    // Of another boot: it does not count, and that is said.
+    // A bound from another boot does not count, and the agent says so.
     fs::write(dir.join("bound.toml"), bound("another")).expect("written");
     let _running = Running::start(&mut on_h2(&["--force-timeout"]));
     until_true("it measures by itself", || {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide run` and `fide guard`: programs that know nothing of Fide, and are stopped before anybody replaces them.
+//! `fide run` and `fide guard`: programs that know nothing of Fide, and are stopped before another host may
+//! replace them.
 
 use std::{
     fs,
@@ -21,7 +22,7 @@ pub(crate) fn state(pid: u32) -> Option<char> {
     stat[stat.rfind(')')? + 2..].chars().next()
 }
 
-/// The pid under watch as `name`.
+/// The pid registered as `name`.
 pub(crate) fn watched(world: &World, host: usize, name: &str) -> u32 {
     until(name, || {
         let status = world.agents.ask(host, "status", serde_json::json!({}))?;
@@ -36,7 +37,7 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).expect("sent");
 }
 
-/// Where the second version of control groups is mounted, if it is.
+/// Where version 2 of control groups is mounted, if it is.
 pub(crate) fn cgroup2() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("mounts");
     let mut found = mounts.lines().filter(|line| line.split(' ').nth(2) == Some("cgroup2"));
@@ -50,7 +51,7 @@ pub(crate) fn group_of(pid: u32) -> Option<PathBuf> {
     path.contains("fide-run-").then(|| cgroup2().expect("it is in one").join(path))
 }
 
-/// Whether a program does not run: frozen with its control group, or by a signal.
+/// Whether a program is stopped: frozen with its control group, or by a signal.
 pub(crate) fn is_stopped(pid: u32) -> bool {
     let frozen = group_of(pid).and_then(|dir| fs::read_to_string(dir.join("cgroup.events")).ok());
     frozen.is_some_and(|events| events.contains("frozen 1")) || state(pid) == Some('T')
@@ -60,7 +61,7 @@ pub(crate) fn is_running(pid: u32) -> bool {
     state(pid).is_some_and(|state| !matches!(state, 'Z' | 'X')) && !is_stopped(pid)
 }
 
-/// A shell program that appends the time to a file again and again, from a child of its own too.
+/// A shell program that appends the time to a file again and again, also from a child.
 fn writer(file: &Path) -> Vec<String> {
     let write = format!("while :; do date +%s%N >> {}; sleep 0.001; done", file.display());
     vec!["sh".into(), "-c".into(), format!("({write}) & {write}")]
@@ -82,7 +83,7 @@ fn root_run_pauses_its_program_while_the_host_is_fenced() {
     let mut eyes = world.client(1);
     let monitor = eyes.watch("paused@h3");
     until_true("it runs", || is_running(pid));
-    // Nobody hears anybody: all are fenced, and nobody can be excluded.
+    // No host hears any other: all are fenced, and none can be excluded.
     silence(&world);
     until_true("it is stopped", || is_stopped(pid));
     end_silence(&world);
@@ -96,7 +97,7 @@ fn root_run_pauses_its_program_while_the_host_is_fenced() {
 }
 
 #[test]
-fn root_run_kills_its_program_once_others_were_told_that_it_is_dead() {
+fn root_excluded_run_kills_its_program() {
     let Some(mut world) = world(3, calm()) else { return };
     let note = world.bed.scratch().join("fences");
     let note_it = format!("echo $FIDE_FENCE >> {}", note.display());
@@ -117,13 +118,13 @@ fn root_run_kills_its_program_once_others_were_told_that_it_is_dead() {
     let cut = |world: &mut World| {
         world.bed.isolate(3).expect("cut off");
         until_true("the host is fenced", || world.status(3)["fenced"] == true);
-        until_true("it is told", || fs::read_to_string(&note).is_ok_and(|text| text.contains("stopped")));
+        until_true("the command has run", || fs::read_to_string(&note).is_ok_and(|text| text.contains("stopped")));
     };
     let (mut wrapper, _) = run("cut", &[], &cut);
     world.bed.rejoin(3).expect("restored");
     assert_eq!(wrapper.code(), Some(128 + 9), "others may have replaced it");
     world.settled(&[1, 2, 3]);
-    assert_eq!(fs::read_to_string(&note).expect("told"), "stopped\nexcluded\n");
+    assert_eq!(fs::read_to_string(&note).expect("the note"), "stopped\nexcluded\n");
     let mut run = |name: &str, more: &[&str], end: &dyn Fn(&mut World)| {
         let mut arguments = vec!["run", "--name", name];
         arguments.extend_from_slice(more);
@@ -134,14 +135,14 @@ fn root_run_kills_its_program_once_others_were_told_that_it_is_dead() {
         end(&mut world);
         (wrapper, pid)
     };
-    // The same when its agent is killed, and another one starts at once.
+    // The same if the agent is killed and another one starts at once.
     let restart = |world: &mut World| {
         world.agents.kill(3).expect("killed");
         world.agents.restart(3).expect("started");
     };
     let (mut wrapper, _) = run("restarted", &[], &restart);
     assert_eq!(wrapper.code(), Some(128 + 9));
-    // Left to be looked at, it never goes on.
+    // Kept for inspection, the program never continues.
     let (mut wrapper, pid) = run("kept", &["--on-exclusion", "stop"], &restart);
     world.settled(&[1, 2, 3]);
     until_true("it is stopped", || is_stopped(pid));
@@ -199,7 +200,7 @@ fn root_run_takes_its_program_with_it() {
 fn root_run_hands_its_program_a_token() {
     let Some(world) = world(2, calm()) else { return };
     let print = "echo $FIDE_TOKEN $FIDE_HOST_ID $FIDE_INCARNATION";
-    let (code, out, err) = output(&mut world.fide(2, &["run", "--name", "told", "--", "sh", "-c", print]));
+    let (code, out, err) = output(&mut world.fide(2, &["run", "--name", "printed", "--", "sh", "-c", print]));
     assert_eq!(code, Some(0), "{err}");
     let permit = world.client(2).client.may_act().expect("it may act");
     let token = permit.token().expect("a view");
@@ -207,7 +208,7 @@ fn root_run_hands_its_program_a_token() {
 }
 
 #[test]
-fn root_run_kills_if_told_so_and_gives_back_the_code() {
+fn root_run_kills_on_request_and_returns_the_exit_code() {
     let Some(world) = world(3, calm()) else { return };
     let (code, out, err) = output(&mut world.fide(1, &["run", "--name", "five", "--", "sh", "-c", "echo out; exit 5"]));
     assert_eq!((code, &*out), (Some(5), "out\n"), "{err}");

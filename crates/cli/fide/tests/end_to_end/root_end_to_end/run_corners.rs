@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide run` and `fide guard` where the program, the terminal or the operator does what they did not expect.
+//! `fide run` and `fide guard` in corner cases of program, terminal or operator.
 
 use std::{
     fs,
@@ -19,14 +19,15 @@ use super::{
     run::{is_running, is_stopped, signal, state, watched},
 };
 
-/// Nobody hears anybody: all are fenced, and nobody can be excluded.
+/// No host hears any other: all are fenced, and none can be excluded.
 pub(crate) fn silence(world: &World) {
     for host in 1..=3 {
         world.bed.isolate(host).expect("cut off");
     }
 }
 
-/// Two that hear each other again may go on without the third: where programs are stopped, and where others watch them, is back first.
+/// Ends the silence. Two hosts that hear each other again may go on without the third, so the hosts with
+/// stopped programs and with watchers come back first.
 pub(crate) fn end_silence(world: &World) {
     for host in [3, 1, 2] {
         world.bed.rejoin(host).expect("restored");
@@ -65,11 +66,11 @@ fn root_run_kills_also_when_the_fence_is_short() {
 }
 
 #[test]
-fn root_run_that_is_suspended_has_stopped_its_program_first() {
+fn root_suspended_run_has_stopped_its_program_first() {
     let Some(world) = world(3, calm()) else { return };
     for place in Place::with_groups() {
         let words = ["run", "--name", "job", "--on-exclusion", "stop", "--", "sleep", "600"];
-        // A group of its own, as a shell with job control gives it: this test could let it go on.
+        // A process group of its own, as from a shell with job control: this test could continue it.
         let wrapper = Running::start(place.fide(&world, 3, &words).process_group(0));
         let pid = watched(&world, 3, "job");
         until_true("it runs", || is_running(pid));
@@ -160,7 +161,7 @@ fn root_run_without_a_control_group_is_not_suspended() {
     assert_eq!(wrapper.code(), Some(128 + 15));
 }
 
-/// $PATH with a systemctl that knows one unit, whose main process this is.
+/// $PATH with a systemctl that knows one unit, with this main process.
 fn systemctl(world: &World, main: u32) -> String {
     let bin = world.bed.scratch().join("bin");
     fs::create_dir(&bin).expect("made");
@@ -185,13 +186,13 @@ fn root_guard_kills_an_excluded_unit_as_a_whole_and_leaves_its_group_thawed() {
     until_true("it is stopped", || events().contains("frozen 1"));
     world.agents.restart(3).expect("started");
     assert_eq!(guard.code(), Some(0), "its process has ended");
-    // The kernel ends each of its processes in its own time.
+    // The kernel ends each of the processes in its own time.
     until_true("no part of it stays frozen", || procs() == 0);
     until_true("it can be started again", || events().contains("frozen 0"));
 }
 
 #[test]
-fn root_run_that_is_asked_to_end_while_it_is_fenced_kills_when_asked_again() {
+fn root_fenced_run_kills_at_the_second_request_to_end() {
     let Some(world) = world(3, calm()) else { return };
     let handler = "trap 'exit 3' TERM; while :; do sleep 0.05; done";
     let mut wrapper = Running::piped(&mut world.fide(3, &["run", "--name", "asked", "--", "sh", "-c", handler]));
@@ -223,7 +224,7 @@ fn root_guard_refuses_to_freeze_itself() {
     assert_eq!(code, Some(2), "{out} {err}");
     assert!(err.contains("db.service") && err.contains("itself"), "what to do instead: {err}");
     assert_eq!(world.status(3)["processes"].as_array().map(Vec::len), Some(0), "nothing has begun");
-    // From elsewhere it is stopped with its group.
+    // From another group, the program is stopped with its group.
     let mut guard = Running::piped(elsewhere.fide(&world, 3, &words).env("PATH", &path));
     let frozen = || fs::read_to_string(place.dir().join("cgroup.events")).expect("read").contains("frozen 1");
     let mut lines = Lines::of(guard.0.stdout.take().expect("piped"));
@@ -238,7 +239,7 @@ fn root_guard_refuses_to_freeze_itself() {
 }
 
 #[test]
-fn root_run_says_that_a_setuid_program_is_out_of_reach_and_ends() {
+fn root_run_reports_a_setuid_program_and_ends() {
     let Some(world) = world(3, calm()) else { return };
     let place = Place::new(Rung::Signals).expect("that is always to be had");
     let dir = tempfile::tempdir().expect("a directory");
@@ -306,7 +307,7 @@ fn root_fence_command_begins_with_no_signal_blocked() {
     end_silence(&world);
     for line in fs::read_to_string(&note).expect("read").lines() {
         let mask = line.split_whitespace().nth(1).expect("a mask");
-        // Signals 32 and 33 are the C library's own: what this run was started with stays.
+        // Signals 32 and 33 belong to the C library: the inherited mask of them stays.
         let mask = u64::from_str_radix(mask, 16).expect("a mask") & !(0b11 << 31);
         assert_eq!(mask, 0, "{line}");
     }
@@ -315,7 +316,7 @@ fn root_fence_command_begins_with_no_signal_blocked() {
 }
 
 #[test]
-fn root_fence_command_that_is_slow_gives_way_to_the_newest_state() {
+fn root_slow_fence_command_gives_way_to_the_newest_state() {
     let Some(mut world) = world(3, calm()) else { return };
     let note = world.bed.scratch().join("order");
     let slow = format!(
@@ -338,7 +339,7 @@ fn root_fence_command_that_is_slow_gives_way_to_the_newest_state() {
     assert!(!noted.contains("end continued"), "of an older state: {noted}");
 }
 
-/// What `ip` shows of an address on h3's loopback.
+/// The output of `ip` about an address on h3's loopback.
 fn shown(world: &World, address: &str) -> String {
     let (_, out, _) = output(world.bed.host(3).command("ip").args(["-o", "address", "show", "dev", "lo"]));
     out.lines().find(|line| line.contains(address)).unwrap_or_default().to_owned()
@@ -389,7 +390,7 @@ fn root_run_takes_addresses_off_while_it_is_fenced_and_for_good_once_excluded() 
     world.settled(&[1, 2, 3]);
     assert_eq!((shown(&world, four), shown(&world, six)), (String::new(), String::new()), "they are another's now");
 
-    // Killed by a short fence, it does not get them back either.
+    // If it is killed in a short fence, it does not get the addresses back either.
     ip(&world, &["address", "add", four, "dev", "lo"]);
     let words = ["run", "--name", "short", "--on-fence", "kill", "--fence-address", &here, "--", "sleep", "600"];
     let mut wrapper = Running::start(&mut world.fide(3, &words));
@@ -428,14 +429,14 @@ fn root_run_without_the_right_to_fence_the_network_begins_nothing() {
         let (code, _, err) = output(&mut place.command(&world, 2, &words));
         assert!(code == Some(4) && err.contains(option[0]) && err.contains("CAP_NET_ADMIN"), "{code:?} {err}");
     }
-    // What ignores fences has none to extend.
+    // A program that ignores fences has none to extend.
     let words = ["run", "--name", "bare", "--on-fence", "ignore", "--fence-sockets", "--", "true"];
     let (code, _, err) = output(&mut world.fide(2, &words));
     assert!(code == Some(2) && err.contains("--on-fence ignore"), "{code:?} {err}");
     assert!(!begun.exists());
 }
 
-/// Listens at port 7001, and has a connection to the port that is its argument.
+/// Listens on port 7001, and has a connection to the port in its argument.
 const SPEAKER: &str = r#"use IO::Socket::INET;
 $l = IO::Socket::INET->new(Listen => 5, LocalAddr => "127.0.0.1", LocalPort => 7001, ReuseAddr => 1) or die;
 $c = IO::Socket::INET->new(PeerAddr => "127.0.0.1:$ARGV[0]") or die;
@@ -464,8 +465,8 @@ fn root_run_resets_the_connections_of_its_program_while_it_is_fenced() {
         let pid = watched(&world, 3, "speaker");
         let (mut peer, _) = listener.accept().expect("its connection");
         silence(&world);
-        let told = peer.read(&mut [0; 1]).expect_err("no end in good order");
-        assert_eq!(told.kind(), std::io::ErrorKind::ConnectionReset);
+        let error = peer.read(&mut [0; 1]).expect_err("no end in good order");
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
         until_true("it is stopped", || is_stopped(pid) || state(pid) == Some('D'));
         end_silence(&world);
         until_true("its listener is kept", || {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is left of a program of `fide run` when it has ended, however that was: nothing.
+//! A program of `fide run` leaves nothing behind, however it ends.
 
 use std::{
     fs,
@@ -22,7 +22,8 @@ fn none_left(place: &Place, after: &str) {
     until_true(&format!("no control group is left after {after}"), || place.left().is_empty());
 }
 
-/// A program of which each process starts the next and ends: a list of its processes is old when it is read.
+/// A program in which each process starts the next one and ends: a list of its processes is outdated when it
+/// is read.
 fn runaway(world: &World) -> PathBuf {
     let file = world.bed.scratch().join("runaway");
     let stop = world.bed.scratch().join("stop-runaway");
@@ -90,14 +91,14 @@ fn root_run_leaves_no_control_group_however_it_ends() {
 }
 
 #[test]
-fn root_run_that_is_killed_at_any_moment_leaves_no_control_group() {
+fn root_run_killed_at_any_moment_leaves_no_control_group() {
     let Some(world) = world(2, calm()) else { return };
     for place in Place::with_groups() {
         for turn in 0..30 {
             let name = format!("turn{turn}");
             let mut wrapper =
                 Running::start(&mut place.fide(&world, 2, &["run", "--name", &name, "--", "sleep", "600"]));
-            // Not a time that is asserted: somewhere in its start.
+            // No time is asserted: this is some moment of its start.
             std::thread::sleep(Duration::from_micros(turn * 700));
             wrapper.kill();
         }
@@ -106,7 +107,7 @@ fn root_run_that_is_killed_at_any_moment_leaves_no_control_group() {
 }
 
 #[test]
-fn root_run_kills_what_forks_while_it_is_killed() {
+fn root_run_kills_a_program_that_forks_meanwhile() {
     let Some(world) = world(2, calm()) else { return };
     let file = runaway(&world);
     for place in Place::with_groups() {
@@ -129,7 +130,7 @@ fn root_run_kills_what_forks_while_it_is_killed() {
     fs::write(world.bed.scratch().join("stop-runaway"), "").expect("written");
 }
 
-/// Whoever may read a directory may lock it.
+/// Any user that may read a directory may lock it.
 #[test]
 fn root_no_other_user_can_hold_a_control_group_of_run() {
     let Some(world) = world(2, calm()) else { return };
@@ -150,10 +151,10 @@ fn root_no_other_user_can_hold_a_control_group_of_run() {
 }
 
 #[test]
-fn root_run_removes_control_groups_that_nobody_holds() {
+fn root_run_removes_unused_control_groups() {
     let Some(world) = world(2, calm()) else { return };
     for place in Place::with_groups() {
-        // A pid namespace ends: nobody is left to do it.
+        // A pid namespace ends: no process is left to clean up.
         let program = fide();
         let words =
             ["unshare", "--pid", "--fork", "--kill-child", program.to_str().expect("UTF-8"), "run", "--name", "inner"];
@@ -162,7 +163,7 @@ fn root_run_removes_control_groups_that_nobody_holds() {
         let pid = watched(&world, 2, "inner");
         outer.kill();
         until_true("it dies with its namespace", || state(pid).is_none());
-        // By `fide run` and a warden that were killed at once, frozen: version 1 lets nothing die that is.
+        // From `fide run` and a warden that were killed at once, frozen: in version 1 no frozen process dies.
         let orphaned = place.dir().join("fide-run-7-0123456789abcdef");
         fs::create_dir(&orphaned).expect("made");
         let orphan = world.sleeper(2);
@@ -170,11 +171,11 @@ fn root_run_removes_control_groups_that_nobody_holds() {
         fs::write(orphaned.join("cgroup.freeze"), "1")
             .or_else(|_| fs::write(orphaned.join("freezer.state"), "FROZEN"))
             .expect("frozen");
-        // By one that goes on.
+        // Of a running `fide run`.
         let mut going = Running::start(&mut place.fide(&world, 2, &["run", "--name", "going", "--", "sleep", "600"]));
         let going_pid = watched(&world, 2, "going");
         until_true("what was orphaned is gone", || !orphaned.exists());
-        // By an earlier version, with one within it.
+        // From an earlier version, with a nested group.
         fs::create_dir_all(place.dir().join("fide-run-2/inner")).expect("made");
         let other = place.dir().join("fide-run-3-of-another");
         fs::create_dir(&other).expect("made");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide run` where its program, its terminal or its operator's command is in the way of a fence.
+//! `fide run` if the program, the terminal or the operator's command hinders a fence.
 
 use std::{
     io::{Read, Write},
@@ -19,13 +19,13 @@ use super::{
     run_corners::{end_silence, is_still, parent, silence},
 };
 
-/// Writes to the port that is its argument for as long as it can.
+/// Writes to the port in its argument for as long as it can.
 const FLOOD: &str = r#"use IO::Socket::INET;
 $c = IO::Socket::INET->new(PeerAddr => "127.0.0.1:$ARGV[0]") or die;
 while (1) { syswrite($c, "x" x 65536); }"#;
 
 #[test]
-fn root_run_that_kills_resets_connections_before() {
+fn root_run_resets_connections_before_it_kills() {
     let Some(world) = world(3, calm()) else { return };
     let host = world.bed.host(3);
     for place in [Rung::V2, Rung::V1, Rung::Signals].into_iter().filter_map(Place::new) {
@@ -56,9 +56,9 @@ fn root_run_that_kills_resets_connections_before() {
 }
 
 #[test]
-fn root_run_ends_a_fence_command_that_hangs_when_asked_to_end() {
+fn root_run_ends_a_hanging_fence_command_when_asked_to_end() {
     let Some(world) = world(3, calm()) else { return };
-    // What handles SIGTERM does not end by it while it is stopped.
+    // A program that handles SIGTERM does not end by it while it is stopped.
     let handler = "trap 'exit 3' TERM; while :; do sleep 0.05; done";
     let words = ["run", "--name", "hang", "--fence-command", "exec sleep 600", "--", "sh", "-c", handler];
     let mut wrapper = Running::piped(&mut world.fide(3, &words));
@@ -79,10 +79,11 @@ fn root_run_ends_a_fence_command_that_hangs_when_asked_to_end() {
 }
 
 #[test]
-fn root_run_that_nobody_could_let_go_on_is_not_suspended() {
+fn root_run_is_not_suspended_if_nothing_could_continue_it() {
     let Some(world) = world(3, calm()) else { return };
     for place in Place::with_groups() {
-        // As `ssh -t host fide run …` and `docker exec -t`: it leads its session, in which is no shell with job control.
+        // As `ssh -t host fide run …` and `docker exec -t`: `fide run` leads its session, which has no shell
+        // with job control.
         let line = format!("exec {} run --name orphan -- sleep 600", super::common::fide().display());
         let mut terminal = place.command(&world, 3, &["script", "-qec", &line, "/dev/null"]);
         let mut terminal = Running(terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("started"));
@@ -112,7 +113,7 @@ fn root_run_stops_and_kills_a_program_that_left_its_control_group() {
     let pid = watched(&world, 3, "left");
     let mut lines = Lines::of(wrapper.0.stderr.take().expect("piped"));
     lines.find_words("left its control group");
-    // Whoever begins meanwhile removes groups that nobody holds. This one is empty, and held.
+    // Another `fide run` that begins meanwhile removes unused groups. This one is empty, but in use.
     let (code, _, err) = output(&mut world.fide(3, &["run", "--name", "other", "--", "true"]));
     assert_eq!(code, Some(0), "{err}");
     silence(&world);
@@ -126,9 +127,9 @@ fn root_run_stops_and_kills_a_program_that_left_its_control_group() {
     assert!(state(pid).is_none());
 }
 
-/// As systemd does for a `systemd-run --scope` that had asked for it when the fence came.
+/// As systemd does for a `systemd-run --scope` whose request came before the fence.
 #[test]
-fn root_run_stops_again_a_program_that_is_moved_out_of_its_group_while_it_is_stopped() {
+fn root_run_stops_a_stopped_program_again_after_a_move_out_of_its_group() {
     let Some(world) = world(3, calm()) else { return };
     for place in Place::with_groups() {
         let mut wrapper = Running::start(&mut place.fide(&world, 3, &["run", "--name", "moved", "--", "sleep", "600"]));
@@ -136,7 +137,7 @@ fn root_run_stops_again_a_program_that_is_moved_out_of_its_group_while_it_is_sto
         until_true("it runs", || !is_still(pid));
         silence(&world);
         until_true("it is stopped", || is_still(pid));
-        // The kernel thaws whoever leaves a frozen group.
+        // The kernel thaws a process that leaves a frozen group.
         std::fs::write(place.dir().join("cgroup.procs"), pid.to_string()).expect("moved");
         until_true("it is stopped again", || state(pid) == Some('T'));
         end_silence(&world);
@@ -148,7 +149,7 @@ fn root_run_stops_again_a_program_that_is_moved_out_of_its_group_while_it_is_sto
 }
 
 #[test]
-fn root_run_stops_again_a_program_that_somebody_lets_go_on_while_it_is_stopped() {
+fn root_run_stops_a_stopped_program_again_after_sigcont() {
     let Some(world) = world(3, calm()) else { return };
     for rung in [Rung::V2, Rung::V1, Rung::Signals] {
         let Some(place) = Place::new(rung) else { continue };
@@ -172,9 +173,9 @@ fn root_run_stops_again_a_program_that_somebody_lets_go_on_while_it_is_stopped()
     }
 }
 
-/// Nobody fences it then.
+/// While `fide run` is suspended, no process would fence the program.
 #[test]
-fn root_run_that_is_suspended_holds_a_program_that_is_moved_out_of_its_group() {
+fn root_suspended_run_holds_a_program_moved_out_of_its_group() {
     let Some(world) = world(3, calm()) else { return };
     for place in Place::with_groups() {
         let words = ["run", "--name", "job", "--", "sleep", "600"];
@@ -184,7 +185,7 @@ fn root_run_that_is_suspended_holds_a_program_that_is_moved_out_of_its_group() {
         signal(wrapper.pid(), Signal::TSTP);
         until_true("it is suspended", || state(wrapper.pid()) == Some('T'));
         std::fs::write(place.dir().join("cgroup.procs"), pid.to_string()).expect("moved");
-        // The kernel lets it go on as soon as it is out.
+        // The kernel continues the process as soon as it is out.
         until_true("it is stopped", || state(pid) == Some('T'));
         signal(wrapper.pid(), Signal::CONT);
         until_true("it goes on", || state(pid) == Some('S'));
@@ -194,7 +195,7 @@ fn root_run_that_is_suspended_holds_a_program_that_is_moved_out_of_its_group() {
 }
 
 #[test]
-fn root_run_that_is_hung_up_before_its_program_began_never_begins_it() {
+fn root_run_hung_up_before_its_program_began_never_begins_it() {
     let Some(world) = world(3, calm()) else { return };
     let command = ["run", "--name", "ignores", "--on-fence", "ignore", "--fence-command", "true", "--", "true"];
     let (code, _, err) = output(&mut world.fide(3, &command));
@@ -213,9 +214,10 @@ fn root_run_that_is_hung_up_before_its_program_began_never_begins_it() {
     assert!(!note.exists());
 }
 
-/// The agent starts anew while the program waits for a lease, and somebody else has its name by the time that it is registered again.
+/// The agent restarts while the program waits for a lease, and another process has the name by the time that
+/// the program is registered again.
 #[test]
-fn root_run_begins_no_program_that_is_not_under_watch_any_more() {
+fn root_run_begins_no_unregistered_program() {
     let Some(mut world) = world(3, calm()) else { return };
     silence(&world);
     until_true("the host is fenced", || world.status(3)["fenced"] == true);
@@ -238,7 +240,7 @@ fn root_run_begins_no_program_that_is_not_under_watch_any_more() {
 }
 
 #[test]
-fn root_run_tries_again_to_take_off_an_address_that_it_could_not_take_at_first() {
+fn root_run_retries_to_remove_an_address() {
     let Some(world) = world(3, calm()) else { return };
     let ip = |arguments: &str| {
         let (code, out, err) = output(world.bed.host(3).command("ip").args(arguments.split(' ')));
@@ -252,7 +254,7 @@ fn root_run_tries_again_to_take_off_an_address_that_it_could_not_take_at_first()
     let pid = watched(&world, 3, "late");
     until_true("it runs", || is_running(pid));
     let mut lines = Lines::of(wrapper.0.stderr.take().expect("piped"));
-    // Nobody finds it by its name.
+    // No lookup finds it by its name.
     ip("link set vip0 name away");
     silence(&world);
     lines.find_words("tried again");
@@ -268,7 +270,7 @@ fn root_run_tries_again_to_take_off_an_address_that_it_could_not_take_at_first()
 }
 
 #[test]
-fn root_run_tries_again_to_put_back_an_address_that_it_could_not_put_back_at_first() {
+fn root_run_retries_to_restore_an_address() {
     let Some(world) = world(3, calm()) else { return };
     let ip = |arguments: &str| {
         let (code, out, err) = output(world.bed.host(3).command("ip").args(arguments.split(' ')));
@@ -288,7 +290,7 @@ fn root_run_tries_again_to_put_back_an_address_that_it_could_not_put_back_at_fir
     let mut lines = Lines::of(wrapper.0.stderr.take().expect("piped"));
     silence(&world);
     until_true("it is off", || !ip("-o address show").contains("10.99.0.8"));
-    // The interface goes, and comes back as another one.
+    // The interface goes away, and comes back as another one.
     ip("link delete vip0");
     end_silence(&world);
     lines.find_words("could not be put back, and is tried again");
@@ -331,7 +333,7 @@ fn root_run_dumps_no_core_and_its_program_does() {
     }
     silence(&world);
     until_true("it is stopped", || is_stopped(pid));
-    // As a fault of its own. (Another one that dumps core, SIGABRT, is passed on to the program.)
+    // A fault of `fide run` itself. (SIGABRT, which dumps core too, is passed on to the program.)
     signal(wrapper.pid(), Signal::ILL);
     let status = until("its end", || wrapper.0.try_wait().ok().flatten().ok_or_else(|| "it lives".to_owned()));
     assert!(!status.core_dumped(), "meanwhile nobody fences the program: {status}");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a program of `fide run` starts, and what leaves its control group then: as `systemd-run --scope` and pam_systemd do.
+//! Children of a program of `fide run`, and processes that leave its control group: as with `systemd-run
+//! --scope` and pam_systemd.
 
 use std::{
     fs,
@@ -18,7 +19,7 @@ use super::{
     run_corners::{end_silence, is_still, silence},
 };
 
-/// A shell's words: a process in the group `to`, which writes its number to `note`.
+/// Shell words: a process in the group `to`, which writes its number to `note`.
 fn leaver(to: &Path, note: &Path) -> String {
     format!("sh -c 'echo 0 > {}/cgroup.procs; echo $$ > {}; exec sleep 600'", to.display(), note.display())
 }
@@ -41,14 +42,14 @@ fn notes(world: &World, names: &[&str]) -> Vec<PathBuf> {
 }
 
 #[test]
-fn root_run_stops_and_kills_what_its_program_started_and_has_left_its_group() {
+fn root_run_stops_and_kills_children_outside_of_its_group() {
     let Some(world) = world(3, calm()) else { return };
     for place in Place::with_groups() {
         let scope = place.dir().join("scope");
         fs::create_dir(&scope).expect("made");
         for sent in [Signal::TERM, Signal::KILL] {
             let notes = notes(&world, &["child", "orphan", "beside"]);
-            // A child; one that has lost its parent; one that is where `fide run` itself is.
+            // A child; an orphan; and a process in the group of `fide run` itself.
             let [child, orphan, beside] =
                 [(&scope, 0), (&scope, 1), (&place.dir().to_owned(), 2)].map(|(to, number)| leaver(to, &notes[number]));
             let script = format!("{child} & ({orphan} &) ; {beside} & wait");
@@ -76,7 +77,7 @@ fn root_run_stops_and_kills_what_its_program_started_and_has_left_its_group() {
 }
 
 #[test]
-fn root_run_stops_again_what_is_moved_out_of_its_group_while_it_is_stopped() {
+fn root_run_stops_children_again_after_a_move_out_of_its_group() {
     let Some(world) = world(3, calm()) else { return };
     for place in Place::with_groups() {
         let notes = notes(&world, &["child"]);
@@ -95,7 +96,7 @@ fn root_run_stops_again_what_is_moved_out_of_its_group_while_it_is_stopped() {
                 silence(&world);
                 until_true("it is stopped", || is_still(child));
             }
-            // The kernel lets it go on as soon as it is out.
+            // The kernel continues the process as soon as it is out.
             fs::write(place.dir().join("cgroup.procs"), child.to_string()).expect("moved");
             until_true("it is stopped again", || state(child) == Some('T'));
             if is_suspended {
@@ -115,7 +116,7 @@ fn root_run_stops_again_what_is_moved_out_of_its_group_while_it_is_stopped() {
 }
 
 #[test]
-fn root_run_leaves_alone_what_a_fence_command_leaves_running() {
+fn root_run_leaves_children_of_a_fence_command_alone() {
     let Some(world) = world(3, calm()) else { return };
     for place in Place::with_groups() {
         let notes = notes(&world, &["daemon"]);
@@ -145,7 +146,7 @@ fn root_run_leaves_alone_what_a_fence_command_leaves_running() {
 }
 
 #[test]
-fn root_run_kills_what_is_moved_beside_it_just_before_it_kills_its_program() {
+fn root_run_kills_a_process_moved_beside_it_just_before() {
     let Some(world) = world(3, calm()) else { return };
     for place in Place::with_groups() {
         for turn in 0..3 {
@@ -157,9 +158,10 @@ fn root_run_kills_what_is_moved_beside_it_just_before_it_kills_its_program() {
             watched(&world, 3, &name);
             let child = number(&notes[0]);
             silence(&world);
-            // Not a time that is asserted: shortly before the lease ends, so that `fide run` seldom looks in between.
+            // No time is asserted: this is shortly before the lease ends, so `fide run` seldom looks in
+            // between.
             std::thread::sleep(Duration::from_millis(200));
-            // It may have died by then.
+            // The process may have died by then.
             let _ = fs::write(place.dir().join("cgroup.procs"), child.to_string());
             assert_eq!(wrapper.code(), Some(128 + 9));
             let is_killed = (0..500).any(|_| {
@@ -177,9 +179,9 @@ fn root_run_kills_what_is_moved_beside_it_just_before_it_kills_its_program() {
 }
 
 #[test]
-fn root_run_says_what_has_not_died_of_its_kill() {
+fn root_run_reports_processes_that_survive_its_kill() {
     let Some(world) = world(3, calm()) else { return };
-    // What is frozen in a group of version 2 dies all the same.
+    // A frozen process in a group of version 2 dies all the same.
     let Some(place) = Place::new(Rung::V1) else { return };
     let scope = place.dir().join("scope");
     fs::create_dir(&scope).expect("made");

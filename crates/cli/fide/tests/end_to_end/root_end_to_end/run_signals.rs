@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Signals at `fide run` and `fide guard`: passed on unchanged, and no end of the fence.
+//! Signals to `fide run` and `fide guard`: passed on unchanged, and never the end of a fence.
 
 use std::{fs, io::Write, path::Path, process::Stdio};
 
@@ -12,7 +12,7 @@ use super::{
     run_corners::{end_silence, parent, silence},
 };
 
-/// About `fide run` alone, or not to be caught.
+/// Signals that concern `fide run` alone, or cannot be caught.
 const KEPT: [i32; 14] = [
     libc::SIGKILL,
     libc::SIGSTOP,
@@ -80,7 +80,7 @@ fn root_run_passes_every_signal_on_and_still_fences() {
 }
 
 #[test]
-fn root_run_passes_a_key_of_the_terminal_on_to_none_that_has_it_already() {
+fn root_run_passes_a_terminal_key_on_only_once() {
     let Some(world) = world(3, calm()) else { return };
     for session in ["", "setsid "] {
         let file = world.bed.scratch().join(format!("keys{}", session.len()));
@@ -116,7 +116,7 @@ fn root_run_passes_a_key_of_the_terminal_on_to_none_that_has_it_already() {
 }
 
 #[test]
-fn root_guard_is_ended_by_no_signal_but_those_that_ask_for_it() {
+fn root_guard_is_ended_only_by_ending_signals() {
     let Some(world) = world(3, calm()) else { return };
     let program = world.sleeper(3);
     let pid = program.pid().to_string();

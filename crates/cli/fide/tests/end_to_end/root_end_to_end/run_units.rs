@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide guard --unit`: all of a unit is stopped and let go with its main process.
+//! `fide guard --unit`: the whole unit is stopped and continued with its main process.
 
 use std::{
     fs,
@@ -41,7 +41,7 @@ fn is_frozen(dir: &Path) -> bool {
 }
 
 #[test]
-fn root_guard_stops_all_of_a_unit_whose_main_process_is_in_a_group_within_it() {
+fn root_guard_stops_a_unit_with_a_nested_group() {
     let Some(mut world) = world(3, calm()) else { return };
     let Some(place) = Place::new(Rung::V2) else { return };
     // As systemd does with DelegateSubgroup=, systemd-nspawn and podman.
@@ -66,11 +66,11 @@ fn root_guard_stops_all_of_a_unit_whose_main_process_is_in_a_group_within_it() {
     until_true("all of it is stopped", || is_frozen(&main) && is_frozen(&payload));
     world.agents.restart(3).expect("started");
     assert_eq!(guard.code(), Some(0), "its main process has ended");
-    // The kernel ends each of its processes in its own time.
+    // The kernel ends each of the processes in its own time.
     until_true("others may have replaced it", || (procs(&main), procs(&payload)) == (0, 0));
     until_true("it can be started again", || !is_frozen(place.dir()));
 
-    // A main process that is elsewhere is not reached by the unit's group, and it is said what reaches it.
+    // The unit's group does not reach a main process that is elsewhere, and the message says what does.
     let Some(elsewhere) = Place::new(Rung::V2) else { return };
     let stranger = Running::start(&mut elsewhere.command(&world, 3, &["sleep", "600"]));
     until_true("it is elsewhere", || procs(elsewhere.dir()) == 1);
@@ -87,7 +87,7 @@ fn root_guard_stops_all_of_a_unit_whose_main_process_is_in_a_group_within_it() {
 }
 
 #[test]
-fn root_guard_leaves_nothing_frozen_of_a_unit_that_somebody_else_kills() {
+fn root_guard_leaves_no_frozen_process_of_a_unit_killed_by_others() {
     let Some(world) = world(3, calm()) else { return };
     let Some(place) = Place::new(Rung::V2) else { return };
     let mut unit = Running::start(&mut place.command(&world, 3, &["sh", "-c", "sleep 600 & sleep 600; true"]));
@@ -98,7 +98,7 @@ fn root_guard_leaves_nothing_frozen_of_a_unit_that_somebody_else_kills() {
     watched(&world, 3, "unit");
     silence(&world);
     until_true("it is stopped", || is_frozen(place.dir()));
-    // A watchdog, the kernel for want of memory, `systemctl kill`.
+    // As a watchdog, the kernel's OOM killer, or `systemctl kill` would.
     unit.kill();
     assert_eq!(guard.code(), Some(0), "its main process has ended");
     until_true("nothing of it is left while the host is fenced", || procs(place.dir()) == 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs that come and go: what the agent's loop does about it, and that nobody else notices.
+//! Programs that come and go: the agent's loop keeps up, and other programs do not notice.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,8 @@ use fide_testbed::{
 use super::common::{Eyes, QUIET, Running, World, calm, fide, until, world};
 
 const PROGRAMS: usize = 40;
-/// Clusters, one after another, in which all programs of a host die at once; `FIDE_ROUNDS` says otherwise.
+/// Number of clusters, one after another, in which all programs of a host die at once; `FIDE_ROUNDS`
+/// overrides it.
 const ROUNDS: usize = 2;
 /// This test binary as a program that joins: name, and the agent's socket.
 const JOIN_AS: &str = "FIDE_TEST_JOIN_AS";
@@ -44,7 +45,7 @@ fn joins(world: &World, host: usize, name: &str, leader: i32) -> Running {
     Running::start(&mut command)
 }
 
-/// Kills a whole group and reaps it.
+/// Kills a whole process group and reaps it.
 fn kill_group(programs: &mut [Running]) {
     let leader = rustix::process::Pid::from_raw(programs[0].pid().cast_signed()).expect("not 0");
     rustix::process::kill_process_group(leader, rustix::process::Signal::KILL).expect("killed");
@@ -53,7 +54,7 @@ fn kill_group(programs: &mut [Running]) {
     }
 }
 
-/// Waits until each has been told to be dead, in whichever order.
+/// Waits for the verdict of each death, in any order.
 fn all_killed(eyes: &mut Eyes, monitors: &[Monitor]) {
     let mut left: BTreeSet<_> = monitors.iter().map(|monitor| monitor.id).collect();
     while !left.is_empty() {
@@ -71,9 +72,9 @@ fn rounds() -> usize {
     std::env::var("FIDE_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().expect("FIDE_ROUNDS is a number"))
 }
 
-/// With timeouts as agents choose them: the ones that a loop which waits is too late for.
+/// With the timeouts that agents choose: a loop that waits would be too late for them.
 #[test]
-fn root_forty_programs_that_die_at_once_take_no_host_with_them() {
+fn root_death_of_forty_programs_at_once_kills_no_host() {
     let begun = Instant::now();
     for round in 1..=rounds() {
         let spec = AgentsSpec { program: vec![fide()], ..AgentsSpec::default() };
@@ -88,7 +89,7 @@ fn root_forty_programs_that_die_at_once_take_no_host_with_them() {
             let targets: Vec<String> = (0..PROGRAMS).map(|n| format!("p{n}@h1")).collect();
             watched.push(targets.iter().map(|target| eyes.watch(target)).collect());
             for host in 2..=5 {
-                // Of the own host an agent tells nothing.
+                // An agent notifies no program of the end of its own host.
                 let _ = eyes.client.monitor(&format!("@h{host}"), Wanted::default());
             }
             let _ = eyes.client.monitor("@h1", Wanted::default());
@@ -103,12 +104,12 @@ fn root_forty_programs_that_die_at_once_take_no_host_with_them() {
         });
         for (eyes, monitors) in eyes.iter_mut().zip(&watched) {
             eyes.quiet();
-            assert!(monitors.iter().all(|monitor| eyes.finals(monitor) == 1), "round {round}: {:#?}", eyes.told);
-            let hosts = eyes.told.iter().filter(|event| match event {
+            assert!(monitors.iter().all(|monitor| eyes.finals(monitor) == 1), "round {round}: {:#?}", eyes.events);
+            let hosts = eyes.events.iter().filter(|event| match event {
                 Event::Verdict(verdict) => verdict.reason == Reason::HostSilent,
                 _ => false,
             });
-            assert_eq!(hosts.count(), 0, "round {round}: {:#?}", eyes.told);
+            assert_eq!(hosts.count(), 0, "round {round}: {:#?}", eyes.events);
         }
         for host in 1..=5 {
             let silent: Vec<_> = world.verdicts(host).into_iter().filter(|text| text.contains("silent")).collect();
@@ -137,7 +138,8 @@ fn root_the_loop_sleeps_only_between_two_turns() {
     }
 }
 
-/// All that clients do to a loop: sessions, watches, programs that join, leave, die, are watched, speak.
+/// Everything that clients do to a loop: sessions, watches, and programs that join, leave, die, are watched,
+/// and send.
 fn come_and_go(world: &World) {
     let mut far = world.client(2);
     for round in 0..3 {
@@ -169,7 +171,7 @@ fn come_and_go(world: &World) {
     });
 }
 
-/// Who adds a call to the loop says what it may wait for.
+/// If this fails: a new call of the loop must state what it may wait for.
 #[test]
 fn calls_of_the_loop_are_documented() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/internals/agent-loop.md");

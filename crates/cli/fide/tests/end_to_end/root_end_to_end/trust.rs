@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an agent believes that has just started, and hosts that are configured otherwise.
+//! What an agent believes that has just started, and hosts with another configuration.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ fn group(plane: usize) -> Ipv4Addr {
     Ipv4Addr::new(239, 70, 0, u8::try_from(plane + 1).expect("two planes"))
 }
 
-/// Sockets of somebody in the network of each plane.
+/// Sockets of an eavesdropper in the network of each plane.
 fn ears(world: &World, host: usize) -> Vec<UdpSocket> {
     let host = world.bed.host(host);
     let open = |plane: usize| {
@@ -41,7 +41,7 @@ fn peer(world: &World, of: usize, name: &str) -> Value {
     peers.into_iter().find(|peer| peer["host"] == name).expect("a member")
 }
 
-/// Somebody records what a host sends, and plays it to an agent that has started since that host died.
+/// An attacker records what a host sends, and replays it to an agent that has started after that host died.
 #[test]
 fn root_recorded_heartbeats_do_not_make_a_dead_host_up() {
     let Some(mut world) = start(4, AgentsSpec { hosts: vec![1, 2, 3], ..paper() }) else { return };
@@ -77,16 +77,17 @@ fn root_recorded_heartbeats_do_not_make_a_dead_host_up() {
     eyes.quiet();
     assert_eq!(peer(&world, 1, "h3")["state"], "unknown");
     let up = |event: &Event| matches!(event, Event::Up { monitor, .. } if *monitor == host.id);
-    assert!(!eyes.told.iter().any(up), "{:#?}", eyes.told);
+    assert!(!eyes.events.iter().any(up), "{:#?}", eyes.events);
     assert_eq!(eyes.finals(&host), 0);
-    // It is up when it says so itself.
+    // The host is up once it sends itself.
     world.agents.restart(3).expect("started");
     eyes.up(&host);
 }
 
-/// The agent of a watcher is away while a host dies, and the others have gone on without it when it comes back.
+/// The agent of a watcher is away while a host dies, and the others have gone on without that agent when it
+/// comes back.
 #[test]
-fn root_death_while_the_watchers_agent_is_away_is_told_once() {
+fn root_death_while_watching_agent_is_away_is_notified_once() {
     let Some(mut world) = world(4, calm()) else { return };
     let victim = Victim::spawn(Some(world.bed.host(3)), &VictimSpec::default()).expect("victim");
     let mut near = world.client(3);
@@ -107,8 +108,8 @@ fn root_death_while_the_watchers_agent_is_away_is_told_once() {
     }
     world.settled_but(&[1, 2, 4], 3);
     eyes.quiet();
-    assert_eq!((eyes.finals(&host), eyes.finals(&process), eyes.finals(&other)), (1, 1, 0), "{:#?}", eyes.told);
-    // It comes back as another, whose end is told anew.
+    assert_eq!((eyes.finals(&host), eyes.finals(&process), eyes.finals(&other)), (1, 1, 0), "{:#?}", eyes.events);
+    // It comes back as another incarnation, whose end is notified anew.
     world.agents.restart(3).expect("started");
     eyes.up(&host);
     world.agents.kill(3).expect("killed");
@@ -116,9 +117,9 @@ fn root_death_while_the_watchers_agent_is_away_is_told_once() {
     assert_eq!(eyes.finals(&host), 2);
 }
 
-/// As published, where a silence is a death.
+/// As published: a silence is a death.
 #[test]
-fn root_death_while_the_watchers_agent_is_away_is_told_once_by_policy_network() {
+fn root_death_while_watching_agent_is_away_is_notified_once_by_policy_network() {
     let Some(mut world) = world(2, paper()) else { return };
     let mut eyes = world.client(1);
     let host = eyes.watch("@h2");
@@ -128,14 +129,14 @@ fn root_death_while_the_watchers_agent_is_away_is_told_once_by_policy_network() 
     assert_eq!(eyes.reason(&host), Reason::HostSilent);
     eyes.quiet();
     assert_eq!(eyes.finals(&host), 1);
-    // One that lives on is not told dead.
+    // A process that lives on is not declared dead.
     world.agents.restart(2).expect("started");
     eyes.up(&host);
     world.agents.kill(1).expect("killed");
     world.agents.restart(1).expect("started");
     world.settled(&[1, 2]);
     eyes.quiet();
-    assert_eq!(eyes.finals(&host), 1, "{:#?}", eyes.told);
+    assert_eq!(eyes.finals(&host), 1, "{:#?}", eyes.events);
 }
 
 fn differing(receive: &str) {
@@ -150,7 +151,7 @@ fn differing(receive: &str) {
     for (of, name, says) in
         [(1, "h3", "trust (network there, lease here)"), (3, "h1", "trust (lease there, network here)")]
     {
-        until(&format!("h{of} is told"), || {
+        until(&format!("h{of} is notified"), || {
             let differs = world.status(of)["differs"].clone();
             let found = differs.as_array().into_iter().flatten().any(|d| d["host"] == name && d["says"] == says);
             if found { Ok(()) } else { Err(differs.to_string()) }
@@ -164,7 +165,7 @@ fn differing(receive: &str) {
     assert!(out.contains("NOT HEARD: h3 is configured otherwise in trust"), "{out}");
     let (code, out, _) = output(&mut world.fide(1, &["doctor", "--no-measure"]));
     assert!(code != Some(0) && out.contains("NOT HEARD: h3"), "{code:?} {out}");
-    // The others go on, and take it in once it is alike.
+    // The others continue, and let the host in once its configuration matches.
     world.settled_but(&[1, 2], 3);
     fs::remove_file(&drop_in).expect("removed");
     world.agents.kill(3).expect("killed");
@@ -174,11 +175,11 @@ fn differing(receive: &str) {
 }
 
 #[test]
-fn root_host_that_is_configured_otherwise_is_named() {
+fn root_host_with_another_configuration_is_named() {
     differing("auto");
 }
 
 #[test]
-fn root_host_that_is_configured_otherwise_is_named_over_udp() {
+fn root_host_with_another_configuration_is_named_over_udp() {
     differing("udp");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hosts that promise for unequal times: what one slow host has promised a leader outlives every timeout of the others.
-//! `crates/protocol/detector/scenarios/28_unequal_promises.txt` is the same step by step.
+//! Hosts that promise for unequal times: the promise of one slow host to a leader outlives every timeout of
+//! the others. `crates/protocol/detector/scenarios/28_unequal_promises.txt` is the same step by step.
 
 use std::{
     fs,
@@ -18,11 +18,12 @@ const SLOW: usize = 3;
 const SHORT: &str = "timeout_us = 400000";
 /// Of the slow host.
 const LONG: &str = "timeout_us = 1200000";
-/// From when both newcomers answer until the leader is cut off: before, while and after the others agree on them.
+/// From when both newcomers answer until the leader is cut off: before, while and after the others agree on
+/// the newcomers.
 const CUTS_MS: [u64; 3] = [0, 3, 12];
 
-/// Asks again and again whether a program may act, until told to stop: all that is kept are the first permit that `wanted` picks and the
-/// last.
+/// Asks continuously whether a program may act, until stopped. Returns the times of the first and last permit
+/// that `wanted` accepts.
 fn ask(socket: &Path, stop: &AtomicBool, wanted: fn(&Permit) -> bool) -> Option<(u64, u64)> {
     let eyes = Eyes::at(socket);
     let mut found = None;
@@ -38,7 +39,7 @@ fn ask(socket: &Path, stop: &AtomicBool, wanted: fn(&Permit) -> bool) -> Option<
     found
 }
 
-/// Waits until a host's view has so many members.
+/// Waits until the view of a host has so many members.
 fn view_of(world: &World, host: usize, members: usize) {
     until(&format!("a view of {members}"), || {
         let view = world.agents.ask(host, "status", serde_json::json!({}))?["view"].clone();
@@ -66,7 +67,7 @@ fn root_excluded_leader_never_acts_beside_its_successor_under_unequal_promises()
         let (last, first) = std::thread::scope(|scope| {
             let stops = fide_testbed::Stops(&stop);
             let leads = scope.spawn(|| ask(&leader, &stop, |_| true));
-            // The lowest of the others, once no view of older members lets anybody act.
+            // The lowest of the others, once no view of older members lets any of them act.
             let follows = scope.spawn(|| ask(&successor, &stop, Permit::is_lowest));
             for host in [4, 5] {
                 world.agents.start_again(host).expect("started");

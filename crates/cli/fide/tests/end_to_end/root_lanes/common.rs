@@ -17,7 +17,7 @@ use fide_testbed::{
 };
 use serde_json::Value;
 
-/// Bound of every wait. Nothing is expected to come near it.
+/// Bound of every wait; no wait is expected to come near it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -28,13 +28,13 @@ pub(crate) struct World {
     operator: Caller,
 }
 
-/// `None`, with the reason printed, where there can be none. `extra`: of the controller; `sections`: of the agents'
-/// `[controller]`.
+/// `None`, with the reason printed, if this machine cannot have one. `extra`: for the controller; `agent`:
+/// for the agents' `[controller]`.
 pub(crate) fn world(extra: &str, agent: &str) -> Option<World> {
     world_at(1_000_000_000, extra, agent)
 }
 
-/// The same with cables of this many bit/s, as they are planned.
+/// The same, with cables of this many bit/s in the plan and in the fabric.
 pub(crate) fn world_at(bandwidth_bps: u64, extra: &str, agent: &str) -> Option<World> {
     if let Err(why) = supported() {
         println!("skipped: {why}");
@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// What the controller says at a path.
+    /// The controller's answer at a path.
     pub(crate) fn read(&mut self, path: &str) -> Value {
         let place = self.fabric.controller().expect("managed");
         let operator = &mut self.operator;
@@ -104,7 +104,7 @@ impl World {
 
     pub(crate) fn program(&self, host: usize) -> Program {
         let options = ConnectOptions { path: Some(self.agents.socket(host)), ..ConnectOptions::default() };
-        Program { client: Client::connect(options).expect("an agent"), told: Vec::new() }
+        Program { client: Client::connect(options).expect("an agent"), events: Vec::new() }
     }
 
     /// A counter of an agent, such as `fide_lane_packets_total{direction="lost"}`.
@@ -117,30 +117,30 @@ impl World {
     }
 }
 
-/// A program, and what it was told.
+/// A program, and the events that it was notified of.
 pub(crate) struct Program {
     pub(crate) client: Client,
-    pub(crate) told: Vec<Event>,
+    pub(crate) events: Vec<Event>,
 }
 
 impl Program {
-    /// Takes what there is.
+    /// Takes all waiting events.
     pub(crate) fn look(&mut self) {
         while let Some(event) = self.client.poll_event().expect("events") {
-            self.told.push(event);
+            self.events.push(event);
         }
     }
 
-    /// Waits for an event that fits; earlier ones are kept.
+    /// Waits for a matching event; earlier ones are kept.
     pub(crate) fn wait<T>(&mut self, what: &str, fits: impl Fn(&Event) -> Option<T>) -> T {
         let begun = Instant::now();
         loop {
-            if let Some(at) = self.told.iter().position(|event| fits(event).is_some()) {
-                return fits(&self.told.remove(at)).expect("it fits");
+            if let Some(at) = self.events.iter().position(|event| fits(event).is_some()) {
+                return fits(&self.events.remove(at)).expect("it fits");
             }
-            assert!(begun.elapsed() < LIMIT, "in vain: {what}; there were {:?}", self.told);
+            assert!(begun.elapsed() < LIMIT, "in vain: {what}; there were {:?}", self.events);
             if let Some(event) = self.client.wait_event(Some(LOOK)).expect("events") {
-                self.told.push(event);
+                self.events.push(event);
             }
         }
     }
@@ -152,7 +152,7 @@ impl Program {
             Event::LaneMessage { service, bytes, .. } => Some((*service, bytes.to_vec())),
             _ => None,
         };
-        self.told.iter().filter_map(message).collect()
+        self.events.iter().filter_map(message).collect()
     }
 
     /// Waits until so many messages have come.
@@ -161,11 +161,11 @@ impl Program {
         loop {
             let messages = self.messages();
             if messages.len() >= count || begun.elapsed() > LIMIT {
-                assert!(messages.len() >= count, "{} of {count}: {:?}", messages.len(), self.told);
+                assert!(messages.len() >= count, "{} of {count}: {:?}", messages.len(), self.events);
                 return messages;
             }
             if let Some(event) = self.client.wait_event(Some(LOOK)).expect("events") {
-                self.told.push(event);
+                self.events.push(event);
             }
         }
     }

@@ -12,10 +12,10 @@ use super::{
 };
 
 const PORT: u16 = 7411;
-/// Index of a lane that the host does not have: its numbers are nobody's.
+/// Index of a lane that the host does not have, so its numbers are free.
 const LANE: u64 = 9;
 
-/// One host's network, at which somebody sends what he likes.
+/// The network of one host, on which the test sends arbitrary packets.
 struct Meddler {
     socket: UdpSocket,
     to: SocketAddrV4,
@@ -66,12 +66,12 @@ fn message(n: u8) -> (u8, Vec<u8>) {
     (SERVICE, vec![n; 40])
 }
 
-/// So many messages came since the last time, and nothing more comes.
+/// Asserts that so many messages came since the last call, and no more.
 fn news(program: &mut Program, count: usize) -> Vec<(u8, Vec<u8>)> {
     program.await_messages(count);
     std::thread::sleep(QUIET);
     let news = program.messages();
-    program.told.clear();
+    program.events.clear();
     news
 }
 
@@ -83,13 +83,13 @@ fn damaged(packet: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn root_a_damaged_chunk_costs_its_own_message_where_that_is_wanted() {
+fn root_damaged_chunk_costs_only_its_own_message_if_wanted() {
     let Some(mut world) = world("", "salvage = true") else { return };
     let (mut one, mut two) = (world.program(1), world.program(2));
     two.client.listen(SERVICE).expect("listening");
     one.client.open_lane(wanted("log")).expect("a lane");
     let mut meddler = Meddler::new(&mut world, &one);
-    // Of a lane of which nothing authentic has come, nothing is taken.
+    // A lane without any authentic packet so far delivers nothing.
     let packet = meddler.packet();
     meddler.send(&damaged(&packet));
     assert_eq!(news(&mut two, 0), []);
@@ -108,7 +108,7 @@ fn root_a_damaged_chunk_costs_its_own_message_where_that_is_wanted() {
         1 => Ok(()),
         other => Err(other.to_string()),
     });
-    // A header that is damaged says nothing of what follows.
+    // A damaged header makes the rest unreadable.
     let mut packet = meddler.packet();
     packet[7] ^= 1;
     meddler.send(&packet);
@@ -116,7 +116,7 @@ fn root_a_damaged_chunk_costs_its_own_message_where_that_is_wanted() {
 }
 
 #[test]
-fn root_what_is_forged_old_or_damaged_changes_nothing() {
+fn root_forged_old_or_damaged_packets_are_ignored() {
     let Some(mut world) = world("", "") else { return };
     let (mut one, mut two) = (world.program(1), world.program(2));
     two.client.listen(SERVICE).expect("listening");
@@ -141,7 +141,7 @@ fn root_what_is_forged_old_or_damaged_changes_nothing() {
     let old = meddler.packet();
     meddler.send(&old);
     meddler.incarnation += 1;
-    // Authentic, and yet no packet: it is cut off.
+    // Authentic, but truncated: no packet.
     let mut short = meddler.packet();
     short.truncate(short.len() - 1);
     fide_wire::seal(&mut short, 0, &meddler.key);
@@ -152,7 +152,7 @@ fn root_what_is_forged_old_or_damaged_changes_nothing() {
         now => Err(format!("{now:?}, {:?} before", [bad_tag, stale, malformed])),
     });
 
-    // Nothing of it has moved the lane's window.
+    // These packets have not moved the lane's window.
     let packet = meddler.packet();
     meddler.send(&packet);
     assert_eq!(news(&mut two, 3), [message(1), message(2), message(3)]);

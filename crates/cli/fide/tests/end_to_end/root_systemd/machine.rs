@@ -26,7 +26,7 @@ pub(crate) struct Machine {
     _dir: tempfile::TempDir,
 }
 
-/// Why there can be no such machine here.
+/// Why this host cannot run such a machine.
 fn missing() -> Option<String> {
     if let Err(why) = fide_testbed::supported() {
         return Some(why.to_string());
@@ -53,7 +53,7 @@ fn cgroup2() -> Option<PathBuf> {
 }
 
 impl Machine {
-    /// None, with the reason printed, where there can be none.
+    /// `None`, with the reason printed, if this host cannot run one.
     pub(crate) fn boot() -> Option<Self> {
         if let Some(why) = missing() {
             println!("skipped: {why}");
@@ -65,7 +65,7 @@ impl Machine {
             return None;
         };
         let dir = tempfile::tempdir().expect("a directory");
-        // The kernel kills it when this thread ends.
+        // The kernel kills the machine when this thread ends.
         let begin = r#"echo 0 > "$0/cgroup.procs"; exec setpriv --pdeathsig KILL \
             unshare --mount --pid --fork --kill-child --ipc --uts --net --cgroup sh "$@""#;
         let unshare = Command::new("sh")
@@ -86,7 +86,7 @@ impl Machine {
             }
             machine.pid = machine.first_child().ok_or("no first process yet")?;
             let name = fs::read_to_string(format!("/proc/{}/comm", machine.pid)).map_err(|e| e.to_string())?;
-            // Whatever its state, it answers.
+            // systemd answers, whatever its state.
             let state = machine.run(&["systemctl", "is-system-running"]);
             let said = String::from_utf8_lossy(&state.stdout).trim().to_owned();
             match (name.trim(), said.as_str()) {
@@ -159,8 +159,8 @@ impl Machine {
         status["incarnation"].to_string()
     }
 
-    /// As from a shell: in no control group of the service, and without its environment. The shell stays, since systemd takes a process
-    /// whose parent it cannot see for its own child.
+    /// Takes over as from a shell: outside of the service's control group, and without its environment. The
+    /// shell stays, since systemd takes a process whose parent it cannot see for its own child.
     pub(crate) fn take_over(&self) -> Child {
         let agent = "FIDE_FAULTS=1 fide agent --config /etc/fide/fide.toml --takeover >> /var/log/agent.log 2>&1; true";
         self.enter(&["sh", "-c", agent]).spawn().expect("nsenter")
@@ -170,7 +170,7 @@ impl Machine {
         assert!(self.run(&["kill", "-s", name, &pid.to_string()]).status.success());
     }
 
-    /// A fault of the agent's that a debug build has.
+    /// Plants a fault that agents of debug builds have.
     pub(crate) fn plant(&self, fault: &str) {
         assert!(self.run(&["sh", "-c", &format!("echo {fault} > /var/lib/fide/fault")]).status.success());
     }
@@ -182,7 +182,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // With it the first process, and with that all others.
+        // This ends the first process, and with it all others.
         let _ = self.unshare.kill();
         let _ = self.unshare.wait();
         let gone = retry_until("the machine's control groups", LIMIT, || remove(&self.group));
@@ -192,7 +192,7 @@ impl Drop for Machine {
     }
 }
 
-/// Removes a control group and those in it.
+/// Removes a control group and its nested groups.
 fn remove(group: &Path) -> Result<(), String> {
     let Ok(entries) = fs::read_dir(group) else { return Ok(()) };
     for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {

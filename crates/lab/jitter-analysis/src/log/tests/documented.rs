@@ -71,7 +71,7 @@ fn field<'a>(log: &'a [u8], start: usize, layout: &[(&str, usize, usize)], name:
 }
 
 #[test]
-fn documented_example_is_what_is_written() {
+fn documented_example_is_written_so() {
     let log = example();
     assert!(matches!(read_log(&log[..]).unwrap().ending, Ending::Whole(_)));
     let mut at = 0;
@@ -85,7 +85,7 @@ fn documented_example_is_what_is_written() {
 }
 
 #[test]
-fn documented_layout_is_what_is_written() {
+fn documented_layout_is_written_so() {
     let log = example();
     let header = layout("## Header");
     assert_eq!(header.last().map(|(_, offset, len)| offset + len), Some(HEADER_LEN));
@@ -124,7 +124,7 @@ fn filled(mut info: serde_json::Value) -> serde_json::Value {
 }
 
 #[test]
-fn documented_limits_are_those_of_the_code() {
+fn documented_limits_match_the_code() {
     let grouped = |n: u64| {
         let digits = n.to_string();
         let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().map(|g| std::str::from_utf8(g).unwrap()).collect();

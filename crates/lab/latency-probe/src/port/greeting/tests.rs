@@ -31,8 +31,8 @@ fn asking(port: u16) -> (Greeting, u64) {
     (ping, nonce)
 }
 
-/// Turns of both until the one that asks is told something.
-fn told(ping: &mut Greeting, pong: &mut Greeting, start_ns: u64) -> Option<u32> {
+/// Turns of both until the one that asks gets a number.
+fn number(ping: &mut Greeting, pong: &mut Greeting, start_ns: u64) -> Option<u32> {
     (0..TURNS).find_map(|turn| {
         let now_ns = start_ns + turn * LOOK_NS;
         pong.turn(now_ns);
@@ -41,11 +41,11 @@ fn told(ping: &mut Greeting, pong: &mut Greeting, start_ns: u64) -> Option<u32> 
 }
 
 #[test]
-fn who_asks_is_told_and_asks_again_only_after_silence() {
+fn asking_side_asks_again_only_after_silence() {
     let mut pong = answering(70);
     let (mut ping, _) = asking(port_of(&pong));
     let start_ns = 10 * ASK_AGAIN_NS;
-    assert_eq!(told(&mut ping, &mut pong, start_ns), Some(70));
+    assert_eq!(number(&mut ping, &mut pong, start_ns), Some(70));
 
     // Answered as it is, it has nothing to ask, however long it takes.
     let later_ns = 1000 * start_ns;
@@ -62,11 +62,11 @@ fn who_asks_is_told_and_asks_again_only_after_silence() {
     for _ in 0..UNANSWERED {
         ping.sends();
     }
-    assert_eq!(told(&mut ping, &mut pong, 3 * later_ns), Some(71));
+    assert_eq!(number(&mut ping, &mut pong, 3 * later_ns), Some(71));
 }
 
 #[test]
-fn it_meets_who_answers_and_nobody_else() {
+fn ping_meets_only_the_pong_that_answers() {
     let mut pong = answering(72);
     let mut ping = Greeting::open(LO, Some(LO), port_of(&pong), 50).expect("opened");
     let met = AtomicBool::new(false);
@@ -77,9 +77,9 @@ fn it_meets_who_answers_and_nobody_else() {
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
-        let told = ping.meet();
+        let number = ping.meet();
         met.store(true, Ordering::Release);
-        assert_eq!(told.expect("sockets work"), Some(72));
+        assert_eq!(number.expect("sockets work"), Some(72));
     });
 
     let silent = UdpSocket::bind((LO, 0)).expect("a free port");
@@ -109,12 +109,12 @@ fn forged_answers_are_none() {
     send(&peer, &[]);
     // The last one is right: all before it have been looked at when it is found.
     send(&peer, &Hello { qpn: 98, ..good }.emit());
-    let told = (1..TURNS).find_map(|turn| ping.turn(start_ns + turn * LOOK_NS));
-    assert_eq!(told, Some(98));
+    let number = (1..TURNS).find_map(|turn| ping.turn(start_ns + turn * LOOK_NS));
+    assert_eq!(number, Some(98));
 }
 
 #[test]
-fn who_answers_is_moved_by_nothing() {
+fn answering_side_answers_only_valid_questions() {
     let mut pong = answering(73);
     let pong_at = SocketAddr::from((LO, port_of(&pong)));
     let other = UdpSocket::bind((LO, 0)).expect("a free port");

@@ -20,7 +20,7 @@ use crate::{
 const ARROW_AT: f64 = 0.6;
 
 impl Scene<'_> {
-    /// What of each link is used, to be told under the pointer.
+    /// Use of each link, shown under the pointer.
     pub(crate) fn uses(&self) -> HashMap<LinkId, LinkUse> {
         self.plan.planner.links().map(|link| (link.link, link)).collect()
     }

@@ -106,7 +106,7 @@ fn names_stay_text() {
 }
 
 #[test]
-fn what_is_broken_is_crossed() {
+fn broken_parts_are_crossed_out() {
     let mut planner = leaf_spine();
     planner.request(request("heartbeat", "h1", &["h5", "h9"], 2)).unwrap();
     assert!(of_class(&checked(&draw(&planner, &View::default()).unwrap()), "x").is_empty());
@@ -154,7 +154,7 @@ fn checked_trees(planner: &Planner, view: &View) -> usize {
 }
 
 #[test]
-fn who_is_not_there_cannot_be_drawn() {
+fn unknown_request_cannot_be_drawn() {
     let mut planner = pair();
     let nobody = draw(&planner, &only(&["x"])).unwrap_err();
     assert_eq!(nobody, DrawError::Unknown { name: "x".to_owned(), held: "none".to_owned() });
@@ -193,7 +193,7 @@ fn before_and_after_stand_side_by_side() {
 }
 
 #[test]
-fn of_many_those_that_moved_are_shown() {
+fn of_many_requests_moved_ones_are_shown() {
     let mut planner = fat_tree(8);
     fill(&mut planner, 40);
     let before = planner.clone();

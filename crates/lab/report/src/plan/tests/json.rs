@@ -38,7 +38,7 @@ fn every_field_is_documented() {
 }
 
 #[test]
-fn unused_cables_are_told_with_their_parameters() {
+fn unused_cables_are_listed_with_their_parameters() {
     let json = small();
     let cables = json["cables"].as_array().unwrap();
     assert_eq!(json["topology"]["cables"], cables.len());
@@ -52,7 +52,7 @@ fn unused_cables_are_told_with_their_parameters() {
 }
 
 #[test]
-fn the_packet_model_is_that_of_the_requests() {
+fn packet_model_follows_the_requests() {
     let json = small();
     let (model, request) = (&json["packet_model"], &json["requests"][0]);
     let [overhead, wire, payload] =
@@ -87,7 +87,7 @@ fn the_timeout_is_the_published_one() {
 }
 
 #[test]
-fn only_what_is_named_is_told() {
+fn only_named_requests_are_listed() {
     let mut planner = leaf_spine();
     assert!(fill(&mut planner, 9) > 2);
     let json = to_json(&planner, &["r1".to_owned()]);
@@ -97,7 +97,7 @@ fn only_what_is_named_is_told() {
 }
 
 #[test]
-fn every_link_says_what_waits_there() {
+fn every_link_has_delay_and_backlog() {
     let mut planner = leaf_spine();
     fill(&mut planner, 9);
     let figures = Figures::of(&planner);

@@ -26,7 +26,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn pods_stay_together_in_whatever_order_a_file_names_them(
+    fn pods_stay_together_in_any_file_order(
         by in Just((0..6 * 6 * 6 / 4 + 45).collect::<Vec<usize>>()).prop_shuffle(),
     ) {
         let regular = FatTree { k: 6, homing: 3 }.build(&CableSpec::default()).unwrap();

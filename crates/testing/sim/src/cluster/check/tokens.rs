@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn host_that_was_let_in_may_have_the_higher_token_and_one_that_was_excluded_not() {
+    fn admitted_host_may_have_the_higher_token_and_excluded_host_may_not() {
         let (mut tokens, mut views) = (Tokens::default(), HostViews::default());
         for (number, ids) in [(1, [1, 3]), (2, [1, 2]), (3, [1, 2])] {
             let mut members = Membership::EMPTY;

@@ -122,7 +122,7 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     #[test]
-    fn events_happen_by_time_and_those_of_one_time_as_they_were_pushed() {
+    fn events_are_ordered_by_time_then_by_push() {
         let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(7);
         let (mut events, mut sorted) = (Events::new(), std::collections::BTreeSet::new());
         let (mut now_ns, mut pushed) = (0, 0);

@@ -43,7 +43,7 @@ fn one_pair_has_two_switches_without_a_link_between_them() {
 }
 
 #[test]
-fn a_tree_reaches_every_other_host_once_through_what_is_allowed() {
+fn tree_reaches_every_other_host_once_within_its_rules() {
     let spec = FabricSpec::two_tier(4, 2, 2);
     let tree = spec.tree(1, 1, |s| s == "s2" || s.ends_with('b'));
     let ports = |s: &str| tree[s].iter().map(String::as_str).collect::<Vec<_>>();
@@ -53,7 +53,7 @@ fn a_tree_reaches_every_other_host_once_through_what_is_allowed() {
 }
 
 #[test]
-fn a_spec_that_cannot_be_says_what_would_be_right() {
+fn impossible_spec_has_a_hint() {
     assert!(refused(FabricSpec::single_pair(0)).contains("1 to 64"));
     assert!(refused(FabricSpec::single_pair(2).limited(0)).contains("1 or more"));
     assert!(refused(FabricSpec::two_tier(2, 40, 1)).contains("at most 64"));
