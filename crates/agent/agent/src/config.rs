@@ -13,6 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use fide_types::bounds::DEFAULT_PORT;
 use fide_wire::{Key, MAX_HOSTS, MAX_PLANES, Name, PAYLOAD_MAX};
 use serde::{Deserialize, de::DeserializeOwned};
 
@@ -392,9 +393,12 @@ fn build(file: File, base: &Path) -> Result<Config, Problem> {
     in_range("agent", "calibrate_ms", calibrate_ms, &CALIBRATE_MS)?;
     let key_overlap_ms = key_overlap_ms.unwrap_or(10_000);
     in_range("cluster", "key_overlap_ms", key_overlap_ms, &KEY_OVERLAP_MS)?;
-    let port = port.unwrap_or(7411);
+    let port = port.unwrap_or(DEFAULT_PORT);
     if port == 0 {
-        return Err(Problem::at(&[At::Key("cluster", "port")], "port = 0 is no port; 7411 is the usual one"));
+        return Err(Problem::at(
+            &[At::Key("cluster", "port")],
+            format!("port = 0 is no port; {DEFAULT_PORT} is the usual one"),
+        ));
     }
     check_planes(&file.plane)?;
     let planes = file.plane.len();

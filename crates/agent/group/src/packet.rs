@@ -19,12 +19,12 @@
 //! no nonce is ever used twice. (A tag alone would do, and is slower: the library's fast path is that of
 //! encrypted bytes.)
 
-use fide_types::{MAX_HOSTS, PerHost};
+use fide_types::{MAX_HOSTS, PAYLOAD_MAX, PerHost};
 use fide_wire::Key;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 
 /// UDP payload of a full packet: an Ethernet frame's 1500 bytes without IPv4's and UDP's headers.
-pub const PACKET_MAX: usize = 1472;
+pub const PACKET_MAX: usize = PAYLOAD_MAX;
 /// Bytes before the datagrams.
 pub const HEADER_LEN: usize = 32;
 pub const TAG_LEN: usize = 16;

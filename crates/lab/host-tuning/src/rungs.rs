@@ -49,7 +49,7 @@ pub struct Plane {
 }
 
 /// UDP port of a probe, which neither sends nor receives.
-const PORT: u16 = 7411;
+const PORT: u16 = fide_types::bounds::DEFAULT_PORT;
 
 /// Finds all rungs, in the order of the agent's report.
 #[must_use]

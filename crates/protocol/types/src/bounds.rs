@@ -13,6 +13,8 @@ pub const MAX_PLANES: usize = 2;
 pub const MAX_CLIENTS: usize = 64;
 /// Bytes of the name of a host or a process.
 pub const MAX_NAME: usize = 31;
+/// UDP port of heartbeats, unless the configuration has another.
+pub const DEFAULT_PORT: u16 = 7411;
 /// Bytes of the largest UDP payload at an MTU of 1500.
 pub const PAYLOAD_MAX: usize = 1472;
 /// Bytes of the largest piggybacked message (FiDe §3.1).

@@ -16,7 +16,7 @@ pub struct LaneWanted {
     pub name: String,
     /// Names of the receiving hosts.
     pub receivers: Vec<String>,
-    /// Longest message, in bytes; at most 1160.
+    /// Longest message, in bytes; at most [`LANE_MESSAGE_MAX`](fide_agent_api::session::LANE_MESSAGE_MAX).
     pub message_max_bytes: u32,
     /// Messages of that length in one period.
     pub messages_max: u32,

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which lanes programs may ask for, and the controller's request that follows.
 
-use fide_agent_api::protocol::{ErrorCode, LaneAsked, Refusal, check_name};
+use fide_agent_api::{
+    protocol::{ErrorCode, LaneAsked, Refusal, check_name},
+    session::LANE_MESSAGE_MAX,
+};
 use fide_controller_api::{Code, client::Answered, lane::LaneRequest};
 use fide_lane::Terms;
 use fide_net::link::SUB_LANES;
-use fide_wire::{Scheme, message};
+use fide_wire::{PAYLOAD_MAX, Scheme, message};
 
 use super::super::LANE;
 use crate::config::Config;
@@ -86,7 +89,9 @@ pub(super) fn check(
     let fits = message::best_scheme(messages, len).filter(|(_, bytes)| messages > 0 && *bytes <= largest);
     let Some((scheme, packet_max_bytes)) = fits else {
         let message = format!("{messages} messages of {len} bytes do not fit a packet of {largest} bytes");
-        return Err(bad(message, "one message of up to 1160 bytes fits 1472, or 40 of 29, or 55 of 19"));
+        let hint =
+            format!("one message of up to {LANE_MESSAGE_MAX} bytes fits {PAYLOAD_MAX}, or 40 of 29, or 55 of 19");
+        return Err(bad(message, &hint));
     };
     let Some(type_of_service) = SUB_LANES.get(usize::from(asked.priority)).copied() else {
         let message = format!("there is no sub-lane {}", asked.priority);
