@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide run` and `fide guard`: unchanged programs under watch, stopped while this host may not act.
+//! `fide run` and `fide guard`: registers unchanged programs, and stops them while this host may not act.
 //!
 //! | what happens | what becomes of the program |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | the host is another incarnation: others were notified that the program is dead | killed, or left stopped |
 //! | `fide run` ends by itself, or is killed | killed: by the kernel (PDEATHSIG) and, with all that it started, by [`warden`] |
 
-// What is said goes through `say`: these panic where it cannot be written.
+// All output goes through `say`: these macros panic if it cannot be written.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod child;
@@ -153,7 +153,7 @@ fn connect(socket: &SocketArguments, program: &str) -> Result<Client, Failure> {
 pub(crate) fn run(arguments: RunArguments) -> Done {
     check_name(&arguments.name).map_err(fide_client::Error::from)?;
     child::dump_no_core();
-    // Before the client: its descriptors are not to be seen by a thread that takes signals otherwise.
+    // Before the client: a thread that takes signals otherwise must not see its descriptors.
     let signals = Signals::block()?;
     let suspensions = Suspensions::block()?;
     let network = arguments.fence.network()?;
@@ -161,7 +161,7 @@ pub(crate) fn run(arguments: RunArguments) -> Done {
     arguments.fence.spare_the_agents(&client)?;
     outside::adopt_orphans()?;
     let (mut child, go) = spawn_at_gate(&arguments.command)?;
-    // Declared before what is followed: it ends last, and removes what that could not.
+    // Declared before `followed`, so that it is dropped last, and removes what that could not.
     let mut warden = None;
     let begun = begin(&arguments, &mut client, &signals, &child, Before { go, suspensions, network }, &mut warden);
     let ended = begun.and_then(|followed| match followed {
@@ -177,7 +177,7 @@ pub(crate) fn run(arguments: RunArguments) -> Done {
     let status = match &ended {
         Ok(Ended::OutOfReach) => None,
         Ok(_) => Some(child.wait()?),
-        // Nobody would stop it any more.
+        // No process would stop the program any more.
         Err(_) => end_child(&mut child)?,
     };
     drop(warden);
@@ -190,7 +190,7 @@ pub(crate) fn run(arguments: RunArguments) -> Done {
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }
 
-/// Kills the program and waits for its end. None: it is not ours to kill, and goes on.
+/// Kills the program and waits for its end. `None`: we may not kill it, and it continues.
 fn end_child(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     match child.kill() {
         Err(error) if is_out_of_reach(&error) => Ok(None),
@@ -198,14 +198,14 @@ fn end_child(child: &mut Child) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-/// What was made ready before the program.
+/// What is prepared before the program starts.
 struct Before {
     go: OwnedFd,
     suspensions: Suspensions,
     network: Network,
 }
 
-/// Puts the program under watch, waits until it may act, and lets it go. None: it was asked to end before.
+/// Registers the program, waits until it may act, and lets it begin. `None`: it was asked to end before.
 fn begin<'a>(
     arguments: &'a RunArguments,
     client: &mut Client,
@@ -222,7 +222,8 @@ fn begin<'a>(
     }
     let ear = warden.as_ref().map(warden::Warden::ear).unwrap_or_default();
     let stopper = Arc::new(Stopper::around(&places, child.id(), pidfd(child.id())?, ear));
-    // Under watch before its first instruction: no end of it can be missed. It never begins if this fails: the gate is closed.
+    // Registered before its first instruction, so that no end can be missed. If this fails it never begins:
+    // the gate is closed.
     client.join_pid(&arguments.name, child.id(), Duration::ZERO)?;
     let keeper = match arguments.fence.on_fence {
         OnFence::Ignore => None,
@@ -236,21 +237,23 @@ fn begin<'a>(
     };
     let word = as_environment(client.may_act().as_ref());
     match rustix::io::write(&go, word.as_bytes()) {
-        // Without a reader it was killed before it began, which is followed like any other end.
+        // If the gate has no reader any more, the program was killed before it began; that is followed like
+        // any other end.
         Ok(_) | Err(rustix::io::Errno::PIPE) => drop(go),
         Err(errno) => return Err(anyhow!("the program could not be let go: {errno}").into()),
     }
     Ok(Some(arguments.fence.followed(stopper, keeper, suspensions, Stop::PassOn)))
 }
 
-/// Waits until this host may act. None: the program is to end before it began.
+/// Waits until this host may act. `None`: the program is to end before it began.
 fn await_lease(client: &mut Client, signals: &Signals, suspensions: &Suspensions) -> Result<Option<()>, Failure> {
     let mut said = false;
     while client.may_act().is_none() {
         if !std::mem::replace(&mut said, true) {
             say!("fide: this host is fenced; the program begins when it is heard");
         }
-        // It would end by SIGHUP, too: nothing of it is there that could read a configuration again. All others would find no handler.
+        // SIGHUP ends it, too: no program is there yet that could reload its configuration. Any other signal
+        // would find no handler.
         if let Some(received) = signals.take()
             && (received.asks_to_end() || received.signal == Signal::HUP)
         {
@@ -262,9 +265,10 @@ fn await_lease(client: &mut Client, signals: &Signals, suspensions: &Suspensions
         }
         while let Some(event) = client.poll_event()? {
             match event {
-                // It has not begun: there is nothing that it could go on with.
+                // The program has not begun, so it holds no earlier state.
                 Event::Rejoined { incarnation } => client.rejoined_acknowledge(incarnation)?,
-                // A new agent does not take it: no watcher would be notified of its end, and another process may have the name.
+                // A new agent refuses it: no watcher would be notified of its end, and another process may
+                // have the name.
                 Event::Dropped { what, refusal } => {
                     return Err(anyhow!("{what} is not under watch any more, so it does not begin: {refusal}").into());
                 }
@@ -288,7 +292,7 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
     child::dump_no_core();
     let signals = Signals::block()?;
     let suspensions = Suspensions::block()?;
-    // Before it is joined, or its number might be another's by then.
+    // Before it joins, or another process might have its number by then.
     let held = pidfd(pid);
     let group = match &arguments.unit {
         Some(unit) => Group::of_unit(pid, group_of(unit).as_deref()),
@@ -329,7 +333,8 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
         return Ok(ExitCode::from(OUT_OF_REACH));
     }
     if ended == Ended::LetGo {
-        // It goes on; only its watch ends, unless another guard has that by now, which was said.
+        // The process continues; only its registration ends, unless another guard has it by now, which was
+        // printed before.
         match client.quit(joined.id) {
             Ok(()) | Err(fide_client::Error::Unregistered(_)) => {}
             Err(error) => return Err(error.into()),
@@ -347,8 +352,8 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses processes that this one could not let go on again, or cannot stop. One that has merely started it is fine: a shell script
-/// guards itself by `fide guard --pid $$ &`.
+/// Refuses processes that this one could not continue again, or cannot stop. The process that started this
+/// one is accepted: a shell script guards itself by `fide guard --pid $$ &`.
 fn can_be_guarded(pid: u32, fences: bool) -> Result<(), anyhow::Error> {
     if pid == 0 {
         return Err(anyhow!("--pid 0: 0 is no process id; give that of the running program"));
@@ -385,7 +390,7 @@ fn pidfd(pid: u32) -> Result<OwnedFd, Failure> {
 }
 
 impl FenceArguments {
-    /// What the fence does to the network; refused where it cannot.
+    /// The network part of the fence; refused if this host cannot do it.
     fn network(&self) -> Result<Network, Failure> {
         let extends = self.fence_sockets || !self.fence_address.is_empty() || self.fence_command.is_some();
         if self.on_fence == OnFence::Ignore && extends {
@@ -397,7 +402,7 @@ impl FenceArguments {
         Network::new(&self.fence_address, self.fence_sockets)
     }
 
-    /// An address that the agent is heard by must stay: without it the fence would never lift.
+    /// The addresses at which the agent is heard must stay: without them the fence would never lift.
     fn spare_the_agents(&self, client: &Client) -> Result<(), Failure> {
         let agent = client.agent();
         let own = agent.members.iter().filter(|member| member.name == agent.host).flat_map(|member| &member.addresses);
@@ -445,7 +450,8 @@ impl FenceArguments {
     }
 }
 
-/// The control group of a unit, of which the main process' own may be a part. None where systemd tells none.
+/// The control group of a unit, which may contain the main process' own group. `None` if systemd reports
+/// none.
 fn group_of(unit: &str) -> Option<String> {
     let shown =
         Command::new("systemctl").args(["show", "--property=ControlGroup", "--value", "--", unit]).output().ok()?;

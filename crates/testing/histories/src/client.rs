@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clients as a program: closed loops, each in a thread, that note when they asked and when they were answered.
+//! Clients as a program: closed loops, each in a thread, that record when they sent a request and when the
+//! answer came.
 //!
-//! Two kinds. A *mover* reads, writes and swaps wherever it believes the leader to be, and asks again until it is answered. A
-//! *poller* reads at one host only, whatever it learns of leaders: it is the one that an old leader would answer.
+//! There are two kinds. A *mover* reads, writes and swaps at the host that it takes for the leader, and tries
+//! again until it has an answer. A *poller* reads at one host only, whatever it learns of leaders: a former
+//! leader would answer it.
 
 use std::{
     fs,
@@ -25,11 +27,11 @@ use crate::{
 };
 
 const MS_NS: u64 = 1_000_000;
-/// For one answer; then the next host is asked.
+/// How long a mover waits for one answer; then it tries the next host.
 const ATTEMPT_NS: u64 = 30 * MS_NS;
-/// For one answer to a poller: then its read stays open, and it asks anew.
+/// How long a poller waits for one answer; then its read stays open, and it sends a new one.
 const POLL_NS: u64 = 20 * MS_NS;
-/// Between two refusals of the same operation.
+/// Time between two attempts of a refused operation.
 const REFUSED: Duration = Duration::from_millis(2);
 /// An operation is given up after this long, and stays open.
 const GIVE_UP_NS: u64 = 2_000 * MS_NS;
@@ -50,7 +52,7 @@ struct Args {
     /// Directory for the clients' own sockets.
     #[arg(long)]
     dir: PathBuf,
-    /// Threads of this and of all other such programs have different numbers: the first of this one.
+    /// Number of the first thread of this program; threads of all such programs have different numbers.
     #[arg(long)]
     first: u32,
     #[arg(long)]
@@ -93,12 +95,12 @@ struct Client<'a> {
     socket: UnixDatagram,
     random: ChaCha8Rng,
     thread: u32,
-    /// Client and operation now.
+    /// The present client and operation.
     id: Id,
     /// By key: the last value seen.
     seen: Vec<u64>,
     written: u64,
-    /// Index of the member that is asked first.
+    /// Index of the member that is tried first.
     target: usize,
     records: Vec<Record>,
     refused: u64,
@@ -107,9 +109,9 @@ struct Client<'a> {
 enum Reply {
     Found(Option<u64>),
     NotHere(u16),
-    /// None in time.
+    /// No answer in time.
     Silence,
-    /// It was not asked: it has ended, or stands still with a full queue.
+    /// Not sent: the member has ended, or is stopped with a full queue.
     Unsent,
 }
 
@@ -154,7 +156,7 @@ impl<'a> Client<'a> {
             match postcard::from_bytes(&bytes[..len]) {
                 Ok(Answer::Found { id, found }) if id == self.id => return Reply::Found(found),
                 Ok(Answer::NotHere { id, leader }) if id == self.id => return Reply::NotHere(leader),
-                // To an operation that was given up, or asked of two.
+                // An answer to an operation that was given up, or that was sent to two members.
                 _ => {}
             }
         }
@@ -164,7 +166,7 @@ impl<'a> Client<'a> {
         usize::from(host).checked_sub(1).filter(|at| *at < self.args.members.len())
     }
 
-    /// Asks until there is an answer, or `limit_ns` is over.
+    /// Tries until there is an answer, or until `limit_ns` is over.
     fn insist(&mut self, op: Op, limit_ns: u64) -> Option<Asked> {
         let end_ns = now_ns() + limit_ns;
         while now_ns() < end_ns {
@@ -177,7 +179,7 @@ impl<'a> Client<'a> {
                         Some(at) => self.target = at,
                         None => std::thread::sleep(REFUSED),
                     }
-                    // Two that name each other are not asked for ever.
+                    // Two members that name each other as leader are not tried for ever.
                     if self.random.random_ratio(1, 8) {
                         self.target = self.random.random_range(0..self.args.members.len());
                     }
@@ -194,7 +196,7 @@ impl<'a> Client<'a> {
             Some(asked) => {
                 (record.returned, record.found, record.host) = (Some(asked.returned), asked.found, asked.host);
             }
-            // It may be answered yet: whoever goes on is another client.
+            // The operation may still be answered, so the thread continues as another client.
             None => self.id = Id { client: self.id.client + 1, count: 0 },
         }
         self.records.push(record);
@@ -251,7 +253,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Reads each register once more. How many were not answered.
+    /// Reads each register once more; returns how many reads were not answered.
     fn read_all(&mut self) -> u64 {
         let end_ns = now_ns() + LAST_READ_NS * self.args.patience;
         let left_ns = || end_ns.saturating_sub(now_ns()).max(ATTEMPT_NS);
@@ -290,7 +292,7 @@ fn write(path: &Path, records: &[Record]) -> anyhow::Result<()> {
 /// Runs clients, as a program, until its input ends. Prints [`Tally`].
 ///
 /// # Errors
-/// It cannot begin, or write its history.
+/// It cannot begin, or cannot write its history.
 pub fn main(args: &[String]) -> anyhow::Result<()> {
     let args = Args::try_parse_from(args)?;
     let mut threads: Vec<(Client<'_>, Option<usize>)> = Vec::new();
@@ -324,7 +326,7 @@ pub fn main(args: &[String]) -> anyhow::Result<()> {
                 })
             })
             .collect();
-        // Until whoever started this closes it, or ends.
+        // Until the program that started this one closes it, or ends.
         let _ = io::stdin().read_to_end(&mut Vec::new());
         STOP.store(true, Ordering::Relaxed);
         for thread in threads {

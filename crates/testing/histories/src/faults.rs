@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Faults done to a world, and undone.
+//! Injects faults into a world, and ends them.
 //!
-//! Faults may overlap, also of the same kind on the same host: what is held counts how often, and ends with the last.
+//! Faults may overlap, also of the same kind on the same host: each effect is counted, and ends with the last
+//! fault.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -12,12 +13,12 @@ use crate::{
     world::World,
 };
 
-/// Something that holds on until it is undone.
+/// An effect that lasts until it is undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hold {
-    /// A process stands still.
+    /// A process is stopped.
     Still(u32),
-    /// A host is cut off a plane.
+    /// A host is cut off from a plane.
     Cut(usize, usize),
     /// The first does not hear the second.
     Deaf(usize, usize),
@@ -27,13 +28,13 @@ enum Hold {
     Slewed(u32),
 }
 
-/// All that holds now.
+/// All present effects.
 #[derive(Debug)]
 pub(crate) struct Held {
     counts: BTreeMap<Hold, u32>,
-    /// By host: faults that are not over.
+    /// By host: number of present faults.
     hits: Vec<u32>,
-    /// By host: when the last was over.
+    /// By host: when its last fault ended.
     over: Vec<Option<Instant>>,
 }
 
@@ -43,7 +44,7 @@ impl Held {
     }
 }
 
-/// A fault that was done, and has to be undone.
+/// A fault that was injected, and has to be ended.
 #[derive(Debug)]
 pub(crate) struct Done {
     fault: Fault,
@@ -52,23 +53,24 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    /// Whether the host that led is stopped, and another has to lead before that is over.
+    /// Whether the leader's host is stopped, and another host has to lead before the stop ends.
     pub(crate) fn stops_leader(&self) -> bool {
         matches!(self.fault, Fault::Freeze { leads: true, .. })
     }
 }
 
 impl World {
-    /// Nothing is wrong with this host, as far as is known here.
+    /// As far as is known here, this host has no fault.
     fn is_whole_host(&self, host: usize) -> bool {
         let is_known = self.held.over[host - 1].is_none_or(|over| over.elapsed() > self.pace.known);
         let member = &self.members[host - 1];
         self.held.hits[host - 1] == 0 && is_known && member.is_ready && !member.is_orphan
     }
 
-    /// Whether what the group promises to survive is still kept if this fault comes now: as many hosts stay whole as make a
-    /// majority, and where only members end, one member. Whoever is not let in again yet, or waits as all others do, is not whole: a member
-    /// that dies while all are shut out takes everything with it, as docs/internals/promises.md says.
+    /// Whether the group's conditions still hold if this fault comes now: a majority of hosts stays whole,
+    /// and where only members end, one member does. A host that is not let in again yet, or waits as all
+    /// others do, is not whole: a member that dies while all are excluded takes everything with it
+    /// (docs/internals/promises.md).
     fn survives(&mut self, fault: Fault) -> bool {
         let hosts = self.hosts();
         let excluded: Vec<usize> = fault.excludes().iter().map(|who| who.host(self.leader, hosts)).collect();
@@ -78,13 +80,13 @@ impl World {
         let whole = |but: &[usize]| members.iter().filter(|host| !but.contains(host)).count();
         match (fault, fault.forgets()) {
             (_, Some(who)) if excluded.is_empty() => whole(&[who.host(self.leader, hosts)]) >= 1,
-            // One of two that do not hear each other goes, not both.
+            // One of two hosts that do not hear each other is dropped, not both.
             (Fault::Part { .. } | Fault::Deaf { .. }, _) => whole(&excluded) + 1 > hosts / 2,
             _ => excluded.is_empty() || whole(&excluded) > hosts / 2,
         }
     }
 
-    /// Whether a fault comes now.
+    /// Whether a fault may come now.
     pub(crate) fn admits(&mut self, step: &Step) -> bool {
         let is_due = !matches!(step.fault, Fault::Freeze { leads: true, .. }) || self.leader == self.hosts();
         is_due && (step.otherwise == Else::Comes || self.survives(step.fault))
@@ -94,7 +96,7 @@ impl World {
         self.note(&format!("left out, as too few hosts are whole, or another one leads: {fault}"));
     }
 
-    /// Does a fault.
+    /// Injects a fault.
     pub(crate) fn begin(&mut self, fault: Fault) -> anyhow::Result<Done> {
         let hosts = self.hosts();
         let leader = self.leader;
@@ -143,7 +145,7 @@ impl World {
         Ok(done)
     }
 
-    /// Undoes a fault.
+    /// Ends a fault.
     pub(crate) fn end(&mut self, done: &Done) -> anyhow::Result<()> {
         if done.fault.ms() > 0 {
             self.note(&format!("over: {}", done.fault));
@@ -172,7 +174,7 @@ impl World {
     fn hold(&mut self, hold: Hold, on: bool) -> anyhow::Result<()> {
         match (hold, on) {
             (Hold::Still(pid), _) => {
-                // Only children that were not waited for: the pid is nobody else's.
+                // Only children that were not waited for: no other process can have the pid.
                 let is_ours = self.members.iter().any(|member| member.pid() == Some(pid))
                     || (1..=self.hosts()).any(|host| self.agents.pid(host) == Some(pid));
                 if let Some(pid) = Pid::from_raw(pid.cast_signed()).filter(|_| is_ours) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A host that is an emulated machine: agent and member run in it under a kernel and clocks of its own.
+//! A host that is an emulated machine: agent and member run in it, under its own kernel and clocks.
 //!
-//! It takes the place of one host of the testbed. That host's links become ports of bridges, beside taps that are the machine's cards;
-//! the emulator runs in that host's namespace, so it, taps and bridges go with the testbed, also when the run is killed.
+//! The machine replaces one host of the testbed. The links of that host become ports of bridges, beside taps
+//! that are the machine's cards. The emulator runs in that host's namespace, so emulator, taps and bridges
+//! end with the testbed, even if the run is killed.
 //!
 //! The image is a directory with `vmlinuz`, `initial.cpio` and `busybox` (`make histories-guest`, `xtask/src/histories`).
 //! Configuration and keys are added to the first file system at each start.
@@ -29,21 +30,22 @@ use crate::{
 };
 use machine::Machine;
 
-/// All that the guest said.
+/// The guest's output.
 pub(crate) const LOG: &str = "guest.log";
-/// The card by which clients ask: no plane, and no fault cuts it.
+/// The card for clients: it belongs to no plane, and no fault cuts it.
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 const INSIDE: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
 const RELAY_PORT: u16 = 7500;
 const RELAY_MAC: &str = "02:f1:de:02:00:01";
-/// The kernel's limit for a slew by frequency. Beyond it is done by the tick, which is 10,000 us without.
+/// The kernel's limit for a slew by frequency. Larger slews change the tick, which is 10,000 us otherwise.
 const FREQUENCY_MAX_PPM: u32 = 500;
-/// For its logs over an emulated serial line; what has not come by then is missing.
+/// How long the guest's logs may take over the emulated serial line; later lines are missing.
 const LOGS_LIMIT: Duration = Duration::from_secs(15);
-/// After the guest was stopped its member is not asked for so many timeouts: what it believes is left of its lease is less.
+/// After a stop of the guest its member gets no reads for so many timeouts: the lease that it may still
+/// believe in is shorter.
 const QUIET_TIMEOUTS: u32 = 2;
 
-/// What the guest says.
+/// A line of the guest.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Heard {
     Reported(Reported),
@@ -52,7 +54,7 @@ pub(crate) enum Heard {
 }
 
 impl Heard {
-    /// None if it is only for the log.
+    /// `None` if the line is only for the log.
     fn of(line: &str) -> Option<Self> {
         if let Some(said) = line.strip_prefix("GUEST ") {
             return Some(match said.strip_prefix("member ended: ") {
@@ -64,7 +66,7 @@ impl Heard {
     }
 }
 
-/// The agent's section: what an emulated machine surely has.
+/// Rungs that an emulated machine always has.
 pub(crate) fn agent() -> AgentSpec {
     AgentSpec {
         receive: "udp".to_owned(),
@@ -120,7 +122,7 @@ impl Guest {
         Ok(Self { machine, relay, quiet: timeout * QUIET_TIMEOUTS, slews: Vec::new() })
     }
 
-    /// The next line that matters.
+    /// The next relevant line.
     pub(crate) fn heard(&mut self) -> anyhow::Result<Option<Heard>> {
         while let Some(line) = self.machine.line()? {
             let heard = Heard::of(&line);
@@ -134,8 +136,9 @@ impl Guest {
         Ok(None)
     }
 
-    /// Stops the machine by its monitor, or lets it go on. Its member is not asked for reads before what it can believe of its lease
-    /// is over: such an answer may be stale, as no clock in the guest shows the stop (docs/internals/clocks.md).
+    /// Stops the machine by its monitor, or continues it. Its member gets no reads until the lease that it
+    /// may still believe in is over: such an answer may be stale, since no clock in the guest shows the stop
+    /// (docs/internals/clocks.md).
     pub(crate) fn freeze(&mut self, on: bool) -> anyhow::Result<()> {
         if on {
             self.relay.refuse_reads();
@@ -146,14 +149,14 @@ impl Guest {
         Ok(())
     }
 
-    /// Slews the guest's clock, or no longer.
+    /// Slews the guest's clock, or ends that.
     pub(crate) fn slew(&mut self, ppm: u32, on: bool) -> anyhow::Result<()> {
         let (order, said) = slew(ppm, on);
         self.slews.push((said, false));
         self.machine.order(&order)
     }
 
-    /// Has it say its logs, which go to its own.
+    /// Lets the guest print its logs into its own output.
     pub(crate) fn fetch_logs(&mut self) -> anyhow::Result<()> {
         self.machine.order("logs")?;
         let until = Instant::now() + LOGS_LIMIT;
@@ -167,7 +170,7 @@ impl Guest {
         Ok(())
     }
 
-    /// What was to be done to its clock and was not.
+    /// A change of its clock that was ordered and not made.
     pub(crate) fn problem(&self) -> Option<String> {
         let missing: Vec<&str> =
             self.slews.iter().filter(|(_, is_seen)| !is_seen).map(|(clock, _)| clock.as_str()).collect();
@@ -175,7 +178,7 @@ impl Guest {
     }
 }
 
-/// The order, and what the guest says when it is done.
+/// The order, and the guest's line when it is done.
 fn slew(ppm: u32, on: bool) -> (String, String) {
     let ppm = if on { (ppm, ppm) } else { (ppm, 0) };
     if ppm.0 > FREQUENCY_MAX_PPM {
@@ -187,7 +190,8 @@ fn slew(ppm: u32, on: bool) -> (String, String) {
     (format!("clock -f {frequency} freq"), format!("clock: freq {frequency}"))
 }
 
-/// Makes a host's links ports of bridges beside taps, one for each plane and one for clients. The machine's cards have the
+/// Makes a host's links ports of bridges, beside taps: one for each plane and one for clients. The machine's
+/// cards get the addresses that the host's links had.
 /// addresses that the host's links had.
 fn cards(host: &Host) -> anyhow::Result<Vec<String>> {
     let mut macs = Vec::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The verdict on histories, by porcupine: a Go program built from `baselines/histories`.
+//! The judgement of histories by porcupine: a Go program built from `baselines/histories`.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,12 +9,12 @@ use std::{
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
-/// What the program is called.
+/// The name of the program.
 pub const PROGRAM: &str = "histories-judge";
-/// For each register; a history that takes longer is not judged, which counts as a failure.
+/// Time for each register; a history that takes longer is not judged, which counts as a failure.
 const LIMIT: &str = "60s";
 
-/// An answer that was overwritten before it was asked for.
+/// An answer that was overwritten before its request began.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stale {
     pub key: u8,
@@ -26,30 +26,31 @@ pub struct Stale {
     pub age_ns: u64,
 }
 
-/// What porcupine says.
+/// The result of porcupine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// `ok`, `illegal`, or `unknown` if the time was over.
+    /// `ok`, `illegal`, or `unknown` if the time ran out.
     pub verdict: String,
     pub operations: u64,
-    /// Of these, those that were never answered.
+    /// Operations, among those, that were never answered.
     pub open: u64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub illegal_keys: Vec<u8>,
     /// Drawings of the registers whose history is not linearizable.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drawn: Vec<PathBuf>,
-    /// Answers that are certainly too old: easier to understand than a drawing.
+    /// Answers that are certainly stale: easier to understand than a drawing.
     pub stale: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest: Option<Stale>,
     pub seconds: f64,
 }
 
-/// Judges these files together as one history. What is not linearizable is drawn to files that begin with `draw`.
+/// Judges these files together as one history. Registers that are not linearizable are drawn to files that
+/// begin with `draw`.
 ///
 /// # Errors
-/// The program is not there, or does not take a file.
+/// The program is missing, or does not accept a file.
 pub fn judge(program: &Path, files: &[PathBuf], draw: &Path) -> anyhow::Result<Verdict> {
     let output = Command::new(program)
         .args(["-limit", LIMIT, "-draw"])

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Registers replicated by real members over real agents, clients that note what they saw, faults by seed, and the judgement
-//! whether what was seen is linearizable.
+//! Registers replicated by real members over real agents, clients that record what they saw, faults by seed,
+//! and the judgement whether the record is linearizable.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
-//! | `plan` | which faults hit whom and when: by seed, or by name |
+//! | `plan` | the faults of a run and their times: by seed, or by name |
 //! | `member` | the replicated service, as a program |
-//! | `register` | what its log makes |
-//! | `client` | clients in a process of their own, and their histories |
-//! | `lines` | what these tell each other, and what a history is made of |
-//! | `world` | agents, members and clients on a testbed; whatever ends is started again |
+//! | `register` | the state that its log leads to |
+//! | `client` | clients in a separate process, and their histories |
+//! | `lines` | messages between clients, members and the run, and the format of a history |
+//! | `world` | agents, members and clients on a testbed; a process that ends is restarted |
 //! | `faults` | faults, and their ends |
 //! | `guest` | a host that is an emulated machine: its image, its monitor, its lines |
 //! | `relay` | clients' datagrams into the guest and back |
-//! | `run` | one run from its plan to its verdict |
+//! | `run` | one run, from its plan to its verdict |
 //! | `judge` | the verdict, by porcupine (`baselines/histories`) |
-//! | `report` | what many runs found |
+//! | `report` | the results of many runs |
 //!
-//! Clients reach members by Unix sockets, which no cut takes away: an old leader that is cut off from all others is still asked.
+//! Clients reach members by Unix sockets, which no cut affects: a former leader that is cut off from all
+//! others still gets requests.
 #![forbid(unsafe_code)]
 
 pub mod client;

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What clients, members and the run tell each other, and what a history is made of.
+//! Messages between clients, members and the run, and the format of a history.
 
 use serde::{Deserialize, Serialize};
 
 use crate::register::{Id, Op};
 
-/// To a member, in a datagram.
+/// A datagram to a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ask {
     Op {
         id: Id,
         op: Op,
     },
-    /// How it stands.
+    /// Asks for the member's standing.
     Probe {
         number: u64,
     },
 }
 
-/// From a member, in a datagram.
+/// A datagram from a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    /// What the register held just before the operation took effect, if that is known.
+    /// The value of the register just before the operation took effect, if that is known.
     Found {
         id: Id,
         found: Option<u64>,
     },
-    /// This attempt has no effect; host `leader` leads, 0: not known.
+    /// This attempt has no effect; host `leader` leads, 0 if unknown.
     NotHere {
         id: Id,
         leader: u16,
@@ -37,11 +37,11 @@ pub(crate) enum Answer {
     },
 }
 
-/// How a member stands.
+/// The standing of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stands {
     pub(crate) is_member: bool,
-    /// Members of its view.
+    /// How many members its view has.
     pub(crate) members: u16,
     pub(crate) may_answer: bool,
     pub(crate) position: u64,
@@ -49,7 +49,7 @@ pub(crate) struct Stands {
     pub(crate) hash: u64,
 }
 
-/// Longest datagram of both.
+/// Longest datagram in either direction.
 pub(crate) const DATAGRAM_MAX: usize = 256;
 
 pub(crate) fn to_bytes<T: Serialize>(message: &T) -> Vec<u8> {
@@ -62,7 +62,7 @@ pub(crate) fn to_bytes<T: Serialize>(message: &T) -> Vec<u8> {
 pub(crate) enum Reported {
     /// It is a member of the group.
     Ready { ns: u64 },
-    /// It is no longer, and waits to be let in again.
+    /// It is no longer a member, and waits to be let in again.
     Out { ns: u64 },
     /// It leads, and may answer reads.
     Leads { ns: u64 },
@@ -80,12 +80,12 @@ pub(crate) struct Record {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) value: u64,
     pub(crate) call: u64,
-    /// None: it was never answered, and may take effect at any time.
+    /// `None`: it was never answered, and may take effect at any time.
     #[serde(default, rename = "return", skip_serializing_if = "Option::is_none")]
     pub(crate) returned: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) found: Option<u64>,
-    /// Host whose member answered; 0: none did.
+    /// Host whose member answered; 0 if none did.
     #[serde(default)]
     pub(crate) host: u16,
 }
@@ -111,10 +111,10 @@ impl Record {
 pub(crate) struct Tally {
     /// Operations in its history.
     pub(crate) operations: u64,
-    /// Of these, those that were never answered.
+    /// Operations, among those, that were never answered.
     pub(crate) open: u64,
     /// Reads that a member refused: they have no effect and are no operations.
     pub(crate) refused: u64,
-    /// Reads of each register after the last fault that nobody answered.
+    /// Reads of each register after the last fault that were not answered.
     pub(crate) last_reads_missing: u64,
 }

@@ -68,7 +68,7 @@ fn plans(args: &Args) -> anyhow::Result<Vec<Plan>> {
     let mut plans = Vec::new();
     for seed in args.seed..args.seed + args.runs.unwrap_or(if args.guest.is_some() { 3 } else { 200 }) {
         let mut of_seed = if args.guest.is_some() { Plan::with_guest(seed) } else { Plan::of(seed) };
-        // As the seed of another run says it, so that all that is done does not depend on what was left out.
+        // Drawn as for the seed's own run, so that the rest does not depend on the options.
         if args.protocol.is_some_and(|protocol| protocol != of_seed.protocol)
             || args.hosts.is_some_and(|hosts| usize::from(hosts) != of_seed.hosts)
         {
@@ -136,7 +136,7 @@ fn histories(args: &Args) -> anyhow::Result<bool> {
     } else {
         print!("{report}");
     }
-    // What is planted has to be found.
+    // A planted fault has to be found.
     Ok(if args.planted.is_some() { report.illegal == report.runs } else { report.failed == 0 })
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A member of the group as a program: one thread that feeds [`fide_group::Member`], applies what it tells, and answers clients.
+//! The member of the group as a program: one thread that feeds [`fide_group::Member`], applies its decisions,
+//! and answers clients.
 
 use std::{
     collections::BTreeMap,
@@ -21,16 +22,16 @@ use crate::{
     register::{Change, Id, Op, Registers},
 };
 
-/// Datagrams of clients that are taken in one turn.
+/// Most datagrams of clients that are taken in one turn.
 const ASKED_PER_TURN: usize = 64;
-/// Changes that wait for their decision; beyond it they are refused.
+/// Changes that wait for their decision; further ones are refused.
 const WAITING_MAX: usize = 4096;
-/// Between two words of a member that waits to be one.
+/// Time between two messages of a program that waits to be a member.
 const SAY_NS: u64 = 1_000_000_000;
-/// It ends by itself after this long.
+/// The program ends by itself after this time.
 const LIFE_NS: u64 = 600_000_000_000;
 
-/// By which the members agree.
+/// The protocol of the members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum)]
 pub enum Protocol {
     Hsuc,
@@ -50,7 +51,7 @@ impl Protocol {
 /// A fault in the member itself, which the judge has to find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum)]
 pub enum Planted {
-    /// Every member answers reads from the state that it has, whether it may or not.
+    /// Every member answers reads from its state, whether it may or not.
     StaleRead,
     /// A write is answered when it is proposed, before it is decided.
     EarlyAnswer,
@@ -75,10 +76,10 @@ struct Args {
     /// Names, with commas between them.
     #[arg(long, value_delimiter = ',')]
     hosts: Vec<String>,
-    /// Of this host's agent.
+    /// Socket of this host's agent.
     #[arg(long)]
     agent: PathBuf,
-    /// Where clients ask.
+    /// Socket for clients.
     #[arg(long)]
     socket: PathBuf,
     #[arg(long)]
@@ -95,10 +96,10 @@ struct Server<P: Start> {
     member: Member<P>,
     socket: UnixDatagram,
     planted: Option<Planted>,
-    /// Any member proposes; else the leader alone.
+    /// Any member proposes; otherwise only the leader does.
     all_propose: bool,
     registers: Registers,
-    /// Proposed here, and who asked.
+    /// Changes that were proposed here, and their clients.
     waiting: BTreeMap<Id, SocketAddr>,
     is_member: bool,
     answered: bool,
@@ -107,7 +108,7 @@ struct Server<P: Start> {
 fn say(reported: &Reported) {
     let mut line = serde_json::to_vec(reported).expect("numbers and words");
     line.push(b'\n');
-    // Whoever started it is gone.
+    // The program that started this one is gone.
     let _ = io::stdout().write_all(&line);
 }
 
@@ -120,7 +121,7 @@ impl<P: Start> Server<P> {
         let config = Config::new(&args.group, &hosts, key, &args.state_dir, setting);
         let options = ConnectOptions { path: Some(args.agent.clone()), ..ConnectOptions::default() };
         let member = Member::open(config, options)?;
-        // Of a member before this one.
+        // A socket of an earlier member.
         let _ = fs::remove_file(&args.socket);
         let socket = UnixDatagram::bind(&args.socket).with_context(|| format!("binding {}", args.socket.display()))?;
         socket.set_nonblocking(true)?;
@@ -138,11 +139,11 @@ impl<P: Start> Server<P> {
     }
 
     fn answer(socket: &UnixDatagram, to: &SocketAddr, answer: &Answer) {
-        // A client that does not take it asks again.
+        // A client that misses the answer tries again.
         let _ = socket.send_to_addr(&to_bytes(answer), to);
     }
 
-    /// Takes what was decided.
+    /// Applies decisions.
     fn apply(&mut self) {
         if let Some((_, bytes)) = self.member.poll_install() {
             self.registers = Registers::from_bytes(&bytes).unwrap_or_default();
@@ -183,7 +184,7 @@ impl<P: Start> Server<P> {
         Ok(())
     }
 
-    /// Takes what clients ask.
+    /// Takes requests of clients.
     fn serve(&mut self) -> anyhow::Result<()> {
         let mut bytes = [0; DATAGRAM_MAX];
         for _ in 0..ASKED_PER_TURN {
@@ -241,7 +242,7 @@ impl<P: Start> Server<P> {
         Self::answer(&self.socket, &from, &answer);
     }
 
-    /// False if it was refused, and will never be decided because of this attempt.
+    /// False if the change was refused, and will never be decided because of this attempt.
     fn propose(&mut self, change: Change) -> bool {
         (self.all_propose || self.member.leads())
             && self.waiting.len() < WAITING_MAX
@@ -254,7 +255,7 @@ impl<P: Start> Server<P> {
         while now_ns() < end_ns {
             if now_ns() > said_ns + SAY_NS
                 && let Some(what) = self.member.waits_for().map(|what| format!("no member yet: {what}")).or_else(|| {
-                    // A member all the same.
+                    // It is a member all the same.
                     self.member.unstored().map(str::to_owned)
                 })
             {
@@ -275,9 +276,9 @@ impl<P: Start> Server<P> {
 /// Runs a member, as a program.
 ///
 /// # Errors
-/// It cannot begin, or go on; what was wrong.
+/// It cannot begin or continue; the error says why.
 pub fn main(args: &[String]) -> anyhow::Result<()> {
-    // A kernel that has no such thing runs it a little later.
+    // Without this feature of the kernel, the program runs a little later.
     let _ = fide_client::wake_eagerly();
     let args = Args::try_parse_from(args)?;
     match args.protocol {

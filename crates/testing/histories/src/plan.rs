@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happens in a run: decided by a seed, or by name, before the run begins.
+//! The faults of a run: drawn from a seed, or named, before the run begins.
 
 mod guest;
 mod named;
@@ -13,19 +13,19 @@ pub use named::{Scenario, scenarios};
 
 use crate::member::Protocol;
 
-/// Whom a fault hits.
+/// The host that a fault hits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
     /// The host that leads when the fault comes.
     Leader,
     /// A host, from 1.
     Host(usize),
-    /// The host so many after the leader, round the hosts.
+    /// The host this many places after the leader, cyclically.
     After(usize),
 }
 
 impl Who {
-    /// The host, where `leader` leads and there are so many.
+    /// The number of the host, if `leader` leads and there are so many hosts.
     #[must_use]
     pub fn host(self, leader: usize, hosts: usize) -> usize {
         match self {
@@ -36,7 +36,7 @@ impl Who {
     }
 }
 
-/// The host that is an emulated machine, where one is.
+/// The host that is an emulated machine, if there is one.
 pub const GUEST: Who = Who::Host(5);
 
 /// Processes of a host.
@@ -44,33 +44,33 @@ pub const GUEST: Who = Who::Host(5);
 pub enum What {
     Member,
     Agent,
-    /// Both: all there are on a host.
+    /// All processes of a host.
     Both,
 }
 
-/// One fault. Whatever ends is started again at once.
+/// One fault. A process that ends is restarted at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// SIGKILL.
     Kill { what: What, who: Who },
-    /// SIGSTOP, and SIGCONT after so many milliseconds.
+    /// SIGSTOP, and SIGCONT after this many milliseconds.
     Stop { what: What, who: Who, ms: u64 },
-    /// Every host stands still together, as when the machine under them pauses.
+    /// All hosts are stopped together, as when the machine under them pauses.
     StopAll { ms: u64 },
-    /// The host hears nobody, and nobody hears it.
+    /// The host hears no other, and no other hears it.
     Cut { who: Who, ms: u64 },
     /// The same on one plane.
     CutPlane { who: Who, plane: usize, ms: u64 },
     /// Two hosts do not hear each other; all others hear both.
     Part { a: Who, b: Who, ms: u64 },
-    /// `by` does not hear `of`, who hears it.
+    /// `by` does not hear `of`, but `of` hears `by`.
     Deaf { by: Who, of: Who, ms: u64 },
     /// A new agent takes over from the running one.
     TakeOver { who: Who },
-    /// The guest's monitor stops it, and lets it go on: no clock in it shows that.
+    /// The guest's monitor stops the guest and continues it: no clock in the guest shows that.
     Freeze {
         ms: u64,
-        /// It comes when the guest leads, and another host has to lead before it is over.
+        /// The fault comes when the guest leads, and another host has to lead before it ends.
         leads: bool,
     },
     /// The guest's clock is slewed by clock_adjtime: by its frequency up to 500 ppm, by its tick beyond.
@@ -78,7 +78,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// From the fault to its end.
+    /// Duration of the fault.
     #[must_use]
     pub fn ms(self) -> u64 {
         match self {
@@ -94,7 +94,7 @@ impl Fault {
         }
     }
 
-    /// Hosts whose agent the others may exclude because of it.
+    /// Hosts whose agents others may exclude because of the fault.
     #[must_use]
     pub fn excludes(self) -> Vec<Who> {
         match self {
@@ -114,7 +114,7 @@ impl Fault {
         }
     }
 
-    /// Whose state is gone for good with it.
+    /// Hosts whose state is lost for good.
     #[must_use]
     pub fn forgets(self) -> Option<Who> {
         match self {
@@ -158,17 +158,17 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What becomes of a fault that would leave fewer whole hosts than the group has to have.
+/// Handling of a fault that would leave fewer whole hosts than the group needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Else {
-    /// It comes all the same.
+    /// The fault comes all the same.
     Comes,
     LeftOut,
-    /// It waits until enough hosts are whole, for some seconds at most.
+    /// The fault waits until enough hosts are whole, for some seconds at most.
     Waits,
 }
 
-/// A fault and when it comes, from the beginning of the faults.
+/// A fault and its time, from the beginning of the faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
     pub at_ms: u64,
@@ -188,19 +188,19 @@ pub struct Plan {
     pub steps: Vec<Step>,
 }
 
-/// No fault begins after this.
+/// No fault begins later.
 const FAULTS_MS: u64 = 2_500;
-/// Two lanes of faults, one after the other in each: so there are two at a time.
+/// Two lanes of faults, each with one fault after the other: so there are two at a time.
 const LANES: u64 = 2;
 /// One seed in so many has a third lane: agents that are restarted, and replaced.
 const RESTARTS_ONE_IN: u32 = 3;
-/// Agents that are killed in it, on whichever hosts.
+/// Agents that are killed in the third lane, on any hosts.
 pub const RESTARTS: usize = 3;
-/// Of the random numbers of the third lane, so that the other lanes are the same with it and without.
+/// Stream of random numbers of the third lane, so that the other lanes are the same with it and without.
 const RESTARTS_STREAM: u64 = 1;
 
 impl Plan {
-    /// What a seed says.
+    /// The plan of a seed.
     #[must_use]
     pub fn of(seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -224,7 +224,7 @@ impl Plan {
     }
 }
 
-/// Agents that are killed, and before one of them a takeover. The leader's, one host's twice, any.
+/// Kills of agents, with a takeover before one of them: of the leader, of one host twice, or of any.
 fn restarts(random: &mut ChaCha8Rng, hosts: usize) -> Vec<Step> {
     let replaced = random.random_range(0..RESTARTS);
     let mut at_ms = random.random_range(0..400);
@@ -234,7 +234,8 @@ fn restarts(random: &mut ChaCha8Rng, hosts: usize) -> Vec<Step> {
         let who = who(random, hosts);
         if restart == replaced {
             add(at_ms, Fault::TakeOver { who });
-            // The new agent asks the running one, has taken over, or is killed together with it.
+            // The new agent sends its first request, has taken over, or is killed together with the running
+            // one.
             at_ms += random.random_range(0..60);
         }
         add(at_ms, Fault::Kill { what: What::Agent, who });
@@ -249,14 +250,14 @@ fn who(random: &mut ChaCha8Rng, hosts: usize) -> Who {
 
 fn fault(random: &mut ChaCha8Rng, hosts: usize) -> Fault {
     let who = who(random, hosts);
-    // Shorter than a timeout, about as long, or long enough for the others to go on.
+    // Shorter than a timeout, about as long, or long enough for the others to go on without the host.
     let ms = match random.random_range(0..4) {
         0 => random.random_range(5..50),
         1 => random.random_range(50..120),
         _ => random.random_range(120..700),
     };
     let what = [What::Member, What::Agent, What::Both][random.random_range(0..3)];
-    // Another host than `who`, whichever that is.
+    // Any other host than `who`.
     let mut other = |who| match who {
         Who::Host(host) => Who::Host((host - 1 + random.random_range(1..hosts)) % hosts + 1),
         Who::Leader | Who::After(_) => Who::After(random.random_range(1..hosts)),
@@ -319,7 +320,7 @@ mod tests {
         }
     }
 
-    /// The first seeds are in `make test`.
+    /// The first seeds run in `make test`.
     #[test]
     fn a_share_of_the_seeds_restarts_three_agents_and_replaces_one() {
         let count = |plan: &Plan, wanted: fn(&Fault) -> bool| {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The replicated state: a few registers, and what each client was last answered.
+//! The replicated state: a few registers, and the last answer to each client.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Registers there can be.
+/// Most registers.
 pub(crate) const KEYS_MAX: u8 = 16;
 
-/// What a client asks of one register. Registers hold 0 at first.
+/// An operation on one register. Registers hold 0 at first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Op {
     Read {
@@ -34,8 +34,8 @@ impl Op {
     }
 }
 
-/// An operation's name. A client asks for its next operation once the one before was answered; if it gives one up it goes on as
-/// another client.
+/// The name of an operation. A client sends its next operation once the previous one was answered; if it
+/// gives one up, it continues as another client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Id {
     pub(crate) client: u32,
@@ -53,9 +53,9 @@ pub(crate) struct Change {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Registers {
     values: [u64; KEYS_MAX as usize],
-    /// By client: its last operation, and what that found.
+    /// By client: its last operation, and the result.
     answered: BTreeMap<u32, (u32, u64)>,
-    /// Changes applied, and a hash of them in their order.
+    /// Number of changes applied, and a hash of them in their order.
     pub(crate) applied: u64,
     pub(crate) hash: u64,
 }
@@ -65,7 +65,8 @@ impl Registers {
         self.values.get(usize::from(key)).copied()
     }
 
-    /// What the register held just before, if this operation was applied now. Each operation is applied once.
+    /// The value of the register just before, if this operation was applied now. Each operation is applied
+    /// once.
     pub(crate) fn apply(&mut self, Change { id, op }: Change) -> Option<u64> {
         let value = self.values.get_mut(usize::from(op.key()))?;
         if self.answered.get(&id.client).is_some_and(|(count, _)| id.count <= *count) {
@@ -89,7 +90,7 @@ impl Registers {
         Some(found)
     }
 
-    /// What an operation found that was applied already.
+    /// The result of an operation that was applied before.
     pub(crate) fn answered(&self, id: Id) -> Option<u64> {
         self.answered.get(&id.client).filter(|(count, _)| *count == id.count).map(|(_, found)| *found)
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Clients' datagrams into the guest and back: Unix sockets end at its kernel, so they go as UDP in between.
 //!
-//! Outside there is a socket in the place of the guest's member. In the guest a program hands each datagram to the member by a socket
-//! of the client's own. Between both a datagram begins with the client's number.
+//! Outside, a socket stands in for the guest's member. In the guest, a program hands each datagram to the
+//! member by a separate socket for each client. Between both, a datagram begins with the client's number.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -26,20 +26,20 @@ use crate::{
     register::Op,
 };
 
-/// Clients of one relay; those beyond it are not heard.
+/// Clients of one relay; further ones are ignored.
 const CLIENTS_MAX: usize = 64;
-/// Of the client's number.
+/// Length of the client's number.
 const HEAD: usize = 2;
-/// Between two looks whether the relay has ended.
+/// How often threads check whether the relay has ended.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What both threads outside know.
+/// State that both outside threads share.
 #[derive(Debug, Default)]
 struct Shared {
     has_ended: AtomicBool,
     /// Reads are refused until then.
     refuse_until_ns: AtomicU64,
-    /// By number.
+    /// Sockets of clients, by number.
     clients: Mutex<Vec<PathBuf>>,
 }
 
@@ -70,14 +70,14 @@ impl Shared {
     }
 }
 
-/// The end outside. Its threads end when it is dropped.
+/// The outside end. Its threads end when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Relay {
     shared: Arc<Shared>,
 }
 
 impl Relay {
-    /// `socket` is where clients ask, `wire` leads to the guest.
+    /// `socket` is for clients, `wire` leads to the guest.
     pub(crate) fn start(socket: &Path, wire: UdpSocket) -> anyhow::Result<Self> {
         let clients = UnixDatagram::bind(socket).with_context(|| format!("binding {}", socket.display()))?;
         clients.set_read_timeout(Some(LOOK))?;
@@ -129,7 +129,7 @@ impl Drop for Relay {
     }
 }
 
-/// A client that does not take it asks again.
+/// A client that misses the answer tries again.
 fn send_now(socket: &UnixDatagram, bytes: &[u8], to: &Path) -> io::Result<usize> {
     rustix::net::sendto(socket, bytes, rustix::net::SendFlags::DONTWAIT, &rustix::net::SocketAddrUnix::new(to)?)
         .map_err(io::Error::from)
@@ -144,13 +144,13 @@ fn split(datagram: &[u8]) -> Option<(u16, &[u8])> {
 #[derive(Debug, Parser)]
 #[command(no_binary_name = true)]
 struct Args {
-    /// Where datagrams come from outside.
+    /// Address for datagrams from outside
     #[arg(long)]
     wire: SocketAddr,
     /// The member's socket.
     #[arg(long)]
     member: PathBuf,
-    /// For one socket of each client.
+    /// Directory for one socket of each client
     #[arg(long)]
     dir: PathBuf,
 }
@@ -158,7 +158,7 @@ struct Args {
 /// Runs the guest's end, as a program.
 ///
 /// # Errors
-/// A socket cannot be had.
+/// A socket cannot be made.
 pub fn main(args: &[String]) -> anyhow::Result<()> {
     let args = Args::try_parse_from(args)?;
     let wire = UdpSocket::bind(args.wire).with_context(|| format!("binding {}", args.wire))?;
@@ -174,7 +174,7 @@ pub fn main(args: &[String]) -> anyhow::Result<()> {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) => new.insert(client(&args.dir, number, &wire, outside)?),
         };
-        // A member that has ended, or has too much to do, does not answer.
+        // A member that has ended, or is overloaded, does not answer.
         let _ = send_now(socket, ask, &args.member);
     }
 }

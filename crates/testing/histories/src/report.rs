@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What many runs found.
+//! The results of many runs.
 
 use std::fmt;
 
@@ -35,25 +35,25 @@ impl Spread {
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
     pub runs: usize,
-    /// Runs in which something was not as it should be.
+    /// Runs with any problem.
     pub failed: usize,
-    /// Of these, those that did not start, or were not finished.
+    /// Runs, among those, that did not start or finish.
     pub not_done: usize,
     pub illegal: usize,
     /// Histories that took too long to be judged.
     pub not_judged: usize,
-    /// Runs after which not all members came back.
+    /// Runs after which some members did not come back.
     pub not_recovered: usize,
     pub faults: usize,
     pub faults_left_out: usize,
-    /// Runs in which three agents or more were killed and started again.
+    /// Runs in which three agents or more were killed and restarted.
     pub three_restarts: usize,
-    /// Of these, runs in which a guest was stopped, and its clock slewed, besides.
+    /// Runs, among those, in which a guest was also stopped, and its clock slewed.
     pub with_guest: usize,
-    /// Stops of a guest that led and went on under another leader.
+    /// Stops of a guest that led, and continued under another leader.
     pub guest_overtaken: usize,
     pub operations: u64,
-    /// Operations whose outcome is not known.
+    /// Operations with unknown outcome.
     pub open: u64,
     pub refused_reads: u64,
     pub stale_answers: u64,

@@ -25,38 +25,38 @@ use crate::{
 
 pub use crate::world::Programs;
 
-/// Programs of clients, and movers in each.
+/// How many programs of clients there are, and movers in each.
 const CLIENT_PROGRAMS: u32 = 2;
 const MOVERS: u32 = 3;
 const KEYS: u8 = 5;
-/// Numbers of threads of one such program, at most.
+/// Most thread numbers of one program.
 const THREADS: u32 = 100;
 /// Longest pause between two operations of a mover, and of a poller.
 const PAUSE_US: u64 = 5_000;
 const POLL_US: u64 = 2_000;
-/// Clients run for so long before the first fault.
+/// How long clients run before the first fault.
 const QUIET: Duration = Duration::from_millis(300);
 /// Clients that were told to end do so within this.
 const END_LIMIT: Duration = Duration::from_secs(15);
 /// Members that have delivered the same decisions have the same state within this.
 const ALIKE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How runs are done.
+/// Options of runs.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub programs: Programs,
     pub planted: Option<Planted>,
     /// Kernel and file system of hosts that are emulated machines, see [`crate::guest`].
     pub guest: Option<PathBuf>,
-    /// All members are back this soon after the last fault, or the run fails.
+    /// All members must be back this soon after the last fault, or the run fails.
     pub recovery_limit: Duration,
-    /// Members that were back later than this have the run fail as well, once all of it was seen.
+    /// If members were back later than this, the run fails too, after it was finished.
     pub recovery_goal: Duration,
-    /// What is kept of a run that fails goes to a directory in this one.
+    /// Files of a failed run go to a directory in this one.
     pub out: PathBuf,
 }
 
-/// What a run found.
+/// The result of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
     pub seed: u64,
@@ -68,11 +68,11 @@ pub struct Outcome {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planted: Option<&'static str>,
     pub faults: usize,
-    /// Of these, agents that were killed and started again.
+    /// Agents, among those, that were killed and restarted.
     pub restarts: usize,
-    /// Of these, stops of the guest, and slews of its clock.
+    /// Stops of the guest and slews of its clock, among those.
     pub guest_stops: usize,
-    /// Of the stops, those of a guest that led, and of which another host had taken over when it went on.
+    /// Stops of a guest that led, and of which another host had taken over when it continued.
     pub guest_overtaken: usize,
     pub guest_slews: usize,
     pub faults_left_out: usize,
@@ -81,11 +81,11 @@ pub struct Outcome {
     pub open: u64,
     /// Reads that members refused to answer.
     pub refused: u64,
-    /// From the end of the last fault until all members are in one view and one of them answers.
+    /// Time from the end of the last fault until all members are in one view and one of them answers.
     pub recovery_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
-    /// Everything that is not as it should be.
+    /// All problems of the run.
     pub problems: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<PathBuf>,
@@ -129,7 +129,7 @@ impl Outcome {
         self.verdict.as_ref().is_some_and(|verdict| verdict.verdict == "illegal")
     }
 
-    /// What to type to see it again.
+    /// The command that repeats the run.
     #[must_use]
     pub fn replay(&self) -> String {
         let Self { seed, protocol, .. } = self;
@@ -141,7 +141,7 @@ impl Outcome {
     }
 }
 
-/// Programs of clients, which note their histories.
+/// Programs of clients, which record their histories.
 struct Clients {
     children: Vec<Child>,
     files: Vec<PathBuf>,
@@ -182,7 +182,7 @@ impl Clients {
         Ok(clients)
     }
 
-    /// Ends them, and adds up what they counted.
+    /// Ends them, and sums up their counts.
     fn end(&mut self, world: &mut World) -> anyhow::Result<Tally> {
         self.children.iter_mut().for_each(|child| drop(child.stdin.take()));
         let until = Instant::now() + END_LIMIT;
@@ -215,7 +215,7 @@ impl Drop for Clients {
     }
 }
 
-/// Does a run. Whatever is not as it should be is in the outcome's problems, also that it could not be done.
+/// Runs a plan. All problems are in the outcome, including that the run was not possible.
 #[must_use]
 pub fn run(plan: &Plan, options: &Options) -> Outcome {
     let mut outcome = Outcome::new(plan, options);
@@ -271,7 +271,7 @@ fn steps(
         }
         alike(world, outcome)?;
     }
-    // Before the directory that they are in goes.
+    // Before the directory with the histories is removed.
     let draw = directory(plan, options)?.join("register");
     let verdict = judge::judge(&options.programs.judge, &clients.files, &draw)?;
     if verdict.verdict != "ok" {
@@ -290,7 +290,7 @@ fn steps(
     Ok(())
 }
 
-/// From `over` until everything was whole, and stayed so.
+/// Time from `over` until everything was whole, and stayed whole.
 fn recovery(world: &mut World, over: Instant, limit: Duration) -> anyhow::Result<Option<f64>> {
     let stable = world.pace.stable;
     let mut whole_since = None;
@@ -316,11 +316,11 @@ fn wait(world: &mut World, time: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Does all faults of the plan, and undoes them. When the last was over.
+/// Injects all faults of the plan, and ends them. Returns when the last one ended.
 fn faults(plan: &Plan, world: &mut World, outcome: &mut Outcome) -> anyhow::Result<Instant> {
     let begun = Instant::now();
     let mut steps = plan.steps.iter().peekable();
-    // Those that wait come one after the other.
+    // Waiting faults come one after the other.
     let mut waiting: VecDeque<Step> = VecDeque::new();
     let mut under_way: Vec<(Instant, Done)> = Vec::new();
     let mut over = begun;
@@ -372,7 +372,7 @@ fn faults(plan: &Plan, world: &mut World, outcome: &mut Outcome) -> anyhow::Resu
     Ok(over)
 }
 
-/// All members come to have the same state.
+/// Waits until all members have the same state.
 fn alike(world: &mut World, outcome: &mut Outcome) -> anyhow::Result<()> {
     let until = Instant::now() + ALIKE_LIMIT;
     loop {
@@ -393,13 +393,13 @@ fn directory(plan: &Plan, options: &Options) -> anyhow::Result<PathBuf> {
     let protocol = plan.protocol.name();
     let name = plan.name.map_or(String::new(), |name| format!("{name}-{protocol}-"));
     let dir = options.out.join(format!("{name}{}", plan.seed));
-    // Of a run before.
+    // Left by an earlier run.
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
     Ok(dir)
 }
 
-/// What is needed to understand a failure.
+/// Keeps everything that is needed to understand a failure.
 fn keep(
     plan: &Plan,
     options: &Options,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Agents and members on a testbed. Whatever ends is started again at once, as a service manager would.
+//! Agents and members on a testbed. A process that ends is restarted at once, as by a service manager.
 
 use std::{
     fs,
@@ -24,32 +24,33 @@ use crate::{
     plan::Plan,
 };
 
-/// Shorter than the default: an agent that was killed is back soon after its host was excluded.
+/// Shorter than the default: a killed agent is back soon after its host was excluded.
 const AGENT: &str = "calibrate_ms = 20";
 pub(crate) const GROUP: &str = "registers";
-/// From a member's end to its next start.
+/// Time from a member's end to its next start.
 const RESTART: Duration = Duration::from_millis(10);
-/// Datagrams of clients that wait for a member that stands still.
+/// Datagrams of clients that wait for a stopped member.
 const QUEUE: &str = "512";
 const TURN: Duration = Duration::from_millis(1);
 
-/// How fast things go.
+/// Times that depend on the machine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     heartbeat_us: u32,
-    /// The longest that a shared machine keeps a host from running, and then some.
+    /// Longer than a shared machine keeps a host from running.
     timeout_us: u32,
-    /// Until all are members for the first time.
+    /// How long all may take to become members for the first time.
     start: Duration,
-    /// For one answer to a probe.
+    /// How long one answer to a probe may take.
     probe: Duration,
-    /// After a fault it takes this long until whoever is excluded because of it knows, and its member has ended: a few timeouts.
+    /// How long it takes after a fault until an excluded host knows it and its member has ended: a few
+    /// timeouts.
     pub(crate) known: Duration,
-    /// Everything is whole when it has been for so long: what a fault does shows a timeout later.
+    /// Everything counts as whole after it has been for so long: a fault shows its effect a timeout later.
     pub(crate) stable: Duration,
-    /// A fault that waits is left out after this long.
+    /// A waiting fault is left out after this time.
     pub(crate) waits: Duration,
-    /// Multiplies how long clients wait for answers, and pause.
+    /// Factor for the waits and pauses of clients.
     pub(crate) patience: u64,
 }
 
@@ -64,7 +65,7 @@ const NAMESPACES: Pace = Pace {
     patience: 1,
 };
 
-/// An emulated processor is some ten times slower, and its emulator is one of many programs on few cores.
+/// An emulated processor is about ten times slower, and its emulator is one of many programs on few cores.
 const WITH_GUEST: Pace = Pace {
     heartbeat_us: 50_000,
     timeout_us: 600_000,
@@ -77,13 +78,13 @@ const WITH_GUEST: Pace = Pace {
 };
 
 impl Pace {
-    /// A lease is shorter.
+    /// Longer than any lease.
     pub(crate) fn timeout(&self) -> Duration {
         Duration::from_micros(u64::from(self.timeout_us))
     }
 }
 
-/// Programs that are run.
+/// The programs of a run.
 #[derive(Debug, Clone)]
 pub struct Programs {
     /// `fide`.
@@ -97,12 +98,13 @@ pub struct Programs {
 #[derive(Debug)]
 pub(crate) struct Member {
     child: Option<Child>,
-    /// Counts starts.
+    /// Number of starts.
     life: u32,
     again: Instant,
-    /// It is in the group.
+    /// The member is in the group.
     pub(crate) is_ready: bool,
-    /// Its agent was killed: it has to be let in again, as the next agent is another incarnation.
+    /// The member's agent was killed: the member has to be let in again, since the next agent is another
+    /// incarnation.
     pub(crate) is_orphan: bool,
 }
 
@@ -112,7 +114,7 @@ impl Member {
     }
 }
 
-/// All that runs.
+/// All running processes.
 #[derive(Debug)]
 pub(crate) struct World {
     // Dropped in this order.
@@ -125,19 +127,19 @@ pub(crate) struct World {
     probes: u64,
     to: Sender<(usize, u32, Reported)>,
     reported: Receiver<(usize, u32, Reported)>,
-    /// The host that said last that it leads.
+    /// The host that reported last that it leads.
     pub(crate) leader: usize,
     protocol: Protocol,
     planted: Option<Planted>,
     programs: Programs,
     begun_ns: u64,
-    /// What happened when, for people.
+    /// Events with their times, as text.
     pub(crate) diary: Vec<String>,
     pub(crate) bed: Testbed,
 }
 
 impl World {
-    /// Builds everything, and waits until all are members.
+    /// Builds and starts everything, and waits until all are members.
     pub(crate) fn start(
         plan: &Plan,
         planted: Option<Planted>,
@@ -153,7 +155,8 @@ impl World {
         }
         let mut spec = AgentsSpec {
             program: vec![programs.agent.clone()],
-            // What it measures in so short a time, beside all others, is no reason not to start.
+            // The jitter that an agent measures in so short a time, beside all others, is no reason not to
+            // start.
             arguments: vec!["--force-timeout".to_owned()],
             heartbeat_us: pace.heartbeat_us,
             timeout_us: Some(pace.timeout_us),
@@ -239,7 +242,7 @@ impl World {
         self.diary.push(format!("{:9.3} s  {what}", since_ns as f64 / 1e9));
     }
 
-    /// Takes what members tell, starts again what has ended. Sleeps a little.
+    /// Takes reports of members, and restarts processes that have ended. Sleeps a little.
     pub(crate) fn turn(&mut self) -> anyhow::Result<()> {
         while let Ok((host, life, reported)) = self.reported.try_recv() {
             if self.members[host - 1].life != life {
@@ -298,7 +301,7 @@ impl World {
         self.guest.as_mut().context("no host is a guest")
     }
 
-    /// The guest starts what ends in it by itself.
+    /// Processes in the guest are restarted by the guest itself.
     fn hear_guest(&mut self) -> anyhow::Result<()> {
         let host = self.hosts();
         while let Some(guest) = &mut self.guest
@@ -317,7 +320,7 @@ impl World {
         Ok(())
     }
 
-    /// What of the guest is not as the plan says.
+    /// Anything about the guest that differs from the plan.
     pub(crate) fn guest_problem(&self) -> Option<String> {
         self.guest.as_ref()?.problem()
     }
@@ -362,7 +365,7 @@ impl World {
         Ok(())
     }
 
-    /// SIGKILL to a member; it is started again in the next turns.
+    /// Sends SIGKILL to a member; it is restarted in the next turns.
     pub(crate) fn kill_member(&mut self, host: usize) -> anyhow::Result<()> {
         let member = &mut self.members[host - 1];
         if let Some(mut child) = member.child.take() {
@@ -373,7 +376,7 @@ impl World {
         Ok(())
     }
 
-    /// How a member stands, if it answers.
+    /// The standing of a member, if it answers.
     pub(crate) fn probe(&mut self, host: usize) -> Option<Stands> {
         self.probes += 1;
         let ask = to_bytes(&Ask::Probe { number: self.probes });
@@ -407,7 +410,7 @@ impl World {
         answering == 1
     }
 
-    /// How all stand, for people.
+    /// The standing of all members, as text.
     pub(crate) fn standing(&mut self) -> String {
         let mut text = String::new();
         for host in 1..=self.hosts() {

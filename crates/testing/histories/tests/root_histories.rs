@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Histories of real members under faults are linearizable, and those of members that lie are not.
+//! Histories of real members under faults are linearizable, and histories of faulty members are not.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -10,7 +10,7 @@ use fide_histories::{
     run::{Options, Outcome, Programs, run},
 };
 
-/// Far beyond what it takes: a shared machine is no reason to fail.
+/// Far longer than needed: a shared machine is no reason to fail.
 const RECOVERY_LIMIT: Duration = Duration::from_secs(20);
 
 fn options(planted: Option<Planted>) -> Option<Options> {
@@ -79,19 +79,19 @@ fn root_nothing_is_lost_while_no_majority_hears_itself() {
     holds(&[named("majority-cut", Protocol::Hsuc)]);
 }
 
-/// An agent that starts again has a lease before its host's member knows that it was excluded.
+/// A restarted agent has a lease before its host's member knows that the host was excluded.
 #[test]
 fn root_restarted_agent_revives_no_old_leader() {
     holds(&[named("agent-restart", Protocol::Hsuc), named("agent-restart-3", Protocol::Huc)]);
 }
 
-/// Its member starts again before the host is let in.
+/// The member restarts before the host is let in.
 #[test]
 fn root_unheard_host_comes_back() {
     holds(&[named("parted", Protocol::Hsuc)]);
 }
 
-/// Two faults at a time. `make histories` runs more of the same.
+/// Two faults at a time. `make histories` runs more of them.
 #[test]
 fn root_histories_by_seed_are_linearizable() {
     holds(&(1..=4).map(Plan::of).collect::<Vec<_>>());

@@ -15,14 +15,14 @@ use std::{
 use fide_net::isolation::{pin, set_fifo};
 use fide_sys::clock::mono_ns;
 
-/// Name of a planting thread.
+/// Name of a thread that plants a disturbance.
 pub const PLANTED_BY: &str = "planted";
-/// Above the measuring threads, whatever they are.
+/// Higher than any measuring thread.
 const PRIORITY: i32 = 85;
 /// Windows that are kept: more than any run has.
 const WINDOWS_MAX: usize = 1 << 20;
 
-/// From when to when the core was taken, CLOCK_MONOTONIC ns.
+/// When the core was taken, CLOCK_MONOTONIC ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     pub start_ns: u64,
@@ -36,8 +36,9 @@ pub struct Plant {
 }
 
 impl Plant {
-    /// A real-time thread that takes `core` every `period_ns`, from when its timer runs out until `duration_ns` later: the
-    /// time that it takes to wake up is part of it, as the core does nothing else meanwhile.
+    /// A real-time thread that takes `core` every `period_ns`, from when its timer runs out until
+    /// `duration_ns` later. The time that it takes to wake up is part of that, since the core does nothing
+    /// else meanwhile.
     ///
     /// # Errors
     /// The kernel's, without the right to SCHED_FIFO.
@@ -58,14 +59,14 @@ impl Plant {
     pub fn interrupts(core: usize, period_ns: u64, timers: usize) -> io::Result<Self> {
         let timers: Vec<OwnedFd> = (0..timers).map(|_| timer()).collect::<io::Result<_>>()?;
         Self::start(core, period_ns, move |due_ns| {
-            // Armed from this core, they run out on it; later than this thread is asleep again.
+            // Armed from this core, the timers run out on it, after this thread is asleep again.
             let at_ns = due_ns + period_ns / 2;
             timers.iter().try_for_each(|timer| arm(timer, at_ns))
         })
     }
 
-    /// So many packets in one go to `to`, from a thread on another core than the one that the kernel of the receiving side
-    /// was told to work on (receive packet steering), every `period_ns`.
+    /// So many packets at once to `to` every `period_ns`, from a thread on another core than the one that
+    /// receive packet steering selects on the receiving side.
     ///
     /// # Errors
     /// The kernel's.
@@ -74,7 +75,7 @@ impl Plant {
         socket.set_nonblocking(true)?;
         Self::start(core, period_ns, move |_| {
             for _ in 0..packets {
-                // A full queue is as much noise.
+                // A full queue is noise as well.
                 let _ = socket.send_to(&[0; 1000], to);
             }
             Ok(())
@@ -105,7 +106,7 @@ impl Plant {
                     break;
                 }
                 windows.push(Window { start_ns, end_ns: mono_ns() });
-                // One that came too late for the next is not to run after it for ever.
+                // A thread that missed its next time must not lag behind for ever.
                 due += period_ns * (mono_ns().saturating_sub(due) / period_ns).max(1);
             }
             windows
@@ -114,7 +115,7 @@ impl Plant {
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Ends it, and says when it had the core.
+    /// Ends the disturbance, and returns when it had the core.
     #[must_use]
     pub fn stop(mut self) -> Vec<Window> {
         self.end()

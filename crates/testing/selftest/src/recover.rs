@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Disturbances of known period and length are planted; are they found, and are they found to be what they are?
+//! Disturbances of known period and length are planted: does the analysis find them, with the right period
+//! and length?
 
 use anyhow::Context;
 use fide_jitter_analysis::families::{Families, Family, FamilyOptions, Shape, find_families};
@@ -15,18 +16,20 @@ use crate::run::{Cores, How, measure};
 pub const PERIOD_OFF: f64 = 0.001;
 /// Most that a recovered duration may be off, as a share.
 pub const DURATION_OFF: f64 = 0.2;
-/// Packets that a run is long enough to have delayed by more than [`SEEN_NS`], about.
+/// Approximate number of packets that a run has to delay by more than [`SEEN_NS`]; its length follows from
+/// it.
 const HITS: u64 = 45;
-/// Less than this does not stand out from the noise of a shared machine, ns.
+/// Shorter delays do not stand out from the noise of a shared machine, ns.
 const SEEN_NS: u64 = 30_000;
-/// Windows that a run has at least.
+/// Least number of windows in a run.
 const WINDOWS_MIN: u64 = 24;
 
-/// Under this name a log says what was planted.
+/// Name of the log's condition that says what was planted.
 pub const KEY: &str = "planted";
 
-/// Periods and durations that are planted, ns. The periods are as far from any ratio of small whole numbers to the sending
-/// intervals as can be (digits of the golden ratio): 37 times 3.618 ms are 134 times 999 us, and no run could tell the two.
+/// Periods and durations that are planted, ns. The periods are as far as possible from any ratio of small
+/// whole numbers to the sending intervals (digits of the golden ratio): 37 times 3.618 ms are 134 times 999
+/// us, and no run could distinguish the two.
 pub const PLANTED: [(u64, u64); 12] = [
     (3_618_034, 50_000),
     (3_618_034, 150_000),

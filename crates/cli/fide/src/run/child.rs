@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a child begins with. `fide run` blocks some signals and limits its own core dumps, and a child inherits both.
+//! The initial state of a child. `fide run` blocks some signals and limits its own core dumps, and a child
+//! inherits both.
 
 use std::{io, os::unix::process::CommandExt, process::Command, sync::OnceLock};
 
@@ -7,14 +8,16 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpabl
 
 /// One beyond the last signal.
 const SIGNALS_END: i32 = 65;
-/// Too small for a core file, and the one limit by which the kernel starts no program that takes core dumps (core(5)).
+/// Too small for a core file, and the only limit with which the kernel does not start a program that takes
+/// core dumps (core(5)).
 const NO_CORE: u64 = 1;
 
 /// The limit that this process was started with.
 static CORE: OnceLock<Rlimit> = OnceLock::new();
 
-/// This process dumps no core from here on: while it does, the kernel has ended its threads and keeps its descriptors and its
-/// children's death signal back, so that a program would run without a fence. Children begun by this module get the former limit.
+/// From here on this process dumps no core: during a dump the kernel has ended its threads, but holds back
+/// its descriptors and its children's death signal, so a program would run without a fence. Children started
+/// by this module get the former limit.
 pub(super) fn dump_no_core() {
     dump_none(*CORE.get_or_init(|| getrlimit(Resource::Core)));
 }
@@ -22,18 +25,20 @@ pub(super) fn dump_no_core() {
 fn dump_none(former: Rlimit) {
     let wanted = Rlimit { current: Some(NO_CORE), maximum: former.maximum.map(|most| most.max(NO_CORE)) };
     if setrlimit(Resource::Core, wanted).is_err() {
-        // A limit of 0 that it may not raise, which keeps the kernel from files, and not from programs that take core dumps. Only then:
-        // it hides namespaces and descriptors in /proc from agents that have no CAP_SYS_PTRACE. It ends with the next exec.
+        // The limit is 0 and may not be raised, which prevents core files but not programs that take core
+        // dumps. Only in that case, because this setting hides namespaces and descriptors in /proc from
+        // agents without CAP_SYS_PTRACE. It ends with the next exec.
         let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     }
 }
 
-/// The core dumps that this process was to have. Between fork and exec: calls only what is safe there.
+/// Restores the core dumps that this process was started with. Runs between fork and exec, so it makes only
+/// safe calls.
 fn dump_core_again(former: Option<Rlimit>) -> io::Result<()> {
     former.map_or(Ok(()), |former| setrlimit(Resource::Core, former).map_err(Into::into))
 }
 
-/// Settings that `fide run` has for itself are not for the program: no signal is blocked, and core dumps are as they were.
+/// Undoes the settings that `fide run` has for itself: no signal is blocked, and core dumps are as before.
 pub(super) fn begin_as_program(command: &mut Command) {
     let former = CORE.get().copied();
     // SAFETY: between fork and exec only setrlimit(2) and `unblock_all`, which are safe there.
@@ -45,7 +50,7 @@ pub(super) fn begin_as_program(command: &mut Command) {
     }
 }
 
-/// Nothing is blocked in the calling thread any more. Between fork and exec: calls only what is safe there.
+/// Unblocks all signals in the calling thread. Runs between fork and exec, so it makes only safe calls.
 fn unblock_all() -> io::Result<()> {
     // SAFETY: a set on the stack, which sigemptyset(3) fills before pthread_sigmask(3) reads it; both are safe after fork.
     unsafe {
@@ -58,14 +63,14 @@ fn unblock_all() -> io::Result<()> {
     }
 }
 
-/// The child begins with no signal blocked and none ignored, and dumps core as this process was to.
+/// The child begins with no signal blocked and none ignored, and dumps core as this process was started to.
 pub(super) fn begin_clean(command: &mut Command) {
     begin_as_program(command);
     // SAFETY: between fork and exec only signal(2), which is safe there.
     unsafe {
         command.pre_exec(|| {
             for signal in 1..SIGNALS_END {
-                // SIGKILL, SIGSTOP and those of the C library refuse, and are never ignored.
+                // SIGKILL, SIGSTOP and the C library's own signals refuse, and are never ignored.
                 let _ = libc::signal(signal, libc::SIG_DFL);
             }
             Ok(())
@@ -73,13 +78,14 @@ pub(super) fn begin_clean(command: &mut Command) {
     }
 }
 
-/// The child begins with no signal blocked, and ignores all that can be ignored: service managers send theirs to a whole control group.
+/// The child begins with no signal blocked, and ignores every signal that can be ignored: service managers
+/// signal a whole control group.
 pub(super) fn begin_deaf(command: &mut Command) {
     begin_clean(command);
     // SAFETY: between fork and exec only signal(2), which is safe there.
     unsafe {
         command.pre_exec(|| {
-            // Whoever ignores SIGCHLD cannot wait for children.
+            // A process that ignores SIGCHLD cannot wait for children.
             for signal in (1..SIGNALS_END).filter(|signal| *signal != libc::SIGCHLD) {
                 let _ = libc::signal(signal, libc::SIG_IGN);
             }

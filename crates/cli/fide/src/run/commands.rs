@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The operator's `--fence-command`: one at a time, and the last to run is the one for the last state.
+//! The operator's `--fence-command`: one at a time, and the last one to run is the one for the last state.
 
 use std::{
     os::{
@@ -16,10 +16,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use super::{child, stopper::Stopper};
 use crate::say::say;
 
-/// How often to look whether it has ended, while that is waited for.
+/// How often to check whether the command has ended, while waiting for it.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// For how long a command may run once the program has ended.
+/// How long a command may run after the program has ended.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// States of a program, as the command gets them.
@@ -38,9 +38,9 @@ struct Running {
 pub(super) struct Commands<'a> {
     command: Option<&'a str>,
     running: Option<Running>,
-    /// Runs when that one has ended.
+    /// The command to run after the present one has ended.
     next: Option<&'static str>,
-    /// Takes no command for a process of the program.
+    /// Excludes commands from the processes of the program.
     stopper: Weak<Stopper>,
 }
 
@@ -49,8 +49,9 @@ impl<'a> Commands<'a> {
         Self { command, running: None, next: None, stopper }
     }
 
-    /// Runs it for a state. One that still runs for an earlier state is killed first, with its children, as its state is over; but
-    /// what began when the program was stopped ends before the same goes for good.
+    /// Runs the command for a state. A command that still runs for an earlier state is killed first, with its
+    /// children, because that state is over; but the command for a stop is waited for if the program is then
+    /// stopped for good.
     pub(super) fn begin(&mut self, what: &'static str) {
         if self.command.is_none() {
             return;
@@ -79,7 +80,7 @@ impl<'a> Commands<'a> {
     fn spawn(&mut self, what: &'static str) {
         let Some(command) = self.command else { return };
         let mut shell = Command::new("sh");
-        // The input is the program's.
+        // The standard input belongs to the program.
         shell.args(["-c", command]).env("FIDE_FENCE", what).stdin(Stdio::null()).process_group(0);
         child::begin_clean(&mut shell);
         match shell.spawn() {
@@ -94,7 +95,7 @@ impl<'a> Commands<'a> {
         }
     }
 
-    /// Says how it ended, if it has, and runs what waits for that.
+    /// Reports how the command ended, if it has, and runs the next one.
     pub(super) fn look(&mut self) {
         let Some(running) = &mut self.running else { return };
         let ended = match running.child.try_wait() {
@@ -116,7 +117,7 @@ impl<'a> Commands<'a> {
         }
     }
 
-    /// Waits for its end, for `limit` at most. Whether it has ended.
+    /// Waits for the end of the command, at most `limit`. True if it has ended.
     pub(super) fn finish_within(&mut self, limit: Duration) -> bool {
         let until = Instant::now() + limit;
         loop {
@@ -155,7 +156,7 @@ impl<'a> Commands<'a> {
         }
     }
 
-    /// A descriptor that is readable when it has ended, while one runs.
+    /// A descriptor that becomes readable at the end of the running command, if there is one.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.running.as_ref()?.ended.as_ref().map(AsFd::as_fd)
     }

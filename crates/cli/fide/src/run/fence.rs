@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! When a program is stopped and may go on: a margin before its lease ends, from a thread of real-time priority.
 //!
-//! This is best effort. The thread can be kept from running for as long as the whole machine is, and then the program runs on for
-//! what it takes to stop it; a write of its that is on its way is not taken back. What must never see a late write refuses old
-//! fencing tokens ([`fide_client::Token`]).
+//! This is best effort. The thread may not run for as long as the whole machine does not, and then the
+//! program runs on until it is stopped; a write that is under way is not taken back. Storage that must never
+//! accept a late write refuses old fencing tokens ([`fide_client::Token`]).
 
 use fide_sys::clock::mono_ns;
 use std::{
@@ -31,11 +31,12 @@ use crate::say::say;
 
 /// While stopped, how often to look whether it may go on.
 const LOOK_STOPPED_NS: u64 = 2_000_000;
-/// Longest time between two looks, for the end of the thread.
+/// Longest time between two looks, so that the thread ends soon.
 const LOOK_MAX_NS: u64 = 50_000_000;
-/// Shortest, so that a lease about to end costs no core.
+/// Shortest time between two looks, so that a lease about to end takes no core.
 const LOOK_MIN_NS: u64 = 100_000;
-/// The margin is at most one part in so many of the longest lease seen lately, or short leases would never be long enough.
+/// The margin is at most this part of the longest recent lease; otherwise short leases would never be long
+/// enough.
 const MARGIN_PART: u64 = 4;
 /// By what part of itself the longest lease seen is forgotten at each look.
 const FORGET_PART: u64 = 64;
@@ -66,7 +67,7 @@ impl Fence {
         self.margin_max_ns.min(self.longest_ns / MARGIN_PART)
     }
 
-    /// It was not let go on: the lease ended before it could be.
+    /// The program was not continued: the lease ended before that.
     fn stopped_again(self) -> Self {
         Self { stopped: true, ..self }
     }
@@ -77,7 +78,7 @@ impl Fence {
         self.longest_ns = left_ns.max(self.longest_ns - self.longest_ns / FORGET_PART);
         let margin_ns = self.margin_ns();
         match self.stopped {
-            // Twice, so that it does not stop again at once.
+            // Twice the margin, so that it does not stop again at once.
             true if left_ns > 2 * margin_ns => {
                 self.stopped = false;
                 (Act::GoOn, LOOK_MIN_NS)
@@ -92,15 +93,16 @@ impl Fence {
     }
 }
 
-/// Complaints that are kept until somebody asks for them.
+/// How many complaints are kept until they are fetched.
 const COMPLAINTS_MAX: usize = 64;
 
 struct Shared {
-    /// The program is to be stopped, and perhaps is already. Set before it is stopped, and back after it goes on.
+    /// The program is to be stopped, and may be stopped already. Set before it is stopped, and cleared after
+    /// it continues.
     to_be_stopped: AtomicBool,
     /// All of the fence is in force: the program is stopped, and the network is fenced.
     stopped: AtomicBool,
-    /// To be stopped whatever the lease is.
+    /// The program is to be stopped, whatever the lease is.
     held: AtomicBool,
     out_of_reach: AtomicBool,
     ending: AtomicBool,
@@ -115,10 +117,10 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Begins, with a program that runs, or is about to. `kills`: instead of stopping it, for good.
+    /// Begins with a program that runs, or is about to. `kills`: kill it instead of stopping it.
     ///
     /// # Errors
-    /// No thread or descriptor is to be had.
+    /// A thread or descriptor cannot be made.
     pub(super) fn begin(
         live: Live,
         stopper: Arc<Stopper>,
@@ -139,7 +141,7 @@ impl Keeper {
         let fence = Fence::new(margin_max_ns, false);
         let (granted, urgent) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("fence".into()).spawn(move || {
-            // Below the agent's loop, which has to prove that this host is heard.
+            // Lower than the priority of the agent's loop, which has to prove that this host is heard.
             let _ = granted.send(set_fifo(LOOP_PRIORITY - 2));
             let result = turns(&live, &stopper, network, fence, kills, &theirs);
             let _ = rustix::io::write(&theirs.changed, &1u64.to_ne_bytes());
@@ -165,23 +167,24 @@ impl Keeper {
         self.shared.stopped.load(Ordering::SeqCst)
     }
 
-    /// Stops the program, and keeps it stopped whatever the lease is; or leaves it to its lease again. The thread does so at its
-    /// next look.
+    /// Stops the program and keeps it stopped, whatever the lease is; or returns it to its lease. The thread
+    /// does so at its next look.
     pub(super) fn hold(&self, held: bool) {
         self.shared.held.store(held, Ordering::SeqCst);
     }
 
-    /// Whether the program is to be stopped, or is already. Whoever lets it go on for another reason asks before and after that.
+    /// Whether the program is to be stopped, or is stopped already. A caller that continues it for another
+    /// reason checks before and after that.
     pub(super) fn is_to_be_stopped(&self) -> bool {
         self.shared.to_be_stopped.load(Ordering::SeqCst)
     }
 
-    /// Whether it refused to be stopped, as it runs as another user.
+    /// Whether the program could not be stopped, because it runs as another user.
     pub(super) fn is_out_of_reach(&self) -> bool {
         self.shared.out_of_reach.load(Ordering::SeqCst)
     }
 
-    /// What could not be done since the last time.
+    /// Failures since the last call.
     pub(super) fn complaints(&self) -> Vec<String> {
         self.shared.complaints.lock().map(|mut list| std::mem::take(&mut *list)).unwrap_or_default()
     }
@@ -191,7 +194,7 @@ impl Keeper {
         let _ = rustix::io::read(&self.shared.changed, &mut [0; 8]);
     }
 
-    /// Ends the thread; what it found wrong.
+    /// Ends the thread, and returns its failure.
     pub(super) fn end(&mut self) -> io::Result<()> {
         self.shared.ending.store(true, Ordering::SeqCst);
         match self.thread.take().map(JoinHandle::join) {
@@ -201,7 +204,7 @@ impl Keeper {
         }
     }
 
-    /// Whether the thread has ended by itself: nobody keeps the program in step any more.
+    /// Whether the thread has ended by itself: then nothing stops the program at the end of its lease.
     pub(super) fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
@@ -214,13 +217,13 @@ impl Drop for Keeper {
 }
 
 impl AsFd for Keeper {
-    /// Readable when the program was stopped or goes on, or the thread has ended.
+    /// Readable once the program was stopped or continued, or the thread has ended.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.shared.changed.as_fd()
     }
 }
 
-/// Notes that the program refuses signals; what else there is of a fence still goes on.
+/// Records that the program refuses signals; the rest of the fence still takes place.
 fn reached(done: io::Result<()>, shared: &Shared) -> io::Result<()> {
     match done {
         Err(error) if is_out_of_reach(&error) => {
@@ -231,7 +234,7 @@ fn reached(done: io::Result<()>, shared: &Shared) -> io::Result<()> {
     }
 }
 
-/// Keeps what could not be done until somebody asks.
+/// Keeps failures until they are fetched.
 fn note(shared: &Shared, wrong: impl IntoIterator<Item = String>) {
     if let Ok(mut list) = shared.complaints.lock() {
         let room = COMPLAINTS_MAX.saturating_sub(list.len());
@@ -239,7 +242,7 @@ fn note(shared: &Shared, wrong: impl IntoIterator<Item = String>) {
     }
 }
 
-/// What is killed does not go on, whatever the lease is later, and what was fenced with it stays so.
+/// A killed program does not continue, whatever the lease is later, and its network stays fenced.
 fn turns(
     live: &Live,
     stopper: &Stopper,
@@ -254,11 +257,12 @@ fn turns(
         if act == Act::Stop || act == Act::GoOn && !kills {
             let wrong = if act == Act::Stop {
                 shared.to_be_stopped.store(true, Ordering::SeqCst);
-                // Whatever comes after, and whether or not anybody looks meanwhile.
+                // Independent of later events, and of whether the main thread looks meanwhile.
                 if !kills || network.is_fenced_at_all() {
                     reached(stopper.stop(), shared)?;
                 }
-                // After the program, which is what acts; before it is killed, as the kernel would send what a dead one has written.
+                // After the program is stopped, because the program acts; before it is killed, because the
+                // kernel would send the data of a dead one.
                 let wrong = network.fence(mono_ns(), || stopper.pids());
                 if kills {
                     reached(stopper.kill(), shared)?;
@@ -268,7 +272,7 @@ fn turns(
                 wrong
             } else {
                 let wrong = network.lift(mono_ns());
-                // That took a while.
+                // The fence took a while.
                 if lease() <= mono_ns() {
                     fence = fence.stopped_again();
                     let again = network.fence(mono_ns(), || stopper.pids());
@@ -301,7 +305,7 @@ fn turns(
             }
         }
         let wait = Timespec { tv_sec: 0, tv_nsec: wait_ns.min(999_999_999).cast_signed() };
-        // A suspension is over when it is: the lease ended meanwhile.
+        // A wait ends with a suspension of the host: the lease has ended meanwhile.
         match clock_nanosleep_relative(ClockId::Boottime, &wait) {
             NanosleepRelativeResult::Ok | NanosleepRelativeResult::Interrupted(_) => {}
             NanosleepRelativeResult::Err(errno) => return Err(errno.into()),

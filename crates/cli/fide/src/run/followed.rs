@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A program under watch, until it ends.
+//! Follows a registered program until it ends.
 
 use std::{
     io,
@@ -25,17 +25,17 @@ use crate::say::say;
 
 /// How often to look whether the fence's thread still lives, and whether signals reach the program.
 const LOOK: Duration = Duration::from_millis(500);
-/// For how long the fence's thread may take to stop all of the program.
+/// How long the fence's thread may take to stop the whole program.
 const KEEPER_LIMIT: Duration = Duration::from_secs(2);
-/// For how long the operator's command may take before `fide run` is suspended.
+/// How long the operator's command may take before `fide run` is suspended.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 
-/// What signals mean to us.
+/// The meaning of signals to this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// They are meant for the program.
     PassOn,
-    /// Those that ask for an end: leave the program alone.
+    /// Signals that ask for an end leave the program alone.
     LetGo,
 }
 
@@ -43,15 +43,16 @@ pub(super) enum Stop {
 pub(super) enum Ended {
     Process,
     LetGo,
-    /// It goes on, as another user, and nothing of ours can end it.
+    /// The program continues as another user, and this process cannot end it.
     OutOfReach,
 }
 
-/// A program under watch.
+/// A registered program.
 pub(super) struct Followed<'a> {
-    /// None: the program asks the client library itself.
+    /// `None`: the program asks the client library itself.
     pub(super) keeper: Option<Keeper>,
-    /// Ends after the keeper, whose thread uses it, and before commands are waited for: what the program left goes with it.
+    /// Dropped after the keeper, whose thread uses it, and before commands are waited for: the program's
+    /// leftovers go with it.
     pub(super) stopper: Arc<Stopper>,
     pub(super) arguments: &'a FenceArguments,
     pub(super) commands: Commands<'a>,
@@ -59,15 +60,15 @@ pub(super) struct Followed<'a> {
     pub(super) stop: Stop,
     /// Others were notified that the program is dead.
     pub(super) excluded: bool,
-    /// It was asked to end while it was stopped.
+    /// The program was asked to end while it was stopped.
     pub(super) asked_to_end: bool,
-    /// What was last said and run: that it is stopped.
+    /// The last report and command said that it is stopped.
     pub(super) said_stopped: bool,
-    /// It was said that signals do not reach it.
+    /// It was reported that signals do not reach the program.
     pub(super) said_out_of_reach: bool,
-    /// It was said that it is not in its control group any more.
+    /// It was reported that the program has left its control group.
     pub(super) said_left: bool,
-    /// When it was last looked whether all that it started is in its control group.
+    /// When the program's children were last searched for outside of its control group.
     pub(super) looked: Instant,
 }
 
@@ -76,7 +77,7 @@ impl Followed<'_> {
         self.keeper.as_ref().is_some_and(Keeper::stopped)
     }
 
-    /// Waits until the program ends, and says what happens to it.
+    /// Waits until the program ends, and reports what happens to it.
     pub(super) fn follow(&mut self, client: &mut Client, signals: &Signals) -> Result<Ended, Failure> {
         let limit = Timespec { tv_sec: 0, tv_nsec: i64::from(LOOK.subsec_nanos()) };
         loop {
@@ -147,8 +148,8 @@ impl Followed<'_> {
         }
     }
 
-    /// The program gets what this process was sent. One that is stopped takes it when it goes on; asked again to end, or if it never goes
-    /// on, it is killed.
+    /// Passes a signal on to the program. A stopped program takes it when it continues; at a second request
+    /// to end, or if it will never continue, it is killed.
     fn pass_on(&mut self, received: Received) -> Result<Option<Ended>, Failure> {
         let (ends, stopped) = (received.asks_to_end(), self.is_stopped());
         let kills = ends && stopped && (self.excluded || std::mem::replace(&mut self.asked_to_end, true));
@@ -174,7 +175,8 @@ impl Followed<'_> {
         Ok(None)
     }
 
-    /// Says and runs what follows if it was stopped, or goes on, since the last time.
+    /// If the program was stopped or continued since the last call: reports that, and runs the command for
+    /// it.
     fn follow_fence(&mut self) {
         let stopped = self.is_stopped();
         if stopped == self.said_stopped || self.excluded {
@@ -193,15 +195,16 @@ impl Followed<'_> {
         self.commands.begin(if stopped { STOPPED } else { CONTINUED });
     }
 
-    /// Others hold the program for dead, and may have replaced it. The lease of this new incarnation is not the program's: it is
-    /// never acknowledged, so the program stays stopped.
+    /// Others have declared the program dead, and may have replaced it. The lease of the new incarnation does
+    /// not hold for it: that incarnation is never acknowledged, so the program stays stopped.
     fn rejoined(&mut self, incarnation: u32) -> Result<Option<Ended>, Failure> {
         let Some(keeper) = &self.keeper else { return Ok(None) };
         if std::mem::replace(&mut self.excluded, true) {
             return Ok(None);
         }
-        // Nothing lets it go on any more. Its lease ends at the next look of the thread, if not before; what that does to the network
-        // is to be done before this ends, and it is not to freeze what dies (of version 1 that would never end).
+        // Nothing continues the program any more. Its lease ends at the thread's next look, if not before.
+        // The network must be fenced before this ends, and dying processes must not be frozen: in version 1
+        // they would never die.
         keeper.hold(true);
         if !self.await_keeper(|keeper, _| keeper.stopped()) {
             say!("fide: the fence is late: addresses and connections of the program may still be in use");
@@ -230,7 +233,7 @@ impl Followed<'_> {
         Ok(ended)
     }
 
-    /// Says what became of its group and of our right to signal it.
+    /// Reports the state of its group, and of our right to signal it.
     fn look_for_program(&mut self) {
         if !self.said_left && self.stopper.has_left() {
             self.said_left = true;
@@ -246,8 +249,8 @@ impl Followed<'_> {
         }
     }
 
-    /// The program has ended, or is left alone: ends what still fences it, and waits for the operator's command, which SIGTERM, SIGINT and
-    /// SIGQUIT end.
+    /// The program has ended, or is left alone: ends the rest of the fence, and waits for the operator's
+    /// command, which SIGTERM, SIGINT and SIGQUIT end.
     pub(super) fn finish(self, signals: &Signals) {
         let Self { keeper, stopper, mut commands, .. } = self;
         drop(keeper);
@@ -255,17 +258,17 @@ impl Followed<'_> {
         commands.finish(|| signals.take_end());
     }
 
-    /// Its process has ended, whoever ended it. What is left of it while it is stopped dies, too: in a unit's group it would stay frozen, and
-    /// with it whatever is started there next.
+    /// The process has ended. If the program is stopped, its leftovers die too: in a unit's group they would
+    /// stay frozen, and so would the next process that is started there.
     fn end_what_is_stopped(&mut self) {
         let Some(keeper) = &mut self.keeper else { return };
-        // Its group may be gone with it, which the thread and the kill find.
+        // Its group may be gone too, which the thread and the kill find out.
         let _ = keeper.end();
         if !keeper.is_to_be_stopped() {
             return;
         }
         let _ = self.stopper.kill();
-        // A fence that kills has its end for its first sign.
+        // The first sign of a fence that kills is the end of the program.
         if !self.excluded && !std::mem::replace(&mut self.said_stopped, true) {
             say!("fide: this host is fenced; the program has ended with that");
             self.commands.begin(STOPPED);
@@ -281,7 +284,8 @@ impl Followed<'_> {
         }
     }
 
-    /// The terminal wants this process suspended (Ctrl-Z): it stops the program first, for it fences nobody then.
+    /// The terminal suspends this process (Ctrl-Z): the program is stopped first, because a suspended process
+    /// fences nothing.
     fn suspend(&mut self) {
         let orphaned = job::is_orphaned();
         let Some(keeper) = self.keeper.as_ref().filter(|_| !orphaned) else {
@@ -308,8 +312,8 @@ impl Followed<'_> {
             return self.resume();
         }
         keeper.hold(true);
-        // As nobody looks then whether any of it is moved out of its group, a signal holds it, too. One that runs as another user may refuse
-        // that, and has its group.
+        // While suspended, this process cannot see a process that is moved out of the group, so a signal
+        // stops the program, too. A program of another user may refuse it, and has its group.
         let is_held = |keeper: &Keeper, stopper: &Stopper| keeper.stopped() && stopper.holds();
         let signalled = || match self.stopper.hold_by_signal() {
             Err(error) => is_out_of_reach(&error),
@@ -337,28 +341,29 @@ impl Followed<'_> {
         }
     }
 
-    /// Lets the keeper follow the lease again, unless the program is never to go on.
+    /// Returns the program to its lease, unless it is never to continue.
     fn leave_to_lease(&self) {
         if let Some(keeper) = self.keeper.as_ref().filter(|_| !self.excluded) {
             keeper.hold(false);
         }
     }
 
-    /// Lets what the terminal has stopped with Ctrl-Z go on, so that it is not waited for without an end.
+    /// Continues a program that the terminal has stopped with Ctrl-Z, so that it can end.
     fn resume(&self) {
         let fenced = || self.keeper.as_ref().is_some_and(Keeper::is_to_be_stopped);
-        // A program that guards another one is in no group with it.
+        // A program that guards another one is not in the same process group.
         if self.stop == Stop::LetGo || fenced() {
             return;
         }
         job::continue_all();
         if fenced() {
-            // Just now: stopped again, whichever was first. A failure is found by the keeper, too.
+            // If a fence began just now, the program is stopped again, whichever was first. The keeper
+            // reports a failure, too.
             let _ = self.stopper.stop();
         }
     }
 
-    /// Waits until the keeper has come so far, for a while.
+    /// Waits for a while until the keeper has reached a state.
     fn await_keeper(&self, so_far: impl Fn(&Keeper, &Stopper) -> bool) -> bool {
         let Some(keeper) = &self.keeper else { return true };
         let until = Instant::now() + KEEPER_LIMIT;
@@ -372,7 +377,7 @@ impl Followed<'_> {
     }
 }
 
-/// What the operator of the program should know.
+/// Reports an event that the operator of the program should know.
 fn report(event: &Event) {
     match event {
         Event::Detached { why } => say!("fide: the agent went away ({why}); looking for it"),

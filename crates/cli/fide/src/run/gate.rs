@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Starts the program stopped in front of its first instruction, so that it is under watch before it does anything.
+//! Starts the program stopped before its first instruction, so that it is registered before it does anything.
 
 use std::{
     io,
@@ -17,10 +17,10 @@ use super::child;
 use crate::exit::{Failure, UNHEALTHY, USAGE};
 use crate::say::say;
 
-/// Argument of this program that starts another one when it is told to; see [`gate`].
+/// Argument with which this program starts another one on command; see [`gate`].
 pub(crate) const GATE: &str = "__gate";
 
-/// What the program finds in its environment, a line for each variable: under what it may act as it begins.
+/// The program's environment, one line for each variable: the permit under which it may act as it begins.
 pub(super) fn as_environment(permit: Option<&Permit>) -> String {
     let mut lines = String::new();
     if let Some(permit) = permit {
@@ -33,18 +33,18 @@ pub(super) fn as_environment(permit: Option<&Permit>) -> String {
     lines
 }
 
-/// Starts the program stopped in front of its first instruction, until the pipe has said with which variables to go.
+/// Starts the program stopped before its first instruction, until the pipe delivers its variables.
 pub(super) fn spawn_at_gate(command: &[String]) -> Result<(Child, OwnedFd), Failure> {
     let (wait, go) = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
     let this = std::env::current_exe()?;
     let mut gated = Command::new(this);
     gated.arg(GATE).arg(wait.as_raw_fd().to_string()).args(command);
-    // Another's, if this runs within a program of `fide run`.
+    // Variables of an outer `fide run`, if there is one.
     for name in ["FIDE_TOKEN", "FIDE_INCARNATION", "FIDE_HOST_ID"] {
         gated.env_remove(name);
     }
     let wait_fd = wait.as_raw_fd();
-    // Signals are blocked here to be passed on; the program must not begin with that.
+    // This process blocks signals in order to pass them on; the program must not inherit that.
     child::begin_as_program(&mut gated);
     // SAFETY: between fork and exec only fcntl(2) and prctl(2), which are safe there.
     unsafe {
@@ -52,7 +52,8 @@ pub(super) fn spawn_at_gate(command: &[String]) -> Result<(Child, OwnedFd), Fail
             if libc::fcntl(wait_fd, libc::F_SETFD, 0) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // It does not outlive the one who stops it. (If that is dead already, the gate stays closed.)
+            // The program must not outlive the process that stops it. (If that one is dead already, the gate
+            // stays closed.)
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -62,8 +63,8 @@ pub(super) fn spawn_at_gate(command: &[String]) -> Result<(Child, OwnedFd), Fail
     Ok((gated.spawn()?, go))
 }
 
-/// What the child of [`spawn_at_gate`] does: waits for the word, then becomes the program. Its process id and start
-/// time stay what they were.
+/// Runs in the child of [`spawn_at_gate`]: waits for the command, then becomes the program. Its process id
+/// and start time stay the same.
 pub(crate) fn gate(arguments: &[String]) -> ExitCode {
     let [fd, program, rest @ ..] = arguments else { return ExitCode::from(USAGE) };
     let Ok(fd) = fd.parse::<i32>() else { return ExitCode::from(USAGE) };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Control groups: one is made for a program, frozen, emptied and removed.
 //!
-//! Nobody may be left to remove a group: a pid namespace that ends takes `fide run` and its warden along. The next `fide run`
-//! in the same place removes it ([`Places::sweep`]): a lock on its directory says whether somebody holds it.
+//! A control group may outlive every process that would remove it: a pid namespace that ends takes `fide run`
+//! and its warden along. The next `fide run` in the same place removes it ([`Places::sweep`]). A lock on the
+//! group's directory shows whether a process still holds it.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -21,25 +22,25 @@ use rustix::{
 use super::outside;
 use crate::say::say;
 
-/// How every group that is made here begins.
+/// Prefix of the names of all groups that are made here.
 const PREFIX: &str = "fide-run-";
-/// Others cannot read its directory: whoever may can lock it, and keep every sweep from it. Its files are found by their names: a program
-/// that runs as another user reads its limits there.
+/// Other users cannot read the directory: a user that may read it could lock it, and so prevent every sweep.
+/// Files in it can still be opened by name: a program that runs as another user reads its limits there.
 const MODE: u32 = 0o711;
-/// For how long a group is emptied before it is left as it is: a large process takes a while to die.
+/// How long a group is emptied before it is left as it is: a large process takes a while to die.
 const EMPTY_LIMIT: Duration = Duration::from_secs(10);
 /// Between two passes.
 const EMPTY_LOOK: Duration = Duration::from_millis(2);
 /// Passes of one kill.
 const KILL_PASSES_MAX: usize = 8;
-/// Passes of version 1 that freeze nothing. The later ones freeze first, as frozen nothing forks; but who is killed itself between that
-/// and the thaw leaves what cannot die.
+/// Passes without freezing, in version 1. Later passes freeze first, because frozen processes do not fork;
+/// but if this process is killed between freeze and thaw, it leaves processes that cannot die.
 const UNFROZEN_PASSES: usize = 4;
-/// Looks whether all processes of a group are frozen; one that waits for its disk is not for a while.
+/// Checks whether all processes of a group are frozen; a process that waits for its disk takes a while.
 const FROZEN_LOOKS_MAX: usize = 20;
-/// Groups within a group that are looked at in one pass.
+/// Nested groups that are visited in one pass.
 const NESTED_MAX: usize = 1024;
-/// Groups of others that are looked at by one sweep.
+/// Other groups that one sweep visits.
 const SWEEP_MAX: usize = 256;
 /// Attempts to make a group that a sweep removes before the program is in it.
 const MAKE_MAX: usize = 3;
@@ -55,12 +56,13 @@ pub(super) enum Version {
 pub(super) struct Places {
     /// The directory that a group of each version would have.
     dirs: Vec<(Version, PathBuf)>,
-    /// Why not elsewhere.
+    /// Why a better place is missing.
     missing: String,
 }
 
 impl Places {
-    /// For the program `pid`. Numbers of pid namespaces that share control groups collide, so a random one is added.
+    /// Places for the program `pid`. Process ids of pid namespaces that share control groups collide, so a
+    /// random number is added.
     pub(super) fn of(pid: u32) -> io::Result<Self> {
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
@@ -79,7 +81,8 @@ impl Places {
         self.dirs.iter().map(|(_, dir)| dir.as_path())
     }
 
-    /// Removes groups beside these that nobody holds any more, with what is in them, and empty ones of earlier versions.
+    /// Removes groups in the same place that no process holds any more, with their processes, and empty
+    /// groups of earlier versions.
     pub(super) fn sweep(&self) {
         for parent in self.dirs().filter_map(Path::parent) {
             let entries = fs::read_dir(parent).into_iter().flatten().flatten();
@@ -88,7 +91,7 @@ impl Places {
                 let dir = entry.path();
                 let has_lock = is_locked_by_its_holder(&entry.file_name().to_string_lossy());
                 if !is_populated(&dir) {
-                    // Its program may have left it, and be held all the same.
+                    // The program may have left its group, and still be held.
                     if !has_lock || is_orphan(&dir) {
                         let _ = remove_tree(&dir);
                     }
@@ -103,13 +106,14 @@ impl Places {
         }
     }
 
-    /// Makes the best group that is to be had, with the process `pid` in it; or says why there is none.
+    /// Makes the best available group with the process `pid` in it, or says why there is none.
     pub(super) fn make(&self, pid: u32) -> Result<Group, String> {
         let mut missing = self.missing.clone();
         for (version, dir) in &self.dirs {
             let mut made = Group::make(*version, dir, pid);
             for _ in 1..MAKE_MAX {
-                // Another one's sweep was between its making and its lock, or looked whether it is locked.
+                // A concurrent sweep came between the group's creation and its lock, or checked the lock just
+                // then.
                 match &made {
                     Err(error) if is_gone(error) || error.kind() == io::ErrorKind::WouldBlock => {
                         std::thread::sleep(EMPTY_LOOK);
@@ -135,7 +139,7 @@ impl Version {
         }
     }
 
-    /// Where a process is in the hierarchy of this version.
+    /// The path of a process in the hierarchy of this version.
     fn path_of(self, pid: &str) -> io::Result<PathBuf> {
         match self {
             Self::V2 => path_of(pid, str::is_empty),
@@ -149,17 +153,17 @@ impl Version {
 pub(super) struct Group {
     version: Version,
     dir: PathBuf,
-    /// Where it is in its hierarchy, as /proc/PID/cgroup says it of what is in it.
+    /// Its path in its hierarchy, as /proc/PID/cgroup of its processes shows it.
     path: PathBuf,
     /// `cgroup.freeze`, or `freezer.state`.
     freeze: File,
     /// `cgroup.kill` of version 2.
     kill: Option<File>,
-    /// Made here: goes with this, and with all that is in it.
+    /// Made here: it is removed with this value, with all its processes.
     own: bool,
-    /// The directory, locked for as long as somebody holds the program. Locked before a process is in it.
+    /// The directory, locked while a process holds the program. Locked before a process is in it.
     held: Option<File>,
-    /// All in it was killed.
+    /// All processes in it were killed.
     killed: AtomicBool,
 }
 
@@ -174,8 +178,9 @@ impl Group {
         Ok(group)
     }
 
-    /// The group of a unit, of version 2, of which `pid` is the main process: `reported` by systemd, which may put that process into a group
-    /// within it (DelegateSubgroup=); or else the one that the process is in.
+    /// The version 2 group of a unit with main process `pid`: the group that systemd has `reported`, since
+    /// systemd may put that process into a nested group (DelegateSubgroup=); otherwise the process' own
+    /// group.
     pub(super) fn of_unit(pid: u32, reported: Option<&str>) -> io::Result<Self> {
         let of_process = Version::V2.path_of(&pid.to_string())?;
         let path = match reported {
@@ -204,12 +209,12 @@ impl Group {
         Ok(Self { version, dir, path, freeze, kill, own, held: None, killed: AtomicBool::new(false) })
     }
 
-    /// The rung, for people.
+    /// The rung, as text.
     pub(super) fn name(&self) -> String {
         format!("{} {}", self.version.name(), self.dir.display())
     }
 
-    /// What lets its processes go on, for people.
+    /// How to continue its processes by hand, as text.
     pub(super) fn remedy(&self) -> String {
         match self.version {
             Version::V2 => format!("echo 0 > {}/cgroup.freeze", self.dir.display()),
@@ -221,7 +226,7 @@ impl Group {
         self.own
     }
 
-    /// Whether this very process is in it, or in a group within it.
+    /// Whether this process is in it, or in a nested group.
     pub(super) fn holds_this(&self) -> bool {
         match self.version {
             Version::V2 => parent_v2(),
@@ -230,7 +235,7 @@ impl Group {
         .is_ok_and(|own| own.starts_with(&self.dir))
     }
 
-    /// Begins to freeze it, or lets it go on. Allocates nothing.
+    /// Begins to freeze or thaw it. Allocates nothing.
     pub(super) fn freeze(&self, frozen: bool) -> io::Result<()> {
         let word: &[u8] = match (self.version, frozen) {
             (Version::V2, true) => b"1",
@@ -241,7 +246,7 @@ impl Group {
         rustix::io::pwrite(&self.freeze, word, 0).map(drop).map_err(Into::into)
     }
 
-    /// Whether none of its processes executes anything any more.
+    /// Whether none of its processes runs any more.
     pub(super) fn is_frozen(&self) -> bool {
         match self.version {
             Version::V2 => {
@@ -251,11 +256,11 @@ impl Group {
         }
     }
 
-    /// Kills all that is in it, and does not wait for the ends.
+    /// Kills all its processes, without waiting for their ends.
     pub(super) fn kill(&self) -> io::Result<()> {
         self.killed.store(true, Ordering::SeqCst);
         if let Some(kill) = &self.kill {
-            // The kernel reaches what forks meanwhile.
+            // The kernel reaches processes that fork meanwhile.
             return Ok(rustix::io::pwrite(kill, b"1", 0).map(drop)?);
         }
         for pass in 0..KILL_PASSES_MAX {
@@ -268,38 +273,40 @@ impl Group {
         Ok(())
     }
 
-    /// Whether a process is in it, or in a group within it. One that is gone counts as in it.
+    /// Whether a process is in it, or in a nested group. A process that is gone counts as in it.
     pub(super) fn holds(&self, pid: Pid) -> bool {
         let has = |of: &str| self.version.path_of(of).map_or(true, |path| path.starts_with(&self.path));
-        // Of version 1 a thread that has ended is shown at the root, also the first of a process that goes on.
+        // In version 1 a thread that has ended is shown at the root, also the first thread of a process that
+        // still runs.
         has(&pid.to_string()) || outside::live_threads(pid).all(|thread| has(&thread))
     }
 
-    /// Whether a process is where this very process is. One that is gone counts as such.
+    /// Whether a process is in the same group as this process. A process that is gone counts as such.
     pub(super) fn is_beside(&self, pid: Pid) -> bool {
         let Ok(own) = self.version.path_of("self") else { return true };
         self.version.path_of(&pid.to_string()).map_or(true, |path| path == own)
     }
 
-    /// All processes in it, and in groups within it.
+    /// All processes in it and in nested groups.
     pub(super) fn pids(&self) -> Vec<Pid> {
         tree(&self.dir).iter().flat_map(|dir| pids_in(dir)).collect()
     }
 }
 
-/// Takes the lock that says that a group's program is held.
+/// Takes the lock that shows that a group's program is held.
 fn hold(dir: &Path) -> io::Result<File> {
     let held = File::open(dir)?;
     flock(&held, FlockOperation::NonBlockingLockShared)?;
     Ok(held)
 }
 
-/// Whether groups of that name are locked by their holders: all but those of earlier versions, which end in the number of a process.
+/// Whether groups with this name are locked by their holders: all but groups of earlier versions, whose names
+/// end in a process id.
 fn is_locked_by_its_holder(name: &str) -> bool {
     name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')).is_some_and(|(_, random)| random.len() == 16)
 }
 
-/// Whether neither a `fide run` nor its warden lives to hold the program.
+/// Whether no `fide run` and no warden lives to hold the program.
 fn is_orphan(dir: &Path) -> bool {
     File::open(dir).is_ok_and(|dir| flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok())
 }
@@ -310,7 +317,7 @@ impl Drop for Group {
             return end(&self.dir);
         }
         if self.killed.load(Ordering::SeqCst) {
-            // A unit's: whoever starts it again may find the same group, and is not to be born frozen.
+            // A unit's group: the next start of the unit may use the same group, and must not begin frozen.
             let until = Instant::now() + EMPTY_LIMIT;
             while is_populated(&self.dir) && Instant::now() < until {
                 std::thread::sleep(EMPTY_LOOK);
@@ -320,7 +327,7 @@ impl Drop for Group {
     }
 }
 
-/// Kills all that is in a group, until nothing is left, and removes it. Says so if it cannot.
+/// Kills all processes in a group until none is left, and removes it. Reports a failure.
 pub(super) fn end(dir: &Path) {
     let until = Instant::now() + EMPTY_LIMIT;
     for pass in 0usize.. {
@@ -340,13 +347,13 @@ pub(super) fn end(dir: &Path) {
                 );
                 return;
             }
-            // Somebody is dying in it.
+            // A process in it is still dying.
             Err(_) => std::thread::sleep(EMPTY_LOOK),
         }
     }
 }
 
-/// Sends SIGKILL to all that is in a group and in groups within it, frozen before or not.
+/// Sends SIGKILL to all processes in a group and in nested groups, frozen or not.
 fn kill_pass(dir: &Path, freezes: bool) {
     if fs::write(dir.join("cgroup.kill"), "1").is_ok() {
         return;
@@ -365,14 +372,14 @@ fn kill_pass(dir: &Path, freezes: bool) {
     for pid in tree.iter().flat_map(|dir| pids_in(dir)) {
         let _ = kill_process(pid, Signal::KILL);
     }
-    // A frozen process of version 1 dies when it goes on, before its next instruction.
+    // A frozen process of version 1 dies when it is thawed, before its next instruction.
     for dir in tree.iter().rev() {
         let _ = fs::write(dir.join("freezer.state"), "THAWED");
     }
 }
 
-/// A group and those within it, each after what is within it. Where there are more than [`NESTED_MAX`], the first of them and what
-/// they are within: removed, they make room for the next pass.
+/// A group and its nested groups, each after its own nested groups. If there are more than [`NESTED_MAX`],
+/// the first of them and their parents: once they are removed, the next pass has room.
 fn tree(dir: &Path) -> Vec<PathBuf> {
     fn visit(dir: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -395,25 +402,25 @@ fn pids_in(dir: &Path) -> Vec<Pid> {
     text.lines().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
 }
 
-/// Whether a process may be in it, or in a group within it.
+/// Whether a process may be in it or in a nested group.
 fn is_populated(dir: &Path) -> bool {
     if let Ok(events) = fs::read_to_string(dir.join("cgroup.events")) {
         return events.contains("populated 1");
     }
-    // Version 1. Numbers of another pid namespace's processes read as 0.
+    // Version 1. Process ids of another pid namespace read as 0.
     let tree = tree(dir);
     let holds = |dir: &PathBuf| fs::read_to_string(dir.join("cgroup.procs")).is_ok_and(|text| !text.is_empty());
     tree.len() >= NESTED_MAX || tree.iter().any(holds)
 }
 
-/// Removes an empty group with those within it, as many as one pass sees.
+/// Removes an empty group and its nested groups, as many as one pass visits.
 fn remove_tree(dir: &Path) -> io::Result<()> {
-    // What is left within it is seen when it refuses itself.
+    // If a nested group is left, the removal of the group itself fails.
     tree(dir).iter().filter(|inner| *inner != dir).for_each(|inner| drop(fs::remove_dir(inner)));
     fs::remove_dir(dir)
 }
 
-/// Whether the group was removed by somebody else.
+/// Whether the error says that another process has removed the group.
 pub(super) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ctrl-Z at `fide run`: a process that is suspended fences nobody, so the program is stopped first.
+//! Ctrl-Z at `fide run`: a suspended process fences nothing, so the program is stopped first.
 //!
-//! SIGTSTP, SIGTTIN and SIGTTOU are blocked: the terminal stops the program, which is in the same process group, and never this
-//! process. What was asked for by SIGTSTP is read from a descriptor, the program's control group is frozen, and only then does
-//! this process stop itself, so that the shell sees it. After `fg` the program goes on if its host may act.
+//! SIGTSTP, SIGTTIN and SIGTTOU are blocked: the terminal stops the program, which is in the same process
+//! group, but never this process. A SIGTSTP is read from a descriptor, the program's control group is frozen,
+//! and only then does this process stop itself, so that the shell sees it. After `fg` the program continues
+//! if its host may act.
 
 use std::{
     fs, io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-/// Receives the terminal's wish to suspend.
+/// Receives the terminal's request to suspend.
 #[derive(Debug)]
 pub(super) struct Suspensions(OwnedFd);
 
 impl Suspensions {
-    /// Blocks the terminal's stop signals in the calling thread and those that it starts. Before any other thread exists.
+    /// Blocks the terminal's stop signals in the calling thread and in threads that it starts. Call before
+    /// any other thread exists.
     pub(super) fn block() -> io::Result<Self> {
         // SAFETY: the set is plain memory that the calls fill; the descriptor is ours alone.
         unsafe {
@@ -32,7 +34,8 @@ impl Suspensions {
         }
     }
 
-    /// Whether it is to be suspended. (In the background this process reads and sets no terminal: the other two mean the program.)
+    /// Whether this process is to be suspended. (In the background it reads and sets no terminal: the other
+    /// two signals concern the program.)
     pub(super) fn take(&self) -> bool {
         let mut asked = false;
         loop {
@@ -54,17 +57,18 @@ impl AsFd for Suspensions {
     }
 }
 
-/// What /proc/PID/stat says of a process: its parent, its process group and its session.
+/// Parent, process group and session of a process, from /proc/PID/stat.
 fn relations(pid: i32) -> Option<[i32; 3]> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before may hold anything.
+    // The name before may contain any character.
     let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace().skip(1);
     let mut next = || fields.next()?.parse().ok();
     Some([next()?, next()?, next()?])
 }
 
-/// Whether nobody could let this process go on once it is suspended: no member of its process group has a parent in the same session
-/// and in another group, as a shell with job control is. (`ssh -t`, `docker exec -t`; POSIX calls the group orphaned.)
+/// Whether no process could continue this one once it is suspended: no member of its process group has a
+/// parent in the same session and in another group, as a shell with job control is. (`ssh -t`, `docker exec
+/// -t`; POSIX calls the group orphaned.)
 pub(super) fn is_orphaned() -> bool {
     let own = i32::try_from(std::process::id()).ok();
     let Some([_, group, session]) = own.and_then(relations) else { return false };
@@ -76,14 +80,14 @@ pub(super) fn is_orphaned() -> bool {
     !all.into_iter().any(has_keeper)
 }
 
-/// Stops this process with all its threads. Returns when somebody has continued it, and not before.
+/// Stops this process with all its threads. Returns only after another process has continued it.
 pub(super) fn stop_this() {
-    // SAFETY: raise(3) has no preconditions. It is for this very thread, which takes the signal before it returns; one for the process
-    // might be taken by another thread, while this one goes on.
+    // SAFETY: raise(3) has no preconditions. It signals this thread, which takes the signal before it
+    // returns; a signal for the process might be taken by another thread, while this one runs on.
     let _ = unsafe { libc::raise(libc::SIGSTOP) };
 }
 
-/// Lets all that the terminal has stopped with this process go on.
+/// Continues all processes that the terminal has stopped together with this one.
 pub(super) fn continue_all() {
     let _ = rustix::process::kill_process_group(rustix::process::getpgrp(), rustix::process::Signal::CONT);
 }

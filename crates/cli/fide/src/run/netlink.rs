@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The little of netlink that a fence needs: a request, and its answers as kinds and bytes.
+//! The part of netlink that a fence needs: a request, and its answers as kinds and bytes.
 
 use std::{io, time::Duration};
 
 use netlink_sys::{Socket, SocketAddr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-/// For one answer; the kernel gives it at once.
+/// How long one answer may take; the kernel answers at once.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Most messages of one answer; more is an error.
 const ANSWERS_MAX: usize = 1 << 18;
@@ -31,7 +31,7 @@ pub(super) struct Netlink {
     sequence: u32,
 }
 
-/// What follows a netlink header, with kind and flags of the header.
+/// The part of a message after its header, with kind and flags of the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) kind: u16,
@@ -51,21 +51,21 @@ struct Answer {
 #[derive(Debug)]
 pub(super) struct List {
     pub(super) all: Vec<Message>,
-    /// It changed while it was read, each time: what is not in it may be there all the same.
+    /// The list changed during every attempt to read it: entries that are not in it may exist all the same.
     pub(super) changed: bool,
 }
 
 impl Answer {
-    /// Takes a datagram; whether the answer ends with it.
+    /// Takes a datagram; true if the answer ends with it.
     fn take(&mut self, bytes: &[u8]) -> io::Result<bool> {
         for (sequence, message) in split(bytes) {
-            // What is left of a request that was given up.
+            // The rest of the answer to a request that was given up.
             if sequence != self.sequence {
                 continue;
             }
             self.changed |= message.flags & NLM_F_DUMP_INTR != 0;
             match message.kind {
-                // The end of a list has a number, too: with an error of the kernel's, entries are missing.
+                // The end of a list carries a number, too: with an error of the kernel, entries are missing.
                 NLMSG_DONE | NLMSG_ERROR => match number(&message.body, 0).map(u32::cast_signed) {
                     Some(0..) => return Ok(true),
                     Some(negative) => return Err(io::Error::from_raw_os_error(negative.wrapping_neg())),
@@ -111,7 +111,7 @@ impl Netlink {
         Ok(list)
     }
 
-    /// One attempt; `meanwhile` happens after the kernel has begun to write it.
+    /// One attempt; `meanwhile` runs after the kernel has begun to write the list.
     fn list_once(&mut self, kind: u16, body: &[u8], meanwhile: impl FnOnce()) -> io::Result<List> {
         self.send(kind, NLM_F_DUMP, body)?;
         meanwhile();
@@ -143,7 +143,7 @@ impl Netlink {
     }
 }
 
-/// The messages of one datagram, with their sequence numbers; ends at the first that is not well formed.
+/// The messages of one datagram, with their sequence numbers; ends at the first malformed one.
 pub(super) fn split(mut bytes: &[u8]) -> Vec<(u32, Message)> {
     let mut all = Vec::new();
     while let (Some(len), Some(head), Some(sequence)) = (number(bytes, 0), bytes.get(4..8), number(bytes, 8)) {
@@ -157,7 +157,7 @@ pub(super) fn split(mut bytes: &[u8]) -> Vec<(u32, Message)> {
     all
 }
 
-/// Where the attributes in `bytes` have their values, by kind; ends at the first that is not well formed.
+/// Ranges of the attributes' values in `bytes`, by kind; ends at the first malformed one.
 pub(super) fn attributes(bytes: &[u8]) -> Vec<(u16, std::ops::Range<usize>)> {
     let mut all = Vec::new();
     let mut at = 0usize;
@@ -227,7 +227,7 @@ mod tests {
         assert!(!answer.take(&message(7, 2 | NLM_F_DUMP_INTR, 5, *b"body")).expect("well formed"));
         assert!(answer.take(&message(NLMSG_DONE, 2, 5, [0; 4])).expect("well formed"));
         assert_eq!((answer.all.len(), answer.changed), (2, true));
-        // Only the end says so where nothing follows the change.
+        // If nothing follows the change, only the end shows it.
         let mut answer = Answer { sequence: 5, ..Answer::default() };
         assert!(answer.take(&message(NLMSG_DONE, 2 | NLM_F_DUMP_INTR, 5, [0; 4])).expect("well formed"));
         assert!(answer.changed);

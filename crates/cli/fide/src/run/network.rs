@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a fence does to the network: takes addresses off this host, resets the program's connections.
+//! The network part of a fence: removes addresses from this host, and resets the program's connections.
 //!
-//! An address that a fence took off belongs to whoever may act. It is put back when this program goes on, and never otherwise: not
-//! after an exclusion, and not when `fide run` ends.
+//! An address that a fence removed belongs to the host that may act. It is restored when this program
+//! continues, and never otherwise: not after an exclusion, and not when `fide run` ends.
 
 use std::{
     collections::HashSet, ffi::OsString, fs, io, net::IpAddr, net::TcpListener, os::linux::fs::MetadataExt, path::Path,
@@ -19,9 +19,10 @@ use rustix::{
 use super::netlink::{NLM_F_CREATE, NLM_F_EXCL, Netlink, attribute, attributes, number};
 use crate::exit::{Failure, NOT_PERMITTED, UNSUPPORTED, USAGE};
 
-/// From an attempt that failed to the next, while the program is stopped.
+/// Time from a failed attempt to the next, while the program is stopped.
 const RETRY_NS: u64 = 100_000_000;
-/// Tables of descriptors of one process that others of its threads are compared with. Beyond, one may be read twice.
+/// Descriptor tables of one process with which further threads are compared. Beyond that a table may be read
+/// twice.
 const TABLES_MAX: usize = 16;
 
 const RTM_NEWADDR: u16 = 20;
@@ -32,7 +33,7 @@ const IFADDRMSG: usize = 8;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
-/// An IPv6 address is used at once, as it was before.
+/// Flag: an IPv6 address is usable at once, as it was before.
 const IFA_F_NODAD: u32 = 2;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -41,7 +42,7 @@ const SOCK_DESTROY: u16 = 21;
 const DIAG_ID: std::ops::Range<usize> = 4..52;
 const DIAG_INODE: usize = 68;
 const LISTEN: u32 = 1 << 10;
-/// All states of a connection: established to closing, without those in which no program has it.
+/// All states of a connection: established to closing, without states in which no program has the socket.
 const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
 
 /// An address of an interface, as the operator writes it: `ADDR/LEN@DEV`.
@@ -96,7 +97,7 @@ impl Address {
         Ok(name_to_index(&socket, &self.device)?)
     }
 
-    /// Whether the kernel's description of an address is of this one.
+    /// Whether the kernel's description is of this address.
     fn is(&self, index: u32, body: &[u8]) -> bool {
         let Some(head) = body.get(..IFADDRMSG) else { return false };
         if head[0] != self.family() || head[1] != self.len || number(body, 4) != Some(index) {
@@ -104,22 +105,22 @@ impl Address {
         }
         let found = attributes(&body[IFADDRMSG..]);
         let value = |kind| found.iter().find(|(k, _)| *k == kind).map(|(_, at)| &body[IFADDRMSG..][at.clone()]);
-        // Of a point to point link IFA_ADDRESS is the other end's.
+        // On a point-to-point link IFA_ADDRESS is the other end's address.
         value(IFA_LOCAL).or_else(|| value(IFA_ADDRESS)) == Some(&self.bytes()[..])
     }
 }
 
-/// What is done to the network when a program is stopped, and undone when it goes on.
+/// What a fence does to the network when a program is stopped, and undoes when it continues.
 pub(super) struct Network {
     addresses: Vec<Address>,
     route: Option<Netlink>,
     diag: Option<Netlink>,
-    /// What was taken off, as the kernel described it.
+    /// Addresses that were removed, as the kernel described them.
     taken: Vec<(Address, Vec<u8>)>,
-    /// What could not be put back, likewise, and when it is tried again.
+    /// Addresses that could not be restored, likewise, and when the next attempt is.
     owed: Vec<(Address, Vec<u8>)>,
     put_next_ns: u64,
-    /// What of the fence is not in force yet.
+    /// The part of the fence that is not in force yet.
     open: Open,
 }
 
@@ -128,7 +129,7 @@ pub(super) struct Network {
 struct Open {
     addresses: Vec<Address>,
     sockets: bool,
-    /// When to try again.
+    /// When the next attempt is.
     next_ns: u64,
 }
 
@@ -139,10 +140,10 @@ impl Open {
 }
 
 impl Network {
-    /// Sees that all that is wanted can be had here.
+    /// Checks that this host can do all that is wanted.
     ///
     /// # Errors
-    /// What cannot, and what to do about it.
+    /// What this host cannot do, and what to do about it.
     pub(super) fn new(addresses: &[Address], sockets: bool) -> Result<Self, Failure> {
         let mut network = Self {
             addresses: addresses.to_vec(),
@@ -179,7 +180,8 @@ impl Network {
         self.route.is_some() || self.diag.is_some()
     }
 
-    /// Takes the addresses off, and resets the connections of `pids`. What could not be done, and is tried again by [`Self::retry`].
+    /// Removes the addresses, and resets the connections of `pids`. Returns failures, which [`Self::retry`]
+    /// tries again.
     pub(super) fn fence(&mut self, now_ns: u64, pids: impl FnOnce() -> Vec<Pid>) -> Vec<String> {
         let is_taken = |address: &&Address| self.taken.iter().any(|(taken, _)| taken == *address);
         let addresses = self.addresses.iter().filter(|address| !is_taken(address)).cloned().collect();
@@ -187,13 +189,13 @@ impl Network {
         self.attempt(now_ns, pids)
     }
 
-    /// Tries again what [`Self::fence`] could not do, if it is time for that. What is in force now.
+    /// If it is time, tries again what [`Self::fence`] could not do. Returns what is in force now.
     pub(super) fn retry(&mut self, now_ns: u64, pids: impl FnOnce() -> Vec<Pid>) -> Vec<String> {
         if self.open.is_empty() || now_ns < self.open.next_ns {
             return Vec::new();
         }
         let (addresses, sockets) = (self.open.addresses.clone(), self.open.sockets);
-        // It was said once.
+        // The failure was reported once.
         let _ = self.attempt(now_ns, pids);
         let is_off = |address: &Address| !self.open.addresses.contains(address);
         let mut done: Vec<String> = addresses
@@ -207,7 +209,7 @@ impl Network {
         done
     }
 
-    /// Does what is open. What could not be done stays open.
+    /// Does what is still to be done. What fails stays to be done.
     fn attempt(&mut self, now_ns: u64, pids: impl FnOnce() -> Vec<Pid>) -> Vec<String> {
         let mut wrong = Vec::new();
         if let Some(route) = &mut self.route {
@@ -215,7 +217,7 @@ impl Network {
             self.open.addresses.retain(|address| match take(route, address) {
                 Ok(found) => {
                     let before = owed.iter().position(|(owed, _)| owed == address).map(|at| owed.swap_remove(at).1);
-                    // One that was not here is not put back, unless it could not be put back before.
+                    // An address that was not here is not restored, unless it could not be restored before.
                     taken.extend(found.or(before).map(|body| (address.clone(), body)));
                     false
                 }
@@ -229,7 +231,7 @@ impl Network {
             && self.open.sockets
         {
             let (of, missing) = inodes(&pids());
-            // Those that are known, whatever else there is.
+            // Resets known sockets even if others are unknown.
             match reset(diag, &of).and(missing.map_or(Ok(()), Err)) {
                 Ok(()) => self.open.sockets = false,
                 Err(error) => {
@@ -241,7 +243,7 @@ impl Network {
         wrong
     }
 
-    /// Puts back what was taken off. What could not be, and is tried again by [`Self::retry_to_lift`].
+    /// Restores the removed addresses. Returns failures, which [`Self::retry_to_lift`] tries again.
     pub(super) fn lift(&mut self, now_ns: u64) -> Vec<String> {
         self.open = Open::default();
         self.owed.append(&mut self.taken);
@@ -249,13 +251,13 @@ impl Network {
         self.put_back(now_ns).into_iter().map(again).collect()
     }
 
-    /// Tries again to put back what [`Self::lift`] could not, if it is time for that. What is there now.
+    /// If it is time, tries again to restore what [`Self::lift`] could not. Returns what is restored now.
     pub(super) fn retry_to_lift(&mut self, now_ns: u64) -> Vec<String> {
         if self.owed.is_empty() || now_ns < self.put_next_ns {
             return Vec::new();
         }
         let before: Vec<Address> = self.owed.iter().map(|(address, _)| address.clone()).collect();
-        // It was said once.
+        // The failure was reported once.
         let wrong = self.put_back(now_ns);
         let is_there = |address: &Address| !wrong.iter().any(|(of, _)| of == address);
         let done = before.into_iter().filter(is_there);
@@ -277,7 +279,7 @@ impl Network {
     }
 }
 
-/// Adds an address as it was, to the interface that has the name by now.
+/// Adds an address as it was, to the interface that has the name now.
 fn put(route: &mut Netlink, address: &Address, body: Vec<u8>) -> io::Result<()> {
     let mut body = used_at_once(body);
     if let Some(index) = body.get_mut(4..IFADDRMSG) {
@@ -292,7 +294,7 @@ fn ifaddrmsg(family: u8, len: u8, index: u32) -> Vec<u8> {
     bytes
 }
 
-/// Whether addresses may be taken off: by asking for one that no interface can have.
+/// Whether this process may remove addresses: it tries to remove one that no interface can have.
 fn may_take(route: &mut Netlink, index: u32) -> io::Result<()> {
     let mut body = ifaddrmsg(u8::try_from(libc::AF_INET).expect("small"), 32, index);
     body.extend(attribute(IFA_LOCAL, &[255; 4]));
@@ -302,7 +304,7 @@ fn may_take(route: &mut Netlink, index: u32) -> io::Result<()> {
     }
 }
 
-/// Takes an address off; what the kernel said of it, or none if it is not there.
+/// Removes an address; returns the kernel's description of it, or `None` if it is not there.
 fn take(route: &mut Netlink, address: &Address) -> io::Result<Option<Vec<u8>>> {
     let index = address.index()?;
     let list = route.list(RTM_GETADDR, &ifaddrmsg(address.family(), 0, 0))?;
@@ -317,12 +319,13 @@ fn take(route: &mut Netlink, address: &Address) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Why it is not known whether something is there.
+/// The error that a list kept changing, so that it is unknown whether an entry exists.
 fn changing() -> io::Error {
     io::Error::other("the kernel's list changed each time while it was read")
 }
 
-/// The description of an address with the flag that it needs no detection of duplicates: this host had it a moment ago.
+/// The description of an address with the flag that skips the detection of duplicates: this host had it a
+/// moment ago.
 fn used_at_once(mut body: Vec<u8>) -> Vec<u8> {
     let is_six = body.first().copied().map(i32::from) == Some(libc::AF_INET6);
     let found = attributes(body.get(IFADDRMSG..).unwrap_or_default());
@@ -347,9 +350,9 @@ fn inodes(pids: &[Pid]) -> (HashSet<u32>, Option<io::Error>) {
     (found, wrong)
 }
 
-/// The same of one process, which may have ended.
+/// The same for one process, which may have ended.
 fn inodes_of(pid: Pid, found: &mut HashSet<u32>) -> io::Result<()> {
-    // The first thread may have ended, which has no descriptors any more, and each may have a table of its own.
+    // If the first thread has ended, it has no descriptors any more; and each thread may have its own table.
     let mut tables: Vec<i32> = Vec::new();
     for thread in entries(&format!("/proc/{pid}/task"))? {
         let Some(thread) = thread.to_str().and_then(|name| name.parse().ok()) else { continue };
@@ -374,7 +377,7 @@ fn inodes_of(pid: Pid, found: &mut HashSet<u32>) -> io::Result<()> {
     Ok(())
 }
 
-/// Names in a directory of a process. None where that has ended.
+/// Names in a directory of a process; none if the process has ended.
 fn entries(dir: &str) -> io::Result<Vec<OsString>> {
     let names = fs::read_dir(dir).and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
     match names {
@@ -383,12 +386,12 @@ fn entries(dir: &str) -> io::Result<Vec<OsString>> {
     }
 }
 
-/// Whether it failed as a process, a thread or a descriptor is not there any more.
+/// Whether an operation failed because a process, thread or descriptor is gone.
 fn has_ended(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Whether two threads are known to share their descriptors. A kernel without kcmp(2) does not tell.
+/// Whether two threads are known to share their descriptors. A kernel without kcmp(2) does not say.
 fn has_same_descriptors(one: i32, other: i32) -> bool {
     const KCMP_FILES: libc::c_int = 2;
     // SAFETY: kcmp(2) takes numbers alone.
@@ -403,7 +406,7 @@ fn diag_request(family: u8, states: u32, id: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Resets the TCP sockets in these states that have one of these inodes; how many there were.
+/// Resets the TCP sockets in these states that have one of these inodes; returns how many.
 fn destroy(diag: &mut Netlink, states: u32, of: &HashSet<u32>) -> io::Result<usize> {
     let (mut count, mut changed) = (0, false);
     for family in [libc::AF_INET, libc::AF_INET6].map(|family| u8::try_from(family).expect("small")) {
@@ -418,7 +421,7 @@ fn destroy(diag: &mut Netlink, states: u32, of: &HashSet<u32>) -> io::Result<usi
             }
             count += 1;
             match diag.change(SOCK_DESTROY, 0, &diag_request(family, u32::MAX, id)) {
-                // It has just been closed.
+                // The socket has just been closed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 done => drop(done?),
             }
@@ -504,14 +507,15 @@ mod tests {
         let done = host.run_in(|| network.retry(3 + 2 * RETRY_NS, Vec::new)).expect("there");
         assert!(done.len() == 1 && done[0].contains("off now"), "{done:?}");
         assert!(!shown().contains("10.99.0.9"));
-        // It is put back, and what is not fenced is not tried.
+        // The address is restored, and nothing else is tried.
         assert_eq!(host.run_in(|| network.lift(0)).expect("there"), [""; 0]);
         assert!(shown().contains("10.99.0.9"));
         assert_eq!(host.run_in(|| network.retry(u64::MAX, Vec::new)).expect("there"), [""; 0]);
         assert!(shown().contains("10.99.0.9"));
     }
 
-    /// Holds a connection in a second thread. Its first one ends (`headless`), or nobody without CAP_SYS_PTRACE may look into it (`closed`).
+    /// Holds a connection in a second thread. Its first thread ends (`headless`), or no process without
+    /// CAP_SYS_PTRACE may look into it (`closed`).
     const HOLDS: &str = r#"
 #include <arpa/inet.h>
 #include <pthread.h>
@@ -537,7 +541,7 @@ int main(int argc, char **words) {
 }
 "#;
 
-    /// A program that a test compiles, and that ends with it.
+    /// A program that a test compiles; it is killed at the end of the test.
     struct Holder(std::process::Child);
 
     impl Drop for Holder {
@@ -573,7 +577,7 @@ int main(int argc, char **words) {
                 std::thread::yield_now();
             }
             let mut network = Network::new(&[], true).expect("root may");
-            // A thread has rights of its own: here those of `fide run` by a user with CAP_NET_ADMIN.
+            // A thread has its own capabilities: here the ones of `fide run` by a user with CAP_NET_ADMIN.
             let fenced = || {
                 if how == "closed" {
                     let mut sets = capabilities(None).expect("capabilities");

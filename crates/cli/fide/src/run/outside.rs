@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes that a program has started and that have left its control group: `systemd-run --scope`, `sudo` and `su` move them. Each of
-//! them is stopped, let go on and killed by signals.
+//! Processes that a program has started and that have left its control group: `systemd-run --scope`, `sudo`
+//! and `su` move them. Each is stopped, continued and killed by signals.
 //!
-//! This process is the reaper of all that its program starts ([`adopt_orphans`]): whoever loses its parent becomes a child of this
-//! process, so that all of them are found from here. Two kinds of children are not the program's: those that this process had before,
-//! and commands of the operator with what they leave behind, which is in this process' own control group. (A process of the program that is
-//! moved into that group and has lost its parent before anybody saw it outside is taken for one of these, and is missed.)
+//! This process is the reaper of everything that its program starts ([`adopt_orphans`]): an orphan becomes a
+//! child of this process, so that all of them are found from here. Two kinds of children do not belong to the
+//! program: children that this process had before, and the operator's commands with their leftovers, which
+//! are in this process' own control group. (A process of the program that is moved into that group and is
+//! orphaned before it was seen outside is mistaken for such a leftover, and is missed.)
 
 use std::{
     collections::HashSet,
@@ -21,35 +22,35 @@ use rustix::process::{
 
 use super::{group::Group, stopper::is_out_of_reach};
 
-/// Processes that one search looks at.
+/// Processes that one search visits.
 const SEARCH_MAX: usize = 16_384;
 /// Processes outside of the group that are known at a time.
 pub(super) const OUTSIDE_MAX: usize = 4096;
-/// Of these, so many are named.
+/// How many of them are named.
 const NAMED_MAX: usize = 16;
-/// Searches of one stop or kill, each for what the last one's findings have started meanwhile.
+/// Searches of one stop or kill; each finds processes that were started since the last one.
 const PASSES_MAX: usize = 8;
-/// Between two passes of a kill.
+/// Time between two passes of a kill.
 const PASS: Duration = Duration::from_millis(2);
-/// A search while the program is stopped takes at most one part in so many of the time.
+/// While the program is stopped, searches take at most this part of the time.
 const SEARCH_PART: u32 = 20;
-/// In the flags of /proc/PID/stat: it executes nothing of its program any more.
+/// Flag in /proc/PID/stat: the process runs no instruction of its program any more.
 const PF_EXITING: u64 = 4;
 
-/// What becomes of orphans that the program leaves: children of this process. Before the program begins.
+/// Makes orphans of the program children of this process. Call before the program begins.
 pub(super) fn adopt_orphans() -> io::Result<()> {
     // Any number means yes.
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
-/// A process or thread. Numbers are given again, so the time of its beginning belongs to it.
+/// A process or thread. Ids are reused, so its start time is part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Id {
     pub(super) pid: Pid,
     pub(super) start: u64,
 }
 
-/// What /proc/PID/stat says.
+/// The relevant fields of /proc/PID/stat.
 struct Stat {
     name: String,
     state: char,
@@ -58,7 +59,7 @@ struct Stat {
     start: u64,
 }
 
-/// Of a process, or of a thread as `PID/task/TID`.
+/// The fields of a process, or of a thread as `PID/task/TID`.
 fn stat(of: &str) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{of}/stat")).ok()?;
     let (open, close) = (text.find('(')?, text.rfind(')')?);
@@ -72,7 +73,8 @@ fn stat(of: &str) -> Option<Stat> {
     })
 }
 
-/// The threads of a process that have not ended, as `PID/task/TID`. The first one may have, while others go on.
+/// The threads of a process that have not ended, as `PID/task/TID`. The first thread may have ended while
+/// others run.
 pub(super) fn live_threads(pid: Pid) -> impl Iterator<Item = String> {
     threads(pid).filter(|thread| stat(thread).is_some_and(|stat| !stat.is_ending))
 }
@@ -94,14 +96,14 @@ impl Id {
         Some(Self { pid, start: stat(&pid.to_string())?.start })
     }
 
-    /// Sends it a signal. Whether it is still there.
+    /// Sends it a signal. False if it is gone.
     pub(super) fn signal(self, signal: Signal) -> io::Result<bool> {
         let pidfd = match pidfd_open(self.pid, PidfdFlags::empty()) {
             Ok(pidfd) => pidfd,
             Err(rustix::io::Errno::SRCH) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
-        // From here on the number means this one.
+        // From here on the id means this process.
         if Self::of(self.pid) != Some(self) {
             return Ok(false);
         }
@@ -116,7 +118,7 @@ impl Id {
         Self::of(self.pid) == Some(self) && live_threads(self.pid).next().is_some()
     }
 
-    /// Whether signals have stopped it. Its threads are stopped together.
+    /// Whether a signal has stopped it. Its threads are stopped together.
     fn is_stopped(self) -> bool {
         live_threads(self.pid)
             .next()
@@ -125,7 +127,7 @@ impl Id {
     }
 }
 
-/// These, and all that they have started: at most [`SEARCH_MAX`], and whether that is all.
+/// These processes and all that they have started, at most [`SEARCH_MAX`]; and whether those are all.
 fn descendants(roots: Vec<Pid>, spared: impl Fn(Pid) -> bool) -> (Vec<Pid>, bool) {
     let (mut found, mut known, mut todo) = (Vec::new(), HashSet::new(), roots);
     while let Some(pid) = todo.pop() {
@@ -140,7 +142,8 @@ fn descendants(roots: Vec<Pid>, spared: impl Fn(Pid) -> bool) -> (Vec<Pid>, bool
     (found, true)
 }
 
-/// Kills these and all that they have started, in several passes: what forks meanwhile, too.
+/// Kills these processes and all that they have started, in several passes, to reach processes that fork
+/// meanwhile.
 pub(super) fn kill_all(roots: &[Id]) {
     let mut ids = roots.to_vec();
     for _ in 0..PASSES_MAX {
@@ -148,7 +151,7 @@ pub(super) fn kill_all(roots: &[Id]) {
         if ids.is_empty() {
             return;
         }
-        // Before they are dead: their children would be another's.
+        // Searched before they are dead: their orphans would get another parent.
         let (all, _) = descendants(ids.iter().map(|id| id.pid).collect(), |_| false);
         let more: Vec<Id> = all.into_iter().filter_map(Id::of).filter(|id| !ids.contains(id)).collect();
         ids.extend(more);
@@ -161,18 +164,18 @@ pub(super) fn kill_all(roots: &[Id]) {
 
 struct Seen {
     id: Id,
-    /// By us: it is ours to let it go on.
+    /// Stopped by us, so we have to continue it.
     stopped: bool,
     refused: bool,
 }
 
 #[derive(Default)]
 struct Known {
-    /// Outside of the group, each after the one that started it.
+    /// Outside of the group, each after its parent.
     seen: Vec<Seen>,
     /// In the group, and stopped by a signal as well.
     held: Vec<Id>,
-    /// Children of this process that are not the program's.
+    /// Children of this process that do not belong to the program.
     spared: Vec<Id>,
     news: Vec<String>,
     named: usize,
@@ -182,11 +185,11 @@ struct Known {
     next: Option<Instant>,
 }
 
-/// Finds and signals what has left the program's control group.
+/// Finds and signals processes that have left the program's control group.
 pub(super) struct Outside {
     program: Pid,
     known: Mutex<Known>,
-    /// Whoever kills them if this process is killed.
+    /// The warden, which kills them if this process is killed.
     warden: Weak<OwnedFd>,
 }
 
@@ -197,7 +200,7 @@ impl std::fmt::Debug for Outside {
 }
 
 impl Outside {
-    /// Before the program begins: all other children that this process has are not the program's.
+    /// Before the program begins: all other children of this process do not belong to the program.
     pub(super) fn of(program: Pid, warden: Weak<OwnedFd>) -> Self {
         let others = children(getpid()).into_iter().filter(|pid| *pid != program);
         let known = Known { spared: others.filter_map(Id::of).collect(), ..Known::default() };
@@ -208,13 +211,13 @@ impl Outside {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A child of this process that is not the program's, nor is what it starts.
+    /// Spares a child of this process, and all that it starts: they do not belong to the program.
     pub(super) fn spare(&self, pid: Pid) {
         self.known().spared.extend(Id::of(pid));
     }
 
-    /// Forgets processes that have died, and those that are back in the group. Returns what is left: of those outside, and of those spared.
-    /// Nothing is locked while it reads.
+    /// Forgets processes that have died, and processes that are back in the group. Returns the remaining ones
+    /// outside, and the spared ones. Holds no lock while it reads.
     fn forget_dead(&self, group: &Group) -> (Vec<Id>, Vec<Id>) {
         let (seen, spared) = {
             let known = self.known();
@@ -224,19 +227,20 @@ impl Outside {
         let back: HashSet<Id> = live.into_iter().filter(|id| group.holds(id.pid)).collect();
         let gone: HashSet<Id> = spared.into_iter().filter(|id| Id::of(id.pid) != Some(*id)).collect();
         let mut known = self.known();
-        // What was stopped meanwhile is to be let go on.
+        // Processes that were stopped meanwhile have to be continued.
         known.seen.retain(|seen| !dead.contains(&seen.id) && (seen.stopped || !back.contains(&seen.id)));
         known.spared.retain(|id| !gone.contains(id));
         (known.seen.iter().map(|seen| seen.id).collect(), known.spared.clone())
     }
 
-    /// Looks for processes that have left the group. How many were not known. Nobody waits for it: nothing is locked while it reads.
+    /// Searches for processes that have left the group; returns how many were unknown. Holds no lock while it
+    /// reads.
     fn search(&self, group: &Group) -> usize {
         let (seen, spared) = self.forget_dead(group);
         let is_spared = |pid: Pid| spared.iter().any(|id| id.pid == pid);
         let mut roots = vec![self.program];
         roots.extend(seen.iter().map(|id| id.pid));
-        // What lost its parent. Of those in our own group nobody knows whether they are the program's.
+        // Orphans. For orphans in our own group it is unknown whether they belong to the program.
         roots.extend(children(getpid()).into_iter().filter(|pid| !is_spared(*pid) && !group.is_beside(*pid)));
         let (all, is_complete) = descendants(roots, is_spared);
         let outside = all.into_iter().filter(|pid| *pid != self.program && !group.holds(*pid));
@@ -259,7 +263,7 @@ impl Outside {
             count += 1;
             let is_inherited = known.seen.iter().any(|seen| Some(seen.id.pid) == stat.parent);
             known.seen.push(Seen { id, stopped: false, refused: false });
-            // What it starts there is not news.
+            // Its children there are no news.
             if !is_inherited {
                 known.name(&format!(
                     "process {} ({}) of the program has left its control group (as systemd-run, sudo and su do): it is stopped and \
@@ -273,19 +277,19 @@ impl Outside {
         count
     }
 
-    /// Lost where the warden reads nothing: it is not waited for.
+    /// Notifies the warden; lost if the warden does not read, because nothing waits for it.
     fn tell_warden(&self, id: Id) {
         if let Some(warden) = self.warden.upgrade() {
             let _ = rustix::io::write(&*warden, format!("{} {}\n", id.pid, id.start).as_bytes());
         }
     }
 
-    /// Stops what is known to be outside.
+    /// Stops known processes outside.
     pub(super) fn stop_known(&self) {
         self.known().stop();
     }
 
-    /// Looks for what is outside, and stops it with what that starts meanwhile.
+    /// Searches for processes outside, and stops them and what they start meanwhile.
     pub(super) fn stop(&self, group: &Group) {
         let begun = Instant::now();
         for pass in 0..PASSES_MAX {
@@ -299,7 +303,7 @@ impl Outside {
         self.known().next = Some(now + (now - begun) * SEARCH_PART);
     }
 
-    /// The same while the program is stopped, if it is time for that.
+    /// The same while the program is stopped, if it is time.
     pub(super) fn stop_again(&self, group: &Group) {
         let next = self.known().next;
         if next.is_none_or(|next| Instant::now() >= next) {
@@ -307,18 +311,19 @@ impl Outside {
         }
     }
 
-    /// Stops all that is in the group by signals as well.
+    /// Stops all processes in the group by signals as well.
     pub(super) fn hold(&self, group: &Group) {
         let mut known = self.known();
         for id in group.pids().into_iter().filter(|pid| *pid != self.program).filter_map(Id::of) {
-            // One that refuses has the group.
+            // If a process refuses, the group still stops it.
             if !id.is_stopped() && id.signal(Signal::STOP).is_ok_and(|there| there) {
                 known.held.push(id);
             }
         }
     }
 
-    /// Lets go on what was stopped here: the last that was started first, or its parent might see it stopped.
+    /// Continues the processes that were stopped here, children before parents: otherwise a parent might see
+    /// its child stopped.
     pub(super) fn go_on(&self) {
         let mut known = self.known();
         for id in std::mem::take(&mut known.held).into_iter().rev() {
@@ -331,7 +336,8 @@ impl Outside {
         }
     }
 
-    /// Looks while the program runs, and ends what is left of orphans that have died. By the thread that starts commands alone.
+    /// Searches while the program runs, and reaps orphans that have died. Only for the thread that starts
+    /// commands.
     pub(super) fn look(&self, group: &Group) {
         self.search(group);
         let spared = self.known().spared.clone();
@@ -343,7 +349,8 @@ impl Outside {
         }
     }
 
-    /// Kills what is outside, and what that starts meanwhile. Says so, once, if some of it has not died when this gives up.
+    /// Kills processes outside and what they start meanwhile. Reports once if some of them have not died when
+    /// this gives up.
     pub(super) fn kill(&self, group: &Group) {
         for _ in 0..PASSES_MAX {
             if !self.kill_pass(group) {
@@ -355,7 +362,7 @@ impl Outside {
         self.known().say_live();
     }
 
-    /// Kills what has not died since [`Self::kill`], if it is time for that.
+    /// Kills processes that have not died since [`Self::kill`], if it is time.
     pub(super) fn kill_again(&self, group: &Group) {
         let (begun, next) = (Instant::now(), self.known().next);
         if next.is_none_or(|next| begun >= next) {
@@ -365,7 +372,7 @@ impl Outside {
         }
     }
 
-    /// Whether any was there that does not refuse to be killed.
+    /// Whether there was any that can be killed.
     fn kill_pass(&self, group: &Group) -> bool {
         self.search(group);
         let mut known = self.known();
@@ -374,19 +381,19 @@ impl Outside {
         is_any
     }
 
-    /// Those outside that are known.
+    /// Known processes outside.
     pub(super) fn pids(&self) -> Vec<Pid> {
         self.known().seen.iter().map(|seen| seen.id.pid).collect()
     }
 
-    /// What to say since the last time.
+    /// Reports since the last call.
     pub(super) fn news(&self) -> Vec<String> {
         std::mem::take(&mut self.known().news)
     }
 }
 
 impl Known {
-    /// Says something of one process, unless that has been done too often.
+    /// Reports something about one process, unless there were too many reports.
     fn name(&mut self, what: &str) {
         self.named += 1;
         match self.named {
@@ -411,7 +418,7 @@ impl Known {
         self.each(|seen| seen.id.signal(Signal::KILL).map(drop));
     }
 
-    /// Says once that processes have not died of SIGKILL. Of those that refuse it, that was said.
+    /// Reports once that processes have not died of SIGKILL. Processes that refuse it were reported before.
     fn say_live(&mut self) {
         let mut live = self.seen.iter().filter(|seen| !seen.refused).map(|seen| seen.id.pid);
         let Some(pid) = live.next() else { return };

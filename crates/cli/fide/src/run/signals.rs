@@ -22,7 +22,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, getpgid, getpgrp, getpid, getsid};
 
-/// Not taken from the descriptor: about this process alone, or [`super::job::Suspensions`] takes them.
+/// Not taken from the descriptor: they concern only this process, or [`super::job::Suspensions`] takes them.
 const LEFT_ALONE: [i32; 12] = [
     libc::SIGCHLD,
     libc::SIGCONT,
@@ -42,7 +42,7 @@ const LEFT_ALONE: [i32; 12] = [
 #[derive(Debug)]
 pub(super) struct Signals(OwnedFd);
 
-/// One that was received.
+/// A signal that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Received {
     pub(super) signal: Signal,
@@ -51,12 +51,13 @@ pub(super) struct Received {
 }
 
 impl Signals {
-    /// Blocks the signals in the calling thread and those that it starts, and receives them instead. Before any other thread exists.
+    /// Blocks the signals in the calling thread and in threads that it starts, and receives them instead.
+    /// Call before any other thread exists.
     pub(super) fn block() -> io::Result<Self> {
         // SAFETY: the set is plain memory that the calls fill; the descriptor is ours alone.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
-            // Without those of the C library.
+            // Without the C library's own signals.
             libc::sigfillset(&raw mut set);
             for signal in LEFT_ALONE {
                 libc::sigdelset(&raw mut set, signal);
@@ -84,7 +85,7 @@ impl Signals {
         Some(Received { signal, by_kernel: info.ssi_code == libc::SI_KERNEL })
     }
 
-    /// Whether a signal that asks for the end has come. Takes all that have come.
+    /// Takes all signals that have come. True if one of them asks for the end.
     pub(super) fn take_end(&self) -> bool {
         std::iter::from_fn(|| self.take()).fold(false, |ends, received| ends | received.asks_to_end())
     }
@@ -102,13 +103,14 @@ impl Received {
         [Signal::TERM, Signal::INT, Signal::QUIT].contains(&self.signal)
     }
 
-    /// Whether the program `of` is to be sent the same: nobody else has done so, and it concerns more than this process.
+    /// Whether the program `of` has to get the same signal: it has not got it yet, and the signal concerns
+    /// more than this process.
     pub(super) fn is_to_be_passed_on(self, of: Option<Pid>) -> bool {
         let shares_group = || of.is_some_and(|pid| getpgid(Some(pid)) == Ok(getpgrp()));
         match self.signal.as_raw() {
             _ if !self.by_kernel => true,
             libc::SIGINT | libc::SIGQUIT | libc::SIGWINCH => !shares_group(),
-            // A terminal that is hung up tells the leader of its session alone.
+            // At a hang-up, the terminal signals only the leader of its session.
             libc::SIGHUP => getsid(None) == Ok(getpid()) || !shares_group(),
             // Limits of this process (SIGXCPU, SIGXFSZ).
             _ => false,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What stops a program, lets it go on, and kills it: the best of three rungs.
+//! Stops a program, continues it, and kills it, by the best of three rungs.
 //!
 //! | rung | reaches |
 //! |---|---|
@@ -7,8 +7,8 @@
 //! | cgroup v1 freezer | the same |
 //! | signals | the program alone, not what it started, and not once it runs as another user |
 //!
-//! A program that leaves its control group and keeps its process id (`systemd-run --scope`, pam_systemd) gets the signals, too, and so
-//! does what it started and has left the group ([`Outside`]).
+//! A program that leaves its control group and keeps its process id (`systemd-run --scope`, pam_systemd) gets
+//! the signals, too; so do its children that have left the group ([`Outside`]).
 
 use std::{
     io,
@@ -28,7 +28,8 @@ use super::{
 };
 use crate::say::say;
 
-/// Before a kill, until the program is frozen. A process in an uninterruptible sleep may take longer, and is not waited for.
+/// Before a kill: how often to check whether the program is frozen. A process in an uninterruptible sleep may
+/// take longer, and is not waited for.
 const FROZEN_LOOK: Duration = Duration::from_micros(100);
 const FROZEN_LOOKS_MAX: usize = 20;
 
@@ -42,7 +43,7 @@ pub(super) struct Stopper {
     missing: String,
     /// The process was found outside its group, and stopped by a signal.
     signalled: AtomicBool,
-    /// What it started and has left the group, where that was made for it.
+    /// Its children that have left the group, if the group was made for it.
     outside: Option<Outside>,
 }
 
@@ -50,7 +51,7 @@ fn raw(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
 }
 
-/// A group that its program has left and somebody has removed holds nothing.
+/// A group that its program has left and that another process has removed is empty.
 fn fine_if_gone(done: io::Result<()>) -> io::Result<()> {
     match done {
         Err(error) if is_gone(&error) => Ok(()),
@@ -58,13 +59,13 @@ fn fine_if_gone(done: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Whether it failed because the program runs as a user whom we may not signal.
+/// Whether it failed because we may not signal the user of the program.
 pub(super) fn is_out_of_reach(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }
 
 impl Stopper {
-    /// Puts a process that has started nothing yet into a control group of its own, where that is to be had.
+    /// Puts a process that has started nothing yet into a control group of its own, if there can be one.
     pub(super) fn around(places: &Places, pid: u32, pidfd: OwnedFd, warden: Weak<OwnedFd>) -> Self {
         let (group, missing) = match places.make(pid) {
             Ok(group) => (Some(group), String::new()),
@@ -91,7 +92,7 @@ impl Stopper {
         self.pid
     }
 
-    /// Whether a control group was made for the program, and it is in there.
+    /// Whether a control group was made for the program, and the program is in it.
     pub(super) fn has_own_group(&self) -> bool {
         self.group.as_ref().is_some_and(Group::is_own) && !self.has_left()
     }
@@ -105,36 +106,37 @@ impl Stopper {
         self.outside.as_ref().zip(self.group.as_ref())
     }
 
-    /// Whether what the program starts is stopped and killed also where it leaves the group.
+    /// Whether children of the program are also stopped and killed after they have left the group.
     pub(super) fn reaches_outside(&self) -> bool {
         self.outside().is_some()
     }
 
-    /// A child of this process that is not the program's.
+    /// Spares a child of this process: it does not belong to the program.
     pub(super) fn spare(&self, pid: Pid) {
         if let Some((outside, _)) = self.outside() {
             outside.spare(pid);
         }
     }
 
-    /// Looks for what the program started and has left the group. By the thread that starts commands alone.
+    /// Searches for children of the program that have left the group. Only for the thread that starts
+    /// commands.
     pub(super) fn look_outside(&self) {
         if let Some((outside, group)) = self.outside() {
             outside.look(group);
         }
     }
 
-    /// What to say of processes outside of the group since the last time.
+    /// Reports about processes outside of the group since the last call.
     pub(super) fn news(&self) -> Vec<String> {
         self.outside().map(|(outside, _)| outside.news()).unwrap_or_default()
     }
 
-    /// Whether something that the program started is known to be outside of the group.
+    /// Whether a child of the program is known to be outside of the group.
     pub(super) fn has_outside(&self) -> bool {
         self.outside().is_some_and(|(outside, _)| !outside.pids().is_empty())
     }
 
-    /// The rung, for people.
+    /// The rung, as text.
     pub(super) fn rung(&self) -> String {
         match &self.group {
             Some(group) => group.name(),
@@ -144,7 +146,7 @@ impl Stopper {
         }
     }
 
-    /// What lets it go on when nobody holds it any more, for people.
+    /// How to continue the program by hand, as text.
     pub(super) fn remedy(&self) -> String {
         match (&self.group, self.pid) {
             (Some(group), _) => group.remedy(),
@@ -152,7 +154,8 @@ impl Stopper {
         }
     }
 
-    /// Stops it, and what is known to be outside of its group. The rest of that is found by [`Self::stop_outside`], which takes longer.
+    /// Stops the program, and known processes outside of its group. [`Self::stop_outside`] finds the others,
+    /// which takes longer.
     pub(super) fn stop(&self) -> io::Result<()> {
         let Some(group) = &self.group else { return self.signal(Signal::STOP) };
         let frozen = group.freeze(true);
@@ -167,15 +170,16 @@ impl Stopper {
         fine_if_gone(frozen)
     }
 
-    /// Looks for all that is outside of its group, and stops it.
+    /// Searches for processes outside of its group, and stops them.
     pub(super) fn stop_outside(&self) {
         if let Some((outside, group)) = self.outside() {
             outside.stop(group);
         }
     }
 
-    /// Stops it again where its group does not: it may have left that since [`Self::stop`], and the kernel thaws whoever is moved out of
-    /// a frozen group; and whoever may signal it can let it go on. Nothing happens to a process that is stopped already.
+    /// Stops the program again where its group does not: it may have left the group since [`Self::stop`], in
+    /// which case the kernel thaws it; and any process with the right to signal it can continue it. Has no
+    /// effect on a process that is stopped already.
     pub(super) fn stop_again(&self) -> io::Result<()> {
         if let Some((outside, group)) = self.outside() {
             outside.stop_again(group);
@@ -183,8 +187,8 @@ impl Stopper {
         if self.group.is_some() && !self.has_left() { Ok(()) } else { self.stop_by_signal() }
     }
 
-    /// Stops its process, and all of a group that was made for it, by signals as well, which hold them also where they are moved out of the
-    /// frozen group later, and nobody looks.
+    /// Stops its process, and all processes of a group that was made for it, by signals as well. The signals
+    /// still hold a process that is later moved out of the frozen group unnoticed.
     pub(super) fn hold_by_signal(&self) -> io::Result<()> {
         if let Some((outside, group)) = self.outside() {
             outside.hold(group);
@@ -198,10 +202,10 @@ impl Stopper {
         Ok(())
     }
 
-    /// Lets it go on.
+    /// Continues the program.
     pub(super) fn go_on(&self) -> io::Result<()> {
         let Some(group) = &self.group else { return self.signal(Signal::CONT) };
-        // Before the group: a shell that goes on sees none of its children stopped.
+        // Before the group, so that a shell that continues sees none of its children stopped.
         if let Some((outside, _)) = self.outside() {
             outside.go_on();
         }
@@ -213,12 +217,13 @@ impl Stopper {
         fine_if_gone(thawed)
     }
 
-    /// Whether nobody but us can let it go on.
+    /// Whether only this process can continue the program.
     pub(super) fn holds(&self) -> bool {
         self.group.as_ref().is_some_and(Group::is_frozen) && !self.has_left()
     }
 
-    /// Kills it, and all that is in its group, or has left that: stopped, the rest would stay so. Fine if it has ended.
+    /// Kills the program, and all processes that are in its group or have left it: otherwise they would stay
+    /// stopped. Succeeds if the program has ended.
     pub(super) fn kill(&self) -> io::Result<()> {
         self.find_before_kill();
         let killed = self.kill_group();
@@ -228,11 +233,12 @@ impl Stopper {
         killed
     }
 
-    /// Finds what is outside of the group while parents still lead to it: moved to where this process is, it could be anybody's afterwards.
-    /// Frozen, so that no parent ends meanwhile.
+    /// Finds processes outside of the group while their parents still lead to them: once moved to the group
+    /// of this process, an orphan could belong to any program. The program is frozen first, so that no parent
+    /// ends meanwhile.
     fn find_before_kill(&self) {
         let Some((_, group)) = self.outside() else { return };
-        // Whatever fails here does so in the kill, which says it.
+        // If this fails, the kill fails too, and reports it.
         let _ = self.stop();
         for _ in 0..FROZEN_LOOKS_MAX {
             if group.is_frozen() {
@@ -243,7 +249,7 @@ impl Stopper {
         self.stop_outside();
     }
 
-    /// Kills again what is outside of the group and has not died since [`Self::kill`].
+    /// Kills processes outside of the group again that have not died since [`Self::kill`].
     pub(super) fn kill_again(&self) {
         if let Some((outside, group)) = self.outside() {
             outside.kill_again(group);
@@ -255,14 +261,14 @@ impl Stopper {
         let left = self.has_left();
         let killed = group.kill();
         if !left {
-            // In its group it may be another user's, and dies all the same.
+            // In its group it may run as another user, and dies all the same.
             return killed;
         }
         self.signal(Signal::KILL)?;
         fine_if_gone(killed)
     }
 
-    /// Whether signals reach it. A program that becomes another user refuses them.
+    /// Whether signals reach the program. A program that becomes another user refuses them.
     pub(super) fn is_reached(&self) -> bool {
         match (&self.group, self.pid) {
             (Some(_), _) if !self.has_left() => true,
@@ -271,7 +277,7 @@ impl Stopper {
         }
     }
 
-    /// The processes that are stopped by this.
+    /// The processes that this stops.
     pub(super) fn pids(&self) -> Vec<Pid> {
         let mut pids = self.group.as_ref().map(Group::pids).unwrap_or_default();
         pids.extend(self.outside().map(|(outside, _)| outside.pids()).unwrap_or_default());
@@ -281,7 +287,7 @@ impl Stopper {
 
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
         match pidfd_send_signal(&self.pidfd, signal) {
-            // It has just ended, which the next look finds.
+            // The process has just ended; the next look finds that.
             Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -289,7 +295,7 @@ impl Stopper {
 }
 
 impl Drop for Stopper {
-    /// What has left the group goes with the group.
+    /// Processes that have left the group end with the group.
     fn drop(&mut self) {
         if let Some((outside, group)) = self.outside() {
             outside.kill(group);

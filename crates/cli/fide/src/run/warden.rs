@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A process that outlives `fide run` for a moment: it kills what the program has started, which the kernel's death signal does
-//! not reach, also where that is known to have left the control group, and removes the group.
+//! A process that outlives `fide run` for a moment. It kills the program's children, which the kernel's death
+//! signal does not reach, also if they are known to have left the control group, and removes the group.
 
 use std::{
     io::{self, BufRead},
@@ -21,26 +21,28 @@ use super::{
     outside::{self, Id, OUTSIDE_MAX},
 };
 
-/// Argument of this program that makes it a warden: directories of control groups follow, whether or not they exist yet.
+/// Argument that makes this program a warden: directories of control groups follow, whether or not they exist
+/// yet.
 pub(crate) const WARDEN: &str = "__warden";
 
 /// The warden of one program, as `fide run` sees it.
 #[derive(Debug)]
 pub(super) struct Warden {
     process: Child,
-    /// Its other end is the warden's standard input: it ends with this process, however that ends.
+    /// The other end is the warden's standard input, so the warden ends with this process, however that ends.
     alive: Option<Arc<OwnedFd>>,
 }
 
 impl Warden {
-    /// Begins before the groups are made: at no moment would one be left.
+    /// Starts before the groups are made, so that no group is ever left behind.
     pub(super) fn start<'a>(dirs: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
         let (theirs, alive) = pipe_with(PipeFlags::CLOEXEC)?;
-        // The fence waits for no warden.
+        // The fence never waits for the warden.
         fcntl_setfl(&alive, OFlags::NONBLOCK)?;
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(WARDEN).args(dirs).stdin(Stdio::from(theirs)).stdout(Stdio::null());
-        // A group of its own, and deaf: what is sent to end or to suspend `fide run` is not for it. It ends with its input.
+        // The warden has its own process group and ignores signals: signals that end or suspend `fide run`
+        // are not for it. It ends with its input.
         command.process_group(0);
         child::begin_deaf(&mut command);
         Ok(Self { process: command.spawn()?, alive: Some(Arc::new(alive)) })
@@ -59,14 +61,14 @@ impl Drop for Warden {
     }
 }
 
-/// What the process does: waits until `fide run` is gone, then ends what is in the control groups.
+/// The warden's process: waits until `fide run` is gone, then kills the processes in the control groups.
 pub(crate) fn warden(arguments: &[String]) -> ExitCode {
     if arguments.is_empty() {
         return ExitCode::from(crate::exit::USAGE);
     }
-    // It got the limit of a program.
+    // The warden got the core limit of a program.
     child::dump_no_core();
-    // This ends with the other end.
+    // The loop ends when the other end is closed.
     let mut left = Vec::new();
     for id in io::stdin().lock().lines().map_while(Result::ok).filter_map(|line| id_of(&line)) {
         if left.len() >= OUTSIDE_MAX {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The emulated machine: its lines, its monitor, its second serial line for orders.
+//! The emulated machine: its output, its monitor, and its second serial line for orders.
 
 use std::{
     fs,
@@ -17,9 +17,9 @@ use fide_testbed::Host;
 use super::LOG;
 
 const EMULATOR: &str = "qemu-system-x86_64";
-/// Lines that nobody has read yet; beyond it the machine's serial line waits.
+/// Unread lines; beyond that the machine's serial line waits.
 const LINES: usize = 4096;
-/// Until the emulator has made its sockets, and for an answer of its monitor.
+/// How long the emulator may take to make its sockets, and its monitor to answer.
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
@@ -31,7 +31,8 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Boots it in a host's namespace, with a card for each address; the first is tap `t0`. `dir` is for sockets and log.
+    /// Boots the machine in a host's namespace, with a card for each address; the first card is tap `t0`.
+    /// `dir` is for sockets and log.
     pub(super) fn start(
         host: &Host,
         kernel: &Path,
@@ -40,7 +41,7 @@ impl Machine {
         macs: &[String],
     ) -> anyhow::Result<Self> {
         let (monitor, orders) = (dir.join("monitor"), dir.join("orders"));
-        // It ends with this process, however that ends.
+        // The emulator ends with this process, however this ends.
         let mut command = host.command("setpriv");
         command
             .args(["--pdeathsig", "KILL", EMULATOR])
@@ -52,7 +53,7 @@ impl Machine {
         for (at, mac) in macs.iter().enumerate() {
             command
                 .args(["-netdev", &format!("tap,id=n{at},ifname=t{at},script=no,downscript=no")])
-                // What is on the wire is what a wire would carry, as of the other hosts.
+                // No offloads: packets on the wire have the sizes and checksums of a real wire, as with other hosts.
                 .args([
                     "-device",
                     &format!("virtio-net-pci,netdev=n{at},romfile=,mac={mac},csum=off,gso=off,guest_csum=off"),
@@ -63,7 +64,7 @@ impl Machine {
             .arg(kernel)
             .arg("-initrd")
             .arg(initial)
-            // The other clocks of an emulated machine can run wild.
+            // The other clocks of an emulated machine can be far off.
             .args(["-append", "console=ttyS0 panic=-1 quiet tsc=unstable clocksource=hpet"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -73,7 +74,7 @@ impl Machine {
         let (to, lines) = sync_channel(LINES);
         let mut log = fs::File::create(dir.join(LOG))?;
         if let Some(out) = emulator.stdout.take() {
-            // Ends with the emulator.
+            // The thread ends with the emulator.
             std::thread::spawn(move || {
                 for line in BufReader::new(out).split(b'\n').map_while(Result::ok) {
                     let line = String::from_utf8_lossy(&line).trim_end().to_owned();
@@ -108,7 +109,7 @@ impl Machine {
         Ok(line)
     }
 
-    /// Has the monitor do one thing.
+    /// Runs one command of the monitor.
     pub(super) fn monitor(&mut self, what: &str) -> anyhow::Result<()> {
         let order = format!("{{\"execute\": \"{what}\"}}\n");
         self.monitor.get_mut().write_all(order.as_bytes()).context("the emulator's monitor")?;
@@ -117,7 +118,7 @@ impl Machine {
             if line.is_empty() || line.contains("\"error\"") {
                 bail!("the emulator's monitor refused {what}: {line}");
             }
-            // Else an event.
+            // Other lines are events.
             if line.contains("\"return\"") {
                 return Ok(());
             }
@@ -129,7 +130,7 @@ impl Machine {
         self.orders.write_all(format!("{order}\n").as_bytes()).context("the guest's second serial line")
     }
 
-    /// What it said and was not read yet.
+    /// The next unread line.
     pub(super) fn line(&mut self) -> anyhow::Result<Option<String>> {
         match self.lines.try_recv() {
             Ok(line) => Ok(Some(line)),

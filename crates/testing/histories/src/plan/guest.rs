@@ -7,23 +7,23 @@ use rand_chacha::ChaCha8Rng;
 use super::{Else, Fault, Plan, Protocol, RESTARTS, Step, What, Who};
 
 const HOSTS: usize = 5;
-/// From a restart of an agent to the next: the host is excluded and let in meanwhile.
+/// Time from a restart of an agent to the next: the host is excluded and let in meanwhile.
 const RESTART_MS: std::ops::Range<u64> = 2_500..4_500;
 /// Longer than a timeout: the others go on without the guest, whose clocks all say that no time has passed.
 const FREEZE_MS: u64 = 1_000;
-/// Where the guest leads: long enough that another host has taken over when it goes on.
+/// If the guest leads: long enough that another host has taken over when it continues.
 const FREEZE_LEADING_MS: u64 = 2_000;
-/// What chrony may do, for some seconds, and what ntpd may do, all the time.
+/// The slew that chrony may make for some seconds, and the slew that ntpd may make all the time.
 const FAST_PPM: u32 = 80_000;
 const FAST_MS: u64 = 3_000;
 const LONG_PPM: u32 = 500;
 const END_MS: u64 = 16_000;
-/// In one seed of so many all other agents are restarted before the stop: the guest leads then.
+/// In one of so many seeds all other agents are restarted before the stop: then the guest leads.
 const LEADS_ONE_IN: u64 = 3;
 
 impl Plan {
-    /// What a seed says where the last host is a guest: three agents are restarted on different hosts, or all but the guest's; the guest is
-    /// stopped once, its clock is slewed all the time and much for a while.
+    /// The plan of a seed if the last host is a guest: three agents are restarted on different hosts, or all
+    /// but the guest's. The guest is stopped once; its clock is slewed all the time, and much for a while.
     #[must_use]
     pub fn with_guest(seed: u64) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
@@ -36,7 +36,7 @@ impl Plan {
         let mut hosts: Vec<usize> = (1..HOSTS).collect();
         hosts.shuffle(&mut random);
         let mut at_ms = random.random_range(200..2_000);
-        // Whoever comes back is the last in line.
+        // A host that comes back is the last in line to lead.
         let leads = seed.is_multiple_of(LEADS_ONE_IN);
         let restarts = if leads { RESTARTS + 1 } else { RESTARTS };
         let frozen_after = if leads { RESTARTS } else { random.random_range(0..RESTARTS) };

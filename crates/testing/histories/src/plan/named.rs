@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Schedules that once broke something, or are made to.
+//! Schedules that once broke something, or that are meant to.
 
 use super::{Else, Fault, Plan, Protocol, Step, What, Who};
 
@@ -157,7 +157,7 @@ const ALL: &[Scenario] = &[
     },
 ];
 
-/// All of them.
+/// All schedules.
 #[must_use]
 pub fn scenarios() -> &'static [Scenario] {
     ALL

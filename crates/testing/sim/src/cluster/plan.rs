@@ -422,19 +422,7 @@ impl Plan {
             walls: PerHost::new(usize::from(hosts), |_| [0; WALLS]),
             disk_ns: NOTES_NS,
         };
-        // A mix of all faults; or faults that are rare in a mix: one pause after the other, or hosts that
-        // come and go.
-        let style = [Style::Mixed, Style::Mixed, Style::Pauses, Style::Churn][random.random_range(0..4)];
-        let count = random.random_range(0..=if style == Style::Mixed { 12 } else { 24 });
-        let bursts = random.random_range(0..2) == 0;
-        let mut times: Vec<u64> = (0..count).map(|_| random.random_range(0..FAULTS_NS)).collect();
-        if bursts {
-            for at in (1..times.len()).filter(|at| at % 3 != 0) {
-                times[at] = (times[at - 1] + random.random_range(0..BURST_NS)).min(FAULTS_NS - 1);
-            }
-        }
-        times.sort_unstable();
-        plan.faults = times.into_iter().map(|at_ns| Fault { at_ns, what: plan.fault(style, &mut random) }).collect();
+        plan.draw_faults(&mut random);
         plan.early = random.random_range(0..4) == 0;
         if plan.early {
             // Most of them while the group is being founded.
@@ -452,6 +440,23 @@ impl Plan {
             plan.part(&mut random);
         }
         plan
+    }
+
+    /// Draws the faults of a plan without features, spread over the time or in bursts.
+    fn draw_faults(&mut self, random: &mut ChaCha8Rng) {
+        // A mix of all faults; or faults that are rare in a mix: one pause after the other, or hosts that
+        // come and go.
+        let style = [Style::Mixed, Style::Mixed, Style::Pauses, Style::Churn][random.random_range(0..4)];
+        let count = random.random_range(0..=if style == Style::Mixed { 12 } else { 24 });
+        let bursts = random.random_range(0..2) == 0;
+        let mut times: Vec<u64> = (0..count).map(|_| random.random_range(0..FAULTS_NS)).collect();
+        if bursts {
+            for at in (1..times.len()).filter(|at| at % 3 != 0) {
+                times[at] = (times[at - 1] + random.random_range(0..BURST_NS)).min(FAULTS_NS - 1);
+            }
+        }
+        times.sort_unstable();
+        self.faults = times.into_iter().map(|at_ns| Fault { at_ns, what: self.fault(style, random) }).collect();
     }
 
     /// How long the world is left alone: the longer the timeouts, the longer. A host that was dropped for a
