@@ -11,6 +11,7 @@ mod keys;
 mod lanes;
 pub(crate) mod quotas;
 mod requests;
+mod serving;
 mod shapes;
 mod watched;
 

@@ -13,7 +13,7 @@
 //! |---|---|
 //! | [`run`] | the thread around it: it reads the clocks, waits, and has the engine turn |
 //! | `receive` | what arrives: heartbeats in slots, records in the wake ring, datagrams |
-//! | `commands` | the control thread's commands, and messages that clients leave in their memory |
+//! | `commands` | the control thread's commands; `outboxes`: messages that clients leave in their memory |
 //! | `deliver` | the detector's events, to clients; `undelivered`: ends that found a client's ring full |
 //! | `publish` | packets on every plane, the alive table, the lease |
 //! | `lanes` | programs' lanes |
@@ -41,6 +41,7 @@ mod formers;
 mod freeze;
 mod gaps;
 mod lanes;
+mod outboxes;
 mod owners;
 mod ports;
 mod publish;
@@ -58,7 +59,7 @@ mod watches;
 use std::{io, sync::Arc};
 
 use fide_agent_api::table::{AliveTable, NameBytes};
-use fide_detector::{Detector, HostSet};
+use fide_detector::{Detector, HostSet, ProcessView};
 use fide_net::link::{Receiver, Sender};
 use fide_net::pace::Mode;
 use fide_types::{MAX_PROCESSES, PAYLOAD_MAX, ProcessRef};
@@ -301,6 +302,14 @@ impl Engine {
                 false
             }
         }
+    }
+
+    /// The slot of a process by name: the live one, else the one that ended last.
+    fn find(&self, host: u16, name: Name) -> Option<(u8, ProcessView)> {
+        process_slots()
+            .filter_map(|slot| Some((slot, self.detector.process(host, slot)?)))
+            .filter(|(_, process)| process.name == name)
+            .max_by_key(|(_, process)| (!process.state.is_final(), process.incarnation))
     }
 
     /// One turn.

@@ -4,12 +4,13 @@
 //!
 //! - `state`: the stored state; a change is made by applying its records, at once and again after a
 //!   restart.
-//! - `lanes`: `requestBandwidth`, `changeBandwidth`, `releaseBandwidth`, and the contracts that change with them.
+//! - `lanes`: `requestBandwidth`, `changeBandwidth`, `releaseBandwidth`; `notify`: the contracts that change with them.
 //! - `trees`: from planned links to installed rules, make before break; a tree replaced by another.
 //! - `faults`: cables without carrier, receivers that get one copy only: which tree is broken, by which
 //!   cables, and what follows.
 //! - `usage`: packets beyond the contract, and unused bandwidth.
-//! - `routes`: which path does what.
+//! - `routes`: which path does what; `asked`: what its requests have in common.
+//! - `restart`: stored lanes, allocated and ordered again.
 //! - `cluster`: `join`, `quit`, `monitor`, `unmonitor`.
 //!
 //! **A contract is given before it is needed and withdrawn after it was needed.** A lane whose latency
@@ -19,9 +20,12 @@
 //!
 //! It holds no socket, clock or thread; see [`crate::handler::Handler`].
 
+mod asked;
 mod cluster;
 mod faults;
 mod lanes;
+mod notify;
+mod restart;
 mod routes;
 mod state;
 #[cfg(test)]

@@ -55,6 +55,7 @@ mod joining;
 mod liveness;
 mod outbox;
 mod payloads;
+mod protocol;
 mod receiving;
 mod refounding;
 mod tail;

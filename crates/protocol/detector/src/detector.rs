@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The detector: its parts, its clock, its lease, and what callers can ask it.
 
-use crate::carry::Carry;
 use crate::config::{Config, ConfigError};
 use crate::events::Events;
 use crate::lease::{self, Lease, SentLog};
-use crate::life::{LIFE_BITS, Life};
+use crate::life::Life;
 use crate::peer::Peer;
 use crate::peers::Peers;
 use crate::piggyback::{Pool, Queues};
@@ -13,12 +12,9 @@ use crate::promises::Promises;
 use crate::roster::{Local, Locals, Remote, Remotes};
 use crate::schedule::Schedule;
 use crate::types::*;
-use crate::view::{Outcome, ViewConsensus, Vote};
+use crate::view::ViewConsensus;
 use crate::wishes::{Requests, Wishes};
-use fide_types::{
-    HOST_SLOT, HostId, HostSet, MAX_PROCESSES, Name, Policy, Trust,
-    planted::{self, Planted},
-};
+use fide_types::{HOST_SLOT, HostId, HostSet, MAX_PROCESSES, Name, Policy, Trust};
 use fide_wire::PAYLOAD_MAX;
 use serde::{Deserialize, Serialize};
 
@@ -90,65 +86,6 @@ impl Detector {
         Ok(detector)
     }
 
-    /// A voter that starts again as the incarnation that it was, with its stored vote. `life` starts at 1 and
-    /// is higher than in any earlier life of this incarnation; the numbers of its heartbeats begin with it.
-    ///
-    /// # Errors
-    /// [`ConfigError`]; [`ConfigError::Incarnation`] if the vote is of another incarnation.
-    pub fn resume(config: Config, vote: &Vote, life: u32, now_ns: u64) -> Result<Detector, ConfigError> {
-        if vote.incarnation != config.incarnation || life == 0 {
-            return Err(ConfigError::Incarnation);
-        }
-        let mut detector = Detector::new(config, now_ns)?;
-        let former_seq = u64::from(life) << LIFE_BITS;
-        detector.life.resume(former_seq);
-        detector.sent.skip(former_seq);
-        detector.sent.forget();
-        let before = *detector.views.members();
-        detector.views.recall(vote);
-        if !vote.id.is_none() {
-            detector.apply(now_ns, Outcome::Installed { before }, detector.config.me);
-        }
-        detector.heed_former(now_ns, vote.promise_us);
-        Ok(detector)
-    }
-
-    /// After [`Event::Excluded`]: goes on as a new incarnation, and so do the local processes that are alive.
-    ///
-    /// # Errors
-    /// [`RestartError`]; nothing has changed.
-    pub fn restart(&mut self, now_ns: u64, incarnation: u32) -> Result<(), RestartError> {
-        if self.life.is_put_back() {
-            return Err(RestartError::PutBack);
-        }
-        let heard_of = if planted::is(Planted::PassesThroughFormers) { 0 } else { self.life.highest_heard() };
-        let present = self.config.incarnation.max(heard_of);
-        if incarnation <= present {
-            return Err(RestartError::Incarnation { incarnation, present });
-        }
-        self.config.incarnation = incarnation;
-        self.life.restart(self.sent.newest());
-        self.lease.restart();
-        self.sent.forget();
-        self.views.restart(incarnation, now_ns);
-        for peer in self.peers.others_mut() {
-            peer.own_restart(now_ns);
-        }
-        self.locals.restart(incarnation);
-        for slot in 0..MAX_PROCESSES as u8 {
-            self.queues.clear(usize::from(slot));
-            if let Some(Local { incarnation, name, .. }) = self.locals.get(slot).copied() {
-                self.emit(Event::Up { host: self.config.me, slot, incarnation, name });
-            }
-        }
-        for wish in self.wishes.iter_mut() {
-            wish.carry = Carry::Pending;
-        }
-        self.carries = true;
-        self.renew_lease(now_ns);
-        Ok(())
-    }
-
     /// Up to `urgent_max` heartbeats, at most [`crate::URGENT_MAX`], may go out between two of the schedule:
     /// while a view is decided, and for piggybacks that a program waits for ([`Detector::hurry`]). None do
     /// until this is called. For networks with room for more than one heartbeat in each period.
@@ -192,34 +129,8 @@ impl Detector {
         self.views.generation_stored(generation);
     }
 
-    /// What this host says of views in what [`Detector::poll_transmit`] gives next. A witness stores it
-    /// before it asks for that.
-    pub fn vote(&self) -> Vote {
-        let inherited_us = self.promises.inherited_us(self.last_tick_ns);
-        Vote { promise_us: self.longest_promise_us().max(inherited_us), ..self.views.vote() }
-    }
-
     pub fn config(&self) -> &Config {
         &self.config
-    }
-
-    /// A hint that some peer may be silent (a kernel timer fired). It causes an evaluation, never a verdict
-    /// by itself.
-    pub fn timer_fired(&mut self, now_ns: u64) {
-        self.counters.timer_hints += 1;
-        self.tick(now_ns);
-    }
-
-    /// To be called at every turn of the loop, after feeding what was received. Detects own stalls and does
-    /// what is due.
-    pub fn tick(&mut self, now_ns: u64) {
-        let now_ns = now_ns.max(self.last_tick_ns);
-        if self.has_stalled(now_ns) {
-            self.record_stall(now_ns, now_ns - self.last_tick_ns);
-        }
-        self.last_tick_ns = now_ns;
-        self.judge(now_ns);
-        self.renew_lease(now_ns);
     }
 
     /// Is the last turn longer ago than a loop that runs may take?
@@ -301,6 +212,11 @@ impl Detector {
     pub fn set_payload_max(&mut self, payload_max: usize) -> usize {
         self.config.payload_max = payload_max.clamp(self.config.payload_min(), PAYLOAD_MAX);
         self.piggyback_grant()
+    }
+
+    /// Largest message, bytes.
+    pub fn piggyback_grant(&self) -> usize {
+        self.config.piggyback_grant()
     }
 
     /// Until when this node may act (own clock); `u64::MAX` under trust = network, 0 when excluded or

@@ -36,7 +36,7 @@
 
 use crate::detector::Detector;
 use fide_types::HostId;
-use fide_wire::{Ack, Body, Builder, Packet, section};
+use fide_wire::{Ack, Body, Builder, Excluded, Packet, section};
 
 /// Echoes in one heartbeat; more peers take turns.
 pub const ECHOES_MAX: usize = 16;
@@ -72,6 +72,16 @@ impl Detector {
             || packet
                 .bodies_of(|kind| kind == section::ECHO)
                 .any(|body| matches!(body, Body::Echo(echoes) if echoes.iter().any(&is_mine)))
+    }
+
+    /// Does this packet name this incarnation of this host as dead?
+    pub(crate) fn is_named_dead(&self, packet: &Packet<&[u8]>) -> bool {
+        let named = packet.bodies_of(|kind| kind == section::EXCLUDED);
+        named.into_iter().any(|body| matches!(body, Body::Excluded(excluded) if self.names_me(excluded)))
+    }
+
+    pub(crate) fn names_me(&self, excluded: Excluded<'_>) -> bool {
+        excluded.iter().any(|named| named == (self.config.me, self.config.incarnation))
     }
 
     /// Echoes peers that do not acknowledge this host yet, in turns if they are many. What does not fit has

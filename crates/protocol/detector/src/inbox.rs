@@ -2,6 +2,7 @@
 //! What arrives: heartbeats and notices, who may speak, and what acknowledgements say.
 
 use crate::detector::Detector;
+use crate::origin::{Origin, Source};
 use crate::peer::{BindingAck, Superseded};
 use crate::types::*;
 use crate::view::Outcome;
@@ -9,30 +10,7 @@ use fide_types::{
     HostId, HostSet, Policy, Reason, Trust,
     planted::{self, Planted},
 };
-use fide_wire::{Ack, Body, Excluded, Kind, Packet, Seen, ViewId, ViewRepr, section};
-
-/// The heartbeat or notice that something is read from.
-#[derive(Clone, Copy)]
-pub(crate) struct Origin {
-    pub host: HostId,
-    pub incarnation: u32,
-    pub seq: u64,
-}
-
-impl Origin {
-    fn of(packet: &Packet<&[u8]>) -> Origin {
-        Origin { host: packet.sender(), incarnation: packet.incarnation(), seq: packet.seq() }
-    }
-}
-
-/// Where a section about processes came from.
-#[derive(Clone, Copy)]
-pub(crate) struct Source {
-    pub host: HostId,
-    pub seq: u64,
-    pub rx_ns: u64,
-    pub via: Via,
-}
+use fide_wire::{Ack, Body, Kind, Packet, Seen, ViewId, ViewRepr, section};
 
 impl Detector {
     /// The newest state of one (peer, plane) from the kernel's receive program, which has authenticated and
@@ -193,16 +171,6 @@ impl Detector {
             self.apply(now_ns, Outcome::Excluded, host);
         }
         admitted
-    }
-
-    /// Does this packet name this incarnation of this host as dead?
-    pub(crate) fn is_named_dead(&self, packet: &Packet<&[u8]>) -> bool {
-        let named = packet.bodies_of(|kind| kind == section::EXCLUDED);
-        named.into_iter().any(|body| matches!(body, Body::Excluded(excluded) if self.names_me(excluded)))
-    }
-
-    fn names_me(&self, excluded: Excluded<'_>) -> bool {
-        excluded.iter().any(|named| named == (self.config.me, self.config.incarnation))
     }
 
     /// Checks who speaks. A newer incarnation replaces the one known, if `heartbeat`.

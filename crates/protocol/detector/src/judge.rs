@@ -23,6 +23,25 @@ enum Silence {
 }
 
 impl Detector {
+    /// A hint that some peer may be silent (a kernel timer fired). It causes an evaluation, never a verdict
+    /// by itself.
+    pub fn timer_fired(&mut self, now_ns: u64) {
+        self.counters.timer_hints += 1;
+        self.tick(now_ns);
+    }
+
+    /// To be called at every turn of the loop, after feeding what was received. Detects own stalls and does
+    /// what is due.
+    pub fn tick(&mut self, now_ns: u64) {
+        let now_ns = now_ns.max(self.last_tick_ns);
+        if self.has_stalled(now_ns) {
+            self.record_stall(now_ns, now_ns - self.last_tick_ns);
+        }
+        self.last_tick_ns = now_ns;
+        self.judge(now_ns);
+        self.renew_lease(now_ns);
+    }
+
     /// Everything that time alone makes due.
     pub(crate) fn judge(&mut self, now_ns: u64) {
         for id in self.peers.ids() {
@@ -308,42 +327,5 @@ impl Detector {
         self.emit_verdict(id, HOST, incarnation, reason, evidence);
         self.end_processes(now_ns, id, reason, evidence);
         self.renew_lease(now_ns);
-    }
-
-    pub(crate) fn evidence(&self, now_ns: u64, host: HostId, via: Via, votes: HostSet, at_ns: u64) -> Evidence {
-        let peer = &self.peers[host];
-        Evidence {
-            observer: self.config.me,
-            via,
-            decided_ns: now_ns,
-            last_seq: peer.last_seq,
-            last_rx_ns: peer.plane_rx_ns(),
-            timeout_ns: peer.timeout_ns,
-            at_ns,
-            own_stalls: self.counters.stalls,
-            withheld: peer.withheld,
-            votes,
-            superseded_by: 0,
-            piggybacks_lost: 0,
-        }
-    }
-
-    pub(crate) fn own_evidence(&self, now_ns: u64, at_ns: u64) -> Evidence {
-        let evidence = self.evidence(now_ns, self.config.me, Via::Local, HostSet::EMPTY, at_ns);
-        Evidence { last_seq: self.sent.newest(), ..evidence }
-    }
-
-    /// Verdicts are numbered from 1.
-    pub(crate) fn emit_verdict(
-        &mut self,
-        host: HostId,
-        slot: u8,
-        incarnation: u32,
-        reason: Reason,
-        evidence: Evidence,
-    ) {
-        self.counters.verdicts += 1;
-        let id = self.counters.verdicts;
-        self.emit(Event::Verdict(Verdict { id, host, slot, incarnation, reason, evidence }));
     }
 }

@@ -12,10 +12,11 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | [`detector`] | the parts of a detector, `tick`, `poll_timeout`, `poll_event`, the present lease |
-//! | `inbox` | what arrives: who may speak, signs of life, acknowledgements |
+//! | [`detector`] | the parts of a detector, `poll_timeout`, `poll_event`, the present lease |
+//! | `inbox` | what arrives: who may speak, signs of life, acknowledgements; `origin`: the packet that it came in |
 //! | `remote` | what peers report of their processes: entries, messages, ends |
-//! | `judge` | who is up and who is dead, and the evidence |
+//! | `judge` | `tick`: who is up and who is dead |
+//! | `evidence` | verdicts, with the evidence for them |
 //! | `outbox` | `poll_transmit`: what heartbeats and notices say |
 //! | `local` | what local programs ask for: joins, ends, messages, watches |
 //! | `timeouts` | the timeouts of pairs, and what this host promises by them |
@@ -23,6 +24,7 @@
 //! | [`former`] | what became of hosts that an earlier agent has reported as up |
 //! | `doubt` | what follows when this host's clock may have stood still |
 //! | `put_back` | whether this machine was put back to a snapshot |
+//! | `restart` | a witness goes on as the incarnation that it was, an excluded host as a new one |
 //! | `snapshot` | the whole detector as bytes, for a takeover |
 //!
 //! The parts, each of which keeps its own invariants:
@@ -54,6 +56,7 @@ pub mod detector;
 mod doubt;
 pub mod echo;
 mod events;
+mod evidence;
 pub mod former;
 mod inbox;
 pub mod incarnation;
@@ -61,6 +64,7 @@ mod judge;
 pub mod lease;
 mod life;
 mod local;
+mod origin;
 mod outbox;
 pub mod peer;
 mod peers;
@@ -69,6 +73,7 @@ mod promises;
 mod put_back;
 pub mod receive_model;
 mod remote;
+mod restart;
 pub mod roster;
 mod schedule;
 mod snapshot;

@@ -96,11 +96,6 @@ impl Detector {
         }
     }
 
-    /// Largest message, bytes.
-    pub fn piggyback_grant(&self) -> usize {
-        self.config.piggyback_grant()
-    }
-
     /// Adds a watch and informs the subject's host of it. The same watch twice counts twice.
     pub fn monitor(&mut self, target: Target, wanted: Wanted, watcher_slot: u8) -> Result<Granted, MonitorError> {
         let host = target.host;

@@ -6,6 +6,7 @@ use crate::detector::Detector;
 use crate::peer::Peer;
 use crate::roster::Local;
 use crate::types::*;
+use crate::view::Vote;
 use fide_types::planted::{self, Planted};
 use fide_types::{HOST_SLOT, HostSet, MAX_PROCESSES, PAYLOAD_MAX, Trust};
 use fide_wire::{Ack, Builder, MONITOR_LEN, Monitor, SECTION_HEADER_LEN};
@@ -59,6 +60,13 @@ struct Load {
 }
 
 impl Detector {
+    /// What this host says of views in what [`Detector::poll_transmit`] gives next. A witness stores it
+    /// before it asks for that.
+    pub fn vote(&self) -> Vote {
+        let inherited_us = self.promises.inherited_us(self.last_tick_ns);
+        Vote { promise_us: self.longest_promise_us().max(inherited_us), ..self.views.vote() }
+    }
+
     /// Writes the notice or heartbeat that is due. Call until `None`. Plane and tag are still to be set per
     /// plane ([`fide_wire::seal`]).
     ///

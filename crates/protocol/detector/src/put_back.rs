@@ -13,7 +13,7 @@
 //! must come from a peer that has heard this one.
 
 use crate::detector::Detector;
-use crate::inbox::Origin;
+use crate::origin::Origin;
 use crate::peer::Peer;
 use crate::types::Event;
 use fide_types::planted::{self, Planted};

@@ -3,7 +3,7 @@
 
 use crate::carry::Carry;
 use crate::detector::Detector;
-use crate::inbox::Source;
+use crate::origin::Source;
 use crate::piggyback::{Message, REORDER_MAX};
 use crate::roster::{self, PendingEnd, Remote};
 use crate::types::*;

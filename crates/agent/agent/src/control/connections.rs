@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections: accepted, served in turn, paused, refused, closed.
+//! Connections: accepted, paused, refused, closed.
 //!
 //! A client may be malicious. Neither what it sends nor what it leaves unread may cost other users
 //! anything.
@@ -14,35 +14,29 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_agent_api::protocol::{MESSAGE_MAX, Refusal, Reply as Answer, Request};
+use fide_agent_api::protocol::{ErrorCode, Refusal, Reply as Answer};
 use fide_wire::{MAX_CLIENTS, MAX_PROCESSES};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use super::{
     Control, TOKEN_CONNECTION,
-    quotas::{Asker, Budgets, Resource, Usage, admit, cost, credit_of, is_privileged, most, registers},
+    quotas::{Budgets, Resource, Usage, admit, credit_of, most},
 };
 use crate::config::Limits;
 use crate::frozen::WATCHES_MAX;
 use crate::pidns::Namespace;
-use crate::socket::{self, Credentials, Request as Received};
+use crate::socket::{self, Credentials};
 
 /// Connections at a time, sessions among them.
 const CONNECTIONS_MAX: usize = 256;
 /// Connections beyond that which get an answer why they are refused.
 const REFUSED_MAX: usize = 32;
-/// Requests taken from one connection before the others have their turn.
-const REQUESTS_PER_TURN: usize = 16;
 /// Connections accepted before the open ones have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Sessions that users may open in one turn. With BPF, opening one waits until no program of the kernel
-/// still looks at the place of its ring, as closing one does (`docs/internals/agent-loop.md`).
-const OPENS_PER_TURN: usize = 2;
 /// Threads that close connections for clients that sent descriptors.
 const HANGING_MAX: usize = 16;
 
-/// The cost of a message that is not a request.
-const COST_OF_NONSENSE: i64 = 4;
+pub(super) type Answered = Result<Answer, Refusal>;
 
 /// A connection and what it has claimed.
 pub(super) struct Connection {
@@ -52,14 +46,14 @@ pub(super) struct Connection {
     /// Known once there is a session.
     pub(super) namespace: Namespace,
     /// The answer to every request, if this connection was only accepted to be refused.
-    refused: Option<Refusal>,
+    pub(super) refused: Option<Refusal>,
 }
 
 /// All connections.
 pub(super) struct Connections {
     open: BTreeMap<u64, Connection>,
     last: u64,
-    budgets: Budgets,
+    pub(super) budgets: Budgets,
     /// Connections of users that asked too much. Until they may ask again, only their hang-up is awaited.
     paused: BTreeSet<u64>,
     /// Threads that are closing a connection.
@@ -120,21 +114,6 @@ impl Connection {
 }
 
 impl Control {
-    /// The caller's share of a resource, and its limits.
-    pub(super) fn asker(&self, uid: u32, resource: Resource) -> Asker {
-        let limits = &self.parts.config.limits;
-        let limit = match resource {
-            Resource::Connections => limits.connections,
-            Resource::Sessions => limits.sessions,
-            Resource::Watches => limits.watches,
-            Resource::Processes => limits.processes,
-            Resource::Lanes => limits.lanes,
-            Resource::LaneRequests => None,
-        };
-        let only_root = limits.only_root == Some(true);
-        Asker { uid, privileged: is_privileged(uid, self.own_uid), limit, only_root }
-    }
-
     pub(super) fn accept(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Ok(Some((fd, mut who))) = self.parts.listener.accept() else { return };
@@ -191,49 +170,6 @@ impl Control {
         }
     }
 
-    pub(super) fn serve(&mut self, token: u64) {
-        let mut buffer = vec![0; MESSAGE_MAX];
-        for _ in 0..REQUESTS_PER_TURN {
-            if self.end.is_some() {
-                return;
-            }
-            let Some(connection) = self.connections.get(&token) else { return };
-            let (uid, refused) = (connection.who.share, connection.refused.clone());
-            let privileged = self.asker(uid, Resource::Connections).privileged;
-            if !privileged && connection.client.is_none() && self.opened >= OPENS_PER_TURN {
-                // It may open one more session. Its request is still there in the next turn, which begins
-                // at once.
-                return;
-            }
-            if !privileged && !self.connections.budgets.may_ask(uid, Instant::now()) {
-                return self.pause(token);
-            }
-            let peek = self.parts.listener.takes_descriptors();
-            let len = match socket::receive_request(connection.socket(), &mut buffer, peek) {
-                Ok(Received::Message(len)) => len,
-                Ok(Received::Nothing) => return,
-                // Answered like any other request that cannot be understood.
-                Ok(Received::TooLong) => 0,
-                Ok(Received::Closed | Received::Descriptors) | Err(_) => return self.close(token),
-            };
-            let request = Request::parse(&buffer[..len]);
-            if !privileged {
-                let asked = request.as_ref().map(|request| (cost(&request.op), registers(&request.op)));
-                let (cost, registers) = asked.unwrap_or((COST_OF_NONSENSE, false));
-                self.connections.budgets.charge(uid, cost, registers, Instant::now());
-            }
-            let answered = match (request, refused) {
-                (Ok(request), Some(refusal)) => Some((Answer::error(request.id, refusal), Vec::new())),
-                (Ok(request), None) => self.request(token, request),
-                (Err(answer), _) => Some((answer, Vec::new())),
-            };
-            // Otherwise the answer follows later.
-            if let Some((answer, fds)) = answered {
-                self.answer(token, &answer, &fds);
-            }
-        }
-    }
-
     pub(super) fn answer(&mut self, token: u64, answer: &Answer, fds: &[OwnedFd]) {
         let Some(connection) = self.connections.get(&token) else { return };
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
@@ -244,7 +180,7 @@ impl Control {
     }
 
     /// The user has asked too much: its further requests wait in the socket.
-    fn pause(&mut self, token: u64) {
+    pub(super) fn pause(&mut self, token: u64) {
         let end_only = epoll::EventFlags::empty();
         if let Some(connection) = self.connections.get(&token)
             && epoll::modify(&self.epoll, connection.socket(), epoll::EventData::new_u64(token), end_only).is_ok()
@@ -306,5 +242,12 @@ impl Control {
                 return self.connections.parked.extend(socket.map(|socket| (socket, who)));
             }
         }
+    }
+
+    pub(super) fn client_of(&self, connection: u64) -> Result<u8, Refusal> {
+        self.connections
+            .get(&connection)
+            .and_then(|connection| connection.client)
+            .ok_or_else(|| Refusal::new(ErrorCode::BadRequest, "this connection has no session", "send hello first"))
     }
 }

@@ -22,8 +22,8 @@ use std::os::fd::AsFd;
 
 use super::{
     Control, Session,
+    connections::Answered,
     quotas::{Resource, Usage, admit},
-    requests::Answered,
     watched::{Watched, token_of},
 };
 use crate::{

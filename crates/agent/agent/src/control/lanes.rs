@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use super::{
     Control,
+    connections::Answered,
     quotas::{Asker, Resource, Usage, admit},
-    requests::Answered,
 };
 use crate::{
     command::Command,

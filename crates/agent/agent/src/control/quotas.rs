@@ -14,6 +14,8 @@ use std::{
 
 use fide_agent_api::protocol::{ErrorCode, Op, Refusal};
 
+use super::Control;
+
 /// The part of everything that is reserved for privileged users; as much is reserved for all others.
 const RESERVE: usize = 8;
 /// How much a user may ask at once, and how fast it may ask again; see [`cost`].
@@ -225,6 +227,23 @@ impl Budgets {
 
 fn paid(since: Duration) -> i64 {
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX).saturating_mul(TOKENS_PER_SECOND) / 1_000_000
+}
+
+impl Control {
+    /// The caller's share of a resource, and its limits.
+    pub(super) fn asker(&self, uid: u32, resource: Resource) -> Asker {
+        let limits = &self.parts.config.limits;
+        let limit = match resource {
+            Resource::Connections => limits.connections,
+            Resource::Sessions => limits.sessions,
+            Resource::Watches => limits.watches,
+            Resource::Processes => limits.processes,
+            Resource::Lanes => limits.lanes,
+            Resource::LaneRequests => None,
+        };
+        let only_root = limits.only_root == Some(true);
+        Asker { uid, privileged: is_privileged(uid, self.own_uid), limit, only_root }
+    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use serde_json::json;
 
 use super::{
     Control, Session,
+    connections::Answered,
     quotas::{Resource, Usage, admit},
     token,
 };
@@ -28,8 +29,6 @@ use crate::metrics;
 use crate::pidns::Namespace;
 use crate::status::{self, LeftOut};
 use crate::trees::Ask;
-
-pub(super) type Answered = Result<Answer, Refusal>;
 
 /// Bytes around an answer.
 const ENVELOPE: usize = 64;
@@ -81,13 +80,6 @@ impl Control {
             Ok(answer) => (answer, fds),
             Err(refusal) => (Answer::error(id, refusal), Vec::new()),
         })
-    }
-
-    pub(super) fn client_of(&self, connection: u64) -> Result<u8, Refusal> {
-        self.connections
-            .get(&connection)
-            .and_then(|connection| connection.client)
-            .ok_or_else(|| Refusal::new(ErrorCode::BadRequest, "this connection has no session", "send hello first"))
     }
 
     fn hello(

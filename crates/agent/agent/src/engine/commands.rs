@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Commands of the control thread, and messages that clients leave in their memory.
+//! Commands of the control thread.
 
 use fide_agent_api::event::{EventRecord, kind};
-use fide_detector::{PeerState, PeerView, ProcessView, Target, Wanted};
-use fide_types::{HOST_SLOT, MAX_PROCESSES, Name, PIGGYBACK_MAX, ProcessRef, ProcessState, Reason};
+use fide_detector::{PeerState, PeerView, Target, Wanted};
+use fide_types::{HOST_SLOT, MAX_PROCESSES, Name, ProcessRef, ProcessState, Reason};
 use fide_wire::Keys;
 
-use super::{COMMANDS_PER_TURN, Engine, FORGOTTEN_PER_TURN, PIGGYBACKS_PER_TURN, formers::end_of, process_slots};
+use super::{COMMANDS_PER_TURN, Engine, FORGOTTEN_PER_TURN, formers::end_of, process_slots};
 use crate::{
     clock::{Clocks, Now},
     command::{Change, Command, JoinedProcess, Memory, MonitorRefusal, Monitored, Reply},
@@ -158,15 +158,6 @@ impl Engine {
         u16::try_from(self.detector.piggyback_grant()).unwrap_or(u16::MAX)
     }
 
-    /// Adds a session. Returns the memory of the one before in that place, which another thread has to
-    /// free.
-    #[must_use]
-    pub(super) fn add_session(&mut self, client: u8, memory: Box<Memory>, lost: u64) -> Option<Box<Memory>> {
-        self.ports.hear(client, &memory);
-        self.bells.forget(client);
-        self.sessions.open(client, memory, lost)
-    }
-
     /// A client has rung. A client that does so too often is muted until the next period: its messages go
     /// with the heartbeat, and programs cannot make the loop turn as often as they like.
     pub(super) fn rung(&mut self, client: u8) {
@@ -257,14 +248,6 @@ impl Engine {
         self.deliver_watcher_up(watch.client, watch.id, record, watch.name);
     }
 
-    /// The slot of a process by name: the live one, else the one that ended last.
-    pub(super) fn find(&self, host: u16, name: Name) -> Option<(u8, ProcessView)> {
-        process_slots()
-            .filter_map(|slot| Some((slot, self.detector.process(host, slot)?)))
-            .filter(|(_, process)| process.name == name)
-            .max_by_key(|(_, process)| (!process.state.is_final(), process.incarnation))
-    }
-
     fn unmonitor(&mut self, client: u8, id: u32) -> bool {
         let Some(watch) = self.watches.remove(client, id) else { return false };
         self.forget(&watch);
@@ -339,40 +322,6 @@ impl Engine {
             };
             // A process that has ended is not stalled any more.
             let _ = self.detector.process_changed(now.raw_ns, slot, state, now.mono_ns);
-        }
-    }
-
-    /// Takes the piggybacks that clients have left for the next heartbeat.
-    pub(super) fn drain_outboxes(&mut self, now: Now) {
-        for client in self.sessions.clients().iter() {
-            self.drain_outbox(now, client);
-        }
-    }
-
-    fn drain_outbox(&mut self, now: Now, client: u8) {
-        if self.sessions.get(client).is_none_or(|session| session.memory.region.outbox_is_empty()) {
-            return;
-        }
-        let mut buffer = [0; PIGGYBACK_MAX];
-        // Messages for which the detector's queues have no room stay in the outbox, whose client then finds
-        // it full.
-        let room = self.owners.slots_of(client).map(|slot| self.detector.piggyback_capacity(slot)).min();
-        for _ in 0..room.unwrap_or(PIGGYBACKS_PER_TURN).min(PIGGYBACKS_PER_TURN) {
-            let Some(session) = self.sessions.get_mut(client) else { return };
-            let (slot, bytes) = match session.memory.region.pop_outbox(&mut buffer) {
-                Ok(Some(popped)) => popped,
-                Ok(None) => return,
-                Err(_) => {
-                    self.counters.outbox_broken += 1;
-                    return;
-                }
-            };
-            let mine = self.owners.client_of(slot) == Some(client);
-            match mine.then(|| self.detector.piggyback(slot, bytes)) {
-                // Watchers on this host get it now, the others with the heartbeat.
-                Some(Ok(pb_seq)) => self.deliver_own_piggyback(now, slot, pb_seq, bytes),
-                Some(Err(_)) | None => self.counters.piggybacks_declined += 1,
-            }
         }
     }
 

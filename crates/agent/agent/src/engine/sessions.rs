@@ -3,6 +3,7 @@
 
 use fide_types::{ClientSet, MAX_CLIENTS};
 
+use super::Engine;
 use crate::command::Memory;
 
 /// One client of this agent.
@@ -64,5 +65,16 @@ impl Sessions {
     /// Events that each client has lost, by client.
     pub(super) fn lost(&self) -> Vec<u64> {
         self.0.iter().map(|session| session.as_ref().map_or(0, |session| session.lost)).collect()
+    }
+}
+
+impl Engine {
+    /// Adds a session. Returns the memory of the one before in that place, which another thread has to
+    /// free.
+    #[must_use]
+    pub(super) fn add_session(&mut self, client: u8, memory: Box<Memory>, lost: u64) -> Option<Box<Memory>> {
+        self.ports.hear(client, &memory);
+        self.bells.forget(client);
+        self.sessions.open(client, memory, lost)
     }
 }

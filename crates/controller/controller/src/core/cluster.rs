@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::Core;
 use super::Out;
-use super::lanes::{Done, parse};
+use super::asked::{Done, parse};
 use super::state::{Monitor, Purpose, Record};
 use crate::handler::{Answer, Peer};
 
@@ -139,14 +139,6 @@ impl Core {
         Ok(App { app: app.to_owned() })
     }
 
-    /// A watcher's timeout for a host: TO = HB + lambda_min + 2 delta_max (FiDe §3.3).
-    fn timeout_ns(&self, host: &str, watcher: &str) -> Option<u64> {
-        let (lane, _) = self.state.heartbeats.get(host)?;
-        let lane = self.state.lanes.get(lane)?;
-        let j = lane.request.receivers.iter().position(|receiver| receiver == watcher)?;
-        Some(lane.contract.receivers.get(j)?.timeout_ns(lane.contract.period_min_ns))
-    }
-
     /// Plans smaller heartbeats after a watcher has gone. If that fails just now, they stay as they were.
     fn fit_less(&mut self, out: &mut Out, host: &str) {
         if let Err(answer) = self.fit_heartbeat(out, host) {
@@ -208,31 +200,6 @@ impl Core {
             period_min_ns = period_min_ns.saturating_mul(2);
         }
         Err(refusal.expect("it was tried"))
-    }
-
-    /// Notifies the watchers whose timeout has changed (`on_timeout_changed`).
-    pub(super) fn notify_timeouts(&mut self, out: &mut Out, lane: u64) {
-        let Some(lane) = self.state.lanes.get(&lane) else { return };
-        let host = lane.request.sender.clone();
-        let keys: Vec<_> = self
-            .state
-            .monitors
-            .iter()
-            .filter(|((_, h, _), _)| *h == host)
-            .map(|(k, m)| (k.clone(), m.clone()))
-            .collect();
-        for (key, monitor) in keys {
-            let new_ns = self.timeout_ns(&host, &key.0).filter(|new_ns| *new_ns != monitor.notified_timeout_ns);
-            let Some(timeout_ns) = new_ns else { continue };
-            let event = Upcall::TimeoutChanged { app: format!("{}@{}", key.2, key.1), timeout_ns };
-            // A watcher that asks just now gets it as the answer.
-            if monitor.notified_timeout_ns != 0
-                && let Ok(watcher) = Identity::host(&key.0)
-            {
-                out.upcalls.push((watcher, event));
-            }
-            self.apply(out, Record::Monitor(key, Some(Monitor { notified_timeout_ns: timeout_ns, ..monitor })));
-        }
     }
 
     pub(super) fn cluster(&self) -> Cluster {

@@ -24,7 +24,7 @@ use fide_planner::{CableId, Tree};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::lanes::{Done, parse};
+use super::asked::{Done, parse};
 use super::state::{Phase, Record, Standing};
 use super::trees::Suspects;
 use super::{Core, Later, Out, request_id};

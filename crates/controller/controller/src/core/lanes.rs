@@ -1,25 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `requestBandwidth`, `changeBandwidth`, `releaseBandwidth` (X-Lane Listing 1).
 
-use fide_controller_api::event::{BandwidthChanged, BandwidthTerminated, Event as Upcall, Reason};
-use fide_controller_api::identity::{Identity, Role};
+use fide_controller_api::event::{BandwidthTerminated, Event as Upcall, Reason};
+use fide_controller_api::identity::Identity;
 use fide_controller_api::limits::LANES_PER_HOST;
-use fide_controller_api::{Code, lane as api, paths};
-use fide_planner::{Changed, Contract, Refusal, Request as LaneRequest};
-use serde::de::DeserializeOwned;
+use fide_controller_api::{Code, lane as api};
+use fide_planner::{Refusal, Request as LaneRequest};
 use serde_json::Value;
 
+use super::asked::{Done, concerns, parse};
+use super::notify::{members, receivers, resources};
 use super::state::{Lane, Phase, Purpose, Record, Standing, TreeState};
 use super::{Core, LANES_MAX, Later, Out, request_id};
 use crate::handler::{Answer, Peer};
-
-/// The answer's body, or a refusal.
-pub(super) type Done<T> = Result<T, Answer>;
-
-/// Parses a request's body.
-pub(super) fn parse<T: DeserializeOwned>(body: &Value) -> Done<T> {
-    T::deserialize(body).map_err(|error| Answer::error(422, Code::BadRequest, error))
-}
 
 fn refused(refusal: &Refusal) -> Answer {
     let code = match refusal {
@@ -32,12 +25,6 @@ fn refused(refusal: &Refusal) -> Answer {
         Refusal::Taken(_) | Refusal::NoSuchTree { .. } | Refusal::Wrong(_) => Code::Fault,
     };
     Answer::error(409, code, refusal)
-}
-
-/// Whether packets may be later than before at any receiver.
-pub(super) fn worse(before: &Contract, after: &Contract) -> bool {
-    let later = |(a, b): (&fide_planner::Latency, &fide_planner::Latency)| b.latency_max_ns() > a.latency_max_ns();
-    before.receivers.iter().zip(&after.receivers).any(later)
 }
 
 impl Core {
@@ -63,33 +50,6 @@ impl Core {
             latency_max_ns: asked.latency_max_ns,
         };
         Ok((request, label))
-    }
-
-    /// The lane with this number, if the peer may change it.
-    pub(super) fn own_lane(&self, peer: &Peer, lane: &str) -> Result<u64, Answer> {
-        let id = self.lane_for(peer, lane)?;
-        let owner = self.state.lanes[&id].owner;
-        if peer.identity.role == Role::Operator || owner == peer.identity {
-            return Ok(id);
-        }
-        Err(Answer::error(
-            403,
-            Code::NotYours,
-            format!("lane {id} is that of {owner}; {} cannot change it", peer.identity),
-        ))
-    }
-
-    /// The lane with this number, if the peer sends or receives on it.
-    pub(super) fn lane_for(&self, peer: &Peer, lane: &str) -> Result<u64, Answer> {
-        let shown: String = lane.chars().take(32).collect();
-        let id = lane.parse().ok().filter(|id| self.state.lanes.get(id).is_some_and(|lane| concerns(lane, peer)));
-        id.ok_or_else(|| {
-            Answer::error(
-                404,
-                Code::NoSuchLane,
-                format!("there is no lane \"{}\" of {}; ask for {}", shown.escape_debug(), peer.identity, paths::LANES),
-            )
-        })
     }
 
     pub(super) fn request_lane(&mut self, out: &mut Out, peer: &Peer, body: &Value) -> Done<api::Lane> {
@@ -145,39 +105,6 @@ impl Core {
             self.install(out, id, tree);
         }
         Ok(id)
-    }
-
-    /// Notifies the lanes whose contracts have changed. The cause of a worse contract begins after the
-    /// grace period.
-    pub(super) fn notify_changed(&mut self, out: &mut Out, because: u64, changed: Vec<Changed>) {
-        let mut anyone_worse = false;
-        for Changed { id, before, after } in changed {
-            if worse(&before, &after) {
-                anyone_worse = true;
-            }
-            self.apply(out, Record::Contract(id.0, after));
-            self.notify_contract(out, id.0, Reason::Te);
-        }
-        if anyone_worse {
-            self.begin_ns.insert(because, self.now.boot_ns + self.options.grace_ns);
-        }
-    }
-
-    /// Sends `bandwidthChanged` to the lane's sender and receivers.
-    pub(super) fn notify_contract(&mut self, out: &mut Out, id: u64, reason: Reason) {
-        let Some(lane) = self.state.lanes.get(&id) else { return };
-        let event = Upcall::BandwidthChanged(BandwidthChanged {
-            lane: id,
-            reason,
-            resources: resources(lane),
-            receivers: receivers(lane),
-            grace_ns: self.options.grace_ns,
-        });
-        let heartbeat = lane.purpose == Purpose::Heartbeat;
-        out.upcalls.extend(members(lane).into_iter().map(|host| (host, event.clone())));
-        if heartbeat {
-            self.notify_timeouts(out, id);
-        }
     }
 
     pub(super) fn change_lane(&mut self, out: &mut Out, peer: &Peer, lane: &str, body: &Value) -> Done<api::Lane> {
@@ -327,37 +254,4 @@ impl Core {
             begins_in_ns: self.begin_ns.get(&id).map_or(0, |at| at.saturating_sub(self.now.boot_ns)),
         }
     }
-}
-
-/// The resources that a lane is granted now.
-fn resources(lane: &Lane) -> api::Resources {
-    if lane.standing != Standing::Held {
-        return api::Resources::Unbounded;
-    }
-    let Contract { size_max_bytes, period_min_ns, .. } = lane.contract;
-    let fide_planner::Latency { latency_min_ns, jitter_max_ns } = lane.contract.overall();
-    api::Resources::Bounded(api::Bounds { size_max_bytes, period_min_ns, latency_min_ns, jitter_max_ns })
-}
-
-fn receivers(lane: &Lane) -> Vec<api::Receiver> {
-    let bounded = lane.standing == Standing::Held;
-    let latency = |latency: &fide_planner::Latency| api::Latency {
-        latency_min_ns: latency.latency_min_ns,
-        jitter_max_ns: latency.jitter_max_ns,
-    };
-    let receivers = lane.request.receivers.iter().zip(&lane.contract.receivers);
-    receivers.map(|(host, of)| api::Receiver { host: host.clone(), latency: bounded.then(|| latency(of)) }).collect()
-}
-
-fn concerns(lane: &Lane, peer: &Peer) -> bool {
-    let host = peer.identity.name.as_str();
-    peer.identity.role == Role::Operator
-        || lane.request.sender == host
-        || lane.request.receivers.iter().any(|receiver| receiver == host)
-}
-
-/// Sender and receivers.
-pub(super) fn members(lane: &Lane) -> Vec<Identity> {
-    let hosts = std::iter::once(&lane.request.sender).chain(&lane.request.receivers);
-    hosts.filter_map(|host| Identity::host(host).ok()).collect()
 }

@@ -7,7 +7,7 @@ use fide_controller_api::paths::{self, template};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::lanes::Done;
+use super::asked::Done;
 use super::{Core, Out};
 use crate::handler::{Peer, Request, Route};
 

@@ -10,13 +10,14 @@ use fide_controller_api::lane::{self as api, Link, Moved};
 use fide_planner::{LinkId, NodeId};
 use serde_json::Value;
 
-use super::lanes::{Done, members, parse};
+use super::asked::{Done, parse};
+use super::notify::members;
 use super::state::{Lane, Phase, Record, Standing, TreeState};
-use super::{Core, Later, Out, SwitchOrder, request_id};
+use super::{Core, Later, Out, request_id};
 use crate::handler::{Answer, Peer};
 
 /// Grace periods in which a sender may report that it moved, before the old tree is removed anyway.
-const MOVE_GRACES: u64 = 20;
+pub(super) const MOVE_GRACES: u64 = 20;
 
 /// How to treat cables that may be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +29,7 @@ pub(super) enum Suspects {
 }
 
 /// For each switch the ports that a tree leaves by.
-fn rules(topology: &fide_planner::Topology, links: &[Link]) -> BTreeMap<String, BTreeSet<String>> {
+pub(super) fn rules(topology: &fide_planner::Topology, links: &[Link]) -> BTreeMap<String, BTreeSet<String>> {
     let mut rules: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (from, port, _) in links {
         if topology.find(from).is_some_and(|node| !topology.is_host(node)) {
@@ -52,36 +53,12 @@ impl Core {
             .collect()
     }
 
-    fn link(&self, (from, port, to): &Link) -> Option<LinkId> {
+    pub(super) fn link(&self, (from, port, to): &Link) -> Option<LinkId> {
         let node = self.topology.find(from)?;
         let fits = |link: &&LinkId| {
             self.topology.port(**link) == port && self.topology.node(self.topology.to(**link)).name == *to
         };
         self.topology.leaving(node).iter().find(fits).copied()
-    }
-
-    /// After a restart: allocates the stored lanes again, over the same links.
-    pub(super) fn hold_all(&mut self) {
-        for cable in self.state.drained.clone() {
-            if let Some(cable) = self.topology.find_cable(&cable) {
-                self.planner.set_cable(cable, false);
-            }
-        }
-        let lanes: Vec<(u64, Lane)> = self.state.lanes.iter().map(|(id, lane)| (*id, lane.clone())).collect();
-        for (id, lane) in lanes.into_iter().filter(|(_, lane)| lane.standing == Standing::Held) {
-            let links: Option<Vec<Vec<LinkId>>> = lane
-                .trees
-                .iter()
-                .map(|tree| tree.links.iter().map(|link| self.link(link)).collect::<Option<Vec<_>>>())
-                .collect();
-            let held = links.map(|links| self.planner.hold(request_id(id), lane.request.clone(), &links));
-            if !matches!(held, Some(Ok(_))) {
-                tracing::warn!(
-                    "lane {id} ({}) does not fit the network any more: it is planned anew",
-                    lane.request.name
-                );
-            }
-        }
     }
 
     /// Orders a tree's rules; the tree is used when all switches have them.
@@ -142,7 +119,7 @@ impl Core {
         node.into_iter().flat_map(|node| self.topology.leaving(node)).map(|link| link.cable()).collect()
     }
 
-    fn ready(&mut self, out: &mut Out, id: u64, tree: u8) {
+    pub(super) fn ready(&mut self, out: &mut Out, id: u64, tree: u8) {
         self.waits.remove(&(id, tree));
         let generation = self.state.lanes[&id].trees[usize::from(tree)].generation;
         match self.begin_ns.get(&id).copied().filter(|at| *at > self.now.boot_ns) {
@@ -315,66 +292,5 @@ impl Core {
             policy: self.options.without_redundancy,
         });
         out.upcalls.extend(members(lane).into_iter().map(|host| (host, event.clone())));
-    }
-
-    /// After a restart, or when the switches' state is uncertain: orders everything that the switches
-    /// should have.
-    pub(super) fn order_anew(&mut self, out: &mut Out) -> Vec<SwitchOrder> {
-        let mut wanted: BTreeMap<String, Vec<(Ipv4Addr, BTreeSet<String>)>> = self
-            .topology
-            .node_ids()
-            .filter(|node| !self.topology.is_host(*node))
-            .map(|node| (self.topology.node(node).name.clone(), Vec::new()))
-            .collect();
-        let lanes: Vec<(u64, Lane)> = self.state.lanes.iter().map(|(id, lane)| (*id, lane.clone())).collect();
-        for (id, lane) in &lanes {
-            if lane.standing == Standing::Ended {
-                self.after(self.options.grace_ns, Later::Forget { lane: *id });
-            }
-            for (tree, state) in (0..).zip(&lane.trees) {
-                for (links, generation) in [(&state.links, state.generation), (&state.former, state.generation + 1)] {
-                    for (switch, ports) in rules(&self.topology, links) {
-                        wanted.entry(switch).or_default().push((Core::group(lane.slot, tree, generation), ports));
-                    }
-                }
-            }
-        }
-        let mut effects = Vec::new();
-        let mut numbers: BTreeMap<String, u64> = BTreeMap::new();
-        for (switch, install) in wanted {
-            self.ordered += 1;
-            numbers.insert(switch.clone(), self.ordered);
-            effects.push(SwitchOrder { switch, number: self.ordered, anew: true, install, remove: vec![] });
-        }
-        for (id, lane) in lanes {
-            for (tree, state) in (0..).zip(&lane.trees) {
-                match state.phase {
-                    Phase::Installing => {
-                        // How much of the others' grace period is left is not known any more.
-                        self.begin_ns.insert(id, self.now.boot_ns + self.options.grace_ns);
-                        let switches = rules(&self.topology, &state.links).into_keys();
-                        let waits: BTreeMap<_, _> = switches.map(|switch| (switch.clone(), numbers[&switch])).collect();
-                        let nothing = waits.is_empty();
-                        self.waits.insert((id, tree), waits);
-                        if nothing {
-                            self.ready(out, id, tree);
-                        }
-                    }
-                    Phase::Lost => self.after(self.options.retry_ns, Later::Retry { lane: id, tree }),
-                    Phase::Ready | Phase::Used if !state.former.is_empty() => {
-                        let generation = state.generation;
-                        self.after(self.options.grace_ns * MOVE_GRACES, Later::Sweep { lane: id, tree, generation });
-                    }
-                    Phase::Ready | Phase::Used => {}
-                }
-            }
-            if lane.standing == Standing::Held && self.planner.allocation(request_id(id)).is_none() {
-                let planned = self.replan_lane(out, id, lane.request.clone(), None);
-                if planned.is_err() {
-                    self.end_lane(out, id, "the network has changed, and it can no longer be held");
-                }
-            }
-        }
-        effects
     }
 }

@@ -7,7 +7,7 @@ use fide_controller_api::lane::{Unchanged, Usage, UsageAnswer};
 use fide_planner::request::PERIOD_MAX_NS;
 use serde_json::Value;
 
-use super::lanes::{Done, parse};
+use super::asked::{Done, parse};
 use super::state::{Lane, Purpose, Record, Standing};
 use super::{Core, Later, Out, request_id};
 use crate::handler::{Answer, Peer};

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 
 use fide_types::HostSet;
 
-use super::control::Control;
+use super::{Group, control::Control};
+use crate::Start;
 
 /// Messages that may wait; more are dropped. Whatever is dropped is sent again at the next resend, or asked
 /// for.
@@ -27,5 +28,12 @@ impl Outbox {
 
     pub(super) fn pop(&mut self) -> Option<Outgoing> {
         self.0.pop_front()
+    }
+}
+
+impl<P: Start> Group<P> {
+    /// Queues a control message, with the number of the present view.
+    pub(super) fn say(&mut self, to: HostSet, control: Control) {
+        self.outbox.push(to, self.epochs.number(), control);
     }
 }

@@ -15,7 +15,6 @@ use super::{
 };
 use crate::{
     Start,
-    message::Message,
     view::{View, ViewMember},
 };
 
@@ -60,46 +59,6 @@ impl<P: Start> Group<P> {
         }
         self.pump();
         Ok(())
-    }
-
-    /// Whether the sender has begun the next view, which this member is about to begin.
-    fn is_early(&self, from: u16, prefix: &Prefix) -> bool {
-        self.standing == Standing::Member
-            && self.epochs.number().checked_add(1) == Some(prefix.view)
-            && self.liveness.up(from) == prefix.sender
-    }
-
-    /// The next view has begun: takes the messages that came early.
-    pub(super) fn take_early(&mut self) {
-        for (from, datagram) in self.epochs.take_early() {
-            let Ok((prefix, message)) = Prefix::read(&datagram) else { continue };
-            // A message of another view, or of a host that is no member, is refused as if it came now.
-            let _ = self.receive_protocol(from, &prefix, message);
-        }
-    }
-
-    fn receive_protocol(&mut self, from: u16, prefix: &Prefix, message: &[u8]) -> Result<(), DatagramError> {
-        let Some(epoch) = self.epochs.with_number_mut(prefix.view) else {
-            return Err(self.refuse_other_view(from, prefix));
-        };
-        let place = epoch.view.place(from).ok_or(DatagramError::Stranger { host: from })?;
-        let want = epoch.view.incarnation(from).unwrap_or(0);
-        if prefix.sender != want {
-            return Err(DatagramError::OtherIncarnation { host: from, got: prefix.sender, want });
-        }
-        epoch.heard(place);
-        Ok(epoch.protocol.receive(place, &Message::read(message)?)?)
-    }
-
-    /// A message is of a view that is neither the present one nor the one before. A sender that is in no view
-    /// any more is answered so.
-    fn refuse_other_view(&mut self, from: u16, prefix: &Prefix) -> DatagramError {
-        let here = self.epochs.number();
-        let is_in = self.view().is_some_and(|view| view.holds(from, prefix.sender));
-        if prefix.view < here && !is_in {
-            self.say(HostSet::only(from), Control::Over);
-        }
-        DatagramError::OtherView { got: prefix.view, here }
     }
 
     /// The highest incarnation of a host that is known to be dead. Also those before the one in the view that
@@ -205,11 +164,6 @@ impl<P: Start> Group<P> {
         if begun.is_some_and(has_begun) {
             self.say(HostSet::only(from), Control::Over);
         }
-    }
-
-    /// Queues a control message, with the number of the present view.
-    pub(super) fn say(&mut self, to: HostSet, control: Control) {
-        self.outbox.push(to, self.epochs.number(), control);
     }
 
     /// The next datagram, written over `datagram`, and the hosts it is for. The receiver's incarnation is
