@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Files of one crate that need each other in a circle: nobody can read one of them without all the others.
 //!
-//! Read from paths in the source: `crate::`, `super::`, `self::`, and modules that a file declares. A name that a file hands on by `use`
-//! counts for the file that defines it. A file that names modules below it, of which it is made, needs nothing by that: what they take of it,
-//! and of each other, counts. Tests inside of a file do not count.
+//! A file needs the file that defines
+//! - what a path names that begins with `crate`, `super`, `self`, a module that the file declares or a name that its `use` brings,
+//! - a name that a glob such as `use super::*` brings, where the file uses that name: a type or a constant anywhere, a function where it is
+//!   called. A glob that is not used is no need,
+//! - an inherent method that an `impl` block calls as `self.name()` or names as `Self::name`, or that a path such as `Type::name` names,
+//!   where another file has that method in an `impl` block of the same type.
+//!
+//! A name that a file hands on by `use` counts for the file that defines it. A file that names modules below it, of which it is made, needs
+//! nothing by that: what they take of it, and of each other, counts. Tests inside of a file do not count.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,9 +33,39 @@ struct File {
     text: String,
     /// Modules that it declares in files of their own.
     children: BTreeSet<String>,
+    /// Items that it defines.
+    defined: BTreeSet<String>,
     /// What it brings into scope, and from where.
     imports: BTreeMap<String, Module>,
+    /// Modules of which it brings every name into scope.
+    globs: Vec<Module>,
+    /// Names that only globs bring into scope, and from where.
+    brought: BTreeMap<String, Module>,
+    impls: Vec<Impl>,
 }
+
+/// One `impl` block.
+struct Impl {
+    /// Segments of the path that names the type.
+    of: Module,
+    /// Methods and constants of an inherent block.
+    members: BTreeSet<String>,
+    /// What its methods take of the same type.
+    takes: BTreeSet<String>,
+}
+
+/// Files that need each other.
+struct Circle {
+    files: Vec<PathBuf>,
+    /// Which of them takes what of which.
+    needs: Vec<(PathBuf, PathBuf, String)>,
+}
+
+/// Files by number, and what is taken of each.
+type Needs = BTreeMap<usize, BTreeSet<String>>;
+
+/// A type by the file that defines it, and its name.
+type Type = (usize, String);
 
 /// Every circle of too many files, with its files.
 pub(crate) fn faults(root: &Path) -> Vec<String> {
@@ -40,11 +76,14 @@ pub(crate) fn faults(root: &Path) -> Vec<String> {
     for (dir, files) in by_crate(sources) {
         let texts = files.into_iter().filter_map(|path| fs::read_to_string(&path).ok().map(|text| (path, text)));
         for circle in circles(&dir, texts.collect()) {
-            if circle.len() > FILES_MAX {
-                let names: Vec<_> =
-                    circle.iter().map(|path| path.strip_prefix(root).unwrap_or(path).display()).collect();
-                let names = names.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-                faults.push(format!("{} files need each other in a circle: {names}", circle.len()));
+            if circle.files.len() > FILES_MAX {
+                let show = |path: &Path| path.strip_prefix(root).unwrap_or(path).display().to_string();
+                let names = circle.files.iter().map(|path| show(path)).collect::<Vec<_>>().join(", ");
+                let mut fault = format!("{} files need each other in a circle: {names}", circle.files.len());
+                for (from, to, what) in &circle.needs {
+                    fault += &format!("\n  {} takes of {}: {what}", show(from), show(to));
+                }
+                faults.push(fault);
             }
         }
     }
@@ -76,22 +115,33 @@ fn by_crate(sources: Vec<PathBuf>) -> BTreeMap<PathBuf, Vec<PathBuf>> {
     crates
 }
 
-fn circles(dir: &Path, texts: Vec<(PathBuf, String)>) -> Vec<Vec<PathBuf>> {
+fn circles(dir: &Path, texts: Vec<(PathBuf, String)>) -> Vec<Circle> {
     let files = files(dir, texts);
-    let needs: Vec<BTreeSet<usize>> = (0..files.len()).map(|at| needed_by(&files, at)).collect();
+    let methods = methods(&files);
+    let needs: Vec<Needs> = (0..files.len()).map(|at| needed_by(&files, &methods, at)).collect();
     let reach: Vec<BTreeSet<usize>> = (0..files.len()).map(|at| reached_from(&needs, at)).collect();
     let mut circles = BTreeSet::new();
     for (at, reached) in reach.iter().enumerate().filter(|(at, reached)| reached.contains(at)) {
         let circle: BTreeSet<usize> = reached.iter().copied().filter(|other| reach[*other].contains(&at)).collect();
         circles.insert(circle);
     }
-    circles.into_iter().map(|circle| circle.into_iter().map(|at| files[at].path.clone()).collect()).collect()
+    let path = |at: usize| files[at].path.clone();
+    let of = |circle: BTreeSet<usize>| {
+        let inside =
+            |from: usize| needs[from].iter().filter(|(to, _)| circle.contains(to)).map(move |need| (from, need));
+        let needs = circle.iter().flat_map(|from| inside(*from));
+        let needs = needs.map(|(from, (to, what))| {
+            (path(from), path(*to), what.iter().map(String::as_str).collect::<Vec<_>>().join(", "))
+        });
+        Circle { needs: needs.collect(), files: circle.iter().map(|at| path(*at)).collect() }
+    };
+    circles.into_iter().map(of).collect()
 }
 
-fn reached_from(needs: &[BTreeSet<usize>], from: usize) -> BTreeSet<usize> {
+fn reached_from(needs: &[Needs], from: usize) -> BTreeSet<usize> {
     let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
     while let Some(at) = open.pop() {
-        open.extend(needs[at].iter().filter(|next| reached.insert(**next)));
+        open.extend(needs[at].keys().filter(|next| reached.insert(**next)));
     }
     reached
 }
@@ -106,8 +156,9 @@ fn files(dir: &Path, texts: Vec<(PathBuf, String)>) -> Vec<File> {
             if ["lib", "main", "mod"].contains(&module.last().map_or("", String::as_str)) {
                 module.pop();
             }
-            let children = declared(&text);
-            File { root: dir.join("lib.rs"), path, module, text, children, imports: BTreeMap::new() }
+            let (children, defined, impls) = (declared(&text), items(&text), impls(&text));
+            let (root, imports, globs, brought) = (dir.join("lib.rs"), BTreeMap::new(), Vec::new(), BTreeMap::new());
+            File { root, path, module, text, children, defined, imports, globs, brought, impls }
         })
         .collect();
     // Where a crate has both, each module belongs to the one that declares it.
@@ -121,22 +172,31 @@ fn files(dir: &Path, texts: Vec<(PathBuf, String)>) -> Vec<File> {
         }
     }
     for file in &mut files {
-        let imports = paths(file).into_iter().filter(|path| path.is_use);
-        file.imports = imports.filter_map(|path| Some((path.name.clone()?, path.segments))).collect();
+        let (globs, imports): (Vec<_>, Vec<_>) =
+            paths(file).into_iter().filter(|path| path.is_use).partition(|path| path.is_glob);
+        file.globs = globs.into_iter().map(|path| path.segments).collect();
+        file.imports = imports.into_iter().filter_map(|path| Some((path.name.clone()?, path.segments))).collect();
+    }
+    let brought: Vec<_> = (0..files.len()).map(|at| brought_by_globs(&files, at)).collect();
+    for (file, brought) in files.iter_mut().zip(brought) {
+        file.brought = brought;
     }
     files
 }
 
-/// Comments and the tests at the end of a file are nobody's need.
+/// Comments, and items of tests in a formatted text, are nobody's need.
 fn without_tests_and_comments(text: &str) -> String {
     let mut kept = String::new();
-    let mut lines = text.lines().peekable();
+    let mut lines = text.lines();
     while let Some(line) = lines.next() {
-        let is_mod = |next: &&str| next.starts_with("mod ") && next.ends_with('{');
-        if line == "#[cfg(test)]" && lines.peek().is_some_and(is_mod) {
-            break;
-        }
-        if !line.trim_start().starts_with("//") {
+        let begun = line.trim_start();
+        if begun.starts_with("#[cfg(test)]") || begun.starts_with("#[cfg(all(test,") {
+            let item = lines.by_ref().find(|line| !line.trim_start().starts_with("#["));
+            if item.is_some_and(|item| !item.ends_with([';', ',', '}'])) {
+                let end = format!("{}}}", &line[..line.len() - begun.len()]);
+                lines.by_ref().find(|line| line.starts_with(&end));
+            }
+        } else if !begun.starts_with("//") {
             kept.push_str(line);
             kept.push('\n');
         }
@@ -154,31 +214,217 @@ fn declared(text: &str) -> BTreeSet<String> {
     text.lines().filter_map(name).collect()
 }
 
-fn needed_by(files: &[File], at: usize) -> BTreeSet<usize> {
-    let file = &files[at];
-    let found = paths(file).into_iter().filter_map(|path| defined_in(files, &file.root, &path.segments, 0));
-    found.filter(|other| *other != at && !files[*other].module.starts_with(&file.module)).collect()
+/// Items that a text defines outside of every block.
+fn items(text: &str) -> BTreeSet<String> {
+    text.lines().filter(|line| !line.starts_with(' ')).filter_map(item).collect()
 }
 
-/// The file that defines what a path from the root names.
-fn defined_in(files: &[File], root: &Path, segments: &[String], handed_on: usize) -> Option<usize> {
+/// The name of the item that begins in this line.
+fn item(line: &str) -> Option<String> {
+    const KINDS: [&str; 9] = ["fn", "struct", "enum", "union", "trait", "type", "const", "static", "macro_rules!"];
+    const BEFORE: [&str; 4] = ["unsafe", "async", "extern", "\"C\""];
+    let mut words = line.split_whitespace().peekable();
+    let is_inside = |word: &&str| word.starts_with("pub") || BEFORE.contains(word);
+    while words.next_if(is_inside).is_some_and(|word| word != "pub(in" || words.next().is_some()) {}
+    let mut kind = words.next()?;
+    if kind == "const" {
+        kind = words.next_if(|word| ["fn", "unsafe"].contains(word)).unwrap_or(kind);
+    }
+    if kind == "unsafe" {
+        kind = words.next()?;
+    }
+    let name = words.next()?;
+    let end = name.find(|c: char| !is_word(c)).unwrap_or(name.len());
+    (KINDS.contains(&kind) && end > 0).then(|| name[..end].to_owned())
+}
+
+/// Every `impl` block of a formatted text.
+fn impls(text: &str) -> Vec<Impl> {
+    let mut found = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let begun = line.trim_start();
+        let indent = &line[..line.len() - begun.len()];
+        let begun = begun.strip_prefix("unsafe ").unwrap_or(begun);
+        if !begun.strip_prefix("impl").is_some_and(|rest| rest.starts_with([' ', '<'])) {
+            continue;
+        }
+        let mut header = begun.to_owned();
+        while !header.ends_with(['{', '}', ';']) {
+            let Some(next) = lines.next() else { break };
+            header = format!("{header} {}", next.trim());
+        }
+        let end = format!("{indent}}}");
+        let body: Vec<_> =
+            if header.ends_with('{') { lines.by_ref().take_while(|line| *line != end).collect() } else { Vec::new() };
+        let Some((of, is_inherent)) = type_of(&header) else { continue };
+        let is_member = |line: &&&str| line.strip_prefix(indent).is_some_and(|rest| !rest.starts_with("     "));
+        let members = body.iter().filter(is_member).filter_map(|line| item(line)).filter(|_| is_inherent).collect();
+        found.push(Impl { of, members, takes: taken(&body.join("\n")) });
+    }
+    found
+}
+
+/// The path of the type that an `impl` block is of, and whether it is of no trait.
+fn type_of(header: &str) -> Option<(Module, bool)> {
+    let rest = header.strip_prefix("impl")?;
+    let mut depth = 0_u32;
+    let generics = rest.char_indices().find(|(at, c)| {
+        match c {
+            '<' => depth += 1,
+            '>' if !rest[..*at].ends_with(['-', '=']) => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0
+    });
+    let rest = if rest.starts_with('<') { &rest[generics?.0 + 1..] } else { rest };
+    let rest = rest.split(" where ").next()?;
+    let (of, is_inherent) = rest.split_once(" for ").map_or((rest, true), |(_, of)| (of, false));
+    let of = of.trim_start().trim_start_matches('&').trim_start_matches("mut ");
+    let end = of.find(|c: char| !is_word(c) && c != ':').unwrap_or(of.len());
+    let of: Module = of[..end].split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect();
+    (!of.is_empty()).then_some((of, is_inherent))
+}
+
+/// What a body calls on `self`, and names of `Self`.
+fn taken(body: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (word, mark) in [("self", "."), ("Self", "::")] {
+        for (at, _) in body.match_indices(word).filter(|(at, _)| !body[..*at].ends_with(is_word)) {
+            let Some(rest) = body[at + word.len()..].trim_start().strip_prefix(mark) else { continue };
+            let end = rest.find(|c: char| !is_word(c)).unwrap_or(rest.len());
+            if word == "Self" || rest[end..].starts_with('(') || rest[end..].starts_with("::<") {
+                found.insert(rest[..end].to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// The files that have each member of a type.
+fn methods(files: &[File]) -> BTreeMap<(Type, String), BTreeSet<usize>> {
+    let mut methods: BTreeMap<_, BTreeSet<usize>> = BTreeMap::new();
+    for (at, file) in files.iter().enumerate() {
+        for block in &file.impls {
+            let Some(of) = type_named(files, at, &block.of) else { continue };
+            for name in &block.members {
+                methods.entry((of.clone(), name.clone())).or_default().insert(at);
+            }
+        }
+    }
+    methods
+}
+
+/// The type that a path in a file names.
+fn type_named(files: &[File], at: usize, path: &[String]) -> Option<Type> {
+    let file = &files[at];
+    let (first, rest) = path.split_first()?;
+    let begins = match first.as_str() {
+        "crate" => Vec::new(),
+        "self" => file.module.clone(),
+        "super" => above(&file.module),
+        name => match file.imports.get(name).or_else(|| file.brought.get(name)) {
+            Some(from) => from.clone(),
+            None => [&file.module[..], &[name.to_owned()]].concat(),
+        },
+    };
+    let (at, item) = resolved(files, &file.root, &[&begins[..], rest].concat(), 0)?;
+    Some((at, item.into_iter().next()?))
+}
+
+fn needed_by(files: &[File], methods: &BTreeMap<(Type, String), BTreeSet<usize>>, at: usize) -> Needs {
+    let file = &files[at];
+    let (mut found, mut named) = (Needs::new(), Vec::new());
+    let mut members = |of: Type, name: &str| {
+        let have = methods.get(&(of, name.to_owned())).filter(|have| !have.contains(&at));
+        for other in have.into_iter().flatten() {
+            found.entry(*other).or_default().insert(name.to_owned());
+        }
+    };
+    for block in &file.impls {
+        let Some(of) = type_named(files, at, &block.of) else { continue };
+        block.takes.iter().for_each(|name| members(of.clone(), name));
+    }
+    for path in paths(file) {
+        let Some((other, item)) = resolved(files, &file.root, &path.segments, 0) else { continue };
+        if let [name, member, ..] = &item[..] {
+            members((other, name.clone()), member);
+        }
+        named.extend((!item.is_empty() || !path.is_glob).then(|| (other, item.into_iter().next())));
+    }
+    for (other, name) in named {
+        found.entry(other).or_default().insert(name.unwrap_or_else(|| "itself".to_owned()));
+    }
+    found.retain(|other, _| *other != at && !files[*other].module.starts_with(&file.module));
+    found
+}
+
+/// The file that defines what a path from the root names, and the item with what follows it; nothing is the file itself.
+fn resolved(files: &[File], root: &Path, segments: &[String], handed_on: usize) -> Option<(usize, Module)> {
     let find = |module: &[String]| files.iter().position(|file| file.root == root && file.module == module);
     let depth = (0..=segments.len()).rev().find(|depth| find(&segments[..*depth]).is_some())?;
     let at = find(&segments[..depth])?;
-    let Some(name) = segments.get(depth) else { return Some(at) };
-    match files[at].imports.get(name) {
-        Some(from) if handed_on < HANDED_ON_MAX => {
-            let path = [from, &segments[depth + 1..]].concat();
-            defined_in(files, root, &path, handed_on + 1)
-        }
-        _ => Some(at),
+    let file = &files[at];
+    let Some((name, rest)) = segments[depth..].split_first() else { return Some((at, Vec::new())) };
+    let from = file.imports.get(name).cloned().or_else(|| {
+        let bring = |module: &&Module| brings(files, root, module, handed_on + 1).contains(name);
+        let module = (!has(file, name)).then(|| file.globs.iter().find(bring))??;
+        Some([&module[..], std::slice::from_ref(name)].concat())
+    });
+    match from {
+        Some(from) if handed_on < HANDED_ON_MAX => resolved(files, root, &[&from, rest].concat(), handed_on + 1),
+        _ => Some((at, segments[depth..].to_vec())),
     }
+}
+
+fn has(file: &File, name: &str) -> bool {
+    file.defined.contains(name) || file.children.contains(name)
+}
+
+/// Every name in scope in a module.
+fn brings(files: &[File], root: &Path, module: &[String], handed_on: usize) -> BTreeSet<String> {
+    if handed_on > HANDED_ON_MAX {
+        return BTreeSet::new();
+    }
+    let Some((at, _)) = resolved(files, root, module, handed_on).filter(|(_, item)| item.is_empty()) else {
+        return BTreeSet::new();
+    };
+    let file = &files[at];
+    let mut names: BTreeSet<String> = file.defined.union(&file.children).chain(file.imports.keys()).cloned().collect();
+    for glob in &file.globs {
+        names.extend(brings(files, root, glob, handed_on + 1));
+    }
+    names
+}
+
+/// What globs bring into a file that does not have it otherwise.
+fn brought_by_globs(files: &[File], at: usize) -> BTreeMap<String, Module> {
+    let file = &files[at];
+    let used = used(&file.text);
+    let mut brought = BTreeMap::new();
+    for module in &file.globs {
+        let names = brings(files, &file.root, module, 0).into_iter();
+        let names = names.filter(|name| !has(file, name) && !used.contains(name));
+        brought.extend(names.map(|name| (name.clone(), [&module[..], &[name]].concat())));
+    }
+    brought
+}
+
+/// Names that `use` brings into scope, of other crates too.
+fn used(text: &str) -> BTreeSet<String> {
+    let mut found = Vec::new();
+    for (at, word) in text.match_indices("use ").filter(|(at, _)| !text[..*at].ends_with(is_word)) {
+        tree(text, at + word.len(), Vec::new(), true, &mut found);
+    }
+    found.into_iter().filter_map(|path| path.name).collect()
 }
 
 /// A path in a source, from the root of its crate.
 struct Named {
     segments: Module,
     is_use: bool,
+    /// It names all that the module has.
+    is_glob: bool,
     /// Under which it is in scope.
     name: Option<String>,
 }
@@ -196,9 +442,15 @@ fn paths(file: &File) -> Vec<Named> {
             "self" => Some(file.module.clone()),
             "super" => Some(above(&file.module)),
             word if file.children.contains(word) => Some([&file.module[..], &[word.to_owned()]].concat()),
-            _ => None,
+            word => file.brought.get(word).or_else(|| file.imports.get(word)).cloned(),
         };
-        let goes_on = text[end..].starts_with("::") && !before.ends_with("::") && !before.ends_with('.');
+        let is_first = !before.ends_with("::") && !before.ends_with('.');
+        let goes_on = text[end..].starts_with("::") && is_first;
+        let is_whole = text[start..].starts_with(char::is_uppercase) || text[end..].starts_with(['(', '!']);
+        if is_first && !goes_on && is_whole && file.brought.contains_key(&text[start..end]) {
+            let segments = begins.clone().unwrap_or_default();
+            found.push(Named { segments, is_use: false, is_glob: false, name: None });
+        }
         // `pub(in crate::a)` needs nothing.
         if let Some(begins) = begins.filter(|_| goes_on && !before.ends_with("(in")) {
             let is_use = before.ends_with("use");
@@ -218,7 +470,7 @@ fn tree(text: &str, mut at: usize, mut segments: Module, is_use: bool, found: &m
             match text[at..].chars().next() {
                 Some(',') => at += 1,
                 Some('}') => return at + 1,
-                Some(c) if is_word(c) => at = tree(text, at, segments.clone(), is_use, found),
+                Some(c) if is_word(c) || c == '*' => at = tree(text, at, segments.clone(), is_use, found),
                 Some(c) => at += c.len_utf8(),
                 None => return at,
             }
@@ -234,14 +486,15 @@ fn tree(text: &str, mut at: usize, mut segments: Module, is_use: bool, found: &m
     if !word.is_empty() && text[end..].starts_with("::") {
         return tree(text, end + 2, segments, is_use, found);
     }
-    let mut name = segments.last().cloned();
-    let mut after = end;
+    let is_glob = word.is_empty() && text[end..].starts_with('*');
+    let mut name = segments.last().cloned().filter(|_| !is_glob);
+    let mut after = end + usize::from(is_glob);
     if let Some(rest) = text[end..].strip_prefix(" as ").filter(|_| is_use) {
         let len = rest.find(|c: char| !is_word(c)).unwrap_or(rest.len());
         name = Some(rest[..len].to_owned());
         after = end + 4 + len;
     }
-    found.push(Named { segments, is_use, name });
+    found.push(Named { segments, is_use, is_glob, name });
     after
 }
 
@@ -261,7 +514,8 @@ mod tests {
     fn of(texts: &[(&str, &str)]) -> Vec<Vec<String>> {
         let texts = texts.iter().map(|(path, text)| (Path::new("src").join(path), (*text).to_owned())).collect();
         let name = |path: PathBuf| path.strip_prefix("src").expect("below").display().to_string();
-        circles(Path::new("src"), texts).into_iter().map(|circle| circle.into_iter().map(name).collect()).collect()
+        let names = |circle: Circle| circle.files.into_iter().map(name).collect();
+        circles(Path::new("src"), texts).into_iter().map(names).collect()
     }
 
     #[test]
@@ -288,6 +542,80 @@ mod tests {
             ("a.rs", "//! crate::S\npub(in crate::a) fn g() {}\n#[cfg(test)]\nmod tests {\n    use crate::S;\n}\n"),
         ]);
         assert!(found.is_empty(), "{found:?}");
+    }
+
+    #[test]
+    fn what_follows_tests_counts() {
+        let lib = ("lib.rs", "mod a;\nmod b;\n");
+        let b = ("b.rs", "use crate::a::A;\n");
+        let block = "#[cfg(test)]\nmod tests {\n    use crate::b::B;\n}\n";
+        let method =
+            "impl A {\n    #[cfg(all(test, unix))]\n    #[must_use]\n    fn b() {\n        crate::b::B\n    }\n}\n";
+        for tests in [block, method, "#[cfg(test)]\nuse crate::b::B;\n"] {
+            let found = of(&[lib, ("a.rs", tests), b]);
+            assert!(found.is_empty(), "{tests}: {found:?}");
+            let found = of(&[lib, ("a.rs", &format!("{tests}use crate::b::B;\n")), b]);
+            assert_eq!(found, [["a.rs", "b.rs"]], "{tests}");
+        }
+    }
+
+    #[test]
+    fn a_glob_needs_what_is_used_of_it() {
+        let lib = ("lib.rs", "mod a;\nmod b;\npub use b::*;\n");
+        let b = ("b.rs", "use crate::a::A;\npub const B: A = A;\npub struct C;\npub fn make() {}\n");
+        let a_with = |text: &str| {
+            let found = of(&[lib, ("a.rs", &format!("use super::*;\npub struct A;\n{text}\n")), b]);
+            assert!(found.is_empty() || found == [["a.rs", "b.rs"]], "{found:?}");
+            !found.is_empty()
+        };
+        for used in ["fn f(_: C) {}", "const D: A = B;", "fn f() { make() }", "fn f() { b::make() }"] {
+            assert!(a_with(used), "{used}");
+        }
+        // Of another crate, of its own, or a word.
+        for other in ["", "use x::{C, y::B};\nfn f(_: C) {}", "fn make() {}\nfn f() { make() }", "fn f(make: u8) {}"] {
+            assert!(!a_with(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn methods_of_one_type_are_needed_across_files() {
+        let lib = ("lib.rs", "mod a;\nmod b;\npub struct S<T>(T);\n");
+        let b =
+            ("b.rs", "impl<T: Fn() -> u8> super::S<T> {\n    pub(crate) fn g(&self) {\n        self.f()\n    }\n}\n");
+        let a_with = |of_trait: &str, call: &str| {
+            let f = "impl<T> S<T> {\n    pub(crate) const fn f(&self) {}\n}";
+            let h = format!(
+                "impl<T> {of_trait}S<T>\nwhere\n    T: Copy,\n{{\n    fn h(&self) {{\n        {call};\n    }}\n}}"
+            );
+            !of(&[lib, b, ("a.rs", &format!("use crate::S;\n{f}\n{h}\n"))]).is_empty()
+        };
+        assert!(a_with("", "self.g()"));
+        assert!(a_with("", "self\n            .g()"));
+        assert!(a_with("", "call(Self::g)"));
+        assert!(a_with("Default for ", "self.g()"));
+        // A field, another object, a method of its own.
+        for call in ["self.g", "other.g()", "self.f()", "myself.g()"] {
+            assert!(!a_with("", call), "{call}");
+        }
+        let of_another = ("b.rs", "struct S;\nimpl S {\n    fn g(&self) {\n        crate::a::A\n    }\n}\n");
+        let found = of(&[
+            lib,
+            of_another,
+            ("a.rs", "use crate::S;\nimpl<T> S<T> {\n    fn h(&self) {\n        self.g()\n    }\n}\n"),
+        ]);
+        assert!(found.is_empty(), "{found:?}");
+    }
+
+    #[test]
+    fn a_path_into_a_type_or_an_imported_module_is_followed() {
+        let lib = ("lib.rs", "mod a;\nmod b;\nmod c;\npub struct S;\n");
+        let b = ("b.rs", "use crate::S;\nimpl S {\n    pub fn new() -> crate::a::A {}\n}\n");
+        let found = of(&[lib, ("a.rs", "use crate::S;\nfn f() { S::new() }\n"), b]);
+        assert_eq!(found, [["a.rs", "b.rs"]]);
+        let c = ("c.rs", "pub use crate::b::B;\n");
+        let b = ("b.rs", "use crate::a::A;\npub struct B;\n");
+        let found = of(&[lib, ("a.rs", "use crate::c;\nfn f() -> c::B {}\n"), b, c]);
+        assert_eq!(found, [vec!["a.rs", "b.rs", "c.rs"]]);
     }
 
     #[test]
