@@ -369,7 +369,7 @@ fn resolved(files: &[File], root: &Path, segments: &[String], handed_on: usize) 
     let from = file.imports.get(name).cloned().or_else(|| {
         let bring = |module: &&Module| brings(files, root, module, handed_on + 1).contains(name);
         let module = (!has(file, name)).then(|| file.globs.iter().find(bring))??;
-        Some([&module[..], &[name.clone()]].concat())
+        Some([&module[..], std::slice::from_ref(name)].concat())
     });
     match from {
         Some(from) if handed_on < HANDED_ON_MAX => resolved(files, root, &[&from, rest].concat(), handed_on + 1),
