@@ -18,7 +18,8 @@ use serde_json::json;
 
 use crate::{
     exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE, code_of_credentials, code_of_file},
-    explain, say,
+    explain,
+    say::{self, show},
 };
 
 #[derive(clap::Args)]
@@ -187,19 +188,19 @@ fn check(arguments: &Check) -> Done {
     };
     if arguments.json {
         let (switches, cables) = (config.switches.len(), topology.cables().len());
-        println!(
+        show!(
             "{:#}",
             json!({"config": arguments.config, "right": faults.is_empty(), "hosts": hosts, "switches": switches,
                    "cables": cables, "listen": config.listen, "store": store, "faults": faults})
-        );
+        )?;
     } else if faults.is_empty() {
-        println!(
+        show!(
             "{} is right: {hosts} hosts, {} switches, {} cables; listens at {}, keeps its state in {store}",
             arguments.config.display(),
             config.switches.len(),
             topology.cables().len(),
             config.listen
-        );
+        )?;
     }
     if faults.is_empty() {
         return Ok(ExitCode::SUCCESS);

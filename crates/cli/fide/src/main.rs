@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide`: the command line. Each subcommand is a file; none holds protocol logic.
 
+// What is said goes through `say`: these panic where it cannot be written.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod agent;
 mod ask;
 mod columns;
@@ -20,7 +23,10 @@ mod timeouts;
 mod tune;
 mod watch;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -121,7 +127,14 @@ fn main() -> ExitCode {
         Some(run::WARDEN) => return run::warden(&words.collect::<Vec<_>>()),
         _ => {}
     }
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // `--help` and `--version` are answers: they may not be lost unseen.
+        Err(answer) if !answer.use_stderr() => {
+            return ended(say::shown(answer.print().and_then(|()| io::stdout().flush())).map(|()| ExitCode::SUCCESS));
+        }
+        Err(wrong) => wrong.exit(),
+    };
     if !arguments.command.outlives_its_reader() {
         reader::is_needed();
     }
@@ -144,6 +157,10 @@ fn main() -> ExitCode {
         Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
         Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
     };
+    ended(done)
+}
+
+fn ended(done: exit::Done) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(failure) => {

@@ -8,9 +8,6 @@
 //! | the host is another incarnation: others were told that the program is dead | killed, or left stopped |
 //! | `fide run` ends by itself, or is killed | killed: by the kernel (PDEATHSIG) and, with all that it started, by [`warden`] |
 
-// What is said goes through `say`: these panic where it cannot be written.
-#![deny(clippy::print_stdout, clippy::print_stderr)]
-
 mod child;
 mod commands;
 mod fence;

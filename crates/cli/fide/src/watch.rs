@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide watch`: waits for what happens to a process or host.
 
-// What is said goes through `say`: these panic where it cannot be written.
-#![deny(clippy::print_stdout, clippy::print_stderr)]
-
 use std::{
     io,
     process::{Child, Command, ExitCode},

@@ -32,7 +32,7 @@ use serde_json::{Value, json};
 use super::wrong_file;
 use crate::columns::columns;
 use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
-use crate::say::say;
+use crate::say::{say, show_text};
 
 #[derive(clap::Args)]
 pub(super) struct Discover {
@@ -126,14 +126,12 @@ pub(super) fn discover(arguments: &Discover) -> Done {
     } else {
         in_words(&survey, differences.as_deref())
     };
-    match io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has read enough; what was found is saved all the same.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        written => written?,
-    }
+    let shown = show_text(&text);
+    // What was found is saved also where it cannot be shown.
     if let Some(out) = &arguments.out {
         save(out, &survey, &given, arguments.force)?;
     }
+    shown?;
     let right = differences.is_none_or(|differences| differences.is_empty());
     Ok(ExitCode::from(if right { 0 } else { UNHEALTHY }))
 }

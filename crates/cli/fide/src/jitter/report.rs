@@ -18,6 +18,7 @@ use fide_cli::logs;
 
 use super::analyse;
 use crate::exit::{Done, Failure, USAGE};
+use crate::say::{say, show};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -46,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let options = StatsOptions { tail, ..StatsOptions::default() };
     let (mut runs, mut views, mut packets) = (Vec::new(), Vec::new(), 0);
     for path in &arguments.logs {
-        eprintln!("reading {}", path.display());
+        say!("reading {}", path.display());
         let log = logs::open(path)?;
         packets += log.samples.len();
         if arguments.logs.len() > 1 && packets <= analyse::SWEEP_PACKETS_MAX {
@@ -60,13 +61,13 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let across = if runs.len() < 2 {
         None
     } else if !same {
-        eprintln!("not looked for a common cause: the runs are not all between the same two hosts");
+        say!("not looked for a common cause: the runs are not all between the same two hosts");
         None
     } else if views.len() < runs.len() {
-        eprintln!("not looked for a common cause: {packets} packets, at most {}", analyse::SWEEP_PACKETS_MAX);
+        say!("not looked for a common cause: {packets} packets, at most {}", analyse::SWEEP_PACKETS_MAX);
         None
     } else {
-        eprintln!("looking for what explains all {} runs", runs.len());
+        say!("looking for what explains all {} runs", runs.len());
         Some(analyse::across(&views))
     };
     let report = Report { runs: &runs, disturbances: across.as_deref() };
@@ -75,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         write_page(page, report)?;
     }
     if arguments.json {
-        println!("{:#}", to_json(report));
+        show!("{:#}", to_json(report))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -83,6 +84,6 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
 /// Writes the page.
 pub(super) fn write_page(to: &Path, report: Report<'_>) -> Result<(), Failure> {
     fs::write(to, render(report)).map_err(|error| Failure::file(to, &error))?;
-    eprintln!("written to {}", to.display());
+    say!("written to {}", to.display());
     Ok(())
 }

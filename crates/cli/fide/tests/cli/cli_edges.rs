@@ -6,6 +6,8 @@ mod codes;
 mod common;
 mod denied;
 mod explained;
+mod full_output;
+mod odd_agent;
 mod once;
 mod rule;
 mod running;
