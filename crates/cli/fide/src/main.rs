@@ -121,10 +121,11 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    let mut words = std::env::args().skip(1);
-    match words.next().as_deref() {
-        Some(run::GATE) => return run::gate(&words.collect::<Vec<_>>()),
-        Some(run::WARDEN) => return run::warden(&words.collect::<Vec<_>>()),
+    // Names of programs and files need not be text.
+    let mut words = std::env::args_os().skip(1);
+    match words.next() {
+        Some(word) if word == run::GATE => return run::gate(&words.collect::<Vec<_>>()),
+        Some(word) if word == run::WARDEN => return run::warden(&words.collect::<Vec<_>>()),
         _ => {}
     }
     let arguments = match Arguments::try_parse() {

@@ -2,6 +2,7 @@
 //! Starts the program stopped in front of its first instruction, so that it is under watch before it does anything.
 
 use std::{
+    ffi::OsString,
     io,
     os::{
         fd::{AsRawFd, FromRawFd, OwnedFd},
@@ -34,7 +35,7 @@ pub(super) fn as_environment(permit: Option<&Permit>) -> String {
 }
 
 /// Starts the program stopped in front of its first instruction, until the pipe has said with which variables to go.
-pub(super) fn spawn_at_gate(command: &[String]) -> Result<(Child, OwnedFd), Failure> {
+pub(super) fn spawn_at_gate(command: &[OsString]) -> Result<(Child, OwnedFd), Failure> {
     let (wait, go) = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
     let this = std::env::current_exe()?;
     let mut gated = Command::new(this);
@@ -62,12 +63,28 @@ pub(super) fn spawn_at_gate(command: &[String]) -> Result<(Child, OwnedFd), Fail
     Ok((gated.spawn()?, go))
 }
 
+/// Somebody has called it by hand.
+fn not_by_fide_run() -> ExitCode {
+    say!(
+        "fide: {GATE} is for `fide run`, which gives it an open pipe and a program; use `fide run --name NAME -- CMD`"
+    );
+    ExitCode::from(USAGE)
+}
+
+/// Whether it is an open descriptor besides those of input, output and errors, which the library owns.
+fn is_inherited(fd: i32) -> bool {
+    // SAFETY: fcntl(2) with F_GETFD takes any number.
+    fd > libc::STDERR_FILENO && unsafe { libc::fcntl(fd, libc::F_GETFD) } >= 0
+}
+
 /// What the child of [`spawn_at_gate`] does: waits for the word, then becomes the program. Its process id and start
 /// time stay what they were.
-pub(crate) fn gate(arguments: &[String]) -> ExitCode {
-    let [fd, program, rest @ ..] = arguments else { return ExitCode::from(USAGE) };
-    let Ok(fd) = fd.parse::<i32>() else { return ExitCode::from(USAGE) };
-    // SAFETY: the parent left us this descriptor and nothing else here owns it.
+pub(crate) fn gate(arguments: &[OsString]) -> ExitCode {
+    let [fd, program, rest @ ..] = arguments else { return not_by_fide_run() };
+    let Some(fd) = fd.to_str().and_then(|fd| fd.parse::<i32>().ok()).filter(|fd| is_inherited(*fd)) else {
+        return not_by_fide_run();
+    };
+    // SAFETY: it is open, the parent left us this descriptor and nothing else here owns it.
     let wait = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut told = String::new();
     if io::Read::read_to_string(&mut std::fs::File::from(wait), &mut told).is_err() || !told.ends_with("go\n") {
@@ -75,6 +92,6 @@ pub(crate) fn gate(arguments: &[String]) -> ExitCode {
     }
     let variables = told.lines().filter_map(|line| line.split_once('='));
     let error = Command::new(program).args(rest).envs(variables).exec();
-    say!("fide run: {program}: {error}");
+    say!("fide run: {}: {error}", program.display());
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }

@@ -3,6 +3,7 @@
 //! not reach, also where that is known to have left the control group, and removes the group.
 
 use std::{
+    ffi::OsString,
     io::{self, BufRead},
     os::{fd::OwnedFd, unix::process::CommandExt},
     path::Path,
@@ -60,7 +61,7 @@ impl Drop for Warden {
 }
 
 /// What the process does: waits until `fide run` is gone, then ends what is in the control groups.
-pub(crate) fn warden(arguments: &[String]) -> ExitCode {
+pub(crate) fn warden(arguments: &[OsString]) -> ExitCode {
     if arguments.is_empty() {
         return ExitCode::from(crate::exit::USAGE);
     }

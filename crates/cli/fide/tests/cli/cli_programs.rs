@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide` as a shell, a packager and a C programmer meet it. No agent is needed.
 
+mod arguments;
 mod guards;
 mod manual;
 mod readers;
