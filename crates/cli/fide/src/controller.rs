@@ -12,6 +12,7 @@ use anyhow::anyhow;
 use clap::Subcommand;
 use fide_controller::{
     config::{self, Config, ConfigError, Place},
+    etcd,
     run::{self, RunError},
 };
 use serde_json::json;
@@ -52,7 +53,9 @@ enum Command {
     ///
     /// SIGHUP reads the certificates again; SIGTERM and SIGINT end it. The switches keep their rules.
     Run(Run),
-    /// Say whether a controller's file is right
+    /// Say whether a controller would start: read its file and what that names, and look where it would write
+    ///
+    /// Run it as the controller's user.
     Check(Check),
     /// Print every key of a controller's file: type, unit, default, meaning
     ExplainConfig(ExplainConfig),
@@ -151,8 +154,9 @@ fn serve(arguments: &Run) -> Done {
 fn failure(error: RunError) -> Failure {
     let denied = |why: &std::io::Error| why.kind() == std::io::ErrorKind::PermissionDenied;
     let code = match &error {
-        RunError::Tls(error) => code_of_credentials(error),
-        RunError::NotAController { .. } | RunError::Limits(_) => USAGE,
+        RunError::Tls(error) | RunError::Revoked(error) => code_of_credentials(error),
+        RunError::Place { why, .. } => code_of_file(why),
+        RunError::NotAController { .. } | RunError::Limits(_) | RunError::Etcd(etcd::Error::Config { .. }) => USAGE,
         RunError::Listen { why, .. } | RunError::Io(why) if denied(why) => NOT_PERMITTED,
         _ => UNHEALTHY,
     };
@@ -161,6 +165,7 @@ fn failure(error: RunError) -> Failure {
 
 fn check(arguments: &Check) -> Done {
     let config = load(&arguments.config)?;
+    run::check(&config).map_err(failure)?;
     let topology = &config.topology;
     let hosts = topology.hosts().count();
     let mut faults = Vec::new();

@@ -4,6 +4,7 @@
 mod check;
 mod codes;
 mod common;
+mod controller_check;
 mod denied;
 mod explained;
 mod full_output;
