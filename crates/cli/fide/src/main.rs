@@ -18,6 +18,7 @@ mod lane;
 mod manual;
 mod plan;
 mod reader;
+mod replace;
 mod run;
 mod timeouts;
 mod tune;

@@ -5,7 +5,7 @@ mod odds;
 mod table;
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, Read},
     path::{Path, PathBuf},
     process::ExitCode,
@@ -22,6 +22,7 @@ use fide_report::{
 };
 
 use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
+use crate::replace::replace;
 use crate::say::{say, show_text};
 
 /// How a drawing of ours begins: what begins otherwise is not overwritten.
@@ -103,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     };
     print(arguments, &plan)?;
     if let (Some(to), Some(drawing)) = (svg, drawing) {
-        fs::write(&to, drawing).map_err(|error| Failure::file(&to, &error))?;
+        replace(&to, drawing.as_bytes()).map_err(|error| Failure::file(&to, &error))?;
         say!("written to {}", to.display());
     }
     Ok(ExitCode::from(if refused.is_empty() { 0 } else { UNHEALTHY }))

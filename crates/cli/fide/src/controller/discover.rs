@@ -32,6 +32,7 @@ use serde_json::{Value, json};
 use super::wrong_file;
 use crate::columns::columns;
 use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
+use crate::replace::replace;
 use crate::say::{say, show_text};
 
 #[derive(clap::Args)]
@@ -179,9 +180,12 @@ fn save(out: &Path, survey: &Survey, given: &Given, force: bool) -> Result<(), F
     }
     let text = write(survey, given);
     parse(&text).map_err(|error| named(out, &format!("not written, as the planner would not read it: {error}")))?;
-    let mut file = File::options();
-    let opened = if force { file.create(true).truncate(true) } else { file.create_new(true) }.write(true).open(out);
-    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| Failure::file(out, &error))?;
+    let written = if force {
+        replace(out, text.as_bytes())
+    } else {
+        File::create_new(out).and_then(|mut file| file.write_all(text.as_bytes()))
+    };
+    written.map_err(|error| Failure::file(out, &error))?;
     say!("written to {}", out.display());
     Ok(())
 }

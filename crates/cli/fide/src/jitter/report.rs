@@ -2,7 +2,6 @@
 //! `fide jitter report`: logs in; one page out, or the same in JSON, or both.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -18,6 +17,7 @@ use fide_cli::logs;
 
 use super::analyse;
 use crate::exit::{Done, Failure, USAGE};
+use crate::replace::replace;
 use crate::say::{say, show};
 
 #[derive(clap::Args)]
@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
 
 /// Writes the page.
 pub(super) fn write_page(to: &Path, report: Report<'_>) -> Result<(), Failure> {
-    fs::write(to, render(report)).map_err(|error| Failure::file(to, &error))?;
+    replace(to, render(report).as_bytes()).map_err(|error| Failure::file(to, &error))?;
     say!("written to {}", to.display());
     Ok(())
 }

@@ -5,6 +5,7 @@ mod check;
 mod codes;
 mod common;
 mod controller_check;
+mod cut_off;
 mod denied;
 mod explained;
 mod full_output;
