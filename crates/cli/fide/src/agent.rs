@@ -10,7 +10,7 @@ use fide_types::Time;
 use crate::{
     exit::Done,
     explain,
-    say::{log, tell},
+    say::{log, show, tell},
 };
 
 #[derive(clap::Args)]
@@ -100,13 +100,13 @@ fn right(arguments: &Arguments, config: &Config) -> String {
 
 fn check_host(arguments: &Arguments, options: &Options) -> Done {
     let checked = fide_agent::check(options)?;
-    tell!(
+    show!(
         "{}; this host is {}, its loop on core {}, its timeout {}",
         right(arguments, &checked.config),
         checked.host,
         checked.core,
         Time::ns(checked.timeout_ns)
-    );
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -116,6 +116,6 @@ fn check_files(arguments: &Arguments) -> Done {
         config.identify(Some(name), &[])?;
     }
     config.key()?;
-    tell!("{}", right(arguments, &config));
+    show!("{}", right(arguments, &config))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -4,17 +4,19 @@
 use std::{fmt::Write, path::PathBuf, process::ExitCode};
 
 use anyhow::anyhow;
-use fide_agent_api::protocol::{DEFAULT_SOCKET, Op, SOCKET_ENV};
+use fide_agent_api::protocol::{DEFAULT_SOCKET, MetricsOk, Op, SOCKET_ENV};
 use fide_agent_api::status::{KnownPeer, LaneStatus, PeerStatus, PlaneStatus, Status};
 use fide_cli::call::ask;
 use fide_types::Time;
-use serde::Deserialize;
-use serde_json::Value;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
 
 use crate::{
     columns::columns,
     exit::{Done, Failure, UNHEALTHY},
-    gaps, timeouts,
+    gaps,
+    say::{show, show_text},
+    timeouts,
 };
 
 /// Where the agent is.
@@ -62,11 +64,11 @@ pub(crate) fn status(arguments: &StatusArguments) -> Done {
     let status = ask(&arguments.socket.path(), Op::Status {})?;
     // As it came, with the fields of a later version.
     let fenced = if arguments.json {
-        println!("{status:#}");
+        show!("{status:#}")?;
         status["fenced"] == Value::Bool(true)
     } else {
         let status = read(&status)?;
-        print!("{}", status_text(&status));
+        show_text(&status_text(&status))?;
         status.fenced
     };
     // Whoever acts on this host's word should know that it has none.
@@ -75,12 +77,38 @@ pub(crate) fn status(arguments: &StatusArguments) -> Done {
 
 /// The answer to `status`; fields of a later version are left out.
 pub(crate) fn read(status: &Value) -> Result<Status, Failure> {
-    Status::deserialize(status).map_err(|error| {
+    understood("status", status)
+}
+
+/// A part of an answer by its type, or an error that says what was asked for.
+fn understood<T: DeserializeOwned>(what: &str, answer: &Value) -> Result<T, Failure> {
+    T::deserialize(answer).map_err(|error| {
         Failure::new(
             UNHEALTHY,
-            anyhow!("the agent's status is not understood: {error}; are fide and the agent of one version?"),
+            anyhow!("the agent's {what} is not understood: {error}; are fide and the agent of one version?"),
         )
     })
+}
+
+/// What is shown of an event in a list.
+#[derive(Deserialize)]
+struct ListedEvent {
+    id: String,
+    text: String,
+}
+
+/// What is shown of the events; others of their fields are printed with --json.
+#[derive(Deserialize)]
+struct ListedEvents {
+    events: Vec<ListedEvent>,
+}
+
+#[derive(Deserialize)]
+struct Explained {
+    text: String,
+    /// Verdicts have it.
+    #[serde(default)]
+    evidence: Map<String, Value>,
 }
 
 fn text(value: &Value) -> String {
@@ -89,10 +117,6 @@ fn text(value: &Value) -> String {
         Value::Null => "-".to_owned(),
         other => other.to_string(),
     }
-}
-
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
 }
 
 fn us(us: u64) -> String {
@@ -219,30 +243,33 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Done {
     let path = arguments.socket.path();
     let Some(event) = &arguments.event else {
         let answer = ask(&path, Op::Events { since: 0, kind: None })?;
+        let listed: ListedEvents = understood("list of events", &answer)?;
         if arguments.json {
-            println!("{:#}", answer["events"]);
+            show!("{:#}", answer["events"])?;
         } else {
-            for event in list(&answer["events"]) {
-                println!("{:<12} {}", text(&event["id"]), text(&event["text"]));
+            for event in listed.events {
+                show!("{:<12} {}", event.id, event.text)?;
             }
         }
         return Ok(ExitCode::SUCCESS);
     };
     let explained = ask(&path, Op::Explain { event: event.clone() })?;
+    let Explained { text: why, evidence } = understood("explanation", &explained)?;
     if arguments.json {
-        println!("{explained:#}");
+        show!("{explained:#}")?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{}", text(&explained["text"]));
-    for (key, value) in explained["evidence"].as_object().into_iter().flatten() {
-        println!("  {key:<20} {}", text(value));
+    show!("{why}")?;
+    for (key, value) in &evidence {
+        show!("  {key:<20} {}", text(value))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn metrics(arguments: &MetricsArguments) -> Done {
     let answer = ask(&arguments.socket.path(), Op::Metrics {})?;
-    print!("{}", text(&answer["text"]));
+    let MetricsOk { text } = understood("metrics", &answer)?;
+    show_text(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -12,13 +12,15 @@ use anyhow::anyhow;
 use clap::Subcommand;
 use fide_controller::{
     config::{self, Config, ConfigError, Place},
+    etcd,
     run::{self, RunError},
 };
 use serde_json::json;
 
 use crate::{
     exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE, code_of_credentials, code_of_file},
-    explain, say,
+    explain,
+    say::{self, show},
 };
 
 #[derive(clap::Args)]
@@ -51,7 +53,9 @@ enum Command {
     ///
     /// SIGHUP reads the certificates again; SIGTERM and SIGINT end it. The switches keep their rules.
     Run(Run),
-    /// Say whether a controller's file is right
+    /// Say whether a controller would start: read its file and what that names, and look where it would write
+    ///
+    /// Run it as the controller's user.
     Check(Check),
     /// Print every key of a controller's file: type, unit, default, meaning
     ExplainConfig(ExplainConfig),
@@ -150,8 +154,9 @@ fn serve(arguments: &Run) -> Done {
 fn failure(error: RunError) -> Failure {
     let denied = |why: &std::io::Error| why.kind() == std::io::ErrorKind::PermissionDenied;
     let code = match &error {
-        RunError::Tls(error) => code_of_credentials(error),
-        RunError::NotAController { .. } | RunError::Limits(_) => USAGE,
+        RunError::Tls(error) | RunError::Revoked(error) => code_of_credentials(error),
+        RunError::Place { why, .. } => code_of_file(why),
+        RunError::NotAController { .. } | RunError::Limits(_) | RunError::Etcd(etcd::Error::Config { .. }) => USAGE,
         RunError::Listen { why, .. } | RunError::Io(why) if denied(why) => NOT_PERMITTED,
         _ => UNHEALTHY,
     };
@@ -160,6 +165,7 @@ fn failure(error: RunError) -> Failure {
 
 fn check(arguments: &Check) -> Done {
     let config = load(&arguments.config)?;
+    run::check(&config).map_err(failure)?;
     let topology = &config.topology;
     let hosts = topology.hosts().count();
     let mut faults = Vec::new();
@@ -187,19 +193,19 @@ fn check(arguments: &Check) -> Done {
     };
     if arguments.json {
         let (switches, cables) = (config.switches.len(), topology.cables().len());
-        println!(
+        show!(
             "{:#}",
             json!({"config": arguments.config, "right": faults.is_empty(), "hosts": hosts, "switches": switches,
                    "cables": cables, "listen": config.listen, "store": store, "faults": faults})
-        );
+        )?;
     } else if faults.is_empty() {
-        println!(
+        show!(
             "{} is right: {hosts} hosts, {} switches, {} cables; listens at {}, keeps its state in {store}",
             arguments.config.display(),
             config.switches.len(),
             topology.cables().len(),
             config.listen
-        );
+        )?;
     }
     if faults.is_empty() {
         return Ok(ExitCode::SUCCESS);

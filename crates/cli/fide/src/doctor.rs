@@ -26,6 +26,7 @@ use crate::{
     columns::columns,
     exit::{Done, Failure, UNHEALTHY, UNSUPPORTED},
     host::HostArguments,
+    say::{show, show_text},
 };
 
 #[derive(clap::Args)]
@@ -122,9 +123,9 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         here,
     };
     if arguments.json {
-        println!("{:#}", report.json());
+        show!("{:#}", report.json())?;
     } else {
-        print!("{}", report.text());
+        show_text(&report.text())?;
     }
     let bad = Summary::of(&report.conditions).bad > 0 || !report.differs.0.is_empty();
     Ok(ExitCode::from(if bad { UNHEALTHY } else { 0 }))

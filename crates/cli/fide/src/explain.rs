@@ -6,7 +6,7 @@ use std::{fmt::Write, process::ExitCode};
 use fide_types::config_key::{Default, Key};
 use serde_json::{Value, json};
 
-use crate::{exit::Done, say::tell};
+use crate::{exit::Done, say::show};
 
 /// A file, and its keys.
 struct File {
@@ -31,22 +31,22 @@ const CONTROLLER: File = File {
 
 /// `fide agent --explain-config`.
 pub(crate) fn agent(as_json: bool) -> Done {
-    Ok(print(&AGENT, as_json))
+    print(&AGENT, as_json)
 }
 
 /// `fide controller explain-config`.
 #[cfg(feature = "controller")]
 pub(crate) fn controller(as_json: bool) -> Done {
-    Ok(print(&CONTROLLER, as_json))
+    print(&CONTROLLER, as_json)
 }
 
-fn print(file: &File, as_json: bool) -> ExitCode {
+fn print(file: &File, as_json: bool) -> Done {
     if as_json {
-        tell!("{:#}", in_json(file));
+        show!("{:#}", in_json(file))?;
     } else {
-        tell!("{}", text(file).trim_end());
+        show!("{}", text(file).trim_end())?;
     }
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }
 
 fn in_json(file: &File) -> Value {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::{
     ask::SocketArguments,
     exit::{Done, Failure},
-    say::say,
+    say::{say, shown},
     watch,
 };
 
@@ -57,16 +57,16 @@ struct Out {
 
 impl Out {
     /// Whether somebody still reads.
-    fn say(self, value: &Value, line: &str) -> io::Result<bool> {
+    fn say(self, value: &Value, line: &str) -> Result<bool, Failure> {
         let mut out = io::stdout().lock();
         let written = if self.json { writeln!(out, "{value}") } else { writeln!(out, "{line}") };
         match written {
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-            written => written.map(|()| true),
+            written => shown(written).map(|()| true),
         }
     }
 
-    fn tell(self, value: &Value, line: &str) -> io::Result<bool> {
+    fn tell(self, value: &Value, line: &str) -> Result<bool, Failure> {
         if self.json {
             return self.say(value, line);
         }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide`: the command line. Each subcommand is a file; none holds protocol logic.
 
+// What is said goes through `say`: these panic where it cannot be written.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod agent;
 mod ask;
 mod columns;
@@ -15,12 +18,16 @@ mod lane;
 mod manual;
 mod plan;
 mod reader;
+mod replace;
 mod run;
 mod timeouts;
 mod tune;
 mod watch;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -115,13 +122,21 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    let mut words = std::env::args().skip(1);
-    match words.next().as_deref() {
-        Some(run::GATE) => return run::gate(&words.collect::<Vec<_>>()),
-        Some(run::WARDEN) => return run::warden(&words.collect::<Vec<_>>()),
+    // Names of programs and files need not be text.
+    let mut words = std::env::args_os().skip(1);
+    match words.next() {
+        Some(word) if word == run::GATE => return run::gate(&words.collect::<Vec<_>>()),
+        Some(word) if word == run::WARDEN => return run::warden(&words.collect::<Vec<_>>()),
         _ => {}
     }
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // `--help` and `--version` are answers: they may not be lost unseen.
+        Err(answer) if !answer.use_stderr() => {
+            return ended(say::shown(answer.print().and_then(|()| io::stdout().flush())).map(|()| ExitCode::SUCCESS));
+        }
+        Err(wrong) => wrong.exit(),
+    };
     if !arguments.command.outlives_its_reader() {
         reader::is_needed();
     }
@@ -144,6 +159,10 @@ fn main() -> ExitCode {
         Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
         Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
     };
+    ended(done)
+}
+
+fn ended(done: exit::Done) -> ExitCode {
     match done {
         Ok(code) => code,
         Err(failure) => {

@@ -14,7 +14,7 @@ use clap_complete::Shell;
 
 use crate::{
     exit::{Done, Failure, USAGE},
-    say::tell,
+    say::{shown, tell},
 };
 
 #[derive(clap::Args)]
@@ -33,7 +33,8 @@ pub(crate) struct ManArguments {
 pub(crate) fn completions(arguments: &CompletionsArguments, mut command: Command) -> Done {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "fide", &mut script);
-    io::stdout().write_all(&script)?;
+    let mut out = io::stdout().lock();
+    shown(out.write_all(&script).and_then(|()| out.flush()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -5,8 +5,8 @@ mod odds;
 mod table;
 
 use std::{
-    fs::{self, File},
-    io::{self, Read, Write},
+    fs::File,
+    io::{self, Read},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -22,7 +22,8 @@ use fide_report::{
 };
 
 use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
-use crate::say::say;
+use crate::replace::replace;
+use crate::say::{say, show_text};
 
 /// How a drawing of ours begins: what begins otherwise is not overwritten.
 const DRAWING: &[u8] = b"<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fide-plan\"";
@@ -93,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         }
     }
     let plan = Plan { planner: &planner, rates: file.rates, generator: file.generator.as_ref(), refused: &refused };
-    let (name, out) = (path.file_name().unwrap_or_default().to_string_lossy(), io::stdout().lock());
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
     let drawing = match &svg {
         Some(_) => {
             let view = View { title: name.into_owned(), only: arguments.only.clone() };
@@ -101,15 +102,15 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         }
         None => None,
     };
-    print(out, arguments, &plan)?;
+    print(arguments, &plan)?;
     if let (Some(to), Some(drawing)) = (svg, drawing) {
-        fs::write(&to, drawing).map_err(|error| Failure::file(&to, &error))?;
+        replace(&to, drawing.as_bytes()).map_err(|error| Failure::file(&to, &error))?;
         say!("written to {}", to.display());
     }
     Ok(ExitCode::from(if refused.is_empty() { 0 } else { UNHEALTHY }))
 }
 
-fn print(mut out: impl Write, arguments: &Arguments, plan: &Plan<'_>) -> Result<(), Failure> {
+fn print(arguments: &Arguments, plan: &Plan<'_>) -> Result<(), Failure> {
     let text = if arguments.json {
         format!("{:#}\n", to_json(*plan, &arguments.only))
     } else {
@@ -120,11 +121,7 @@ fn print(mut out: impl Write, arguments: &Arguments, plan: &Plan<'_>) -> Result<
         }
         text
     };
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // Whoever reads has read enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => Ok(written?),
-    }
+    show_text(&text)
 }
 
 /// The text of a file that is not too long.

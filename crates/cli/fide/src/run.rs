@@ -8,9 +8,6 @@
 //! | the host is another incarnation: others were notified that the program is dead | killed, or left stopped |
 //! | `fide run` ends by itself, or is killed | killed: by the kernel (PDEATHSIG) and, with all that it started, by [`warden`] |
 
-// All output goes through `say`: these macros panic if it cannot be written.
-#![deny(clippy::print_stdout, clippy::print_stderr)]
-
 mod child;
 mod commands;
 mod fence;
@@ -26,6 +23,7 @@ mod stopper;
 mod warden;
 
 use std::{
+    ffi::OsString,
     io,
     net::IpAddr,
     os::{fd::OwnedFd, unix::process::ExitStatusExt},
@@ -94,7 +92,7 @@ struct FenceArguments {
     /// `excluded`. One that still runs for an earlier state is killed first: the last to run is the one for the last state. After the
     /// end of the program it has a minute, or until SIGTERM. What it leaves running is to stay in the control group of `fide run`
     #[arg(long, value_name = "CMD")]
-    fence_command: Option<String>,
+    fence_command: Option<OsString>,
     /// Take this address off the interface DEV when the program is stopped, and put it back when it goes on. After an exclusion, or
     /// when `fide run` ends while it is off, it stays off: it belongs to whoever acts now. May be given several times; give it a
     /// length of its own (/32, /128), as the kernel takes secondary addresses of a subnet away with the first, and routes with that
@@ -119,19 +117,20 @@ pub(crate) struct RunArguments {
     fence: FenceArguments,
     /// The program and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
-    command: Vec<String>,
+    command: Vec<OsString>,
 }
 
 #[derive(clap::Args)]
+#[command(group(clap::ArgGroup::new("program").required(true)))]
 pub(crate) struct GuardArguments {
     /// Name under which others watch it: NAME@HOST
     #[arg(long)]
     name: String,
     /// Process id of the running program
-    #[arg(long, required_unless_present = "unit", conflicts_with = "unit")]
+    #[arg(long, group = "program")]
     pid: Option<u32>,
     /// systemd unit whose main process is meant
-    #[arg(long)]
+    #[arg(long, group = "program")]
     unit: Option<String>,
     #[command(flatten)]
     socket: SocketArguments,
@@ -352,11 +351,24 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses processes that this one could not continue again, or cannot stop. The process that started this
-/// one is accepted: a shell script guards itself by `fide guard --pid $$ &`.
+/// In the flags of a process: the kernel's own, which has no program (`PF_KTHREAD`, stable since Linux 2.6.17).
+const KERNEL_THREAD: u64 = 0x0020_0000;
+
+/// Refuses processes that this one could not continue again, or cannot stop, and processes without a program. The
+/// process that started this one is accepted: a shell script guards itself by `fide guard --pid $$ &`.
 fn can_be_guarded(pid: u32, fences: bool) -> Result<(), anyhow::Error> {
     if pid == 0 {
         return Err(anyhow!("--pid 0: 0 is no process id; give that of the running program"));
+    }
+    if let Some(process) = process_of(pid).filter(|process| *process != pid) {
+        return Err(anyhow!(
+            "--pid {pid}: that is a thread of process {process}; give the process id, --pid {process}"
+        ));
+    }
+    if std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| is_kernel_thread(&stat)) {
+        return Err(anyhow!(
+            "--pid {pid}: that is a thread of the kernel, which nothing stops; give the process id of the running program"
+        ));
     }
     if pid == std::process::id() {
         return Err(anyhow!("--pid {pid}: that is `fide guard` itself; give the process id of the running program"));
@@ -373,6 +385,18 @@ fn can_be_guarded(pid: u32, fences: bool) -> Result<(), anyhow::Error> {
         ));
     }
     Ok(())
+}
+
+/// The process whose thread has this id; its first thread has that of the process itself. None: there is no such thread.
+fn process_of(thread: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
+/// By `/proc/PID/stat`. The name in it is in parentheses, and may have any characters.
+fn is_kernel_thread(stat: &str) -> bool {
+    let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & KERNEL_THREAD != 0)
 }
 
 /// The process that traces this one.
@@ -474,5 +498,17 @@ fn main_pid(unit: &str) -> Result<u32, Failure> {
                 String::from_utf8_lossy(&shown.stderr).trim()
             ),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernel_thread_is_known_by_its_flags_whatever_its_name_is() {
+        assert!(is_kernel_thread("2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0"));
+        assert!(!is_kernel_thread("7 (a) S 0 0 0 0 -1 2129984) R 1 7 7 0 -1 4194304 0 0"));
+        assert!(!is_kernel_thread("7 (sh) S 1 7") && !is_kernel_thread(""));
     }
 }

@@ -1,11 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Words for people from what has to go on without them. `println!` and `eprintln!` panic where their output cannot be written (a
-//! full disk, a reader that is gone, a terminal that was hung up); `fide watch`, `fide run`, `fide guard` and the demos must not.
+//! Words for people and programs. `println!` and `eprintln!` panic where their output cannot be written (a full disk, a reader that is
+//! gone, a terminal that was hung up); no command may.
+//!
+//! | macro | where to | where it cannot be written |
+//! |---|---|---|
+//! | [`show!`] | standard output: what the caller asked for | an error, which ends the command with exit code 1 |
+//! | [`tell!`] | standard output, from `fide watch`, `fide run`, `fide guard` and the demos, which must go on | lost |
+//! | [`say!`] | standard error | lost |
 
 use std::{
     fmt::Arguments,
-    io::{IsTerminal, Write},
+    io::{self, ErrorKind, IsTerminal, Write},
 };
+
+use anyhow::anyhow;
+
+use crate::exit::{Failure, UNHEALTHY};
+
+/// A line on standard output that the caller asked for; an error if it cannot be written.
+#[macro_export]
+macro_rules! show {
+    ($($words:tt)*) => { $crate::say::show_text(&format!("{}\n", format_args!($($words)*))) };
+}
 
 /// A line on standard output, if it can be written.
 #[macro_export]
@@ -19,7 +35,7 @@ macro_rules! say {
     ($($words:tt)*) => { $crate::say::line(&mut std::io::stderr().lock(), format_args!($($words)*)) };
 }
 
-pub use {say, tell};
+pub use {say, show, tell};
 
 /// The log of what runs for long, on standard error: in colours on a terminal that wants them (<https://no-color.org>), never in a file.
 pub fn log() {
@@ -32,6 +48,33 @@ pub fn log() {
         .init();
 }
 
+/// Text on standard output that the caller asked for.
+///
+/// # Errors
+/// It cannot be written. A reader that is gone is no error: it has read enough.
+pub fn show_text(text: &str) -> Result<(), Failure> {
+    shown(write_all(&mut io::stdout().lock(), text.as_bytes()))
+}
+
+/// What became of a write to standard output.
+///
+/// # Errors
+/// As those of [`show_text`].
+pub fn shown(written: io::Result<()>) -> Result<(), Failure> {
+    match written {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Failure::new(UNHEALTHY, anyhow!("standard output could not be written: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Nothing stays in a buffer, whose loss at the end of the process nobody would see.
+fn write_all(to: &mut dyn Write, bytes: &[u8]) -> io::Result<()> {
+    to.write_all(bytes)?;
+    to.flush()
+}
+
 /// One line, in one piece; lost where it cannot be written.
 pub fn line(to: &mut dyn Write, words: Arguments) {
     let _ = to.write_all(format!("{words}\n").as_bytes());
@@ -40,6 +83,16 @@ pub fn line(to: &mut dyn Write, words: Arguments) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_without_a_line_end_is_not_lost_in_a_buffer() {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("opened");
+        let error = write_all(&mut io::LineWriter::new(full), b"no line").expect_err("full");
+        let failure = shown(Err(error)).expect_err("an error");
+        assert_eq!(failure.code, UNHEALTHY);
+        assert!(failure.to_string().starts_with("standard output could not be written: No space"), "{failure}");
+        assert!(shown(Err(ErrorKind::BrokenPipe.into())).is_ok());
+    }
 
     #[test]
     fn line_that_cannot_be_written_is_lost() {

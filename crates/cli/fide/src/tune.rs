@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use crate::{
     exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, UNSUPPORTED, USAGE},
     host::HostArguments,
+    say::show,
 };
 
 #[derive(clap::Args)]
@@ -108,23 +109,23 @@ fn run_plan(arguments: &Arguments, host: &Host<'_>, plan: &Plan) -> Done {
             })
         };
         let changes: Vec<Value> = plan.changes.iter().enumerate().map(change).collect();
-        println!("{:#}", json!({ "version": 1, "core": host.core, "changes": changes, "left": plan.left }));
+        show!("{:#}", json!({ "version": 1, "core": host.core, "changes": changes, "left": plan.left }))?;
     } else {
         for (index, change) in plan.changes.iter().enumerate() {
             let outcome = outcomes.get(index).map(|outcome| format!(": {outcome}")).unwrap_or_default();
-            println!("{}\n    {} -> {}{outcome}\n    {}", change.target, change.from, change.shown_to(), change.why);
+            show!("{}\n    {} -> {}{outcome}\n    {}", change.target, change.from, change.shown_to(), change.why)?;
         }
         if !plan.left.is_empty() {
-            println!("left as it is:");
+            show!("left as it is:")?;
         }
         for left in &plan.left {
-            println!("    {}: {}", left.id, left.why);
+            show!("    {}: {}", left.id, left.why)?;
         }
         match (plan.changes.len(), arguments.apply) {
-            (0, _) => println!("core {}: there is nothing to change at run time", host.core),
-            (count, false) => println!("core {}: {count} changes; --apply makes them, --undo restores", host.core),
+            (0, _) => show!("core {}: there is nothing to change at run time", host.core)?,
+            (count, false) => show!("core {}: {count} changes; --apply makes them, --undo restores", host.core)?,
             (count, true) => {
-                println!("core {}: {count} changes, {refused} refused; `fide tune --undo` restores", host.core);
+                show!("core {}: {count} changes, {refused} refused; `fide tune --undo` restores", host.core)?;
             }
         }
     }
@@ -147,59 +148,62 @@ fn run_undo(arguments: &Arguments, host: &Host<'_>) -> Done {
         Undone::default()
     };
     if arguments.json {
-        println!("{:#}", json!({ "version": 1, "complete": undone.complete(), "undone": undone }));
+        show!("{:#}", json!({ "version": 1, "complete": undone.complete(), "undone": undone }))?;
     } else {
-        undo_text(&undone, &journal.display().to_string());
+        undo_text(&undone, &journal.display().to_string())?;
     }
     Ok(ExitCode::from(if undone.complete() { 0 } else { UNHEALTHY }))
 }
 
-fn undo_text(undone: &Undone, journal: &str) {
+fn undo_text(undone: &Undone, journal: &str) -> Result<(), Failure> {
     for (line, why) in &undone.damaged {
-        println!("{journal}, line {line}: {why}; the others were used");
+        show!("{journal}, line {line}: {why}; the others were used")?;
     }
     if undone.void {
-        println!("{journal} is of another boot, which has restored everything by itself: taken away");
-        return;
+        show!("{journal} is of another boot, which has restored everything by itself: taken away")?;
+        return Ok(());
     }
     for (_, target, was, restored) in &undone.restored {
         match restored {
-            Restored::Restored => println!("{target}: {was} again"),
-            Restored::Already => println!("{target}: was {was} already"),
-            Restored::Gone => println!("{target}: is not there any more"),
-            Restored::LeftAlone { found, set } => println!(
+            Restored::Restored => show!("{target}: {was} again")?,
+            Restored::Already => show!("{target}: was {was} already")?,
+            Restored::Gone => show!("{target}: is not there any more")?,
+            Restored::LeftAlone { found, set } => show!(
                 "{target}: LEFT ALONE: it is {found} now, not {set} as fide set it; it was {was}; --force overwrites"
-            ),
-            Restored::Failed(why) => println!("{target}: NOT RESTORED to {was}: {why}"),
+            )?,
+            Restored::Failed(why) => show!("{target}: NOT RESTORED to {was}: {why}")?,
         }
     }
     if !undone.journal {
-        println!("nothing to undo: there is no {journal}");
+        show!("nothing to undo: there is no {journal}")?;
     } else if !undone.complete() {
-        println!("not all is restored; {journal} keeps what was there");
+        show!("not all is restored; {journal} keeps what was there")?;
     }
+    Ok(())
 }
 
 fn run_boot(arguments: &Arguments, host: &Host<'_>) -> Done {
     let boot = boot::boot(host).map_err(|error| Failure::new(UNHEALTHY, anyhow!("{error}")))?;
     if arguments.json {
-        println!("{:#}", json!({ "version": 1, "core": host.core, "boot": boot }));
+        show!("{:#}", json!({ "version": 1, "core": host.core, "boot": boot }))?;
     }
     if let Some(dir) = &arguments.boot_dir {
         let paths = boot::write(&boot, dir)
             .map_err(|(path, error)| anyhow::Error::from(error).context(path.display().to_string()))?;
         if !arguments.json {
-            paths.iter().for_each(|path| println!("{}", path.display()));
+            for path in &paths {
+                show!("{}", path.display())?;
+            }
         }
         return Ok(ExitCode::SUCCESS);
     }
     if !arguments.json {
         for parameter in &boot.parameters {
             let now = if parameter.now { "; in force" } else { "" };
-            println!("{:<38} {}{now}", parameter.text, parameter.why);
+            show!("{:<38} {}{now}", parameter.text, parameter.why)?;
         }
         for (name, text) in &boot.files {
-            println!("\n==> {name} <==\n{text}");
+            show!("\n==> {name} <==\n{text}")?;
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide watch`: waits for what happens to a process or host.
 
-// What is said goes through `say`: these panic where it cannot be written.
-#![deny(clippy::print_stdout, clippy::print_stderr)]
-
 use std::{
+    ffi::{OsStr, OsString},
     io,
     process::{Child, Command, ExitCode},
     time::{Duration, Instant},
@@ -37,7 +35,7 @@ pub(crate) struct Arguments {
     /// Run CMD by the shell at each failure; FIDE_TARGET, FIDE_REASON, FIDE_CODE and FIDE_INCARNATION tell it which,
     /// FIDE_TOKEN is this host's fencing token (empty while it may not act, or without a view)
     #[arg(long, value_name = "CMD")]
-    on_failure: Option<String>,
+    on_failure: Option<OsString>,
     /// Count an end from before this watch began as a failure, too. By default it is said, and the next process of that name waited
     /// for: whoever took over from the former one may be it
     #[arg(long)]
@@ -312,15 +310,16 @@ pub(crate) fn describe(event: &Event) -> Option<(Value, String)> {
 
 /// The operator's command for one failure.
 struct Reaction<'a> {
-    command: &'a str,
+    command: &'a OsStr,
     running: io::Result<Child>,
 }
 
 impl<'a> Reaction<'a> {
-    fn begin(command: &'a str, verdict: &Verdict, client: &Client) -> Self {
+    fn begin(command: &'a OsStr, verdict: &Verdict, client: &Client) -> Self {
         let (name, code, _) = reason(verdict.reason);
         let running = Command::new("sh")
-            .args(["-c", command])
+            .arg("-c")
+            .arg(command)
             .env("FIDE_TARGET", &*verdict.target)
             .env("FIDE_REASON", name)
             .env("FIDE_CODE", code.map(|code| code.to_string()).unwrap_or_default())
@@ -337,8 +336,8 @@ impl<'a> Reaction<'a> {
     fn finish(self) {
         match self.running.and_then(|mut child| child.wait()) {
             Ok(status) if status.success() => {}
-            Ok(status) => say!("fide: --on-failure `{}` ended with {status}", self.command),
-            Err(error) => say!("fide: --on-failure `{}` could not be run: {error}", self.command),
+            Ok(status) => say!("fide: --on-failure `{}` ended with {status}", self.command.display()),
+            Err(error) => say!("fide: --on-failure `{}` could not be run: {error}", self.command.display()),
         }
     }
 }

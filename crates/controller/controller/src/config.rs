@@ -56,7 +56,7 @@ use std::path::{Path, PathBuf};
 
 use fide_controller_api::event::WithoutRedundancy;
 use fide_planner::{Limits, Topology};
-use fide_switch::{Driver, GroupRange, Lanes, linux::Linux, ovs::Ovs};
+use fide_switch::{Driver, DriverError, GroupRange, Lanes, linux::Linux, ovs::Ovs};
 use serde::Deserialize;
 
 use crate::core::{GROUPS, GROUPS_PREFIX, Options};
@@ -72,6 +72,9 @@ pub const FILE_MAX_BYTES: u64 = 16 << 20;
 /// Longest grace or pause.
 const TIME_MAX_MS: u64 = 86_400_000;
 
+/// Slowest port; below it nothing gets through.
+const RATE_MIN_BPS: u64 = 8;
+
 /// Longest check of the cabling.
 const CABLES_MAX_MS: u64 = 600_000;
 
@@ -84,6 +87,8 @@ pub enum ConfigError {
     Toml(String),
     #[error("{key} is {value}; give {right}")]
     Value { key: &'static str, value: String, right: String },
+    #[error("sub_lanes is {why}")]
+    SubLanes { why: String },
     #[error("`store` and [etcd] are both there; keep the state in a file, or in etcd for several controllers")]
     TwoStores,
     #[error("there is neither `store` nor [etcd]; write store = \"controller.redb\" under [controller]")]
@@ -256,6 +261,7 @@ pub fn load(path: &Path) -> Result<Config, ConfigError> {
         let right = format!("at most {CABLES_MAX_MS}, or 0 to ask for none");
         return Err(ConfigError::Value { key: "cables_ms", value: cables_ms.to_string(), right });
     }
+    let sub_lanes = check_sub_lanes(section.sub_lanes)?;
     let audit_ms = at_least("audit_ms", section.audit_ms.unwrap_or(5000), 10)?;
     Ok(Config {
         listen: section.listen,
@@ -265,7 +271,7 @@ pub fn load(path: &Path) -> Result<Config, ConfigError> {
         options,
         audit: std::time::Duration::from_millis(audit_ms.min(TIME_MAX_MS)),
         cables: std::time::Duration::from_millis(cables_ms),
-        sub_lanes: section.sub_lanes.unwrap_or_else(|| Lanes::default().sub_lanes),
+        sub_lanes,
         switches: check_switches(file.switch, &network.topology)?,
         topology: network.topology,
         limits: network.limits,
@@ -311,6 +317,17 @@ fn at_least<T: PartialOrd + std::fmt::Display>(key: &'static str, value: T, leas
     Err(ConfigError::Value { key, value: value.to_string(), right: format!("at least {least}") })
 }
 
+/// What every switch would refuse for as long as the controller runs.
+fn check_sub_lanes(sub_lanes: Option<Vec<Vec<u8>>>) -> Result<Vec<Vec<u8>>, ConfigError> {
+    let Some(sub_lanes) = sub_lanes else { return Ok(Lanes::default().sub_lanes) };
+    let lanes = Lanes { sub_lanes, ..Lanes::default() };
+    match lanes.check() {
+        Ok(()) => Ok(lanes.sub_lanes),
+        Err(DriverError::Lanes(why)) => Err(ConfigError::SubLanes { why }),
+        Err(other) => Err(ConfigError::SubLanes { why: other.to_string() }),
+    }
+}
+
 fn check_etcd(mut etcd: EtcdSection, at: &impl Fn(&Path) -> PathBuf) -> Result<EtcdSection, ConfigError> {
     at_least("ttl_s", etcd.ttl_s, TTL_MIN_S)?;
     at_least("timeout_ms", etcd.timeout_ms, 1)?;
@@ -348,6 +365,7 @@ fn check_switches(sections: Vec<SwitchSection>, topology: &Topology) -> Result<V
 }
 
 fn check_driver(section: &SwitchSection) -> Result<(), ConfigError> {
+    at_least("rate_bps of a [[switch]]", section.rate_bps.unwrap_or(RATE_MIN_BPS), RATE_MIN_BPS)?;
     let wrong = |driver, what| Err(ConfigError::Driver { name: section.name.clone(), driver, what });
     match (section.driver, &section.bridge, &section.target) {
         (DriverKind::Linux, _, Some(_)) => wrong("linux", "has no target; give the bridge's name as `bridge`"),

@@ -2,13 +2,15 @@
 //! Starts all parts of the controller, until a signal ends it.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use fide_controller_api::identity::{Identity, Role};
-use fide_controller_api::tls::Files;
+use fide_controller_api::tls::{self, Files};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::net::TcpListener;
@@ -38,7 +40,11 @@ const LOOK_PERIOD: Duration = Duration::from_millis(500);
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     #[error("credentials: {0}")]
-    Tls(fide_controller_api::tls::Error),
+    Tls(tls::Error),
+    #[error("revoked: {0}")]
+    Revoked(tls::Error),
+    #[error("store: {}: {why}; give a file in a directory where this user may write", path.display())]
+    Place { path: PathBuf, why: std::io::Error },
     #[error("credentials {}: they are those of {who}; a controller needs its own, made by `fide controller init`", path.display())]
     NotAController { path: PathBuf, who: String },
     #[error(transparent)]
@@ -57,15 +63,67 @@ pub enum RunError {
     Failed,
 }
 
-impl From<fide_controller_api::tls::Error> for RunError {
-    fn from(why: fide_controller_api::tls::Error) -> Self {
-        Self::Tls(why)
-    }
-}
-
 impl From<std::io::Error> for RunError {
     fn from(why: std::io::Error) -> Self {
         Self::Io(why)
+    }
+}
+
+/// What a controller has read before it begins.
+struct Prepared {
+    tls: Arc<ServerTls>,
+    identity: Identity,
+    core: Core,
+}
+
+/// Reads what [`run`] reads and looks where it would write, and changes nothing.
+///
+/// # Errors
+/// Those with which [`run`] would refuse to start, but for what others do: an address or a lock that is taken, etcd that
+/// does not answer.
+pub fn check(config: &Config) -> Result<(), RunError> {
+    prepare(config).map(drop)
+}
+
+fn prepare(config: &Config) -> Result<Prepared, RunError> {
+    let files = Files::of_member(&config.credentials).with_list(config.revoked.clone());
+    let tls = Arc::new(ServerTls::load(files).map_err(|error| by_key(config, error))?);
+    let identity = identity(config, &tls)?;
+    let core = Core::new(config.topology.clone(), config.limits.clone(), config.options.clone())?;
+    match &config.place {
+        Place::File(path) => look_at_store(path)?,
+        Place::Etcd(etcd) => drop(client(etcd)?),
+    }
+    Ok(Prepared { tls, identity, core })
+}
+
+/// With the key of the file that is wrong.
+fn by_key(config: &Config, error: tls::Error) -> RunError {
+    match &error {
+        tls::Error::Read { path, .. } | tls::Error::File { path, .. } if config.revoked.as_ref() == Some(path) => {
+            RunError::Revoked(error)
+        }
+        _ => RunError::Tls(error),
+    }
+}
+
+/// Whether the store can be opened there, or made.
+fn look_at_store(store: &Path) -> Result<(), RunError> {
+    let wrong = |path: &Path, why| RunError::Place { path: path.to_owned(), why };
+    let may = |path: &Path, access: Access| {
+        accessat(CWD, path, access, AtFlags::EACCESS).map_err(|errno| wrong(path, errno.into()))
+    };
+    let dir = store.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !dir.metadata().map_err(|why| wrong(dir, why))?.is_dir() {
+        return Err(wrong(dir, ErrorKind::NotADirectory.into()));
+    }
+    // A lock is made beside the store.
+    may(dir, Access::WRITE_OK | Access::EXEC_OK)?;
+    match store.metadata() {
+        Ok(meta) if meta.is_dir() => Err(wrong(store, ErrorKind::IsADirectory.into())),
+        Ok(_) => may(store, Access::READ_OK | Access::WRITE_OK),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(why) => Err(wrong(store, why)),
     }
 }
 
@@ -84,10 +142,7 @@ pub fn run(config: Config, restore: bool) -> Result<(), RunError> {
     // Before the controller is visible to anybody who might end it.
     let signals = runtime.block_on(async { Signals::new() })?;
     let limits = limits(config.switches.len() as u64);
-    let files = Files::of_member(&config.credentials).with_list(config.revoked.clone());
-    let tls = Arc::new(ServerTls::load(files)?);
-    let identity = identity(&config, &tls)?;
-    let core = Core::new(config.topology.clone(), config.limits.clone(), config.options.clone())?;
+    let Prepared { tls, identity, core } = prepare(&config)?;
     let switches = Switches::new(config.switch_specs());
     let act = switches.act();
     let listener = runtime

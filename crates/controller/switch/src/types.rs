@@ -122,7 +122,11 @@ impl Default for Lanes {
 }
 
 impl Lanes {
-    pub(crate) fn check(&self) -> Result<(), DriverError> {
+    /// Checks that a switch could be set to this.
+    ///
+    /// # Errors
+    /// [`DriverError::Lanes`], with what it is and what would be right.
+    pub fn check(&self) -> Result<(), DriverError> {
         let mut seen = BTreeSet::new();
         let all = self.sub_lanes.iter().flatten();
         let fits = all.clone().all(|d| *d <= DSCP_MAX && seen.insert(*d));

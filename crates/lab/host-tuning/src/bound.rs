@@ -31,9 +31,13 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounded;
+
 /// Where the bound is kept.
 pub const DEFAULT_FILE: &str = "/var/lib/fide/bound.toml";
 const VERSION: u32 = 1;
+/// Longest file: thousands of interfaces.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Confidence of a bound that is the most of a sample.
 const CONFIDENCE: f64 = 0.95;
 /// Method of a bound that was measured without packets.
@@ -179,7 +183,7 @@ struct File {
 }
 
 fn load(path: &Path) -> Result<Vec<Bound>, BoundError> {
-    let text = match fs::read_to_string(path) {
+    let text = match bounded::read(path, FILE_BYTES_MAX).and_then(bounded::text) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BoundError::Missing(path.to_owned())),
         Err(why) => return Err(BoundError::Io { path: path.to_owned(), why }),
@@ -222,7 +226,7 @@ pub fn read(path: &Path, here: &Here) -> Result<Bound, BoundError> {
 /// on the same kernel, boot and core. Readers see the old file or the new one, also after a crash.
 ///
 /// # Errors
-/// [`BoundError::Io`]. A file that is damaged or of another version is replaced.
+/// [`BoundError::Io`], also for what is no file. A file that is damaged or of another version is replaced.
 pub fn write(path: &Path, bound: &Bound) -> Result<(), BoundError> {
     let here = Here {
         kernel: bound.kernel.clone(),
@@ -235,6 +239,10 @@ pub fn write(path: &Path, bound: &Bound) -> Result<(), BoundError> {
     bounds.push(bound.clone());
     bounds.sort_by(|one, other| one.interface.cmp(&other.interface));
     let write = || {
+        // It is put in the place of what is there, which may be a device.
+        if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file; name one for bounds"));
+        }
         let text = toml::to_string(&File { version: VERSION, bound: bounds }).map_err(io::Error::other)?;
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::create_dir_all(dir)?;

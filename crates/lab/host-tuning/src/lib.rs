@@ -14,6 +14,7 @@
 
 pub mod boot;
 pub mod bound;
+mod bounded;
 pub mod condition;
 pub mod doctor;
 pub mod machine;

@@ -14,6 +14,7 @@ use fide_sys::interface;
 
 use super::discover::stop_at_signals;
 use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
+use crate::say::{say, show};
 
 /// Longest that one call speaks: a day.
 const FOR_MAX_S: u64 = 86_400;
@@ -61,7 +62,7 @@ pub(super) fn announce(arguments: &Announce) -> Done {
     };
     let stop = stop_at_signals()?;
     let how_long = if arguments.once { "once".to_owned() } else { format!("for {} s", arguments.for_s) };
-    println!("{name} speaks at {} {how_long}", interfaces.join(", "));
+    show!("{name} speaks at {} {how_long}", interfaces.join(", "))?;
     let heard = probe(&ports, pace, &stop).map_err(|error| {
         let code = if error.denied() { NOT_PERMITTED } else { UNHEALTHY };
         Failure::new(code, error)
@@ -70,14 +71,14 @@ pub(super) fn announce(arguments: &Announce) -> Done {
     for (port, heard) in ports.iter().zip(&heard) {
         let name = &port.at.port;
         if let Some(why) = &heard.unsent {
-            eprintln!("fide: {name}: nothing could be sent: {why}");
+            say!("fide: {name}: nothing could be sent: {why}");
             right = false;
         } else if !arguments.once {
             let ends = heard.frames.iter().map(|frame| End::new(frame.node(), frame.port_name()).to_string());
             let ends: std::collections::BTreeSet<String> = ends.collect();
             match ends.len() {
-                0 => println!("{name} heard nobody"),
-                _ => println!("{name} heard {}", ends.into_iter().collect::<Vec<_>>().join(", ")),
+                0 => show!("{name} heard nobody")?,
+                _ => show!("{name} heard {}", ends.into_iter().collect::<Vec<_>>().join(", "))?,
             }
         }
     }

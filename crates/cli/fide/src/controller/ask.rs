@@ -26,6 +26,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
+use crate::say::{say, show};
 
 /// Between two tries of a request that no controller took.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -93,7 +94,7 @@ impl Whom {
                 Ok(answered) if answered.is_to_be_repeated() => answered.message().to_owned(),
                 Ok(answered) => {
                     if answered.stale {
-                        eprintln!(
+                        say!(
                             "fide: {} cannot prove that it leads: {path} is as it last knew it, and cannot be changed now",
                             caller.address()
                         );
@@ -141,7 +142,7 @@ pub(super) fn ask(arguments: &Ask) -> Done {
     };
     let mut caller = arguments.whom.caller()?;
     let answered = arguments.whom.ask(&mut caller, method, &arguments.path, body.as_ref())?;
-    println!("{:#}", answered.body);
+    show!("{:#}", answered.body)?;
     Ok(ExitCode::from(code(&answered)))
 }
 
@@ -156,30 +157,30 @@ pub(super) fn status(arguments: &Status) -> Done {
     let broken = lanes.iter().filter(lost).count();
     if arguments.json {
         // As it came: fields of a later version are for whoever reads this.
-        println!(
+        show!(
             "{:#}",
             json!({"controller": address, "lanes": lanes_json["lanes"].take(), "network": network_json,
                    "cluster": cluster_json, "lanes_with_lost_trees": broken})
-        );
+        )?;
     } else {
         let faulty: Vec<&Cable> = network.cables.iter().filter(|cable| !cable.is_well()).collect();
-        println!(
+        show!(
             "controller {address}: {} lanes, {broken} of them with a lost tree; {} of {} cables are not in use",
             lanes.len(),
             faulty.len(),
             network.cables.len()
-        );
+        )?;
         for Lane { lane, name, purpose, standing, sender, receivers, trees, .. } in &lanes {
             let receivers: Vec<&str> = receivers.iter().map(|receiver| receiver.host.as_str()).collect();
             let trees: Vec<String> =
                 trees.iter().map(|tree| format!("{} {}", tree.group, tree.phase.as_str())).collect();
-            println!(
+            show!(
                 "  lane {lane} {name} ({}, {}): {sender} -> {}; {}",
                 purpose.as_str(),
                 standing.as_str(),
                 receivers.join(" "),
                 trees.join(", ")
-            );
+            )?;
         }
         for cable in faulty {
             let why = match cable {
@@ -187,10 +188,10 @@ pub(super) fn status(arguments: &Status) -> Done {
                 Cable { suspected: true, .. } => "suspected",
                 _ => "no carrier",
             };
-            println!("  cable {}: {why}", cable.cable);
+            show!("  cable {}: {why}", cable.cable)?;
         }
         for monitor in &cluster.monitors {
-            println!("  {} monitors {}, timeout {}", monitor.from, monitor.app, Time::ns(monitor.timeout_ns));
+            show!("  {} monitors {}, timeout {}", monitor.from, monitor.app, Time::ns(monitor.timeout_ns))?;
         }
     }
     Ok(ExitCode::from(if broken == 0 { 0 } else { UNHEALTHY }))

@@ -13,6 +13,7 @@ use fide_controller_api::identity::{Identity, Role};
 use serde_json::{Value, json};
 
 use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
+use crate::say::show;
 
 const DAY_S: i64 = 86_400;
 /// A certificate with less is said to end soon.
@@ -139,19 +140,19 @@ fn days_left(not_after_s: i64) -> i64 {
     (not_after_s - i64::try_from(now_s).unwrap_or(i64::MAX)).div_euclid(DAY_S)
 }
 
-fn say(issued: &Issued, who: &str, json: bool) -> ExitCode {
+fn say(issued: &Issued, who: &str, json: bool) -> Done {
     let Issued { dir, certificate } = issued;
     let days = days_left(certificate.not_after_s);
     if json {
-        println!(
+        show!(
             "{:#}",
             json!({"identity": who, "dir": dir, "serial": certificate.serial.to_string(), "addresses": certificate.addresses,
                    "not_after_s": certificate.not_after_s, "days_left": days})
-        );
+        )?;
     } else {
-        println!("{who}: valid for {days} days; what it needs is in {}, copy all of it there", dir.display());
+        show!("{who}: valid for {days} days; what it needs is in {}, copy all of it there", dir.display())?;
     }
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn init(arguments: Init) -> Done {
@@ -163,7 +164,7 @@ pub(super) fn init(arguments: Init) -> Done {
         ..Request::new(who)
     };
     let issued = pki::init(&arguments.dir, arguments.ca_days, &request).map_err(failure)?;
-    Ok(say(&issued, &who.to_string(), arguments.json))
+    say(&issued, &who.to_string(), arguments.json)
 }
 
 pub(super) fn issue(arguments: Issue) -> Done {
@@ -180,13 +181,13 @@ pub(super) fn issue(arguments: Issue) -> Done {
         ..Request::new(who)
     };
     let issued = pki::issue(&arguments.dir, &request).map_err(failure)?;
-    Ok(say(&issued, &who.to_string(), arguments.json))
+    say(&issued, &who.to_string(), arguments.json)
 }
 
 pub(super) fn renew(arguments: &Renew) -> Done {
     let who = identity(&arguments.identity)?;
     let issued = pki::renew(&arguments.dir, who, arguments.days).map_err(failure)?;
-    Ok(say(&issued, &who.to_string(), arguments.json))
+    say(&issued, &who.to_string(), arguments.json)
 }
 
 pub(super) fn revoke(arguments: &Revoke) -> Done {
@@ -194,29 +195,29 @@ pub(super) fn revoke(arguments: &Revoke) -> Done {
     let serial = pki::revoke(&arguments.dir, who).map_err(failure)?;
     let list = arguments.dir.join(pki::REVOKED_FILE);
     if arguments.json {
-        println!("{:#}", json!({"identity": who, "serial": serial.to_string(), "list": list}));
+        show!("{:#}", json!({"identity": who, "serial": serial.to_string(), "list": list}))?;
     } else {
-        println!(
+        show!(
             "{who}: certificate {serial} is on the list {}: copy it to every controller{}",
             list.display(),
             if who.role == Role::Controller { ", and into the credentials of every host and operator" } else { "" }
-        );
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn rotate(arguments: &Rotate) -> Done {
     pki::rotate_ca(&arguments.dir, arguments.ca_days).map_err(failure)?;
-    println!(
+    show!(
         "there is a new authority, and the old one is still believed in: copy {} of each member there, then renew each",
         pki::CA_FILE
-    );
+    )?;
     Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn retire(arguments: &Retire) -> Done {
     pki::retire_cas(&arguments.dir).map_err(failure)?;
-    println!("only the present authority is believed in: copy {} of each member there", pki::CA_FILE);
+    show!("only the present authority is believed in: copy {} of each member there", pki::CA_FILE)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -224,11 +225,11 @@ pub(super) fn list(arguments: &List) -> Done {
     let entries = pki::status(&arguments.dir).map_err(failure)?;
     let shown: Vec<Value> = entries.iter().map(|entry| described(entry, &arguments.dir)).collect();
     if arguments.json {
-        println!("{:#}", json!({"certificates": shown}));
+        show!("{:#}", json!({"certificates": shown}))?;
     } else {
         for entry in &shown {
             let text = |key: &str| entry[key].as_str().unwrap_or("").to_owned();
-            println!("{:<28} {:<10} {}", text("who"), text("state"), text("says"));
+            show!("{:<28} {:<10} {}", text("who"), text("state"), text("says"))?;
         }
     }
     let well = shown.iter().all(|entry| matches!(entry["state"].as_str(), Some("valid" | "revoked")));

@@ -32,7 +32,8 @@ use serde_json::{Value, json};
 use super::wrong_file;
 use crate::columns::columns;
 use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
-use crate::say::say;
+use crate::replace::replace;
+use crate::say::{say, show_text};
 
 #[derive(clap::Args)]
 pub(super) struct Discover {
@@ -126,14 +127,12 @@ pub(super) fn discover(arguments: &Discover) -> Done {
     } else {
         in_words(&survey, differences.as_deref())
     };
-    match io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has read enough; what was found is saved all the same.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        written => written?,
-    }
+    let shown = show_text(&text);
+    // What was found is saved also where it cannot be shown.
     if let Some(out) = &arguments.out {
         save(out, &survey, &given, arguments.force)?;
     }
+    shown?;
     let right = differences.is_none_or(|differences| differences.is_empty());
     Ok(ExitCode::from(if right { 0 } else { UNHEALTHY }))
 }
@@ -182,9 +181,12 @@ fn save(out: &Path, survey: &Survey, given: &Given, force: bool) -> Result<(), F
     }
     let text = write(survey, given);
     parse(&text).map_err(|error| named(out, &format!("not written, as the planner would not read it: {error}")))?;
-    let mut file = File::options();
-    let opened = if force { file.create(true).truncate(true) } else { file.create_new(true) }.write(true).open(out);
-    opened.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| Failure::file(out, &error))?;
+    let written = if force {
+        replace(out, text.as_bytes())
+    } else {
+        File::create_new(out).and_then(|mut file| file.write_all(text.as_bytes()))
+    };
+    written.map_err(|error| Failure::file(out, &error))?;
     say!("written to {}", out.display());
     Ok(())
 }

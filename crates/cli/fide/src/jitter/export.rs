@@ -8,10 +8,12 @@ use std::{
     process::ExitCode,
 };
 
+use anyhow::anyhow;
 use fide_cli::logs::open;
 use fide_jitter_analysis::log;
 
 use crate::exit::{Done, Failure, UNHEALTHY};
+use crate::say::shown;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -27,7 +29,6 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
     let log = open(&arguments.log)?;
-    let failed = |error: std::io::Error| Failure::new(UNHEALTHY, error);
     let to: Box<dyn Write> = match &arguments.out {
         Some(path) => Box::new(File::create(path).map_err(|error| Failure::file(path, &error))?),
         None => Box::new(std::io::stdout().lock()),
@@ -38,9 +39,14 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     } else {
         log::write_samples_csv(&mut to, &log.info, &log.samples)
     };
-    match written.and_then(|()| to.flush()) {
+    let written = written.and_then(|()| to.flush());
+    match (&arguments.out, written) {
+        (None, written) => shown(written)?,
+        (Some(path), Err(error)) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            return Err(Failure::new(UNHEALTHY, anyhow!("{} could not be written: {error}", path.display())));
+        }
         // Whoever reads has read enough.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
-        written => written.map(|()| ExitCode::SUCCESS).map_err(failed),
+        _ => {}
     }
+    Ok(ExitCode::SUCCESS)
 }

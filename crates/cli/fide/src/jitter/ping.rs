@@ -24,6 +24,7 @@ use super::{
     say,
 };
 use crate::exit::{Done, Failure, UNHEALTHY};
+use crate::say::{say, show};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -62,11 +63,13 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     }
     let found = find_families(&measured.info, &measured.samples, &FamilyOptions::default());
     if arguments.json {
-        println!("{:#}", say::summary_json(&measured, &stats, &found));
+        show!("{:#}", say::summary_json(&measured, &stats, &found))?;
     } else {
-        say::summary(&measured, &stats);
-        found.families.iter().for_each(|family| println!("{}", family.text));
-        println!("written to {}", arguments.out.display());
+        say::summary(&measured, &stats)?;
+        for family in &found.families {
+            show!("{}", family.text)?;
+        }
+        show!("written to {}", arguments.out.display())?;
     }
     if stats.answered == 0 {
         return Err(path::nobody_answered(&options));
@@ -98,6 +101,6 @@ fn write_bound(arguments: &Arguments, options: &Options, measured: &Measurement)
     let sample = Sample { min_ns: least_ns, max_ns: least_ns + jitter_ns, count: there.2.min(back.2) as u64 };
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     bound::write(&arguments.bound_file, &Bound::of_sample(&here, options.method.name(), sample, now_s))?;
-    eprintln!("bound of {} written to {}", options.interface.name, arguments.bound_file.display());
+    say!("bound of {} written to {}", options.interface.name, arguments.bound_file.display());
     Ok(())
 }

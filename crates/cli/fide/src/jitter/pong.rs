@@ -21,6 +21,7 @@ use fide_sys::interface;
 
 use super::{Conditions, path::failure};
 use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
+use crate::say::say;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -91,10 +92,10 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         }
     };
     let Answered { pings, ignored, failed } = answered;
-    eprintln!("answered {pings} pings; {ignored} packets were none; {failed} answers were not taken");
+    say!("answered {pings} pings; {ignored} packets were none; {failed} answers were not taken");
     Ok(ExitCode::SUCCESS)
 }
 
 fn ready(name: &str, arguments: &Arguments) {
-    eprintln!("answering on {} port {} ({name})", arguments.from, arguments.port);
+    say!("answering on {} port {} ({name})", arguments.from, arguments.port);
 }

@@ -2,7 +2,6 @@
 //! `fide jitter report`: logs in; one page out, or the same in JSON, or both.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -18,6 +17,8 @@ use fide_cli::logs;
 
 use super::analyse;
 use crate::exit::{Done, Failure, USAGE};
+use crate::replace::replace;
+use crate::say::{say, show};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -46,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let options = StatsOptions { tail, ..StatsOptions::default() };
     let (mut runs, mut views, mut packets) = (Vec::new(), Vec::new(), 0);
     for path in &arguments.logs {
-        eprintln!("reading {}", path.display());
+        say!("reading {}", path.display());
         let log = logs::open(path)?;
         packets += log.samples.len();
         if arguments.logs.len() > 1 && packets <= analyse::SWEEP_PACKETS_MAX {
@@ -60,13 +61,13 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let across = if runs.len() < 2 {
         None
     } else if !same {
-        eprintln!("not looked for a common cause: the runs are not all between the same two hosts");
+        say!("not looked for a common cause: the runs are not all between the same two hosts");
         None
     } else if views.len() < runs.len() {
-        eprintln!("not looked for a common cause: {packets} packets, at most {}", analyse::SWEEP_PACKETS_MAX);
+        say!("not looked for a common cause: {packets} packets, at most {}", analyse::SWEEP_PACKETS_MAX);
         None
     } else {
-        eprintln!("looking for what explains all {} runs", runs.len());
+        say!("looking for what explains all {} runs", runs.len());
         Some(analyse::across(&views))
     };
     let report = Report { runs: &runs, disturbances: across.as_deref() };
@@ -75,14 +76,14 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         write_page(page, report)?;
     }
     if arguments.json {
-        println!("{:#}", to_json(report));
+        show!("{:#}", to_json(report))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Writes the page.
 pub(super) fn write_page(to: &Path, report: Report<'_>) -> Result<(), Failure> {
-    fs::write(to, render(report)).map_err(|error| Failure::file(to, &error))?;
-    eprintln!("written to {}", to.display());
+    replace(to, render(report).as_bytes()).map_err(|error| Failure::file(to, &error))?;
+    say!("written to {}", to.display());
     Ok(())
 }

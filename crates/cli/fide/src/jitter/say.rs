@@ -10,6 +10,8 @@ use fide_latency_probe::session::Measurement;
 use fide_report::run::{FamilyText, JSON_VERSION};
 use serde_json::{Value, json};
 
+use crate::{exit::Failure, say::show};
+
 /// What people look at first.
 const SHOWN: [(Measure, &str); 4] = [
     (Measure::SendLateness, "sent late by"),
@@ -24,9 +26,9 @@ fn percentile(stats: &MeasureStats, share: f64) -> Option<i64> {
 }
 
 /// For people.
-pub(super) fn summary(measured: &Measurement, stats: &RunStats) {
+pub(super) fn summary(measured: &Measurement, stats: &RunStats) -> Result<(), Failure> {
     let info = &measured.info;
-    println!(
+    show!(
         "{} to {}, {}, {} bytes every {}, {} schedule",
         info.host_a,
         info.host_b,
@@ -34,8 +36,8 @@ pub(super) fn summary(measured: &Measurement, stats: &RunStats) {
         info.packet_bytes,
         interval(info.period_ns),
         info.schedule
-    );
-    println!(
+    )?;
+    show!(
         "{} packets: {} answered, {} lost ({} of them on the way back), {} sent later than {} after they were due",
         stats.packets,
         stats.answered,
@@ -43,22 +45,22 @@ pub(super) fn summary(measured: &Measurement, stats: &RunStats) {
         stats.lost_after_b,
         stats.late.packets,
         time(stats.late.after_ns as f64)
-    );
+    )?;
     if let Some(why) = &measured.ended {
-        println!("ended early: {why}");
+        show!("ended early: {why}")?;
     }
     if stats.pongs.len() > 1 {
-        println!("the other side was started again {} times", stats.pongs.len() - 1);
+        show!("the other side was started again {} times", stats.pongs.len() - 1)?;
     }
-    println!("{:<14} {:>10} {:>10} {:>10} {:>10} {:>10}", "", "min", "p50", "p99", "max", "jitter");
+    show!("{:<14} {:>10} {:>10} {:>10} {:>10} {:>10}", "", "min", "p50", "p99", "max", "jitter")?;
     for (measure, title) in SHOWN {
         let Some(stats) = stats.measure(measure) else { continue };
         let Some(summary) = &stats.summary else {
-            println!("{title:<14} no value");
+            show!("{title:<14} no value")?;
             continue;
         };
         let share = |share| percentile(stats, share).map_or("-".to_owned(), |ns| time(ns as f64));
-        println!(
+        show!(
             "{title:<14} {:>10} {:>10} {:>10} {:>10} {:>10}{}",
             time(summary.min_ns as f64),
             share(0.5),
@@ -69,11 +71,12 @@ pub(super) fn summary(measured: &Measurement, stats: &RunStats) {
                 fide_jitter_analysis::stats::Reference::Absolute => "",
                 fide_jitter_analysis::stats::Reference::Baseline => "  above its own least (two clocks)",
             }
-        );
+        )?;
     }
     for (name, state) in &info.isolation {
-        println!("  {name}: {state}");
+        show!("  {name}: {state}")?;
     }
+    Ok(())
 }
 
 /// For programs.

@@ -16,6 +16,7 @@ use super::{
 use fide_cli::units::interval;
 
 use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
+use crate::say::{say, show};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -56,10 +57,10 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let (mut runs, mut views, mut answered) = (Vec::<Run>::new(), Vec::new(), 0);
     for (n, options) in plans.iter().enumerate() {
         if progress.stop.load(Ordering::Relaxed) {
-            eprintln!("interrupted: what was measured so far is analysed");
+            say!("interrupted: what was measured so far is analysed");
             break;
         }
-        eprintln!("{} of {}: a packet every {}", n + 1, plans.len(), interval(options.plan.period_ns));
+        say!("{} of {}: a packet every {}", n + 1, plans.len(), interval(options.plan.period_ns));
         let name = format!("{}-{}us", n + 1, options.plan.period_ns as f64 / 1e3);
         let log = arguments.out.join(format!("{name}.fjl"));
         let out = Out::open(&log).map_err(|error| Failure::file(&log, &error))?;
@@ -67,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         let file = out.emptied().map_err(|error| Failure::new(UNHEALTHY, error))?;
         measured.write(BufWriter::new(file)).map_err(|error| Failure::new(UNHEALTHY, error))?;
         if let Some(why) = &measured.ended {
-            eprintln!("ended early: {why}");
+            say!("ended early: {why}");
         }
         views.push(RunView::of(&measured.info, &measured.samples));
         let ran = (measured.events.as_slice(), measured.names.as_slice());
@@ -79,9 +80,9 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let report = Report { runs: &runs, disturbances: Some(&across) };
     write_page(&arguments.out.join("report.html"), report)?;
     if arguments.json {
-        println!("{:#}", to_json(report));
+        show!("{:#}", to_json(report))?;
     } else {
-        tell(&runs, &across);
+        tell(&runs, &across)?;
     }
     match plans.first() {
         Some(options) if answered == 0 => Err(path::nobody_answered(options)),
@@ -89,26 +90,22 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     }
 }
 
-fn tell(runs: &[Run], across: &[Disturbance]) {
+fn tell(runs: &[Run], across: &[Disturbance]) -> Result<(), Failure> {
     for run in runs {
-        println!(
-            "a packet every {}: {} sent, {} lost",
-            interval(run.info.period_ns),
-            run.stats.packets,
-            run.stats.lost
-        );
+        show!("a packet every {}: {} sent, {} lost", interval(run.info.period_ns), run.stats.packets, run.stats.lost)?;
         for family in run.families.iter().flatten() {
-            println!("  {}", family.sentence);
+            show!("  {}", family.sentence)?;
         }
     }
     if across.is_empty() {
-        println!("no disturbance explains what the runs show");
+        show!("no disturbance explains what the runs show")?;
     }
     for one in across {
-        println!("together: {}", one.sentence);
+        show!("together: {}", one.sentence)?;
         if !one.alternatives_ns.is_empty() {
             let others: Vec<String> = one.alternatives_ns.iter().map(|ns| format!("{:.4} ms", ns / 1e6)).collect();
-            println!("  as good would be a period of {}", others.join(", "));
+            show!("  as good would be a period of {}", others.join(", "))?;
         }
     }
+    Ok(())
 }

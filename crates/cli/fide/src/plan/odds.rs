@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::columns::columns;
 use crate::exit::Done;
+use crate::say::{show, show_text};
 
 /// Heights of Table 3, with the published years between critical compound failures.
 const PUBLISHED: [(u32, f64); 3] = [(1, 22.7), (2, 11.3), (3, 6.0)];
@@ -43,16 +44,16 @@ pub(super) fn published(as_json: bool) -> Done {
                         "published_years_between": published })
             })
             .collect();
-        println!(
+        show!(
             "{:#}",
             json!({ "format": "fide-plan-odds", "version": 1, "processes": PROCESSES, "rates": rates, "heights": heights,
                     "tcp": { "period_ns": PERIOD_NS, "soonest_s": tcp.soonest_s, "latest_s": tcp.latest_s,
                              "published": TCP_PUBLISHED },
                     "notes": NOTES })
-        );
+        )?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("All trees of {PROCESSES} processes in a fat tree fail together (FiDe App. C, Table 3); two trees\n");
+    show!("All trees of {PROCESSES} processes in a fat tree fail together (FiDe App. C, Table 3); two trees\n")?;
     let rows: Vec<Vec<String>> = PUBLISHED
         .iter()
         .map(|(height, published)| {
@@ -61,21 +62,23 @@ pub(super) fn published(as_json: bool) -> Done {
             vec![height.to_string(), probability(p), years(1.0 / p), format!("{published} years"), notes.to_owned()]
         })
         .collect();
-    print!("{}", columns(&["height", "per year", "once in", "published", ""], &[0, 4], &rows));
-    println!(
+    show_text(&columns(&["height", "per year", "once in", "published", ""], &[0, 4], &rows))?;
+    show!(
         "\nTCP lets an error through, at one packet every {} us: once in {} to {} (published: {} to {})\n",
         PERIOD_NS / 1000,
         long_time(tcp.soonest_s),
         long_time(tcp.latest_s),
         TCP_PUBLISHED[0],
         TCP_PUBLISHED[1]
-    );
-    println!(
+    )?;
+    show!(
         "p_tr = {}, p_cr = {} per year, p_g = {} (Gill et al., SIGCOMM 2011)",
-        rates.trunk_per_year, rates.core_per_year, rates.group
-    );
-    println!("[1] {}", NOTES[0]);
-    println!("[2] {}", NOTES[1]);
+        rates.trunk_per_year,
+        rates.core_per_year,
+        rates.group
+    )?;
+    show!("[1] {}", NOTES[0])?;
+    show!("[2] {}", NOTES[1])?;
     Ok(ExitCode::SUCCESS)
 }
 

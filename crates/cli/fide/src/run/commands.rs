@@ -2,6 +2,7 @@
 //! The operator's `--fence-command`: one at a time, and the last one to run is the one for the last state.
 
 use std::{
+    ffi::OsStr,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::process::CommandExt,
@@ -36,7 +37,7 @@ struct Running {
 
 /// Runs commands; waits for the last one in the end.
 pub(super) struct Commands<'a> {
-    command: Option<&'a str>,
+    command: Option<&'a OsStr>,
     running: Option<Running>,
     /// The command to run after the present one has ended.
     next: Option<&'static str>,
@@ -45,7 +46,7 @@ pub(super) struct Commands<'a> {
 }
 
 impl<'a> Commands<'a> {
-    pub(super) fn new(command: Option<&'a str>, stopper: Weak<Stopper>) -> Self {
+    pub(super) fn new(command: Option<&'a OsStr>, stopper: Weak<Stopper>) -> Self {
         Self { command, running: None, next: None, stopper }
     }
 
@@ -81,7 +82,7 @@ impl<'a> Commands<'a> {
         let Some(command) = self.command else { return };
         let mut shell = Command::new("sh");
         // The standard input belongs to the program.
-        shell.args(["-c", command]).env("FIDE_FENCE", what).stdin(Stdio::null()).process_group(0);
+        shell.arg("-c").arg(command).env("FIDE_FENCE", what).stdin(Stdio::null()).process_group(0);
         child::begin_clean(&mut shell);
         match shell.spawn() {
             Ok(child) => {
@@ -91,7 +92,7 @@ impl<'a> Commands<'a> {
                 let ended = pid_of(&child).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
                 self.running = Some(Running { child, ended, what });
             }
-            Err(error) => say!("fide: --fence-command `{command}` could not be run: {error}"),
+            Err(error) => say!("fide: --fence-command `{}` could not be run: {error}", command.display()),
         }
     }
 
@@ -107,7 +108,7 @@ impl<'a> Commands<'a> {
         if let Some(how) = ended {
             say!(
                 "fide: --fence-command `{}` ended for `{}` with {how}",
-                self.command.unwrap_or_default(),
+                self.command.unwrap_or_default().display(),
                 running.what
             );
         }
@@ -181,7 +182,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("ran");
         let command = format!("[ $FIDE_FENCE = continued ] && sleep 600; echo $FIDE_FENCE >> {}", file.display());
-        let mut commands = Commands::new(Some(&command), Weak::new());
+        let mut commands = Commands::new(Some(command.as_ref()), Weak::new());
         commands.begin(CONTINUED);
         assert!(!commands.finish_within(Duration::from_millis(20)), "it sleeps");
         commands.begin(EXCLUDED);
@@ -194,7 +195,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("ran");
         let command = format!("[ $FIDE_FENCE = stopped ] && exec sleep 600; echo $FIDE_FENCE >> {}", file.display());
-        let mut commands = Commands::new(Some(&command), Weak::new());
+        let mut commands = Commands::new(Some(command.as_ref()), Weak::new());
         commands.begin(STOPPED);
         commands.begin(EXCLUDED);
         let mut asked = 0;
@@ -214,7 +215,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("ran");
         let command = format!("[ $FIDE_FENCE = stopped ] && sleep 0.1; echo $FIDE_FENCE >> {}", file.display());
-        let mut commands = Commands::new(Some(&command), Weak::new());
+        let mut commands = Commands::new(Some(command.as_ref()), Weak::new());
         commands.begin(STOPPED);
         commands.begin(EXCLUDED);
         drop(commands);

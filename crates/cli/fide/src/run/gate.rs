@@ -2,6 +2,7 @@
 //! Starts the program stopped before its first instruction, so that it is registered before it does anything.
 
 use std::{
+    ffi::OsString,
     io,
     os::{
         fd::{AsRawFd, FromRawFd, OwnedFd},
@@ -34,7 +35,7 @@ pub(super) fn as_environment(permit: Option<&Permit>) -> String {
 }
 
 /// Starts the program stopped before its first instruction, until the pipe delivers its variables.
-pub(super) fn spawn_at_gate(command: &[String]) -> Result<(Child, OwnedFd), Failure> {
+pub(super) fn spawn_at_gate(command: &[OsString]) -> Result<(Child, OwnedFd), Failure> {
     let (wait, go) = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
     let this = std::env::current_exe()?;
     let mut gated = Command::new(this);
@@ -63,12 +64,28 @@ pub(super) fn spawn_at_gate(command: &[String]) -> Result<(Child, OwnedFd), Fail
     Ok((gated.spawn()?, go))
 }
 
+/// A user called the internal verb by hand.
+fn not_by_fide_run() -> ExitCode {
+    say!(
+        "fide: {GATE} is for `fide run`, which gives it an open pipe and a program; use `fide run --name NAME -- CMD`"
+    );
+    ExitCode::from(USAGE)
+}
+
+/// Whether it is an open descriptor besides those of input, output and errors, which the library owns.
+fn is_inherited(fd: i32) -> bool {
+    // SAFETY: fcntl(2) with F_GETFD takes any number.
+    fd > libc::STDERR_FILENO && unsafe { libc::fcntl(fd, libc::F_GETFD) } >= 0
+}
+
 /// Runs in the child of [`spawn_at_gate`]: waits for the command, then becomes the program. Its process id
 /// and start time stay the same.
-pub(crate) fn gate(arguments: &[String]) -> ExitCode {
-    let [fd, program, rest @ ..] = arguments else { return ExitCode::from(USAGE) };
-    let Ok(fd) = fd.parse::<i32>() else { return ExitCode::from(USAGE) };
-    // SAFETY: the parent left us this descriptor and nothing else here owns it.
+pub(crate) fn gate(arguments: &[OsString]) -> ExitCode {
+    let [fd, program, rest @ ..] = arguments else { return not_by_fide_run() };
+    let Some(fd) = fd.to_str().and_then(|fd| fd.parse::<i32>().ok()).filter(|fd| is_inherited(*fd)) else {
+        return not_by_fide_run();
+    };
+    // SAFETY: it is open, the parent left us this descriptor and nothing else here owns it.
     let wait = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut order = String::new();
     if io::Read::read_to_string(&mut std::fs::File::from(wait), &mut order).is_err() || !order.ends_with("go\n") {
@@ -76,6 +93,6 @@ pub(crate) fn gate(arguments: &[String]) -> ExitCode {
     }
     let variables = order.lines().filter_map(|line| line.split_once('='));
     let error = Command::new(program).args(rest).envs(variables).exec();
-    say!("fide run: {program}: {error}");
+    say!("fide run: {}: {error}", program.display());
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }

@@ -3,6 +3,7 @@
 //! signal does not reach, also if they are known to have left the control group, and removes the group.
 
 use std::{
+    ffi::OsString,
     io::{self, BufRead},
     os::{fd::OwnedFd, unix::process::CommandExt},
     path::Path,
@@ -62,7 +63,7 @@ impl Drop for Warden {
 }
 
 /// The warden's process: waits until `fide run` is gone, then kills the processes in the control groups.
-pub(crate) fn warden(arguments: &[String]) -> ExitCode {
+pub(crate) fn warden(arguments: &[OsString]) -> ExitCode {
     if arguments.is_empty() {
         return ExitCode::from(crate::exit::USAGE);
     }

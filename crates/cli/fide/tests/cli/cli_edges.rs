@@ -4,8 +4,12 @@
 mod check;
 mod codes;
 mod common;
+mod controller_check;
+mod cut_off;
 mod denied;
 mod explained;
+mod full_output;
+mod odd_agent;
 mod once;
 mod rule;
 mod running;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide` for shells, packagers and C programmers. No agent is needed.
 
+mod arguments;
 mod guards;
 mod manual;
 mod readers;

@@ -177,6 +177,25 @@ fn faults_have_the_right_exit_code() {
 }
 
 #[test]
+fn named_file_without_an_end_is_not_read_to_its_end() {
+    let copy = copy();
+    let root = copy.path().to_str().expect("text");
+    let output = run(&mut fide(&["doctor", "--root", root, "--core", "3", "--bound-file", "/dev/zero"]));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("BOUND none: /dev/zero: the file is too long"), "{output:?}");
+    let state = tempfile::tempdir().expect("a directory");
+    std::os::unix::fs::symlink("/dev/zero", state.path().join("tune-undo.jsonl")).expect("linked");
+    for what in ["--undo", "--apply"] {
+        let output = run(&mut tune(Some(copy.path()), state.path(), &[what]));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            output.status.code() == Some(1) && said.contains("tune-undo.jsonl: the file is too long"),
+            "{output:?}"
+        );
+    }
+}
+
+#[test]
 fn a_doctor_of_a_copy_has_all_conditions() {
     let copy = copy();
     let root = copy.path().to_str().expect("text");

@@ -78,6 +78,12 @@ fn errors_name_the_key_and_the_remedy() {
     refused(&format!("{HEAD}{S1}[[switch]]\nname = \"s2\"\ndriver = \"ovs\"\n"), "needs `target`");
     refused(&format!("{HEAD}{S1}[[switch]]\nname = \"s2\"\ndriver = \"p4\"\n"), "`linux` or `ovs`");
     refused(&format!("{HEAD}colour = 1\n{S1}{S2}"), "unknown field `colour`");
+    for wrong in ["[[64]]", "[]", "[[1], [1]]", "[[]]", "[[1],[2],[3],[4],[5],[6],[7]]"] {
+        let right = "; there are 1 to 6 sub-lanes, each with codepoints of 0 to 63 of its own";
+        refused(&format!("{HEAD}sub_lanes = {wrong}\n{S1}{S2}"), right);
+        refused(&format!("{HEAD}sub_lanes = {wrong}\n{S1}{S2}"), "sub_lanes is [");
+    }
+    refused(&format!("{HEAD}{S1}rate_bps = 7\n{S2}"), "rate_bps of a [[switch]] is 7; give at least 8");
     refused(&format!("{HEAD}retry_ms = 0\n{S1}{S2}"), "retry_ns is 0; give at least 1".replace("_ns", "_ms").as_str());
     refused(&format!("{HEAD}grace_ms = 99999999999\n{S1}{S2}"), "grace_ms is 99999999999; give at most 86400000");
     refused(&format!("{HEAD}audit_ms = 1\n{S1}{S2}"), "audit_ms is 1; give at least 10");

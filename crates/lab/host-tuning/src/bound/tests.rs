@@ -79,3 +79,16 @@ fn the_share_beyond_the_most_of_a_sample() {
     let share = bound(None, WAKE_UP).exceedance();
     assert!((share - 0.003).abs() < 0.0001, "three in a thousand: {share}");
 }
+
+#[test]
+fn what_is_no_file_is_neither_read_to_its_end_nor_replaced() {
+    let error = read(Path::new("/dev/zero"), &here(None)).expect_err("no end");
+    assert_eq!(error.name(), "unreadable");
+    assert!(error.to_string().contains("/dev/zero: the file is too long: it has more than"), "{error}");
+    let dir = tempfile::tempdir().expect("a directory");
+    let link = dir.path().join("bound.toml");
+    std::os::unix::fs::symlink("/dev/null", &link).expect("linked");
+    let error = write(&link, &bound(None, WAKE_UP)).expect_err("no file");
+    assert!(error.to_string().contains("it is no file"), "{error}");
+    assert!(fs::read_link(&link).is_ok(), "as it was");
+}

@@ -23,12 +23,15 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use super::{Change, Target};
+use crate::bounded;
 
 /// Name of the journal in the state directory.
 pub const FILE: &str = "tune-undo.jsonl";
 const LOCK: &str = "tune.lock";
 const LOCK_MODE: u32 = 0o600;
 const VERSION: u32 = 1;
+/// Longest journal: a hundred thousand changes, of which a host has some thousands.
+const FILE_BYTES_MAX: u64 = 32 << 20;
 /// Fault of a last line that ends in the middle.
 const CUT_OFF: &str = "it is cut off";
 
@@ -140,7 +143,7 @@ impl Lock {
     /// # Errors
     /// [`JournalError::Io`], [`JournalError::Version`].
     pub fn read(&self) -> Result<Option<Contents>, JournalError> {
-        let bytes = match fs::read(self.path()) {
+        let bytes = match bounded::read(&self.path(), FILE_BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(why) => return Err(self.io()(why)),
@@ -226,7 +229,7 @@ impl Journal {
         let open = || {
             let mut file = File::options().read(true).append(true).open(&path)?;
             file.set_len(contents.whole as u64)?;
-            let bytes = fs::read(&path)?;
+            let bytes = bounded::read(&path, FILE_BYTES_MAX)?;
             if !bytes.ends_with(b"\n") {
                 file.write_all(b"\n")?;
             }

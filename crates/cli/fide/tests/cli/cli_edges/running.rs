@@ -2,7 +2,10 @@
 //! Answers of an agent on loopback, in words and units for people.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
+    io::{BufRead, BufReader},
+    os::unix::ffi::OsStrExt,
     process::{Child, Stdio},
     time::{Duration, Instant},
 };
@@ -88,4 +91,30 @@ fn log_has_no_colours_where_it_is_no_terminal() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(!agent.log().contains('\u{1b}'), "{:?}", agent.log());
+}
+
+#[test]
+fn programs_get_their_arguments_though_they_are_no_text() {
+    let agent = Agent::start(7594);
+    let fide = |words: &[&[u8]]| {
+        let words: Vec<&OsStr> = words.iter().map(|word| OsStr::from_bytes(word)).collect();
+        let mut command = agent.place.fide(&words);
+        command.env("FIDE_SOCKET", "agent.sock");
+        command
+    };
+    let mut watching = fide(&[b"watch", b"x@a", b"--on-failure", b"printf '\xff' > reacted"]);
+    let mut watching = watching.stdout(Stdio::piped()).spawn().expect("started");
+    let mut said = String::new();
+    BufReader::new(watching.stdout.take().expect("piped")).read_line(&mut said).expect("read");
+    assert!(said.starts_with("watching x@a"), "{said}");
+    let words: [&[u8]; 9] =
+        [b"run", b"--name", b"x", b"--on-fence", b"ignore", b"--", b"sh", b"-c", b"echo \xff; exit 7"];
+    let output = fide(&words).output().expect("run");
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(7), &b"\xff\n"[..]), "{output:?}");
+    assert_eq!(watching.wait().expect("ended").code(), Some(1));
+    assert_eq!(fs::read(agent.place.path("reacted")).expect("the command has run"), b"\xff");
+    let words: [&[u8]; 7] = [b"run", b"--name", b"x", b"--on-fence", b"ignore", b"--", b"./no\xff"];
+    let output = fide(&words).output().expect("run");
+    assert_eq!(output.status.code(), Some(127), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("fide run: ./no\u{fffd}: No such file"), "{output:?}");
 }
