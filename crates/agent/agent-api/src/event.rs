@@ -2,7 +2,7 @@
 //! The event record: how an agent, or the kernel's receive program, notifies a client. 48 bytes and
 //! optional data, native endianness (it never leaves the host).
 
-use fide_types::{HOST_SLOT, PIGGYBACK_MAX, Reason};
+use fide_types::{HOST_SLOT, HostId, PIGGYBACK_MAX, Reason};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of the header.
@@ -65,7 +65,7 @@ pub struct EventRecord {
     /// One of [`kind`].
     pub kind: u32,
     /// Host id of the subject.
-    pub host: u16,
+    pub host: HostId,
     /// Its slot; [`HOST_SLOT`] for the host itself.
     pub slot: u8,
     /// A [`Reason`] as [`Reason::to_bytes`] writes it for verdicts, else 0.
@@ -251,7 +251,7 @@ impl EventRecord {
     }
 
     /// A record of this kind about the host itself; set the other fields as needed.
-    pub fn of_host(kind: u32, host: u16) -> Self {
+    pub fn of_host(kind: u32, host: HostId) -> Self {
         Self { kind, host, slot: HOST_SLOT, ..Self::default() }
     }
 

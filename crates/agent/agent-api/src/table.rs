@@ -7,7 +7,7 @@
 use fide_shm::region::{ReadRegion, Region, RegionError, Shared};
 use fide_shm::seqlock::SeqLock;
 use fide_sys::clock::{self, Clocks, Lease};
-use fide_types::{HOST_SLOT, MAX_HOSTS, MAX_NAME, MAX_PLANES, MAX_PROCESSES};
+use fide_types::{HOST_SLOT, HostId, MAX_HOSTS, MAX_NAME, MAX_PLANES, MAX_PROCESSES};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -232,11 +232,11 @@ const _: () = {
 };
 
 impl Layout {
-    fn host(&self, host: u16) -> Option<&SeqLock<RECORD_WORDS>> {
+    fn host(&self, host: HostId) -> Option<&SeqLock<RECORD_WORDS>> {
         self.hosts.get(usize::from(host).checked_sub(1)?)
     }
 
-    fn process(&self, host: u16, slot: u8) -> Option<&SeqLock<RECORD_WORDS>> {
+    fn process(&self, host: HostId, slot: u8) -> Option<&SeqLock<RECORD_WORDS>> {
         self.processes.get(usize::from(host).checked_sub(1)?)?.get(usize::from(slot))
     }
 
@@ -252,11 +252,11 @@ impl Layout {
         Ok(())
     }
 
-    fn read_host(&self, host: u16) -> Option<HostRecord> {
+    fn read_host(&self, host: HostId) -> Option<HostRecord> {
         Some(zerocopy::transmute!(self.host(host)?.read()?))
     }
 
-    fn read_process(&self, host: u16, slot: u8) -> Option<ProcessRecord> {
+    fn read_process(&self, host: HostId, slot: u8) -> Option<ProcessRecord> {
         Some(zerocopy::transmute!(self.process(host, slot)?.read()?))
     }
 }
@@ -365,14 +365,14 @@ impl AliveTable {
 
     /// Replaces a host's record; `false` if `host` is not 1..=[`MAX_HOSTS`]. Does not move the generation:
     /// most writes are of arrival times (see [`AliveTable::changed`]).
-    pub fn write_host(&self, host: u16, record: &HostRecord) -> bool {
+    pub fn write_host(&self, host: HostId, record: &HostRecord) -> bool {
         let Some(lock) = self.region.get().host(host) else { return false };
         lock.write(&zerocopy::transmute!(*record));
         true
     }
 
     /// Replaces a process's record; `false` if there is no such host or slot.
-    pub fn write_process(&self, host: u16, slot: u8, record: &ProcessRecord) -> bool {
+    pub fn write_process(&self, host: HostId, slot: u8, record: &ProcessRecord) -> bool {
         let Some(lock) = self.region.get().process(host, slot) else { return false };
         lock.write(&zerocopy::transmute!(*record));
         true
@@ -385,12 +385,12 @@ impl AliveTable {
     }
 
     /// A host's record (`None`: no such host, or a write was cut short by a crash).
-    pub fn host(&self, host: u16) -> Option<HostRecord> {
+    pub fn host(&self, host: HostId) -> Option<HostRecord> {
         self.region.get().read_host(host)
     }
 
     /// As [`AliveTable::host`], for a process.
-    pub fn process(&self, host: u16, slot: u8) -> Option<ProcessRecord> {
+    pub fn process(&self, host: HostId, slot: u8) -> Option<ProcessRecord> {
         self.region.get().read_process(host, slot)
     }
 }
@@ -503,18 +503,18 @@ impl TableReader {
     }
 
     /// A host's record; `None` if there is no such host, or the agent died in the middle of writing it.
-    pub fn host(&self, host: u16) -> Option<HostRecord> {
+    pub fn host(&self, host: HostId) -> Option<HostRecord> {
         self.layout().read_host(host)
     }
 
     /// A process's record; `None` as in [`TableReader::host`].
-    pub fn process(&self, host: u16, slot: u8) -> Option<ProcessRecord> {
+    pub fn process(&self, host: HostId, slot: u8) -> Option<ProcessRecord> {
         self.layout().read_process(host, slot)
     }
 
     /// The state of a process, or of the host itself with [`HOST_SLOT`]; a process of a silent host is
     /// silent.
-    pub fn state(&self, host: u16, slot: u8) -> Option<u8> {
+    pub fn state(&self, host: HostId, slot: u8) -> Option<u8> {
         let of_host = self.host(host)?.state;
         if slot == HOST_SLOT {
             return Some(of_host);

@@ -6,7 +6,6 @@
 //! queue is full, it drops the record and counts it; memory that it would have to free it hands back
 //! instead.
 
-use fide_types::{ClientSet, ProcessState};
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -23,6 +22,7 @@ use fide_agent_api::session::AgentSession;
 use fide_detector as detector;
 use fide_lane::Terms;
 use fide_net::link::Sender;
+use fide_types::{ClientSet, HostId, ProcessState};
 use fide_wire::{AnnouncedShape, Keys, Name};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec},
@@ -117,7 +117,7 @@ pub enum Command {
     },
     Monitor {
         client: u8,
-        host: u16,
+        host: HostId,
         name: Option<Name>,
         wanted: detector::Wanted,
     },
@@ -142,7 +142,7 @@ pub enum Command {
     },
     /// Sets the planned network between a peer and this host, which counts in the timeout.
     SetNetwork {
-        host: u16,
+        host: HostId,
         network: Network,
     },
     /// Opens a lane in the place `handle`.

@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use fide_types::bounds::DEFAULT_PORT;
+use fide_types::{HostId, bounds::DEFAULT_PORT, host_index};
 use fide_wire::{Key, MAX_HOSTS, MAX_PLANES, Name, PAYLOAD_MAX};
 use serde::{Deserialize, de::DeserializeOwned};
 
@@ -353,8 +353,8 @@ impl Config {
     /// # Panics
     /// If there is none.
     #[must_use]
-    pub fn member(&self, id: u16) -> &Member {
-        &self.members[usize::from(id) - 1]
+    pub fn member(&self, id: HostId) -> &Member {
+        &self.members[host_index(id)]
     }
 }
 

@@ -17,6 +17,7 @@ mod watched;
 
 use crate::command::REATTACH;
 use crate::excluded::Excluded;
+use fide_types::HostId;
 use std::{
     collections::HashMap,
     io,
@@ -90,7 +91,7 @@ pub enum End {
 /// The parts of the control thread.
 pub struct Parts {
     pub config: Config,
-    pub me: u16,
+    pub me: HostId,
     pub listener: Listener,
     pub exchange: Arc<Exchange>,
     pub rings: Option<ClientRings>,
@@ -462,7 +463,7 @@ impl Control {
         None
     }
 
-    fn report_tree(&self, host: u16, plane: u8, seen: Seen) {
+    fn report_tree(&self, host: HostId, plane: u8, seen: Seen) {
         if let Some(trees) = &self.parts.trees {
             trees.report(Report { host, label: None, plane, seen });
         }

@@ -62,7 +62,7 @@ use fide_agent_api::table::{AliveTable, NameBytes};
 use fide_detector::{Detector, HostSet, ProcessView};
 use fide_net::link::{Receiver, Sender};
 use fide_net::pace::Mode;
-use fide_types::{MAX_PROCESSES, PAYLOAD_MAX, ProcessRef};
+use fide_types::{HostId, MAX_PROCESSES, PAYLOAD_MAX, ProcessRef};
 use fide_wire::{Keys, Name, Shape};
 
 use crate::{
@@ -107,7 +107,7 @@ const TRANSMITS_PER_TURN: usize = 65;
 
 /// The parts of the loop.
 pub struct Parts {
-    pub me: u16,
+    pub me: HostId,
     pub members: u16,
     /// Hosts whose silence matters here.
     pub monitors: HostSet,
@@ -145,7 +145,7 @@ pub struct Parts {
 
 /// The values that do not change while the loop runs.
 struct Facts {
-    me: u16,
+    me: HostId,
     members: u16,
     /// Hosts whose silence matters here.
     monitors: HostSet,
@@ -305,7 +305,7 @@ impl Engine {
     }
 
     /// The slot of a process by name: the live one, else the one that ended last.
-    fn find(&self, host: u16, name: Name) -> Option<(u8, ProcessView)> {
+    fn find(&self, host: HostId, name: Name) -> Option<(u8, ProcessView)> {
         process_slots()
             .filter_map(|slot| Some((slot, self.detector.process(host, slot)?)))
             .filter(|(_, process)| process.name == name)

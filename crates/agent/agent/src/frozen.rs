@@ -2,7 +2,7 @@
 //! The loop's state, written down for the agent that takes over.
 
 use fide_detector::{Detector, SnapshotError};
-use fide_types::{ClientSet, Name, ProcessRef};
+use fide_types::{ClientSet, HostId, Name, ProcessRef};
 use serde::{Deserialize, Serialize};
 
 use crate::{clock::Clock, timeout::Network};
@@ -40,7 +40,7 @@ pub struct Frozen {
 pub struct Watch {
     pub id: u32,
     pub client: u8,
-    pub host: u16,
+    pub host: HostId,
     /// `None`: the host itself.
     pub name: Option<Name>,
     /// The client's own process, so that the subject's host knows which process watches.

@@ -7,6 +7,7 @@ use std::{
 };
 
 use fide_detector::{Event, Evidence, HostSet, Reason, Verdict, Via};
+use fide_types::HostId;
 use fide_wire::HOST_SLOT;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -238,7 +239,7 @@ impl Logged {
     }
 }
 
-fn host_name(config: &Config, host: u16) -> &str {
+fn host_name(config: &Config, host: HostId) -> &str {
     config.members.get(usize::from(host).wrapping_sub(1)).map_or("?", |member| member.name.as_str())
 }
 
@@ -247,7 +248,7 @@ fn hosts(config: &Config, set: HostSet) -> Vec<&str> {
 }
 
 impl Entry {
-    fn subject(&self, config: &Config, host: u16, slot: u8) -> String {
+    fn subject(&self, config: &Config, host: HostId, slot: u8) -> String {
         let host = host_name(config, host);
         if slot == HOST_SLOT {
             return format!("@{host}");

@@ -5,6 +5,7 @@ use std::fmt;
 
 use fide_detector::{PeerState, PeerView};
 use fide_shm::gaps::{BUCKETS, FIRST_NS, Gaps, LAST_NS, bucket};
+use fide_types::{HostId, host_index};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, NoLabelSet, prometheus_text},
@@ -104,13 +105,13 @@ fn seconds(ns: u64) -> f64 {
 /// The metrics of this agent in the text exposition format. `thinned`: one of [`THINNED`], or `usize::MAX`
 /// for no buckets.
 #[must_use]
-pub fn text(config: &Config, me: u16, snapshot: &Snapshot, journal: &Journal, thinned: usize) -> String {
+pub fn text(config: &Config, me: HostId, snapshot: &Snapshot, journal: &Journal, thinned: usize) -> String {
     let mut out = Families::default();
     let peers: Vec<(&str, PeerView, &Gaps)> = (1u16..)
         .zip(&config.members)
         .filter(|(id, _)| *id != me)
         .filter_map(|(id, member)| {
-            let at = usize::from(id) - 1;
+            let at = host_index(id);
             Some((member.name.as_str(), snapshot.peers[at]?, &snapshot.gaps[at]))
         })
         .collect();

@@ -6,6 +6,7 @@ use fide_bpf::intf::Stats;
 use fide_detector::{Counters, HostSet, PeerState, PeerView, ProcessView};
 use fide_lane::{LANES_MAX, Sent, Terms};
 use fide_shm::gaps::Gaps;
+use fide_types::{HostId, host_index};
 use fide_wire::{MAX_HOSTS, MAX_PROCESSES, Name, ViewId};
 
 use crate::{clock::Doubts, timeout::Network};
@@ -119,15 +120,15 @@ impl Snapshot {
     }
 
     /// All processes that one host ever had.
-    pub fn processes_of(&self, host: u16) -> impl Iterator<Item = (u8, &ProcessView)> {
-        let first = (usize::from(host) - 1) * MAX_PROCESSES;
+    pub fn processes_of(&self, host: HostId) -> impl Iterator<Item = (u8, &ProcessView)> {
+        let first = host_index(host) * MAX_PROCESSES;
         (0u8..)
             .zip(&self.processes[first..first + MAX_PROCESSES])
             .filter_map(|(slot, view)| Some((slot, view.as_ref()?)))
     }
 
     /// The process in a slot of one host, if there ever was one.
-    pub fn process(&self, host: u16, slot: u8) -> Option<&ProcessView> {
+    pub fn process(&self, host: HostId, slot: u8) -> Option<&ProcessView> {
         let first = usize::from(host).checked_sub(1)? * MAX_PROCESSES;
         self.processes.get(first + usize::from(slot))?.as_ref()
     }

@@ -16,6 +16,7 @@ use fide_agent_api::status::{Rung, Rungs};
 use fide_bpf::{ClientRings, ExitWatch};
 use fide_net::isolation::Measures;
 use fide_net::link::Membership;
+use fide_types::HostId;
 use fide_wire::Shape;
 use host::{EstateBuilder, Host};
 use std::path::Path;
@@ -236,7 +237,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
 /// The plan that follows from configuration, key and addresses: the same for every way of starting.
 struct Plan {
     config: Config,
-    me: u16,
+    me: HostId,
     /// Only of a witness.
     votes: Option<Votes>,
     key_stamp: Option<key::Stamp>,
@@ -641,7 +642,7 @@ fn hear_all(interfaces: &[Interface]) -> Result<Vec<OwnedFd>, StartError> {
     interfaces.iter().enumerate().map(hear).collect()
 }
 
-fn interfaces(config: &Config, me: u16) -> Result<Vec<Interface>, StartError> {
+fn interfaces(config: &Config, me: HostId) -> Result<Vec<Interface>, StartError> {
     let addresses = config.member(me).addresses.iter().enumerate();
     addresses
         .map(|(plane, address)| interface::by_address(*address).map_err(|why| StartError::Interface { plane, why }))

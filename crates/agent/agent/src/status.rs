@@ -9,6 +9,7 @@ use fide_agent_api::status::{
 use fide_bpf::intf::Stats;
 use fide_detector::{PeerState, ProcessState};
 use fide_shm::gaps::{Gaps, least_ns};
+use fide_types::{HostId, host_index};
 use fide_wire::MAX_PLANES;
 use std::{collections::BTreeMap, time::Instant};
 
@@ -22,7 +23,7 @@ use crate::{
 /// Everything that goes into a status.
 pub struct Report<'a> {
     pub config: &'a Config,
-    pub me: u16,
+    pub me: HostId,
     pub rungs: &'a Rungs,
     pub snapshot: &'a Snapshot,
     pub local: Vec<LocalProcess>,
@@ -62,8 +63,8 @@ fn gaps(gaps: &Gaps, mono_ns: u64) -> GapsInShort {
 
 /// Reply to `gaps`.
 #[must_use]
-pub fn all_gaps(config: &Config, peer: u16, snapshot: &Snapshot) -> AllGaps {
-    let of = &snapshot.gaps[usize::from(peer) - 1];
+pub fn all_gaps(config: &Config, peer: HostId, snapshot: &Snapshot) -> AllGaps {
+    let of = &snapshot.gaps[host_index(peer)];
     let counted = of.counts.iter().enumerate().filter(|(_, count)| **count > 0);
     AllGaps {
         schema: SCHEMA,
@@ -171,9 +172,9 @@ impl Report<'_> {
         }
     }
 
-    fn peer(&self, id: u16) -> PeerStatus {
+    fn peer(&self, id: HostId) -> PeerStatus {
         let Self { config, me, snapshot, .. } = self;
-        let (member, index) = (config.member(id), usize::from(id) - 1);
+        let (member, index) = (config.member(id), host_index(id));
         let host = member.name.as_str().to_owned();
         let Some(peer) = &snapshot.peers[index] else {
             return PeerStatus { host, id, state: "unknown".to_owned(), known: None };

@@ -3,11 +3,12 @@
 //! them to the controller.
 
 use fide_lane::Finding;
+use fide_types::HostId;
 
 /// A finding about a tree of another host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    pub host: u16,
+    pub host: HostId,
     /// The lane: the label that the host gave it, `None` for its heartbeats.
     pub label: Option<u8>,
     pub plane: u8,

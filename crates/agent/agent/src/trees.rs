@@ -33,6 +33,7 @@ use fide_controller_api::{
     tls::{self, ClientTls, Files},
 };
 use fide_net::link::Sender;
+use fide_types::HostId;
 use fide_wire::MAX_PLANES;
 use rustix::event::EventfdFlags;
 
@@ -114,7 +115,7 @@ struct Talk {
     ordered: Arc<Mutex<Ordered>>,
     known: Arc<Mutex<Known>>,
     config: Arc<Config>,
-    me: u16,
+    me: HostId,
     /// Names of the planes' interfaces.
     interfaces: Vec<String>,
     /// The smallest usable heartbeat, bytes.
@@ -161,7 +162,7 @@ impl Trees {
     pub fn start(
         config: &Config,
         controller: &Controller,
-        me: u16,
+        me: HostId,
         incarnation: u32,
         interfaces: &[String],
         senders: Vec<Sender>,

@@ -10,9 +10,9 @@ use crate::event::{Event, Evidence, MonitorId, ProcessId, Verdict};
 use crate::granted::Wanted;
 use fide_agent_api::event::{Event as AgentEvent, EventRecord, FLAG_DIRECT};
 use fide_agent_api::protocol::{JoinOk, MonitorOk, PeerState};
-use fide_types::HOST_SLOT;
-use fide_types::Reason;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use fide_types::{HOST_SLOT, HostId, Reason};
 
 /// Most monitors of one client.
 pub(crate) const MONITORS_MAX: usize = 4096;
@@ -26,7 +26,7 @@ const PROCESS_SHIFT: u32 = 12;
 /// One incarnation of a monitor's target.
 #[derive(Debug, Clone, Copy)]
 struct Subject {
-    host: u16,
+    host: HostId,
     slot: u8,
     incarnation: u32,
     up_delivered: bool,

@@ -12,6 +12,7 @@ use fide_agreement::{
     planted::{self, Planted},
 };
 use fide_client::Event;
+use fide_types::HostId;
 
 use crate::{
     Counters,
@@ -37,7 +38,7 @@ pub trait Agent {
     fn lease(&self) -> Lease;
 
     /// Whether a host has said lately that it hears this one.
-    fn is_heard_by(&self, host: u16) -> bool;
+    fn is_heard_by(&self, host: HostId) -> bool;
 
     /// Hands over a message for the next heartbeat; false if there is no room for it.
     fn piggyback(&mut self, message: &[u8]) -> bool;
@@ -47,7 +48,7 @@ pub trait Agent {
     ///
     /// # Errors
     /// The agent refuses, or is gone.
-    fn watch_again(&mut self, host: u16) -> Result<Option<u32>, Self::Error>;
+    fn watch_again(&mut self, host: HostId) -> Result<Option<u32>, Self::Error>;
 }
 
 /// The network: packets to and from the other members.
@@ -120,7 +121,7 @@ impl<P: Start> Core<P> {
     }
 
     /// A new watch has found this process of another member's host up, or none.
-    pub fn watch_found(&mut self, host: u16, process: Option<u32>) {
+    pub fn watch_found(&mut self, host: HostId, process: Option<u32>) {
         self.liveness.watch_found(host, process, &mut self.group);
     }
 
@@ -236,7 +237,7 @@ impl<P: Start> Core<P> {
     }
 
     /// A heartbeat has brought a datagram from a host's process.
-    fn receive_broadcast(&mut self, agent: &impl Agent, host: u16, process: u32, datagram: &[u8]) {
+    fn receive_broadcast(&mut self, agent: &impl Agent, host: HostId, process: u32, datagram: &[u8]) {
         self.report_hearers(agent);
         if !self.liveness.is_member(host, process) {
             self.counters.packets_of_strangers += 1;

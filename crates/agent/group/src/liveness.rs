@@ -17,7 +17,7 @@ use fide_agreement::{
     planted::{self, Planted},
 };
 use fide_client::{Event, HOST_SLOT, Reason, Verdict};
-use fide_types::{MAX_HOSTS, PerHost};
+use fide_types::{HostId, MAX_HOSTS, PerHost};
 
 use crate::packet::Sender;
 
@@ -109,7 +109,7 @@ impl Liveness {
         true
     }
 
-    fn process_up<P: Start>(&mut self, host: u16, process: u32, group: &mut Group<P>) {
+    fn process_up<P: Start>(&mut self, host: HostId, process: u32, group: &mut Group<P>) {
         let is_news = |peer: &&mut Peer| peer.process != process && !is_former(process, peer.latest);
         let Some(peer) = self.peers.get_mut(host).filter(is_news) else { return };
         let before = peer.process;
@@ -129,7 +129,7 @@ impl Liveness {
     }
 
     /// A new watch has found this process of a host up, or none.
-    pub(crate) fn watch_found<P: Start>(&mut self, host: u16, process: Option<u32>, group: &mut Group<P>) {
+    pub(crate) fn watch_found<P: Start>(&mut self, host: HostId, process: Option<u32>, group: &mut Group<P>) {
         let before = self.peers.get(host).map_or(0, |peer| peer.process);
         match process {
             Some(process) => self.process_up(host, process, group),
@@ -138,7 +138,7 @@ impl Liveness {
         }
     }
 
-    fn process_down<P: Start>(&mut self, host: u16, process: u32, group: &mut Group<P>) {
+    fn process_down<P: Start>(&mut self, host: HostId, process: u32, group: &mut Group<P>) {
         let Some(peer) = self.peers.get_mut(host).filter(|peer| peer.process == process) else { return };
         let incarnation = std::mem::take(&mut peer.incarnation);
         peer.process = 0;
@@ -163,7 +163,7 @@ impl Liveness {
         true
     }
 
-    fn set_silent(&mut self, host: u16, plane: u8, is_silent: bool) {
+    fn set_silent(&mut self, host: HostId, plane: u8, is_silent: bool) {
         if let Some(peer) = self.peers.get_mut(host) {
             let bit = 1 << (plane & 7);
             peer.silent_planes = if is_silent { peer.silent_planes | bit } else { peer.silent_planes & !bit };
@@ -171,18 +171,18 @@ impl Liveness {
     }
 
     /// The first plane to a host that is not silent; the first one if all are.
-    pub(crate) fn plane(&self, host: u16) -> usize {
+    pub(crate) fn plane(&self, host: HostId) -> usize {
         let silent = self.peers.get(host).map_or(0, |peer| peer.silent_planes);
         let plane = silent.trailing_ones() as usize;
         if plane < fide_wire::MAX_PLANES { plane } else { 0 }
     }
 
-    pub(crate) fn is_up(&self, host: u16) -> bool {
+    pub(crate) fn is_up(&self, host: HostId) -> bool {
         self.peers.get(host).is_some_and(|peer| peer.process != 0)
     }
 
     /// Whether this process is up, and its incarnation is known: it is a member, or wants to be one.
-    pub(crate) fn is_member(&self, host: u16, process: u32) -> bool {
+    pub(crate) fn is_member(&self, host: HostId, process: u32) -> bool {
         let peer = self.peers.get(host);
         peer.is_some_and(|peer| peer.process == process && peer.incarnation != 0)
     }

@@ -17,6 +17,7 @@ use fide_agreement::{
     transfer::{Reason, RoomError},
 };
 use fide_client::{Client, ConnectOptions, Event, Joined, Monitor, MonitorId, ProcessId, Wanted, now_ns};
+use fide_types::{HostId, host_index};
 use fide_wire::Key;
 use rustix::{
     event::{Timespec, epoll},
@@ -94,7 +95,7 @@ impl core::Agent for Link {
         Lease { now_ns: now_ns(), until_ns: self.client.lease_until_ns() }
     }
 
-    fn is_heard_by(&self, host: u16) -> bool {
+    fn is_heard_by(&self, host: HostId) -> bool {
         self.client.table().host(host).is_some_and(|record| record.hears_us == 1)
     }
 
@@ -103,7 +104,7 @@ impl core::Agent for Link {
         self.client.piggyback_now(message).is_ok()
     }
 
-    fn watch_again(&mut self, host: u16) -> Result<Option<u32>, Error> {
+    fn watch_again(&mut self, host: HostId) -> Result<Option<u32>, Error> {
         let Some((_, target, id)) = self.monitors.iter_mut().find(|(of, ..)| *of == host) else { return Ok(None) };
         match self.client.unmonitor(*id) {
             Ok(()) | Err(fide_client::Error::Unregistered(_)) => {}
@@ -240,7 +241,7 @@ impl<P: Start> Member<P> {
         let sealer = sealer(&config.key, Sender { host: me, process: joined.incarnation, incarnation })?;
         let mut monitors = Vec::new();
         for host in core.others().iter() {
-            let target = format!("{}@{}", config.group, names[usize::from(host) - 1]);
+            let target = format!("{}@{}", config.group, names[host_index(host)]);
             let monitor = client.monitor(&target, Wanted::default())?;
             core.watch_found(host, up(&monitor));
             monitors.push((host, target, monitor.id));
@@ -461,7 +462,7 @@ impl<P: Start> Member<P> {
     ///
     /// # Errors
     /// [`Refused`].
-    pub fn remove(&mut self, host: u16) -> Result<(), Refused> {
+    pub fn remove(&mut self, host: HostId) -> Result<(), Refused> {
         let lease = self.lease();
         self.core.group.remove(lease, host)
     }
@@ -537,7 +538,7 @@ impl<P: Start> Member<P> {
 
     /// The name of a host.
     #[must_use]
-    pub fn name(&self, host: u16) -> Option<&str> {
+    pub fn name(&self, host: HostId) -> Option<&str> {
         self.names.get(usize::from(host).wrapping_sub(1)).map(String::as_str)
     }
 
@@ -563,7 +564,7 @@ impl<P: Start> Member<P> {
         }
         let (now, unheard) = (now_ns(), self.core.liveness.unheard());
         let silent = self.link.monitors.iter().filter_map(|(host, target, _)| {
-            let name = &self.names[usize::from(*host) - 1];
+            let name = &self.names[host_index(*host)];
             match (self.core.liveness.is_up(*host), unheard.contains(*host)) {
                 (false, _) => Some(format!("no process {target} is known to run")),
                 (true, true) => Some(match self.core.waits.blamed_ns(*host, now) {
@@ -581,7 +582,7 @@ impl<P: Start> Member<P> {
         let refused = self.core.refused.as_ref().map(|(host, why)| {
             format!(
                 "the last message refused was from {}: {why}",
-                self.names.get(usize::from(*host) - 1).map_or("?", String::as_str)
+                self.names.get(host_index(*host)).map_or("?", String::as_str)
             )
         });
         let fenced = self.link.client.fenced().then(|| "this host has no lease".to_owned());

@@ -19,7 +19,7 @@
 //! no nonce is ever used twice. (A tag alone would do, and is slower: the library's fast path is that of
 //! encrypted bytes.)
 
-use fide_types::{MAX_HOSTS, PAYLOAD_MAX, PerHost};
+use fide_types::{HostId, MAX_HOSTS, PAYLOAD_MAX, PerHost};
 use fide_wire::Key;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 
@@ -37,7 +37,7 @@ const CONTEXT: &str = "fide-member 2026-11 session key";
 /// The sender of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sender {
-    pub host: u16,
+    pub host: HostId,
     /// Its process, as its agent reports it.
     pub process: u32,
     /// Its incarnation in the group.
@@ -52,7 +52,7 @@ pub enum PacketError {
     #[error("version {version}; this program speaks {VERSION}")]
     Version { version: u8 },
     #[error("from host {host}; hosts are 1 to {MAX_HOSTS}")]
-    Host { host: u16 },
+    Host { host: HostId },
     #[error("the tag is wrong: forged, damaged, or sealed with another key")]
     Tag,
 }
@@ -178,7 +178,7 @@ impl Opener {
         let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| header[at + byte]));
         let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| header[at + byte]));
         let sender =
-            Sender { host: u16::from_le_bytes([header[2], header[3]]), process: word(4), incarnation: word(8) };
+            Sender { host: HostId::from_le_bytes([header[2], header[3]]), process: word(4), incarnation: word(8) };
         let known = self.sessions.get_mut(sender.host);
         let known = known.ok_or(PacketError::Host { host: sender.host })?;
         let number = long(16);

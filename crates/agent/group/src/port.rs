@@ -9,7 +9,7 @@ use std::{
 };
 
 use fide_agreement::HostSet;
-use fide_types::{MAX_HOSTS, PerHost};
+use fide_types::{HostId, MAX_HOSTS, PerHost, host_index};
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use rustix::fd::BorrowedFd;
 
@@ -103,7 +103,7 @@ pub(crate) struct Port {
 impl Port {
     /// `addresses`: by id - 1 and plane.
     pub(crate) fn open(me: u16, addresses: &[Vec<Ipv4Addr>], port: u16) -> Result<Self, Error> {
-        let mine = &addresses[usize::from(me) - 1];
+        let mine = &addresses[host_index(me)];
         let mut planes = Vec::new();
         for (plane, address) in mine.iter().enumerate() {
             let address = SocketAddr::from((*address, port));
@@ -116,7 +116,7 @@ impl Port {
                 Ok((socket, state))
             };
             let (socket, state) = bind().map_err(|why| Error::Bind { address, why })?;
-            let address = |host: u16| Some(SocketAddr::from((*addresses[usize::from(host) - 1].get(plane)?, port)));
+            let address = |host: HostId| Some(SocketAddr::from((*addresses[host_index(host)].get(plane)?, port)));
             let others = PerHost::new(addresses.len(), address);
             planes.push(Plane { socket, state, others });
         }

@@ -2,7 +2,7 @@
 //! How long a host that is not a member yet has waited for each thing, so that nobody is blamed for a packet
 //! that is only on its way.
 
-use fide_types::{MAX_HOSTS, PerHost};
+use fide_types::{HostId, MAX_HOSTS, PerHost};
 
 /// A running process of another member is blamed for its silence (another key, another port) after this long.
 /// In a group that is being founded, first packets come within milliseconds; the rest is for hosts that are
@@ -38,7 +38,7 @@ impl Waits {
     }
 
     /// How long a host's process has run without a packet, if that is long enough to blame it.
-    pub(crate) fn blamed_ns(&self, host: u16, now_ns: u64) -> Option<u64> {
+    pub(crate) fn blamed_ns(&self, host: HostId, now_ns: u64) -> Option<u64> {
         let (_, since) = (*self.silent.get(host)?)?;
         Some(now_ns.saturating_sub(since)).filter(|ns| *ns >= BLAMED_AFTER_NS)
     }

@@ -2,7 +2,7 @@
 //! The newest heartbeat of each peer on each plane.
 
 use fide_lane::{Copies, Finding};
-use fide_types::{MAX_HOSTS, MAX_PLANES, PerHost};
+use fide_types::{HostId, MAX_HOSTS, MAX_PLANES, PerHost};
 
 /// The heartbeats that have arrived from each peer.
 pub(super) struct Arrivals(PerHost<Arrived>);
@@ -20,13 +20,13 @@ impl Arrivals {
     }
 
     /// Whether this heartbeat differs from the last one of its plane.
-    pub(super) fn is_new(&self, host: u16, plane: usize, incarnation: u32, seq: u64) -> bool {
+    pub(super) fn is_new(&self, host: HostId, plane: usize, incarnation: u32, seq: u64) -> bool {
         let arrived = &self.0[host];
         (arrived.incarnation, arrived.seq[plane]) != (incarnation, seq)
     }
 
     /// Notes a heartbeat. Whether its peer has another incarnation than before.
-    pub(super) fn note(&mut self, host: u16, plane: usize, incarnation: u32, seq: u64) -> bool {
+    pub(super) fn note(&mut self, host: HostId, plane: usize, incarnation: u32, seq: u64) -> bool {
         let arrived = &mut self.0[host];
         let is_other = arrived.incarnation != incarnation;
         if is_other {
@@ -39,7 +39,7 @@ impl Arrivals {
     /// Notes the copy of a heartbeat that came over this tree. Returns what the copies now show of a tree.
     pub(super) fn copy(
         &mut self,
-        host: u16,
+        host: HostId,
         plane: usize,
         seq: u64,
         rx_ns: u64,

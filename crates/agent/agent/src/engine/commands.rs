@@ -3,7 +3,7 @@
 
 use fide_agent_api::event::{EventRecord, kind};
 use fide_detector::{PeerState, PeerView, Target, Wanted};
-use fide_types::{HOST_SLOT, MAX_PROCESSES, Name, ProcessRef, ProcessState, Reason};
+use fide_types::{HOST_SLOT, HostId, MAX_PROCESSES, Name, ProcessRef, ProcessState, Reason};
 use fide_wire::Keys;
 
 use super::{COMMANDS_PER_TURN, Engine, FORGOTTEN_PER_TURN, formers::end_of, process_slots};
@@ -58,7 +58,7 @@ impl Engine {
             Command::AimLane { handle, tree, sender } => Reply::Sender(self.lanes.aim(handle, tree, sender)),
             Command::CloseLane { handle } => Reply::Lane(self.close_lane(handle)),
             Command::Standings => {
-                let is_up = |host: &u16| self.detector.peer(*host).is_some_and(|peer| peer.state == PeerState::Up);
+                let is_up = |host: &HostId| self.detector.peer(*host).is_some_and(|peer| peer.state == PeerState::Up);
                 let up = self.facts.hosts().filter(is_up).collect();
                 Reply::Standings { up, hold_us_up: self.detector.held_up_by() }
             }
@@ -173,7 +173,7 @@ impl Engine {
         &mut self,
         now: Now,
         client: u8,
-        host: u16,
+        host: HostId,
         name: Option<Name>,
         wanted: Wanted,
     ) -> Result<Monitored, MonitorRefusal> {

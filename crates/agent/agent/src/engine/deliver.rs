@@ -8,7 +8,7 @@ use fide_bpf::{
     intf::{ADMIT_DEAD, ADMIT_MONITOR, Admit},
 };
 use fide_detector::{Event, PeerState, Verdict};
-use fide_types::{ClientSet, MAX_NAME, Name, PIGGYBACK_MAX, ProcessRef, Reason};
+use fide_types::{ClientSet, HostId, MAX_NAME, Name, PIGGYBACK_MAX, ProcessRef, Reason, host_index};
 
 use super::{Engine, process_slots};
 use crate::{
@@ -189,7 +189,7 @@ impl Engine {
     }
 
     /// Sets which incarnation of a host the receive program takes packets from.
-    pub(super) fn admit(&self, host: u16, dead: bool) {
+    pub(super) fn admit(&self, host: HostId, dead: bool) {
         let (Some(kernel), Some(peer)) = (&self.ports.kernel, self.detector.peer(host)) else { return };
         let mut flags = if self.facts.monitors.contains(host) { ADMIT_MONITOR } else { 0 };
         if dead {
@@ -198,7 +198,7 @@ impl Engine {
         kernel.receive.admit(host, Admit { incarnation: peer.incarnation, flags, timeout_ns: peer.timeout_ns });
     }
 
-    fn deliver_path(&mut self, now: Now, kind: u32, host: u16, plane: u8) {
+    fn deliver_path(&mut self, now: Now, kind: u32, host: HostId, plane: u8) {
         let record = EventRecord { plane, rx_ns: now.mono_ns, ..EventRecord::of_host(kind, host) };
         let watches = (0..self.watches.len()).map(|position| self.watches.at(position));
         let clients = watches.filter(|watch| watch.host == host).map(|watch| watch.client).collect();
@@ -210,7 +210,7 @@ impl Engine {
         self.deliver_all(self.about_me(now, if fenced { kind::FENCED } else { kind::UNFENCED }));
     }
 
-    fn deliver_timeout(&mut self, now: Now, host: u16, timeout_ns: u64) {
+    fn deliver_timeout(&mut self, now: Now, host: HostId, timeout_ns: u64) {
         if let Some(kernel) = &self.ports.kernel {
             let admitted = kernel.receive.admitted(host);
             kernel.receive.admit(host, Admit { timeout_ns, ..admitted });
@@ -387,7 +387,7 @@ impl Engine {
     }
 
     /// "name@host", or "@host", and its length.
-    fn full_name(&self, host: u16, name: Option<Name>) -> ([u8; 2 * MAX_NAME + 1], usize) {
+    fn full_name(&self, host: HostId, name: Option<Name>) -> ([u8; 2 * MAX_NAME + 1], usize) {
         let mut text = [0u8; 2 * MAX_NAME + 1];
         let mut len = 0;
         let host_name = self.host_name(host);
@@ -399,8 +399,8 @@ impl Engine {
         (text, len)
     }
 
-    pub(super) fn host_name(&self, host: u16) -> NameBytes {
-        self.facts.names[usize::from(host) - 1]
+    pub(super) fn host_name(&self, host: HostId) -> NameBytes {
+        self.facts.names[host_index(host)]
     }
 }
 

@@ -3,7 +3,7 @@
 
 use fide_agent_api::event::{EventRecord, kind};
 use fide_detector::{Former, PeerState};
-use fide_types::{HOST_SLOT, Name, ProcessRef, Reason};
+use fide_types::{HOST_SLOT, HostId, Name, ProcessRef, Reason};
 
 use super::Engine;
 use crate::{
@@ -167,7 +167,7 @@ impl Engine {
     /// The fate of a process whose host is up, or was: that host's word counts. The host may say
     /// nothing about a process that ended before this agent listened; but it names all live processes, and
     /// says when it has done so.
-    fn became_of_process_here(&self, host: u16, name: Name, incarnation: u32) -> Why {
+    fn became_of_process_here(&self, host: HostId, name: Name, incarnation: u32) -> Why {
         match self.find(host, name) {
             Some((_, process)) if process.incarnation == incarnation => Why::AsUsual,
             Some((_, process)) if is_newer(process.incarnation, incarnation) => Why::Over(Reason::Exited(-1)),
@@ -182,7 +182,7 @@ impl Engine {
 
     /// Whether a host may have numbered this process in its present life, and has not named all its
     /// processes since. The host is up, or is a member and not heard yet.
-    fn may_be_named_yet(&self, host: u16, process: u32) -> bool {
+    fn may_be_named_yet(&self, host: HostId, process: u32) -> bool {
         let detector = &self.detector;
         let life = detector.peer(host).and_then(|peer| match peer.state {
             PeerState::Up => Some(peer.incarnation),

@@ -6,7 +6,7 @@
 //! loop shows in the gaps of all peers.
 
 use fide_shm::gaps::{BUCKETS, Gaps};
-use fide_types::{MAX_HOSTS, PerHost};
+use fide_types::{HostId, MAX_HOSTS, PerHost};
 
 use crate::{clock::Now, frozen::FrozenGaps};
 
@@ -21,7 +21,7 @@ impl GapCounts {
 
     /// A fresh heartbeat arrived. `is_watched`: its peer is monitored and up; if not, the next heartbeat
     /// ends no gap.
-    pub(super) fn arrived(&mut self, host: u16, incarnation: u32, now_raw_ns: u64, is_watched: bool) {
+    pub(super) fn arrived(&mut self, host: HostId, incarnation: u32, now_raw_ns: u64, is_watched: bool) {
         let gaps = &mut self.0[host];
         if is_watched {
             gaps.arrived(incarnation, now_raw_ns);
@@ -31,7 +31,7 @@ impl GapCounts {
     }
 
     /// A peer's gaps, with the end of the longest one in CLOCK_MONOTONIC ns.
-    pub(super) fn read(&self, now: Now, host: u16) -> Gaps {
+    pub(super) fn read(&self, now: Now, host: HostId) -> Gaps {
         let mut gaps = self.0[host];
         if gaps.longest_ns != 0 {
             gaps.longest_at_ns = now.mono_ns.saturating_sub(now.raw_ns.saturating_sub(gaps.longest_at_ns));

@@ -11,7 +11,7 @@ use fide_agent_api::session::{LANE_MESSAGE_MAX, LANE_OUTBOX_BYTES, LaneMessage};
 use fide_detector::PeerState;
 use fide_lane::{Copies, Finding, Inlet, LANES_MAX, Terms, lane_of, number_of};
 use fide_net::link::Sender;
-use fide_types::{ClientSet, MAX_HOSTS, PerHost};
+use fide_types::{ClientSet, HostId, MAX_HOSTS, PerHost};
 use fide_wire::{ChunkPacket, chunk};
 
 use super::Engine;
@@ -282,7 +282,7 @@ impl Engine {
     }
 
     /// Reports a finding about a tree to the controller.
-    pub(super) fn report(&self, host: u16, label: Option<u8>, found: Option<(usize, Finding)>) {
+    pub(super) fn report(&self, host: HostId, label: Option<u8>, found: Option<(usize, Finding)>) {
         let Some((plane, finding)) = found else { return };
         // The detector itself reports which heartbeats are missing.
         if label.is_none() && finding != Finding::Slow {

@@ -3,7 +3,7 @@
 
 use fide_agent_api::table::{HostRecord, ProcessRecord, ViewRecord, name_bytes, state};
 use fide_detector::{PeerState, TransmitKind};
-use fide_types::{MAX_PLANES, ProcessRef};
+use fide_types::{HostId, MAX_PLANES, ProcessRef};
 
 use super::{Engine, TRANSMITS_PER_TURN};
 use crate::{
@@ -90,7 +90,7 @@ impl Engine {
         self.table.changed();
     }
 
-    pub(super) fn publish_host(&self, now: Now, host: u16) {
+    pub(super) fn publish_host(&self, now: Now, host: HostId) {
         let Some(peer) = self.detector.peer(host) else { return };
         let newest = peer.last_rx_ns.into_iter().max().unwrap_or(0);
         let before = self.table.host(host).unwrap_or_default();

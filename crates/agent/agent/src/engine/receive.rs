@@ -4,7 +4,7 @@
 use fide_bpf::intf::{self, Slot, Wake};
 use fide_detector::{Beat, PeerState, ProcessState};
 use fide_lane::Finding;
-use fide_types::{MAX_PLANES, PAYLOAD_MAX, ProcessRef};
+use fide_types::{HostId, MAX_PLANES, PAYLOAD_MAX, ProcessRef};
 use fide_wire::{
     AnnouncedShape, HEADER_LEN, KIND_OFFSET, Kind, PLANE_OFFSET, Packet, SHAPE, SHAPE_LEN, ViewId, chunk, verify,
 };
@@ -21,7 +21,7 @@ const RECORD_MAX: usize = size_of::<Wake>() + PAYLOAD_MAX;
 
 /// A heartbeat that was taken in, by either path.
 struct Heartbeat {
-    host: u16,
+    host: HostId,
     plane: usize,
     incarnation: u32,
     seq: u64,
@@ -49,7 +49,7 @@ impl Engine {
     }
 
     /// The receive program has left a peer's newest heartbeat on a plane.
-    pub(super) fn slot_filled(&mut self, now: Now, host: u16, plane: usize, slot: &Slot) {
+    pub(super) fn slot_filled(&mut self, now: Now, host: HostId, plane: usize, slot: &Slot) {
         let rx_ns = self.clock.stamp(slot.rx_ns, now.raw_ns);
         let beat = Beat {
             peer: host,
@@ -89,7 +89,7 @@ impl Engine {
     }
 
     /// The network between a peer and this host is planned anew.
-    pub(super) fn set_network(&mut self, now: Now, host: u16, network: Network) {
+    pub(super) fn set_network(&mut self, now: Now, host: HostId, network: Network) {
         if self.timing.set_network(host, network) {
             self.follow_jitter(now, host);
         }
@@ -106,7 +106,7 @@ impl Engine {
     }
 
     /// A peer's jitter has changed: the timeout follows.
-    fn follow_jitter(&mut self, now: Now, host: u16) {
+    fn follow_jitter(&mut self, now: Now, host: HostId) {
         if let Some(wanted_ns) = self.timing.wanted_ns(host) {
             // Refused only to keep an earlier promise.
             let _ = self.detector.set_timeout(now.raw_ns, host, wanted_ns);
@@ -265,7 +265,7 @@ impl Engine {
     }
 
     /// Counts the gap before a fresh heartbeat that the receive program has not seen.
-    fn count_gap(&mut self, now: Now, host: u16) {
+    fn count_gap(&mut self, now: Now, host: HostId) {
         let Some(peer) = self.detector.peer(host) else { return };
         let is_watched = peer.state == PeerState::Up && self.facts.monitors.contains(host);
         self.gaps.arrived(host, peer.incarnation, now.raw_ns, is_watched);

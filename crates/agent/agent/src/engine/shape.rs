@@ -4,6 +4,7 @@
 //! others can show that it is there, and in what it differs.
 
 use fide_detector::PeerState;
+use fide_types::host_index;
 use fide_wire::{AnnouncedShape, Key, SHAPE_LEN, verify};
 
 use super::Engine;
@@ -49,7 +50,7 @@ impl Engine {
         let detector = &self.detector;
         let mine = shape.name == self.facts.name && shape.incarnation == detector.config().incarnation;
         let up = self.facts.hosts().any(|host| {
-            let member = &detector.config().members[usize::from(host) - 1];
+            let member = &detector.config().members[host_index(host)];
             member.name == shape.name && detector.peer(host).is_some_and(|peer| peer.state == PeerState::Up)
         });
         if !mine && !up {

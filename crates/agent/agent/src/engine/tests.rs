@@ -9,7 +9,7 @@ use fide_agent_api::table::AliveTable;
 use fide_detector::{Config, Member, Policy, ProcessState, Role, Trust};
 use fide_lane::{Outlet, Terms};
 use fide_net::{jitter::HostKind, pace::Ready};
-use fide_types::{ClientSet, MAX_PLANES};
+use fide_types::{ClientSet, MAX_PLANES, host_index};
 use fide_wire::{Ack, Builder, Key, Name, PIGGYBACK_MAX, Scheme};
 use rustix::event::EventfdFlags;
 
@@ -43,7 +43,7 @@ pub(super) fn engine() -> (Engine, Arc<Exchange>) {
 }
 
 /// The engine of one of two hosts, with incarnation 7.
-pub(super) fn engine_of(me: u16) -> (Engine, Arc<Exchange>) {
+pub(super) fn engine_of(me: HostId) -> (Engine, Arc<Exchange>) {
     let name = |text: &str| Name::new(text.as_bytes()).expect("a name");
     let other = 3 - me;
     let monitors: HostSet = [other].into_iter().collect();
@@ -87,7 +87,7 @@ pub(super) fn engine_of(me: u16) -> (Engine, Arc<Exchange>) {
         keys: Keys::from(Key([7; 16])),
         plain: Keys::from(Key([7; 16])),
         shape: Shape { trust: 1, policy: 1, members: 2, cluster: 0, list: 0 },
-        name: name(["h1", "h2"][usize::from(me) - 1]),
+        name: name(["h1", "h2"][host_index(me)]),
         exchange: exchange.clone(),
         mode: Mode::Sleep,
         own_lateness_max_ns: 0,

@@ -4,7 +4,7 @@
 
 use fide_agent_api::status::TimeoutParts;
 use fide_net::jitter::{Recent, Spread};
-use fide_types::{MAX_HOSTS, MAX_PLANES, PerHost};
+use fide_types::{HostId, MAX_HOSTS, MAX_PLANES, PerHost};
 
 use crate::timeout::{Network, Timeouts};
 
@@ -57,7 +57,7 @@ impl Timing {
     }
 
     /// A heartbeat of a peer arrived. Whether the peer's jitter has changed.
-    pub(super) fn heartbeat(&mut self, host: u16, plane: usize, seq: u64, rx_ns: u64) -> bool {
+    pub(super) fn heartbeat(&mut self, host: HostId, plane: usize, seq: u64, rx_ns: u64) -> bool {
         let peer = &mut self.peers[host];
         let before = peer.jitter_ns();
         let spread = &mut peer.spreads[plane.min(MAX_PLANES - 1)];
@@ -66,12 +66,12 @@ impl Timing {
     }
 
     /// A peer has another incarnation: its heartbeats are numbered anew.
-    pub(super) fn begin_anew(&mut self, host: u16) {
+    pub(super) fn begin_anew(&mut self, host: HostId) {
         self.peers[host].spreads.iter_mut().for_each(Spread::begin_anew);
     }
 
     /// Sets the planned network between a peer and this host. Returns whether there is such a peer.
-    pub(super) fn set_network(&mut self, host: u16, network: Network) -> bool {
+    pub(super) fn set_network(&mut self, host: HostId, network: Network) -> bool {
         let Some(peer) = self.peers.get_mut(host) else { return false };
         peer.network = network;
         true
@@ -91,7 +91,7 @@ impl Timing {
     }
 
     /// The timeout that a peer needs; `None` if the configuration fixes it.
-    pub(super) fn wanted_ns(&self, host: u16) -> Option<u64> {
+    pub(super) fn wanted_ns(&self, host: HostId) -> Option<u64> {
         let peer = &self.peers[host];
         let planned_ns = || self.timeouts.for_jitter(peer.jitter_ns(), peer.network);
         (!self.timeouts.fixed).then(|| planned_ns().max(self.least_ns))
@@ -99,13 +99,13 @@ impl Timing {
 
     /// How much later one copy of a packet may be than another: the network's jitter, and how late a host
     /// may be between sending the two.
-    pub(super) fn late_max_ns(&self, host: u16) -> u64 {
+    pub(super) fn late_max_ns(&self, host: HostId) -> u64 {
         let peer = &self.peers[host];
         peer.network.jitter_max_ns + self.timeouts.stall_slack_ns(peer.jitter_ns())
     }
 
     /// A peer's jitter, its network, and the parts of its timeout unless the configuration fixes it.
-    pub(super) fn of(&self, host: u16) -> (u64, Network, Option<TimeoutParts>) {
+    pub(super) fn of(&self, host: HostId) -> (u64, Network, Option<TimeoutParts>) {
         let peer = &self.peers[host];
         let jitter_ns = peer.jitter_ns();
         let parts = (!self.timeouts.fixed).then(|| self.timeouts.parts(jitter_ns, peer.network));

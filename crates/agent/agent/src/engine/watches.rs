@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which client watches which process or host.
 
-use fide_types::{ClientSet, MAX_HOSTS, MAX_PROCESSES, Name, ProcessRef};
+use fide_types::{ClientSet, HostId, MAX_HOSTS, MAX_PROCESSES, Name, ProcessRef, host_index};
 
 use crate::frozen::{WATCHES_MAX, Watch};
 
@@ -32,7 +32,7 @@ impl Watches {
     }
 
     /// Adds a watch; `None` at the bound.
-    pub(super) fn add(&mut self, client: u8, host: u16, name: Option<Name>, watcher_slot: u8) -> Option<Watch> {
+    pub(super) fn add(&mut self, client: u8, host: HostId, name: Option<Name>, watcher_slot: u8) -> Option<Watch> {
         if self.list.len() == WATCHES_MAX {
             return None;
         }
@@ -56,7 +56,7 @@ impl Watches {
     }
 
     /// The watches of a subject.
-    pub(super) fn of(&self, host: u16, name: Option<Name>) -> impl Iterator<Item = Watch> + '_ {
+    pub(super) fn of(&self, host: HostId, name: Option<Name>) -> impl Iterator<Item = Watch> + '_ {
         self.list.iter().copied().filter(move |watch| watch.host == host && watch.name == name)
     }
 
@@ -102,11 +102,11 @@ impl PerSubject {
     }
 
     pub(super) fn get(&self, subject: ProcessRef) -> ClientSet {
-        self.0[usize::from(subject.host) - 1][Self::column(subject)]
+        self.0[host_index(subject.host)][Self::column(subject)]
     }
 
     pub(super) fn get_mut(&mut self, subject: ProcessRef) -> &mut ClientSet {
-        &mut self.0[usize::from(subject.host) - 1][Self::column(subject)]
+        &mut self.0[host_index(subject.host)][Self::column(subject)]
     }
 
     /// Takes a client out of all sets.

@@ -20,16 +20,16 @@ fn evidence() -> Evidence {
     }
 }
 
-fn verdict(host: u16, slot: u8, reason: Reason) -> Record {
+fn verdict(host: HostId, slot: u8, reason: Reason) -> Record {
     let verdict = Verdict { id: 1, host, slot, incarnation: 1, reason, evidence: evidence() };
     Record { now_ns: 0, event: Event::Verdict(verdict) }
 }
 
-fn up(host: u16, slot: u8, name: &str) -> Record {
+fn up(host: HostId, slot: u8, name: &str) -> Record {
     Record { now_ns: 0, event: Event::Up { host, slot, incarnation: 1, name: name.parse().expect("a name") } }
 }
 
-fn count(journal: &Journal, host: u16) -> usize {
+fn count(journal: &Journal, host: HostId) -> usize {
     journal.entries().filter(|entry| about(&entry.record.event) == host).count()
 }
 

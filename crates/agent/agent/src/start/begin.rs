@@ -8,6 +8,7 @@ use fide_agent_api::table::AliveTable;
 use fide_detector::{self as detector, Detector, HostSet};
 use fide_host_tuning::roots::Roots;
 use fide_sys::clock::{mono_ns, raw_ns};
+use fide_types::HostId;
 use fide_wire::{PAYLOAD_MAX, PIGGYBACK_MAX};
 
 use super::StartError;
@@ -45,7 +46,7 @@ pub(super) struct Taken {
 /// [`StartError`].
 pub(super) fn fresh(
     config: &Config,
-    me: u16,
+    me: HostId,
     interfaces: &[String],
     timeout_ns: u64,
     stall_slack_ns: u64,
@@ -126,7 +127,7 @@ pub(super) fn taken_over(successor: &Successor, name: &str) -> Result<(Begin, Ta
 /// The detector's settings, if packets of this cluster fit these interfaces.
 pub(super) fn settings(
     config: &Config,
-    me: u16,
+    me: HostId,
     interfaces: &[String],
     incarnation: u32,
     timeout_ns: u64,
@@ -146,7 +147,7 @@ pub(super) fn settings(
 
 fn detector_config(
     config: &Config,
-    me: u16,
+    me: HostId,
     incarnation: u32,
     timeout_ns: u64,
     stall_slack_ns: u64,

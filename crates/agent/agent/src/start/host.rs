@@ -7,6 +7,7 @@ use fide_bpf::{ExitWatch, ExitWatchFds, Receive, ReceiveFds, Settings, XdpMode, 
 use fide_net::link::{Destination, Membership, Receiver, Sender, Sockets};
 use fide_shm::bpf_ring::BpfRing;
 use fide_sys::interface::Interface;
+use fide_types::HostId;
 use fide_wire::{Keys, MAX_PLANES};
 
 use super::{StartError, receive};
@@ -52,7 +53,7 @@ impl EstateBuilder {
 /// [`StartError`]: a demanded rung is not available, or no rung of a ladder is.
 pub(super) fn open_host(
     config: &Config,
-    me: u16,
+    me: HostId,
     keys: &Keys,
     interfaces: &[Interface],
     inherited: Option<Inherited>,
@@ -180,7 +181,7 @@ fn rungs(
     }
 }
 
-fn destination(config: &Config, me: u16, plane: usize) -> Destination {
+fn destination(config: &Config, me: HostId, plane: usize) -> Destination {
     match config.planes[plane].group {
         _ if config.controller.is_some() => {
             let (first, last) = fide_wire::TREE_GROUPS;
@@ -200,7 +201,7 @@ fn destination(config: &Config, me: u16, plane: usize) -> Destination {
 /// `maps`: the maps of the agent before; `Some(None)` if it had none, and this one then has none either.
 fn load(
     config: &Config,
-    me: u16,
+    me: HostId,
     keys: &Keys,
     interfaces: &[Interface],
     maps: Option<Option<ReceiveFds>>,

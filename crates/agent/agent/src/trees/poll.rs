@@ -20,6 +20,7 @@ use fide_controller_api::{
     paths,
     tls::ClientTls,
 };
+use fide_types::HostId;
 use fide_wire::{MAX_PLANES, PAYLOAD_MAX};
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -261,7 +262,7 @@ impl Poll {
     }
 
     /// Takes how late another host's heartbeats may be here; the timeout follows.
-    fn contract(&mut self, sender: u16, receivers: &[Receiver]) -> Result<(), Ended> {
+    fn contract(&mut self, sender: HostId, receivers: &[Receiver]) -> Result<(), Ended> {
         let me = self.talk.config.member(self.talk.me).name.as_str();
         let mine = receivers.iter().find(|receiver| receiver.host == me);
         let Some(Latency { latency_min_ns, jitter_max_ns }) = mine.and_then(|mine| mine.latency) else { return Ok(()) };

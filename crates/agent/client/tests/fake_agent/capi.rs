@@ -8,6 +8,7 @@ use fide_client::{
     capi::*,
     protocol::{Empty, LaneOk, Op},
 };
+use fide_types::HostId;
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
     os::unix::ffi::OsStrExt,
@@ -58,7 +59,7 @@ unsafe extern "C" fn on_timeout(user: *mut c_void, monitor: c_int, timeout_us: u
     say(user, format!("timeout {monitor} {timeout_us}"));
 }
 
-unsafe extern "C" fn on_monitor_req(user: *mut c_void, process: c_int, watcher: *const c_char, host: u16, pb: u32) {
+unsafe extern "C" fn on_monitor_req(user: *mut c_void, process: c_int, watcher: *const c_char, host: HostId, pb: u32) {
     say(user, format!("monitored {process} by {} on {host}, {pb}", text(watcher)));
 }
 

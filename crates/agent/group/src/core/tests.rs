@@ -40,7 +40,7 @@ impl Agent for FakeAgent {
         true
     }
 
-    fn watch_again(&mut self, host: u16) -> Result<Option<u32>, Infallible> {
+    fn watch_again(&mut self, host: HostId) -> Result<Option<u32>, Infallible> {
         self.watched_again.push(host);
         Ok(None)
     }
@@ -93,11 +93,11 @@ fn evidence(host_id: u16, slot: u8, incarnation: u32) -> Evidence {
     Evidence { host_id, slot, incarnation, seq: 0, rx_ns: 0, at_ns: None, plane: 0, direct: false }
 }
 
-fn up(host: u16, incarnation: u32) -> Event {
+fn up(host: HostId, incarnation: u32) -> Event {
     Event::Up { monitor: MonitorId(1), target: "g@b".into(), evidence: evidence(host, 0, incarnation) }
 }
 
-fn ended(host: u16, incarnation: u32) -> Event {
+fn ended(host: HostId, incarnation: u32) -> Event {
     let (monitor, reason) = (MonitorId(1), Reason::Exited(0));
     Event::Verdict(Verdict { monitor, target: "g@b".into(), reason, evidence: evidence(host, 0, incarnation) })
 }

@@ -10,7 +10,7 @@ use fide_detector::{
     Detector, Event, PeerState, ProcessState, ProcessView, RestartError, Target, Transmit, Verdict, Wanted,
 };
 use fide_sys::clock::{ASLEEP_NOISE_NS, Clocks};
-use fide_types::{PerHost, Reason};
+use fide_types::{HostId, PerHost, Reason};
 use fide_wire::{HOST_SLOT, MAX_PROCESSES, Name, PAYLOAD_MAX, Packet, set_seq};
 
 use super::{
@@ -34,7 +34,7 @@ struct Connected {
 struct Watch {
     id: u32,
     token: u32,
-    host: u16,
+    host: HostId,
     name: Option<Name>,
 }
 
@@ -52,7 +52,7 @@ struct Frozen {
 
 pub(super) struct Agent {
     pub(super) detector: Detector,
-    me: u16,
+    me: HostId,
     pub(super) table: Rc<Table>,
     connected: Vec<Connected>,
     sessions: Vec<Rc<Session>>,
@@ -78,7 +78,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    pub(super) fn new(me: u16, hosts: u16, detector: Detector, now: &Clocks) -> Self {
+    pub(super) fn new(me: HostId, hosts: u16, detector: Detector, now: &Clocks) -> Self {
         let incarnation = detector.config().incarnation;
         let table = Rc::new(Table::default());
         table.incarnation.set(incarnation);
@@ -292,7 +292,7 @@ impl Agent {
         self.owners.iter().filter(|(_, of, _)| *of == pid).find_map(|(slot, ..)| lives(*slot))
     }
 
-    pub(super) fn monitor(&mut self, host: u16, name: Option<Name>, token: u32) -> Option<MonitorOk> {
+    pub(super) fn monitor(&mut self, host: HostId, name: Option<Name>, token: u32) -> Option<MonitorOk> {
         let target = Target { host, process: name };
         let granted = self.detector.monitor(target, Wanted::default(), HOST_SLOT).ok()?;
         self.next_watch += 1;
@@ -332,7 +332,7 @@ impl Agent {
     }
 
     /// The slot of a process by name: the live process, else the one that ended last.
-    fn find(&self, host: u16, name: Name) -> Option<(u8, ProcessView)> {
+    fn find(&self, host: HostId, name: Name) -> Option<(u8, ProcessView)> {
         (0..MAX_PROCESSES as u8)
             .filter_map(|slot| Some((slot, self.detector.process(host, slot)?)))
             .filter(|(_, process)| process.name == name)
@@ -453,7 +453,7 @@ impl Agent {
         self.tell_all(EventRecord::of_host(if fenced { kind::FENCED } else { kind::UNFENCED }, self.me));
     }
 
-    fn tell_path(&self, kind: u32, host: u16, plane: u8) {
+    fn tell_path(&self, kind: u32, host: HostId, plane: u8) {
         let record = EventRecord { plane, ..EventRecord::of_host(kind, host) };
         let watched = |token| self.watches.iter().any(|watch| watch.token == token && watch.host == host);
         for session in self.sessions.iter().filter(|session| watched(session.token)) {
@@ -462,7 +462,7 @@ impl Agent {
     }
 
     /// Notifies all programs that watch the process in that slot.
-    fn notify_watchers(&self, host: u16, slot: u8, record: EventRecord, data: &[u8]) {
+    fn notify_watchers(&self, host: HostId, slot: u8, record: EventRecord, data: &[u8]) {
         let name = self.subjects.get(&(host, slot)).copied().flatten();
         if name.is_none() && slot != HOST_SLOT {
             return;
@@ -483,7 +483,7 @@ impl Agent {
     }
 
     /// Reports a plane to a host as lost and restored, so often.
-    pub(super) fn flood(&self, host: u16, times: u32) {
+    pub(super) fn flood(&self, host: HostId, times: u32) {
         for _ in 0..times {
             self.tell_path(kind::PATH_LOST, host, 0);
             self.tell_path(kind::PATH_RESTORED, host, 0);
@@ -491,7 +491,7 @@ impl Agent {
     }
 
     /// Sets the timeout of this agent for a peer.
-    pub(super) fn set_timeout(&mut self, now_ns: u64, peer: u16, timeout_ns: u64) {
+    pub(super) fn set_timeout(&mut self, now_ns: u64, peer: HostId, timeout_ns: u64) {
         // The detector refuses it for this host, and refuses lower ones if hosts judge alone. It is never
         // lower than the timeout that this agent grants its programs.
         let _ = self.detector.set_timeout(now_ns, peer, timeout_ns.max(self.timeout_min_ns));

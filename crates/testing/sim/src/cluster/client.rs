@@ -13,6 +13,7 @@ use fide_agreement::Lease;
 use fide_client::registry::Registry;
 use fide_client::{Event, MonitorId, Wanted};
 use fide_sys::clock::{Clocks, FOREVER_NS};
+use fide_types::HostId;
 
 use super::{
     agent::Agent,
@@ -82,7 +83,7 @@ pub(super) struct Client {
 }
 
 /// A program's own text for a target, which distinguishes its monitors.
-fn target(host: u16, name: Option<&str>) -> String {
+fn target(host: HostId, name: Option<&str>) -> String {
     format!("{}@h{host}", name.unwrap_or_default())
 }
 
@@ -207,7 +208,7 @@ impl Client {
         }
     }
 
-    pub(super) fn is_heard_by(&self, host: u16) -> bool {
+    pub(super) fn is_heard_by(&self, host: HostId) -> bool {
         self.table.heard_by.get().contains(host)
     }
 
@@ -430,7 +431,7 @@ impl Client {
 
     /// Ends the watch on a process and begins another one; returns the process that is up. Fails while no
     /// agent answers.
-    pub(super) fn watch_again(&mut self, agent: Option<&mut Agent>, host: u16) -> Result<Option<u32>, ()> {
+    pub(super) fn watch_again(&mut self, agent: Option<&mut Agent>, host: HostId) -> Result<Option<u32>, ()> {
         let (Some(agent), State::Attached(_)) = (agent, &self.state) else { return Err(()) };
         let Some(at) = self.targets.iter().position(|(_, of, _)| *of == host) else { return Ok(None) };
         let (id, _, name) = self.targets[at].clone();

@@ -7,7 +7,10 @@ use fide_agreement::{HostSet, Standing};
 use fide_detector::receive_model::ReceiveModel;
 use fide_detector::{Config, Detector, Member, Role, Trust, Vote};
 use fide_group::packet::Sender;
-use fide_types::planted::{self, Planted};
+use fide_types::{
+    HostId,
+    planted::{self, Planted},
+};
 use fide_wire::{Membership, PAYLOAD_MAX, PIGGYBACK_MAX, ViewId};
 
 use super::{
@@ -83,7 +86,7 @@ pub(super) struct Kernel {
 }
 
 pub(super) struct Host<P: Protocol> {
-    pub(super) id: u16,
+    pub(super) id: HostId,
     pub(super) clock: Clock,
     /// The host has not crashed.
     pub(super) is_up: bool,
@@ -136,7 +139,7 @@ pub(super) struct Host<P: Protocol> {
 }
 
 impl<P: Protocol> Host<P> {
-    pub(super) fn new(id: u16, plan: &Plan) -> Self {
+    pub(super) fn new(id: HostId, plan: &Plan) -> Self {
         Self {
             id,
             clock: Clock::new(plan.clocks[id]),

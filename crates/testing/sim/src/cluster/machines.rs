@@ -3,7 +3,7 @@
 
 use std::ops::{Index, IndexMut};
 
-use fide_types::PerHost;
+use fide_types::{HostId, PerHost, host_index};
 
 use super::{host::Host, plan::Plan, protocol::Protocol};
 
@@ -18,8 +18,8 @@ pub(super) struct Machines<P: Protocol> {
 }
 
 /// The place of the machine that a host was configured with.
-pub(super) fn place_of(host: u16) -> usize {
-    usize::from(host) - 1
+pub(super) fn place_of(host: HostId) -> usize {
+    host_index(host)
 }
 
 impl<P: Protocol> Machines<P> {
@@ -80,13 +80,13 @@ impl<P: Protocol> IndexMut<usize> for Machines<P> {
 impl<P: Protocol> Index<u16> for Machines<P> {
     type Output = Host<P>;
 
-    fn index(&self, host: u16) -> &Host<P> {
+    fn index(&self, host: HostId) -> &Host<P> {
         &self.originals[host]
     }
 }
 
 impl<P: Protocol> IndexMut<u16> for Machines<P> {
-    fn index_mut(&mut self, host: u16) -> &mut Host<P> {
+    fn index_mut(&mut self, host: HostId) -> &mut Host<P> {
         &mut self.originals[host]
     }
 }

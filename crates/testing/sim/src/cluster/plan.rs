@@ -2,7 +2,7 @@
 //! The plan of a seed: a cluster, its network, its clocks, and its faults.
 
 use fide_detector::{HostSet, Policy, URGENT_MAX};
-use fide_types::PerHost;
+use fide_types::{HostId, PerHost};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -219,7 +219,7 @@ impl Plan {
     }
 
     /// The longest timeout that a host ever has.
-    fn longest_of(&self, host: u16) -> u64 {
+    fn longest_of(&self, host: HostId) -> u64 {
         let raised = self.faults.iter().filter_map(|fault| match fault.what {
             What::Timeouts { host: of, timeout_ns } if of == host => Some(timeout_ns),
             _ => None,

@@ -11,6 +11,7 @@ use fide_group::{
     packet::{Datagrams, Opened as OpenedPacket, PacketError, Sender},
 };
 use fide_sys::clock::Clocks;
+use fide_types::HostId;
 
 use super::{
     agent::Agent,
@@ -179,7 +180,7 @@ impl core::Agent for Attached<'_> {
         self.client.lease(self.now)
     }
 
-    fn is_heard_by(&self, host: u16) -> bool {
+    fn is_heard_by(&self, host: HostId) -> bool {
         self.client.is_heard_by(host)
     }
 
@@ -187,7 +188,7 @@ impl core::Agent for Attached<'_> {
         self.client.piggyback(message)
     }
 
-    fn watch_again(&mut self, host: u16) -> Result<Option<u32>, ()> {
+    fn watch_again(&mut self, host: HostId) -> Result<Option<u32>, ()> {
         self.client.watch_again(self.agent.as_deref_mut(), host)
     }
 }
@@ -204,7 +205,13 @@ pub(super) struct Left {
 
 impl<P: Protocol> Seat<P> {
     /// The process founds its group with the others, or asks to be let in, and knows nothing.
-    pub(super) fn new(plan: &Plan, host: u16, pid: u32, (incarnation, is_founded): (u32, bool), now_ns: u64) -> Self {
+    pub(super) fn new(
+        plan: &Plan,
+        host: HostId,
+        pid: u32,
+        (incarnation, is_founded): (u32, bool),
+        now_ns: u64,
+    ) -> Self {
         let config = group::Config {
             group: GROUP,
             me: host,

@@ -11,7 +11,10 @@ use std::{
 use fide_agent_api::protocol::{JoinOk, MonitorOk};
 use fide_agreement::HostSet;
 use fide_sys::clock::{Clocks, FOREVER_NS, Lease};
-use fide_types::planted::{self, Planted};
+use fide_types::{
+    HostId,
+    planted::{self, Planted},
+};
 use fide_wire::ViewId;
 
 mod copies;
@@ -127,7 +130,7 @@ pub(super) enum Op {
     },
     /// `name@host`, or the host itself.
     Monitor {
-        host: u16,
+        host: HostId,
         name: Option<String>,
     },
 }

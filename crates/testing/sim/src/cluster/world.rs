@@ -14,6 +14,7 @@
 use std::collections::VecDeque;
 
 use fide_agreement::{Standing, View};
+use fide_types::HostId;
 use fide_wire::PAYLOAD_MAX;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -305,7 +306,7 @@ impl<'p, P: Protocol> World<'p, P> {
     }
 
     /// Every running agent knows the current incarnation of this host, and which of its processes have ended.
-    fn all_know(&self, id: u16) -> bool {
+    fn all_know(&self, id: HostId) -> bool {
         let host = &self.hosts[id];
         let Some(own) = &host.agent else { return false };
         let agents = self.hosts.iter().filter(|other| other.id != id).filter_map(|other| other.agent.as_ref());

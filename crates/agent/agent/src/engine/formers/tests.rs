@@ -36,7 +36,7 @@ impl Watcher {
         Self::of_host(2, reported)
     }
 
-    fn of_host(host: u16, reported: u32) -> Self {
+    fn of_host(host: HostId, reported: u32) -> Self {
         let (mut engine, _) = engine();
         let memory = memory();
         let session = ClientSession::map(memory.region.as_fd().try_clone_to_owned().expect("a descriptor"));

@@ -8,6 +8,7 @@ use fide_agent_api::{
 use fide_controller_api::{Code, client::Answered, lane::LaneRequest};
 use fide_lane::Terms;
 use fide_net::link::SUB_LANES;
+use fide_types::HostId;
 use fide_wire::{PAYLOAD_MAX, Scheme, message};
 
 use super::super::LANE;
@@ -62,7 +63,7 @@ impl Checked {
 
 pub(super) fn check(
     config: &Config,
-    me: u16,
+    me: HostId,
     asked: &LaneAsked,
     planes: usize,
     largest: usize,

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use fide_detector::{Event, Reason, Verdict};
+use fide_types::HostId;
 use fide_wire::HOST_SLOT;
 
 use super::{
@@ -28,7 +29,7 @@ impl Calm {
     pub(in super::super) const NONE: Self = Self { since_ns: u64::MAX, acted: BTreeSet::new() };
 
     /// A host may act.
-    pub(in super::super) fn acts(&mut self, host: u16, incarnation: u32, now_ns: u64) {
+    pub(in super::super) fn acts(&mut self, host: HostId, incarnation: u32, now_ns: u64) {
         if now_ns >= self.since_ns {
             self.acted.insert((host, incarnation));
         }

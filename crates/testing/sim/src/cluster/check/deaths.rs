@@ -5,6 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use fide_client::{Event, HOST_SLOT, Verdict};
+use fide_types::HostId;
 
 use super::{Checked, violated};
 
@@ -87,7 +88,7 @@ impl Deaths {
     }
 
     /// A process does something that only a living process may do.
-    pub(in super::super) fn acts(&self, host: u16, process: u32, does: &str) -> Checked {
+    pub(in super::super) fn acts(&self, host: HostId, process: u32, does: &str) -> Checked {
         if self.dead.contains(&(host, process)) {
             let text = format!("process {process} of h{host} {does}, and some program was notified that it is dead");
             return violated("the dead do not act", text);

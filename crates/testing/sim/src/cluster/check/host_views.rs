@@ -6,6 +6,7 @@ use std::{
     ops::Bound::{Excluded, Unbounded},
 };
 
+use fide_types::HostId;
 use fide_wire::{Membership, ViewId};
 
 use super::{
@@ -37,7 +38,7 @@ impl HostViews {
 
     /// A host may act by a view: every later view that was installed anywhere contains the host, as this
     /// incarnation.
-    pub(in super::super) fn acts(&self, host: u16, view: ViewId, incarnation: u32) -> Checked {
+    pub(in super::super) fn acts(&self, host: HostId, view: ViewId, incarnation: u32) -> Checked {
         if self.held.last_key_value().is_none_or(|(newest, _)| *newest <= view) {
             return Ok(());
         }
@@ -54,7 +55,7 @@ impl HostViews {
 
     /// Whether a host was a member, as this incarnation, of an older view of the same lineage, and is not in
     /// this one.
-    pub(in super::super) fn has_excluded(&self, view: ViewId, host: u16, incarnation: u32) -> bool {
+    pub(in super::super) fn has_excluded(&self, view: ViewId, host: HostId, incarnation: u32) -> bool {
         let is_in = |(_, members): &(u16, Membership)| members.contains(host, incarnation);
         let first = ViewId { number: 0, ..view };
         !self.held.get(&view).is_some_and(is_in) && self.held.range(first..view).any(|(_, held)| is_in(held))

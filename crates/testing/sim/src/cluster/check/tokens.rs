@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use fide_types::HostId;
 use fide_wire::ViewId;
 
 use super::{Checked, HostViews, violated};
@@ -23,7 +24,13 @@ pub(in super::super) struct Tokens {
 
 impl Tokens {
     /// A host may act.
-    pub(in super::super) fn acts(&mut self, host: u16, view: ViewId, incarnation: u32, views: &HostViews) -> Checked {
+    pub(in super::super) fn acts(
+        &mut self,
+        host: HostId,
+        view: ViewId,
+        incarnation: u32,
+        views: &HostViews,
+    ) -> Checked {
         let own = self.highest.entry((host, incarnation)).or_insert(view);
         *own = view.max(*own);
         self.newest = self.newest.max(view);

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use fide_detector::{Event, Verdict};
+use fide_types::HostId;
 use fide_wire::{HOST_SLOT, Name};
 
 use super::{
@@ -84,7 +85,7 @@ impl Verdicts {
 impl Beliefs {
     /// A process of that name is up. Processes of one name come up in the order in which they began; their
     /// numbers do not wrap around here.
-    fn begins(&mut self, observer: u16, host: u16, name: Name, process: u32) -> Checked {
+    fn begins(&mut self, observer: HostId, host: HostId, name: Name, process: u32) -> Checked {
         let latest = self.latest.entry((host, name)).or_default();
         if process < *latest {
             let text = format!("h{observer} is notified that {name} of h{host}, {process}, is up after {latest}");

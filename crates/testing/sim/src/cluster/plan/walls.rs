@@ -2,6 +2,7 @@
 //! Wall clocks that differ, slow disks, and lineages that are founded soon after each other.
 
 use fide_detector::Policy;
+use fide_types::HostId;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
@@ -18,7 +19,7 @@ pub const NOTES_NS: u64 = 500_000;
 
 impl Plan {
     /// The wall clock of a host, by how often the host has started: seconds since 1970.
-    pub(in super::super) fn wall_s(&self, host: u16, starts: u64, now_ns: u64) -> u64 {
+    pub(in super::super) fn wall_s(&self, host: HostId, starts: u64, now_ns: u64) -> u64 {
         let start = usize::try_from(starts.saturating_sub(1)).map_or(WALLS - 1, |start| start.min(WALLS - 1));
         (WALL_NS + self.walls[host][start] + now_ns) / SECOND_NS
     }

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use fide_types::HostId;
+
 use super::super::clock::Stands;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,29 +28,29 @@ pub enum Reaches {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     Crash {
-        host: u16,
+        host: HostId,
     },
     /// The host crashes after it has sent so many more copies.
     CrashSending {
-        host: u16,
+        host: HostId,
         copies: u32,
     },
     /// Starts a crashed host, as a new incarnation.
     Start {
-        host: u16,
+        host: HostId,
     },
     Pause {
-        host: u16,
+        host: HostId,
         for_ns: u64,
     },
     /// The host says goodbye, and ends.
     Leave {
-        host: u16,
+        host: HostId,
     },
     /// The leader of the group is asked to remove the member of this host, which joins again as another
     /// incarnation.
     Remove {
-        host: u16,
+        host: HostId,
     },
     /// Cuts one direction of one link.
     Cut {
@@ -58,7 +60,7 @@ pub enum What {
     },
     /// Cuts all links of a host in one plane.
     Isolate {
-        host: u16,
+        host: HostId,
         plane: u8,
     },
     /// Cuts two sides from each other, in both planes.
@@ -73,61 +75,61 @@ pub enum What {
     /// The host sets this timeout for all its peers. The timeout never gets lower than the host's first one;
     /// if hosts judge alone, it never gets lower at all.
     Timeouts {
-        host: u16,
+        host: HostId,
         timeout_ns: u64,
     },
     /// The host is cut off this long after any host has accepted a change of the detectors' view.
     CutAtChange {
-        host: u16,
+        host: HostId,
         after_ns: u64,
     },
     /// Only the agent is paused.
     PauseAgent {
-        host: u16,
+        host: HostId,
         for_ns: u64,
     },
     /// Only the member is paused.
     PauseSeat {
-        host: u16,
+        host: HostId,
         for_ns: u64,
     },
     /// Only the keeper of the service is paused.
     PauseService {
-        host: u16,
+        host: HostId,
         for_ns: u64,
     },
     /// Only the agent is killed, and another one starts.
     KillAgent {
-        host: u16,
+        host: HostId,
         down_ns: u64,
     },
     /// Another agent takes over from this one; the handover takes this long.
     TakeOver {
-        host: u16,
+        host: HostId,
         for_ns: u64,
     },
     /// Only the member is killed, and another one starts.
     KillSeat {
-        host: u16,
+        host: HostId,
     },
     /// The host's clock runs faster by this much.
     Slew {
-        host: u16,
+        host: HostId,
         ppm: i64,
     },
     /// The host is suspended, and its monotonic clock with it.
     Suspend {
-        host: u16,
+        host: HostId,
         for_ns: u64,
     },
     /// Recorded heartbeats of other hosts are sent to this host again, for this long.
     Replay {
-        host: u16,
+        host: HostId,
         for_ns: u64,
     },
     /// A hypervisor stops the host, and with it these clocks; with `None`, its clocks run on.
     Stop {
-        host: u16,
+        host: HostId,
         for_ns: u64,
         stands: Option<Stands>,
     },
@@ -139,15 +141,15 @@ pub enum What {
     },
     /// A snapshot of the host's machine is taken.
     Snapshot {
-        host: u16,
+        host: HostId,
     },
     /// The machine is put back to its snapshot.
     PutBack {
-        host: u16,
+        host: HostId,
     },
     /// The snapshot runs beside its original.
     Clone {
-        host: u16,
+        host: HostId,
         reaches: Reaches,
     },
     /// The clone is ended, and its original starts again.
@@ -155,7 +157,7 @@ pub enum What {
     /// The agent notifies its programs so often that a plane to another host is lost and restored, all at
     /// once.
     Flood {
-        host: u16,
+        host: HostId,
         times: u32,
     },
 }

@@ -3,6 +3,7 @@
 
 use fide_agreement::{Standing, View};
 use fide_detector::{Detector, PeerState, Policy, ViewInfo};
+use fide_types::HostId;
 
 use super::{
     super::{
@@ -35,19 +36,19 @@ impl<P: Protocol> World<'_, P> {
     /// once the dead member's host is back. Until then waiting is right.
     fn waits_for_the_unknown(&self, seat: &Seat<P>) -> bool {
         let group = &seat.core.group;
-        let incarnation = |id: u16| group.view().and_then(|view| view.incarnation(id));
-        let runs = |id: u16| {
+        let incarnation = |id: HostId| group.view().and_then(|view| view.incarnation(id));
+        let runs = |id: HostId| {
             let other =
                 self.hosts.originals().iter().find(|other| other.id == id).and_then(|other| other.seat.as_ref());
             other.is_some_and(|other| Some(other.sender.incarnation) == incarnation(id))
         };
-        let unknown = |id: u16| {
+        let unknown = |id: HostId| {
             let process = incarnation(id).and_then(|incarnation| self.processes.get(&(id, incarnation)));
             process.is_none_or(|process| !self.deaths.has_met(seat.pid, (id, *process)))
         };
         let others = group.others();
         // The other host was up while this host was another incarnation, and never knew this one.
-        let unjudged = |id: u16| {
+        let unjudged = |id: HostId| {
             let agent = self.hosts[seat.sender.host].agent.as_ref();
             let peer = agent.and_then(|agent| agent.detector.peer(id)).filter(|peer| peer.state == PeerState::Up);
             let other = &self.hosts[id];
@@ -75,8 +76,9 @@ impl<P: Protocol> World<'_, P> {
             return true;
         }
         // As far as the others know, hosts that are away may be alive, so the others wait for them.
-        let away =
-            |id: u16| self.hosts.originals().iter().any(|host| host.id == id && (host.agent.is_none() || host.leaves));
+        let away = |id: HostId| {
+            self.hosts.originals().iter().any(|host| host.id == id && (host.agent.is_none() || host.leaves))
+        };
         let missing = |view: &ViewInfo| view.members.iter().filter(|id| away(*id)).count();
         let waits = views().any(|view| holders(view.id) + missing(&view) > view.members.len() / 2);
         up >= (all / 2 + 1).max(all - 1) && !waits
@@ -113,7 +115,7 @@ impl<P: Protocol> World<'_, P> {
             let is_needed = seats().any(|seat| seat.standing() == Standing::Leaving);
             return if is_needed { Loss::Nothing } else { self.loss_of_founders() };
         };
-        let runs = |id: u16| {
+        let runs = |id: HostId| {
             let incarnation = view.incarnation(id).expect("a member");
             seats().any(|seat| seat.sender.host == id && seat.was(incarnation))
         };
@@ -140,7 +142,7 @@ impl<P: Protocol> World<'_, P> {
         // All processes that had begun have died. A member of their view that was never shut out continues,
         // unless some process has never heard from one of those that died: that one may have begun with
         // others.
-        let is_in = |id: u16, incarnation: u32| {
+        let is_in = |id: HostId, incarnation: u32| {
             let seat = self.hosts[id].seat.as_ref();
             seat.is_some_and(|seat| seat.sender.incarnation == incarnation)
         };

@@ -2,6 +2,7 @@
 //! Faults of a plan, as they happen.
 
 use fide_agreement::{HostSet, Standing};
+use fide_types::HostId;
 
 use rand::RngExt;
 
@@ -71,12 +72,12 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    fn host(&mut self, host: u16) -> &mut Host<P> {
+    fn host(&mut self, host: HostId) -> &mut Host<P> {
         &mut self.hosts[host]
     }
 
     /// Pauses agent, member and service.
-    fn pause(&mut self, host: u16, until_ns: u64) {
+    fn pause(&mut self, host: HostId, until_ns: u64) {
         let host = self.host(host);
         if !host.is_up {
             return;
@@ -157,7 +158,7 @@ impl<P: Protocol> World<'_, P> {
 
     /// The host's agent and member say goodbye for [`GOODBYES_NS`], then the host ends. A witness says no goodbye, because
     /// it comes back as the same incarnation.
-    fn leave(&mut self, host: u16) {
+    fn leave(&mut self, host: HostId) {
         if self.hosts[host].is_witness(self.plan) {
             return self.crash(place_of(host));
         }
@@ -189,7 +190,7 @@ impl<P: Protocol> World<'_, P> {
 
     /// Cuts all links between the hosts of `side` (bit `id - 1`) and the others, in both planes.
     fn split(&mut self, side: u64) {
-        let on = |host: u16| side >> (host - 1) & 1 == 1;
+        let on = |host: HostId| side >> (host - 1) & 1 == 1;
         for from in 1..=self.plan.hosts {
             for to in (1..=self.plan.hosts).filter(|to| on(*to) != on(from)) {
                 self.network.cut(from, to, 0);
@@ -215,7 +216,7 @@ impl<P: Protocol> World<'_, P> {
         self.dooms = None;
     }
 
-    fn set_timeouts(&mut self, host: u16, timeout_ns: u64) {
+    fn set_timeouts(&mut self, host: HostId, timeout_ns: u64) {
         let (hosts, now_ns) = (self.plan.hosts, self.now_ns);
         let host = self.host(host);
         let now = host.clock.read(now_ns);
@@ -223,7 +224,7 @@ impl<P: Protocol> World<'_, P> {
         (1..=hosts).for_each(|peer| agent.set_timeout(now.raw_ns, peer, timeout_ns));
     }
 
-    fn kill_agent(&mut self, host: u16, down_ns: u64) {
+    fn kill_agent(&mut self, host: HostId, down_ns: u64) {
         let at = place_of(host);
         if self.hosts[at].agent.is_some() && self.hosts[at].dies_after.is_none() {
             self.stats.agents_killed += 1;
@@ -234,7 +235,7 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// The agent hands over to a new one, and is frozen for so long. The agent of a witness does not.
-    fn freeze_agent(&mut self, host: u16, for_ns: u64) {
+    fn freeze_agent(&mut self, host: HostId, for_ns: u64) {
         let is_witness = self.hosts[host].is_witness(self.plan);
         let now_ns = self.now_ns;
         let host = self.host(host);
@@ -244,7 +245,7 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    fn suspend(&mut self, id: u16, for_ns: u64) {
+    fn suspend(&mut self, id: HostId, for_ns: u64) {
         let now_ns = self.now_ns;
         let host = self.host(id);
         if host.is_up && host.suspended_until_ns <= now_ns {
@@ -254,7 +255,7 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// A hypervisor stops the host, and the clocks that `stands` names.
-    fn stop(&mut self, id: u16, for_ns: u64, stands: Option<Stands>) {
+    fn stop(&mut self, id: HostId, for_ns: u64, stands: Option<Stands>) {
         let (plan, now_ns) = (self.plan, self.now_ns);
         let host = self.host(id);
         if !host.is_up || host.suspended_until_ns > now_ns {
@@ -272,7 +273,7 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// The agent sends its programs many events at once.
-    fn flood(&mut self, host: u16, times: u32) {
+    fn flood(&mut self, host: HostId, times: u32) {
         let others = self.plan.hosts;
         let at = place_of(host);
         let Some(agent) = self.hosts[at].agent.as_ref().filter(|agent| !agent.is_frozen()) else { return };

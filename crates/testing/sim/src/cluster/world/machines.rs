@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Virtual machines that are put back to a snapshot, and snapshots that run beside their originals.
 
+use fide_types::HostId;
 use rand::RngExt;
 
 use super::{
@@ -31,7 +32,7 @@ pub(super) struct Snapshot<P: Protocol> {
 /// A snapshot that runs beside its original.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Twin {
-    id: u16,
+    id: HostId,
     reaches: Reaches,
     /// The place of the machine, original or clone, that has sent last.
     sent_last: usize,
@@ -53,7 +54,7 @@ impl<P: Protocol> World<'_, P> {
         self.twin.is_some_and(|twin| twin.id == self.hosts[at].id) && self.twin_at().is_some_and(runs)
     }
 
-    pub(super) fn snapshot(&mut self, id: u16) {
+    pub(super) fn snapshot(&mut self, id: HostId) {
         let at = place_of(id);
         let host = &self.hosts[at];
         if !host.is_up || host.leaves || host.dies_after.is_some() {
@@ -72,7 +73,7 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// Takes the snapshot of a machine, to run from now on.
-    fn go_on(&mut self, id: u16) -> Option<(Host<P>, Beliefs)> {
+    fn go_on(&mut self, id: HostId) -> Option<(Host<P>, Beliefs)> {
         let at = self.snapshots.iter().position(|snapshot| snapshot.host.id == id)?;
         let Snapshot { mut host, at_ns, beliefs } = self.snapshots.swap_remove(at);
         host.go_on(self.plan, at_ns, self.now_ns);
@@ -127,7 +128,7 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// Puts a machine back to its snapshot; the machine that ran is gone.
-    pub(super) fn put_back(&mut self, id: u16) {
+    pub(super) fn put_back(&mut self, id: HostId) {
         if self.twin.is_some_and(|twin| twin.id == id) {
             return;
         }
@@ -143,7 +144,7 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// Runs a snapshot beside its original.
-    pub(super) fn clone_of(&mut self, id: u16, reaches: Reaches) {
+    pub(super) fn clone_of(&mut self, id: HostId, reaches: Reaches) {
         if self.twin.is_some() || !self.hosts[id].is_up {
             return;
         }

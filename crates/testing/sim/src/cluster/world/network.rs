@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Links between hosts, and waiting events.
 
-use fide_types::PerHost;
+use fide_types::{HostId, PerHost};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -96,7 +96,7 @@ impl Network {
         self.push(now_ns, Next::Arrives(to, Packet { plane, voice: Voice::Agent { forgets: false }, bytes }));
     }
 
-    pub(super) fn cut_off(&mut self, host: u16, plane: u8) {
+    pub(super) fn cut_off(&mut self, host: HostId, plane: u8) {
         for other in 1..=self.cuts.hosts() as u16 {
             self.cut(host, other, plane);
             self.cut(other, host, plane);
