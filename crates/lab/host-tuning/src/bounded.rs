@@ -12,7 +12,7 @@ pub(crate) fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > max {
-        let why = format!("the file is too long: it has more than {max} bytes; name another, or delete it");
+        let why = format!("the file is too long: it has more than {max} bytes, and none that fide writes does");
         return Err(io::Error::new(ErrorKind::FileTooLarge, why));
     }
     Ok(bytes)
@@ -39,7 +39,7 @@ mod tests {
         for (path, max) in [(path.as_path(), 2), (Path::new("/dev/zero"), 1 << 20)] {
             let error = read(path, max).expect_err("too long");
             assert_eq!(
-                error.to_string().split(';').next(),
+                error.to_string().split(',').next(),
                 Some(&*format!("the file is too long: it has more than {max} bytes"))
             );
         }
