@@ -21,7 +21,7 @@ use crate::intf::{
 use crate::map::MappedArray;
 use crate::skel::heartbeat::HeartbeatSkelBuilder;
 use crate::xdp::{self, XdpMode};
-use fide_types::{HostId, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, host_index};
+use fide_types::{HostId, MAX_CLIENTS, MAX_HOSTS, MAX_PLANES, MAX_PROCESSES, ProcessRef, host_index};
 
 /// Attempts at one slot before a reader gives up for this round. The writer holds a slot for less
 /// than a microsecond; a reader that meets 64 writes in a row is reading a flood.
@@ -288,13 +288,13 @@ impl Receive {
         None
     }
 
-    fn watch_index(host: HostId, slot: u8) -> usize {
-        host_index(host) * MAX_PROCESSES + usize::from(slot)
+    fn watch_index(subject: ProcessRef) -> usize {
+        host_index(subject.host) * MAX_PROCESSES + usize::from(subject.slot)
     }
 
     /// Begins the watch of one incarnation of a process by `clients` (bit c: client c).
-    pub fn begin_watch(&self, host: HostId, slot: u8, incarnation: u32, clients: u64, piggyback_seq: u32) {
-        let watch = self.watches.at(Self::watch_index(host, slot));
+    pub fn begin_watch(&self, subject: ProcessRef, incarnation: u32, clients: u64, piggyback_seq: u32) {
+        let watch = self.watches.at(Self::watch_index(subject));
         // SAFETY: fields of a mapped entry, aligned as the C struct is; `claim` goes last, so that
         // the program sees the new incarnation only with all that belongs to it.
         unsafe {
@@ -306,16 +306,16 @@ impl Receive {
     }
 
     /// Says up to which piggyback the clients of a process have been served.
-    pub fn watch_piggyback(&self, host: HostId, slot: u8, piggyback_seq: u32) {
-        let watch = self.watches.at(Self::watch_index(host, slot));
+    pub fn watch_piggyback(&self, subject: ProcessRef, piggyback_seq: u32) {
+        let watch = self.watches.at(Self::watch_index(subject));
         // SAFETY: field of a mapped entry.
         unsafe { (&raw mut (*watch).piggyback_seq).write_volatile(piggyback_seq) };
     }
 
     /// Adds `client` to the clients notified of the process' death, or removes it. Returns whether the clients had been
     /// notified of the present incarnation's verdict already: the caller then notifies a newcomer itself.
-    pub fn watch_client(&self, host: HostId, slot: u8, client: u8, on: bool) -> bool {
-        let watch = self.watches.at(Self::watch_index(host, slot));
+    pub fn watch_client(&self, subject: ProcessRef, client: u8, on: bool) -> bool {
+        let watch = self.watches.at(Self::watch_index(subject));
         let bit = 1u64 << client;
         // SAFETY: aligned 64-bit fields of a mapped entry.
         unsafe {
@@ -332,8 +332,8 @@ impl Receive {
 
     /// Clients whose ring was full when the verdict on the process was due; they count as notified after this call.
     #[must_use]
-    pub fn take_undelivered(&self, host: HostId, slot: u8) -> u64 {
-        let watch = self.watches.at(Self::watch_index(host, slot));
+    pub fn take_undelivered(&self, subject: ProcessRef) -> u64 {
+        let watch = self.watches.at(Self::watch_index(subject));
         // SAFETY: aligned 64-bit field of a mapped entry.
         let undelivered = unsafe { self.watches.atomic(&raw mut (*watch).undelivered) };
         // Nearly always there is none, and a look takes the line from nobody.
@@ -341,8 +341,8 @@ impl Receive {
     }
 
     /// Puts clients back that [`Receive::take_undelivered`] took and that could not be served.
-    pub fn mark_undelivered(&self, host: HostId, slot: u8, clients: u64) {
-        let watch = self.watches.at(Self::watch_index(host, slot));
+    pub fn mark_undelivered(&self, subject: ProcessRef, clients: u64) {
+        let watch = self.watches.at(Self::watch_index(subject));
         // SAFETY: aligned 64-bit field of a mapped entry.
         unsafe { self.watches.atomic(&raw mut (*watch).undelivered).fetch_or(clients, Ordering::SeqCst) };
     }
@@ -365,8 +365,8 @@ impl Receive {
 
     /// Puts a verdict (an event header) into the rings of all clients of a watch, unless that
     /// incarnation's clients were notified before.
-    pub fn notify_watch(&mut self, host: HostId, slot: u8, record: &[u8]) -> Notified {
-        let index = u32::try_from(Self::watch_index(host, slot)).expect("small");
+    pub fn notify_watch(&mut self, subject: ProcessRef, record: &[u8]) -> Notified {
+        let index = u32::try_from(Self::watch_index(subject)).expect("small");
         self.run_notify(NOTIFY_WATCH, index, record)
     }
 

@@ -229,8 +229,8 @@ impl Engine {
         self.deliver_newcomer(now, watch, subject, process.incarnation);
         self.watches.assign(subject, Some(name));
         let kernel = self.ports.kernel.as_ref();
-        let was_delivered =
-            kernel.is_some_and(|kernel| kernel.receive.watch_client(watch.host, slot, watch.client, true));
+        let was_delivered = kernel
+            .is_some_and(|kernel| kernel.receive.watch_client(ProcessRef::new(watch.host, slot), watch.client, true));
         // The receive program was set too late, or the process has long been dead: the agent delivers its
         // end.
         if (was_delivered || process.state.is_final())
@@ -269,7 +269,7 @@ impl Engine {
             if !clients.contains(watch.client)
                 && let Some(kernel) = &self.ports.kernel
             {
-                kernel.receive.watch_client(watch.host, slot, watch.client, false);
+                kernel.receive.watch_client(ProcessRef::new(watch.host, slot), watch.client, false);
             }
         }
     }

@@ -54,7 +54,7 @@ impl Engine {
                 };
                 self.deliver_each(self.watches.clients(ProcessRef::new(host, slot)), record, &bytes[..len]);
                 if let Some(kernel) = &self.ports.kernel {
-                    kernel.receive.watch_piggyback(host, slot, pb_seq);
+                    kernel.receive.watch_piggyback(ProcessRef::new(host, slot), pb_seq);
                 }
             }
             Event::PathLost { host, plane } => self.deliver_path(now, kind::PATH_LOST, host, plane),
@@ -147,7 +147,7 @@ impl Engine {
             && let Some(kernel) = &self.ports.kernel
         {
             // From here on the receive program may deliver the end of this process by itself.
-            kernel.receive.begin_watch(host, slot, incarnation, clients.0, 0);
+            kernel.receive.begin_watch(ProcessRef::new(host, slot), incarnation, clients.0, 0);
         }
     }
 
@@ -174,7 +174,7 @@ impl Engine {
         let Some(kernel) = &mut self.ports.kernel else { return self.deliver_end(subject, record) };
         let mut bytes = [0; EVENT_MAX];
         let Ok(encoded) = record.encode(&[], &mut bytes) else { return };
-        match kernel.receive.notify_watch(subject.host, subject.slot, encoded) {
+        match kernel.receive.notify_watch(subject, encoded) {
             Notified::Yes | Notified::Before => self.counters.events_delivered += 1,
             // `retry_undelivered` handles these in this very turn.
             Notified::RingFull | Notified::Nobody => {}
@@ -306,7 +306,7 @@ impl Engine {
             match &self.ports.kernel {
                 // The kernel's mark outlives this agent.
                 Some(kernel) if !subject.is_host() => {
-                    kernel.receive.mark_undelivered(subject.host, subject.slot, still.0);
+                    kernel.receive.mark_undelivered(subject, still.0);
                 }
                 _ => self.undelivered.add(subject, still),
             }
@@ -351,9 +351,7 @@ impl Engine {
     fn take_undelivered(&mut self, subject: ProcessRef) -> ClientSet {
         let waiting = self.undelivered.take(subject);
         match &self.ports.kernel {
-            Some(kernel) if !subject.is_host() => {
-                waiting.union(ClientSet(kernel.receive.take_undelivered(subject.host, subject.slot)))
-            }
+            Some(kernel) if !subject.is_host() => waiting.union(ClientSet(kernel.receive.take_undelivered(subject))),
             _ => waiting,
         }
     }

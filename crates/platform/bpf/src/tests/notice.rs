@@ -12,10 +12,12 @@ use rustix::{fs::FallocateFlags, mm::Advice};
 use super::rig::{ClientRing, INCARNATION, KEY, Rig, XDP_DROP, frame, notice, notice_of, run};
 use crate::intf::{ADMIT_DEAD, Admit, PACKET_NOTICE, PACKET_UNADMITTED};
 use crate::{ClientRings, Notified};
-use fide_types::{HostId, MAX_CLIENTS, Reason};
+use fide_types::{HostId, MAX_CLIENTS, ProcessRef, Reason};
 
 const PROCESS: u32 = 3;
 const SLOT: u8 = 2;
+/// The process that is watched.
+const SUBJECT: ProcessRef = ProcessRef::new(1, SLOT);
 
 /// The agent's own record of the same death.
 fn verdict(host: HostId, slot: u8, incarnation: u32) -> Vec<u8> {
@@ -35,7 +37,7 @@ fn root_death_notifies_directly_and_once() {
     let Some(mut rig) = Rig::new() else { return };
     let mut rings = [0, 5, 63].map(|client| ClientRing::open(&rig, client));
     let mut stranger = ClientRing::open(&rig, 7);
-    rig.receive.begin_watch(1, SLOT, PROCESS, 1 << 0 | 1 << 5 | 1 << 63, 4);
+    rig.receive.begin_watch(SUBJECT, PROCESS, 1 << 0 | 1 << 5 | 1 << 63, 4);
     for plane in [1, 0, 1, 0] {
         assert_eq!(rig.run(&notice(1, SLOT, PROCESS, 4, plane)), XDP_DROP);
     }
@@ -56,7 +58,7 @@ fn root_death_notifies_directly_and_once() {
     }
     assert!(stranger.take().is_empty());
     assert_eq!(rig.receive.stats().notified_directly, 1);
-    assert_eq!(rig.receive.notify_watch(1, SLOT, &verdict(1, SLOT, PROCESS)), Notified::Before);
+    assert_eq!(rig.receive.notify_watch(SUBJECT, &verdict(1, SLOT, PROCESS)), Notified::Before);
     assert!(rings.iter_mut().all(|ring| ring.take().is_empty()));
 }
 
@@ -64,20 +66,20 @@ fn root_death_notifies_directly_and_once() {
 fn root_agent_notified_first() {
     let Some(mut rig) = Rig::new() else { return };
     let mut ring = ClientRing::open(&rig, 1);
-    rig.receive.begin_watch(1, SLOT, PROCESS, 1 << 1, 0);
+    rig.receive.begin_watch(SUBJECT, PROCESS, 1 << 1, 0);
     let mine = verdict(1, SLOT, PROCESS);
-    assert_eq!(rig.receive.notify_watch(1, SLOT, &mine), Notified::Yes);
+    assert_eq!(rig.receive.notify_watch(SUBJECT, &mine), Notified::Yes);
     rig.run(&notice(1, SLOT, PROCESS, 0, 0));
     assert_eq!(ring.take(), std::slice::from_ref(&mine));
-    assert_eq!(rig.receive.notify_watch(1, SLOT, &mine), Notified::Before);
+    assert_eq!(rig.receive.notify_watch(SUBJECT, &mine), Notified::Before);
     assert_eq!(rig.receive.stats().notified_directly, 0);
     assert_eq!(
-        rig.receive.notify_watch(1, SLOT, &verdict(1, SLOT, PROCESS + 1)),
+        rig.receive.notify_watch(SUBJECT, &verdict(1, SLOT, PROCESS + 1)),
         Notified::Nobody,
         "another incarnation"
     );
     // The next process in that slot is a new notification.
-    rig.receive.begin_watch(1, SLOT, PROCESS + 1, 1 << 1, 0);
+    rig.receive.begin_watch(SUBJECT, PROCESS + 1, 1 << 1, 0);
     rig.run(&notice(1, SLOT, PROCESS, 0, 0));
     assert!(ring.take().is_empty(), "an old notice says nothing of the new one");
     rig.run(&notice(1, SLOT, PROCESS + 1, 0, 0));
@@ -97,7 +99,7 @@ fn root_each_reason_and_only_ends() {
         (ProcessState::Alive, None),
     ];
     for (incarnation, (state, reason)) in (1u32..).zip(states) {
-        rig.receive.begin_watch(5, 63, incarnation, 1, 0);
+        rig.receive.begin_watch(ProcessRef::new(5, 63), incarnation, 1, 0);
         let roster = Roster { slot: 63, state, name: None, incarnation, pb_seq: 0, at_ns: 1 };
         rig.run(&notice_of(5, 0, &roster));
         let notices: Vec<_> = ring.take();
@@ -116,12 +118,12 @@ fn root_each_reason_and_only_ends() {
 fn root_piggybacks_come_before_the_verdict() {
     let Some(mut rig) = Rig::new() else { return };
     let mut ring = ClientRing::open(&rig, 0);
-    rig.receive.begin_watch(1, SLOT, PROCESS, 1, 0);
-    rig.receive.watch_piggyback(1, SLOT, 8);
+    rig.receive.begin_watch(SUBJECT, PROCESS, 1, 0);
+    rig.receive.watch_piggyback(SUBJECT, 8);
     rig.run(&notice(1, SLOT, PROCESS, 9, 0));
     assert!(ring.take().is_empty(), "the ninth is still on its way");
     assert_eq!(rig.wakes().len(), 1, "the agent brings the two in order");
-    rig.receive.watch_piggyback(1, SLOT, 9);
+    rig.receive.watch_piggyback(SUBJECT, 9);
     rig.run(&notice(1, SLOT, PROCESS, 9, 1));
     assert_eq!(ring.take().len(), 1);
 }
@@ -130,7 +132,7 @@ fn root_piggybacks_come_before_the_verdict() {
 fn root_forged_foreign_and_broken_notices_notify_nobody() {
     let Some(mut rig) = Rig::new() else { return };
     let mut ring = ClientRing::open(&rig, 0);
-    rig.receive.begin_watch(1, SLOT, PROCESS, 1, 0);
+    rig.receive.begin_watch(SUBJECT, PROCESS, 1, 0);
     let good = notice(1, SLOT, PROCESS, 0, 0);
     for bit in 0..good.len() * 8 {
         let mut forged = good.clone();
@@ -191,50 +193,50 @@ fn root_a_full_ring_is_remembered_and_hurts_nobody_else() {
         assert!(filled < 10_000, "a ring has a bound");
     }
     assert_eq!(rig.receive.notify_client(3, &filler), Notified::RingFull);
-    rig.receive.begin_watch(1, SLOT, PROCESS, 1 << 3 | 1 << 4, 0);
+    rig.receive.begin_watch(SUBJECT, PROCESS, 1 << 3 | 1 << 4, 0);
     rig.run(&notice(1, SLOT, PROCESS, 0, 0));
     assert_eq!(other.take().len(), 1);
     let stats = rig.receive.stats();
     assert_eq!((stats.client_ring_full, stats.notified_directly), (1, 0));
     assert_eq!(
-        rig.receive.notify_watch(1, SLOT, &verdict(1, SLOT, PROCESS)),
+        rig.receive.notify_watch(SUBJECT, &verdict(1, SLOT, PROCESS)),
         Notified::Before,
         "the retry goes client by client"
     );
 
-    assert_eq!(rig.receive.take_undelivered(1, SLOT), 1 << 3);
-    assert_eq!(rig.receive.take_undelivered(1, SLOT), 0, "taken");
-    rig.receive.mark_undelivered(1, SLOT, 1 << 3);
-    assert_eq!(rig.receive.take_undelivered(1, SLOT), 1 << 3);
+    assert_eq!(rig.receive.take_undelivered(SUBJECT), 1 << 3);
+    assert_eq!(rig.receive.take_undelivered(SUBJECT), 0, "taken");
+    rig.receive.mark_undelivered(SUBJECT, 1 << 3);
+    assert_eq!(rig.receive.take_undelivered(SUBJECT), 1 << 3);
     assert_eq!(full.take().len(), filled);
     assert_eq!(rig.receive.notify_client(3, &verdict(1, SLOT, PROCESS)), Notified::Yes);
     assert_eq!(full.take().len(), 1);
 
     // One that does not wait any more is owed nothing.
-    rig.receive.mark_undelivered(1, SLOT, 1 << 3);
-    assert!(rig.receive.watch_client(1, SLOT, 3, false), "notified before");
-    assert_eq!(rig.receive.take_undelivered(1, SLOT), 0);
+    rig.receive.mark_undelivered(SUBJECT, 1 << 3);
+    assert!(rig.receive.watch_client(SUBJECT, 3, false), "notified before");
+    assert_eq!(rig.receive.take_undelivered(SUBJECT), 0);
 }
 
 #[test]
 fn root_clients_come_and_go() {
     let Some(mut rig) = Rig::new() else { return };
     let (mut one, mut two) = (ClientRing::open(&rig, 1), ClientRing::open(&rig, 2));
-    rig.receive.begin_watch(1, SLOT, PROCESS, 1 << 1, 0);
-    assert!(!rig.receive.watch_client(1, SLOT, 2, true));
-    assert!(!rig.receive.watch_client(1, SLOT, 1, false));
+    rig.receive.begin_watch(SUBJECT, PROCESS, 1 << 1, 0);
+    assert!(!rig.receive.watch_client(SUBJECT, 2, true));
+    assert!(!rig.receive.watch_client(SUBJECT, 1, false));
     rig.run(&notice(1, SLOT, PROCESS, 0, 0));
     assert_eq!((one.take().len(), two.take().len()), (0, 1));
-    assert!(rig.receive.watch_client(1, SLOT, 1, true), "a newcomer is notified by the agent");
+    assert!(rig.receive.watch_client(SUBJECT, 1, true), "a newcomer is notified by the agent");
 
     // A ring that is gone is owed, not an error; what is in it stays readable.
     assert_eq!(rig.receive.notify_client(2, &verdict(1, SLOT, 1)), Notified::Yes);
     rig.receive.client_rings().expect("rings").close(2);
     assert_eq!(rig.receive.notify_client(2, &verdict(1, SLOT, 1)), Notified::Nobody);
     assert_eq!(two.take().len(), 1);
-    rig.receive.begin_watch(1, SLOT, PROCESS + 1, 1 << 2, 0);
+    rig.receive.begin_watch(SUBJECT, PROCESS + 1, 1 << 2, 0);
     rig.run(&notice(1, SLOT, PROCESS + 1, 0, 0));
-    assert_eq!(rig.receive.take_undelivered(1, SLOT), 1 << 2);
+    assert_eq!(rig.receive.take_undelivered(SUBJECT), 1 << 2);
 }
 
 /// A hole that is punched keeps whoever touches that memory waiting.
@@ -262,7 +264,7 @@ fn root_session_memory_has_no_holes() {
 fn root_sixty_four_clients() {
     let Some(rig) = Rig::new() else { return };
     let mut rings: Vec<_> = (0..MAX_CLIENTS as u8).map(|client| ClientRing::open(&rig, client)).collect();
-    rig.receive.begin_watch(1, 0, PROCESS, u64::MAX, 0);
+    rig.receive.begin_watch(ProcessRef::new(1, 0), PROCESS, u64::MAX, 0);
     rig.run(&notice(1, 0, PROCESS, 0, 0));
     rig.run(&notice(1, 0, PROCESS, 0, 1));
     let counts: Vec<usize> = rings.iter_mut().map(|ring| ring.take().len()).collect();
@@ -288,9 +290,9 @@ fn root_race_notifies_once() {
             }
         });
         for process in 1..=DEATHS {
-            rig.receive.begin_watch(1, SLOT, process, 1, 0);
+            rig.receive.begin_watch(SUBJECT, process, 1, 0);
             go.send(process).expect("taken");
-            mine += u32::from(rig.receive.notify_watch(1, SLOT, &verdict(1, SLOT, process)) == Notified::Yes);
+            mine += u32::from(rig.receive.notify_watch(SUBJECT, &verdict(1, SLOT, process)) == Notified::Yes);
             is_done.recv().expect("done");
             let records = ring.take();
             assert_eq!(records.len(), 1, "process {process}");
