@@ -12,7 +12,7 @@ use anyhow::Context;
 use fide_agent_api::protocol::Op;
 use fide_host_tuning::{
     bound::{self, Bound, BoundError, DEFAULT_FILE, Here, WAKE_UP},
-    condition::{Condition, Verdict},
+    condition::{Condition, Effect},
     doctor::{Summary, conditions},
     measure::{Figures, Hit, Measured, measure},
     rungs::{Rung, probe},
@@ -189,10 +189,10 @@ impl Report {
             let _ = writeln!(out, "{line}");
         }
         for (verdict, head) in [
-            (Verdict::Bad, "BAD"),
-            (Verdict::Unknown, "UNKNOWN"),
-            (Verdict::Good, "GOOD"),
-            (Verdict::NotApplicable, "NOT APPLICABLE"),
+            (Effect::Bad, "BAD"),
+            (Effect::Unknown, "UNKNOWN"),
+            (Effect::Good, "GOOD"),
+            (Effect::NotApplicable, "NOT APPLICABLE"),
         ] {
             self.conditions_text(&mut out, verdict, head);
         }
@@ -202,7 +202,7 @@ impl Report {
     }
 
     /// Laid out by hand: a list with lines of detail between its entries is no table.
-    fn conditions_text(&self, out: &mut String, verdict: Verdict, head: &str) {
+    fn conditions_text(&self, out: &mut String, verdict: Effect, head: &str) {
         let mut group = None;
         for condition in self.conditions.iter().filter(|condition| condition.verdict == verdict) {
             if group.is_none() {
@@ -213,7 +213,7 @@ impl Report {
             let about = condition.interface.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
             let title = format!("{}{about}", condition.title);
             let _ = writeln!(out, "  {shown:<11} {title:<34} {}", condition.found);
-            if verdict == Verdict::Bad {
+            if verdict == Effect::Bad {
                 let _ = writeln!(out, "{:15}wanted: {}", "", condition.wanted);
                 let _ = writeln!(out, "{:15}costs:  {}", "", condition.cost);
                 let _ = writeln!(out, "{:15}change: {}: {}", "", condition.how, condition.change);

@@ -17,7 +17,7 @@ use fide_planner::{
     file::{FILE_MAX_BYTES, parse},
 };
 use fide_report::{
-    plan::{Figures, Plan, Refused, View, draw, to_json},
+    plan::{DrawOptions, Figures, Plan, Refused, draw, to_json},
     text::clean,
 };
 
@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let drawing = match &svg {
         Some(_) => {
-            let view = View { title: name.into_owned(), only: arguments.only.clone() };
+            let view = DrawOptions { title: name.into_owned(), only: arguments.only.clone() };
             Some(draw(plan, &view).map_err(|error| named(&error))?)
         }
         None => None,

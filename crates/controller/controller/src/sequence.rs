@@ -35,7 +35,7 @@ impl Kept {
 
 /// What to do with a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Admission {
     /// Carry it out, then [`Sequences::record`].
     Fresh,
     /// It was carried out already; this was the answer.
@@ -97,12 +97,12 @@ pub struct Sequences {
 impl Sequences {
     /// Judges request `got` of `peer`, whose content has the digest `digest` (see [`digest`]). Changes
     /// nothing.
-    pub fn check(&self, peer: Identity, got: Sequence, digest: u64) -> Result<Verdict, Refusal> {
+    pub fn check(&self, peer: Identity, got: Sequence, digest: u64) -> Result<Admission, Refusal> {
         let Some(last) = self.peers.get(&peer) else {
             let expected = Sequence { number: 1, ..got };
             return match got.number {
                 _ if self.peers.len() >= PEERS_MAX => Err(Refusal::TooManyPeers { peer }),
-                1 => Ok(Verdict::Fresh),
+                1 => Ok(Admission::Fresh),
                 _ => Err(Refusal::OutOfOrder { peer, got, expected }),
             };
         };
@@ -112,7 +112,7 @@ impl Sequences {
         };
         if got == last.sequence {
             return match digest == last.digest {
-                true => Ok(Verdict::Repeat(last.answer.clone())),
+                true => Ok(Admission::Repeat(last.answer.clone())),
                 false => Err(Refusal::Reused { peer, got, expected }),
             };
         }
@@ -122,10 +122,10 @@ impl Sequences {
         if got != expected {
             return Err(Refusal::OutOfOrder { peer, got, expected });
         }
-        Ok(Verdict::Fresh)
+        Ok(Admission::Fresh)
     }
 
-    /// Notes that `sequence` of `peer`, for which [`Sequences::check`] said [`Verdict::Fresh`], was answered
+    /// Notes that `sequence` of `peer`, for which [`Sequences::check`] said [`Admission::Fresh`], was answered
     /// by `answer`.
     pub fn record(&mut self, peer: Identity, sequence: Sequence, digest: u64, answer: Kept) {
         self.peers.insert(peer, Last { sequence, digest, answer });

@@ -36,7 +36,7 @@ pub const BATCH_BYTES_MAX: usize = 256 * 1024;
 
 /// One event of a peer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
+pub struct Upcall {
     pub number: u64,
     /// JSON text.
     pub body: String,
@@ -47,7 +47,7 @@ pub struct Event {
 pub struct Batch {
     /// Numbers, first and last, of events that were dropped before they were acknowledged.
     pub lost: Option<(u64, u64)>,
-    pub events: Vec<Event>,
+    pub events: Vec<Upcall>,
 }
 
 impl Batch {
@@ -74,7 +74,7 @@ struct Queue {
     acknowledged: u64,
     /// All events up to this number are gone, acknowledged or not.
     dropped: u64,
-    events: VecDeque<Event>,
+    events: VecDeque<Upcall>,
     bytes: usize,
 }
 
@@ -106,7 +106,7 @@ impl Upcalls {
         queue.last += 1;
         queue.bytes += body.len();
         self.bytes += body.len();
-        queue.events.push_back(Event { number: queue.last, body });
+        queue.events.push_back(Upcall { number: queue.last, body });
         while queue.events.len() > EVENTS_MAX || queue.bytes > QUEUE_BYTES_MAX {
             self.bytes = self.bytes.saturating_sub(queue.drop_oldest());
         }
@@ -141,7 +141,7 @@ impl Upcalls {
         let Some(queue) = self.queues.get(&peer) else { return Batch::default() };
         let lost = (queue.dropped > queue.acknowledged).then(|| (queue.acknowledged + 1, queue.dropped));
         let mut bytes = 0;
-        let fits = |event: &&Event| {
+        let fits = |event: &&Upcall| {
             bytes += event.body.len();
             bytes <= BATCH_BYTES_MAX
         };

@@ -8,7 +8,7 @@ use serde::Serialize;
 /// What becomes of jitter under a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum Effect {
     /// It adds jitter.
     Bad,
     /// It could not be found out; never guessed.
@@ -18,7 +18,7 @@ pub enum Verdict {
     NotApplicable,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for Effect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Bad => "bad",
@@ -95,7 +95,7 @@ pub struct Condition {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
     pub title: &'static str,
-    pub verdict: Verdict,
+    pub verdict: Effect,
     /// What there is; of an unknown one, why it is not known.
     pub found: String,
     pub wanted: String,
@@ -120,27 +120,27 @@ pub(crate) struct Kind {
 
 /// What was found.
 pub(crate) struct Finding {
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: Effect,
     pub(crate) found: String,
     /// Instead of what the kind says.
     pub(crate) change: Option<(How, String)>,
 }
 
 impl Finding {
-    pub(crate) fn new(verdict: Verdict, found: impl Into<String>) -> Self {
+    pub(crate) fn new(verdict: Effect, found: impl Into<String>) -> Self {
         Self { verdict, found: found.into(), change: None }
     }
 
     pub(crate) fn good_if(good: bool, found: impl Into<String>) -> Self {
-        Self::new(if good { Verdict::Good } else { Verdict::Bad }, found)
+        Self::new(if good { Effect::Good } else { Effect::Bad }, found)
     }
 
     pub(crate) fn unknown(why: impl fmt::Display) -> Self {
-        Self::new(Verdict::Unknown, why.to_string())
+        Self::new(Effect::Unknown, why.to_string())
     }
 
     pub(crate) fn not_applicable(why: impl Into<String>) -> Self {
-        Self::new(Verdict::NotApplicable, why)
+        Self::new(Effect::NotApplicable, why)
     }
 
     /// Who else has to do what else about it.

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::{
-    condition::{Condition, Finding, Group, Judged, Kind, Verdict},
+    condition::{Condition, Effect, Finding, Group, Judged, Kind},
     machine::Machine,
     parse::{Cpus, boot_parameter},
     roots::{Roots, Unread},
@@ -176,10 +176,10 @@ impl Summary {
     pub fn of(conditions: &[Condition]) -> Self {
         let count = |verdict| conditions.iter().filter(|condition| condition.verdict == verdict).count();
         Self {
-            bad: count(Verdict::Bad),
-            unknown: count(Verdict::Unknown),
-            good: count(Verdict::Good),
-            not_applicable: count(Verdict::NotApplicable),
+            bad: count(Effect::Bad),
+            unknown: count(Effect::Unknown),
+            good: count(Effect::Good),
+            not_applicable: count(Effect::NotApplicable),
         }
     }
 }

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::{CulpritKind, Event};
+use crate::event::{CulpritKind, Interference};
 use crate::sample::{Host, MISSING, RunInfo, Samples, Schedule, Stamp};
 
 /// A stage is late beyond its median by more than this, ns.
@@ -105,12 +105,12 @@ pub struct Attribution {
 
 /// Records of one core in the order of begins, and up to which time the ones before reach.
 struct Core<'a> {
-    events: Vec<&'a Event>,
+    events: Vec<&'a Interference>,
     reach: Vec<i64>,
 }
 
 /// Lays late packets to what ran meanwhile.
-pub fn attribute(info: &RunInfo, samples: &Samples, events: &[Event]) -> Attribution {
+pub fn attribute(info: &RunInfo, samples: &Samples, events: &[Interference]) -> Attribution {
     let mut cores: BTreeMap<(Host, u32), Core<'_>> = BTreeMap::new();
     for event in events {
         let core =
@@ -251,7 +251,7 @@ fn overlaps(core: &Core<'_>, from_ns: i64, to_ns: i64) -> Vec<Blame> {
     let end = core.events.partition_point(|event| event.start_ns < to_ns);
     // Nothing before reaches into it.
     let begin = core.reach[..end].partition_point(|reach| *reach <= from_ns).max(end.saturating_sub(RECORDS_MAX));
-    let inside: Vec<&&Event> = core.events[begin..end].iter().filter(|event| event.end_ns > from_ns).collect();
+    let inside: Vec<&&Interference> = core.events[begin..end].iter().filter(|event| event.end_ns > from_ns).collect();
     let mut edges: Vec<i64> =
         inside.iter().flat_map(|event| [event.start_ns.max(from_ns), event.end_ns.min(to_ns)]).collect();
     edges.sort_unstable();

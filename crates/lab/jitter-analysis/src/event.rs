@@ -31,7 +31,7 @@ impl CulpritKind {
 
 /// Something that ran on a core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Event {
+pub struct Interference {
     /// Of which kind.
     pub kind: CulpritKind,
     /// Whose core.

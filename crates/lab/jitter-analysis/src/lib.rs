@@ -22,7 +22,7 @@ pub mod sample;
 pub mod stats;
 pub mod synth;
 
-pub use event::{CulpritKind, Event};
+pub use event::{CulpritKind, Interference};
 pub use log::{Ending, Log, LogError, LogReader, LogWriter, read_log};
 pub use sample::{Fault, FaultKind, Host, MISSING, Restart, RunInfo, Sample, Samples, Schedule, Stamp};
 pub use stats::{RunStats, StatsOptions};

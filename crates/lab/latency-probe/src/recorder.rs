@@ -16,7 +16,7 @@ use fide_bpf::{
     BpfError,
     culprits::{self, Culprit, kind, softirq_name, vector_name},
 };
-use fide_jitter_analysis::{CulpritKind, Event, Host};
+use fide_jitter_analysis::{CulpritKind, Host, Interference};
 use fide_shm::bpf_ring::{BpfRing, BpfRingError};
 use zerocopy::FromBytes;
 
@@ -146,8 +146,8 @@ impl Names {
 
 /// What was recorded as the log has it, in the order of begins.
 #[must_use]
-pub fn events(culprits: &[Culprit], host: Host, names: &mut Names) -> Vec<Event> {
-    let mut events: Vec<Event> = culprits
+pub fn events(culprits: &[Culprit], host: Host, names: &mut Names) -> Vec<Interference> {
+    let mut events: Vec<Interference> = culprits
         .iter()
         .map(|culprit| {
             let text = String::from_utf8_lossy(culprit.name.split(|byte| *byte == 0).next().unwrap_or_default());
@@ -158,7 +158,7 @@ pub fn events(culprits: &[Culprit], host: Host, names: &mut Names) -> Vec<Event>
                 kind::LATE => (CulpritKind::Steal, LATE.to_owned()),
                 _ => (CulpritKind::Thread, text.into_owned()),
             };
-            Event {
+            Interference {
                 kind,
                 host,
                 cpu: culprit.cpu,
@@ -175,9 +175,15 @@ pub fn events(culprits: &[Culprit], host: Host, names: &mut Names) -> Vec<Event>
 /// Time that the measuring thread on `cpu` missed and in which nothing of this kernel ran: the hypervisor had the core, or
 /// the firmware. `events` are in the order of begins.
 #[must_use]
-pub fn stolen(detours: &[Detour], events: &[Event], host: Host, cpu: u32, names: &mut Names) -> Vec<Event> {
+pub fn stolen(
+    detours: &[Detour],
+    events: &[Interference],
+    host: Host,
+    cpu: u32,
+    names: &mut Names,
+) -> Vec<Interference> {
     let mut stolen = Vec::new();
-    let here: Vec<&Event> = events.iter().filter(|event| event.cpu == cpu && event.host == host).collect();
+    let here: Vec<&Interference> = events.iter().filter(|event| event.cpu == cpu && event.host == host).collect();
     // Events may nest, and a long one may end after later ones: look back by the longest.
     let longest_ns = here.iter().map(|event| event.end_ns - event.start_ns).max().unwrap_or(0);
     for detour in detours {
@@ -197,7 +203,7 @@ pub fn stolen(detours: &[Detour], events: &[Event], host: Host, cpu: u32, names:
         // Half of the detour in one piece: less is how long it takes from one to the next.
         if 2 * (hole.1 - hole.0) > end_ns - start_ns {
             let name = names.id(NOBODY.to_owned());
-            stolen.push(Event { kind: CulpritKind::Steal, host, cpu, name, start_ns: hole.0, end_ns: hole.1 });
+            stolen.push(Interference { kind: CulpritKind::Steal, host, cpu, name, start_ns: hole.0, end_ns: hole.1 });
         }
     }
     stolen

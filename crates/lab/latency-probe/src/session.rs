@@ -10,7 +10,7 @@ use std::{
 };
 
 use fide_bpf::culprits::Culprit;
-use fide_jitter_analysis::{Event, Host, LogError, LogWriter, RunInfo, Samples};
+use fide_jitter_analysis::{Host, Interference, LogError, LogWriter, RunInfo, Samples};
 use fide_sys::interface::Interface;
 
 use crate::{
@@ -63,7 +63,7 @@ pub struct Measurement {
     pub info: RunInfo,
     pub samples: Samples,
     /// In the order of begins.
-    pub events: Vec<Event>,
+    pub events: Vec<Interference>,
     /// Of events.
     pub names: Vec<String>,
     pub events_lost: u64,
@@ -165,7 +165,7 @@ fn events_of(
     culprits: Vec<Culprit>,
     measured: &Measured,
     names: &mut Names,
-) -> Vec<Event> {
+) -> Vec<Interference> {
     // The id of an answering thread in another process is not known here, so its name excludes it.
     let others: Vec<_> = culprits.into_iter().filter(|culprit| !culprit.name.starts_with(PONG)).collect();
     let mut events = recorder::events(&others, Host::A, names);

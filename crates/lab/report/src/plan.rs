@@ -12,7 +12,7 @@ mod json;
 mod model;
 mod svg;
 
-pub use draw::{DrawError, ONLY_MAX, PANELS_MAX, View, draw, draw_before_after};
+pub use draw::{DrawError, DrawOptions, ONLY_MAX, PANELS_MAX, draw, draw_before_after};
 pub use figures::{CableFigures, Figures, LinkFigures, RequestFigures, TreeFigures};
 pub use json::{FORMAT, VERSION, to_json};
 pub use model::{Plan, Refused};

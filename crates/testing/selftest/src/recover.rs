@@ -4,7 +4,7 @@
 
 use anyhow::Context;
 use fide_jitter_analysis::families::{Families, Family, FamilyOptions, Shape, find_families};
-use fide_jitter_analysis::{CulpritKind, Event, MISSING, RunInfo, Samples, Schedule, Stamp};
+use fide_jitter_analysis::{CulpritKind, Interference, MISSING, RunInfo, Samples, Schedule, Stamp};
 use fide_latency_probe::{port::Method, session::Measurement};
 use fide_testbed::Testbed;
 use serde::{Deserialize, Serialize};
@@ -144,11 +144,11 @@ pub fn record(bed: &Testbed, cores: Cores, case: Case) -> anyhow::Result<Measure
 ///
 /// # Errors
 /// If the log does not tell what.
-pub fn judge(info: &RunInfo, samples: &Samples, events: &[Event], names: &[String]) -> anyhow::Result<Outcome> {
+pub fn judge(info: &RunInfo, samples: &Samples, events: &[Interference], names: &[String]) -> anyhow::Result<Outcome> {
     let text =
         info.isolation.get(KEY).context("nothing was planted in this run: it is not one that a selftest kept")?;
     let case: Case = serde_json::from_str(text).context("what was planted in this run")?;
-    let planted = |event: &&Event| {
+    let planted = |event: &&Interference| {
         event.kind == CulpritKind::Thread && names.get(event.name as usize).is_some_and(|name| name == PLANTED_BY)
     };
     let ends: Vec<i64> = events.iter().filter(planted).map(|event| event.end_ns).collect();

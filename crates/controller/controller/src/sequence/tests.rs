@@ -19,9 +19,9 @@ fn kept(text: &str) -> Kept {
 fn requests_are_carried_out_once_and_in_order() {
     let (mut seen, a) = (Sequences::default(), peer("a"));
     assert!(matches!(seen.check(a, at(3, 2), 0), Err(Refusal::OutOfOrder { expected, .. }) if expected == at(3, 1)));
-    assert_eq!(seen.check(a, at(3, 1), 7), Ok(Verdict::Fresh));
+    assert_eq!(seen.check(a, at(3, 1), 7), Ok(Admission::Fresh));
     seen.record(a, at(3, 1), 7, kept("one"));
-    assert_eq!(seen.check(a, at(3, 1), 7), Ok(Verdict::Repeat(kept("one"))));
+    assert_eq!(seen.check(a, at(3, 1), 7), Ok(Admission::Repeat(kept("one"))));
     assert!(matches!(seen.check(a, at(3, 1), 8), Err(Refusal::Reused { .. })));
     assert!(matches!(seen.check(a, at(3, 3), 7), Err(Refusal::OutOfOrder { expected, .. }) if expected == at(3, 2)));
     assert!(matches!(seen.check(a, at(2, 2), 7), Err(Refusal::Replayed { expected, .. }) if expected == at(3, 2)));
@@ -31,11 +31,11 @@ fn requests_are_carried_out_once_and_in_order() {
     assert!(replayed.to_string().contains("go on with 3.3"), "{replayed}");
     // A new life begins at 1, and the old one is over.
     assert!(matches!(seen.check(a, at(9, 3), 7), Err(Refusal::OutOfOrder { expected, .. }) if expected == at(9, 1)));
-    assert_eq!(seen.check(a, at(9, 1), 7), Ok(Verdict::Fresh));
+    assert_eq!(seen.check(a, at(9, 1), 7), Ok(Admission::Fresh));
     seen.record(a, at(9, 1), 7, kept("new"));
     assert!(matches!(seen.check(a, at(3, 3), 7), Err(Refusal::Replayed { .. })));
     // Others have an order of their own.
-    assert_eq!(seen.check(peer("b"), at(1, 1), 7), Ok(Verdict::Fresh));
+    assert_eq!(seen.check(peer("b"), at(1, 1), 7), Ok(Admission::Fresh));
 }
 
 #[test]
@@ -45,13 +45,13 @@ fn long_answers_are_not_kept_and_the_table_is_bounded() {
     let mut seen = Sequences::default();
     for n in 0..PEERS_MAX {
         let one = peer(&format!("h{n}"));
-        assert_eq!(seen.check(one, at(1, 1), 0), Ok(Verdict::Fresh));
+        assert_eq!(seen.check(one, at(1, 1), 0), Ok(Admission::Fresh));
         seen.record(one, at(1, 1), 0, kept(""));
     }
     assert!(matches!(seen.check(peer("late"), at(1, 1), 0), Err(Refusal::TooManyPeers { .. })));
-    assert_eq!(seen.check(peer("h5"), at(1, 2), 0), Ok(Verdict::Fresh));
+    assert_eq!(seen.check(peer("h5"), at(1, 2), 0), Ok(Admission::Fresh));
     seen.forget(peer("h5"));
-    assert_eq!(seen.check(peer("late"), at(1, 1), 0), Ok(Verdict::Fresh));
+    assert_eq!(seen.check(peer("late"), at(1, 1), 0), Ok(Admission::Fresh));
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn highest_number_leads_to_the_next_incarnation() {
     seen.record(a, at(1, u64::MAX), 0, kept(""));
     let stale = seen.check(a, at(1, 5), 0).unwrap_err();
     assert_eq!(stale.expected(), Some(at(2, 1)));
-    assert_eq!(seen.check(a, at(2, 1), 0), Ok(Verdict::Fresh));
+    assert_eq!(seen.check(a, at(2, 1), 0), Ok(Admission::Fresh));
 }
 
 #[test]
@@ -84,20 +84,20 @@ proptest! {
             }
             let got = at(incarnation, number);
             match seen.check(a, got, digest) {
-                Ok(Verdict::Fresh) => {
+                Ok(Admission::Fresh) => {
                     let (last, fits) = (done.last().map(|d| d.0), |l: Sequence| got == l.next() || (got.incarnation > l.incarnation && number == 1));
                     prop_assert!(last.map_or(number == 1, fits));
                     done.push((got, digest));
                     seen.record(a, got, digest, kept(&got.to_string()));
                 }
-                Ok(Verdict::Repeat(answer)) => {
+                Ok(Admission::Repeat(answer)) => {
                     prop_assert_eq!(done.last(), Some(&(got, digest)));
                     prop_assert_eq!(answer.body, Some(got.to_string()));
                 }
                 // The number that the peer is asked for is accepted.
                 Err(refusal) => {
                     let expected = refusal.expected().unwrap();
-                    prop_assert_eq!(seen.check(a, expected, digest), Ok(Verdict::Fresh));
+                    prop_assert_eq!(seen.check(a, expected, digest), Ok(Admission::Fresh));
                 }
             }
         }

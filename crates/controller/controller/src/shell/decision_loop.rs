@@ -17,7 +17,7 @@ use super::{IDLE, RECORDS_MAX, RELOAD_PAUSE_NS, SNAPSHOT_BYTES, SNAPSHOT_RECORDS
 use crate::clock::Now;
 use crate::handler::{Answer, Decision, Handler};
 use crate::leader::{Authority, Candidate, Leadership};
-use crate::sequence::{Kept, Sequences, Verdict};
+use crate::sequence::{Admission, Kept, Sequences};
 use crate::store::{self, Loaded, Snapshot, Store};
 use crate::upcalls::{Board, EVENT_BYTES_MAX};
 
@@ -254,9 +254,9 @@ impl<H: Handler, S: Store, L: Leadership, A: FnMut(H::Effect)> DecisionLoop<H, S
         };
         let result = match state.sequences.check(peer.identity, sequence, digest) {
             Err(refusal) => Err(refusal.into()),
-            Ok(Verdict::Repeat(Kept { status, body: Some(body) })) => Ok(Reply { status, body, stale: false }),
-            Ok(Verdict::Repeat(Kept { body: None, .. })) => Err(Refused::AnswerGone),
-            Ok(Verdict::Fresh) => {
+            Ok(Admission::Repeat(Kept { status, body: Some(body) })) => Ok(Reply { status, body, stale: false }),
+            Ok(Admission::Repeat(Kept { body: None, .. })) => Err(Refused::AnswerGone),
+            Ok(Admission::Fresh) => {
                 let decision = self.handler.change(&peer, &request, now);
                 self.take(decision, Some((peer.identity, sequence, digest)), pending)
             }

@@ -134,7 +134,7 @@ async fn poller_is_woken_by_an_event_and_by_the_end() {
     tokio::task::yield_now().await;
     board.publish(peer("b"), "other".into()).unwrap();
     board.publish(a, "mine".into()).unwrap();
-    assert_eq!(waiting.await.unwrap().unwrap().events, [Event { number: 1, body: "mine".into() }]);
+    assert_eq!(waiting.await.unwrap().unwrap().events, [Upcall { number: 1, body: "mine".into() }]);
     // Asked again it comes again; acknowledged it is gone, and the acknowledgement is there to be stored,
     // once.
     assert_eq!(numbers(&board.poll(a, 0, Duration::ZERO).await.unwrap()), [1]);

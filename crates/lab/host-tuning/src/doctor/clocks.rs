@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The clock that leases are counted on (docs/internals/clocks.md). These two add no jitter: they say whether leases mean what they say.
 
-use super::{By, Finding, Group, Host, Judged, Kind, Verdict};
+use super::{By, Effect, Finding, Group, Host, Judged, Kind};
 use crate::{condition::How, parse};
 
 const OFF_STEP_PPM: u64 = 100;
@@ -38,9 +38,9 @@ fn rate(host: &Host<'_>) -> Judged {
     Ok(match rate.off_ppm {
         0 if !rate.synchronized => Finding::not_applicable("nobody compares it with other clocks (no NTP)"),
         off if off <= off_max_ppm => {
-            Finding::new(Verdict::Good, format!("NTP corrects it by at most {off_max_ppm} ppm"))
+            Finding::new(Effect::Good, format!("NTP corrects it by at most {off_max_ppm} ppm"))
         }
-        _ => Finding::new(Verdict::Bad, format!("NTP corrects it by {} ppm or more", least.max(off_max_ppm + 1))),
+        _ => Finding::new(Effect::Bad, format!("NTP corrects it by {} ppm or more", least.max(off_max_ppm + 1))),
     })
 }
 
@@ -49,7 +49,7 @@ fn stop(host: &Host<'_>) -> Judged {
     let guest = parse::is_guest(&cpu) || host.roots.sys("hypervisor/type").is_ok();
     let source = host.roots.sys("devices/system/clocksource/clocksource0/current_clocksource")?;
     if !guest {
-        return Ok(Finding::new(Verdict::Good, "this machine is no guest"));
+        return Ok(Finding::new(Effect::Good, "this machine is no guest"));
     }
     let available = host.roots.sys("devices/system/clocksource/clocksource0/available_clocksource").unwrap_or_default();
     let seen = match source.as_str() {
@@ -59,5 +59,5 @@ fn stop(host: &Host<'_>) -> Judged {
         }
         _ => "no clock shows a stop",
     };
-    Ok(Finding::new(Verdict::Bad, format!("a guest on {source}: {seen}")))
+    Ok(Finding::new(Effect::Bad, format!("a guest on {source}: {seen}")))
 }

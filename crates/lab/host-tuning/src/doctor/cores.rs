@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::{By, Finding, Group, Host, Judged, Kind, Roots, Verdict};
+use super::{By, Effect, Finding, Group, Host, Judged, Kind, Roots};
 use crate::{
     condition::How,
     parse::{Cpus, boot_parameter, steal_ticks},
@@ -124,7 +124,7 @@ fn nohz_full(host: &Host<'_>) -> Judged {
         )),
         // Beside a file that every kernel has, its absence says something.
         Err(unread) if unread.missing() && host.online().is_ok() => {
-            Ok(Finding::new(Verdict::Bad, "this kernel was built without NO_HZ_FULL")
+            Ok(Finding::new(Effect::Bad, "this kernel was built without NO_HZ_FULL")
                 .but(How::NotHere, "a kernel built with CONFIG_NO_HZ_FULL"))
         }
         Err(unread) => Err(unread.into()),
@@ -142,7 +142,7 @@ fn rcu_nocbs(host: &Host<'_>) -> Judged {
             }
         }
     }
-    Ok(Finding::new(Verdict::Bad, "no rcu_nocbs on the kernel's command line"))
+    Ok(Finding::new(Effect::Bad, "no rcu_nocbs on the kernel's command line"))
 }
 
 fn tick(host: &Host<'_>) -> Judged {
@@ -164,7 +164,7 @@ fn c_states(host: &Host<'_>) -> Judged {
     let states = match Roots::list(&dir) {
         Ok(states) => states,
         Err(unread) if unread.missing() && host.online().is_ok() => {
-            return Ok(Finding::new(Verdict::Good, "no idle states are used"));
+            return Ok(Finding::new(Effect::Good, "no idle states are used"));
         }
         Err(unread) => return Err(unread.into()),
     };
@@ -187,7 +187,7 @@ fn c_states(host: &Host<'_>) -> Judged {
         governor.as_deref().unwrap_or("unknown")
     );
     Ok(match deepest {
-        None => Finding::new(Verdict::Good, format!("no state is enabled; {by}")),
+        None => Finding::new(Effect::Good, format!("no state is enabled; {by}")),
         Some((us, name)) => {
             Finding::good_if(us <= LATENCY_MAX_US, format!("deepest is {name}, {us} us to leave; {by}"))
         }
@@ -198,9 +198,9 @@ fn dma_latency(host: &Host<'_>) -> Judged {
     let path = host.roots.dev.join("cpu_dma_latency");
     // Opening asks for nothing yet.
     Ok(match std::fs::File::options().write(true).open(&path) {
-        Ok(_) => Finding::new(Verdict::Good, "can be held; the agent does while it runs"),
+        Ok(_) => Finding::new(Effect::Good, "can be held; the agent does while it runs"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Finding::new(Verdict::Bad, format!("{} is not there", path.display()))
+            Finding::new(Effect::Bad, format!("{} is not there", path.display()))
         }
         Err(error) => Finding::unknown(format!("{}: {error}", path.display())),
     })
@@ -219,8 +219,8 @@ fn governor(host: &Host<'_>) -> Judged {
 fn smt(host: &Host<'_>) -> Judged {
     let siblings = Cpus::from_list(&host.core_file("topology/thread_siblings_list")?)?.without(host.core);
     Ok(match siblings.is_empty() {
-        true => Finding::new(Verdict::Good, "none"),
-        false => Finding::new(Verdict::Bad, format!("core {} shares its units with {siblings}", host.core)),
+        true => Finding::new(Effect::Good, "none"),
+        false => Finding::new(Effect::Bad, format!("core {} shares its units with {siblings}", host.core)),
     })
 }
 
@@ -241,7 +241,7 @@ fn hypervisor(host: &Host<'_>) -> Judged {
         None => return Ok(Finding::unknown("this processor does not say whether it is virtual")),
     };
     if !guest && kind.is_none() {
-        return Ok(Finding::new(Verdict::Good, "none"));
+        return Ok(Finding::new(Effect::Good, "none"));
     }
     let steal = match steal_ticks(&host.roots.proc("stat")?, host.core) {
         Some(0) => "no time of the core was stolen since boot",
@@ -249,7 +249,7 @@ fn hypervisor(host: &Host<'_>) -> Judged {
         None => "the kernel does not count stolen time",
     };
     let kind = kind.map_or_else(|| "a virtual machine".to_owned(), |kind| format!("a virtual machine of {kind}"));
-    Ok(Finding::new(Verdict::Bad, format!("{kind}; {steal}")))
+    Ok(Finding::new(Effect::Bad, format!("{kind}; {steal}")))
 }
 
 /// `MSR_SMI_COUNT` of Intel's processors.
@@ -261,8 +261,8 @@ fn smi(host: &Host<'_>) -> Judged {
         return Ok(Finding::unknown("only processors of Intel count them"));
     }
     match host.roots.msr(host.core, MSR_SMI_COUNT) {
-        Ok(0) => Ok(Finding::new(Verdict::Good, "none since boot")),
-        Ok(_) => Ok(Finding::new(Verdict::Bad, "there were some since boot")),
+        Ok(0) => Ok(Finding::new(Effect::Good, "none since boot")),
+        Ok(_) => Ok(Finding::new(Effect::Bad, "there were some since boot")),
         Err(unread) if unread.missing() => {
             Ok(Finding::unknown(format!("{unread}; `modprobe msr` makes it, where the kernel has it")))
         }

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use super::{By, Finding, Group, Host, Judged, Kind, Roots, Verdict};
+use super::{By, Effect, Finding, Group, Host, Judged, Kind, Roots};
 use crate::{
     condition::How,
     parse::{Counts, Cpus, counts_table},
@@ -118,10 +118,10 @@ fn affinity(host: &Host<'_>) -> Judged {
     if here.is_empty() {
         return match unread.pop() {
             Some(unread) => Err(unread.into()),
-            None => Ok(Finding::new(Verdict::Good, format!("none of {}", irqs.len()))),
+            None => Ok(Finding::new(Effect::Good, format!("none of {}", irqs.len()))),
         };
     }
-    Ok(Finding::new(Verdict::Bad, format!("{} of {}: {}", here.len(), irqs.len(), here.join(", "))))
+    Ok(Finding::new(Effect::Bad, format!("{} of {}: {}", here.len(), irqs.len(), here.join(", "))))
 }
 
 fn default_affinity(host: &Host<'_>) -> Judged {
@@ -136,7 +136,7 @@ fn nmi_watchdog(host: &Host<'_>) -> Judged {
 
 fn soft_watchdog(host: &Host<'_>) -> Judged {
     if host.roots.proc("sys/kernel/soft_watchdog")? == "0" || host.roots.proc("sys/kernel/watchdog")? == "0" {
-        return Ok(Finding::new(Verdict::Good, "off"));
+        return Ok(Finding::new(Effect::Good, "off"));
     }
     let cpus = Cpus::from_list(&host.roots.proc("sys/kernel/watchdog_cpumask")?)?;
     Ok(Finding::good_if(!cpus.holds(host.core), format!("on cores {cpus}")))
@@ -146,8 +146,8 @@ fn rcu_stall(host: &Host<'_>) -> Judged {
     let suppressed = host.roots.sys("module/rcupdate/parameters/rcu_cpu_stall_suppress")?;
     let timeout = host.roots.sys("module/rcupdate/parameters/rcu_cpu_stall_timeout")?;
     Ok(match suppressed.as_str() {
-        "1" => Finding::new(Verdict::Good, "suppressed"),
-        _ => Finding::new(Verdict::Bad, format!("after {timeout} s")),
+        "1" => Finding::new(Effect::Good, "suppressed"),
+        _ => Finding::new(Effect::Bad, format!("after {timeout} s")),
     })
 }
 
@@ -186,7 +186,7 @@ fn kernel_threads(host: &Host<'_>) -> Judged {
     let count = here.len();
     here.truncate(NAMES_MAX);
     Ok(match count {
-        0 => Finding::new(Verdict::Good, "none"),
-        _ => Finding::new(Verdict::Bad, format!("{count}: {}{and}", here.join(", "))),
+        0 => Finding::new(Effect::Good, "none"),
+        _ => Finding::new(Effect::Bad, format!("{count}: {}{and}", here.join(", "))),
     })
 }

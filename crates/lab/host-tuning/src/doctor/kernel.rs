@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the kernel forbids, and what it pays for its own safety.
 
-use super::{By, Finding, Group, Host, Judged, Kind, Roots, Verdict};
+use super::{By, Effect, Finding, Group, Host, Judged, Kind, Roots};
 use crate::{condition::How, parse::chosen};
 
 const fn kind(id: &'static str, title: &'static str, wanted: &'static str, how: How) -> Kind {
@@ -61,9 +61,9 @@ fn mitigations(host: &Host<'_>) -> Judged {
     }
     let chosen = host.boot_parameter("mitigations")?.map_or_else(String::new, |mode| format!("; mitigations={mode}"));
     Ok(match flushing.is_empty() {
-        true => Finding::new(Verdict::Good, format!("none of {count} in force{chosen}")),
+        true => Finding::new(Effect::Good, format!("none of {count} in force{chosen}")),
         false => Finding::new(
-            Verdict::Bad,
+            Effect::Bad,
             format!("{} of {count} in force: {}{chosen}", flushing.len(), flushing.join(", ")),
         ),
     })

@@ -2,7 +2,7 @@
 //! Memory: "we found paging to be another source of jitter" (FiDe §5), and which node it is on (X-Lane §4.3.3).
 
 use super::{
-    By, Finding, Group, Host, Judged, Kind, Verdict,
+    By, Effect, Finding, Group, Host, Judged, Kind,
     scheduler::{CAP_IPC_LOCK, capable},
 };
 use crate::{
@@ -68,12 +68,12 @@ pub(super) const ALL: &[(Kind, By)] = &[
 
 fn memlock(host: &Host<'_>) -> Judged {
     if capable(host, CAP_IPC_LOCK)? {
-        return Ok(Finding::new(Verdict::Good, "CAP_IPC_LOCK"));
+        return Ok(Finding::new(Effect::Good, "CAP_IPC_LOCK"));
     }
     let limits = host.roots.proc("self/limits")?;
     let limit = soft_limit(&limits, "Max locked memory").ok_or("/proc/self/limits has no Max locked memory")?;
     Ok(match limit {
-        None => Finding::new(Verdict::Good, "no limit"),
+        None => Finding::new(Effect::Good, "no limit"),
         Some(limit) => Finding::good_if(limit >= 64 << 20, format!("{} KiB, without CAP_IPC_LOCK", limit / 1024)),
     })
 }
@@ -94,7 +94,7 @@ fn reserved(host: &Host<'_>) -> Judged {
     let count = host.roots.proc("sys/vm/nr_hugepages")?;
     Ok(match count.as_str() {
         "0" => Finding::not_applicable("none; the agent does not use any"),
-        _ => Finding::new(Verdict::Good, count),
+        _ => Finding::new(Effect::Good, count),
     })
 }
 

@@ -5,7 +5,7 @@ use std::io;
 
 use fide_bpf::XdpFacts;
 
-use super::{By, Finding, Group, Host, Judged, Kind, Roots, Verdict};
+use super::{By, Effect, Finding, Group, Host, Judged, Kind, Roots};
 use crate::{
     condition::How,
     parse::{Cpus, kernel_version},
@@ -182,12 +182,12 @@ fn xdp(host: &Host<'_>, interface: &str) -> Judged {
     let driver = host.machine.driver(interface).unwrap_or_else(|_| "unknown".to_owned());
     if facts.features & XdpFacts::BASIC != 0 {
         let copies = if facts.features & XdpFacts::ZERO_COPY != 0 { ", AF_XDP without copies" } else { "" };
-        return Ok(Finding::new(Verdict::Good, format!("driver {driver} runs it{copies}")));
+        return Ok(Finding::new(Effect::Good, format!("driver {driver} runs it{copies}")));
     }
     if kernel_version(&host.roots.kernel()?).is_none_or(|version| version < XDP_FEATURES) {
         return Ok(Finding::unknown("kernels before 6.3 do not tell; the agent tries"));
     }
-    Ok(Finding::new(Verdict::Bad, format!("driver {driver} does not run it; generic is left")))
+    Ok(Finding::new(Effect::Bad, format!("driver {driver} does not run it; generic is left")))
 }
 
 /// Whether packets of priority 7 overtake the others in this one.
@@ -202,7 +202,7 @@ fn qdisc(host: &Host<'_>, interface: &str) -> Judged {
     };
     let finding = Finding::good_if(has_priorities(&qdisc.kind), qdisc.to_string());
     Ok(match (qdisc.kind.as_str(), qdisc.by_default) {
-        ("mq", _) => Finding::new(Verdict::Unknown, format!("{qdisc}: one for each queue, of whatever kind"))
+        ("mq", _) => Finding::new(Effect::Unknown, format!("{qdisc}: one for each queue, of whatever kind"))
             .but(How::Operator, "sysctl net.core.default_qdisc=pfifo_fast before {if} comes up"),
         (_, false) => finding.but(How::Operator, "somebody chose it; a class for priority 7 in it"),
         (_, true) => finding,

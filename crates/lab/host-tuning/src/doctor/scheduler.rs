@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the scheduler grants the loop.
 
-use super::{By, Finding, Group, Host, Judged, Kind, Verdict};
+use super::{By, Effect, Finding, Group, Host, Judged, Kind};
 use crate::{
     condition::How,
     parse::{Cpus, chosen, kernel_version, soft_limit},
@@ -68,8 +68,8 @@ fn throttling(host: &Host<'_>) -> Judged {
     let period = host.roots.proc("sys/kernel/sched_rt_period_us")?;
     let found = format!("{runtime} of {period} us");
     match (runtime.parse::<i64>(), period.parse::<i64>()) {
-        (Ok(-1), _) => Ok(Finding::new(Verdict::Bad, "no limit (-1)")),
-        (Ok(0), _) => Ok(Finding::new(Verdict::Bad, "no real-time thread may run (0)")),
+        (Ok(-1), _) => Ok(Finding::new(Effect::Bad, "no limit (-1)")),
+        (Ok(0), _) => Ok(Finding::new(Effect::Bad, "no real-time thread may run (0)")),
         (Ok(runtime), Ok(period)) => Ok(Finding::good_if(runtime < period, found)),
         _ => Ok(Finding::unknown(format!("{found}: no numbers"))),
     }
@@ -87,7 +87,7 @@ fn fair_server(host: &Host<'_>) -> Judged {
     let isolated = isolated.is_some_and(|cpus| cpus.holds(host.core));
     let file = |name: &str| host.roots.sys(format!("kernel/debug/sched/fair_server/cpu{}/{name}", host.core));
     let found = match (file("runtime"), file("period")) {
-        (Ok(runtime), Ok(period)) if runtime == "0" || period == "0" => return Ok(Finding::new(Verdict::Good, "off")),
+        (Ok(runtime), Ok(period)) if runtime == "0" || period == "0" => return Ok(Finding::new(Effect::Good, "off")),
         (Ok(runtime), Ok(period)) => format!("{runtime} of {period} ns"),
         (Err(unread), _) | (_, Err(unread)) if !isolated => {
             return Ok(Finding::unknown(format!("{unread} (debugfs); kernels since 6.12 have one of 50 ms a second")));
@@ -111,13 +111,13 @@ pub(super) fn capable(host: &Host<'_>, capability: u32) -> Result<bool, Box<dyn 
 
 fn rtprio(host: &Host<'_>) -> Judged {
     if capable(host, CAP_SYS_NICE)? {
-        return Ok(Finding::new(Verdict::Good, "CAP_SYS_NICE"));
+        return Ok(Finding::new(Effect::Good, "CAP_SYS_NICE"));
     }
     let limits = host.roots.proc("self/limits")?;
     let limit = soft_limit(&limits, "Max realtime priority").ok_or("/proc/self/limits has no Max realtime priority")?;
     let wanted = u64::from(fide_net::isolation::LOOP_PRIORITY.unsigned_abs());
     Ok(match limit {
-        None => Finding::new(Verdict::Good, "no limit"),
+        None => Finding::new(Effect::Good, "no limit"),
         Some(limit) => Finding::good_if(limit >= wanted, format!("limit {limit}, without CAP_SYS_NICE")),
     })
 }

@@ -11,7 +11,7 @@ use crate::{
     made_up::{MadeUp, Tree},
 };
 
-fn by_verdict(conditions: &[Condition], verdict: Verdict) -> Vec<&str> {
+fn by_verdict(conditions: &[Condition], verdict: Effect) -> Vec<&str> {
     conditions.iter().filter(|condition| condition.verdict == verdict).map(|condition| condition.id).collect()
 }
 
@@ -27,7 +27,7 @@ fn ids_are_not_used_twice() {
 #[test]
 fn a_good_host_is_good() {
     let conditions = conditions(&Tree::good().host(&MadeUp::good()));
-    let others: Vec<_> = conditions.iter().filter(|condition| condition.verdict != Verdict::Good).collect();
+    let others: Vec<_> = conditions.iter().filter(|condition| condition.verdict != Effect::Good).collect();
     assert!(others.is_empty(), "{others:#?}");
     assert_eq!(conditions.len(), ids().count(), "one interface, every condition once");
 }
@@ -35,9 +35,9 @@ fn a_good_host_is_good() {
 #[test]
 fn untuned_host_is_bad_in_every_respect() {
     let conditions = conditions(&Tree::bad().host(&MadeUp::bad()));
-    assert_eq!(by_verdict(&conditions, Verdict::Good), Vec::<&str>::new(), "nothing");
-    assert_eq!(by_verdict(&conditions, Verdict::Unknown), Vec::<&str>::new());
-    assert_eq!(by_verdict(&conditions, Verdict::NotApplicable), ["huge-pages"], "the agent uses none");
+    assert_eq!(by_verdict(&conditions, Effect::Good), Vec::<&str>::new(), "nothing");
+    assert_eq!(by_verdict(&conditions, Effect::Unknown), Vec::<&str>::new());
+    assert_eq!(by_verdict(&conditions, Effect::NotApplicable), ["huge-pages"], "the agent uses none");
     let irqs = find(&conditions, "irq-affinity");
     assert_eq!(irqs.found, "2 of 2: 24 nvme0q0, 25 PCI-MSIX eth0-rx-0", "9 has no device");
     assert!(irqs.change.contains("without core 3") && irqs.change.contains("irqaffinity=0-2"), "{}", irqs.change);
@@ -51,12 +51,12 @@ fn untuned_host_is_bad_in_every_respect() {
 fn clock_is_judged_by_the_configured_drift() {
     let tree = Tree::good();
     for (off_ppm, drift_ppm, verdict) in [
-        (99, 200, Verdict::Good),
-        (101, 200, Verdict::Bad),
-        (431, 1000, Verdict::Good),
-        (731, 1000, Verdict::Bad),
-        (0, 1, Verdict::Good),
-        (1, 1, Verdict::Bad),
+        (99, 200, Effect::Good),
+        (101, 200, Effect::Bad),
+        (431, 1000, Effect::Good),
+        (731, 1000, Effect::Bad),
+        (0, 1, Effect::Good),
+        (1, 1, Effect::Bad),
     ] {
         let machine = MadeUp { off_ppm, ..MadeUp::good() };
         let conditions = conditions(&Host { drift_ppm, ..tree.host(&machine) });
@@ -65,7 +65,7 @@ fn clock_is_judged_by_the_configured_drift() {
         assert!(rate.wanted.contains(&format!("at most {} ppm", drift_ppm / 2)), "{}", rate.wanted);
         let least = (off_ppm / 100 * 100).max(u64::from(drift_ppm / 2) + 1);
         let found = match verdict {
-            Verdict::Good => format!("at most {} ppm", drift_ppm / 2),
+            Effect::Good => format!("at most {} ppm", drift_ppm / 2),
             _ => format!("by {least} ppm or more"),
         };
         assert!(rate.found.contains(&found), "{}", rate.found);
@@ -76,11 +76,11 @@ fn clock_is_judged_by_the_configured_drift() {
 fn in_a_container_without_files_all_is_unknown_and_nothing_is_guessed() {
     let tree = Tree::empty();
     let conditions = conditions(&tree.host(&Copy));
-    assert_eq!(by_verdict(&conditions, Verdict::Good), Vec::<&str>::new());
+    assert_eq!(by_verdict(&conditions, Effect::Good), Vec::<&str>::new());
     // What the agent needs itself and does not find, is bad.
-    assert_eq!(by_verdict(&conditions, Verdict::Bad), ["cpu-dma-latency"]);
-    assert_eq!(by_verdict(&conditions, Verdict::NotApplicable), Vec::<&str>::new());
-    for condition in conditions.iter().filter(|condition| condition.verdict == Verdict::Unknown) {
+    assert_eq!(by_verdict(&conditions, Effect::Bad), ["cpu-dma-latency"]);
+    assert_eq!(by_verdict(&conditions, Effect::NotApplicable), Vec::<&str>::new());
+    for condition in conditions.iter().filter(|condition| condition.verdict == Effect::Unknown) {
         assert!(!condition.found.is_empty(), "says why: {condition:?}");
     }
     let fair = find(&conditions, "fair-server");
@@ -103,7 +103,7 @@ fn conditions_of_interfaces_come_for_each() {
     let coalescing: Vec<_> = all.iter().filter(|condition| condition.id == "coalescing").collect();
     assert_eq!(coalescing.iter().map(|c| c.interface.as_deref()).collect::<Vec<_>>(), [Some("eth0"), Some("none")]);
     host.interfaces.clear();
-    assert_eq!(find(&conditions(&host), "xdp").verdict, Verdict::NotApplicable);
+    assert_eq!(find(&conditions(&host), "xdp").verdict, Effect::NotApplicable);
 }
 
 #[test]
@@ -124,9 +124,9 @@ fn missing_and_hidden_kernel_features_differ() {
     tree.take("proc/sys/kernel/numa_balancing");
     let conditions = conditions(&tree.host(&machine));
     let nohz = find(&conditions, "nohz-full");
-    assert_eq!((nohz.verdict, nohz.how), (Verdict::Bad, How::NotHere));
-    assert_eq!(find(&conditions, "lockdown").verdict, Verdict::Unknown);
-    assert_eq!(find(&conditions, "numa-balancing").verdict, Verdict::NotApplicable);
+    assert_eq!((nohz.verdict, nohz.how), (Effect::Bad, How::NotHere));
+    assert_eq!(find(&conditions, "lockdown").verdict, Effect::Unknown);
+    assert_eq!(find(&conditions, "numa-balancing").verdict, Effect::NotApplicable);
 }
 
 proptest! {

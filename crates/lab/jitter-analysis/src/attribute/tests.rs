@@ -29,8 +29,8 @@ fn run(late: &[(u64, Stamp, i64)]) -> Samples {
     samples
 }
 
-fn event(kind: CulpritKind, host: Host, cpu: u32, name: u32, start_ns: i64, end_ns: i64) -> Event {
-    Event { kind, host, cpu, name, start_ns, end_ns }
+fn event(kind: CulpritKind, host: Host, cpu: u32, name: u32, start_ns: i64, end_ns: i64) -> Interference {
+    Interference { kind, host, cpu, name, start_ns, end_ns }
 }
 
 #[test]
@@ -114,7 +114,7 @@ proptest! {
     fn shares_are_of_the_lateness(spans in proptest::collection::vec((0..400_000i64, 1..300_000i64, 0..5u32), 0..60)) {
         let samples = run(&[(100, Stamp::Ts1, 200_000)]);
         let start = 100 * PERIOD_NS - 100_000;
-        let events: Vec<Event> = spans
+        let events: Vec<Interference> = spans
             .iter()
             .map(|(at, len, name)| event(CulpritKind::Thread, Host::A, 0, *name, start + at, start + at + len))
             .collect();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Payloads of blocks: varints, columns, events, names.
 
-use crate::event::{CulpritKind, Event};
+use crate::event::{CulpritKind, Interference};
 use crate::log::NAME_MAX;
 use crate::sample::{Host, MISSING, Sample};
 
@@ -167,7 +167,7 @@ pub(super) fn take_samples(c: &mut Cursor<'_>, count: usize, period_ns: u64) -> 
     Ok((incarnation, rows))
 }
 
-pub(super) fn put_events(out: &mut Vec<u8>, events: &[Event]) {
+pub(super) fn put_events(out: &mut Vec<u8>, events: &[Interference]) {
     let mut before = 0_i64;
     for e in events {
         out.push(e.kind as u8 + if e.host == Host::B { EVENT_AT_B } else { 0 });
@@ -179,7 +179,7 @@ pub(super) fn put_events(out: &mut Vec<u8>, events: &[Event]) {
     }
 }
 
-pub(super) fn take_events(c: &mut Cursor<'_>, count: usize) -> Result<Vec<Event>, Bad> {
+pub(super) fn take_events(c: &mut Cursor<'_>, count: usize) -> Result<Vec<Interference>, Bad> {
     let mut events = Vec::with_capacity(count.min(c.bytes.len() / 5 + 1));
     let mut before = 0_i64;
     for _ in 0..count {
@@ -196,7 +196,7 @@ pub(super) fn take_events(c: &mut Cursor<'_>, count: usize) -> Result<Vec<Event>
         let Some(end_ns) = start_ns.checked_add_unsigned(length) else {
             return Err(c.bad("an event that ends before time does", format!("{length} ns from {start_ns}")));
         };
-        events.push(Event { kind, host, cpu, name, start_ns, end_ns });
+        events.push(Interference { kind, host, cpu, name, start_ns, end_ns });
         before = start_ns;
     }
     Ok(events)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A run as text for other programs.
 
-use crate::event::Event;
+use crate::event::Interference;
 use crate::sample::{MISSING, RunInfo, Sample, Samples, Stamp};
 use std::io::{self, Write};
 
@@ -38,7 +38,7 @@ fn stamp(w: &mut impl Write, t: i64) -> io::Result<()> {
 }
 
 /// Writes one line per event: `kind,host,cpu,name,start,end`, times in ns. Names are quoted.
-pub fn write_events_csv(mut w: impl Write, events: &[Event], names: &[String]) -> io::Result<()> {
+pub fn write_events_csv(mut w: impl Write, events: &[Interference], names: &[String]) -> io::Result<()> {
     writeln!(w, "kind,host,cpu,name,start,end")?;
     for e in events {
         let name = names.get(e.name as usize).map_or("", String::as_str).replace('"', "\"\"");

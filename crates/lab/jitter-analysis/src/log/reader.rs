@@ -6,7 +6,7 @@ use super::{
     BLOCK_HEADER_LEN, BLOCK_ROWS_MAX, EVENTS_MAX, HEADER_LEN, KIND_END, KIND_EVENTS, KIND_NAMES, KIND_SAMPLES,
     LogError, MAGIC, PAYLOAD_MAX, SAMPLES_MAX, Totals, VERSION,
 };
-use crate::event::Event;
+use crate::event::Interference;
 use crate::sample::{RunInfo, Sample, Samples};
 use std::fmt;
 use std::io::{self, Read};
@@ -22,7 +22,7 @@ pub enum Block {
         rows: Vec<Sample>,
     },
     /// What ran on cores.
-    Events(Vec<Event>),
+    Events(Vec<Interference>),
     /// Names by id.
     Names(Vec<(u32, String)>),
 }
@@ -290,7 +290,7 @@ pub struct Log {
     /// Its packets.
     pub samples: Samples,
     /// What ran on the cores.
-    pub events: Vec<Event>,
+    pub events: Vec<Interference>,
     /// Names of what ran, by id; empty for ids that have none.
     pub names: Vec<String>,
     /// How it ends: ask before trusting totals.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
-use crate::event::{CulpritKind, Event};
+use crate::event::{CulpritKind, Interference};
 use crate::sample::{Host, MISSING, RunInfo, Sample, Schedule};
 use proptest::prelude::*;
 
@@ -19,7 +19,7 @@ fn info() -> RunInfo {
     }
 }
 
-fn written(rows: &[(u32, Sample)], events: &[Event]) -> Vec<u8> {
+fn written(rows: &[(u32, Sample)], events: &[Interference]) -> Vec<u8> {
     let mut w = LogWriter::create(Vec::new(), &info()).unwrap();
     w.name(3, "timer").unwrap();
     for (incarnation, row) in rows {
@@ -53,7 +53,7 @@ fn log_of_more_than_a_measurement_writes_is_refused() {
     assert_eq!(reader::read_at_most(&log[..], 10_000, 0).unwrap().samples.len(), 10_000);
     let error = reader::read_at_most(&log[..], 9_999, 0).unwrap_err();
     assert!(matches!(error, LogError::TooMany { what: "samples", limit: 9_999, .. }), "{error}");
-    let event = Event { kind: CulpritKind::Interrupt, host: Host::A, cpu: 0, name: 3, start_ns: 1, end_ns: 2 };
+    let event = Interference { kind: CulpritKind::Interrupt, host: Host::A, cpu: 0, name: 3, start_ns: 1, end_ns: 2 };
     let log = written(&[], &[event, event]);
     assert!(matches!(reader::read_at_most(&log[..], 0, 1), Err(LogError::TooMany { what: "events", .. })));
     assert_eq!(reader::read_at_most(&log[..], 0, 2).unwrap().events.len(), 2);
@@ -62,8 +62,8 @@ fn log_of_more_than_a_measurement_writes_is_refused() {
 #[test]
 fn ten_thousand_packets_come_back_and_are_small() {
     let rows = plain(10_000);
-    let events: Vec<Event> = (0..5000)
-        .map(|i| Event {
+    let events: Vec<Interference> = (0..5000)
+        .map(|i| Interference {
             kind: CulpritKind::ALL[i % 4],
             host: if i % 2 == 0 { Host::A } else { Host::B },
             cpu: 1,
@@ -172,7 +172,7 @@ fn errors_say_where_and_what() {
     let text = read_any(&bytes).err().unwrap().to_string();
     assert!(text.contains("corrupt at byte") && text.contains("expected checksum"), "{text}");
     let mut w = LogWriter::create(Vec::new(), &info()).unwrap();
-    let event = Event { kind: CulpritKind::Steal, host: Host::A, cpu: 0, name: 0, start_ns: 5, end_ns: 4 };
+    let event = Interference { kind: CulpritKind::Steal, host: Host::A, cpu: 0, name: 0, start_ns: 5, end_ns: 4 };
     assert!(w.event(&event).is_err());
 }
 
@@ -187,11 +187,11 @@ fn any_sample() -> impl Strategy<Value = (u32, Sample)> {
     })
 }
 
-fn any_event() -> impl Strategy<Value = Event> {
+fn any_event() -> impl Strategy<Value = Interference> {
     (0..4_usize, any::<bool>(), any::<u32>(), any::<u32>(), any::<i64>(), any::<i64>()).prop_map(
         |(k, b, cpu, name, x, y)| {
             let host = if b { Host::B } else { Host::A };
-            Event { kind: CulpritKind::ALL[k], host, cpu, name, start_ns: x.min(y), end_ns: x.max(y) }
+            Interference { kind: CulpritKind::ALL[k], host, cpu, name, start_ns: x.min(y), end_ns: x.max(y) }
         },
     )
 }

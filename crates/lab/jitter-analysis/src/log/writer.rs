@@ -6,7 +6,7 @@ use super::{
     BLOCK_HEADER_LEN, BLOCK_ROWS, HEADER_LEN, KIND_END, KIND_EVENTS, KIND_NAMES, KIND_SAMPLES, LogError, MAGIC,
     PAYLOAD_MAX, Totals, VERSION,
 };
-use crate::event::Event;
+use crate::event::Interference;
 use crate::sample::{RunInfo, Sample};
 use std::io::Write;
 
@@ -18,7 +18,7 @@ pub struct LogWriter<W: Write> {
     period_ns: u64,
     incarnation: u32,
     rows: Vec<Sample>,
-    events: Vec<Event>,
+    events: Vec<Interference>,
     payload: Vec<u8>,
     totals: Totals,
 }
@@ -70,7 +70,7 @@ impl<W: Write> LogWriter<W> {
     }
 
     /// Adds something that ran on a core.
-    pub fn event(&mut self, event: &Event) -> Result<(), LogError> {
+    pub fn event(&mut self, event: &Interference) -> Result<(), LogError> {
         if event.end_ns < event.start_ns {
             return Err(LogError::EventBackwards { start_ns: event.start_ns, end_ns: event.end_ns });
         }

@@ -40,7 +40,7 @@ pub const ONLY_MAX: usize = 12;
 
 /// What of a plan to draw.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct View {
+pub struct DrawOptions {
     /// Stands above the drawing.
     pub title: String,
     /// Requests, by name. Empty: all, or how full the cables are.
@@ -72,7 +72,7 @@ struct Panel<'a> {
 ///
 /// # Errors
 /// [`DrawError`]: a request is named that is neither held nor refused.
-pub fn draw<'a>(plan: impl Into<Plan<'a>>, view: &View) -> Result<String, DrawError> {
+pub fn draw<'a>(plan: impl Into<Plan<'a>>, view: &DrawOptions) -> Result<String, DrawError> {
     let plan = plan.into();
     known(&[plan], view)?;
     let held = selected(&plan, &view.only);
@@ -112,7 +112,7 @@ pub fn draw<'a>(plan: impl Into<Plan<'a>>, view: &View) -> Result<String, DrawEr
 pub fn draw_before_after<'a>(
     before: impl Into<Plan<'a>>,
     after: impl Into<Plan<'a>>,
-    view: &View,
+    view: &DrawOptions,
 ) -> Result<String, DrawError> {
     let plans = [before.into(), after.into()];
     known(&plans, view)?;
@@ -174,7 +174,7 @@ pub fn draw_before_after<'a>(
     Ok(page(view, &panels, 2, top, &[&scenes[0], &scenes[1]]))
 }
 
-fn known(plans: &[Plan<'_>], view: &View) -> Result<(), DrawError> {
+fn known(plans: &[Plan<'_>], view: &DrawOptions) -> Result<(), DrawError> {
     if view.only.len() > ONLY_MAX {
         return Err(DrawError::TooMany(view.only.len()));
     }
@@ -251,7 +251,7 @@ impl Sheet {
 }
 
 /// The whole drawing: title, panels in rows, legend.
-fn page(view: &View, panels: &[Panel<'_>], columns: usize, top: Option<f64>, scenes: &[&Scene<'_>]) -> String {
+fn page(view: &DrawOptions, panels: &[Panel<'_>], columns: usize, top: Option<f64>, scenes: &[&Scene<'_>]) -> String {
     let sheet = Sheet::of(panels, columns, scenes);
     let mut body = Svg::default();
     let mut y = sheet.margin;

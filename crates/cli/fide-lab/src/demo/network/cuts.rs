@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context;
 use fide_client::now_ns;
-use fide_report::plan::{View, draw_before_after};
+use fide_report::plan::{DrawOptions, draw_before_after};
 use fide_testbed::{fabric::Cut, figures::Samples};
 
 use super::{
@@ -149,7 +149,7 @@ impl Cuts {
         };
         if *draws {
             let after = drawn::state(site)?;
-            let view = View { title: format!("{what} is cut"), only: Vec::new() };
+            let view = DrawOptions { title: format!("{what} is cut"), only: Vec::new() };
             let path = self.out.join(format!("{name}.svg"));
             let drawing = draw_before_after(&before, &after, &view)?;
             std::fs::write(&path, drawing).with_context(|| format!("writing {}", path.display()))?;

@@ -18,8 +18,14 @@ fn example() -> Vec<u8> {
     w.sample(&Sample::new(0, [100, 5_100, 6_100, 11_100])).unwrap();
     w.sample(&Sample::new(1, [1_000_101, MISSING, MISSING, MISSING])).unwrap();
     w.sample(&Sample::new(2, [2_000_099, 2_005_149, 2_006_149, 2_011_099])).unwrap();
-    let thread =
-        Event { kind: CulpritKind::Thread, host: Host::B, cpu: 1, name: 0, start_ns: 2_005_000, end_ns: 2_005_500 };
+    let thread = Interference {
+        kind: CulpritKind::Thread,
+        host: Host::B,
+        cpu: 1,
+        name: 0,
+        start_ns: 2_005_000,
+        end_ns: 2_005_500,
+    };
     w.event(&thread).unwrap();
     w.events_lost(5);
     w.finish().unwrap()

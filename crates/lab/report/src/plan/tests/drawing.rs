@@ -6,13 +6,13 @@ use fide_planner::{CableId, LinkId, NodeId, Planner, Tree, topology::Topology};
 
 use super::{checked, fat_tree, fill, leaf_spine, of_class, pair, request, title, written};
 use crate::plan::draw::net::CABLES_DRAWN_MAX;
-use crate::plan::{DrawError, ONLY_MAX, PANELS_MAX, Plan, Refused, View, draw, draw_before_after};
+use crate::plan::{DrawError, DrawOptions, ONLY_MAX, PANELS_MAX, Plan, Refused, draw, draw_before_after};
 
 /// A bound of the brief: a fat tree of k = 16 with 200 requests.
 const SIZE_MAX: usize = 2_000_000;
 
-fn only(names: &[&str]) -> View {
-    View { title: "A plan".to_owned(), only: names.iter().map(|name| (*name).to_owned()).collect() }
+fn only(names: &[&str]) -> DrawOptions {
+    DrawOptions { title: "A plan".to_owned(), only: names.iter().map(|name| (*name).to_owned()).collect() }
 }
 
 /// `from to` of all links.
@@ -55,7 +55,7 @@ fn each_tree_is_drawn_link_by_link_and_each_switch_once() {
     let mut planner = pair();
     planner.request(request("heartbeat", "h1", &["h2", "h3"], 2)).unwrap();
     planner.request(request("answer", "h2", &["h1"], 1)).unwrap();
-    let svg = draw(&planner, &View::default()).unwrap();
+    let svg = draw(&planner, &DrawOptions::default()).unwrap();
     whole(&planner, &svg, 1);
     let document = checked(&svg);
     assert_eq!(of_class(&document, "from").len(), 2 + 1, "senders, and the legend");
@@ -67,7 +67,7 @@ fn each_tree_is_drawn_link_by_link_and_each_switch_once() {
     for mut planner in [leaf_spine(), fat_tree(4), fat_tree(8)] {
         let hosts = super::host_names(planner.topology());
         planner.request(request("heartbeat", &hosts[0], &[&hosts[1], &hosts[7], &hosts[15]], 2)).unwrap();
-        whole(&planner, &draw(&planner, &View::default()).unwrap(), 1);
+        whole(&planner, &draw(&planner, &DrawOptions::default()).unwrap(), 1);
     }
 }
 
@@ -75,7 +75,7 @@ fn each_tree_is_drawn_link_by_link_and_each_switch_once() {
 fn idle_hosts_of_a_large_network_are_counted() {
     let mut planner = fat_tree(8);
     planner.request(request("heartbeat", "h-0-0-0", &["h-3-0-0"], 2)).unwrap();
-    let svg = draw(&planner, &View::default()).unwrap();
+    let svg = draw(&planner, &DrawOptions::default()).unwrap();
     let document = checked(&svg);
     let counts: Vec<usize> = of_class(&document, "p")
         .iter()
@@ -95,24 +95,24 @@ fn names_stay_text() {
     let why = planner.request(wrong.clone()).unwrap_err().to_string();
     let refused = [Refused { request: wrong, why }];
     let plan = Plan { refused: &refused, ..Plan::from(&planner) };
-    let svg = draw(plan, &View { title: name.to_owned(), only: vec![name.to_owned()] }).unwrap();
+    let svg = draw(plan, &DrawOptions { title: name.to_owned(), only: vec![name.to_owned()] }).unwrap();
     let text = written(&checked(&svg));
     assert!(text.contains("<script>&\"' ]]>\u{fffd}\u{fffd}\u{fffd}"), "{text}");
     assert!(text.contains("refused: <b>: there is no host \"<h9>\""), "{text}");
     let long = "x".repeat(10_000);
     let mut planner = pair();
     planner.request(request(&long, "h1", &["h2"], 2)).unwrap();
-    assert!(draw(&planner, &View { title: long, only: vec![] }).unwrap().len() < 20_000);
+    assert!(draw(&planner, &DrawOptions { title: long, only: vec![] }).unwrap().len() < 20_000);
 }
 
 #[test]
 fn broken_parts_are_crossed_out() {
     let mut planner = leaf_spine();
     planner.request(request("heartbeat", "h1", &["h5", "h9"], 2)).unwrap();
-    assert!(of_class(&checked(&draw(&planner, &View::default()).unwrap()), "x").is_empty());
+    assert!(of_class(&checked(&draw(&planner, &DrawOptions::default()).unwrap()), "x").is_empty());
     let cable = planner.allocations().next().unwrap().1.trees[0].hops()[1].link.cable();
     planner.set_cable(cable, false);
-    let svg = draw(&planner, &View::default()).unwrap();
+    let svg = draw(&planner, &DrawOptions::default()).unwrap();
     let document = checked(&svg);
     let crosses: Vec<&str> = of_class(&document, "x").iter().map(title).filter(|title| !title.is_empty()).collect();
     assert_eq!(crosses, [format!("{} does not work", planner.topology().cable_name(cable))]);
@@ -121,7 +121,7 @@ fn broken_parts_are_crossed_out() {
     // A switch takes all its cables with it.
     let spine = planner.topology().find("spine-2").unwrap();
     planner.set_switch(spine, false);
-    let svg = draw(&planner, &View::default()).unwrap();
+    let svg = draw(&planner, &DrawOptions::default()).unwrap();
     assert_eq!(of_class(&checked(&svg), "x").iter().filter(|cross| !title(cross).is_empty()).count(), 1 + 8);
 }
 
@@ -130,7 +130,7 @@ fn many_requests_are_drawn_by_how_full_cables_are() {
     let mut planner = fat_tree(8);
     let held = fill(&mut planner, 60);
     assert!(held > PANELS_MAX, "{held}");
-    let svg = draw(&planner, &View::default()).unwrap();
+    let svg = draw(&planner, &DrawOptions::default()).unwrap();
     let document = checked(&svg);
     assert!(of_class(&document, "t0").is_empty());
     let lines: Vec<&str> = (0..5)
@@ -148,7 +148,7 @@ fn many_requests_are_drawn_by_how_full_cables_are() {
     assert_eq!(one, trees.trees[0].hops().len());
 }
 
-fn checked_trees(planner: &Planner, view: &View) -> usize {
+fn checked_trees(planner: &Planner, view: &DrawOptions) -> usize {
     let svg = draw(planner, view).unwrap();
     of_class(&checked(&svg), "t0").iter().filter(|path| !title(path).is_empty()).count()
 }
@@ -222,11 +222,11 @@ fn a_large_network_makes_no_large_drawing() {
     let before = planner.clone();
     planner.set_switch(planner.topology().find("agg-3-1").unwrap(), false);
     let names: Vec<String> = (0..ONLY_MAX).map(|n| format!("r{n}")).collect();
-    let chosen = View { title: String::new(), only: names };
+    let chosen = DrawOptions { title: String::new(), only: names };
     for (svg, what) in [
-        (draw(&planner, &View::default()).unwrap(), "all"),
+        (draw(&planner, &DrawOptions::default()).unwrap(), "all"),
         (draw(&planner, &chosen).unwrap(), "as many as may be named"),
-        (draw_before_after(&before, &planner, &View::default()).unwrap(), "before and after"),
+        (draw_before_after(&before, &planner, &DrawOptions::default()).unwrap(), "before and after"),
     ] {
         checked(&svg);
         assert!(svg.len() < SIZE_MAX, "{what}: {} bytes", svg.len());
@@ -236,7 +236,7 @@ fn a_large_network_makes_no_large_drawing() {
     for cable in 0..40_000 {
         largest.set_cable(CableId(cable), false);
     }
-    let svg = draw(&largest, &View::default()).unwrap();
+    let svg = draw(&largest, &DrawOptions::default()).unwrap();
     let document = checked(&svg);
     let grey = |path: &roxmltree::Node<'_, '_>| path.attribute("d").map_or(0, |way| way.matches('M').count());
     let lines: usize = of_class(&document, "c").iter().map(grey).sum();
@@ -249,7 +249,7 @@ fn the_same_plan_gives_the_same_drawing() {
     let make = || {
         let mut planner = fat_tree(8);
         fill(&mut planner, 30);
-        (draw(&planner, &only(&["r3"])).unwrap(), draw(&planner, &View::default()).unwrap())
+        (draw(&planner, &only(&["r3"])).unwrap(), draw(&planner, &DrawOptions::default()).unwrap())
     };
     assert!(make() == make());
 }

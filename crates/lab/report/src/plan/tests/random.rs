@@ -8,7 +8,7 @@ use fide_planner::{
 use proptest::prelude::*;
 
 use super::{checked, request};
-use crate::plan::{View, draw, draw_before_after, to_json};
+use crate::plan::{DrawOptions, draw, draw_before_after, to_json};
 
 fn topology() -> impl Strategy<Value = Topology> {
     let nodes = prop::collection::vec((any::<bool>(), prop_oneof![0..4_u8, any::<u8>()]), 0..70);
@@ -76,10 +76,10 @@ proptest! {
             let node = NodeId(u32::try_from(switch.index(planner.topology().nodes().len())).unwrap());
             planner.set_switch(node, false);
         }
-        checked(&draw(&planner, &View::default()).unwrap());
-        checked(&draw_before_after(&before, &planner, &View::default()).unwrap());
+        checked(&draw(&planner, &DrawOptions::default()).unwrap());
+        checked(&draw_before_after(&before, &planner, &DrawOptions::default()).unwrap());
         if let Some((_, first)) = planner.allocations().next() {
-            let view = View { title: first.request.name.clone(), only: vec![first.request.name.clone()] };
+            let view = DrawOptions { title: first.request.name.clone(), only: vec![first.request.name.clone()] };
             checked(&draw(&planner, &view).unwrap());
             checked(&draw_before_after(&before, &planner, &view).unwrap());
         }
