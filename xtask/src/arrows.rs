@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which crate may depend on which: by wings, and by what pure crates must not know. Read from what cargo itself understands of the
-//! manifests (`cargo metadata`), so that no way of writing a dependency escapes.
+//! Which crate may depend on which: by wings, and by what pure crates must not know. Read from what cargo
+//! itself understands of the manifests (`cargo metadata`), so that no way of writing a dependency escapes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,8 +24,8 @@ const WINGS: &[(&str, &[&str])] = &[
     ("cli", &["protocol", "platform", "agent", "controller", "lab", "cli"]),
     ("examples", &["protocol", "platform", "agent", "testing"]),
 ];
-/// Crates of types that cross a boundary between processes, and which wings or crates may use each. They depend on nothing but
-/// protocol and platform.
+/// Crates of types that cross a boundary between processes, and which wings or crates may use each. They
+/// depend on nothing but protocol and platform.
 const CONTRACTS: &[(&str, &[&str])] = &[
     // The receive program writes its records.
     ("fide-agent-api", &["agent", "cli", "testing", "examples", "fide-bpf"]),
@@ -40,8 +40,8 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
 ];
 /// What tests may use besides.
 const FOR_TESTS: &[&str] = &["testing", "examples"];
-/// All that pure crates may take from outside: formats, checksums, serialisation. None of it knows a kernel, a clock, a thread or a
-/// random source.
+/// All that pure crates may take from outside: formats, checksums, serialisation. None of it knows a kernel,
+/// a clock, a thread or a random source.
 const PURE: &[&str] = &["blake3", "crc", "postcard", "serde", "serde-big-array", "siphasher", "thiserror", "toml"];
 /// What the sources of pure crates must not name, tests apart.
 const IMPURE: &[&str] = &[

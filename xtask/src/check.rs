@@ -13,8 +13,8 @@ use std::process::{Command, Stdio};
 /// Branches that a change is made against, the first that is there.
 const TRUNKS: [&str; 2] = ["origin/main", "main"];
 
-/// `args`: the commit to compare with, unless it is where this branch left main. On main itself that is the last commit, or the one before
-/// where nothing is changed since.
+/// `args`: the commit to compare with, unless it is where this branch left main. On main itself that is the
+/// last commit, or the one before where nothing is changed since.
 pub(crate) fn check(args: &[String]) -> Outcome {
     let base = match args {
         [] => base()?,
@@ -79,7 +79,8 @@ fn git(args: &[&str]) -> Result<Vec<String>, String> {
     Ok(String::from_utf8_lossy(&out.stdout).lines().map(str::to_owned).collect())
 }
 
-/// The packages that have these files, and whether each has a library. A file that is gone counts where its folder still is.
+/// The packages that have these files, and whether each has a library. A file that is gone counts where its
+/// folder still is.
 fn changed(root: &Path, files: &[String]) -> BTreeMap<String, bool> {
     let mut found = BTreeMap::new();
     for file in files {

@@ -2,14 +2,16 @@
 //! Files of one crate that need each other in a circle: nobody can read one of them without all the others.
 //!
 //! A file needs the file that defines
-//! - what a path names that begins with `crate`, `super`, `self`, a module that the file declares or a name that its `use` brings,
-//! - a name that a glob such as `use super::*` brings, where the file uses that name: a type or a constant anywhere, a function where it is
-//!   called. A glob that is not used is no need,
-//! - an inherent method that an `impl` block calls as `self.name()` or names as `Self::name`, or that a path such as `Type::name` names,
-//!   where another file has that method in an `impl` block of the same type.
+//! - what a path names that begins with `crate`, `super`, `self`, a module that the file declares or a name
+//!   that its `use` brings,
+//! - a name that a glob such as `use super::*` brings, where the file uses that name: a type or a constant
+//!   anywhere, a function where it is called. A glob that is not used is no need,
+//! - an inherent method that an `impl` block calls as `self.name()` or names as `Self::name`, or that a path
+//!   such as `Type::name` names, where another file has that method in an `impl` block of the same type.
 //!
-//! A name that a file hands on by `use` counts for the file that defines it. A file that names modules below it, of which it is made, needs
-//! nothing by that: what they take of it, and of each other, counts. Tests inside of a file do not count.
+//! A name that a file hands on by `use` counts for the file that defines it. A file that names modules below
+//! it, of which it is made, needs nothing by that: what they take of it, and of each other, counts. Tests
+//! inside of a file do not count.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -359,7 +361,8 @@ fn needed_by(files: &[File], methods: &BTreeMap<(Type, String), BTreeSet<usize>>
     found
 }
 
-/// The file that defines what a path from the root names, and the item with what follows it; nothing is the file itself.
+/// The file that defines what a path from the root names, and the item with what follows it; nothing is the
+/// file itself.
 fn resolved(files: &[File], root: &Path, segments: &[String], handed_on: usize) -> Option<(usize, Module)> {
     let find = |module: &[String]| files.iter().position(|file| file.root == root && file.module == module);
     let depth = (0..=segments.len()).rev().find(|depth| find(&segments[..*depth]).is_some())?;

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a program in a guest believes of its lease after the guest stood still, by each time source (docs/internals/clocks.md).
+//! What a program in a guest believes of its lease after the guest stood still, by each time source
+//! (docs/internals/clocks.md).
 //!
-//! An emulated machine with Debian's kernel, three agents over loopback in it, and a program that asks whether it may act. The
-//! machine is suspended, its emulator is not run for a while, its clock is slewed and set, and it is stopped by the monitor.
-//! Nothing is timed: a lease here is 3 s, and what happens takes longer or does not matter.
+//! An emulated machine with Debian's kernel, three agents over loopback in it, and a program that asks
+//! whether it may act. The machine is suspended, its emulator is not run for a while, its clock is slewed and
+//! set, and it is stopped by the monitor. Nothing is timed: a lease here is 3 s, and what happens takes
+//! longer or does not matter.
 
 mod machine;
 
@@ -18,8 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Of one guest, which takes less than a minute.
 const LIMIT: Duration = Duration::from_secs(300);
-/// What an emulated machine has for a kernel's time source. kvm-clock takes KVM; acpi_pm wraps after 4.7 s, and loses what its
-/// host did not run it for longer.
+/// What an emulated machine has for a kernel's time source. kvm-clock takes KVM; acpi_pm wraps after 4.7 s,
+/// and loses what its host did not run it for longer.
 const SOURCES: [&str; 2] = ["hpet", "tsc"];
 const OTHERS_STOP: &str = "kill -STOP $(cat /run/h2/pid) $(cat /run/h3/pid)";
 const OTHERS_GO_ON: &str = "kill -CONT $(cat /run/h2/pid) $(cat /run/h3/pid)";
@@ -53,7 +55,8 @@ fn checks(guest: &mut Machine, source: &str) -> Outcome {
     }
     guest.wait("PROBE acts", until)?;
 
-    // Suspended to memory: of all clocks only CLOCK_BOOTTIME shows it. Others cannot give a new lease until the first look.
+    // Suspended to memory: of all clocks only CLOCK_BOOTTIME shows it. Others cannot give a new lease until
+    // the first look.
     guest.order(&format!("sh {OTHERS_STOP}; echo deep > /sys/power/mem_sleep; echo mem > /sys/power/state"))?;
     sleep(STILL);
     guest.rest();
@@ -79,8 +82,8 @@ fn checks(guest: &mut Machine, source: &str) -> Outcome {
         return Err(format!("a slewed or a set clock was taken for one that stood still: {line}"));
     }
 
-    // Stopped by the monitor while the others are gone for good: every clock of the guest stands still. It believes in what
-    // was left of its lease, and no longer.
+    // Stopped by the monitor while the others are gone for good: every clock of the guest stands still. It
+    // believes in what was left of its lease, and no longer.
     guest.run(OTHERS_STOP, until)?;
     guest.monitor("stop")?;
     sleep(STILL);

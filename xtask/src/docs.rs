@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks of the documentation, run as unit tests: links and paths lead somewhere, every page is in the book, and the table of bounds
-//! agrees with the constants of the source.
+//! Checks of the documentation, run as unit tests: links and paths lead somewhere, every page is in the book,
+//! and the table of bounds agrees with the constants of the source.
 
 mod bounds;
 mod links;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The method rdma-ud between two hosts: emulated ones, each with a kernel that makes a network interface an RDMA card.
 //!
-//! Two hosts and not two namespaces, as that kernel's software card serves the first namespace only. Kernel and busybox are
-//! Debian's, unpacked below the target directory and not installed. Nothing here is timed:
-//! an emulated processor says nothing about that.
+//! Two hosts and not two namespaces, as that kernel's software card serves the first namespace only. Kernel
+//! and busybox are Debian's, unpacked below the target directory and not installed. Nothing here is timed: an
+//! emulated processor says nothing about that.
 
 mod guest;
 pub(crate) mod image;

@@ -33,14 +33,14 @@ pub(crate) struct Step {
 
 /// Of a test program: its tests run one after the other.
 pub(crate) const ONE_AT_A_TIME: &str = "--test-threads=1";
-/// Test programs of which several tests run at a time: they wait most of the time (200 s of processor time in 440 s, two at a time), by
-/// timeouts that a busy machine holds, and measure nothing.
+/// Test programs of which several tests run at a time: they wait most of the time (200 s of processor time in
+/// 440 s, two at a time), by timeouts that a busy machine holds, and measure nothing.
 const SEVERAL_AT_A_TIME: &[(&str, &str)] = &[("end_to_end", "--test-threads=2"), ("namespaces", "--test-threads=2")];
 /// The verb of [`test_program`].
 pub(crate) const TEST_PROGRAM: &str = "test-program";
 
-/// Becomes a test program of cargo's: its path, and its arguments, among which cargo can only say for all of them how many tests run at a
-/// time.
+/// Becomes a test program of cargo's: its path, and its arguments, among which cargo can only say for all of
+/// them how many tests run at a time.
 pub(crate) fn test_program(args: &[String]) -> Result<(), String> {
     let (program, args) = args.split_first().ok_or("which test program?")?;
     Err(format!("{program}: {}", Command::new(program).args(of_test_program(program, args)).exec()))
@@ -196,8 +196,8 @@ mod tests {
         }
     }
 
-    /// A shell of its own starts both: the other tests of this process have children too, which are this very program until they
-    /// become another, and hold whatever file it writes.
+    /// A shell of its own starts both: the other tests of this process have children too, which are this very
+    /// program until they become another, and hold whatever file it writes.
     #[test]
     fn silent_test_is_ended_and_silent_compiler_is_not() {
         let sleep = target_dir().join(format!("silent-{}", std::process::id()));

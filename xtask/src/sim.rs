@@ -7,7 +7,8 @@ use crate::summary::Total;
 
 /// Seeds in the test.
 const SEEDS: &str = "1000";
-/// Seeds within which a planted fault has to be found that the seed which found it before finds no more: what runs has changed.
+/// Seeds within which a planted fault has to be found that the seed which found it before finds no more: what
+/// runs has changed.
 const PLANTED_SEEDS: &str = "8000";
 
 /// `cargo xtask sim`, with the arguments of the program of that name.
@@ -22,10 +23,11 @@ const FEATURES: &str = "fide-sim/planted,fide-group/planted";
 /// What names of tests that plant faults begin with.
 const PLANTED: &str = "planted_faults";
 
-/// All tests of these crates, those in every order of everything among them. Then seeds without a violation, and planted faults that have to
-/// be found by seeds.
+/// All tests of these crates, those in every order of everything among them. Then seeds without a violation,
+/// and planted faults that have to be found by seeds.
 ///
-/// In the profile of tests, which optimises what runs here: what it depends on is compiled, and its debug assertions hold too.
+/// In the profile of tests, which optimises what runs here: what it depends on is compiled, and its debug
+/// assertions hold too.
 pub(crate) fn test(skipped: &[&str], total: &mut Total) -> Outcome {
     let tests = || {
         let step = Step::cargo(&["test", "--features", FEATURES]).args(&CRATES.map(|name| ["-p", name]).concat());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The specifications in `spec/` before the model checker TLC: what has to hold holds, what the papers' pseudo-code gets
-//! wrong is still found, and no mutant survives.
+//! The specifications in `spec/` before the model checker TLC: what has to hold holds, what the papers'
+//! pseudo-code gets wrong is still found, and no mutant survives.
 
 mod ask;
 mod runs;
@@ -25,11 +25,12 @@ const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:2.8:c
 const USAGE: &str = "usage: cargo xtask spec [--small | --large] [--trace] [--workers N] [PART OF A LINE]";
 /// Threads of the checker unless `--workers` says otherwise, where it answers one question at a time.
 const WORKERS: &str = "2";
-/// Questions that are answered at the same time where all are small, by a thread each: to start the checker takes longer than most of them.
+/// Questions that are answered at the same time where all are small, by a thread each: to start the checker
+/// takes longer than most of them.
 const AT_ONCE: usize = 2;
 
-/// All sizes; `--small` asks what the test command does, `--large` only what takes longer, `--trace` shows what the checker said, a word
-/// keeps the lines that contain it.
+/// All sizes; `--small` asks what the test command does, `--large` only what takes longer, `--trace` shows
+/// what the checker said, a word keeps the lines that contain it.
 pub(crate) fn spec(args: &[String]) -> Outcome {
     let (mut small, mut large, mut trace, mut workers, mut word) = (true, true, false, None, "");
     let mut args = args.iter();

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `make test`: all that CI runs, cheap checks first. `make test-all`: the same, and what takes long and finds little in a single change.
+//! `make test`: all that CI runs, cheap checks first. `make test-all`: the same, and what takes long and
+//! finds little in a single change.
 //!
-//! Nothing is built twice. All steps but one select the same packages and features, because cargo compiles a crate anew for each other
-//! selection. The crates in which faults can be planted ([`crate::sim`]) are tested in a build of their own, with all their tests.
+//! Nothing is built twice. All steps but one select the same packages and features, because cargo compiles a
+//! crate anew for each other selection. The crates in which faults can be planted ([`crate::sim`]) are tested
+//! in a build of their own, with all their tests.
 
 use crate::run::{self, Step, root_dir};
 use crate::{NEED_BPF, Outcome, book, headers, histories, setup, sim, spec, summary};

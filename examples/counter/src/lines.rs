@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Orders to a replica, and its reports: one JSON object in a line. `ns` is CLOCK_MONOTONIC, which all processes of a machine share.
+//! Orders to a replica, and its reports: one JSON object in a line. `ns` is CLOCK_MONOTONIC, which all
+//! processes of a machine share.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +16,8 @@ pub struct Add {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub enum Order {
-    /// Closed-loop clients in the replica, which has to lead: each proposes a value, waits until it is delivered, and proposes the next one.
+    /// Closed-loop clients in the replica, which has to lead: each proposes a value, waits until it is
+    /// delivered, and proposes the next one.
     Run {
         run: String,
         clients: u32,
@@ -28,7 +30,8 @@ pub enum Order {
         clients: u32,
         value_bytes: u32,
     },
-    /// Ends the run under way, whatever its `seconds` say. Outstanding requests are waited for, and the result is reported.
+    /// Ends the run under way, whatever its `seconds` say. Outstanding requests are waited for, and the
+    /// result is reported.
     Enough {
         enough: bool,
     },

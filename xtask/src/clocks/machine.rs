@@ -126,7 +126,8 @@ impl Machine {
         self.wait(&done, until)
     }
 
-    /// Runs a command and waits until the guest has said `what` since it was ordered: before its end is reported, or after.
+    /// Runs a command and waits until the guest has said `what` since it was ordered: before its end is
+    /// reported, or after.
     pub(super) fn run_until(&mut self, command: &str, what: &str, until: Instant) -> Result<(), String> {
         let said = self.run_reading(command, until)?;
         if said.iter().any(|line| line.contains(what)) { Ok(()) } else { self.wait(what, until).map(drop) }

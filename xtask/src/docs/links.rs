@@ -175,7 +175,8 @@ fn links_and_paths_of_the_documentation_lead_somewhere() {
     assert!(problems.is_empty(), "\n{}", problems.join("\n"));
 }
 
-/// Each row of the reading test has its hops as links, or as a path at the end, and each hop is named by the page before it.
+/// Each row of the reading test has its hops as links, or as a path at the end, and each hop is named by the
+/// page before it.
 #[test]
 fn newcomers_find_their_answers_within_three_hops() {
     let root = root_dir();

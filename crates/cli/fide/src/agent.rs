@@ -27,16 +27,17 @@ pub(crate) struct Arguments {
     /// Directory of what must survive a restart, instead of the configured one
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Only say whether an agent would start: reads all files, looks at this host, and measures for the timeout as a start does. Run it as
-    /// the agent's user. `--check=file` looks at the files alone, for a host elsewhere
+    /// Only say whether an agent would start: reads all files, looks at this host, and measures for the
+    /// timeout as a start does. Run it as the agent's user. `--check=file` looks at the files alone, for a
+    /// host elsewhere
     #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "host",
           conflicts_with = "takeover")]
     check: Option<Check>,
     /// Take the configured timeout although this host was measured not to hold it
     #[arg(long)]
     force_timeout: bool,
-    /// Replace the running agent without a missed beat; its clients attach again by themselves. If that agent is a systemd
-    /// service, this one becomes the service's main process
+    /// Replace the running agent without a missed beat; its clients attach again by themselves. If that agent
+    /// is a systemd service, this one becomes the service's main process
     #[arg(long)]
     takeover: bool,
     /// Make a key for a cluster in a new file of mode 0400, to be copied to every host

@@ -8,8 +8,8 @@
 //! | this user may not: a file, a socket, a right of the kernel, a refusal of agent or controller | 4 |
 //! | everything else: no agent, it does not answer, the cluster is unwell, a disk is full | 1 |
 //!
-//! `fide run` adds 125 to 127 and the program's own. [`Failure`]'s conversions are this table; a subcommand that knows more says so
-//! itself.
+//! `fide run` adds 125 to 127 and the program's own. [`Failure`]'s conversions are this table; a subcommand
+//! that knows more says so itself.
 
 use std::{fmt, io, io::ErrorKind, path::Path};
 
@@ -37,7 +37,8 @@ pub const USAGE: u8 = 2;
 pub const UNSUPPORTED: u8 = 3;
 /// The caller may not do it.
 pub const NOT_PERMITTED: u8 = 4;
-/// `fide run`: the program goes on, and cannot be stopped or ended. Beside 126 and 127, which say that it could not begin.
+/// `fide run`: the program goes on, and cannot be stopped or ended. Beside 126 and 127, which say that it
+/// could not begin.
 pub const OUT_OF_REACH: u8 = 125;
 
 /// Why a subcommand failed, and with which exit code.
@@ -58,8 +59,8 @@ impl Failure {
     }
 }
 
-/// What is said, and what caused it. Errors of this project show their cause or return it, never both; of others' a cause that is shown
-/// already is left out.
+/// What is said, and what caused it. Errors of this project show their cause or return it, never both; of
+/// others' a cause that is shown already is left out.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut said = String::new();

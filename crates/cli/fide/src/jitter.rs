@@ -60,7 +60,8 @@ pub(crate) struct Conditions {
     /// Leave the thread to the scheduler's choice of core
     #[arg(long, conflicts_with = "core")]
     unpinned: bool,
-    /// An ordinary thread instead of SCHED_FIFO; what polls without pause is ordinary anyhow unless --fifo says otherwise
+    /// An ordinary thread instead of SCHED_FIFO; what polls without pause is ordinary anyhow unless --fifo
+    /// says otherwise
     #[arg(long)]
     ordinary: bool,
     /// SCHED_FIFO also for what polls: the kernel takes 50 ms of every second away from it
@@ -72,7 +73,8 @@ pub(crate) struct Conditions {
     /// Do not lock memory
     #[arg(long)]
     unlocked: bool,
-    /// Keep packets and results on huge pages where there are any; af-xdp takes two reserved ones (sysctl vm.nr_hugepages)
+    /// Keep packets and results on huge pages where there are any; af-xdp takes two reserved ones (sysctl
+    /// vm.nr_hugepages)
     #[arg(long)]
     huge_pages: bool,
 }

@@ -31,8 +31,8 @@ pub(crate) struct Arguments {
 enum Command {
     /// Ask for a lane to other hosts, and send each line of standard input as one message
     ///
-    /// Exit codes: 0 all lines were sent, or SIGINT or SIGTERM came, 1 the lane was refused or ended, 2 usage, or a line
-    /// that is too long, 3 this agent has no controller, 4 not permitted.
+    /// Exit codes: 0 all lines were sent, or SIGINT or SIGTERM came, 1 the lane was refused or ended, 2
+    /// usage, or a line that is too long, 3 this agent has no controller, 4 not permitted.
     Send(send::Arguments),
     /// Print what other hosts send
     Listen(listen::Arguments),

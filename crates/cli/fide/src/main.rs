@@ -35,8 +35,8 @@ use fide_cli::{exit, say};
 
 /// Tells the machines of a cluster that a process or a host has died, within microseconds, and is right about it.
 ///
-/// Exit codes, where a command says no others: 0 done, 1 unhealthy (also: no agent answers), 2 usage (also: a file that is named is
-/// wrong, or not there), 3 unsupported here, 4 not permitted.
+/// Exit codes, where a command says no others: 0 done, 1 unhealthy (also: no agent answers), 2 usage (also: a
+/// file that is named is wrong, or not there), 3 unsupported here, 4 not permitted.
 #[derive(Parser)]
 #[command(version, max_term_width = 100)]
 struct Arguments {
@@ -56,18 +56,20 @@ enum Command {
     Watch(watch::Arguments),
     /// Start a program under watch, and stop it while this host may not act
     ///
-    /// Exit codes: the program's own, 128 and the number of the signal that ended it, 125 if it runs on because it is another user's
-    /// and refuses signals, 126 or 127 if it could not begin; without a program 1 unhealthy, 2 usage, 3 unsupported here, 4 not
-    /// permitted.
+    /// Exit codes: the program's own, 128 and the number of the signal that ended it, 125 if it runs on
+    /// because it is another user's and refuses signals, 126 or 127 if it could not begin; without a program
+    /// 1 unhealthy, 2 usage, 3 unsupported here, 4 not permitted.
     ///
-    /// Signals are passed on to the program unchanged, and end `fide run` only with it (but for SIGKILL and those of its own faults, after which the
-    /// program is killed); those of the terminal (Ctrl-C, Ctrl-\) reach both at once. While a fence stops the program, the second SIGTERM, SIGINT or SIGQUIT kills it. Ctrl-Z stops the program before it suspends
-    /// `fide run`, which would fence nobody otherwise.
+    /// Signals are passed on to the program unchanged, and end `fide run` only with it (but for SIGKILL and
+    /// those of its own faults, after which the program is killed); those of the terminal (Ctrl-C, Ctrl-\)
+    /// reach both at once. While a fence stops the program, the second SIGTERM, SIGINT or SIGQUIT kills it.
+    /// Ctrl-Z stops the program before it suspends `fide run`, which would fence nobody otherwise.
     Run(run::RunArguments),
     /// Put a running program under watch, and stop it while this host may not act
     ///
-    /// SIGTERM, SIGINT and SIGQUIT end the watch and leave the program running; all other signals are ignored. To be run outside the control
-    /// group of the unit that it guards: it would freeze itself with it.
+    /// SIGTERM, SIGINT and SIGQUIT end the watch and leave the program running; all other signals are
+    /// ignored. To be run outside the control group of the unit that it guards: it would freeze itself with
+    /// it.
     Guard(run::GuardArguments),
     /// Show what this host's agent knows
     Status(ask::StatusArguments),
@@ -97,8 +99,9 @@ enum Command {
     Controller(controller::Arguments),
     /// Print a script by which a shell completes `fide`'s subcommands and options
     ///
-    /// For bash: `fide completions bash > /usr/share/bash-completion/completions/fide`. For zsh: `fide completions zsh >
-    /// /usr/share/zsh/vendor-completions/_fide`. For fish: `fide completions fish > /usr/share/fish/vendor_completions.d/fide.fish`.
+    /// For bash: `fide completions bash > /usr/share/bash-completion/completions/fide`. For zsh:
+    /// `fide completions zsh > /usr/share/zsh/vendor-completions/_fide`. For fish:
+    /// `fide completions fish > /usr/share/fish/vendor_completions.d/fide.fish`.
     Completions(manual::CompletionsArguments),
     /// Write the manual pages, one for each subcommand
     ///

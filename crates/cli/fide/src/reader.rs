@@ -34,8 +34,8 @@ pub(crate) fn poll_fd(stdout: &impl AsFd) -> PollFd<'_> {
     PollFd::new(stdout, PollFlags::empty())
 }
 
-/// Whether what was polled is a pipe that nobody reads. A terminal that was hung up is none: who started a program there may still wait for
-/// its exit code.
+/// Whether what was polled is a pipe that nobody reads. A terminal that was hung up is none: who started a
+/// program there may still wait for its exit code.
 pub(crate) fn has_gone(polled: &PollFd<'_>) -> bool {
     polled.revents().contains(PollFlags::ERR) && !polled.revents().contains(PollFlags::HUP)
 }

@@ -11,8 +11,8 @@ use std::{
 /// What a new file may be, before the umask.
 const NEW_MODE: u32 = 0o666;
 
-/// Puts `bytes` in the place of what `to` names, in one step. An older file keeps its mode, and stays as it was on an error. A
-/// device or a pipe is written to.
+/// Puts `bytes` in the place of what `to` names, in one step. An older file keeps its mode, and stays as it
+/// was on an error. A device or a pipe is written to.
 ///
 /// # Errors
 /// Those of making, writing and renaming a file.

@@ -62,8 +62,8 @@ pub(crate) enum OnFence {
     Pause,
     /// Kill it (SIGKILL): for programs that must not go on with what they knew
     Kill,
-    /// Leave it alone, also when the host was excluded: it asks the client library itself. Begun while this host is fenced, it finds no
-    /// FIDE_TOKEN, FIDE_INCARNATION and FIDE_HOST_ID
+    /// Leave it alone, also when the host was excluded: it asks the client library itself. Begun while this
+    /// host is fenced, it finds no FIDE_TOKEN, FIDE_INCARNATION and FIDE_HOST_ID
     Ignore,
 }
 
@@ -81,27 +81,30 @@ struct FenceArguments {
     /// What becomes of it while this host is fenced
     #[arg(long, value_enum, default_value_t = OnFence::Pause)]
     on_fence: OnFence,
-    /// What becomes of it when the host was excluded, or its agent started anew: others were notified that it is dead, and may run
-    /// another in its place
+    /// What becomes of it when the host was excluded, or its agent started anew: others were notified that it
+    /// is dead, and may run another in its place
     #[arg(long, value_enum, default_value_t = OnExclusion::Kill)]
     on_exclusion: OnExclusion,
     /// How long before the end of the lease it is stopped, in microseconds; at most a quarter of the lease
     #[arg(long, value_name = "US", default_value_t = 1000)]
     fence_margin_us: u32,
-    /// Run CMD by the shell after it was stopped, goes on, or was found excluded; FIDE_FENCE is `stopped`, `continued` or
-    /// `excluded`. One that still runs for an earlier state is killed first: the last to run is the one for the last state. After the
-    /// end of the program it has a minute, or until SIGTERM. What it leaves running is to stay in the control group of `fide run`
+    /// Run CMD by the shell after it was stopped, goes on, or was found excluded; FIDE_FENCE is `stopped`,
+    /// `continued` or `excluded`. One that still runs for an earlier state is killed first: the last to run
+    /// is the one for the last state. After the end of the program it has a minute, or until SIGTERM. What it
+    /// leaves running is to stay in the control group of `fide run`
     #[arg(long, value_name = "CMD")]
     fence_command: Option<OsString>,
-    /// Take this address off the interface DEV when the program is stopped, and put it back when it goes on. After an exclusion, or
-    /// when `fide run` ends while it is off, it stays off: it belongs to whoever acts now. May be given several times; give it a
-    /// length of its own (/32, /128), as the kernel takes secondary addresses of a subnet away with the first, and routes with that
-    /// source address (`src`), which are not put back: have --fence-command do so. Needs CAP_NET_ADMIN
+    /// Take this address off the interface DEV when the program is stopped, and put it back when it goes on.
+    /// After an exclusion, or when `fide run` ends while it is off, it stays off: it belongs to whoever acts
+    /// now. May be given several times; give it a length of its own (/32, /128), as the kernel takes
+    /// secondary addresses of a subnet away with the first, and routes with that source address (`src`),
+    /// which are not put back: have --fence-command do so. Needs CAP_NET_ADMIN
     #[arg(long, value_name = "ADDR/LEN@DEV")]
     fence_address: Vec<Address>,
-    /// Reset the program's TCP connections when it is stopped: what it has written and was not sent is dropped, and its peers learn
-    /// of it. Sockets that listen stay. Needs CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY, and CAP_SYS_PTRACE for a program
-    /// that runs as another user or is not to be dumped
+    /// Reset the program's TCP connections when it is stopped: what it has written and was not sent is
+    /// dropped, and its peers learn of it. Sockets that listen stay. Needs CAP_NET_ADMIN and a kernel with
+    /// CONFIG_INET_DIAG_DESTROY, and CAP_SYS_PTRACE for a program that runs as another user or is not to be
+    /// dumped
     #[arg(long)]
     fence_sockets: bool,
 }
@@ -136,8 +139,9 @@ pub(crate) struct GuardArguments {
     socket: SocketArguments,
     #[command(flatten)]
     fence: FenceArguments,
-    /// Return at once; the process stays under watch until it ends, and no fence is imposed on it. When this host's agent starts anew, or
-    /// the host was excluded, others are notified that it is dead while it runs on, and nobody puts it under watch again
+    /// Return at once; the process stays under watch until it ends, and no fence is imposed on it. When this
+    /// host's agent starts anew, or the host was excluded, others are notified that it is dead while it runs
+    /// on, and nobody puts it under watch again
     #[arg(long)]
     detach: bool,
 }
@@ -387,7 +391,8 @@ fn can_be_guarded(pid: u32, fences: bool) -> Result<(), anyhow::Error> {
     Ok(())
 }
 
-/// The process whose thread has this id; its first thread has that of the process itself. None: there is no such thread.
+/// The process whose thread has this id; its first thread has that of the process itself. None: there is no
+/// such thread.
 fn process_of(thread: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Words for people and programs. `println!` and `eprintln!` panic where their output cannot be written (a full disk, a reader that is
-//! gone, a terminal that was hung up); no command may.
+//! Words for people and programs. `println!` and `eprintln!` panic where their output cannot be written (a
+//! full disk, a reader that is gone, a terminal that was hung up); no command may.
 //!
 //! | macro | where to | where it cannot be written |
 //! |---|---|---|

@@ -36,8 +36,8 @@ pub(crate) struct Arguments {
     /// FIDE_TOKEN is this host's fencing token (empty while it may not act, or without a view)
     #[arg(long, value_name = "CMD")]
     on_failure: Option<OsString>,
-    /// Count an end from before this watch began as a failure, too. By default it is said, and the next process of that name waited
-    /// for: whoever took over from the former one may be it
+    /// Count an end from before this watch began as a failure, too. By default it is said, and the next
+    /// process of that name waited for: whoever took over from the former one may be it
     #[arg(long)]
     count_earlier: bool,
     /// Go on after a failure instead of ending with exit code 1
@@ -332,7 +332,8 @@ impl<'a> Reaction<'a> {
         Self { command, running }
     }
 
-    /// Waits for it, so that it has run when this program ends. One that fails ends no watch: the next failure may find its way.
+    /// Waits for it, so that it has run when this program ends. One that fails ends no watch: the next
+    /// failure may find its way.
     fn finish(self) {
         match self.running.and_then(|mut child| child.wait()) {
             Ok(status) if status.success() => {}

@@ -2,8 +2,9 @@
 //! Which controller decides.
 //!
 //! * [`Single`]: one controller on one host, by a lock on a file. It leads as long as it lives.
-//! * [`Elected`]: one of several, by a key in etcd that goes with a lease. The leader keeps the lease alive; when it cannot,
-//!   it stops leading before the lease can end ([`Authority::ReadOnly`]), and leads on if it finds the lease still alive.
+//! * [`Elected`]: one of several, by a key in etcd that goes with a lease. The leader keeps the lease alive;
+//!   when it cannot, it stops leading before the lease can end ([`Authority::ReadOnly`]), and leads on if it
+//!   finds the lease still alive.
 //!
 //! Each leadership has an epoch, larger than all before, under which its changes are stored
 //! ([`crate::store`]). The clock only spares a deposed leader useless work: the store is what keeps it from

@@ -12,8 +12,9 @@
 //!
 //! * [`init`] makes it, [`issue`] adds a member, [`renew`] gives a member a new certificate and key with the same
 //!   addresses, [`revoke`] withdraws one, [`status`] lists what there is and when it expires.
-//! * The authority is replaced in four steps: [`rotate_ca`]; copy each `ca.pem` to its member; [`renew`] each and copy;
-//!   [`retire_cas`] and copy `ca.pem` again. Nobody is cut off at any point, as both authorities are believed in between.
+//! * The authority is replaced in four steps: [`rotate_ca`]; copy each `ca.pem` to its member; [`renew`] each
+//!   and copy; [`retire_cas`] and copy `ca.pem` again. Nobody is cut off at any point, as both authorities
+//!   are believed in between.
 //!
 //! Keys are ECDSA P-256. Every file is replaced as a whole, so that a reader sees the old or the new one; a
 //! certificate and its key are two files, and their readers check that they fit (see [`crate::tls`]).

@@ -79,8 +79,8 @@ struct Prepared {
 /// Reads what [`run`] reads and looks where it would write, and changes nothing.
 ///
 /// # Errors
-/// Those with which [`run`] would refuse to start, but for what others do: an address or a lock that is taken, etcd that
-/// does not answer.
+/// Those with which [`run`] would refuse to start, but for what others do: an address or a lock that is
+/// taken, etcd that does not answer.
 pub fn check(config: &Config) -> Result<(), RunError> {
     prepare(config).map(drop)
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading files that somebody has named: one without an end (a device, a pipe) is refused, not read until memory is gone.
+//! Reading files that somebody has named: one without an end (a device, a pipe) is refused, not read until
+//! memory is gone.
 
 use std::{
     fs::File,

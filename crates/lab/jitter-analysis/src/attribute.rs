@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who made packets late.
 //!
-//! The way of a packet has four stages, each ending in a stamp: sent (`ts1`, due before), received at B (`ts2`), about to be
-//! answered (`ts3`), back (`ts4`). A stage is late by what it took beyond its median; it is an outlier beyond
-//! [`OUTLIER_MAD`] median deviations and [`LEAST_NS`]. During that time something else ran on a core that the stage needs:
-//! that core's records are laid over it, where they nest the innermost counts, and whoever had most of it is to blame. Where
-//! less than half of the time is explained, nobody is: it is [`Culprit::Unknown`].
+//! The way of a packet has four stages, each ending in a stamp: sent (`ts1`, due before), received at B
+//! (`ts2`), about to be answered (`ts3`), back (`ts4`). A stage is late by what it took beyond its median; it
+//! is an outlier beyond [`OUTLIER_MAD`] median deviations and [`LEAST_NS`]. During that time something else
+//! ran on a core that the stage needs: that core's records are laid over it, where they nest the innermost
+//! counts, and whoever had most of it is to blame. Where less than half of the time is explained, nobody is:
+//! it is [`Culprit::Unknown`].
 
 use std::collections::BTreeMap;
 
@@ -209,8 +210,8 @@ fn normal(times: &[i64]) -> Option<(i64, i64)> {
     Some((median, deviation.saturating_mul(OUTLIER_MAD).max(LEAST_NS)))
 }
 
-/// Who had the time that the stage lost. A packet on its way needs the core that sends and the one that receives: of both
-/// the one that explains more.
+/// Who had the time that the stage lost. A packet on its way needs the core that sends and the one that
+/// receives: of both the one that explains more.
 fn blame(
     info: &RunInfo,
     cores: &BTreeMap<(Host, u32), Core<'_>>,

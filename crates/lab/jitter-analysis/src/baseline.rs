@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lower baseline of a series of delays, which may drift: two hosts' clocks do, and so does the sender's schedule against
-//! its clock.
+//! The lower baseline of a series of delays, which may drift: two hosts' clocks do, and so does the sender's
+//! schedule against its clock.
 //!
-//! Per block of [`BLOCK`] values their 20% quantile (a disturbance may delay most packets), of that the running median over
-//! 21 blocks (a stall may delay a few whole blocks), between the blocks' centres a straight line.
+//! Per block of [`BLOCK`] values their 20% quantile (a disturbance may delay most packets), of that the
+//! running median over 21 blocks (a stall may delay a few whole blocks), between the blocks' centres a
+//! straight line.
 
 /// Values per block.
 pub(crate) const BLOCK: usize = 256;

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How two hosts' clocks moved against each other during a run, and the stamps without that.
 //!
-//! B's clock is ahead of A's by o. A ping takes `p + o` by their stamps, a pong `q - o`: half of the difference is o, but for half of
-//! `p - q`, which nobody can know; their sum does not depend on clocks. So of a packet whose sum is among the shortest, which
-//! nothing has delayed, half of the difference *is* the offset, and a clock that moves shows as one way getting shorter by as much
-//! as the other gets longer. No delay does that. Between such packets the offset is interpolated; where it has jumped meanwhile,
-//! a packet belongs to the side on which neither of its ways is shorter than the shortest.
+//! B's clock is ahead of A's by o. A ping takes `p + o` by their stamps, a pong `q - o`: half of the
+//! difference is o, but for half of `p - q`, which nobody can know; their sum does not depend on clocks. So
+//! of a packet whose sum is among the shortest, which nothing has delayed, half of the difference *is* the
+//! offset, and a clock that moves shows as one way getting shorter by as much as the other gets longer. No
+//! delay does that. Between such packets the offset is interpolated; where it has jumped meanwhile, a packet
+//! belongs to the side on which neither of its ways is shorter than the shortest.
 //!
-//! What is found is taken out of B's stamps, so that all are of A's clock: a step would otherwise make as many late packets as
-//! the baseline needs to follow it, one after the other, which look like a disturbance with the sending interval for a period.
+//! What is found is taken out of B's stamps, so that all are of A's clock: a step would otherwise make as
+//! many late packets as the baseline needs to follow it, one after the other, which look like a disturbance
+//! with the sending interval for a period.
 
 use crate::baseline::middle;
 use crate::sample::{JUMP_NS, MISSING, RunInfo, Samples, Stamp};

@@ -3,52 +3,59 @@
 //!
 //! # Theory
 //!
-//! Something takes a core for D every T: in the windows `[phi + kT, phi + kT + D)`. A packet's event on that core (its send,
-//! its receive) is due at `t`. If `t` falls into a window, the event happens at the window's **end**. So its delay is
-//! `D - ((t - phi) mod T)`, anything from 0 to D, and *when* it happens is `phi + kT + D`, whatever its delay.
+//! Something takes a core for D every T: in the windows `[phi + kT, phi + kT + D)`. A packet's event on that
+//! core (its send, its receive) is due at `t`. If `t` falls into a window, the event happens at the window's
+//! **end**. So its delay is `D - ((t - phi) mod T)`, anything from 0 to D, and *when* it happens is
+//! `phi + kT + D`, whatever its delay.
 //!
-//! **Absolute schedule**, `t = nP`: let `q` windows be the least after which a window meets a packet again at about the same
-//! place, `q T = p P + x` with `|x| < D`. From one such hit to the next the delay changes by `x`: it falls (or rises) by the
-//! same amount each time, until the packets have left the window, and starts over: `arrow`. The packet after a late one is
-//! not late, so that in the differences between successive packets each point above the baseline has its mirror image below.
-//! How steep, dense and long the arrows are is all in `x`, which one microsecond more or less of P changes by `p`
-//! microseconds, several times D. That is why 999, 1000 and 1001 us look so different (report, figure 2) with one and the
-//! same cause.
+//! **Absolute schedule**, `t = nP`: let `q` windows be the least after which a window meets a packet again at
+//! about the same place, `q T = p P + x` with `|x| < D`. From one such hit to the next the delay changes by
+//! `x`: it falls (or rises) by the same amount each time, until the packets have left the window, and starts
+//! over: `arrow`. The packet after a late one is not late, so that in the differences between successive
+//! packets each point above the baseline has its mirror image below. How steep, dense and long the arrows are
+//! is all in `x`, which one microsecond more or less of P changes by `p` microseconds, several times D. That
+//! is why 999, 1000 and 1001 us look so different (report, figure 2) with one and the same cause.
 //!
-//! **Relative schedule** (a busy loop that sends P after the last send, report §3.2): a sender that was delayed starts anew at
-//! a window's end, from where the same packets later the same happens: each hit has the same delay, at the same distance,
-//! and no mirror image: `offset`. That is `ts1-offset`; and since the sends *are* shifted by it, a disturbance of the same
-//! period at the receiver is met at a fixed place too, until the phase slips. Which of the two comes first depends on the
-//! two phases only, as the report observed.
+//! **Relative schedule** (a busy loop that sends P after the last send, report §3.2): a sender that was
+//! delayed starts anew at a window's end, from where the same packets later the same happens: each hit has
+//! the same delay, at the same distance, and no mirror image: `offset`. That is `ts1-offset`; and since the
+//! sends *are* shifted by it, a disturbance of the same period at the receiver is met at a fixed place too,
+//! until the phase slips. Which of the two comes first depends on the two phases only, as the report
+//! observed.
 //!
-//! **P smaller than D**: a window meets several packets, with delays `D - x, D - x - P, ...`, all of which happen at its
-//! end. The first is between `D - P` and D, nearly constant: the arrow is replaced by a line (report, figures 2d, 2e).
+//! **P smaller than D**: a window meets several packets, with delays `D - x, D - x - P, ...`, all of which
+//! happen at its end. The first is between `D - P` and D, nearly constant: the arrow is replaced by a line
+//! (report, figures 2d, 2e).
 //!
-//! **T a multiple of P**, or nearly, within the run: `x` = 0. The amplitude is constant, and of D is known only that it is
-//! above the amplitude, and below that plus P.
+//! **T a multiple of P**, or nearly, within the run: `x` = 0. The amplitude is constant, and of D is known
+//! only that it is above the amplitude, and below that plus P.
 //!
 //! # Unfolding
 //!
-//! Delays hide T behind P, ends do not: they are multiples of T apart, whatever P is. What remains is which multiple: if all
-//! hits are `q` windows apart, `q T / m` explains them too, for each `m` at which no further packet would have been hit. So
-//! the packets that were *not* late count as evidence as well:
+//! Delays hide T behind P, ends do not: they are multiples of T apart, whatever P is. What remains is which
+//! multiple: if all hits are `q` windows apart, `q T / m` explains them too, for each `m` at which no further
+//! packet would have been hit. So the packets that were *not* late count as evidence as well:
 //!
 //! 0. Movements of one host's clock against the other's are taken out ([`crate::clocks`]): no delay, and no family.
-//! 1. Per stamp: when each packet was due there and how much later it was ([`Stamp`] by stamp, so that a delay counts where
-//!    it enters, and not again at later stamps; packets late before are left out). Outliers: above 8 sigmas of the noise,
-//!    estimated from the lower 20% of all delays, or the 98th percentile if that is more, though not above 25 us for it.
-//!    Late packets that happened together were delayed by one thing and count once.
+//! 1. Per stamp: when each packet was due there and how much later it was ([`Stamp`] by stamp, so that a
+//!    delay counts where it enters, and not again at later stamps; packets late before are left out).
+//!    Outliers: above 8 sigmas of the noise, estimated from the lower 20% of all delays, or the 98th
+//!    percentile if that is more, though not above 25 us for it. Late packets that happened together were
+//!    delayed by one thing and count once.
 //! 2. Candidates for T: times between late packets that are more frequent than those with the same remainder modulo P.
-//! 3. For a candidate, late packets are chained, each a whole number of periods after one before; the period may drift and
-//!    the phase may get lost and found again.
-//! 4. All packets judge the chain: those due `r` before a window's end should be late by `r` if `r < D`. The log likelihood
-//!    ratio against chance (all delays as they are spread around there) is summed up for each D. D is reported where packets
-//!    begin to be hit half as often as within the window, as windows vary in length; its range is what one packet could change.
-//! 5. Slower and faster periods are judged too: the slowest that explains as much is reported, those that explain as much
-//!    are listed as alternatives. [`sweep()`] judges several runs with different P together, which tells them apart.
-//! 6. From the ratio is taken what the best of all candidates would have by chance (periods times phases times durations that
-//!    could have been tried, in nats; and a phase anew for each time it got lost). By Markov's inequality chance exceeds what
-//!    is left, `e`, with probability at most `exp(-e)`. A family needs [`FamilyOptions::evidence_min`].
+//! 3. For a candidate, late packets are chained, each a whole number of periods after one before; the period
+//!    may drift and the phase may get lost and found again.
+//! 4. All packets judge the chain: those due `r` before a window's end should be late by `r` if `r < D`. The
+//!    log likelihood ratio against chance (all delays as they are spread around there) is summed up for each
+//!    D. D is reported where packets begin to be hit half as often as within the window, as windows vary in
+//!    length; its range is what one packet could change.
+//! 5. Slower and faster periods are judged too: the slowest that explains as much is reported, those that
+//!    explain as much are listed as alternatives. [`sweep()`] judges several runs with different P together,
+//!    which tells them apart.
+//! 6. From the ratio is taken what the best of all candidates would have by chance (periods times phases
+//!    times durations that could have been tried, in nats; and a phase anew for each time it got lost). By
+//!    Markov's inequality chance exceeds what is left, `e`, with probability at most `exp(-e)`. A family
+//!    needs [`FamilyOptions::evidence_min`].
 //! 7. What the family explains is taken away, and the search begins anew, for at most [`FamilyOptions::families_max`].
 //!
 //! The likelihood ratio takes packets for independent but for bursts: where outliers are frequent, one more says less.

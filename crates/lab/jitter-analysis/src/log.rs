@@ -19,22 +19,23 @@
 //!       16+n u32      CRC of the payload
 //! ```
 //!
-//! Blocks follow each other up to the `end` block, after which there is nothing. In payloads a `uint` is a LEB128 varint of
-//! at most 10 bytes, a `sint` the zigzag coding of an `i64` as `uint`.
+//! Blocks follow each other up to the `end` block, after which there is nothing. In payloads a `uint` is a
+//! LEB128 varint of at most 10 bytes, a `sint` the zigzag coding of an `i64` as `uint`.
 //!
-//! - **samples**: `uint` incarnation of the pong (0: nobody has answered yet); then nine columns: id, ts1 to ts4, hw1 to hw4. Each begins with a byte: 0
-//!   no row has it, 1 all have, 2 a bitmap of (rows + 7) / 8 bytes follows, bit `i % 8` of byte `i / 8` for row `i`. (Ids:
-//!   always 1.) Then for each row that has it a `sint`: `residual - residual of the row before that has it` (0 before the
-//!   first), where `residual = value - reference`, all arithmetic modulo 2^64. References: id - 0; ts1 - `id * period`; ts2 -
-//!   ts1; ts3 - ts2; ts4 - ts1; hwN - tsN; a missing reference counts as 0.
-//! - **events**: for each `u8` kind (0 interrupt, 1 softirq, 2 thread, 3 steal) `+ 16` if on host B, `uint` cpu, `uint` name,
-//!   `sint` start minus start of the event before, `uint` end minus start.
+//! - **samples**: `uint` incarnation of the pong (0: nobody has answered yet); then nine columns: id, ts1 to
+//!   ts4, hw1 to hw4. Each begins with a byte: 0 no row has it, 1 all have, 2 a bitmap of (rows + 7) / 8
+//!   bytes follows, bit `i % 8` of byte `i / 8` for row `i`. (Ids: always 1.) Then for each row that has it a
+//!   `sint`: `residual - residual of the row before that has it` (0 before the first), where
+//!   `residual = value - reference`, all arithmetic modulo 2^64. References: id - 0; ts1 - `id * period`; ts2
+//!   - ts1; ts3 - ts2; ts4 - ts1; hwN - tsN; a missing reference counts as 0.
+//! - **events**: for each `u8` kind (0 interrupt, 1 softirq, 2 thread, 3 steal) `+ 16` if on host B, `uint`
+//!   cpu, `uint` name, `sint` start minus start of the event before, `uint` end minus start.
 //! - **names**: for each `uint` id, `uint` length, UTF-8. A name comes before the first event that has it.
 //! - **end**: `uint` samples, `uint` events, `uint` names, `uint` events that the recorder lost. Count is 0.
 //!
-//! A block is whole or it is not there. A log whose writer was killed ends somewhere in a block, or in zeros that the file
-//! system made up; [`LogReader`] gives all blocks before that and says what is missing ([`Ending`]). Everything else that is
-//! not as above is an error with its offset.
+//! A block is whole or it is not there. A log whose writer was killed ends somewhere in a block, or in zeros
+//! that the file system made up; [`LogReader`] gives all blocks before that and says what is missing
+//! ([`Ending`]). Everything else that is not as above is an error with its offset.
 
 mod code;
 mod csv;
@@ -58,8 +59,8 @@ pub const BLOCK_ROWS: usize = 4096;
 pub const BLOCK_ROWS_MAX: u32 = 65_536;
 /// Longest payload of a block, and longest JSON, bytes.
 pub const PAYLOAD_MAX: u32 = 1 << 20;
-/// Samples that [`read_log`] takes from a log: as many as one measurement may have. Each takes at least a byte of the file, and
-/// 72 in memory.
+/// Samples that [`read_log`] takes from a log: as many as one measurement may have. Each takes at least a
+/// byte of the file, and 72 in memory.
 pub const SAMPLES_MAX: u64 = 20_000_000;
 /// Events that [`read_log`] takes from a log: as many as both ends may record, twice.
 pub const EVENTS_MAX: u64 = 16_000_000;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One run of the ping-pong: what was measured, and under which conditions (jitter report §2.1).
 //!
-//! Host A sends packet `id`, host B answers it. Each packet has four time stamps in nanoseconds: [`Stamp::Ts1`] just
-//! before the send at A, [`Stamp::Ts2`] at the receive at B, [`Stamp::Ts3`] just before the send at B, [`Stamp::Ts4`] at
-//! the receive at A. `ts1` and `ts4` are of A's clock, `ts2` and `ts3` of B's. A stamp that is not known is [`MISSING`].
+//! Host A sends packet `id`, host B answers it. Each packet has four time stamps in nanoseconds:
+//! [`Stamp::Ts1`] just before the send at A, [`Stamp::Ts2`] at the receive at B, [`Stamp::Ts3`] just before
+//! the send at B, [`Stamp::Ts4`] at the receive at A. `ts1` and `ts4` are of A's clock, `ts2` and `ts3` of
+//! B's. A stamp that is not known is [`MISSING`].
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -94,8 +95,8 @@ impl std::fmt::Display for Schedule {
     }
 }
 
-/// Under which conditions a run was made. Written as JSON in a log; unknown fields are ignored, so that a newer tool may
-/// add some.
+/// Under which conditions a run was made. Written as JSON in a log; unknown fields are ignored, so that a
+/// newer tool may add some.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunInfo {
@@ -126,8 +127,8 @@ pub struct RunInfo {
 }
 
 impl RunInfo {
-    /// When packet `id` was due to be sent, on A's clock, ns. None for a relative schedule, where it depends on the packet
-    /// before, and for ids beyond all time.
+    /// When packet `id` was due to be sent, on A's clock, ns. None for a relative schedule, where it depends
+    /// on the packet before, and for ids beyond all time.
     pub fn due_ns(&self, id: u64) -> Option<i64> {
         if self.schedule == Schedule::Relative {
             return None;
@@ -240,8 +241,8 @@ impl Samples {
         }
     }
 
-    /// Packets from here on are answered by pong `incarnation`; nothing happens if they are already, or if it is 0: nobody
-    /// has answered yet.
+    /// Packets from here on are answered by pong `incarnation`; nothing happens if they are already, or if it
+    /// is 0: nobody has answered yet.
     pub fn restart(&mut self, incarnation: u32) {
         if incarnation == 0 || self.restarts.last().is_some_and(|r| r.incarnation == incarnation) {
             return;

@@ -109,7 +109,8 @@ pub struct RunStats {
     pub faults: Vec<Fault>,
     /// All clock faults.
     pub faults_total: u64,
-    /// How the two hosts' clocks moved against each other, which is taken out of pings and pongs; none where they have one clock.
+    /// How the two hosts' clocks moved against each other, which is taken out of pings and pongs; none where
+    /// they have one clock.
     pub clocks: Option<ClockMoves>,
     /// Pongs that answered; more than one: it restarted.
     pub pongs: Vec<Restart>,

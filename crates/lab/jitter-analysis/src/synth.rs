@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Runs that never were, with known disturbances: what the analysis is tested against.
 //!
-//! Each of the four stamps is taken by a server of its own that serves packets in order. A packet that becomes due at a
-//! server is served when the one before was, when no disturbance has the core, and when no stall does; then a little later,
-//! by a base, a lognormal tail, and sometimes an outlier, which keeps the server busy too. The next stamp's packet becomes
-//! due when this one was served.
+//! Each of the four stamps is taken by a server of its own that serves packets in order. A packet that
+//! becomes due at a server is served when the one before was, when no disturbance has the core, and when no
+//! stall does; then a little later, by a base, a lognormal tail, and sometimes an outlier, which keeps the
+//! server busy too. The next stamp's packet becomes due when this one was served.
 
 use crate::sample::{MISSING, RunInfo, Sample, Samples, Schedule, Stamp};
 use rand::{RngExt, SeedableRng};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ping-pong between two hosts at a fixed rate (jitter report §2): host A sends packet `id`, host B answers it, and four
-//! time stamps are taken. What they say is `fide-jitter-analysis`'s to find out.
+//! Ping-pong between two hosts at a fixed rate (jitter report §2): host A sends packet `id`, host B answers
+//! it, and four time stamps are taken. What they say is `fide-jitter-analysis`'s to find out.
 //!
 //! - [`packet`]: what is in a packet.
 //! - [`port`]: the ways to send and receive one: UDP, AF_PACKET, XDP slot, AF_XDP, RDMA.

@@ -12,8 +12,8 @@ pub enum Pages {
     /// As the kernel likes.
     #[default]
     Usual,
-    /// Huge ones where they can be had: reserved ones (`vm.nr_hugepages`) for what is shared with a card, transparent ones
-    /// for the rest.
+    /// Huge ones where they can be had: reserved ones (`vm.nr_hugepages`) for what is shared with a card,
+    /// transparent ones for the rest.
     Huge,
 }
 
@@ -40,7 +40,8 @@ fn ask<T>(room: &mut [MaybeUninit<T>]) -> io::Result<usize> {
     if to <= from {
         return Ok(0);
     }
-    // SAFETY: the range lies within memory that is borrowed here; the advice changes how it is backed, not what is in it.
+    // SAFETY: the range lies within memory that is borrowed here; the advice changes how it is backed, not
+    // what is in it.
     let result = unsafe { libc::madvise(from as *mut libc::c_void, to - from, libc::MADV_HUGEPAGE) };
     if result == 0 { Ok(to - from) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Host A: sends on time and notes what comes back.
 //!
-//! Packet `id` is due at `start + id * period`, whatever happened before, so that the sender never drifts; when it comes
-//! late, that is in `ts1` for everybody to see, and packets that came due meanwhile go out at once, one after the other. The
-//! relative schedule sends one period after the last send, as the jitter report's busy loop does (§3.2).
+//! Packet `id` is due at `start + id * period`, whatever happened before, so that the sender never drifts;
+//! when it comes late, that is in `ts1` for everybody to see, and packets that came due meanwhile go out at
+//! once, one after the other. The relative schedule sends one period after the last send, as the jitter
+//! report's busy loop does (§3.2).
 
 use std::{
     io,

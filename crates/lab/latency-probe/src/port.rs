@@ -151,8 +151,8 @@ pub enum PortError {
     NoHandshake { peer: Ipv4Addr, port: u16 },
 }
 
-/// Opens one end on `interface`. `peer` is who is sent to; `None` answers whoever sends. With RDMA the peer has to be one
-/// that answers.
+/// Opens one end on `interface`. `peer` is who is sent to; `None` answers whoever sends. With RDMA the peer
+/// has to be one that answers.
 ///
 /// # Errors
 /// [`PortError`], which names what would be right. Nothing falls back by itself: who measures wants to know what.

@@ -172,8 +172,8 @@ pub fn events(culprits: &[Culprit], host: Host, names: &mut Names) -> Vec<Interf
     events
 }
 
-/// Time that the measuring thread on `cpu` missed and in which nothing of this kernel ran: the hypervisor had the core, or
-/// the firmware. `events` are in the order of begins.
+/// Time that the measuring thread on `cpu` missed and in which nothing of this kernel ran: the hypervisor had
+/// the core, or the firmware. `events` are in the order of begins.
 #[must_use]
 pub fn stolen(
     detours: &[Detour],

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Under which conditions the measuring thread runs (FiDe §5, X-Lane §4.3): asked for one by one, and each noted as it was
-//! had, so that a result says what it was measured under.
+//! Under which conditions the measuring thread runs (FiDe §5, X-Lane §4.3): asked for one by one, and each
+//! noted as it was had, so that a result says what it was measured under.
 
 use std::{collections::BTreeMap, fs::File};
 

@@ -5,8 +5,8 @@
 //! - [`plan`]: a plan, as an SVG drawing and as JSON.
 //! - [`units`]: numbers with the unit that fits; [`text`]: strings that are safe to show.
 //!
-//! **Invariant:** no files, clocks or randomness: the same input gives the same bytes. Every string from a log, a file or a
-//! command line reaches a page or a drawing through the escaper in [`text`].
+//! **Invariant:** no files, clocks or randomness: the same input gives the same bytes. Every string from a
+//! log, a file or a command line reaches a page or a drawing through the escaper in [`text`].
 #![forbid(unsafe_code)]
 
 pub mod plan;

@@ -21,8 +21,8 @@ fn safe(c: char) -> char {
     }
 }
 
-/// A string on one line, for a terminal or a message: no control characters, nothing that changes the direction of text,
-/// at most [`NAME_MAX`] characters.
+/// A string on one line, for a terminal or a message: no control characters, nothing that changes the
+/// direction of text, at most [`NAME_MAX`] characters.
 #[must_use]
 pub fn clean(text: &str) -> String {
     let mut out: String = text.chars().take(NAME_MAX).map(safe).collect();

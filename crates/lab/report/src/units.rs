@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Numbers for people, with the unit that fits.
 //!
-//! Digits are significant ones, and zeros at the end are left out, but in columns: [`time`] has three, [`time_exact`] four.
+//! Digits are significant ones, and zeros at the end are left out, but in columns: [`time`] has three,
+//! [`time_exact`] four.
 
 use time::OffsetDateTime;
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From the bytes of a file to the page: whatever the file holds, nothing panics on the way that `fide jitter report` takes.
+//! From the bytes of a file to the page: whatever the file holds, nothing panics on the way that
+//! `fide jitter report` takes.
 
 use fide_jitter_analysis::attribute::attribute;
 use fide_jitter_analysis::families::{FamilyOptions, find_families};
 use fide_jitter_analysis::{
-    CulpritKind, Event, Host, LogWriter, MISSING, RunInfo, RunStats, Sample, Schedule, StatsOptions, read_log,
+    CulpritKind, Host, Interference, LogWriter, MISSING, RunInfo, RunStats, Sample, Schedule, StatsOptions, read_log,
 };
 use fide_report::run::{FamilyText, Run, render, to_json};
 use proptest::prelude::*;
@@ -119,10 +120,10 @@ fn nearly_even(packets: u64, wrong: &[(usize, usize, i64)], ids: &[(usize, u64)]
     rows
 }
 
-fn any_event() -> impl Strategy<Value = Event> {
+fn any_event() -> impl Strategy<Value = Interference> {
     (0..4_usize, any::<bool>(), 0..4_u32, any::<u32>(), any_time(), any_time()).prop_map(|(k, b, cpu, name, x, y)| {
         let host = if b { Host::B } else { Host::A };
-        Event { kind: CulpritKind::ALL[k], host, cpu, name, start_ns: x.min(y), end_ns: x.max(y) }
+        Interference { kind: CulpritKind::ALL[k], host, cpu, name, start_ns: x.min(y), end_ns: x.max(y) }
     })
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page in a real browser: nothing on its console, every plot there with its points within it, and the little that its
-//! script does works. Skipped, and said so, where there is no Chromium.
+//! The page in a real browser: nothing on its console, every plot there with its points within it, and the
+//! little that its script does works. Skipped, and said so, where there is no Chromium.
 
 use fide_jitter_analysis::synth::{Disturbance, Noise, Scenario, synthesize};
 use fide_jitter_analysis::{RunInfo, RunStats, Samples, Schedule, Stamp, StatsOptions};

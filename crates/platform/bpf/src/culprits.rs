@@ -83,8 +83,8 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Loads and attaches. Where the kernel has no trace points for timers or for the processor's own interrupts, those are
-    /// not seen, see [`Recorder::unseen`].
+    /// Loads and attaches. Where the kernel has no trace points for timers or for the processor's own
+    /// interrupts, those are not seen, see [`Recorder::unseen`].
     ///
     /// # Errors
     /// [`BpfError::Load`] without BTF, the trace points or the privilege.

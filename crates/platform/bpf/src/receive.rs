@@ -233,8 +233,8 @@ impl Receive {
         self.stats.read(0)
     }
 
-    /// Copies the gaps between the heartbeats of `host` (id), while the program goes on counting: what belongs together may be
-    /// one heartbeat apart.
+    /// Copies the gaps between the heartbeats of `host` (id), while the program goes on counting: what
+    /// belongs together may be one heartbeat apart.
     pub fn read_gaps(&self, host: HostId, into: &mut Gaps) {
         let gaps = self.gaps.at(host_index(host));
         // SAFETY: fields of a mapped value, aligned, 64 bits each but for the incarnation.
@@ -449,13 +449,13 @@ impl Receive {
     }
 }
 
-/// Opens and closes rings for clients. Each waits some milliseconds for the kernel, until no program uses the ring that was in
-/// the place before: nothing for a thread that has to be on time.
+/// Opens and closes rings for clients. Each waits some milliseconds for the kernel, until no program uses the
+/// ring that was in the place before: nothing for a thread that has to be on time.
 pub struct ClientRings(MapHandle);
 
 impl ClientRings {
-    /// So many bytes of zeroes that this process and a client can map, and that stay where they are: no page of it is ever
-    /// taken away, whatever the client does.
+    /// So many bytes of zeroes that this process and a client can map, and that stay where they are: no page
+    /// of it is ever taken away, whatever the client does.
     ///
     /// # Errors
     /// [`BpfError::Map`] if the kernel has no memory for it, or cannot have it mapped (before Linux 5.5).
@@ -496,8 +496,8 @@ impl ClientRings {
 }
 
 impl ClientRings {
-    /// Takes the ring of `client` away; what is in it stays readable for whoever holds it. No program writes to it any more
-    /// when this returns.
+    /// Takes the ring of `client` away; what is in it stays readable for whoever holds it. No program writes
+    /// to it any more when this returns.
     pub fn close(&self, client: u8) {
         // ENOENT is the only failure, for a place that is empty.
         let _ = self.0.delete(&u32::from(client).to_ne_bytes());

@@ -6,10 +6,11 @@
 //! so `rx(n) - n * HB` is the delay plus a constant, and its spread is the jitter of sender,
 //! network and receiver together.
 //!
-//! The number says when a heartbeat was due but for a constant, which changes: a sender that is late by periods leaves out slots of its
-//! schedule and no number, and one that decides a view sends some between two slots. So a delay is only compared with others of late. Of one
-//! that comes early that is the same at once; slots left out look like lateness until those before are forgotten, which is never more than
-//! the sender was late.
+//! The number says when a heartbeat was due but for a constant, which changes: a sender that is late by
+//! periods leaves out slots of its schedule and no number, and one that decides a view sends some between two
+//! slots. So a delay is only compared with others of late. Of one that comes early that is the same at once;
+//! slots left out look like lateness until those before are forgotten, which is never more than the sender
+//! was late.
 
 use core::fmt;
 
@@ -66,8 +67,9 @@ pub struct Spread {
     window_samples: u32,
 }
 
-/// Samples after which the lowest delay is taken anew (the one before still counts as long again), so that neither clock drift between
-/// two hosts (at 200 ppm, 0.2 us per heartbeat of 1 ms) nor slots that a sender has left out count as jitter for long.
+/// Samples after which the lowest delay is taken anew (the one before still counts as long again), so that
+/// neither clock drift between two hosts (at 200 ppm, 0.2 us per heartbeat of 1 ms) nor slots that a sender
+/// has left out count as jitter for long.
 const WINDOW: u32 = 100;
 
 impl Spread {
@@ -96,8 +98,9 @@ impl Spread {
         late_ns
     }
 
-    /// By how much longer than its periods the time since the newest heartbeat was. Where some come between two slots each makes the next of the
-    /// schedule look early, and this is what is left to see lateness by: what a timeout has to allow for, at least.
+    /// By how much longer than its periods the time since the newest heartbeat was. Where some come between
+    /// two slots each makes the next of the schedule look early, and this is what is left to see lateness by:
+    /// what a timeout has to allow for, at least.
     fn beyond_period(&mut self, seq: u64, heartbeat_ns: u64, rx_ns: u64) -> i64 {
         let (last_seq, last_ns) = self.last;
         if seq <= last_seq {
@@ -185,7 +188,8 @@ mod tests {
 
     #[test]
     fn sender_of_another_period_looks_later_with_every_heartbeat() {
-        // A tenth longer than here, as if its configuration said so: why all hosts need the same (`docs/operate/configuration.md`).
+        // A tenth longer than here, as if its configuration said so: why all hosts need the same
+        // (`docs/operate/configuration.md`).
         let mut spread = Spread::default();
         let late = |spread: &mut Spread, seq| spread.record(seq, 1_000_000, 77_000_000_000 + seq * 1_100_000, u64::MAX);
         for seq in 0..100 {

@@ -36,8 +36,8 @@ pub enum Destination {
     Group(Ipv4Addr),
     /// One packet to each peer.
     Peers(Vec<Ipv4Addr>),
-    /// One packet to a group that is named later and may change ([`Sender::aim`]); received from every group in the range
-    /// (first, last), over whichever interface it comes: planned trees.
+    /// One packet to a group that is named later and may change ([`Sender::aim`]); received from every group
+    /// in the range (first, last), over whichever interface it comes: planned trees.
     Trees { first: Ipv4Addr, last: Ipv4Addr },
 }
 
@@ -89,7 +89,8 @@ impl Sender {
         }
     }
 
-    /// Another sender of the same plane, aimed at nothing yet. Needs no privilege: it sends through the socket of this one.
+    /// Another sender of the same plane, aimed at nothing yet. Needs no privilege: it sends through the
+    /// socket of this one.
     ///
     /// # Errors
     /// The kernel's, if there are no descriptors left.

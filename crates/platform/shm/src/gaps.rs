@@ -133,8 +133,8 @@ impl Gaps {
         0
     }
 
-    /// Gaps that are longer than a timeout, at most: all in its own bucket are counted, which may be up to a bucket's width shorter; none
-    /// if the longest of all is no longer.
+    /// Gaps that are longer than a timeout, at most: all in its own bucket are counted, which may be up to a
+    /// bucket's width shorter; none if the longest of all is no longer.
     #[must_use]
     pub fn above(&self, timeout_ns: u64) -> u64 {
         if timeout_ns >= self.longest_ns {
@@ -152,8 +152,8 @@ impl Gaps {
         }
     }
 
-    /// The gaps that came after an earlier state of the same counts. The longest one is exact if it is longer than all before,
-    /// otherwise it is the longest that its bucket can hold.
+    /// The gaps that came after an earlier state of the same counts. The longest one is exact if it is longer
+    /// than all before, otherwise it is the longest that its bucket can hold.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut later = *self;

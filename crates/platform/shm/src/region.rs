@@ -149,8 +149,9 @@ impl<T: Shared> Region<T> {
         Self::map(fd)
     }
 
-    /// Maps a region made by [`Region::create`], of this process or another (a client, or the agent before this one); or
-    /// memory of the kernel's that it lets be mapped, such as a BPF map, which has neither size nor holes.
+    /// Maps a region made by [`Region::create`], of this process or another (a client, or the agent before
+    /// this one); or memory of the kernel's that it lets be mapped, such as a BPF map, which has neither size
+    /// nor holes.
     ///
     /// # Errors
     /// [`RegionError::Size`] or [`RegionError::NotSealed`] if it is not one, or what the kernel said.

@@ -39,8 +39,9 @@ pub fn boot_ns() -> u64 {
 /// The processor's counter; 0 where it is not known to be of use.
 pub fn tsc() -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: both instructions are in every x86_64 processor and touch no memory. The fence keeps the counter from being
-    // read before what was read earlier. A process that forbade itself the counter (PR_SET_TSC) cannot read clocks either.
+    // SAFETY: both instructions are in every x86_64 processor and touch no memory. The fence keeps the
+    // counter from being read before what was read earlier. A process that forbade itself the counter
+    // (PR_SET_TSC) cannot read clocks either.
     unsafe {
         core::arch::x86_64::_mm_lfence();
         core::arch::x86_64::_rdtsc()
@@ -121,8 +122,8 @@ impl Lease {
     }
 }
 
-/// The time namespace of this process, whose clocks may be offset against those of others: its inode, 0 if there are none
-/// or `/proc` is not mounted.
+/// The time namespace of this process, whose clocks may be offset against those of others: its inode, 0 if
+/// there are none or `/proc` is not mounted.
 pub fn time_namespace() -> u32 {
     // Inodes of namespaces are numbered with 32 bits.
     rustix::fs::stat("/proc/self/ns/time").map_or(0, |stat| u32::try_from(stat.st_ino).unwrap_or(u32::MAX))

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which trees bring a sender's packets, and which bring them too late (FiDe §3.3: "a receiver that gets only one copy").
+//! Which trees bring a sender's packets, and which bring them too late (FiDe §3.3: "a receiver that gets only
+//! one copy").
 //!
-//! Every packet is sent over each tree at once, so the copies deliver of each other: a tree that is behind by several packets
-//! has lost them, and one whose copies come later than the contract allows is as bad. Nothing is concluded from silence
-//! alone: a sender may have nothing to say.
+//! Every packet is sent over each tree at once, so the copies deliver of each other: a tree that is behind by
+//! several packets has lost them, and one whose copies come later than the contract allows is as bad. Nothing
+//! is concluded from silence alone: a sender may have nothing to say.
 
 use fide_wire::MAX_PLANES;
 
@@ -13,8 +14,8 @@ const MISSED: u64 = 3;
 const MISSED_NS: u64 = 10_000_000;
 /// Copies in a row that were late.
 const SLOW: u8 = 5;
-/// What was found is not found again before so much time, in which the tree may have been replaced, and for as many more
-/// packets.
+/// What was found is not found again before so much time, in which the tree may have been replaced, and for
+/// as many more packets.
 const AGAIN_NS: u64 = 100_000_000;
 const AGAIN: u64 = 2 * MISSED;
 /// First copies that are remembered.
@@ -53,7 +54,8 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// One copy has come at `rx_ns`. `late_max_ns`: how much later than the first a copy may be. What it tells of which tree.
+    /// One copy has come at `rx_ns`. `late_max_ns`: how much later than the first a copy may be. What it
+    /// tells of which tree.
     pub fn arrived(&mut self, plane: usize, number: u64, rx_ns: u64, late_max_ns: u64) -> Option<(usize, Finding)> {
         if self.begun_ns == 0 || number.abs_diff(self.newest()) > super::ANEW {
             *self = Self { begun_ns: rx_ns.max(1), ..Self::default() };

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The contract of a lane at its hosts (X-Lane §2.1, §3.1, §3.3): one packet per period, none larger than agreed.
 //!
-//! Who plans a lane reserves nothing in the network: it relies on every sender to keep to its size and period. [`Outlet`] is
-//! what makes a program keep to them: messages wait for the next packet and share it, and one packet leaves per period,
-//! whatever a program does. How many packets may wait is bounded; a message that does not fit is beyond the contract, is
-//! dropped and counted. There is room for what a program leaves while this host does not run for [`LATE_NS`], so that only a
-//! program that sends too much is blamed, and not one whose agent was late.
+//! Who plans a lane reserves nothing in the network: it relies on every sender to keep to its size and
+//! period. [`Outlet`] is what makes a program keep to them: messages wait for the next packet and share it,
+//! and one packet leaves per period, whatever a program does. How many packets may wait is bounded; a message
+//! that does not fit is beyond the contract, is dropped and counted. There is room for what a program leaves
+//! while this host does not run for [`LATE_NS`], so that only a program that sends too much is blamed, and
+//! not one whose agent was late.
 //!
-//! [`Inlet`] is the other end: the same packet comes over each tree, its messages are delivered once. It takes the messages of a
-//! damaged packet that are whole, and the others from the copy on another tree.
+//! [`Inlet`] is the other end: the same packet comes over each tree, its messages are delivered once. It
+//! takes the messages of a damaged packet that are whole, and the others from the copy on another tree.
 //!
 //! Pure: they take `now` and bytes.
 
@@ -80,7 +81,8 @@ pub struct Outlet {
     number: u64,
     /// The next packet may leave.
     next_ns: u64,
-    /// Messages that wait, in their order: service, length, bytes. Never more than [`WAITING_MAX`] packets' chunks hold.
+    /// Messages that wait, in their order: service, length, bytes. Never more than [`WAITING_MAX`] packets'
+    /// chunks hold.
     waiting: Box<[u8]>,
     waiting_len: usize,
     /// Packets that they fill, and chunks of the last one.
@@ -93,8 +95,9 @@ pub struct Outlet {
 impl Outlet {
     /// For the lane of this index (below [`LANES_MAX`]) on host `sender`.
     ///
-    /// `now` begins the packets' numbers, in microseconds: an outlet that is made later for the same lane numbers on where no
-    /// former one of this incarnation has been, as no period is shorter than a microsecond.
+    /// `now` begins the packets' numbers, in microseconds: an outlet that is made later for the same lane
+    /// numbers on where no former one of this incarnation has been, as no period is shorter than a
+    /// microsecond.
     #[must_use]
     pub fn new(index: u8, sender: u16, terms: Terms, now: u64) -> Self {
         Self {
@@ -272,7 +275,8 @@ pub struct Inlet {
     newest: u64,
     /// For each of the last packets the places whose messages were delivered; all ones: all of them.
     delivered: [u64; WINDOW as usize],
-    /// The same for damaged packets with the next numbers, and the number: what anybody may have written moves no window.
+    /// The same for damaged packets with the next numbers, and the number: what anybody may have written
+    /// moves no window.
     ahead: [(u64, u64); AHEAD as usize],
     received: Received,
 }
@@ -307,10 +311,10 @@ impl Inlet {
         Self { incarnation, newest, delivered: [u64::MAX; WINDOW as usize], ..Self::default() }
     }
 
-    /// Takes one copy of a packet, and passes those of its messages that were not delivered yet to `deliver`. `whole` says that its
-    /// tag fits; one that is not whole may be anybody's, see [`fide_wire::chunk`]: it moves no window, and is read only near
-    /// the newest whole packet. The caller has checked that the incarnation is
-    /// the host's present one.
+    /// Takes one copy of a packet, and passes those of its messages that were not delivered yet to `deliver`.
+    /// `whole` says that its tag fits; one that is not whole may be anybody's, see [`fide_wire::chunk`]: it
+    /// moves no window, and is read only near the newest whole packet. The caller has checked that the
+    /// incarnation is the host's present one.
     pub fn take<T: AsRef<[u8]>>(
         &mut self,
         packet: &ChunkPacket<T>,

@@ -119,7 +119,8 @@ fn what_exceeds_says_by_how_much() {
 
 #[test]
 fn a_loop_that_is_late_blames_nobody() {
-    // Planned with a period shorter than the program's, as the agent does; the loop stands still for 19 ms now and then.
+    // Planned with a period shorter than the program's, as the agent does; the loop stands still for 19 ms
+    // now and then.
     let terms = Terms { period_ns: 875_000, ..terms(1, 40) };
     let mut outlet = Outlet::new(1, 2, terms, 0);
     let (mut out, mut turn) = (Vec::new(), 0);

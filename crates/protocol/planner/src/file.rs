@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Topology, limits and requests as one TOML file.
 //!
-//! A topology is generated (`generator`), or written down (`[[host]]`, `[[switch]]`, `[[cable]]`), or both: what is written
-//! down is added to what is generated. Times and rates carry their unit in their key.
+//! A topology is generated (`generator`), or written down (`[[host]]`, `[[switch]]`, `[[cable]]`), or both:
+//! what is written down is added to what is generated. Times and rates carry their unit in their key.
 //!
 //! ```
 //! let file = fide_planner::file::parse(r#"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What of the network the lane may use (FiDe §3.3: "at most a given fraction of network bandwidth and queue capacity, or
-//! a desired subset of network links").
+//! What of the network the lane may use (FiDe §3.3: "at most a given fraction of network bandwidth and queue
+//! capacity, or a desired subset of network links").
 
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +14,8 @@ pub struct Limits {
     pub bandwidth_share: f64,
     /// Share of every egress queue, above 0 and at most 1.
     pub queue_share: f64,
-    /// Wire bytes of the largest frame that others send on the same links at a lower priority; one of them may be on the
-    /// wire already when a packet comes.
+    /// Wire bytes of the largest frame that others send on the same links at a lower priority; one of them
+    /// may be on the wire already when a packet comes.
     pub best_effort_wire_bytes: u64,
     /// Cables never used, by name (`a--b`).
     pub exclude: Vec<String>,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! All trees and all queues: the adjustment phase of X-Lane §3.2 and FiDe App. B.
 //!
-//! What a queue delays its packets by depends on the jitter that they bring, and they bring what the queues before have
-//! given them. From flows without jitter, each queue is computed anew whenever something that comes to it has changed,
-//! until nothing changes: the least values that agree with each other. They hold, also if queues depend on each other in
-//! a circle: of all packets that break their bound, the first to do so would have met only packets that keep theirs.
-//! When a tree is
-//! added all values grow, so that the old ones are where to start; when one goes, what comes after its queues starts anew.
+//! What a queue delays its packets by depends on the jitter that they bring, and they bring what the queues
+//! before have given them. From flows without jitter, each queue is computed anew whenever something that
+//! comes to it has changed, until nothing changes: the least values that agree with each other. They hold,
+//! also if queues depend on each other in a circle: of all packets that break their bound, the first to do so
+//! would have met only packets that keep theirs. When a tree is added all values grow, so that the old ones
+//! are where to start; when one goes, what comes after its queues starts anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -385,7 +385,8 @@ impl Network {
         Ok(())
     }
 
-    /// Earliest and latest arrival at receiver `j` of a tree, picoseconds after the packet was handed to the sender's queue.
+    /// Earliest and latest arrival at receiver `j` of a tree, picoseconds after the packet was handed to the
+    /// sender's queue.
     pub(crate) fn arrival_ps(&self, topology: &Topology, flow: FlowId, j: usize) -> (u64, u64) {
         let flow = &self.flows[&flow];
         let hop = flow.tree.arrival(j);

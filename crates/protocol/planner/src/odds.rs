@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How likely it is that all trees of a set fail together: the critical compound failure of FiDe App. C.
 //!
-//! A failure takes several cables at once with probability p_g. For trees that share nothing, a bound is the sum over the
-//! cables of one tree of the probability that the cable fails within a year, times p_g (App. C, equation 4). The smaller
-//! of the sums of all trees is taken: the argument holds for each.
+//! A failure takes several cables at once with probability p_g. For trees that share nothing, a bound is the
+//! sum over the cables of one tree of the probability that the cable fails within a year, times p_g (App. C,
+//! equation 4). The smaller of the sums of all trees is taken: the argument holds for each.
 //!
-//! The published closed form for n processes in a fat tree of height H says `max(H - 2, 0) p_cr + max(H - 1, 0) p_tr`, which
-//! is 0 for H = 1 and half of the published figure for H = 2. What reproduces all three published figures, and what the
-//! derivation gives, is a trunk cable between a host and its switch (H >= 1), another to the next tier (H >= 2), and a core
-//! cable above (H = 3): `max(H - 2, 0) p_cr + min(H, 2) p_tr`.
+//! The published closed form for n processes in a fat tree of height H says
+//! `max(H - 2, 0) p_cr + max(H - 1, 0) p_tr`, which is 0 for H = 1 and half of the published figure for H =
+//! 2. What reproduces all three published figures, and what the derivation gives, is a trunk cable between a
+//! host and its switch (H >= 1), another to the next tier (H >= 2), and a core cable above (H = 3):
+//! `max(H - 2, 0) p_cr + min(H, 2) p_tr`.
 
 use serde::{Deserialize, Serialize};
 

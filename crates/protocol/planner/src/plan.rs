@@ -303,8 +303,8 @@ impl Planner {
         Ok(self.announce_changed(Some(id)))
     }
 
-    /// Holds a request over trees that were found before, as a controller does that starts again. `links` are those of each
-    /// tree.
+    /// Holds a request over trees that were found before, as a controller does that starts again. `links` are
+    /// those of each tree.
     ///
     /// # Errors
     /// [`Refusal`], also if the trees are none, share something or use what may not be used; nothing has changed.
@@ -482,7 +482,8 @@ impl Planner {
         Ok(self.announce_changed(None))
     }
 
-    /// Another size, period, sub-lane or other hosts for a request that is held (`changeBandwidth` of X-Lane Listing 1).
+    /// Another size, period, sub-lane or other hosts for a request that is held (`changeBandwidth` of X-Lane
+    /// Listing 1).
     ///
     /// # Errors
     /// [`Refusal`]; the request is held as before.
@@ -521,8 +522,8 @@ impl Planner {
         self.announce_changed(None);
     }
 
-    /// Another tree in place of one that is broken or too slow (FiDe §3.3, "tree recovery"); the others of the request stay
-    /// untouched. Cables in `avoid` are not used, beside those that do not work.
+    /// Another tree in place of one that is broken or too slow (FiDe §3.3, "tree recovery"); the others of
+    /// the request stay untouched. Cables in `avoid` are not used, beside those that do not work.
     ///
     /// # Errors
     /// [`Refusal`]; the tree is as before.
@@ -551,7 +552,8 @@ impl Planner {
         }
     }
 
-    /// What `f` makes of the search for a request's trees as the network is now; nothing is held. For comparing methods.
+    /// What `f` makes of the search for a request's trees as the network is now; nothing is held. For
+    /// comparing methods.
     ///
     /// # Errors
     /// [`Refusal::Request`].

@@ -2,11 +2,12 @@
 //! One egress queue: the longest that a packet may wait, and the most that may be waiting (X-Lane §3.1, the adjustment
 //! phase of §3.2; FiDe App. B).
 //!
-//! Packets of a flow enter the network at least a period apart, at any phase, and reach this queue with a jitter J that
-//! they gathered on the way: in a window of length t at most `floor((t + J) / period) + 1` of them. Those that come in
-//! over the same link came one after the other, so that no more of them fit into a window than that link carries in it.
-//! The queue serves strictly by sub-lane, within one in the order of arrival, and never breaks off a frame: a frame of a
-//! lower sub-lane, or of best-effort traffic, may have begun just before.
+//! Packets of a flow enter the network at least a period apart, at any phase, and reach this queue with a
+//! jitter J that they gathered on the way: in a window of length t at most `floor((t + J) / period) + 1` of
+//! them. Those that come in over the same link came one after the other, so that no more of them fit into a
+//! window than that link carries in it. The queue serves strictly by sub-lane, within one in the order of
+//! arrival, and never breaks off a frame: a frame of a lower sub-lane, or of best-effort traffic, may have
+//! begun just before.
 //!
 //! For a packet that arrives t after the beginning of a busy period of its sub-lane, all before it in its own sub-lane
 //! arrived within t, and all of higher ones until it begins to be sent:
@@ -200,8 +201,8 @@ impl<'a> Curve<'a> {
     }
 }
 
-/// What comes over `input` in a window of length `t` beside the first packet, as work on this link. A picosecond more for
-/// each packet, as transmission times are rounded.
+/// What comes over `input` in a window of length `t` beside the first packet, as work on this link. A
+/// picosecond more for each packet, as transmission times are rounded.
 fn shaped(t: u64, input: &Input, server: &Server, packets: u64) -> u64 {
     let window = u128::from(t.saturating_add(input.jitter_ps));
     let work = (window * u128::from(input.bandwidth_bps)).div_ceil(u128::from(server.bandwidth_bps));
@@ -236,7 +237,8 @@ pub(crate) fn bounds(server: &Server, flows: &[Arrival]) -> Result<Bounds, Unbou
     for (priority, blocked) in blocking.into_iter().enumerate() {
         let level = |flow: &&Arrival| usize::from(flow.priority);
         let higher = Curve::new(server, flows.iter().filter(|flow| level(flow) < priority), true, true);
-        // With higher sub-lanes, delay may peak inside a linear part: then own packets count as if they could come at once.
+        // With higher sub-lanes, delay may peak inside a linear part: then own packets count as if they could
+        // come at once.
         let alone = higher.groups.is_empty();
         let own = Curve::new(server, flows.iter().filter(|flow| level(flow) == priority), false, alone);
         if own.groups.is_empty() {
@@ -271,7 +273,8 @@ pub(crate) fn bounds(server: &Server, flows: &[Arrival]) -> Result<Bounds, Unbou
     Ok(result)
 }
 
-/// The longest delay of a packet that takes `itself`, over points in time and what has to be sent by them if it comes then.
+/// The longest delay of a packet that takes `itself`, over points in time and what has to be sent by them if
+/// it comes then.
 fn longest_ps(before: &[(u64, u64)], itself: u64, higher: &Curve<'_>) -> Result<u64, Unbounded> {
     let mut longest = 0;
     for (t, before) in before {
@@ -287,8 +290,9 @@ fn longest_ps(before: &[(u64, u64)], itself: u64, higher: &Curve<'_>) -> Result<
     Ok(longest)
 }
 
-/// All sub-lanes together, behind a frame of best-effort traffic. A packet leaves the queue as a whole, when it is sent: of what the
-/// link has carried by t, all but a part of one packet has left. So nothing is counted twice of a packet that waits alone.
+/// All sub-lanes together, behind a frame of best-effort traffic. A packet leaves the queue as a whole, when
+/// it is sent: of what the link has carried by t, all but a part of one packet has left. So nothing is
+/// counted twice of a packet that waits alone.
 fn backlog(server: &Server, flows: &[Arrival]) -> Result<u64, Unbounded> {
     let all = Curve::new(server, flows.iter(), true, true);
     let busy = fixed_point(1, |t| server.best_effort_ps.saturating_add(all.work_ps(t)))?;

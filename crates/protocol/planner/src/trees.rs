@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finding K trees for one request that share no switch and no cable (FiDe App. B).
 //!
-//! - [`regular`]: the bottom-up construction of App. B, on networks where it applies: exact among trees of shortest paths
-//!   that enter each class of nodes once.
+//! - [`regular`]: the bottom-up construction of App. B, on networks where it applies: exact among trees of
+//!   shortest paths that enter each class of nodes once.
 //! - [`negotiate`]: any network. Trees are routed one after the other over nodes whose price rises as long as several
 //!   want them (negotiated congestion, McMurchie and Ebeling 1995). Sound, not complete.
 //! - [`branch`]: searches all sets of trees that could be cheaper than the best known; exhaustive if it ends within its

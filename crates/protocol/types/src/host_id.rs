@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The number of a host in its cluster.
 
-/// A host of a cluster: `1..=MAX_HOSTS`, by the order of names in the configuration. 0 stands for "no host" where a format says so.
+/// A host of a cluster: `1..=MAX_HOSTS`, by the order of names in the configuration. 0 stands for "no host"
+/// where a format says so.
 ///
-/// An alias and not a type of its own: a host id is this plain number in packets, BPF maps, shared memory, configuration files and
-/// the C interface. Tables of hosts are indexed through [`crate::PerHost`] or [`host_index`], never by subtraction.
+/// An alias and not a type of its own: a host id is this plain number in packets, BPF maps, shared memory,
+/// configuration files and the C interface. Tables of hosts are indexed through [`crate::PerHost`] or
+/// [`host_index`], never by subtraction.
 pub type HostId = u16;
 
 /// The place of host `id` in a table of all hosts: 0 for host 1.

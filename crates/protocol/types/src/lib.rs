@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The vocabulary that all other crates share. Nothing here knows of packets, memory layouts or the kernel.
 //!
-//! - [`bounds`]: how many hosts, processes, planes and clients there can be. Everything that has such a bound uses these, the C
-//!   headers of the BPF programs included.
+//! - [`bounds`]: how many hosts, processes, planes and clients there can be. Everything that has such a bound
+//!   uses these, the C headers of the BPF programs included.
 //! - [`host_id`]: [`HostId`], the number of a host, and its place in a table.
 //! - [`host_set`], [`client_set`]: [`HostSet`] and [`ClientSet`], sets in one word.
 //! - [`per_host`]: [`PerHost`], one value for each host, indexed by its id.

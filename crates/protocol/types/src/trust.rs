@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 pub enum Trust {
     /// The network and the scheduler keep their bounds: silence is a crash (FiDe §2.1, §3.4).
     Network,
-    /// Silence counts once the lease of the silent host has run out: a host stops acting before anybody acts on its silence.
+    /// Silence counts once the lease of the silent host has run out: a host stops acting before anybody acts
+    /// on its silence.
     Lease,
 }
 

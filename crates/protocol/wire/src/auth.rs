@@ -80,7 +80,8 @@ pub fn set_plane(payload: &mut [u8], plane: u8) {
     payload[PLANE_OFFSET] = plane;
 }
 
-/// Sets the sequence number of a built packet, which is to be sealed (again). Panics if `payload` is shorter than a header.
+/// Sets the sequence number of a built packet, which is to be sealed (again). Panics if `payload` is shorter
+/// than a header.
 pub fn set_seq(payload: &mut [u8], seq: u64) {
     payload[SEQ_OFFSET..SEQ_OFFSET + 8].copy_from_slice(&seq.to_le_bytes());
 }

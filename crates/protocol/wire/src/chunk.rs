@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Chunks: the data of several services in one packet, each with a checksum of its own (X-Lane §2.4, §4.1).
 //!
-//! A flipped bit then costs the chunk that it is in, not the packet. Written by [`ChunkBuilder`], sealed by [`seal`], read
-//! through [`ChunkPacket`]. Two schemes fill an MTU of 1500: 55 chunks of 26 bytes, 40 of 36, checksum included.
+//! A flipped bit then costs the chunk that it is in, not the packet. Written by [`ChunkBuilder`], sealed by
+//! [`seal`], read through [`ChunkPacket`]. Two schemes fill an MTU of 1500: 55 chunks of 26 bytes, 40 of 36,
+//! checksum included.
 //!
-//! The first 28 bytes are a heartbeat's, so that tag, plane and sequence number are where they always are. Little-endian:
+//! The first 28 bytes are a heartbeat's, so that tag, plane and sequence number are where they always are.
+//! Little-endian:
 //!
 //! ```text
 //!  0 u16 magic 0xF1DE      8 u64 seq
@@ -22,16 +24,19 @@
 //!         u8 version<<4|3, u8 scheme, u16 sender, u32 incarnation, u64 seq, u8 index of the chunk
 //! ```
 //!
-//! The bytes that are not sent tie a chunk to its place. A chunk that stands in another place of its packet, or an old packet's
-//! that has not been overwritten (its seq the same but for the low 32 bits), never fits; one of another scheme or sender
-//! fits with odds of 2^-32. A `seq` must not be used twice within an incarnation, and [`crate::set_seq`] is not for these packets.
+//! The bytes that are not sent tie a chunk to its place. A chunk that stands in another place of its packet,
+//! or an old packet's that has not been overwritten (its seq the same but for the low 32 bits), never fits;
+//! one of another scheme or sender fits with odds of 2^-32. A `seq` must not be used twice within an
+//! incarnation, and [`crate::set_seq`] is not for these packets.
 //!
-//! All checksums are reflected (first bit on an Ethernet wire = highest power of x), so that any burst of up to 32 bits is seen.
-//! Which polynomial, why, and what odds remain: `docs/internals/chunks.md`; `tests/odds` computes them.
+//! All checksums are reflected (first bit on an Ethernet wire = highest power of x), so that any burst of up
+//! to 32 bits is seen. Which polynomial, why, and what odds remain: `docs/internals/chunks.md`; `tests/odds`
+//! computes them.
 //!
-//! **A checksum is not a tag.** A packet whose tag fits ([`crate::verify`]) is whole and from a host of the cluster. In one whose
-//! tag does not fit, the chunks whose checksums fit are *undamaged*, but anybody may have written them. Whether those are
-//! used is the receiver's decision; on a network that others can send to, it must be no.
+//! **A checksum is not a tag.** A packet whose tag fits ([`crate::verify`]) is whole and from a host of the
+//! cluster. In one whose tag does not fit, the chunks whose checksums fit are *undamaged*, but anybody may
+//! have written them. Whether those are used is the receiver's decision; on a network that others can send
+//! to, it must be no.
 
 use crate::section::{le16, le32, le64};
 use crate::{Key, MAGIC, MAX_HOSTS, MAX_PLANES, PAYLOAD_MAX, PLANE_OFFSET, VERSION};
@@ -156,8 +161,9 @@ fn header_checksum(b: &[u8]) -> u32 {
     digest.finalize()
 }
 
-/// Makes a built chunk packet ready for `plane`: sets the plane byte, the header's checksum, then the tag. The chunks stay as
-/// they are, so one packet is built once and sealed for each plane. ([`crate::seal`] leaves the header's checksum wrong.)
+/// Makes a built chunk packet ready for `plane`: sets the plane byte, the header's checksum, then the tag.
+/// The chunks stay as they are, so one packet is built once and sealed for each plane. ([`crate::seal`]
+/// leaves the header's checksum wrong.)
 ///
 /// Panics if `payload` is shorter than [`CHUNK_HEADER_LEN`] (a [`ChunkBuilder`] never makes one).
 pub fn seal(payload: &mut [u8], plane: u8, key: &Key) {
@@ -394,8 +400,9 @@ pub struct ChunkBuilder<'a> {
 }
 
 impl<'a> ChunkBuilder<'a> {
-    /// Starts a packet. `buf` must hold a header, and takes as many chunks as fit behind it, at most [`Scheme::chunks_max`].
-    /// `seq` is not to be used again in this incarnation: chunks of packets with the same one can be taken for each other.
+    /// Starts a packet. `buf` must hold a header, and takes as many chunks as fit behind it, at most
+    /// [`Scheme::chunks_max`]. `seq` is not to be used again in this incarnation: chunks of packets with the
+    /// same one can be taken for each other.
     pub fn new(
         buf: &'a mut [u8],
         scheme: Scheme,

@@ -54,8 +54,8 @@ pub use window::{ReplayWindow, Seen};
 pub const MAGIC: u16 = 0xF1DE;
 /// Version of this format, in the upper half of byte 2.
 pub const VERSION: u8 = 1;
-/// First and last multicast group of planned trees: 239.64.0.0/12. Their lowest 23 bits, which make the hardware address,
-/// differ.
+/// First and last multicast group of planned trees: 239.64.0.0/12. Their lowest 23 bits, which make the
+/// hardware address, differ.
 pub const TREE_GROUPS: (Ipv4Addr, Ipv4Addr) = (Ipv4Addr::new(239, 64, 0, 0), Ipv4Addr::new(239, 79, 255, 255));
 /// Bytes of the fixed header.
 pub const HEADER_LEN: usize = 28;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Messages over chunks: what is longer than a chunk's data is cut into pieces, one chunk each, all in one packet.
 //!
-//! The first byte of a piece is `last << 7 | number`, numbers count from 0. The pieces of a message stand next to each other,
-//! so that a damaged chunk costs the message that it is of, and no other.
+//! The first byte of a piece is `last << 7 | number`, numbers count from 0. The pieces of a message stand
+//! next to each other, so that a damaged chunk costs the message that it is of, and no other.
 
 use crate::PAYLOAD_MAX;
 use crate::chunk::{CHUNK_HEADER_LEN, ChunkBuildError, ChunkBuilder, ChunkError, ChunkPacket, Scheme};
@@ -45,7 +45,8 @@ pub fn chunks_in(scheme: Scheme, packet_max: usize) -> usize {
 /// Adds a message, whole or not at all.
 ///
 /// # Errors
-/// [`ChunkBuildError::Full`] if its pieces do not fit into this packet any more, [`ChunkBuildError::Service`] for service 0.
+/// [`ChunkBuildError::Full`] if its pieces do not fit into this packet any more, [`ChunkBuildError::Service`]
+/// for service 0.
 pub fn push(
     builder: &mut ChunkBuilder<'_>,
     scheme: Scheme,
@@ -88,7 +89,8 @@ pub struct Damage {
     pub stray: usize,
 }
 
-/// Puts the messages of a packet together, in their order. Each is given to `take`; a message that lacks a piece is not.
+/// Puts the messages of a packet together, in their order. Each is given to `take`; a message that lacks a
+/// piece is not.
 pub fn read<T: AsRef<[u8]>>(packet: &ChunkPacket<T>, mut take: impl FnMut(Message<'_>)) -> Damage {
     let max = piece_max(packet.scheme());
     let mut whole = [0; PAYLOAD_MAX];

@@ -363,7 +363,8 @@ impl<'a> Builder<'a> {
         Ok(count)
     }
 
-    /// Adds one ECHO section with as many of `entries` (host id, incarnation, sequence number) as fit; returns how many.
+    /// Adds one ECHO section with as many of `entries` (host id, incarnation, sequence number) as fit;
+    /// returns how many.
     pub fn echoes(&mut self, entries: impl Iterator<Item = (u16, u32, u64)> + Clone) -> Result<usize, BuildError> {
         let room = self.remaining().saturating_sub(SECTION_HEADER_LEN) / crate::ECHO_LEN;
         let count = entries.clone().take(room).count();

@@ -189,8 +189,9 @@ impl<'a> Excluded<'a> {
     }
 }
 
-/// The newest heartbeats that the sender has received of hosts that do not acknowledge it yet, as they lie in the packet
-/// (already checked). An echo acknowledges nothing: it only shows that its sender received that heartbeat.
+/// The newest heartbeats that the sender has received of hosts that do not acknowledge it yet, as they lie in
+/// the packet (already checked). An echo acknowledges nothing: it only shows that its sender received that
+/// heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Echoes<'a> {
     bytes: &'a [u8],

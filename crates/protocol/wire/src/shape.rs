@@ -2,8 +2,9 @@
 //! What a host takes the cluster to be. Hosts that differ in it do not hear each other, and say so.
 //!
 //! The tags of all other packets are made with a key that is derived from the cluster's key and the shape
-//! ([`Shape::key`]). A [`Shape`] itself travels in a packet of its own kind under the cluster's plain key, so that hosts that
-//! differ can tell in what. It is no sign of life and has no replay window: it is only shown to people.
+//! ([`Shape::key`]). A [`Shape`] itself travels in a packet of its own kind under the cluster's plain key, so
+//! that hosts that differ can tell in what. It is no sign of life and has no replay window: it is only shown
+//! to people.
 //!
 //! ```text
 //!  0 header as in a heartbeat, kind 4, no acknowledgements, one section

@@ -187,7 +187,8 @@ pub struct ViewRepr {
     /// (promised ballot, hosts the sender is ready to drop).
     pub acceptor: Option<(u32, u64)>,
     pub accepted: Option<(u32, Membership)>,
-    /// Beside `accepted`, else 0: leases that the sender has granted or holds may have run for so long when it accepted.
+    /// Beside `accepted`, else 0: leases that the sender has granted or holds may have run for so long when
+    /// it accepted.
     pub binds_us: u32,
     pub proposal: Option<Proposal>,
 }

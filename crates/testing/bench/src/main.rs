@@ -31,7 +31,8 @@ use std::time::Duration;
 /// Measures detection times and writes target/bench/detect.json.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Say what has moved beyond the spread since an earlier run: its JSON file, or a folder with one of this bench's name.
+    /// Say what has moved beyond the spread since an earlier run: its JSON file, or a folder with one of this
+    /// bench's name.
     #[arg(long, value_name = "OLD")]
     compare: Option<std::path::PathBuf>,
     /// Trials of each kind with a small process.
@@ -71,7 +72,8 @@ struct Args {
     /// Time between the heartbeats of the accuracy sweep, us. What this machine does not keep up with is said.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(20..=100_000))]
     accuracy_heartbeat_us: u32,
-    /// Only these parts, or the part of a figure by its name, and a result file with only what was named; all when nothing is.
+    /// Only these parts, or the part of a figure by its name, and a result file with only what was named; all
+    /// when nothing is.
     #[arg(long, value_name = "PART|FIGURE", value_parser = Wanted::parse)]
     only: Vec<Wanted>,
     /// Everything once or twice, to see that it works: below a minute, and no number to quote. Overrides the numbers

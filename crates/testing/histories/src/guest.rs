@@ -5,8 +5,8 @@
 //! that are the machine's cards. The emulator runs in that host's namespace, so emulator, taps and bridges
 //! end with the testbed, even if the run is killed.
 //!
-//! The image is a directory with `vmlinuz`, `initial.cpio` and `busybox` (`make histories-guest`, `xtask/src/histories`).
-//! Configuration and keys are added to the first file system at each start.
+//! The image is a directory with `vmlinuz`, `initial.cpio` and `busybox` (`make histories-guest`,
+//! `xtask/src/histories`). Configuration and keys are added to the first file system at each start.
 
 mod machine;
 

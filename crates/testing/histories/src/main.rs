@@ -39,8 +39,8 @@ struct Args {
     /// Only with so many hosts; else as the seed says.
     #[arg(long, value_parser = clap::value_parser!(u8).range(3..=5))]
     hosts: Option<u8>,
-    /// Five hosts of which the last is an emulated machine, stopped by its monitor and slewed; kernel and file system are in this
-    /// directory (`make histories-guest` makes it).
+    /// Five hosts of which the last is an emulated machine, stopped by its monitor and slewed; kernel and
+    /// file system are in this directory (`make histories-guest` makes it).
     #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "hosts"])]
     guest: Option<PathBuf>,
     /// Plants a fault in the members, which has to be found.
@@ -49,8 +49,8 @@ struct Args {
     /// All members have to be back so many seconds after the last fault; 20, or 60 with a guest.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=300))]
     recovery_limit: Option<u64>,
-    /// A run has failed, too, if they were back later than so many milliseconds after it; 1000 for seeds without a guest;
-    /// a guest and named schedules may take as long as `--recovery-limit` says.
+    /// A run has failed, too, if they were back later than so many milliseconds after it; 1000 for seeds
+    /// without a guest; a guest and named schedules may take as long as `--recovery-limit` says.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=300_000))]
     recovery_goal_ms: Option<u64>,
     /// Where failed runs are kept.

@@ -59,10 +59,11 @@ pub struct Case {
 }
 
 impl Case {
-    /// All of them: every planted one at every sending interval, every second at the sender. Of these some are on a relative
-    /// schedule: those of which theory says that the run can tell. A relative schedule locks to a disturbance, so that one
-    /// that is short against the sending interval is hit at each so-many-th window, always at the same place, from which
-    /// neither T nor D can be determined (see [`fide_jitter_analysis::families`]).
+    /// All of them: every planted one at every sending interval, every second at the sender. Of these some
+    /// are on a relative schedule: those of which theory says that the run can tell. A relative schedule
+    /// locks to a disturbance, so that one that is short against the sending interval is hit at each
+    /// so-many-th window, always at the same place, from which neither T nor D can be determined (see
+    /// [`fide_jitter_analysis::families`]).
     #[must_use]
     pub fn all() -> Vec<Self> {
         let cases = PLANTED.iter().enumerate().flat_map(|(at, (period_ns, duration_ns))| {
@@ -100,7 +101,8 @@ impl Case {
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub case: Case,
-    /// How it shows, by when it took the core and when packets were due: the analysis knows neither the one nor the other.
+    /// How it shows, by when it took the core and when packets were due: the analysis knows neither the one
+    /// nor the other.
     pub shape: Option<Shape>,
     /// All that the analysis tells.
     pub found: Families,

@@ -118,9 +118,9 @@ pub struct Worst {
     pub tried: u32,
 }
 
-/// Looks for a schedule that makes flow `target` as late as possible at receiver `j`: first every other flow is timed to
-/// come to the first queue that it shares with the target just before it; then times and jitters are changed at random,
-/// `tries` times, and kept if they make it later.
+/// Looks for a schedule that makes flow `target` as late as possible at receiver `j`: first every other flow
+/// is timed to come to the first queue that it shares with the target just before it; then times and jitters
+/// are changed at random, `tries` times, and kept if they make it later.
 #[must_use]
 pub fn aim(planner: &Planner, flows: &[Flow], target: usize, j: usize, tries: u32, seed: u64) -> Worst {
     let topology = planner.topology();

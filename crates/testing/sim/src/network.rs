@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A network at the level of packets (the model of X-Lane §3.1): a packet that comes to a node is put into the egress queue
-//! of every next link, is sent in the order of sub-lanes and then of arrival, and takes between latency_min and
-//! latency_min + jitter_max to the next node. Best-effort frames are sent only while no packet of the lane waits, but are
-//! not broken off. Time is in picoseconds.
+//! A network at the level of packets (the model of X-Lane §3.1): a packet that comes to a node is put into
+//! the egress queue of every next link, is sent in the order of sub-lanes and then of arrival, and takes
+//! between latency_min and latency_min + jitter_max to the next node. Best-effort frames are sent only while
+//! no packet of the lane waits, but are not broken off. Time is in picoseconds.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -48,13 +48,15 @@ pub fn flows(planner: &Planner) -> Vec<Flow> {
 
 /// What the world decides: everything that a contract leaves open.
 pub trait Schedule {
-    /// When packet `n` of a flow is handed to its sender's queue; at least a period after the one before. None: no more.
+    /// When packet `n` of a flow is handed to its sender's queue; at least a period after the one before.
+    /// None: no more.
     fn sent_ps(&mut self, flow: usize, n: u32) -> Option<u64>;
     /// Wire bytes of packet `n`.
     fn wire_bytes(&mut self, flow: usize, n: u32) -> u64;
     /// How much longer than its least a packet takes over a link, at most `max_ps`.
     fn jitter_ps(&mut self, flow: usize, n: u32, link: LinkId, max_ps: u64) -> u64;
-    /// What is left of a best-effort frame on a link that is without packets of the lane as this one comes, at most `max_ps`.
+    /// What is left of a best-effort frame on a link that is without packets of the lane as this one comes,
+    /// at most `max_ps`.
     fn frame_left_ps(&mut self, flow: usize, n: u32, link: LinkId, max_ps: u64) -> u64;
     /// Which of two flows is put into a queue first if they come in the same picosecond: the smaller.
     fn rank(&self, flow: usize) -> u32;
@@ -63,7 +65,8 @@ pub trait Schedule {
 /// What came of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// For each flow and receiver: the shortest and longest time under way, and when the packet of the longest was sent.
+    /// For each flow and receiver: the shortest and longest time under way, and when the packet of the
+    /// longest was sent.
     pub latency_ps: Vec<Vec<Option<(u64, u64)>>>,
     /// For each link: the most wire bytes of the lane that were in its queue, the one being sent included.
     pub backlog_bytes: Vec<u64>,
@@ -83,8 +86,8 @@ struct Packet {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Event {
-    /// Packet (by its place) comes to the queue of its hop, or to the receiver. Before what a link does at that time: a packet
-    /// that comes as a link becomes free is still in time.
+    /// Packet (by its place) comes to the queue of its hop, or to the receiver. Before what a link does at
+    /// that time: a packet that comes as a link becomes free is still in time.
     Comes { rank: u32, packet: u32 },
     /// A link has sent what it was sending.
     Free { link: LinkId },
@@ -115,8 +118,8 @@ struct World<'a, S> {
 /// Runs until no packet is left.
 ///
 /// # Panics
-/// If the schedule breaks a rule (a jitter beyond its bound, packets sooner than a period after each other), or sends more
-/// than a run can take.
+/// If the schedule breaks a rule (a jitter beyond its bound, packets sooner than a period after each other),
+/// or sends more than a run can take.
 pub fn run<S: Schedule>(topology: &Topology, flows: &[Flow], best_effort_wire_bytes: u64, schedule: &mut S) -> Outcome {
     let receiver = flows
         .iter()

@@ -153,8 +153,8 @@ impl AgentsSpec {
     }
 }
 
-/// Agents on the hosts of a testbed or a fabric. Dropped, they are killed; if that happens in a panic, the ends of their logs are
-/// printed first. Drop it before the testbed.
+/// Agents on the hosts of a testbed or a fabric. Dropped, they are killed; if that happens in a panic, the
+/// ends of their logs are printed first. Drop it before the testbed.
 #[derive(Debug)]
 pub struct Agents {
     spec: AgentsSpec,
@@ -313,8 +313,8 @@ impl Agents {
         Ok(())
     }
 
-    /// How a host's agent has ended, if none runs that was started and not yet waited for. To be asked now and then where agents take
-    /// over: it waits for those that have ended.
+    /// How a host's agent has ended, if none runs that was started and not yet waited for. To be asked now
+    /// and then where agents take over: it waits for those that have ended.
     pub fn ended(&mut self, host: usize) -> Option<ExitStatus> {
         let slot = self.slot(host);
         let status = |child: &mut Option<Child>| child.as_mut().and_then(|child| child.try_wait().ok().flatten());

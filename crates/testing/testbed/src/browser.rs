@@ -99,7 +99,8 @@ impl Seen {
         lines.unwrap_or("").lines().filter_map(|line| line.strip_prefix(word)?.strip_prefix(' ')).collect()
     }
 
-    /// Nothing on the console, and so many plots, each with points within its frame, a value under the pointer, and a size.
+    /// Nothing on the console, and so many plots, each with points within its frame, a value under the
+    /// pointer, and a size.
     ///
     /// # Panics
     /// If it is not so.

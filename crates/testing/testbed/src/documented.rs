@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! For tests: the fields of a JSON document, and those that a page of `docs/develop` lists, so that neither is without the
-//! other.
+//! For tests: the fields of a JSON document, and those that a page of `docs/develop` lists, so that neither
+//! is without the other.
 
 use std::collections::BTreeSet;
 

@@ -341,8 +341,8 @@ impl Report {
         Report { name: name.into(), earlier: None, machine: Machine::here(), figures: Vec::new() }
     }
 
-    /// Will be compared with an earlier one: with that file, or with that of its name in that folder. To be asked for before anything is measured:
-    /// the file may be the one that is written over.
+    /// Will be compared with an earlier one: with that file, or with that of its name in that folder. To be
+    /// asked for before anything is measured: the file may be the one that is written over.
     ///
     /// # Errors
     /// The file cannot be read, or holds no figures. A folder without a file of that name is none: it is said.

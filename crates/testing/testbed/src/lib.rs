@@ -14,7 +14,8 @@
 //! * [`fabric`] is a network of several switches (bridges, Open vSwitch) for planned trees, with links that can be cut.
 //! * [`Victim`] is a process made to die; [`Agents`] runs `fide agent` on each host; [`CpuLoad`] takes the cores away.
 //! * [`Lines`] reads what a child prints, with a limit.
-//! * [`browser`] opens a report in Chromium, and [`documented`] compares JSON with the page that describes it, for tests.
+//! * [`browser`] opens a report in Chromium, and [`documented`] compares JSON with the page that describes
+//!   it, for tests.
 //! * [`baseline`] holds what Fide is compared with (TCP FIN, pidfd, memberlist, bfdd); [`figures`] writes the results.
 //!
 //! **Invariant: never touches an interface, process or file outside the namespaces and the scratch directory that it

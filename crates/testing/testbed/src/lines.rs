@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The output of a child process, line by line. Every read has a limit: a line that never comes fails its test with what came before it.
+//! The output of a child process, line by line. Every read has a limit: a line that never comes fails its
+//! test with what came before it.
 
 use crate::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -56,8 +56,8 @@ pub struct Spec {
     pub rate_mbit: Option<u32>,
     /// Multicast forwarding.
     pub multicast: Multicast,
-    /// Links take trains of packets whole (checksums, TSO, GSO, GRO), as network cards do. Off, what is on the wire is what a wire
-    /// would carry, which relays and XDP need.
+    /// Links take trains of packets whole (checksums, TSO, GSO, GRO), as network cards do. Off, what is on
+    /// the wire is what a wire would carry, which relays and XDP need.
     pub offloads: bool,
 }
 

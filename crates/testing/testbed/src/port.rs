@@ -32,8 +32,8 @@ pub(crate) fn deaf_to_igmp(port: &str) -> String {
     format!("qdisc add dev {port} clsact\nfilter add dev {port} ingress protocol all bpf da bytecode \"{DROP_IGMP}\"\n")
 }
 
-/// Lines for `tc -batch`: what host `from` has sent does not leave this port (known by the last byte of its address). The port has a
-/// clsact qdisc; the filter's preference is the host's number.
+/// Lines for `tc -batch`: what host `from` has sent does not leave this port (known by the last byte of its
+/// address). The port has a clsact qdisc; the filter's preference is the host's number.
 pub(crate) fn drop_from_host(port: &str, from: usize) -> String {
     /// TC_ACT_UNSPEC: other filters are asked.
     const GO_ON: u32 = u32::MAX;

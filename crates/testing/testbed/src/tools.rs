@@ -96,13 +96,14 @@ pub fn end_within(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
     })
 }
 
-/// Says what a test could not look at here. The harness keeps what a test that passes has printed; this is shown all the same.
+/// Says what a test could not look at here. The harness keeps what a test that passes has printed; this is
+/// shown all the same.
 pub fn say_not_tested(what: &str) {
     let test = std::thread::current().name().unwrap_or_default().to_owned();
     let _ = writeln!(std::io::stderr(), "not tested by {test}: {what}");
 }
-/// Sets a flag when it is dropped, also by a panic: a scope waits for its threads, and those that go on until told to stop would keep a test that has
-/// failed from ending.
+/// Sets a flag when it is dropped, also by a panic: a scope waits for its threads, and those that go on until
+/// told to stop would keep a test that has failed from ending.
 #[derive(Debug)]
 pub struct Stops<'a>(pub &'a std::sync::atomic::AtomicBool);
 

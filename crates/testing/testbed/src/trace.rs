@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Every system call of one thread, and every place where it waits, by the kernel's own trace events.
 //!
-//! A trace instance of its own records `sys_enter`, `sys_exit` and `sched_switch` of that thread and of no other, so that the
-//! thread runs as fast as without it.
+//! A trace instance of its own records `sys_enter`, `sys_exit` and `sched_switch` of that thread and of no
+//! other, so that the thread runs as fast as without it.
 
 use crate::{Error, Result};
 use std::collections::BTreeMap;
@@ -37,8 +37,8 @@ impl fmt::Display for Call {
     }
 }
 
-/// Everything that the thread `fide-loop` of an agent may ask of the kernel; `docs/internals/agent-loop.md` says of each what it may wait
-/// for.
+/// Everything that the thread `fide-loop` of an agent may ask of the kernel; `docs/internals/agent-loop.md`
+/// says of each what it may wait for.
 pub const LOOP_CALLS: [(&str, i64, Option<u64>); 11] = [
     ("epoll_pwait2", libc::SYS_epoll_pwait2, None),
     ("sendto", libc::SYS_sendto, None),
@@ -79,8 +79,8 @@ pub struct Traced {
 }
 
 impl Traced {
-    /// What a loop may not do, in words: a call that is not in [`LOOP_CALLS`], a sleep in any but [`SLEEPS_IN`], events that were
-    /// lost. Empty: nothing.
+    /// What a loop may not do, in words: a call that is not in [`LOOP_CALLS`], a sleep in any but
+    /// [`SLEEPS_IN`], events that were lost. Empty: nothing.
     #[must_use]
     pub fn waits(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -111,8 +111,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// As [`Self::of_thread`], where this kernel can trace: a test without its trace does not see what it is for. Elsewhere there is
-    /// none, and that is said.
+    /// As [`Self::of_thread`], where this kernel can trace: a test without its trace does not see what it is
+    /// for. Elsewhere there is none, and that is said.
     ///
     /// # Panics
     /// The kernel can, and yet there is no trace.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide-lab demo agreement`: a replicated counter on five hosts under load, whose leader is killed, and the next one, until one is left.
+//! `fide-lab demo agreement`: a replicated counter on five hosts under load, whose leader is killed, and the
+//! next one, until one is left.
 
 mod chart;
 mod clients;

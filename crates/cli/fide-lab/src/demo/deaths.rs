@@ -208,7 +208,8 @@ impl<'a> Scene<'a> {
         times
     }
 
-    /// Kills the victim while the program on the other host sleeps. Returns the time just before, and how much later the program was notified.
+    /// Kills the victim while the program on the other host sleeps. Returns the time just before, and how
+    /// much later the program was notified.
     fn die(&mut self, death: Death, victim: &Victim, monitor: MonitorId) -> anyhow::Result<(u64, Result<i64, String>)> {
         await_up(&mut self.far, monitor)?;
         let far = &mut self.far;

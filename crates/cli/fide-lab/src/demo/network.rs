@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide-lab demo-network`: a network of switches whose trees are planned, installed and repaired by a controller, while every
-//! cable and every switch is cut in turn.
+//! `fide-lab demo-network`: a network of switches whose trees are planned, installed and repaired by a
+//! controller, while every cable and every switch is cut in turn.
 
 mod cuts;
 mod drawn;

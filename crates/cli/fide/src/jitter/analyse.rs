@@ -2,7 +2,7 @@
 //! What a report says about a run and about several, from what was measured.
 
 use fide_jitter_analysis::{
-    Event, RunInfo, Samples,
+    Interference, RunInfo, Samples,
     attribute::{Attribution, Culprit, Late, Total, attribute},
     families::{FamilyOptions, RunView, SweepFamily, find_families, sweep},
     stats::{RunStats, StatsOptions},
@@ -19,7 +19,7 @@ pub(super) fn run_of(
     name: String,
     info: RunInfo,
     samples: &Samples,
-    (events, names): (&[Event], &[String]),
+    (events, names): (&[Interference], &[String]),
     options: &StatsOptions,
 ) -> Run {
     let stats = RunStats::of(&info, samples, options);

@@ -77,8 +77,8 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The bound of this interface: of the way there and the way back the worse. Between two clocks the variation is known but
-/// not the least, for which half of the least round trip stands.
+/// The bound of this interface: of the way there and the way back the worse. Between two clocks the variation
+/// is known but not the least, for which half of the least round trip stands.
 fn write_bound(arguments: &Arguments, options: &Options, measured: &Measurement) -> anyhow::Result<()> {
     let core = options.wanted.core.context("a bound is of a core: measure pinned to the agent's")?;
     let extremes = |measure| {

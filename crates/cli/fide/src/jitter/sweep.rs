@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide jitter sweep`: the same measurement at several sending intervals. One disturbance gives each of them another pattern
-//! (jitter report §3); together they tell which one it is.
+//! `fide jitter sweep`: the same measurement at several sending intervals. One disturbance gives each of them
+//! another pattern (jitter report §3); together they tell which one it is.
 
 use std::{fs, io::BufWriter, path::PathBuf, process::ExitCode, sync::atomic::Ordering};
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::nanos;
 
-/// This part of a period is waited beyond it. The agent's packets leave a little later than a period after each other; a
-/// program that is exactly on time gets ahead of them, and in the end exceeds its contract.
+/// This part of a period is waited beyond it. The agent's packets leave a little later than a period after
+/// each other; a program that is exactly on time gets ahead of them, and in the end exceeds its contract.
 const MARGIN: u64 = 100;
 
 /// A pace that keeps to a lane's terms.

@@ -52,7 +52,8 @@ pub(super) fn begin_as_program(command: &mut Command) {
 
 /// Unblocks all signals in the calling thread. Runs between fork and exec, so it makes only safe calls.
 fn unblock_all() -> io::Result<()> {
-    // SAFETY: a set on the stack, which sigemptyset(3) fills before pthread_sigmask(3) reads it; both are safe after fork.
+    // SAFETY: a set on the stack, which sigemptyset(3) fills before pthread_sigmask(3) reads it; both are
+    // safe after fork.
     unsafe {
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut none);
@@ -99,7 +100,8 @@ pub(super) fn begin_deaf(command: &mut Command) {
 mod tests {
     use super::*;
 
-    /// How a process dumps core that was started with this limit, as a user without rights or not: (its limit, whether it does at all).
+    /// How a process dumps core that was started with this limit, as a user without rights or not: (its
+    /// limit, whether it does at all).
     fn dumps(limit: u64, has_rights: bool) -> (i32, i32) {
         let mut command = Command::new("true");
         // SAFETY: between fork and exec, which never comes, only system calls.
@@ -130,7 +132,8 @@ mod tests {
         for limit in [1, 1 << 20] {
             assert_eq!([true, false].map(|has_rights| dumps(limit, has_rights)), [(1, 1); 2], "{limit}");
         }
-        // With this limit programs that take core dumps get them. Root may raise it, but for one without CAP_SYS_RESOURCE.
+        // With this limit programs that take core dumps get them. Root may raise it, but for one without
+        // CAP_SYS_RESOURCE.
         assert_eq!(dumps(0, false), (0, 0));
         assert!([(1, 1), (0, 0)].contains(&dumps(0, true)));
     }

@@ -130,7 +130,8 @@ impl<'a> Commands<'a> {
         }
     }
 
-    /// The program has ended: waits for the last command, for [`END_LIMIT`] each, and no longer than until `is_asked_to_end`.
+    /// The program has ended: waits for the last command, for [`END_LIMIT`] each, and no longer than until
+    /// `is_asked_to_end`.
     pub(super) fn finish(&mut self, mut is_asked_to_end: impl FnMut() -> bool) {
         let mut until = Instant::now() + END_LIMIT;
         loop {

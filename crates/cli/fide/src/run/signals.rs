@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Signals sent to `fide run` and `fide guard`. None that a program may handle ends the supervisor while its program lives: an unfenced
-//! program would be left behind.
+//! Signals sent to `fide run` and `fide guard`. None that a program may handle ends the supervisor while its
+//! program lives: an unfenced program would be left behind.
 //!
 //! | signal | `fide run` | `fide guard` |
 //! |---|---|---|
@@ -11,9 +11,10 @@
 //! | ILL, TRAP, BUS, FPE, SEGV, SYS | not passed on: they say that the supervisor itself is broken. They end it, and the warden kills the program | end it |
 //! | KILL, STOP | cannot be caught. KILL: the warden kills the program. STOP: nothing fences the program until CONT | |
 //!
-//! The terminal sends its signals (Ctrl-C, Ctrl-\, a resize, a hang-up) to a whole process group. A program in the group of `fide run` has
-//! such a signal already, so it is not sent again. What a process sends with kill(2) to a whole group arrives twice, because the kernel
-//! does not say that it went to a group. A value sent with sigqueue(3) is not passed on.
+//! The terminal sends its signals (Ctrl-C, Ctrl-\, a resize, a hang-up) to a whole process group. A program
+//! in the group of `fide run` has such a signal already, so it is not sent again. What a process sends with
+//! kill(2) to a whole group arrives twice, because the kernel does not say that it went to a group. A value
+//! sent with sigqueue(3) is not passed on.
 
 use std::{
     io,
@@ -80,7 +81,8 @@ impl Signals {
             return None;
         }
         let number = i32::try_from(info.ssi_signo).ok()?;
-        // SAFETY: the kernel has just delivered this number, and the set holds none that the C library keeps for itself.
+        // SAFETY: the kernel has just delivered this number, and the set holds none that the C library keeps
+        // for itself.
         let signal = unsafe { Signal::from_raw_unchecked(number) };
         Some(Received { signal, by_kernel: info.ssi_code == libc::SI_KERNEL })
     }

@@ -49,7 +49,8 @@ impl Warden {
         Ok(Self { process: command.spawn()?, alive: Some(Arc::new(alive)) })
     }
 
-    /// The warden is notified here of processes that are in none of the groups, by one line each: process id and start time.
+    /// The warden is notified here of processes that are in none of the groups, by one line each: process id
+    /// and start time.
     pub(super) fn ear(&self) -> Weak<OwnedFd> {
         self.alive.as_ref().map(Arc::downgrade).unwrap_or_default()
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Real agents, controllers and programs in namespaces as hosts. One binary, so that it is linked once; several of its tests run at a
-//! time (`xtask/src/run.rs`), because none measures anything. Tests that need root and cannot have it print why and pass.
+//! Real agents, controllers and programs in namespaces as hosts. One binary, so that it is linked once;
+//! several of its tests run at a time (`xtask/src/run.rs`), because none measures anything. Tests that need
+//! root and cannot have it print why and pass.
 
 mod root_agreement;
 mod root_controller;

@@ -185,7 +185,8 @@ fn root_three_tiers_of_slow_cables_hold_lanes_and_a_controller_gives_switches_ba
     assert!(!queues(&world).contains("f1de:10"), "{}", queues(&world));
 }
 
-/// Twenty cables are cut one after the other: time from the cut until the sender is notified of the new tree. Printed, not judged.
+/// Twenty cables are cut one after the other: time from the cut until the sender is notified of the new tree.
+/// Printed, not judged.
 #[test]
 fn root_time_from_cut_to_upcall() {
     let Some(world) = world(fabric(), "") else { return };

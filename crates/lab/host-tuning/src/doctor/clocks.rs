@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The clock that leases are counted on (docs/internals/clocks.md). These two add no jitter: they say whether leases mean what they say.
+//! The clock that leases are counted on (docs/internals/clocks.md). These two add no jitter: they say whether
+//! leases mean what they say.
 
 use super::{By, Effect, Finding, Group, Host, Judged, Kind};
 use crate::{condition::How, parse};

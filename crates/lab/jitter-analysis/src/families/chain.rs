@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Late packets that follow each other at multiples of a period.
 //!
-//! The period may drift and each window may begin late, so no phase is assumed for the whole run: each late packet is
-//! linked to an earlier one `m` periods before it, if the distance fits better than chance; where none does, the phase may
-//! be lost and found again, which costs as much as finding it by chance would. The best chain is found by dynamic
-//! programming.
+//! The period may drift and each window may begin late, so no phase is assumed for the whole run: each late
+//! packet is linked to an earlier one `m` periods before it, if the distance fits better than chance; where
+//! none does, the phase may be lost and found again, which costs as much as finding it by chance would. The
+//! best chain is found by dynamic programming.
 
 use super::late::{Late, Null};
 
@@ -20,8 +20,8 @@ const LINK_MAX: (f64, usize) = (5e9, 4);
 pub(super) const DRIFT: f64 = 3e-5;
 /// A link may be off by so many scales.
 const REACH: f64 = 5.0;
-/// What a lost phase costs beyond the chance to find it again, nats; and the logarithm of how many late packets there are,
-/// with each of which it could be found.
+/// What a lost phase costs beyond the chance to find it again, nats; and the logarithm of how many late
+/// packets there are, with each of which it could be found.
 const LOST_COST: f64 = 2.0;
 /// Hits in a stretch with one phase, at least.
 const STRETCH_MIN: usize = 3;
@@ -142,8 +142,8 @@ fn stretches(lates: &[Late], best: &[Best], mut at: u32) -> Vec<Stretch> {
 }
 
 impl Stretch {
-    /// Where window `k` should end, going by the hits near position `near`, one of which may be left out; and how many hits
-    /// that rests on.
+    /// Where window `k` should end, going by the hits near position `near`, one of which may be left out; and
+    /// how many hits that rests on.
     fn predict(&self, near: usize, k: i64, without: Option<usize>, (period, scale, reach): (f64, f64, usize)) -> f64 {
         let (from, to) = (near.saturating_sub(reach), (near + reach + 1).min(self.k.len()));
         let others = || (from..to).filter(|&p| Some(p) != without);
@@ -259,8 +259,8 @@ impl Chain {
         Some((self.period + step, (left / (n - 1.0).max(1.0) / kk).sqrt()))
     }
 
-    /// From one hit to the next, typically: so many windows (of the period divided by `cut`), and how much longer the delay
-    /// is then, ns.
+    /// From one hit to the next, typically: so many windows (of the period divided by `cut`), and how much
+    /// longer the delay is then, ns.
     pub(super) fn step(&self, sending: f64, cut: i64) -> (u64, f64) {
         let mut gaps: Vec<i64> = self.stretches.iter().flat_map(|s| s.k.windows(2).map(|w| w[1] - w[0])).collect();
         if gaps.is_empty() {

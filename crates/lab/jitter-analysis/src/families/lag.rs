@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Candidate periods: the times between any two late packets, counted.
 //!
-//! Ends of windows are whole multiples of T apart. So T and its multiples stand out among the distances, against what a
-//! random process with the same packets would give: for small delays distances near multiples of the sending interval are
-//! frequent anyway, and so each distance is compared with others that have the same remainder.
+//! Ends of windows are whole multiples of T apart. So T and its multiples stand out among the distances,
+//! against what a random process with the same packets would give: for small delays distances near multiples
+//! of the sending interval are frequent anyway, and so each distance is compared with others that have the
+//! same remainder.
 
 use super::late::Late;
 

@@ -98,8 +98,8 @@ impl Null {
         self.density[bin(delay)]
     }
 
-    /// ln of the density, per ns, of such a packet at some time: by chance at all, or, as packets are due at regular times,
-    /// of this delay.
+    /// ln of the density, per ns, of such a packet at some time: by chance at all, or, as packets are due at
+    /// regular times, of this delay.
     pub(super) fn ln_chance(&self, delay: i32) -> f64 {
         self.rate[bin(delay)].max(self.density[bin(delay)])
     }

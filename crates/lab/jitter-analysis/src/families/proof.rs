@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What all packets say about a disturbance: those that it should have delayed and did, and those that it did not.
 //!
-//! For a packet due `r` before a window's end, and so within it for every duration D above `r`: if it was delayed by `r`, up
-//! to the noise, that is so much more likely with the disturbance than without, `ln(K(delay - r) / f(delay))`, with `K` the
-//! density of the noise and `f` that of all delays around here. If it was delayed less, D is below `r`, or the window was
-//! missed: `ln(1 - h)`, where `h` is the share of windows that hit. If it was delayed more, something else did that, which
-//! says nothing. Only the first packet in a window counts, because what delays it delays those that queue behind it too.
+//! For a packet due `r` before a window's end, and so within it for every duration D above `r`: if it was
+//! delayed by `r`, up to the noise, that is so much more likely with the disturbance than without,
+//! `ln(K(delay - r) / f(delay))`, with `K` the density of the noise and `f` that of all delays around here.
+//! If it was delayed less, D is below `r`, or the window was missed: `ln(1 - h)`, where `h` is the share of
+//! windows that hit. If it was delayed more, something else did that, which says nothing. Only the first
+//! packet in a window counts, because what delays it delays those that queue behind it too.
 
 use super::chain::Chain;
 use super::late::{Late, Null};
@@ -177,8 +178,8 @@ pub(super) fn judge(stage: &Stage, null: &Null, firsts: &Firsts, chain: &Chain, 
             }
             now = next;
         };
-        // From the last packet backwards: each counts for durations up to where the one before counts. All but the special
-        // ones were in time.
+        // From the last packet backwards: each counts for durations up to where the one before counts. All
+        // but the special ones were in time.
         let inside = firsts.special[special..].iter().take_while(|&&i| (i as usize) < until).count();
         let mut plain = until;
         for &i in firsts.special[special..special + inside].iter().rev() {
@@ -197,8 +198,8 @@ pub(super) fn judge(stage: &Stage, null: &Null, firsts: &Firsts, chain: &Chain, 
 }
 
 impl Steps {
-    /// The bins between which the window begins: before them packets are hit half as often as within it. A window that is
-    /// sometimes longer has hits beyond, which the likelihood would follow.
+    /// The bins between which the window begins: before them packets are hit half as often as within it. A
+    /// window that is sometimes longer has hits beyond, which the likelihood would follow.
     fn edge(&self, first: usize, best: usize) -> (usize, usize) {
         let half = (self.hit[best] + 0.5) / (self.hit[best] + self.missed[best] + 1.0) / 2.0;
         let score = |b: usize| self.hit[b] * (1.0 - half) - self.missed[b] * half;

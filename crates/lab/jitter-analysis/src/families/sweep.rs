@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Several runs with different sending intervals, explained by the same disturbances.
 //!
-//! What one sending interval cannot tell apart, another can: each period that is possible in any run is judged in all of
-//! them, and the log likelihood ratios are added, duration by duration. A run in which such a disturbance must have hit
-//! packets but no late ones follow its period speaks against it.
+//! What one sending interval cannot tell apart, another can: each period that is possible in any run is
+//! judged in all of them, and the log likelihood ratios are added, duration by duration. A run in which such
+//! a disturbance must have hit packets but no late ones follow its period speaks against it.
 
 use super::chain::Chain;
 use super::family::{duration, ms, us};
@@ -263,8 +263,8 @@ impl Trial {
     }
 }
 
-/// How many windows at least must make a packet late enough to be noticed, whatever the phase; and how many windows there
-/// are.
+/// How many windows at least must make a packet late enough to be noticed, whatever the phase; and how many
+/// windows there are.
 fn must_hit(period: f64, duration: f64, run: &RunView, stage: &Stage) -> (u64, u64) {
     let windows = ((stage.span() / period) as u64).min(2000);
     let seen = duration - f64::from(stage.threshold);

@@ -24,7 +24,8 @@ const PLANTED: [(f64, f64); 12] = [
     (2000.0637e6, 2e6),
 ];
 
-/// Plants one disturbance beside a kernel's tick, in all the noise there is. Whether it is found as it is, and what is found.
+/// Plants one disturbance beside a kernel's tick, in all the noise there is. Whether it is found as it is,
+/// and what is found.
 fn recovers(period_ns: f64, duration_ns: f64, sending_ns: u64, seed: u64) -> (bool, Families) {
     let sending = sending_ns as f64;
     let packets = ((45.0 * period_ns / duration_ns.min(sending)) as u64).max(3000);

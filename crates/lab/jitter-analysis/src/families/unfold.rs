@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! By which numbers a period may have to be divided.
 //!
-//! If hits were only seen at each so-many-th window, other late packets lie at whole parts of the period from them. Those
-//! distances stand out among the late packets between two windows.
+//! If hits were only seen at each so-many-th window, other late packets lie at whole parts of the period from
+//! them. Those distances stand out among the late packets between two windows.
 
 use super::chain::Chain;
 use super::late::Late;

@@ -38,7 +38,8 @@ pub enum Ending {
         offset: u64,
         /// Bytes there that could not be used.
         bytes: u64,
-        /// Kind and number of what that block was to hold, if its header is there. Of what was to follow nothing is known.
+        /// Kind and number of what that block was to hold, if its header is there. Of what was to follow
+        /// nothing is known.
         block: Option<(&'static str, u32)>,
     },
 }

@@ -148,8 +148,8 @@ impl Distribution {
         Histogram { edges_ns: edges, counts }
     }
 
-    /// At most `points` (at least 2) points (time, share of all that do not exceed it) of the cumulative distribution: half
-    /// of them evenly, half ever closer to the maximum.
+    /// At most `points` (at least 2) points (time, share of all that do not exceed it) of the cumulative
+    /// distribution: half of them evenly, half ever closer to the maximum.
     pub fn cdf(&self, points: usize) -> Vec<(i64, f64)> {
         let n = self.n();
         if n == 0 {

@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 pub enum Measure {
     /// Difference of a stamp to that of the packet before (jitter report §2.1, figure 1).
     Successive(Stamp),
-    /// How much later than due a packet was sent: `ts1 - due`; in a relative schedule `ts1 - (ts1 of the last + period)`.
+    /// How much later than due a packet was sent: `ts1 - due`; in a relative schedule
+    /// `ts1 - (ts1 of the last + period)`.
     SendLateness,
     /// Ping: `ts2 - ts1`.
     AToB,
@@ -56,8 +57,10 @@ impl Measure {
 pub enum Reference {
     /// They are what they are called.
     Absolute,
-    /// The hosts' clocks differ and drift: they are above the run's own lower baseline, followed over some 5000 packets, after
-    /// steps and slews of the clocks were taken out ([`crate::clocks`]). How long a packet takes at least, and whether that changes slowly, cannot be determined; how much longer some take, can.
+    /// The hosts' clocks differ and drift: they are above the run's own lower baseline, followed over some
+    /// 5000 packets, after steps and slews of the clocks were taken out ([`crate::clocks`]). How long a
+    /// packet takes at least, and whether that changes slowly, cannot be determined; how much longer some
+    /// take, can.
     Baseline,
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How late can a packet be that has not been seen yet? Peaks over a threshold.
 //!
-//! Above a high threshold the excess of independent, identically distributed times follows a generalized Pareto
-//! distribution (GPD) with shape `xi` and scale `sigma`. Late packets come in clusters, so exceedances closer than
-//! [`CLUSTER_GAP`] packets count as one, with its maximum. The GPD is fitted to the clusters' excesses by the
-//! quasi-likelihood estimator of Zhang and Stephens (2009), which exists for all data. The level that the maximum of the
-//! next `N` packets exceeds with probability `risk` is then, with `rate` clusters per packet:
+//! Above a high threshold the excess of independent, identically distributed times follows a generalized
+//! Pareto distribution (GPD) with shape `xi` and scale `sigma`. Late packets come in clusters, so exceedances
+//! closer than [`CLUSTER_GAP`] packets count as one, with its maximum. The GPD is fitted to the clusters'
+//! excesses by the quasi-likelihood estimator of Zhang and Stephens (2009), which exists for all data. The
+//! level that the maximum of the next `N` packets exceeds with probability `risk` is then, with `rate`
+//! clusters per packet:
 //!
 //! ```text
 //! level = u + sigma / xi * (y^-xi - 1),   y = -ln(1 - risk) / (N * rate)
@@ -23,7 +24,8 @@ use serde::{Deserialize, Serialize};
 
 /// Exceedances to try thresholds for, before they are counted by clusters.
 pub const EXCEEDANCES: [usize; 9] = [2000, 1400, 1000, 700, 500, 350, 250, 175, 120];
-/// At most so much of all packets counts as tail: a twentieth of what would let independent peaks run together into clusters.
+/// At most so much of all packets counts as tail: a twentieth of what would let independent peaks run
+/// together into clusters.
 pub const SHARE_MAX: f64 = 0.01;
 /// Exceedances closer than so many packets are one cluster.
 pub const CLUSTER_GAP: usize = 5;

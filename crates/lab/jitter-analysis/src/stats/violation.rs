@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! X-Lane's probability-based metric (§6.3): how likely is one latency above `l` among the next `n` packets?
 //!
-//! `P1 <= s^2 / (l - avg)^2` with sample mean `avg` and variance `s^2`, and `Pn <= 1 - (1 - P1)^n`. It assumes that latencies
-//! are independent and identically distributed, and that mean and variance are close to their true values. A rough bound,
-//! used only as a metric: the smaller, the less prone to outliers.
+//! `P1 <= s^2 / (l - avg)^2` with sample mean `avg` and variance `s^2`, and `Pn <= 1 - (1 - P1)^n`. It
+//! assumes that latencies are independent and identically distributed, and that mean and variance are close
+//! to their true values. A rough bound, used only as a metric: the smaller, the less prone to outliers.
 
 use super::distribution::Distribution;
 use serde::{Deserialize, Serialize};
@@ -26,8 +26,8 @@ pub struct Violation {
     pub any: f64,
 }
 
-/// The bound for a latency above `limit_ns` among the next `packets`. Certain (1) if the limit is not above the mean, where
-/// the metric is not defined.
+/// The bound for a latency above `limit_ns` among the next `packets`. Certain (1) if the limit is not above
+/// the mean, where the metric is not defined.
 pub fn violation(mean_ns: f64, variance: f64, limit_ns: f64, packets: u64) -> Violation {
     let over = limit_ns - mean_ns;
     let one = if over > 0.0 { (variance / (over * over)).min(1.0) } else { 1.0 };

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One end of the handshake between two RDMA ports, over UDP.
 //!
-//! The end with a peer asks it for the number of its queue pair, when it opens and again when no answers come any more, as
-//! a peer that was started again has another one. The end without a peer tells its number to whoever asks, and remembers
-//! nothing of it.
+//! The end with a peer asks it for the number of its queue pair, when it opens and again when no answers come
+//! any more, as a peer that was started again has another one. The end without a peer tells its number to
+//! whoever asks, and remembers nothing of it.
 
 use std::{
     io,

@@ -8,8 +8,8 @@
 //!  6 zero
 //! ```
 //!
-//! The number of the queue pair is all that a host cannot know of another: its RoCEv2 address follows from its IP address,
-//! and the queue key is the same for all. Whatever is not of this form changes nothing.
+//! The number of the queue pair is all that a host cannot know of another: its RoCEv2 address follows from
+//! its IP address, and the queue key is the same for all. Whatever is not of this form changes nothing.
 
 /// Bytes of a hello.
 pub(super) const HELLO: usize = 24;

@@ -15,7 +15,8 @@ use queue::{Handle, Queue};
 
 use super::{Arrived, Method, Port, PortError, greeting::Greeting};
 
-/// Hosts whose way is known; at the bound the one that was met first is forgotten, and found again when it is heard from.
+/// Hosts whose way is known; at the bound the one that was met first is forgotten, and found again when it is
+/// heard from.
 const PEERS_MAX: usize = 16;
 
 /// See the module.

@@ -28,8 +28,8 @@ pub struct UdpPort {
     limit_ns: u64,
 }
 
-/// The kernel counts the limit of a blocking receive in its own ticks: only waits that may end so much later use it. The
-/// others are ended by poll(2), which is exact and costs a system call more.
+/// The kernel counts the limit of a blocking receive in its own ticks: only waits that may end so much later
+/// use it. The others are ended by poll(2), which is exact and costs a system call more.
 const COARSE_NS: u64 = 50_000_000;
 
 impl UdpPort {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! AF_XDP: rings shared with the kernel instead of system calls (Linux Documentation/networking/af_xdp.rst).
 //!
-//! One socket on one queue. Half of the frames wait to be received into, half to be sent from. Each of the four rings has one
-//! producer and one consumer; positions only grow, and a slot's number is its position modulo the size.
+//! One socket on one queue. Half of the frames wait to be received into, half to be sent from. Each of the
+//! four rings has one producer and one consumer; positions only grow, and a slot's number is its position
+//! modulo the size.
 
 use std::{
     ffi::c_void,
@@ -198,8 +199,8 @@ impl XskPort {
         Ok(opened)
     }
 
-    /// The time of arrival that the program wrote in front of a packet, if there is room. Taken away, so that no later packet
-    /// in this frame has it.
+    /// The time of arrival that the program wrote in front of a packet, if there is room. Taken away, so that
+    /// no later packet in this frame has it.
     fn stamp(&mut self, address: u64) -> Option<u64> {
         let start = usize::try_from(address.checked_sub(STAMP_BYTES as u64)?).ok()?;
         let room = address % u64::from(FRAME_BYTES) >= STAMP_BYTES as u64 && start + STAMP_BYTES <= MEMORY_BYTES;

@@ -3,12 +3,13 @@
 //!
 //! - `order`: which unit stands where in its row; `layout`: where everything is.
 //! - `net`: the network in grey, and what is broken.
-//! - `trees`: the trees of one request over it; each request has a panel of its own, so that trees 0, 1 and 2 look the same
-//!   everywhere and can be followed.
+//! - `trees`: the trees of one request over it; each request has a panel of its own, so that trees 0, 1 and 2
+//!   look the same everywhere and can be followed.
 //! - `load`: with more requests than panels, how full the cables are.
 //! - `words`, `style`: what is written, and how it looks.
 //!
-//! A drawing's size is bounded by the constants named `_MAX` in these files: what is beyond is thinned or given as a number.
+//! A drawing's size is bounded by the constants named `_MAX` in these files: what is beyond is thinned or
+//! given as a number.
 
 pub(crate) mod layout;
 mod load;
@@ -104,8 +105,9 @@ pub fn draw<'a>(plan: impl Into<Plan<'a>>, view: &DrawOptions) -> Result<String,
     Ok(page(view, &panels, columns, top, &[&scene]))
 }
 
-/// Two states of a network side by side, request by request: which trees have moved, and what is broken. With more requests
-/// than can be drawn, those whose trees have moved; if these are still too many, how full the cables were and are.
+/// Two states of a network side by side, request by request: which trees have moved, and what is broken. With
+/// more requests than can be drawn, those whose trees have moved; if these are still too many, how full the
+/// cables were and are.
 ///
 /// # Errors
 /// [`DrawError`]: a request is named that neither holds nor refused.

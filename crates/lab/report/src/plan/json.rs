@@ -14,8 +14,8 @@ use super::{
 
 /// `format` in the JSON.
 pub const FORMAT: &str = "fide-plan";
-/// `version` in the JSON. Version 2 has the packet model, all cables with their parameters, and what a packet of a request
-/// costs on the wire.
+/// `version` in the JSON. Version 2 has the packet model, all cables with their parameters, and what a packet
+/// of a request costs on the wire.
 pub const VERSION: u32 = 2;
 
 /// A plan; of its requests only those named in `only`, if any is. Every field with its unit is in

@@ -129,8 +129,8 @@ fn shares<'a>(points: impl Iterator<Item = &'a (f64, f64)>) -> Scale {
     Scale::log((low / 1.6).min(0.5), 1.0)
 }
 
-/// Density, share per us: what can be compared between histograms of different bins. Bins with few packets are put together,
-/// so that the line does not fall to nothing between single packets.
+/// Density, share per us: what can be compared between histograms of different bins. Bins with few packets
+/// are put together, so that the line does not fall to nothing between single packets.
 fn density(histogram: &Histogram) -> Vec<(f64, f64)> {
     let all = histogram.counts.iter().sum::<u64>().max(1) as f64;
     let mut joined: Vec<(i64, i64, u64)> = Vec::new();

@@ -11,8 +11,9 @@ use fide_jitter_analysis::stats::{Histogram, LateSends, MeasureStats, Reference,
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// `version` in the JSON, here and in what `fide jitter ping` and `fide-lab selftest` print. In version 1 a family's `alternatives` were
-/// sentences in a report and objects elsewhere; now they are periods, `alternatives_ns`, everywhere.
+/// `version` in the JSON, here and in what `fide jitter ping` and `fide-lab selftest` print. In version 1 a
+/// family's `alternatives` were sentences in a report and objects elsewhere; now they are periods,
+/// `alternatives_ns`, everywhere.
 pub const JSON_VERSION: u32 = 2;
 
 #[derive(Serialize)]

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One plot: a frame with marks, and the data as one path per series.
 //!
-//! Plotters draws the frame. It writes every point as an element of its own, of some 80 bytes, in a fixed colour and
-//! without dashes; so the data is added as paths, of 12 bytes a point, that have their look from the page's style by class.
-//! The style also replaces the frame's colours, by their values, in the dark.
+//! Plotters draws the frame. It writes every point as an element of its own, of some 80 bytes, in a fixed
+//! colour and without dashes; so the data is added as paths, of 12 bytes a point, that have their look from
+//! the page's style by class. The style also replaces the frame's colours, by their values, in the dark.
 
 use crate::run::html::Html;
 use crate::run::scale::{Scale, Unit};

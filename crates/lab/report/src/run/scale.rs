@@ -7,12 +7,12 @@ use crate::units;
 const LOG_FROM: f64 = 8.0;
 /// The share of what is shown that lies within the linear part of a bent scale.
 const LINEAR_SHARE: f64 = 0.99;
-/// But up to this share may be outside, if they are all so many times as far away as those inside. Many dots are the extremes
-/// of many packets, and so are not as rare as these.
+/// But up to this share may be outside, if they are all so many times as far away as those inside. Many dots
+/// are the extremes of many packets, and so are not as rare as these.
 const OUTSIDE_MAX: f64 = 0.4;
 const GAP: f64 = 4.0;
-/// A scale is bent if its ends are so many times as far away as the linear part reaches. Below that it is better straight,
-/// so that a falling amplitude looks like one.
+/// A scale is bent if its ends are so many times as far away as the linear part reaches. Below that it is
+/// better straight, so that a falling amplitude looks like one.
 const BENT_FROM: f64 = 20.0;
 
 /// How values become places.
@@ -20,8 +20,8 @@ const BENT_FROM: f64 = 20.0;
 pub(crate) enum Kind {
     Linear,
     Log,
-    /// Linear up to `reach` from `centre`, logarithmic with weight `bend` beyond. A few packets that are a thousand times as
-    /// late as others would otherwise make a flat line of these.
+    /// Linear up to `reach` from `centre`, logarithmic with weight `bend` beyond. A few packets that are a
+    /// thousand times as late as others would otherwise make a flat line of these.
     Bent {
         centre: f64,
         reach: f64,

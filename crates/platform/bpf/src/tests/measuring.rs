@@ -134,8 +134,8 @@ fn root_a_thread_that_takes_a_core_is_recorded() {
 
 /// So many that their interrupt takes longer than [`BEHIND_US`] and what counts as late.
 const TIMERS: usize = 800;
-/// More run out one after the other, a microsecond apart, while that interrupt is under way: theirs comes late, however idle or busy the
-/// core was before.
+/// More run out one after the other, a microsecond apart, while that interrupt is under way: theirs comes
+/// late, however idle or busy the core was before.
 const BEHIND_US: i64 = 20;
 /// From the end of a timer to its record, where a hypervisor takes the core away in between.
 const RECORDED_NS: u64 = 50_000_000;

@@ -163,8 +163,8 @@ impl AsFd for PacketReceiver {
     }
 }
 
-/// Has an interface take in the frames of all multicast groups, as long as the socket lives. On a network of planned trees
-/// only those reach it that are meant for it, and which these are may change at any time.
+/// Has an interface take in the frames of all multicast groups, as long as the socket lives. On a network of
+/// planned trees only those reach it that are meant for it, and which these are may change at any time.
 ///
 /// # Errors
 /// The kernel's, without CAP_NET_RAW.
@@ -193,8 +193,9 @@ pub fn frame_socket(interface: &Interface, port: u16) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A socket for all frames of one type that arrive on an interface and are for a group, and to send frames of any kind
-/// through the queueing discipline, as best effort. What a bridge or switch whose port it is would take away is heard too.
+/// A socket for all frames of one type that arrive on an interface and are for a group, and to send frames of
+/// any kind through the queueing discipline, as best effort. What a bridge or switch whose port it is would
+/// take away is heard too.
 ///
 /// # Errors
 /// The kernel's, without CAP_NET_RAW; `Unsupported` if the interface has no Ethernet frames.

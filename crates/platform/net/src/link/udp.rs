@@ -173,9 +173,9 @@ impl From<OwnedFd> for UdpReceiver {
 }
 
 impl Membership {
-    /// Joins the group of `destination` on `interface`, if it is one, and takes the port. A group is joined also where another program
-    /// holds its port ([`Membership::lacks`]): any user can, packets arrive below it all the same, and no error says that a group's port is
-    /// closed.
+    /// Joins the group of `destination` on `interface`, if it is one, and takes the port. A group is joined
+    /// also where another program holds its port ([`Membership::lacks`]): any user can, packets arrive below
+    /// it all the same, and no error says that a group's port is closed.
     ///
     /// # Errors
     /// The kernel's; an address that is no group may be taken by another program.

@@ -190,7 +190,8 @@ fn excluded_cables_are_not_used_and_wrong_names_are_said() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// However requests come and go, bounds are those of a network that only ever had what is left, over the same trees.
+    /// However requests come and go, bounds are those of a network that only ever had what is left, over the
+    /// same trees.
     #[test]
     fn bounds_do_not_remember(steps in prop::collection::vec((0_u8..4, any::<u32>(), any::<u32>(), 0_u8..3), 1..30)) {
         let topology = FatTree { k: 4, homing: 2 }.build(&CableSpec::default()).unwrap();

@@ -25,8 +25,8 @@ pub struct CableSpec {
 }
 
 impl Default for CableSpec {
-    /// 10 Gbit/s; a switch takes half a microsecond within 50 ns; the host's part is half of the 655 ns of jitter, and of
-    /// the 4.9 us less one switch, that X-Lane Table 2 measured from host to host.
+    /// 10 Gbit/s; a switch takes half a microsecond within 50 ns; the host's part is half of the 655 ns of
+    /// jitter, and of the 4.9 us less one switch, that X-Lane Table 2 measured from host to host.
     fn default() -> Self {
         Self {
             bandwidth_bps: 10_000_000_000,
@@ -39,11 +39,12 @@ impl Default for CableSpec {
     }
 }
 
-/// The multi-rooted fat tree of Al-Fares et al. that FiDe §6.5 assumes: k pods of k/2 edge and k/2 aggregation switches,
-/// (k/2)^2 cores, (k^3)/4 hosts.
+/// The multi-rooted fat tree of Al-Fares et al. that FiDe §6.5 assumes: k pods of k/2 edge and k/2
+/// aggregation switches, (k/2)^2 cores, (k^3)/4 hosts.
 ///
-/// There a host hangs on one edge switch, so that no two trees to it are disjoint. With `homing` 2 (3) its first, second
-/// (and third) cable go to neighbouring edge switches of its pod instead, which then have as many more host ports.
+/// There a host hangs on one edge switch, so that no two trees to it are disjoint. With `homing` 2 (3) its
+/// first, second (and third) cable go to neighbouring edge switches of its pod instead, which then have as
+/// many more host ports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct FatTree {
     /// Ports of a switch, even.

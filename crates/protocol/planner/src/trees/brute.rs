@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The cheapest set of trees by trying all of them; what the methods are measured against, on networks of a few switches.
+//! The cheapest set of trees by trying all of them; what the methods are measured against, on networks of a
+//! few switches.
 //!
-//! For every set of switches all ways to give each of them, and each receiver, a link to come by are tried; then all ways
-//! to give K trees sets without a common switch. Shares nothing with the searches beside what a link costs.
+//! For every set of switches all ways to give each of them, and each receiver, a link to come by are tried;
+//! then all ways to give K trees sets without a common switch. Shares nothing with the searches beside what a
+//! link costs.
 
 use super::{Search, Weigh};
 use crate::topology::{LinkId, NodeId};
@@ -117,6 +119,7 @@ fn price<W: Weigh>(
         }
         latest = latest.max(latency);
     }
-    // Switches that lead nowhere only add load: another set has the tree without them. Those in a circle are not reached.
+    // Switches that lead nowhere only add load: another set has the tree without them. Those in a circle are
+    // not reached.
     Some((latest, load))
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! K trees on any network, by negotiated congestion (McMurchie and Ebeling, "PathFinder", 1995): every tree is routed as
-//! if alone; a switch that several want becomes dearer, now for the others in it and for good a little, until each
-//! switch is wanted by one.
+//! K trees on any network, by negotiated congestion (McMurchie and Ebeling, "PathFinder", 1995): every tree
+//! is routed as if alone; a switch that several want becomes dearer, now for the others in it and for good a
+//! little, until each switch is wanted by one.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! FiDe App. B: K vertex-disjoint trees bottom-up, on networks of regular structure.
 //!
-//! Nodes at distance r from the sender fall into classes by the receivers that lie beyond them on shortest paths. On a
-//! regular network any two nodes of a distance lead to the same receivers, or have none in common. (App. B asks this of all
-//! end hosts; only the receivers matter, so that more networks are regular.) Where a cable or a switch is missing a node
-//! may lead to fewer receivers than its like: it is put into their class, where only nodes that lead to all receivers of the
-//! class are of use. Every tree then passes each class exactly once, and what it does behind one class is independent
-//! of what it does behind another.
+//! Nodes at distance r from the sender fall into classes by the receivers that lie beyond them on shortest
+//! paths. On a regular network any two nodes of a distance lead to the same receivers, or have none in
+//! common. (App. B asks this of all end hosts; only the receivers matter, so that more networks are regular.)
+//! Where a cable or a switch is missing a node may lead to fewer receivers than its like: it is put into
+//! their class, where only nodes that lead to all receivers of the class are of use. Every tree then passes
+//! each class exactly once, and what it does behind one class is independent of what it does behind another.
 //!
 //! A set of K roots in a class has, for each class behind it, a choice of K nodes there and of a link to each. App. B
 //! keeps the cheapest choice. As cost is the largest latency plus a sum of loads, a cheapest part need not be part of a
@@ -97,7 +97,8 @@ fn gather(choice: &Choice, root: usize, links: &mut Vec<LinkId>) {
     }
 }
 
-/// Classes by distance from the sender and receivers beyond; class 0 is the sender. None if a receiver cannot be reached.
+/// Classes by distance from the sender and receivers beyond; class 0 is the sender. None if a receiver cannot
+/// be reached.
 fn classes<W: Weigh>(search: &Search<'_, W>) -> Option<(Vec<Class>, Vec<Option<usize>>)> {
     let distance = distances(search)?;
     let classes = linked(layers(search, &distance, receivers_beyond(search, &distance)));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The checksums of `fide_wire::chunk`: what they do not see, counted, and how long that takes to happen.
 //!
-//! Every figure of `docs/internals/chunks.md` is computed here, and the tables there are compared with what these tests print.
-//! Candidates are searched by
+//! Every figure of `docs/internals/chunks.md` is computed here, and the tables there are compared with what
+//! these tests print. Candidates are searched by
 //! `cargo test --release -p fide-wire --test odds -- --ignored --nocapture` (half an hour).
 
 mod gf2;
@@ -101,7 +101,8 @@ fn ethernets_weights_are_the_published_ones() {
     assert_eq!(weights::first_weight(&gf2::syndromes(CRC_32, 32, ETHERNET_BITS), 4), Some((4, 223_059)));
 }
 
-/// Per packet: odds that something damaged in it is taken, by independent errors, by random checksums, with a scrambler.
+/// Per packet: odds that something damaged in it is taken, by independent errors, by random checksums, with a
+/// scrambler.
 fn odds(scheme: Scheme, p: f64) -> [f64; 3] {
     let (n, chunks) = (bits(scheme), scheme.chunks_max() as f64);
     [
@@ -193,7 +194,8 @@ fn the_search_knows_its_families() {
     let count = |degree| gf2::irreducibles(8).iter().filter(|g| gf2::degree(**g) == degree).count();
     assert_eq!([1, 2, 3, 4, 8].map(count), [1, 1, 2, 3, 30]);
     assert_eq!((gf2::order(0x11d, 300), gf2::order(0x11b, 300), gf2::order(7, 2)), (Some(255), Some(51), None));
-    // CRC-16-CCITT is (x + 1) times a primitive polynomial of degree 15: no cyclic code of a short length. DNP's is one.
+    // CRC-16-CCITT is (x + 1) times a primitive polynomial of degree 15: no cyclic code of a short length.
+    // DNP's is one.
     let cyclic = search::cyclic(16, 150);
     assert!(!cyclic.contains(&0x11021) && cyclic.contains(&gf2::reciprocal(0x13D65).min(0x13D65)));
 }

@@ -27,8 +27,9 @@ pub(crate) fn random_residue(bits: usize, width: u32, p: f64) -> f64 {
     -(bits as f64 * (-p).ln_1p()).exp_m1() * 0.5f64.powi(width as i32)
 }
 
-/// 64b/66b: the receiver's descrambler 1 + x^39 + x^58 repeats each line error 39 and 58 bits later. A code of distance 7 or
-/// more sees whatever two of them do; three or more within reach of the n bits have at most these odds.
+/// 64b/66b: the receiver's descrambler 1 + x^39 + x^58 repeats each line error 39 and 58 bits later. A code
+/// of distance 7 or more sees whatever two of them do; three or more within reach of the n bits have at most
+/// these odds.
 pub(crate) fn scrambled_bound(bits: usize, p: f64) -> f64 {
     let n = (bits + 58) as f64;
     n * (n - 1.0) * (n - 2.0) / 6.0 * p.powi(3)

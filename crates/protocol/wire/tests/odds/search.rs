@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Candidates for a CRC of 32 bits over n bits.
 //!
-//! All 2^31 polynomials are too many to judge (Koopman took three months of fifty machines for one length), so two families
-//! are searched: the generators of cyclic codes, among which the BCH codes are, to the last one; and a random sample.
+//! All 2^31 polynomials are too many to judge (Koopman took three months of fifty machines for one length),
+//! so two families are searched: the generators of cyclic codes, among which the BCH codes are, to the last
+//! one; and a random sample.
 
 use crate::gf2::{degree, irreducibles, mul, order, reciprocal};
 use crate::weights::may_detect;
@@ -50,9 +51,11 @@ fn products(factors: &[u128], degree_left: u32, so_far: u128, f: &mut impl FnMut
     }
 }
 
-/// `count` polynomials of degree `width`, half of them with the factor x + 1; always the same ones. All, if they are fewer.
+/// `count` polynomials of degree `width`, half of them with the factor x + 1; always the same ones. All, if
+/// they are fewer.
 ///
-/// Drawn by hand (xorshift) and not by a library, so that the figures in `docs/internals/chunks.md` stay those of these polynomials.
+/// Drawn by hand (xorshift) and not by a library, so that the figures in `docs/internals/chunks.md` stay
+/// those of these polynomials.
 pub(crate) fn sample(width: u32, count: usize) -> Vec<u128> {
     if 1 << (width - 1) <= count {
         return (1 << width | 1..2 << width).step_by(2).filter(|g| *g <= reciprocal(*g)).collect();
@@ -69,8 +72,8 @@ pub(crate) fn sample(width: u32, count: usize) -> Vec<u128> {
         .collect()
 }
 
-/// What is left of `candidates` at the greatest distance that any of them seems to have (`most` and more look alike), and
-/// that distance.
+/// What is left of `candidates` at the greatest distance that any of them seems to have (`most` and more look
+/// alike), and that distance.
 pub(crate) fn best(candidates: &[u128], width: u32, n: usize, most: usize) -> (usize, Vec<u128>) {
     let (mut distance, mut left) = (4, vec![]);
     for &g in candidates {

@@ -4,9 +4,9 @@
 //! The patterns that a CRC of `w` bits does not see are the code words of its code: the sets of bits whose syndromes
 //! `x^i mod g` add up to zero. Two ways lead to their number:
 //!
-//! - directly, for the lowest weight that occurs ([`first_weight`]). A pattern may be moved as long as it stays within the n
-//!   bits, so those that contain bit 0 are enough: one that reaches up to bit t stands for n - t of them. The k - 1 other
-//!   bits are split in two, and the two parts' sums are matched.
+//! - directly, for the lowest weight that occurs ([`first_weight`]). A pattern may be moved as long as it
+//!   stays within the n bits, so those that contain bit 0 are enough: one that reaches up to bit t stands for
+//!   n - t of them. The k - 1 other bits are split in two, and the two parts' sums are matched.
 //! - through the dual code, for all weights ([`dual_weights`], [`macwilliams`]): it has only 2^w words.
 
 use num_bigint::BigInt;
@@ -90,7 +90,8 @@ fn count(h: &[u32], k: usize) -> u64 {
     found / choose(k as u64 - 1, near as u64)
 }
 
-/// Sums tried for one weight by [`may_detect`]. Where patterns go unseen at all, there mostly are many, and a few tries find one.
+/// Sums tried for one weight by [`may_detect`]. Where patterns go unseen at all, there mostly are many, and a
+/// few tries find one.
 const TRIES: u64 = 40_000_000;
 
 /// Whether a pattern of weight `k` that is not seen is found soon.
@@ -106,8 +107,8 @@ fn soon_misses(h: &[u32], k: usize) -> bool {
     found
 }
 
-/// False if a pattern of fewer than `distance` bits is not seen; true says only that none was found soon, and is sure up to
-/// distance 7. `even`: g has the factor x + 1, which sees all odd patterns.
+/// False if a pattern of fewer than `distance` bits is not seen; true says only that none was found soon, and
+/// is sure up to distance 7. `even`: g has the factor x + 1, which sees all odd patterns.
 pub(crate) fn may_detect(h: &[u32], distance: usize, even: bool) -> bool {
     (2..distance).filter(|k| !even || k % 2 == 0).all(|k| !soon_misses(h, k))
 }
@@ -123,8 +124,8 @@ const LANES: usize = 32;
 
 /// Weights of the dual code: entry i is the number of words of weight i among the 2^`width`.
 ///
-/// A word u has n - 2 weight(u) = sum over the bits i of (-1)^(u . h_i): the Walsh-Hadamard transform of the syndromes' places.
-/// Nine bits of u are transformed at once, five more are the lanes of a vector.
+/// A word u has n - 2 weight(u) = sum over the bits i of (-1)^(u . h_i): the Walsh-Hadamard transform of the
+/// syndromes' places. Nine bits of u are transformed at once, five more are the lanes of a vector.
 pub(crate) fn dual_weights(h: &[u32], width: u32) -> Vec<u64> {
     assert!((14..=32).contains(&width) && h.len() < 4096);
     let n = h.len();

@@ -32,7 +32,8 @@ const RUNS: usize = 11;
 /// Measures agreement and writes target/bench/agreement.json.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Say what has moved beyond the spread since an earlier run: its JSON file, or a folder with one of this bench's name.
+    /// Say what has moved beyond the spread since an earlier run: its JSON file, or a folder with one of this
+    /// bench's name.
     #[arg(long, value_name = "OLD")]
     compare: Option<std::path::PathBuf>,
     /// Proposals of each of the repetitions.

@@ -27,7 +27,8 @@ use std::process::ExitCode;
 /// Measures the jitter bench itself and writes target/bench/jitter.json.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Say what has moved beyond the spread since an earlier run: its JSON file, or a folder with one of this bench's name.
+    /// Say what has moved beyond the spread since an earlier run: its JSON file, or a folder with one of this
+    /// bench's name.
     #[arg(long, value_name = "OLD")]
     compare: Option<std::path::PathBuf>,
     /// Seconds of each comparison with another tool.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `make bench-planner`: whether the planner's bounds hold and are tight, whether its trees are cheap, and how long it takes.
+//! `make bench-planner`: whether the planner's bounds hold and are tight, whether its trees are cheap, and
+//! how long it takes.
 //!
 //! | figure | what happens | compared with |
 //! |---|---|---|
@@ -24,7 +25,8 @@ use std::process::ExitCode;
 /// Measures the planner and writes target/bench/planner.json and planner-growth.svg.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Say what has moved beyond the spread since an earlier run: its JSON file, or a folder with one of this bench's name.
+    /// Say what has moved beyond the spread since an earlier run: its JSON file, or a folder with one of this
+    /// bench's name.
     #[arg(long, value_name = "OLD")]
     compare: Option<std::path::PathBuf>,
     /// Random allocations to be run.

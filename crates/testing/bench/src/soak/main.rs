@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `make soak`: many heartbeats between real agents, over as many runs as it takes, and the tail of the gaps between them.
+//! `make soak`: many heartbeats between real agents, over as many runs as it takes, and the tail of the gaps
+//! between them.
 //!
 //! No process dies, so each verdict is false and fails the run. Measurements are stored once a minute and
 //! when the run is interrupted; the next run continues them.

@@ -21,7 +21,8 @@ use fide_sim::cluster::{
 use fide_types::planted::Planted;
 use serde_json::json;
 
-/// Runs whole clusters in a seeded world: the real detector and the real agreement under drift, pauses, loss, cuts and crashes.
+/// Runs whole clusters in a seeded world: the real detector and the real agreement under drift, pauses, loss,
+/// cuts and crashes.
 #[derive(Parser)]
 struct Arguments {
     /// How many seeds

@@ -2,8 +2,8 @@
 //! The client library of one program, in the order of `fide-client`'s `reattach.rs`, over memory of this
 //! world. The library's own registry decodes the agent's events.
 //!
-//! What it does on sockets and timers there happens here when the program looks for events: a look finds at most one answer, and each
-//! request is one round trip.
+//! What it does on sockets and timers there happens here when the program looks for events: a look finds at
+//! most one answer, and each request is one round trip.
 
 use std::{collections::VecDeque, rc::Rc};
 

@@ -12,8 +12,8 @@ fn signed(ns: u64) -> i64 {
     ns.cast_signed()
 }
 
-/// The clocks of a host: CLOCK_MONOTONIC_RAW at a rate of its own, CLOCK_MONOTONIC, which is slewed besides, and CLOCK_BOOTTIME, which
-/// is CLOCK_MONOTONIC but goes on while the host is suspended.
+/// The clocks of a host: CLOCK_MONOTONIC_RAW at a rate of its own, CLOCK_MONOTONIC, which is slewed besides,
+/// and CLOCK_BOOTTIME, which is CLOCK_MONOTONIC but goes on while the host is suspended.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     drift_ppm: i64,

@@ -9,8 +9,8 @@ use super::{host::Host, plan::Plan, protocol::Protocol};
 
 /// The machines that the cluster was configured with, one for each host, and the clone of one of them.
 ///
-/// An event names a machine by its place (`usize`), since a clone has the host id of its original. Indexing with a host id
-/// (`u16`) gives the original.
+/// An event names a machine by its place (`usize`), since a clone has the host id of its original. Indexing
+/// with a host id (`u16`) gives the original.
 pub(super) struct Machines<P: Protocol> {
     originals: PerHost<Host<P>>,
     /// The last clone; it stays here after it has ended.

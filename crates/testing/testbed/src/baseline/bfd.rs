@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! FRR's bfdd on two hosts, one session between them.
 //!
-//! The verdict is read from bfdd's own log (`state-change: ... up -> down`), stamped to the microsecond where bfdd
-//! changes the state. That adds nothing to the detection; a client of bfdd would be notified later. It leaves out zebra:
-//! a session without an interface needs none.
+//! The verdict is read from bfdd's own log (`state-change: ... up -> down`), stamped to the microsecond where
+//! bfdd changes the state. That adds nothing to the detection; a client of bfdd would be notified later. It
+//! leaves out zebra: a session without an interface needs none.
 
 use crate::net::Testbed;
 use crate::{Error, Result, retry_until};
@@ -32,8 +32,8 @@ pub struct Bfd {
 }
 
 impl Bfd {
-    /// Starts bfdd on both hosts and waits until the session is up: a packet every `interval_ms`, down after `multiplier`
-    /// of them are missing.
+    /// Starts bfdd on both hosts and waits until the session is up: a packet every `interval_ms`, down after
+    /// `multiplier` of them are missing.
     pub fn start(
         bed: &Testbed,
         (watcher, peer): (usize, usize),
@@ -96,8 +96,8 @@ impl Bfd {
         Ok(bfd)
     }
 
-    /// Cuts the peer off and waits until the watcher says so; gives the time from the cut in ns, and leaves the session up
-    /// again.
+    /// Cuts the peer off and waits until the watcher says so; gives the time from the cut in ns, and leaves
+    /// the session up again.
     pub fn silence(&self, bed: &Testbed) -> Result<u64> {
         let mark = self.log_length();
         let (_, cut) = bed.cut(self.peer, self.plane)?;

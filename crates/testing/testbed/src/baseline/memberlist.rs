@@ -42,8 +42,9 @@ impl Knobs {
     pub const LAN: Knobs =
         Knobs { probe_interval_ms: None, probe_timeout_ms: None, suspicion_mult: None, gossip_interval_ms: None };
 
-    /// As fast as a probe interval allows: half of it for the answer, a fifth between gossips as in the LAN setting, and a
-    /// suspicion that lasts one interval. (A longer suspicion at half the interval would be no faster.)
+    /// As fast as a probe interval allows: half of it for the answer, a fifth between gossips as in the LAN
+    /// setting, and a suspicion that lasts one interval. (A longer suspicion at half the interval would be no
+    /// faster.)
     pub const fn at_probe_interval(ms: u32) -> Knobs {
         const fn at_least_one(ms: u32) -> u32 {
             if ms == 0 { 1 } else { ms }
@@ -171,8 +172,8 @@ impl Memberlist {
         Err(Error::NotReady { what: what.into(), after_ms: limit.as_millis() as u64, why: last })
     }
 
-    /// Cuts a host off and waits until the observer declares it dead; gives the time from the cut in ns. Then a new member
-    /// takes the place of the dead one.
+    /// Cuts a host off and waits until the observer declares it dead; gives the time from the cut in ns. Then
+    /// a new member takes the place of the dead one.
     pub fn silence(&mut self, bed: &Testbed, host: usize) -> Result<u64> {
         while self.events.try_recv().is_ok() {}
         let name = bed.host(host).name().to_string();

@@ -45,8 +45,8 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Makes certificates and files under the fabric's scratch directory, starts the controller and waits until it takes
-    /// connections.
+    /// Makes certificates and files under the fabric's scratch directory, starts the controller and waits
+    /// until it takes connections.
     ///
     /// # Errors
     /// [`Error::Spec`] without a management network; [`Error::Tool`] with what the program said.

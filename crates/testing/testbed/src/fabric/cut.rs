@@ -26,7 +26,8 @@ impl Fabric {
         self.set_link(link, Some(how))
     }
 
-    /// Undoes whatever cut the link; the same times. Forwarding is back at the second, carriers are reported soon after.
+    /// Undoes whatever cut the link; the same times. Forwarding is back at the second, carriers are reported
+    /// soon after.
     pub fn restore_link(&self, link: usize) -> Result<(u64, u64)> {
         self.set_link(link, None)
     }

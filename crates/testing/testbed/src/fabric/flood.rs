@@ -100,7 +100,8 @@ impl Drop for LinkFlood {
     }
 }
 
-/// Every step sends into each link what the time since the last one entitles to; a late step keeps no more debt than two.
+/// Every step sends into each link what the time since the last one entitles to; a late step keeps no more
+/// debt than two.
 fn run(sockets: &[OwnedFd], spec: LinkFloodSpec, stop: &AtomicBool) -> LinkFloodReport {
     let mut frame = [0u8; FRAME_LEN];
     frame[..6].copy_from_slice(&NOBODY);

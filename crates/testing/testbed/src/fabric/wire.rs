@@ -13,8 +13,9 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
-/// Interface numbers of link n: twice n and the next, from here. No two ends share one, since the kernel takes a link
-/// whose peer (in another namespace) has its own index for a link without one, and tells its carrier up to a second late.
+/// Interface numbers of link n: twice n and the next, from here. No two ends share one, since the kernel
+/// takes a link whose peer (in another namespace) has its own index for a link without one, and tells its
+/// carrier up to a second late.
 pub(super) const FIRST_LINK_INDEX: usize = 1000;
 /// Of `m0` at host n; its peer's is 100 more.
 const MANAGEMENT_INDEX: usize = 200;

@@ -29,7 +29,8 @@ pub(super) struct Earlier {
     figures: Vec<Before>,
 }
 
-/// A figure to be compared: its ratio to the baseline of its own run if it has one, as that is no matter of the machine, else its value.
+/// A figure to be compared: its ratio to the baseline of its own run if it has one, as that is no matter of
+/// the machine, else its value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Compared {
     is_ratio: bool,
@@ -49,7 +50,8 @@ impl Compared {
 }
 
 impl Earlier {
-    /// `path`: the file, or the folder of files by name; `None` if the folder has none of this name: that bench did not run then.
+    /// `path`: the file, or the folder of files by name; `None` if the folder has none of this name: that
+    /// bench did not run then.
     pub(super) fn read(path: &Path, name: &str) -> Result<Option<Self>> {
         let file = if path.is_dir() { path.join(format!("{name}.json")) } else { path.to_owned() };
         if path.is_dir() && !file.exists() {

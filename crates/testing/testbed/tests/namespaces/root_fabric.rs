@@ -85,8 +85,8 @@ impl Members {
         assert_eq!(self.heard(packets, hosts), hosts, "{what}");
     }
 
-    /// Sends numbered packets; who got them, each exactly once. Other hosts got none of them. `awaited`: they have as long as they need,
-    /// the others a moment.
+    /// Sends numbered packets; who got them, each exactly once. Other hosts got none of them. `awaited`: they
+    /// have as long as they need, the others a moment.
     fn heard(&mut self, packets: u32, awaited: &[usize]) -> Vec<usize> {
         let numbers: Vec<u32> = (self.next..self.next + packets).collect();
         self.next += packets;

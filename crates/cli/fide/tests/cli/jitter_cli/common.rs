@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use fide_jitter_analysis::{Event, LogWriter, RunInfo, Sample};
+use fide_jitter_analysis::{Interference, LogWriter, RunInfo, Sample};
 use fide_testbed::{Lines, retry_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -68,7 +68,7 @@ pub(crate) fn export(log: &Path) -> Vec<String> {
 }
 
 /// Writes a log as `fide jitter ping` does.
-pub(crate) fn write(path: &Path, info: &RunInfo, rows: &[Sample], events: &[Event]) -> PathBuf {
+pub(crate) fn write(path: &Path, info: &RunInfo, rows: &[Sample], events: &[Interference]) -> PathBuf {
     let mut log = LogWriter::create(BufWriter::new(File::create(path).expect("made")), info).expect("begun");
     log.name(0, "backup").expect("written");
     log.restart(7).expect("written");

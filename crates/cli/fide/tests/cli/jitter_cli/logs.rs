@@ -4,7 +4,7 @@
 use std::{fs, path::Path};
 
 use fide_jitter_analysis::{
-    CulpritKind, Event, Host, MISSING, RunInfo, Sample, Schedule, Stamp,
+    CulpritKind, Host, Interference, MISSING, RunInfo, Sample, Schedule, Stamp,
     synth::{Disturbance, Noise, Scenario, synthesize},
 };
 use serde_json::Value;
@@ -93,9 +93,9 @@ fn long(path: &Path) -> Vec<u8> {
     let rows: Vec<Sample> = (0..made.samples.len()).filter_map(|row| made.samples.get(row)).collect();
     let backup = |window: i64| {
         let start_ns = made.info.start_ns + window * 25_400_000;
-        Event { kind: CulpritKind::Thread, host: Host::B, cpu: 1, name: 0, start_ns, end_ns: start_ns + 300_000 }
+        Interference { kind: CulpritKind::Thread, host: Host::B, cpu: 1, name: 0, start_ns, end_ns: start_ns + 300_000 }
     };
-    let events: Vec<Event> = (0..470).map(backup).collect();
+    let events: Vec<Interference> = (0..470).map(backup).collect();
     let info = RunInfo { isolation: info().isolation, cores: info().cores, ..made.info };
     fs::read(write(path, &info, &rows, &events)).expect("read")
 }
@@ -234,9 +234,9 @@ fn any_log_is_reported() {
     let event = |n: usize| {
         let (x, y) = (pick(n), pick(n / 2));
         let (kind, host) = (CulpritKind::ALL[n % 4], if n.is_multiple_of(3) { Host::A } else { Host::B });
-        Event { kind, host, cpu: n as u32 % 3, name: n as u32 % 5, start_ns: x.min(y), end_ns: x.max(y) }
+        Interference { kind, host, cpu: n as u32 % 3, name: n as u32 % 5, start_ns: x.min(y), end_ns: x.max(y) }
     };
-    let events: Vec<Event> = (0..200).map(event).collect();
+    let events: Vec<Interference> = (0..200).map(event).collect();
     let dir = tempfile::tempdir().expect("a directory");
     for (period_ns, start_ns) in [(0, 0), (1, i64::MIN), (1_000_000, i64::MAX), (u64::MAX, 0)] {
         for (schedule, same_clock) in [(Schedule::Absolute, true), (Schedule::Relative, false)] {

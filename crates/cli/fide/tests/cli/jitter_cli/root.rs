@@ -166,8 +166,8 @@ fn root_a_kernel_without_type_information_measures_all_the_same() {
 /// Hides the kernel's description of its trace points from this command.
 fn without_btf(command: &mut Command) -> &mut Command {
     let [none, root, tmpfs, btf] = ["none", "/", "tmpfs", "/sys/kernel/btf"].map(|s| CString::new(s).expect("no zero"));
-    // SAFETY: plain system calls on strings that the closure keeps; it allocates nothing and takes no lock, as a child of a
-    // process with threads must.
+    // SAFETY: plain system calls on strings that the closure keeps; it allocates nothing and takes no lock,
+    // as a child of a process with threads must.
     unsafe {
         command.pre_exec(move || {
             let done = libc::unshare(libc::CLONE_NEWNS) == 0

@@ -141,7 +141,8 @@ fn missing_culprits_are_explained_in_the_report() {
 
 /// Drops every capability, as for a user that is not root.
 fn without_rights(command: &mut Command) {
-    // SAFETY: prctl is a plain system call, allocates nothing and takes no lock, as a child of a process with threads must.
+    // SAFETY: prctl is a plain system call, allocates nothing and takes no lock, as a child of a process with
+    // threads must.
     unsafe {
         command.pre_exec(|| {
             for capability in 0..=63 {

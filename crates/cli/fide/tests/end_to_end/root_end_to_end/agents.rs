@@ -82,7 +82,8 @@ fn root_client_finds_the_next_agent_and_its_watches() {
     assert_eq!(eyes.reason(&survivor), Reason::Killed(9));
 }
 
-/// Others were notified that everything on the host is dead: the lease of the next agent does not hold for its former programs.
+/// Others were notified that everything on the host is dead: the lease of the next agent does not hold for
+/// its former programs.
 #[test]
 fn root_lease_of_a_restarted_agent_is_not_for_former_programs() {
     let Some(mut world) = world(3, calm()) else { return };

@@ -189,8 +189,8 @@ impl Queue {
 
 impl Datagram<'_> {
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: the card has written so many bytes there, and does not touch the slot until it is given back, for which
-        // this borrow has to end.
+        // SAFETY: the card has written so many bytes there, and does not touch the slot until it is given
+        // back, for which this borrow has to end.
         unsafe { slice::from_raw_parts(self.slot.data, self.slot.bytes as usize) }
     }
 

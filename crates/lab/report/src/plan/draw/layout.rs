@@ -91,7 +91,8 @@ struct Slot {
     wish: f64,
 }
 
-/// Nearest places to the wishes, in order, not closer than the widths allow, between 0 and `whole`: isotonic regression.
+/// Nearest places to the wishes, in order, not closer than the widths allow, between 0 and `whole`: isotonic
+/// regression.
 fn place(slots: &[Slot], whole: f64) -> Vec<f64> {
     let mut offsets = Vec::with_capacity(slots.len());
     let mut total = 0.0;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which unit stands where in its row, so that cables cross little and pods stay together.
 //!
-//! A unit is a switch, or all hosts that hang on the same switches. A row is a tier, the hosts lowest. Units that are
-//! connected through rows up to some height form a part of the network that stays together: the hosts of a rack, then a pod.
-//! Within a part, units are ordered by the mean place of their neighbours below and above, in turns (Sugiyama et al. 1981);
-//! the order with the fewest crossings wins.
+//! A unit is a switch, or all hosts that hang on the same switches. A row is a tier, the hosts lowest. Units
+//! that are connected through rows up to some height form a part of the network that stays together: the
+//! hosts of a rack, then a pod. Within a part, units are ordered by the mean place of their neighbours below
+//! and above, in turns (Sugiyama et al. 1981); the order with the fewest crossings wins.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -183,8 +183,8 @@ fn units(topology: &Topology) -> (Vec<Unit>, Vec<usize>) {
     (units, unit_of)
 }
 
-/// For each height the part of the network that a unit belongs to if only rows up to that height are there, by the number
-/// of its first unit.
+/// For each height the part of the network that a unit belongs to if only rows up to that height are there,
+/// by the number of its first unit.
 fn parts(units: &[Unit], neighbours: &[Vec<usize>], rows: usize) -> Vec<Vec<usize>> {
     fn root(parent: &mut [usize], mut at: usize) -> usize {
         while parent[at] != at {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Colours, lines and letters.
 
-/// Of trees 0, 1 and 2: of Okabe and Ito's colours three that every kind of colour blindness tells apart; and dashes, for
-/// print in black.
+/// Of trees 0, 1 and 2: of Okabe and Ito's colours three that every kind of colour blindness tells apart; and
+/// dashes, for print in black.
 pub(crate) const TREES: [(&str, &str); 3] = [("#0072b2", "none"), ("#d55e00", "9 5"), ("#007f5f", "2 4")];
 /// From a little to much: colours of viridis, darker for more, and widths.
 pub(crate) const LOADS: [(&str, f64); 5] =

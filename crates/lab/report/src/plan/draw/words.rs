@@ -212,8 +212,8 @@ pub(crate) fn write(svg: &mut Svg, lines: &[Line], top: f64, scale: f64) -> f64 
     y
 }
 
-/// What the signs mean, in one row that is broken at `width`; gives its height. `top`: where the scale of loads ends; none
-/// if trees are drawn.
+/// What the signs mean, in one row that is broken at `width`; gives its height. `top`: where the scale of
+/// loads ends; none if trees are drawn.
 pub(crate) fn signs(svg: &mut Svg, scene: &Scene<'_>, top: Option<f64>, width: f64) -> f64 {
     let s = scene.layout.scale;
     let (mut x, mut y, step) = (0.0, 14.0 * s, 22.0 * s);

@@ -156,8 +156,8 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    /// The host's agent and member say goodbye for [`GOODBYES_NS`], then the host ends. A witness says no goodbye, because
-    /// it comes back as the same incarnation.
+    /// The host's agent and member say goodbye for [`GOODBYES_NS`], then the host ends. A witness says no
+    /// goodbye, because it comes back as the same incarnation.
     fn leave(&mut self, host: HostId) {
         if self.hosts[host].is_witness(self.plan) {
             return self.crash(place_of(host));
