@@ -211,7 +211,7 @@ MayAnswer(p) ==
     /\ p \in lease \/ ~Has("answer-leased")
     /\ Leads(p)
     /\ Delivered(p) >= inherited[p] \/ ~Has("tell-inherited")
-    /\ Delivered(p) < Instances /\ slot[p][Delivered(p) + 1].decided => ~Has("answers-before-delivery")
+    /\ Delivered(p) < Instances /\ slot[p][Delivered(p) + 1].decided => ~Has("delivery-first")
 \* A process that answers has delivered all that was ever delivered: reads are linearizable.
 Linearizable == \A p, q \in Proc : MayAnswer(p) => Len(output[q]) <= Len(output[p])
 

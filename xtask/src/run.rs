@@ -7,9 +7,12 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{
+    Mutex,
+    mpsc::{RecvTimeoutError, channel},
+};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The workspace's root.
 pub(crate) fn root_dir() -> PathBuf {
@@ -23,6 +26,21 @@ pub(crate) fn target_dir() -> PathBuf {
         Some(dir) => root_dir().join(dir),
         None => root_dir().join("target"),
     }
+}
+
+/// How long each step took that has ended.
+static TOOK: Mutex<Vec<(String, Duration)>> = Mutex::new(Vec::new());
+
+fn note(what: impl Into<String>, since: Instant) {
+    TOOK.lock().expect("no step panics").push((what.into(), since.elapsed()));
+}
+
+/// Where the time went, longest first; steps below two seconds are left out.
+pub(crate) fn took() -> String {
+    let mut took = TOOK.lock().expect("no step panics").clone();
+    took.retain(|(_, time)| time.as_secs() >= 2);
+    took.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+    took.iter().map(|(what, time)| format!("{what} {} s", time.as_secs())).collect::<Vec<_>>().join(", ")
 }
 
 /// One program to run.
@@ -139,7 +157,9 @@ impl Step {
 
     pub(crate) fn run(mut self, what: &str) -> Result<(), String> {
         println!("== {what}: {}", self.shown);
+        let begun = Instant::now();
         let status = self.command.status().map_err(|e| format!("{what}: `{}` did not start: {e}", self.shown))?;
+        note(what, begun);
         if status.success() {
             return Ok(());
         }
@@ -151,6 +171,8 @@ impl Step {
     pub(crate) fn run_tests(mut self, what: &str, total: &mut Total) -> Result<(), String> {
         println!("== {what}: {}", self.shown);
         let failed_before = total.failed;
+        // Cargo builds all of them before it runs the first.
+        let (mut begun, mut is_built) = (Instant::now(), false);
         let mut child = self
             .command
             .stdout(Stdio::piped())
@@ -165,6 +187,10 @@ impl Step {
                 match lines.recv_timeout(SILENCE_MAX) {
                     Ok(line) => {
                         let line = String::from_utf8_lossy(&line);
+                        if !is_built && line.starts_with("running ") {
+                            note(format!("build for {what}"), begun);
+                            (begun, is_built) = (Instant::now(), true);
+                        }
                         total.add(&line);
                         println!("{line}");
                     }
@@ -174,6 +200,7 @@ impl Step {
             }
         }
         let status = child.wait().map_err(|e| format!("{what}: {e}"))?;
+        note(what, begun);
         if status.success() || total.failed > failed_before {
             return Ok(());
         }

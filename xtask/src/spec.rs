@@ -283,6 +283,25 @@ mod tests {
         assert!(judge(&Expect::Holds(Temporal::No), &Verdict::Holds).is_ok());
     }
 
+    /// A part that no specification asks for leaves out nothing: the mutant would be the specification itself.
+    #[test]
+    fn every_part_that_is_left_out_is_one_of_its_specification() {
+        let mut parts = 0;
+        for run in SMALL.iter().chain(LARGE) {
+            let read = |module: &str| std::fs::read_to_string(root_dir().join(format!("spec/{module}.tla")));
+            let mut text = read(run.spec).expect("there");
+            // Parts may be those of a specification that this one extends.
+            let extended = text.lines().find_map(|line| line.strip_prefix("EXTENDS ")).unwrap_or_default().to_owned();
+            text.extend(extended.split(", ").filter_map(|module| read(module.trim()).ok()));
+            let left_out = run.set.iter().filter(|(name, _)| *name == "Without").map(|(_, value)| *value);
+            for part in left_out.flat_map(|value| value.split('"').skip(1).step_by(2)) {
+                assert!(text.contains(&format!("Has(\"{part}\")")), "{} has no part {part}", run.spec);
+                parts += 1;
+            }
+        }
+        assert!(parts > 20, "parts were found");
+    }
+
     #[test]
     fn every_specification_has_enough_mutants_and_holds_without() {
         for spec in ["osrb", "fcurb", "hsuc", "huc", "lease", "view_lease", "hsuc_lease"] {

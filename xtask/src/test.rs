@@ -102,6 +102,7 @@ pub(crate) fn test(extent: Extent) -> Outcome {
     if extent == Extent::Change {
         println!("\nleft to make test-all: {} tests that take long", LONG.len());
     }
+    println!("\ntime: {}", run::took());
     println!("\n{}", total.line(started.elapsed()));
     if total.failed > 0 {
         return Err(format!("{} tests failed", total.failed));

@@ -121,7 +121,7 @@ pub(super) const SMALL: &[Run] = runs![
     hsuc_lease, "as implemented", [], Holds(Temporal::No);
     hsuc_lease, "as implemented", [Instances = "3", Window = "2"], Holds(Temporal::No);
     hsuc_lease, "as implemented", [N = "3", Instances = "1", MaxExcluded = "2"], Holds(Temporal::No);
-    hsuc_lease, "mutant: answers before it delivered what it decided", [Instances = "1", Without = r#"{"answers-before-delivery"}"#], Rejected;
+    hsuc_lease, "mutant: answers before it delivered what it decided", [Instances = "1", Without = r#"{"delivery-first"}"#], Rejected;
     hsuc_lease, "mutant: the excluded hear of a later end", [N = "3", Instances = "1", MaxExcluded = "2", Without = r#"{"one-way"}"#], Rejected;
     hsuc_lease, "claim: an excluded leader never decides", [], Fails("NeverOvertaken");
     hsuc_lease, "mutant: tells without a lease", [Without = r#"{"tell-leased"}"#], Rejected;
@@ -140,7 +140,7 @@ pub(super) const SMALL: &[Run] = runs![
     hsuc_lease, "mutant: new leader is mute", [Without = r#"{"new-leader-proposes"}"#], Rejected;
     hsuc_lease, "mutant: new leader leaves a gap", [N = "3", Window = "2", Without = r#"{"close-gaps"}"#], Rejected;
     hsuc_lease, "mutant: acknowledges beyond the window", [Without = r#"{"window"}"#], Rejected;
-    hsuc_lease, "mutant: acknowledged counts as delivered", [Without = r#"{"ack-is-not-told"}"#], Rejected;
+    hsuc_lease, "mutant: acknowledged counts as delivered", [Without = r#"{"ack-is-no-delivery"}"#], Rejected;
     hsuc_lease, "mutant: acknowledges once", [Without = r#"{"ack-again"}"#], Rejected;
     hsuc_lease, "mutant: tells others its decision once", [Without = r#"{"resend-decided"}"#], Rejected;
     hsuc_lease, "mutant: who has decided does not answer", [N = "3", Instances = "1", Without = r#"{"answer-repeated"}"#], Rejected;

@@ -3,7 +3,7 @@
 
 use caps::{CapSet, Capability, CapsHashSet};
 
-/// Used while running: BPF maps and the `tell` program; real-time priority during a takeover; locked memory
+/// Used while running: BPF maps and the `notify` program; real-time priority during a takeover; locked memory
 /// for new clients; the exit status of other users' processes.
 const KEPT: [Capability; 5] = [
     Capability::CAP_BPF,

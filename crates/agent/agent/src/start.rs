@@ -267,7 +267,7 @@ impl Plan {
         let key_stamp = key::stamp(&config.key_file);
         let plain = Keys::from(config.key()?);
         let shape = config.shape();
-        directories(&config)?;
+        directories(&config, options.takeover)?;
         let interfaces = interfaces(&config, me)?;
         Ok(Self {
             me,

@@ -10,7 +10,7 @@ use fide_types::Time;
 use crate::{
     exit::Done,
     explain,
-    say::{log, show, tell},
+    say::{log, show},
 };
 
 #[derive(clap::Args)]
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments, witness: bool) -> Done {
     }
     if let Some(path) = &arguments.make_key {
         key::make(path)?;
-        tell!("{} holds a new key: copy it to every host of the cluster, and name it as key_file", path.display());
+        show!("{} holds a new key: copy it to every host of the cluster, and name it as key_file", path.display())?;
         return Ok(ExitCode::SUCCESS);
     }
     let options = Options {

@@ -14,7 +14,7 @@ use clap_complete::Shell;
 
 use crate::{
     exit::{Done, Failure, USAGE},
-    say::{shown, tell},
+    say::{show, shown},
 };
 
 #[derive(clap::Args)]
@@ -43,6 +43,6 @@ pub(crate) fn man(arguments: &ManArguments, command: Command) -> Done {
     let at = |error: io::Error| Failure::new(USAGE, anyhow!("{}: {error}", out.display()));
     fs::create_dir_all(out).map_err(at)?;
     clap_mangen::generate_to(command, out).map_err(at)?;
-    tell!("manual pages written to {}", out.display());
+    show!("manual pages written to {}", out.display())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,7 @@
 //! Writes a file as a whole: a reader, and whoever has an older one, never sees a half of it.
 
 use std::{
-    fs::{self, OpenOptions, Permissions},
+    fs::{self, Metadata, OpenOptions, Permissions},
     io::{self, ErrorKind, Write},
     os::unix::fs::{MetadataExt, PermissionsExt, fchown},
     path::Path,
@@ -11,47 +11,59 @@ use std::{
 /// What a new file may be, before the umask.
 const NEW_MODE: u32 = 0o666;
 
-/// Puts `bytes` in the place of what `to` names, in one step. An older file keeps its mode, and stays as it
-/// was on an error. A device or a pipe is written to.
+/// Puts `bytes` in the place of what `to` names, in one step. An older file keeps its mode, owner and group, and
+/// stays as it was on an error. Where a file cannot be replaced but can be written (a device, a pipe, a file with
+/// several names, another owner's, one mounted alone), it is written to.
 ///
 /// # Errors
 /// Those of making, writing and renaming a file.
 pub(crate) fn replace(to: &Path, bytes: &[u8]) -> io::Result<()> {
     // A link stays one.
     let target = fs::canonicalize(to).unwrap_or_else(|_| to.to_owned());
-    let old = match fs::metadata(&target) {
-        Ok(meta) if meta.is_file() => Some(meta),
+    let old = match fs::metadata(to) {
+        Ok(meta) if is_replaceable(&target, &meta) => Some(meta),
         Err(error) if error.kind() == ErrorKind::NotFound && !target.is_symlink() => None,
         _ => return fs::write(to, bytes),
     };
     if old.is_some() {
-        // Whoever may not write it may not replace it either.
+        // A user that may not write the file may not replace it either.
         OpenOptions::new().write(true).open(&target)?;
     }
+    match made_anew(&target, old.as_ref(), bytes) {
+        Err(_) if old.is_some() => fs::write(to, bytes),
+        done => done,
+    }
+}
+
+/// Whether `target` is the regular file that was found, and its only name.
+fn is_replaceable(target: &Path, found: &Metadata) -> bool {
+    let is_same = |meta: Metadata| meta.is_file() && (meta.dev(), meta.ino()) == (found.dev(), found.ino());
+    fs::symlink_metadata(target).is_ok_and(is_same) && found.nlink() == 1
+}
+
+/// Writes another file beside `target`, and gives it that name.
+fn made_anew(target: &Path, old: Option<&Metadata>, bytes: &[u8]) -> io::Result<()> {
     let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // For its error, which names no file that nobody has heard of.
+    // For its error, which does not name the temporary file.
     fs::metadata(dir)?;
     let mut builder = tempfile::Builder::new();
     let made = builder.prefix(".fide-").permissions(Permissions::from_mode(NEW_MODE)).tempfile_in(dir);
-    let file = match made {
-        Ok(file) => file,
-        // There is a file that may be written, in a directory that may not.
-        Err(error) if error.kind() == ErrorKind::PermissionDenied && old.is_some() => return fs::write(to, bytes),
-        Err(error) => return Err(error.kind().into()),
-    };
+    let file = made.map_err(|error| io::Error::from(error.kind()))?;
     if let Some(old) = old {
-        // Root may; others own it already, or it becomes theirs.
-        let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
+        fchown(&file, Some(old.uid()), Some(old.gid()))?;
         file.as_file().set_permissions(old.permissions())?;
     }
     file.as_file().write_all(bytes)?;
     file.as_file().sync_all()?;
-    file.persist(&target).map(drop).map_err(|error| error.error)
+    file.persist(target).map(drop).map_err(|error| error.error)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::{
+        io::Read,
+        os::{fd::AsRawFd, unix::fs::symlink},
+    };
 
     use super::*;
 
@@ -71,6 +83,23 @@ mod tests {
         replace(&dir.path().join("dangling"), b"3").expect("made");
         assert_eq!(fs::read(dir.path().join("later")).expect("read"), b"3");
         assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 4, "nothing is left behind");
+    }
+
+    /// An unlinked file behind a descriptor, and a file with a second name.
+    #[test]
+    fn file_that_a_rename_would_split_is_written_to() {
+        let mut unlinked = tempfile::tempfile().expect("a file");
+        let path = format!("/proc/self/fd/{}", unlinked.as_raw_fd());
+        replace(Path::new(&path), b"1").expect("written");
+        let mut text = String::new();
+        unlinked.read_to_string(&mut text).expect("read");
+        assert_eq!(text, "1");
+        let dir = tempfile::tempdir().expect("a directory");
+        let (one, other) = (dir.path().join("one"), dir.path().join("other"));
+        fs::write(&one, b"older").expect("written");
+        fs::hard_link(&one, &other).expect("linked");
+        replace(&one, b"2").expect("written");
+        assert_eq!(fs::read(&other).expect("read"), b"2");
     }
 
     #[test]

@@ -117,14 +117,22 @@ fn look_at_store(store: &Path) -> Result<(), RunError> {
     if !dir.metadata().map_err(|why| wrong(dir, why))?.is_dir() {
         return Err(wrong(dir, ErrorKind::NotADirectory.into()));
     }
-    // A lock is made beside the store.
-    may(dir, Access::WRITE_OK | Access::EXEC_OK)?;
+    // The store and, beside it, its lock are made unless they are there.
+    let is_made = store.exists() && lock_of(store).exists();
+    may(dir, if is_made { Access::EXEC_OK } else { Access::WRITE_OK | Access::EXEC_OK })?;
     match store.metadata() {
         Ok(meta) if meta.is_dir() => Err(wrong(store, ErrorKind::IsADirectory.into())),
         Ok(_) => may(store, Access::READ_OK | Access::WRITE_OK),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(why) => Err(wrong(store, why)),
     }
+}
+
+/// The file that a controller locks while it has the store open.
+fn lock_of(store: &Path) -> PathBuf {
+    let mut lock = OsString::from(store);
+    lock.push(".lock");
+    lock.into()
 }
 
 /// Runs a controller until SIGTERM or SIGINT. SIGHUP reads the certificates again. `restore`: at the end
@@ -150,9 +158,7 @@ pub fn run(config: Config, restore: bool) -> Result<(), RunError> {
         .map_err(|why| RunError::Listen { address: config.listen, why })?;
     let (shell, leadership): (Shell<Event>, Arc<dyn Leadership + Send + Sync>) = match &config.place {
         Place::File(path) => {
-            let mut lock = OsString::from(path);
-            lock.push(".lock");
-            let lock = Single::lock(&PathBuf::from(lock), identity.name.as_str())?;
+            let lock = Single::lock(&lock_of(path), identity.name.as_str())?;
             let mut store = Redb::open(path)?;
             let leads: Arc<dyn Leadership + Send + Sync> = Arc::new(lock.lead(store.last_epoch()?));
             (Shell::start(core, store, leads.clone(), act)?, leads)

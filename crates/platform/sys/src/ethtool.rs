@@ -46,11 +46,11 @@ pub fn run(name: &str, command: Command, words: &mut [u32]) -> io::Result<()> {
     let (number, length) = command.number_and_words();
     assert_eq!(words.len(), length, "words of {command:?}");
     let mut whole: Vec<u32> = [&[number], &words[..]].concat();
-    let mut request = request(name)?;
+    let (socket, mut request) = (inet_socket()?, request(name)?);
     request.ifr_ifru.ifru_data = whole.as_mut_ptr().cast();
     // SAFETY: the request holds a name that ends with a zero, and a pointer to as many writable bytes as the command's
     // structure has. Both outlive the call.
-    let result = unsafe { libc::ioctl(inet_socket()?.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     if result != 0 {
         return Err(io::Error::last_os_error());
     }

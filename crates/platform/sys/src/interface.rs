@@ -87,10 +87,10 @@ pub fn by_address(address: Ipv4Addr) -> Result<Interface, InterfaceError> {
 /// # Errors
 /// The kernel's, if there is no such interface any more.
 pub fn mtu_bytes(name: &str) -> io::Result<usize> {
-    let mut request = request(name)?;
+    let (socket, mut request) = (inet_socket()?, request(name)?);
     // SAFETY: the request is writable and holds a name that ends with a zero; the kernel fills in the MTU.
     let mtu = unsafe {
-        if libc::ioctl(inet_socket()?.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) != 0 {
+        if libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) != 0 {
             return Err(io::Error::last_os_error());
         }
         request.ifr_ifru.ifru_mtu

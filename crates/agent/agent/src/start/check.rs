@@ -34,7 +34,7 @@ pub fn check(options: &Options) -> Result<Checked, StartError> {
     let (config, me) = member(options)?;
     votes(&config, config.member(me).role == config::Role::Witness)?;
     config.key()?;
-    directories(&config)?;
+    directories(&config, options.takeover)?;
     let interfaces = interfaces(&config, me)?;
     let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
     let core = core(&config)?;

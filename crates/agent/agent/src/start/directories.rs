@@ -3,7 +3,7 @@
 
 use std::{io, path::Path};
 
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::{SOCKET, StartError};
 use crate::{
@@ -16,12 +16,15 @@ use crate::{
 ///
 /// # Errors
 /// What the start would run into later.
-pub(super) fn directories(config: &Config) -> Result<(), StartError> {
+pub(super) fn directories(config: &Config, takes_over: bool) -> Result<(), StartError> {
     let path = config.state_dir.join(incarnation::FILE);
     writable(&config.state_dir).map_err(|why| IncarnationError::Io { path, why })?;
     let path = config.runtime_dir.join(SOCKET);
     socket::address(&path)?;
-    writable(&config.runtime_dir).map_err(|why| ListenError::Io { path, why })?;
+    // An agent that takes over gets the socket of the one before.
+    if !takes_over {
+        writable(&config.runtime_dir).map_err(|why| ListenError::Io { path, why })?;
+    }
     Ok(())
 }
 
@@ -33,5 +36,5 @@ fn writable(dir: &Path) -> io::Result<()> {
     if !there.metadata()?.is_dir() {
         return Err(io::Error::new(io::ErrorKind::NotADirectory, format!("{} is no directory", there.display())));
     }
-    Ok(access(there, Access::WRITE_OK | Access::EXEC_OK)?)
+    Ok(accessat(CWD, there, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)?)
 }

@@ -35,10 +35,10 @@ const LOOK_STOPPED_NS: u64 = 2_000_000;
 const LOOK_MAX_NS: u64 = 50_000_000;
 /// Shortest time between two looks, so that a lease about to end takes no core.
 const LOOK_MIN_NS: u64 = 100_000;
-/// The margin is at most this part of the longest recent lease; otherwise short leases would never be long
+/// The margin is at most the longest recent lease divided by this; otherwise short leases would never be long
 /// enough.
 const MARGIN_PART: u64 = 4;
-/// By what part of itself the longest lease seen is forgotten at each look.
+/// At each look the longest lease seen is reduced by itself divided by this.
 const FORGET_PART: u64 = 64;
 
 /// What to do now.

@@ -64,7 +64,7 @@ fn world(spec: FabricSpec) -> Option<World> {
     // None of these files exists: only the switches' sections count.
     let file = fabric.controller_file(&ControllerFile {
         listen: "127.0.0.1:7420",
-        credentials: Path::new("pki/controller.c1"),
+        credentials: Path::new("pki/issued/controller.c1"),
         revoked: Path::new("pki/revoked"),
         store: Path::new("controller.redb"),
         topology: Path::new("found.toml"),
@@ -165,6 +165,11 @@ fn root_discovered_network_is_complete_and_can_be_planned() {
     let with_request = world.file("request.toml", &(text + request));
     let (code, out, err) = read(Command::new(FIDE).args(["plan", &with_request]).output().unwrap());
     assert!(code == 0 && out.contains("4 hosts, 6 switches, 16 cables"), "{out}{err}");
+    // The check reads the credentials that the controller would use.
+    let mut init = Command::new(FIDE);
+    init.args(["controller", "init", "pki", "--address", "127.0.0.1"]).current_dir(world.fabric.scratch());
+    let (code, out, err) = read(init.output().unwrap());
+    assert_eq!(code, 0, "{out}{err}");
     let check = ["controller", "check", "--switches", "--config"];
     let (code, out, err) = read(Command::new(FIDE).args(check).arg(&world.config).output().unwrap());
     assert_eq!(code, 0, "{out}{err}");

@@ -230,8 +230,8 @@ impl Plan {
     /// Hosts end and come back, and another host is cut off while they are let in. It still relies on the
     /// promise of a slow host.
     fn rejoin(&mut self, random: &mut ChaCha8Rng) {
-        // The cut-off host and the slow host both stay up: the promise of the slow host matters if it and the
-        // returning hosts are a majority.
+        // Two hosts stay. The promise of the slow one matters if the other one and the returning hosts, which do
+        // not know that promise, are a majority.
         let slow = (self.hosts == 5 && random.random_range(0..2) == 0).then(|| random.random_range(0..self.hosts));
         if let Some(slow) = slow {
             self.timeouts.values_mut().fill(random.random_range(4..8) * MS);
