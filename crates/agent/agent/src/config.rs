@@ -620,7 +620,7 @@ fn monitored<'a>(
 ) -> Result<Vec<&'a String>, String> {
     let me = &table.name;
     let others = || tables.iter().map(|other| &other.name).filter(|other| *other != me);
-    let observer = |name: &String| tables[usize::from(ids[name]) - 1].role == Role::Observer;
+    let observer = |name: &String| tables[host_index(ids[name])].role == Role::Observer;
     let monitored: Vec<&String> = match &table.monitors {
         None => others().filter(|other| !observer(other)).collect(),
         Some(names) => {

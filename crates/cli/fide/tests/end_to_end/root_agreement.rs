@@ -92,7 +92,7 @@ impl World {
 
     fn start_again(&mut self, host: u16) {
         let hosts = self.bed.hosts();
-        self.replicas.add(&hosts[usize::from(host) - 1], hosts, &self.agents).expect("started");
+        self.replicas.add(&hosts[fide_types::host_index(host)], hosts, &self.agents).expect("started");
     }
 
     /// Every client adds one at `leader`; waits until all are answered.
