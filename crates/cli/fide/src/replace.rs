@@ -8,6 +8,8 @@ use std::{
     path::Path,
 };
 
+use tempfile::NamedTempFile;
+
 /// What a new file may be, before the umask.
 const NEW_MODE: u32 = 0o666;
 
@@ -29,9 +31,19 @@ pub(crate) fn replace(to: &Path, bytes: &[u8]) -> io::Result<()> {
         // A user that may not write the file may not replace it either.
         OpenOptions::new().write(true).open(&target)?;
     }
-    match made_anew(&target, old.as_ref(), bytes) {
-        Err(_) if old.is_some() => fs::write(to, bytes),
-        done => done,
+    match begun_anew(&target, old.as_ref()) {
+        Ok(mut file) => {
+            file.write_all(bytes)?;
+            file.as_file().sync_all()?;
+            match file.persist(&target) {
+                // A file that is mounted by itself, or another user's in a directory like /tmp.
+                Err(_) if old.is_some() => fs::write(to, bytes),
+                done => done.map(drop).map_err(|error| error.error),
+            }
+        }
+        // The directory takes no other file, or none with this owner.
+        Err(error) if old.is_some() && error.kind() != ErrorKind::StorageFull => fs::write(to, bytes),
+        Err(error) => Err(error),
     }
 }
 
@@ -41,8 +53,8 @@ fn is_replaceable(target: &Path, found: &Metadata) -> bool {
     fs::symlink_metadata(target).is_ok_and(is_same) && found.nlink() == 1
 }
 
-/// Writes another file beside `target`, and gives it that name.
-fn made_anew(target: &Path, old: Option<&Metadata>, bytes: &[u8]) -> io::Result<()> {
+/// Makes another file beside `target`, with the mode, owner and group of the old one.
+fn begun_anew(target: &Path, old: Option<&Metadata>) -> io::Result<NamedTempFile> {
     let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // For its error, which does not name the temporary file.
     fs::metadata(dir)?;
@@ -53,9 +65,7 @@ fn made_anew(target: &Path, old: Option<&Metadata>, bytes: &[u8]) -> io::Result<
         fchown(&file, Some(old.uid()), Some(old.gid()))?;
         file.as_file().set_permissions(old.permissions())?;
     }
-    file.as_file().write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(target).map(drop).map_err(|error| error.error)
+    Ok(file)
 }
 
 #[cfg(test)]
