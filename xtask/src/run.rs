@@ -49,11 +49,13 @@ pub(crate) struct Step {
     shown: String,
 }
 
+/// Of a test program whose tests wait more than they compute, and measure nothing: more at a time than there are cores.
+pub(crate) const WAITING: &str = "--test-threads=4";
 /// Of a test program: its tests run one after the other.
 pub(crate) const ONE_AT_A_TIME: &str = "--test-threads=1";
 /// Test programs of which several tests run at a time: they wait most of the time (200 s of processor time in
-/// 440 s, two at a time), by timeouts that a busy machine holds, and measure nothing.
-const SEVERAL_AT_A_TIME: &[(&str, &str)] = &[("end_to_end", "--test-threads=2"), ("namespaces", "--test-threads=2")];
+/// 440 s when one runs at a time), by timeouts that a busy machine holds, and measure nothing.
+const SEVERAL_AT_A_TIME: &[(&str, &str)] = &[("end_to_end", "--test-threads=3"), ("namespaces", "--test-threads=2")];
 /// The verb of [`test_program`].
 pub(crate) const TEST_PROGRAM: &str = "test-program";
 
@@ -217,7 +219,7 @@ mod tests {
     fn only_tests_without_measurements_run_several_at_a_time() {
         let args = ["root_".to_owned(), ONE_AT_A_TIME.to_owned()];
         for (program, threads) in
-            [("deps/end_to_end-1f2e", "--test-threads=2"), ("deps/root-1f2e", ONE_AT_A_TIME), ("end", ONE_AT_A_TIME)]
+            [("deps/end_to_end-1f2e", "--test-threads=3"), ("deps/root-1f2e", ONE_AT_A_TIME), ("end", ONE_AT_A_TIME)]
         {
             assert_eq!(of_test_program(program, &args), ["root_", threads], "{program}");
         }

@@ -85,7 +85,7 @@ pub(crate) fn test(extent: Extent) -> Outcome {
     // Cargo builds all tests, and the programs that they start, before it runs the first.
     Step::cargo(&["test"])
         .args(&scope)
-        .args(&["--no-fail-fast", "--", "--skip", "root_"])
+        .args(&["--no-fail-fast", "--", "--skip", "root_", run::WAITING])
         .args(&skipped)
         .run_tests("unit tests", &mut total)?;
     sim::test(&skipped, &mut total)?;
