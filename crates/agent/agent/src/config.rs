@@ -8,11 +8,11 @@
 use std::{
     collections::HashMap,
     fs,
-    io::Read,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
 };
 
+use fide_sys::bounded;
 use fide_types::{HostId, bounds::DEFAULT_PORT, host_index};
 use fide_wire::{Key, MAX_HOSTS, MAX_PLANES, Name, PAYLOAD_MAX};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -359,14 +359,8 @@ impl Config {
 }
 
 fn read(path: &Path) -> Result<Source, ConfigError> {
-    let fail = |why| ConfigError::Read { path: path.to_owned(), why };
-    let mut text = String::new();
-    let file = fs::File::open(path).map_err(fail)?;
-    file.take(FILE_MAX_BYTES + 1).read_to_string(&mut text).map_err(fail)?;
-    if text.len() as u64 > FILE_MAX_BYTES {
-        let why = format!("it has more than {FILE_MAX_BYTES} bytes, which no configuration needs");
-        return Err(fail(std::io::Error::new(std::io::ErrorKind::InvalidData, why)));
-    }
+    let text =
+        bounded::read_text(path, FILE_MAX_BYTES).map_err(|why| ConfigError::Read { path: path.to_owned(), why })?;
     Ok(Source { path: path.to_owned(), text })
 }
 

@@ -57,6 +57,7 @@ use std::path::{Path, PathBuf};
 use fide_controller_api::event::WithoutRedundancy;
 use fide_planner::{Limits, Topology};
 use fide_switch::{Driver, DriverError, GroupRange, Lanes, linux::Linux, ovs::Ovs};
+use fide_sys::bounded;
 use serde::Deserialize;
 
 use crate::core::{GROUPS, GROUPS_PREFIX, Options};
@@ -299,15 +300,7 @@ pub fn load_switches(path: &Path) -> Result<Vec<SwitchSection>, ConfigError> {
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
-    use std::io::Read;
-    let wrong = |why| ConfigError::Read { path: path.to_owned(), why };
-    let file = std::fs::File::open(path).map_err(wrong)?;
-    let mut text = String::new();
-    file.take(FILE_MAX_BYTES + 1).read_to_string(&mut text).map_err(wrong)?;
-    if text.len() as u64 > FILE_MAX_BYTES {
-        return Err(wrong(std::io::Error::other(format!("it has more than {FILE_MAX_BYTES} bytes"))));
-    }
-    Ok(text)
+    bounded::read_text(path, FILE_MAX_BYTES).map_err(|why| ConfigError::Read { path: path.to_owned(), why })
 }
 
 fn at_least<T: PartialOrd + std::fmt::Display>(key: &'static str, value: T, least: T) -> Result<T, ConfigError> {

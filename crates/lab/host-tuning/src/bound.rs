@@ -31,7 +31,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::bounded;
+use fide_sys::bounded;
 
 /// Where the bound is kept.
 pub const DEFAULT_FILE: &str = "/var/lib/fide/bound.toml";
@@ -183,7 +183,7 @@ struct File {
 }
 
 fn load(path: &Path) -> Result<Vec<Bound>, BoundError> {
-    let text = match bounded::read(path, FILE_BYTES_MAX).and_then(bounded::text) {
+    let text = match bounded::read_text(path, FILE_BYTES_MAX) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BoundError::Missing(path.to_owned())),
         Err(why) => return Err(BoundError::Io { path: path.to_owned(), why }),

@@ -14,7 +14,6 @@
 
 pub mod boot;
 pub mod bound;
-mod bounded;
 pub mod condition;
 pub mod doctor;
 pub mod machine;

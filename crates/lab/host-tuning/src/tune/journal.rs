@@ -23,7 +23,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use super::{Change, Target};
-use crate::bounded;
+use fide_sys::bounded;
 
 /// Name of the journal in the state directory.
 pub const FILE: &str = "tune-undo.jsonl";

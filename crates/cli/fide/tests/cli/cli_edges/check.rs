@@ -88,7 +88,7 @@ fn times_out_of_range_are_refused_with_their_line() {
 fn configuration_without_an_end_is_refused() {
     let place = Place::new();
     let words = ["agent", "--check", "--config", "/dev/zero"];
-    refused(&mut place.fide(&words), 2, &["/dev/zero: it has more than 1048576 bytes"]);
+    refused(&mut place.fide(&words), 2, &["/dev/zero: the file is too long: it has more than 1048576 bytes"]);
 }
 
 #[test]
