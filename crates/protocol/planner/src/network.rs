@@ -219,7 +219,9 @@ impl Network {
         for (id, tree) in trees {
             for (hop, link) in (0..).zip(tree.links()) {
                 let queue = &mut self.queues[link.at()];
-                queue.hops.push((id, hop));
+                // By tree, not by time of arrival: a tree taken out and put back leaves the queue as it was.
+                let place = queue.hops.partition_point(|(other, _)| *other < id);
+                queue.hops.insert(place, (id, hop));
                 queue.of[usize::from(request.priority)] += 1;
                 queue.lane_bps += request.bandwidth_bps();
                 work.push(topology, link);

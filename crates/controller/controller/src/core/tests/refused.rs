@@ -113,6 +113,28 @@ fn ask(world: &mut World, asked: &Asked) -> (u16, Value) {
     }
 }
 
+/// Asks one thing after another; each refusal leaves the whole controller as it was.
+fn refusals_leave_no_trace(all: impl IntoIterator<Item = (u8, usize, u64, u64, u64, u64)>) -> Result<(), TestCaseError> {
+    let mut world = World::new(Options::default());
+    for (kind, host, lane, a, b, wait_ns) in all {
+        let asked = Asked { kind, host, lane, a, b, wait_ns };
+        world.pass(asked.wait_ns);
+        let before = world.whole();
+        let (status, answer) = ask(&mut world, &asked);
+        if status >= 400 {
+            prop_assert_eq!(world.whole(), before, "{:?}: {}", asked, answer);
+        }
+    }
+    Ok(())
+}
+
+/// Lane 1 shares a link with lane 2; a change of it is refused after it was taken out of the plan.
+#[test]
+fn refused_change_of_a_lane_that_shares_a_link_changes_nothing() {
+    let asked = [(0, 1, 0, 430, 0, 0), (0, 3, 0, 1680, 246, 0), (0, 1, 0, 404, 844, 0), (3, 3, 1, 0, 0, 399_312)];
+    refusals_leave_no_trace(asked).unwrap();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
@@ -121,15 +143,6 @@ proptest! {
         all in prop::collection::vec(
             (0..16u8, 0..7usize, 0..12u64, 0..2000u64, 0..2000u64, prop_oneof![Just(0u64), 0..60_000_000u64]), 1..40),
     ) {
-        let mut world = World::new(Options::default());
-        for (kind, host, lane, a, b, wait_ns) in all {
-            let asked = Asked { kind, host, lane, a, b, wait_ns };
-            world.pass(asked.wait_ns);
-            let before = world.whole();
-            let (status, answer) = ask(&mut world, &asked);
-            if status >= 400 {
-                prop_assert_eq!(world.whole(), before, "{:?}: {}", asked, answer);
-            }
-        }
+        refusals_leave_no_trace(all)?;
     }
 }
