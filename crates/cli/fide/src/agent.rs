@@ -18,22 +18,22 @@ pub(crate) struct Arguments {
     /// The file that every host of the cluster shares; drop-ins are read from FILE.d/*.toml
     #[arg(long, value_name = "FILE", default_value = "/etc/fide/fide.toml")]
     config: PathBuf,
-    /// Which member this host is; by default the one whose addresses it has
+    /// This host's name in the file; by default, the member that has this host's addresses
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
-    /// Directory of the socket, instead of the configured one
+    /// Directory for the socket, instead of the configured one
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
-    /// Directory of what must survive a restart, instead of the configured one
+    /// Directory for state that must survive a restart, instead of the configured one
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Only say whether an agent would start: reads all files, looks at this host, and measures for the
-    /// timeout as a start does. Run it as the agent's user. `--check=file` looks at the files alone, for a
-    /// host elsewhere
+    /// Only check whether an agent would start: read all files, inspect this host, and measure for the
+    /// timeout as a start does. Run it as the agent's user. `--check=file` reads only the files, to check the
+    /// configuration of another host
     #[arg(long, value_enum, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "host",
           conflicts_with = "takeover")]
     check: Option<Check>,
-    /// Take the configured timeout although this host was measured not to hold it
+    /// Use the configured timeout even if the measurement shows that this host cannot hold it
     #[arg(long)]
     force_timeout: bool,
     /// Replace the running agent without a missed beat; its clients attach again by themselves. If that agent
@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     /// Print every key of the configuration: type, unit, default, meaning
     #[arg(long, conflicts_with_all = ["check", "takeover"])]
     explain_config: bool,
-    /// Print that as JSON
+    /// Print the keys as JSON
     #[arg(long, requires = "explain_config")]
     json: bool,
 }

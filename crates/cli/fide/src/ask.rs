@@ -62,7 +62,7 @@ pub(crate) struct MetricsArguments {
 
 pub(crate) fn status(arguments: &StatusArguments) -> Done {
     let status = ask(&arguments.socket.path(), Op::Status {})?;
-    // As it came, with the fields of a later version.
+    // The JSON as it came, so that fields of a later version are shown.
     let fenced = if arguments.json {
         show!("{status:#}")?;
         status["fenced"] == Value::Bool(true)
@@ -71,33 +71,33 @@ pub(crate) fn status(arguments: &StatusArguments) -> Done {
         show_text(&status_text(&status))?;
         status.fenced
     };
-    // Whoever acts on this host's word should know that it has none.
+    // A script that acts for this host learns from the exit code that the host may not act.
     Ok(ExitCode::from(if fenced { UNHEALTHY } else { 0 }))
 }
 
-/// The answer to `status`; fields of a later version are left out.
+/// Parses the answer to `status`; fields of a later version are left out.
 pub(crate) fn read(status: &Value) -> Result<Status, Failure> {
     understood("status", status)
 }
 
-/// A part of an answer by its type, or an error that says what was asked for.
+/// Parses an answer as `T`. The error names `what` was asked for.
 fn understood<T: DeserializeOwned>(what: &str, answer: &Value) -> Result<T, Failure> {
     T::deserialize(answer).map_err(|error| {
         Failure::new(
             UNHEALTHY,
-            anyhow!("the agent's {what} is not understood: {error}; are fide and the agent of one version?"),
+            anyhow!("the agent's {what} is not understood: {error}; are fide and the agent the same version?"),
         )
     })
 }
 
-/// What is shown of an event in a list.
+/// The fields of an event that a list shows.
 #[derive(Deserialize)]
 struct ListedEvent {
     id: String,
     text: String,
 }
 
-/// What is shown of the events; others of their fields are printed with --json.
+/// The fields of the events that are shown; `--json` prints all of their fields.
 #[derive(Deserialize)]
 struct ListedEvents {
     events: Vec<ListedEvent>,
@@ -106,7 +106,7 @@ struct ListedEvents {
 #[derive(Deserialize)]
 struct Explained {
     text: String,
-    /// Verdicts have it.
+    /// Present in verdicts.
     #[serde(default)]
     evidence: Map<String, Value>,
 }
@@ -123,7 +123,7 @@ fn us(us: u64) -> String {
     Time::us(us).to_string()
 }
 
-/// A line for each host that is configured otherwise: it is not heard.
+/// A line for each host whose configuration differs from this host's: such a host is not heard.
 pub(crate) fn differs(status: &Status) -> impl Iterator<Item = String> {
     status.differs.iter().map(|other| format!("NOT HEARD: {} is configured otherwise in {}", other.host, other.says))
 }
@@ -280,7 +280,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A peer that this host has to do with, changed.
+    /// A peer that this host knows, modified by `change`.
     pub(crate) fn known(host: &str, change: impl FnOnce(KnownPeer) -> KnownPeer) -> PeerStatus {
         let known = KnownPeer {
             role: Role::Voter,
@@ -307,7 +307,7 @@ pub(crate) mod tests {
         PeerStatus { host: host.to_owned(), id: 2, state: "unknown".to_owned(), known: None }
     }
 
-    /// Of a host with these peers.
+    /// The status of a host with these peers.
     pub(crate) fn status(peers: Vec<PeerStatus>) -> Status {
         let rung = |used: &str| Rung::new(used, None);
         Status {

@@ -17,10 +17,10 @@ use crate::exit::{Failure, UNHEALTHY};
 /// How long an agent may take to answer.
 const ANSWER: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// Number of the only question of a connection.
+/// Number of the question; a connection carries only one.
 const QUESTION: u64 = 1;
 
-/// Asks the agent one thing.
+/// Asks the agent one question.
 pub fn ask(path: &Path, op: Op) -> Result<Value, Failure> {
     let agent = socket::connect(path).map_err(|error| {
         let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);

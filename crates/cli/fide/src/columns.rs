@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tables of text, without lines.
+//! Text tables without ruled lines.
 
 use comfy_table::{CellAlignment, Table, presets};
 
-/// Columns as wide as what is in them, two spaces apart. Those in `left` begin at the left, others end at the right.
+/// Columns as wide as their cells, two spaces apart. Columns in `left` are aligned left, the others right.
 pub(crate) fn columns(head: &[&str], left: &[usize], rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(head.to_vec()).add_rows(rows.to_vec());

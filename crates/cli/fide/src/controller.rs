@@ -39,13 +39,13 @@ enum Command {
     Renew(certificates::Renew),
     /// Withdraw a member's certificate
     Revoke(certificates::Revoke),
-    /// Put a new authority before the present one; until `retire` both are believed
+    /// Put a new authority before the present one; until `retire`, both are trusted
     ///
     /// Copy each member's directory to it, `renew` each and copy again, then `retire` and copy once more.
     Rotate(certificates::Rotate),
-    /// End the belief in all authorities but the present one
+    /// End the trust in all authorities but the present one
     ///
-    /// Refused while a member has a valid certificate of another.
+    /// Refused while a member has a valid certificate from another authority.
     Retire(certificates::Retire),
     /// List all certificates and when they expire
     Certificates(certificates::List),
@@ -53,21 +53,23 @@ enum Command {
     ///
     /// SIGHUP reads the certificates again; SIGTERM and SIGINT end it. The switches keep their rules.
     Run(Run),
-    /// Say whether a controller would start: read its file and what that names, and look where it would write
+    /// Check whether a controller would start: read its file and the files that it names, and check the
+    /// places where it would write
     ///
     /// Run it as the controller's user.
     Check(Check),
     /// Print every key of a controller's file: type, unit, default, meaning
     ExplainConfig(ExplainConfig),
-    /// Find out what is cabled to the switches' ports, and write it down as a topology
+    /// Find out what is cabled to the switches' ports, and write the result as a topology
     ///
-    /// Exit codes: 0 done, 1 not as the compared file says, or not found out, 2 usage, 4 not permitted.
+    /// Exit codes: 0 done, 1 the cabling differs from the compared file, or could not be found out, 2 usage,
+    /// 4 not permitted.
     Discover(discover::Discover),
-    /// Say by LLDP to the next switches which host this is, for `fide controller discover`
+    /// Announce this host by LLDP to the switches that it is cabled to, for `fide controller discover`
     ///
-    /// Exit codes: 0 done, 1 some interface could not, 2 usage, 4 not permitted.
+    /// Exit codes: 0 done, 1 an interface could not send, 2 usage, 4 not permitted.
     Announce(announce::Announce),
-    /// Ask a controller one thing, and print its answer as JSON
+    /// Send one request to a controller, and print its answer as JSON
     ///
     /// Exit codes: 0 done, 1 refused or no answer, 2 the request was wrong, 4 not permitted.
     Ask(ask::Ask),
@@ -80,7 +82,7 @@ struct Run {
     /// The controller's file
     #[arg(long, value_name = "FILE", default_value = "/etc/fide/controller.toml")]
     config: PathBuf,
-    /// At the end give each switch back what it had before, without any lane
+    /// At the end, restore what each switch had before, without any lane
     #[arg(long)]
     restore_switches: bool,
 }
@@ -137,7 +139,7 @@ fn load(path: &std::path::Path) -> Result<Config, Failure> {
 
 fn wrong_file(path: &std::path::Path, error: ConfigError) -> Failure {
     match &error {
-        // These name the file.
+        // These errors name the file already.
         ConfigError::Read { why, .. } => Failure::new(code_of_file(why), error),
         _ => Failure::new(USAGE, anyhow::Error::from(error).context(path.display().to_string())),
     }
@@ -146,7 +148,8 @@ fn wrong_file(path: &std::path::Path, error: ConfigError) -> Failure {
 fn serve(arguments: &Run) -> Done {
     say::log();
     let config = load(&arguments.config)?;
-    // For all threads: a cut cable waits for them. Refused before Linux 6.12: they take their turns then.
+    // For all threads, because the repair of a cut cable waits for them. Kernels before Linux 6.12 refuse it;
+    // the threads then wait their turn like any others.
     let _ = fide_client::wake_eagerly();
     run::run(config, arguments.restore_switches).map(|()| ExitCode::SUCCESS).map_err(failure)
 }

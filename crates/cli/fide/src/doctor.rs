@@ -35,29 +35,30 @@ pub(crate) struct Arguments {
     host: HostArguments,
     #[command(flatten)]
     socket: SocketArguments,
-    /// Only look; otherwise it measures for about 3 s and writes down the bound that this host holds
+    /// Only inspect. Without this option, it also measures for about 3 s and writes down the bound that this
+    /// host holds
     #[arg(long)]
     no_measure: bool,
-    /// Where the bound is kept
+    /// File that holds the bound
     #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
     bound_file: PathBuf,
-    /// Print JSON; all that changes by itself is below `measured`
+    /// Print JSON; everything that changes from run to run is below `measured`
     #[arg(long)]
     json: bool,
 }
 
-/// All that was found out.
+/// The findings.
 struct Report {
     core: usize,
     interfaces: Vec<String>,
-    /// `drift_ppm`, and whose.
+    /// `drift_ppm`, and where it comes from.
     drift: (u32, &'static str),
     here: Here,
     conditions: Vec<Condition>,
     rungs: Vec<Rung>,
     /// Rungs of the agent that runs here.
     agent: Option<Value>,
-    /// Hosts that are configured otherwise, for people and for programs.
+    /// Hosts whose configuration differs from this host's, for people and for programs.
     differs: (Vec<String>, Value),
     measured: Option<Measured>,
     bound: Result<Bound, String>,
@@ -74,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let copy = arguments.host.is_copy();
     let agent = if copy { None } else { ask(&arguments.socket.path(), Op::Status {}).ok() };
     let status = agent.as_ref().map(read).transpose()?;
-    // What an agent runs with is what counts here, unless a configuration is named.
+    // The running agent's value counts, unless the caller names a configuration.
     let of_agent = status.as_ref().and_then(|status| Some(status.clock.as_ref()?.drift_ppm));
     let drift_of = match of_agent {
         _ if arguments.host.has_config() => "the configuration",
@@ -82,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
             host.drift_ppm = drift_ppm;
             "the agent that runs here"
         }
-        None => "nobody, so the default: no agent answers, and no --config is named",
+        None => "the default: no agent answers, and no --config is given",
     };
     let drift = (host.drift_ppm, drift_of);
     let conditions = conditions(&host);
@@ -90,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         let proc = host.roots.proc.display();
         return Err(Failure::new(
             UNSUPPORTED,
-            anyhow::anyhow!("{proc} and its like tell nothing here: no Linux host?"),
+            anyhow::anyhow!("{proc} and its like cannot be read here: is this a Linux host?"),
         ));
     }
     let here = Here {
@@ -131,7 +132,8 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     Ok(ExitCode::from(if bad { UNHEALTHY } else { 0 }))
 }
 
-/// A bound that counts and saw packets is worth more than wake-ups: it is kept.
+/// A bound that is valid here and was measured with packets is worth more than one from wake-ups, so it is
+/// kept.
 fn write_bound(arguments: &Arguments, here: &Here, measured: &Measured) -> Result<(), BoundError> {
     if bound::read(&arguments.bound_file, here).is_ok_and(|bound| bound.method != WAKE_UP) {
         return Ok(());
@@ -184,7 +186,7 @@ impl Report {
             summary.good,
             summary.not_applicable
         );
-        let _ = writeln!(out, "clocks are judged by drift_ppm {}, of {}", self.drift.0, self.drift.1);
+        let _ = writeln!(out, "clocks are judged by drift_ppm {}, from {}", self.drift.0, self.drift.1);
         for line in &self.differs.0 {
             let _ = writeln!(out, "{line}");
         }
@@ -223,7 +225,7 @@ impl Report {
 
     fn rungs_text(&self, out: &mut String) {
         if !self.rungs.is_empty() {
-            let _ = writeln!(out, "\nRUNGS an agent would stand on");
+            let _ = writeln!(out, "\nRUNGS that an agent would use");
         }
         for rung in &self.rungs {
             let about = rung.interface.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
@@ -268,7 +270,7 @@ impl Report {
             Ok(bound) => {
                 let _ = writeln!(
                     out,
-                    "\nBOUND jitter of at most {} us, by {} {}s; with confidence {} later ones are beyond it in at \
+                    "\nBOUND jitter of at most {} us, by {} {}s; with confidence {} later ones exceed it in at \
                      most {:.4}% of cases",
                     us(bound.jitter_max_ns),
                     bound.packets,

@@ -3,13 +3,13 @@
 //!
 //! | failure | code |
 //! |---|---|
-//! | an argument, name, target, event or address is wrong, or a file says nothing that can be used, or is not there | 2 |
+//! | an argument, name, target, event or address is wrong, or a file has no usable content, or is missing | 2 |
 //! | the kernel, this host, this build or the agent has no such thing | 3 |
-//! | this user may not: a file, a socket, a right of the kernel, a refusal of agent or controller | 4 |
+//! | this user lacks a permission: for a file or a socket, in the kernel, or because the agent or controller refuses | 4 |
 //! | everything else: no agent, it does not answer, the cluster is unwell, a disk is full | 1 |
 //!
-//! `fide run` adds 125 to 127 and the program's own. [`Failure`]'s conversions are this table; a subcommand
-//! that knows more says so itself.
+//! `fide run` adds 125 to 127 and the program's own. [`Failure`]'s conversions implement this table; a
+//! subcommand that knows more sets the code itself.
 
 use std::{fmt, io, io::ErrorKind, path::Path};
 
@@ -29,7 +29,7 @@ use fide_controller_api::tls;
 use fide_sys::interface::InterfaceError;
 use rustix::io::Errno;
 
-/// Something is wrong with the cluster, the agent or what was watched.
+/// Something is wrong with the cluster, the agent or the watched target.
 pub const UNHEALTHY: u8 = 1;
 /// The command or a configuration is wrong.
 pub const USAGE: u8 = 2;
@@ -37,8 +37,7 @@ pub const USAGE: u8 = 2;
 pub const UNSUPPORTED: u8 = 3;
 /// The caller may not do it.
 pub const NOT_PERMITTED: u8 = 4;
-/// `fide run`: the program goes on, and cannot be stopped or ended. Beside 126 and 127, which say that it
-/// could not begin.
+/// `fide run`: the program runs on, and cannot be stopped or ended. 126 and 127 say that it could not begin.
 pub const OUT_OF_REACH: u8 = 125;
 
 /// Why a subcommand failed, and with which exit code.
@@ -59,12 +58,12 @@ impl Failure {
     }
 }
 
-/// What is said, and what caused it. Errors of this project show their cause or return it, never both; of
-/// others' a cause that is shown already is left out.
+/// The message, followed by its causes. Errors of this project show their cause or return it as their source,
+/// never both. Other errors may do both, so a cause that is shown already is left out.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut said = String::new();
-        // What was read as TOML is quoted with the end of its line.
+        // Errors in TOML quote a line with its line end.
         for cause in self.error.chain().map(|cause| cause.to_string().trim_end().to_owned()) {
             if said.is_empty() {
                 said = cause;
@@ -79,7 +78,7 @@ impl fmt::Display for Failure {
 /// What a subcommand returns.
 pub type Done = Result<std::process::ExitCode, Failure>;
 
-/// Of a file that the caller has named.
+/// The exit code for a file that the caller has named.
 pub fn code_of_file(error: &io::Error) -> u8 {
     match error.kind() {
         ErrorKind::PermissionDenied => NOT_PERMITTED,
@@ -96,7 +95,7 @@ pub fn code_of_file(error: &io::Error) -> u8 {
     }
 }
 
-/// Of what the kernel was asked for on the caller's behalf.
+/// The exit code for a system call that was made on the caller's behalf.
 fn code_of_system(error: &io::Error) -> u8 {
     if error.kind() == ErrorKind::PermissionDenied { NOT_PERMITTED } else { UNHEALTHY }
 }
@@ -142,7 +141,7 @@ fn code_of_refusal(code: ErrorCode) -> u8 {
     }
 }
 
-/// Of an agent's socket at which nobody answers: none is there, or what is there is no agent's.
+/// The exit code for an agent's socket at which nobody answers: it is missing, or is not an agent's.
 pub fn code_of_socket(errno: Errno) -> u8 {
     match errno {
         Errno::PROTOTYPE | Errno::NOTSOCK | Errno::NAMETOOLONG | Errno::INVAL | Errno::NOTDIR => USAGE,
@@ -202,7 +201,7 @@ impl From<tls::Error> for Failure {
     }
 }
 
-/// Of certificates and keys that the caller has named.
+/// The exit code for certificates and keys that the caller has named.
 pub fn code_of_credentials(error: &tls::Error) -> u8 {
     match error {
         tls::Error::Read { kind, .. } => code_of_file(&(*kind).into()),
@@ -223,7 +222,7 @@ impl From<StartError> for Failure {
             | StartError::Timeout { .. } => USAGE,
             StartError::Rung { .. } | StartError::Mtu { .. } => UNSUPPORTED,
             StartError::Link { why, .. } | StartError::Io(why) => code_of_system(why),
-            // Directories that the configuration names.
+            // These are directories that the configuration names.
             StartError::Incarnation(IncarnationError::Io { why, .. })
             | StartError::Vote(VoteError::Io { why, .. })
             | StartError::Listen(ListenError::Io { why, .. }) => code_of_file(why),
@@ -240,7 +239,7 @@ impl From<StartError> for Failure {
 mod tests {
     use super::*;
 
-    /// As another project's error may be.
+    /// An error as another project may have it: it shows its cause and returns it as well.
     #[derive(Debug)]
     struct Both(io::Error);
 

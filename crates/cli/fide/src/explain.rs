@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the keys of the configuration files mean: for a terminal, as JSON, and as the page of the documentation.
+//! What the keys of the configuration files mean: for a terminal, as JSON, and as a page of the
+//! documentation.
 
 use std::{fmt::Write, process::ExitCode};
 
@@ -64,7 +65,7 @@ fn in_json(file: &File) -> Value {
     json!({ "version": 1, "file": file.name, "keys": file.keys.iter().map(key).collect::<Vec<_>>() })
 }
 
-/// What stands where the key is left out.
+/// What applies if the key is left out.
 fn default(key: &Key) -> String {
     match key.default {
         Default::Required => "required".to_owned(),
@@ -94,7 +95,7 @@ fn text(file: &File) -> String {
     out
 }
 
-/// Lines of a paragraph on a terminal, characters.
+/// Longest line of a paragraph on a terminal, in characters.
 const LINE_MAX: usize = 90;
 
 fn wrapped(text: &str) -> Vec<String> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How near the timeout of a peer has come to a false suspicion.
+//! How close heartbeat gaps came to a peer's timeout, and so to a false suspicion.
 
 use fide_agent_api::status::{GapsInShort, PeerStatus, Status};
 use fide_types::Time;
@@ -15,10 +15,11 @@ fn says(peer: &PeerStatus) -> Option<String> {
     let ago_us = known.gaps?.longest_ago_us?;
     let timeout_us = Some(known.timeout_us).filter(|us| *us > 0)?;
     let us = |us: u64| Time::us(us).to_string();
-    // Timeouts fall again.
+    // A timeout can shrink after the gap.
     let of_timeout = match longest_us.checked_sub(timeout_us) {
         Some(1..) => {
-            "is longer than the present timeout (it was longer then, or this host had stood still itself)".to_owned()
+            "is longer than the present timeout (the timeout was longer then, or this host itself had stalled)"
+                .to_owned()
         }
         _ => format!("was {:.0} % of the timeout", 100.0 * longest_us as f64 / timeout_us as f64),
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which core and interfaces `fide doctor` and `fide tune` are about.
+//! The core and interfaces that `fide doctor` and `fide tune` examine.
 
 use std::{net::Ipv4Addr, path::PathBuf};
 
@@ -28,7 +28,7 @@ pub(crate) struct HostArguments {
     /// The file that every host of the cluster shares, to take core and interfaces from
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Which member of the configuration this host is; by default the one whose addresses it has
+    /// This host's name in the configuration; by default, the member that has this host's addresses
     #[arg(long, value_name = "NAME", requires = "config")]
     host: Option<String>,
     /// Read a copy of another host's /proc, /sys, /dev and /boot below DIR
@@ -36,7 +36,7 @@ pub(crate) struct HostArguments {
     root: Option<PathBuf>,
 }
 
-/// A plane's group for a probe that sends nothing.
+/// The multicast group of a probed plane; a probe sends nothing.
 const PROBE_GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 70, 68);
 
 impl HostArguments {
@@ -44,7 +44,7 @@ impl HostArguments {
         self.config.is_some()
     }
 
-    /// Whether it is a copy, of which nothing can be asked or measured.
+    /// Whether the host is a copy of files, so that nothing can be asked or measured.
     pub(crate) fn is_copy(&self) -> bool {
         self.root.is_some()
     }
@@ -57,7 +57,7 @@ impl HostArguments {
         Ok(Some((config, me)))
     }
 
-    /// The host, after a look whether it has the core and the interfaces, and its planes.
+    /// The host and its planes, after a check that it has the core and the interfaces.
     pub(crate) fn host(&self) -> Result<(Host<'static>, Vec<Plane>), Failure> {
         let roots = self.root.as_ref().map_or_else(Roots::default, |root| Roots::under(root));
         let machine: &'static dyn Machine = if self.is_copy() { &Copy } else { &ThisHost };
@@ -107,7 +107,7 @@ fn configured_planes(config: &Config, me: u16) -> Result<Vec<Plane>, Failure> {
     addresses.map(plane).collect()
 }
 
-/// Interfaces without an IPv4 address are no planes.
+/// Interfaces without an IPv4 address are not planes.
 fn probed_planes(host: &Host<'_>) -> Result<Vec<Plane>, Failure> {
     let addresses = interface::addresses()?;
     let mut planes = Vec::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide jitter`: what this host and the way to another one can promise.
+//! `fide jitter`: measures what this host and its path to another host can promise.
 
 mod analyse;
 mod export;
@@ -26,9 +26,9 @@ enum Command {
     Ping(ping::Arguments),
     /// Answer the pings of other hosts until interrupted
     Pong(pong::Arguments),
-    /// Draw what was measured, and say what it means
+    /// Draw the measurements, and explain what they mean
     Report(report::Arguments),
-    /// Measure at several sending intervals, and explain them by one disturbance
+    /// Measure at several sending intervals, and explain the results by one disturbance
     Sweep(sweep::Arguments),
     /// Write the packets of a log as CSV
     Export(export::Arguments),
@@ -57,14 +57,14 @@ pub(crate) struct Conditions {
     /// Core to measure on; by default the highest this process may use
     #[arg(long)]
     core: Option<usize>,
-    /// Leave the thread to the scheduler's choice of core
+    /// Let the scheduler choose the core
     #[arg(long, conflicts_with = "core")]
     unpinned: bool,
-    /// An ordinary thread instead of SCHED_FIFO; what polls without pause is ordinary anyhow unless --fifo
-    /// says otherwise
+    /// Use an ordinary thread instead of SCHED_FIFO. A thread that polls without pause is ordinary anyway,
+    /// unless --fifo is given
     #[arg(long)]
     ordinary: bool,
-    /// SCHED_FIFO also for what polls: the kernel takes 50 ms of every second away from it
+    /// Use SCHED_FIFO even for a thread that polls: the kernel takes 50 ms of every second away from it
     #[arg(long, conflicts_with = "ordinary")]
     fifo: bool,
     /// Let cores sleep: do not hold /dev/cpu_dma_latency
@@ -80,8 +80,8 @@ pub(crate) struct Conditions {
 }
 
 impl Conditions {
-    /// `polls`: the thread never sleeps. As a real-time thread it would meet the kernel's fair server, whose stalls of
-    /// 50 ms would drown what is measured.
+    /// `polls`: the thread never sleeps. As a real-time thread it would meet the kernel's fair server, whose
+    /// stalls of 50 ms would drown the measurement.
     fn wanted(&self, polls: bool) -> fide_latency_probe::setting::Wanted {
         let usual = fide_latency_probe::setting::Wanted::default();
         let core = self.core.unwrap_or_else(fide_net::isolation::default_core);

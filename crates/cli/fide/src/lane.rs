@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide lane`: messages with a latency contract, sent and heard in a shell.
+//! `fide lane`: sends and receives messages with a latency contract from a shell.
 
 mod listen;
 mod pace;
@@ -49,14 +49,15 @@ fn connect(socket: &SocketArguments, program: &str) -> Result<Client, Failure> {
     Ok(Client::connect(ConnectOptions { path: Some(socket.path()), program: program.into(), ..Default::default() })?)
 }
 
-/// Where lines go: what was asked for to standard output, the rest to standard error; all of it to the former as JSON.
+/// Where lines go. As text, what was asked for goes to standard output and the rest to standard error; as
+/// JSON, all of it goes to standard output.
 #[derive(Clone, Copy, Debug)]
 struct Out {
     json: bool,
 }
 
 impl Out {
-    /// Whether somebody still reads.
+    /// Prints a line that was asked for. Returns whether somebody still reads.
     fn say(self, value: &Value, line: &str) -> Result<bool, Failure> {
         let mut out = io::stdout().lock();
         let written = if self.json { writeln!(out, "{value}") } else { writeln!(out, "{line}") };
@@ -79,7 +80,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// With the fields of `grant` besides its own.
+/// Adds the fields of `grant` to `value`.
 fn with_grant(mut value: Value, grant: &LaneGrant) -> Value {
     value["packet_max_bytes"] = grant.packet_max_bytes.into();
     value["message_max_bytes"] = grant.message_max_bytes.into();

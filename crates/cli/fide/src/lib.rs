@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the command lines `fide` and `fide-lab` have in common.
+//! Code that the command lines `fide` and `fide-lab` share.
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Logs of `fide jitter ping`, read.
+//! Reads logs of `fide jitter ping`.
 
 use std::{fs::File, io::BufReader, path::Path};
 
@@ -10,7 +10,8 @@ use crate::{
     say::say,
 };
 
-/// Reads a log. What is missing of it is said on standard error, and among the conditions for whoever reads the report.
+/// Reads a log. If a part of the log is missing, a message on standard error says so, and so does an entry
+/// among the conditions, for the readers of the report.
 pub fn open(path: &Path) -> Result<Log, Failure> {
     let named = |error: &dyn std::fmt::Display| Failure::new(USAGE, anyhow::anyhow!("{}: {error}", path.display()));
     let file = File::open(path).map_err(|error| Failure::file(path, &error))?;
@@ -19,7 +20,7 @@ pub fn open(path: &Path) -> Result<Log, Failure> {
         say!("fide: {}: {}", path.display(), log.ending);
         let conditions = &mut log.info.isolation;
         conditions.insert("log".to_owned(), log.ending.to_string());
-        // Nobody to blame is another thing.
+        // Without this note it would look as if no culprit had been found.
         if let Some(culprits) = conditions.get_mut("culprits").filter(|_| log.events.is_empty()) {
             *culprits = format!("{culprits}, but the log was cut off before them");
         }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide`: the command line. Each subcommand is a file; none holds protocol logic.
 
-// What is said goes through `say`: these panic where it cannot be written.
+// All output goes through `say`: these macros panic where output cannot be written.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod agent;
@@ -35,8 +35,8 @@ use fide_cli::{exit, say};
 
 /// Tells the machines of a cluster that a process or a host has died, within microseconds, and is right about it.
 ///
-/// Exit codes, where a command says no others: 0 done, 1 unhealthy (also: no agent answers), 2 usage (also: a
-/// file that is named is wrong, or not there), 3 unsupported here, 4 not permitted.
+/// Exit codes, unless a command lists others: 0 done, 1 unhealthy (also: no agent answers), 2 usage (also: a
+/// file that was named is wrong or missing), 3 unsupported here, 4 not permitted.
 #[derive(Parser)]
 #[command(version, max_term_width = 100)]
 struct Arguments {
@@ -48,28 +48,29 @@ struct Arguments {
 enum Command {
     /// Run this host's agent
     Agent(agent::Arguments),
-    /// Run this host's witness: a vote for two others, of which one goes on
+    /// Run this host's witness: its vote lets one of two other hosts go on without the other
     ///
     /// Programs on its host may watch others, but not join: `fide run` is refused there.
     Witness(agent::Arguments),
-    /// Wait for what happens to a process or host, and print it
+    /// Wait for events about a process or host, and print them
     Watch(watch::Arguments),
     /// Start a program under watch, and stop it while this host may not act
     ///
-    /// Exit codes: the program's own, 128 and the number of the signal that ended it, 125 if it runs on
-    /// because it is another user's and refuses signals, 126 or 127 if it could not begin; without a program
-    /// 1 unhealthy, 2 usage, 3 unsupported here, 4 not permitted.
+    /// Exit codes: the program's own; 128 plus the number of the signal that ended it; 125 if the program
+    /// runs on because it belongs to another user and cannot be signalled; 126 or 127 if it could not begin.
+    /// If there is no program: 1 unhealthy, 2 usage, 3 unsupported here, 4 not permitted.
     ///
-    /// Signals are passed on to the program unchanged, and end `fide run` only with it (but for SIGKILL and
-    /// those of its own faults, after which the program is killed); those of the terminal (Ctrl-C, Ctrl-\)
-    /// reach both at once. While a fence stops the program, the second SIGTERM, SIGINT or SIGQUIT kills it.
-    /// Ctrl-Z stops the program before it suspends `fide run`, which would fence nobody otherwise.
+    /// Signals are passed on to the program unchanged, and end `fide run` only when the program ends. The
+    /// exceptions are SIGKILL and the signals of `fide run`'s own faults, after which the program is killed.
+    /// Signals of the terminal (Ctrl-C, Ctrl-\) reach both at once. While a fence stops the program, the
+    /// second SIGTERM, SIGINT or SIGQUIT kills it. Ctrl-Z stops the program before it suspends `fide run`: a
+    /// suspended `fide run` could not fence it.
     Run(run::RunArguments),
     /// Put a running program under watch, and stop it while this host may not act
     ///
     /// SIGTERM, SIGINT and SIGQUIT end the watch and leave the program running; all other signals are
-    /// ignored. To be run outside the control group of the unit that it guards: it would freeze itself with
-    /// it.
+    /// ignored. Run it outside the control group of the unit that it guards: it would freeze itself together
+    /// with the unit.
     Guard(run::GuardArguments),
     /// Show what this host's agent knows
     Status(ask::StatusArguments),
@@ -79,25 +80,26 @@ enum Command {
     Metrics(ask::MetricsArguments),
     /// Send and hear messages with a latency contract
     Lane(lane::Arguments),
-    /// Measure what this host and the way to another one can promise
+    /// Measure what this host and its path to another host can promise
     Jitter(jitter::Arguments),
     /// Plan redundant multicast trees through a network, and say how long a packet can take
     ///
-    /// Exit codes: 0 all requests are held, 1 some are not, 2 usage or a wrong file, 4 not permitted.
+    /// Exit codes: 0 all requests fit, 1 some are refused, 2 usage or a wrong file, 4 not permitted.
     Plan(plan::Arguments),
-    /// Judge what this host is set to, and measure what it holds
+    /// Judge this host's settings, and measure the jitter that it can hold
     ///
-    /// Exit codes: 0 nothing is bad, 1 something is, 2 usage, 3 this host tells nothing, 4 not permitted.
+    /// Exit codes: 0 nothing is bad, 1 something is, 2 usage, 3 this host cannot be examined, 4 not
+    /// permitted.
     Doctor(doctor::Arguments),
-    /// Change what this host is set to, and restore it
+    /// Change this host's settings, and restore them
     ///
-    /// Exit codes: 0 done, 1 something but interrupts that cannot be moved was refused, or left by --undo, 2 usage,
-    /// 3 unsupported here, 4 not permitted.
+    /// Exit codes: 0 done, 1 a change was refused (other than moving an interrupt that cannot be moved), or
+    /// --undo did not restore everything, 2 usage, 3 unsupported here, 4 not permitted.
     Tune(tune::Arguments),
-    /// Run the resource controller, make its certificates, ask it
+    /// Run the resource controller, make its certificates, and send it requests
     #[cfg(feature = "controller")]
     Controller(controller::Arguments),
-    /// Print a script by which a shell completes `fide`'s subcommands and options
+    /// Print a script that lets a shell complete `fide`'s subcommands and options
     ///
     /// For bash: `fide completions bash > /usr/share/bash-completion/completions/fide`. For zsh:
     /// `fide completions zsh > /usr/share/zsh/vendor-completions/_fide`. For fish:
@@ -110,7 +112,7 @@ enum Command {
 }
 
 impl Command {
-    /// Whether it has something to do, or to undo, though nobody reads what it prints ([`reader`]).
+    /// Whether it still has something to do, or to undo, when nobody reads what it prints ([`reader`]).
     fn outlives_its_reader(&self) -> bool {
         match self {
             Self::Agent(_) | Self::Witness(_) | Self::Watch(_) | Self::Run(_) | Self::Guard(_) => true,
@@ -134,7 +136,7 @@ fn main() -> ExitCode {
     }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        // `--help` and `--version` are answers: they may not be lost unseen.
+        // `--help` and `--version` are answers: it is an error if they cannot be written.
         Err(answer) if !answer.use_stderr() => {
             return ended(say::shown(answer.print().and_then(|()| io::stdout().flush())).map(|()| ExitCode::SUCCESS));
         }

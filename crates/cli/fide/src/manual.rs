@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide completions` and `fide man`: what packagers install beside the program, made of the command line itself.
+//! `fide completions` and `fide man`: what packagers install beside the program, generated from the command
+//! line itself.
 
 use std::{
     fs,
@@ -19,13 +20,13 @@ use crate::{
 
 #[derive(clap::Args)]
 pub(crate) struct CompletionsArguments {
-    /// For which shell
+    /// Shell that the script is for
     shell: Shell,
 }
 
 #[derive(clap::Args)]
 pub(crate) struct ManArguments {
-    /// Where to write them; made if it is not there
+    /// Where to write the pages; created if it is missing
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }

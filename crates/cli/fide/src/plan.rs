@@ -25,10 +25,10 @@ use crate::exit::{Done, Failure, UNHEALTHY, USAGE};
 use crate::replace::replace;
 use crate::say::{say, show_text};
 
-/// How a drawing of ours begins: what begins otherwise is not overwritten.
+/// How our drawings begin: a file that begins otherwise is not overwritten.
 const DRAWING: &[u8] = b"<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fide-plan\"";
 
-/// The planner's packet model in short; in full it is on the first page of `fide_planner`.
+/// The planner's packet model in short; the full model is on the first page of `fide_planner`.
 const MODEL: &str = "\
 What the figures mean:
   A packet costs its UDP payload and 66 bytes on the wire (UDP 8, IPv4 20, Ethernet 14, check
@@ -51,19 +51,20 @@ pub(crate) struct Arguments {
     /// Topology, limits and requests (TOML); examples/plan/README.md shows how
     #[arg(required_unless_present = "odds")]
     file: Option<PathBuf>,
-    /// Draw the network and its trees; by default into FILE's name with .svg, in this directory
+    /// Draw the network and its trees into OUT; by default, FILE's name with .svg, in the current directory
     #[arg(long, value_name = "OUT", num_args = 0..=1, requires = "file")]
     svg: Option<Option<PathBuf>>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// How likely all trees of a request fail together; without FILE, the published figures
+    /// Print how likely it is that all trees of a request fail together; without FILE, print the published
+    /// figures
     #[arg(long)]
     odds: bool,
-    /// Show and draw only these requests; all are planned
+    /// Show and draw only these requests; all requests are planned
     #[arg(long, value_name = "NAME", num_args = 1.., requires = "file")]
     only: Vec<String>,
-    /// Overwrite OUT also if it is no drawing of a plan
+    /// Overwrite OUT even if it is not a drawing of a plan
     #[arg(long, requires = "svg")]
     force: bool,
 }
@@ -124,7 +125,7 @@ fn print(arguments: &Arguments, plan: &Plan<'_>) -> Result<(), Failure> {
     show_text(&text)
 }
 
-/// The text of a file that is not too long.
+/// Reads a text file, and no more of it than one byte beyond the longest plan.
 fn read(path: &Path) -> io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(FILE_MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
@@ -149,7 +150,7 @@ fn target(file: &Path, out: Option<&Path>, force: bool) -> Result<PathBuf, Failu
         Ok(0) => Ok(to),
         Ok(_) if begin == DRAWING => Ok(to),
         Ok(_) => {
-            wrong("exists, and is no drawing of a plan; --force overwrites it, --svg OUT names another".to_owned())
+            wrong("exists, and is not a drawing of a plan; --force overwrites it, --svg OUT names another".to_owned())
         }
     }
 }

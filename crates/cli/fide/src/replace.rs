@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes a file as a whole: a reader, and whoever has an older one, never sees a half of it.
+//! Writes a file as a whole: a reader sees the old content or the new, never half of it.
 
 use std::{
     fs::{self, Metadata, OpenOptions, Permissions},
@@ -10,17 +10,18 @@ use std::{
 
 use tempfile::NamedTempFile;
 
-/// What a new file may be, before the umask.
+/// Mode of a new file, before the umask.
 const NEW_MODE: u32 = 0o666;
 
-/// Puts `bytes` in the place of what `to` names, in one step. An older file keeps its mode, owner and group, and
-/// stays as it was on an error. Where a file cannot be replaced but can be written (a device, a pipe, a file with
-/// several names, another owner's, one mounted alone), it is written to.
+/// Replaces the file at `to` by one with the content `bytes`, in one step. The new file has the mode, owner
+/// and group of the old one; on an error, the old one stays as it was. A file that cannot be replaced but can
+/// be written (a device, a pipe, a file with several names, another owner's file, a file that is a mount
+/// point) is written in place.
 ///
 /// # Errors
-/// Those of making, writing and renaming a file.
+/// The errors of making, writing and renaming a file.
 pub(crate) fn replace(to: &Path, bytes: &[u8]) -> io::Result<()> {
-    // A link stays one.
+    // A symbolic link stays a link.
     let target = fs::canonicalize(to).unwrap_or_else(|_| to.to_owned());
     let old = match fs::metadata(to) {
         Ok(meta) if is_replaceable(&target, &meta) => Some(meta),
@@ -36,12 +37,12 @@ pub(crate) fn replace(to: &Path, bytes: &[u8]) -> io::Result<()> {
             file.write_all(bytes)?;
             file.as_file().sync_all()?;
             match file.persist(&target) {
-                // A file that is mounted by itself, or another user's in a directory like /tmp.
+                // The file is a mount point, or belongs to another user in a directory like /tmp.
                 Err(_) if old.is_some() => fs::write(to, bytes),
                 done => done.map(drop).map_err(|error| error.error),
             }
         }
-        // The directory takes no other file, or none with this owner.
+        // The directory accepts no new file, or none with this owner.
         Err(error) if old.is_some() && error.kind() != ErrorKind::StorageFull => fs::write(to, bytes),
         Err(error) => Err(error),
     }
@@ -53,10 +54,10 @@ fn is_replaceable(target: &Path, found: &Metadata) -> bool {
     fs::symlink_metadata(target).is_ok_and(is_same) && found.nlink() == 1
 }
 
-/// Makes another file beside `target`, with the mode, owner and group of the old one.
+/// Makes a temporary file beside `target`, with the mode, owner and group of the old one.
 fn begun_anew(target: &Path, old: Option<&Metadata>) -> io::Result<NamedTempFile> {
     let dir = target.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // For its error, which does not name the temporary file.
+    // Called for its error, which does not name the temporary file.
     fs::metadata(dir)?;
     let mut builder = tempfile::Builder::new();
     let made = builder.prefix(".fide-").permissions(Permissions::from_mode(NEW_MODE)).tempfile_in(dir);

@@ -58,53 +58,55 @@ pub(crate) use warden::{WARDEN, warden};
 /// What becomes of the program while this host may not act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnFence {
-    /// Stop it, and let it go on when the fence lifts
+    /// Stop it, and let it go on when the fence ends
     Pause,
-    /// Kill it (SIGKILL): for programs that must not go on with what they knew
+    /// Kill it (SIGKILL): for programs that must not go on with their former state
     Kill,
-    /// Leave it alone, also when the host was excluded: it asks the client library itself. Begun while this
-    /// host is fenced, it finds no FIDE_TOKEN, FIDE_INCARNATION and FIDE_HOST_ID
+    /// Leave it alone, even when the host was excluded: the program asks the client library itself. A program
+    /// that begins while this host is fenced finds no FIDE_TOKEN, FIDE_INCARNATION and FIDE_HOST_ID
     Ignore,
 }
 
 /// What becomes of the program when others were notified that it is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnExclusion {
-    /// Kill it (SIGKILL), with all that it started where it has a control group
+    /// Kill it (SIGKILL), and, if it has a control group, also every process that it started
     Kill,
-    /// Leave it stopped, to be looked at
+    /// Leave it stopped, for inspection
     Stop,
 }
 
 #[derive(clap::Args)]
 struct FenceArguments {
-    /// What becomes of it while this host is fenced
+    /// What becomes of the program while this host is fenced
     #[arg(long, value_enum, default_value_t = OnFence::Pause)]
     on_fence: OnFence,
-    /// What becomes of it when the host was excluded, or its agent started anew: others were notified that it
-    /// is dead, and may run another in its place
+    /// What becomes of the program when the host was excluded, or its agent started anew: others were
+    /// notified that the program is dead, and may run another in its place
     #[arg(long, value_enum, default_value_t = OnExclusion::Kill)]
     on_exclusion: OnExclusion,
-    /// How long before the end of the lease it is stopped, in microseconds; at most a quarter of the lease
+    /// How long before the end of the lease the program is stopped, in microseconds; at most a quarter of the
+    /// lease
     #[arg(long, value_name = "US", default_value_t = 1000)]
     fence_margin_us: u32,
-    /// Run CMD by the shell after it was stopped, goes on, or was found excluded; FIDE_FENCE is `stopped`,
-    /// `continued` or `excluded`. One that still runs for an earlier state is killed first: the last to run
-    /// is the one for the last state. After the end of the program it has a minute, or until SIGTERM. What it
-    /// leaves running is to stay in the control group of `fide run`
+    /// Run CMD in the shell after the program was stopped, goes on, or was found excluded; FIDE_FENCE is
+    /// `stopped`, `continued` or `excluded`. A command that still runs for an earlier state is killed first,
+    /// so the last one to run is the one for the last state. After the end of the program, the command has a
+    /// minute, or until SIGTERM. Processes that it leaves running must stay in the control group of `fide
+    /// run`
     #[arg(long, value_name = "CMD")]
     fence_command: Option<OsString>,
     /// Take this address off the interface DEV when the program is stopped, and put it back when it goes on.
-    /// After an exclusion, or when `fide run` ends while it is off, it stays off: it belongs to whoever acts
-    /// now. May be given several times; give it a length of its own (/32, /128), as the kernel takes
-    /// secondary addresses of a subnet away with the first, and routes with that source address (`src`),
-    /// which are not put back: have --fence-command do so. Needs CAP_NET_ADMIN
+    /// After an exclusion, or when `fide run` ends while the address is off, it stays off: it belongs to the
+    /// host that acts now. May be given several times. Give the full length (/32, /128): the kernel removes
+    /// the secondary addresses of a subnet together with the first. It also removes routes with that source
+    /// address (`src`), which are not put back: let --fence-command do so. Needs CAP_NET_ADMIN
     #[arg(long, value_name = "ADDR/LEN@DEV")]
     fence_address: Vec<Address>,
-    /// Reset the program's TCP connections when it is stopped: what it has written and was not sent is
-    /// dropped, and its peers learn of it. Sockets that listen stay. Needs CAP_NET_ADMIN and a kernel with
-    /// CONFIG_INET_DIAG_DESTROY, and CAP_SYS_PTRACE for a program that runs as another user or is not to be
-    /// dumped
+    /// Reset the program's TCP connections when it is stopped: data that it has written but that was not sent
+    /// is dropped, and its peers see the reset. Listening sockets stay. Needs CAP_NET_ADMIN and a kernel with
+    /// CONFIG_INET_DIAG_DESTROY, and CAP_SYS_PTRACE for a program that runs as another user or is not
+    /// dumpable
     #[arg(long)]
     fence_sockets: bool,
 }
@@ -132,7 +134,7 @@ pub(crate) struct GuardArguments {
     /// Process id of the running program
     #[arg(long, group = "program")]
     pid: Option<u32>,
-    /// systemd unit whose main process is meant
+    /// systemd unit whose main process to guard
     #[arg(long, group = "program")]
     unit: Option<String>,
     #[command(flatten)]
@@ -140,13 +142,13 @@ pub(crate) struct GuardArguments {
     #[command(flatten)]
     fence: FenceArguments,
     /// Return at once; the process stays under watch until it ends, and no fence is imposed on it. When this
-    /// host's agent starts anew, or the host was excluded, others are notified that it is dead while it runs
-    /// on, and nobody puts it under watch again
+    /// host's agent starts anew, or the host was excluded, others are notified that the process is dead
+    /// although it runs on, and nothing puts it under watch again
     #[arg(long)]
     detach: bool,
 }
 
-/// How often to look whether the program may begin.
+/// How often to check whether the program may begin.
 const LOOK_BEGIN: Duration = Duration::from_millis(2);
 
 fn connect(socket: &SocketArguments, program: &str) -> Result<Client, Failure> {
@@ -156,7 +158,8 @@ fn connect(socket: &SocketArguments, program: &str) -> Result<Client, Failure> {
 pub(crate) fn run(arguments: RunArguments) -> Done {
     check_name(&arguments.name).map_err(fide_client::Error::from)?;
     child::dump_no_core();
-    // Before the client: a thread that takes signals otherwise must not see its descriptors.
+    // Blocked before the client exists: no thread that handles signals in another way may see its
+    // descriptors.
     let signals = Signals::block()?;
     let suspensions = Suspensions::block()?;
     let network = arguments.fence.network()?;
@@ -164,7 +167,7 @@ pub(crate) fn run(arguments: RunArguments) -> Done {
     arguments.fence.spare_the_agents(&client)?;
     outside::adopt_orphans()?;
     let (mut child, go) = spawn_at_gate(&arguments.command)?;
-    // Declared before `followed`, so that it is dropped last, and removes what that could not.
+    // Declared before `followed`, so that it is dropped last, and removes what `followed` could not remove.
     let mut warden = None;
     let begun = begin(&arguments, &mut client, &signals, &child, Before { go, suspensions, network }, &mut warden);
     let ended = begun.and_then(|followed| match followed {
@@ -255,8 +258,8 @@ fn await_lease(client: &mut Client, signals: &Signals, suspensions: &Suspensions
         if !std::mem::replace(&mut said, true) {
             say!("fide: this host is fenced; the program begins when it is heard");
         }
-        // SIGHUP ends it, too: no program is there yet that could reload its configuration. Any other signal
-        // would find no handler.
+        // SIGHUP ends it too: there is no program yet that could reload its configuration. No other signal
+        // would find a handler.
         if let Some(received) = signals.take()
             && (received.asks_to_end() || received.signal == Signal::HUP)
         {
@@ -270,8 +273,8 @@ fn await_lease(client: &mut Client, signals: &Signals, suspensions: &Suspensions
             match event {
                 // The program has not begun, so it holds no earlier state.
                 Event::Rejoined { incarnation } => client.rejoined_acknowledge(incarnation)?,
-                // A new agent refuses it: no watcher would be notified of its end, and another process may
-                // have the name.
+                // A new agent refuses the registration: no watcher would be notified of the program's end,
+                // and another process may have the name.
                 Event::Dropped { what, refusal } => {
                     return Err(anyhow!("{what} is not under watch any more, so it does not begin: {refusal}").into());
                 }
@@ -295,7 +298,7 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
     child::dump_no_core();
     let signals = Signals::block()?;
     let suspensions = Suspensions::block()?;
-    // Before it joins, or another process might have its number by then.
+    // Opened before the process joins: afterwards, another process might have its number.
     let held = pidfd(pid);
     let group = match &arguments.unit {
         Some(unit) => Group::of_unit(pid, group_of(unit).as_deref()),
@@ -355,7 +358,7 @@ pub(crate) fn guard(arguments: &GuardArguments) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// In the flags of a process: the kernel's own, which has no program (`PF_KTHREAD`, stable since Linux 2.6.17).
+/// The flag of a thread of the kernel, which has no program (`PF_KTHREAD`, stable since Linux 2.6.17).
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// Refuses processes that this one could not continue again, or cannot stop, and processes without a program. The
@@ -391,14 +394,15 @@ fn can_be_guarded(pid: u32, fences: bool) -> Result<(), anyhow::Error> {
     Ok(())
 }
 
-/// The process whose thread has this id; its first thread has that of the process itself. None: there is no
-/// such thread.
+/// The process that the thread with this id belongs to. A process's first thread has the id of the process.
+/// None: there is no such thread.
 fn process_of(thread: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-/// By `/proc/PID/stat`. The name in it is in parentheses, and may have any characters.
+/// Looks at the content of `/proc/PID/stat`. The name in it stands in parentheses, and may have any
+/// characters.
 fn is_kernel_thread(stat: &str) -> bool {
     let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
     flags.is_some_and(|flags| flags & KERNEL_THREAD != 0)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Words for people and programs. `println!` and `eprintln!` panic where their output cannot be written (a
-//! full disk, a reader that is gone, a terminal that was hung up); no command may.
+//! Output for people and programs. `println!` and `eprintln!` panic where their output cannot be written (a
+//! full disk, a reader that is gone, a terminal that was hung up); no command may panic there.
 //!
 //! | macro | where to | where it cannot be written |
 //! |---|---|---|
@@ -37,7 +37,8 @@ macro_rules! say {
 
 pub use {say, show, tell};
 
-/// The log of what runs for long, on standard error: in colours on a terminal that wants them (<https://no-color.org>), never in a file.
+/// The log of commands that run for long, on standard error: in colours on a terminal that wants them
+/// (<https://no-color.org>), never in a file.
 pub fn log() {
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     tracing_subscriber::fmt()
@@ -56,10 +57,10 @@ pub fn show_text(text: &str) -> Result<(), Failure> {
     shown(write_all(&mut io::stdout().lock(), text.as_bytes()))
 }
 
-/// What became of a write to standard output.
+/// Judges the result of a write to standard output.
 ///
 /// # Errors
-/// As those of [`show_text`].
+/// The same as [`show_text`].
 pub fn shown(written: io::Result<()>) -> Result<(), Failure> {
     match written {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
@@ -69,13 +70,13 @@ pub fn shown(written: io::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Nothing stays in a buffer, whose loss at the end of the process nobody would see.
+/// Writes and flushes: nobody would see the loss of a buffer at the end of the process.
 fn write_all(to: &mut dyn Write, bytes: &[u8]) -> io::Result<()> {
     to.write_all(bytes)?;
     to.flush()
 }
 
-/// One line, in one piece; lost where it cannot be written.
+/// Writes one line, in one piece; it is lost where it cannot be written.
 pub fn line(to: &mut dyn Write, words: Arguments) {
     let _ = to.write_all(format!("{words}\n").as_bytes());
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What timeouts are for, part by part, and what would make them shorter.
+//! What timeouts are made of, part by part, and what would make them shorter.
 
 use std::fmt::Write;
 
@@ -44,10 +44,10 @@ fn says(peer: &KnownPeer, heartbeat_us: u64) -> Option<String> {
     let _ = write!(line, ". A jitter is {}", us(jitter_us - network_us));
     line.push_str(match jitter_of {
         JitterOf::Least => {
-            ", the least that such a core is trusted with: one of its own (isolcpus, see `fide doctor`) has far less"
+            ", the least that is assumed for a shared core: a core of its own (isolcpus, see `fide doctor`) has far less"
         }
-        JitterOf::Seen => ", half as much again as its heartbeats varied in the last 20 s: `fide jitter` finds by what",
-        JitterOf::Own => ", half as much again as this host's own loop was late: `fide doctor` finds by what",
+        JitterOf::Seen => ", half as much again as its heartbeats varied in the last 20 s: `fide jitter` finds the cause",
+        JitterOf::Own => ", half as much again as this host's own loop was late: `fide doctor` finds the cause",
     });
     if network_us > 0 {
         let _ = write!(line, "; and {} of the network, as planned", us(network_us));

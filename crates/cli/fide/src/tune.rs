@@ -27,16 +27,16 @@ pub(crate) struct Arguments {
     /// Print what would be changed
     #[arg(long, group = "what")]
     plan: bool,
-    /// Change it; each old value is on disk before
+    /// Change it; each old value is stored first
     #[arg(long, group = "what")]
     apply: bool,
-    /// Restore what was there before the first --apply; what others have changed since is left alone
+    /// Restore the values from before the first --apply; values that others have changed since are left alone
     #[arg(long, group = "what")]
     undo: bool,
-    /// Print, or write to --boot-dir, what only a boot can change; it is never applied
+    /// Print the settings that only a boot can change, or write them to --boot-dir; they are never applied
     #[arg(long, group = "what")]
     boot: bool,
-    /// Undo also what others have changed since
+    /// Also restore values that others have changed since
     #[arg(long, requires = "undo")]
     force: bool,
     #[command(flatten)]
@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Conditions that only a plan knows.
+/// Conditions that only a plan has.
 const ONLY_PLANNED: [&str; 1] = ["cpusets"];
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
@@ -140,7 +140,7 @@ fn run_plan(arguments: &Arguments, host: &Host<'_>, plan: &Plan) -> Done {
 
 fn run_undo(arguments: &Arguments, host: &Host<'_>) -> Done {
     let journal = arguments.state_dir.join(fide_host_tuning::tune::journal::FILE);
-    // Not to make a directory only to find nothing in it.
+    // Avoids making a directory only to find nothing in it.
     let undone = if journal.exists() {
         let lock = Lock::take(&arguments.state_dir).map_err(|error| failure(error.into()))?;
         undo(host.machine, &lock, &boot_id(host)?, arguments.force).map_err(failure)?
@@ -160,7 +160,7 @@ fn undo_text(undone: &Undone, journal: &str) -> Result<(), Failure> {
         show!("{journal}, line {line}: {why}; the others were used")?;
     }
     if undone.void {
-        show!("{journal} is of another boot, which has restored everything by itself: taken away")?;
+        show!("{journal} is from before the last boot, which has restored everything by itself: the file was removed")?;
         return Ok(());
     }
     for (_, target, was, restored) in &undone.restored {
@@ -177,7 +177,7 @@ fn undo_text(undone: &Undone, journal: &str) -> Result<(), Failure> {
     if !undone.journal {
         show!("nothing to undo: there is no {journal}")?;
     } else if !undone.complete() {
-        show!("not all is restored; {journal} keeps what was there")?;
+        show!("not everything is restored; {journal} keeps the old values")?;
     }
     Ok(())
 }

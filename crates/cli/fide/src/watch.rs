@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide watch`: waits for what happens to a process or host.
+//! `fide watch`: waits for events about a process or host.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -29,21 +29,22 @@ pub(crate) struct Arguments {
     targets: Vec<String>,
     #[command(flatten)]
     socket: SocketArguments,
-    /// Timeout wanted for silent hosts, in microseconds; by default the best this host can hold
+    /// Wanted timeout for silent hosts, in microseconds; by default, the best that this host can hold
     #[arg(long, value_name = "US")]
     timeout_us: Option<u64>,
-    /// Run CMD by the shell at each failure; FIDE_TARGET, FIDE_REASON, FIDE_CODE and FIDE_INCARNATION tell it which,
-    /// FIDE_TOKEN is this host's fencing token (empty while it may not act, or without a view)
+    /// Run CMD in the shell at each failure. FIDE_TARGET, FIDE_REASON, FIDE_CODE and FIDE_INCARNATION
+    /// describe the failure; FIDE_TOKEN is this host's fencing token (empty while the host may not act, or
+    /// without a view)
     #[arg(long, value_name = "CMD")]
     on_failure: Option<OsString>,
-    /// Count an end from before this watch began as a failure, too. By default it is said, and the next
-    /// process of that name waited for: whoever took over from the former one may be it
+    /// Count an end from before this watch began as a failure too. By default it is only printed, and the
+    /// watch waits for the next process of that name, which may have taken over from the former one
     #[arg(long)]
     count_earlier: bool,
     /// Go on after a failure instead of ending with exit code 1
     #[arg(long)]
     forever: bool,
-    /// End with exit code 0 if nothing failed for so long
+    /// End with exit code 0 if nothing failed for this long
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     limit: Option<Duration>,
     /// Print one JSON object a line
@@ -64,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let earlier = begin_watching(&mut client, arguments)?;
     // Older kernels refuse; then this waits like any other program.
     let _ = fide_client::wake_eagerly();
-    // A limit beyond the clock's range is none.
+    // A limit beyond the clock's range is no limit.
     let until = arguments.limit.and_then(|limit| Instant::now().checked_add(limit));
     let mut watched = arguments.targets.len();
     loop {
@@ -131,7 +132,7 @@ fn begin_watching(client: &mut Client, arguments: &Arguments) -> Result<Earlier,
     Ok(earlier)
 }
 
-/// Prints an event, and runs the operator's command if it is a failure. Whether it is one.
+/// Prints an event, and runs the operator's command if it is a failure. Returns whether it is one.
 fn report(event: &Event, arguments: &Arguments, client: &Client) -> bool {
     let failure = match event {
         Event::Verdict(verdict) => Some(verdict).filter(|verdict| verdict.reason.is_failure()),
@@ -148,7 +149,8 @@ fn report(event: &Event, arguments: &Arguments, client: &Client) -> bool {
     failure.is_some()
 }
 
-/// The next event within `limit`. Ends this process once nobody reads what it prints, if it is `for_a_reader` alone.
+/// The next event within `limit`. If the output is all that matters (`for_a_reader`), ends this process once
+/// nobody reads it.
 fn next(client: &mut Client, limit: Option<Duration>, for_a_reader: bool) -> Result<Option<Event>, Failure> {
     if !for_a_reader {
         return Ok(client.wait_event(limit)?);
@@ -187,7 +189,7 @@ fn standing(state: &str, timeout: Duration, is_this_host: bool) -> String {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no time in seconds");
+    let wrong = || format!("`{text}` is not a time in seconds");
     let seconds: f64 = text.parse().map_err(|_| wrong())?;
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }
@@ -243,7 +245,7 @@ fn evidence(evidence: &Evidence) -> Value {
     })
 }
 
-/// An event for programs and for people. Lanes are `fide lane`'s to tell of.
+/// Describes an event for programs and for people. Events of lanes are left to `fide lane`.
 pub(crate) fn describe(event: &Event) -> Option<(Value, String)> {
     Some(match event {
         Event::Up { target, evidence: known, .. } => (
@@ -280,7 +282,9 @@ pub(crate) fn describe(event: &Event) -> Option<(Value, String)> {
         ),
         Event::Rejoined { incarnation } => (
             json!({ "kind": "rejoined", "incarnation": incarnation }),
-            format!("this host is incarnation {incarnation} now: others were notified that all that ran here is dead"),
+            format!(
+                "this host is incarnation {incarnation} now: others were notified that everything that ran here is dead"
+            ),
         ),
         Event::ObserverStalled { .. } => (
             json!({ "kind": "observer_stalled" }),
@@ -299,7 +303,7 @@ pub(crate) fn describe(event: &Event) -> Option<(Value, String)> {
         Event::Lost { count } => {
             (json!({ "kind": "lost", "count": count }), format!("{count} events were lost: they came too fast"))
         }
-        // Of what this program does not have: processes and lanes of its own.
+        // Events of the processes and lanes that a program owns: this program owns none.
         Event::MonitorRequest { .. }
         | Event::PbsizeChanged { .. }
         | Event::LaneMessage { .. }
@@ -332,8 +336,8 @@ impl<'a> Reaction<'a> {
         Self { command, running }
     }
 
-    /// Waits for it, so that it has run when this program ends. One that fails ends no watch: the next
-    /// failure may find its way.
+    /// Waits for the command, so that it has run when this program ends. A command that fails does not end
+    /// the watch: it may succeed at the next failure.
     fn finish(self) {
         match self.running.and_then(|mut child| child.wait()) {
             Ok(status) if status.success() => {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide controller announce`: a host says by LLDP which one it is.
+//! `fide controller announce`: a host announces its name by LLDP.
 
 use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -16,29 +16,30 @@ use super::discover::stop_at_signals;
 use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
 use crate::say::{say, show};
 
-/// Longest that one call speaks: a day.
+/// Longest time that one call announces: a day.
 const FOR_MAX_S: u64 = 86_400;
 /// The cluster's file, if no other is named.
 const USUAL: &str = "/etc/fide/fide.toml";
 
 #[derive(clap::Args)]
 pub(super) struct Announce {
-    /// Interface to speak at; again for more. By default those with this host's addresses in the cluster's file
+    /// Interface to announce on; may be given several times. By default, the interfaces with the addresses
+    /// that this host has in the cluster's file
     #[arg(long, value_name = "NAME")]
     interface: Vec<String>,
-    /// As which host; by default as the cluster's file calls this one, or else its host name
+    /// Name to announce; by default, this host's name in the cluster's file, or else its host name
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// The cluster's file [default: /etc/fide/fide.toml, if it is there]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// How long; then it takes back what it said
+    /// How long to announce; at the end, the announcement is withdrawn
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=FOR_MAX_S))]
     for_s: u64,
-    /// Between two frames
+    /// Time between two frames
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
     every_ms: u64,
-    /// Send one frame at each interface, which holds for two minutes, and listen to nothing
+    /// Send one frame on each interface, valid for two minutes, and do not listen
     #[arg(long, conflicts_with_all = ["for_s", "every_ms"])]
     once: bool,
 }
@@ -85,7 +86,7 @@ pub(super) fn announce(arguments: &Announce) -> Done {
     Ok(ExitCode::from(if right { 0 } else { UNHEALTHY }))
 }
 
-/// Name of this host, and where it speaks.
+/// This host's name, and the interfaces to announce on.
 fn who(arguments: &Announce) -> Result<(String, Vec<String>), Failure> {
     if let (Some(name), false) = (&arguments.name, arguments.interface.is_empty()) {
         return Ok((name.clone(), arguments.interface.clone()));
@@ -93,7 +94,7 @@ fn who(arguments: &Announce) -> Result<(String, Vec<String>), Failure> {
     let usual = PathBuf::from(USUAL);
     let Some(path) = arguments.config.clone().or_else(|| usual.exists().then_some(usual)) else {
         if arguments.interface.is_empty() {
-            let why = anyhow!("there is no {USUAL} that tells this host's interfaces; give --interface or --config");
+            let why = anyhow!("there is no {USUAL} that names this host's interfaces; give --interface or --config");
             return Err(Failure::new(USAGE, why));
         }
         let name = fs::read_to_string("/proc/sys/kernel/hostname").context("reading the host's name")?;

@@ -28,16 +28,16 @@ use serde_json::{Value, json};
 use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
 use crate::say::{say, show};
 
-/// Between two tries of a request that no controller took.
+/// Pause between two tries of a request that no controller answered.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// Who asks whom.
+/// The operator who asks, and the controllers to ask.
 #[derive(clap::Args)]
 struct Whom {
-    /// Who asks: a directory made by `fide controller issue DIR operator NAME`
+    /// The operator's credentials: a directory made by `fide controller issue DIR operator NAME`
     #[arg(long, value_name = "DIR")]
     credentials: PathBuf,
-    /// HOST:PORT of a controller; again for more
+    /// IP:PORT of a controller; may be given several times
     #[arg(long, required = true)]
     address: Vec<SocketAddr>,
     /// Seconds to go on asking while no controller answers
@@ -59,9 +59,9 @@ pub(super) struct Ask {
     /// GET, POST, PUT or DELETE
     #[arg(value_enum, ignore_case = true)]
     method: Verb,
-    /// As /v1/network
+    /// What to ask for, such as /v1/network
     path: String,
-    /// What is sent with it
+    /// JSON to send with the request
     body: Option<String>,
     #[command(flatten)]
     whom: Whom,
@@ -82,10 +82,11 @@ impl Whom {
         Caller::new(self.address.clone(), Arc::new(tls)).map_err(|error| Failure::new(UNHEALTHY, error))
     }
 
-    /// Repeats a request until a controller that can has answered it.
+    /// Repeats a request until a controller has given a final answer, or there is no patience left.
     fn ask(&self, caller: &mut Caller, method: Method, path: &str, body: Option<&Value>) -> Result<Answered, Failure> {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        // A life of its own, after all before it: seconds above, as hosts count theirs.
+        // Each request is an incarnation of its own, later than all before it: its upper half is in seconds,
+        // as in the incarnations of hosts.
         let incarnation = since.as_secs() << 32 | u64::from(since.subsec_nanos());
         let sequence = (method != Method::Get).then_some(Sequence { incarnation, number: 1 });
         let begun = Instant::now();
@@ -110,7 +111,7 @@ impl Whom {
         }
     }
 
-    /// What is read at a path: as it came, and as what it should be.
+    /// Reads a path. Returns the JSON as it came, and the same parsed as `T`.
     fn get<T: DeserializeOwned>(&self, caller: &mut Caller, path: &str) -> Result<(Value, T), Failure> {
         let answered = self.ask(caller, Method::Get, path, None)?;
         if !answered.is_ok() {
@@ -133,7 +134,7 @@ fn code(answered: &Answered) -> u8 {
 
 pub(super) fn ask(arguments: &Ask) -> Done {
     let body = arguments.body.as_deref().map(serde_json::from_str::<Value>).transpose();
-    let body = body.map_err(|error| Failure::new(USAGE, anyhow!("what is to be sent is no JSON: {error}")))?;
+    let body = body.map_err(|error| Failure::new(USAGE, anyhow!("the body to send is not JSON: {error}")))?;
     let method = match arguments.method {
         Verb::Get => Method::Get,
         Verb::Post => Method::Post,
@@ -156,7 +157,7 @@ pub(super) fn status(arguments: &Status) -> Done {
     let lost = |lane: &&Lane| lane.trees.iter().any(|tree| tree.phase == Phase::Lost);
     let broken = lanes.iter().filter(lost).count();
     if arguments.json {
-        // As it came: fields of a later version are for whoever reads this.
+        // The JSON as it came, so that fields of a later version reach the reader.
         show!(
             "{:#}",
             json!({"controller": address, "lanes": lanes_json["lanes"].take(), "network": network_json,

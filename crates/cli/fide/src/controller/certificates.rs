@@ -16,14 +16,14 @@ use crate::exit::{Done, Failure, NOT_PERMITTED, UNHEALTHY, USAGE};
 use crate::say::show;
 
 const DAY_S: i64 = 86_400;
-/// A certificate with less is said to end soon.
+/// A certificate with fewer days left is reported as ending soon.
 const SOON_DAYS: i64 = 30;
 
 #[derive(clap::Args)]
 pub(super) struct Init {
-    /// Directory to make; keep it where nobody else reads
+    /// Directory to create; keep it where nobody else can read it
     dir: PathBuf,
-    /// IP address or DNS name by which agents reach the controller; again for more
+    /// IP address or DNS name by which agents reach the controller; may be given several times
     #[arg(long, required = true)]
     address: Vec<String>,
     /// The controller's name
@@ -35,7 +35,7 @@ pub(super) struct Init {
     /// Days the authority is valid
     #[arg(long, default_value_t = CA_DAYS)]
     ca_days: u32,
-    /// Replace an authority; all its certificates are worthless after that
+    /// Replace an authority; all certificates that it issued become worthless
     #[arg(long)]
     overwrite: bool,
     /// Print JSON
@@ -54,7 +54,7 @@ enum Member {
 pub(super) struct Issue {
     /// Directory of the authority
     dir: PathBuf,
-    /// What the member is
+    /// Role of the member
     #[arg(value_enum)]
     member: Member,
     /// Its name
@@ -150,7 +150,10 @@ fn say(issued: &Issued, who: &str, json: bool) -> Done {
                    "not_after_s": certificate.not_after_s, "days_left": days})
         )?;
     } else {
-        show!("{who}: valid for {days} days; what it needs is in {}, copy all of it there", dir.display())?;
+        show!(
+            "{who}: valid for {days} days; its credentials are in {}, copy all of that directory to it",
+            dir.display()
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -209,7 +212,7 @@ pub(super) fn revoke(arguments: &Revoke) -> Done {
 pub(super) fn rotate(arguments: &Rotate) -> Done {
     pki::rotate_ca(&arguments.dir, arguments.ca_days).map_err(failure)?;
     show!(
-        "there is a new authority, and the old one is still believed in: copy {} of each member there, then renew each",
+        "there is a new authority, and the old one is still trusted: copy each member's {} to it, then renew each",
         pki::CA_FILE
     )?;
     Ok(ExitCode::SUCCESS)
@@ -217,7 +220,7 @@ pub(super) fn rotate(arguments: &Rotate) -> Done {
 
 pub(super) fn retire(arguments: &Retire) -> Done {
     pki::retire_cas(&arguments.dir).map_err(failure)?;
-    show!("only the present authority is believed in: copy {} of each member there", pki::CA_FILE)?;
+    show!("only the present authority is trusted: copy each member's {} to it", pki::CA_FILE)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -251,8 +254,8 @@ fn described(entry: &pki::Entry, dir: &Path) -> Value {
         _ => "valid",
     };
     let says = match state {
-        "expired" => format!("since {} days; renew it", -days),
-        "old" => "of an authority that is being replaced; renew it".to_owned(),
+        "expired" => format!("{} days ago; renew it", -days),
+        "old" => "from an authority that is being replaced; renew it".to_owned(),
         "ending" => format!("{days} days left; renew it"),
         _ => format!("{days} days left"),
     };

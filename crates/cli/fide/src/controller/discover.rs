@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide controller discover`: what is cabled, as LLDP tells.
+//! `fide controller discover`: finds out by LLDP what is cabled.
 
 use std::{
     collections::BTreeSet,
@@ -43,16 +43,17 @@ pub(super) struct Discover {
     /// How long to speak and listen; lldpd on a host speaks every 30 s
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
     wait_s: u64,
-    /// Write a topology there, for `fide plan` and `fide controller run`
+    /// Write a topology to FILE, for `fide plan` and `fide controller run`
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Overwrite what --out names
+    /// Overwrite the file that --out names
     #[arg(long, requires = "out")]
     force: bool,
-    /// Say what is cabled otherwise than this topology says
+    /// Report where the cabling differs from this topology
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
-    /// A host that there should be; again for more. Others are odd. By default those of --compare
+    /// A host that is expected; may be given several times. Other hosts are reported as odd. By default, the
+    /// hosts of --compare
     #[arg(long, value_name = "NAME")]
     host: Vec<String>,
     #[command(flatten)]
@@ -62,25 +63,26 @@ pub(super) struct Discover {
     json: bool,
 }
 
-/// What ports do not tell; otherwise assumed as the planner assumes it, and said so.
+/// Figures that ports do not report. One that is not given here is assumed to be the planner's default, and
+/// is marked as assumed.
 #[derive(clap::Args)]
 struct Figures {
-    /// Bandwidth of cables whose ports tell none
+    /// Bandwidth of cables whose ports report none
     #[arg(long, value_name = "BPS")]
     bandwidth_bps: Option<u64>,
-    /// Wire bytes that the lane's queue holds at ports that do not tell
+    /// Wire bytes that the lane's queue holds at ports that do not report it
     #[arg(long, value_name = "BYTES")]
     queue_bytes: Option<u64>,
     /// Shortest time from switch to switch
     #[arg(long, value_name = "NS")]
     latency_min_ns: Option<u64>,
-    /// How much longer that may take
+    /// How much longer a packet may take from switch to switch
     #[arg(long, value_name = "NS")]
     jitter_max_ns: Option<u64>,
     /// Shortest time between a host and its switch
     #[arg(long, value_name = "NS")]
     host_latency_min_ns: Option<u64>,
-    /// How much longer that may take
+    /// How much longer a packet may take between a host and its switch
     #[arg(long, value_name = "NS")]
     host_jitter_max_ns: Option<u64>,
 }
@@ -119,7 +121,7 @@ pub(super) fn discover(arguments: &Discover) -> Done {
     let survey =
         cables::look(&switches, Duration::from_secs(arguments.wait_s), &stop, known, &given).map_err(failure)?;
     if stop.load(Ordering::Relaxed) {
-        return Err(Failure::new(UNHEALTHY, anyhow!("ended before its time; what was heard until then is not all")));
+        return Err(Failure::new(UNHEALTHY, anyhow!("interrupted before all could be heard")));
     }
     let differences = planned.as_ref().map(|topology| compare(&survey, topology));
     let text = if arguments.json {
@@ -128,7 +130,7 @@ pub(super) fn discover(arguments: &Discover) -> Done {
         in_words(&survey, differences.as_deref())
     };
     let shown = show_text(&text);
-    // What was found is saved also where it cannot be shown.
+    // The result is saved even where it cannot be shown.
     if let Some(out) = &arguments.out {
         save(out, &survey, &given, arguments.force)?;
     }
@@ -137,7 +139,7 @@ pub(super) fn discover(arguments: &Discover) -> Done {
     Ok(ExitCode::from(if right { 0 } else { UNHEALTHY }))
 }
 
-/// Set by an interrupt, so that what was said is taken back also then.
+/// A flag that an interrupt sets, so that announcements are withdrawn in that case too.
 pub(super) fn stop_at_signals() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = stop.clone();
@@ -191,7 +193,7 @@ fn save(out: &Path, survey: &Survey, given: &Given, force: bool) -> Result<(), F
     Ok(())
 }
 
-/// A thing's fields, and what it says in words.
+/// Each item's fields, and its text as `said`.
 fn with_words<T: Serialize + Display>(all: &[T]) -> Vec<Value> {
     let one = |thing: &T| {
         let mut value = json!(thing);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a report says about a run and about several, from what was measured.
+//! Turns measurements into what a report says about one run and about several.
 
 use fide_jitter_analysis::{
     Interference, RunInfo, Samples,
@@ -11,10 +11,11 @@ use fide_report::run::{Blame, CulpritTotal, Disturbance, FamilyText, LatePacket,
 
 /// Late packets shown one by one.
 const SHOWN_MAX: usize = 50;
-/// Packets of all runs together that are looked at for a common cause: some 80 bytes of memory each.
+/// Most packets, of all runs together, that are searched for a common cause: each takes some 80 bytes of
+/// memory.
 pub(super) const SWEEP_PACKETS_MAX: usize = 8_000_000;
 
-/// All about one run.
+/// Everything that a report says about one run.
 pub(super) fn run_of(
     name: String,
     info: RunInfo,
@@ -34,7 +35,7 @@ pub(super) fn run_of(
     run
 }
 
-/// What is behind several runs.
+/// The disturbances that explain several runs together.
 pub(super) fn across(views: &[RunView]) -> Vec<Disturbance> {
     sweep(views, &FamilyOptions::default()).iter().map(disturbance).collect()
 }

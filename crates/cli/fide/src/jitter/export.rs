@@ -19,7 +19,7 @@ use crate::say::shown;
 pub(crate) struct Arguments {
     /// A log of `fide jitter ping`
     log: PathBuf,
-    /// What ran on the cores meanwhile, instead of the packets
+    /// Write what ran on the cores meanwhile, instead of the packets
     #[arg(long)]
     events: bool,
     /// Where to write; by default standard output
@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         (Some(path), Err(error)) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             return Err(Failure::new(UNHEALTHY, anyhow!("{} could not be written: {error}", path.display())));
         }
-        // Whoever reads has read enough.
+        // The reader has closed the pipe: it has read enough.
         _ => {}
     }
     Ok(ExitCode::SUCCESS)

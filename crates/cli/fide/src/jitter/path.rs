@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The path between two hosts, and one measurement over it: what every command that sends pings has in common.
+//! The path between two hosts, and one measurement over it: shared by all commands that send pings.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -36,7 +36,7 @@ pub(super) struct Path {
     /// How packets are sent and received: udp, udp-poll, af-packet, xdp-slot, af-xdp, af-xdp-zc, rdma-ud
     #[arg(long, default_value = "udp")]
     method: Method,
-    /// Payload of a packet
+    /// Payload of a packet, in bytes
     #[arg(long, default_value_t = PACKET_BYTES)]
     bytes: usize,
     /// Send one period after the last send, as a busy loop does, instead of on an absolute schedule
@@ -45,10 +45,10 @@ pub(super) struct Path {
     /// Spin between packets instead of sleeping where there is time
     #[arg(long)]
     spin: bool,
-    /// Do not record who else runs on the core
+    /// Do not record what else runs on the core
     #[arg(long)]
     no_record: bool,
-    /// Both ends are this machine and share its clock; with the core that answers
+    /// Both ends are this machine and share its clock; CORE is the core that answers
     #[arg(long, value_name = "CORE")]
     same_machine: Option<usize>,
     /// UDP port, the same at both ends
@@ -59,7 +59,7 @@ pub(super) struct Path {
 }
 
 impl Path {
-    /// What to measure, checked as far as it can be before anything is sent.
+    /// What to measure, checked as far as possible before anything is sent.
     pub(super) fn options(&self, period_us: f64, packets: u64) -> Result<Options, Failure> {
         let period_ns = period_us * 1000.0;
         if !(period_ns.is_finite() && (0.0..=1e15).contains(&period_ns)) {
@@ -89,7 +89,7 @@ impl Path {
     }
 }
 
-/// Has Ctrl-C end a measurement, and keep it.
+/// Makes Ctrl-C end a measurement and keep its result.
 pub(super) fn stop_on_interrupt() -> Result<Arc<Progress>, Failure> {
     let progress = Arc::new(Progress::default());
     let interrupted = progress.clone();
@@ -98,7 +98,7 @@ pub(super) fn stop_on_interrupt() -> Result<Arc<Progress>, Failure> {
     Ok(progress)
 }
 
-/// Measures, and shows how far it is.
+/// Measures, and shows the progress.
 pub(super) fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Measurement, Failure> {
     let bar = ProgressBar::new(options.plan.packets);
     if let Ok(style) = ProgressStyle::with_template("{bar:30.cyan} {pos}/{len} sent, {msg} answered, {eta} left") {
@@ -107,7 +107,7 @@ pub(super) fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Mea
     let measured = std::thread::scope(|scope| {
         let measuring = scope.spawn(|| session::measure(options, progress));
         while !measuring.is_finished() {
-            // Seldom: drawing takes a core, too.
+            // Seldom, because drawing takes a core too.
             std::thread::park_timeout(Duration::from_millis(500));
             bar.set_message(progress.answered.load(Ordering::Relaxed).to_string());
             bar.set_position(progress.sent.load(Ordering::Relaxed));
@@ -122,10 +122,11 @@ pub(super) fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Mea
     })
 }
 
-/// Where the log goes. What the file held before is given up for a measurement only, not for a try.
+/// Where the log goes. The file's former content is discarded only for a finished measurement, not for a
+/// failed attempt.
 pub(super) struct Out {
     file: File,
-    /// It was not there before.
+    /// The path, if the file did not exist before: an attempt that fails removes it.
     fresh: Option<PathBuf>,
 }
 
@@ -168,7 +169,7 @@ pub(super) fn nobody_answered(options: &Options) -> Failure {
     Failure::new(UNHEALTHY, why)
 }
 
-/// What a port that cannot be had means for whoever asked for it.
+/// The exit code for a port that cannot be opened.
 pub(super) fn failure(error: PortError) -> Failure {
     let denied = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     let code = match &error {

@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// Sending interval
     #[arg(long, default_value_t = 1000.0)]
     period_us: f64,
-    /// How many packets
+    /// Number of packets
     #[arg(long, default_value_t = 10_000)]
     packets: u64,
     /// Where to write the log
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     /// Write down what was measured as the bound of this interface, for the agent's timeout and `fide doctor`
     #[arg(long)]
     bound: bool,
-    /// Where bounds are kept
+    /// File that holds the bounds
     #[arg(long, value_name = "FILE", default_value = DEFAULT_FILE)]
     bound_file: PathBuf,
     /// Print the summary as JSON
@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
     let options = arguments.path.options(arguments.period_us, arguments.packets)?;
-    // Before anything is measured: an hour later would be late to learn that it cannot be written.
+    // Opened before the measurement: an hour later is too late to learn that the log cannot be written.
     let out = Out::open(&arguments.out).map_err(|error| Failure::file(&arguments.out, &error))?;
     let measured = path::measure(&options, &path::stop_on_interrupt()?)?;
     let file = out.emptied().map_err(|error| Failure::new(UNHEALTHY, error))?;
@@ -77,10 +77,10 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The bound of this interface: of the way there and the way back the worse. Between two clocks the variation
-/// is known but not the least, for which half of the least round trip stands.
+/// Writes the bound of this interface: the worse of the two directions. Between two clocks, the variation of
+/// a direction is known but not its minimum; half of the minimum round trip stands in for it.
 fn write_bound(arguments: &Arguments, options: &Options, measured: &Measurement) -> anyhow::Result<()> {
-    let core = options.wanted.core.context("a bound is of a core: measure pinned to the agent's")?;
+    let core = options.wanted.core.context("a bound belongs to a core: measure pinned to the agent's core")?;
     let extremes = |measure| {
         let values = series(&measured.info, &measured.samples, measure).values;
         Some((*values.iter().min()?, *values.iter().max()?, values.len()))

@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     /// Address of this host on the network that is measured
     #[arg(long, value_name = "ADDRESS")]
     from: Ipv4Addr,
-    /// Who sends; needed where answers cannot be addressed otherwise (xdp-slot)
+    /// Address of the host that sends; needed where answers cannot be addressed otherwise (xdp-slot)
     #[arg(long, value_name = "ADDRESS")]
     to: Option<Ipv4Addr>,
     /// How packets are received and answered: udp, udp-poll, af-packet, xdp-slot, af-xdp, af-xdp-zc,
@@ -38,10 +38,11 @@ pub(crate) struct Arguments {
     /// UDP port, the same at both ends
     #[arg(long, default_value_t = PORT)]
     port: u16,
-    /// Answer for so long instead of until interrupted
+    /// How long to answer; by default until interrupted
     #[arg(long)]
     seconds: Option<u64>,
-    /// xdp-reflect: attach behind the driver, for those that drop what is sent back inside of it (veth)
+    /// xdp-reflect: attach behind the driver, for drivers that drop packets which are sent back inside them
+    /// (veth)
     #[arg(long)]
     generic: bool,
     #[command(flatten)]
@@ -51,7 +52,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Done {
     let interface = interface::by_address(arguments.from)?;
     if arguments.method == Method::Slot && arguments.to.is_none() {
-        let why = anyhow::anyhow!("xdp-slot hands on headers only: say with --to whom to answer");
+        let why = anyhow::anyhow!("xdp-slot passes on headers only: give the host to answer with --to");
         return Err(Failure::new(USAGE, why));
     }
     let stop = Arc::new(AtomicBool::new(false));
@@ -71,7 +72,8 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         }
         reflector.answered()
     } else {
-        // With RDMA whoever has a peer asks it; this side answers, and knows from each packet whom.
+        // With RDMA, a port that has a peer asks it for its queue pair. This side only answers, and learns
+        // from each packet where to.
         let to = arguments.to.filter(|_| arguments.method != Method::RdmaUd);
         let (wanted, until) = (arguments.conditions.wanted(arguments.method.polls()), stop.clone());
         let mut opened =
@@ -92,7 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         }
     };
     let Answered { pings, ignored, failed } = answered;
-    say!("answered {pings} pings; {ignored} packets were none; {failed} answers were not taken");
+    say!("answered {pings} pings; {ignored} packets were not pings; {failed} answers could not be sent");
     Ok(ExitCode::SUCCESS)
 }
 

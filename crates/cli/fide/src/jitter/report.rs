@@ -22,7 +22,8 @@ use crate::say::{say, show};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Logs of `fide jitter ping`; several are shown side by side, and those of the same two hosts explained together
+    /// Logs of `fide jitter ping`; several are shown side by side, and explained together if all are of the
+    /// same two hosts
     #[arg(required = true)]
     logs: Vec<PathBuf>,
     /// Where to write the page; by default jitter.html, and with --json nowhere
@@ -31,10 +32,10 @@ pub(crate) struct Arguments {
     /// Print the same as JSON; docs/develop/jitter-json.md lists the fields
     #[arg(long)]
     json: bool,
-    /// For how many packets to come bounds are given
+    /// Number of future packets that the bounds are for
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     next: u64,
-    /// Probability with which one of them may be beyond the bound
+    /// Probability with which one of them may exceed the bound
     #[arg(long, value_name = "P", default_value_t = 0.01)]
     risk: f64,
 }
@@ -61,10 +62,10 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     let across = if runs.len() < 2 {
         None
     } else if !same {
-        say!("not looked for a common cause: the runs are not all between the same two hosts");
+        say!("no search for a common cause: the runs are not all between the same two hosts");
         None
     } else if views.len() < runs.len() {
-        say!("not looked for a common cause: {packets} packets, at most {}", analyse::SWEEP_PACKETS_MAX);
+        say!("no search for a common cause: {packets} packets, at most {}", analyse::SWEEP_PACKETS_MAX);
         None
     } else {
         say!("looking for what explains all {} runs", runs.len());

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{exit::Failure, say::show};
 
-/// What people look at first.
+/// The measures that people look at first.
 const SHOWN: [(Measure, &str); 4] = [
     (Measure::SendLateness, "sent late by"),
     (Measure::AToB, "A to B"),
@@ -69,7 +69,7 @@ pub(super) fn summary(measured: &Measurement, stats: &RunStats) -> Result<(), Fa
             time(summary.jitter_ns as f64),
             match stats.reference {
                 fide_jitter_analysis::stats::Reference::Absolute => "",
-                fide_jitter_analysis::stats::Reference::Baseline => "  above its own least (two clocks)",
+                fide_jitter_analysis::stats::Reference::Baseline => "  above its own minimum (two clocks)",
             }
         )?;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide jitter sweep`: the same measurement at several sending intervals. One disturbance gives each of them
-//! another pattern (jitter report §3); together they tell which one it is.
+//! `fide jitter sweep`: the same measurement at several sending intervals. One disturbance shows as a
+//! different pattern at each of them (jitter report §3); together, the patterns identify the disturbance.
 
 use std::{fs, io::BufWriter, path::PathBuf, process::ExitCode, sync::atomic::Ordering};
 
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     if !(arguments.seconds > 0.0 && arguments.seconds <= 1e6) {
         return Err(Failure::new(USAGE, anyhow!("--seconds {}: a time above 0 is needed", arguments.seconds)));
     }
-    // All of them before the first is measured.
+    // All of them are checked before the first is measured.
     let packets = |period_us: f64| (arguments.seconds * 1e6 / period_us).ceil().max(1.0) as u64;
     let plans = arguments
         .period_us
@@ -104,7 +104,7 @@ fn tell(runs: &[Run], across: &[Disturbance]) -> Result<(), Failure> {
         show!("together: {}", one.sentence)?;
         if !one.alternatives_ns.is_empty() {
             let others: Vec<String> = one.alternatives_ns.iter().map(|ns| format!("{:.4} ms", ns / 1e6)).collect();
-            show!("  as good would be a period of {}", others.join(", "))?;
+            show!("  a period of {} would fit as well", others.join(", "))?;
         }
     }
     Ok(())

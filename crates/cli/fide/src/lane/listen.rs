@@ -12,17 +12,17 @@ use serde_json::{Value, json};
 use super::{Out, connect, describe};
 use crate::{ask::SocketArguments, exit::Done};
 
-/// Of a packet's sequence number: what is below the lane's index.
+/// The bits of a packet's sequence number below the lane's index.
 const NUMBER_MASK: u64 = u64::MAX >> 8;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
-    /// Services to hear, 1 to 255
+    /// Services to listen to, 1 to 255
     #[arg(required = true, value_name = "SERVICE", value_parser = clap::value_parser!(u8).range(1..))]
     services: Vec<u8>,
     #[command(flatten)]
     socket: SocketArguments,
-    /// End with exit code 0 after so many messages
+    /// End with exit code 0 after N messages
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Print the bytes in hexadecimal

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How fast the lines of a file may become messages of a lane.
+//! How fast lines may be sent as messages of a lane.
 
 use std::time::Duration;
 
 use super::nanos;
 
-/// This part of a period is waited beyond it. The agent's packets leave a little later than a period after
-/// each other; a program that is exactly on time gets ahead of them, and in the end exceeds its contract.
+/// A period is extended by a `MARGIN`th part of it. The agent's packets leave a little more than a period
+/// apart; a program that is exactly on time would get ahead of them, and in the end exceed its contract.
 const MARGIN: u64 = 100;
 
 /// A pace that keeps to a lane's terms.
@@ -16,7 +16,7 @@ pub(super) struct Pace {
     period_ns: u64,
     /// When the present period began.
     begun_ns: Option<u64>,
-    /// Messages that it still has room for.
+    /// Messages that the present period still has room for.
     left: u32,
 }
 
@@ -36,7 +36,7 @@ impl Pace {
 
     /// A message was sent, as [`Pace::wait_ns`] allowed.
     pub(super) fn sent(&mut self, now: u64) {
-        // What a period has left is not saved up.
+        // Room that a period leaves unused is not saved up.
         if now >= self.next_ns() {
             self.begun_ns = Some(now);
             self.left = self.messages_max;

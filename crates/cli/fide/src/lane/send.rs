@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide lane send`: asks for a lane, sends each line on it.
+//! `fide lane send`: asks for a lane, and sends each line on it.
 
 use std::{io, process::ExitCode, time::Duration};
 
@@ -15,18 +15,19 @@ use crate::{
     exit::{Done, Failure, UNHEALTHY, USAGE},
 };
 
-/// Longest line that is looked at; longer than any lane carries.
+/// Longest line that is read; longer than any lane carries.
 const LINE_MAX: usize = 64 << 10;
-/// While the agent is away or has not emptied the outbox: until the next try.
+/// Time until the next try while the agent is away or has not emptied the outbox.
 const RETRY_NS: u64 = 5_000_000;
-/// After the last line, beyond the period that it may wait for its packet: for the agent to have sent it.
+/// Time to wait after the last line, until the agent has sent it. It is added to the period that the line may
+/// wait for its packet.
 const LINGER_NS: u64 = 50_000_000;
-/// The same after a burst: for the controller to say what it thinks of it.
+/// The same after a burst, long enough for the controller to react to it.
 const LINGER_BURST_NS: u64 = 1_000_000_000;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
-    /// Name of the lane on this host; programs of one user that ask for the same share it
+    /// Name of the lane on this host; programs of one user that ask for the same lane share it
     name: String,
     /// Hosts that receive it
     #[arg(long, required = true, value_name = "HOST", value_delimiter = ',')]
@@ -43,13 +44,13 @@ pub(super) struct Arguments {
     /// Lines in one period
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     messages: u32,
-    /// Sub-lane: 0, that of heartbeats, is before 1
+    /// Sub-lane: 0, which heartbeats use, goes before 1
     #[arg(long, value_name = "N", default_value_t = 1)]
     priority: u8,
     /// Disjoint trees, 1 or 2; by default as many as this host has planes
     #[arg(long, value_name = "N")]
     trees: Option<u8>,
-    /// Refuse it rather than be later than this at any receiver, such as 1ms
+    /// Refuse the lane rather than exceed this latency at any receiver, such as 1ms
     #[arg(long, value_name = "TIME", value_parser = duration)]
     latency_max: Option<Duration>,
     /// Send as fast as lines come, whatever was agreed
@@ -62,9 +63,9 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-/// Units of a time. Others that humantime has are refused: somebody may take "1m" for a millisecond.
+/// Units of a time. The other units of humantime are refused: somebody may take "1m" for a millisecond.
 const TIME_UNITS: [&str; 4] = ["ns", "us", "ms", "s"];
-/// Longest time: what an `i64` of nanoseconds holds, and to spare.
+/// Longest time; an `i64` of nanoseconds holds it with room to spare.
 const TIME_MAX: Duration = Duration::from_secs(1_000_000_000);
 
 /// "250us", "1.5ms", "2s".
@@ -72,7 +73,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     let unit = text.trim_start_matches(|c: char| c == '.' || c.is_ascii_digit());
     let time = humantime::parse_duration(text).ok().filter(|_| TIME_UNITS.contains(&unit));
     time.filter(|time| !time.is_zero() && *time <= TIME_MAX)
-        .ok_or_else(|| format!("'{text}' is no time; use a number and ns, us, ms or s, such as 10ms"))
+        .ok_or_else(|| format!("'{text}' is not a time; use a number and ns, us, ms or s, such as 10ms"))
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
@@ -86,7 +87,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         latency_max: arguments.latency_max,
         ..LaneWanted::new(&arguments.name, &receivers, arguments.size, arguments.period)
     })?;
-    // Until here a signal ends this program, and the agent gives back what it had.
+    // Until here a signal ends this program, and the agent releases what the program had.
     let signals = Signals::block()?;
     let granted = json!({ "kind": "granted", "name": arguments.name, "lane": lane.number, "trees": lane.trees });
     let trees = if lane.trees == 1 { "one tree".to_owned() } else { format!("{} trees", lane.trees) };
@@ -128,12 +129,12 @@ struct Sending {
     period: Duration,
     lines: Lines,
     sent: u64,
-    /// What ended it before all was sent.
+    /// Why it ended before all lines were sent.
     failure: Option<Failure>,
 }
 
 impl Sending {
-    /// Until all is sent, or a signal comes.
+    /// Runs until all lines are sent, or a signal comes.
     fn run(&mut self, signals: &Signals) -> Result<(), Failure> {
         let stdin = io::stdin();
         let mut leave_ns = None;
@@ -193,7 +194,7 @@ impl Sending {
         Failure::new(UNHEALTHY, anyhow!("lane {name} is over after {} messages; ask for another one", self.sent))
     }
 
-    /// Sends what may be sent now; how long the next line has to wait, if there is one.
+    /// Sends what may be sent now. Returns how long the next line has to wait, if there is one.
     fn send(&mut self) -> Result<Option<u64>, Failure> {
         while let Some(line) = self.lines.first() {
             let wait_ns = self.pace.map_or(0, |pace| pace.wait_ns(now_ns()));
@@ -207,7 +208,7 @@ impl Sending {
                     let number = self.sent + 1;
                     let error = anyhow!("line {number}: {error}; ask for a lane that carries it with --size");
                     self.failure = Some(Failure::new(USAGE, error));
-                    // What was sent before it leaves all the same.
+                    // The lines that were sent before it still leave.
                     self.lines = Lines { ended: true, ..Lines::default() };
                     return Ok(None);
                 }
@@ -232,7 +233,7 @@ fn timespec(ns: u64) -> Timespec {
 #[derive(Debug, Default)]
 struct Lines {
     buffer: Vec<u8>,
-    /// Bytes at its front that are used up.
+    /// Bytes at the front of the buffer that are used up.
     begin: usize,
     ended: bool,
 }
@@ -259,7 +260,7 @@ impl Lines {
         !self.ended && self.first().is_none()
     }
 
-    /// What is there now, when no line is left.
+    /// Reads what is there now. Called when no line is left.
     fn read(&mut self, from: &impl std::os::fd::AsFd) -> Result<(), Failure> {
         self.buffer.drain(..std::mem::take(&mut self.begin));
         if self.buffer.len() >= LINE_MAX {

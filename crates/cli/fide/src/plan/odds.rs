@@ -17,18 +17,18 @@ use crate::say::{show, show_text};
 
 /// Heights of Table 3, with the published years between critical compound failures.
 const PUBLISHED: [(u32, f64); 3] = [(1, 22.7), (2, 11.3), (3, 6.0)];
-/// Processes in it.
+/// Number of processes in Table 3.
 const PROCESSES: u32 = 2;
 /// The shortest period of FiDe's evaluation.
 const PERIOD_NS: u64 = 20_000;
-/// Where computed and published differ, and why.
+/// Where the computed and the published figures differ, and why.
 const NOTES: [&str; 2] = [
     "height 1: the published 22.7 is 1 / 0.044, rounded before it was inverted",
     "the published closed formula, (max(H-2, 0) p_cr + max(H-1, 0) p_tr) n p_g, gives 0 for height 1; its derivation and all \
      published figures fit (max(H-2, 0) p_cr + min(H, 2) p_tr) n p_g, which is used here",
 ];
 
-/// Seconds as a time for people, and the published words.
+/// The published times between two errors that TCP lets through: the shortest and the longest.
 const TCP_PUBLISHED: [&str; 2] = ["320 s", "2.3 days"];
 
 pub(super) fn published(as_json: bool) -> Done {

@@ -13,7 +13,7 @@ use crate::columns::columns;
 
 /// How many links are printed, the fullest first.
 const LINKS_SHOWN: usize = 8;
-/// How many broken or refused things are printed.
+/// How many refused requests are printed.
 const REFUSED_SHOWN: usize = 100;
 
 /// Requests, what was refused, and the fullest links.

@@ -157,7 +157,7 @@ fn nothing_else_is_overwritten() {
     fs::write(&svg, "<svg>somebody's</svg>").expect("written");
     let output = plan(dir.path(), &["plan.toml", "--svg"]);
     assert_eq!((code(&output), stdout(&output).as_str()), (Some(2), ""));
-    assert!(stderr(&output).contains("plan.svg: exists, and is no drawing of a plan; --force"), "{output:?}");
+    assert!(stderr(&output).contains("plan.svg: exists, and is not a drawing of a plan; --force"), "{output:?}");
     assert_eq!(fs::read_to_string(&svg).expect("there"), "<svg>somebody's</svg>");
     for arguments in [&["plan.toml", "--svg", "--force"][..], &["plan.toml", "--svg"]] {
         assert_eq!(code(&plan(dir.path(), arguments)), Some(0), "{arguments:?}");

@@ -18,7 +18,7 @@ fn wrong_input_ends_with_2() {
         (vec!["witness", "--config", "fide.toml"], "is no witness"),
         (vec!["watch", "a"], "'a' is not a target"),
         (vec!["watch", "x y@a"], "'x y' is not a name"),
-        (vec!["watch", "@a", "--limit", "soon"], "no time in seconds"),
+        (vec!["watch", "@a", "--limit", "soon"], "not a time in seconds"),
         (vec!["run", "--name", "x y", "--", "true"], "'x y' is not a name"),
         (vec!["guard", "--name", "x y", "--pid", "1"], "'x y' is not a name"),
         (vec!["status", "--socket", &long], "107 bytes"),
@@ -83,7 +83,7 @@ fn unsupported_by_this_host_ends_with_3() {
     refused(&mut place.fide(&words), 3, &["lo"]);
     let nothing = place.path("empty_root");
     std::fs::create_dir(&nothing).expect("made");
-    refused(place.fide(&["doctor", "--root"]).arg(&nothing), 3, &["tell nothing here"]);
+    refused(place.fide(&["doctor", "--root"]).arg(&nothing), 3, &["cannot be read here"]);
 }
 
 #[test]
