@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide-lab demo`: a cluster on this machine in which processes and hosts die. Every death must be notified,
-//! and no wrong one.
+//! and nothing else may be.
 
 mod agreement;
 mod cluster;
@@ -46,16 +46,16 @@ pub(crate) struct Arguments {
     /// Processes with 512 MiB resident to kill of each kind
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     large_trials: u32,
-    /// Silent hosts, under trust = "network"; half as many follow under trust = "lease"
+    /// Silences of a host under trust = "network"; half as many follow under trust = "lease"
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     silences: u32,
-    /// Length of the stretch under full load
+    /// Length of the part under full load
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100))]
     stretch: u32,
-    /// Directory of demo.html and its drawings
+    /// Directory for demo.html and its drawings
     #[arg(long, value_name = "DIR", default_value = "target/demo")]
     out: PathBuf,
-    /// Over loopback, with what needs no rights: three agents, UDP, pidfds, and processes that die
+    /// Run over loopback, which needs no privileges: three agents, UDP, pidfds, and processes that die
     #[arg(long)]
     loopback: bool,
     /// Print every figure as JSON on stdout, and nothing else there
@@ -65,7 +65,8 @@ pub(crate) struct Arguments {
 
 #[derive(clap::Subcommand)]
 enum Other {
-    /// A replicated counter on five hosts: leader after leader is killed under load, until one is left
+    /// Run a replicated counter on five hosts: leader after leader is killed under load, until one replica is
+    /// left
     ///
     /// Exit codes: 0 nothing was lost or counted twice, 1 something was, 2 usage, 3 unsupported here.
     Agreement(agreement::Arguments),
@@ -121,7 +122,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
 /// Creates the directory for the drawings of a demo.
 fn make_out(out: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(out).map_err(|error| {
-        let why = format!("{} cannot be made: {error}; name another directory with --out", out.display());
+        let why = format!("{} cannot be created: {error}; name another directory with --out", out.display());
         Failure::new(code_of_file(&error), anyhow::anyhow!(why))
     })
 }
@@ -137,7 +138,7 @@ fn interrupted() {
 
 fn on_testbed(arguments: &Arguments, results: &mut Results) -> anyhow::Result<()> {
     say::line(&format!(
-        "Four hosts in network namespaces, on two switches: on h{VICTIMS} processes die, h{WATCHER} is notified, \
+        "Four hosts in network namespaces, on two switches: processes die on h{VICTIMS}, h{WATCHER} is notified, \
          h{SILENT} falls silent, h{OBSERVER} only observes.\n\
          Times are from just before an event to the moment a waiting program on another host goes on, on one clock.\n\
          Nothing outside these namespaces is touched, and all of it is removed at the end. It takes one to two minutes, most of it for {} \
@@ -186,7 +187,7 @@ fn on_testbed(arguments: &Arguments, results: &mut Results) -> anyhow::Result<()
 
 fn over_loopback(arguments: &Arguments, results: &mut Results) -> anyhow::Result<()> {
     let agents = loopback::Agents::start()?;
-    say::line("Three agents on 127.77.x.x that speak UDP: on h1 processes die, h2 is notified. It takes about 10 s.");
+    say::line("Three agents on 127.77.x.x that use UDP: processes die on h1, and h2 is notified. It takes about 10 s.");
     let status = agents.status(WATCHER)?;
     describe_status(&status, "loopback", results);
     let mut scene = agents.scene()?;
@@ -209,7 +210,7 @@ fn expect_deaths(tally: &deaths::Tally, results: &mut Results) {
         format!("{} of {}, {} by the kernel program itself{why}", tally.seen, tally.deaths, tally.direct),
     );
     results.expect(
-        "no process is held dead before it dies",
+        "no process is declared dead before it dies",
         tally.premature == 0,
         format!("{} of {}", tally.premature, tally.deaths),
     );

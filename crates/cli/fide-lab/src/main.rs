@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide-lab`: clusters built on this machine, to see Fide at work and to measure it. Not for production hosts.
+//! `fide-lab`: builds clusters on this machine, to show Fide at work and to measure it. Not for production
+//! hosts.
 
 mod demo;
 mod selftest;
@@ -8,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Builds clusters and networks on this machine, to see Fide at work.
+/// Builds clusters and networks on this machine, to show Fide at work.
 ///
 /// Exit codes: 0 ok, 1 something was wrong, 2 usage, 3 unsupported here, 4 not permitted.
 #[derive(Parser)]
@@ -20,9 +21,9 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Build a cluster, have things die in it, and show who was notified when
+    /// Build a cluster, kill processes and silence hosts in it, and show which host was notified when
     Demo(demo::Arguments),
-    /// Build a network of switches, plan trees in it, cut every cable in turn
+    /// Build a network of switches, plan trees in it, and cut every cable in turn
     DemoNetwork(demo::network::Arguments),
     /// Plant disturbances on this machine and see whether `fide jitter` finds them
     Selftest(selftest::Arguments),

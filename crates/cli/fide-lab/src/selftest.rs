@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide-lab selftest`: are planted disturbances found?
+//! `fide-lab selftest`: checks that planted disturbances are found.
 
 use std::{
     fs::{self, File},
@@ -26,7 +26,7 @@ use fide_cli::{
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Every planted disturbance at every sending interval (about nine minutes) instead of a handful
+    /// Plant every disturbance at every sending interval (about nine minutes) instead of a handful
     #[arg(long)]
     all: bool,
     /// Print what was planted and found as JSON
@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     replay: Vec<PathBuf>,
 }
 
-/// Cases of the short selftest, among all.
+/// The short selftest takes one of this many cases.
 const SHORT_EVERY: usize = 3;
 /// The share of cases that must be right.
 const SHARE: f64 = 0.95;

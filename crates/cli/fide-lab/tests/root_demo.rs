@@ -34,7 +34,7 @@ fn root_the_demo_kills_leader_after_leader_and_loses_nothing() {
     assert!(chart.starts_with("<svg") && chart.contains("h2 killed"), "{chart:.200}");
 }
 
-/// Also if the reader of its output goes away: the results have a page of their own.
+/// The demo goes on even if the reader of its output goes away: the results have a page of their own.
 #[test]
 fn root_demo_says_of_each_part_how_long_it_took() {
     if let Err(why) = supported() {

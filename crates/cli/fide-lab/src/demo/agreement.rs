@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide-lab demo agreement`: a replicated counter on five hosts under load, whose leader is killed, and the
-//! next one, until one is left.
+//! `fide-lab demo agreement`: a replicated counter on five hosts under load. Its leader is killed, then the
+//! next one, until one replica is left.
 
 mod chart;
 mod clients;
@@ -28,7 +28,7 @@ use fide_cli::say::tell;
 pub(crate) const REPLICA: &str = "__replica";
 /// Instances under way.
 const WINDOW: u64 = 32;
-/// How long the next leader may take to decide, and the last requests to be answered.
+/// How long the next leader may take to decide, and how long the answers to the last requests may take.
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(clap::Args)]
@@ -39,13 +39,13 @@ pub(crate) struct Arguments {
     /// Clients, each with one request at a time
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
     clients: u32,
-    /// How they agree: huc takes one heartbeat for each decision
+    /// Protocol by which they agree: huc takes one heartbeat for each decision
     #[arg(long, value_enum, default_value_t)]
     protocol: Protocol,
     /// Milliseconds of load before each kill, and after the last
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(50..=60_000))]
     between: u64,
-    /// Directory of the drawing
+    /// Directory for the drawing
     #[arg(long, value_name = "DIR", default_value = "target/demo")]
     out: PathBuf,
     /// Print every figure as JSON on stdout, and nothing else there
@@ -93,7 +93,7 @@ struct Outcome {
     begun_ns: u64,
     ended_ns: u64,
     gaps: Vec<Gap>,
-    /// How many requests were counted by then, CLOCK_MONOTONIC ns.
+    /// When requests were counted (CLOCK_MONOTONIC ns), and how many at that time.
     counted: Vec<(u64, u32)>,
     /// Answered requests, and the counter of the last replica.
     answered: u64,
@@ -120,8 +120,8 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
 fn kill_all(arguments: &Arguments) -> anyhow::Result<Outcome> {
     let bed = Testbed::build(BedSpec { hosts: arguments.hosts.into(), ..BedSpec::default() })?;
     let this = std::env::current_exe().context("finding this program")?;
-    // The kernels see the kills here, and no host should be excluded because this machine did not run it for
-    // a moment.
+    // The kernel sees the kills here, so the timeout may be long: no host should be excluded because this
+    // machine did not run it for a moment.
     let spec = AgentsSpec {
         program: vec![fide_testbed::find_binary("fide")?],
         timeout_us: Some(60_000),
@@ -206,7 +206,7 @@ fn kill(leader: u16, replicas: &mut Replicas, clients: &mut Clients) -> anyhow::
             }
             Reported::Counted { ns, .. } if host == gap.next => {
                 gap.decided_ns = ns;
-                // Its clock is this one; a report from before it was asked is about other requests.
+                // The replica has the same clock; a report from before it was asked is about other requests.
                 gap.asked_ns = gap.asked_ns.min(ns);
                 clients.take(host, &reported, replicas)?;
             }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Four hosts in network namespaces, two switches, an agent and a program on each host.
+//! Four hosts in network namespaces and two switches; each host has an agent and a program.
 
 use std::{
     ops::Range,
@@ -38,12 +38,12 @@ pub(super) fn build() -> anyhow::Result<Testbed> {
     Ok(Testbed::build(Spec { hosts: HOSTS, rate_mbit: Some(RATE_MBIT), ..Spec::default() })?)
 }
 
-/// Agents on the hosts, and programs that watch. Dropped, the agents are killed.
+/// Agents on the hosts, and programs that watch. When it is dropped, the agents are killed.
 pub(super) struct Cluster<'a> {
     pub(super) bed: &'a Testbed,
     pub(super) ears: Ears,
     pub(super) agents: Agents,
-    /// While a cut healed, CLOCK_MONOTONIC ns.
+    /// The times in which cuts healed, CLOCK_MONOTONIC ns.
     pub(super) heals: Vec<Range<u64>>,
 }
 
@@ -51,9 +51,9 @@ pub(super) struct Cluster<'a> {
 pub(super) struct Wrong {
     /// The verdict, and the reason that its agent gives.
     pub(super) text: String,
-    /// The verdict came while a cut healed.
+    /// Whether the verdict came while a cut healed.
     pub(super) healing: bool,
-    /// The host that was declared dead reports that it did not run for most of its silence.
+    /// Whether the host that was declared dead reports that it did not run for most of its silence.
     pub(super) stalled: bool,
 }
 
@@ -104,7 +104,7 @@ impl<'a> Cluster<'a> {
         Scene::new(Some(self.bed.host(VICTIMS)), "h1", &self.agents.socket(VICTIMS), &self.agents.socket(WATCHER), tcp)
     }
 
-    /// Verdicts that programs on other hosts than [`SILENT`] got about other hosts than it.
+    /// Verdicts about hosts other than [`SILENT`], as programs on hosts other than [`SILENT`] got them.
     pub(super) fn wrong_verdicts(&mut self) -> Vec<Wrong> {
         let agents = &self.agents;
         let mut wrong = Vec::new();
@@ -135,8 +135,9 @@ struct Silence {
 }
 
 impl Silence {
-    /// The reason that the agent of `host` gives for its verdict on `accused` around `at_ns`, if it still has
-    /// it. If the host came back, it had been excluded, and the reason is the silence behind that exclusion.
+    /// The reason that the agent of `host` gives for its verdict on `accused` around `at_ns`, if the agent
+    /// still has it. If `accused` came back, it had been excluded, and the reason is the silence behind that
+    /// exclusion.
     fn behind(agents: &Agents, host: usize, accused: usize, at_ns: u64) -> Option<Self> {
         let verdict = Self::nearest(agents, host, accused, at_ns)?;
         if verdict["evidence"]["via"] != json!("superseded") {
@@ -149,7 +150,7 @@ impl Silence {
         Self::of(by, &Self::nearest(agents, by, accused, excluded["monotonic_ns"].as_u64()?)?)
     }
 
-    /// The verdict nearest to that time.
+    /// The verdict of `host` on `accused` nearest to `at_ns`.
     fn nearest(agents: &Agents, host: usize, accused: usize, at_ns: u64) -> Option<Value> {
         let target = json!(format!("@h{accused}"));
         let about = |event: &Value| event["subject"] == target && event["verdict"] == json!("host_silent");
@@ -165,7 +166,7 @@ impl Silence {
         Some(Self { observer, span_ns: decided_ns - silent_ns..decided_ns, text })
     }
 
-    /// Whether the agent of `accused` itself reports that it did not run for most of that time.
+    /// Whether the agent of `accused` itself reports that it did not run for most of the silence.
     fn is_stall_of(&self, agents: &Agents, accused: usize) -> bool {
         let overlap = |event: &Value| {
             let end_ns = event["monotonic_ns"].as_u64()?;
@@ -205,7 +206,7 @@ pub(super) fn await_formed(ask: impl Fn(usize) -> Result<Value, String>) -> anyh
     }
 }
 
-/// What this host still lacks.
+/// What the host still lacks.
 fn not_formed(host: usize, status: &Value) -> Option<String> {
     if status["fenced"] == json!(true) {
         return Some(format!("h{host} is fenced"));
@@ -216,5 +217,5 @@ fn not_formed(host: usize, status: &Value) -> Option<String> {
     }
     let wanted = |peer: &&Value| VOTERS.iter().any(|voter| peer["id"] == json!(voter));
     let down = peers(status).filter(wanted).find(|peer| peer["state"] != json!("up"))?;
-    Some(format!("h{host} holds {} for {}", down["host"], down["state"]))
+    Some(format!("h{host} takes {} for {}", down["host"], down["state"]))
 }

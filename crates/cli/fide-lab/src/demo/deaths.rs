@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes die: notified by Fide on another host, by a TCP connection there, and by a pidfd beside the dying process.
+//! Processes die. Three watchers notice each death: Fide on another host, a TCP connection to the same host,
+//! and a pidfd beside the dying process.
 
 use std::{
     path::{Path, PathBuf},
@@ -28,7 +29,7 @@ const UP_LIMIT: Duration = Duration::from_secs(3);
 const NOTIFIED_LIMIT: Duration = Duration::from_secs(3);
 /// How long the watchers get to fall asleep before a death.
 const SETTLE: Duration = Duration::from_millis(8);
-/// A group is given up after so many failed trials in a row; the rest of it counts as failed.
+/// A group is given up after this many failed trials in a row; the rest of it counts as failed.
 const FAILURES_MAX: u32 = 3;
 /// Code of a victim that exits by itself.
 const EXIT_CODE: u8 = 7;
@@ -86,7 +87,7 @@ pub(super) struct Scene<'a> {
     pub(super) host_name: &'static str,
     /// A program on the victims' host, which registers them.
     pub(super) near: Client,
-    /// The program on another host that is notified.
+    /// The program on another host; it is notified.
     pub(super) far: Client,
     /// The TCP connections from the watcher to the victims.
     pub(super) tcp: TcpFin,
@@ -127,7 +128,7 @@ impl<'a> Scene<'a> {
         Ok(Self { host, host_name, near: connect(near)?, far: connect(far)?, tcp, exe, tally: Tally::default() })
     }
 
-    /// `n` trials; stops early when `until` has come.
+    /// Runs `n` trials; stops early after [`FAILURES_MAX`] failures in a row.
     pub(super) fn group(&mut self, kind: Kind, n: u32) -> Group {
         let mut bar = Bar::new(kind.title, n);
         let mut group = Scene::empty(kind);
@@ -215,7 +216,7 @@ impl<'a> Scene<'a> {
         let far = &mut self.far;
         let (at_ns, notified) = std::thread::scope(|scope| {
             let program = scope.spawn(move || {
-                // As a program with tight deadlines would do; older kernels refuse.
+                // A program with tight deadlines would do so, too; older kernels refuse.
                 let _ = fide_client::wake_eagerly();
                 await_verdict(far, monitor, SETTLE + NOTIFIED_LIMIT)
             });

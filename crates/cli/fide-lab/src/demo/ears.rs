@@ -161,7 +161,7 @@ fn listen(client: &mut Client, host: usize, tell: &Sender<Heard>, stop: &AtomicB
             Ok(None) => {}
             // The missing events then fail an expectation.
             Err(error) => {
-                fide_cli::say::say!("the program on h{host} hears nothing any more: {error}");
+                fide_cli::say::say!("the program on h{host} receives no more events: {error}");
                 return;
             }
         }

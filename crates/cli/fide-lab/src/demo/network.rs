@@ -25,19 +25,19 @@ use site::{RATE_MBIT, Site};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Edge, aggregation and core switches instead of leaves and spines
+    /// Use edge, aggregation and core switches instead of leaves and spines
     #[arg(long)]
     three_tier: bool,
-    /// Switches of Open vSwitch instead of bridges
+    /// Use Open vSwitch instead of bridges
     #[arg(long)]
     ovs: bool,
-    /// Without best-effort traffic and without work on the cores
+    /// Run without best-effort traffic and without work on the cores
     #[arg(long)]
     idle: bool,
-    /// Times that everything is cut
+    /// How many times everything is cut
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Directory of the drawings and logs
+    /// Directory for the drawings and logs
     #[arg(long, value_name = "DIR", default_value = "target/demo-network")]
     out: PathBuf,
     /// Print every figure as JSON on stdout, and nothing else there
@@ -76,20 +76,22 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         if arguments.ovs { "Open vSwitch" } else { "bridges" },
         spec.links.len(),
     ));
-    // As the units in packaging/ run them: threads and processes started from here on have it.
+    // The priority that the units in packaging/ give them. Threads and processes started from here on inherit
+    // it.
     let own = rustix::process::getpriority_process(None).context("reading the priority")?;
     rustix::process::setpriority_process(None, SERVICE_NICE)
         .context("raising the priority of agents and controller")?;
     let mut site = Site::build(spec)?;
     rustix::process::setpriority_process(None, own).context("lowering the priority")?;
     say::line(&format!("trees are in use after {:.1} s", begun.elapsed().as_secs_f64()));
-    // The controller's store waits for this disk, and it should not wait for what a build left to be written.
+    // The controller's store waits for this disk, and it should not have to wait for writes that a build left
+    // behind.
     rustix::fs::sync();
     let mut cuts = Cuts::new(&arguments.out);
     let mut load = None;
     for round in 0..arguments.rounds {
         if !arguments.idle {
-            // Bounded in time: each round has its own.
+            // A load is bounded in time, so each round has its own.
             drop(load.take());
             load = Some(Load::start(&site)?);
         }
@@ -121,10 +123,10 @@ impl Load {
 fn finish(arguments: &Arguments, outcome: &Outcome) -> Done {
     let mut report = Report::new(if arguments.ovs { "network-ovs" } else { "network" });
     let restored = Figure::time("redundancy_restored", Statistic::P99, &outcome.restored);
-    // The goal is for bridges; Open vSwitch takes a program's start for each change.
+    // The goal is for bridges: with Open vSwitch, each change starts a program.
     let restored = if arguments.ovs { restored } else { restored.goal(Goal::AtMost(100_000.0)) };
     report.add(restored.remark(format!(
-        "{} cuts with another way, {} without one; from the cut until every host is heard twice by all",
+        "{} cuts with another path, {} without one; from the cut until all hear every host over both trees",
         outcome.restored.n(),
         outcome.without
     )));

@@ -74,7 +74,7 @@ fn html(results: &Results, drawings: &[(&str, String)]) -> String {
     }
     let _ = writeln!(
         out,
-        "<h2>A process dies</h2>\n<p>pidfd runs on the host of the dying process; Fide and TCP FIN tell another host. \
+        "<h2>A process dies</h2>\n<p>pidfd runs on the host of the dying process; Fide and TCP FIN notify another host. \
          All three watch the same death.</p>"
     );
     table(&mut out, &DEATHS_HEAD, Results::rows(&results.deaths).iter().map(<[String; 8]>::as_slice));
@@ -101,13 +101,13 @@ fn html(results: &Results, drawings: &[(&str, String)]) -> String {
     for note in &results.notes {
         let _ = writeln!(out, "<tr><td>note</td><td colspan=\"2\">{}</td></tr>", escaped(note));
     }
-    let _ = writeln!(out, "</table>\n<h2>How it was set up</h2>\n<table class=\"said\">");
+    let _ = writeln!(out, "</table>\n<h2>Setup</h2>\n<table class=\"said\">");
     for (name, value) in &results.setup {
         let _ = writeln!(out, "<tr><td>{}</td><td>{}</td></tr>", escaped(name), shown(value));
     }
     let _ = writeln!(
         out,
-        "</table>\n<footer>Times are CLOCK_MONOTONIC of one machine, whose network namespaces stand for the hosts.</footer>\
+        "</table>\n<footer>Times are CLOCK_MONOTONIC of one machine, whose network namespaces play the hosts.</footer>\
          \n</main>\n</html>"
     );
     out

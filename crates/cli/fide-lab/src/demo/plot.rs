@@ -69,7 +69,7 @@ pub(super) fn line(root: &Area<'_>, from: (i32, i32), to: (i32, i32), style: imp
     Ok(())
 }
 
-/// An axis: where a time lies, and its marks.
+/// An axis: maps a time to a position, and has marks.
 struct Axis {
     log: bool,
     range_ns: Range<f64>,
@@ -99,7 +99,7 @@ impl Axis {
         self.pixels.start + (share.clamp(0.0, 1.0) * f64::from(self.pixels.end - self.pixels.start)).round() as i32
     }
 
-    /// Marks, and whether each is named.
+    /// Marks, and whether each has a label.
     fn marks(&self) -> Vec<(f64, bool)> {
         let Range { start, end } = self.range_ns;
         let mut marks = Vec::new();
@@ -148,7 +148,7 @@ fn short(ns: f64) -> String {
     }
 }
 
-/// Every trial a dot, the median a bar: processes.
+/// Draws the deaths of processes: every trial is a dot, the median a bar.
 pub(super) fn deaths(groups: &[Group]) -> anyhow::Result<String> {
     let rows: i32 = groups.iter().map(|group| group.series.len() as i32 * ROW + BETWEEN).sum();
     written(
@@ -233,7 +233,7 @@ fn strip(root: &Area<'_>, axis: &Axis, series: &Series, y: i32) -> Drawn {
     Ok(())
 }
 
-/// Every silence a dot; beside it the timeout that was in force.
+/// Draws the silences of hosts: every silence is a dot, and beside it stands the timeout that was in force.
 pub(super) fn silences(groups: &[Group]) -> anyhow::Result<String> {
     const TALL: i32 = 44;
     let rows = groups.len() as i32 * TALL;
@@ -268,7 +268,7 @@ pub(super) fn silences(groups: &[Group]) -> anyhow::Result<String> {
     )
 }
 
-/// What the hosts knew while one of them was cut off.
+/// Draws what the hosts knew while one of them was cut off.
 pub(super) fn timeline(timeline: &Timeline) -> anyhow::Result<String> {
     let Timeline { restored_ns, rejoined_ns, timeout_ns, .. } = *timeline;
     let end_ns = rejoined_ns.max(timeline.up_ns.iter().flatten().copied().max().unwrap_or(0)).max(restored_ns);
@@ -284,7 +284,7 @@ pub(super) fn timeline(timeline: &Timeline) -> anyhow::Result<String> {
             )?;
             let axis = Axis { pixels: 176..WIDTH as i32 - 24, ..Axis::linear(range) };
             axis.draw(root, TOP, bottom, "ms after the cut")?;
-            for (lane, name) in (0..).zip(["what h1 holds of h3", "what h2 holds of h3", "what h3 may do"]) {
+            for (lane, name) in (0..).zip(["h3, as h1 sees it", "h3, as h2 sees it", "what h3 may do"]) {
                 text(root, (16, lane_y(lane)), 14, INK, HPos::Left, name)?;
             }
             let lanes = Lanes { root, axis };
@@ -328,7 +328,7 @@ impl Lanes<'_, '_> {
         self.axis.x(ns as f64)
     }
 
-    /// What another host holds of the silent one.
+    /// Draws what another host believes of the silent one.
     fn observer(&self, y: i32, notified_ns: i64, up_ns: i64) -> Drawn {
         let (notified, up) = (self.x(notified_ns), self.x(up_ns));
         let (first, last) = (self.axis.pixels.start, self.axis.pixels.end);
@@ -341,7 +341,7 @@ impl Lanes<'_, '_> {
         self.note(y, up, false, GREEN, &format!("up at {}, a new incarnation", time(up_ns)))
     }
 
-    /// What the silent host may do.
+    /// Draws what the silent host may do.
     fn silent_host(&self, y: i32, lease_out_ns: i64, rejoined_ns: i64) -> Drawn {
         let (lease_out, rejoined) = (self.x(lease_out_ns), self.x(rejoined_ns));
         let (first, last) = (self.axis.pixels.start, self.axis.pixels.end);
@@ -350,7 +350,7 @@ impl Lanes<'_, '_> {
         self.span(y, rejoined, last, GREEN)?;
         self.inside(y, first, lease_out, "act")?;
         self.inside(y, lease_out, rejoined, "nothing: it is fenced")?;
-        self.note(y, lease_out, false, RED, &format!("its lease ran out at {}", time(lease_out_ns)))?;
+        self.note(y, lease_out, false, RED, &format!("its lease was over at {}", time(lease_out_ns)))?;
         self.note(y, rejoined, true, GREEN, &format!("rejoined at {}", time(rejoined_ns)))
     }
 
@@ -360,7 +360,7 @@ impl Lanes<'_, '_> {
         Ok(())
     }
 
-    /// A mark with words beside it, above or below the bar.
+    /// Draws a mark with words beside it, above or below the bar.
     fn note(&self, y: i32, at: i32, above: bool, ink: RGBColor, words: &str) -> Drawn {
         let (top, bottom) = if above { (y - 18, y + 8) } else { (y - 8, y + 18) };
         line(self.root, (at, top), (at, bottom), ink.stroke_width(2))?;
@@ -369,7 +369,7 @@ impl Lanes<'_, '_> {
         text(self.root, (x, y + if above { -18 } else { 19 }), 13, ink, h, words)
     }
 
-    /// Words in a bar, if there is room for them.
+    /// Draws words in a bar, if there is room for them.
     fn inside(&self, y: i32, from: i32, to: i32, words: &str) -> Drawn {
         if (to - from) < 9 * words.len() as i32 {
             return Ok(());

@@ -7,7 +7,7 @@ use fide_testbed::figures::{Figure, Machine};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Layout of the JSON; grows only by new keys.
+/// Version of the JSON's layout; only new keys are added.
 const SCHEMA: u32 = 1;
 /// The watcher that the others are compared with.
 pub(super) const TCP_FIN: &str = "tcp_fin";
@@ -50,7 +50,7 @@ pub(super) struct Timeline {
     pub(super) notified_ns: [Option<i64>; 2],
     pub(super) restored_ns: i64,
     pub(super) rejoined_ns: i64,
-    /// Up again on h1, h2.
+    /// When h3 was up again for h1 and for h2.
     pub(super) up_ns: [Option<i64>; 2],
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Results {
     pub(super) silences: Vec<Group>,
     pub(super) counts: Vec<Figure>,
     pub(super) expectations: Vec<Expectation>,
-    /// Notes about effects that are no fault.
+    /// Notes about effects that are not faults.
     pub(super) notes: Vec<String>,
     pub(super) timeline: Option<Timeline>,
 }
@@ -153,7 +153,7 @@ pub(super) fn label(watcher: &str) -> &str {
     }
 }
 
-/// A time with three digits or so and its unit.
+/// A time with about three digits, and its unit.
 pub(super) fn time(ns: i64) -> String {
     let (x, unit) = match ns.abs() {
         0..1_000_000 => (ns as f64 / 1e3, "us"),

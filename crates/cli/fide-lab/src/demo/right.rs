@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events that must not be taken for a death: a cut cable, an observer that stops, a machine under load.
+//! Being right: events that must not be taken for a death, such as a cut cable, a stopped observer, or a
+//! machine under load.
 
 use std::time::{Duration, Instant};
 
@@ -24,7 +25,7 @@ const NEWS_LIMIT: Duration = Duration::from_secs(3);
 const AFTER: Duration = Duration::from_millis(300);
 /// Plane whose cable is cut.
 const PLANE: usize = 1;
-/// More than a switch port carries.
+/// More traffic than a switch port carries.
 const FLOOD_MBIT: u32 = RATE_MBIT * 6 / 5;
 /// One process is killed per interval, so that the load also has to detect true deaths.
 const KILL_EVERY: Duration = Duration::from_secs(1);
@@ -59,7 +60,7 @@ pub(super) fn one_cable(cluster: &mut Cluster<'_>, results: &mut Results) -> any
         })
     };
     results.expect(
-        &format!("one cable of two cut for {CUT:?}: path_lost, and nobody dead"),
+        &format!("one cable of two cut for {CUT:?}: path_lost, and no host declared dead"),
         lost.is_some() && wrong.is_empty(),
         format!("{}; {}", after(lost, cut_ns), listed(&wrong)),
     );
@@ -67,7 +68,7 @@ pub(super) fn one_cable(cluster: &mut Cluster<'_>, results: &mut Results) -> any
     Ok(())
 }
 
-/// The observer did not run: its own lateness must not count as a death.
+/// Stops the observer: its own lateness must not count as the death of another host.
 pub(super) fn stopped_observer(cluster: &mut Cluster<'_>, results: &mut Results) -> anyhow::Result<()> {
     cluster.await_formed()?;
     let stopped_ns = cluster.agents.pause(OBSERVER)?;
@@ -82,7 +83,7 @@ pub(super) fn stopped_observer(cluster: &mut Cluster<'_>, results: &mut Results)
         .count();
     let status = cluster.status(OBSERVER)?;
     results.expect(
-        &format!("the observer's agent stopped for {PAUSE:?}: it holds nobody dead"),
+        &format!("the observer's agent stopped for {PAUSE:?}: it declares no host dead"),
         wrong.is_empty(),
         format!(
             "{}; notified {withheld} times that it had stalled, suspicions withheld {}",
@@ -93,7 +94,7 @@ pub(super) fn stopped_observer(cluster: &mut Cluster<'_>, results: &mut Results)
     Ok(())
 }
 
-/// A host that did not run is notified of that before it can act on old knowledge.
+/// Stops a host: it must be notified of its stall before it can act on old knowledge.
 pub(super) fn stopped_host(cluster: &mut Cluster<'_>, results: &mut Results) -> anyhow::Result<()> {
     cluster.await_formed()?;
     let stopped_ns = cluster.agents.pause(SILENT)?;
@@ -128,7 +129,7 @@ pub(super) fn stopped_host(cluster: &mut Cluster<'_>, results: &mut Results) -> 
     Ok(())
 }
 
-/// Takes every core and floods both planes, and kills a process now and then.
+/// Loads every core, floods both planes, and kills a process now and then.
 pub(super) fn stretch(
     cluster: &mut Cluster<'_>,
     scene: &mut Scene<'_>,
@@ -207,7 +208,7 @@ pub(super) fn no_other_verdict(cluster: &mut Cluster<'_>, lease: bool, results: 
     }
     results.counts.push(Figure::count(&format!("false_verdicts_{rule}"), wrong.len() as u64, 1));
     results.expect(
-        &format!("trust = {rule}: no host that ran on time and was not cut off was held dead"),
+        &format!("trust = {rule}: no host that ran on time and was not cut off was declared dead"),
         wrong.is_empty(),
         listed(&wrong),
     );
@@ -217,14 +218,14 @@ pub(super) fn no_other_verdict(cluster: &mut Cluster<'_>, lease: bool, results: 
         results.counts.push(Figure::count("verdicts_left_by_cuts_network", healing.len() as u64, cuts as u64));
         if let Some(first) = late.first() {
             results.note(format!(
-                "trust = network: {} verdicts on hosts whose agents did not run for most of that silence, by their own word; \
-                 to run later than the timeout is to be dead by that rule; the first: {first}",
+                "trust = network: {} verdicts on hosts whose own agents report that they did not run for most of that silence; \
+                 under this rule, a host that runs later than the timeout is dead; the first: {first}",
                 late.len()
             ));
         }
         if !healing.is_empty() {
             results.note(format!(
-                "trust = network: the host that was cut off held all others dead, so after {cuts} cuts these came back as \
+                "trust = network: the host that was cut off declared all others dead, so after {cuts} cuts these came back as \
                  new incarnations too ({} verdicts); leases and majorities prevent that",
                 healing.len()
             ));

@@ -15,9 +15,9 @@ use super::{
 
 /// How much later than the timeout programs may be notified of a silence.
 const NOTIFIED_LIMIT: Duration = Duration::from_secs(3);
-/// How long an excluded host may take to find out, and to be back.
+/// How long an excluded host may take to find that out and be back.
 const BACK_LIMIT: Duration = Duration::from_secs(5);
-/// How much longer than the verdict the silence lasts.
+/// How long the silence lasts beyond the verdict.
 const HOLD: Duration = Duration::from_millis(40);
 const FAILURES_MAX: u32 = 3;
 
@@ -51,10 +51,10 @@ impl Silence {
 struct Trial {
     timeout_ns: i64,
     notified_ns: i64,
-    /// Until when the silent host could have acted; `None` without leases.
+    /// When the silent host's lease was over, until which it could have acted; `None` without leases.
     lease_out_ns: Option<i64>,
     restored_ns: i64,
-    /// The new incarnation was up again on the watching host, or why it was not.
+    /// When the new incarnation was up again on the watching host, or why it was not.
     back: Result<Back, String>,
     notified_elsewhere_ns: Option<i64>,
     observer_notified: bool,
@@ -232,7 +232,7 @@ fn await_back(cluster: &mut Cluster<'_>, restored_at_ns: u64, start_ns: u64) -> 
 }
 
 impl Trial {
-    /// For the drawing; exists only with a lease and after the host came back.
+    /// The data of the drawing; it exists only with a lease and after the host came back.
     fn timeline(&self) -> Option<Timeline> {
         let back = self.back.as_ref().ok()?;
         Some(Timeline {

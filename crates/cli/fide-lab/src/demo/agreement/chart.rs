@@ -14,7 +14,7 @@ const RIGHT: i32 = 130;
 const TOP: i32 = 60;
 const CURVE: i32 = 220;
 const ROW: i32 = 26;
-/// Time for each point of the curve.
+/// Length of the time that each point of the curve stands for.
 const BIN_NS: u64 = 5_000_000;
 const COLORS: [RGBColor; 4] = [RED, ORANGE, GREY, GREEN];
 

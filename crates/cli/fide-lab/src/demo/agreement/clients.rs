@@ -15,7 +15,7 @@ pub(super) struct Clients {
     leader: Option<u16>,
     stopped: bool,
     pub(super) asked_again: u64,
-    /// How many requests were counted by then.
+    /// When requests were counted (CLOCK_MONOTONIC ns), and how many at that time.
     pub(super) counted: Vec<(u64, u32)>,
 }
 
@@ -86,7 +86,7 @@ impl Clients {
         if self.leader == Some(host) { self.ask(add, replicas) } else { Ok(()) }
     }
 
-    /// Serves the clients until then.
+    /// Serves the clients until the time `until`.
     pub(super) fn serve(&mut self, replicas: &mut Replicas, until: Instant) -> anyhow::Result<()> {
         while let Some((host, reported)) = replicas.poll(until) {
             if let (Reported::Leads { .. }, true) = (&reported, self.leader != Some(host)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every cable and every switch cut in turn.
+//! Cuts every cable and every switch in turn.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,13 +18,13 @@ use super::{
     site::Site,
 };
 
-/// How long everything must be heard after a cut until it counts as over.
+/// How long everything must be heard after a cut before the cut counts as repaired.
 const STEADY: Duration = Duration::from_millis(150);
-/// After this what is silent stays so.
+/// A path that is silent for this long is taken to stay silent.
 const LIMIT: Duration = Duration::from_millis(1500);
-/// For all trees to be used again after a cut was undone.
+/// How long all trees may take to be used again after a cut was undone.
 const HEAL_LIMIT: Duration = Duration::from_secs(20);
-/// For all others to declare a cut-off host dead.
+/// How long all others may take to declare a cut-off host dead.
 const VERDICT_LIMIT: Duration = Duration::from_secs(4);
 /// The host that is cut off at the end.
 const CUT_OFF: usize = 4;
@@ -33,20 +33,20 @@ const CUT_OFF: usize = 4;
 struct What {
     text: String,
     file: String,
-    /// Some host has no other.
+    /// Whether some host has no other path.
     only_way: bool,
     draws: bool,
 }
 
-/// What came of all cuts.
+/// The results of all cuts.
 pub(super) struct Outcome {
-    /// From a cut until everybody was heard twice again, where there was another way.
+    /// Times from a cut until every host was heard over both trees again, where there was another path.
     pub(super) restored: Samples,
     pub(super) cuts: u64,
-    /// Cuts without another way.
+    /// Cuts without another path.
     pub(super) without: u64,
     pub(super) false_verdicts: Vec<String>,
-    /// With another way, but not taken.
+    /// Cuts with another path that was not taken.
     pub(super) not_restored: Vec<String>,
     /// All others were notified that the cut-off host is dead.
     pub(super) cut_off_notified: bool,
@@ -127,7 +127,7 @@ impl Cuts {
         let mut notified = match (restored_ns, silent.is_empty()) {
             (_, false) if *only_way => {
                 self.outcome.without += 1;
-                format!("no other way: {} of the ways between hosts stay silent", silent.len())
+                format!("no other path: {} of the paths between hosts stay silent", silent.len())
             }
             (_, false) => {
                 let line = format!("{what}: not restored within {LIMIT:?}: {silent:?}");
@@ -143,7 +143,7 @@ impl Cuts {
                 }
                 #[allow(clippy::cast_precision_loss, reason = "a second in nanoseconds")]
                 let ms = took_ns as f64 / 1e6;
-                format!("all heard twice again after {ms:.1} ms")
+                format!("all heard over both trees again after {ms:.1} ms")
             }
             (None, true) => "no tree went there".to_owned(),
         };
@@ -170,7 +170,7 @@ impl Cuts {
         Ok(())
     }
 
-    /// Both cables of a host: a verdict that must come.
+    /// Cuts both cables of a host: this time a verdict must come.
     pub(super) fn done(mut self, site: &mut Site) -> anyhow::Result<Outcome> {
         let begun_ns = now_ns();
         let host = format!("h{CUT_OFF}");
@@ -181,7 +181,7 @@ impl Cuts {
         let others = site.fabric.hosts().len() - 1;
         let mut notified = std::collections::BTreeSet::new();
         let target = format!("@{host}");
-        // All events of this time, also those that must not come.
+        // Waits for the whole time, to see events that must not come as well.
         site.ears.wait(begun_ns, VERDICT_LIMIT, |_| None::<()>);
         for heard in site.ears.since(begun_ns) {
             if let Some(verdict) = heard.death() {

@@ -13,7 +13,7 @@ use fide_planner::{LinkId, Planner, Request, RequestId, file};
 
 use super::{plane::Way, site::Site};
 
-/// The network with all lanes as they are now.
+/// The network with all lanes in their present state.
 pub(super) fn state(site: &mut Site) -> anyhow::Result<Planner> {
     let file = file::parse(&site.network)?;
     let mut planner = Planner::new(file.topology, file.limits)?;
@@ -43,7 +43,8 @@ pub(super) fn state(site: &mut Site) -> anyhow::Result<Planner> {
     Ok(planner)
 }
 
-/// Which host hears which one over which tree through a link that `hits` accepts by the names of its ends.
+/// Which hosts hear which others, over which tree, through a link that `hits` accepts by the names of its
+/// ends.
 pub(super) fn ways(planner: &Planner, hits: impl Fn(&str, &str) -> bool) -> BTreeSet<Way> {
     let topology = planner.topology();
     let number = |name: &str| name.trim_start_matches('h').parse().unwrap_or(0);

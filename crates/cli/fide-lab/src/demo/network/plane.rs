@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which host hears which one over which tree, as every agent's table shows it.
+//! Which hosts hear which others, over which tree, as every agent's table shows it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,7 @@ const LOOK: Duration = Duration::from_millis(1);
 const UNDER_WAY_NS: u64 = 4_000_000;
 /// A tree that was not heard for this long is silent.
 const SILENT_NS: u64 = 12_000_000;
-/// Trees of a host.
+/// Number of trees of a host.
 pub(super) const TREES: usize = 2;
 
 /// One direction: `observer` hears `peer` over `tree`. Hosts from 1.
@@ -85,7 +85,7 @@ impl Tables {
 
     /// Watches the effect of a cut at `cut_ns` on the ways that used the cable and on all others, until
     /// everything was heard for `steady`, or until the limit. A way counts as restored at the end of the
-    /// longest silence that began by the time of the cut.
+    /// longest silence that began no later than the cut.
     pub(super) fn follow(&self, cut_ns: u64, concerned: &BTreeSet<Way>, steady: Duration, limit: Duration) -> After {
         let mut last = self.heard();
         let mut longest: BTreeMap<Way, (u64, u64)> = BTreeMap::new();

@@ -29,7 +29,7 @@ pub(super) const RATE_MBIT: u32 = 20;
 const PACKET_MAX_BYTES: usize = 340;
 /// No other traffic matters on this network.
 const LIMITS: &str = "[limits]\nbandwidth_share = 0.9\nqueue_share = 1.0\n";
-/// How long the controller may take to answer, and all trees to be used.
+/// How long the controller may take to answer, and how long until all trees are used.
 const FORM_LIMIT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 
