@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which crate may depend on which: by wings, and by what pure crates must not know. Read from what cargo
-//! itself understands of the manifests (`cargo metadata`), so that no way of writing a dependency escapes.
+//! Checks which crate may depend on which: by wings, and by what pure crates must not know. It reads what
+//! cargo itself makes of the manifests (`cargo metadata`), so that no way of writing a dependency escapes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::circles::without_tests_and_comments;
 
-/// A wing of the house, and the wings that its crates may depend on.
+/// Each wing of the workspace (a directory under `crates`), and the wings that its crates may depend on.
 const WINGS: &[(&str, &[&str])] = &[
     ("protocol", &["protocol"]),
     ("platform", &["protocol", "platform"]),
@@ -31,19 +31,19 @@ const CONTRACTS: &[(&str, &[&str])] = &[
     ("fide-agent-api", &["agent", "cli", "testing", "examples", "fide-bpf"]),
     ("fide-controller-api", &["agent", "controller", "cli", "testing"]),
 ];
-/// Crates that may depend on more than their wing: on these wings or crates.
+/// Crates that may depend on more than their wing allows: also on these wings or crates.
 const EXCEPTIONS: &[(&str, &[&str])] = &[
     // The jitter bound of this host.
     ("fide-agent", &["fide-host-tuning"]),
     // Demos and the selftest run on the testbed.
     ("fide-lab", &["testing", "examples"]),
 ];
-/// What tests may use besides.
+/// What tests may use in addition.
 const FOR_TESTS: &[&str] = &["testing", "examples"];
-/// All that pure crates may take from outside: formats, checksums, serialisation. None of it knows a kernel,
-/// a clock, a thread or a random source.
+/// All foreign crates that pure crates may use: formats, checksums, serialisation. None of them knows a
+/// kernel, a clock, a thread or a random source.
 const PURE: &[&str] = &["blake3", "crc", "postcard", "serde", "serde-big-array", "siphasher", "thiserror", "toml"];
-/// What the sources of pure crates must not name, tests apart.
+/// What the sources of pure crates must not name, except in tests.
 const IMPURE: &[&str] = &[
     "std::env",
     "std::fs",
@@ -60,24 +60,24 @@ const IMPURE: &[&str] = &[
     "thread::spawn",
     "thread::sleep",
 ];
-/// Crates that no agent and no client links: they are the controller's, or a tool's.
+/// Crates that neither an agent nor a client links: they belong to the controller or to a tool.
 const NOT_IN_AN_AGENT: &[&str] =
     &["axum", "rcgen", "redb", "ureq", "clap", "plotters", "fide-controller", "fide-testbed"];
-/// A crate of fewer lines says in its first lines why it is one.
+/// A crate of fewer lines must say in its first lines why it is a crate.
 const LINES_MIN: usize = 300;
 
 /// One crate of the workspace.
 struct Crate {
-    /// None: in no wing.
+    /// `None`: the crate is in no wing.
     wing: Option<String>,
     dir: PathBuf,
     /// What it needs to be built and to run, by name.
     needs: BTreeSet<String>,
-    /// What its tests need besides.
+    /// What its tests need in addition.
     tests_need: BTreeSet<String>,
 }
 
-/// Everything that is wrong.
+/// All violations of the rules.
 fn faults(crates: &BTreeMap<String, Crate>) -> Vec<String> {
     let mut faults = Vec::new();
     for (name, found) in crates {
@@ -135,7 +135,7 @@ fn wrong_arrow(from: &str, wing: &str, to: &str, other_wing: &str, for_tests: bo
         .then(|| format!("{whose}{from} ({wing}) depends on {to} ({other_wing}); it may depend on {}", may.join(", ")))
 }
 
-/// What a pure crate must not have.
+/// Dependencies and names that a pure crate must not have, but has.
 fn impurities(name: &str, found: &Crate, crates: &BTreeMap<String, Crate>) -> Vec<String> {
     let foreign = found.needs.iter().filter(|needed| !crates.contains_key(*needed) && !PURE.contains(&needed.as_str()));
     let mut faults: Vec<String> = foreign
@@ -215,7 +215,7 @@ fn parse(root: &Path, metadata: &Value) -> BTreeMap<String, Crate> {
         let wing = match &place[..] {
             [top, wing, _] if top == "crates" => Some(wing.clone()),
             [top, _] if top == "examples" => Some(top.clone()),
-            // What builds and checks all others belongs to none of them.
+            // xtask builds and checks all other crates, and belongs to no wing.
             [top] if top == "xtask" => continue,
             _ => None,
         };
@@ -231,7 +231,7 @@ fn parse(root: &Path, metadata: &Value) -> BTreeMap<String, Crate> {
     crates
 }
 
-/// Whether a crate's first file has such a line.
+/// Whether the first file of a crate has a line for which `is` holds.
 fn begins(dir: &Path, is: impl Fn(&str) -> bool) -> bool {
     ["src/lib.rs", "src/main.rs"]
         .iter()
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(wrong("fide-bpf", "platform", "fide-agent-api", "agent"), None);
         assert_eq!(wrong("fide-agent", "agent", "fide-host-tuning", "lab"), None);
         assert!(wrong("fide-agent", "agent", "fide-report", "lab").is_some());
-        // Contracts: who may use which, and that they know neither side.
+        // Contracts: which crates may use which, and that contracts know neither side.
         assert!(wrong("fide-net", "platform", "fide-controller-api", "controller").is_some());
         assert!(wrong("fide-switch", "controller", "fide-agent-api", "agent").is_some());
         assert!(wrong("fide-agent-api", "agent", "fide-client", "agent").is_some());
@@ -283,7 +283,7 @@ mod tests {
         assert!(wrong_arrow("fide-agent", "agent", "fide-controller", "controller", true).is_some());
     }
 
-    /// A workspace as cargo describes it: build and target dependencies, renamed ones, optional ones, tests'.
+    /// A workspace as cargo describes it, with build, target, renamed, optional and test dependencies.
     #[test]
     fn every_kind_of_dependency_counts() {
         let dependency = |name: &str, kind: Value| serde_json::json!({"name": name, "kind": kind, "rename": "x"});

@@ -4,10 +4,10 @@
 use crate::run::{Step, root_dir, target_dir};
 use std::process::Command;
 
-/// The version that the book is tried with.
+/// The version of mdBook that the book is tested with.
 const VERSION: &str = "0.5.4";
 
-/// Installs mdBook into the target directory, unless it is there, and builds the book.
+/// Installs mdBook into the target directory if it is missing, and builds the book.
 pub(crate) fn book() -> Result<(), String> {
     let root = target_dir().join("tools");
     let program = root.join("bin/mdbook");

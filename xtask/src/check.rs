@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `make check`: format, lints and unit tests of the crates that a change touches, to be run before each commit.
+//! `make check`: format, lints and unit tests of the crates that a change touches. Run it before each commit.
 //!
-//! Crates that depend on them are left to `make test`.
+//! Crates that depend on the changed ones are left to `make test`.
 
 use crate::run::{Step, root_dir};
 use crate::{NEED_BPF, Outcome, headers, test};
@@ -10,16 +10,16 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Branches that a change is made against, the first that is there.
+/// Branches that a change may be made against; the first that exists counts.
 const TRUNKS: [&str; 2] = ["origin/main", "main"];
 
-/// `args`: the commit to compare with, unless it is where this branch left main. On main itself that is the
-/// last commit, or the one before where nothing is changed since.
+/// `args`: the commit to compare with; by default, the one where this branch left main. On main itself that
+/// is the last commit, or the one before it if nothing has changed since.
 pub(crate) fn check(args: &[String]) -> Outcome {
     let base = match args {
         [] => base()?,
         [one] => one.clone(),
-        _ => return Err("one commit to compare with, or none".into()),
+        _ => return Err("give one commit to compare with, or none".into()),
     };
     let mut files = git(&["diff", "--name-only", "--no-renames", &base])?;
     files.extend(git(&["ls-files", "--others", "--exclude-standard"])?);
@@ -28,11 +28,11 @@ pub(crate) fn check(args: &[String]) -> Outcome {
     crates.retain(|name, _| builds_bpf || !NEED_BPF.contains(&name.as_str()));
     println!("{} files changed since {base}, in {} crates: {}", files.len(), crates.len(), listed(&crates));
 
-    // All that is wrong is said at once.
+    // All faults are reported together.
     let mut faults: Vec<String> = headers::check(&root_dir()).err().into_iter().collect();
     let mut run = |step: Step, what: &str| faults.extend(step.run(what).err());
-    run(Step::cargo(&["fmt", "--all", "--check"]), "format (cargo fmt --all mends it)");
-    // Links and paths of the documents, bounds, and which crate may depend on which.
+    run(Step::cargo(&["fmt", "--all", "--check"]), "format (fix it by cargo fmt --all)");
+    // Checks links and paths of the documents, the bounds, and which crate may depend on which.
     run(Step::cargo(&["test", "--quiet", "-p", "xtask"]), "documents");
     let select = |only_libraries: bool| -> Vec<&str> {
         let chosen = crates.iter().filter(|(_, is_library)| **is_library || !only_libraries);
@@ -79,8 +79,8 @@ fn git(args: &[&str]) -> Result<Vec<String>, String> {
     Ok(String::from_utf8_lossy(&out.stdout).lines().map(str::to_owned).collect())
 }
 
-/// The packages that have these files, and whether each has a library. A file that is gone counts where its
-/// folder still is.
+/// The packages that contain these files, and whether each has a library. A deleted file counts for its
+/// package as long as its folder exists.
 fn changed(root: &Path, files: &[String]) -> BTreeMap<String, bool> {
     let mut found = BTreeMap::new();
     for file in files {
@@ -93,7 +93,7 @@ fn changed(root: &Path, files: &[String]) -> BTreeMap<String, bool> {
     found
 }
 
-/// The name in a manifest.
+/// The package name in a manifest.
 fn package(manifest: &str) -> Option<String> {
     let (_, section) = manifest.split_once("[package]")?;
     let line = section.lines().find_map(|line| line.strip_prefix("name = "))?;

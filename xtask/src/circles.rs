@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files of one crate that need each other in a circle: nobody can read one of them without all the others.
+//! Finds files of one crate that need each other in a circle: nobody can read one of them without all the
+//! others.
 //!
 //! A file needs the file that defines
 //! - what a path names that begins with `crate`, `super`, `self`, a module that the file declares or a name
 //!   that its `use` brings,
 //! - a name that a glob such as `use super::*` brings, where the file uses that name: a type or a constant
-//!   anywhere, a function where it is called. A glob that is not used is no need,
+//!   anywhere, a function where it is called. A glob that is not used does not count,
 //! - an inherent method that an `impl` block calls as `self.name()` or names as `Self::name`, or that a path
 //!   such as `Type::name` names, where another file has that method in an `impl` block of the same type.
 //!
-//! A name that a file hands on by `use` counts for the file that defines it. A file that names modules below
-//! it, of which it is made, needs nothing by that: what they take of it, and of each other, counts. Tests
-//! inside of a file do not count.
+//! A name that a file re-exports by `use` counts for the file that defines it. A file that only names the
+//! modules below it, of which it is made, does not need them by that; what those modules take from it and
+//! from each other does count. Tests inside a file do not count.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,9 +20,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A type and the part that implements most of it may need each other, and a third; four are a knot.
+/// A type and the file that implements most of it may need each other, and a third file too; four are a knot.
 const FILES_MAX: usize = 3;
-/// A name is handed on by at most so many files.
+/// A name is re-exported by at most this many files.
 const HANDED_ON_MAX: usize = 8;
 
 /// A path of modules below the root of a crate.
@@ -29,7 +30,7 @@ type Module = Vec<String>;
 
 struct File {
     path: PathBuf,
-    /// `lib.rs` or `main.rs`, of which it is a module.
+    /// The `lib.rs` or `main.rs` that the file is a module of.
     root: PathBuf,
     module: Module,
     text: String,
@@ -37,9 +38,9 @@ struct File {
     children: BTreeSet<String>,
     /// Items that it defines.
     defined: BTreeSet<String>,
-    /// What it brings into scope, and from where.
+    /// Names that it brings into scope, and from where.
     imports: BTreeMap<String, Module>,
-    /// Modules of which it brings every name into scope.
+    /// Modules from which it brings every name into scope.
     globs: Vec<Module>,
     /// Names that only globs bring into scope, and from where.
     brought: BTreeMap<String, Module>,
@@ -52,18 +53,18 @@ struct Impl {
     of: Module,
     /// Methods and constants of an inherent block.
     members: BTreeSet<String>,
-    /// What its methods take of the same type.
+    /// What its methods use of the same type.
     takes: BTreeSet<String>,
 }
 
 /// Files that need each other.
 struct Circle {
     files: Vec<PathBuf>,
-    /// Which of them takes what of which.
+    /// Which file takes which name from which file.
     needs: Vec<(PathBuf, PathBuf, String)>,
 }
 
-/// Files by number, and what is taken of each.
+/// Files by number, and the names that are taken from each.
 type Needs = BTreeMap<usize, BTreeSet<String>>;
 
 /// A type by the file that defines it, and its name.
@@ -104,7 +105,8 @@ fn find_sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Sources by the directory of the root they belong to: the nearest above them that has a `lib.rs` or `main.rs`.
+/// Sources by the directory of the root that they belong to: the nearest directory above them that has a
+/// `lib.rs` or `main.rs`.
 fn by_crate(sources: Vec<PathBuf>) -> BTreeMap<PathBuf, Vec<PathBuf>> {
     let is_root =
         |dir: &Path| sources.iter().any(|path| ["lib.rs", "main.rs"].iter().any(|name| *path == dir.join(name)));
@@ -186,7 +188,7 @@ fn files(dir: &Path, texts: Vec<(PathBuf, String)>) -> Vec<File> {
     files
 }
 
-/// Comments, and items of tests in a formatted text, are nobody's need.
+/// Removes comments, and the items of tests, from a formatted text: they count as no need.
 pub(crate) fn without_tests_and_comments(text: &str) -> String {
     let mut kept = String::new();
     let mut lines = text.lines();
@@ -267,7 +269,7 @@ fn impls(text: &str) -> Vec<Impl> {
     found
 }
 
-/// The path of the type that an `impl` block is of, and whether it is of no trait.
+/// The path of the type that an `impl` block is for, and whether the block is inherent (for no trait).
 fn type_of(header: &str) -> Option<(Module, bool)> {
     let rest = header.strip_prefix("impl")?;
     let mut depth = 0_u32;
@@ -288,7 +290,7 @@ fn type_of(header: &str) -> Option<(Module, bool)> {
     (!of.is_empty()).then_some((of, is_inherent))
 }
 
-/// What a body calls on `self`, and names of `Self`.
+/// The names that a body calls on `self` or takes from `Self`.
 fn taken(body: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (word, mark) in [("self", "."), ("Self", "::")] {
@@ -303,7 +305,7 @@ fn taken(body: &str) -> BTreeSet<String> {
     found
 }
 
-/// The files that have each member of a type.
+/// For each member of a type, the files that have it.
 fn methods(files: &[File]) -> BTreeMap<(Type, String), BTreeSet<usize>> {
     let mut methods: BTreeMap<_, BTreeSet<usize>> = BTreeMap::new();
     for (at, file) in files.iter().enumerate() {
@@ -361,8 +363,8 @@ fn needed_by(files: &[File], methods: &BTreeMap<(Type, String), BTreeSet<usize>>
     found
 }
 
-/// The file that defines what a path from the root names, and the item with what follows it; nothing is the
-/// file itself.
+/// The file that defines what a path from the root names, and the rest of the path: the item and what follows
+/// it. An empty rest is the file itself.
 fn resolved(files: &[File], root: &Path, segments: &[String], handed_on: usize) -> Option<(usize, Module)> {
     let find = |module: &[String]| files.iter().position(|file| file.root == root && file.module == module);
     let depth = (0..=segments.len()).rev().find(|depth| find(&segments[..*depth]).is_some())?;
@@ -400,7 +402,7 @@ fn brings(files: &[File], root: &Path, module: &[String], handed_on: usize) -> B
     names
 }
 
-/// What globs bring into a file that does not have it otherwise.
+/// The names that only globs bring into a file.
 fn brought_by_globs(files: &[File], at: usize) -> BTreeMap<String, Module> {
     let file = &files[at];
     let used = used(&file.text);
@@ -413,7 +415,7 @@ fn brought_by_globs(files: &[File], at: usize) -> BTreeMap<String, Module> {
     brought
 }
 
-/// Names that `use` brings into scope, of other crates too.
+/// Names that `use` brings into scope, also from other crates.
 fn used(text: &str) -> BTreeSet<String> {
     let mut found = Vec::new();
     for (at, word) in text.match_indices("use ").filter(|(at, _)| !text[..*at].ends_with(is_word)) {
@@ -426,9 +428,9 @@ fn used(text: &str) -> BTreeSet<String> {
 struct Named {
     segments: Module,
     is_use: bool,
-    /// It names all that the module has.
+    /// Whether it names everything in the module.
     is_glob: bool,
-    /// Under which it is in scope.
+    /// The name under which it is in scope.
     name: Option<String>,
 }
 
@@ -574,7 +576,7 @@ mod tests {
         for used in ["fn f(_: C) {}", "const D: A = B;", "fn f() { make() }", "fn f() { b::make() }"] {
             assert!(a_with(used), "{used}");
         }
-        // Of another crate, of its own, or a word.
+        // A type of another crate, a function of its own, or only a word.
         for other in ["", "use x::{C, y::B};\nfn f(_: C) {}", "fn make() {}\nfn f() { make() }", "fn f(make: u8) {}"] {
             assert!(!a_with(other), "{other}");
         }

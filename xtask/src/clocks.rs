@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a program in a guest believes of its lease after the guest stood still, by each time source
-//! (docs/internals/clocks.md).
+//! Tests what a program in a guest believes about its lease after the guest stood still, with each time
+//! source (docs/internals/clocks.md).
 //!
-//! An emulated machine with Debian's kernel, three agents over loopback in it, and a program that asks
-//! whether it may act. The machine is suspended, its emulator is not run for a while, its clock is slewed and
-//! set, and it is stopped by the monitor. Nothing is timed: a lease here is 3 s, and what happens takes
-//! longer or does not matter.
+//! An emulated machine with Debian's kernel runs three agents over loopback, and a program that asks whether
+//! it may act. The machine is suspended, its emulator is not run for a while, its clock is slewed and set,
+//! and it is stopped by the monitor. Nothing is timed: a lease here is 3 s, and what happens takes longer or
+//! does not matter.
 
 mod machine;
 
@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Of one guest, which takes less than a minute.
+/// Limit for one guest, which takes less than a minute.
 const LIMIT: Duration = Duration::from_secs(300);
-/// What an emulated machine has for a kernel's time source. kvm-clock takes KVM; acpi_pm wraps after 4.7 s,
-/// and loses what its host did not run it for longer.
+/// The time sources of an emulated machine that are tested. kvm-clock would need KVM; acpi_pm wraps after 4.7
+/// s, so it loses time when its host does not run it for longer than that.
 const SOURCES: [&str; 2] = ["hpet", "tsc"];
 const OTHERS_STOP: &str = "kill -STOP $(cat /run/h2/pid) $(cat /run/h3/pid)";
 const OTHERS_GO_ON: &str = "kill -CONT $(cat /run/h2/pid) $(cat /run/h3/pid)";
@@ -30,7 +30,7 @@ const STILL: Duration = Duration::from_secs(5);
 
 pub(crate) fn test(sources: &[String]) -> Outcome {
     for packages in [setup::BUILD, setup::EMULATOR] {
-        if !setup::prepare(packages, "what a guest's clocks do cannot be tested") {
+        if !setup::prepare(packages, "the clocks of a guest cannot be tested") {
             return Err("packages are missing, see above".into());
         }
     }
@@ -55,8 +55,8 @@ fn checks(guest: &mut Machine, source: &str) -> Outcome {
     }
     guest.wait("PROBE acts", until)?;
 
-    // Suspended to memory: of all clocks only CLOCK_BOOTTIME shows it. Others cannot give a new lease until
-    // the first look.
+    // Suspended to memory: only CLOCK_BOOTTIME shows it. The other hosts are stopped, so that they cannot
+    // give a new lease before the first look.
     guest.order(&format!("sh {OTHERS_STOP}; echo deep > /sys/power/mem_sleep; echo mem > /sys/power/state"))?;
     sleep(STILL);
     guest.rest();
@@ -64,7 +64,7 @@ fn checks(guest: &mut Machine, source: &str) -> Outcome {
     first_look(&guest.wait("PROBE woke", until)?)?;
     guest.run_until(OTHERS_GO_ON, "PROBE acts", until)?;
 
-    // The host does not run the emulator: its clocks go on.
+    // The host does not run the emulator; the emulator's clocks go on.
     guest.run(OTHERS_STOP, until)?;
     guest.rest();
     guest.signal("STOP")?;
@@ -73,7 +73,7 @@ fn checks(guest: &mut Machine, source: &str) -> Outcome {
     first_look(&guest.wait("PROBE woke", until)?)?;
     guest.run_until(OTHERS_GO_ON, "PROBE acts", until)?;
 
-    // The kernel's limit of a slew, a tenth, and a clock that is set.
+    // A slew at the kernel's limit, a tenth, and a clock that is set.
     sleep(Duration::from_secs(1));
     guest.rest();
     let slew = "adjtimex -t 11000 > /dev/null; sleep 5; adjtimex -t 10000 > /dev/null";
@@ -83,7 +83,7 @@ fn checks(guest: &mut Machine, source: &str) -> Outcome {
     }
 
     // Stopped by the monitor while the others are gone for good: every clock of the guest stands still. It
-    // believes in what was left of its lease, and no longer.
+    // believes in what was left of its lease, and in no more.
     guest.run(OTHERS_STOP, until)?;
     guest.monitor("stop")?;
     sleep(STILL);
@@ -106,7 +106,7 @@ fn checks(guest: &mut Machine, source: &str) -> Outcome {
     }
 }
 
-/// The first look after the machine stood still finds a fence, whoever ran first.
+/// The first look after the machine stood still must find a fence, no matter which process ran first.
 fn first_look(said: &[String]) -> Outcome {
     let woke = said.last().map_or("", String::as_str);
     match left_us(woke)? {
@@ -120,7 +120,7 @@ fn left_us(line: &str) -> Result<u128, String> {
     field.and_then(|text| text.parse().ok()).ok_or_else(|| format!("no left_us in {line:?}"))
 }
 
-/// Kernel and first file system.
+/// Makes the kernel and the initial file system.
 fn image(target: &Path) -> Result<(PathBuf, PathBuf), String> {
     // The kernel is that of `make rdma`.
     let store = target.join("rdma");

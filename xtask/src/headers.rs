@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every source file begins with its licence and stays short enough to read.
+//! Checks that every source file begins with its licence and stays short enough to read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 const HEADER: &str = "SPDX-License-Identifier: Apache-2.0";
-/// For what is loaded into the kernel.
+/// The header of code that is loaded into the kernel.
 const BPF_HEADER: &str = "SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause";
-/// A file that is longer wants to be two.
+/// A longer file should be split in two.
 const MAX_LINES: usize = 850;
-/// The header follows a `#!` line at the latest.
+/// The header stands within this many lines: it may follow a `#!` line.
 const HEADER_LINES: usize = 2;
 const EXTENSIONS: [&str; 8] = ["rs", "c", "h", "go", "sh", "py", "tla", "cfg"];
-/// Tree levels and files that are looked at.
+/// Limits on the directory levels and the files that are checked.
 const MAX_DEPTH: usize = 12;
 const MAX_FILES: usize = 20_000;
 
@@ -40,7 +40,7 @@ fn fault(path: &str, text: &str) -> Option<String> {
         return Some(format!("{path}: begin it with a comment `{wanted}`"));
     }
     let lines = text.lines().count();
-    (lines > MAX_LINES).then(|| format!("{path}: {lines} lines; split it, {MAX_LINES} is the most"))
+    (lines > MAX_LINES).then(|| format!("{path}: {lines} lines; split it, the limit is {MAX_LINES}"))
 }
 
 fn collect(dir: &Path, depth: usize, files: &mut Vec<PathBuf>) {

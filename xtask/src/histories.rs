@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Histories of registers under faults, and the Go program that judges them.
+//! Runs registers under faults, and builds the Go program that judges their histories.
 
 mod guest;
 
@@ -7,7 +7,7 @@ use crate::Outcome;
 use crate::run::{Step, root_dir, target_dir};
 use crate::setup;
 
-/// Beside our own programs, where they look for each other.
+/// Built beside our own programs, where they look for each other.
 const JUDGE: &str = "histories-judge";
 
 /// `cargo xtask histories`, with the arguments of the program of that name.
@@ -45,7 +45,8 @@ fn run(args: &[String]) -> Outcome {
     Step::new(&program.to_string_lossy()).args(&args).run("histories (a failure prints what replays it)")
 }
 
-/// The program for the tests, and its own tests. Where it cannot be built, tests that need it skip themselves.
+/// Builds the judge for the tests, and runs its own tests. Where it cannot be built, tests that need it skip
+/// themselves.
 pub(crate) fn prepare_test() -> Outcome {
     if !build_judge("debug") {
         return Ok(());

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `cargo xtask <verb>`: what `make <verb>` does.
 //!
-//! Standard library only: it has to build where nothing but cargo is installed, and to say there what else is needed.
+//! It uses the standard library only, because it has to build where nothing but cargo is installed, and to
+//! say there what else is needed.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
@@ -30,29 +31,29 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask <verb> [arguments]
 
-  setup [--bench]  check for the Debian packages that are needed, list the missing ones, install them if root
-  check [COMMIT]   format, lints, documents, unit tests of the crates that were changed since this branch left main: before each commit
-  test             format, lints, headers, unit tests, specifications, clusters by seed, end-to-end tests: all that CI runs
-  test-all         the same, and tests that take long and find little in a single change; the crates with planted faults also without them
-  spec [--small | --large]  the TLA+ specifications before the model checker, and their mutants; [--trace] [PART OF A LINE]
-  sim [SEED] [--seeds N] [...] clusters by seed, or one seed with all that happens; --planted all: faults it has to find
-  deaths [ROUNDS]  40 programs of one host die at once, on so many fresh clusters of five (default 200); needs root
-  histories [...]  registers replicated by real members under faults, what clients saw judged by porcupine; --runs N, --seed N, --list
+  setup [--bench]  check for the Debian packages that are needed; list the missing ones, and install them if root
+  check [COMMIT]   format, lints, documents, unit tests of the crates that changed since this branch left main; run it before each commit
+  test             format, lints, headers, unit tests, specifications, clusters by seed, end-to-end tests: everything that CI runs
+  test-all         the same, and tests that take long and find little in a single change; the crates with planted faults are tested without them too
+  spec [--small | --large]  check the TLA+ specifications and their mutants with the model checker; [--trace] [PART OF A LINE]
+  sim [SEED] [--seeds N] [...] clusters by seed, or one seed with all its events; --planted all: faults that it has to find
+  deaths [ROUNDS]  40 programs of one host die at once, on ROUNDS fresh clusters of five hosts (default 200); needs root
+  histories [...]  registers replicated by real members under faults; porcupine judges what clients saw; --runs N, --seed N, --list
   histories-guest [...]  the same with an emulated machine among five hosts, stopped and slewed; downloads a kernel once
   book             the documentation as a book of HTML pages -> target/book; installs mdBook into target/tools once
   headers          only the check of licence headers and file lengths
-  demo [...]       `fide-lab demo`, with its arguments; over loopback without root; `demo agreement`: leaders killed, needs root
+  demo [...]       `fide-lab demo`, with its arguments; without root, over loopback; `demo agreement` kills leaders and needs root
   demo-network [...] `fide-lab demo-network`, with its arguments; needs root
   bench-detect     detection times and their baselines -> target/bench/detect.json
-  bench-jitter     the jitter bench tested -> target/bench/jitter.json
+  bench-jitter     tests of the jitter bench -> target/bench/jitter.json
   bench-planner    the planner's bounds, trees and times -> target/bench/planner.json
   bench-agreement  decisions per second, also beside etcd's raft -> target/bench/agreement.json
   bench            all benches
-  soak [...]       100 million heartbeats between three hosts, over as many runs as it takes -> target/soak/state.json; needs root
-  rdma             `fide jitter` by rdma-ud between two emulated hosts; downloads a kernel once
-  clocks [...]     a guest suspended, stopped, slewed, by each time source (or those named); downloads a kernel once
+  soak [...]       100 million heartbeats between three hosts, in as many runs as that takes -> target/soak/state.json; needs root
+  rdma             test `fide jitter` by rdma-ud between two emulated hosts; downloads a kernel once
+  clocks [...]     suspend, stop and slew a guest, with each time source (or those named); downloads a kernel once
   man              the manual pages of `fide`, one for each subcommand -> target/man
-  clean            cargo clean, and network namespaces of dead runs";
+  clean            cargo clean, and remove network namespaces of dead runs";
 
 /// Crates that need clang and libelf to build, because the kernel programs are built with them.
 const NEED_BPF: [&str; 8] = [
@@ -98,7 +99,7 @@ fn main() -> ExitCode {
         "clocks" => clocks::test(rest),
         "man" => man(),
         "clean" => clean(),
-        // Not for people: what cargo runs each test program by.
+        // Not for people: cargo runs each test program by this verb.
         run::TEST_PROGRAM => run::test_program(rest),
         _ => {
             eprintln!("{USAGE}");
@@ -114,7 +115,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Clusters of which every program of a host dies at once, many more than in the test.
+/// Runs clusters in which every program of a host dies at once, many more of them than the test does.
 fn deaths(args: &[String]) -> Outcome {
     need_bpf("deaths")?;
     if !setup::is_root() {
@@ -122,7 +123,7 @@ fn deaths(args: &[String]) -> Outcome {
     }
     let rounds = args.first().map_or("200", String::as_str);
     if rounds.parse::<u32>().is_err() {
-        return Err(format!("{rounds} is no number of rounds"));
+        return Err(format!("{rounds} is not a number of rounds"));
     }
     Step::cargo(&["test", "--quiet", "-p", "fide", "--test", "end_to_end", "--", "--nocapture", "--exact"])
         .args(&["root_end_to_end::sessions::root_death_of_forty_programs_at_once_kills_no_host"])
@@ -141,7 +142,7 @@ fn demo(args: &[String]) -> Outcome {
     need_bpf("the demo")?;
     let mut step = lab()?.args(&["demo"]);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    // It has no way over loopback, and says so itself.
+    // The agreement demo cannot run over loopback, and says so itself.
     let agreement = args.first() == Some(&"agreement");
     if !setup::is_root() && !agreement && !args.contains(&"--loopback") {
         println!("not root: no namespaces and no BPF, so the demo runs over loopback with pidfds");
@@ -164,12 +165,12 @@ fn demo_network(args: &[String]) -> Outcome {
 
 fn bench(names: &[&str], args: &[String]) -> Outcome {
     need_bpf("a bench")?;
-    // Baselines that are missing are figures that say why, not a failure.
+    // A missing baseline is not a failure: its figures say why they are missing.
     setup::prepare(setup::BENCH, "some baselines will be missing");
     Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-testbed", "-p", "fide-bench"]).run("build")?;
     build_go_baselines();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    // One that fails does not keep the others from what they find.
+    // A bench that fails does not stop the others.
     let mut failed = Vec::new();
     for name in names {
         let program = target_dir().join("release").join(name);
@@ -182,7 +183,7 @@ fn bench(names: &[&str], args: &[String]) -> Outcome {
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
 
-/// Goes on where an interrupted run has stopped.
+/// Continues where an interrupted run has stopped.
 fn soak(args: &[String]) -> Outcome {
     need_bpf("soak")?;
     Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-testbed", "-p", "fide-bench"]).run("build")?;
@@ -193,10 +194,10 @@ fn soak(args: &[String]) -> Outcome {
         .run("soak")
 }
 
-/// Baselines that are Go programs: the folder under `baselines`, and what is built from it.
+/// Baselines that are Go programs: the folder under `baselines`, and the program that is built from it.
 const GO_BASELINES: [(&str, &str); 2] = [("memberlist", "memberlist-node"), ("etcd-raft", "etcd-raft-node")];
 
-/// They go beside our own programs.
+/// Builds them beside our own programs.
 fn build_go_baselines() {
     let found = setup::has_program("go");
     for (name, program) in GO_BASELINES {
@@ -215,7 +216,7 @@ fn build_go_baselines() {
     }
 }
 
-/// Made by the program itself, of its command line.
+/// `fide` generates its manual pages from its own command line.
 fn man() -> Outcome {
     need_bpf("fide")?;
     let out = root_dir().join("target/man");

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The method rdma-ud between two hosts: emulated ones, each with a kernel that makes a network interface an RDMA card.
+//! Tests the method rdma-ud between two emulated hosts, each with a kernel that turns a network interface
+//! into an RDMA card.
 //!
-//! Two hosts and not two namespaces, as that kernel's software card serves the first namespace only. Kernel
-//! and busybox are Debian's, unpacked below the target directory and not installed. Nothing here is timed: an
-//! emulated processor says nothing about that.
+//! Two hosts and not two namespaces, because that kernel's software card serves the first namespace only.
+//! Kernel and busybox are Debian's, unpacked below the target directory and not installed. Nothing here is
+//! timed: an emulated processor says nothing about real times.
 
 mod guest;
 pub(crate) mod image;
@@ -14,9 +15,9 @@ use guest::Guest;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Everything after the build has to be over by then; it takes about a minute.
+/// Time limit for everything after the build, which takes about a minute.
 const LIMIT: Duration = Duration::from_secs(600);
-/// What host 1 has to report as passed, see `init.sh`.
+/// The checks that host 1 has to report as passed, see `init.sh`.
 const CHECKS: [&str; 8] = [
     "no_card",
     "nobody_answers",
@@ -37,9 +38,10 @@ pub(crate) fn test() -> Outcome {
     Step::cargo(&["build", "-p", "fide", "--features", "rdma"]).run("build")?;
     let image = image::make(&target_dir())?;
     let until = Instant::now() + LIMIT;
-    // A socket without a file.
+    // An abstract socket, without a file.
     let wire = format!("fide-rdma-{}", std::process::id());
-    // Host 2 holds the wire's end that has to be there first. Both end with their guest's value.
+    // Host 2 holds the end of the wire that has to exist first. Each emulator ends when its `Guest` is
+    // dropped.
     let _pong = Guest::start(&image, 2, &wire)?;
     while !fs::read_to_string("/proc/net/unix").is_ok_and(|sockets| sockets.contains(&wire)) {
         if Instant::now() > until {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Running programs, with a headline each.
+//! Runs programs, with a headline for each.
 
 use crate::summary::Total;
 use std::fs;
@@ -28,7 +28,7 @@ pub(crate) fn target_dir() -> PathBuf {
     }
 }
 
-/// How long each step took that has ended.
+/// How long each step that has ended took.
 static TOOK: Mutex<Vec<(String, Duration)>> = Mutex::new(Vec::new());
 
 fn note(what: impl Into<String>, since: Instant) {
@@ -49,12 +49,13 @@ pub(crate) struct Step {
     shown: String,
 }
 
-/// Of a test program whose tests wait more than they compute, and measure nothing: more at a time than there are cores.
+/// For a test program whose tests wait more than they compute, and measure nothing: it may run more tests at
+/// a time than there are cores.
 pub(crate) const WAITING: &str = "--test-threads=4";
-/// Of a test program: its tests run one after the other.
+/// For a test program whose tests run one after the other.
 pub(crate) const ONE_AT_A_TIME: &str = "--test-threads=1";
-/// Test programs of which several tests run at a time: they wait most of the time (200 s of processor time in
-/// 440 s when one runs at a time), by timeouts that a busy machine holds, and measure nothing.
+/// Test programs that run several tests at a time. Their tests wait most of the time (200 s of processor time
+/// in 440 s when one runs at a time), have timeouts that a busy machine keeps, and measure nothing.
 const SEVERAL_AT_A_TIME: &[(&str, &str)] = &[("end_to_end", "--test-threads=3"), ("namespaces", "--test-threads=2")];
 /// The verb of [`test_program`].
 pub(crate) const TEST_PROGRAM: &str = "test-program";
@@ -75,7 +76,8 @@ fn of_test_program<'a>(program: &str, args: &'a [String]) -> Vec<&'a str> {
     args.iter().map(|arg| if arg == ONE_AT_A_TIME { several.unwrap_or(ONE_AT_A_TIME) } else { arg }).collect()
 }
 
-/// A test that says nothing for so long waits for what never comes: it is ended and reported, so that the others run.
+/// A test that prints nothing for this long waits for something that never comes: it is ended and reported,
+/// so that the others run.
 const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// The processes that a process has started, by number.
@@ -90,7 +92,7 @@ fn kill(process: u32) {
     let _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
 }
 
-/// Ends the tests that a cargo runs; what they have made is removed by their reapers.
+/// Ends the tests that a cargo runs; their reapers remove what the tests have made.
 fn end_silent(cargo: u32) {
     for child in children(cargo) {
         // A compiler may take its time.
@@ -168,8 +170,8 @@ impl Step {
         Err(format!("{what} failed ({status}): {}", self.shown))
     }
 
-    /// Runs tests, passing their output on and adding their summaries up. Failed tests are counted, not an error; an
-    /// error is a run that failed without one (it did not build, it crashed).
+    /// Runs tests, passes their output on, and adds their summaries up. Failed tests are counted and are not
+    /// an error. An error is a run that failed without a failed test (it did not build, it crashed).
     pub(crate) fn run_tests(mut self, what: &str, total: &mut Total) -> Result<(), String> {
         println!("== {what}: {}", self.shown);
         let failed_before = total.failed;
@@ -225,8 +227,8 @@ mod tests {
         }
     }
 
-    /// A shell of its own starts both: the other tests of this process have children too, which are this very
-    /// program until they become another, and hold whatever file it writes.
+    /// A shell of its own starts both. The other tests of this process have children too, which run this very
+    /// program until they execute another, and hold whatever file it writes.
     #[test]
     fn silent_test_is_ended_and_silent_compiler_is_not() {
         let sleep = target_dir().join(format!("silent-{}", std::process::id()));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The Debian packages that are needed: look, list what is missing, install when root.
+//! The Debian packages that are needed: looks for them, lists the missing ones, and installs them if it is
+//! root.
 
 use crate::run::Step;
 use std::fs;
@@ -8,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A package, and the program that does as well wherever it came from.
+/// A package, and the program that may stand in for it, wherever that came from.
 pub(crate) struct Package {
     name: &'static str,
     program: Option<&'static str>,
@@ -18,7 +19,7 @@ const fn package(name: &'static str, program: Option<&'static str>) -> Package {
     Package { name, program }
 }
 
-/// To build and test.
+/// Needed to build and test.
 pub(crate) const BUILD: &[Package] = &[
     package("clang", Some("clang")),
     package("libelf-dev", None),
@@ -30,7 +31,7 @@ pub(crate) const BUILD: &[Package] = &[
     package("libc6-dev", None),
 ];
 
-/// For the tests alone.
+/// Needed for the tests alone.
 pub(crate) const TEST: &[Package] = &[
     package("chromium", Some("chromium")),
     package("openvswitch-switch", Some("/usr/sbin/ovs-vswitchd")),
@@ -58,7 +59,7 @@ pub(crate) const BENCH: &[Package] = &[
     package("rt-tests", Some("cyclictest")),
 ];
 
-/// While it says 101, Debian's packages start no service.
+/// While this script exits with 101, Debian's packages start no services.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
 pub(crate) fn setup(with_bench: bool) -> Result<(), String> {
@@ -75,8 +76,9 @@ pub(crate) fn setup(with_bench: bool) -> Result<(), String> {
     Err("packages are missing, see above".into())
 }
 
-/// True if all of `packages` are there in the end. Says what is missing before it installs anything; without root or
-/// apt-get says in one line what to run, and what `consequence` it has not to.
+/// Returns whether all of `packages` are there in the end. Lists the missing ones before it installs
+/// anything. Without root or apt-get, it prints one line: what to run, and the `consequence` of not running
+/// it.
 pub(crate) fn prepare(packages: &[Package], consequence: &str) -> bool {
     let missing = missing(packages);
     if missing.is_empty() {
@@ -84,11 +86,11 @@ pub(crate) fn prepare(packages: &[Package], consequence: &str) -> bool {
     }
     let list = missing.join(" ");
     if !has_program("apt-get") {
-        println!("missing: {list} (named as in Debian): install them, {consequence} without");
+        println!("missing: {list} (named as in Debian): install them; {consequence} without them");
         return false;
     }
     if !is_root() {
-        println!("missing: {list}: run `apt-get install {list}` as root, {consequence} without");
+        println!("missing: {list}: run `apt-get install {list}` as root; {consequence} without them");
         return false;
     }
     println!("missing, to be installed: {list}");
@@ -114,7 +116,7 @@ fn is_there(package: &Package) -> bool {
             .output()
             .is_ok_and(|o| o.stdout == b"installed");
     }
-    // Not Debian: libraries are looked for where their headers are.
+    // Not Debian: a library counts as installed if its header is there.
     match package.name {
         "libelf-dev" => Path::new("/usr/include/libelf.h").exists(),
         "zlib1g-dev" => Path::new("/usr/include/zlib.h").exists(),
@@ -163,7 +165,7 @@ pub(crate) fn has_program(name: &str) -> bool {
         return Path::new(name).exists();
     }
     let path = std::env::var("PATH").unwrap_or_default();
-    // Where root's programs are, for users whose PATH leaves them out.
+    // /usr/sbin and /sbin hold root's programs; the PATH of other users may leave them out.
     path.split(':').chain(["/usr/sbin", "/sbin"]).any(|dir| Path::new(dir).join(name).is_file())
 }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clusters by seed.
+//! Runs the simulator: clusters by seed.
 
 use crate::Outcome;
 use crate::run::{Step, target_dir};
 use crate::summary::Total;
 
-/// Seeds in the test.
+/// Number of seeds in the test.
 const SEEDS: &str = "1000";
-/// Seeds within which a planted fault has to be found that the seed which found it before finds no more: what
-/// runs has changed.
+/// A planted fault may no longer be found by the seed that found it before, because the code has changed. It
+/// then has to be found within this many seeds.
 const PLANTED_SEEDS: &str = "8000";
 
 /// `cargo xtask sim`, with the arguments of the program of that name.
@@ -17,26 +17,26 @@ pub(crate) fn sim(args: &[String]) -> Outcome {
     run(&["--release"], &args, "sim (what it printed replays it)")
 }
 
-/// Crates in which faults can be planted, and those whose tests plant them.
+/// Crates in which faults can be planted, and crates whose tests plant them.
 pub(crate) const CRATES: [&str; 4] = ["fide-agreement", "fide-detector", "fide-group", "fide-sim"];
 const FEATURES: &str = "fide-sim/planted,fide-group/planted";
-/// What names of tests that plant faults begin with.
+/// The names of tests that plant faults begin with this.
 const PLANTED: &str = "planted_faults";
 
-/// All tests of these crates, those in every order of everything among them. Then seeds without a violation,
-/// and planted faults that have to be found by seeds.
+/// Runs all tests of these crates, among them the tests that try every order of events. Then it runs seeds,
+/// which must show no violation, and planted faults, which seeds have to find.
 ///
-/// In the profile of tests, which optimises what runs here: what it depends on is compiled, and its debug
-/// assertions hold too.
+/// It uses the profile of tests, which optimises the code that runs here: its dependencies are compiled
+/// already, and its debug assertions are checked too.
 pub(crate) fn test(skipped: &[&str], total: &mut Total) -> Outcome {
     let tests = || {
         let step = Step::cargo(&["test", "--features", FEATURES]).args(&CRATES.map(|name| ["-p", name]).concat());
         step.args(&["--no-fail-fast", "--"]).args(skipped)
     };
     // A fault is planted for a whole process.
-    tests().args(&["--skip", PLANTED]).run_tests("tests of what faults are planted in", total)?;
+    tests().args(&["--skip", PLANTED]).run_tests("tests of the crates in which faults are planted", total)?;
     tests().args(&[PLANTED]).run_tests("planted faults, in tests and in every order of everything", total)?;
-    // Built with them: a test of the same crate could start it.
+    // The program was built with the tests, because a test of the same crate could start it.
     let program = target_dir().join("debug/sim");
     let run = |args: &[&str], what| Step::new(&program.to_string_lossy()).args(args).run(what);
     run(&["--seeds", SEEDS], "clusters by seed")?;

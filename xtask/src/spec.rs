@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The specifications in `spec/` before the model checker TLC: what has to hold holds, what the papers'
-//! pseudo-code gets wrong is still found, and no mutant survives.
+//! Checks the specifications in `spec/` with the model checker TLC: properties that have to hold do hold,
+//! errors in the papers' pseudo-code are still found, and no mutant survives.
 
 mod ask;
 mod runs;
@@ -23,14 +23,14 @@ const TLC_SHA256: &str = "fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f02
 const MAVEN_COPY: &str = "org.apache.maven.plugins:maven-dependency-plugin:2.8:copy";
 
 const USAGE: &str = "usage: cargo xtask spec [--small | --large] [--trace] [--workers N] [PART OF A LINE]";
-/// Threads of the checker unless `--workers` says otherwise, where it answers one question at a time.
+/// Threads of the checker when it answers one question at a time, unless `--workers` gives another number.
 const WORKERS: &str = "2";
-/// Questions that are answered at the same time where all are small, by a thread each: to start the checker
+/// Questions that are answered at the same time if all are small, with one thread each: starting the checker
 /// takes longer than most of them.
 const AT_ONCE: usize = 2;
 
-/// All sizes; `--small` asks what the test command does, `--large` only what takes longer, `--trace` shows
-/// what the checker said, a word keeps the lines that contain it.
+/// Checks all sizes. `--small` asks only what the test command asks, `--large` only what takes longer.
+/// `--trace` shows the checker's output. A word keeps only the lines that contain it.
 pub(crate) fn spec(args: &[String]) -> Outcome {
     let (mut small, mut large, mut trace, mut workers, mut word) = (true, true, false, None, "");
     let mut args = args.iter();
@@ -55,15 +55,15 @@ pub(crate) fn spec(args: &[String]) -> Outcome {
     check(&jar, &asked, word, trace, lanes)
 }
 
-/// The smaller questions, answered by what the test command's other steps leave of the processors.
+/// The smaller questions, answered in the processor time that the test command's other steps leave.
 pub(crate) struct Background {
-    /// None without the checker.
+    /// `None` if the checker is missing.
     child: Option<Child>,
     said: PathBuf,
 }
 
 impl Background {
-    /// Without the checker it says so, and the test command goes on, but not in CI.
+    /// If the checker is missing, it says so and the test command goes on. In CI, that is an error.
     pub(crate) fn start() -> Result<Self, String> {
         let said = target_dir().join("spec/small.log");
         if let Err(why) = checker() {
@@ -75,7 +75,7 @@ impl Background {
         }
         let shown = |e: std::io::Error| format!("{}: {e}", said.display());
         let this = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
-        // Nothing else waits for it.
+        // At idle priority, because nothing else waits for the answers.
         let idle: &[&str] = if setup::has_program("chrt") { &["chrt", "--idle", "0"] } else { &["nice", "-n", "19"] };
         let file = fs::File::create(&said).map_err(shown)?;
         let child = Command::new(idle[0])
@@ -87,7 +87,7 @@ impl Background {
             .stderr(file)
             .spawn()
             .map_err(|e| format!("{} did not start: {e}", idle[0]))?;
-        println!("== specifications: begun at idle priority, what they say comes at the end ({})", said.display());
+        println!("== specifications: begun at idle priority, their output comes at the end ({})", said.display());
         Ok(Background { child: Some(child), said })
     }
 
@@ -95,7 +95,7 @@ impl Background {
     pub(crate) fn end(mut self) -> Outcome {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         println!("== specifications: waiting for the last answers");
-        // Nothing runs any more that it could disturb.
+        // Nothing else runs any more that it could disturb.
         run::hurry(child.id());
         let status = child.wait().map_err(|e| format!("the specifications: {e}"))?;
         print!("{}", fs::read_to_string(&self.said).unwrap_or_default());
@@ -104,7 +104,7 @@ impl Background {
 }
 
 impl Drop for Background {
-    /// Another step has failed.
+    /// Dropped without [`Background::end`]: another step has failed.
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
             run::end_with_children(child.id());
@@ -113,7 +113,7 @@ impl Drop for Background {
     }
 }
 
-/// TLC's jar, fetched unless it is there.
+/// TLC's jar, fetched if it is missing.
 fn checker() -> Result<PathBuf, String> {
     if !setup::prepare(setup::SPEC, "the specifications cannot be checked") {
         return Err("TLC needs the packages named above".into());
@@ -145,7 +145,7 @@ fn sha256(path: &std::path::Path) -> Result<String, String> {
     text.split_whitespace().next().map(str::to_owned).ok_or_else(|| format!("{}: no SHA-256", path.display()))
 }
 
-/// The answers in the order of the questions, each as soon as those before it are there.
+/// Reports the answers in the order of the questions, each as soon as all answers before it are there.
 fn ask_all(
     checker: &Checker,
     runs: &[&Run],
@@ -222,13 +222,13 @@ fn check(
         return Err(format!("no line contains `{word}`"));
     }
     if wrong.is_empty() {
-        println!("specifications: {asked} answers as they have to be");
+        println!("specifications: all {asked} answers are as expected");
         return Ok(());
     }
-    Err(format!("{} of {asked} answers are not what they have to be: {}", wrong.len(), wrong.join("; ")))
+    Err(format!("{} of {asked} answers are not as expected: {}", wrong.len(), wrong.join("; ")))
 }
 
-/// What to print of an answer, or why it is not what it has to be.
+/// What to print for an answer, or why it is not the expected one.
 fn judge(expect: &Expect, verdict: &Verdict) -> Result<String, String> {
     match (expect, verdict) {
         (_, Verdict::Broken(why)) => Err(why.clone()),
@@ -283,14 +283,15 @@ mod tests {
         assert!(judge(&Expect::Holds(Temporal::No), &Verdict::Holds).is_ok());
     }
 
-    /// A part that no specification asks for leaves out nothing: the mutant would be the specification itself.
+    /// Leaving out a part that no specification asks for changes nothing: the mutant would be the
+    /// specification itself.
     #[test]
     fn every_part_that_is_left_out_is_one_of_its_specification() {
         let mut parts = 0;
         for run in SMALL.iter().chain(LARGE) {
             let read = |module: &str| std::fs::read_to_string(root_dir().join(format!("spec/{module}.tla")));
             let mut text = read(run.spec).expect("there");
-            // Parts may be those of a specification that this one extends.
+            // The parts may belong to a specification that this one extends.
             let extended = text.lines().find_map(|line| line.strip_prefix("EXTENDS ")).unwrap_or_default().to_owned();
             text.extend(extended.split(", ").filter_map(|module| read(module.trim()).ok()));
             let left_out = run.set.iter().filter(|(name, _)| *name == "Without").map(|(_, value)| *value);

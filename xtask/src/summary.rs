@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One summary of many test binaries, in the format of each.
+//! One summary for many test binaries, in the format that each of them has.
 
 use std::time::Duration;
 

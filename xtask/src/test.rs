@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `make test`: all that CI runs, cheap checks first. `make test-all`: the same, and what takes long and
-//! finds little in a single change.
+//! `make test`: everything that CI runs, cheap checks first. `make test-all`: the same, and tests that take
+//! long and find little in a single change.
 //!
 //! Nothing is built twice. All steps but one select the same packages and features, because cargo compiles a
-//! crate anew for each other selection. The crates in which faults can be planted ([`crate::sim`]) are tested
-//! in a build of their own, with all their tests.
+//! crate again for each different selection. The crates in which faults can be planted ([`crate::sim`]) are
+//! tested in a build of their own, with all their tests.
 
 use crate::run::{self, Step, root_dir};
 use crate::{NEED_BPF, Outcome, book, headers, histories, setup, sim, spec, summary};
@@ -17,7 +17,7 @@ pub(crate) enum Extent {
     All,
 }
 
-/// Tests that only `make test-all` runs, each with what `make test` has instead.
+/// Tests that only `make test-all` runs, each with the tests that `make test` has instead.
 pub(crate) const LONG: &[(&str, &str)] = &[
     (
         "huc_leased::three_members_two_proposals",
@@ -39,7 +39,8 @@ pub(crate) fn skips(extent: Extent) -> Vec<&'static str> {
     }
 }
 
-/// What is there to build with: whether the kernel's programs can be built, and the features that are only compiled.
+/// What can be built here: whether the kernel's programs can, and the features that are compiled without
+/// being tested.
 pub(crate) fn prepare() -> (bool, &'static [&'static str]) {
     let builds_bpf = setup::prepare(setup::BUILD, "the kernel programs cannot be built");
     let compiles_rdma = builds_bpf && setup::prepare(setup::RDMA, "the method rdma-ud is not compiled");
@@ -50,7 +51,7 @@ pub(crate) fn prepare() -> (bool, &'static [&'static str]) {
 pub(crate) fn test(extent: Extent) -> Outcome {
     let started = Instant::now();
     let (builds_bpf, features) = prepare();
-    setup::prepare(setup::TEST, "the jitter report is not opened in a browser, or Open vSwitch not tried,");
+    setup::prepare(setup::TEST, "the jitter report is not opened in a browser, or Open vSwitch is not tested,");
     let excluded = |names: &[&'static str]| names.iter().flat_map(|name| ["--exclude", *name]).collect::<Vec<_>>();
     let mut scope = vec!["--workspace"];
     if !builds_bpf {
@@ -64,7 +65,7 @@ pub(crate) fn test(extent: Extent) -> Outcome {
 
     headers::check(&root_dir())?;
     println!("headers: ok");
-    Step::cargo(&["fmt", "--all", "--check"]).run("format (cargo fmt --all mends it)")?;
+    Step::cargo(&["fmt", "--all", "--check"]).run("format (fix it by cargo fmt --all)")?;
     Step::cargo(&["clippy"])
         .args(&scope)
         .args(features)
@@ -75,7 +76,7 @@ pub(crate) fn test(extent: Extent) -> Outcome {
             .run("lints of the agent alone")?;
     }
     book::book()?;
-    // It takes what the tests leave of the processors, most of which wait.
+    // It uses the processor time that the tests leave, most of which wait.
     let specifications = spec::Background::start()?;
 
     let mut total = summary::Total::default();
@@ -91,7 +92,8 @@ pub(crate) fn test(extent: Extent) -> Outcome {
         .run_tests("unit tests", &mut total)?;
     sim::test(&skipped, &mut total)?;
     histories::prepare_test()?;
-    // Namespaces, kernel programs and pinned loops: one at a time, or they measure each other.
+    // These tests use namespaces, kernel programs and pinned loops. They run one at a time, or they would
+    // measure each other.
     Step::cargo(&["test"])
         .by_test_program()
         .args(&scope)
@@ -117,7 +119,8 @@ mod tests {
     use crate::docs::{files_below, read};
     use std::path::Path;
 
-    /// A name that is in no test leaves out nothing, one without its module may leave out others.
+    /// A name that matches no test leaves out nothing; a name without its module may leave out other tests
+    /// too.
     #[test]
     fn each_skip_leaves_out_one_test() {
         let sources = files_below(&root_dir().join("crates"), &["rs"]);

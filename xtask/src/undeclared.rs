@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sources that no file declares as a module: the compiler passes over them without a word, and over the tests in them.
+//! Finds sources that no file declares as a module: the compiler silently ignores them and the tests in them.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-/// Directories whose files are programs of their own.
+/// Directories in which each file is a program of its own.
 const OF_PROGRAMS: [&str; 4] = ["tests", "benches", "examples", "bin"];
 /// Files that may declare modules beside them.
 const ROOTS: [&str; 4] = ["lib.rs", "main.rs", "mod.rs", "build.rs"];
@@ -18,7 +18,9 @@ pub(crate) fn faults(root: &Path) -> Vec<String> {
         visit(&root.join(place), &mut |path| {
             if !is_declared(path) {
                 let path = path.strip_prefix(root).unwrap_or(path).display();
-                faults.push(format!("{path}: no file declares it: write `mod` into the one above it, or remove it"));
+                faults.push(format!(
+                    "{path}: no file declares it as a module: add `mod` to the file above it, or remove it"
+                ));
             }
         });
     }
@@ -72,7 +74,8 @@ fn is_program(path: &Path, dir: &Path) -> bool {
     is_alone || is_of_crate || is_named(path)
 }
 
-/// Whether the manifest above a file names it, or it is where cargo looks by itself: `tests/NAME/main.rs`.
+/// Whether the manifest above a file names it, or the file is where cargo looks by itself:
+/// `tests/NAME/main.rs`.
 fn is_named(path: &Path) -> bool {
     let Some(root) = path.ancestors().skip(1).find(|dir| dir.join("Cargo.toml").exists()) else { return true };
     let below = path.strip_prefix(root).unwrap_or(path);
@@ -124,7 +127,7 @@ mod tests {
         write("crates/a/src/lib.rs", "mod b;\npub(crate) mod f;\n");
         assert!(faults(&dir).is_empty(), "{:?}", faults(&dir));
         write("crates/a/tests/many/two.rs", "");
-        // What only a comment or a text names, and modules in directories.
+        // Files that only a comment or a text names, and modules in directories.
         write("crates/a/src/b.rs", "mod c;\n// mod in_comment;\nconst TEXT: &str = \"in_text.rs\\\"]\";\n");
         write("crates/a/src/b/in_comment.rs", "");
         write("crates/a/src/b/in_text.rs", "");

@@ -20,16 +20,16 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Boots it. `dir` is for its two sockets.
+    /// Boots the machine. `dir` is for its two sockets.
     pub(super) fn start(kernel: &Path, initial: &Path, dir: &Path, source: &str) -> Result<Self, String> {
         let socket = |name: &str| -> PathBuf { dir.join(format!("{name}-{}", std::process::id())) };
         let (monitor, orders) = (socket("monitor"), socket("orders"));
         for path in [&monitor, &orders] {
             let _ = std::fs::remove_file(path);
         }
-        // The kernel believes neither in an emulated counter nor in an emulated clock unless set to.
+        // The kernel trusts neither an emulated counter nor an emulated clock unless it is told to.
         let counter = if source == "tsc" { "reliable" } else { "unstable" };
-        // It ends with this process, however that ends.
+        // The emulator ends with this process, however this process ends.
         let mut emulator = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
             .args(["-accel", "tcg,thread=multi", "-nodefaults", "-display", "none", "-no-reboot"])
@@ -78,14 +78,14 @@ impl Machine {
         }
     }
 
-    /// One line of JSON of the monitor.
+    /// Reads one line of JSON from the monitor.
     fn answer(&mut self) -> Result<String, String> {
         let mut line = String::new();
         self.monitor.read_line(&mut line).map_err(|e| format!("the emulator's monitor: {e}"))?;
         Ok(line)
     }
 
-    /// Has the monitor do one thing.
+    /// Makes the monitor execute one command.
     pub(super) fn monitor(&mut self, what: &str) -> Result<(), String> {
         let order = format!("{{\"execute\": \"{what}\"}}\n");
         self.monitor.get_mut().write_all(order.as_bytes()).map_err(|e| format!("the emulator's monitor: {e}"))?;
@@ -94,14 +94,15 @@ impl Machine {
             if line.is_empty() || line.contains("\"error\"") {
                 return Err(format!("the emulator's monitor refused {what}: {line}"));
             }
-            // Else an event.
+            // Other lines are events.
             if line.contains("\"return\"") {
                 return Ok(());
             }
         }
     }
 
-    /// The emulator's process is stopped, or goes on: to the guest, its host has no time for it.
+    /// Stops the emulator's process, or lets it go on: to the guest it looks as if its host had no time for
+    /// it.
     pub(super) fn signal(&self, name: &str) -> Result<(), String> {
         let pid = self.emulator.id().to_string();
         let status =
@@ -118,7 +119,7 @@ impl Machine {
         self.run_reading(command, until).map(drop)
     }
 
-    /// As [`Machine::run`]; with the lines that came meanwhile.
+    /// As [`Machine::run`]; returns the lines that came meanwhile.
     pub(super) fn run_reading(&mut self, command: &str, until: Instant) -> Result<Vec<String>, String> {
         self.commands += 1;
         let done = format!("CLOCKS DONE {}.", self.commands);
@@ -126,14 +127,14 @@ impl Machine {
         self.wait(&done, until)
     }
 
-    /// Runs a command and waits until the guest has said `what` since it was ordered: before its end is
-    /// reported, or after.
+    /// Runs a command and waits until the guest has printed `what` since the order, before or after the
+    /// command's end is reported.
     pub(super) fn run_until(&mut self, command: &str, what: &str, until: Instant) -> Result<(), String> {
         let said = self.run_reading(command, until)?;
         if said.iter().any(|line| line.contains(what)) { Ok(()) } else { self.wait(what, until).map(drop) }
     }
 
-    /// Lines up to the first that holds `what`, which is the last of them.
+    /// Waits for a line that contains `what`. Returns all lines up to it; it is the last of them.
     pub(super) fn wait(&mut self, what: &str, until: Instant) -> Result<Vec<String>, String> {
         let mut seen = Vec::new();
         loop {
@@ -146,7 +147,7 @@ impl Machine {
         }
     }
 
-    /// What came and was not read.
+    /// Lines that came and were not read.
     pub(super) fn rest(&mut self) -> Vec<String> {
         self.lines.try_iter().collect()
     }

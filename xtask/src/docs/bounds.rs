@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `docs/internals/bounds.md` says what the constants of the source say.
+//! Checks that `docs/internals/bounds.md` agrees with the constants of the source.
 
 use super::{files_below, read, shown};
 use crate::run::root_dir;
@@ -26,7 +26,7 @@ fn constants() -> Vec<Constant> {
         }
         let text = read(&path);
         if file.ends_with(".h") {
-            // The kernel's programs and their loaders share it.
+            // The kernel's programs and their loaders share the header.
             let defines = text.lines().filter_map(|line| line.strip_prefix("#define FIDE_")?.split_once(' '));
             all.extend(defines.map(|(name, value)| Constant {
                 file: file.clone(),
@@ -67,7 +67,8 @@ fn tokens(text: &str) -> Vec<String> {
     all
 }
 
-/// What an expression of integers, constants and durations (in nanoseconds) comes to; `None` for any other.
+/// The value of an expression of integers, constants and durations (in nanoseconds); `None` for any other
+/// expression.
 struct Evaluation<'a> {
     tokens: Peekable<IntoIter<String>>,
     file: &'a str,
@@ -152,7 +153,7 @@ impl<'a> Evaluation<'a> {
     }
 }
 
-/// How much a unit counts: bytes, or nanoseconds.
+/// How many bytes or nanoseconds a unit stands for.
 fn of_unit(unit: &str) -> Option<u128> {
     Some(match unit {
         "" | "bytes" | "ns" => 1,
@@ -172,7 +173,7 @@ fn of_table(text: &str) -> Option<(u128, bool)> {
     Some((number * of_unit(unit)?, ["ns", "us", "ms", "s"].contains(&unit)))
 }
 
-/// Nanoseconds of a constant whose name ends with its unit.
+/// Nanoseconds in the unit that ends a constant's name; 1 if there is none.
 fn scale(name: &str) -> u128 {
     let unit = name.rsplit('_').next().unwrap_or_default().to_lowercase();
     of_unit(&unit).filter(|_| ["ns", "us", "ms", "s"].contains(&unit.as_str())).unwrap_or(1)
@@ -180,7 +181,7 @@ fn scale(name: &str) -> u128 {
 
 /// What is wrong with one bound of the table: `at` is `module::NAME`, `value` what the table says.
 fn problem(at: &str, value: &str, all: &[Constant]) -> Option<String> {
-    let Some((wanted, is_time)) = of_table(value) else { return Some(format!("{at}: {value:?} is no number")) };
+    let Some((wanted, is_time)) = of_table(value) else { return Some(format!("{at}: {value:?} is not a number")) };
     let (module, name) = at.rsplit_once("::").unwrap_or(("", at));
     let named: Vec<&Constant> = all.iter().filter(|constant| constant.name == name).collect();
     let tail = format!("/{}", module.replace("::", "/"));
@@ -188,7 +189,7 @@ fn problem(at: &str, value: &str, all: &[Constant]) -> Option<String> {
         |c: &&&Constant| c.file.ends_with(&format!("{tail}.rs")) || c.file.ends_with(&format!("{tail}/src/lib.rs"));
     let mut of_module: Vec<&Constant> = named.iter().filter(in_module).copied().collect();
     if of_module.is_empty() {
-        // It has moved; its name still leads to it.
+        // The constant has moved to another module; its name still leads to it.
         of_module = named;
     }
     let values: Vec<Option<u128>> = of_module
@@ -216,7 +217,7 @@ fn table_of_bounds_agrees_with_the_source() {
             continue;
         }
         if names.len() != values.len() {
-            problems.push(format!("as many values as constants are needed: {row}"));
+            problems.push(format!("the row needs as many values as constants: {row}"));
             continue;
         }
         checked += names.len();

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every relative link and anchor of the documentation leads somewhere, and so does every path in backticks.
+//! Checks that every relative link and anchor of the documentation leads somewhere, and every path in
+//! backticks too.
 
 use super::{files_below, read, shown};
 use crate::run::root_dir;
 use std::path::{Component, Path, PathBuf};
 
-/// A word in backticks that begins like this is a path from the root of the repository.
+/// A word in backticks that begins like one of these is a path from the root of the repository.
 const ROOTS: [&str; 7] = ["crates/", "docs/", "spec/", "baselines/", "examples/", "packaging/", "xtask/"];
 /// A newcomer's first page; its questions are answered in three hops from the README.
 const CONTRIBUTING: &str = "CONTRIBUTING.md";
@@ -36,14 +37,14 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// What stands between backticks, and what stands outside of them.
+/// The text between backticks, and the whole line without the backticks.
 fn split_code(line: &str) -> (Vec<&str>, String) {
     let (mut code, mut rest) = (Vec::new(), String::new());
     for (index, part) in line.split('`').enumerate() {
         if index % 2 == 1 {
             code.push(part);
         }
-        // Within a heading or the text of a link, code counts as its letters.
+        // Within a heading or the text of a link, code counts as plain text.
         rest.push_str(part);
     }
     (code, rest)
@@ -129,7 +130,7 @@ fn path_problem(code: &str) -> Option<String> {
     }
     let end = code.find(|c: char| c.is_whitespace() || ":#()".contains(c)).unwrap_or(code.len());
     braces(&code[..end]).into_iter().find_map(|path| {
-        // Of a pattern only what comes before it has to be there.
+        // If the path has a pattern, only the part before the pattern has to exist.
         let fixed = path.split(['*', '<']).next().unwrap_or_default();
         let fixed = if fixed.len() < path.len() { &fixed[..fixed.rfind('/').map_or(0, |at| at + 1)] } else { fixed };
         (!root_dir().join(fixed).exists()).then(|| format!("`{path}` is not there"))
@@ -175,8 +176,8 @@ fn links_and_paths_of_the_documentation_lead_somewhere() {
     assert!(problems.is_empty(), "\n{}", problems.join("\n"));
 }
 
-/// Each row of the reading test has its hops as links, or as a path at the end, and each hop is named by the
-/// page before it.
+/// Each row of the reading test gives its hops as links, the last one possibly as a path, and each hop is
+/// named on the page before it.
 #[test]
 fn newcomers_find_their_answers_within_three_hops() {
     let root = root_dir();
@@ -209,7 +210,7 @@ fn newcomers_find_their_answers_within_three_hops() {
     assert!(rows >= 6, "{rows} questions: has the table's form changed?");
 }
 
-/// What stands in backticks on any line.
+/// The words in backticks on any line.
 fn split_words(text: &str) -> Vec<&str> {
     text.lines().flat_map(|line| split_code(line).0).collect()
 }
@@ -225,7 +226,7 @@ fn every_page_is_in_the_summary_of_the_book() {
         .filter(|name| name != "SUMMARY.md" && !listed.contains(&name.as_str()))
         .collect();
     let lines: Vec<String> = missing.iter().map(|name| format!("- [Its title]({name})")).collect();
-    assert!(missing.is_empty(), "docs/SUMMARY.md lacks:\n{}", lines.join("\n"));
+    assert!(missing.is_empty(), "docs/SUMMARY.md does not list:\n{}", lines.join("\n"));
 }
 
 #[test]
@@ -248,11 +249,11 @@ fn documents_named_by_the_source_exist() {
     assert!(problems.is_empty(), "\n{}", problems.join("\n"));
 }
 
-/// Pages that say for each promise which test shows it, in backticks.
+/// Pages that name, in backticks, the test that shows each promise.
 const NAMES_TESTS: [&str; 3] =
     ["docs/internals/promises.md", "docs/operate/security.md", "docs/internals/simulator.md"];
 
-/// Whether a word in backticks is the name of a test: several words in snake case.
+/// Whether a word in backticks looks like the name of a test: several words in snake case.
 fn is_test_name(code: &str) -> bool {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     code.matches('_').count() >= 4 && code.chars().all(fits) && code.starts_with(|c: char| c.is_ascii_lowercase())

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the guest under a register boots: Debian's kernel, as of `make clocks`, and a first file system.
+//! What the guest under a register boots: Debian's kernel, the same as for `make clocks`, and an initial file
+//! system.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use crate::run::Step;
 const MODULES: [&str; 2] = ["virtio_pci", "virtio_net"];
 const PROGRAMS: [&str; 2] = ["fide", "histories"];
 
-/// Makes the image below `target`; its directory.
+/// Makes the image below `target`. Returns its directory.
 pub(super) fn make(target: &Path, profile: &str) -> Result<PathBuf, String> {
     // Kernel and busybox are those of `make rdma` and `make clocks`.
     let store = target.join("rdma");

@@ -1,7 +1,7 @@
-#!/bin/busybox sh
-# SPDX-License-Identifier: Apache-2.0
-# The first program of a guest that is one of the hosts under a register: an agent and a member, each started again when it ends, the
-# inner end of the clients' relay, and orders from the second serial line. `crates/testing/histories/src/guest.rs` reads what it says.
+# !/bin/busybox sh SPDX-License-Identifier: Apache-2.0 The first program of a guest that is one of the hosts
+# under a register: it runs an agent and a member, each started again when it ends, and the inner end of the
+# clients' relay, and takes orders from the second serial line. `crates/testing/histories/src/guest.rs` reads
+# its output.
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys
@@ -21,7 +21,7 @@ dir=/run/fide/$HOST
 mkdir -p "$dir/state" "$dir/group" "$dir/relay"
 echo "GUEST kernel $(uname -r), time source $(cat /sys/devices/system/clocksource/clocksource0/current_clocksource)"
 
-# Names what was asked for, as the kernel has it then.
+# Sets a clock parameter, and prints the value that the kernel has then.
 clock() {
   adjtimex "$1" "$2" > /dev/null
   echo "GUEST clock: $3 $(adjtimex | sed -n "s/.*-${1#-}  *$3[^:]*: *\(-*[0-9]*\).*/\1/p")"

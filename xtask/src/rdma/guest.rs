@@ -7,10 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Instant;
 
-/// Lines of a guest that nobody has read; it waits then.
+/// Most lines of a guest that nobody has read yet; further lines are lost.
 const LINES: usize = 1024;
 
-/// It ends with its value.
+/// A running guest. The emulator ends when this value is dropped.
 pub(super) struct Guest {
     emulator: Child,
     lines: Receiver<String>,
@@ -20,7 +20,7 @@ impl Guest {
     /// Boots host 1 or 2; `wire` names the network between both. Its lines are shown.
     pub(super) fn start(image: &Image, host: u8, wire: &str) -> Result<Self, String> {
         let end = if host == 2 { "on" } else { "off" };
-        // It ends with this process, however that ends.
+        // The emulator ends with this process, however this process ends.
         let mut emulator = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
             .args(["-accel", "tcg,thread=multi", "-nodefaults", "-display", "none", "-no-reboot"])
@@ -44,7 +44,7 @@ impl Guest {
                 for line in BufReader::new(out).split(b'\n').map_while(Result::ok) {
                     let line = String::from_utf8_lossy(&line).trim_end().to_owned();
                     println!("host {host}: {line}");
-                    // Nobody reads host 2's.
+                    // Nobody reads host 2's lines.
                     let _ = to.try_send(line);
                 }
             });

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a guest boots: Debian's kernel, and a first file system of a busybox, our program and what both need.
+//! What a guest boots: Debian's kernel, and an initial file system of busybox, our program and the files that
+//! both need.
 
 use crate::run::Step;
 use std::collections::BTreeMap;
@@ -7,9 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Modules that are loaded, and before them what they need.
+/// Modules that are loaded, each after the modules that it needs.
 const MODULES: [&str; 4] = ["virtio_pci", "virtio_net", "crc32_generic", "rdma_rxe"];
-/// libibverbs loads it by name when it meets the software card.
+/// libibverbs loads this provider by name when it finds the software card.
 const PROVIDER: &str = "/usr/lib/x86_64-linux-gnu/libibverbs";
 const PROVIDER_LIST: &str = "/etc/libibverbs.d/rxe.driver";
 
@@ -18,7 +19,7 @@ pub(super) struct Image {
     pub(super) initial: PathBuf,
 }
 
-/// Makes it below `target`, where what was downloaded stays.
+/// Makes the image below `target`, where the downloads stay.
 pub(super) fn make(target: &Path) -> Result<Image, String> {
     let dir = target.join("rdma");
     let unpacked = dir.join("debian");
@@ -35,13 +36,13 @@ pub(super) fn make(target: &Path) -> Result<Image, String> {
     Ok(Image { kernel, initial })
 }
 
-/// All below `root` as a first file system.
+/// Packs everything below `root` into an initial file system.
 pub(crate) fn pack(busybox: &Path, root: &Path, initial: &Path) -> Result<(), String> {
     let pack = format!("find . | '{}' cpio -o -H newc > '{}'", busybox.display(), initial.display());
     Step::new("sh").args(&["-c", &pack]).dir(root).run("file system of the guests")
 }
 
-/// Fetches and unpacks what is not there yet. The kernel's version.
+/// Fetches and unpacks what is missing. Returns the kernel's version.
 pub(crate) fn download(dir: &Path, unpacked: &Path) -> Result<String, String> {
     let package = kernel_package()?;
     let version = package.trim_start_matches("linux-image-").to_owned();
@@ -49,7 +50,7 @@ pub(crate) fn download(dir: &Path, unpacked: &Path) -> Result<String, String> {
     if modules.join("modules.dep").exists() {
         return Ok(version);
     }
-    // Another version, or half of one.
+    // What is there is another version, or an incomplete one.
     let _ = fs::remove_dir_all(dir);
     fs::create_dir_all(unpacked).map_err(|e| format!("{}: {e}", unpacked.display()))?;
     Step::new("apt-get")
@@ -68,11 +69,11 @@ pub(crate) fn download(dir: &Path, unpacked: &Path) -> Result<String, String> {
     }
     Step::new(&unpacked.join("bin/busybox").to_string_lossy())
         .args(&["depmod", "-b", &unpacked.to_string_lossy(), &version])
-        .run("what needs which module")?;
+        .run("dependencies of modules")?;
     Ok(version)
 }
 
-/// The kernel that Debian installs now. Not the one for clouds, which has no software card.
+/// The package of the kernel that Debian installs now; not the kernel for clouds, which has no software card.
 fn kernel_package() -> Result<String, String> {
     let output = Command::new("apt-cache")
         .args(["depends", "--important", "linux-image-amd64"])
@@ -121,7 +122,7 @@ pub(crate) fn inside(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// With its mode, and what a link points to instead of the link.
+/// Copies a file with its mode; of a link, copies the file that it points to.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let failed = |e| format!("{} to {}: {e}", from.display(), to.display());
     if let Some(dir) = to.parent() {
@@ -150,14 +151,14 @@ pub(crate) fn stage_modules(root: &Path, unpacked: &Path, version: &str, wanted:
     let listed = tree.join("modules.dep");
     let text = fs::read_to_string(&listed).map_err(|e| format!("{}: {e}", listed.display()))?;
     for (at, module) in load_order(&text, wanted)?.iter().enumerate() {
-        // Their names are the order in which they are loaded.
+        // The names sort in the order in which the modules are loaded.
         let name = module.rsplit('/').next().unwrap_or(module);
         copy(&tree.join(module), &root.join(format!("modules/{at:02}-{name}")))?;
     }
     Ok(())
 }
 
-/// The wanted modules, each after all that it needs.
+/// The wanted modules, each after all modules that it needs.
 fn load_order<'a>(listed: &'a str, wanted: &[&str]) -> Result<Vec<&'a str>, String> {
     let needs: BTreeMap<&str, &str> = listed.lines().filter_map(|line| line.split_once(':')).collect();
     let mut order = Vec::new();
@@ -169,7 +170,7 @@ fn load_order<'a>(listed: &'a str, wanted: &[&str]) -> Result<Vec<&'a str>, Stri
     Ok(order)
 }
 
-/// The lists have no circles: modules could not be loaded then.
+/// The lists have no cycles; otherwise the modules could not be loaded.
 fn add<'a>(needs: &BTreeMap<&'a str, &'a str>, path: &'a str, order: &mut Vec<&'a str>) {
     if order.contains(&path) {
         return;

@@ -1,7 +1,6 @@
-#!/bin/busybox sh
-# SPDX-License-Identifier: Apache-2.0
-# First program of both guests of `cargo xtask rdma`. Host 1 pings and checks, host 2 answers. What is checked goes out on
-# the serial line as `CHECK PASS|FAIL name`, and `CHECK END` when all was tried.
+# !/bin/busybox sh SPDX-License-Identifier: Apache-2.0 First program of both guests of `cargo xtask rdma`.
+# Host 1 pings and checks, host 2 answers. Each check is reported on the serial line as `CHECK PASS|FAIL
+# name`, and `CHECK END` follows the last one.
 export PATH=/bin
 /bin/busybox mkdir -p /proc /sys /dev /tmp
 /bin/busybox --install -s /bin
@@ -9,7 +8,7 @@ mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t devtmpfs dev /dev
 exec </dev/null >/dev/ttyS0 2>&1
-# Whatever became of who started this host.
+# The guest ends even if nothing else ends it.
 (sleep 900 && poweroff -f) &
 for module in /modules/*.ko; do
     insmod "$module" || echo "insmod $module failed"
@@ -84,7 +83,7 @@ ping --packets 100 --period-us 20000 --bytes 1400
 status=$?
 check longer_than_the_mtu grep -q '1400 bytes are no datagram of rxe0, whose MTU is 1024' /tmp/out
 
-# Where hellos are waited for, pings of another method arrive meanwhile; they are nothing there.
+# While host 2 waits for hellos, pings of another method arrive at the same port; it must ignore them.
 (fide jitter ping --from 10.71.1.1 --to 10.71.1.2 --packets 500 --period-us 2000 --no-record --out /tmp/udp.fjl >/tmp/udp 2>&1) &
 ping --packets 100 --period-us 20000
 status=$?

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 /// A question that takes longer has no answer.
 const LIMIT: Duration = Duration::from_secs(3600);
 const POLL: Duration = Duration::from_millis(20);
-/// What of TLC's output is kept.
+/// How much of TLC's output is kept.
 const MAX_OUTPUT_BYTES: usize = 1 << 20;
-/// Its exit values.
+/// TLC's exit values.
 const OK: i32 = 0;
 const VIOLATES_SAFETY: i32 = 12;
 const VIOLATES_LIVENESS: i32 = 13;
@@ -27,7 +27,7 @@ pub(super) struct Checker<'a> {
 
 pub(super) struct Answer {
     pub(super) verdict: Verdict,
-    /// Distinct states that it saw.
+    /// Distinct states that TLC found.
     pub(super) states: u64,
     pub(super) took: Duration,
     pub(super) sizes: String,
@@ -43,7 +43,7 @@ pub(super) enum Verdict {
 }
 
 impl Checker<'_> {
-    /// `lane`: of questions that are answered at the same time, each has another.
+    /// `lane`: each of the questions that are answered at the same time has a different one.
     pub(super) fn ask(&self, run: &Run, lane: usize) -> Result<Answer, String> {
         let shown = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
         let base = self.spec_dir.join(format!("{}.cfg", run.spec));
@@ -51,14 +51,14 @@ impl Checker<'_> {
             .map_err(|why| format!("{}: {why}", base.display()))?;
         let config_path = self.work_dir.join(format!("run-{lane}.cfg"));
         fs::write(&config_path, &config).map_err(|e| shown(&config_path, e))?;
-        // Its states, and the standard modules that it unpacks.
+        // For TLC's states, and the standard modules that it unpacks.
         let scratch = self.work_dir.join(format!("scratch-{lane}"));
         let _ = fs::remove_dir_all(&scratch);
         fs::create_dir_all(&scratch).map_err(|e| shown(&scratch, e))?;
         let output_path = self.work_dir.join(format!("output-{lane}"));
         let output = fs::File::create(&output_path).map_err(|e| shown(&output_path, e))?;
 
-        // Short questions are over before the better compiler has paid for itself.
+        // Short questions are over before the better compiler would have paid for itself.
         let java: &[&str] = match run.expect {
             Expect::Holds(_) => &["-XX:+UseParallelGC"],
             _ => &["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
@@ -130,7 +130,7 @@ fn configure(base: &str, run: &Run) -> Result<String, String> {
     Ok(lines.join("\n") + "\n")
 }
 
-/// The constants, but for what is left out.
+/// The constants in short, except `Without`.
 fn sizes(config: &str) -> String {
     let short = |(name, value): (&str, &str)| match name {
         "N" => Some(format!("N={value}")),
@@ -161,7 +161,8 @@ fn verdict(status: Option<i32>, output: &str) -> Verdict {
     }
 }
 
-/// Of the last line like `15762 states generated, 5766 distinct states found, 0 states left on queue.`
+/// The number of distinct states in the last line like `15762 states generated, 5766 distinct states found, 0
+/// states left on queue.`
 fn states(output: &str) -> u64 {
     let of = |line: &str| {
         let (before, _) = line.split_once(" distinct states found")?;

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What TLC is asked: a specification, its sizes, what is left out of it, and what has to come of it.
+//! The questions to TLC: a specification, its sizes, the parts that are left out of it, and the expected
+//! answer.
 
 pub(super) struct Run {
     pub(super) spec: &'static str,
     pub(super) name: &'static str,
-    /// Constants; those that are not named stay as the `.cfg` has them.
+    /// Constants to set; the others stay as the `.cfg` has them.
     pub(super) set: &'static [(&'static str, &'static str)],
     pub(super) expect: Expect,
 }
 
 pub(super) enum Expect {
-    /// All invariants of the `.cfg` hold, and its temporal properties if they are asked for.
+    /// All invariants of the `.cfg` hold, and so do its temporal properties if they are asked for.
     Holds(Temporal),
-    /// All invariants hold but this one, which is not asked for.
+    /// All invariants except this one hold; this one is not asked for.
     HoldsButFor(&'static str),
     /// The algorithm as published, or a reading of it, violates this invariant: docs/errata.md has the trace.
     Fails(&'static str),
@@ -22,7 +23,7 @@ pub(super) enum Expect {
     RejectedInTime,
 }
 
-/// Temporal properties take a graph of all states.
+/// Whether to check temporal properties, which need a graph of all states.
 pub(super) enum Temporal {
     Yes,
     No,
@@ -37,7 +38,7 @@ macro_rules! runs {
     };
 }
 
-/// What CI asks.
+/// The questions that CI asks.
 #[rustfmt::skip]
 pub(super) const SMALL: &[Run] = runs![
     osrb, "repaired", [], Holds(Temporal::Yes);
@@ -47,7 +48,7 @@ pub(super) const SMALL: &[Run] = runs![
     osrb, "mutant: no relay on crash", [Senders = "{1}", Without = r#"{"relay-on-crash"}"#], Rejected;
     osrb, "mutant: no relay on crash", [Senders = "{1}", Without = r#"{"relay-on-crash"}"#], RejectedInTime;
     osrb, "mutant: stabilizes too early", [Senders = "{1}", Without = r#"{"stability"}"#], Rejected;
-    osrb, "mutant: sends not to itself", [Senders = "{1}", Without = r#"{"send-to-self"}"#], Rejected;
+    osrb, "mutant: does not send to itself", [Senders = "{1}", Without = r#"{"send-to-self"}"#], Rejected;
     osrb, "mutant: relays as its own", [Without = r#"{"relay-keeps-origin"}"#], Rejected;
 
     fcurb, "as described", [], Holds(Temporal::Yes);
@@ -58,7 +59,7 @@ pub(super) const SMALL: &[Run] = runs![
     fcurb, "mutant: both copies lost", [Without = r#"{"one-copy-arrives"}"#], Rejected;
     fcurb, "mutant: both copies delivered", [Without = r#"{"deliver-once"}"#], Rejected;
     fcurb, "mutant: false suspicion", [Without = r#"{"accuracy"}"#], Rejected;
-    fcurb, "mutant: sends not to itself", [Without = r#"{"to-self"}"#], Rejected;
+    fcurb, "mutant: does not send to itself", [Without = r#"{"to-self"}"#], Rejected;
 
     hsuc, "repaired", [], Holds(Temporal::Yes);
     hsuc, "repaired", [N = "3", Instances = "1", MaxCrashes = "2"], Holds(Temporal::No);
@@ -91,8 +92,8 @@ pub(super) const SMALL: &[Run] = runs![
     huc, "reading: DET may return bottom", [Instances = "1", Without = r#"{"skip-bottom"}"#], Fails("Validity");
     huc, "mutant: some proposals are enough", [N = "3", Instances = "1", MaxCrashes = "2", Without = r#"{"all-acks"}"#], Rejected;
     huc, "mutant: acks not counted again on crash", [N = "3", Instances = "1", Without = r#"{"recheck-on-crash"}"#], Rejected;
-    huc, "mutant: proposes not to the new leader", [N = "3", Instances = "1", Without = r#"{"resend"}"#], Rejected;
-    huc, "mutant: proposes not to the new leader", [N = "3", Instances = "1", Without = r#"{"resend"}"#], RejectedInTime;
+    huc, "mutant: does not propose to the new leader", [N = "3", Instances = "1", Without = r#"{"resend"}"#], Rejected;
+    huc, "mutant: does not propose to the new leader", [N = "3", Instances = "1", Without = r#"{"resend"}"#], RejectedInTime;
     huc, "mutant: verdict overtakes decision", [N = "3", Instances = "1", Without = r#"{"fail-consistency"}"#], Rejected;
     huc, "mutant: decision reaches some", [N = "3", Instances = "1", MaxCrashes = "2", Without = r#"{"uniform"}"#], Rejected;
     huc, "mutant: broadcasts again and again", [N = "3", Instances = "1", Without = r#"{"clear-acks"}"#], Rejected;
@@ -104,13 +105,13 @@ pub(super) const SMALL: &[Run] = runs![
     lease, "claim: no crash is ever found", [MaxCrashes = "1"], Fails("NeverFound");
     lease, "mutant: no margin for drift", [Without = r#"{"margin"}"#], Rejected;
     lease, "mutant: lease from the answer", [Without = r#"{"lease-from-sending"}"#], Rejected;
-    lease, "mutant: holds dead before the promise ends", [Error = "0", Margin = "0", Horizon = "9", Without = r#"{"promise"}"#], Rejected;
-    lease, "mutant: stood still, holds the other dead", [Error = "0", Margin = "0", Horizon = "9", Without = r#"{"doubt"}"#], Rejected;
+    lease, "mutant: declares dead before the promise ends", [Error = "0", Margin = "0", Horizon = "9", Without = r#"{"promise"}"#], Rejected;
+    lease, "mutant: stalled, declares the other dead", [Error = "0", Margin = "0", Horizon = "9", Without = r#"{"doubt"}"#], Rejected;
 
     view_lease, "as implemented, a restart", [N = "3", MaxRestarts = "1"], Holds(Temporal::No);
     view_lease, "as implemented, a shorter promise", [N = "3", MaxLowers = "1"], Holds(Temporal::No);
     view_lease, "claim: it is never dropped", [], Fails("NeverDropped");
-    view_lease, "mutant: says not what it holds itself", [Without = r#"{"says-own-lease"}"#], Rejected;
+    view_lease, "mutant: does not report the lease it has", [Without = r#"{"says-own-lease"}"#], Rejected;
     view_lease, "mutant: acknowledges what it has accepted to leave", [Without = r#"{"mute-when-accepted"}"#], Rejected;
     view_lease, "mutant: is acknowledged after it accepted", [Without = r#"{"deaf-when-accepted"}"#], Rejected;
     view_lease, "mutant: counts acknowledgements of a newer view", [Without = r#"{"same-view"}"#], Rejected;
@@ -143,7 +144,7 @@ pub(super) const SMALL: &[Run] = runs![
     hsuc_lease, "mutant: acknowledged counts as delivered", [Without = r#"{"ack-is-no-delivery"}"#], Rejected;
     hsuc_lease, "mutant: acknowledges once", [Without = r#"{"ack-again"}"#], Rejected;
     hsuc_lease, "mutant: tells others its decision once", [Without = r#"{"resend-decided"}"#], Rejected;
-    hsuc_lease, "mutant: who has decided does not answer", [N = "3", Instances = "1", Without = r#"{"answer-repeated"}"#], Rejected;
+    hsuc_lease, "mutant: a decided member does not answer", [N = "3", Instances = "1", Without = r#"{"answer-repeated"}"#], Rejected;
 
     fcurb_lease, "as implemented", [], Holds(Temporal::No);
     fcurb_lease, "as implemented", [N = "2", Senders = "{1, 2}", Count = "2", MaxExcluded = "1"], Holds(Temporal::No);
@@ -153,7 +154,7 @@ pub(super) const SMALL: &[Run] = runs![
     fcurb_lease, "mutant: delivers one acknowledgement early", [Without = r#"{"all-acks"}"#], Rejected;
     fcurb_lease, "mutant: survivors do not level", [Without = r#"{"level"}"#], Rejected;
     fcurb_lease, "mutant: delivers others while it levels", [Senders = "{1, 2}", MaxExcluded = "1", Without = r#"{"level-first"}"#], Rejected;
-    fcurb_lease, "mutant: takes what comes late of the dead", [Without = r#"{"ignore-dead"}"#], Rejected;
+    fcurb_lease, "mutant: takes late messages of the dead", [Without = r#"{"ignore-dead"}"#], Rejected;
     fcurb_lease, "mutant: tells of the last death only", [N = "4", Without = r#"{"report-again"}"#], Rejected;
     fcurb_lease, "mutant: what all hold waits for what others hold", [Senders = "{1}", Count = "2", MaxExcluded = "1", Without = r#"{"deliver-known"}"#], Rejected;
     fcurb_lease, "mutant: passes nothing on", [Without = r#"{"pass-on"}"#], Rejected;
@@ -164,12 +165,13 @@ pub(super) const SMALL: &[Run] = runs![
     fcurb_crossed, "mutant: levels one crash after the other", [Without = r#"{"level-in-any-order"}"#], Rejected;
 ];
 
-/// What the test command does not ask: mostly the repaired algorithms, at sizes that take minutes.
+/// The questions that the test command does not ask: mostly the repaired algorithms, at sizes that take
+/// minutes.
 #[rustfmt::skip]
 pub(super) const LARGE: &[Run] = runs![
     view_lease, "mutant: drops at once after a change", [Without = r#"{"waits-at-all"}"#], Rejected;
-    view_lease, "mutant: says not what is left of older views", [Without = r#"{"says-what-is-left"}"#], Rejected;
-    view_lease, "mutant: says not what it promised before", [MaxLowers = "1", Without = r#"{"says-longer"}"#], Rejected;
+    view_lease, "mutant: does not report what older views left", [Without = r#"{"says-what-is-left"}"#], Rejected;
+    view_lease, "mutant: does not report its earlier promise", [MaxLowers = "1", Without = r#"{"says-longer"}"#], Rejected;
     view_lease, "mutant: waits for its own promise", [Without = r#"{"waits-longest"}"#], Rejected;
     osrb, "repaired", [Senders = "{1}", Count = "2"], Holds(Temporal::Yes);
     fcurb, "as described", [Senders = "{1, 2}"], Holds(Temporal::Yes);
@@ -184,7 +186,7 @@ pub(super) const LARGE: &[Run] = runs![
     lease, "as implemented, true clocks", [Error = "0", Margin = "0", Horizon = "9"], Holds(Temporal::No);
     lease, "as implemented", [Horizon = "9"], Holds(Temporal::No);
     lease, "as implemented", [Horizon = "8", MaxCrashes = "1"], Holds(Temporal::No);
-    lease, "mutant: stood still, holds the other dead", [Horizon = "9", Without = r#"{"doubt"}"#], Rejected;
+    lease, "mutant: stalled, declares the other dead", [Horizon = "9", Without = r#"{"doubt"}"#], Rejected;
     view_lease, "as implemented", [N = "4"], Holds(Temporal::No);
     view_lease, "as implemented, a restart", [N = "4", MaxRestarts = "1"], Holds(Temporal::No);
     view_lease, "as implemented, a shorter promise", [N = "4", MaxLowers = "1"], Holds(Temporal::No);
@@ -194,5 +196,5 @@ pub(super) const LARGE: &[Run] = runs![
     hsuc_lease, "as implemented", [N = "4", MaxExcluded = "2"], Holds(Temporal::No);
     fcurb_lease, "as implemented", [Senders = "{1, 2}", MaxExcluded = "2"], Holds(Temporal::No);
     fcurb_lease, "as implemented, two of one sender", [Senders = "{1}", Count = "2"], Holds(Temporal::No);
-    fcurb_lease, "mutant: levels with who knows not of all deaths", [N = "4", Without = r#"{"know-all-deaths"}"#], Rejected;
+    fcurb_lease, "mutant: levels with one unaware of a death", [N = "4", Without = r#"{"know-all-deaths"}"#], Rejected;
 ];
