@@ -20,11 +20,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Until a started agent answers.
+/// Time limit until a started agent answers.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// Until a stopped agent has said goodbye.
+/// Time limit until a stopped agent has ended.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
-/// For one answer on the control socket.
+/// Time limit for one answer on the control socket.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// Longest message on the control socket.
 const MAX_MESSAGE: usize = 64 * 1024;
@@ -36,7 +36,7 @@ const LOG_TAIL_LINES: usize = 40;
 pub struct AgentSpec {
     /// `sleep` or `busy`.
     pub mode: String,
-    /// Core of the loop; none: the agent's own choice.
+    /// Core of the loop; `None`: the agent chooses.
     pub core: Option<usize>,
     /// `auto`, `xdp`, `xdp-generic`, `af-packet` or `udp`.
     pub receive: String,
@@ -58,10 +58,10 @@ impl Default for AgentSpec {
     }
 }
 
-/// What `fide.toml` says, but for the addresses, which are the testbed's.
+/// The content of `fide.toml`, except for the addresses, which the testbed gives.
 #[derive(Debug, Clone)]
 pub struct AgentsSpec {
-    /// The `fide` program and leading arguments; empty: found beside the running one.
+    /// The `fide` program and leading arguments; empty: the program found beside the running one.
     pub program: Vec<PathBuf>,
     /// Further arguments of every agent (`--force-timeout`).
     pub arguments: Vec<String>,
@@ -71,11 +71,11 @@ pub struct AgentsSpec {
     pub policy: String,
     /// Heartbeat period, microseconds.
     pub heartbeat_us: u32,
-    /// Timeout, microseconds; none: the agent's own choice.
+    /// Timeout, microseconds; `None`: the agent chooses.
     pub timeout_us: Option<u32>,
     /// UDP port.
     pub port: u16,
-    /// Multicast groups 239.70.0.&lt;plane+1&gt;, or unicast to every member.
+    /// Whether to send to multicast groups 239.70.0.&lt;plane+1&gt;, instead of unicast to every member.
     pub multicast: bool,
     /// Further lines of the `[cluster]` section, as they are.
     pub cluster_extra: String,
@@ -153,8 +153,8 @@ impl AgentsSpec {
     }
 }
 
-/// Agents on the hosts of a testbed or a fabric. Dropped, they are killed; if that happens in a panic, the
-/// ends of their logs are printed first. Drop it before the testbed.
+/// Agents on the hosts of a testbed or a fabric. They are killed when this is dropped; in a panic, the ends
+/// of their logs are printed too. Drop it before the testbed.
 #[derive(Debug)]
 pub struct Agents {
     spec: AgentsSpec,
@@ -166,7 +166,8 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// Writes configuration and key into the testbed's scratch directory, starts the agents, waits until each answers.
+    /// Writes configuration and key into the testbed's scratch directory, starts the agents, and waits until
+    /// each answers.
     pub fn start(bed: &impl Cluster, spec: AgentsSpec) -> Result<Self> {
         let root = bed.scratch().to_path_buf();
         let mut key = [0u8; 16];
@@ -313,8 +314,8 @@ impl Agents {
         Ok(())
     }
 
-    /// How a host's agent has ended, if none runs that was started and not yet waited for. To be asked now
-    /// and then where agents take over: it waits for those that have ended.
+    /// How a host's agent has ended, once no agent of the host runs any more. Where agents take over, call
+    /// this from time to time: it reaps those that have ended.
     pub fn ended(&mut self, host: usize) -> Option<ExitStatus> {
         let slot = self.slot(host);
         let status = |child: &mut Option<Child>| child.as_mut().and_then(|child| child.try_wait().ok().flatten());
@@ -326,12 +327,13 @@ impl Agents {
         self.children[slot].is_none().then_some(ended)
     }
 
-    /// Asks a host's agent; gives the `ok` of its answer, or its error as it is.
+    /// Asks a host's agent. Returns the `ok` of its answer, or its error unchanged.
     pub fn ask(&self, host: usize, op: &str, arguments: Value) -> std::result::Result<Value, String> {
         ask(&self.socket(host), op, arguments)
     }
 
-    /// SIGTERM, and waits for the end; SIGKILL if that takes more than 10 s, which is an error.
+    /// Sends SIGTERM and waits for the end. If that takes more than 10 s, kills the agent and returns an
+    /// error.
     pub fn stop(&mut self, host: usize) -> Result<()> {
         let slot = self.slot(host);
         let Some(child) = &mut self.children[slot] else {
@@ -354,7 +356,7 @@ impl Agents {
         })
     }
 
-    /// Waits until a host's agent has ended by itself; gives its status.
+    /// Waits until a host's agent has ended by itself. Returns its status.
     ///
     /// # Errors
     /// [`Error::NotReady`] if it goes on for `limit`.
@@ -378,7 +380,7 @@ impl Agents {
         })
     }
 
-    /// SIGKILL, and waits; gives CLOCK_MONOTONIC in ns just before.
+    /// Sends SIGKILL and waits for the end. Returns CLOCK_MONOTONIC in ns just before.
     pub fn kill(&mut self, host: usize) -> Result<u64> {
         let slot = self.slot(host);
         let at = mono_ns();
@@ -388,12 +390,12 @@ impl Agents {
         Ok(at)
     }
 
-    /// SIGSTOP; gives CLOCK_MONOTONIC in ns just before.
+    /// Sends SIGSTOP. Returns CLOCK_MONOTONIC in ns just before.
     pub fn pause(&self, host: usize) -> Result<u64> {
         self.signal(host, Signal::STOP)
     }
 
-    /// SIGCONT; gives CLOCK_MONOTONIC in ns just before.
+    /// Sends SIGCONT. Returns CLOCK_MONOTONIC in ns just before.
     pub fn resume(&self, host: usize) -> Result<u64> {
         self.signal(host, Signal::CONT)
     }
@@ -445,7 +447,7 @@ fn write_file(path: &Path, mode: u32, text: &str) -> Result<()> {
         .map_err(|e| Error::io(format!("writing {}", path.display()), e))
 }
 
-/// One question on a control socket.
+/// Asks one question on a control socket.
 fn ask(path: &Path, op: &str, arguments: Value) -> std::result::Result<Value, String> {
     let text = |e: rustix::io::Errno| format!("{op} at {}: {e}", path.display());
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(text)?;

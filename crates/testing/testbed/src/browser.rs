@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A jitter report in a real browser, for tests: opened in headless Chromium and looked at from within by a script
-//! (`probe.js`) that leaves what it saw in the page.
+//! Opens a jitter report in a real browser, for tests: in headless Chromium, where a script (`probe.js`)
+//! inspects the page and writes its findings into it.
 //!
-//! **Invariant:** it writes nowhere but in a temporary directory, and its browser ends.
+//! **Invariant:** it writes only into a temporary directory, and its browser ends.
 
 use std::{
     fs::{self, File},
@@ -12,19 +12,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A browser that takes longer is stopped. Only so that a test ends.
+/// A browser that takes longer is killed, only so that a test ends.
 const GIVE_UP: Duration = Duration::from_secs(120);
 const PROGRAMS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 const PROBE: &str = include_str!("browser/probe.js");
 
-/// Chromium.
+/// The Chromium program.
 #[derive(Debug, Clone)]
 pub struct Browser {
     program: PathBuf,
 }
 
 impl Browser {
-    /// The one in PATH; where there is none, says that the test is skipped.
+    /// The browser in PATH. If there is none, prints that the test is skipped.
     #[must_use]
     pub fn here() -> Option<Self> {
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -39,7 +39,7 @@ impl Browser {
     /// Opens a page, with further flags, and waits until its scripts have run.
     ///
     /// # Errors
-    /// The system's; a browser that fails or does not end.
+    /// Errors of the system, and a browser that fails or does not end.
     pub fn open(&self, page: &str, flags: &[&str]) -> io::Result<Seen> {
         let dir = tempfile::tempdir()?;
         let (file, out, err) = (dir.path().join("page.html"), dir.path().join("out"), dir.path().join("err"));
@@ -82,7 +82,7 @@ impl Browser {
     }
 }
 
-/// What the browser made of a page, and what it wrote on its console.
+/// A page as the browser has rendered it, and the output on its console.
 #[derive(Debug, Clone)]
 pub struct Seen {
     /// The page once its scripts have run.
@@ -92,18 +92,18 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Lines of the probe that begin with a word.
+    /// Lines of the probe that begin with `word`, without that word.
     #[must_use]
     pub fn lines_of(&self, word: &str) -> Vec<&str> {
         let lines = self.page.split("<pre id=\"probe\">").nth(1).and_then(|rest| rest.split("</pre>").next());
         lines.unwrap_or("").lines().filter_map(|line| line.strip_prefix(word)?.strip_prefix(' ')).collect()
     }
 
-    /// Nothing on the console, and so many plots, each with points within its frame, a value under the
-    /// pointer, and a size.
+    /// Asserts that the console is empty and that there are `plots` plots, each with points within its frame,
+    /// a value under the pointer, and a size.
     ///
     /// # Panics
-    /// If it is not so.
+    /// If any of that does not hold.
     pub fn assert_whole(&self, plots: usize) {
         assert_eq!(self.console, Vec::<String>::new(), "nothing on the console");
         let found = self.lines_of("plot");

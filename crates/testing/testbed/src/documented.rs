@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! For tests: the fields of a JSON document, and those that a page of `docs/develop` lists, so that neither
-//! is without the other.
+//! For tests: compares the fields of a JSON document with those that a page of `docs/develop` lists, so that
+//! every field is documented and every documented field exists.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ pub fn documented(page: &str) -> BTreeSet<String> {
 }
 
 /// # Panics
-/// If a field is not documented, or documented and not there.
+/// If a field is not documented, or a documented field does not exist.
 pub fn assert_documented(page: &str, found: &BTreeSet<String>) {
     let written = documented(page);
     let missing: Vec<_> = found.difference(&written).collect();

@@ -6,16 +6,16 @@ use std::io;
 /// Result of the testbed's own operations.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Every variant says what was wrong and, where there is one, what would be right.
+/// Every variant says what was wrong and, where there is one, what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// This machine cannot hold a testbed at all.
     #[error("no testbed here: {0}")]
     Unsupported(String),
-    /// The [`crate::Spec`] asks for something that cannot be.
+    /// The [`crate::Spec`] asks for something impossible.
     #[error("bad testbed spec: {0}")]
     Spec(String),
-    /// A tool of the system (`ip`, `bridge`, `tc`) refused.
+    /// A system tool (`ip`, `bridge`, `tc`) failed.
     #[error("`{tool}` failed ({status}): {stderr}\n  it was given:\n{input}")]
     Tool {
         /// The command line.
@@ -27,7 +27,7 @@ pub enum Error {
         /// What it was given on stdin.
         input: String,
     },
-    /// A program that the testbed runs is not there.
+    /// A program that the testbed runs is missing.
     #[error("`{name}` was not found ({looked}); {hint}")]
     MissingProgram {
         /// File name.
@@ -44,7 +44,7 @@ pub enum Error {
         what: String,
         /// How long.
         after_ms: u64,
-        /// The last thing it said.
+        /// The last reason why it was not ready.
         why: String,
     },
     /// A system call failed.

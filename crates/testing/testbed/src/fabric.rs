@@ -9,8 +9,8 @@
 //!     h1   h2     h3   h4 p0 at the first, p1 at the second switch of the pair
 //! ```
 //!
-//! The graph has loops, so switches flood and learn nothing: a packet goes where an installed rule says, or nowhere.
-//! Rules are installed by whoever is tested (the crate `fide-switch`), not here.
+//! The graph has loops, so switches flood and learn nothing: a packet goes where an installed rule says, or
+//! nowhere. The code under test (the crate `fide-switch`) installs the rules, not this module.
 
 mod controller;
 mod count;
@@ -46,7 +46,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// As in the specification.
+    /// Its name in the specification.
     pub fn name(&self) -> &str {
         self.node.name()
     }
@@ -56,18 +56,19 @@ impl Switch {
         self.kind
     }
 
-    /// Its namespace, in which the ports are, and the bridge `br0`.
+    /// Its namespace, which holds the ports and the bridge `br0`.
     pub fn node(&self) -> &Node {
         &self.node
     }
 
-    /// What `ovs-ofctl` takes for this switch; none for a bridge.
+    /// The target by which `ovs-ofctl` reaches this switch; `None` for a bridge.
     pub fn ovs_target(&self) -> Option<String> {
         self.ovs.as_ref().map(ovs::Ovs::target)
     }
 }
 
-/// A fabric on this machine, removed when dropped, and by a reaper when its creator is killed.
+/// A fabric on this machine. It is removed when this is dropped; if its creator is killed, a reaper removes
+/// it.
 #[derive(Debug)]
 pub struct Fabric {
     spec: FabricSpec,
@@ -79,8 +80,8 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// Sweeps what dead runs left (and says so on stderr), then builds. Every port forwards when this returns, as far
-    /// as rules say.
+    /// Removes what dead runs left behind (and reports it on stderr), then builds. When this returns, every
+    /// port forwards what rules allow.
     ///
     /// # Errors
     /// [`Error::Unsupported`] without root; [`Error::Spec`]; [`Error::MissingProgram`] without Open vSwitch where a
@@ -131,7 +132,7 @@ impl Fabric {
         &self.switches
     }
 
-    /// Where a controller runs; none without a management network.
+    /// The node for a controller; `None` without a management network.
     pub fn controller(&self) -> Option<&Node> {
         self.controller.as_ref()
     }
@@ -157,7 +158,8 @@ impl Fabric {
         &self.scratch
     }
 
-    /// Leaves the scratch directory in place when the fabric goes (until the sweep after this process's end).
+    /// Leaves the scratch directory in place when the fabric is removed (until a sweep after this process's
+    /// end).
     pub fn keep_scratch(&mut self) {
         self.reaper.keep_scratch();
     }
@@ -184,7 +186,8 @@ impl Cluster for Fabric {
 
 impl Drop for Fabric {
     fn drop(&mut self) {
-        // Their processes are this process's children: waited for here, before the reaper looks for them.
+        // The switches' processes are children of this process: they are waited for here, before the reaper
+        // looks for them.
         self.switches.clear();
         self.reaper.finish();
     }

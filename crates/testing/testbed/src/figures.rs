@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a bench found: `target/bench/NAME.json` and a table.
+//! The results of a bench: `target/bench/NAME.json` and a table.
 //!
-//! A figure that could not be measured is there all the same, with `"met": null` and why.
+//! A figure that could not be measured is included too, with `"met": null` and the reason.
 
 use crate::{Error, Result};
 use comfy_table::{CellAlignment, Table, presets};
@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 
 mod compared;
 
-/// Longest time that a sample may be, ns; a longer one counts as this.
+/// Longest time of a sample, ns; a longer one counts as this.
 pub const MAX_SAMPLE_NS: u64 = 600_000_000_000;
-/// Samples from which on a 99th percentile is called one; of fewer it would be the longest, or nearly.
+/// Fewest samples for a 99th percentile; with fewer it would be the longest sample, or nearly.
 pub const P99_LEAST: u64 = 300;
 /// Significant digits that percentiles keep.
 const DIGITS: u8 = 3;
@@ -26,25 +26,25 @@ pub struct Samples(Histogram<u64>);
 
 impl Default for Samples {
     fn default() -> Self {
-        // Constant bounds that the histogram accepts.
+        // The bounds are constants that the histogram accepts.
         let h = Histogram::new_with_max(MAX_SAMPLE_NS, DIGITS);
         Samples(h.unwrap_or_else(|e| unreachable!("{e}")))
     }
 }
 
 impl Samples {
-    /// Adds one.
+    /// Adds a sample.
     pub fn add(&mut self, ns: u64) {
         self.0.saturating_record(ns);
     }
 
-    /// Adds all of another.
+    /// Adds all samples of another.
     pub fn absorb(&mut self, other: &Samples) {
         // Both have the bounds of `default`.
         let _ = self.0.add(&other.0);
     }
 
-    /// How many.
+    /// Number of samples.
     pub fn n(&self) -> u64 {
         self.0.len()
     }
@@ -65,7 +65,7 @@ impl Samples {
     }
 }
 
-/// Which number of the samples a figure is.
+/// The statistic of the samples that a figure shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Statistic {
     /// Median.
@@ -77,7 +77,7 @@ pub enum Statistic {
 }
 
 impl Statistic {
-    /// What can be said of so many samples: the longest, where they are too few for a 99th percentile.
+    /// The statistic that `n` samples allow: the longest, if they are too few for a 99th percentile.
     #[must_use]
     pub fn of_so_many(self, n: u64) -> Self {
         if self == Statistic::P99 && n < P99_LEAST { Statistic::Max } else { self }
@@ -91,7 +91,7 @@ impl Statistic {
         }
     }
 
-    /// As it stands in a report.
+    /// Its name in a report.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -109,7 +109,7 @@ pub enum Goal {
     AtMost(f64),
     /// At least.
     AtLeast(f64),
-    /// No further from 1 than this: as much as the baseline.
+    /// No further from 1 than this, that is, about equal to the baseline.
     Near(f64),
 }
 
@@ -133,10 +133,10 @@ impl fmt::Display for Goal {
     }
 }
 
-/// One line of the result. Times are in the figure's unit.
+/// One line of the result. Its times are in the figure's unit.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Figure {
-    /// Its name, which it keeps.
+    /// Its name, which stays the same from run to run.
     pub figure: String,
     /// The number itself; null if it was not measured.
     pub value: Option<f64>,
@@ -153,17 +153,17 @@ pub struct Figure {
     /// value / baseline_value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// What it should be.
+    /// The goal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goal: Option<String>,
-    /// Whether it is; null if unmeasured or without a goal.
+    /// Whether the goal is met; null if unmeasured or without a goal.
     pub met: Option<bool>,
     /// Why it was not measured, or a remark on how.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// Samples.
     pub n: u64,
-    /// The least and the greatest that it was in the rounds of the run; what lies within is chance.
+    /// Its least and greatest value in the rounds of the run; differences within that range are chance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spread: Option<[f64; 2]>,
     /// Shortest.
@@ -205,7 +205,7 @@ impl Figure {
         }
     }
 
-    /// With what it was in each round of the run.
+    /// Sets the spread from its value in each round of the run.
     #[must_use]
     pub fn spread_of(mut self, rounds: impl IntoIterator<Item = f64>) -> Self {
         self.spread = rounds.into_iter().fold(None, |spread, value| {
@@ -243,8 +243,8 @@ impl Figure {
         Figure { figure: name.into(), unit: unit.into(), why: Some(why.into()), ..Figure::default() }
     }
 
-    /// Compares with the same statistic of a baseline measured in the same run. A baseline without samples leaves the
-    /// figure without a ratio, and says so.
+    /// Compares with a statistic of a baseline that was measured in the same run. If the baseline has no
+    /// samples, the figure has no ratio, and says why.
     pub fn against(mut self, baseline: &str, statistic: Statistic, samples: &Samples) -> Self {
         self.baseline = Some(baseline.into());
         if samples.n() == 0 {
@@ -257,7 +257,8 @@ impl Figure {
         self
     }
 
-    /// Sets the goal, of the ratio if there is (to be) a baseline, else of the value.
+    /// Sets the goal: for the ratio if the figure has a baseline (even one that was not measured), else for
+    /// the value.
     pub fn goal(mut self, goal: Goal) -> Self {
         self.goal = Some(goal.to_string());
         let x = if self.baseline.is_some() { self.ratio } else { self.value };
@@ -265,7 +266,7 @@ impl Figure {
         self
     }
 
-    /// Not met, whatever its value, if something went wrong that the value does not show.
+    /// Marks the goal as not met, whatever the value, if something went wrong that the value does not show.
     pub fn unless(mut self, wrong: bool) -> Self {
         self.met = self.met.map(|met| met && !wrong);
         self
@@ -289,14 +290,14 @@ pub struct Machine {
     pub cores: usize,
     /// MiB.
     pub memory_mib: u64,
-    /// Of /etc/os-release.
+    /// Name of the system, from /etc/os-release.
     pub os: String,
-    /// True if the processor says that it is a virtual one.
+    /// True if the processor reports that it is a virtual one.
     pub hypervisor: bool,
 }
 
 impl Machine {
-    /// This one.
+    /// This machine.
     pub fn here() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -336,16 +337,18 @@ pub struct Report {
 }
 
 impl Report {
-    /// An empty one for this machine, to be written to `NAME.json`.
+    /// An empty report for this machine, to be written to `NAME.json`.
     pub fn new(name: &str) -> Self {
         Report { name: name.into(), earlier: None, machine: Machine::here(), figures: Vec::new() }
     }
 
-    /// Will be compared with an earlier one: with that file, or with that of its name in that folder. To be
-    /// asked for before anything is measured: the file may be the one that is written over.
+    /// Compares the report with an earlier one: with the file `earlier`, or with the file of the report's
+    /// name in that folder. Call this before anything is measured, because the file may be the one that will
+    /// be overwritten.
     ///
     /// # Errors
-    /// The file cannot be read, or holds no figures. A folder without a file of that name is none: it is said.
+    /// The file cannot be read, or holds no figures. A folder without a file of that name is not an error: a
+    /// message says so.
     pub fn compared_with(self, earlier: Option<&Path>) -> Result<Self> {
         let Some(path) = earlier else { return Ok(self) };
         let earlier = compared::Earlier::read(path, &self.name)?;
@@ -360,7 +363,8 @@ impl Report {
         self.figures.push(figure);
     }
 
-    /// Prints it, writes it ([`Report::write`]), and says what has moved since the one that it is compared with.
+    /// Prints the report, writes it ([`Report::write`]), and prints what has changed since the report that it
+    /// is compared with.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -438,7 +442,7 @@ fn row(figure: &Figure) -> [String; 12] {
     ]
 }
 
-/// Three digits or so: enough on a noisy machine.
+/// Formats about three digits, which is enough on a noisy machine.
 fn short(x: f64) -> String {
     match x.abs() {
         a if a >= 100.0 => format!("{x:.0}"),

@@ -9,14 +9,17 @@
 //!   [ br0 in s0 ns ]               [ br0 in s1 ns ]   one switch per plane
 //! ```
 //!
-//! * [`Testbed::build`] makes it, [`Testbed::cut`] and [`Testbed::flood`] hurt it, dropping it removes it. A reaper
-//!   process removes it too when its creator is killed, and [`sweep`] what a killed reaper left.
+//! * [`Testbed::build`] makes it, [`Testbed::cut`] and [`Testbed::flood`] disturb it, and dropping it removes
+//!   it. If its creator is killed, a reaper process removes it; [`sweep`] removes what a killed reaper left
+//!   behind.
 //! * [`fabric`] is a network of several switches (bridges, Open vSwitch) for planned trees, with links that can be cut.
-//! * [`Victim`] is a process made to die; [`Agents`] runs `fide agent` on each host; [`CpuLoad`] takes the cores away.
+//! * [`Victim`] is a process made to die; [`Agents`] runs `fide agent` on each host; [`CpuLoad`] keeps the
+//!   cores busy.
 //! * [`Lines`] reads what a child prints, with a limit.
 //! * [`browser`] opens a report in Chromium, and [`documented`] compares JSON with the page that describes
 //!   it, for tests.
-//! * [`baseline`] holds what Fide is compared with (TCP FIN, pidfd, memberlist, bfdd); [`figures`] writes the results.
+//! * [`baseline`] holds the baselines that Fide is compared with (TCP FIN, pidfd, memberlist, bfdd);
+//!   [`figures`] writes the results.
 //!
 //! **Invariant: never touches an interface, process or file outside the namespaces and the scratch directory that it
 //! made itself.** Every load has a bound in time and count.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The output of a child process, line by line. Every read has a limit: a line that never comes fails its
-//! test with what came before it.
+//! test, and the error shows the lines before it.
 
 use crate::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Default limit of one read. Nothing is expected to come near it.
+/// Default limit of one read; no read is expected to come near it.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Lines that are kept for the error; older ones are dropped.
 const KEPT_MAX: usize = 100;
-/// Bytes of one read.
+/// Most bytes of one read from the pipe.
 const READ_BYTES: usize = 4096;
 
 /// Lines of a child's output. Dropping it closes the pipe, as dropping the child's `ChildStdout` does.
@@ -20,10 +20,10 @@ const READ_BYTES: usize = 4096;
 pub struct Lines {
     pipe: OwnedFd,
     limit: Duration,
-    /// Read, and not yet returned.
+    /// Bytes that were read and not yet returned.
     bytes: Vec<u8>,
     is_over: bool,
-    /// Returned, the newest last.
+    /// Lines that were returned, the newest last.
     kept: VecDeque<String>,
 }
 
@@ -33,16 +33,17 @@ impl Lines {
         Lines { pipe: pipe.into(), limit: LIMIT, bytes: Vec::new(), is_over: false, kept: VecDeque::new() }
     }
 
-    /// Sets the limit of one read, which is a minute otherwise.
+    /// Sets the limit of one read, which is a minute by default.
     #[must_use]
     pub fn within(self, limit: Duration) -> Self {
         Lines { limit, ..self }
     }
 
-    /// The next line without its end, or none once the output has ended. Bytes that are not UTF-8 are replaced.
+    /// The next line without its end, or `None` once the output has ended. Bytes that are not UTF-8 are
+    /// replaced.
     ///
     /// # Errors
-    /// No line came within the limit, or the pipe could not be read; with what came before.
+    /// No line came within the limit, or the pipe could not be read. The error shows the lines before.
     pub fn read(&mut self) -> Result<Option<String>> {
         self.read_until(Instant::now() + self.limit)
     }
@@ -50,7 +51,7 @@ impl Lines {
     /// Drops all lines before the first one that contains `words`, and returns that one.
     ///
     /// # Panics
-    /// None came within the limit, or the output has ended; with what came before.
+    /// None came within the limit, or the output has ended. The message shows the lines before.
     #[track_caller]
     pub fn find_words(&mut self, words: &str) -> String {
         let until = Instant::now() + self.limit;
@@ -64,10 +65,10 @@ impl Lines {
         }
     }
 
-    /// All that comes until the output ends.
+    /// All output until it ends.
     ///
     /// # Panics
-    /// It did not end within the limit; with what came before.
+    /// It did not end within the limit. The message shows the lines before.
     #[track_caller]
     pub fn rest(&mut self) -> String {
         let until = Instant::now() + self.limit;
@@ -122,7 +123,7 @@ impl Lines {
         match rustix::io::read(&self.pipe, &mut bytes) {
             Ok(0) => self.is_over = true,
             Ok(len) => self.bytes.extend_from_slice(&bytes[..len]),
-            // A terminal whose other end is closed.
+            // EIO: a terminal whose other end is closed.
             Err(rustix::io::Errno::IO) => self.is_over = true,
             Err(rustix::io::Errno::INTR) => {}
             Err(errno) => return Err(Error::io("reading a program's output", errno)),
@@ -130,7 +131,7 @@ impl Lines {
         Ok(())
     }
 
-    /// What was read, for an error.
+    /// What was read so far, for an error message.
     fn context(&self) -> String {
         let begun = match String::from_utf8_lossy(&self.bytes) {
             text if text.is_empty() => String::new(),
@@ -140,7 +141,7 @@ impl Lines {
     }
 }
 
-/// Ends with the output.
+/// The iterator ends when the output ends.
 ///
 /// # Panics
 /// No line came within the limit.

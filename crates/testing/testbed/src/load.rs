@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Traffic and work that take the network and the cores away, each with a bound in time and count.
+//! Traffic and work that load the network and the cores, each with a bound in time and count.
 
 use crate::net::BULK_PORT;
 use crate::node::Host;
@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Longest that a flood or a hog may be asked to run.
+/// Longest time that a flood or a hog may be asked to run.
 pub const LOAD_MAX_NS: u64 = 120_000_000_000;
 /// Most packets of one flood.
 pub const MAX_FLOOD_PACKETS: u64 = 10_000_000;
 /// Most hogs of one load.
 const MAX_HOGS: usize = 64;
 const FLOOD_PAYLOAD: usize = 1400;
-/// Headers of UDP, IPv4 and Ethernet, so that a rate is one on the wire.
+/// Headers of UDP, IPv4 and Ethernet, so that a rate counts bytes on the wire.
 const FLOOD_OVERHEAD: usize = 8 + 20 + 14;
 const FLOOD_STEP_NS: u64 = 1_000_000;
 
@@ -34,9 +34,9 @@ pub struct FloodSpec {
     pub plane: usize,
     /// Rate on the wire, Mbit/s.
     pub rate_mbit: u32,
-    /// When to stop at the latest, at most [`LOAD_MAX_NS`].
+    /// Stop after this time at the latest; at most [`LOAD_MAX_NS`].
     pub duration_ns: u64,
-    /// After how many packets to stop at the latest, at most [`MAX_FLOOD_PACKETS`].
+    /// Stop after this many packets at the latest; at most [`MAX_FLOOD_PACKETS`].
     pub max_packets: u64,
 }
 
@@ -49,7 +49,7 @@ pub struct FloodReport {
     pub refused: u64,
 }
 
-/// A running flood; stops at its bounds, when told, or when dropped.
+/// A running flood. It stops at its bounds, by [`Flood::stop`], or when it is dropped.
 #[derive(Debug)]
 pub struct Flood {
     stop: Arc<AtomicBool>,
@@ -94,7 +94,7 @@ impl Flood {
         Ok(Flood { stop, thread: Some(thread), _sink: sink })
     }
 
-    /// Stops it and tells what it sent.
+    /// Stops it. Returns what it sent.
     pub fn stop(mut self) -> FloodReport {
         self.stop.store(true, Ordering::Relaxed);
         self.join()
@@ -117,7 +117,8 @@ impl Drop for Flood {
     }
 }
 
-/// Sends what the elapsed time entitles to, once a step. It keeps no debt beyond one step: a late thread sends less.
+/// Once a step, sends as much as the rate allows for that time. It does not catch up for more than one step:
+/// a late thread sends less.
 fn send_flood(socket: &UdpSocket, spec: FloodSpec, stop: &AtomicBool) -> FloodReport {
     let packet = [0u8; FLOOD_PAYLOAD];
     let packet_bits = ((FLOOD_PAYLOAD + FLOOD_OVERHEAD) * 8) as u64;
@@ -148,7 +149,7 @@ fn send_flood(socket: &UdpSocket, spec: FloodSpec, stop: &AtomicBool) -> FloodRe
     }
 }
 
-/// Threads that take cores away from everybody else, for a bounded time.
+/// Threads that keep cores busy, for a bounded time.
 #[derive(Debug)]
 pub struct CpuLoad {
     stop: Arc<AtomicBool>,
@@ -157,7 +158,7 @@ pub struct CpuLoad {
 }
 
 impl CpuLoad {
-    /// `per_core` busy threads pinned to each of `cores`, for at most `duration_ns` (at most [`LOAD_MAX_NS`]).
+    /// Starts `per_core` busy threads pinned to each of `cores`, for `duration_ns` (at most [`LOAD_MAX_NS`]).
     pub fn start(cores: &[usize], per_core: usize, duration_ns: u64) -> Result<Self> {
         if duration_ns > LOAD_MAX_NS || cores.len() * per_core > MAX_HOGS {
             return Err(Error::Spec(format!(
@@ -173,7 +174,7 @@ impl CpuLoad {
             let thread = std::thread::Builder::new()
                 .name(format!("fide-hog-{core}"))
                 .spawn(move || {
-                    // A core that this process may not use is taken through whichever it gets.
+                    // If this process may not use the core, the thread runs on any core that it gets.
                     let _ = bind_to_core(None, core);
                     while !stop.load(Ordering::Relaxed) && mono_ns() < until {
                         for i in 0..10_000u32 {
@@ -188,12 +189,12 @@ impl CpuLoad {
         Ok(load)
     }
 
-    /// Rounds of work done so far, to see that they do run.
+    /// Rounds of work done so far, to see that the threads do run.
     pub fn turns(&self) -> u64 {
         self.turns.load(Ordering::Relaxed)
     }
 
-    /// Stops them.
+    /// Stops the threads.
     pub fn stop(self) {}
 }
 

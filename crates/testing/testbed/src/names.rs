@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names that tell whose a namespace is, and the sweep of those whose creator is gone.
+//! Names that say who created a namespace, and the sweep that removes namespaces whose creator is gone.
 //!
-//! `fide-<creator pid>-<creator start ticks>-<serial>-<node>`: a pid alone would be taken for alive once it is used
-//! again, so the start time (field 22 of `/proc/PID/stat`) goes with it.
+//! `fide-<creator pid>-<creator start ticks>-<serial>-<node>`: once a pid is used again, its former owner
+//! would look alive, so the name also has the start time (field 22 of `/proc/PID/stat`).
 
 use crate::{Error, Result, tools};
 use std::fs;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) const NETNS_DIR: &str = "/run/netns";
 const PREFIX: &str = "fide-";
-/// Left-overs looked at by one sweep; the rest waits for the next one.
+/// Most left-overs that one sweep removes; the rest waits for the next one.
 const MAX_SWEPT: usize = 1024;
 
 /// The common part of one testbed's names.
@@ -23,7 +23,7 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// A fresh one for this process.
+    /// A new owner for this process.
     pub(crate) fn new() -> Result<Self> {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let pid = std::process::id();
@@ -45,7 +45,7 @@ impl Owner {
         std::env::temp_dir().join(self.prefix())
     }
 
-    /// Reads a namespace's or scratch directory's name back; none if it is not one of ours.
+    /// Parses the name of a namespace or scratch directory; `None` if it is not one of ours.
     fn parse(name: &str) -> Option<Self> {
         let mut parts = name.strip_prefix(PREFIX)?.split('-');
         Some(Owner {
@@ -60,10 +60,11 @@ impl Owner {
     }
 }
 
-/// Start time of a process in clock ticks since boot; none if there is no such process.
+/// Start time of a process in clock ticks since boot; `None` if there is no such process.
 pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command name may hold spaces and brackets, so count from its closing one; a zombie no longer creates.
+    // The command name may contain spaces and brackets, so the fields are counted from its closing bracket. A
+    // zombie counts as gone: it creates nothing any more.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     if matches!(fields.next()?, "Z" | "X") {
         return None;
@@ -91,7 +92,8 @@ impl Swept {
 
 /// Removes the namespaces (and processes in them, and scratch directories) of testbeds whose creator no longer runs.
 ///
-/// Never touches those of a living creator, nor anything without our name. Bounded by 1024 left-overs a sweep.
+/// Never touches those of a living creator, nor anything without our prefix. One sweep removes at most 1024
+/// left-overs of each kind.
 pub fn sweep() -> Result<Swept> {
     let mut swept = Swept::default();
     for name in orphans(Path::new(NETNS_DIR)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hosts and switches out of network namespaces, veth pairs and bridges.
+//! Hosts and switches made of network namespaces, veth pairs and bridges.
 
 use crate::load::{Flood, FloodSpec};
 use crate::names::Owner;
@@ -15,16 +15,17 @@ use std::path::{Path, PathBuf};
 
 /// Most hosts of one testbed: the detector's own MAX_HOSTS.
 pub const MAX_TESTBED_HOSTS: usize = 64;
-/// Planes that an address is set aside for.
+/// Most planes; each has addresses set aside for it.
 const MAX_PLANES: usize = 2;
-/// Link indices of p0 and of h1 - 1. They differ on purpose: the kernel takes a link whose peer (in another namespace)
-/// has its own index for a link without one, and then tells its carrier up to a second late.
+/// Link indices of p0, and of h1 minus 1. They differ on purpose: if a link and its peer (in another
+/// namespace) have the same index, the kernel takes the link for one without a peer, and reports its carrier
+/// up to a second late.
 const HOST_LINK_INDEX: usize = 10;
 const PORT_LINK_INDEX: usize = 100;
 /// UDP port of the best-effort traffic of [`Testbed::flood`].
 pub const BULK_PORT: u16 = 9;
 
-/// One directed multicast tree: who receives `group` on `plane`.
+/// One directed multicast tree: the hosts that receive `group` on `plane`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
     /// Plane, from 0.
@@ -38,9 +39,9 @@ pub struct Tree {
 /// What a switch does with multicast.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Multicast {
-    /// To every port but the one it came from.
+    /// It sends it to every port except the one that it came from.
     Flood,
-    /// Only to the receivers of the named trees (static entries per port and group).
+    /// It sends it only to the receivers of these trees (static entries per port and group).
     Trees(Vec<Tree>),
 }
 
@@ -51,13 +52,14 @@ pub struct Spec {
     pub hosts: usize,
     /// Planes (switches), 1 or 2.
     pub planes: usize,
-    /// Rate of every switch port towards its host, in Mbit/s, with a class of strict priority for DSCP CS7 and EF.
-    /// None: as fast as the machine, without a queue.
+    /// Rate of every switch port towards its host, in Mbit/s, with a class of strict priority for DSCP CS7
+    /// and EF. `None`: as fast as the machine, without a queue.
     pub rate_mbit: Option<u32>,
     /// Multicast forwarding.
     pub multicast: Multicast,
-    /// Links take trains of packets whole (checksums, TSO, GSO, GRO), as network cards do. Off, what is on
-    /// the wire is what a wire would carry, which relays and XDP need.
+    /// Whether links use offloads (checksums, TSO, GSO, GRO) and so carry several packets as one, as network
+    /// cards do. Without them, a link carries exactly the packets that a wire would carry, which relays and
+    /// XDP need.
     pub offloads: bool,
 }
 
@@ -119,7 +121,7 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// Sweeps what dead runs left (and says so on stderr), then builds.
+    /// Removes what dead runs left behind (and reports it on stderr), then builds.
     ///
     /// # Errors
     /// [`Error::Unsupported`] without root; [`Error::Spec`]; [`Error::Tool`] with what iproute2 said. What was built so
@@ -176,23 +178,26 @@ impl Testbed {
         &self.scratch
     }
 
-    /// Leaves the scratch directory in place when the testbed goes (until the sweep after this process's end).
+    /// Leaves the scratch directory in place when the testbed is removed (until a sweep after this process's
+    /// end).
     pub fn keep_scratch(&mut self) {
         self.reaper.keep_scratch();
     }
 
-    /// Cuts a host off a plane at the switch: its port stops forwarding both ways, and the host sees no carrier change.
-    /// Gives the CLOCK_MONOTONIC times in ns just before and after; the cut is in force at the second.
+    /// Cuts a host off a plane at the switch: its port stops forwarding both ways, and the host sees no
+    /// carrier change. Returns the CLOCK_MONOTONIC times in ns just before and after; at the second time, the
+    /// cut is in force.
     pub fn cut(&self, host: usize, plane: usize) -> Result<(u64, u64)> {
         self.set_port(host, plane, PORT_DISABLED)
     }
 
-    /// Undoes [`Testbed::cut`]; the same times.
+    /// Undoes [`Testbed::cut`]. Returns the same times.
     pub fn restore(&self, host: usize, plane: usize) -> Result<(u64, u64)> {
         self.set_port(host, plane, PORT_FORWARDING)
     }
 
-    /// Cuts a host off every plane; times as in [`Testbed::cut`], from the first to the last.
+    /// Cuts a host off every plane. Returns times as [`Testbed::cut`] does, before the first and after the
+    /// last.
     pub fn isolate(&self, host: usize) -> Result<(u64, u64)> {
         self.on_planes(|p| self.cut(host, p))
     }
@@ -218,7 +223,7 @@ impl Testbed {
         Ok((before, fide_sys::clock::mono_ns()))
     }
 
-    /// Pulls the plug: the link goes down and the host sees its carrier go.
+    /// Pulls the plug: the link goes down and the host loses its carrier.
     pub fn unplug(&self, host: usize, plane: usize) -> Result<()> {
         self.set_link(host, plane, "down")
     }
@@ -228,7 +233,7 @@ impl Testbed {
         self.set_link(host, plane, "up")
     }
 
-    /// These hosts do not hear each other any more, on no plane; the others hear them, and they the others.
+    /// Makes these hosts deaf to each other on every plane; they and all other hosts still hear each other.
     ///
     /// # Errors
     /// [`Error::Tool`] with what iproute2 said.
@@ -244,14 +249,15 @@ impl Testbed {
         self.set_isolated(hosts, "off")
     }
 
-    /// `by` does not hear `of` any more, on no plane; `of` hears it. Pairs are independent of each other, as those of
-    /// [`Testbed::separate`] are not.
+    /// Makes `by` deaf to `of` on every plane; `of` still hears `by`. Unlike with [`Testbed::separate`],
+    /// pairs are independent of each other.
     ///
     /// # Errors
     /// [`Error::Tool`] with what iproute2 said.
     pub fn deafen(&self, by: usize, of: usize) -> Result<()> {
         for switch in &self.switches {
-            // Most often it is there already, and must not be replaced: its filters would go with it.
+            // Most often the qdisc is there already, and must not be replaced: its filters would be removed
+            // with it.
             let _ = batch("tc", &["-n", &switch.namespace, "qdisc", "add", "dev", self.host(by).name(), "clsact"], "");
         }
         self.filter(by, of, |port| drop_from_host(port, of))
@@ -266,7 +272,7 @@ impl Testbed {
     }
 
     fn filter(&self, by: usize, of: usize, lines: impl Fn(&str) -> String) -> Result<()> {
-        // Both are hosts.
+        // Checks that both are hosts.
         let (port, _) = (self.host(by).name(), self.host(of));
         for switch in &self.switches {
             batch("tc", &["-n", &switch.namespace, "-batch", "-"], &lines(port))?;
@@ -329,7 +335,7 @@ impl Drop for Testbed {
     }
 }
 
-/// Makes namespaces and links; gives the hosts and switches.
+/// Makes namespaces and links. Returns the hosts and switches.
 fn wire(spec: &Spec, host_ns: &[String], switch_ns: &[String]) -> Result<(Vec<Host>, Vec<Switch>)> {
     let mut script = String::new();
     for ns in host_ns.iter().chain(switch_ns) {
@@ -378,7 +384,7 @@ fn host_script(spec: &Spec, host: usize) -> String {
             let _ = writeln!(s, "neigh add {ip} lladdr {mac} dev p{plane} nud permanent");
         }
     }
-    // For senders that name no link; the first plane takes them.
+    // For senders that name no link: they use the first plane.
     s.push_str("route add 224.0.0.0/4 dev p0\n");
     s
 }
@@ -396,8 +402,8 @@ fn build_switch(spec: &Spec, plane: usize, ns: &str) -> Result<Switch> {
         let _ = writeln!(s, "link set h{host} addrgenmode none\nlink set h{host} master br0\nlink set h{host} up");
     }
     if spec.multicast != Multicast::Flood {
-        // Entries count only while there is a querier, so the bridge is its own. It trusts itself after the response
-        // interval (1 = a hundredth of a second) in force when it becomes one.
+        // Entries count only while there is a querier, so the bridge is its own querier. It trusts itself as
+        // one after the response interval (1 = a hundredth of a second) that is in force when it becomes one.
         s.push_str("link set br0 type bridge mcast_querier 1\n");
     }
     batch("ip", &["-n", ns, "-batch", "-"], &s)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A network namespace as a machine: what runs in it, and the addresses of a host.
+//! A network namespace that plays a machine: the programs in it, and the addresses of a host.
 
 use crate::names::{NETNS_DIR, Owner, sweep};
 use crate::sys;
@@ -28,7 +28,8 @@ pub fn supported() -> Result<()> {
     made.map_err(|e| Error::Unsupported(format!("a network namespace cannot be made: {e}")))
 }
 
-/// Refuses without root, sweeps what dead runs left (and says so on stderr); builds are one at a time while it is held.
+/// Fails without root, and removes what dead runs left behind (and reports it on stderr). While the guard is
+/// held, no other build can run.
 pub(crate) fn ready_to_build() -> Result<MutexGuard<'static, ()>> {
     // iproute2 races with itself when two processes make the first namespace of a machine.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -74,12 +75,13 @@ impl Node {
         &self.namespace
     }
 
-    /// Path of the namespace, for what enters it by itself.
+    /// Path of the namespace, for programs that enter it by themselves.
     pub fn namespace_path(&self) -> PathBuf {
         Path::new(NETNS_DIR).join(&self.namespace)
     }
 
-    /// A command that runs on this node, in a process group of its own. It is killed with the testbed at the latest.
+    /// A command that runs on this node, in a process group of its own. It is killed at the latest when the
+    /// testbed is removed.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         let ns = self.ns.clone();
@@ -95,7 +97,8 @@ impl Node {
         command
     }
 
-    /// Runs `f` on a thread of this node and gives back what it returns: sockets opened there stay there.
+    /// Runs `f` on a thread in this node's namespace and returns its result. Sockets that `f` opens stay in
+    /// the namespace.
     pub fn run_in<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T> {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| sys::enter_netns(self.ns.as_fd()).map(|()| f()));
@@ -120,7 +123,7 @@ impl Host {
         Host { node, index, planes }
     }
 
-    /// A host without a namespace, for what only needs names and addresses.
+    /// A host without a namespace, for tests that need only names and addresses.
     #[cfg(test)]
     pub(crate) fn nowhere(index: usize, planes: usize) -> Self {
         let ns = Arc::new(File::open("/dev/null").unwrap());
@@ -172,7 +175,7 @@ impl Host {
 pub trait Cluster {
     /// All hosts, in order, from h1.
     fn hosts(&self) -> &[Host];
-    /// A directory that goes with them.
+    /// A directory that is removed with them.
     fn scratch(&self) -> &Path;
 }
 
@@ -180,7 +183,7 @@ pub(crate) fn address(host: usize, plane: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 70, plane as u8 + 1, host as u8)
 }
 
-/// Locally administered, and telling in a capture.
+/// A locally administered address that shows host and plane in a capture.
 pub(crate) fn mac(host: usize, plane: usize) -> String {
     format!("02:f1:de:00:{plane:02x}:{host:02x}")
 }

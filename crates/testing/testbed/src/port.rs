@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What every port of a switch is set to, whatever the topology: deaf to IGMP, and a queue of strict priority.
+//! The settings of every switch port, whatever the topology: it ignores IGMP, and has a queue of strict
+//! priority.
 
 use crate::Result;
 use crate::tools::retry_until;
@@ -12,7 +13,8 @@ const FORWARDING_LIMIT: Duration = Duration::from_secs(10);
 /// DSCP CS7 and EF in their place in the TOS byte.
 const LANE_TOS: [&str; 2] = ["0xe0", "0xb8"];
 
-/// A carrier is reported some time after the link is up, and until then a port of bridge `br0` drops what it gets.
+/// Waits until all ports of bridge `br0` forward. A carrier is reported some time after the link is up, and
+/// until then a port drops what it gets.
 pub(crate) fn await_forwarding(ns: &str, ports: usize) -> Result<()> {
     retry_until("a new switch", FORWARDING_LIMIT, || {
         let out = Command::new("bridge").args(["-n", ns, "link"]).output().map_err(|e| e.to_string())?;
@@ -25,28 +27,32 @@ pub(crate) fn await_forwarding(ns: &str, ports: usize) -> Result<()> {
     })
 }
 
-/// Lines for `tc -batch`: drops membership reports and queries at a port, as only the trees say who receives.
+/// Lines for `tc -batch`: drops membership reports and queries at a port, because only the trees decide which
+/// hosts receive.
 pub(crate) fn deaf_to_igmp(port: &str) -> String {
     // Classic BPF on the Ethernet frame: IPv4 (0x0800 at 12) and IGMP (2 at 23) is dropped (2), the rest goes on (0).
     const DROP_IGMP: &str = "6,40 0 0 12,21 0 3 2048,48 0 0 23,21 0 1 2,6 0 0 2,6 0 0 0";
     format!("qdisc add dev {port} clsact\nfilter add dev {port} ingress protocol all bpf da bytecode \"{DROP_IGMP}\"\n")
 }
 
-/// Lines for `tc -batch`: what host `from` has sent does not leave this port (known by the last byte of its
-/// address). The port has a clsact qdisc; the filter's preference is the host's number.
+/// Lines for `tc -batch`: packets that host `from` has sent do not leave this port. (The host is known by the
+/// last byte of its MAC address.) The port must have a clsact qdisc; the filter's preference is the host's
+/// number.
 pub(crate) fn drop_from_host(port: &str, from: usize) -> String {
-    /// TC_ACT_UNSPEC: other filters are asked.
+    /// TC_ACT_UNSPEC: the next filters decide.
     const GO_ON: u32 = u32::MAX;
     format!(
         "filter add dev {port} egress pref {from} protocol all bpf da bytecode \"4,48 0 0 11,21 0 1 {from},6 0 0 2,6 0 0 {GO_ON}\"\n"
     )
 }
 
-/// Lines for `tc -batch`: HTB whose first classes are served first and may take the whole rate; class 20 gets the rest.
-/// `lanes` 1: DSCP CS7 and EF share class 10. `lanes` 2: CS7 has class 10, and EF class 11 after it.
+/// Lines for `tc -batch`: an HTB qdisc whose first classes are served first and may use the whole rate; class
+/// 20 gets the rest. `lanes` 1: DSCP CS7 and EF share class 10. `lanes` 2: CS7 has class 10, and EF class 11
+/// after it.
 ///
-/// A class within its own `rate` goes before those that borrow, whatever their `prio`. So only the first lane is given
-/// the whole rate (two would send twice of it), and the others so little that they always borrow, in order of `prio`.
+/// A class within its own `rate` goes before those that borrow, whatever their `prio`. So only the first lane
+/// is given the whole rate (two such lanes would send twice the rate), and the others get so little that they
+/// always borrow, in order of `prio`.
 pub(crate) fn queue_script(port: &str, rate_mbit: u32, lanes: usize) -> String {
     let mut s = format!(
         "qdisc add dev {port} root handle 1: htb default 20\n\

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The process that removes a testbed, whether its creator drops it, is interrupted, or is killed.
 //!
-//! A shell that reads its standard input to the end. The only writer is the creator, so the end comes when the creator
-//! closes the pipe or dies of anything at all. It runs in a session of its own and ignores the signals of a terminal.
+//! The reaper is a shell that reads its standard input to the end. The only writer is the creator, so the end
+//! comes when the creator closes the pipe or dies for any reason. It runs in a session of its own and ignores
+//! the signals of a terminal.
 
 use crate::{Error, Result};
 use std::io::Write;
@@ -14,9 +15,9 @@ use std::time::{Duration, Instant};
 /// How long a drop waits for the removal before it leaves the rest to the next sweep.
 const REAP_LIMIT: Duration = Duration::from_secs(20);
 
-// Each step has its own limit so that one stuck namespace does not keep the others. Three passes, for what was being
-// forked during the one before. `rm` comes last: a process that is
-// still dying may write a log line.
+// Each step has its own limit, so that one stuck namespace does not hold up the others. There are three
+// passes, to catch processes that were forked during the pass before. `rm` comes last, because a process that
+// is still dying may write a log line.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP QUIT PIPE
 creator=$1; scratch=$2; shift 2
@@ -73,12 +74,12 @@ impl Reaper {
     /// Leaves the scratch directory in place, for the logs in it.
     pub(crate) fn keep_scratch(&mut self) {
         if let Some(pipe) = &mut self.pipe {
-            // If the reaper is gone the next sweep decides.
+            // If the reaper is gone, the next sweep removes the directory.
             let _ = pipe.write_all(b"keep\n");
         }
     }
 
-    /// Has everything removed and waits for it, at most [`REAP_LIMIT`].
+    /// Makes the reaper remove everything, and waits for it, at most [`REAP_LIMIT`].
     pub(crate) fn finish(&mut self) {
         drop(self.pipe.take());
         let start = Instant::now();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A directory that goes with its creator, for what needs no namespaces.
+//! A directory that is removed with its creator, for tests that need no namespaces.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +7,8 @@ use crate::names::Owner;
 use crate::reaper::Reaper;
 use crate::{Error, Result};
 
-/// A fresh directory under the system's one for temporary files. Removed when dropped, and by a reaper when its creator
-/// is interrupted or killed. Needs no rights.
+/// A new directory under the system's directory for temporary files. It is removed when this is dropped; if
+/// its creator is interrupted or killed, a reaper removes it. It needs no privileges.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -16,7 +16,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes it, readable by its owner only.
+    /// Makes the directory, readable by its owner only.
     pub fn new() -> Result<Self> {
         use std::os::unix::fs::DirBuilderExt;
         let path = Owner::new()?.scratch();
@@ -28,7 +28,7 @@ impl Scratch {
         Ok(Scratch { path, reaper })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }

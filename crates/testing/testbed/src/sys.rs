@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The few system calls that the standard library has no words for.
+//! The few system calls that the standard library does not offer.
 
 use crate::{Error, Result};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -19,10 +19,10 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Time on a core of all threads of a process so far, ns.
+/// Processor time of all threads of a process so far, ns.
 ///
 /// # Errors
-/// There is no such process, or a kernel without `/proc/PID/task/TID/schedstat`.
+/// There is no such process, or the kernel has no `/proc/PID/task/TID/schedstat`.
 pub fn cpu_time_ns(pid: u32) -> Result<u64> {
     let mut sum = 0;
     let tasks = format!("/proc/{pid}/task");
@@ -54,8 +54,8 @@ pub fn bind_to_core(thread: Option<Pid>, core: usize) -> Result<()> {
         .map_err(|e| Error::io(format!("binding a thread to core {core}"), e))
 }
 
-/// Turns a link's transmit checksum, TSO, GSO and GRO off, so that what is on the wire is what a wire would carry.
-/// The caller is in the link's namespace.
+/// Turns a link's transmit checksum, TSO, GSO and GRO off, so that the link carries exactly the packets that
+/// a wire would carry. The caller must be in the link's namespace.
 pub(crate) fn offloads_off(link: &str) -> Result<()> {
     const SIOCETHTOOL: libc::c_ulong = 0x8946;
     // linux/ethtool.h: ETHTOOL_STXCSUM, _STSO, _SGSO, _SGRO.
@@ -91,7 +91,8 @@ pub(crate) fn offloads_off(link: &str) -> Result<()> {
     Ok(())
 }
 
-/// A switch's control socket: sets links and bridge ports without the milliseconds that a process takes.
+/// A switch's control socket: it sets links and bridge ports without a process, which would take
+/// milliseconds.
 #[derive(Debug)]
 pub(crate) struct LinkControl {
     socket: OwnedFd,
@@ -105,9 +106,9 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_SETLINK: u16 = 19;
 
 impl LinkControl {
-    /// The caller is in the switch's namespace; the socket stays there.
+    /// Opens the socket. The caller must be in the switch's namespace; the socket stays there.
     pub(crate) fn open() -> Result<Self> {
-        // No protocol is protocol 0, NETLINK_ROUTE.
+        // `None` is protocol 0, NETLINK_ROUTE.
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)
             .map_err(|e| Error::io("opening a netlink socket", e))?;
         Ok(LinkControl { socket })
@@ -133,7 +134,7 @@ impl LinkControl {
         self.ask(RTM_NEWLINK, libc::AF_UNSPEC as u8, ifindex, Some(up), &[], what)
     }
 
-    /// One request about a link, and the kernel's answer to it. `up` sets IFF_UP or takes it away.
+    /// Sends one request about a link and reads the kernel's answer. `up` sets or clears IFF_UP.
     fn ask(
         &self,
         kind: u16,
@@ -150,7 +151,8 @@ impl LinkControl {
         m[0..4].copy_from_slice(&(len as u32).to_ne_bytes());
         m[4..6].copy_from_slice(&kind.to_ne_bytes());
         m[6..8].copy_from_slice(&NLM_F_REQUEST_ACK.to_ne_bytes());
-        // struct ifinfomsg: family, then at its byte 4 the index, the flags and which of them change.
+        // struct ifinfomsg: the family, then from its byte 4 the index, the flags, and the mask of flags that
+        // change.
         m[16] = family;
         m[20..24].copy_from_slice(&ifindex.to_ne_bytes());
         m[24..28].copy_from_slice(&u32::from(up == Some(true)).to_ne_bytes());
@@ -172,18 +174,19 @@ impl LinkControl {
     }
 }
 
-/// What a socket may have in a queue: more than the 1000 frames that a queue holds by default, so that it overflows.
+/// Send buffer of a socket: room for more than the 1000 frames that a queue holds by default, so that the
+/// queue overflows.
 const FLOOD_BUFFER: usize = 8 << 20;
 
-/// A socket that sends whole frames out of a link, through its queueing discipline, and receives nothing. The caller is
-/// in the link's namespace.
+/// A socket that sends whole frames out of a link, through its queueing discipline, and receives nothing. The
+/// caller must be in the link's namespace.
 pub(crate) fn packet_socket(link: &str) -> Result<OwnedFd> {
     let what = || format!("opening a packet socket on {link}");
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)
         .map_err(|e| Error::io(what(), e))?;
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
-        // None: what arrives is not for this socket.
+        // No protocol: the socket receives nothing.
         sll_protocol: 0,
         sll_ifindex: link_index(link)? as i32,
         sll_hatype: 0,

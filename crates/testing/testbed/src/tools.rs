@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Running iproute2 in batches, finding our own programs, waiting with a bound.
+//! Runs iproute2 in batches, finds our own programs, and waits with a bound.
 
 use crate::{Error, Result};
 use std::io::Write;
@@ -64,7 +64,7 @@ pub fn find_binary(name: &str) -> Result<PathBuf> {
     })
 }
 
-/// Calls `probe` until it gives a value, at most for `limit`; its last complaint ends up in the error.
+/// Calls `probe` until it returns a value, at most for `limit`. Its last reason is part of the error.
 pub fn retry_until<T>(
     what: &str,
     limit: Duration,
@@ -83,10 +83,10 @@ pub fn retry_until<T>(
     }
 }
 
-/// Waits for the end of a child, at most for `limit`: it is not killed then.
+/// Waits for the end of a child, at most for `limit`. It does not kill the child.
 ///
 /// # Errors
-/// It did not end within the limit, or the kernel's.
+/// The child did not end within the limit, or the kernel's error.
 pub fn end_within(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
     let what = format!("the end of process {}", child.id());
     retry_until(&what, limit, || match child.try_wait() {
@@ -96,14 +96,14 @@ pub fn end_within(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
     })
 }
 
-/// Says what a test could not look at here. The harness keeps what a test that passes has printed; this is
-/// shown all the same.
+/// Prints what a test could not check here. The harness hides the output of a passing test; this message is
+/// shown anyway.
 pub fn say_not_tested(what: &str) {
     let test = std::thread::current().name().unwrap_or_default().to_owned();
     let _ = writeln!(std::io::stderr(), "not tested by {test}: {what}");
 }
-/// Sets a flag when it is dropped, also by a panic: a scope waits for its threads, and those that go on until
-/// told to stop would keep a test that has failed from ending.
+/// Sets a flag when it is dropped, even by a panic. A scope waits for its threads, so threads that run until
+/// a flag is set would keep a failed test from ending.
 #[derive(Debug)]
 pub struct Stops<'a>(pub &'a std::sync::atomic::AtomicBool);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every system call of one thread, and every place where it waits, by the kernel's own trace events.
+//! Records every system call of one thread, and every place where it waits, by the kernel's own trace events.
 //!
-//! A trace instance of its own records `sys_enter`, `sys_exit` and `sched_switch` of that thread and of no
-//! other, so that the thread runs as fast as without it.
+//! A separate trace instance records `sys_enter`, `sys_exit` and `sched_switch` of that thread only, so that
+//! the thread runs as fast as without a trace.
 
 use crate::{Error, Result};
 use std::collections::BTreeMap;
@@ -12,14 +12,15 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where tracefs is mounted, where it is.
+/// Where tracefs is mounted, if it is.
 const MOUNTED: &str = "/sys/kernel/tracing";
-/// Events of one core that are kept, KiB: a few hundred thousand calls.
+/// Size of the buffer for the events of one core, KiB: it holds a few hundred thousand calls.
 const BUFFER_KIB: &str = "16384";
 /// Numbers that distinguish instances in this process.
 static SERIAL: AtomicU32 = AtomicU32::new(0);
 
-/// A call by its number, and the subcommand of those that have many ([`libc::SYS_bpf`], [`libc::SYS_epoll_ctl`]).
+/// A call by its number, and its subcommand for calls that have many ([`libc::SYS_bpf`],
+/// [`libc::SYS_epoll_ctl`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Call {
     /// As in `libc::SYS_*`.
@@ -38,7 +39,7 @@ impl fmt::Display for Call {
 }
 
 /// Everything that the thread `fide-loop` of an agent may ask of the kernel; `docs/internals/agent-loop.md`
-/// says of each what it may wait for.
+/// says for each call what it may wait for.
 pub const LOOP_CALLS: [(&str, i64, Option<u64>); 11] = [
     ("epoll_pwait2", libc::SYS_epoll_pwait2, None),
     ("sendto", libc::SYS_sendto, None),
@@ -53,10 +54,10 @@ pub const LOOP_CALLS: [(&str, i64, Option<u64>); 11] = [
     ("setsockopt", libc::SYS_setsockopt, None),
 ];
 
-/// The one call in which it sleeps.
+/// The one call in which the loop may sleep.
 pub const SLEEPS_IN: Call = Call { number: libc::SYS_epoll_pwait2, sub: None };
 
-/// How often something was done, how often it slept, and for how long at most.
+/// How often a call was made, how often the thread slept in it, and how long the longest call took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Count {
     /// Calls.
@@ -67,10 +68,10 @@ pub struct Count {
     pub longest_ns: u64,
 }
 
-/// What a thread did.
+/// What a thread did during a trace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Traced {
-    /// By call.
+    /// Counts by call.
     pub calls: BTreeMap<Call, Count>,
     /// Sleeps outside of any call: page faults.
     pub faults: u64,
@@ -79,8 +80,8 @@ pub struct Traced {
 }
 
 impl Traced {
-    /// What a loop may not do, in words: a call that is not in [`LOOP_CALLS`], a sleep in any but
-    /// [`SLEEPS_IN`], events that were lost. Empty: nothing.
+    /// What the thread did that a loop must not do, in words: calls that are not in [`LOOP_CALLS`], sleeps
+    /// outside [`SLEEPS_IN`], and also lost events. Empty if there is nothing of that kind.
     #[must_use]
     pub fn waits(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -102,20 +103,21 @@ impl Traced {
     }
 }
 
-/// A trace that runs. Dropped, it is gone.
+/// A running trace. Dropping it removes it.
 #[derive(Debug)]
 pub struct Trace {
     instance: PathBuf,
-    /// Mounted by us.
+    /// Where we mounted tracefs, if we did.
     mounted: Option<PathBuf>,
 }
 
 impl Trace {
-    /// As [`Self::of_thread`], where this kernel can trace: a test without its trace does not see what it is
-    /// for. Elsewhere there is none, and that is said.
+    /// As [`Self::of_thread`], if this kernel can trace. If it cannot, returns `None` and prints that the
+    /// check is left out.
     ///
     /// # Panics
-    /// The kernel can, and yet there is no trace.
+    /// The kernel can trace, and yet starting the trace failed: without it, the test would not check what it
+    /// is for.
     #[track_caller]
     pub fn where_kernel_can(pid: u32, name: &str) -> Option<Self> {
         match root(&format!("fide-{}-looks", std::process::id())) {
@@ -131,7 +133,7 @@ impl Trace {
     /// Traces the thread `name` of a process from now on.
     ///
     /// # Errors
-    /// [`Error::Spec`] without such a thread, or where the kernel has no such events.
+    /// [`Error::Spec`] if there is no such thread, or the kernel has no such events.
     pub fn of_thread(pid: u32, name: &str) -> Result<Self> {
         let tid = thread(pid, name)?;
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
@@ -156,7 +158,7 @@ impl Trace {
         fs::write(&path, text).map_err(|e| Error::io(format!("writing {text:?} to {}", path.display()), e))
     }
 
-    /// Ends it.
+    /// Ends the trace. Returns what the thread did.
     ///
     /// # Errors
     /// The kernel's.
@@ -200,7 +202,7 @@ fn thread(pid: u32, name: &str) -> Result<u32> {
     named.find_map(|task| task.file_name().to_str()?.parse().ok()).ok_or_else(missing)
 }
 
-/// Where tracefs is, mounted for the occasion if need be.
+/// Where tracefs is. If it is not mounted, mounts it; the second value is then the mount point to remove.
 fn root(label: &str) -> Result<(PathBuf, Option<PathBuf>)> {
     let usable = |root: &Path| root.join("events/raw_syscalls/sys_enter").exists() && root.join("instances").exists();
     if usable(Path::new(MOUNTED)) {
@@ -216,13 +218,13 @@ fn root(label: &str) -> Result<(PathBuf, Option<PathBuf>)> {
     Err(Error::Spec("this kernel does not trace system calls (tracefs, raw_syscalls)".into()))
 }
 
-/// The text of a trace.
+/// Parses the text of a trace.
 fn read(text: &str) -> Traced {
     let mut traced = Traced::default();
-    // The call under way, and since when.
+    // The call in progress, and when it began.
     let mut inside: Option<(Call, u64)> = None;
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with('#')).collect();
-    // A loop that has ended frees what it had, and nobody waits for that.
+    // When a loop has ended, it frees its resources; nobody waits for those calls, so they do not count.
     let ended = lines.iter().any(|line| line.contains("sys_enter: NR 60 ("));
     let turned = format!("sys_exit: NR {} = ", SLEEPS_IN.number);
     let last = lines.iter().rposition(|line| line.contains(&turned)).filter(|_| ended).unwrap_or(lines.len());
@@ -240,7 +242,7 @@ fn read(text: &str) -> Traced {
                     count.longest_ns = count.longest_ns.max(ns.saturating_sub(since));
                 }
             }
-            // Whoever is merely taken off its core is still runnable.
+            // A thread that is only preempted is still runnable, so it did not sleep.
             "sched_switch" if !rest.contains("prev_state=R") => match inside {
                 Some((call, _)) => traced.calls.entry(call).or_default().sleeps += 1,
                 None => traced.faults += 1,

@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 mod program;
 pub use program::run;
 
-/// What a victim is to be.
+/// The properties of a victim.
 #[derive(Debug, Clone, Default)]
 pub struct VictimSpec {
     /// Program and leading arguments; empty: the `fide-victim` binary. (A program that links [`run`] may name itself.)
@@ -31,12 +31,13 @@ pub struct VictimSpec {
 #[derive(Debug)]
 pub struct Victim {
     child: Child,
-    /// Apart from the child, whose `wait` would close it and so end the victim before its signal does.
+    /// Kept apart from the child, because `Child::wait` would close it and so end the victim before its
+    /// signal does.
     _lifeline: Option<ChildStdin>,
 }
 
 impl Victim {
-    /// Starts one on a host, or outside of any, and waits until it holds what it should.
+    /// Starts a victim on a host, or outside of any host, and waits until it holds its memory and connection.
     pub fn spawn(host: Option<&Host>, spec: &VictimSpec) -> Result<Self> {
         let program = match spec.program.first() {
             Some(p) => p.clone(),
@@ -76,7 +77,7 @@ impl Victim {
         self.child.id()
     }
 
-    /// Field 22 of its `/proc/PID/stat`: with its id it names no other process.
+    /// Field 22 of its `/proc/PID/stat`: together with the process id it names no other process.
     pub fn start_ticks(&self) -> Option<u64> {
         crate::names::start_ticks(self.pid())
     }
@@ -86,7 +87,7 @@ impl Victim {
         crate::sys::bind_to_core(Some(Pid::from_child(&self.child)), core)
     }
 
-    /// Sends a signal; gives CLOCK_MONOTONIC in ns just before.
+    /// Sends a signal. Returns CLOCK_MONOTONIC in ns just before.
     pub fn signal(&self, signal: Signal) -> Result<u64> {
         let pid = Pid::from_child(&self.child);
         let at = mono_ns();
@@ -94,12 +95,12 @@ impl Victim {
         Ok(at)
     }
 
-    /// SIGKILL; gives CLOCK_MONOTONIC in ns just before.
+    /// Sends SIGKILL. Returns CLOCK_MONOTONIC in ns just before.
     pub fn kill(&self) -> Result<u64> {
         self.signal(Signal::KILL)
     }
 
-    /// Waits for its end. Until then its pid belongs to nobody else.
+    /// Waits for its end. Until then, no other process can get its pid.
     pub fn wait(&mut self) -> Result<ExitStatus> {
         self.child.wait().map_err(|e| Error::io("waiting for a victim", e))
     }

@@ -2,8 +2,8 @@
 //! FRR's bfdd on two hosts, one session between them.
 //!
 //! The verdict is read from bfdd's own log (`state-change: ... up -> down`), stamped to the microsecond where
-//! bfdd changes the state. That adds nothing to the detection; a client of bfdd would be notified later. It
-//! leaves out zebra: a session without an interface needs none.
+//! bfdd changes the state. That adds nothing to the detection time; a client of bfdd would be notified later.
+//! zebra does not run: a session without an interface does not need it.
 
 use crate::net::Testbed;
 use crate::{Error, Result, retry_until};
@@ -32,8 +32,8 @@ pub struct Bfd {
 }
 
 impl Bfd {
-    /// Starts bfdd on both hosts and waits until the session is up: a packet every `interval_ms`, down after
-    /// `multiplier` of them are missing.
+    /// Starts bfdd on both hosts and waits until the session is up. It sends a packet every `interval_ms`,
+    /// and is down after `multiplier` of them are missing.
     pub fn start(
         bed: &Testbed,
         (watcher, peer): (usize, usize),
@@ -96,8 +96,8 @@ impl Bfd {
         Ok(bfd)
     }
 
-    /// Cuts the peer off and waits until the watcher says so; gives the time from the cut in ns, and leaves
-    /// the session up again.
+    /// Cuts the peer off and waits until the watcher declares it down. Returns the time from the cut in ns,
+    /// and leaves the session up again.
     pub fn silence(&self, bed: &Testbed) -> Result<u64> {
         let mark = self.log_length();
         let (_, cut) = bed.cut(self.peer, self.plane)?;
@@ -118,7 +118,7 @@ impl Bfd {
         fs::metadata(&self.log).map_or(0, |m| m.len())
     }
 
-    /// Waits for a state change beyond byte `from` of the log; gives its CLOCK_MONOTONIC time in ns.
+    /// Waits for a state change beyond byte `from` of the log. Returns its CLOCK_MONOTONIC time in ns.
     fn await_state(&self, from: u64, change: &str, what: &str, limit: Duration) -> Result<u64> {
         let wall = retry_until(what, limit, || {
             let text = read_from(&self.log, from).map_err(|e| e.to_string())?;
@@ -162,7 +162,8 @@ fn user_ids() -> Result<(u32, u32)> {
     ids.ok_or_else(|| Error::Unsupported(format!("bfdd needs user `{USER}`, which its package makes")))
 }
 
-/// Offset of the wall clock, ns; of several readings the one between the closest monotonic ones.
+/// Offset of the wall clock to the monotonic one, ns. Of several readings, it takes the one between the
+/// closest readings of the monotonic clock.
 fn wall_minus_monotonic_ns() -> u64 {
     const READINGS: usize = 8;
     let reading = || {

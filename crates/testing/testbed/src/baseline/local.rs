@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! TCP FIN and pidfd: ordinary threads that block until the kernel tells them.
+//! TCP FIN and pidfd: ordinary threads that block until the kernel wakes them.
 
 use crate::node::Host;
 use crate::{Error, Result};
@@ -11,12 +11,12 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-/// The time of a notice to come.
+/// A notice that has not come yet.
 #[derive(Debug)]
 pub struct Notice(Receiver<u64>);
 
 impl Notice {
-    /// Waits for it, at most `limit_ns`; gives its CLOCK_MONOTONIC time in ns.
+    /// Waits for the notice, at most `limit_ns`. Returns its CLOCK_MONOTONIC time in ns.
     pub fn wait(&self, limit_ns: u64) -> Option<u64> {
         self.0.recv_timeout(Duration::from_nanos(limit_ns)).ok()
     }
@@ -69,7 +69,7 @@ impl TcpFin {
         self.watch_prepared(|| {})
     }
 
-    /// The same, by a thread that does this first.
+    /// The same, on a thread that runs `prepare` first.
     pub fn watch_prepared(&self, prepare: impl FnOnce() + Send + 'static) -> Result<Notice> {
         let (mut stream, _) = self.listener.accept().map_err(|e| Error::io("accepting a victim's connection", e))?;
         on_thread("tcp-fin", move |tx| {

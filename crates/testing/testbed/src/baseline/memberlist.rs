@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! hashicorp/memberlist on every host of a testbed, and the search for its fastest setting that is still right.
+//! hashicorp/memberlist on every host of a testbed, and the search for its fastest setting without false
+//! deaths.
 
 use crate::load::CpuLoad;
 use crate::net::Testbed;
@@ -21,10 +22,10 @@ const VERDICT_LIMIT: Duration = Duration::from_secs(60);
 /// Probe intervals of the search, ms, slowest first.
 const RUNGS_MS: [u32; 9] = [1000, 500, 200, 100, 50, 20, 10, 5, 2];
 
-/// How many times longer a setting is watched before it is taken for right.
+/// How many times longer a setting is watched before it counts as confirmed.
 const CONFIRMATION: u32 = 3;
 
-/// memberlist's settings; those not set are its DefaultLANConfig's.
+/// memberlist's settings; `None` means the value of its DefaultLANConfig.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Knobs {
     /// Time between probes.
@@ -42,9 +43,9 @@ impl Knobs {
     pub const LAN: Knobs =
         Knobs { probe_interval_ms: None, probe_timeout_ms: None, suspicion_mult: None, gossip_interval_ms: None };
 
-    /// As fast as a probe interval allows: half of it for the answer, a fifth between gossips as in the LAN
-    /// setting, and a suspicion that lasts one interval. (A longer suspicion at half the interval would be no
-    /// faster.)
+    /// The fastest settings for a probe interval: half of it for the answer, a fifth of it between gossips as
+    /// in the LAN setting, and a suspicion that lasts one interval. (A longer suspicion at half the interval
+    /// would be no faster.)
     pub const fn at_probe_interval(ms: u32) -> Knobs {
         const fn at_least_one(ms: u32) -> u32 {
             if ms == 0 { 1 } else { ms }
@@ -78,12 +79,12 @@ struct Event {
     event: String,
     node: String,
     ns: u64,
-    /// Host number of the member that said it.
+    /// Host number of the member that printed it.
     #[serde(skip)]
     from: usize,
 }
 
-/// Members on all hosts; killed when dropped.
+/// Members on all hosts; they are killed when this is dropped.
 #[derive(Debug)]
 pub struct Memberlist {
     knobs: Knobs,
@@ -92,7 +93,7 @@ pub struct Memberlist {
     events: Receiver<Event>,
 }
 
-/// False alarms of a stretch in which nobody died.
+/// False alarms in a period in which nobody died.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Alarms {
     /// A member was suspected (memberlist's own middle state, which its users do not see).
@@ -172,8 +173,8 @@ impl Memberlist {
         Err(Error::NotReady { what: what.into(), after_ms: limit.as_millis() as u64, why: last })
     }
 
-    /// Cuts a host off and waits until the observer declares it dead; gives the time from the cut in ns. Then
-    /// a new member takes the place of the dead one.
+    /// Cuts a host off and waits until the observer declares it dead. Returns the time from the cut in ns.
+    /// Then a new member takes the place of the dead one.
     pub fn silence(&mut self, bed: &Testbed, host: usize) -> Result<u64> {
         while self.events.try_recv().is_ok() {}
         let name = bed.host(host).name().to_string();
@@ -189,7 +190,7 @@ impl Memberlist {
         Ok(after_ns)
     }
 
-    /// Counts false alarms, by any member, for a while in which nobody dies.
+    /// Counts false alarms, by any member, for a period in which nobody dies.
     pub fn alarms(&self, stretch: Duration) -> Alarms {
         let start = Instant::now();
         let mut alarms = Alarms::default();
@@ -220,10 +221,10 @@ impl Drop for Memberlist {
     }
 }
 
-/// What the search found.
+/// The result of the search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fastest {
-    /// Shortest probe interval without a single suspicion, ms; none if even the slowest had one.
+    /// Shortest probe interval without a single suspicion, ms; `None` if even the slowest had one.
     pub no_suspicion_ms: Option<u32>,
     /// Shortest one without a false death, ms.
     pub no_death_ms: Option<u32>,
@@ -231,8 +232,8 @@ pub struct Fastest {
     pub tried: Vec<(u32, u64, Alarms)>,
 }
 
-/// Goes from slow to fast settings, each for `stretch` with a hog on every core, until one declares somebody dead who
-/// is not; then back to slower ones, until one stays right for three times as long.
+/// Tries settings from slow to fast, each for `stretch` with a hog on every core, until one declares a live
+/// member dead. Then it goes back to slower ones, until one has no false death for three times as long.
 pub fn find_fastest(bed: &Testbed, stretch: Duration, mut progress: impl FnMut(&str)) -> Result<Fastest> {
     let mut tried = Vec::new();
     let mut attempt = |ms: u32, stretch: Duration| -> Result<Alarms> {
@@ -270,7 +271,7 @@ pub fn find_fastest(bed: &Testbed, stretch: Duration, mut progress: impl FnMut(&
 
 fn alarms_under_load(bed: &Testbed, probe_interval_ms: u32, stretch: Duration) -> Result<Alarms> {
     let list = Memberlist::start(bed, Knobs::at_probe_interval(probe_interval_ms))?;
-    // What joining itself caused does not count.
+    // Alarms that joining itself caused do not count.
     list.alarms(Duration::from_millis(500));
     let hogs = CpuLoad::start(&usable_cores(), 1, stretch.as_nanos() as u64 + 1_000_000_000)?;
     let alarms = list.alarms(stretch);

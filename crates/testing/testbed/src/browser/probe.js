@@ -1,7 +1,7 @@
-// SPDX-License-Identifier: Apache-2.0
-// Runs after the page's own script, and leaves what it saw in the page: for each plot how many points it has, whether all are
-// within its frame, whether the pointer over one shows its value, and whether it has a size; whether hiding a run hides its
-// lines; whether the page is no wider than the window.
+// SPDX-License-Identifier: Apache-2.0 Runs after the page's own script, and writes its findings into the
+// page: for each plot, how many points it has, whether all of them are within its frame, whether the pointer
+// over a point shows its value, and whether the plot has a size; whether hiding a run hides its lines; and
+// whether the page is no wider than the window.
 (function () {
   var seen = [], tip = document.getElementById("tip");
   document.querySelectorAll("figure[data-plot]").forEach(function (figure) {

@@ -10,19 +10,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where a fabric's controller listens.
+/// The address at which a fabric's controller listens.
 pub const CONTROLLER_ADDRESS: &str = "10.71.0.254:7420";
 /// The operator that has a certificate.
 const OPERATOR: &str = "op";
-/// Until a started controller takes connections.
+/// Time limit until a started controller accepts connections.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// Until a stopped one is gone.
+/// Time limit until a stopped controller has ended.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 
 /// How to run a controller.
 #[derive(Debug, Clone, Default)]
 pub struct ControllerSpec {
-    /// The `fide` program; none: found beside the running one.
+    /// The `fide` program; `None`: the one found beside the running program.
     pub program: Option<PathBuf>,
     /// Figures of the cables.
     pub figures: CableFigures,
@@ -45,8 +45,8 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Makes certificates and files under the fabric's scratch directory, starts the controller and waits
-    /// until it takes connections.
+    /// Makes certificates and files under the fabric's scratch directory, starts the controller, and waits
+    /// until it accepts connections.
     ///
     /// # Errors
     /// [`Error::Spec`] without a management network; [`Error::Tool`] with what the program said.
@@ -112,7 +112,7 @@ impl Controller {
         }
     }
 
-    /// Whether the next [`Controller::run`] gives the switches back at its end.
+    /// Sets whether the next [`Controller::run`] restores the switches at its end.
     pub fn restoring(&mut self, restoring: bool) {
         self.restoring = restoring;
     }
@@ -125,7 +125,7 @@ impl Controller {
         }
     }
 
-    /// Ends it by SIGTERM and waits for that; its exit must be 0.
+    /// Ends it by SIGTERM and waits; its exit code must be 0.
     pub fn stop(&mut self) -> Result<()> {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
@@ -163,7 +163,7 @@ impl Controller {
         self.pki().join("issued").join(format!("host.{host}"))
     }
 
-    /// The same of an operator.
+    /// Certificate and key of the operator; a directory.
     pub fn operator_credentials(&self) -> PathBuf {
         self.pki().join("issued").join(format!("operator.{OPERATOR}"))
     }
@@ -178,7 +178,7 @@ impl Controller {
         self.dir.join("controller.toml")
     }
 
-    /// What it logged.
+    /// Its log file.
     pub fn log(&self) -> PathBuf {
         self.dir.join("controller.log")
     }

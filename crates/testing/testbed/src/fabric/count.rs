@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much went over each link.
+//! Counts the packets and bytes on each link.
 
 use super::{End, Fabric};
 use crate::{Error, Result};
@@ -27,7 +27,7 @@ impl Fabric {
         let mut all = Vec::new();
         let nodes = self.hosts.iter().map(|h| h.node()).chain(self.switches.iter().map(|s| s.node()));
         for node in nodes {
-            // The thread's own view: /proc/net is that of the process's first thread.
+            // The thread's own view; /proc/net shows that of the process's first thread.
             let table = node
                 .run_in(|| std::fs::read_to_string("/proc/thread-self/net/dev"))?
                 .map_err(|e| Error::io("reading /proc/thread-self/net/dev", e))?;

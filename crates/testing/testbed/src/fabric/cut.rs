@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links and switches that fail, noticed or not.
+//! Makes links and switches fail, with or without a lost carrier.
 
 use super::{Fabric, SwitchKind, wire};
 use crate::sys::{PORT_DISABLED, PORT_FORWARDING};
@@ -8,36 +8,38 @@ use crate::{Error, Result};
 use fide_sys::clock::mono_ns;
 use std::time::Duration;
 
-/// How long it may take until the carrier of a link is reported.
+/// How long the kernel may take to report the carrier of a link.
 const CARRIER_LIMIT: Duration = Duration::from_secs(5);
 
 /// How a link fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
-    /// Both ends see their carrier go.
+    /// Both ends lose their carrier.
     Carrier,
     /// Both ends keep their carrier, and nothing passes in either direction.
     Silent,
 }
 
 impl Fabric {
-    /// Cuts a link. Gives CLOCK_MONOTONIC in ns just before and after; the cut is in force at the second.
+    /// Cuts a link. Returns CLOCK_MONOTONIC in ns just before and after; at the second time, the cut is in
+    /// force.
     pub fn cut_link(&self, link: usize, how: Cut) -> Result<(u64, u64)> {
         self.set_link(link, Some(how))
     }
 
-    /// Undoes whatever cut the link; the same times. Forwarding is back at the second, carriers are reported
-    /// soon after.
+    /// Undoes whatever cut the link. Returns the same times. At the second one, forwarding is back; carriers
+    /// are reported soon after.
     pub fn restore_link(&self, link: usize) -> Result<(u64, u64)> {
         self.set_link(link, None)
     }
 
-    /// Cuts all links of a switch, one after the other; times from the first to the last.
+    /// Cuts all links of a switch, one after the other. Returns the times before the first and after the
+    /// last.
     pub fn cut_switch(&self, switch: &str, how: Cut) -> Result<(u64, u64)> {
         self.on_links(switch, |l| self.cut_link(l, how))
     }
 
-    /// Restores all links of a switch, also those that had been cut one by one.
+    /// Restores all links of a switch, even those that had been cut one by one.
     pub fn restore_switch(&self, switch: &str) -> Result<(u64, u64)> {
         self.on_links(switch, |l| self.restore_link(l))
     }
@@ -56,8 +58,8 @@ impl Fabric {
             let last = self.spec.links.len();
             Error::Spec(format!("no link {link}: they count from 0, and there are {last}"))
         })?;
-        // One switch end is enough for both directions. A bridge does it by itself; Open vSwitch has to be asked by a
-        // process, which takes milliseconds.
+        // Cutting at one switch is enough for both directions. At a bridge, a system call does it; Open
+        // vSwitch needs a process, which takes milliseconds.
         let ends = [(&spec.a, false), (&spec.b, true)];
         let mut ends: Vec<_> =
             ends.into_iter().filter_map(|(e, second)| Some((self.switch(&e.node).ok()?, e, second))).collect();
@@ -74,7 +76,8 @@ impl Fabric {
             (None, ovs) => {
                 switch.control.set_up(index, true)?;
                 match ovs {
-                    // The kernel takes this only once it has reported the carrier, a moment after the link is up.
+                    // The kernel accepts this only once it has reported the carrier, a moment after the link
+                    // is up.
                     None => retry_until("a restored link", CARRIER_LIMIT, || {
                         switch.control.set_port_state(index, PORT_FORWARDING).map_err(|e| e.to_string())
                     })?,

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Best-effort traffic on every link at once.
 //!
-//! Each end sends frames for an address that nobody has. They pass the queue of their own port, cross one link, and die
-//! where they arrive, since switches flood nothing: every link is loaded on its own, and a frame is handled once.
+//! Each end sends frames to an address that nobody has. The frames pass the queue of their own port, cross
+//! one link, and are dropped where they arrive, because switches flood nothing. So every link is loaded on
+//! its own, and each frame is handled once.
 
 use super::Fabric;
 use crate::load::{LOAD_MAX_NS, MAX_FLOOD_PACKETS};
@@ -18,9 +19,9 @@ use std::time::Duration;
 
 /// A full frame without its checksum.
 const FRAME_LEN: usize = 1514;
-/// IEEE 802 local experimental: nothing above looks into it.
+/// IEEE 802 local experimental: no protocol above looks into it.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
-/// Locally administered, of nobody.
+/// A locally administered address that nobody has.
 const NOBODY: [u8; 6] = [0x02, 0xf1, 0xde, 0xff, 0xff, 0xff];
 /// Pause between two rounds over all links: short enough for a queue never to run dry at 10 Mbit/s with its burst.
 const STEP_NS: u64 = 2_000_000;
@@ -30,22 +31,22 @@ const STEP_NS: u64 = 2_000_000;
 pub struct LinkFloodSpec {
     /// Rate of each direction on the wire, Mbit/s. More than a link's own rate fills its queue.
     pub rate_mbit: u32,
-    /// When to stop at the latest, at most [`LOAD_MAX_NS`].
+    /// Stop after this time at the latest; at most [`LOAD_MAX_NS`].
     pub duration_ns: u64,
-    /// After how many frames in all to stop at the latest, at most [`MAX_FLOOD_PACKETS`].
+    /// Stop after this many frames in all at the latest; at most [`MAX_FLOOD_PACKETS`].
     pub max_packets: u64,
 }
 
 /// What a flood sent, over all links.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkFloodReport {
-    /// Frames that the kernel took.
+    /// Frames that the kernel accepted.
     pub packets: u64,
     /// Frames refused (full queues, links without carrier).
     pub refused: u64,
 }
 
-/// A running flood; stops at its bounds, when told, or when dropped.
+/// A running flood. It stops at its bounds, by [`LinkFlood::stop`], or when it is dropped.
 #[derive(Debug)]
 pub struct LinkFlood {
     stop: Arc<AtomicBool>,
@@ -77,7 +78,7 @@ impl Fabric {
 }
 
 impl LinkFlood {
-    /// Stops it and tells what it sent.
+    /// Stops it. Returns what it sent.
     pub fn stop(mut self) -> LinkFloodReport {
         self.stop.store(true, Ordering::Relaxed);
         self.join()
@@ -100,8 +101,8 @@ impl Drop for LinkFlood {
     }
 }
 
-/// Every step sends into each link what the time since the last one entitles to; a late step keeps no more
-/// debt than two.
+/// Every step sends into each link as much as the rate allows for the time since the last step; a late step
+/// catches up for no more than two steps.
 fn run(sockets: &[OwnedFd], spec: LinkFloodSpec, stop: &AtomicBool) -> LinkFloodReport {
     let mut frame = [0u8; FRAME_LEN];
     frame[..6].copy_from_slice(&NOBODY);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One Open vSwitch: a database and a switch process in the switch's namespace, their state in the scratch directory.
+//! One Open vSwitch: a database process and a switch process in the switch's namespace, with their state in
+//! the scratch directory.
 
 use crate::node::Node;
 use crate::tools::retry_until;
@@ -11,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-/// Until a started process listens, and until the switch has taken its ports.
+/// Time limit until a started process listens, and until the switch has its ports.
 const START_LIMIT: Duration = Duration::from_secs(20);
 const PROGRAMS: [&str; 5] = ["ovsdb-tool", "ovsdb-server", "ovs-vswitchd", "ovs-vsctl", "ovs-ofctl"];
 
@@ -43,7 +44,7 @@ pub(super) struct Ovs {
 }
 
 impl Ovs {
-    /// Without a controller and without flows it forwards nothing (`fail_mode=secure`).
+    /// Starts the switch. Without a controller and without flows it forwards nothing (`fail_mode=secure`).
     pub(super) fn start(node: &Node, dir: &Path, ports: &[String]) -> Result<Ovs> {
         ovs_supported()?;
         fs::create_dir_all(dir).map_err(|e| Error::io(format!("making {}", dir.display()), e))?;
@@ -62,7 +63,7 @@ impl Ovs {
         for port in ports {
             words.extend(["--", "add-port", "br0", port]);
         }
-        // Answers once the switch process has done it.
+        // This returns once the switch process has applied it.
         ovs.vsctl(&words)?;
         Ok(ovs)
     }
@@ -71,7 +72,7 @@ impl Ovs {
         self.dir.join(file).display().to_string()
     }
 
-    /// What `ovs-ofctl` talks to.
+    /// The target that `ovs-ofctl` talks to.
     pub(super) fn target(&self) -> String {
         format!("unix:{}", self.path("br0.mgmt"))
     }
@@ -107,13 +108,13 @@ impl Ovs {
         self.run("ovs-vsctl", &words)
     }
 
-    /// Stops or lets go what a port takes in and gives out, with its carrier as it is.
+    /// Stops or allows what a port receives and sends; its carrier stays as it is.
     pub(super) fn silence(&self, port: &str, silent: bool) -> Result<()> {
         let words = if silent { ["no-receive", "no-forward"] } else { ["receive", "forward"] };
         for word in words {
             self.run("ovs-ofctl", &["-O", "OpenFlow13", "mod-port", &self.target(), port, word])?;
         }
-        // Packets go by cached decisions until these have been looked through.
+        // Cached decisions apply until the switch has revalidated them.
         self.run("ovs-appctl", &["-t", &self.path("ovs-vswitchd.ctl"), "revalidator/wait"])
     }
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A fabric as its controller reads it: the network's file and the controller's own.
+//! Writes a fabric as its controller reads it: the network's file and the controller's own file.
 
 use super::{Fabric, FabricSpec, SwitchKind};
 use crate::node::FIRST_HOST;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Figures of each cable that the planner reckons with.
+/// The figures of each cable that the planner uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CableFigures {
-    /// Bits per second where the fabric itself sets no rate.
+    /// Bits per second, if the fabric itself sets no rate.
     pub bandwidth_bps: u64,
     /// Bytes of an egress queue.
     pub queue_bytes: u64,
-    /// From switch to switch, and how much longer that may take.
+    /// Shortest time from switch to switch; `jitter_max_ns` is how much longer it may take.
     pub latency_min_ns: u64,
     /// See `latency_min_ns`.
     pub jitter_max_ns: u64,
@@ -24,7 +24,7 @@ pub struct CableFigures {
 }
 
 impl Default for CableFigures {
-    /// What veth pairs between bridges on a shared core do, but for now and then.
+    /// Figures that veth pairs between bridges on a shared core usually keep.
     fn default() -> Self {
         CableFigures {
             bandwidth_bps: 1_000_000_000,
@@ -37,7 +37,7 @@ impl Default for CableFigures {
     }
 }
 
-/// What the controller's file is to say beside the switches.
+/// The content of the controller's file, apart from the switches.
 #[derive(Debug, Clone)]
 pub struct ControllerFile<'a> {
     /// `10.71.0.254:7420`: an address of the controller's namespace.
@@ -46,9 +46,9 @@ pub struct ControllerFile<'a> {
     pub credentials: &'a Path,
     /// The revocation list beside it.
     pub revoked: &'a Path,
-    /// File of the state.
+    /// File for the controller's state.
     pub store: &'a Path,
-    /// What [`FabricSpec::network_file`] gave, written somewhere.
+    /// A file with the result of [`FabricSpec::network_file`].
     pub topology: &'a Path,
     /// Further lines of `[controller]`, as they are.
     pub extra: &'a str,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which hosts, switches and links a fabric has; the topologies of data centres that the papers plan trees in.
+//! The hosts, switches and links of a fabric, and generators for the data-centre topologies in which the
+//! papers plan trees.
 
 use crate::net::MAX_TESTBED_HOSTS;
 use crate::node::FIRST_HOST;
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub const MAX_SWITCHES: usize = 64;
 /// Most links of one fabric; each has two interface numbers from [`super::wire::FIRST_LINK_INDEX`] on.
 pub const MAX_LINKS: usize = 1024;
-/// Linux: IFNAMSIZ less the closing zero.
+/// Linux's IFNAMSIZ without the terminating zero.
 const MAX_PORT_NAME: usize = 15;
 /// Ports of a host, in order of the planes.
 pub(crate) const HOST_PORTS: [&str; 2] = ["p0", "p1"];
@@ -54,20 +55,21 @@ pub struct LinkSpec {
     pub b: End,
 }
 
-/// What to build. See the generators; the fields are open to whoever wants another graph.
+/// What to build. The generators below make the usual graphs; the fields are public for other graphs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FabricSpec {
     /// Hosts, 1..=64; named h1, h2, ...
     pub hosts: usize,
     /// Switches.
     pub switches: Vec<SwitchSpec>,
-    /// Links, by whose place in this list they are cut.
+    /// Links. They are cut by their place in this list.
     pub links: Vec<LinkSpec>,
-    /// Rate of every link and direction in Mbit/s, with classes of strict priority for DSCP CS7 and, after it, EF. At
-    /// the hosts too, where senders that bypass the queueing disciplines (AF_PACKET, XDP) do not see it.
-    /// None: as fast as the machine, without a queue.
+    /// Rate of every link and direction in Mbit/s, with classes of strict priority for DSCP CS7 and, after
+    /// it, EF. It applies at the hosts too, but not to senders that bypass the queueing disciplines
+    /// (AF_PACKET, XDP). `None`: as fast as the machine, without a queue.
     pub rate_mbit: Option<u32>,
-    /// A network apart: `m0` with 10.71.0.&lt;host&gt; at each host, and a controller's namespace with 10.71.0.254.
+    /// Whether there is a separate management network: `m0` with 10.71.0.&lt;host&gt; at each host, and a
+    /// controller's namespace with 10.71.0.254.
     pub management: bool,
 }
 
@@ -169,8 +171,9 @@ impl FabricSpec {
         self.links_of(&format!("h{host}")).len()
     }
 
-    /// A tree of shortest paths from a host's port `p<plane>` to all other hosts at theirs, through the switches that
-    /// `through` allows: at each switch the ports where packets leave. For trying a fabric; it plans nothing.
+    /// A tree of shortest paths from a host's port `p<plane>` to all other hosts at theirs, through the
+    /// switches that `through` allows: it gives, for each switch, the ports where packets leave. It serves to
+    /// test a fabric, and does no planning.
     pub fn tree(
         &self,
         from: usize,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Makes namespaces, links and switches out of a specification.
+//! Builds namespaces, links and switches from a specification.
 
 use super::spec::{CONTROLLER, End, FabricSpec, MANAGEMENT, SwitchKind};
 use super::{Switch, ovs::Ovs};
@@ -13,17 +13,17 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
-/// Interface numbers of link n: twice n and the next, from here. No two ends share one, since the kernel
-/// takes a link whose peer (in another namespace) has its own index for a link without one, and tells its
-/// carrier up to a second late.
+/// First interface number: the ends of link n have the numbers 2n and 2n + 1 from here on. No two ends share
+/// a number: if a link and its peer (in another namespace) have the same number, the kernel takes the link
+/// for one without a peer, and reports its carrier up to a second late.
 pub(super) const FIRST_LINK_INDEX: usize = 1000;
-/// Of `m0` at host n; its peer's is 100 more.
+/// Interface number of `m0` at host n is this plus n; its peer's is 300 more.
 const MANAGEMENT_INDEX: usize = 200;
 /// Last byte of the controller's address; hosts end at 64.
 const CONTROLLER_HOST: usize = 254;
-/// A response interval of a hundredth of a second, in ticks of the kernel's that may be as long, and some more.
+/// A response interval of a hundredth of a second, in kernel ticks that may be just as long, and some margin.
 const QUERIER_TRUST: Duration = Duration::from_millis(30);
-/// CS7 and EF apart.
+/// CS7 and EF have a lane each.
 const LANES: usize = 2;
 
 pub(super) struct Wired {
@@ -45,7 +45,7 @@ pub(super) fn link_index(link: usize, second: bool) -> u32 {
     (FIRST_LINK_INDEX + 2 * link + usize::from(second)) as u32
 }
 
-/// Builds everything; what was made so far is the reaper's when it fails.
+/// Builds everything. If it fails, the reaper removes what was made so far.
 pub(super) fn wire(spec: &FabricSpec, owner: &Owner, scratch: &Path) -> Result<Wired> {
     let mut script = String::new();
     for ns in namespaces(spec, owner) {
@@ -98,10 +98,10 @@ pub(super) fn wire(spec: &FabricSpec, owner: &Owner, scratch: &Path) -> Result<W
         switches.push(Switch { node, kind: s.kind, control, ovs });
     }
     for switch in switches.iter().filter(|s| s.kind == SwitchKind::Bridge) {
-        // Only now that both ends of every link are up.
+        // Only now, because both ends of every link are up.
         await_forwarding(switch.node.namespace(), ports_of(spec, switch.name()).len())?;
     }
-    // Nothing tells when the bridges trust themselves as queriers.
+    // There is no way to see when the bridges trust themselves as queriers.
     std::thread::sleep(QUERIER_TRUST);
     Ok(Wired { hosts, switches, controller })
 }
@@ -152,7 +152,7 @@ fn host_script(spec: &FabricSpec, host: usize) -> String {
             let _ = writeln!(s, "neigh add {ip} lladdr {mac} dev p{plane} nud permanent");
         }
     }
-    // For senders that name no link; the first plane takes them.
+    // For senders that name no link: they use the first plane.
     s.push_str("route add 224.0.0.0/4 dev p0\n");
     s
 }
@@ -167,13 +167,14 @@ fn ports_up(ports: &[String]) -> String {
 
 /// A bridge in a graph with loops: nothing is flooded or learned, so only installed entries forward.
 ///
-/// Static multicast entries are looked at only while snooping is on and a querier is known, so the bridge is its own;
-/// without one, multicast is flooded, which here means dropped. It trusts itself after the response interval (1 = a
-/// hundredth of a second) in force when it becomes one. Whatever another bridge's queries would change (its ports
-/// become ports to a router, which get all multicast; its own trust starts anew) is kept out: no port may become a
-/// router's, and IGMP is dropped where it comes in.
+/// The kernel uses static multicast entries only while snooping is on and a querier is known. So the bridge
+/// is its own querier; without one, multicast would be flooded, which here means dropped. The bridge trusts
+/// itself as a querier after the response interval (1 = a hundredth of a second) that is in force when it
+/// becomes one. Queries of another bridge would change two things: ports would become router ports, which get
+/// all multicast, and the bridge's trust in itself would start anew. Both are prevented: no port may become a
+/// router port, and IGMP is dropped at ingress.
 fn bridge(node: &Node, ports: &[String]) -> Result<()> {
-    // Before the first port is up, as a neighbour asks at once.
+    // Before the first port is up, because a neighbour sends queries at once.
     let deaf: String = ports.iter().map(|p| deaf_to_igmp(p)).collect();
     batch("tc", &["-n", node.namespace(), "-batch", "-"], &deaf)?;
     let mut s = String::from(

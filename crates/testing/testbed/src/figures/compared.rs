@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A report beside an earlier one: what has moved by more than chance.
+//! Compares a report with an earlier one: finds changes that are larger than chance.
 
 use super::{Figure, short};
 use crate::{Error, Result};
@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// What is read of an earlier figure.
+/// The fields that are read from an earlier figure.
 #[derive(Debug, Clone, Deserialize)]
 struct Before {
     figure: String,
@@ -29,13 +29,14 @@ pub(super) struct Earlier {
     figures: Vec<Before>,
 }
 
-/// A figure to be compared: its ratio to the baseline of its own run if it has one, as that is no matter of
-/// the machine, else its value.
+/// A figure to be compared: its ratio to the baseline of its own run if it has one, because the ratio depends
+/// less on the machine; else its value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Compared {
     is_ratio: bool,
     value: f64,
-    /// What it was in the rounds of its run; itself, if that is not known.
+    /// Its least value in the rounds of its run; the value itself if the rounds are not known. `greatest`
+    /// likewise.
     least: f64,
     greatest: f64,
 }
@@ -50,8 +51,8 @@ impl Compared {
 }
 
 impl Earlier {
-    /// `path`: the file, or the folder of files by name; `None` if the folder has none of this name: that
-    /// bench did not run then.
+    /// `path`: the file, or a folder with a file of that name. `None` if the folder has no file of that name,
+    /// because that bench did not run then.
     pub(super) fn read(path: &Path, name: &str) -> Result<Option<Self>> {
         let file = if path.is_dir() { path.join(format!("{name}.json")) } else { path.to_owned() };
         if path.is_dir() && !file.exists() {
@@ -62,7 +63,8 @@ impl Earlier {
         serde_json::from_str(&text).map(Some).map_err(|e| Error::io(what("reading figures from"), e))
     }
 
-    /// For people: what is beyond the spread of both, then what is missing.
+    /// Text for people: first the figures whose change exceeds the spread of both runs, then the missing
+    /// ones.
     pub(super) fn against(&self, now: &[Figure]) -> String {
         let (mut text, mut alike, mut unsure, mut new_names) = (String::new(), 0, Vec::new(), Vec::new());
         for figure in now {
@@ -116,7 +118,7 @@ impl Earlier {
         let mut all = format!("against the earlier run: {alike} figures within the spread of their rounds\n");
         all += &text;
         if !unsure.is_empty() {
-            all += "other than before, without rounds to tell it from chance:\n";
+            all += "different from before, but without rounds to tell it from chance:\n";
             unsure.iter().for_each(|line| all += &format!("  {line}\n"));
         }
         all
@@ -148,7 +150,7 @@ mod tests {
         of_folder.against(now)
     }
 
-    /// One test: both write the same file.
+    /// These are one test, because both parts write the same file.
     #[test]
     fn changes_beyond_the_spread_and_missing_figures_are_reported() {
         let goal = |figure: Figure| figure.goal(Goal::AtMost(100.0));
@@ -169,7 +171,7 @@ mod tests {
                         slower: 10.0 -> 20.0, worse (rounds 9.00..11.0, then 19.0..22.0)\n\
                         not in the earlier run: added\n\
                         gone: not in this run\n\
-                        other than before, without rounds to tell it from chance:\n  unsure: 10.0 -> 11.0\n";
+                        different from before, but without rounds to tell it from chance:\n  unsure: 10.0 -> 11.0\n";
         assert_eq!(said, expected);
         // A ratio is compared as one, whatever both sides were.
         let ratio = |ours: u64, theirs: u64| {

@@ -27,7 +27,7 @@ fn unmeasured_figure_is_null_with_the_reason() {
     let v = serde_json::to_value(Figure::unmeasured("x", "us", "no bfdd").goal(Goal::AtMost(1.0))).unwrap();
     assert_eq!((&v["met"], &v["value"], &v["why"]), (&json!(null), &json!(null), &json!("no bfdd")));
     assert!(v.get("ratio").is_none() && v.get("baseline").is_none());
-    // Neither is a comparison with nothing a ratio, nor a goal of it met.
+    // A comparison with nothing gives no ratio and meets no goal.
     let figure = Figure::time("y", Statistic::P99, &samples(&[5]))
         .against("bfd", Statistic::P99, &Samples::default())
         .goal(Goal::AtMost(1.0));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the `fide-victim` program does.
+//! The program `fide-victim`.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
@@ -84,7 +84,8 @@ fn live(options: &Options) -> std::io::Result<Infallible> {
     }
     println!("ready");
     std::io::stdout().flush()?;
-    // One thread does all the waiting: a second one would have to be woken and to die as well, before the process has.
+    // One thread does all the waiting: a second one would have to be woken and to die too before the process
+    // is dead.
     let stdin = std::io::stdin();
     loop {
         let mut ready = [PollFd::new(&signals, PollFlags::IN), PollFd::new(&stdin, PollFlags::IN)];
@@ -92,18 +93,19 @@ fn live(options: &Options) -> std::io::Result<Infallible> {
         if ready[0].revents().contains(PollFlags::IN) {
             match next_signal(&signals)? {
                 libc::SIGUSR1 => commit_segv(),
-                // Without closing anything: the kernel does that when the process is dead.
+                // Nothing is closed here: the kernel does that when the process is dead.
                 libc::SIGUSR2 => std::process::exit(options.exit_code.into()),
                 _ => {}
             }
         } else if stdin.lock().read(&mut [0; 64])? == 0 {
-            // Whoever started it is gone when its pipe is.
+            // The pipe ends when the program that started this one is gone.
             std::process::exit(0);
         }
     }
 }
 
-/// A descriptor that tells of SIGUSR1 and SIGUSR2, which are blocked from now on, for all threads to come as well.
+/// A descriptor from which SIGUSR1 and SIGUSR2 are read. They are blocked from now on, also in threads that
+/// start later.
 fn blocked_signals() -> std::io::Result<OwnedFd> {
     // SAFETY: sigset_t is plain memory that sigemptyset fills before anything reads it; the calls only touch the set
     // and this thread's mask; the descriptor is ours alone.
@@ -145,8 +147,9 @@ fn touch_memory(mib: usize) -> std::io::Result<()> {
     let memory = unsafe {
         mmap_anonymous(std::ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)?.cast::<u8>()
     };
-    // In the order of a heap that has lived: memory handed out in order is contiguous on a machine fresh from boot, and
-    // torn down in half the time that a Redis of that size takes.
+    // Pages are touched in random order, as in a heap that has been in use for long. On a freshly booted
+    // machine, memory that is touched in order is contiguous, and is freed in half the time that a Redis of
+    // that size takes.
     let page_bytes = rustix::param::page_size();
     let mut pages: Vec<usize> = (0..bytes / page_bytes).collect();
     let mut random = 0x2545_f491_4f6c_dd1d_u64;

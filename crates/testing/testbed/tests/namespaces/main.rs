@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What needs root: namespaces, switches, victims and baselines, as the tests of other crates use them.
+//! Tests that need root: namespaces, switches, victims and baselines, as the tests of other crates use them.
 
 mod root_agents;
 mod root_baselines;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The harness of agents, tried on a stand-in that answers on the control socket and nothing else.
+//! Tests the harness of agents with a stand-in that only answers on the control socket.
 
 use fide_testbed::fabric::{Fabric, FabricSpec};
 use fide_testbed::{Agents, AgentsSpec, Spec, Testbed, supported};
@@ -10,7 +10,7 @@ use rustix::net::{
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Starts this test program as the stand-in: `$6` is what follows `--runtime-dir`.
+/// Starts this test program as the stand-in: `$6` is the value of `--runtime-dir`.
 const START: &str = r#"RUNTIME_DIR=$6 exec "$STAND_IN" --exact root_agents::root_helper_agent --nocapture"#;
 
 fn stand_in(script: &str) -> AgentsSpec {
@@ -22,7 +22,7 @@ fn stand_in(script: &str) -> AgentsSpec {
     }
 }
 
-/// Not a test of its own: the stand-in. It answers every question with what it was asked.
+/// Not a test, but the stand-in. It answers every question with the question itself.
 #[test]
 fn root_helper_agent() {
     let Some(dir) = std::env::var_os("RUNTIME_DIR") else {

@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 
 const LIMIT_NS: u64 = 20_000_000_000;
 
-/// Runs its body with a testbed of that many hosts, or says why not.
+/// Runs `body` with a testbed of `hosts` hosts, or prints why not.
 fn with_bed(hosts: usize, body: impl FnOnce(&Testbed)) {
     match supported() {
         Ok(()) => body(&Testbed::build(Spec::hosts(hosts)).unwrap()),

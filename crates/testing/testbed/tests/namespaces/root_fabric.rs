@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fabrics: only what a rule says is forwarded, every cut stops what goes over it, and nothing of them stays.
+//! Tests of fabrics: only packets with a rule are forwarded, every cut stops the packets that cross it, and
+//! nothing of a fabric is left behind.
 
 use fide_testbed::fabric::{Cut, Fabric, FabricSpec, LinkFloodSpec, SwitchKind, ThreeTier, ovs_supported};
 use fide_testbed::{Lines, retry_until, supported};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 const PORT: u16 = 7000;
 const LIMIT: Duration = Duration::from_secs(20);
-/// After the last packet sent: for those that are expected, and for one that should not be.
+/// How long to go on listening after the expected packets, for a packet that should not come.
 const QUIET: Duration = Duration::from_millis(60);
 
 macro_rules! root_or_skip {
@@ -32,7 +33,7 @@ fn tree(fabric: &Fabric, plane: usize) -> BTreeMap<String, std::collections::BTr
     fabric.spec().tree(1, plane, |s| ends.iter().any(|e| s.ends_with(e)))
 }
 
-/// By the systems' own tools.
+/// Installs a tree by the systems' own tools.
 fn install(fabric: &Fabric, plane: usize) {
     let group = group(plane);
     for (name, ports) in tree(fabric, plane) {
@@ -61,7 +62,7 @@ struct Members {
 }
 
 impl Members {
-    /// All hosts are members; who gets it is the switches' choice. h1 sends.
+    /// Makes all hosts members, so that the switches alone decide which hosts get a packet. h1 sends.
     fn join(fabric: &Fabric, plane: usize) -> Members {
         let group = group(plane);
         let inboxes = fabric.hosts().iter().map(|host| {
@@ -79,14 +80,15 @@ impl Members {
         Members { inboxes, outbox, group, next: 0 }
     }
 
-    /// Sends numbered packets: these hosts get them, each exactly once, and the others none.
+    /// Sends numbered packets, and asserts that `hosts` get them, each exactly once, and that the others get
+    /// none.
     #[track_caller]
     fn hears(&mut self, packets: u32, hosts: &[usize], what: &str) {
         assert_eq!(self.heard(packets, hosts), hosts, "{what}");
     }
 
-    /// Sends numbered packets; who got them, each exactly once. Other hosts got none of them. `awaited`: they
-    /// have as long as they need, the others a moment.
+    /// Sends numbered packets. Returns the hosts that got them, each packet exactly once; other hosts got
+    /// none of them. The hosts in `awaited` have as long as they need, the others only a moment.
     fn heard(&mut self, packets: u32, awaited: &[usize]) -> Vec<usize> {
         let numbers: Vec<u32> = (self.next..self.next + packets).collect();
         self.next += packets;
@@ -123,7 +125,8 @@ impl Members {
     }
 }
 
-/// Installs both trees of h1; each link in turn, cut either way, stops what goes over it, and nothing else.
+/// Installs both trees of h1. Then cuts each link in turn, in both ways: that must stop the packets that
+/// cross it, and no others.
 fn try_fabric(spec: FabricSpec, cuts: usize) {
     let fabric = Fabric::build(spec).unwrap();
     let all: Vec<usize> = (2..=fabric.hosts().len()).collect();
@@ -133,7 +136,7 @@ fn try_fabric(spec: FabricSpec, cuts: usize) {
         install(&fabric, plane);
         members.hears(20, &all, &format!("on plane {plane}"));
     }
-    // 23 packets per plane, and what hosts and bridges say of their own accord.
+    // 23 packets per plane, and packets that hosts and bridges send by themselves.
     for c in fabric.counters().unwrap() {
         assert!(c.tx_packets < 150, "something circulates: {c:?}");
     }
@@ -154,7 +157,7 @@ fn try_fabric(spec: FabricSpec, cuts: usize) {
     }
 }
 
-/// A carrier that came back is reported a moment later.
+/// Waits until hosts hear again: a carrier that came back is reported a moment later.
 fn await_heard(members: &mut Members, by: &[usize]) {
     retry_until("a restored link", LIMIT, || {
         let who = members.heard(1, &[]);
@@ -163,7 +166,7 @@ fn await_heard(members: &mut Members, by: &[usize]) {
     .unwrap();
 }
 
-/// Who still hears h1 on a plane without a link.
+/// The hosts that still hear h1 on a plane without `link`.
 fn beyond(fabric: &Fabric, plane: usize, link: usize) -> Vec<usize> {
     let mut spec = fabric.spec().clone();
     let gone = spec.links.remove(link);
@@ -233,7 +236,7 @@ fn root_a_switch_fails_as_a_whole_and_comes_back() {
     assert!(fabric.cut_switch("l9", Cut::Silent).unwrap_err().to_string().contains("there are l1a, l1b"));
     assert!(fabric.cut_link(6, Cut::Silent).unwrap_err().to_string().contains("there are 6"));
 
-    // The management network is another one: hosts and controller reach each other while the fabric is cut.
+    // The management network is separate: hosts and controller reach each other while the fabric is cut.
     fabric.cut_switch("l1a", Cut::Carrier).unwrap();
     let inbox = fabric.controller().unwrap().run_in(|| UdpSocket::bind("10.71.0.254:7000")).unwrap().unwrap();
     inbox.set_read_timeout(Some(LIMIT)).unwrap();
@@ -251,7 +254,7 @@ fn root_a_flood_loads_every_link_in_both_directions_and_dies_at_the_next_node() 
     let spec = LinkFloodSpec { rate_mbit: 20, duration_ns: 60_000_000_000, max_packets: ends * 40 };
     let report = fabric.flood_links(spec).unwrap().wait();
     assert_eq!(report.packets + report.refused, ends * 40);
-    // What is queued still leaves at 10 Mbit/s.
+    // Frames in the queues still leave at 10 Mbit/s.
     retry_until("every link to be loaded", LIMIT, || {
         let after = fabric.counters().unwrap();
         let moved: Vec<_> = before.iter().zip(&after).map(|(b, a)| a.tx_packets - b.tx_packets).collect();
@@ -283,7 +286,7 @@ fn processes_of(prefix: &str) -> Vec<String> {
     .collect()
 }
 
-/// Not a test of its own: the creator that the next test kills.
+/// Not a test, but the creator that the next test kills.
 #[test]
 fn root_helper_fabric_creator() {
     if std::env::var_os("FIDE_TESTBED_CREATOR").is_none() {

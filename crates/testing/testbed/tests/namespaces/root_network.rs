@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The testbed itself: what it builds carries packets, what it cuts does not, and nothing of it stays.
+//! Tests of the testbed itself: it carries packets, a cut stops them, and nothing of it is left behind.
 
 use fide_testbed::{FloodSpec, Lines, Multicast, Spec, Testbed, Tree, retry_until, supported, sweep};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -19,7 +19,7 @@ macro_rules! root_or_skip {
     };
 }
 
-/// Sends from one host and says whether it arrived at the other within `wait`.
+/// Sends a packet from one host. Returns whether it arrived at the other within `wait`.
 fn hears(bed: &Testbed, from: usize, to: usize, plane: usize, wait: Duration) -> bool {
     let target = (bed.host(to).address(plane), PORT);
     let inbox = bed.host(to).run_in(|| UdpSocket::bind(target)).unwrap().unwrap();
@@ -42,7 +42,7 @@ fn left_over(prefix: &str) -> Vec<String> {
         .collect()
 }
 
-/// What all names of one testbed have in common.
+/// The common prefix of all names of one testbed.
 fn prefix_of(namespace: &str) -> String {
     namespace.rsplit_once('-').unwrap().0.to_string()
 }
@@ -108,12 +108,12 @@ fn root_multicast_follows_its_tree() {
     let group = Ipv4Addr::new(239, 70, 0, 1);
     let heard_by = |multicast: Multicast| -> Vec<usize> {
         let bed = Testbed::build(Spec { multicast, ..Spec::default() }).unwrap();
-        // All of them are members; who gets it is the switch's choice.
+        // All of them are members, so the switch alone decides which hosts get a packet.
         let inboxes: Vec<_> = [2, 3].map(|h| (h, member_inbox(&bed, h, group))).into_iter().collect();
         let source = (bed.host(1).address(0), 0);
         let outbox = bed.host(1).run_in(|| UdpSocket::bind(source)).unwrap().unwrap();
         let mut heard = Vec::new();
-        // The bridge trusts its own querier only after a moment: look at the last of several.
+        // The bridge trusts its own querier only after a moment: so only the last of several packets counts.
         for turn in 0..10u8 {
             std::thread::sleep(Duration::from_millis(50));
             outbox.send_to(&[turn], (group, PORT)).unwrap();
@@ -209,7 +209,8 @@ fn root_kept_namespaces_stay_until_the_sweep() {
     std::fs::remove_dir(&scratch).unwrap();
 }
 
-/// Not a test of its own: the creator that the next tests kill. It builds, says so, and waits to be killed.
+/// Not a test, but the creator that the next tests kill. It builds a testbed, prints its name, and waits to
+/// be killed.
 #[test]
 fn root_helper_creator() {
     if std::env::var_os("FIDE_TESTBED_CREATOR").is_none() {
@@ -268,7 +269,7 @@ fn root_sweep_removes_only_leftovers_of_killed_reapers() {
     root_or_skip!();
     let mine = Testbed::build(Spec::hosts(1)).unwrap();
     let mut creator = creator();
-    // The reaper is the creator's one child that runs the shell: without it nobody cleans up.
+    // The reaper is the only child of the creator that runs the shell. Without the reaper, nobody cleans up.
     let reaper = children(creator.child.id())
         .into_iter()
         .find(|pid| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|c| c.contains("fide-reaper")))
@@ -277,7 +278,7 @@ fn root_sweep_removes_only_leftovers_of_killed_reapers() {
     creator.child.kill().unwrap();
     creator.child.wait().unwrap();
     assert!(!left_over(&creator.prefix).is_empty());
-    // Another test's build may sweep at the same moment; either way it goes.
+    // Another test's build may sweep at the same moment; either way, the left-overs are removed.
     sweep().unwrap();
     retry_until("the sweep", LIMIT, || {
         let left = left_over(&creator.prefix);
