@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Compiles what meets libibverbs, if the feature `rdma` is on.
+//! Compiles the C code that calls libibverbs, if the feature `rdma` is on.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,6 +1,8 @@
-# !/bin/busybox sh SPDX-License-Identifier: Apache-2.0 The first program of the guest: three agents over
-# loopback, a program of h1 that asks again and again whether it may act, and a reader of orders from the
-# second serial line: `ask WORD` makes that program report at once, `sh COMMAND` runs a command.
+#!/bin/busybox sh
+# SPDX-License-Identifier: Apache-2.0
+# The first program of the guest: three agents over loopback, a program of h1 that asks again and again
+# whether it may act, and a reader of orders from the second serial line: `ask WORD` makes that program report
+# at once, `sh COMMAND` runs a command.
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys

@@ -1,7 +1,8 @@
-# !/bin/busybox sh SPDX-License-Identifier: Apache-2.0 The first program of a guest that is one of the hosts
-# under a register: it runs an agent and a member, each started again when it ends, and the inner end of the
-# clients' relay, and takes orders from the second serial line. `crates/testing/histories/src/guest.rs` reads
-# its output.
+#!/bin/busybox sh
+# SPDX-License-Identifier: Apache-2.0
+# The first program of a guest that is one of the hosts under a register: it runs an agent and a member, each
+# started again when it ends, and the inner end of the clients' relay, and takes orders from the second serial
+# line. `crates/testing/histories/src/guest.rs` reads its output.
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sys /sys

@@ -1,6 +1,7 @@
-# !/bin/busybox sh SPDX-License-Identifier: Apache-2.0 First program of both guests of `cargo xtask rdma`.
-# Host 1 pings and checks, host 2 answers. Each check is reported on the serial line as `CHECK PASS|FAIL
-# name`, and `CHECK END` follows the last one.
+#!/bin/busybox sh
+# SPDX-License-Identifier: Apache-2.0
+# First program of both guests of `cargo xtask rdma`. Host 1 pings and checks, host 2 answers. Each check is
+# reported on the serial line as `CHECK PASS|FAIL name`, and `CHECK END` follows the last one.
 export PATH=/bin
 /bin/busybox mkdir -p /proc /sys /dev /tmp
 /bin/busybox --install -s /bin
@@ -81,7 +82,7 @@ check log_names_method grep -q 'rdma-ud, rxe0' /tmp/log.fjl
 
 ping --packets 100 --period-us 20000 --bytes 1400
 status=$?
-check longer_than_the_mtu grep -q '1400 bytes are no datagram of rxe0, whose MTU is 1024' /tmp/out
+check longer_than_the_mtu grep -q '1400 bytes are too long for a datagram of rxe0, whose MTU is 1024' /tmp/out
 
 # While host 2 waits for hellos, pings of another method arrive at the same port; it must ignore them.
 (fide jitter ping --from 10.71.1.1 --to 10.71.1.2 --packets 500 --period-us 2000 --no-record --out /tmp/udp.fjl >/tmp/udp 2>&1) &

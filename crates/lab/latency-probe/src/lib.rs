@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Ping-pong between two hosts at a fixed rate (jitter report §2): host A sends packet `id`, host B answers
-//! it, and four time stamps are taken. What they say is `fide-jitter-analysis`'s to find out.
+//! it, and four time stamps are taken. `fide-jitter-analysis` interprets them.
 //!
-//! - [`packet`]: what is in a packet.
+//! - [`packet`]: the content of a packet.
 //! - [`port`]: the ways to send and receive one: UDP, AF_PACKET, XDP slot, AF_XDP, RDMA.
 //! - [`ping`], [`pong`]: the loops at A and at B; [`pong::Reflector`] answers inside XDP.
-//! - [`pages`]: huge ones, on request.
-//! - [`setting`]: under which conditions the measuring thread runs, and how far each was to be had.
-//! - [`recorder`]: who else ran on its core; [`session`]: all of it, and the log.
+//! - [`pages`]: huge pages, on request.
+//! - [`setting`]: the conditions under which the measuring thread runs, and which of them could be had.
+//! - [`recorder`]: what else ran on its core; [`session`]: a whole measurement, and its log.
 //!
 //! The loops allocate nothing, log nothing and take no lock while they measure.
 
@@ -28,13 +28,13 @@ pub mod setting;
 pub const PORT: u16 = 7412;
 /// Payload bytes of a packet (jitter report §2.3).
 pub const PACKET_BYTES: usize = 1024;
-/// The shortest sending interval: below it FiDe §6.2 found no stability.
+/// The shortest sending interval: FiDe §6.2 found no stability below it.
 pub const PERIOD_MIN_NS: u64 = 20_000;
 
-/// A number that nobody repeats by chance: of a run, of a pong, of a handshake.
+/// A number that does not repeat by chance, for a run, a pong or a handshake.
 ///
 /// # Errors
-/// The kernel's. So few bytes come all at once.
+/// The kernel's. (So few bytes always come in one call.)
 pub fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     getrandom(&mut bytes, GetRandomFlags::empty())?;

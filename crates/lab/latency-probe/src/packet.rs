@@ -8,43 +8,44 @@
 //!  6 bytes in all
 //! ```
 //!
-//! Whatever is not of this form, or of another run, changes nothing.
+//! A packet that is not of this form, or is of another run, is ignored.
 
 use fide_bpf::pingpong::{MAGIC, PING, PONG, VERSION};
 use fide_jitter_analysis::MISSING;
 
-/// Bytes that mean something; also the shortest packet.
+/// Bytes of the header; also the length of the shortest packet.
 pub const HEADER: usize = fide_bpf::pingpong::HEADER;
 
-/// Which way it goes.
+/// The direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Ping,
     Pong,
 }
 
-/// The header, understood.
+/// The header, parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     pub kind: Kind,
-    /// Of the whole payload: where only the header is handed on, the answer is as long all the same.
+    /// Length of the whole payload, so that the answer is as long as the ping even where only the header is
+    /// passed on.
     pub packet_bytes: u16,
-    /// Tells runs apart: a late answer of the run before is none.
+    /// Distinguishes runs: a late answer of the run before does not count.
     pub run: u64,
     pub id: u64,
-    /// Of A's CLOCK_MONOTONIC.
+    /// Time on A's CLOCK_MONOTONIC.
     pub ts1_ns: i64,
-    /// Of B's CLOCK_MONOTONIC, like the next two; 0 in a ping.
+    /// Time on B's CLOCK_MONOTONIC, as are the next two; 0 in a ping.
     pub ts2_ns: i64,
     pub ts3_ns: i64,
-    /// When B's kernel or card saw the ping; [`MISSING`] if it does not tell.
+    /// When B's kernel or card saw the ping; [`MISSING`] if it did not report it.
     pub kernel_ns: i64,
-    /// Of B: it changes when B is started again.
+    /// Incarnation of B: it changes when B is started again.
     pub incarnation: u32,
 }
 
 impl Header {
-    /// Reads a packet; `None` if it is none of the bench's.
+    /// Reads a packet; `None` if it is not one of the bench's packets.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; HEADER] = bytes.get(..HEADER)?.try_into().ok()?;

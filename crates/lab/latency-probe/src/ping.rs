@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Host A: sends on time and notes what comes back.
+//! Host A: sends pings on time and records the answers.
 //!
-//! Packet `id` is due at `start + id * period`, whatever happened before, so that the sender never drifts;
-//! when it comes late, that is in `ts1` for everybody to see, and packets that came due meanwhile go out at
-//! once, one after the other. The relative schedule sends one period after the last send, as the jitter
-//! report's busy loop does (§3.2).
+//! Packet `id` is due at `start + id * period`, whatever happened before, so that the sender never drifts. If
+//! the sender is late, `ts1` shows it, and packets that became due meanwhile go out at once, one after the
+//! other. The relative schedule sends one period after the last send, as the jitter report's busy loop does
+//! (§3.2).
 
 use std::{
     io,
@@ -22,19 +22,21 @@ use crate::{
     port::Port,
 };
 
-/// Most packets of a run: they are kept in memory (56 bytes each) until its end, as writing would be heard.
+/// Most packets of a run. They are kept in memory (56 bytes each) until its end, because writing a file would
+/// disturb the measurement.
 pub const PACKETS_MAX: u64 = 20_000_000;
 /// A thread that sleeps until a packet is due wakes up this much earlier and spins for the rest.
 const SPIN_NS: u64 = 120_000;
 /// How long answers are waited for after the last ping.
 const DRAIN_NS: u64 = 200_000_000;
-/// A spin that skips more than this was not running; shorter ones are the loop's own turns.
+/// If a spinning loop loses more time than this in one turn, it was not running; shorter times are the loop's
+/// own turns.
 const DETOUR_NS: u64 = 5_000;
 /// Detours that are kept; further ones are counted.
 const DETOURS_MAX: usize = 1 << 20;
-/// New pongs that are noted.
+/// Most restarts of the pong that are recorded.
 const RESTARTS_MAX: usize = 1024;
-/// How often a longer wait looks whether it is to stop.
+/// How often a longer wait checks whether it should stop.
 const LOOK_NS: u64 = 100_000_000;
 /// A link that takes no packet for this long is gone.
 const GONE_NS: u64 = 1_000_000_000;
@@ -46,25 +48,25 @@ pub struct Plan {
     pub period_ns: u64,
     pub packet_bytes: usize,
     pub schedule: Schedule,
-    /// Random; answers of another run are ignored.
+    /// A random number of this run; answers of another run are ignored.
     pub run: u64,
-    /// Spin from one packet to the next; otherwise sleep where there is time for it.
+    /// Whether to spin from one packet to the next, instead of sleeping where there is time for it.
     pub spin: bool,
 }
 
 /// Why a plan cannot be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    #[error("a period of {period_ns} ns is too short: {PERIOD_MIN_NS} is the least")]
+    #[error("a period of {period_ns} ns is too short: {PERIOD_MIN_NS} is the shortest")]
     Period { period_ns: u64 },
-    #[error("{packet_bytes} bytes are no packet: {HEADER} to {PAYLOAD_MAX} are possible")]
+    #[error("a packet cannot have {packet_bytes} bytes: {HEADER} to {PAYLOAD_MAX} are possible")]
     Size { packet_bytes: usize },
     #[error("{packets} packets: 1 to {PACKETS_MAX} are possible in one run")]
     Packets { packets: u64 },
 }
 
 impl Plan {
-    /// Says what is wrong first.
+    /// Checks the plan before anything is sent.
     ///
     /// # Errors
     /// [`PlanError`].
@@ -82,7 +84,7 @@ impl Plan {
     }
 }
 
-/// Shared with whoever waits for the end.
+/// Progress of a run, shared with the thread that waits for its end.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub sent: AtomicU64,
@@ -101,21 +103,21 @@ pub struct Detour {
 /// What was measured.
 #[derive(Debug, Default)]
 pub struct Measured {
-    /// By id; those that were never sent have no `ts1`.
+    /// By id; packets that were never sent have no `ts1`.
     pub samples: Vec<Sample>,
     /// When packet 0 was due.
     pub start_ns: u64,
-    /// From which id on another pong answered: (id, incarnation).
+    /// The first id that each new pong answered, with its incarnation.
     pub restarts: Vec<(u64, u32)>,
     pub detours: Vec<Detour>,
     pub detours_more: u64,
-    /// Packets that the kernel did not take.
+    /// Packets that the kernel refused.
     pub send_failed: u64,
-    /// Packets that were none of this run's answers, or came twice.
+    /// Packets that were not answers of this run, or came twice.
     pub ignored: u64,
-    /// Why it ended before the last packet, if it did.
+    /// Why the run ended before the last packet, if it did.
     pub ended: Option<String>,
-    /// Whether the samples lie on them.
+    /// Whether the samples lie on huge pages.
     pub huge_pages: String,
 }
 
@@ -129,7 +131,7 @@ struct Loop<'a> {
     incarnation: u32,
 }
 
-/// Sends all packets of the plan, or until told to stop, or until the link is gone.
+/// Sends all packets of the plan. Ends early if it should stop, or if the link is gone.
 ///
 /// # Errors
 /// [`PlanError`], before anything is sent.
@@ -149,7 +151,7 @@ pub fn run(port: &mut dyn Port, plan: Plan, pages: Pages, progress: &Progress) -
 impl Loop<'_> {
     fn run(mut self, progress: &Progress) -> Measured {
         let Plan { packets, period_ns, schedule, .. } = self.plan;
-        // Room to get going; the first packet is not to be late already.
+        // Allows time to start, so that the first packet is not late already.
         let mut due = mono_ns() + 2 * period_ns.max(SPIN_NS);
         self.measured.start_ns = due;
         let mut last_taken_ns = due;
@@ -190,7 +192,7 @@ impl Loop<'_> {
         self.measured
     }
 
-    /// Takes what arrives until a packet is due, or it is told to stop.
+    /// Receives answers until a packet is due, or the run should stop.
     fn wait(&mut self, due: u64, stop: &AtomicBool) -> io::Result<()> {
         let mut before = mono_ns();
         loop {
@@ -208,7 +210,7 @@ impl Loop<'_> {
                 self.note(arrived.len, arrived.at_ns, arrived.kernel_ns);
                 before = mono_ns();
             } else if until == now && before - now > DETOUR_NS {
-                // A look at an empty port takes no such time.
+                // A look at an empty port does not take that long.
                 self.detour(now, before);
             }
         }
@@ -248,7 +250,7 @@ impl Loop<'_> {
         let pong = Header::parse(&self.buffer[..len]).filter(|h| h.kind == Kind::Pong && h.run == self.plan.run);
         let sample = pong.and_then(|pong| {
             let sample = self.measured.samples.get_mut(usize::try_from(pong.id).ok()?)?;
-            // It was sent, with this very time, and not answered yet.
+            // The ping must have been sent at exactly this time, and not be answered yet.
             (sample.ts[0] == pong.ts1_ns && sample.lost()).then_some((pong, sample))
         });
         let Some((pong, sample)) = sample else {
@@ -267,7 +269,7 @@ impl Loop<'_> {
         }
     }
 
-    /// Answers that are still on their way.
+    /// Receives the answers that are still on their way.
     fn drain(&mut self, sent: u64) {
         let until = mono_ns() + DRAIN_NS;
         while self.answered < sent && mono_ns() < until {

@@ -20,20 +20,20 @@ use crate::{
     port::{Method, Port, PortError},
 };
 
-/// How often it looks whether it is to stop.
+/// How often it checks whether it should stop.
 const LOOK_NS: u64 = 100_000_000;
 
 /// What B did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answered {
     pub pings: u64,
-    /// Of another form, or pongs.
+    /// Packets of another form, or pongs.
     pub ignored: u64,
-    /// Answers that the kernel did not take.
+    /// Answers that the kernel refused.
     pub failed: u64,
 }
 
-/// Answers until `stop`. `incarnation` tells A that another one answers than before.
+/// Answers until `stop`. By `incarnation`, A sees that another pong answers than before.
 ///
 /// # Errors
 /// The kernel's, if nothing can be received any more: the interface went away.
@@ -65,15 +65,16 @@ pub fn answer(port: &mut dyn Port, incarnation: u32, stop: &AtomicBool) -> io::R
     Ok(answered)
 }
 
-/// Answers in XDP, where packets arrive, until it is dropped ("XDP offload" in the jitter report §2.3).
+/// Answers within XDP, where packets arrive, until it is dropped ("XDP offload" in the jitter report §2.3).
 pub struct Reflector {
     program: PingPong,
     mode: XdpMode,
 }
 
 impl Reflector {
-    /// Loads the program and attaches it as well as the driver allows. On the generic path if `generic`: some drivers
-    /// take the program but drop what it sends back (veth without GRO at its other end).
+    /// Loads the program and attaches it as well as the driver allows. If `generic`, attaches it on the
+    /// generic path: some drivers accept the program but drop the packets that it sends back (veth without
+    /// GRO at its other end).
     ///
     /// # Errors
     /// [`PortError::Bpf`].
@@ -87,13 +88,13 @@ impl Reflector {
         Ok(Self { program, mode: XdpMode::Generic })
     }
 
-    /// The method, and where it is attached.
+    /// The method, and where the program is attached.
     #[must_use]
     pub fn name(&self) -> String {
         format!("{}, {}", Method::Reflect, self.mode)
     }
 
-    /// What it did so far.
+    /// What it has done so far.
     #[must_use]
     pub fn answered(&self) -> Answered {
         Answered { pings: self.program.reflected(), ignored: self.program.malformed(), failed: 0 }

@@ -2,7 +2,7 @@
 //! The ways to send and receive a packet (jitter report §2.3), behind one trait.
 
 mod frame;
-// Tested also where there is no libibverbs.
+// These are tested even where there is no libibverbs.
 #[cfg(any(feature = "rdma", test))]
 mod greeting;
 #[cfg(any(feature = "rdma", test))]
@@ -32,24 +32,24 @@ pub use xsk::XskPort;
 pub enum Method {
     /// A UDP socket that blocks.
     Udp,
-    /// A UDP socket that is asked again and again.
+    /// A UDP socket that is polled.
     UdpPoll,
-    /// Whole frames past the IP stack.
+    /// Whole frames that bypass the IP stack.
     Packet,
-    /// AF_PACKET out, an XDP program and shared memory in.
+    /// AF_PACKET to send, an XDP program and shared memory to receive.
     Slot,
-    /// AF_XDP, the kernel copies.
+    /// AF_XDP; the kernel copies packets.
     Xsk,
-    /// AF_XDP, the card writes into our memory itself.
+    /// AF_XDP; the card itself writes into our memory.
     XskZeroCopy,
-    /// Answered in XDP; only at B.
+    /// Answers within XDP; only at B.
     Reflect,
     /// RDMA unreliable datagrams over RoCEv2; only with the feature `rdma`.
     RdmaUd,
 }
 
 impl Method {
-    /// All, in the order of the report.
+    /// All methods, in the order of the report.
     pub const ALL: [Self; 8] =
         [Self::Udp, Self::UdpPoll, Self::Packet, Self::Slot, Self::Xsk, Self::XskZeroCopy, Self::Reflect, Self::RdmaUd];
 
@@ -67,7 +67,7 @@ impl Method {
         }
     }
 
-    /// Whether it looks for packets without ever sleeping.
+    /// Whether it polls for packets without ever sleeping.
     #[must_use]
     pub fn polls(self) -> bool {
         self != Self::Udp
@@ -98,26 +98,26 @@ pub struct Arrived {
     pub len: usize,
     /// When this thread had it.
     pub at_ns: u64,
-    /// When the kernel or the card had it, on CLOCK_MONOTONIC, if it tells.
+    /// When the kernel or the card had it, on CLOCK_MONOTONIC, if it reports that.
     pub kernel_ns: Option<u64>,
 }
 
 /// One end of a path.
 pub trait Port: Send {
-    /// Hands one payload of at most [`PAYLOAD_MAX`] bytes to the kernel, now: to the peer, or to whom the last packet
-    /// came from if none was named.
+    /// Hands one payload of at most [`PAYLOAD_MAX`] bytes to the kernel now. It goes to the peer, or, if none
+    /// was given, to the sender of the last packet.
     ///
     /// # Errors
     /// The kernel's; the packet is lost, as on the wire.
     fn send(&mut self, payload: &[u8]) -> io::Result<()>;
 
-    /// Takes the next payload; `None` if there was none until `until_ns`. Looks at least once.
+    /// Receives the next payload; `None` if there was none until `until_ns`. It looks at least once.
     ///
     /// # Errors
     /// The kernel's, such as `NetworkDown` if the interface went away.
     fn receive(&mut self, buffer: &mut [u8; PAYLOAD_MAX], until_ns: u64) -> io::Result<Option<Arrived>>;
 
-    /// The method, and on which rung it stands: `af-xdp, native`.
+    /// The method, and the rung that it uses: `af-xdp, native`.
     fn name(&self) -> String;
 }
 
@@ -151,11 +151,12 @@ pub enum PortError {
     NoHandshake { peer: Ipv4Addr, port: u16 },
 }
 
-/// Opens one end on `interface`. `peer` is who is sent to; `None` answers whoever sends. With RDMA the peer
-/// has to be one that answers.
+/// Opens one end on `interface`. It sends to `peer`; with `None`, it answers every sender. With RDMA, the
+/// peer has to be an end that answers.
 ///
 /// # Errors
-/// [`PortError`], which names what would be right. Nothing falls back by itself: who measures wants to know what.
+/// [`PortError`], which says what to do instead. Nothing falls back by itself: a measurement must be of the
+/// method that was asked for.
 pub fn open(
     method: Method,
     interface: &Interface,
@@ -165,7 +166,8 @@ pub fn open(
     open_on(Pages::Usual, method, interface, peer, port)
 }
 
-/// The same, with packets that are shared with a card on such pages; [`Port::name`] says if they were not to be had.
+/// The same, with the packets that are shared with a card on pages of this kind. [`Port::name`] says if they
+/// could not be had.
 ///
 /// # Errors
 /// As [`open`].

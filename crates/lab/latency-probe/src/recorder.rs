@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who else ran on the cores of a measurement. A thread of its own takes the kernel's records away, seldom, so that the
-//! measured cores hear little of it.
+//! Records what else ran on the cores of a measurement. A separate thread fetches the kernel's records,
+//! seldom, so that it hardly disturbs the measured cores.
 
 use std::{
     collections::HashMap,
@@ -22,15 +22,15 @@ use zerocopy::FromBytes;
 
 use crate::ping::Detour;
 
-/// Records kept; further ones are counted.
+/// Most records that are kept; further ones are only counted.
 const RECORDS_MAX: usize = 4_000_000;
-/// How often records are taken out of the kernel's ring, which holds 170000 of them.
+/// How often records are fetched from the kernel's ring, which holds 170000 of them.
 const TAKE: Duration = Duration::from_millis(100);
-/// What took less is nobody's excuse.
+/// Anything that ran for less time than this is not recorded: it explains no delay.
 pub const LEAST_NS: u64 = 1_000;
-/// A hole in time in which nothing of this kernel ran.
+/// The culprit of time in which nothing of this kernel ran.
 const NOBODY: &str = "hypervisor or firmware";
-/// The same, or somebody who keeps interrupts off.
+/// The culprit of a missing timer interrupt: the same, or code that keeps interrupts off.
 const LATE: &str = "no timer interrupt: hypervisor, firmware, or interrupts off";
 
 /// Why nothing is recorded.
@@ -66,9 +66,9 @@ pub struct Recorder {
 #[derive(Debug, Default)]
 pub struct Recorded {
     pub culprits: Vec<Culprit>,
-    /// Records for which there was no room.
+    /// Number of records for which there was no room.
     pub lost: u64,
-    /// What this kernel has no trace points for.
+    /// Events for which this kernel has no trace points.
     pub unseen: Vec<&'static str>,
 }
 
@@ -76,7 +76,7 @@ impl Recorder {
     /// Starts to record on these cores; `own_threads` are the bench's own.
     ///
     /// # Errors
-    /// [`RecorderError`], on a kernel without the trace points or without the rights.
+    /// [`RecorderError`], if the kernel lacks the trace points or the process lacks the permissions.
     pub fn start(cpus: Vec<usize>, own_threads: Vec<u32>) -> Result<Self, RecorderError> {
         let kernel = culprits::Recorder::attach(&culprits::Settings { cpus, least_ns: LEAST_NS, own_threads })?;
         let mut ring = BpfRing::map(kernel.records_fd(), culprits::RING_BYTES)?;
@@ -101,7 +101,7 @@ impl Recorder {
         Ok(Self { stop, thread: Some(thread) })
     }
 
-    /// Ends it.
+    /// Stops recording.
     #[must_use]
     pub fn stop(mut self) -> Recorded {
         self.end().unwrap_or_default()
@@ -144,7 +144,7 @@ impl Names {
     }
 }
 
-/// What was recorded as the log has it, in the order of begins.
+/// The records in the form of the log, ordered by their begin.
 #[must_use]
 pub fn events(culprits: &[Culprit], host: Host, names: &mut Names) -> Vec<Interference> {
     let mut events: Vec<Interference> = culprits
@@ -173,7 +173,7 @@ pub fn events(culprits: &[Culprit], host: Host, names: &mut Names) -> Vec<Interf
 }
 
 /// Time that the measuring thread on `cpu` missed and in which nothing of this kernel ran: the hypervisor had
-/// the core, or the firmware. `events` are in the order of begins.
+/// the core, or the firmware. `events` are ordered by their begin.
 #[must_use]
 pub fn stolen(
     detours: &[Detour],
@@ -200,7 +200,8 @@ pub fn stolen(
         if end_ns - clear_from > hole.1 - hole.0 {
             hole = (clear_from, end_ns);
         }
-        // Half of the detour in one piece: less is how long it takes from one to the next.
+        // It must be more than half of the detour, in one piece: smaller holes are the time between one event
+        // and the next.
         if 2 * (hole.1 - hole.0) > end_ns - start_ns {
             let name = names.id(NOBODY.to_owned());
             stolen.push(Interference { kind: CulpritKind::Steal, host, cpu, name, start_ns: hole.0, end_ns: hole.1 });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A whole measurement at host A: conditions, ping, recorder, and all of it in one log.
+//! A whole measurement at host A: conditions, ping, recorder, and a log with all results.
 
 use std::{
     collections::BTreeMap,
@@ -36,20 +36,20 @@ pub struct Options {
     pub wanted: Wanted,
     pub host_a: String,
     pub host_b: String,
-    /// Set if host B is this machine as well: then both share one clock, and B's core is recorded too.
+    /// Set if host B is this machine too: then both share one clock, and B's core is also recorded.
     pub same_machine: Option<SameMachine>,
-    /// Record who ran on the cores of the measurement.
+    /// Whether to record what ran on the cores of the measurement.
     pub record: bool,
 }
 
 impl Options {
-    /// The core of the thread that answers, if host B is this machine as well.
+    /// The core of the thread that answers, if host B is this machine too.
     fn core_b(&self) -> Option<usize> {
         self.same_machine.and_then(|same| same.core)
     }
 }
 
-/// Host B is this machine as well.
+/// Details of host B if it is this machine too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SameMachine {
     pub core: Option<usize>,
@@ -57,19 +57,19 @@ pub struct SameMachine {
     pub thread: Option<u32>,
 }
 
-/// What came of it.
+/// The result of a measurement.
 #[derive(Debug, Default)]
 pub struct Measurement {
     pub info: RunInfo,
     pub samples: Samples,
-    /// In the order of begins.
+    /// Ordered by their begin.
     pub events: Vec<Interference>,
-    /// Of events.
+    /// Names that events refer to.
     pub names: Vec<String>,
     pub events_lost: u64,
     pub send_failed: u64,
     pub ignored: u64,
-    /// Why it ended before the last packet, if it did.
+    /// Why the run ended before the last packet, if it did.
     pub ended: Option<String>,
     restarts: Vec<(u64, u32)>,
 }
@@ -93,10 +93,10 @@ impl From<std::io::Error> for SessionError {
     }
 }
 
-/// Measures, in a thread of its own in the caller's network namespace.
+/// Measures, in a separate thread in the caller's network namespace.
 ///
 /// # Errors
-/// [`SessionError`]; nothing has been sent then.
+/// [`SessionError`]; in that case nothing has been sent.
 pub fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Measurement, SessionError> {
     options.plan.check()?;
     let (ready, is_ready) = mpsc::sync_channel(1);
@@ -107,7 +107,7 @@ pub fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Measuremen
         let mut port = port::open_on(own.wanted.pages, own.method, &own.interface, Some(own.peer), own.port)?;
         let id = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
         let _ = ready.send((id, setting.found.clone(), port.name()));
-        // Without a word to go the session is over already.
+        // If no word comes, the session is over already.
         let _ = may_go.recv();
         Ok::<Measured, SessionError>(ping::run(port.as_mut(), own.plan, own.wanted.pages, &watched)?)
     })?;
@@ -117,7 +117,7 @@ pub fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Measuremen
             _ => Err(SessionError::Panicked),
         };
     };
-    // Where it could not be pinned it runs anywhere.
+    // If the thread could not be pinned, it may run on any core.
     let pinned = options.wanted.core.filter(|core| conditions.get("core") == Some(&core.to_string()));
     let recorder = start_recorder(options, pinned, id, &mut conditions);
     let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
@@ -158,7 +158,7 @@ pub fn measure(options: &Options, progress: &Arc<Progress>) -> Result<Measuremen
     })
 }
 
-/// What ran on the cores of the measurement, of either host.
+/// The events on the cores of the measurement, of both hosts.
 fn events_of(
     options: &Options,
     pinned: Option<usize>,
@@ -185,7 +185,7 @@ fn events_of(
     events
 }
 
-/// Adds to the conditions what is only known at the end.
+/// Adds the conditions that are only known at the end.
 fn note_outcome(conditions: &mut BTreeMap<String, String>, recorded: &Recorded, measured: &Measured) {
     if !recorded.unseen.is_empty() {
         conditions.insert("culprits_unseen".to_owned(), recorded.unseen.join(", "));
@@ -241,7 +241,7 @@ fn start_recorder(
 }
 
 impl Measurement {
-    /// Writes all of it.
+    /// Writes the whole measurement as a log.
     ///
     /// # Errors
     /// [`LogError`].

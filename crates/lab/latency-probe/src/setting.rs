@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Under which conditions the measuring thread runs (FiDe §5, X-Lane §4.3): asked for one by one, and each
-//! noted as it was had, so that a result says what it was measured under.
+//! The conditions under which the measuring thread runs (FiDe §5, X-Lane §4.3). They are requested one by
+//! one, and the outcome of each is noted, so that a result names its conditions.
 
 use std::{collections::BTreeMap, fs::File};
 
 use crate::pages::Pages;
 use fide_net::isolation::{Measure, hold_c_states, lock_memory, pin, set_fifo};
 
-/// What is wanted of the host.
+/// The conditions that are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Pin the thread to this core.
@@ -17,7 +17,7 @@ pub struct Wanted {
     /// Hold `/dev/cpu_dma_latency` at 0.
     pub no_sleep_states: bool,
     pub lock_memory: bool,
-    /// For packets and results.
+    /// The kind of pages for packets and results.
     pub pages: Pages,
 }
 
@@ -30,12 +30,13 @@ impl Default for Wanted {
 /// The conditions in force for the calling thread; sleep states are allowed again when it is dropped.
 #[derive(Debug)]
 pub struct Setting {
-    /// Name of each condition and what became of it.
+    /// Name and outcome of each condition.
     pub found: BTreeMap<String, String>,
     _awake: Option<File>,
 }
 
-/// Takes what is wanted for the calling thread. What is not to be had is noted, not an error.
+/// Sets the wanted conditions for the calling thread. A condition that cannot be had is noted, and is not an
+/// error.
 #[must_use]
 pub fn take(wanted: &Wanted) -> Setting {
     let mut found = BTreeMap::new();

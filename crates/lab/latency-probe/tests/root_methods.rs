@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every method between two hosts on a switch, for real.
+//! Tests every method between two hosts on a switch, with real packets.
 
 use std::{
     net::Ipv4Addr,
@@ -52,7 +52,7 @@ fn run(bed: &Testbed, a: Method, b: Method, plan: Plan) -> (Measured, Answered) 
     run_seen(bed, a, b, plan, &Progress::default())
 }
 
-/// The same, while somebody looks how far it is.
+/// The same, with a progress that another thread can read.
 fn run_seen(bed: &Testbed, a: Method, b: Method, plan: Plan, progress: &Progress) -> (Measured, Answered) {
     let stop = AtomicBool::new(false);
     let up = AtomicBool::new(false);
@@ -124,7 +124,8 @@ fn root_every_method_measures_and_they_understand_each_other() {
         whole(&measured, &what);
         assert!(answered.pings >= PACKETS * 9 / 10, "{what}: {answered:?}");
         assert_eq!(measured.restarts, [(measured.restarts[0].0, 9)], "{what}");
-        // At B and back at A the kernel saw the packet after it was sent, and before whoever was waiting for it.
+        // At B and back at A the kernel saw the packet after it was sent, and before the thread that was
+        // waiting for it.
         for (at, sent, received) in [(1, 0, 1), (3, 2, 3)] {
             let stamped = measured.samples.iter().filter(|sample| sample.hw[at] != MISSING);
             let right = stamped.filter(|s| s.ts[sent] <= s.hw[at] && s.hw[at] <= s.ts[received]).count() as u64;
@@ -173,7 +174,7 @@ fn root_impossible_methods_are_reported() {
     let nobody = Ipv4Addr::new(10, 70, 1, 99);
     let text = failed(Method::Packet, Some(nobody), "p0");
     assert!(text.contains("10.70.1.99") && text.contains("p0") && text.contains("ping"), "{text}");
-    // veth has no zero-copy.
+    // veth cannot do zero-copy.
     let text = failed(Method::XskZeroCopy, Some(address(2)), "p0");
     assert!(text.contains("af-xdp-zc"), "{text}");
     assert!(matches!(

@@ -14,9 +14,10 @@
 #define IP_HEADER_AT 20
 #define IP_PROTOCOL_AT (IP_HEADER_AT + 9)
 #define IP_SOURCE_AT (IP_HEADER_AT + 12)
-// The longest datagram that any card sends, so that none is too long for its slot: that would end the queue pair.
+// The longest datagram that any card sends. None may be too long for its slot, because that would end the
+// queue pair.
 #define MTU_MAX 4096
-// Whole cache lines.
+// A multiple of cache lines.
 #define SLOT_BYTES (MTU_MAX + 64)
 #define SLOTS (FIDE_RDMA_RECEIVE_RING + FIDE_RDMA_SEND_RING)
 #define PAGE_BYTES 4096
@@ -36,7 +37,7 @@ struct fide_rdma {
 	uint8_t traffic_class;
 	uint32_t mtu_bytes;
 	uint32_t inline_bytes;
-	// Requests that are not known to be done.
+	// Requests that are not yet known to be done.
 	uint32_t sending;
 	uint32_t next_slot;
 };
@@ -50,7 +51,7 @@ static union ibv_gid mapped(const uint8_t address[4])
 	return gid;
 }
 
-// errno, which not everything that fails sets.
+// errno, or a substitute, because not every call that fails sets it.
 static int reason(void)
 {
 	return errno ? errno : EIO;
@@ -116,7 +117,7 @@ static int open_card(struct fide_rdma *rdma, uint32_t ifindex, const union ibv_g
 	return result;
 }
 
-// A card that takes less with the request says no: then half of it.
+// A card that accepts less within a request refuses; then half of it is tried.
 static int make_pair(struct fide_rdma *rdma)
 {
 	for (uint32_t inline_bytes = rdma->mtu_bytes;; inline_bytes /= 2) {
@@ -150,7 +151,7 @@ static int start_pair(struct fide_rdma *rdma)
 	struct ibv_qp_attr to = { .qp_state = IBV_QPS_INIT, .port_num = rdma->port, .qkey = FIDE_RDMA_QKEY };
 	int result = ibv_modify_qp(rdma->pair, &to, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
 
-	// Nothing can arrive before there is room for it.
+	// Post the receive slots first: nothing can arrive before there is room for it.
 	for (uint32_t slot = 0; !result && slot < FIDE_RDMA_RECEIVE_RING; slot++)
 		result = fide_rdma_give_back(rdma, slot);
 	to.qp_state = IBV_QPS_RTR;
@@ -312,7 +313,7 @@ int fide_rdma_take(struct fide_rdma *rdma, struct fide_rdma_arrived *arrived)
 
 	if (count <= 0)
 		return count ? -EIO : 0;
-	// What was posted comes back unused when the card is gone or was reset.
+	// Posted requests come back unused when the card is gone or was reset.
 	if (done.status != IBV_WC_SUCCESS)
 		return done.status == IBV_WC_WR_FLUSH_ERR ? -ENETDOWN : -EIO;
 	slot = rdma->memory + done.wr_id * SLOT_BYTES;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whole frames out through AF_PACKET; in through AF_PACKET too, or through XDP and a slot.
+//! Sends whole frames through AF_PACKET; receives them through AF_PACKET too, or through XDP and a slot.
 
 use std::{
     io,
@@ -20,10 +20,10 @@ use fide_wire::PAYLOAD_MAX;
 use super::{Arrived, Method, Port, PortError, stamp};
 use crate::packet::HEADER;
 
-/// A frame whose headers are written once, for one peer.
+/// A frame whose headers are written only once, for one peer.
 pub(super) struct Envelope {
     pub(super) bytes: Box<[u8; HEADERS + PAYLOAD_MAX]>,
-    /// Nobody to send to yet.
+    /// Whether no peer was given, so that it answers the sender of the last packet.
     pub(super) open: bool,
 }
 
@@ -32,12 +32,12 @@ impl Envelope {
         let hardware = peer.map(|peer| neighbour(peer, interface)).transpose()?;
         let to = peer.unwrap_or(Ipv4Addr::UNSPECIFIED);
         let mut bytes = Box::new(headers(interface, hardware.unwrap_or_default(), to, port));
-        // It may have to cross a router that the lane's packets may not.
+        // Unlike a lane's packets, this frame may cross a router.
         bytes[ETHERNET + 8] = 64;
         Ok(Self { bytes, open: peer.is_none() })
     }
 
-    /// Answers go to whom this frame came from.
+    /// Makes answers go to the sender of this frame.
     pub(super) fn answer(&mut self, frame: &[u8; HEADERS]) {
         if self.open {
             self.bytes[..6].copy_from_slice(&frame[6..12]);
@@ -47,7 +47,7 @@ impl Envelope {
         }
     }
 
-    /// The whole frame around a payload.
+    /// Completes the frame around a payload.
     pub(super) fn close(&mut self, payload: &[u8]) -> &[u8] {
         let len = HEADERS + payload.len();
         self.bytes[HEADERS..len].copy_from_slice(payload);
@@ -56,11 +56,12 @@ impl Envelope {
     }
 }
 
-/// The hardware address of a host on this network: asked for by the kernel, read from its table.
+/// The hardware address of a host on this network. The kernel asks for it, and it is read from the kernel's
+/// table.
 fn neighbour(peer: Ipv4Addr, interface: &Interface) -> Result<[u8; 6], PortError> {
     let none = || PortError::NoNeighbour { peer, interface: interface.name.clone() };
     for _ in 0..20 {
-        // Any packet makes the kernel ask; nobody needs to listen to this one.
+        // Any packet makes the kernel ask; nobody needs to receive this one.
         let probe = std::net::UdpSocket::bind((interface.address, 0)).and_then(|s| s.send_to(&[], (peer, 9)));
         let table = std::fs::read_to_string("/proc/thread-self/net/arp").unwrap_or_default();
         if let Some(hardware) = table.lines().find_map(|line| parse_neighbour(line, peer, &interface.name)) {
@@ -98,10 +99,11 @@ pub struct FramePort {
 }
 
 impl FramePort {
-    /// Opens it; with `slot` packets are received by an XDP program.
+    /// Opens the port. With `slot`, an XDP program receives the packets.
     ///
     /// # Errors
-    /// [`PortError`], without CAP_NET_RAW or (for a slot) CAP_BPF and CAP_NET_ADMIN, and if the peer is not there.
+    /// [`PortError`], without CAP_NET_RAW or (for a slot) CAP_BPF and CAP_NET_ADMIN, and if the peer is not
+    /// reachable.
     pub fn open(interface: &Interface, peer: Option<Ipv4Addr>, port: u16, slot: bool) -> Result<Self, PortError> {
         let method = if slot { Method::Slot } else { Method::Packet };
         let envelope = Envelope::new(interface, peer, port)?;

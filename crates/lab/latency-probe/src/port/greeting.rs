@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One end of the handshake between two RDMA ports, over UDP.
 //!
-//! The end with a peer asks it for the number of its queue pair, when it opens and again when no answers come
-//! any more, as a peer that was started again has another one. The end without a peer tells its number to
-//! whoever asks, and remembers nothing of it.
+//! The end with a peer asks the peer for the number of its queue pair: when it opens, and again when no
+//! answers come any more, because a peer that was started again has another number. The end without a peer
+//! sends its number to everybody who asks, and remembers nothing about it.
 
 use std::{
     io,
@@ -15,15 +15,17 @@ use fide_sys::clock::mono_ns;
 
 use super::hello::{HELLO, Hello, Kind};
 
-/// How often it looks for hellos: it is a system call on the measuring core.
+/// How often it looks for hellos. It does so seldom, because it takes a system call on the measuring core.
 const LOOK_NS: u64 = 10_000_000;
-/// Hellos per look; the rest waits for the next one, and what is more than the socket keeps is lost.
+/// Most hellos that one look takes. Further ones wait for the next look, and are lost if the socket has no
+/// room for them.
 const HELLOS_PER_LOOK: usize = 8;
-/// A peer is asked again so often, and only if it has been silent for so long, whatever was sent to it.
+/// A peer is asked again no sooner than after this time, and only if it has been silent for as long, whatever
+/// was sent to it.
 const ASK_AGAIN_NS: u64 = 100_000_000;
 /// Datagrams that have to be without an answer before the peer is asked again.
 const UNANSWERED: u32 = 3;
-/// How often a peer is asked at first, [`ASK_AGAIN_NS`] apart.
+/// How many times a peer is asked at first, [`ASK_AGAIN_NS`] apart.
 const ASKS: u32 = 20;
 
 /// See the module.
@@ -41,10 +43,10 @@ enum Role {
 
 struct Asking {
     peer: SocketAddrV4,
-    /// In each of this port's hellos and in the answers to them: another's answer is none.
+    /// It is in each hello of this port and in the answers to them; an answer with another nonce is ignored.
     nonce: u64,
     asked_ns: u64,
-    /// An answer may come.
+    /// Whether an answer may still come.
     open: bool,
     heard_ns: u64,
     unanswered: u32,
@@ -58,7 +60,8 @@ impl Asking {
 }
 
 impl Greeting {
-    /// Of the queue pair `qpn` on the host `own`. Without a peer it holds the port.
+    /// Opens the handshake's end for the queue pair `qpn` on the host `own`. Without a peer, it binds to
+    /// `port`.
     ///
     /// # Errors
     /// The kernel's; the port may be taken.
@@ -79,7 +82,7 @@ impl Greeting {
         Ok(Self { socket, qpn, role, looked_ns: 0 })
     }
 
-    /// Asks the peer until it tells its queue pair; `None` if it does not for two seconds.
+    /// Asks the peer until it answers with its queue pair; `None` if it does not for two seconds.
     ///
     /// # Errors
     /// The kernel's.
@@ -88,7 +91,7 @@ impl Greeting {
         self.socket.set_read_timeout(Some(Duration::from_nanos(ASK_AGAIN_NS)))?;
         let mut number = None;
         for _ in 0..ASKS {
-            // What keeps it from being sent may pass, as it does while a neighbour is looked for.
+            // A failure to send may be temporary, such as while the kernel looks for a neighbour.
             self.ask(mono_ns());
             number = self.look();
             if number.is_some() {
@@ -99,7 +102,8 @@ impl Greeting {
         Ok(number)
     }
 
-    /// The handshake's part of a turn in which no datagram had arrived: the peer's queue pair, if it has just come.
+    /// The handshake's part of a turn in which no datagram arrived. Returns the peer's queue pair, if it has
+    /// just come.
     pub(super) fn turn(&mut self, now_ns: u64) -> Option<u32> {
         if now_ns.saturating_sub(self.looked_ns) < LOOK_NS {
             return None;
@@ -115,14 +119,14 @@ impl Greeting {
         self.look()
     }
 
-    /// A datagram goes out.
+    /// Notes that a datagram goes out.
     pub(super) fn sends(&mut self) {
         if let Role::Asks(asking) = &mut self.role {
             asking.unanswered = asking.unanswered.saturating_add(1);
         }
     }
 
-    /// A datagram came in; false if it is not from the peer that there is.
+    /// Notes that a datagram came in. Returns false if there is a peer and the datagram is not from it.
     pub(super) fn hears(&mut self, from: Ipv4Addr, at_ns: u64) -> bool {
         let Role::Asks(asking) = &mut self.role else { return true };
         if from != *asking.peer.ip() {
@@ -136,11 +140,11 @@ impl Greeting {
         let Role::Asks(asking) = &mut self.role else { return };
         (asking.asked_ns, asking.open) = (now_ns, true);
         let ask = Hello { kind: Kind::Ask, qpn: self.qpn, nonce: asking.nonce };
-        // One that is lost is sent again.
+        // A question that is lost is sent again.
         let _ = self.socket.send_to(&ask.emit(), asking.peer);
     }
 
-    /// Takes what is there, a bounded number of packets.
+    /// Takes the waiting packets, up to a bound.
     fn look(&mut self) -> Option<u32> {
         for _ in 0..HELLOS_PER_LOOK {
             match self.take() {
@@ -152,16 +156,17 @@ impl Greeting {
         None
     }
 
-    /// Takes one packet: answers it if it asks. The peer's queue pair if it is its answer.
+    /// Takes one packet and answers it if it is a question. Returns the peer's queue pair if it is the peer's
+    /// answer.
     fn take(&mut self) -> io::Result<Option<u32>> {
-        // One byte more, or a longer packet would look right.
+        // One byte more than a hello; otherwise a longer packet would look right.
         let mut bytes = [0; HELLO + 1];
         let (len, from) = self.socket.recv_from(&mut bytes)?;
         let Some(hello) = Hello::parse(&bytes[..len]) else { return Ok(None) };
         match (&mut self.role, hello.kind) {
             (Role::Answers, Kind::Ask) => {
                 let answer = Hello { kind: Kind::Answer, qpn: self.qpn, nonce: hello.nonce };
-                // One that is lost is asked for again.
+                // If an answer is lost, the peer asks again.
                 let _ = self.socket.send_to(&answer.emit(), from);
                 Ok(None)
             }

@@ -8,15 +8,16 @@
 //!  6 zero
 //! ```
 //!
-//! The number of the queue pair is all that a host cannot know of another: its RoCEv2 address follows from
-//! its IP address, and the queue key is the same for all. Whatever is not of this form changes nothing.
+//! The number of the queue pair is the only thing that a host cannot know about another: the RoCEv2 address
+//! follows from the IP address, and the queue key is the same for all. Packets that are not of this form are
+//! ignored.
 
 /// Bytes of a hello.
 pub(super) const HELLO: usize = 24;
 
 const MAGIC: [u8; 4] = *b"FDRH";
 const VERSION: u8 = 1;
-/// 0 and 1 are for the management of the network, and a number has 24 bits.
+/// Valid numbers of queue pairs: 0 and 1 are reserved for network management, and a number has 24 bits.
 const QUEUE_PAIRS: std::ops::Range<u32> = 2..1 << 24;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,14 +29,14 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) kind: Kind,
-    /// Of the sender of this packet.
+    /// Number of the queue pair of this packet's sender.
     pub(super) qpn: u32,
-    /// The answer's is that of the question.
+    /// An answer repeats the nonce of the question.
     pub(super) nonce: u64,
 }
 
 impl Hello {
-    /// Reads a whole packet; `None` if it is no hello.
+    /// Reads a whole packet; `None` if it is not a hello.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; HELLO] = bytes.try_into().ok()?;
         let kind = match bytes[5] {
@@ -48,7 +49,7 @@ impl Hello {
             qpn: u32::from_le_bytes(bytes[8..12].try_into().expect("4 bytes")),
             nonce: u64::from_le_bytes(bytes[16..].try_into().expect("8 bytes")),
         };
-        // Magic, version and zeroes are where they belong if the same comes out again.
+        // Magic, version and zeroes are right if emitting the hello gives the same bytes.
         (hello.emit() == *bytes && QUEUE_PAIRS.contains(&hello.qpn)).then_some(hello)
     }
 

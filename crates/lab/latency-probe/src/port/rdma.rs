@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RDMA: unreliable datagrams, both sides taking part (SEND and RECV), over RoCEv2.
+//! RDMA: unreliable datagrams over RoCEv2, where both sides take part (SEND and RECV).
 //!
-//! A port with a peer learns the number of its queue pair from it (`greeting.rs`). A port without one answers whom a
-//! datagram came from, which is in its headers.
+//! A port with a peer learns the number of the peer's queue pair from the peer (`greeting.rs`). A port
+//! without a peer answers the sender of each datagram, which its headers name.
 
 mod queue;
 
@@ -15,8 +15,8 @@ use queue::{Handle, Queue};
 
 use super::{Arrived, Method, Port, PortError, greeting::Greeting};
 
-/// Hosts whose way is known; at the bound the one that was met first is forgotten, and found again when it is
-/// heard from.
+/// Most hosts to which a path is known. At the bound, the one that was met first is forgotten, and found
+/// again when a datagram comes from it.
 const PEERS_MAX: usize = 16;
 
 /// See the module.
@@ -25,7 +25,7 @@ pub struct RdmaPort {
     greeting: Greeting,
     peers: Vec<(Ipv4Addr, Handle)>,
     oldest: usize,
-    /// To whom it sends: which of `peers`, and its queue pair.
+    /// The destination: the index into `peers`, and the queue pair.
     to: Option<(usize, u32)>,
     answers: bool,
 }
@@ -48,7 +48,7 @@ impl RdmaPort {
         Ok(opened)
     }
 
-    /// Which of the peers has this address.
+    /// The index of the peer with this address; it is added if it is new.
     fn peer(&mut self, address: Ipv4Addr) -> io::Result<usize> {
         if let Some(known) = self.peers.iter().position(|(other, _)| *other == address) {
             return Ok(known);
@@ -64,14 +64,14 @@ impl RdmaPort {
         Ok(at)
     }
 
-    /// Notes whom a datagram came from; false if it is none to hand on.
+    /// Notes the sender of a datagram. Returns false if the datagram is not to be passed on.
     fn note(&mut self, from: Ipv4Addr, qpn: u32, at_ns: u64) -> bool {
-        // No address: it came over something else than IPv4.
+        // No address: it did not come over IPv4.
         if from.is_unspecified() || !self.greeting.hears(from, at_ns) {
             return false;
         }
         if self.answers {
-            // Whom there is no way to cannot be answered.
+            // A host to which there is no path cannot be answered.
             let Ok(known) = self.peer(from) else { return false };
             self.to = Some((known, qpn));
         }

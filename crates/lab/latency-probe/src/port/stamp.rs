@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's own time of arrival (Linux Documentation/networking/timestamping.rst).
+//! Reads the kernel's own time of arrival (Linux Documentation/networking/timestamping.rst).
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use fide_sys::clock::mono_ns;
 /// Room for control messages, words.
 const CONTROL: usize = 16;
 
-/// Asks for it. Without it the bench measures all the same.
+/// Asks the kernel for it. The bench measures even without it.
 pub(super) fn enable(socket: &OwnedFd) {
     let stamps = (libc::SOF_TIMESTAMPING_RX_SOFTWARE | libc::SOF_TIMESTAMPING_SOFTWARE).cast_signed();
     // SAFETY: the value outlives the call and is of the size given.
@@ -29,7 +29,7 @@ pub(super) fn enable(socket: &OwnedFd) {
 /// A packet: its length, when this thread had it, and when the kernel had it, both on CLOCK_MONOTONIC.
 pub(super) type Received = (usize, u64, Option<u64>);
 
-/// Takes the next packet into `parts`, one after the other, and where it came from into `from`.
+/// Receives the next packet into `parts`, one after the other, and its sender into `from`.
 ///
 /// # Errors
 /// The kernel's.
@@ -73,12 +73,12 @@ fn stamp(message: &libc::msghdr) -> Option<u64> {
     None
 }
 
-/// From CLOCK_REALTIME, by the distance of both clocks now.
+/// Converts from CLOCK_REALTIME, by the present difference of both clocks.
 fn to_monotonic(seen: libc::timespec) -> Option<u64> {
     let real = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     let ns = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
     let ago = ns(real.tv_sec, real.tv_nsec) - ns(seen.tv_sec, seen.tv_nsec);
-    // Zero: the kernel has not stamped it.
+    // Zero: the kernel did not stamp the packet.
     (seen.tv_sec != 0).then_some(())?;
     u64::try_from(i128::from(mono_ns()) - ago).ok()
 }

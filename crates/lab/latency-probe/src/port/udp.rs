@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The standard network stack.
+//! A port on the standard network stack.
 
 use std::{
     io,
@@ -28,8 +28,8 @@ pub struct UdpPort {
     limit_ns: u64,
 }
 
-/// The kernel counts the limit of a blocking receive in its own ticks: only waits that may end so much later
-/// use it. The others are ended by poll(2), which is exact and costs a system call more.
+/// The kernel counts the limit of a blocking receive in its own ticks, so only waits of at least this length
+/// use it. Shorter waits use poll(2), which is exact and costs one more system call.
 const COARSE_NS: u64 = 50_000_000;
 
 impl UdpPort {
@@ -56,12 +56,12 @@ impl UdpPort {
             });
         }
         stamp::enable(&socket);
-        // Only a help to be quick.
+        // A failure is ignored: this only helps packets to be quick.
         let _ = sockopt::set_ip_tos(&socket, TYPE_OF_SERVICE);
         Ok(Self { socket, to: peer.map(|peer| address(peer, port)), polls, limit_ns: 0 })
     }
 
-    /// Has blocking receives end after so long.
+    /// Makes blocking receives end after `limit_ns`.
     fn limit(&mut self, limit_ns: u64) -> io::Result<()> {
         if self.limit_ns.abs_diff(limit_ns) < COARSE_NS / 2 {
             return Ok(());
@@ -91,14 +91,14 @@ fn address(address: Ipv4Addr, port: u16) -> libc::sockaddr_in {
 }
 
 impl UdpPort {
-    /// Takes the next datagram; waits for it, up to the limit, if `flags` do not say MSG_DONTWAIT.
+    /// Receives the next datagram; waits for it, up to the limit, unless `flags` contain MSG_DONTWAIT.
     fn take(&mut self, buffer: &mut [u8; PAYLOAD_MAX], flags: i32) -> io::Result<Option<Arrived>> {
         // SAFETY: zeroes are a valid value of this plain structure.
         let mut from: libc::sockaddr_in = unsafe { std::mem::zeroed() };
         let parts = &mut [io::IoSliceMut::new(&mut buffer[..])];
         let (len, at_ns, kernel_ns) = match stamp::receive(&self.socket, Some(&mut from), parts, flags) {
             Ok(received) => received,
-            // A peer that is not there yet answers with an ICMP that is reported at the next call.
+            // A peer that is not there yet answers with an ICMP message, which is reported at the next call.
             Err(error)
                 if matches!(
                     error.kind(),

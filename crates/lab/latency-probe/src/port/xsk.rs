@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! AF_XDP: rings shared with the kernel instead of system calls (Linux Documentation/networking/af_xdp.rst).
 //!
-//! One socket on one queue. Half of the frames wait to be received into, half to be sent from. Each of the
-//! four rings has one producer and one consumer; positions only grow, and a slot's number is its position
-//! modulo the size.
+//! One socket on one queue. Half of the frames are for receiving, half for sending. Each of the four rings
+//! has one producer and one consumer; positions only grow, and a slot's number is its position modulo the
+//! size.
 
 use std::{
     ffi::c_void,
@@ -37,7 +37,7 @@ const MEMORY_BYTES: usize = 2 * RING as usize * FRAME_BYTES as usize;
 /// The queue that is listened to.
 const QUEUE: u32 = 0;
 
-/// A mapping that ends with it.
+/// A memory mapping; it is unmapped when this is dropped.
 struct Mapping {
     base: *mut u8,
     bytes: usize,
@@ -132,7 +132,7 @@ pub struct XskPort {
     zero_copy: bool,
     socket: OwnedFd,
     memory: Mapping,
-    /// Which pages it lies on, if somebody asked.
+    /// The kind of pages that it lies on, if huge ones were asked for.
     on: &'static str,
     fill: Ring<u64>,
     completion: Ring<u64>,
@@ -149,7 +149,7 @@ impl XskPort {
     /// Opens a socket on the interface's first queue.
     ///
     /// # Errors
-    /// [`PortError`]; zero-copy is refused by drivers that cannot.
+    /// [`PortError`]; drivers that cannot do zero-copy refuse it.
     pub fn open(
         interface: &Interface,
         peer: Option<Ipv4Addr>,
@@ -199,8 +199,8 @@ impl XskPort {
         Ok(opened)
     }
 
-    /// The time of arrival that the program wrote in front of a packet, if there is room. Taken away, so that
-    /// no later packet in this frame has it.
+    /// The time of arrival that the program wrote in front of a packet, if there is room for it. It is
+    /// cleared, so that no later packet in this frame has it.
     fn stamp(&mut self, address: u64) -> Option<u64> {
         let start = usize::try_from(address.checked_sub(STAMP_BYTES as u64)?).ok()?;
         let room = address % u64::from(FRAME_BYTES) >= STAMP_BYTES as u64 && start + STAMP_BYTES <= MEMORY_BYTES;
@@ -220,8 +220,7 @@ impl XskPort {
     }
 }
 
-/// A socket whose rings have their sizes and whose frames are registered.
-/// Memory for packets. Whole huge pages are reserved, or there are none.
+/// Maps memory for packets. With huge pages, all of it lies on reserved ones, or none of it does.
 fn packets(pages: Pages) -> io::Result<(Mapping, &'static str)> {
     let usual = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
     if pages == Pages::Usual {
@@ -236,9 +235,10 @@ fn packets(pages: Pages) -> io::Result<(Mapping, &'static str)> {
     }
 }
 
-// As many as the message says.
+// The message names the same number of huge pages.
 const _: () = assert!(MEMORY_BYTES == 2 * HUGE_BYTES);
 
+/// Makes a socket whose rings have their sizes and whose frames are registered.
 fn socket(memory: &Mapping) -> io::Result<(OwnedFd, libc::xdp_mmap_offsets)> {
     // SAFETY: no memory is handed over; the descriptor is ours alone.
     let socket = unsafe {
@@ -308,7 +308,7 @@ impl Port for XskPort {
             unsafe { libc::sendto(self.socket.as_raw_fd(), ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };
         if kicked < 0 {
             let error = io::Error::last_os_error();
-            // It is in the ring: the next kick takes it along.
+            // The packet is in the ring: the next kick sends it too.
             if !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS)) {
                 return Err(error);
             }
@@ -331,7 +331,7 @@ impl Port for XskPort {
                     self.envelope.answer(&headers);
                     len = Some(payload);
                 }
-                // The frame's own begin, whatever headroom the kernel left in it.
+                // The start of the frame, whatever headroom the kernel left in it.
                 self.fill.put(received.addr - received.addr % u64::from(FRAME_BYTES));
                 if let Some(len) = len {
                     return Ok(Some(Arrived { len, at_ns, kernel_ns }));

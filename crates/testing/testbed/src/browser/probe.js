@@ -1,7 +1,8 @@
-// SPDX-License-Identifier: Apache-2.0 Runs after the page's own script, and writes its findings into the
-// page: for each plot, how many points it has, whether all of them are within its frame, whether the pointer
-// over a point shows its value, and whether the plot has a size; whether hiding a run hides its lines; and
-// whether the page is no wider than the window.
+// SPDX-License-Identifier: Apache-2.0
+// Runs after the page's own script, and writes its findings into the page: for each plot, how many points it
+// has, whether all of them are within its frame, whether the pointer over a point shows its value, and
+// whether the plot has a size; whether hiding a run hides its lines; and whether the page is no wider than
+// the window.
 (function () {
   var seen = [], tip = document.getElementById("tip");
   document.querySelectorAll("figure[data-plot]").forEach(function (figure) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Both ends over loopback; time is handed in.
+//! Both ends over loopback; the tests pass the time in.
 
 use std::{
     net::SocketAddr,
@@ -10,7 +10,7 @@ use super::*;
 
 const LO: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// Turns until a packet over loopback has to be there; one is enough, but for a busy machine.
+/// Turns within which a packet over loopback has to arrive; one is enough, except on a busy machine.
 const TURNS: u64 = 10_000;
 
 fn port_of(greeting: &Greeting) -> u16 {
@@ -21,7 +21,7 @@ fn answering(qpn: u32) -> Greeting {
     Greeting::open(LO, None, 0, qpn).expect("a free port")
 }
 
-/// One that has met nobody yet but wants to hear.
+/// An end that has met no peer yet, and has a reason to ask.
 fn asking(port: u16) -> (Greeting, u64) {
     let mut ping = Greeting::open(LO, Some(LO), port, 50).expect("opened");
     for _ in 0..UNANSWERED {
@@ -31,7 +31,7 @@ fn asking(port: u16) -> (Greeting, u64) {
     (ping, nonce)
 }
 
-/// Turns of both until the one that asks gets a number.
+/// Runs turns of both ends until the one that asks gets a number.
 fn number(ping: &mut Greeting, pong: &mut Greeting, start_ns: u64) -> Option<u32> {
     (0..TURNS).find_map(|turn| {
         let now_ns = start_ns + turn * LOOK_NS;
@@ -47,7 +47,7 @@ fn asking_side_asks_again_only_after_silence() {
     let start_ns = 10 * ASK_AGAIN_NS;
     assert_eq!(number(&mut ping, &mut pong, start_ns), Some(70));
 
-    // Answered as it is, it has nothing to ask, however long it takes.
+    // As its datagrams are answered, it has no reason to ask, however long that goes on.
     let later_ns = 1000 * start_ns;
     ping.sends();
     assert!(ping.hears(LO, later_ns));
@@ -55,7 +55,7 @@ fn asking_side_asks_again_only_after_silence() {
     let Role::Asks(asking) = &ping.role else { panic!("it asks") };
     assert!(!asking.open && asking.asked_ns < later_ns);
 
-    // Another one in its place, as after a restart.
+    // Another end takes the place of the first, as after a restart.
     let port = port_of(&pong);
     drop(pong);
     let mut pong = Greeting::open(LO, None, port, 71).expect("free again");
@@ -107,7 +107,7 @@ fn forged_answers_are_none() {
     send(&peer, &Hello { kind: Kind::Ask, ..good }.emit());
     send(&peer, &[&good.emit()[..], &[0]].concat());
     send(&peer, &[]);
-    // The last one is right: all before it have been looked at when it is found.
+    // Only the last one is right. When it is found, all before it have been checked.
     send(&peer, &Hello { qpn: 98, ..good }.emit());
     let number = (1..TURNS).find_map(|turn| ping.turn(start_ns + turn * LOOK_NS));
     assert_eq!(number, Some(98));
@@ -126,7 +126,7 @@ fn answering_side_answers_only_valid_questions() {
     for turn in 1..=TURNS {
         assert_eq!(pong.turn(turn * LOOK_NS), None);
     }
-    // Only the last was a question, and the answer names the one who was asked.
+    // Only the last was a question, and the answer has the number of the end that was asked.
     let mut bytes = [0; 2 * HELLO];
     let len = other.recv(&mut bytes).expect("an answer");
     assert_eq!(Hello::parse(&bytes[..len]), Some(Hello { kind: Kind::Answer, qpn: 73, nonce: 6 }));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A queue pair for datagrams: what `c/rdma.h` declares, made safe.
+//! A queue pair for datagrams: a safe interface to `c/rdma.h`.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -15,7 +15,7 @@ use fide_sys::interface::Interface;
 
 use super::super::{Method, PortError};
 
-/// `struct fide_rdma`, `struct ibv_ah`: never looked into.
+/// `struct fide_rdma` and `struct ibv_ah`, whose fields are never accessed.
 #[repr(C)]
 struct Rdma {
     _opaque: [u8; 0],
@@ -59,7 +59,7 @@ unsafe extern "C" {
     fn fide_rdma_give_back(rdma: *mut Rdma, slot: u32) -> c_int;
 }
 
-/// What is open; closed with the last of its users.
+/// The open queue pair; it is closed when its last user is dropped.
 struct Card(NonNull<Rdma>);
 
 /// A queue pair, its rings and its memory.
@@ -70,21 +70,22 @@ pub(super) struct Queue {
     device: String,
 }
 
-/// The way to a host.
+/// The path to a host.
 pub(super) struct Handle {
     handle: NonNull<AddressHandle>,
-    // It has to end before its card.
+    // The handle has to be dropped before its card.
     _card: Arc<Card>,
 }
 
-// SAFETY: libibverbs ties nothing to a thread, and its calls for making, using and ending these may come from several.
+// SAFETY: libibverbs ties nothing to a thread, and its calls to make, use and end these may come from several
+// threads.
 unsafe impl Send for Card {}
-// SAFETY: as above. Only a `Queue`, by `&mut`, touches what the C file keeps of the rings.
+// SAFETY: as above. Only a `Queue`, by `&mut`, touches the C code's state of the rings.
 unsafe impl Sync for Card {}
 // SAFETY: as for the card.
 unsafe impl Send for Handle {}
 
-/// A datagram in its slot, which goes back to the ring at the end.
+/// A datagram in its slot, which is given back to the ring at the end.
 pub(super) struct Datagram<'a> {
     queue: &'a mut Queue,
     slot: Slot,
@@ -92,12 +93,13 @@ pub(super) struct Datagram<'a> {
 
 impl Queue {
     /// # Errors
-    /// [`PortError::NoRdmaDevice`], or what the card refused.
+    /// [`PortError::NoRdmaDevice`], or an error of the card.
     pub(super) fn open(interface: &Interface) -> Result<Self, PortError> {
         let (mut opened, mut step) = (ptr::null_mut(), ptr::null());
         let mut found = Found { qpn: 0, mtu_bytes: 0, inline_bytes: 0, device: [0; 64] };
         let address = interface.address.octets();
-        // SAFETY: four bytes of address, and three values that are written to, all of which outlive the call.
+        // SAFETY: the four bytes of the address and the three values that are written to all outlive the
+        // call.
         let result = unsafe {
             fide_rdma_open(
                 interface.index,
@@ -125,7 +127,7 @@ impl Queue {
             // The kind tells a missing permission from the rest.
             return failed(io::Error::new(error.kind(), format!("{step}: {error}")));
         };
-        // SAFETY: the name ends with a zero, as the whole was zeroes before.
+        // SAFETY: the name ends with a zero, because the whole array was zeroed before.
         let device = unsafe { CStr::from_ptr(found.device.as_ptr()) }.to_string_lossy().into_owned();
         Ok(Self { card: Arc::new(Card(rdma)), qpn: found.qpn, mtu_bytes: found.mtu_bytes, device })
     }
@@ -140,7 +142,7 @@ impl Queue {
         &self.device
     }
 
-    /// The way to a host; the kernel asks for its hardware address if it does not know it.
+    /// The path to a host. The kernel asks for the host's hardware address if it does not know it.
     ///
     /// # Errors
     /// The kernel's, if nobody answers.
@@ -156,16 +158,17 @@ impl Queue {
     }
 
     /// # Errors
-    /// `WouldBlock` if the ring is full; a payload that is too long is named.
+    /// `WouldBlock` if the ring is full; another error says if the payload is too long.
     pub(super) fn send(&mut self, to: &Handle, qpn: u32, payload: &[u8]) -> io::Result<()> {
         let Ok(len) = u32::try_from(payload.len()) else { return Err(io::ErrorKind::InvalidInput.into()) };
-        // SAFETY: queue and handle are open; the payload is read during the call only: it is copied or goes inline.
+        // SAFETY: queue and handle are open; the payload is read only during the call: it is copied or sent
+        // inline.
         let result =
             unsafe { fide_rdma_send(self.card.0.as_ptr(), to.handle.as_ptr(), qpn, payload.as_ptr().cast(), len) };
         match result {
             0 => Ok(()),
             libc::EMSGSIZE => Err(io::Error::other(format!(
-                "{len} bytes are no datagram of {}, whose MTU is {} (--bytes, or a larger MTU of the interface)",
+                "{len} bytes are too long for a datagram of {}, whose MTU is {} (--bytes, or a larger MTU of the interface)",
                 self.device, self.mtu_bytes
             ))),
             error => Err(io::Error::from_raw_os_error(error)),
@@ -189,8 +192,8 @@ impl Queue {
 
 impl Datagram<'_> {
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: the card has written so many bytes there, and does not touch the slot until it is given
-        // back, for which this borrow has to end.
+        // SAFETY: the card has written this many bytes there, and does not touch the slot until it is given
+        // back, which can happen only after this borrow has ended.
         unsafe { slice::from_raw_parts(self.slot.data, self.slot.bytes as usize) }
     }
 
