@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What only a boot can change, written out for the operator; never applied.
+//! Writes out, for the operator, the settings that only a boot can change. They are never applied.
 
 use std::{
     fs, io,
@@ -15,11 +15,11 @@ use crate::doctor::{Host, JIFFY_NS_USUAL, budget_wanted_us};
 pub struct Parameter {
     pub text: String,
     pub why: &'static str,
-    /// It is in force now.
+    /// Whether it is in force now.
     pub now: bool,
 }
 
-/// Everything for the operator.
+/// All parameters and files for the operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Boot {
     pub parameters: Vec<Parameter>,
@@ -27,16 +27,16 @@ pub struct Boot {
     pub files: Vec<(&'static str, String)>,
 }
 
-/// Writes out what a host whose loop runs on `host.core` should be booted with.
+/// Writes out the settings with which a host should boot if its loop runs on `host.core`.
 ///
 /// # Errors
-/// If the kernel does not say which cores there are, or that is the only one.
+/// If the kernel does not say which cores there are, or `host.core` is the only one.
 pub fn boot(host: &Host<'_>) -> Result<Boot, Box<dyn std::error::Error>> {
     let (core, others) = (host.core, host.others()?);
     if others.is_empty() {
         return Err(format!("core {core} is the only one: nothing can be kept off it").into());
     }
-    // Without it the parameters are given all the same.
+    // If it cannot be read, the parameters are given anyway.
     let cmdline = host.roots.proc("cmdline").unwrap_or_default();
     let parameter = |text: String, why| {
         let now = cmdline.split_whitespace().any(|word| word == text);
@@ -53,7 +53,7 @@ pub fn boot(host: &Host<'_>) -> Result<Boot, Box<dyn std::error::Error>> {
         parameter("processor.max_cstate=1".to_owned(), "no deep idle states, also before the agent runs"),
         parameter("intel_idle.max_cstate=0".to_owned(), "the same with Intel's own driver"),
         parameter("preempt=full".to_owned(), "the kernel gives way to the loop"),
-        parameter("transparent_hugepage=madvise".to_owned(), "no compaction for pages nobody asked for"),
+        parameter("transparent_hugepage=madvise".to_owned(), "no compaction for pages that nobody asked for"),
         parameter("skew_tick=1".to_owned(), "ticks of different cores do not meet at the same locks"),
     ];
     let line = parameters.iter().map(|parameter| parameter.text.as_str()).collect::<Vec<_>>().join(" ");
@@ -62,7 +62,7 @@ pub fn boot(host: &Host<'_>) -> Result<Boot, Box<dyn std::error::Error>> {
         (
             "grub.d/fide.cfg",
             format!(
-                "# To /etc/default/grub.d, then update-grub and reboot. Where the core of the agent changes, so does this.\n\
+                "# To /etc/default/grub.d, then update-grub and reboot. If the agent's core changes, this file has to change too.\n\
                  GRUB_CMDLINE_LINUX=\"$GRUB_CMDLINE_LINUX {line}\"\n"
             ),
         ),
@@ -73,7 +73,7 @@ pub fn boot(host: &Host<'_>) -> Result<Boot, Box<dyn std::error::Error>> {
 
 fn tuned(core: usize, budget_us: u64, line: &str) -> String {
     format!(
-        "# To /etc/tuned/fide/tuned.conf, then `tuned-adm profile fide` and reboot. Instead of `fide tune`, not beside it.\n\
+        "# To /etc/tuned/fide/tuned.conf, then `tuned-adm profile fide` and reboot. Use it instead of `fide tune`, not together with it.\n\
          [main]\n\
          summary=Keeps core {core} free for the agent of Fide\n\
          \n\
@@ -99,7 +99,7 @@ fn tuned(core: usize, budget_us: u64, line: &str) -> String {
 /// Writes the files below `dir`.
 ///
 /// # Errors
-/// The path and what was wrong.
+/// The path, and the error there.
 pub fn write(boot: &Boot, dir: &Path) -> Result<Vec<PathBuf>, (PathBuf, io::Error)> {
     let mut paths = Vec::new();
     for (name, text) in &boot.files {

@@ -8,20 +8,20 @@
 //! version = 1
 //!
 //! [[bound]]
-//! interface = "eth0"          # absent: of the host alone, whatever the interface
-//! core = 3                    # that of the loop
+//! interface = "eth0"          # absent: for the host alone, whatever the interface
+//! core = 3                    # the loop's core
 //! method = "wake-up"          # how it was measured
-//! latency_min_ns = 4100       # one way, the least seen; absent: the method sees no packets
-//! jitter_max_ns = 27000       # most above that, as measured: no margin is added
+//! latency_min_ns = 4100       # one way, the shortest seen; absent: the method sees no packets
+//! jitter_max_ns = 27000       # the most above that, as measured: no margin is added
 //! packets = 1000              # packets, or wake-ups, measured
-//! confidence = 0.95           # that the share of later ones is at most 1 - (1 - confidence)^(1 / packets)
+//! confidence = 0.95           # that at most 1 - (1 - confidence)^(1 / packets) of later ones exceed it
 //! measured_at_s = 1790000000  # since 1970
 //! kernel = "6.18.0"
 //! boot_id = "d810a19f-..."
 //! ```
 //!
-//! A bound counts only on the kernel, boot, core and interface that it was measured on: another boot
-//! may have other parameters, and another core another neighbour.
+//! A bound counts only on the kernel, boot, core and interface that it was measured on: another boot may have
+//! other parameters, and another core may have other neighbours.
 
 use std::{
     fmt, fs,
@@ -33,17 +33,17 @@ use serde::{Deserialize, Serialize};
 
 use fide_sys::bounded;
 
-/// Where the bound is kept.
+/// File that holds the bound.
 pub const DEFAULT_FILE: &str = "/var/lib/fide/bound.toml";
 const VERSION: u32 = 1;
-/// Longest file: thousands of interfaces.
+/// Longest file: enough for thousands of interfaces.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Confidence of a bound that is the most of a sample.
+/// Confidence of a bound that is the greatest value of a sample.
 const CONFIDENCE: f64 = 0.95;
 /// Method of a bound that was measured without packets.
 pub const WAKE_UP: &str = "wake-up";
 
-/// How late things are here at most.
+/// The most by which packets or wake-ups are late on this host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bound {
@@ -61,7 +61,7 @@ pub struct Bound {
     pub boot_id: String,
 }
 
-/// What a bound must have been measured on to count.
+/// The conditions under which a bound must have been measured to count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Here {
     pub kernel: String,
@@ -79,7 +79,7 @@ impl Bound {
             core: here.core,
             method: method.to_owned(),
             latency_min_ns: (method != WAKE_UP).then_some(sample.min_ns),
-            // How early a wake-up is can not be known; its own delay is all jitter.
+            // A wake-up has no known minimum, so its whole delay counts as jitter.
             jitter_max_ns: sample.max_ns - if method == WAKE_UP { 0 } else { sample.min_ns.min(sample.max_ns) },
             packets: sample.count,
             confidence: CONFIDENCE,
@@ -89,8 +89,8 @@ impl Bound {
         }
     }
 
-    /// Share of packets that are later than this bound, at most, with its confidence and if later
-    /// ones are like those measured.
+    /// At most this share of later packets exceeds the bound, with its confidence, provided that later
+    /// packets are like those measured.
     #[must_use]
     pub fn exceedance(&self) -> f64 {
         // More than 2^53 packets do not matter here.
@@ -116,7 +116,7 @@ impl Bound {
     }
 }
 
-/// Extremes of what was measured.
+/// Extremes of the measured values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
     pub min_ns: u64,
@@ -124,7 +124,7 @@ pub struct Sample {
     pub count: u64,
 }
 
-/// What a bound was measured on, and is not here.
+/// A condition of a bound that does not hold here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stale {
     what: &'static str,
@@ -138,7 +138,7 @@ impl fmt::Display for Stale {
     }
 }
 
-/// Why there is no bound to go by.
+/// Why there is no bound to use.
 #[derive(Debug, thiserror::Error)]
 pub enum BoundError {
     #[error("{0} is not there: nothing was measured yet; `fide doctor` does")]
@@ -156,7 +156,7 @@ pub enum BoundError {
 }
 
 impl BoundError {
-    /// One word for programs.
+    /// The error as one word, for programs.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -188,7 +188,7 @@ fn load(path: &Path) -> Result<Vec<Bound>, BoundError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(BoundError::Missing(path.to_owned())),
         Err(why) => return Err(BoundError::Io { path: path.to_owned(), why }),
     };
-    // One line; the whole would show the text again.
+    // Only the message, on one line; the whole error would show the text again.
     let malformed = |why: &str| BoundError::Malformed { path: path.to_owned(), why: why.replace('\n', " ") };
     let head: Versioned = toml::from_str(&text).map_err(|error| malformed(error.message()))?;
     if head.version != VERSION {
@@ -201,7 +201,7 @@ fn load(path: &Path) -> Result<Vec<Bound>, BoundError> {
     }
 }
 
-/// The bound that counts `here`: that of the interface, else that of the host alone.
+/// The bound that counts `here`: the bound of the interface, else the bound of the host alone.
 ///
 /// # Errors
 /// [`BoundError`], one for each way in which there is none.
@@ -222,11 +222,12 @@ pub fn read(path: &Path, here: &Here) -> Result<Bound, BoundError> {
     }
 }
 
-/// Writes `bound` in place of the one for its interface. Those for others stay if they were measured
-/// on the same kernel, boot and core. Readers see the old file or the new one, also after a crash.
+/// Writes `bound` in place of the one for its interface. Those for others stay if they were measured on the
+/// same kernel, boot and core. Readers see the old file or the new one, even after a crash.
 ///
 /// # Errors
-/// [`BoundError::Io`], also for what is no file. A file that is damaged or of another version is replaced.
+/// [`BoundError::Io`], also if `path` is not a regular file. A file that is damaged or of another version is
+/// replaced.
 pub fn write(path: &Path, bound: &Bound) -> Result<(), BoundError> {
     let here = Here {
         kernel: bound.kernel.clone(),
@@ -239,7 +240,7 @@ pub fn write(path: &Path, bound: &Bound) -> Result<(), BoundError> {
     bounds.push(bound.clone());
     bounds.sort_by(|one, other| one.interface.cmp(&other.interface));
     let write = || {
-        // It is put in the place of what is there, which may be a device.
+        // The new file would replace what is there, which may be a device.
         if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file; name one for bounds"));
         }

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One condition of a host: what was found, what is wanted, what the difference costs.
+//! One condition of a host: what was found, what is wanted, and what the difference costs.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What becomes of jitter under a condition.
+/// The effect of a condition on jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
     /// It adds jitter.
     Bad,
-    /// It could not be found out; never guessed.
+    /// It could not be found out. It is never guessed.
     Unknown,
     Good,
-    /// This host has no such thing.
+    /// The condition does not exist on this host.
     NotApplicable,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for Effect {
     }
 }
 
-/// What a condition belongs to.
+/// The part of the host that a condition belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
@@ -96,7 +96,7 @@ pub struct Condition {
     pub interface: Option<String>,
     pub title: &'static str,
     pub verdict: Effect,
-    /// What there is; of an unknown one, why it is not known.
+    /// What was found; for an unknown one, why it is not known.
     pub found: String,
     pub wanted: String,
     /// What it costs when it is bad.
@@ -106,8 +106,8 @@ pub struct Condition {
     pub change: String,
 }
 
-/// What all hosts have in common of a condition. `{core}`, `{others}` and `{if}` in its texts stand
-/// for the loop's core, the other ones, and the interface.
+/// The part of a condition that is the same for all hosts. `{core}`, `{others}` and `{if}` in its texts stand
+/// for the loop's core, the other cores, and the interface.
 pub(crate) struct Kind {
     pub(crate) id: &'static str,
     pub(crate) group: Group,
@@ -118,11 +118,11 @@ pub(crate) struct Kind {
     pub(crate) change: &'static str,
 }
 
-/// What was found.
+/// The judgement of a condition on this host.
 pub(crate) struct Finding {
     pub(crate) verdict: Effect,
     pub(crate) found: String,
-    /// Instead of what the kind says.
+    /// Replaces the kind's `how` and `change`.
     pub(crate) change: Option<(How, String)>,
 }
 
@@ -143,12 +143,12 @@ impl Finding {
         Self::new(Effect::NotApplicable, why)
     }
 
-    /// Who else has to do what else about it.
+    /// Sets another way to change the condition.
     pub(crate) fn but(mut self, how: How, change: impl Into<String>) -> Self {
         self.change = Some((how, change.into()));
         self
     }
 }
 
-/// So that a judge may use `?` on whatever cannot be read.
+/// The result of a judge. Its error lets a judge use `?` on files that cannot be read.
 pub(crate) type Judged = Result<Finding, Box<dyn std::error::Error>>;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Every condition of a host that adds jitter, judged (FiDe §3.2 and §5, X-Lane §4.3).
 //!
-//! Judging only reads. A condition's text holds nothing that changes by itself, so that two looks at
-//! an unchanged host are equal; what varies is measured apart, in [`crate::measure`].
+//! Judging only reads. A condition's text contains nothing that changes by itself, so that two looks at an
+//! unchanged host are equal. Values that vary are measured separately, in [`crate::measure`].
 
 mod clocks;
 mod cores;
@@ -27,7 +27,7 @@ use crate::{
     roots::{Roots, Unread},
 };
 
-/// The host that is looked at.
+/// The host that is examined.
 pub struct Host<'a> {
     pub roots: Roots,
     pub machine: &'a dyn Machine,
@@ -40,12 +40,12 @@ pub struct Host<'a> {
 }
 
 impl Host<'_> {
-    /// Half of `drift_ppm`: of two hosts one may be so much too fast and the other so much too slow.
+    /// Half of `drift_ppm`: of two hosts, one may be too fast by this much and the other too slow by as much.
     pub(crate) fn off_max_ppm(&self) -> u64 {
         u64::from(self.drift_ppm / 2)
     }
 
-    /// Cores that run.
+    /// The cores that are online.
     ///
     /// # Errors
     /// If the kernel does not say.
@@ -53,7 +53,7 @@ impl Host<'_> {
         Ok(Cpus::from_list(&self.roots.sys("devices/system/cpu/online")?)?)
     }
 
-    /// Cores that run, without the loop's.
+    /// The cores that are online, without the loop's core.
     ///
     /// # Errors
     /// If the kernel does not say.
@@ -79,7 +79,7 @@ impl Host<'_> {
         self.roots.sys(format!("class/net/{interface}/{path}"))
     }
 
-    /// Interfaces but loopback that are up, by name.
+    /// Names of the interfaces that are up, except loopback.
     ///
     /// # Errors
     /// [`Unread`].
@@ -114,7 +114,7 @@ pub fn ids() -> impl Iterator<Item = &'static str> {
     all().map(|(kind, _)| kind.id)
 }
 
-/// Judges every condition. Those of interfaces come once for each; without an interface, once.
+/// Judges every condition. Conditions of interfaces come once for each interface; if there is none, once.
 #[must_use]
 pub fn conditions(host: &Host<'_>) -> Vec<Condition> {
     let mut conditions = Vec::new();
@@ -162,7 +162,7 @@ fn condition(host: &Host<'_>, kind: &Kind, interface: Option<&String>, judged: J
     }
 }
 
-/// How many conditions there are of each verdict.
+/// The number of conditions with each verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
     pub bad: usize,

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a Linux host is set to: judged for jitter, measured, changed and restored.
+//! The settings of a Linux host: judges them for jitter, measures their effect, changes and restores them.
 //!
-//! - [`doctor`]: every condition that adds jitter, found and wanted (FiDe §3.2 and §5, X-Lane §4.3).
-//! - [`measure`]: what can be measured on the spot within seconds.
-//! - [`rungs`]: the rungs that an agent would stand on here.
+//! - [`doctor`]: every condition that adds jitter, as found and as wanted (FiDe §3.2 and §5, X-Lane §4.3).
+//! - [`measure`]: measurements that take only seconds.
+//! - [`rungs`]: the rungs that an agent would use here.
 //! - [`bound`]: the file with the jitter bound that this host holds.
-//! - [`tune`]: what can be changed at run time, with a journal that restores it; [`boot`]: what cannot.
+//! - [`tune`]: settings that can be changed at run time, with a journal that restores them; [`boot`]: the
+//!   settings that cannot.
 //!
-//! Files are read below [`roots::Roots`], the rest is asked of a [`machine::Machine`], so that all of
-//! it runs on a copy of a host as well.
+//! Files are read below [`roots::Roots`]; everything else goes through a [`machine::Machine`]. So all of it
+//! also runs on a copy of a host's files.
 //!
-//! **Invariant:** no detector policy, and nothing stays changed but what [`tune`] journalled.
+//! **Invariant:** there is no detector policy here, and no change stays except those in the journal of
+//! [`tune`].
 
 pub mod boot;
 pub mod bound;
@@ -26,6 +28,6 @@ pub mod tune;
 #[cfg(test)]
 mod made_up;
 
-/// Tests that isolate a thread: locked memory is the process', not the thread's.
+/// Held by tests that isolate a thread: locked memory belongs to the process, not to the thread.
 #[cfg(test)]
 static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is asked by system calls and tools, and therefore not of a copy of a host.
+//! Settings that are read by system calls and tools, and therefore not in a copy of a host's files.
 
 mod ethtool;
 mod ntp;
@@ -13,12 +13,12 @@ pub use qdisc::Qdisc;
 
 use fide_bpf::XdpFacts;
 
-/// The part of a host that is no file.
+/// The part of a host that is not in files.
 pub trait Machine {
     /// Interrupt coalescing of an interface.
     ///
     /// # Errors
-    /// The kernel's; `Unsupported` where the driver has none.
+    /// The kernel's; `Unsupported` if the driver has none.
     fn coalesce(&self, interface: &str) -> io::Result<Coalesce>;
     /// Sets it.
     ///
@@ -28,7 +28,7 @@ pub trait Machine {
     /// Queues of an interface.
     ///
     /// # Errors
-    /// The kernel's; `Unsupported` where the driver does not say.
+    /// The kernel's; `Unsupported` if the driver does not report them.
     fn channels(&self, interface: &str) -> io::Result<Channels>;
     /// Name of the driver of an interface.
     ///
@@ -96,7 +96,7 @@ impl Machine for ThisHost {
     }
 
     fn tick_ns(&self) -> io::Result<u64> {
-        // The coarse clock advances once a tick, and says so.
+        // The coarse clock advances once a tick, and reports that as its resolution.
         let mut tick = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: `tick` is writable.
         match unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &raw mut tick) } {
@@ -110,7 +110,7 @@ impl Machine for ThisHost {
     }
 }
 
-/// A copy of a host's files: nothing can be asked.
+/// A copy of a host's files, of which nothing else can be asked.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Copy;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hosts that are made up, for tests.
+//! Made-up hosts, for tests.
 
 use std::{cell::RefCell, collections::BTreeMap, fs, io, path::Path};
 
@@ -20,7 +20,7 @@ impl Tree {
         Self(tempfile::tempdir().expect("a directory"))
     }
 
-    /// Four cores, two of them isolated, all as FiDe and X-Lane want it for core 3.
+    /// Four cores, two of them isolated, with all settings as FiDe and X-Lane want them for core 3.
     pub(crate) fn good() -> Self {
         let tree = Self::empty();
         for (path, text) in GOOD {
@@ -60,7 +60,7 @@ impl Tree {
         fs::read_to_string(self.0.path().join(path)).expect("read")
     }
 
-    /// Every file but those of `dev`, and what it holds.
+    /// Every file except those of `dev`, and its content.
     pub(crate) fn all(&self) -> BTreeMap<String, String> {
         let mut files = BTreeMap::new();
         collect(self.0.path(), self.0.path(), &mut files);
@@ -167,7 +167,8 @@ const GOOD: &[(&str, &str)] = &[
     ("sys/class/net/eth0/queues/tx-1/xps_cpus", "8\n"),
 ];
 
-/// What differs. Bracketed choices are written as the one word that writing them leaves in a plain file.
+/// The files that differ. Bracketed choices are written as the one word that writing them leaves in a plain
+/// file.
 const BAD: &[(&str, &str)] = &[
     ("proc/cmdline", "quiet\n"),
     ("proc/cpuinfo", "vendor_id : GenuineIntel\nflags\t\t: fpu tsc hypervisor\n"),
@@ -205,7 +206,7 @@ const BAD: &[(&str, &str)] = &[
     ("sys/class/net/eth0/queues/tx-0/xps_cpus", "f\n"),
 ];
 
-/// A card and a network stack that are made up.
+/// A made-up card and network stack.
 pub(crate) struct MadeUp {
     pub(crate) coalesce: RefCell<Coalesce>,
     pub(crate) qdisc: RefCell<Qdisc>,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can be measured on the spot, within seconds.
+//! Measurements that take only seconds.
 //!
-//! A thread of its own takes the measures the agent's loop would take (`fide_net::isolation`), and
-//! ends with all of them. It never spins for long: the kernel's fair server would take the core away
-//! for 50 ms, and the figure would be of that.
+//! A separate thread isolates itself as the agent's loop would (`fide_net::isolation`), until it ends. It
+//! never spins for long: otherwise the kernel's fair server would take the core away for 50 ms, and the
+//! measurement would show only that.
 
 use std::{
     io, thread,
@@ -23,9 +23,9 @@ use crate::{
 
 /// How long each of the three parts takes.
 pub const PART: Duration = Duration::from_millis(1000);
-/// Between two wake-ups: the usual heartbeat.
+/// Time between two wake-ups: the default heartbeat period.
 const PERIOD_NS: u64 = 1_000_000;
-/// A gap between two readings of the clock that is no interruption.
+/// Longest gap between two readings of the clock that is not an interruption.
 const DETOUR_NS: u64 = 1_000;
 
 /// Times of one kind.
@@ -39,7 +39,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Of all of `times_ns`; zeroes if there are none.
+    /// The figures of all of `times_ns`; zeroes if there are none.
     #[must_use]
     pub fn of(mut times_ns: Vec<u64>) -> Self {
         times_ns.sort_unstable();
@@ -65,22 +65,22 @@ pub struct Measured {
     /// How the measuring thread ran, for people.
     pub thread: String,
     pub length_ms: u64,
-    /// How late a timer woke the thread, as the host is.
+    /// How late a timer woke the thread, with the host's own settings.
     pub wake_up: Figures,
-    /// The same with `/dev/cpu_dma_latency` held at 0, as the agent does; absent where it cannot be.
+    /// The same with `/dev/cpu_dma_latency` held at 0, as the agent does; absent if it cannot be held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wake_up_held: Option<Figures>,
     /// The longest gap of each spin of 1 ms.
     pub gap: Figures,
     /// Gaps of more than 1 us.
     pub detour: Figures,
-    /// On the core meanwhile, most first.
+    /// Interrupts on the core meanwhile, the most frequent first.
     pub interrupts: Vec<Hit>,
     pub softirqs: Vec<Hit>,
-    /// Taken by the hypervisor meanwhile, counted in steps of 10 ms; absent where it is not counted.
+    /// Time that the hypervisor took meanwhile, in steps of 10 ms; absent if it is not counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steal_ms: Option<u64>,
-    /// System management interrupts meanwhile and since boot; absent where they cannot be read.
+    /// System management interrupts meanwhile and since boot; absent if they cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub smi: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,13 +88,13 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// The wake-ups that count for an agent, which holds C-states off where it can.
+    /// The wake-ups that count for an agent, which holds C-states off if it can.
     #[must_use]
     pub fn as_agent(&self) -> &Figures {
         self.wake_up_held.as_ref().unwrap_or(&self.wake_up)
     }
 
-    /// The bound that these wake-ups give; `None` without any.
+    /// The bound that these wake-ups give; `None` if there are none.
     #[must_use]
     pub fn bound(&self, here: &Here, measured_at_s: u64) -> Option<Bound> {
         let figures = self.as_agent();
@@ -106,15 +106,15 @@ impl Measured {
 /// Measures on the host's core, for three times [`PART`] at most.
 ///
 /// # Errors
-/// If no thread can be had, or the core is not there.
+/// If no thread can be started, or the core does not exist.
 pub fn measure(host: &Host<'_>) -> io::Result<Measured> {
     let before = Counters::read(host);
     let start = Instant::now();
     let core = host.core;
     let run = thread::Builder::new().name("fide-doctor".to_owned()).spawn(move || on_core(core))?;
     let mut measured = run.join().map_err(|_| io::Error::other("the measuring thread panicked"))?;
-    // The thread locked what it could; that alone would outlive it.
-    // SAFETY: no memory is handed over.
+    // The thread locked the memory that it could; only that would outlive it. SAFETY: no memory is handed
+    // over.
     unsafe { libc::munlockall() };
     measured.length_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
     Counters::read(host).since(&before, &mut measured);
@@ -141,8 +141,8 @@ fn on_core(core: usize) -> Measured {
     }
 }
 
-/// Wakes once a period, by a schedule that does not drift. A wake-up that is over a period late
-/// delays the next ones, as it would a heartbeat; each is counted from where it was due.
+/// Wakes once a period, by a schedule that does not drift. A wake-up that is more than a period late delays
+/// the next ones, as it would delay heartbeats; the lateness of each is counted from when it was due.
 fn wake_ups() -> Figures {
     let mut times = Vec::new();
     let start = mono_ns();
@@ -164,8 +164,8 @@ fn sleep_until(due_ns: u64) {
     unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &raw const due, std::ptr::null_mut()) };
 }
 
-/// Reads the clock as fast as it can, for [`SPIN_NS`] at a time as the loop does in busy mode: what
-/// is missing between two readings, something else took.
+/// Reads the clock as fast as it can, for [`SPIN_NS`] at a time, as the loop does in busy mode. Time that is
+/// missing between two readings was taken by something else.
 fn spins() -> (Figures, Figures) {
     let (mut gaps, mut detours) = (Vec::new(), Vec::new());
     let end = mono_ns() + PART.as_nanos() as u64;
@@ -188,7 +188,7 @@ fn spins() -> (Figures, Figures) {
     (Figures::of(gaps), Figures::of(detours))
 }
 
-/// What the kernel counts for one core.
+/// The kernel's counters for one core.
 struct Counters {
     interrupts: Vec<(String, u64)>,
     softirqs: Vec<(String, u64)>,

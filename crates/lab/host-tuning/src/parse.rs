@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the kernel writes into its files: CPU lists and masks, tables of counts, lists of choices.
+//! Parses the kernel's files: CPU lists and masks, tables of counts, lists of choices.
 //!
 //! Nothing here panics, whatever a file holds.
 
 use std::{collections::BTreeSet, fmt};
 
-/// Highest CPU number plus one that is believed (Linux: at most 8192, `CONFIG_NR_CPUS`).
+/// CPU numbers from this one on are refused (Linux has at most 8192, `CONFIG_NR_CPUS`).
 const CPUS_MAX: usize = 1 << 16;
 
-/// Not what the kernel writes there.
+/// A text that the kernel would not write there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} expected, found {found:?}")]
 pub struct Malformed {
@@ -25,7 +25,7 @@ fn malformed(what: &'static str, text: &str) -> Malformed {
 pub struct Cpus(BTreeSet<usize>);
 
 impl Cpus {
-    /// A list such as `0,2-3`; nothing at all, and `(null)`, is the empty set.
+    /// Parses a list such as `0,2-3`; an empty text, and `(null)`, is the empty set.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -45,7 +45,7 @@ impl Cpus {
         Ok(Self(cpus))
     }
 
-    /// A mask such as `ff` or `3,00000000`, highest first.
+    /// Parses a mask such as `ff` or `3,00000000`, with the highest word first.
     ///
     /// # Errors
     /// [`Malformed`].
@@ -86,19 +86,19 @@ impl Cpus {
         self.0.iter().copied()
     }
 
-    /// All but `cpu`.
+    /// All CPUs except `cpu`.
     #[must_use]
     pub fn without(&self, cpu: usize) -> Self {
         Self(self.0.iter().copied().filter(|other| *other != cpu).collect())
     }
 
-    /// Those in both.
+    /// The CPUs in both sets.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self(self.0.intersection(&other.0).copied().collect())
     }
 
-    /// As `from_mask` reads it.
+    /// The mask, as `from_mask` reads it.
     #[must_use]
     pub fn mask(&self) -> String {
         let mut words = vec![0u32; self.0.last().map_or(1, |last| last / 32 + 1)];
@@ -118,7 +118,7 @@ impl FromIterator<usize> for Cpus {
     }
 }
 
-/// As `from_list` reads it.
+/// The list, as `from_list` reads it.
 impl fmt::Display for Cpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut runs: Vec<(usize, usize)> = Vec::new();
@@ -158,7 +158,7 @@ impl Counts {
     }
 }
 
-/// The whole table. Lines that are none of it are left out.
+/// Parses the whole table. Lines that do not belong to it are left out.
 #[must_use]
 pub fn counts_table(text: &str) -> Vec<Counts> {
     let mut lines = text.lines();
@@ -189,7 +189,7 @@ pub fn steal_ticks(stat: &str, core: usize) -> Option<u64> {
     words.nth(7)?.parse().ok()
 }
 
-/// What is chosen in `always [madvise] never` or `none (full)`; the whole, if there are no brackets.
+/// The chosen word in `always [madvise] never` or `none (full)`; the whole text, if there are no brackets.
 #[must_use]
 pub fn chosen(text: &str) -> &str {
     let inside = text.split_once(['[', '(']).and_then(|(_, rest)| rest.split_once([']', ')']));
@@ -213,7 +213,7 @@ pub fn kernel_version(release: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
-/// Soft limit in `/proc/self/limits`; `None` inside is unlimited.
+/// Soft limit in `/proc/self/limits`; `Some(None)` means unlimited.
 #[must_use]
 pub fn soft_limit(limits: &str, name: &str) -> Option<Option<u64>> {
     let rest = limits.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading `/proc`, `/sys` and `/dev`, or copies of them.
+//! Reads `/proc`, `/sys` and `/dev`, or copies of them.
 
 use std::{
     fmt,
@@ -10,10 +10,10 @@ use std::{
     process::Command,
 };
 
-/// Longest file that is read; `/proc/interrupts` of a thousand cores is below it.
+/// Most bytes that are read of a file; `/proc/interrupts` of a thousand cores is shorter.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// Where the kernel's files are.
+/// The directories of the kernel's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roots {
     pub proc: PathBuf,
@@ -29,7 +29,8 @@ impl Default for Roots {
 }
 
 impl Roots {
-    /// A tree that has `proc`, `sys`, `dev` and `boot` in `dir`: `/`, or a copy of another host's.
+    /// The tree below `dir`, which contains `proc`, `sys`, `dev` and `boot`: `/`, or a copy of another host's
+    /// files.
     #[must_use]
     pub fn under(dir: &Path) -> Self {
         Self { proc: dir.join("proc"), sys: dir.join("sys"), dev: dir.join("dev"), boot: dir.join("boot") }
@@ -51,7 +52,7 @@ impl Roots {
         read(&self.sys.join(path))
     }
 
-    /// Names in a directory of `/sys` or `/proc`, numbers by value, then the rest by name.
+    /// Names in a directory of `/sys` or `/proc`: first the numbers by value, then the rest by name.
     ///
     /// # Errors
     /// [`Unread`].
@@ -68,7 +69,7 @@ impl Roots {
     /// Model specific register `register` of `core`.
     ///
     /// # Errors
-    /// [`Unread`]: without the msr driver, the right, or on processors without it.
+    /// [`Unread`]: without the msr driver, without permission, or if the processor has no such register.
     pub fn msr(&self, core: usize, register: u64) -> Result<u64, Unread> {
         let path = self.dev.join(format!("cpu/{core}/msr"));
         let mut value = [0; 8];
@@ -79,7 +80,7 @@ impl Roots {
     /// Whether the running kernel was built with `key=y`.
     ///
     /// # Errors
-    /// [`Unread`] where its configuration is neither in `/boot` nor in `/proc`.
+    /// [`Unread`] if its configuration is neither in `/boot` nor in `/proc`.
     pub fn built_with(&self, key: &str) -> Result<bool, Unread> {
         let path = self.boot.join(format!("config-{}", self.kernel()?));
         let config = match read(&path) {
@@ -112,19 +113,20 @@ impl Roots {
     }
 }
 
-/// `rx-10` after `rx-9`.
+/// Sort key that puts `rx-10` after `rx-9`.
 fn natural(name: &str) -> (String, u64, String) {
     let at = name.find(|c: char| c.is_ascii_digit()).unwrap_or(name.len());
     let digits = name[at..].find(|c: char| !c.is_ascii_digit()).map_or(name.len(), |len| at + len);
     (name[..at].to_owned(), name[at..digits].parse().unwrap_or(0), name[digits..].to_owned())
 }
 
-/// Reads one file of the kernel as text. What is no UTF-8 is replaced: a parser says what it thinks of it.
+/// Reads one file of the kernel as text. Bytes that are not UTF-8 are replaced, so that the parser reports
+/// them.
 pub(crate) fn read(path: &Path) -> Result<String, Unread> {
     exact(path).map(|text| text.trim().to_owned())
 }
 
-/// The same, byte by byte as it is there.
+/// The same, without removing white space.
 pub(crate) fn exact(path: &Path) -> Result<String, Unread> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes));
@@ -142,7 +144,7 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// Whether it is not there, as opposed to not allowed or broken.
+    /// Whether the file does not exist, as opposed to not permitted or broken.
     #[must_use]
     pub fn missing(&self) -> bool {
         matches!(self.source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rung of each host ladder that an agent would stand on here.
+//! The rung of each ladder that an agent would use on this host.
 //!
-//! Found by doing what the agent does at its start, as far as that disturbs nobody: the programs are
-//! loaded, the exit hook is attached for a moment, sockets are opened, a thread takes the measures of
-//! the loop; all of it is gone at the end. XDP is not attached, which would stop some cards for a
-//! moment: what the driver says stands for it.
+//! The probe does what the agent does at its start, as far as that disturbs nobody: it loads the programs,
+//! attaches the exit hook for a moment, opens sockets, and isolates a thread as the loop does. All of that is
+//! undone at the end. XDP is not attached, because that would stop some cards for a moment; the driver's own
+//! statement counts instead.
 
 use std::thread;
 
@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::doctor::Host;
 
-/// One ladder.
+/// The rung that one ladder would use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rung {
     /// `receive`, `send`, `exit_watch`, and so on, as in `fide status`.
@@ -24,7 +24,7 @@ pub struct Rung {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
     pub used: String,
-    /// Why nothing better is; absent on the best rung.
+    /// Why no better rung is used; absent on the best rung.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fell_back: Option<String>,
 }
@@ -97,7 +97,7 @@ pub fn probe(host: &Host<'_>, planes: &[Plane]) -> Vec<Rung> {
     rungs
 }
 
-/// All planes stand on the same rung, as the agent attaches them in one mode.
+/// All planes use the same rung, because the agent attaches them in one mode.
 fn receiving(host: &Host<'_>, planes: &[Plane], no_bpf: Option<&String>) -> Vec<Rung> {
     let native = |plane: &Plane| match host.machine.xdp(&plane.interface.name) {
         Ok(facts) if facts.features & XdpFacts::BASIC != 0 => Ok(()),
@@ -120,7 +120,7 @@ fn of_loop(core: usize) -> Vec<Rung> {
     let Ok(measures) = probe.map(thread::JoinHandle::join) else {
         return vec![Rung::new("core", "none", Some("no thread could be had".to_owned()))];
     };
-    // SAFETY: no memory is handed over. Locked pages are all that outlives the thread.
+    // SAFETY: no memory is handed over. Only locked pages outlive the thread.
     unsafe { libc::munlockall() };
     let Ok(measures) = measures else { return Vec::new() };
     let rung = |ladder, measure: &Measure| match measure {

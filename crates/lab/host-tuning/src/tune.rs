@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changing what can be changed at run time, so that it can be restored.
+//! Changes settings at run time, so that they can be restored.
 //!
-//! Every change goes into a [`journal`] that is on disk before the change is made, with what was
-//! there to the byte. [`undo`] restores it, in reverse order, whatever happened in between: a change
-//! that was cut off is distinguished from one that was made, and a value that somebody else has set since is
-//! left alone.
+//! Every change is stored in a [`journal`] on disk before it is made, with the exact bytes of the old value.
+//! [`undo`] restores the old values, in reverse order, whatever happened in between: a change that was
+//! interrupted is distinguished from one that was made, and a value that somebody else has set since is left
+//! alone.
 //!
-//! Two things are never done: `sched_rt_runtime_us` is not touched (-1 can hang a kernel), and
-//! `/dev/cpu_dma_latency` is held by the agent only, as long as it runs.
+//! Two things are never done: `sched_rt_runtime_us` is not touched (-1 can hang a kernel), and only the agent
+//! holds `/dev/cpu_dma_latency`, as long as it runs.
 
 pub mod journal;
 mod plan;
@@ -23,17 +23,17 @@ pub use undo::{Restored, Undone, undo};
 use crate::doctor::Host;
 use journal::{Journal, JournalError};
 
-/// What became of one change.
+/// The outcome of one change.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// It is in force.
     Applied,
-    /// Somebody had done it since the plan was made.
+    /// Somebody had made it since the plan was made.
     Already,
-    /// The kernel or a driver did not take it; all is as it was.
+    /// The kernel or a driver refused it; everything is as it was.
     Refused(String),
-    /// The kernel or a driver made something else of it; `undo` restores it all the same.
+    /// The kernel or a driver set another value instead; `undo` restores it anyway.
     Otherwise(String),
 }
 
@@ -48,18 +48,17 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Why nothing, or not all, was changed.
+/// Why nothing, or not everything, was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum TuneError {
     #[error(transparent)]
     Journal(#[from] JournalError),
 }
 
-/// Makes the changes of `plan`, each after it is in the journal. Returns what became of each, in
-/// order.
+/// Makes the changes of `plan`, each after it is stored in the journal. Returns the outcomes, in order.
 ///
 /// # Errors
-/// If the journal cannot be written: then nothing more is changed.
+/// If the journal cannot be written; then nothing more is changed.
 pub fn apply(host: &Host<'_>, plan: &Plan, journal: &mut Journal) -> Result<Vec<Outcome>, TuneError> {
     plan.changes.iter().map(|change| apply_one(host, change, journal)).collect()
 }

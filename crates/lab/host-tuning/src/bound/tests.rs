@@ -45,7 +45,7 @@ fn a_bound_of_elsewhere_is_refused_and_says_why() {
         let error = read(&path, &other).expect_err("refused").to_string();
         assert!(error.contains(words) && error.contains("fide doctor"), "{error}");
     }
-    // A bound of another boot takes those of the old one away.
+    // A bound of a new boot removes the bounds of the old one.
     let mut new = bound(Some("eth1"), "xdp");
     new.boot_id = "b-2".into();
     write(&path, &new).expect("written");
@@ -61,7 +61,7 @@ fn a_damaged_file_is_named_and_replaced() {
     for len in 0..whole.len() {
         fs::write(&path, &whole[..len]).expect("cut");
         if let Ok(cut) = read(&path, &here(None)) {
-            // Only its last line, a string, can be cut without a trace: nothing but its line end.
+            // Only the line end of the last line can be cut off without a trace.
             assert_eq!(cut, bound(None, WAKE_UP), "{len}");
         }
     }

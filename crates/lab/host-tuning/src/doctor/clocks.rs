@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The clock that leases are counted on (docs/internals/clocks.md). These two add no jitter: they say whether
-//! leases mean what they say.
+//! The clock that leases are counted on (docs/internals/clocks.md). These two conditions add no jitter: they
+//! say whether leases can be relied on.
 
 use super::{By, Effect, Finding, Group, Host, Judged, Kind};
 use crate::{condition::How, parse};
@@ -34,7 +34,7 @@ pub(super) const ALL: &[(Kind, By)] = &[
 fn rate(host: &Host<'_>) -> Judged {
     let rate = host.machine.clock_rate()?;
     let off_max_ppm = host.off_max_ppm();
-    // In steps, as it is never the same twice.
+    // Reported in steps, because the value is never the same twice.
     let least = rate.off_ppm / OFF_STEP_PPM * OFF_STEP_PPM;
     Ok(match rate.off_ppm {
         0 if !rate.synchronized => Finding::not_applicable("nobody compares it with other clocks (no NTP)"),

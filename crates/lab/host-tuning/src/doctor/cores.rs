@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loop's core: who else runs on it, and how fast it wakes (X-Lane §4.3.1).
+//! The loop's core: what else runs on it, and how fast it wakes (X-Lane §4.3.1).
 
 use std::io;
 
@@ -122,7 +122,7 @@ fn nohz_full(host: &Host<'_>) -> Judged {
             Cpus::from_list(&list)?.holds(host.core),
             if list.is_empty() || list == "(null)" { "none".to_owned() } else { format!("nohz_full: {list}") },
         )),
-        // Beside a file that every kernel has, its absence says something.
+        // Since a file that every kernel has is there, the absence of this one means something.
         Err(unread) if unread.missing() && host.online().is_ok() => {
             Ok(Finding::new(Effect::Bad, "this kernel was built without NO_HZ_FULL")
                 .but(How::NotHere, "a kernel built with CONFIG_NO_HZ_FULL"))
@@ -135,7 +135,7 @@ fn rcu_nocbs(host: &Host<'_>) -> Judged {
     let cmdline = host.roots.proc("cmdline")?;
     for key in ["rcu_nocbs", "nohz_full"] {
         if let Some(list) = boot_parameter(&cmdline, key) {
-            // `all` and `N` are words of the kernel's command line.
+            // The kernel's command line also allows the words `all` and `N`.
             let holds = list == "all" || Cpus::from_list(list)?.holds(host.core);
             if holds || key == "rcu_nocbs" {
                 return Ok(Finding::good_if(holds, format!("{key}={list}")));
@@ -155,7 +155,7 @@ fn tick(host: &Host<'_>) -> Judged {
     Ok(Finding::good_if(stopped || hz <= 100, format!("{hz} a second{note}")))
 }
 
-/// Exit latency that is no matter.
+/// Longest exit latency that does not matter.
 const LATENCY_MAX_US: u64 = 1;
 
 fn c_states(host: &Host<'_>) -> Judged {
@@ -196,7 +196,7 @@ fn c_states(host: &Host<'_>) -> Judged {
 
 fn dma_latency(host: &Host<'_>) -> Judged {
     let path = host.roots.dev.join("cpu_dma_latency");
-    // Opening asks for nothing yet.
+    // Opening the file requests nothing yet.
     Ok(match std::fs::File::options().write(true).open(&path) {
         Ok(_) => Finding::new(Effect::Good, "can be held; the agent does while it runs"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

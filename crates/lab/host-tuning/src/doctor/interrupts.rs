@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What interrupts the loop's core (X-Lane §4.3.2).
+//! Everything that interrupts the loop's core (X-Lane §4.3.2).
 
 use std::fs;
 
@@ -78,16 +78,16 @@ pub(super) const ALL: &[(Kind, By)] = &[
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Irq {
     pub(crate) number: String,
-    /// Of the devices that use it.
+    /// Names of the devices that use it.
     pub(crate) name: String,
     /// Cores it may run on.
     pub(crate) allowed: Cpus,
 }
 
-/// The interrupts that devices use, with those that could not be read.
+/// The interrupts that devices use, and errors for those that could not be read.
 pub(crate) fn irqs(host: &Host<'_>) -> Result<(Vec<Irq>, Vec<Unread>), Box<dyn std::error::Error>> {
     let dir = host.roots.proc.join("irq");
-    // Without the table the names are those of the handlers only.
+    // Without the table, the names are only those of the handlers.
     let table = host.roots.proc("interrupts").map(|text| counts_table(&text)).unwrap_or_default();
     let (mut irqs, mut unread) = (Vec::new(), Vec::new());
     for number in Roots::list(&dir)?.into_iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit())) {
@@ -97,7 +97,7 @@ pub(crate) fn irqs(host: &Host<'_>) -> Result<(Vec<Irq>, Vec<Unread>), Box<dyn s
         let name = match (handlers.is_empty(), line) {
             (false, _) => handlers.join(", "),
             (true, Some(line)) => line.name.clone(),
-            // Nobody uses it.
+            // No device uses it.
             (true, None) => continue,
         };
         match host.roots.proc(format!("irq/{number}/smp_affinity")) {
@@ -162,12 +162,12 @@ const NAMES_MAX: usize = 12;
 fn kernel_threads(host: &Host<'_>) -> Judged {
     let mut here = Vec::new();
     for pid in Roots::list(&host.roots.proc)?.into_iter().filter(|name| name.parse::<u32>().is_ok()) {
-        // It may have ended since.
+        // The process may have ended since.
         let Ok(status) = host.roots.proc(format!("{pid}/status")) else { continue };
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let kernels = field("PPid:") == Some("2") || pid == "2";
         let (Some(name), Some(cpus)) = (field("Name:"), field("Cpus_allowed_list:")) else { continue };
-        // Workers come and go; where they run is the workqueues' mask.
+        // Workers come and go; the mask of the workqueues decides where they run.
         if !kernels || name.starts_with("kworker") || name.starts_with("pool_workqueue") {
             continue;
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the kernel forbids, and what it pays for its own safety.
+//! Restrictions of the kernel, and the cost of its security measures.
 
 use super::{By, Effect, Finding, Group, Host, Judged, Kind, Roots};
 use crate::{condition::How, parse::chosen};
@@ -33,7 +33,7 @@ pub(super) const ALL: &[(Kind, By)] = &[
 fn lockdown(host: &Host<'_>) -> Judged {
     match host.roots.sys("kernel/security/lockdown") {
         Ok(list) => Ok(Finding::good_if(chosen(&list) != "confidentiality", chosen(&list))),
-        // securityfs is a mount of its own; an empty directory says nothing.
+        // securityfs is a separate mount, so an empty directory proves nothing.
         Err(unread) if unread.missing() => {
             let wanted = host.boot_parameter("lockdown")?;
             let modules = host.roots.sys("kernel/security/lsm").unwrap_or_default();

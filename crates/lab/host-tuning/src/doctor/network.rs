@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Between the card and the loop (X-Lane §4.3.3, FiDe §3.2).
+//! The path between the card and the loop (X-Lane §4.3.3, FiDe §3.2).
 
 use std::io;
 
@@ -78,11 +78,11 @@ pub(super) const ALL: &[(Kind, By)] = &[
     ),
 ];
 
-/// A tick at 250 Hz, where the tick is not known.
+/// A tick at 250 Hz, used if the tick is not known.
 pub(crate) const JIFFY_NS_USUAL: u64 = 4_000_000;
 
-/// The shortest time of a softirq that can be set: two ticks, below which newer kernels refuse it;
-/// and 2 ms, below which throughput suffers.
+/// The wanted time of a softirq: two ticks, because newer kernels refuse less; and at least 2 ms, because
+/// less than that costs throughput.
 pub(crate) fn budget_wanted_us(tick_ns: u64) -> u64 {
     (2 * tick_ns / 1000).max(BUDGET_US)
 }
@@ -106,7 +106,7 @@ fn busy_poll(host: &Host<'_>) -> Judged {
     Ok(Finding::good_if(poll == "0" && read == "0", format!("poll {poll} us, read {read} us")))
 }
 
-/// Whether a driver's answer means that it has no such thing.
+/// Whether a driver's answer means that it does not support this.
 fn unsupported(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL))
 }
@@ -119,8 +119,8 @@ fn coalescing(host: &Host<'_>, interface: &str) -> Judged {
     }
 }
 
-/// Steering files of an interface, `rps_cpus` or `xps_cpus`, with what they hold. Those that the
-/// kernel does not offer (one queue only) are left out.
+/// Steering files of an interface, `rps_cpus` or `xps_cpus`, with their content. Files that the kernel does
+/// not offer (if there is only one queue) are left out.
 pub(crate) fn queues(
     host: &Host<'_>,
     interface: &str,
@@ -171,7 +171,7 @@ fn receive_queues(host: &Host<'_>, interface: &str) -> Judged {
         .but(How::NotHere, "a card with several queues"))
 }
 
-/// First kernel whose drivers say what XDP they can do.
+/// First kernel whose drivers report their XDP features.
 const XDP_FEATURES: (u32, u32) = (6, 3);
 
 fn xdp(host: &Host<'_>, interface: &str) -> Judged {
@@ -190,7 +190,7 @@ fn xdp(host: &Host<'_>, interface: &str) -> Judged {
     Ok(Finding::new(Effect::Bad, format!("driver {driver} does not run it; generic is left")))
 }
 
-/// Whether packets of priority 7 overtake the others in this one.
+/// Whether packets of priority 7 overtake the others in this queueing discipline.
 pub(crate) fn has_priorities(kind: &str) -> bool {
     matches!(kind, "pfifo_fast" | "prio" | "noqueue" | "htb" | "hfsc" | "ets" | "mqprio" | "taprio")
 }

@@ -122,7 +122,7 @@ fn rtprio(host: &Host<'_>) -> Judged {
     })
 }
 
-/// How the kernel preempts itself, from where it says so best.
+/// How the kernel preempts itself, taken from the most reliable source that there is.
 fn preemption(host: &Host<'_>) -> Judged {
     const RIGHT: [&str; 2] = ["full", "rt"];
     let judge = |model: &str, from: &str| Finding::good_if(RIGHT.contains(&model), format!("{model}, says {from}"));

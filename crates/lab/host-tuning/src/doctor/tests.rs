@@ -77,7 +77,7 @@ fn in_a_container_without_files_all_is_unknown_and_nothing_is_guessed() {
     let tree = Tree::empty();
     let conditions = conditions(&tree.host(&Copy));
     assert_eq!(by_verdict(&conditions, Effect::Good), Vec::<&str>::new());
-    // What the agent needs itself and does not find, is bad.
+    // A file that the agent itself needs and that is missing is bad.
     assert_eq!(by_verdict(&conditions, Effect::Bad), ["cpu-dma-latency"]);
     assert_eq!(by_verdict(&conditions, Effect::NotApplicable), Vec::<&str>::new());
     for condition in conditions.iter().filter(|condition| condition.verdict == Effect::Unknown) {

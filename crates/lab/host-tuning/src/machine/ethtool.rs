@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a card interrupts and how many queues it has, by ethtool.
+//! Reads and sets, by ethtool, when a card interrupts; reads how many queues it has.
 
 use std::io;
 
@@ -22,7 +22,7 @@ const ADAPTIVE_RX: usize = 9;
 const ADAPTIVE_TX: usize = 10;
 
 impl Coalesce {
-    /// One with these values, for receiving and sending alike.
+    /// Settings with these values, the same for receiving and sending.
     #[must_use]
     pub fn of(usecs: u32, frames: u32, adaptive: bool) -> Self {
         let mut words = [0; COALESCE_WORDS];
@@ -34,15 +34,15 @@ impl Coalesce {
         Self(words)
     }
 
-    /// Every packet interrupts at once.
+    /// Whether every packet interrupts at once.
     #[must_use]
     pub fn off(&self) -> bool {
         self.0[RX_USECS] == 0 && self.0[RX_FRAMES] <= 1 && self.0[ADAPTIVE_RX] == 0 && self.0[ADAPTIVE_TX] == 0
     }
 
-    /// What to set so that it is off, best first: not every driver knows every word, and a driver
-    /// refuses a word that it does not know unless it is 0. "Illegal to set both usecs and frames to
-    /// zero" (`linux/ethtool.h`), which not every driver minds.
+    /// Settings that turn it off, best first. Not every driver knows every word, and a driver refuses a word
+    /// that it does not know unless it is 0. `linux/ethtool.h` says: "Illegal to set both usecs and frames to
+    /// zero", but not every driver enforces that.
     #[must_use]
     pub fn turned_off(&self) -> Vec<Self> {
         let mut one = self.clone();
@@ -80,13 +80,13 @@ pub struct Channels {
 }
 
 impl Channels {
-    /// Queues that receive.
+    /// Number of queues that receive.
     #[must_use]
     pub fn receiving(&self) -> u32 {
         self.rx + self.combined
     }
 
-    /// The most that could receive.
+    /// The most queues that could receive.
     #[must_use]
     pub fn receiving_max(&self) -> u32 {
         self.rx_max.max(self.combined_max)

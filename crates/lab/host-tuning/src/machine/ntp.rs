@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What NTP has found about the rate of this host's clock (adjtimex).
+//! The rate of this host's clock, as NTP has found it (adjtimex).
 
 use std::io;
 
-/// Ticks of a clock that nobody corrects, microseconds (USER_HZ = 100).
+/// Tick of an uncorrected clock, microseconds (USER_HZ = 100).
 const TICK_US: i64 = 10_000;
 
-/// By how much the kernel has to correct its clock, and so by how much the clock that nobody slews is off.
+/// By how much the kernel corrects its clock, and so by how much the uncorrected clock is off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockRate {
     /// Parts per million, either way.
     pub off_ppm: u64,
-    /// Somebody keeps the clock in step with others.
+    /// Whether the clock is kept in step with others.
     pub synchronized: bool,
 }
 
@@ -20,12 +20,12 @@ impl ClockRate {
     #[must_use]
     pub fn of(freq: i64, tick: i64, synchronized: bool) -> Self {
         let off = freq.saturating_add((tick - TICK_US) * (100 << 16));
-        // Rounded up: what is a little beyond a limit is beyond it.
+        // Rounded up, so that a value a little beyond a limit counts as beyond it.
         let off_ppm = off.unsigned_abs().div_ceil(1 << 16);
         Self { off_ppm, synchronized }
     }
 
-    /// This host's, without changing anything.
+    /// Reads this host's rate, without changing anything.
     ///
     /// # Errors
     /// The kernel's.

@@ -22,7 +22,7 @@ impl std::fmt::Display for Qdisc {
 }
 
 fn tc(arguments: &[&str]) -> io::Result<Vec<u8>> {
-    // Not in everyone's PATH.
+    // These directories are not in everybody's PATH.
     let program = ["/usr/sbin/tc", "/sbin/tc"].into_iter().find(|path| Path::new(path).exists()).unwrap_or("tc");
     let output = Command::new(program).args(arguments).output().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::new(error.kind(), "`tc` is not installed (package iproute2)"),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was there before each change, on disk before the change.
+//! The value before each change, stored on disk before the change is made.
 //!
-//! `tune-undo.jsonl` in the state directory, one JSON object a line, only ever appended to:
+//! The file is `tune-undo.jsonl` in the state directory. It has one JSON object a line, and is only ever
+//! appended to:
 //!
 //! ```text
 //! {"fide_tune_undo":1,"boot_id":"...","core":1}                              first line
@@ -9,8 +10,8 @@
 //! {"n":1,"now":"0\n"}                                                       was changed, or refused
 //! ```
 //!
-//! Each line is synced before the next step. So a last line that is cut off belongs to a step that
-//! was not taken, and a change without its second line may or may not have been made.
+//! Each line is synced before the next step. So if the last line is cut off, its step was not taken; and a
+//! change without its second line may or may not have been made.
 
 use std::{
     fs::{self, File, Permissions},
@@ -30,7 +31,7 @@ pub const FILE: &str = "tune-undo.jsonl";
 const LOCK: &str = "tune.lock";
 const LOCK_MODE: u32 = 0o600;
 const VERSION: u32 = 1;
-/// Longest journal: a hundred thousand changes, of which a host has some thousands.
+/// Longest journal: enough for a hundred thousand changes; a host has some thousands.
 const FILE_BYTES_MAX: u64 = 32 << 20;
 /// Fault of a last line that ends in the middle.
 const CUT_OFF: &str = "it is cut off";
@@ -42,7 +43,7 @@ pub enum JournalError {
     Io { path: PathBuf, why: io::Error },
     #[error("another `fide tune` is at work in {0}")]
     Busy(PathBuf),
-    #[error("{path}, line {line} is damaged: {why}; run `fide tune --undo` first, which restores what the others say")]
+    #[error("{path}, line {line} is damaged: {why}; run `fide tune --undo` first, which restores what the other lines say")]
     Damaged { path: PathBuf, line: usize, why: String },
     #[error("{path} is of version {found}, this program knows {VERSION}: undo with the program that wrote it")]
     Version { path: PathBuf, found: u32 },
@@ -65,12 +66,12 @@ pub struct Entry {
     pub id: String,
     pub target: Target,
     pub before: String,
-    /// Set before `before` on the way back.
+    /// A value to set on the way back, before `before` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_way_of: Option<String>,
-    /// What was, or was about to be, set: one of these.
+    /// One of these values was set, or was about to be set.
     pub to: Vec<String>,
-    /// What was there afterwards; `None` if that was never written.
+    /// The value afterwards; `None` if it was never recorded.
     #[serde(skip)]
     pub now: Option<String>,
 }
@@ -89,19 +90,19 @@ enum Line {
     Finished(Finished),
 }
 
-/// What a journal on disk says.
+/// The content of a journal on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     pub boot_id: String,
     pub core: usize,
     pub entries: Vec<Entry>,
-    /// Number, from 1, and fault of each line that is none; the last may be cut off.
+    /// Number (from 1) and fault of each line that could not be parsed; the last line may be cut off.
     pub damaged: Vec<(usize, String)>,
-    /// Bytes up to the end of the last line that is whole.
+    /// Number of bytes up to the end of the last whole line.
     whole: usize,
 }
 
-/// Exclusive use of a state directory's journal, until dropped or dead.
+/// Exclusive use of a state directory's journal, until this is dropped or the process ends.
 #[derive(Debug)]
 pub struct Lock {
     dir: PathBuf,
@@ -109,14 +110,15 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Makes the directory if it is not there.
+    /// Takes the lock. Makes the directory if it is missing.
     ///
     /// # Errors
     /// [`JournalError::Busy`], [`JournalError::Io`].
     pub fn take(dir: &Path) -> Result<Self, JournalError> {
         fs::create_dir_all(dir).map_err(|why| JournalError::Io { path: dir.to_owned(), why })?;
         let path = dir.join(LOCK);
-        // For its owner alone: whoever may read it can lock it. An earlier version made it for all.
+        // Only its owner may open it, because everybody who can read it could lock it. An earlier version
+        // made it readable for all.
         let open = File::options().write(true).create(true).truncate(false).mode(LOCK_MODE).open(&path);
         let made = open.and_then(|file| file.set_permissions(Permissions::from_mode(LOCK_MODE)).map(|()| file));
         let file = made.map_err(|why| JournalError::Io { path: path.clone(), why })?;
@@ -138,7 +140,7 @@ impl Lock {
         move |why| JournalError::Io { path: path.clone(), why }
     }
 
-    /// What is journalled; `None` without a journal.
+    /// Reads the journal; `None` if there is none.
     ///
     /// # Errors
     /// [`JournalError::Io`], [`JournalError::Version`].
@@ -151,7 +153,7 @@ impl Lock {
         parse(&self.path(), &bytes).map(Some)
     }
 
-    /// Takes the journal away: there is nothing left to restore.
+    /// Removes the journal, when there is nothing left to restore.
     ///
     /// # Errors
     /// [`JournalError::Io`].
@@ -209,8 +211,9 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of this boot, or begins one. One of another boot is replaced: what it would
-    /// restore, the reboot has restored. What was changed before keeps its first `before`.
+    /// Opens the journal of this boot, or begins one. A journal of another boot is replaced, because the
+    /// reboot has restored everything that it would restore. Settings that were changed before keep their
+    /// first `before`.
     ///
     /// # Errors
     /// [`JournalError`].
@@ -220,7 +223,7 @@ impl Journal {
         let Some(contents) = contents else {
             return Self::begin_new(lock, boot_id, core);
         };
-        // The last line may be cut off, by a step that was not taken; any other must be whole.
+        // The last line may be cut off, because its step was not taken; all other lines must be whole.
         if let Some((line, why)) = contents.damaged.first()
             && (contents.damaged.len() > 1 || why != CUT_OFF || *line == 1)
         {
@@ -243,7 +246,7 @@ impl Journal {
 
     fn begin_new(lock: &Lock, boot_id: &str, core: usize) -> Result<Self, JournalError> {
         let begin = || {
-            // Renamed into place, so that there is never a journal without its first line.
+            // The file is renamed into place, so that there is never a journal without its first line.
             let mut file = tempfile::NamedTempFile::new_in(&lock.dir)?;
             let head = Head { fide_tune_undo: VERSION, boot_id: boot_id.to_owned(), core };
             file.write_all(&line(&head)?)?;
@@ -263,7 +266,7 @@ impl Journal {
         append().map_err(|why| JournalError::Io { path: self.path.clone(), why })
     }
 
-    /// Says what is about to be changed. Returns its number.
+    /// Records a change that is about to be made. Returns its number.
     ///
     /// # Errors
     /// [`JournalError::Io`]; then the change must not be made.
@@ -282,7 +285,7 @@ impl Journal {
         Ok(number)
     }
 
-    /// Says what was there after the change.
+    /// Records the value after the change.
     ///
     /// # Errors
     /// [`JournalError::Io`].

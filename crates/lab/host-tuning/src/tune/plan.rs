@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What would be changed on a host, and why.
+//! Plans what would be changed on a host, and why.
 
 mod network;
 
@@ -20,9 +20,9 @@ pub struct Change {
     /// The condition it is for.
     pub id: &'static str,
     pub target: Target,
-    /// What is there now, for people.
+    /// The present value, for people.
     pub from: String,
-    /// What is to be there: the first of these that is taken.
+    /// The wanted values: the first one that the kernel accepts is used.
     pub to: Vec<String>,
     pub why: String,
 }
@@ -33,7 +33,7 @@ impl Change {
         Self { id, target, from, to, why: why.into() }
     }
 
-    /// The value that is wanted most, for people.
+    /// The most wanted value, for people.
     #[must_use]
     pub fn shown_to(&self) -> String {
         self.to.first().map(|to| self.target.show(to)).unwrap_or_default()
@@ -47,14 +47,14 @@ pub struct Left {
     pub why: String,
 }
 
-/// What a host would be changed to.
+/// The changes to a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Plan {
     pub changes: Vec<Change>,
     pub left: Vec<Left>,
 }
 
-/// What to plan.
+/// Options for a plan.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Conditions to leave alone.
@@ -75,7 +75,7 @@ struct Planner<'a> {
     plan: Plan,
 }
 
-/// Plans all that this host lets be changed at run time and that is not yet as wanted.
+/// Plans all changes that this host allows at run time and that are not made yet.
 #[must_use]
 pub fn plan(host: &Host<'_>, options: &Options) -> Plan {
     let mut planner = Planner { host, options, others: host.others().unwrap_or_default(), plan: Plan::default() };
@@ -113,7 +113,7 @@ impl<'a> Planner<'a> {
         self.plan.left.push(Left { id, why: why.into() });
     }
 
-    /// Plans `wanted` for a file, unless it is so already.
+    /// Plans `wanted` for a file, unless the file has that value already.
     fn file(&mut self, id: &'static str, path: PathBuf, form: Form, wanted: &str, why: &str) -> Planned {
         let now = crate::roots::read(&path)?;
         let target = Target::File { path, form };
@@ -123,7 +123,8 @@ impl<'a> Planner<'a> {
         Ok(())
     }
 
-    /// Takes the core out of a mask or list. An empty one is left, or becomes all others.
+    /// Removes the core from a mask or list. If that would leave none of the other cores, the mask or list
+    /// becomes all others.
     fn without_core(&mut self, id: &'static str, path: PathBuf, form: Form, why: &str) -> Planned {
         let now = crate::roots::read(&path)?;
         let cpus = if form == Form::List { Cpus::from_list(&now)? } else { Cpus::from_mask(&now)? };
@@ -271,7 +272,7 @@ impl<'a> Planner<'a> {
         if !controllers.split_whitespace().any(|controller| controller == "cpuset") {
             return Err("the cpuset controller is not in the tree of control groups of version 2".into());
         }
-        // Before, a program's own choice of cores was lost when its cpuset changed.
+        // Older kernels lose a program's own choice of cores when its cpuset changes.
         if kernel_version(&self.host.roots.kernel()?).is_none_or(|version| version < (6, 2)) {
             return Err("kernels before 6.2 forget the affinity of threads when their cpuset changes".into());
         }

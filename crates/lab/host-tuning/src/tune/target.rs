@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Something that can be changed, and how its values are read, written and compared.
+//! A setting that can be changed, and how its values are read, written and compared.
 
 use std::{
     fmt,
@@ -16,13 +16,13 @@ use crate::{
     roots::exact,
 };
 
-/// How a file writes its value: the kernel gives `00000003` back for a `3`.
+/// The form in which a file gives its value: for a `3`, the kernel returns `00000003`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Form {
     /// A word or number.
     Text,
-    /// `always [madvise] never`; written is the word in brackets.
+    /// `always [madvise] never`; only the word in brackets is written.
     Choice,
     /// A mask of CPUs.
     Mask,
@@ -30,7 +30,7 @@ pub enum Form {
     List,
 }
 
-/// One thing that can be changed. Its values are text, which is kept to the byte.
+/// One setting that can be changed. Its values are text, which is kept byte by byte.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
@@ -60,7 +60,7 @@ impl Target {
     /// The value now.
     ///
     /// # Errors
-    /// The kernel's; also for what is no text, which could not be restored.
+    /// The kernel's; also if the value is not text, because it could not be restored.
     pub fn read(&self, machine: &dyn Machine) -> io::Result<String> {
         match self {
             Self::File { path, .. } => {
@@ -75,7 +75,7 @@ impl Target {
         }
     }
 
-    /// Sets a value that [`Target::read`] gave or a plan made.
+    /// Sets a value that [`Target::read`] returned or a plan made.
     ///
     /// # Errors
     /// The kernel's.
@@ -121,8 +121,8 @@ impl Target {
         }
     }
 
-    /// What is to be set on the way back to `before`, so that all is as it was and not only looks so:
-    /// an interrupt stays where it is when its mask grows, and would so not return to its core.
+    /// A value to set on the way back to `before`, so that the effect is restored and not only the value: an
+    /// interrupt stays where it is when its mask grows, so it would not return to its core.
     #[must_use]
     pub fn way_back(&self, before: &str) -> Option<String> {
         let Self::File { path, form: Form::Mask } = self else { return None };
@@ -135,7 +135,7 @@ impl Target {
     }
 }
 
-/// One write, as the kernel's files want it; a file that is not there is not made.
+/// Writes the value in one write, as the kernel's files require. A missing file is not created.
 fn write(path: &Path, value: &str) -> io::Result<()> {
     // Writing no bytes changes nothing.
     let value = if value.is_empty() { "\n" } else { value };

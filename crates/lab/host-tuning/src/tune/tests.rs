@@ -22,7 +22,7 @@ const BOOT: &str = "boot-1";
 impl Rig {
     fn new() -> Self {
         let tree = Tree::bad();
-        // A plain file keeps what is written; the kernel's would keep its brackets.
+        // A plain file keeps what is written; the kernel's file would keep its brackets.
         tree.put("sys/kernel/mm/transparent_hugepage/enabled", "always\n");
         tree.put("sys/kernel/debug/sched/preempt", "none of full\n");
         Self { tree, machine: MadeUp::bad(), state: tempfile::tempdir().expect("a directory") }
@@ -54,7 +54,7 @@ impl Rig {
         fs::read(self.state.path().join(FILE)).expect("a journal")
     }
 
-    /// All that a tune could change, with white space at the ends left out.
+    /// Everything that a tune could change, without white space at the ends.
     fn state(&self) -> (Vec<(String, String)>, String, String) {
         let files = self.tree.all().into_iter().map(|(path, text)| (path, text.trim().to_owned())).collect();
         let (coalesce, qdisc) = (self.machine.coalesce.borrow(), self.machine.qdisc.borrow());
@@ -151,7 +151,7 @@ fn an_interrupt_goes_back_by_way_of_where_it_was() {
     let contents = rig.lock().read().expect("read").expect("a journal");
     let ways: Vec<_> = contents.entries.iter().take(2).map(|entry| entry.by_way_of.as_deref()).collect();
     assert_eq!(ways, [None, Some("00000002\n")], "of one core there is only one way");
-    // A crash between the two writes of the way back is not somebody else's doing.
+    // A crash between the two writes of the way back must not look like a change by somebody else.
     rig.tree.put("proc/irq/25/smp_affinity", "00000002\n");
     assert!(rig.undo(BOOT, false).complete());
     assert_eq!(rig.tree.get("proc/irq/25/smp_affinity"), "0000000f\n");
@@ -162,7 +162,7 @@ fn a_second_apply_keeps_the_first_values() {
     let rig = Rig::new();
     let before = rig.state();
     rig.apply();
-    // Somebody sets other values, which the second one changes again.
+    // Somebody sets other values, which the second tune changes again.
     rig.tree.put("proc/sys/kernel/watchdog_cpumask", "1-3\n");
     rig.machine.coalesce.replace(crate::machine::Coalesce::of(7, 7, true));
     let outcomes = rig.apply();
@@ -208,7 +208,7 @@ fn a_reboot_makes_a_journal_void() {
     assert!(undone.void && undone.complete() && undone.restored.is_empty());
     assert_eq!(rig.state(), after, "nothing is touched");
     assert!(!rig.state.path().join(FILE).exists());
-    // One that was left is replaced by the next apply.
+    // A journal that was left behind is replaced by the next apply.
     rig.tree.put("proc/sys/kernel/nmi_watchdog", "1\n");
     rig.apply();
     let lock = rig.lock();
@@ -216,8 +216,8 @@ fn a_reboot_makes_a_journal_void() {
     assert_eq!(lock.read().expect("read").expect("a journal").entries, []);
 }
 
-/// A journal that is cut anywhere: all of which it still has the beginning is restored, and a line
-/// that is cut is named.
+/// A journal that is cut off anywhere: every change whose first line is still there is restored, and a line
+/// that is cut off is named.
 #[test]
 fn a_journal_cut_at_every_byte() {
     let rig = Rig::new();
@@ -262,7 +262,7 @@ fn interrupted_apply_is_continued() {
         rig.apply();
         let (path, lines) = (rig.state.path().join(FILE), rig.journal());
         fs::write(&path, &lines[..len]).expect("cut");
-        // What was not journalled was not changed either.
+        // A change that is not in the journal was not made either.
         let lock = rig.lock();
         let kept = lock.read().expect("read").expect("a journal").entries;
         for (index, change) in Rig::new().plan().changes.iter().enumerate().skip(kept.len()) {
@@ -313,7 +313,7 @@ fn a_journal_of_another_version_is_not_touched() {
     assert!(error.contains("version 9"), "{error}");
 }
 
-/// Whoever may read a file may lock it.
+/// Everybody who may read a file may lock it.
 #[test]
 fn lock_is_for_its_owner_alone() {
     let rig = Rig::new();
@@ -321,7 +321,7 @@ fn lock_is_for_its_owner_alone() {
     let mode = || fs::metadata(&path).expect("it is there").permissions().mode() & 0o777;
     drop(rig.lock());
     assert_eq!(mode(), 0o600);
-    // That of an earlier version.
+    // The lock file of an earlier version.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("set");
     drop(rig.lock());
     assert_eq!(mode(), 0o600);
@@ -338,7 +338,7 @@ fn two_at_once_are_refused() {
 fn a_refusal_is_said_and_the_rest_is_done() {
     let rig = Rig::new();
     let plan = rig.plan();
-    // There is nothing to read any more.
+    // The file does not exist any more.
     rig.tree.take("proc/irq/24/smp_affinity");
     // A copy has no card.
     let host = Host { machine: &Copy, ..rig.host() };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Restoring what a journal says was there.
+//! Restores the old values in a journal.
 
 use std::io;
 
@@ -11,38 +11,38 @@ use super::{
 };
 use crate::machine::Machine;
 
-/// What became of one thing that had been changed.
+/// The outcome for one setting that had been changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Restored {
-    /// It is as it was.
+    /// The old value was restored.
     Restored,
-    /// It was as it had been.
+    /// It already had the old value.
     Already,
-    /// It is not there any more.
+    /// It does not exist any more.
     Gone,
     /// Somebody else has set it since; it was left alone.
     LeftAlone { found: String, set: String },
-    /// The kernel or a driver did not take the old value.
+    /// The kernel or a driver refused the old value.
     Failed(String),
 }
 
-/// What an undo did.
+/// The outcome of an undo.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Undone {
-    /// There was a journal.
+    /// Whether there was a journal.
     pub journal: bool,
-    /// It was of another boot, which has restored everything.
+    /// Whether it was of an earlier boot; the reboot has restored everything.
     pub void: bool,
-    /// By target, in the order of the undo: its condition, itself, its old value for people, and
-    /// what became of it.
+    /// For each target, in the order of the undo: its condition, the target, its old value for people, and
+    /// the outcome.
     pub restored: Vec<(String, String, String, Restored)>,
     /// Number and fault of each line that could not be read.
     pub damaged: Vec<(usize, String)>,
 }
 
 impl Undone {
-    /// Nothing is left to restore.
+    /// Whether nothing is left to restore.
     #[must_use]
     pub fn complete(&self) -> bool {
         let done = |restored: &Restored| !matches!(restored, Restored::LeftAlone { .. } | Restored::Failed(_));
@@ -50,11 +50,11 @@ impl Undone {
     }
 }
 
-/// One target and all that was done to it.
+/// One target and all changes to it.
 struct Item<'a> {
     first: &'a Entry,
     last: &'a Entry,
-    /// Values that are there because of us.
+    /// Values that we set or caused.
     ours: Vec<&'a str>,
 }
 
@@ -73,11 +73,11 @@ fn items(entries: &[Entry]) -> Vec<Item<'_>> {
     items
 }
 
-/// Restores, in reverse order, what the journal of `lock` says was there first, and takes the journal
-/// away once all of it is. What somebody else has set since is left alone unless `force`.
+/// Restores, in reverse order, the first values in the journal of `lock`, and removes the journal once all
+/// are restored. Values that somebody else has set since are left alone unless `force`.
 ///
 /// # Errors
-/// If the journal cannot be read or taken away.
+/// If the journal cannot be read or removed.
 pub fn undo(machine: &dyn Machine, lock: &Lock, boot_id: &str, force: bool) -> Result<Undone, TuneError> {
     let Some(contents) = lock.read()? else { return Ok(Undone::default()) };
     let mut undone = Undone { journal: true, damaged: contents.damaged, ..Undone::default() };
@@ -108,7 +108,7 @@ fn restore(machine: &dyn Machine, item: &Item<'_>, force: bool) -> Restored {
     if target.same(&found, before) {
         return Restored::Already;
     }
-    // Cut off in the middle: whatever the kernel made of it, it is ours.
+    // The change was interrupted: whatever value the kernel made of it is ours.
     let cut_off = item.last.now.is_none();
     if !force && !cut_off && !item.ours.iter().any(|ours| target.same(ours, &found)) {
         let set = item.last.now.as_deref().map(|now| target.show(now)).unwrap_or_default();
@@ -124,7 +124,7 @@ fn restore(machine: &dyn Machine, item: &Item<'_>, force: bool) -> Restored {
 
 fn write_back(machine: &dyn Machine, target: &Target, item: &Item<'_>) -> io::Result<String> {
     if let Some(by_way_of) = &item.first.by_way_of {
-        // Only a help; the value itself comes next.
+        // A failure does not matter: the value itself comes next.
         let _ = target.write(machine, by_way_of);
     }
     target.write(machine, &item.first.before)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is planned for the network.
+//! Plans the changes for the network.
 
 use super::{Change, Form, Planned, Planner, Target};
 use crate::{
