@@ -43,7 +43,9 @@ pub enum JournalError {
     Io { path: PathBuf, why: io::Error },
     #[error("another `fide tune` is at work in {0}")]
     Busy(PathBuf),
-    #[error("{path}, line {line} is damaged: {why}; run `fide tune --undo` first, which restores what the other lines say")]
+    #[error(
+        "{path}, line {line} is damaged: {why}; run `fide tune --undo` first, which restores what the other lines say"
+    )]
     Damaged { path: PathBuf, line: usize, why: String },
     #[error("{path} is of version {found}, this program knows {VERSION}: undo with the program that wrote it")]
     Version { path: PathBuf, found: u32 },
