@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A report on made-up runs: `made_up [packets] [out.html]`. Prints how long each step took and how much memory it all
-//! needed. From ten million packets on it is one run, else two and one with clocks that differ.
+//! A report on made-up runs: `made_up [packets] [out.html]`. Prints how long each step took and how much
+//! memory the whole needed. From ten million packets on, it makes one run; below that, two runs and one with
+//! clocks that differ.
 
 use fide_jitter_analysis::synth::{Disturbance, Noise, Scenario, synthesize};
 use fide_jitter_analysis::{RunStats, Schedule, Stamp, StatsOptions};
 use fide_report::run::{Blame, CulpritTotal, FamilyText, LatePacket, Run, UNKNOWN, render, to_json};
 use std::time::Instant;
 
-/// Packets from which on only one run is made.
+/// From this number of packets on, only one run is made.
 const ONE_FROM: u64 = 10_000_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -55,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// What an analysis might have found.
+/// Adds findings that an analysis might have made.
 fn tell(run: &mut Run) {
     run.families = Some(vec![FamilyText {
         kind: "ts2-arrow".into(),

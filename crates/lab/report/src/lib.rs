@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the lab found, to be read by people and by programs.
+//! Presents what the lab found, to people and to programs.
 //!
 //! - [`run`]: jitter runs, as an HTML page and as JSON.
 //! - [`plan`]: a plan, as an SVG drawing and as JSON.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A plan: a topology, the requests that were granted or refused, and their trees.
 //!
-//! - [`Plan`]: what goes in: a planner, and what it does not know itself.
-//! - [`Figures`]: all that is said about it, computed once, for text, JSON and drawing.
+//! - [`Plan`]: the input: a planner, and what the planner itself does not know.
+//! - [`Figures`]: everything that is reported about it, computed once, for text, JSON and drawing.
 //! - [`to_json`]: for programs.
-//! - [`draw`], [`draw_before_after`]: one SVG, for people. It needs no other file, no script and no font of its own.
+//! - [`draw`], [`draw_before_after`]: one SVG, for people. It needs no other file, no script and no special
+//!   font.
 
 mod draw;
 mod figures;

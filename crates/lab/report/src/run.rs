@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One or several runs of the jitter bench.
 //!
-//! - [`Report`], [`Run`]: what goes in. The analysis is not done here; what was not analysed is left `None`
-//!   and said to be so.
-//! - [`render()`]: one HTML page, for people. It needs no other file and no network, and nothing but its
-//!   menus needs its script.
+//! - [`Report`], [`Run`]: the input. The analysis is not done here; parts that were not analysed are `None`,
+//!   and the report says so.
+//! - [`render()`]: one HTML page, for people. It needs no other file and no network, and only its menus need
+//!   its script.
 //! - [`to_json`]: the same for programs, times in ns.
 
 mod figures;

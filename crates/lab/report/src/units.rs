@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Numbers for people, with the unit that fits.
 //!
-//! Digits are significant ones, and zeros at the end are left out, but in columns: [`time`] has three,
-//! [`time_exact`] four.
+//! Digits are significant digits. Zeros at the end are left out, except in columns. [`time`] has three
+//! digits, [`time_exact`] four.
 
 use time::OffsetDateTime;
 
@@ -34,13 +34,13 @@ fn significant(x: f64, digits: i32) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// `4.21 us`, `-150 us`, `1.5 ms`, with so many digits.
+/// `4.21 us`, `-150 us`, `1.5 ms`, with `digits` significant digits.
 pub(crate) fn time_to(ns: f64, digits: i32) -> String {
     if !ns.is_finite() {
         return "unbounded".into();
     }
     for (unit, name) in UNITS {
-        // The larger unit as soon as the digits round up to it.
+        // Takes the larger unit as soon as the digits round up to it.
         if ns.abs() >= unit * (1.0 - 0.5 * 10f64.powi(-digits)) {
             return format!("{} {name}", significant(ns / unit, digits));
         }
@@ -48,7 +48,7 @@ pub(crate) fn time_to(ns: f64, digits: i32) -> String {
     if ns == 0.0 { "0".into() } else { format!("{} ns", significant(ns, 2)) }
 }
 
-/// With four digits.
+/// A time with four digits.
 pub(crate) fn time_exact(ns: f64) -> String {
     time_to(ns, 4)
 }
@@ -60,7 +60,7 @@ pub fn time(ns: u64) -> String {
     time_to(ns as f64, 3)
 }
 
-/// With its sign.
+/// A difference of times, with its sign.
 pub(crate) fn deviation(ns: f64) -> String {
     if ns > 0.0 { format!("+{}", time_to(ns, 3)) } else { time_to(ns, 3) }
 }
@@ -94,7 +94,7 @@ pub fn long_time(seconds: f64) -> String {
     }
 }
 
-/// `22.6 years`; `never` if there is no end to them.
+/// `22.6 years`; `never` if the number is infinite.
 #[must_use]
 pub fn years(years: f64) -> String {
     if !years.is_finite() {
@@ -146,7 +146,7 @@ pub fn share(x: f64) -> String {
         x if !x.is_finite() => "unknown".into(),
         0.0 => "0%".into(),
         x if x.abs() < 1e-5 => format!("{x:.1e}"),
-        // What is not all is not 100%.
+        // A share below 1 must not look like 100%.
         x if x < 1.0 && x > 0.99999 => ">99.999%".into(),
         x if x < 1.0 && x > 0.9995 => format!("{}%", significant(x * 100.0, 5)),
         x => format!("{}%", significant(x * 100.0, 3)),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From the bytes of a file to the page: whatever the file holds, nothing panics on the way that
-//! `fide jitter report` takes.
+//! From the bytes of a file to the page: whatever the file contains, nothing panics in the steps that `fide
+//! jitter report` takes.
 
 use fide_jitter_analysis::attribute::attribute;
 use fide_jitter_analysis::families::{FamilyOptions, find_families};
@@ -11,12 +11,12 @@ use fide_report::run::{FamilyText, Run, render, to_json};
 use proptest::prelude::*;
 use std::ops::Range;
 
-/// 3600 packets and 10000 records of who ran.
+/// A log with 3600 packets and 10000 records of what ran.
 const REAL: &[u8] = include_bytes!("../../../../examples/jitter/disturbed.fjl");
 const HEADER: usize = 16;
 const CRC: usize = 4;
 
-/// The whole way; whether it was a log.
+/// Runs all steps. Returns whether the bytes were a log.
 fn report(bytes: &[u8]) -> bool {
     let Ok(log) = read_log(bytes) else { return false };
     let stats = RunStats::of(&log.info, &log.samples, &StatsOptions::default());
@@ -41,7 +41,7 @@ fn report(bytes: &[u8]) -> bool {
     true
 }
 
-/// Puts the checksum of what is before it where it belongs.
+/// Writes the checksum of a range behind it.
 fn check(bytes: &mut [u8], of: Range<usize>) {
     let crc = crc32c::crc32c(&bytes[of.clone()]).to_le_bytes();
     bytes[of.end..of.end + CRC].copy_from_slice(&crc);
@@ -51,7 +51,7 @@ fn len_at(bytes: &[u8], at: usize) -> usize {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes")) as usize
 }
 
-/// Payloads of all blocks but the last, which only counts the others.
+/// Payloads of all blocks except the last, which only counts the others.
 fn payloads(bytes: &[u8]) -> Vec<Range<usize>> {
     let mut all = Vec::new();
     let mut at = HEADER + len_at(bytes, 12) + CRC;
@@ -69,12 +69,13 @@ fn payloads(bytes: &[u8]) -> Vec<Range<usize>> {
 fn changed(edits: &[(usize, usize, u8)]) -> Vec<u8> {
     let mut bytes = REAL.to_vec();
     let payloads = payloads(REAL);
-    // The long ones, where packets and records are.
+    // The long payloads, which have the packets and records.
     let long: Vec<&Range<usize>> = payloads.iter().filter(|payload| payload.len() > 1000).collect();
     for (block, at, value) in edits {
         let payload = long[block % long.len()].clone();
         let byte = &mut bytes[payload.start + at % payload.len()];
-        // The top bit says whether a number goes on: left alone, there are as many numbers as before.
+        // The top bit says whether a number continues. It is left alone, so there are as many numbers as
+        // before.
         *byte = *byte & 0x80 | value & 0x7f;
         check(&mut bytes, payload);
     }
@@ -101,7 +102,7 @@ fn any_info() -> impl Strategy<Value = RunInfo> {
     )
 }
 
-/// A run that is as it should be, or nearly.
+/// A run that is regular, or nearly so.
 fn nearly_even(packets: u64, wrong: &[(usize, usize, i64)], ids: &[(usize, u64)]) -> Vec<Sample> {
     let mut rows: Vec<Sample> = (0..packets)
         .map(|id| {
@@ -132,7 +133,7 @@ fn the_real_log_is_one() {
     assert!(report(REAL));
     assert!(payloads(REAL).iter().any(|payload| payload.len() > 10_000));
     assert_eq!(changed(&[]), REAL);
-    // All over the log: some places are kinds or numbers of names, where not every value is one.
+    // Changes all over the log. Some places hold kinds or numbers of names, where not every value is valid.
     let still = (0..40).filter(|n| report(&changed(&[(*n, 997 * n, 5 * *n as u8)]))).count();
     assert!(still >= 20, "only {still} of 40 changed logs get past the reader");
 }
@@ -143,7 +144,7 @@ proptest! {
     #[test]
     fn no_bytes_panic(bytes in prop::collection::vec(any::<u8>(), 0..400), at in any::<prop::sample::Index>()) {
         report(&bytes);
-        // Cut off, and something else after it.
+        // A log that is cut off, and one with other bytes after it.
         let mut real = REAL[..at.index(REAL.len())].to_vec();
         report(&real);
         real.extend(bytes);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page in a real browser: nothing on its console, every plot there with its points within it, and the
-//! little that its script does works. Skipped, and said so, where there is no Chromium.
+//! Tests the page in a real browser: its console is empty, every plot is there with its points within it, and
+//! the few functions of its script work. The tests are skipped, with a message, if there is no Chromium.
 
 use fide_jitter_analysis::synth::{Disturbance, Noise, Scenario, synthesize};
 use fide_jitter_analysis::{RunInfo, RunStats, Samples, Schedule, Stamp, StatsOptions};
@@ -63,7 +63,7 @@ fn the_page_is_whole_in_a_browser() -> Outcome {
 #[test]
 fn a_fault_on_the_page_would_be_seen() -> Outcome {
     let Some(browser) = Browser::here() else { return Ok(()) };
-    // What the page must not do: fail in a script, load something.
+    // The page must not fail in a script or load anything; here it is made to do both.
     let page = render(&runs()[..1]).replace(
         "</body>",
         "<script>nowhere()</script><img src=\"file:///nowhere.png\"><script src=\"https://example.invalid/x.js\"></script></body>",

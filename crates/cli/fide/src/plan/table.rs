@@ -29,7 +29,7 @@ pub(super) fn text(plan: &Plan<'_>, figures: &Figures, only: &[String]) -> Strin
         count_of(topology.cables().len(), "cable")
     );
     if figures.requests.is_empty() {
-        out += "no request is held\n";
+        out += "no request was granted\n";
     } else {
         let rows: Vec<Vec<String>> = figures.requests.iter().map(row).collect();
         out += &columns(

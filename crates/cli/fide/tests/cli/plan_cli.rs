@@ -273,7 +273,7 @@ fn impossible_request_is_refused_with_the_reason() {
         let output = plan(dir.path(), &["plan.toml"]);
         let said = stdout(&output);
         assert_eq!((code(&output), stderr(&output).as_str()), (Some(1), ""), "{said}");
-        assert!(said.contains("no request is held") && said.contains("  r: ") && said.contains(words), "{said}");
+        assert!(said.contains("no request was granted") && said.contains("  r: ") && said.contains(words), "{said}");
     }
 }
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A plan as one SVG.
 //!
-//! - `order`: which unit stands where in its row; `layout`: where everything is.
-//! - `net`: the network in grey, and what is broken.
-//! - `trees`: the trees of one request over it; each request has a panel of its own, so that trees 0, 1 and 2
-//!   look the same everywhere and can be followed.
-//! - `load`: with more requests than panels, how full the cables are.
-//! - `words`, `style`: what is written, and how it looks.
+//! - `order`: the order of the units in each row; `layout`: the places of everything.
+//! - `net`: the network in grey, and its broken cables.
+//! - `trees`: the trees of one request, drawn over the network. Each request has a panel of its own, so that
+//!   trees 0, 1 and 2 look the same everywhere and can be followed.
+//! - `load`: how full the cables are, drawn if there are more requests than panels.
+//! - `words`, `style`: the texts, and how everything looks.
 //!
-//! A drawing's size is bounded by the constants named `_MAX` in these files: what is beyond is thinned or
-//! given as a number.
+//! A drawing's size is bounded by the constants named `_MAX` in these files: what exceeds them is thinned out
+//! or given as a number.
 
 pub(crate) mod layout;
 mod load;
@@ -34,21 +34,22 @@ use layout::{HOSTS_DRAWN_MAX, Layout};
 use net::Scene;
 use words::Line;
 
-/// Requests drawn one by one if none is named; with more, cables are coloured by how full they are.
+/// Most requests that are drawn one by one if none is named. With more, cables are coloured by how full they
+/// are.
 pub const PANELS_MAX: usize = 6;
-/// Requests that may be named.
+/// Most requests that may be named.
 pub const ONLY_MAX: usize = 12;
 
-/// What of a plan to draw.
+/// What to draw of a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct DrawOptions {
-    /// Stands above the drawing.
+    /// The title above the drawing.
     pub title: String,
-    /// Requests, by name. Empty: all, or how full the cables are.
+    /// Names of requests to draw. If empty: all requests, or how full the cables are.
     pub only: Vec<String>,
 }
 
-/// Why it cannot be drawn.
+/// Why a plan cannot be drawn.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DrawError {
     #[error("no request is called {name:?}; the plan has {held}")]
@@ -63,16 +64,16 @@ type Held<'a> = (RequestId, &'a Allocation);
 struct Panel<'a> {
     lines: Vec<Line>,
     scene: &'a Scene<'a>,
-    /// Over its cables, below its nodes.
+    /// Drawn over its cables, below its nodes.
     under: String,
-    /// Over its nodes.
+    /// Drawn over its nodes.
     over: String,
 }
 
-/// The network of a plan with the trees of its requests, or with how full its cables are.
+/// Draws the network of a plan with the trees of its requests, or with how full its cables are.
 ///
 /// # Errors
-/// [`DrawError`]: a request is named that is neither held nor refused.
+/// [`DrawError`]: a request is named that the plan neither has nor refused.
 pub fn draw<'a>(plan: impl Into<Plan<'a>>, view: &DrawOptions) -> Result<String, DrawError> {
     let plan = plan.into();
     known(&[plan], view)?;
@@ -86,7 +87,7 @@ pub fn draw<'a>(plan: impl Into<Plan<'a>>, view: &DrawOptions) -> Result<String,
         panels.extend(held.iter().map(|held| of_request(&scene, *held, &uses, None, None)));
         if panels.is_empty() {
             panels.push(Panel {
-                lines: vec![Line::new("h2", "no request is held")],
+                lines: vec![Line::new("h2", "no request was granted")],
                 scene: &scene,
                 under: String::new(),
                 over: String::new(),
@@ -105,12 +106,12 @@ pub fn draw<'a>(plan: impl Into<Plan<'a>>, view: &DrawOptions) -> Result<String,
     Ok(page(view, &panels, columns, top, &[&scene]))
 }
 
-/// Two states of a network side by side, request by request: which trees have moved, and what is broken. With
-/// more requests than can be drawn, those whose trees have moved; if these are still too many, how full the
-/// cables were and are.
+/// Draws two states of a network side by side, request by request: which trees have moved, and what is
+/// broken. If there are more requests than can be drawn, it draws those whose trees have moved; if these are
+/// still too many, it draws how full the cables were and are.
 ///
 /// # Errors
-/// [`DrawError`]: a request is named that neither holds nor refused.
+/// [`DrawError`]: a request is named that neither plan has or refused.
 pub fn draw_before_after<'a>(
     before: impl Into<Plan<'a>>,
     after: impl Into<Plan<'a>>,
@@ -129,7 +130,7 @@ pub fn draw_before_after<'a>(
     }
     let one_by_one = !view.only.is_empty() || ids.len() <= PANELS_MAX;
     held.iter_mut().for_each(|held| held.retain(|(id, _)| ids.contains(id)));
-    // The same hosts for themselves on both sides, so that both look the same.
+    // The same hosts are drawn one by one on both sides, so that both look the same.
     let names: BTreeSet<String> = if one_by_one {
         let names = |(plan, held): (&Plan<'_>, &Vec<Held<'_>>)| -> Vec<String> {
             hosts(plan, held).iter().map(|host| plan.planner.topology().node(*host).name.clone()).collect()
@@ -158,7 +159,8 @@ pub fn draw_before_after<'a>(
                     }
                     None => {
                         let name = old.map_or("it", |(_, allocation)| &allocation.request.name);
-                        let lines = vec![Line::new("h2", format!("{}: {} is not held", words[side], clean(name)))];
+                        let lines =
+                            vec![Line::new("h2", format!("{}: {} is not in the plan", words[side], clean(name)))];
                         Panel { lines, scene: &scenes[side], under: String::new(), over: String::new() }
                     }
                 });
@@ -203,7 +205,7 @@ fn known(plans: &[Plan<'_>], view: &DrawOptions) -> Result<(), DrawError> {
 fn selected<'a>(plan: &Plan<'a>, only: &[String]) -> Vec<Held<'a>> {
     let named = |(_, held): &Held<'_>| only.is_empty() || only.contains(&held.request.name);
     let all = plan.planner.allocations().filter(named);
-    // A planner may hold several requests of one name.
+    // A planner may have several requests of the same name.
     if only.is_empty() { all.collect() } else { all.take(ONLY_MAX).collect() }
 }
 
@@ -232,7 +234,7 @@ fn of_request<'a>(
 struct Sheet {
     scale: f64,
     margin: f64,
-    /// Between a panel's frame and what is in it.
+    /// Space between a panel's frame and its content.
     pad: f64,
     /// Width of a panel.
     column: f64,
@@ -286,7 +288,8 @@ fn page(view: &DrawOptions, panels: &[Panel<'_>], columns: usize, top: Option<f6
     )
 }
 
-/// The network of each scene, once each, for `<use>` to draw in panels: the id of each scene's, and the definitions.
+/// The network of each scene, defined once, for `<use>` to draw in panels. Returns each scene's id, and the
+/// definitions.
 fn networks(scenes: &[&Scene<'_>]) -> (Vec<String>, Svg) {
     let mut ids: Vec<String> = Vec::new();
     let mut defs = Svg::default();
@@ -336,7 +339,7 @@ fn row_of_panels<'a>(
             Px(high),
             Px(x + pad),
             Px(y),
-            // In the middle.
+            // Centred in the panel.
             Px((column - 2.0 * pad - panel.scene.layout.width) / 2.0),
             Px(head),
             panel.under,
@@ -346,7 +349,8 @@ fn row_of_panels<'a>(
     high
 }
 
-/// Draws what the signs mean, a list of requests if the page shows load, and refused requests. Returns the height.
+/// Draws the meaning of the signs, a list of requests if the page shows load, and the refused requests.
+/// Returns the height.
 fn legend(body: &mut Svg, y: f64, top: Option<f64>, scenes: &[&Scene<'_>], sheet: &Sheet) -> f64 {
     let last = scenes[scenes.len() - 1];
     let width = sheet.width - 2.0 * sheet.margin;
@@ -363,7 +367,7 @@ fn legend(body: &mut Svg, y: f64, top: Option<f64>, scenes: &[&Scene<'_>], sheet
     height
 }
 
-/// The network in a line.
+/// The network described in one line.
 fn about(scene: &Scene<'_>) -> String {
     let topology = scene.topology();
     let hosts = topology.hosts().count();
@@ -377,7 +381,7 @@ fn about(scene: &Scene<'_>) -> String {
     )
 }
 
-/// A page may hold several drawings: what they refer to is called after what is in it (FNV-1a).
+/// A page may hold several drawings, so the id of a definition is a hash of its content (FNV-1a).
 fn name_of(parts: &[&str]) -> u64 {
     let bytes = parts.iter().flat_map(|part| part.bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

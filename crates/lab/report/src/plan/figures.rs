@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All that is said about a plan, computed once.
+//! Everything that is reported about a plan, computed once.
 
 use fide_planner::{Allocation, CableId, Latency, LinkUse, RequestId, Tree, topology::CableKind, trees::Method};
 use serde::Serialize;
@@ -29,7 +29,7 @@ impl Times {
         }
     }
 
-    /// Earliest of any and latest of any.
+    /// From the earliest latency of any receiver to the latest of any.
     fn over(all: &[ReceiverFigures], period_ns: u64) -> Self {
         let min = all.iter().map(|one| one.times.latency_min_ns).min().unwrap_or(0);
         let max = all.iter().map(|one| one.times.latency_max_ns).max().unwrap_or(0);
@@ -58,7 +58,7 @@ pub struct HopFigures {
 /// One tree.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct TreeFigures {
-    /// It uses something that does not work.
+    /// Whether it uses something that does not work.
     pub broken: bool,
     pub overall: Times,
     pub receivers: Vec<ReceiverFigures>,
@@ -71,12 +71,12 @@ pub struct TreeFigures {
 pub struct Odds {
     /// An upper bound.
     pub probability_per_year: f64,
-    /// 1 / probability; none if that is 0.
+    /// 1 / probability; `None` if the probability is 0.
     pub years_between: Option<f64>,
 }
 
 impl Odds {
-    /// Of a probability per year.
+    /// The odds for a probability per year.
     #[must_use]
     pub fn of(probability_per_year: f64) -> Self {
         let years_between = (probability_per_year > 0.0).then(|| 1.0 / probability_per_year);
@@ -90,7 +90,7 @@ impl Odds {
     }
 }
 
-/// One request that is held.
+/// One request that was granted.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct RequestFigures {
     pub id: u64,
@@ -98,16 +98,16 @@ pub struct RequestFigures {
     pub sender: String,
     /// Largest UDP payload.
     pub size_max_bytes: u64,
-    /// What a packet of that size costs on the wire.
+    /// Bytes on the wire of a packet of that size.
     pub wire_max_bytes: u64,
     pub period_min_ns: u64,
-    /// What one tree takes of each of its links.
+    /// Bandwidth that one tree takes of each of its links.
     pub bandwidth_bps: u64,
     pub priority: u8,
     pub redundancy: u8,
     pub latency_max_ns: Option<u64>,
     pub method: Method,
-    /// No cheaper trees existed when these were chosen.
+    /// Whether it was proved that no cheaper trees existed when these were chosen.
     pub proved_cheapest: bool,
     /// The contract, as long as one tree works.
     pub overall: Times,
@@ -131,7 +131,7 @@ pub struct LinkFigures {
     /// Wire bytes of the lane that may wait at once.
     pub backlog_bytes: u64,
     pub allowed_bytes: u64,
-    /// The longest that a packet of these trees is at this queue, itself included.
+    /// The longest time that a packet of these trees spends at this queue, its own transmission included.
     pub delay_max_ns: u64,
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn share(used: u64, allowed: u64) -> f64 {
     if allowed == 0 { 0.0 } else { used as f64 / allowed as f64 }
 }
 
-/// One cable, used or not. Both directions are alike, but for their trees.
+/// One cable, used or not. Both directions are alike, except for their trees.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct CableFigures {
     pub cable: String,
@@ -163,23 +163,23 @@ pub struct CableFigures {
     /// Its port at each of them.
     pub ports: [String; 2],
     pub bandwidth_bps: u64,
-    /// What an egress queue of the lane holds, wire bytes.
+    /// Capacity of the lane's egress queue, wire bytes.
     pub queue_bytes: u64,
     /// Propagation, and processing at the node where it ends.
     pub latency_min_ns: u64,
-    /// How much longer that may take.
+    /// How much longer the latency may be.
     pub jitter_max_ns: u64,
-    /// What others send at the highest priority, in each direction.
+    /// Rate that others send at the highest priority, in each direction.
     pub reserved_bps: u64,
-    /// What those others may send at once, wire bytes.
+    /// Burst that those others may send at once, wire bytes.
     pub reserved_burst_bytes: u64,
     pub kind: CableKind,
     /// Its own probability of a failure, or that of its kind.
     pub failure_per_year: f64,
-    /// The limits let trees use it.
+    /// Whether the limits let trees use it.
     pub allowed: bool,
     pub works: bool,
-    /// Trees over it, of both directions; 0: not used.
+    /// Number of trees over it, in both directions; 0 if it is not used.
     pub trees: usize,
 }
 
@@ -221,7 +221,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Of a plan.
+    /// The figures of a plan.
     #[must_use]
     pub fn of<'a>(plan: impl Into<Plan<'a>>) -> Self {
         let plan = plan.into();
@@ -231,7 +231,7 @@ impl Figures {
         }
     }
 
-    /// Without requests that are not named; all if none is.
+    /// Keeps only the requests that are named; keeps all if none is named.
     #[must_use]
     pub fn only(mut self, names: &[String]) -> Self {
         self.requests.retain(|request| names.is_empty() || names.contains(&request.name));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The plan for programs. Times are ns. A key, once there, keeps its name and its meaning; a change of either counts
-//! [`VERSION`] up, a new key does not.
+//! The plan for programs. Times are ns. A key, once introduced, keeps its name and its meaning. A change of
+//! either increments [`VERSION`]; a new key does not.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,12 @@ use super::{
 
 /// `format` in the JSON.
 pub const FORMAT: &str = "fide-plan";
-/// `version` in the JSON. Version 2 has the packet model, all cables with their parameters, and what a packet
-/// of a request costs on the wire.
+/// `version` in the JSON. Version 2 has the packet model, all cables with their parameters, and the wire
+/// bytes of a request's packet.
 pub const VERSION: u32 = 2;
 
-/// A plan; of its requests only those named in `only`, if any is. Every field with its unit is in
-/// `docs/develop/plan-json.md`.
+/// A plan as JSON, with only the requests named in `only`; if it names none, with all. Every field with its
+/// unit is in `docs/develop/plan-json.md`.
 ///
 /// ```text
 /// { "format": "fide-plan", "version": 2,

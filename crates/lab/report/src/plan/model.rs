@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What goes in.
+//! The input.
 
 use fide_planner::{Planner, Request, file::Generator, odds::Rates};
 
@@ -7,16 +7,16 @@ use fide_planner::{Planner, Request, file::Generator, odds::Rates};
 #[derive(Clone, PartialEq, Debug)]
 pub struct Refused {
     pub request: Request,
-    /// What the planner said.
+    /// The planner's reason.
     pub why: String,
 }
 
-/// A planner, and what it does not know itself.
+/// A planner, and what the planner itself does not know.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
     pub planner: &'a Planner,
     pub rates: Rates,
-    /// What made the topology.
+    /// The generator that made the topology, if one did.
     pub generator: Option<&'a Generator>,
     pub refused: &'a [Refused],
 }

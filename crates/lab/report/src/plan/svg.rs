@@ -12,12 +12,12 @@ pub(crate) struct At {
     pub(crate) y: f64,
 }
 
-/// A length as short as a tenth of a pixel needs.
+/// A length, written with at most one decimal.
 pub(crate) struct Px(pub(crate) f64);
 
 impl Display for Px {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Whatever goes wrong, no NaN gets into a drawing.
+        // No NaN may get into a drawing.
         let tenths = if self.0.is_finite() { (self.0 * 10.0).round() } else { 0.0 };
         let whole = (tenths / 10.0).trunc();
         if whole * 10.0 == tenths { write!(f, "{}", whole + 0.0) } else { write!(f, "{:.1}", tenths / 10.0) }

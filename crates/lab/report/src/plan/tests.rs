@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drawings are read back as XML; nothing is asserted about where things are but order.
+//! Drawings are read back as XML. Of the places of things, only their order is asserted.
 
 mod drawing;
 mod json;
@@ -40,7 +40,7 @@ pub(crate) fn fat_tree(k: u64) -> Planner {
     Planner::new(FatTree { k, homing: 2 }.build(&CableSpec::default()).unwrap(), Limits::default()).unwrap()
 }
 
-/// `n` requests between hosts all over the network; gives how many are held.
+/// Makes `n` requests between hosts all over the network. Returns how many were granted.
 pub(crate) fn fill(planner: &mut Planner, n: usize) -> usize {
     let hosts: Vec<String> = host_names(planner.topology());
     let held = (0..n).filter(|i| {
@@ -58,7 +58,7 @@ pub(crate) fn host_names(topology: &Topology) -> Vec<String> {
     topology.hosts().map(|host| topology.node(host).name.clone()).collect()
 }
 
-/// Well-formed, without numbers that are none, scripts, or anything from elsewhere.
+/// Parses a drawing. It must be well-formed, without NaN, scripts, or anything that is loaded from elsewhere.
 pub(crate) fn checked(svg: &str) -> Document<'_> {
     let document = Document::parse(svg).unwrap_or_else(|error| panic!("{error}\n{svg}"));
     for node in document.descendants() {
@@ -87,7 +87,7 @@ pub(crate) fn title<'a>(node: &Node<'a, '_>) -> &'a str {
     node.children().find(|child| child.has_tag_name("title")).and_then(|title| title.text()).unwrap_or("")
 }
 
-/// All text that is written.
+/// All text in a drawing.
 pub(crate) fn written(document: &Document<'_>) -> String {
     let texts = document.descendants().filter(|node| node.has_tag_name("text"));
     texts.filter_map(|text| text.text()).collect::<Vec<_>>().join("\n")

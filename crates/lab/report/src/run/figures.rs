@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which plots there are, and what is in them.
+//! The plots of a report, and their content.
 
 use crate::run::html::Html;
 use crate::run::measures::{self, key, meaning, title, why_none};
@@ -11,9 +11,9 @@ use fide_jitter_analysis::stats::{Histogram, Measure, MeasureStats, violation};
 
 /// Numbers of packets for which the violation probability is drawn.
 pub(crate) const VIOLATION_PACKETS: [u64; 3] = [1_000, 100_000, 10_000_000];
-/// The percentiles between which most packets are.
+/// The percentiles that delimit the band of most packets.
 const MOST: (f64, f64) = (0.01, 0.99);
-/// Neighbouring bins with fewer packets than this are joined where runs are compared.
+/// In comparisons of runs, neighbouring bins with fewer packets than this are joined.
 const JOIN_BELOW: u64 = 5;
 /// Probabilities below this are not drawn.
 const PROBABILITY_MIN: f64 = 1e-9;
@@ -28,7 +28,7 @@ fn packets(stats: &MeasureStats) -> Scale {
     Scale::linear((first as f64 - room).max(-1.0), last as f64 + room)
 }
 
-/// Where most packets are: thinned dots show only the extremes.
+/// The band of most packets, because thinned dots show only the extremes.
 fn most(stats: &MeasureStats, less: f64) -> Layer {
     let at = |q: f64| stats.summary.as_ref().and_then(|s| s.percentiles.iter().find(|p| p.0 == q));
     let (first, last) = (stats.points.first(), stats.points.last());
@@ -39,7 +39,7 @@ fn most(stats: &MeasureStats, less: f64) -> Layer {
     layer(Shape::Band, "98% of the packets", points)
 }
 
-/// The jitter report's figure 1, one of its panels.
+/// One panel of the jitter report's figure 1.
 pub(crate) fn successive(run: &Run, index: usize, stamp: Stamp, html: &mut Html) {
     let measure = Measure::Successive(stamp);
     let (key, name) =
@@ -112,7 +112,8 @@ fn bars(histogram: &Histogram) -> (Vec<(f64, f64)>, f64) {
     (bars, histogram.counts.iter().copied().max().unwrap_or(1).max(1) as f64)
 }
 
-/// The share of packets above each time; and for the last, of those that reach it, because nothing is above.
+/// The share of packets above each time; for the last time, the share that reaches it, because none is above
+/// it.
 fn exceedance(cdf: &[(i64, f64)]) -> Vec<(f64, f64)> {
     let mut reached = 1.0;
     let mut points = Vec::with_capacity(cdf.len());
@@ -129,8 +130,8 @@ fn shares<'a>(points: impl Iterator<Item = &'a (f64, f64)>) -> Scale {
     Scale::log((low / 1.6).min(0.5), 1.0)
 }
 
-/// Density, share per us: what can be compared between histograms of different bins. Bins with few packets
-/// are put together, so that the line does not fall to nothing between single packets.
+/// Density, as share per us, which can be compared between histograms with different bins. Bins with few
+/// packets are joined, so that the line does not fall to 0 between single packets.
 fn density(histogram: &Histogram) -> Vec<(f64, f64)> {
     let all = histogram.counts.iter().sum::<u64>().max(1) as f64;
     let mut joined: Vec<(i64, i64, u64)> = Vec::new();
@@ -154,7 +155,7 @@ fn density(histogram: &Histogram) -> Vec<(f64, f64)> {
 pub(crate) fn overlay(runs: &[Run], measure: Measure, html: &mut Html) {
     let all: Vec<(usize, &Run, &MeasureStats)> =
         runs.iter().enumerate().filter_map(|(i, run)| Some((i, run, measures::of(run, measure)?))).collect();
-    // Times and times above a baseline are not to be compared.
+    // Absolute times and times above a baseline must not be compared.
     let absolute = all.iter().any(|(_, run, _)| !measures::relative(measure, run));
     let used: Vec<_> = all.iter().filter(|(_, run, _)| !absolute || !measures::relative(measure, run)).collect();
     let left: Vec<String> =
@@ -212,7 +213,7 @@ pub(crate) fn violations(run: &Run, index: usize, html: &mut Html) {
     if summary.n < 2 || summary.std_ns <= 0.0 {
         return missing(html, &key, &title, "all packets took the same time, so the metric is 0 for every limit");
     }
-    // From the limit where one packet is certain to where it hardly happens.
+    // From the limit that a packet certainly exceeds to one that it hardly ever exceeds.
     let (low, far) = (summary.mean_ns + summary.std_ns, summary.mean_ns + summary.std_ns / PROBABILITY_MIN.sqrt());
     let high = far.min(100.0 * summary.max_ns as f64).max(2.0 * low);
     const STEPS: i32 = 120;

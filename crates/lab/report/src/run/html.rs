@@ -16,7 +16,7 @@ impl Html {
         self
     }
 
-    /// An element with text in it. `open` is its name and attributes.
+    /// An element that contains text. `open` is its name and attributes.
     pub(crate) fn element(&mut self, open: &str, text: &str) -> &mut Self {
         let name = open.split(' ').next().unwrap_or(open);
         self.put(format_args!("<{open}>{}</{name}>\n", Text(text)))
@@ -39,28 +39,28 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Of words.
+    /// A cell with words.
     pub(crate) fn words(text: impl Into<String>) -> Self {
         Cell { text: text.into(), ..Cell::default() }
     }
 
-    /// Of a number, as people read it.
+    /// A cell with a number, as people read it.
     pub(crate) fn number(text: impl Into<String>) -> Self {
         Cell { text: text.into(), exact: None, number: true }
     }
 
-    /// Of a time, ns, that can be had exactly too.
+    /// A cell with a time, ns; its title has the exact value.
     pub(crate) fn time(ns: f64) -> Self {
         Cell { text: crate::units::time_in_column(ns), exact: Some(format!("{ns:.0} ns")), number: true }
     }
 
-    /// Of nothing.
+    /// A cell without a value.
     pub(crate) fn none() -> Self {
         Cell::number("-")
     }
 }
 
-/// A table with a line of heads.
+/// A table with a header row.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     heads: Vec<String>,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The report for programs. Times are ns. A key, once there, keeps its name and its meaning; a change of either counts
-//! [`JSON_VERSION`] up, a new key does not.
+//! The report for programs. Times are ns. A key, once introduced, keeps its name and its meaning. A change of
+//! either increments [`JSON_VERSION`]; a new key does not.
 
 use crate::run::measures::{self, ORDER};
 use crate::run::model::{CulpritTotal, FamilyText, LatePacket, Report, Run};
@@ -11,9 +11,9 @@ use fide_jitter_analysis::stats::{Histogram, LateSends, MeasureStats, Reference,
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// `version` in the JSON, here and in what `fide jitter ping` and `fide-lab selftest` print. In version 1 a
-/// family's `alternatives` were sentences in a report and objects elsewhere; now they are periods,
-/// `alternatives_ns`, everywhere.
+/// `version` in the JSON, here and in the output of `fide jitter ping` and `fide-lab selftest`. In version 1,
+/// a family's `alternatives` were sentences in a report and objects elsewhere; since version 2 they are
+/// periods, `alternatives_ns`, everywhere.
 pub const JSON_VERSION: u32 = 2;
 
 #[derive(Serialize)]
@@ -22,7 +22,7 @@ struct RunJson<'a> {
     conditions: &'a RunInfo,
     packets: Packets,
     clocks: Clocks<'a>,
-    /// Pongs that answered, by the row from which on.
+    /// Pongs that answered, each with the row from which on it did.
     pongs: &'a [Restart],
     measures: Map<String, Value>,
     /// Null: not analysed.
@@ -51,7 +51,7 @@ struct Clocks<'a> {
     same: bool,
     faults: u64,
     first_faults: &'a [Fault],
-    /// Of one against the other; null with one clock, or if too little came back to tell.
+    /// Moves of one clock against the other; null if there is one clock, or if too few packets came back.
     relative: Option<&'a ClockMoves>,
 }
 
@@ -69,7 +69,7 @@ struct MeasureJson<'a> {
     points: Vec<(u64, i64)>,
     violation: Option<Violation>,
     bound: Option<&'a TailBound>,
-    /// Why there is no bound, where there might be one.
+    /// Why there is no bound, for measures that can have one.
     no_bound: Option<String>,
 }
 
@@ -164,7 +164,7 @@ impl<'a> MeasureJson<'a> {
 /// ```
 pub fn to_json<'a>(report: impl Into<Report<'a>>) -> Value {
     let Report { runs, disturbances } = report.into();
-    // Maps with text keys and plain values: it is always JSON.
+    // Maps with text keys and plain values can always be written as JSON.
     let runs: Vec<Value> = runs.iter().filter_map(|run| serde_json::to_value(RunJson::of(run)).ok()).collect();
     json!({ "version": JSON_VERSION, "unit": "ns", "runs": runs, "disturbances": disturbances })
 }

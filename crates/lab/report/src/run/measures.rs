@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The measures by name, in the order in which a report has them.
+//! The names of the measures, and their order in a report.
 
 use crate::run::model::Run;
 use fide_jitter_analysis::stats::{Measure, MeasureStats, Reference};
 use fide_jitter_analysis::{Schedule, Stamp};
 
-/// All, those first that a reader wants first.
+/// All measures; those that readers want first come first.
 pub(crate) const ORDER: [Measure; 10] = [
     Measure::RoundTrip,
     Measure::AToB,
@@ -19,11 +19,11 @@ pub(crate) const ORDER: [Measure; 10] = [
     Measure::Successive(Stamp::Ts4),
 ];
 
-/// Those that are times a packet takes, and not differences between packets.
+/// Measures that are times of a packet, not differences between packets.
 pub(crate) const TIMES: [Measure; 6] =
     [Measure::RoundTrip, Measure::AToB, Measure::AtB, Measure::BToA, Measure::Network, Measure::SendLateness];
 
-/// In JSON, and in names of plots.
+/// The name in JSON and of plots.
 pub(crate) fn key(measure: Measure) -> &'static str {
     match measure {
         Measure::Successive(Stamp::Ts1) => "successive_ts1",
@@ -39,7 +39,7 @@ pub(crate) fn key(measure: Measure) -> &'static str {
     }
 }
 
-/// For people.
+/// The name for people.
 pub(crate) fn title(measure: Measure) -> String {
     match measure {
         Measure::Successive(stamp) => format!("{} to the next", stamp.name()),
@@ -52,7 +52,7 @@ pub(crate) fn title(measure: Measure) -> String {
     }
 }
 
-/// What exactly is measured, in a run.
+/// The exact meaning of a measure in a run.
 pub(crate) fn meaning(measure: Measure, run: &Run) -> String {
     let words = match measure {
         Measure::Successive(stamp) => return format!("{} of a packet less that of the packet before", stamp.name()),
@@ -75,7 +75,7 @@ pub(crate) fn meaning(measure: Measure, run: &Run) -> String {
     words.into()
 }
 
-/// Counted from the run's own baseline, because clocks differ.
+/// Whether it is counted from the run's own baseline, because clocks differ.
 pub(crate) fn relative(measure: Measure, run: &Run) -> bool {
     measure.reference(&run.info) == Reference::Baseline
 }

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a report is made of.
+//! The input of a report.
 
 use fide_jitter_analysis::{RunInfo, RunStats, Stamp, families::Family};
 use serde::{Deserialize, Serialize};
 
-/// [`CulpritTotal::kind`] of packets for whose lateness nothing was found.
+/// [`CulpritTotal::kind`] of packets whose lateness has no known cause.
 pub const UNKNOWN: &str = "unknown";
 
-/// All that a page tells.
+/// The content of a page.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Report<'a> {
-    /// Side by side, in this order.
+    /// The runs, shown side by side in this order.
     pub runs: &'a [Run],
-    /// What is behind several of the runs: None if nobody looked, empty if there is nothing.
+    /// Disturbances that explain several of the runs: `None` if nobody looked for them, empty if none was
+    /// found.
     pub disturbances: Option<&'a [Disturbance]>,
 }
 
@@ -44,13 +45,13 @@ pub struct Disturbance {
     pub period_ns: f64,
     /// How long it takes, ns.
     pub duration_ns: f64,
-    /// It may take longer: no packet of any run met it any earlier.
+    /// Whether it may take longer: no packet of any run met it earlier.
     pub duration_at_least: bool,
-    /// How sure it is that the period is this one, 0 to 1.
+    /// Confidence that the period is this one, 0 to 1.
     pub confidence: f64,
     /// All this in a sentence.
     pub sentence: String,
-    /// Other periods that explain all runs as well, ns, best first.
+    /// Other periods that explain all runs equally well, ns, best first.
     pub alternatives_ns: Vec<f64>,
     /// How it shows in each run, in their order.
     pub shows: Vec<Shows>,
@@ -60,9 +61,9 @@ pub struct Disturbance {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shows {
-    /// `ts2-arrow`, ...; None: not at all.
+    /// `ts2-arrow`, ...; `None` if it does not show.
     pub kind: Option<String>,
-    /// How it should, by theory; None: it need not show.
+    /// How it should show in theory; `None` if it need not show.
     pub expected: Option<String>,
     /// Packets that it delayed.
     pub packets: u64,
@@ -71,22 +72,22 @@ pub struct Shows {
 /// One analysed run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// What to call it; need not be unique.
+    /// Its name, which need not be unique.
     pub name: String,
-    /// Under which conditions it was made.
+    /// The conditions under which it was made.
     pub info: RunInfo,
     /// Its numbers.
     pub stats: RunStats,
-    /// Periodic disturbances: None if nobody looked, empty if there are none.
+    /// Periodic disturbances: `None` if nobody looked for them, empty if there are none.
     pub families: Option<Vec<FamilyText>>,
-    /// Who made packets late, [`UNKNOWN`] included: None if nothing was recorded.
+    /// The culprits of late packets, [`UNKNOWN`] included: `None` if nothing was recorded.
     pub culprits: Option<Vec<CulpritTotal>>,
-    /// The latest packets, worst first: None if nobody looked.
+    /// The latest packets, worst first: `None` if nobody looked for them.
     pub late: Option<Vec<LatePacket>>,
 }
 
 impl Run {
-    /// A run of which nothing but its statistics is known.
+    /// A run of which only the statistics are known.
     pub fn new(name: impl Into<String>, info: RunInfo, stats: RunStats) -> Self {
         Run { name: name.into(), info, stats, families: None, culprits: None, late: None }
     }
@@ -102,19 +103,19 @@ pub struct FamilyText {
     pub place: String,
     /// Period of the disturbance, ns.
     pub period_ns: f64,
-    /// The period may be off by this share of itself.
+    /// Relative error of the period.
     pub period_error: f64,
     /// How long the disturbance takes, ns.
     pub duration_ns: f64,
-    /// It may take longer: no packet met it any earlier.
+    /// Whether it may take longer: no packet met it earlier.
     pub duration_at_least: bool,
     /// Packets that it delayed.
     pub hits: u64,
-    /// How sure it is that the family is there, 0 to 1.
+    /// Confidence that the family is real, 0 to 1.
     pub confidence: f64,
     /// All this in a sentence.
     pub sentence: String,
-    /// Other periods that explain the same packets as well, ns, best first.
+    /// Other periods that explain the same packets equally well, ns, best first.
     pub alternatives_ns: Vec<f64>,
 }
 
@@ -146,7 +147,7 @@ impl From<&Family> for FamilyText {
     }
 }
 
-/// What one culprit did in all.
+/// The total effect of one culprit.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CulpritTotal {
@@ -156,9 +157,9 @@ pub struct CulpritTotal {
     pub name: String,
     /// Late packets attributed to it.
     pub packets: u64,
-    /// Of all late packets, 0 to 1.
+    /// Its share of all late packets, 0 to 1.
     pub share: f64,
-    /// The latest of them, by so much, ns.
+    /// Lateness of the latest of them, ns.
     pub worst_ns: i64,
 }
 
@@ -174,7 +175,7 @@ pub struct LatePacket {
     pub place: String,
     /// By how much, ns.
     pub late_ns: i64,
-    /// What ran meanwhile, the most to blame first; empty: unknown.
+    /// What ran meanwhile, the main culprit first; empty if unknown.
     pub blame: Vec<Blame>,
 }
 
@@ -186,8 +187,8 @@ pub struct Blame {
     pub kind: String,
     /// Its name.
     pub name: String,
-    /// On which core, as far as known.
+    /// The core that it ran on, if known.
     pub cpu: Option<u32>,
-    /// For how long within the packet's delay, ns.
+    /// How long it ran within the packet's delay, ns.
     pub ns: i64,
 }

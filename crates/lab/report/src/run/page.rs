@@ -13,17 +13,17 @@ use crate::text::Text;
 const STYLE: &str = include_str!("page/style.css");
 const SCRIPT: &str = include_str!("page/script.js");
 
-/// What the four stamps are, and how to read what is not explained where it stands.
+/// The four stamps, and how to read the parts of the page that are not explained where they stand.
 const NOTES: [(&str, &str); 6] = [
     (
         "ts1, ts2, ts3, ts4",
         "Host A takes ts1 just before it sends a packet, B takes ts2 when it has received it and ts3 just before it answers, \
          A takes ts4 when it has received the answer.",
     ),
-    ("Jitter", "The longest time less the shortest, over all packets: not up to some percentile."),
+    ("Jitter", "The longest time minus the shortest, over all packets, not only up to some percentile."),
     (
         "Dots",
-        "Of many packets side by side the one that took longest and the one that took least are drawn, so that no extreme is \
+        "Of many packets side by side, the slowest and the fastest are drawn, so that no extreme is \
          missing; the band behind them holds 98% of all. Where an axis is shaded it is logarithmic, so that a few far packets do not flatten the rest.",
     ),
     (
@@ -33,17 +33,17 @@ const NOTES: [(&str, &str); 6] = [
     (
         "Violation probability",
         "X-Lane's metric: P1 <= s^2 / (l - avg)^2 for one packet above the limit l, 1 - (1 - P1)^N for one among N. It takes \
-         latencies to be independent and identically distributed. A rough bound, to compare runs by: it is large for every \
-         run with a tail.",
+         latencies to be independent and identically distributed. It is a rough bound, useful to \
+         compare runs: it is large for every run with a tail.",
     ),
     (
         "Extreme-value bound",
-        "Peaks over a threshold, fitted by a generalized Pareto distribution, and continued to packets not seen yet. Where no \
-         threshold fits there is none, and the reason instead.",
+        "Peaks over a threshold, fitted by a generalized Pareto distribution, and continued to packets not seen yet. If no \
+         threshold fits, there is no bound, but the reason.",
     ),
 ];
 
-/// The report on these runs: a whole HTML page, without anything outside of it.
+/// The report on these runs: a whole HTML page that needs nothing else.
 pub fn render<'a>(report: impl Into<Report<'a>>) -> String {
     let Report { runs, disturbances } = report.into();
     let mut html = Html::default();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One plot: a frame with marks, and the data as one path per series.
 //!
-//! Plotters draws the frame. It writes every point as an element of its own, of some 80 bytes, in a fixed
-//! colour and without dashes; so the data is added as paths, of 12 bytes a point, that have their look from
-//! the page's style by class. The style also replaces the frame's colours, by their values, in the dark.
+//! Plotters draws the frame. It would write every point as an element of its own, of some 80 bytes, in a
+//! fixed colour and without dashes. So the data is added as paths, of 12 bytes a point, which get their look
+//! from the page's style by class. In dark mode, the style also replaces the frame's colours, by their
+//! values.
 
 use crate::run::html::Html;
 use crate::run::scale::{Scale, Unit};
@@ -17,21 +18,21 @@ use std::fmt::Write;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn Error>>;
 
-/// Of a plot in two columns, and in three: so that text has about its own size in each.
+/// Size of a plot in two columns, and in three, so that text has about the same size in both.
 pub(crate) const TWO: (i32, i32) = (560, 290);
 pub(crate) const THREE: (i32, i32) = (400, 250);
 const LEFT: i32 = 68;
 const RIGHT: i32 = 14;
 const TOP: i32 = 26;
 const BOTTOM: i32 = 44;
-/// Plotters takes a size for the height of a line, and writes 1/1.24 of it.
+/// Plotters takes a font size as the height of a line, and writes 1/1.24 of it.
 const SIZE: i32 = 16;
-// As `style.css` knows them.
+// The colours that `style.css` knows.
 const INK: RGBColor = RGBColor(0x22, 0x2b, 0x33);
 const FAINT: RGBColor = RGBColor(0x5f, 0x6b, 0x74);
 const RULE: RGBColor = RGBColor(0xe3, 0xe7, 0xea);
 const BAND: RGBColor = RGBColor(0xf1, 0xf4, 0xf6);
-/// Marks on a line, at most; so that lines differ not only in colour.
+/// Most markers on a line. Markers make lines differ not only in colour.
 const MARKERS: usize = 7;
 
 /// An axis.
@@ -67,9 +68,9 @@ pub(crate) struct Layer {
     pub(crate) shape: Shape,
     /// Which colour, dash and marker.
     pub(crate) look: usize,
-    /// The run that it belongs to, where it can be hidden with it.
+    /// The run that it belongs to, if it can be hidden with that run.
     pub(crate) run: Option<usize>,
-    /// What it is.
+    /// Its name.
     pub(crate) name: String,
     pub(crate) points: Vec<(f64, f64)>,
 }
@@ -77,7 +78,7 @@ pub(crate) struct Layer {
 /// A plot.
 #[derive(Debug, Clone)]
 pub(crate) struct Plot {
-    /// For tests and scripts.
+    /// Its name for tests and scripts.
     pub(crate) key: String,
     pub(crate) title: String,
     /// Width and height.
@@ -94,7 +95,7 @@ impl Plot {
             Ok(frame) => frame,
             Err(error) => return missing(html, &self.key, &self.title, &format!("it could not be drawn: {error}")),
         };
-        // Up to the end of the opening tag, which gets more attributes; and without the closing one.
+        // The part after the opening tag, which gets more attributes, and without the closing tag.
         let inside = frame.find('>').map_or("", |at| &frame[at + 1..]);
         let inside = inside.trim_end().strip_suffix("</svg>").unwrap_or(inside);
         html.put(format_args!(
@@ -154,7 +155,7 @@ impl Plot {
     fn draw_frame(&self, root: &Area<'_>) -> Drawn {
         let (left, right, top, bottom) = (LEFT, self.right(), TOP, self.bottom());
         let (px, py) = (|v: f64| self.x(v).round() as i32, |v: f64| self.y(v).round() as i32);
-        // What is beyond the linear part of a scale is shaded.
+        // The parts beyond the linear part of a scale are shaded.
         if let Some((low, high)) = self.y.scale.inner() {
             shade(root, (left, top), (right, py(high)))?;
             shade(root, (left, py(low)), (right, bottom))?;
@@ -171,14 +172,14 @@ impl Plot {
             line(root, (x, top), (x, bottom), RULE)?;
             let Some(name) = name else { continue };
             let half = 4 * name.len() as i32;
-            // No name upon another, nor beyond the edge.
+            // No name may overlap another, or go beyond the edge.
             if x - half > room && x + half < self.size.0 {
                 room = x + half + 4;
                 text(root, (x, bottom + 13), INK, HPos::Center, &name)?;
             }
         }
         let mut marks = self.y.scale.marks(5, self.y.unit);
-        // The centre of a bent scale has its name before others do.
+        // The centre of a bent scale gets its name before others do.
         marks.sort_by(|a, b| (a.0 != 0.0).cmp(&(b.0 != 0.0)).then(a.0.abs().total_cmp(&b.0.abs())));
         let mut taken: Vec<i32> = Vec::new();
         for (v, name) in marks {
@@ -204,7 +205,7 @@ impl Plot {
         match layer.shape {
             Shape::Dots => {
                 for (x, y) in points {
-                    // Dots upon each other are one.
+                    // Dots at the same place are drawn once.
                     if last.replace((x, y)) != Some((x, y)) {
                         let _ = write!(d, "M{x} {y}h0");
                     }
@@ -222,7 +223,7 @@ impl Plot {
             Shape::Band => {
                 let points: Vec<_> = points.collect();
                 if let [(x0, y0), (x1, y1)] = points[..] {
-                    // Visible also where it is narrower than a dot.
+                    // Visible even where it is narrower than a dot.
                     let (top, low) = ((y1.min(y0) - 1.0), (y0.max(y1) + 1.0));
                     let _ = write!(d, "M{x0} {low:.1}L{x0} {top:.1}L{x1} {top:.1}L{x1} {low:.1}z");
                 }
@@ -240,7 +241,7 @@ impl Plot {
             }
         }
         let class = ["dots", "line", "band", "bars"][layer.shape as usize];
-        // What has no points is not looked up by the script.
+        // The script does not look at paths without points.
         let points = if layer.shape == Shape::Band { String::new() } else { format!(" data-points=\"{drawn}\"") };
         let look = look(layer.look);
         let run = layer.run.map_or(String::new(), |run| format!(" run{run}"));
@@ -253,7 +254,8 @@ impl Plot {
         }
     }
 
-    /// Evenly along the axis, beginning elsewhere for each look; and one at the end, which is the maximum.
+    /// Markers evenly along the axis, beginning at a different place for each look; and one at the end, which
+    /// is the maximum.
     fn markers(&self, layer: &Layer) -> String {
         let mut d = String::new();
         let every = f64::from(self.right() - LEFT) / MARKERS as f64;
@@ -285,7 +287,7 @@ pub(crate) fn look(look: usize) -> String {
     format!("c{} d{}", look % 8, look % 6)
 }
 
-/// A piece of line in a look, for legends.
+/// A piece of line with a look, for legends.
 pub(crate) fn swatch(number: usize) -> String {
     format!(
         "<svg class=\"swatch\" viewBox=\"0 0 36 12\" aria-hidden=\"true\"><path class=\"line {0}\" d=\"M1 6L35 6\"/><path \
@@ -308,7 +310,7 @@ pub(crate) fn marker(look: usize, x: f64, y: f64) -> String {
     format!("M{} {}{outline}", round(x + dx), round(y + dy))
 }
 
-/// Says what cannot be drawn, and why.
+/// Writes a figure that says what cannot be drawn, and why.
 pub(crate) fn missing(html: &mut Html, key: &str, title: &str, why: &str) {
     html.put(format_args!(
         "<figure class=\"plot none\" data-none=\"{key}\"><figcaption>{}</figcaption><p>Nothing to draw: {}.</p></figure>\n",

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a value lies on an axis, and which values to mark.
+//! The place of a value on an axis, and the values to mark.
 
 use crate::units;
 
-/// From this ratio of the largest to the smallest on, positive values are shown on a logarithmic scale.
+/// Positive values are shown on a logarithmic scale if the ratio of the largest to the smallest is at least
+/// this.
 const LOG_FROM: f64 = 8.0;
-/// The share of what is shown that lies within the linear part of a bent scale.
+/// The share of the values that lies within the linear part of a bent scale.
 const LINEAR_SHARE: f64 = 0.99;
-/// But up to this share may be outside, if they are all so many times as far away as those inside. Many dots
-/// are the extremes of many packets, and so are not as rare as these.
+/// Up to this share may be outside instead, if all of them are [`GAP`] times as far away as those inside.
+/// Many dots are the extremes of many packets, so extreme dots are not as rare as extreme packets.
 const OUTSIDE_MAX: f64 = 0.4;
 const GAP: f64 = 4.0;
-/// A scale is bent if its ends are so many times as far away as the linear part reaches. Below that it is
+/// A scale is bent if its ends are this many times as far away as the linear part reaches. Below that it is
 /// better straight, so that a falling amplitude looks like one.
 const BENT_FROM: f64 = 20.0;
 
-/// How values become places.
+/// How values are mapped to places.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
     Linear,
     Log,
-    /// Linear up to `reach` from `centre`, logarithmic with weight `bend` beyond. A few packets that are a
-    /// thousand times as late as others would otherwise make a flat line of these.
+    /// Linear up to `reach` from `centre`, logarithmic with weight `bend` beyond. Otherwise, a few packets
+    /// that are a thousand times as late as the others would flatten the others to a line.
     Bent {
         centre: f64,
         reach: f64,
@@ -37,14 +38,14 @@ pub(crate) struct Scale {
     pub(crate) high: f64,
 }
 
-/// What a mark says.
+/// The unit of a mark.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Unit {
     /// A packet's number.
     Packet,
     /// ns.
     Time,
-    /// ns more or less than the sending interval, which is this.
+    /// ns more or less than the sending interval, which is the value.
     Deviation(f64),
     /// How many.
     Count,
@@ -79,22 +80,22 @@ impl Unit {
     }
 }
 
-/// A mark of an axis: its value, and what it is called if it is named.
+/// A mark of an axis: its value, and its name if it has one.
 pub(crate) type Mark = (f64, Option<String>);
 
 impl Scale {
-    /// Linear, exactly these ends.
+    /// A linear scale with exactly these ends.
     pub(crate) fn linear(low: f64, high: f64) -> Self {
         let least = grain(low).max(grain(high));
         Scale { kind: Kind::Linear, low, high: high.max(low + least) }
     }
 
-    /// Logarithmic; `low` above 0.
+    /// A logarithmic scale; `low` must be above 0.
     pub(crate) fn log(low: f64, high: f64) -> Self {
         Scale { kind: Kind::Log, low, high: high.max(low * 1.001) }
     }
 
-    /// For the times of single packets.
+    /// A scale for the times of single packets.
     pub(crate) fn times(values: &[f64]) -> Self {
         let (low, high) = ends(values);
         Scale::positive(low, high).unwrap_or_else(|| {
@@ -104,13 +105,13 @@ impl Scale {
         })
     }
 
-    /// For values on both sides of one.
+    /// A scale for values on both sides of `centre`.
     pub(crate) fn around(centre: f64, values: &[f64]) -> Self {
         let (low, high) = ends(values);
         let mut far: Vec<f64> = values.iter().map(|v| (v - centre).abs()).collect();
         far.sort_unstable_by(|a, b| b.total_cmp(a));
         let at = |n: usize| far.get(n).copied().unwrap_or(0.0).max(1.0);
-        // Where some are far beyond all others is the place to bend; else where few are.
+        // The scale bends at a gap, if some values are far beyond all others; else where few values are left.
         let outside = (far.len() as f64 * OUTSIDE_MAX) as usize;
         let gap = (1..=outside)
             .map(|n| (at(n - 1) / at(n), n))
@@ -121,7 +122,7 @@ impl Scale {
         Scale::bending(centre, reach, low, high)
     }
 
-    /// For distributions: (time, share of all that do not exceed it).
+    /// A scale for distributions: (time, share of the values that do not exceed it).
     pub(crate) fn spread(cdfs: &[&[(i64, f64)]]) -> Self {
         let times: Vec<f64> = cdfs.iter().flat_map(|c| c.iter()).map(|p| p.0 as f64).collect();
         let (low, high) = ends(&times);
@@ -146,9 +147,9 @@ impl Scale {
             let room = ((high - low) * 0.06).max(least);
             return Scale::linear(low - room, high + room);
         }
-        // Half of the height at most for what is beyond; and no kink that makes far things nearer.
+        // At most half of the height is for values beyond, and no kink makes far values look nearer.
         let bend = (1.0 / (end / reach).ln()).min(1.0);
-        // Some room beyond the last one, which is more where a scale is logarithmic.
+        // Some room beyond the last value, and more of it where the scale is logarithmic.
         let beyond = |far: f64| if far < reach { far + 0.1 * reach } else { far * 1.3 };
         Scale {
             kind: Kind::Bent { centre, reach, bend },
@@ -182,7 +183,7 @@ impl Scale {
         }
     }
 
-    /// What to mark; about `many` of them are named.
+    /// The values to mark; about `many` of them have names.
     pub(crate) fn marks(&self, many: usize, unit: Unit) -> Vec<Mark> {
         let within = |v: &f64| *v >= self.low && *v <= self.high;
         let named = |v: f64| (v, Some(unit.words(v)));
@@ -191,7 +192,7 @@ impl Scale {
             Kind::Log => {
                 let decades = (self.high / self.low).log10();
                 let each = (decades / many as f64).ceil().max(1.0) as i32;
-                // Lines between powers of ten only where they are not a thicket.
+                // Lines between powers of ten are drawn only where they are not too dense.
                 let between = decades < 4.5;
                 let mut marks = Vec::new();
                 for power in self.low.log10().floor() as i32..=self.high.log10().ceil() as i32 {
@@ -211,7 +212,8 @@ impl Scale {
             Kind::Bent { centre, reach, .. } => {
                 let (low, high) = (self.low.max(centre - reach), self.high.min(centre + reach));
                 let mut marks: Vec<Mark> = steps(low, high, many, unit).into_iter().map(named).collect();
-                // Beyond: powers of ten away from the centre, or of the value itself where that is far away.
+                // Beyond the linear part: powers of ten away from the centre, or, far away, powers of ten of
+                // the value itself.
                 for sign in [-1.0, 1.0] {
                     for power in reach.log10().ceil() as i32..=18 {
                         let far = 10f64.powi(power);
@@ -226,7 +228,7 @@ impl Scale {
         }
     }
 
-    /// For the script, that shows the value under the cursor.
+    /// For the script, which shows the value under the cursor.
     pub(crate) fn code(&self) -> String {
         let Scale { kind, low, high } = self;
         match kind {
@@ -237,7 +239,7 @@ impl Scale {
     }
 }
 
-/// The least difference to show between values of this size: a ns, and more than rounding makes.
+/// The smallest difference to show between values of this size: a ns, and more than rounding errors.
 fn grain(v: f64) -> f64 {
     (v.abs() * 1e-12).max(1.0)
 }
@@ -248,7 +250,7 @@ fn ends(values: &[f64]) -> (f64, f64) {
     if low <= high { (low, high) } else { (0.0, 1.0) }
 }
 
-/// Round values between two, about `many`.
+/// About `many` round values between `low` and `high`.
 fn steps(low: f64, high: f64, many: usize, unit: Unit) -> Vec<f64> {
     let rough = (high - low) / many.max(1) as f64;
     let decade = 10f64.powf(rough.log10().floor());

@@ -26,7 +26,7 @@ fn made(name: &str, scenario: &Scenario) -> Run {
     run_of(name, made.info, &made.samples)
 }
 
-/// Each packet a row of stamps.
+/// A run in which each packet is a row of stamps.
 fn small(rows: &[[i64; 4]]) -> Run {
     let info = RunInfo { method: "udp".into(), period_ns: 1_000_000, same_clock: true, ..RunInfo::default() };
     let mut samples = Samples::new();
@@ -43,7 +43,7 @@ fn plots(index: usize) -> Vec<String> {
     successive.chain(times).chain([format!("violation-{index}")]).collect()
 }
 
-/// What a page must be, whatever is in it.
+/// Asserts what holds for every page, whatever its content.
 fn sound(page: &str) {
     for wrong in [
         "NaN",
@@ -84,7 +84,7 @@ fn a_run_has_all_its_plots_and_numbers() {
         assert!(page.contains(&format!("data-table=\"{name}-0\"")), "{name}");
     }
     assert!(!page.contains("Nothing to draw"));
-    assert!(page.contains("Not analysed.") && page.contains("Nobody is blamed: not recorded"));
+    assert!(page.contains("Not analysed.") && page.contains("No culprit is known: not recorded"));
     // The maximum is shown, not only a percentile.
     let summary = run.stats.measure(Measure::RoundTrip).unwrap().summary.clone().unwrap();
     assert!(page.contains(&format!("title=\"{} ns\"", summary.max_ns)));
@@ -103,7 +103,7 @@ fn several_runs_are_compared() {
         for what in ["histogram", "tail"] {
             let open = format!("data-plot=\"{}-{what}-all\"", key(measure));
             let figure = page.split(&open).nth(1).unwrap().split("</figure>").next().unwrap();
-            // Times are not drawn beside times above a baseline.
+            // Absolute times are not drawn beside times above a baseline.
             let runs = if matches!(measure, Measure::AToB | Measure::BToA) { 2 } else { 3 };
             assert_eq!(figure.matches("class=\"line ").count(), runs, "{open}");
             assert_eq!(figure.contains("without apart"), runs == 2);
@@ -280,7 +280,7 @@ fn every_field_is_documented() {
         assert!(ORDER.iter().any(|of| key(*of) == name), "{name}");
     }
     assert_eq!(measures.len(), ORDER.len());
-    // Null in one measure, an object in another.
+    // These are null in one measure and an object in another.
     let all = found.clone();
     found.retain(|field| !all.iter().any(|other| other.starts_with(&format!("{field}."))));
     found.extend(fields(&json));
@@ -321,7 +321,7 @@ proptest! {
         rows.iter().enumerate().for_each(|(i, ts)| samples.push(&Sample::new(first + i as u64, *ts), period_ns));
         let run = run_of("any", info, &samples);
         let page = render(&[run.clone(), run]);
-        // A start at the least time there is, is one that a log may have.
+        // A log may have the smallest possible time as its start.
         if start_ns != i64::MIN {
             sound(&page);
         }

@@ -127,7 +127,7 @@ fn a_log_cut_off_is_reported_as_far_as_it_goes() {
         // undisturbed run.
         if len + 1 < whole.len() {
             assert_eq!((&run["culprits"], &run["late_packets"]), (&Value::Null, &Value::Null));
-            assert!(page.contains("Nobody is blamed: recorded, but the log was cut off before them"));
+            assert!(page.contains("No culprit is known: recorded, but the log was cut off before them"));
         } else {
             assert_eq!(run["culprits"][0]["name"], "backup");
         }

@@ -159,7 +159,7 @@ fn root_a_kernel_without_type_information_measures_all_the_same() {
     let culprits = json(&output)["run"]["isolation"]["culprits"].as_str().expect("a text").to_owned();
     assert!(culprits.starts_with("not recorded: the kernel did not take the culprit recorder"), "{culprits}");
     let reported = report(&log);
-    assert!(reported.run["culprits"].is_null() && reported.page.contains("Nobody is blamed: not recorded"));
+    assert!(reported.run["culprits"].is_null() && reported.page.contains("No culprit is known: not recorded"));
     assert_eq!(reported.run["packets"]["answered"], 50);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where everything is.
+//! The places of everything in a drawing.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,7 +8,8 @@ use fide_planner::{CableId, LinkId, NodeId, Topology};
 use super::order::Order;
 use crate::plan::svg::At;
 
-/// With more hosts, those that nobody asks for are one pill for each set of switches.
+/// If there are more hosts, the hosts that no drawn request uses are merged into one pill for each set of
+/// switches.
 pub(crate) const HOSTS_DRAWN_MAX: usize = 48;
 /// Widest row whose switches are boxes with their names in them, pixels.
 const NAMED_ROW_MAX: f64 = 1500.0;
@@ -16,7 +17,7 @@ const NAMED_ROW_MAX: f64 = 1500.0;
 const WIDTH_MIN: f64 = 520.0;
 /// Width of a pill.
 pub(crate) const PILL_WIDTH: f64 = 34.0;
-/// Names are cut to so many characters.
+/// Names are cut to this many characters.
 pub(crate) const NAME_MAX: usize = 24;
 
 /// A pill of hosts that are not drawn one by one.
@@ -26,30 +27,30 @@ pub(crate) struct Pill {
     pub(crate) hosts: Vec<NodeId>,
 }
 
-/// A network on a plane.
+/// A network with places in two dimensions.
 #[derive(Debug)]
 pub(crate) struct Layout {
     pub(crate) width: f64,
     pub(crate) height: f64,
-    /// By how much letters and lines are larger, so that a wide drawing can be read.
+    /// Factor by which letters and lines are larger, so that a wide drawing can be read.
     pub(crate) scale: f64,
-    /// Place of each node; of a collapsed host, that of its pill.
+    /// Place of each node; for a collapsed host, the place of its pill.
     places: Vec<At>,
     rows: Vec<usize>,
-    /// For each collapsed host its pill.
+    /// The pill of each collapsed host.
     pill_of: HashMap<NodeId, usize>,
     pub(crate) pills: Vec<Pill>,
-    /// For each row whether switches are boxes with names.
+    /// For each row, whether switches are boxes with names.
     pub(crate) named: Vec<bool>,
     /// Nodes of each row from left to right, without collapsed hosts.
     pub(crate) order: Vec<Vec<NodeId>>,
-    /// Distance of neighbours in each row, where it is narrowest.
+    /// Smallest distance between neighbours in each row.
     pub(crate) spacing: Vec<f64>,
-    /// For cables that have a parallel one: how far its middle is moved aside.
+    /// For a cable with parallel cables: how far its middle is moved aside.
     aside: HashMap<CableId, f64>,
 }
 
-/// The way of a link: a line, or a curve with this control point.
+/// The path of a link in the drawing: a line, or a curve with this control point.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Way {
     pub(crate) from: At,
@@ -58,7 +59,7 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// A point on it, 0 to 1, and the direction there, of length 1.
+    /// The point at `t` (0 to 1) on it, and the direction there, of length 1.
     pub(crate) fn point(&self, t: f64) -> (At, At) {
         let (a, b) = (self.from, self.to);
         let c = self.bend.unwrap_or(At { x: (a.x + b.x) / 2.0, y: (a.y + b.y) / 2.0 });
@@ -91,8 +92,8 @@ struct Slot {
     wish: f64,
 }
 
-/// Nearest places to the wishes, in order, not closer than the widths allow, between 0 and `whole`: isotonic
-/// regression.
+/// The places nearest to the wishes, in order, no closer than the widths allow, between 0 and `whole`
+/// (isotonic regression).
 fn place(slots: &[Slot], whole: f64) -> Vec<f64> {
     let mut offsets = Vec::with_capacity(slots.len());
     let mut total = 0.0;
@@ -100,7 +101,7 @@ fn place(slots: &[Slot], whole: f64) -> Vec<f64> {
         offsets.push(total + slot.width / 2.0);
         total += slot.width;
     }
-    // Blocks of slots that touch: sum of wishes, and how many.
+    // Blocks of slots that touch: the sum of their wishes, and their number.
     let mut blocks: Vec<(f64, f64)> = Vec::new();
     for (slot, offset) in slots.iter().zip(&offsets) {
         blocks.push((slot.wish - offset, 1.0));
@@ -122,7 +123,7 @@ fn place(slots: &[Slot], whole: f64) -> Vec<f64> {
     places.iter().zip(&offsets).map(|(at, offset)| at + offset).collect()
 }
 
-/// What stands at one place of the lowest row.
+/// An item at one place of the lowest row.
 enum Item {
     Host(NodeId),
     Pill(Vec<NodeId>),
@@ -146,7 +147,7 @@ impl Bottom {
         let singles = topology.hosts().filter(&drawn).count();
         let names = topology.hosts().filter(&drawn).map(|host| name_width(&topology.node(host).name));
         let widest = names.fold(0.0, f64::max);
-        // Names side by side if there are few, else turned.
+        // Names stand side by side if there are few, else turned.
         let single = if singles as f64 * (widest + 14.0) <= 1100.0 { (widest + 14.0).max(46.0) } else { 19.0 };
         let mut items = Vec::new();
         let mut pod = None;
@@ -182,7 +183,7 @@ fn box_width(topology: &Topology, order: &Order, unit: usize) -> f64 {
 
 /// How the switches of each row above the lowest are drawn.
 struct Upper {
-    /// By row: switches are boxes with names.
+    /// By row: whether switches are boxes with names.
     named: Vec<bool>,
     /// By row: width of a switch without a name.
     widths: Vec<f64>,
@@ -206,7 +207,7 @@ impl Upper {
         upper
     }
 
-    /// Height above the highest row: names of switches that are no boxes stand turned there.
+    /// Height above the highest row: names of switches that are not boxes stand turned there.
     fn room_above(&self, topology: &Topology, order: &Order, scale: f64) -> f64 {
         if self.named.iter().skip(1).last().copied().unwrap_or(true) {
             return 30.0;
@@ -217,7 +218,7 @@ impl Upper {
     }
 }
 
-/// Nodes that have got their places.
+/// Nodes whose places are determined.
 struct Placed {
     /// By node.
     places: Vec<At>,
@@ -293,7 +294,7 @@ impl Placed {
         }
     }
 
-    /// Distance of neighbours in each row, where it is narrowest.
+    /// Smallest distance between neighbours in each row.
     fn spacing(&self) -> Vec<f64> {
         let x = |node: NodeId| self.places[node.at()].x;
         let narrowest = |row: &Vec<NodeId>| row.windows(2).map(|two| x(two[1]) - x(two[0])).fold(200.0, f64::min);
@@ -303,7 +304,7 @@ impl Placed {
 
 #[allow(clippy::cast_precision_loss, reason = "sizes of a drawing")]
 impl Layout {
-    /// `shown` are hosts that are drawn one by one, however many hosts there are.
+    /// Lays out a network. The hosts in `shown` are drawn one by one, however many hosts there are.
     pub(crate) fn of(topology: &Topology, shown: &BTreeSet<NodeId>) -> Self {
         let order = Order::of(topology);
         let all = topology.hosts().count() <= HOSTS_DRAWN_MAX;
@@ -343,12 +344,13 @@ impl Layout {
         self.rows[node.at()]
     }
 
-    /// The pill of a host that is not drawn for itself.
+    /// The pill of a host that is not drawn by itself.
     pub(crate) fn pill(&self, node: NodeId) -> Option<usize> {
         self.pill_of.get(&node).copied()
     }
 
-    /// Cables that are drawn as one have the same: what hangs on a pill is.
+    /// A key that is the same for cables that are drawn as one line: parallel cables between a pill and a
+    /// switch.
     pub(crate) fn drawn_as(&self, topology: &Topology, cable: CableId) -> (u64, u64) {
         let ends = topology.cables()[cable.at()].ends;
         if ends.iter().all(|end| self.pill(*end).is_none()) {
@@ -366,12 +368,12 @@ impl Layout {
         let rows = self.row(a).abs_diff(self.row(b));
         let aside = self.aside.get(&link.cable()).copied().unwrap_or(0.0);
         let bend = match rows {
-            // Over what is between them.
+            // The curve passes over the nodes between them.
             0 => Some(At { x: middle.x, y: middle.y - 48.0 - 0.3 * dx.abs().min(400.0) - 2.0 * aside }),
             1 if aside == 0.0 => None,
             _ => {
                 let length = dx.hypot(dy).max(1.0);
-                // The same side for both directions.
+                // Both directions bend to the same side.
                 let by = (aside * 2.0 + if rows > 1 { 30.0 } else { 0.0 }) * if a < b { 1.0 } else { -1.0 };
                 Some(At { x: middle.x - dy / length * by, y: middle.y + dx / length * by })
             }

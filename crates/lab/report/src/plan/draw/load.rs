@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many requests: how full the cables are.
+//! Draws how full the cables are, for plans with many requests.
 
 use std::collections::HashMap;
 
@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{plan::figures::share, plan::svg::Svg, text::Lines, units};
 
-/// So many cables, the fullest, tell their figures.
+/// The fullest cables, up to this number, have a title with their figures.
 const TITLED_MAX: usize = 3_000;
-/// Cables drawn; the emptier ones beyond are left grey.
+/// Most cables that are coloured; the emptier ones beyond that stay grey.
 const DRAWN_MAX: usize = 30_000;
 
 impl Scene<'_> {
@@ -25,7 +25,7 @@ impl Scene<'_> {
     /// Cables in use, each in the colour of the fuller direction.
     pub(crate) fn loads(&self, top: f64) -> String {
         let topology = self.topology();
-        // What is drawn as one line is one line, as full as the fullest cable in it.
+        // Cables that are drawn as one line count as one, as full as the fullest of them.
         let mut lines: HashMap<(u64, u64), (f64, CableId, Vec<LinkUse>)> = HashMap::new();
         for used in self.plan.planner.links() {
             let cable = used.link.cable();
@@ -48,7 +48,7 @@ impl Scene<'_> {
                 svg.put(format_args!("\"/>\n"));
             }
         }
-        // The fullest on top.
+        // The fullest are drawn last, on top.
         for (share, cable, uses) in titled.iter().rev() {
             let way = self.layout.way(topology, cable.links()[0]);
             let class = load(*share, top);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The network itself, in grey: what trees are drawn upon; and what is broken, drawn over them.
+//! Draws the network itself, in grey, as the ground for trees; and its broken cables, over the trees.
 
 use std::collections::HashSet;
 
@@ -13,20 +13,20 @@ use crate::{
     units::count_of,
 };
 
-/// Cables drawn in grey; of more, only each so-many-th.
+/// Most cables that are drawn in grey; if there are more, only every n-th is drawn.
 pub(crate) const CABLES_DRAWN_MAX: usize = 30_000;
-/// Up to so many cables, each tells its name.
+/// Up to this many cables, each has a title with its name.
 const CABLES_TITLED_MAX: usize = 300;
-/// Up to so many switches, each tells its name; beyond, they are dots.
+/// Up to this many switches, each has a title with its name; if there are more, they are dots.
 const SWITCHES_TITLED_MAX: usize = 3_000;
-/// Dots, of switches and of pills.
+/// Most dots for switches, and for pills.
 const DOTS_MAX: usize = 40_000;
-/// Broken cables that tell their names.
+/// Most broken cables that have a title with their name.
 const BROKEN_TITLED_MAX: usize = 200;
-/// Broken cables drawn.
+/// Most broken cables that are drawn.
 const BROKEN_DRAWN_MAX: usize = 20_000;
 
-/// A network with its places.
+/// A network and its layout.
 pub(crate) struct Scene<'a> {
     pub(crate) plan: Plan<'a>,
     pub(crate) layout: Layout,
@@ -54,7 +54,7 @@ impl Scene<'_> {
         (4.5 * self.layout.scale).min(self.layout.spacing[row] * 0.42).max(1.0)
     }
 
-    /// How far below a host its name is.
+    /// How far below a host its name stands.
     pub(crate) fn name_below(&self) -> f64 {
         10.0 + 14.0 * self.layout.scale
     }
@@ -193,14 +193,14 @@ impl Scene<'_> {
         cable_ids(self.topology()).filter(|cable| !self.plan.planner.works(*cable)).collect()
     }
 
-    /// The lines of broken cables; below the switches.
+    /// The lines of broken cables, drawn below the switches.
     fn broken_lines(&self, svg: &mut Svg) {
         for cable in self.broken().into_iter().take(BROKEN_DRAWN_MAX) {
             svg.put(format_args!("<path class=\"d\" d=\"{}\"/>\n", self.layout.way(self.topology(), cable.links()[0])));
         }
     }
 
-    /// Red crosses upon broken cables.
+    /// Red crosses on broken cables.
     pub(crate) fn crosses(&self) -> String {
         let mut svg = Svg::default();
         let topology = self.topology();

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which unit stands where in its row, so that cables cross little and pods stay together.
+//! Orders the units in each row so that few cables cross and pods stay together.
 //!
-//! A unit is a switch, or all hosts that hang on the same switches. A row is a tier, the hosts lowest. Units
-//! that are connected through rows up to some height form a part of the network that stays together: the
-//! hosts of a rack, then a pod. Within a part, units are ordered by the mean place of their neighbours below
-//! and above, in turns (Sugiyama et al. 1981); the order with the fewest crossings wins.
+//! A unit is a switch, or all hosts that are cabled to the same switches. A row is a tier; hosts are the
+//! lowest row. Units that are connected through rows up to some height form a part of the network that stays
+//! together: the hosts of a rack, then a pod. Within a part, units are ordered by the mean place of their
+//! neighbours, below and above in turn (Sugiyama et al. 1981). The order with the fewest crossings wins.
 
 use std::collections::{BTreeMap, HashMap};
 
 use fide_planner::{NodeId, Topology, topology::NodeKind};
 
-/// Turns of ordering.
+/// Number of ordering sweeps.
 const SWEEPS: usize = 4;
-/// Beyond so many connections between units, one sweep has to do.
+/// With more connections between units than this, there is only one sweep.
 const SWEPT_MAX: usize = 50_000;
 
 /// A switch, or hosts on the same switches.
@@ -32,9 +32,10 @@ pub(crate) struct Order {
     pub(crate) rows: Vec<Vec<usize>>,
     /// Unit of each node.
     pub(crate) unit_of: Vec<usize>,
-    /// For each unit the others that it is connected with, without itself.
+    /// For each unit, the other units that it is connected to.
     pub(crate) neighbours: Vec<Vec<usize>>,
-    /// For each unit its part one row above its own: units of one pod have the same.
+    /// For each unit, the part that it belongs to one row above its own; it is the same for all units of a
+    /// pod.
     pub(crate) pod: Vec<usize>,
 }
 
@@ -66,7 +67,7 @@ impl Order {
 
     fn sweep(&mut self, parts: &[Vec<usize>]) {
         let top = self.rows.len();
-        // Larger parts first, then those within; the whole network says nothing.
+        // Sort keys: larger parts first, then the parts within them. The whole network distinguishes nothing.
         let prefix: Vec<Vec<usize>> = (0..self.units.len())
             .map(|at| (self.units[at].row.max(1)..top).rev().map(|height| parts[height][at]).collect())
             .collect();
@@ -123,7 +124,7 @@ impl Order {
                 pairs.extend(below.map(|other| (at[*unit], at[*other])));
             }
             pairs.sort_unstable();
-            // Those so far that end further to the right, by a tree of sums.
+            // Counts the pairs so far that end further to the right, with a Fenwick tree.
             let width = self.rows[number - 1].len();
             let mut sums = vec![0_u64; width + 1];
             for (seen, (_, low)) in (0_u64..).zip(pairs) {
@@ -144,7 +145,7 @@ impl Order {
     }
 }
 
-/// Middle of each unit's share of its row, 0 to 1.
+/// Sets each unit's place to the middle of its share of the row, 0 to 1.
 #[allow(clippy::cast_precision_loss, reason = "at most MAX_NODES")]
 fn number(row: &[usize], place: &mut [f64]) {
     for (n, unit) in row.iter().enumerate() {
@@ -183,8 +184,8 @@ fn units(topology: &Topology) -> (Vec<Unit>, Vec<usize>) {
     (units, unit_of)
 }
 
-/// For each height the part of the network that a unit belongs to if only rows up to that height are there,
-/// by the number of its first unit.
+/// For each height, the part of the network that each unit belongs to if only the rows up to that height
+/// exist. A part is named by the number of its first unit.
 fn parts(units: &[Unit], neighbours: &[Vec<usize>], rows: usize) -> Vec<Vec<usize>> {
     fn root(parent: &mut [usize], mut at: usize) -> usize {
         while parent[at] != at {

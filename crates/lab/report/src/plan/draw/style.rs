@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Colours, lines and letters.
 
-/// Of trees 0, 1 and 2: of Okabe and Ito's colours three that every kind of colour blindness tells apart; and
-/// dashes, for print in black.
+/// Colours and dashes of trees 0, 1 and 2: three of Okabe and Ito's colours, which people with every kind of
+/// colour blindness can tell apart, and dashes for print in black.
 pub(crate) const TREES: [(&str, &str); 3] = [("#0072b2", "none"), ("#d55e00", "9 5"), ("#007f5f", "2 4")];
-/// From a little to much: colours of viridis, darker for more, and widths.
+/// From low to high load: colours of viridis, darker for more, and widths.
 pub(crate) const LOADS: [(&str, f64); 5] =
     [("#7ad151", 1.4), ("#22a884", 2.0), ("#2a788e", 2.8), ("#414487", 3.6), ("#440154", 4.6)];
 
@@ -19,14 +19,14 @@ pub(crate) fn load_from(class: usize, top: f64) -> f64 {
     top * class as f64 / LOADS.len() as f64
 }
 
-/// The end of a scale for shares up to `most`: 1, 2 or 5 and zeros, at most the whole.
+/// The end of a scale for shares up to `most`: 1, 2 or 5 times a power of ten, at most 1.
 pub(crate) fn load_top(most: f64) -> f64 {
     let steps = (-4..=0).flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * 10_f64.powi(power)));
     steps.into_iter().find(|step| most <= *step).unwrap_or(1.0).min(1.0)
 }
 
-/// The style sheet; all of it within the class of the drawing, as pages may hold several drawings and their own styles.
-/// With many `cables`, those in grey are fainter.
+/// The style sheet. All rules are limited to the class of the drawing, because pages may hold several
+/// drawings and their own styles. If there are many `cables`, the grey ones are fainter.
 pub(crate) fn sheet(scale: f64, cables: usize) -> String {
     let many = cables > 1000;
     let px = |px: f64| format!("{:.1}px", px * scale);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The trees of one request, over the network.
+//! Draws the trees of one request over the network.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,7 +16,7 @@ use crate::{
     units,
 };
 
-/// Where on a link its arrow is.
+/// Position of the arrow on a link, 0 to 1.
 const ARROW_AT: f64 = 0.6;
 
 impl Scene<'_> {
@@ -25,7 +25,8 @@ impl Scene<'_> {
         self.plan.planner.links().map(|link| (link.link, link)).collect()
     }
 
-    /// `allocation`'s trees, to be drawn below all nodes; and its switches, its sender and its receivers, above them.
+    /// The trees of `allocation`, to be drawn below all nodes; and its switches, its sender and its
+    /// receivers, to be drawn above them.
     pub(crate) fn trees(
         &self,
         id: RequestId,
@@ -39,7 +40,7 @@ impl Scene<'_> {
             .iter()
             .map(|tree| tree.links().map(|link| (link, self.layout.way(topology, link))).collect())
             .collect();
-        // What crosses below is cut, so that the eye does not turn off.
+        // A white outline cuts the lines that cross below, so that the eye does not follow them.
         svg.put(format_args!("<path class=\"w\" d=\""));
         for (_, way) in ways.iter().flatten() {
             svg.put(format_args!("{way}"));
@@ -103,7 +104,7 @@ impl Scene<'_> {
                 let (at, name) = (self.layout.at(node), self.name(node));
                 let named = self.layout.named[row];
                 if !named {
-                    // Larger than those that have no part in it.
+                    // Larger than switches that are not in the tree.
                     let more = 1.5 * self.layout.scale;
                     corner = At { x: corner.x - more, y: corner.y - more };
                     (width, height) = (width + 2.0 * more, height + 2.0 * more);
@@ -138,7 +139,7 @@ impl Scene<'_> {
         let topology = self.topology();
         let figures = crate::plan::figures::request(&self.plan, id, allocation);
         let RequestFigures { sender, receivers, .. } = &figures;
-        // Names stand side by side where they have room, else turned.
+        // Names stand side by side if they have room, else turned.
         let mut places: Vec<(f64, f64)> = [sender]
             .into_iter()
             .chain(receivers.iter().map(|one| &one.host))
@@ -180,7 +181,7 @@ impl Scene<'_> {
     }
 }
 
-/// A sender: a full square; or a receiver: a ring around a dot.
+/// Draws a sender as a filled square, or a receiver as a ring around a dot.
 pub(crate) fn mark(svg: &mut Svg, at: At, r: f64, sends: bool) {
     let (x, y, r2) = (Px(at.x), Px(at.y), Px(r * 2.0));
     if sends {

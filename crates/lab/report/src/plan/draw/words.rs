@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is written above and below the networks.
+//! The texts above and below the networks.
 
 use fide_planner::{Allocation, trees::Method};
 
@@ -16,14 +16,14 @@ use crate::{
     units::{count_of, rate, share, time},
 };
 
-/// Requests listed below a drawing of how full cables are.
+/// Most requests that are listed below a drawing of how full cables are.
 const REQUESTS_LISTED_MAX: usize = 12;
-/// Refused requests listed.
+/// Most refused requests that are listed.
 const REFUSED_LISTED_MAX: usize = 6;
-/// Links listed, the fullest.
+/// Most links that are listed, the fullest first.
 const LINKS_LISTED_MAX: usize = 5;
 
-/// A line of text; of a tree with a stroke of its kind before it.
+/// A line of text. For a tree, a stroke in the tree's style stands before it.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Line {
     pub(crate) class: &'static str,
@@ -47,7 +47,7 @@ pub(crate) fn method(of: Method) -> &'static str {
     }
 }
 
-/// About one request. `before`: what it was, to tell what has moved.
+/// Lines about one request. `before`: its earlier figures, to show what has moved.
 pub(crate) fn request(of: &RequestFigures, before: Option<&RequestFigures>) -> Vec<Line> {
     let name = clean(&of.name);
     let receivers = match &of.receivers[..] {
@@ -106,7 +106,7 @@ fn together(of: &RequestFigures) -> String {
     }
 }
 
-/// About a network with more requests than can be drawn.
+/// Lines about a network with more requests than can be drawn.
 pub(crate) fn loads(scene: &Scene<'_>) -> Vec<Line> {
     let planner = scene.plan.planner;
     let mut lines = vec![Line::new(
@@ -132,7 +132,7 @@ pub(crate) fn loads(scene: &Scene<'_>) -> Vec<Line> {
     lines
 }
 
-/// Some requests in a line each.
+/// Some requests, one line each.
 pub(crate) fn list(scene: &Scene<'_>) -> Vec<Line> {
     let planner = scene.plan.planner;
     let mut lines: Vec<Line> = planner
@@ -157,7 +157,7 @@ pub(crate) fn list(scene: &Scene<'_>) -> Vec<Line> {
     lines
 }
 
-/// What was refused, in lines of at most `width` characters.
+/// The refused requests, in lines of at most `width` characters.
 pub(crate) fn refused(all: &[Refused], width: usize) -> Vec<Line> {
     let mut lines = Vec::new();
     for refused in all.iter().take(REFUSED_LISTED_MAX) {
@@ -172,7 +172,7 @@ pub(crate) fn refused(all: &[Refused], width: usize) -> Vec<Line> {
 
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
-    // Reasons are our own words, but names in them may be long.
+    // The reasons are our own texts, but names in them may be long.
     for word in text.split_whitespace().take(200) {
         let last = lines.last_mut().expect("one is there");
         let word: String = word.chars().take(width.max(1)).collect();
@@ -188,7 +188,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Writes lines from `top` on; gives where they end.
+/// Writes lines from `top` on. Returns where they end.
 pub(crate) fn write(svg: &mut Svg, lines: &[Line], top: f64, scale: f64) -> f64 {
     let step = 18.0 * scale;
     let mut y = top;
@@ -212,8 +212,8 @@ pub(crate) fn write(svg: &mut Svg, lines: &[Line], top: f64, scale: f64) -> f64 
     y
 }
 
-/// What the signs mean, in one row that is broken at `width`; gives its height. `top`: where the scale of
-/// loads ends; none if trees are drawn.
+/// Writes what the signs mean, in one row that is wrapped at `width`. Returns its height. `top`: where the
+/// scale of loads ends; `None` if trees are drawn.
 pub(crate) fn signs(svg: &mut Svg, scene: &Scene<'_>, top: Option<f64>, width: f64) -> f64 {
     let s = scene.layout.scale;
     let (mut x, mut y, step) = (0.0, 14.0 * s, 22.0 * s);
@@ -251,7 +251,7 @@ pub(crate) fn signs(svg: &mut Svg, scene: &Scene<'_>, top: Option<f64>, width: f
         });
     }
     if !scene.layout.pills.is_empty() {
-        item(svg, 22.0, "so many hosts on these switches", &|svg, x, y| {
+        item(svg, 22.0, "n hosts on these switches", &|svg, x, y| {
             svg.put(format_args!(
                 "<g class=\"p\"><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"{}\"/><text x=\"{}\" y=\"{}\">+n</text></g>",
                 Px(x),

@@ -8,7 +8,7 @@ use super::{checked, fat_tree, fill, leaf_spine, of_class, pair, request, title,
 use crate::plan::draw::net::CABLES_DRAWN_MAX;
 use crate::plan::{DrawError, DrawOptions, ONLY_MAX, PANELS_MAX, Plan, Refused, draw, draw_before_after};
 
-/// A bound of the brief: a fat tree of k = 16 with 200 requests.
+/// The required bound for a fat tree of k = 16 with 200 requests.
 const SIZE_MAX: usize = 2_000_000;
 
 fn only(names: &[&str]) -> DrawOptions {
@@ -21,7 +21,7 @@ fn hops(topology: &Topology, tree: &Tree) -> BTreeSet<String> {
     tree.links().map(|link| format!("{} to {}", name(topology.from(link)), name(topology.to(link)))).collect()
 }
 
-/// Every tree of every request that is held is there, link by link, and each switch once.
+/// Asserts that every tree of every granted request is drawn, link by link, and each switch once.
 fn whole(planner: &Planner, svg: &str, scenes: usize) {
     let document = checked(svg);
     // Styles reach what <use> draws only through a class within it.
@@ -163,7 +163,7 @@ fn unknown_request_cannot_be_drawn() {
     assert_eq!(error, "no request is called \"x\u{fffd}\"; the plan has 1, the first is \"heartbeat\"");
     let all = vec!["heartbeat"; ONLY_MAX + 1];
     assert_eq!(draw(&planner, &only(&all)).unwrap_err(), DrawError::TooMany(ONLY_MAX + 1));
-    // What was refused is known, but has no trees.
+    // A refused request is known, but has no trees.
     let refused = [Refused { request: request("big", "h1", &["h2"], 2), why: "too big".to_owned() }];
     let plan = Plan { refused: &refused, ..Plan::from(&planner) };
     assert!(written(&checked(&draw(plan, &only(&["big"])).unwrap())).contains("refused: big: too big"));
@@ -185,10 +185,10 @@ fn before_and_after_stand_side_by_side() {
     }
     assert_eq!(text.matches(", moved").count(), 1, "tree 1 stayed");
     assert_eq!(of_class(&document, "s").len(), 2 * 11);
-    // Released, and nothing at all.
+    // A request that was released, and a plan with nothing at all.
     planner.release(id).unwrap();
     let svg = draw_before_after(&before, &planner, &only(&["heartbeat"])).unwrap();
-    assert!(written(&checked(&svg)).contains("after: heartbeat is not held"));
+    assert!(written(&checked(&svg)).contains("after: heartbeat is not in the plan"));
     checked(&draw_before_after(&planner, &planner, &only(&[])).unwrap());
 }
 

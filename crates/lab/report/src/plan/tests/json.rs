@@ -6,7 +6,8 @@ use fide_testbed::documented;
 use super::{fill, leaf_spine, pair, request};
 use crate::plan::{FORMAT, Figures, Plan, Refused, VERSION, to_json};
 
-/// With a request that is held and one that is refused, a broken cable, one that the limits exclude, and reservations.
+/// A plan with a granted and a refused request, a broken cable, a cable that the limits exclude, and
+/// reservations.
 fn small() -> serde_json::Value {
     let file = file::parse(
         "[topology]\ngenerator = \"leaf_spine\"\ngroups = 1\nhoming = 2\nspines = 0\nhosts = 3\n\

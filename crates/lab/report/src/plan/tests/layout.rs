@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Order within rows; the places that follow are looked at, not tested.
+//! Tests of the order within rows. The places that follow from it are inspected by eye, not tested.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ proptest! {
     fn crossings_are_counted_right(
         below in 1..8_usize, above in 1..8_usize, pairs in prop::collection::btree_set((0..8_usize, 0..8_usize), 0..30),
     ) {
-        // Hosts of one switch each, and switches above those.
+        // Hosts with one switch each, and switches above those.
         let cables: BTreeSet<(usize, usize)> = pairs.into_iter().map(|(a, b)| (a % below, b % above)).collect();
         let mut text = String::new();
         for n in 0..below {
@@ -68,7 +68,7 @@ proptest! {
         for (n, one) in ends.iter().enumerate() {
             wanted += ends[..n].iter().filter(|other| cross(*one, **other)).count() as u64;
         }
-        // Hosts stand above each other's switches or not: those count as well.
+        // The cables of hosts may cross too, and count as well.
         let hosts: Vec<(usize, usize)> =
             (0..below).map(|n| (place(0, format!("h{n}")), place(1, format!("low{n}")))).collect();
         for (n, one) in hosts.iter().enumerate() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whatever a planner holds, it is drawn.
+//! Whatever a planner has granted can be drawn.
 
 use fide_planner::{
     CableId, Limits, NodeId, Planner,
@@ -63,7 +63,7 @@ proptest! {
             }
             let from = from.index(hosts.len());
             let to: Vec<&str> = (1..=n.min(hosts.len() - 1)).map(|j| hosts[(from + j) % hosts.len()].as_str()).collect();
-            // Most are refused: networks are what they are. A smaller redundancy finds more.
+            // Most are refused, because the networks are random. A smaller redundancy succeeds more often.
             if planner.request(request(&name, &hosts[from], &to, redundancy)).is_err() {
                 let _ = planner.request(request(&name, &hosts[from], &to[..to.len().min(1)], 1));
             }

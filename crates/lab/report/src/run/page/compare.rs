@@ -12,10 +12,10 @@ use crate::units::{count, percentile, share, time_in_column};
 use fide_jitter_analysis::stats::{Measure, PERCENTILES, Summary};
 use std::collections::BTreeSet;
 
-/// Lines in one plot that can still be told apart.
+/// Most lines in one plot that can still be told apart.
 const OVERLAY_MAX: usize = 24;
 
-/// Writes it.
+/// Writes the comparison.
 pub(super) fn write(runs: &[Run], html: &mut Html) {
     html.raw("<section id=\"compare\">\n").element("h2", "Side by side");
     numbers(runs, html);
@@ -41,14 +41,14 @@ fn of(run: &Run, measure: Measure) -> Option<&Summary> {
     measures::of(run, measure).and_then(|m| m.summary.as_ref())
 }
 
-/// A number for each run.
+/// A row with a number for each run.
 type Row = (String, Box<dyn Fn(&Run) -> Cell>);
 
 fn row(name: impl Into<String>, of: impl Fn(&Run) -> Cell + 'static) -> Row {
     (name.into(), Box::new(of))
 }
 
-/// A column per run, so that there is room for names, on paper too.
+/// Writes a column per run, so that there is room for names, on paper too.
 fn numbers(runs: &[Run], html: &mut Html) {
     let mut rows: Vec<Row> = vec![
         row("method", |run| Cell::number(&run.info.method)),
@@ -117,7 +117,7 @@ fn differing(runs: &[Run], html: &mut Html) {
     let mut seen = BTreeSet::new();
     let names: Vec<&String> = of.iter().flatten().map(|c| &c.0).filter(|name| seen.insert(*name)).collect();
     let value = |i: usize, name: &str| of[i].iter().find(|c| c.0 == name).map_or("", |c| c.1.as_str());
-    // They differ in any case, and say nothing.
+    // These differ in any case, and mean nothing.
     let plain = ["started", "packet 0 due"];
     let differ =
         |name: &&&String| !plain.contains(&name.as_str()) && (1..runs.len()).any(|i| value(i, name) != value(0, name));

@@ -8,19 +8,19 @@ use crate::text::Text;
 use crate::units::{count, duration, share, time_exact, time_to};
 use fide_jitter_analysis::stats::Measure;
 
-/// Rows of each table; the rest is in the JSON.
+/// Most rows of each table; the rest is in the JSON.
 const ROWS_MAX: usize = 50;
-/// Packets listed from the plot, where nobody looked for the latest ones.
+/// Packets that are listed from the plot, if nobody looked for the latest ones.
 const FROM_PLOT: usize = 10;
 
-/// Families in words and numbers.
+/// Writes the families in words and numbers.
 pub(super) fn families(run: &Run, index: usize, html: &mut Html) {
     let Some(families) = &run.families else {
         html.element("p", "Not analysed.");
         return;
     };
     if families.is_empty() {
-        html.element("p", "None found: nothing here is more periodic than chance would have it.");
+        html.element("p", "None found: nothing here is more periodic than it would be by chance.");
         return;
     }
     html.put(format_args!("<div class=\"families\" data-table=\"families-{index}\">\n"));
@@ -53,13 +53,13 @@ fn write_family(family: &FamilyText, html: &mut Html) {
     html.raw("</article>\n");
 }
 
-/// What is behind all runs.
+/// Writes the disturbances behind all runs.
 pub(super) fn disturbances(all: &[Disturbance], runs: &[Run], html: &mut Html) {
     html.raw("<section id=\"disturbances\">\n").element("h2", "One cause, several patterns");
     if all.is_empty() {
         html.element("p", "No disturbance was found that explains what the runs show.");
     } else {
-        html.element("p", "What all runs together say, the clearest first. In theory a disturbance need not show where its packets always miss it.");
+        html.element("p", "The disturbances that all runs together show, the clearest first. In theory, a disturbance need not show in a run whose packets always miss it.");
     }
     for (n, one) in all.iter().take(ROWS_MAX).enumerate() {
         html.element("p", &one.sentence);
@@ -84,11 +84,11 @@ pub(super) fn disturbances(all: &[Disturbance], runs: &[Run], html: &mut Html) {
 fn other_periods(alternatives_ns: &[f64], html: &mut Html) {
     if !alternatives_ns.is_empty() {
         let others: Vec<String> = alternatives_ns.iter().take(ROWS_MAX).map(|ns| time_to(*ns, 6)).collect();
-        html.element("p", &format!("As good would be a period of {}.", others.join(", ")));
+        html.element("p", &format!("A period of {} would fit as well.", others.join(", ")));
     }
 }
 
-/// With as many digits as are sure, and how sure they are.
+/// A time with as many digits as are certain, and its error.
 fn precise(ns: f64, error: f64) -> String {
     if error.is_nan() || error <= 0.0 || error >= 1.0 {
         return time_exact(ns);
@@ -100,8 +100,12 @@ fn precise(ns: f64, error: f64) -> String {
 /// Totals per culprit.
 pub(super) fn culprits(run: &Run, index: usize, html: &mut Html) {
     let Some(culprits) = &run.culprits else {
-        let why = run.info.isolation.get("culprits").map_or("not recorded: nobody noted what else ran", String::as_str);
-        html.element("p", &format!("Nobody is blamed: {why}."));
+        let why = run
+            .info
+            .isolation
+            .get("culprits")
+            .map_or("not recorded: the log does not say what else ran", String::as_str);
+        html.element("p", &format!("No culprit is known: {why}."));
         return;
     };
     let late: u64 = culprits.iter().map(|c| c.packets).sum();
@@ -122,7 +126,7 @@ pub(super) fn culprits(run: &Run, index: usize, html: &mut Html) {
     };
     let known: Vec<&CulpritTotal> = culprits.iter().filter(|c| c.kind != UNKNOWN).collect();
     known.iter().take(ROWS_MAX).for_each(|c| row(c));
-    // Always there, also if it is nothing.
+    // This row is always there, even if it is empty.
     let nothing = CulpritTotal { kind: UNKNOWN.into(), name: UNKNOWN.into(), ..CulpritTotal::default() };
     let unknown: Vec<&CulpritTotal> = culprits.iter().filter(|c| c.kind == UNKNOWN).collect();
     if unknown.is_empty() {
@@ -133,7 +137,7 @@ pub(super) fn culprits(run: &Run, index: usize, html: &mut Html) {
     rest(known.len(), html);
 }
 
-/// The latest packets and who is to blame.
+/// The latest packets and their culprits.
 pub(super) fn late(run: &Run, index: usize, html: &mut Html) {
     let Some(late) = &run.late else { return from_plot(run, index, html) };
     if late.is_empty() {
@@ -162,7 +166,7 @@ fn blamed(blame: &Blame) -> String {
     format!("{}{name}{core}{ns}", blame.kind)
 }
 
-/// `12.345 s`, also late in a long run.
+/// `12.345 s`, even late in a long run.
 fn moment(ns: i64) -> String {
     let s = ns as f64 / 1e9;
     if s.abs() < 1000.0 { format!("{s:.3} s") } else { format!("{s:.3} s ({})", duration(ns as f64)) }
@@ -175,7 +179,10 @@ fn from_plot(run: &Run, index: usize, html: &mut Html) {
     };
     let mut points = stats.points.clone();
     points.sort_by_key(|p| (std::cmp::Reverse(p.ns), p.id));
-    html.element("p", "Nobody looked for causes. The longest round trips, at most one for each place in the plot:");
+    html.element(
+        "p",
+        "Causes were not looked for. These are the longest round trips, at most one for each place in the plot:",
+    );
     let mut table = Table::new(["packet", "in the run", "round trip"]);
     for point in points.iter().take(FROM_PLOT) {
         let at = i64::try_from(u128::from(point.id) * u128::from(run.info.period_ns)).ok();

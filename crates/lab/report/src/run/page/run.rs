@@ -12,10 +12,10 @@ use fide_jitter_analysis::sample::FaultKind;
 use fide_jitter_analysis::stats::Measure;
 use fide_jitter_analysis::{Schedule, Stamp};
 
-/// Conditions shown of those a log may hold.
+/// Most conditions that are shown of a log.
 const CONDITIONS_MAX: usize = 200;
 
-/// Writes it, with headings of this level.
+/// Writes a run, with headings of the level `h`.
 pub(super) fn write(run: &Run, index: usize, h: &str, html: &mut Html) {
     cards(run, html);
     remarks(run, html);
@@ -50,7 +50,7 @@ pub(super) fn write(run: &Run, index: usize, h: &str, html: &mut Html) {
     }
 }
 
-/// The few numbers that are asked for first.
+/// The few numbers that readers want first.
 fn cards(run: &Run, html: &mut Html) {
     let stats = &run.stats;
     let round_trip = measures::of(run, Measure::RoundTrip).and_then(|m| m.summary.as_ref());
@@ -71,14 +71,14 @@ fn cards(run: &Run, html: &mut Html) {
     html.raw("</div>\n");
 }
 
-/// What to know before anything else is read.
+/// Remarks to read before anything else.
 fn remarks(run: &Run, html: &mut Html) {
     let (stats, info) = (&run.stats, &run.info);
     let sent = stats.packets - stats.unsent;
     let mut all: Vec<String> = Vec::new();
     match stats.packets {
         0 => all.push("The log has no packet: there is nothing to analyse.".into()),
-        1 => all.push("The log has one packet: its times are shown, but nothing follows from them.".into()),
+        1 => all.push("The log has one packet: its times are shown, but nothing can be concluded from them.".into()),
         _ if sent == 0 => all.push("No packet was sent.".into()),
         _ if stats.answered == 0 => all.push(format!(
             "No packet came back: {} sent, all lost. B is known to have received {}.",
@@ -113,7 +113,7 @@ fn remarks(run: &Run, html: &mut Html) {
     }
     if stats.faults_total > 0 {
         let left_out = stats.measures.iter().map(|m| m.impossible).max().unwrap_or(0);
-        let words = "Clocks or counters did what they should not";
+        let words = "Clocks or counters misbehaved";
         all.push(format!(
             "{words}, {} times ({}); up to {} packets are left out of a measure for that.",
             count(stats.faults_total),
@@ -151,7 +151,7 @@ fn remarks(run: &Run, html: &mut Html) {
     html.raw("</ul>\n");
 }
 
-/// What the clocks did beyond their drift.
+/// The moves of the clocks beyond their drift.
 fn moves(clocks: &ClockMoves) -> String {
     let each = clocks.moves.iter().take(5).map(|one| {
         let by = format!("{}{}", if one.by_ns < 0 { "-" } else { "+" }, time_exact(one.by_ns.unsigned_abs() as f64));
@@ -193,13 +193,13 @@ fn faults(run: &Run) -> String {
     words.join("; ")
 }
 
-/// How cores are written.
+/// The cores as text.
 pub(super) fn cores(run: &Run) -> String {
     let core = |i: usize| run.info.cores[i].map_or("not pinned".to_owned(), |c| format!("core {c}"));
     Stamp::ALL.map(|s| format!("{} {}", s.name(), core(s.index()))).join(", ")
 }
 
-/// Everything that was set or found when it was measured.
+/// All conditions that were set or found when the run was measured.
 pub(super) fn conditions_of(run: &Run) -> Vec<(String, String)> {
     let info = &run.info;
     let or_unknown = |s: &str| if s.is_empty() { "unknown".to_owned() } else { s.to_owned() };

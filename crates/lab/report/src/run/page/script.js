@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Only a help: the value under the cursor, and hiding runs. The page is whole without it.
+// This script only adds comfort: it shows the value under the cursor, and hides runs. The page is complete
+// without it.
 (function () {
   "use strict";
   function bent(scale, v) {

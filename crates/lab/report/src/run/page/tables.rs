@@ -11,7 +11,8 @@ use fide_jitter_analysis::stats::{Measure, PERCENTILES, violation};
 
 /// Percentiles of every measure.
 pub(super) fn percentiles(run: &Run, index: usize, html: &mut Html) {
-    // Only those that some measure has packets enough for; the first and the last are always there.
+    // Only the percentiles for which some measure has enough packets; the first and the last are always
+    // there.
     let of = |measure| measures::of(run, measure).and_then(|m| m.summary.as_ref());
     let known =
         |p: &f64| ORDER.iter().filter_map(|m| of(*m)).any(|s| s.percentiles.iter().any(|(share, _)| share == p));
@@ -45,7 +46,7 @@ pub(super) fn percentiles(run: &Run, index: usize, html: &mut Html) {
     }
     if !table.is_empty() {
         table.write(&format!("percentiles-{index}"), html);
-        html.element("p", "Percentiles that so few packets cannot tell from the maximum are left out.");
+        html.element("p", "Percentiles that cannot be told from the maximum with this many packets are left out.");
     }
     if ORDER.iter().any(|m| relative(*m, run) && measures::of(run, *m).is_some()) {
         html.element("p", "* above the run's own baseline, because the clocks of A and B differ: see below.");
@@ -53,7 +54,7 @@ pub(super) fn percentiles(run: &Run, index: usize, html: &mut Html) {
     none.write("Nothing for", html);
 }
 
-/// Why measures have no numbers: the same reason once, with all that it is about.
+/// Why measures have no numbers: each reason once, with all its measures.
 #[derive(Default)]
 struct Reasons(Vec<(String, Vec<String>)>);
 
@@ -98,7 +99,7 @@ pub(super) fn bounds(run: &Run, index: usize, html: &mut Html) {
     ]);
     let mut assumptions: Vec<String> = Vec::new();
     let mut refused = Reasons::default();
-    // How late a packet is sent is no latency, and has no bound.
+    // The lateness of sending is not a latency, and has no bound.
     for measure in TIMES.into_iter().filter(|m| *m != Measure::SendLateness) {
         let Some(stats) = measures::of(run, measure) else {
             refused.add(measure, why_none(run, measure));
