@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who made packets late.
+//! What made packets late.
 //!
-//! The way of a packet has four stages, each ending in a stamp: sent (`ts1`, due before), received at B
-//! (`ts2`), about to be answered (`ts3`), back (`ts4`). A stage is late by what it took beyond its median; it
-//! is an outlier beyond [`OUTLIER_MAD`] median deviations and [`LEAST_NS`]. During that time something else
-//! ran on a core that the stage needs: that core's records are laid over it, where they nest the innermost
-//! counts, and whoever had most of it is to blame. Where less than half of the time is explained, nobody is:
-//! it is [`Culprit::Unknown`].
+//! The way of a packet has four stages, each ending in a stamp: sent (`ts1`, after it was due), received at B
+//! (`ts2`), about to be answered (`ts3`), back (`ts4`). A stage is late by the time that it took beyond its
+//! median; it is an outlier if this is more than [`OUTLIER_MAD`] median deviations and more than
+//! [`LEAST_NS`]. During that time something else ran on a core that the stage needs. The records of that core
+//! are compared with the late time: where they nest, the innermost counts, and the culprit is whatever had
+//! most of the time. If less than half of the time is explained, the culprit is [`Culprit::Unknown`].
 
 use std::collections::BTreeMap;
 
@@ -17,29 +17,29 @@ use crate::sample::{Host, MISSING, RunInfo, Samples, Schedule, Stamp};
 
 /// A stage is late beyond its median by more than this, ns.
 pub const LEAST_NS: i64 = 20_000;
-/// And by more than so many median absolute deviations.
+/// It must also be late by more than this many median absolute deviations.
 pub const OUTLIER_MAD: i64 = 10;
-/// Late packets that are kept one by one, the latest.
+/// How many late packets are kept one by one, the latest ones.
 pub const KEPT_MAX: usize = 20_000;
-/// Records looked at for one packet; what a longer list holds beyond is not blamed.
+/// Maximum number of records examined for one packet; further records of a longer list are not blamed.
 const RECORDS_MAX: usize = 4096;
 
-/// Whom a late packet is laid to.
+/// What a late packet is attributed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Culprit {
     /// Something that was recorded.
     Known {
-        /// Of which kind.
+        /// Its kind.
         kind: CulpritKind,
         /// Index of its name in the log's names.
         name: u32,
     },
-    /// Nothing that was recorded had half of the time.
+    /// What was recorded does not explain half of the time.
     Unknown,
 }
 
-/// Time that one culprit had.
+/// The time that one culprit had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Blame {
     /// Who.
@@ -48,11 +48,11 @@ pub struct Blame {
     pub name: u32,
     /// Where.
     pub cpu: u32,
-    /// How much of the lateness, ns.
+    /// Its part of the lateness, ns.
     pub ns: i64,
 }
 
-/// One late packet, in the stage where it became so.
+/// One late packet, in the stage in which it became late.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Late {
     /// Row in the samples.
@@ -61,56 +61,56 @@ pub struct Late {
     pub id: u64,
     /// The stamp that ends the stage.
     pub stamp: Stamp,
-    /// From when to when it waited, on the clock of the stamp's host, ns.
+    /// When the packet began to wait, on the clock of the stamp's host, ns.
     pub from_ns: i64,
-    /// See `from_ns`.
+    /// When it stopped waiting, on the same clock, ns.
     pub to_ns: i64,
-    /// Whom it is laid to.
+    /// What it is attributed to.
     pub culprit: Culprit,
-    /// All who had a part, the largest first.
+    /// All culprits that had a part, the largest part first.
     pub blame: Vec<Blame>,
 }
 
 impl Late {
-    /// By how much, ns.
+    /// How late it is, ns.
     pub fn late_ns(&self) -> i64 {
         self.to_ns - self.from_ns
     }
 }
 
-/// All that is laid to one culprit.
+/// All lateness that is attributed to one culprit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Total {
     /// Who.
     pub culprit: Culprit,
     /// Packets.
     pub packets: u64,
-    /// The latest of them, ns.
+    /// Lateness of the latest of them, ns.
     pub worst_ns: i64,
-    /// All their lateness, ns.
+    /// Their total lateness, ns.
     pub sum_ns: i64,
 }
 
-/// Who made packets late.
+/// The culprits of the late packets of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attribution {
-    /// From when on each stage counts as late, ns beyond its median, by [`Stamp::index`].
+    /// The time beyond its median from which each stage counts as late, ns, by [`Stamp::index`].
     pub thresholds_ns: [i64; 4],
-    /// Late stages of packets.
+    /// Number of late stages of packets.
     pub late: u64,
     /// The latest [`KEPT_MAX`], the latest first.
     pub packets: Vec<Late>,
-    /// By packets, most first; the unknown are among them.
+    /// By number of packets, most first; the unknown culprit is included.
     pub totals: Vec<Total>,
 }
 
-/// Records of one core in the order of begins, and up to which time the ones before reach.
+/// Records of one core in the order of their starts, and for each the latest end of all up to it.
 struct Core<'a> {
     events: Vec<&'a Interference>,
     reach: Vec<i64>,
 }
 
-/// Lays late packets to what ran meanwhile.
+/// Attributes late packets to what ran at the time.
 pub fn attribute(info: &RunInfo, samples: &Samples, events: &[Interference]) -> Attribution {
     let mut cores: BTreeMap<(Host, u32), Core<'_>> = BTreeMap::new();
     for event in events {
@@ -175,7 +175,7 @@ fn keep_latest(late: &mut Vec<Late>) {
     late.truncate(KEPT_MAX);
 }
 
-/// What each packet took for the stage that ends in `stamp`, or [`MISSING`].
+/// The time that each packet took for the stage that ends in `stamp`, or [`MISSING`].
 fn stage(info: &RunInfo, samples: &Samples, stamp: Stamp) -> Vec<i64> {
     let to = samples.stamps(stamp);
     let from = |row: usize| match stamp {
@@ -193,7 +193,7 @@ fn stage(info: &RunInfo, samples: &Samples, stamp: Stamp) -> Vec<i64> {
     (0..to.len()).map(|row| time(row).unwrap_or(MISSING)).collect()
 }
 
-/// The median, and how far beyond it is late; `None` for fewer than ten times.
+/// The median, and how far beyond it a time counts as late; `None` for fewer than ten times.
 fn normal(times: &[i64]) -> Option<(i64, i64)> {
     let count = times.iter().filter(|time| **time != MISSING).count();
     if count < 10 {
@@ -210,8 +210,8 @@ fn normal(times: &[i64]) -> Option<(i64, i64)> {
     Some((median, deviation.saturating_mul(OUTLIER_MAD).max(LEAST_NS)))
 }
 
-/// Who had the time that the stage lost. A packet on its way needs the core that sends and the one that
-/// receives: of both the one that explains more.
+/// The culprits that had the time that the stage lost. A packet on its way needs the core that sends and the
+/// one that receives; the one that explains more is taken.
 fn blame(
     info: &RunInfo,
     cores: &BTreeMap<(Host, u32), Core<'_>>,
@@ -234,7 +234,7 @@ fn blame(
     let to_ns = at(stamp);
     look(stamp, to_ns.saturating_sub(late_ns), to_ns);
     if matches!(stamp, Stamp::Ts2 | Stamp::Ts4) {
-        // Sent, but not yet on its way.
+        // The packet may have been sent, but not yet be on its way.
         let sent = Stamp::ALL[stamp.index() - 1];
         look(sent, at(sent), at(sent).saturating_add(late_ns));
     }
@@ -247,10 +247,11 @@ fn blame(
     (culprit, best)
 }
 
-/// Time of each culprit between two moments, most first; where records nest, the innermost has it.
+/// The time of each culprit between two moments, most first; where records nest, the time belongs to the
+/// innermost.
 fn overlaps(core: &Core<'_>, from_ns: i64, to_ns: i64) -> Vec<Blame> {
     let end = core.events.partition_point(|event| event.start_ns < to_ns);
-    // Nothing before reaches into it.
+    // No earlier record reaches into this time.
     let begin = core.reach[..end].partition_point(|reach| *reach <= from_ns).max(end.saturating_sub(RECORDS_MAX));
     let inside: Vec<&&Interference> = core.events[begin..end].iter().filter(|event| event.end_ns > from_ns).collect();
     let mut edges: Vec<i64> =
@@ -259,7 +260,7 @@ fn overlaps(core: &Core<'_>, from_ns: i64, to_ns: i64) -> Vec<Blame> {
     edges.dedup();
     let mut shares: BTreeMap<(CulpritKind, u32, u32), i64> = BTreeMap::new();
     for span in edges.windows(2) {
-        // The one that began last is the innermost.
+        // The record that began last is the innermost.
         let innermost = inside.iter().rev().find(|event| event.start_ns <= span[0] && event.end_ns >= span[1]);
         if let Some(event) = innermost {
             let share = shares.entry((event.kind, event.name, event.cpu)).or_default();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lower baseline of a series of delays, which may drift: two hosts' clocks do, and so does the sender's
-//! schedule against its clock.
+//! The lower baseline of a series of delays. It may drift, because two hosts' clocks drift against each
+//! other, and the sender's schedule drifts against its clock.
 //!
-//! Per block of [`BLOCK`] values their 20% quantile (a disturbance may delay most packets), of that the
-//! running median over 21 blocks (a stall may delay a few whole blocks), between the blocks' centres a
-//! straight line.
+//! The 20% quantile is taken of each block of [`BLOCK`] values (a disturbance may delay most packets), then
+//! the running median of these over 21 blocks (a stall may delay a few whole blocks). Between the centres of
+//! the blocks, the baseline is a straight line.
 
 /// Values per block.
 pub(crate) const BLOCK: usize = 256;
@@ -20,10 +20,10 @@ pub(crate) struct Baseline {
 }
 
 impl Baseline {
-    /// Of these values.
+    /// The baseline of these values.
     pub(crate) fn of(values: &[i64]) -> Self {
         let mut scratch = Vec::with_capacity(BLOCK);
-        // The last block takes the rest, if it is not large enough for one of its own.
+        // The last block takes the remaining values if they are too few for a block of their own.
         let blocks = (values.len() / BLOCK).max(1);
         let raw: Vec<i64> = (0..blocks)
             .map(|b| {
@@ -36,7 +36,7 @@ impl Baseline {
         let mut near = Vec::with_capacity(2 * REACH + 1);
         let levels = (0..blocks)
             .map(|b| {
-                // As many to either side, or the median of a slope would be off at the ends.
+                // The same number to either side; otherwise the median of a slope would be off at the ends.
                 let reach = REACH.min(b).min(blocks - 1 - b);
                 near.clear();
                 near.extend_from_slice(&raw[b - reach..=b + reach]);
@@ -46,7 +46,7 @@ impl Baseline {
         Baseline { levels }
     }
 
-    /// At value `i`.
+    /// The baseline at value `i`.
     pub(crate) fn at(&self, i: usize) -> i64 {
         let half = BLOCK / 2;
         let last = self.levels.len() - 1;
@@ -62,7 +62,7 @@ impl Baseline {
     }
 }
 
-/// The value below which a share `q` of them lies; 0 without any.
+/// The value below which a share `q` of the values lies; 0 without values.
 pub(crate) fn middle(values: &mut [i64], q: f64) -> i64 {
     if values.is_empty() {
         return 0;

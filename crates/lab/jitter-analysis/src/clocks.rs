@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How two hosts' clocks moved against each other during a run, and the stamps without that.
+//! How two hosts' clocks moved against each other during a run, and the stamps corrected for that.
 //!
-//! B's clock is ahead of A's by o. A ping takes `p + o` by their stamps, a pong `q - o`: half of the
-//! difference is o, but for half of `p - q`, which nobody can know; their sum does not depend on clocks. So
-//! of a packet whose sum is among the shortest, which nothing has delayed, half of the difference *is* the
-//! offset, and a clock that moves shows as one way getting shorter by as much as the other gets longer. No
-//! delay does that. Between such packets the offset is interpolated; where it has jumped meanwhile, a packet
-//! belongs to the side on which neither of its ways is shorter than the shortest.
+//! Let B's clock be ahead of A's by `o`. By their stamps, a ping takes `p + o` and a pong `q - o`. Half of
+//! the difference is `o`, except for half of `p - q`, which cannot be known; the sum does not depend on
+//! clocks. A packet whose sum is among the shortest was delayed by nothing, so half of its difference *is*
+//! the offset, and a clock that moves makes one way shorter by as much as it makes the other longer. No delay
+//! does that. Between such packets, the offset is interpolated; if it jumped in between, a packet belongs to
+//! the side on which neither of its ways is shorter than the shortest.
 //!
-//! What is found is taken out of B's stamps, so that all are of A's clock: a step would otherwise make as
-//! many late packets as the baseline needs to follow it, one after the other, which look like a disturbance
-//! with the sending interval for a period.
+//! The movements found are taken out of B's stamps, so that all stamps are on A's clock. Otherwise, after a
+//! step, all packets would be late until the baseline has followed it, and this would look like a disturbance
+//! whose period is the sending interval.
 
 use crate::baseline::middle;
 use crate::sample::{JUMP_NS, MISSING, RunInfo, Samples, Stamp};
 use serde::{Deserialize, Serialize};
 
-/// The share of packets, those with the shortest round trips, that tell the offset.
+/// The share of packets, those with the shortest round trips, from which the offset is taken.
 const SHORTEST: f64 = 0.2;
-/// Fewer of them tell nothing.
+/// Minimum number of such packets (anchors); fewer are not enough.
 const ANCHORS_MIN: usize = 32;
 /// Anchors to either side in the running median.
 const REACH: usize = 4;
-/// Movement of clocks between anchors that is no jump, ns, and movement that is reported.
+/// A smaller movement of the clocks between anchors is no jump, and a smaller movement is not reported, ns.
 const MOVE_MIN_NS: i64 = 20_000;
-/// Over this many anchors the rate of the clocks is measured.
+/// Number of anchors over which the rate of the clocks is measured.
 const RATE_ANCHORS: usize = 64;
-/// Jumps this many packets apart are one movement.
+/// Jumps at most this many packets apart are one movement.
 const SAME_MOVE_ROWS: u64 = 64;
-/// A slew is looked for in stretches of this length, ns, or a sixteenth of the run.
+/// Slews are searched for in stretches of this length, ns, or of a sixteenth of the run if that is shorter.
 const STRETCH_NS: f64 = 1e9;
-/// Movements kept one by one; further ones are counted.
+/// Maximum number of movements kept one by one; further ones are only counted.
 const MOVES_MAX: usize = 256;
 
 /// One movement of B's clock against A's, beyond the run's usual drift.
@@ -38,20 +38,21 @@ const MOVES_MAX: usize = 256;
 pub struct Move {
     /// Row of the last packet before it.
     pub row: u64,
-    /// Row of the first packet after it: a step if the next one, a slew if far away.
+    /// Row of the first packet after it. The movement is a step if this is the next row, and a slew if it is
+    /// far away.
     pub until_row: u64,
     /// How much further ahead B's clock is after it, ns.
     pub by_ns: i64,
 }
 
-/// What two clocks did during a run.
+/// How two clocks moved during a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClockMoves {
-    /// How much faster B's clock usually runs, millionths.
+    /// How much faster than A's clock B's usually runs, millionths.
     pub drift_ppm: f64,
     /// The first [`MOVES_MAX`] movements beyond that, in the order of packets.
     pub moves: Vec<Move>,
-    /// All of them.
+    /// Number of all movements.
     pub moves_total: u64,
 }
 
@@ -59,14 +60,15 @@ pub struct ClockMoves {
 #[derive(Debug)]
 pub struct Aligned<'a> {
     samples: &'a Samples,
-    /// `ts2` and `ts3` on A's clock, but for a constant.
+    /// `ts2` and `ts3` on A's clock, except for a constant.
     at_b: Option<[Vec<i64>; 2]>,
-    /// What was taken out. None: both ends have one clock, or too little came back to tell.
+    /// The movements that were taken out. None if both ends have one clock, or if too few packets came back
+    /// to tell.
     pub moves: Option<ClockMoves>,
 }
 
 impl<'a> Aligned<'a> {
-    /// Takes the movements of B's clock out of a run. At most 2^32 packets are looked at.
+    /// Takes the movements of B's clock out of a run. At most 2^32 packets are examined.
     pub fn of(info: &RunInfo, samples: &'a Samples) -> Self {
         let as_it_is = Aligned { samples, at_b: None, moves: None };
         if info.same_clock {
@@ -100,20 +102,20 @@ impl<'a> Aligned<'a> {
         self.samples.len()
     }
 
-    /// True without any.
+    /// True without packets.
     pub fn is_empty(&self) -> bool {
         self.samples.is_empty()
     }
 }
 
-/// The ways of one packet by its stamps, ns: there and back, as far as they are known.
+/// The times of one packet's two ways by its stamps, ns: there and back, if known.
 fn ways(samples: &Samples, row: usize) -> (Option<i64>, Option<i64>) {
     let [ts1, ts2, ts3, ts4] = Stamp::ALL.map(|stamp| samples.stamps(stamp)[row]);
     let way = |from: i64, to: i64| (from != MISSING && to != MISSING).then(|| to.checked_sub(from)).flatten();
     (way(ts1, ts2), way(ts3, ts4))
 }
 
-/// A packet that nothing has delayed, and the offset that it tells.
+/// A packet that nothing has delayed, and the clock offset that follows from it.
 #[derive(Debug, Clone, Copy)]
 struct Anchor {
     row: usize,
@@ -142,11 +144,11 @@ fn anchors(samples: &Samples) -> Vec<Anchor> {
 struct Track {
     /// Row and offset of each anchor, smoothed.
     points: Vec<(usize, i64)>,
-    /// By anchor: the clocks jumped between it and the one before, or B is another process.
+    /// By anchor: true if the clocks jumped between it and the previous anchor, or if B is a new process.
     jumps: Vec<bool>,
-    /// What the clocks usually move in a row, ns.
+    /// By how much the clocks usually move from one row to the next, ns.
     drift: f64,
-    /// No way is shorter, ns: there, back.
+    /// The shortest ways, ns: there, back.
     shortest: (i64, i64),
     tolerance: i64,
 }
@@ -163,7 +165,7 @@ impl Track {
             .windows(RATE_ANCHORS.min(anchors.len() - 1) + 1)
             .map(|some| {
                 let (from, to) = (&some[0], &some[some.len() - 1]);
-                // In millionths of a nanosecond a row.
+                // In millionths of a nanosecond per row.
                 ((to.offset.saturating_sub(from.offset)) as f64 / apart(from, to) * 1e6) as i64
             })
             .collect();
@@ -191,21 +193,21 @@ impl Track {
         Track { points, jumps, drift, shortest, tolerance }
     }
 
-    /// Whether a packet with these ways can have been sent while the offset was this.
+    /// Whether a packet with these ways can have been sent at this offset.
     fn fits(&self, (there, back): (Option<i64>, Option<i64>), offset: i64) -> bool {
         let slack = self.tolerance / 2;
         there.is_none_or(|there| there.saturating_sub(offset) >= self.shortest.0.saturating_sub(slack))
             && back.is_none_or(|back| back.saturating_add(offset) >= self.shortest.1.saturating_sub(slack))
     }
 
-    /// Of the offsets at which neither of these ways is shorter than the shortest, that nearest to a guess.
+    /// The offset nearest to a guess at which neither of these ways is shorter than the shortest.
     fn nearest(&self, (there, back): (Option<i64>, Option<i64>), guess: i64) -> i64 {
         let most = there.map_or(guess, |there| there.saturating_sub(self.shortest.0));
         let least = back.map_or(guess, |back| self.shortest.1.saturating_sub(back));
         guess.min(most).max(least.min(most))
     }
 
-    /// B's stamps less the offset.
+    /// B's stamps minus the offset.
     fn take_out(&self, samples: &Samples) -> [Vec<i64>; 2] {
         let [mut ts2, mut ts3] = [Stamp::Ts2, Stamp::Ts3].map(|stamp| samples.stamps(stamp).to_vec());
         let mut next = 0;
@@ -250,7 +252,8 @@ impl Track {
         [ts2, ts3]
     }
 
-    /// The movements beyond the usual drift: jumps, those close to each other as one, and stretches of another rate.
+    /// The movements beyond the usual drift: jumps, of which those close to each other count as one, and
+    /// stretches with another rate.
     fn moves(&self, info: &RunInfo) -> ClockMoves {
         let rows = |from: usize, to: usize| (self.points[to].0 - self.points[from].0) as f64;
         let beyond = |from: usize, to: usize| {
@@ -292,7 +295,7 @@ impl Track {
     }
 }
 
-/// Running medians of the offsets, not across jumps, and as many to either side.
+/// Running medians of the offsets, not across jumps, with the same number of anchors to either side.
 fn smooth(anchors: &[Anchor], jumps: &[bool]) -> Vec<(usize, i64)> {
     let mut from = 0;
     let mut points = Vec::with_capacity(anchors.len());

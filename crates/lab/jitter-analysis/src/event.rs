@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What ran on a core, from when to when: the possible culprits of a late packet.
+//! What ran on a core and when: the possible culprits of a late packet.
 
 use crate::sample::Host;
 use serde::{Deserialize, Serialize};
 
-/// What kind of thing took the core.
+/// The kind of interference that took the core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CulpritKind {
@@ -19,7 +19,7 @@ pub enum CulpritKind {
 }
 
 impl CulpritKind {
-    /// All, by their code in a log.
+    /// All kinds, in the order of their codes in a log.
     pub const ALL: [CulpritKind; 4] =
         [CulpritKind::Interrupt, CulpritKind::Softirq, CulpritKind::Thread, CulpritKind::Steal];
 
@@ -32,16 +32,16 @@ impl CulpritKind {
 /// Something that ran on a core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Interference {
-    /// Of which kind.
+    /// Its kind.
     pub kind: CulpritKind,
-    /// Whose core.
+    /// The host of the core.
     pub host: Host,
-    /// Which core.
+    /// The core.
     pub cpu: u32,
     /// Index of its name in the log's names.
     pub name: u32,
-    /// From, on the host's clock, ns.
+    /// Start, on the host's clock, ns.
     pub start_ns: i64,
-    /// To, ns; not before `start_ns`.
+    /// End, ns; not before `start_ns`.
     pub end_ns: i64,
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a ping-pong run says about the hosts it ran on.
+//! What a ping-pong run tells about the hosts it ran on.
 //!
-//! - [`sample`]: a run, four time stamps per packet (jitter report §2.1), and what its clocks did wrong.
-//! - [`event`]: what ran on a core meanwhile.
-//! - [`attribute`]: who made packets late.
-//! - [`clocks`]: how the two hosts' clocks moved against each other, and stamps without that.
-//! - [`log`]: both in a file, byte by byte; CSV.
-//! - [`stats`]: the run in numbers, and the bound it supports.
+//! - [`sample`]: a run with four time stamps per packet (jitter report §2.1), and the faults of its clocks.
+//! - [`event`]: what ran on a core during the run.
+//! - [`attribute`]: what made packets late.
+//! - [`clocks`]: how the two hosts' clocks moved against each other, and stamps corrected for that.
+//! - [`log`]: samples and events in a file, byte by byte; CSV.
+//! - [`stats`]: the run in numbers, and the bound that it supports.
 //! - [`synth`]: made-up runs with known disturbances.
 //!
 //! **Invariant:** no sockets, threads or clocks; randomness only from seeds.

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One run of the ping-pong: what was measured, and under which conditions (jitter report §2.1).
+//! One run of the ping-pong: the measurements and their conditions (jitter report §2.1).
 //!
 //! Host A sends packet `id`, host B answers it. Each packet has four time stamps in nanoseconds:
 //! [`Stamp::Ts1`] just before the send at A, [`Stamp::Ts2`] at the receive at B, [`Stamp::Ts3`] just before
-//! the send at B, [`Stamp::Ts4`] at the receive at A. `ts1` and `ts4` are of A's clock, `ts2` and `ts3` of
-//! B's. A stamp that is not known is [`MISSING`].
+//! the send at B, [`Stamp::Ts4`] at the receive at A. `ts1` and `ts4` are read from A's clock, `ts2` and
+//! `ts3` from B's. An unknown stamp is [`MISSING`].
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// In place of a time stamp that is not known: the packet was lost, or not sent.
+/// Stands in for an unknown time stamp: the packet was lost, or not sent.
 pub const MISSING: i64 = i64::MIN;
-/// Clock faults that are kept one by one; further ones are only counted.
+/// Maximum number of clock faults that are kept one by one; further ones are only counted.
 pub const FAULTS_MAX: usize = 4096;
-/// A clock that gains more than this over what the packet ids account for, ns, has jumped.
+/// A clock has jumped if it gains this much more than the packet ids account for, ns.
 pub const JUMP_NS: i64 = 10_000_000_000;
-/// Slack in which a clock that went back counts as one that wrapped, ns.
+/// Slack within which a clock that went back counts as wrapped, ns.
 const WRAP_SLACK_NS: i128 = 50_000_000;
 
 /// The two ends of a run.
@@ -53,7 +53,7 @@ pub enum Stamp {
 }
 
 impl Stamp {
-    /// All, in the order in which a packet meets them.
+    /// All stamps, in the order in which a packet meets them.
     pub const ALL: [Stamp; 4] = [Stamp::Ts1, Stamp::Ts2, Stamp::Ts3, Stamp::Ts4];
 
     /// 0 to 3.
@@ -66,7 +66,7 @@ impl Stamp {
         ["ts1", "ts2", "ts3", "ts4"][self.index()]
     }
 
-    /// Whose clock it is of.
+    /// The host whose clock it is read from.
     pub fn host(self) -> Host {
         match self {
             Stamp::Ts1 | Stamp::Ts4 => Host::A,
@@ -95,8 +95,8 @@ impl std::fmt::Display for Schedule {
     }
 }
 
-/// Under which conditions a run was made. Written as JSON in a log; unknown fields are ignored, so that a
-/// newer tool may add some.
+/// The conditions of a run. They are written as JSON in a log; unknown fields are ignored, so that a newer
+/// tool may add some.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunInfo {
@@ -116,11 +116,11 @@ pub struct RunInfo {
     pub host_b: String,
     /// Start of the run, ns since 1970, for people to read.
     pub started_unix_ns: i64,
-    /// A and B read the same clock (same host), so that `ts2 - ts1` is a latency.
+    /// True if A and B read the same clock (same host), so that `ts2 - ts1` is a latency.
     pub same_clock: bool,
-    /// The core on which each stamp is taken, as far as the threads were pinned.
+    /// The core on which each stamp is taken, if its thread was pinned.
     pub cores: [Option<u32>; 4],
-    /// Isolation measures and the state each was found in: `governor` = `performance`, ...
+    /// Isolation measures and the state in which each was found: `governor` = `performance`, ...
     pub isolation: BTreeMap<String, String>,
     /// Version of the tool that measured.
     pub tool_version: String,
@@ -128,7 +128,7 @@ pub struct RunInfo {
 
 impl RunInfo {
     /// When packet `id` was due to be sent, on A's clock, ns. None for a relative schedule, where it depends
-    /// on the packet before, and for ids beyond all time.
+    /// on the packet before, and for ids whose time is out of range.
     pub fn due_ns(&self, id: u64) -> Option<i64> {
         if self.schedule == Schedule::Relative {
             return None;
@@ -141,11 +141,11 @@ impl RunInfo {
 /// One packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// Its number, from 0; rising.
+    /// Its number, counted from 0 and rising.
     pub id: u64,
     /// Time stamps by [`Stamp::index`], ns, or [`MISSING`].
     pub ts: [i64; 4],
-    /// The same moments as the network card saw them, where it can, ns, or [`MISSING`].
+    /// The same moments as seen by the network card, if it supports this, ns, or [`MISSING`].
     pub hw: [i64; 4],
 }
 
@@ -161,44 +161,44 @@ impl Sample {
     }
 }
 
-/// What a clock or a counter did that it should not do.
+/// How a clock or a counter misbehaved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
-    /// The clock went back from one packet to the next, or within one; for `ts2` and `ts4` also: packets overtook each
-    /// other.
+    /// The clock went back from one packet to the next, or within one; for `ts2` and `ts4`, this also means
+    /// that packets overtook each other.
     Backwards,
     /// It went back by (nearly) 2^32 or more of its units (ns, us): a counter that wrapped.
     Wrapped,
-    /// It gained more than the ids account for, over [`JUMP_NS`].
+    /// It gained over [`JUMP_NS`] more than the ids account for.
     Jumped,
     /// Ids did not rise.
     Order,
 }
 
-/// One such event.
+/// One fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// Row at which it shows.
+    /// Row in which it shows.
     pub row: u64,
-    /// The stamp that it shows in ([`Stamp::Ts1`] for ids).
+    /// The stamp in which it shows ([`Stamp::Ts1`] for ids).
     pub stamp: Stamp,
     /// What happened.
     pub kind: FaultKind,
-    /// By how much, ns (ids: how many).
+    /// By how much, ns (for ids, their number).
     pub by: i64,
 }
 
 /// A new pong took over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Restart {
-    /// First row answered by it.
+    /// First row that it answered.
     pub row: u64,
     /// Its incarnation number.
     pub incarnation: u32,
 }
 
-/// All packets of a run, by columns: 40 bytes each, 72 with all hardware time stamps.
+/// All packets of a run, by columns: 40 bytes per packet, or 72 with all hardware time stamps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Samples {
     id: Vec<u64>,
@@ -211,7 +211,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// None yet.
+    /// No packets yet.
     pub fn new() -> Self {
         Samples::default()
     }
@@ -221,19 +221,19 @@ impl Samples {
         self.id.len()
     }
 
-    /// True without any.
+    /// True without packets.
     pub fn is_empty(&self) -> bool {
         self.id.is_empty()
     }
 
-    /// Adds a packet of a run with sending interval `period_ns`, and looks whether its clocks can be right.
+    /// Adds a packet of a run with sending interval `period_ns`, and checks whether its clocks can be right.
     pub fn push(&mut self, sample: &Sample, period_ns: u64) {
         self.look(sample, period_ns);
         let row = self.len();
         self.id.push(sample.id);
         for i in 0..4 {
             self.ts[i].push(sample.ts[i]);
-            // A column exists from its first stamp on.
+            // A column exists once it has a stamp.
             if !self.hw[i].is_empty() || sample.hw[i] != MISSING {
                 self.hw[i].resize(row, MISSING);
                 self.hw[i].push(sample.hw[i]);
@@ -241,14 +241,15 @@ impl Samples {
         }
     }
 
-    /// Packets from here on are answered by pong `incarnation`; nothing happens if they are already, or if it
-    /// is 0: nobody has answered yet.
+    /// States that pong `incarnation` answers the packets from here on. Nothing changes if it already does,
+    /// or if `incarnation` is 0, which means that no pong has answered yet.
     pub fn restart(&mut self, incarnation: u32) {
         if incarnation == 0 || self.restarts.last().is_some_and(|r| r.incarnation == incarnation) {
             return;
         }
         self.restarts.push(Restart { row: self.len() as u64, incarnation });
-        // Another process, maybe with another clock: no comparison across.
+        // The new pong is another process and may have another clock, so stamps are not compared across the
+        // restart.
         self.last[Stamp::Ts2.index()] = None;
         self.last[Stamp::Ts3.index()] = None;
     }
@@ -270,12 +271,13 @@ impl Samples {
         &self.ts[stamp.index()]
     }
 
-    /// The network card's stamps of one kind, if there are any; rows beyond its end are [`MISSING`].
+    /// The network card's stamps of one kind, if there are any; rows beyond the end of the slice are
+    /// [`MISSING`].
     pub fn hardware(&self, stamp: Stamp) -> Option<&[i64]> {
         Some(self.hw[stamp.index()].as_slice()).filter(|c| !c.is_empty())
     }
 
-    /// Which pong answered from where on. More than one entry: it restarted.
+    /// Which pong answered from which row on. More than one entry means that the pong restarted.
     pub fn restarts(&self) -> &[Restart] {
         &self.restarts
     }
@@ -285,7 +287,7 @@ impl Samples {
         &self.faults
     }
 
-    /// All clock faults.
+    /// Number of all clock faults.
     pub fn faults_total(&self) -> u64 {
         self.faults_total
     }
@@ -310,7 +312,7 @@ impl Samples {
             }
             self.last[stamp.index()] = Some((sample.id, now));
         }
-        // Within the packet: what is later on the same clock.
+        // Within the packet: pairs of which the second is later on the same clock.
         for (early, late) in [(Stamp::Ts1, Stamp::Ts4), (Stamp::Ts2, Stamp::Ts3)] {
             let (from, to) = (sample.ts[early.index()], sample.ts[late.index()]);
             if from != MISSING && to != MISSING && to < from {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A run in numbers: for a report, or for whoever needs a bound.
+//! A run in numbers, for a report or for a bound.
 //!
-//! - [`Measure`] and [`series`]: a time per packet, out of four stamps.
-//! - [`Distribution`], [`Summary`], [`Histogram`]: up to the maximum.
+//! - [`Measure`] and [`series`]: a time per packet, from its four stamps.
+//! - [`Distribution`], [`Summary`], [`Histogram`]: distributions up to the maximum.
 //! - [`violation()`]: X-Lane's metric; [`tail_bound`]: a bound by extreme-value statistics.
 //! - [`thin`]: fewer points for a plot, with all extremes.
-//! - [`RunStats::of`]: all of it.
+//! - [`RunStats::of`]: all of these.
 
 mod distribution;
 mod measure;
@@ -28,15 +28,16 @@ use serde::{Deserialize, Serialize};
 /// What to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct StatsOptions {
-    /// A packet sent later than this after it was due is late, ns; None: a tenth of the sending interval.
+    /// A packet counts as late if it is sent more than this after it was due, ns; None means a tenth of the
+    /// sending interval.
     pub late_after_ns: Option<i64>,
-    /// Bins of histograms.
+    /// Number of bins of a histogram.
     pub bins: usize,
-    /// Points of cumulative distributions.
+    /// Number of points of a cumulative distribution.
     pub cdf_points: usize,
-    /// Buckets of plots: half as many as points.
+    /// Number of buckets of a plot: half of its number of points.
     pub plot_buckets: usize,
-    /// Of the extreme-value bound.
+    /// Options of the extreme-value bound.
     pub tail: TailOptions,
 }
 
@@ -55,30 +56,30 @@ impl Default for StatsOptions {
 /// Packets sent late (never hidden: their lateness is in [`Measure::SendLateness`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LateSends {
-    /// Later than this after they were due, ns.
+    /// Sent more than this after they were due, ns.
     pub after_ns: i64,
     /// How many.
     pub packets: u64,
-    /// The latest, ns; 0 without packets.
+    /// Lateness of the latest, ns; 0 without packets.
     pub max_ns: i64,
 }
 
 /// One measure in numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeasureStats {
-    /// Which.
+    /// The measure.
     pub measure: Measure,
-    /// What its values are counted from.
+    /// What its values are relative to.
     pub reference: Reference,
-    /// Packets left out because of a clock.
+    /// Packets left out because of a clock fault.
     pub impossible: u64,
     /// None without values.
     pub summary: Option<Summary>,
-    /// How its values are spread.
+    /// Histogram of its values.
     pub histogram: Histogram,
-    /// (time in ns, share that does not exceed it).
+    /// Cumulative distribution: pairs of a time in ns and the share that does not exceed it.
     pub cdf: Vec<(i64, f64)>,
-    /// Against packet numbers, thinned.
+    /// Values by packet number, thinned.
     pub points: Vec<Point>,
     /// X-Lane's metric, as in its table 2; for latencies.
     pub violation: Option<Violation>,
@@ -89,37 +90,37 @@ pub struct MeasureStats {
 /// A run in numbers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunStats {
-    /// Packets in the log.
+    /// Number of packets in the log.
     pub packets: u64,
-    /// Ids between the first and the last that are not in it: not sent, or not written down.
+    /// Ids between the first and the last that are not in the log: not sent, or not recorded.
     pub absent: u64,
-    /// Packets without a send stamp: due, but not sent.
+    /// Packets without a send stamp, which were due but not sent.
     pub unsent: u64,
-    /// Sent and answered.
+    /// Packets sent and answered.
     pub answered: u64,
-    /// Sent, and no answer came.
+    /// Packets sent, but no answer came.
     pub lost: u64,
-    /// Of these, B is known to have received so many: the answer was lost.
+    /// How many of these B is known to have received, so that the answer was lost.
     pub lost_after_b: u64,
     /// lost / sent; 0 if none was sent.
     pub loss: f64,
-    /// Sent late.
+    /// Packets sent late.
     pub late: LateSends,
     /// The first clock faults.
     pub faults: Vec<Fault>,
-    /// All clock faults.
+    /// Number of all clock faults.
     pub faults_total: u64,
-    /// How the two hosts' clocks moved against each other, which is taken out of pings and pongs; none where
+    /// How the two hosts' clocks moved against each other, which is taken out of pings and pongs; None if
     /// they have one clock.
     pub clocks: Option<ClockMoves>,
-    /// Pongs that answered; more than one: it restarted.
+    /// The pongs that answered; more than one if the pong restarted.
     pub pongs: Vec<Restart>,
-    /// By [`Measure::ALL`].
+    /// In the order of [`Measure::ALL`].
     pub measures: Vec<MeasureStats>,
 }
 
 impl RunStats {
-    /// Of a run.
+    /// The statistics of a run.
     pub fn of(info: &RunInfo, samples: &Samples, options: &StatsOptions) -> RunStats {
         let [ts1, ts2, _, ts4] = Stamp::ALL.map(|s| samples.stamps(s));
         let (mut unsent, mut lost, mut lost_after_b) = (0, 0, 0);
@@ -167,7 +168,7 @@ impl RunStats {
         }
     }
 
-    /// One measure's numbers.
+    /// The statistics of one measure.
     pub fn measure(&self, measure: Measure) -> Option<&MeasureStats> {
         self.measures.iter().find(|m| m.measure == measure)
     }
@@ -192,7 +193,7 @@ impl MeasureStats {
             histogram: all.histogram(options.bins),
             cdf: all.cdf(options.cdf_points),
             points,
-            // Above an arbitrary zero, ten times a percentile means nothing.
+            // Relative to an arbitrary zero, ten times a percentile means nothing.
             violation: (latency && reference == Reference::Absolute).then(|| table_violation(&all)).flatten(),
             tail,
         }

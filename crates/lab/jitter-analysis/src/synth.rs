@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs that never were, with known disturbances: what the analysis is tested against.
+//! Made-up runs with known disturbances, against which the analysis is tested.
 //!
-//! Each of the four stamps is taken by a server of its own that serves packets in order. A packet that
-//! becomes due at a server is served when the one before was, when no disturbance has the core, and when no
-//! stall does; then a little later, by a base, a lognormal tail, and sometimes an outlier, which keeps the
-//! server busy too. The next stamp's packet becomes due when this one was served.
+//! Each of the four stamps is taken by a server of its own that serves packets in order. A packet that is due
+//! at a server waits until the previous packet is served and neither a disturbance nor a stall has the core.
+//! Serving then takes a base time, a lognormal tail, and sometimes an outlier, which also keeps the server
+//! busy. Once a packet is served, it is due at the next stamp's server.
 
 use crate::sample::{MISSING, RunInfo, Sample, Samples, Schedule, Stamp};
 use rand::{RngExt, SeedableRng};
@@ -17,7 +17,7 @@ use std::f64::consts::TAU;
 /// Something that takes a core for `duration_ns` every `period_ns`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Disturbance {
-    /// The stamp that it delays.
+    /// The stamp that the disturbance delays.
     pub stamp: Stamp,
     /// T, ns.
     pub period_ns: f64,
@@ -27,16 +27,16 @@ pub struct Disturbance {
     pub phase_ns: f64,
     /// Each window begins later by up to this, evenly spread, ns. Must be below T - D.
     pub start_jitter_ns: f64,
-    /// The period swings by so many millionths.
+    /// The period swings by this many millionths.
     pub drift_ppm: f64,
-    /// Once in so many ns.
+    /// Length of one swing of the period, ns.
     pub drift_cycle_ns: f64,
-    /// Share of the windows that do not happen.
+    /// Share of the windows that are left out.
     pub skipped: f64,
 }
 
 impl Disturbance {
-    /// An exact one.
+    /// A disturbance without jitter, drift or skipped windows.
     pub fn new(stamp: Stamp, period_ns: f64, duration_ns: f64) -> Self {
         Disturbance {
             stamp,
@@ -61,30 +61,30 @@ impl Disturbance {
 /// Everything else that delays packets, by [`Stamp::index`] where it is an array. Times in ns.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
-    /// Least time to serve a packet.
+    /// Shortest time to serve a packet.
     pub base_ns: [f64; 4],
     /// Median of the lognormal part.
     pub tail_ns: [f64; 4],
-    /// Its sigma.
+    /// Sigma of the lognormal part.
     pub tail_sigma: f64,
     /// Share of packets that are random outliers.
     pub outliers: [f64; 4],
-    /// An outlier is later by a time evenly spread between these.
+    /// An outlier is later by a time that is uniformly distributed between these.
     pub outlier_ns: (f64, f64),
-    /// Of the outliers this share has a Pareto tail (shape 1.2, from the lower end, 100 ms at most) instead.
+    /// This share of the outliers has a Pareto tail instead (shape 1.2, from the lower end, 100 ms at most).
     pub heavy: f64,
     /// Stalls per second, at random times, of each server.
     pub stalls_per_s: f64,
-    /// A stall lasts between these.
+    /// Range of a stall's length.
     pub stall_ns: (f64, f64),
-    /// Bursts per second, at random times: for the time of a stall 30% of the packets are outliers.
+    /// Bursts per second, at random times: for as long as a stall lasts, 30% of the packets are outliers.
     pub bursts_per_s: f64,
-    /// Share of pings, and of pongs, that get lost.
+    /// Share of pings, and of pongs, that are lost.
     pub loss: f64,
 }
 
 impl Noise {
-    /// Some microseconds of jitter with a lognormal tail, nothing else.
+    /// A few microseconds of jitter with a lognormal tail, and nothing else.
     pub fn quiet() -> Self {
         Noise {
             base_ns: [300.0, 5000.0, 800.0, 5000.0],
@@ -106,22 +106,22 @@ impl Noise {
     }
 }
 
-/// A run to make up.
+/// The description of a run to make up.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Scenario {
     /// Sending interval, ns.
     pub period_ns: u64,
     /// When packets are due.
     pub schedule: Schedule,
-    /// How many.
+    /// Number of packets.
     pub packets: u64,
-    /// What disturbs them.
+    /// Periodic disturbances of the packets.
     pub disturbances: Vec<Disturbance>,
-    /// What else does.
+    /// Everything else that delays them.
     pub noise: Noise,
-    /// B's clock against A's: offset in ns and drift in millionths; None: the same clock.
+    /// B's clock against A's: offset in ns and drift in millionths; None if both have the same clock.
     pub clock: Option<(i64, f64)>,
-    /// Of all randomness.
+    /// Seed of all randomness.
     pub seed: u64,
 }
 
@@ -132,13 +132,13 @@ pub struct Synthetic {
     pub info: RunInfo,
     /// Its packets.
     pub samples: Samples,
-    /// By disturbance: packets that it delayed.
+    /// By disturbance: number of packets that it delayed.
     pub hits: Vec<u64>,
-    /// By disturbance: windows in which it delayed any.
+    /// By disturbance: number of windows in which it delayed a packet.
     pub windows_hit: Vec<u64>,
 }
 
-/// A disturbance as it goes on.
+/// A disturbance as it advances from window to window.
 struct Windows {
     what: Disturbance,
     index: usize,
@@ -159,7 +159,7 @@ impl Windows {
     }
 }
 
-/// Times at random, each lasting some time.
+/// Intervals at random times, each of random length.
 struct Random {
     gap: Option<Exp<f64>>,
     length: (f64, f64),
@@ -182,7 +182,7 @@ impl Random {
         }
     }
 
-    /// Until when `t` is within one.
+    /// The end of the interval that contains `t`, if any.
     fn end(&mut self, t: f64, rng: &mut ChaCha8Rng) -> Option<f64> {
         while self.to <= t && self.gap.is_some() {
             self.advance(self.to, rng);
@@ -260,13 +260,13 @@ impl Server {
                 between(noise.outlier_ns, rng)
             };
         }
-        // Most of the base is on the way: the next in line is served at once.
+        // Most of the base time is spent on the way, so the next packet in line is served at once.
         self.free = t - noise.base_ns[self.index] * 0.9;
         t
     }
 }
 
-/// When packet 0 is due in a made-up run, on A's clock, ns.
+/// When packet 0 of a made-up run is due, on A's clock, ns.
 const START_NS: i64 = 1_000_000_000_000;
 
 /// Makes up a run. The same scenario gives the same run.
@@ -332,7 +332,7 @@ mod tests {
         let run = synthesize(&scenario(Schedule::Absolute, vec![d]));
         let late = |id: u64| run.samples.stamps(Stamp::Ts1)[id as usize] - run.info.due_ns(id).unwrap();
         let delays: Vec<i64> = (0..2000).map(late).filter(|&d| d > 100).collect();
-        // Each tenth packet meets the window 10 us later, that is 10 us earlier in it.
+        // Every tenth packet meets a window that begins 10 us later, so it is 10 us earlier in it.
         assert_eq!(delays.len() as u64, run.hits[0]);
         assert!(delays.len() >= 20);
         assert!(delays.windows(2).all(|w| w[1] - w[0] == 10_000 || w[1] < w[0]), "{delays:?}");

@@ -15,7 +15,7 @@ fn info() -> RunInfo {
     }
 }
 
-/// A quiet run in which some stages of some packets take longer.
+/// A quiet run in which certain stages of certain packets take longer.
 fn run(late: &[(u64, Stamp, i64)]) -> Samples {
     let mut samples = Samples::new();
     for id in 0..200u64 {
@@ -47,9 +47,9 @@ fn each_stage_is_attributed_to_its_core() {
         event(CulpritKind::Thread, Host::A, 0, 1, 50 * PERIOD_NS - 10_000, at(50, Stamp::Ts1) - 1_000),
         event(CulpritKind::Softirq, Host::B, 1, 2, at(80, Stamp::Ts2) - 290_000, at(80, Stamp::Ts2) - 500),
         event(CulpritKind::Steal, Host::B, 1, 3, at(110, Stamp::Ts3) - 199_000, at(110, Stamp::Ts3)),
-        // It kept the answer from leaving B.
+        // This one kept the answer from leaving B.
         event(CulpritKind::Interrupt, Host::B, 1, 4, at(140, Stamp::Ts3) + 100, at(140, Stamp::Ts3) + 95_000),
-        // Another core, at the very time of the last.
+        // On another core, at exactly the time of the last late packet.
         event(CulpritKind::Thread, Host::B, 7, 5, at(170, Stamp::Ts2) - 90_000, at(170, Stamp::Ts2)),
     ];
     let found = attribute(&info(), &samples, &events);
@@ -109,7 +109,7 @@ fn only_the_latest_are_kept_and_all_are_counted() {
 }
 
 proptest! {
-    /// Whatever was recorded: no time is laid to two, and none that was not lost.
+    /// Whatever was recorded, no time is attributed to two culprits, and none that was not lost.
     #[test]
     fn shares_are_of_the_lateness(spans in proptest::collection::vec((0..400_000i64, 1..300_000i64, 0..5u32), 0..60)) {
         let samples = run(&[(100, Stamp::Ts1, 200_000)]);
@@ -123,7 +123,7 @@ proptest! {
         let late = &found.packets[0];
         let sum: i64 = late.blame.iter().map(|part| part.ns).sum();
         prop_assert!(sum <= late.late_ns(), "{} of {}", sum, late.late_ns());
-        // By brute force: which parts of the lateness were covered at all?
+        // By brute force: which parts of the lateness were covered by any event?
         let covered = (late.from_ns..late.to_ns).step_by(97)
             .filter(|t| events.iter().any(|e| e.start_ns <= *t && *t < e.end_ns)).count() as i64 * 97;
         prop_assert!((sum - covered).abs() <= 97 * 130, "{} against {}", sum, covered);

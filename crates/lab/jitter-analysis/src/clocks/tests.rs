@@ -13,7 +13,7 @@ fn scenario(disturbances: Vec<Disturbance>, noise: Noise, seed: u64) -> Scenario
     Scenario { period_ns: PERIOD, schedule: Schedule::Absolute, packets: PACKETS, disturbances, noise, clock, seed }
 }
 
-/// The run, with B's clock ahead by so much more at each time since the first packet.
+/// The run, with B's clock further ahead by `ahead(t)` at each time `t` since the first packet.
 fn moved(run: &Synthetic, ahead: impl Fn(f64) -> f64) -> Samples {
     let start = run.info.due_ns(0).unwrap();
     let mut samples = Samples::new();
@@ -29,7 +29,8 @@ fn moved(run: &Synthetic, ahead: impl Fn(f64) -> f64) -> Samples {
     samples
 }
 
-/// What a clock does: a step in the middle, a steady drift, slews as of timesyncd and of chrony, several of all.
+/// How far B's clock is ahead, by kind: a step in the middle, a steady drift, slews as by timesyncd and by
+/// chrony, or several of these.
 fn ahead(kind: usize) -> Box<dyn Fn(f64) -> f64> {
     let step = |by: f64, at: f64| move |t: f64| if t >= at { by } else { 0.0 };
     let slew = |by: f64, ppm: f64, at: f64| move |t: f64| ((t - at).max(0.0) * ppm * 1e-6).min(by.abs()) * by.signum();
@@ -94,7 +95,7 @@ fn movements_are_reported_with_place_and_size() {
     for (kind, row, by) in [(0, 23_456, 50_000.0), (1, 31_999, -400_000.0), (2, 40_123, 7e6)] {
         let found = of(kind);
         let [only] = found.moves[..] else { panic!("kind {kind}: {found:?}") };
-        // The packets next to it may have been late.
+        // The packets next to the step may have been late.
         assert!(
             only.row <= row + 1 && only.until_row >= row && only.until_row - only.row < 60,
             "kind {kind}: {only:?}"

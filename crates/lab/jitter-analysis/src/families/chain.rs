@@ -1,33 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Late packets that follow each other at multiples of a period.
 //!
-//! The period may drift and each window may begin late, so no phase is assumed for the whole run: each late
-//! packet is linked to an earlier one `m` periods before it, if the distance fits better than chance; where
-//! none does, the phase may be lost and found again, which costs as much as finding it by chance would. The
+//! The period may drift and each window may begin late, so no single phase is assumed for the whole run: each
+//! late packet is linked to an earlier one `m` periods before it, if the distance fits better than chance. If
+//! none fits, the phase may be lost and found again, which costs as much as finding it by chance would. The
 //! best chain is found by dynamic programming.
 
 use super::late::{Late, Null};
 
-/// Windows that a link may skip: as many as [`WORK`] allows for, between these.
+/// Number of windows that a link may skip: as many as [`WORK`] allows, within this range.
 const SKIP: (usize, usize) = (48, 400);
-/// The same at first sight.
+/// The same range for a sketch.
 const SKIP_SKETCH: (usize, usize) = (12, 200);
-/// Late packets times windows that may be skipped.
+/// Maximum number of late packets times windows that may be skipped.
 const WORK: usize = 400_000;
-/// A link may be so long, ns, and a link over this many windows in any case: further on drift makes everything fit.
+/// Maximum length of a link, ns, and the number of windows that a link may span in any case. With longer
+/// links, drift would make everything fit.
 const LINK_MAX: (f64, usize) = (5e9, 4);
-/// Drift of a period within a link, as share of its length.
+/// Drift of a period within a link, as a share of the link's length.
 pub(super) const DRIFT: f64 = 3e-5;
-/// A link may be off by so many scales.
+/// A link may be off by this many scales.
 const REACH: f64 = 5.0;
-/// What a lost phase costs beyond the chance to find it again, nats; and the logarithm of how many late
-/// packets there are, with each of which it could be found.
+/// The cost of a lost phase, nats, beyond the chance of finding it again and the logarithm of the number of
+/// late packets, with each of which it could be found.
 const LOST_COST: f64 = 2.0;
-/// Hits in a stretch with one phase, at least.
+/// Minimum number of hits in a stretch with one phase.
 const STRETCH_MIN: usize = 3;
-/// Hits to either side from which the end of a window is predicted: many if the period is steady, few if it drifts.
+/// Numbers of hits to either side from which the end of a window is predicted: many if the period is steady,
+/// few if it drifts.
 const NEIGHBOURS: [usize; 3] = [8, 4, 2];
-/// Largest scale, ns, and as share of the period.
+/// Largest scale, in ns and as a share of the period.
 const SCALE_MAX: (f64, f64) = (40_000.0, 0.012);
 /// Smallest scale, ns.
 const SCALE_MIN_NS: f64 = 1500.0;
@@ -35,11 +37,11 @@ const SCALE_MIN_NS: f64 = 1500.0;
 /// Hits that share a phase.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stretch {
-    /// Number of the window, from 0, rising.
+    /// Number of each hit's window, counted from 0 and rising.
     pub(super) k: Vec<i64>,
-    /// Which late packet.
+    /// Index of each late packet.
     pub(super) late: Vec<u32>,
-    /// Its end, ns.
+    /// End of each hit, ns.
     pub(super) end: Vec<f64>,
 }
 
@@ -47,12 +49,12 @@ pub(super) struct Stretch {
 #[derive(Debug, Clone)]
 pub(super) struct Chain {
     pub(super) period: f64,
-    /// Scale of how far ends are from where they should be, ns.
+    /// Scale of the distance between the ends and their expected places, ns.
     pub(super) scale: f64,
-    /// Hits to either side that tell where a window ends.
+    /// Number of hits to either side from which the end of a window is predicted.
     reach: usize,
     pub(super) stretches: Vec<Stretch>,
-    /// How much better than chance, nats.
+    /// How much better the chain is than chance, nats.
     pub(super) score: f64,
 }
 
@@ -60,18 +62,19 @@ pub(super) struct Chain {
 struct Best {
     score: f64,
     from: u32,
-    /// Windows since `from`; 0: the phase is found anew.
+    /// Number of windows since `from`; 0 if the phase is found anew.
     m: u16,
 }
 
 const NONE: u32 = u32::MAX;
 
-/// The best chain of a period near `period`, at a scale.
+/// The best chain with a period near `period`, at a given scale.
 fn link(lates: &[Late], null: &Null, period: f64, scale: f64, skip: usize) -> (f64, Vec<Stretch>) {
     let skip = skip.min(((LINK_MAX.0 / period) as usize).max(LINK_MAX.1));
     let mut best: Vec<Best> = Vec::with_capacity(lates.len());
     let mut from = vec![0_usize; skip + 1];
-    // By windows since the last hit: how far off a hit may be, and what it costs beyond that.
+    // By the number of windows since the last hit: the scale of how far off a hit may be, and the cost beyond
+    // that.
     let scales: Vec<f64> = (0..=skip).map(|m| scale + DRIFT * m as f64 * period).collect();
     let costs: Vec<f64> = (0..=skip).map(|m| (2.0 * scales[m]).ln() + (m.max(1) as f64).ln() + 1.0).collect();
     let restart = period.ln() + LOST_COST + (lates.len().max(1) as f64).ln();
@@ -142,13 +145,12 @@ fn stretches(lates: &[Late], best: &[Best], mut at: u32) -> Vec<Stretch> {
 }
 
 impl Stretch {
-    /// Where window `k` should end, going by the hits near position `near`, one of which may be left out; and
-    /// how many hits that rests on.
+    /// Where window `k` should end, according to the hits near position `near`, one of which may be left out.
     fn predict(&self, near: usize, k: i64, without: Option<usize>, (period, scale, reach): (f64, f64, usize)) -> f64 {
         let (from, to) = (near.saturating_sub(reach), (near + reach + 1).min(self.k.len()));
         let others = || (from..to).filter(|&p| Some(p) != without);
         let n = others().count().max(1) as f64;
-        // Residuals against the period, relative to the neighbour, so that digits suffice.
+        // Residuals against the period, relative to the neighbour, so that the precision suffices.
         let (k0, e0) = (self.k[near], self.end[near]);
         let residual = |p: usize| self.end[p] - e0 - (self.k[p] - k0) as f64 * period;
         let mean_k = others().map(|p| (self.k[p] - k0) as f64).sum::<f64>() / n;
@@ -159,20 +161,20 @@ impl Stretch {
             kk += x * x;
             kr += x * (residual(p) - mean_r);
         }
-        // The slope is the period, but for a drift.
+        // The slope is that of the period, except for a drift.
         let prior = (scale / (DRIFT * period)).powi(2);
         let slope = kr / (kk + prior);
         e0 + (k - k0) as f64 * period + mean_r + slope * ((k - k0) as f64 - mean_k)
     }
 
-    /// How far each hit is from where the others say.
+    /// The distance of each hit from where the others predict it.
     fn residuals(&self, how: (f64, f64, usize)) -> Vec<f64> {
         (0..self.k.len()).map(|p| self.end[p] - self.predict(p, self.k[p], Some(p), how)).collect()
     }
 }
 
 impl Chain {
-    /// The best chain of a period that may be off by `slack`, at first sight.
+    /// A quick search for the best chain with a period that may be off by `slack`.
     pub(super) fn sketch(lates: &[Late], null: &Null, period: f64, slack: f64) -> Option<Chain> {
         let scale = (slack / 2.0).clamp(6000.0, 60_000.0).min(SCALE_MAX.1 * period);
         let skip = (WORK / lates.len().max(1)).clamp(SKIP_SKETCH.0, SKIP_SKETCH.1);
@@ -182,7 +184,7 @@ impl Chain {
         Some(chain)
     }
 
-    /// The same with all care, from a period and a scale that are about right.
+    /// The same search in full, from a period and a scale that are about right.
     pub(super) fn build(lates: &[Late], null: &Null, period: f64, scale: f64) -> Option<Chain> {
         let mut chain = Chain { period, scale, reach: NEIGHBOURS[0], stretches: Vec::new(), score: 0.0 };
         let skip = (WORK / lates.len().max(1)).clamp(SKIP.0, SKIP.1);
@@ -193,13 +195,14 @@ impl Chain {
         Some(chain)
     }
 
-    /// Where window `k` of a stretch should end by the hits around its hit `near`, but for that itself if it is `own`.
+    /// Where window `k` of a stretch should end, according to the hits around its hit `near`, without this
+    /// hit itself if it is in window `k`.
     pub(super) fn predict(&self, s: &Stretch, near: usize, k: i64) -> f64 {
         let own = (s.k[near] == k).then_some(near);
         s.predict(near, k, own, (self.period, self.scale, self.reach))
     }
 
-    /// Period and scale from the hits; drops hits that are off. None if too few are left.
+    /// Computes period and scale from the hits, and drops hits that are off. None if too few are left.
     pub(super) fn refine(&mut self) -> Option<()> {
         for _ in 0..2 {
             self.period = self.slope()?.0;
@@ -211,7 +214,7 @@ impl Chain {
                 }
                 let middle = all.len() / 2;
                 let typical = *all.select_nth_unstable_by(middle, f64::total_cmp).1;
-                // Fewer neighbours must be clearly better.
+                // Fewer neighbours are taken only if they are clearly better.
                 if typical < 0.8 * best {
                     (best, self.reach) = (typical, reach);
                 }
@@ -259,8 +262,8 @@ impl Chain {
         Some((self.period + step, (left / (n - 1.0).max(1.0) / kk).sqrt()))
     }
 
-    /// From one hit to the next, typically: so many windows (of the period divided by `cut`), and how much
-    /// longer the delay is then, ns.
+    /// The typical step from one hit to the next: the number of windows (of the period divided by `cut`), and
+    /// how much longer the delay becomes, ns.
     pub(super) fn step(&self, sending: f64, cut: i64) -> (u64, f64) {
         let mut gaps: Vec<i64> = self.stretches.iter().flat_map(|s| s.k.windows(2).map(|w| w[1] - w[0])).collect();
         if gaps.is_empty() {
@@ -273,7 +276,7 @@ impl Chain {
         ((gap * cut) as u64, change)
     }
 
-    /// Hits of all stretches.
+    /// Number of hits of all stretches.
     pub(super) fn hits(&self) -> usize {
         self.stretches.iter().map(|s| s.k.len()).sum()
     }

@@ -7,68 +7,69 @@ use super::shape::{Shape, shape_of};
 use crate::sample::Stamp;
 use serde::{Deserialize, Serialize};
 
-/// Packet numbers that a family lists.
+/// Maximum number of packet numbers that a family lists.
 pub const IDS_MAX: usize = 10_000;
-/// A duration is known if half of its range is at most this share of it.
+/// A duration counts as known if half of its range is at most this share of it.
 pub const DURATION_KNOWN: f64 = 0.2;
 
-/// A disturbance that a run at this sending interval cannot tell from the one that is reported.
+/// A disturbance that a run at this sending interval cannot tell from the reported one.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Alternative {
     /// Its period, ns.
     pub period_ns: f64,
-    /// Its duration is between these, ns.
+    /// The range of its duration, ns.
     pub duration_range_ns: (f64, f64),
-    /// How much better it explains the packets, nats; below 0: worse.
+    /// How much better it explains the packets, nats; negative if worse.
     pub gain: f64,
 }
 
 /// A family of periodic outliers and the disturbance behind it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Family {
-    /// `ts1-offset`, `ts2-arrow`, ...: where and how.
+    /// Stamp and shape: `ts1-offset`, `ts2-arrow`, ...
     pub kind: String,
-    /// Where the delay enters: the first stamp that shows it.
+    /// Where the delay occurs: the first stamp that shows it.
     pub stamp: Stamp,
     /// How amplitudes follow each other.
     pub shape: Shape,
-    /// T: the core is taken every so many ns, on the clock of the stamp's host.
+    /// T, ns: how often the core is taken, on the clock of the stamp's host.
     pub period_ns: f64,
-    /// Standard error of it, ns.
+    /// Standard error of the period, ns.
     pub period_error_ns: f64,
-    /// D: for so many ns each time. If it is not known, at least so many.
+    /// D, ns: for how long the core is taken each time. If it is not known, this is its minimum.
     pub duration_ns: f64,
-    /// It is between these, ns.
+    /// The range of D, ns.
     pub duration_range_ns: (f64, f64),
-    /// False if the packets always met the same part of the window, and D may be anything in its range.
+    /// False if the packets always met the same part of the window, so that D may be anywhere in its range.
     pub duration_known: bool,
     /// Delay of the first packet in a window, ns: 10%, 50% and 90% quantile.
     pub amplitude_ns: (f64, f64, f64),
-    /// From one hit to the next: so many windows, and the delay rises by so many ns (below 0: falls).
+    /// From one hit to the next: the number of windows, and by how many ns the delay rises (negative if it
+    /// falls).
     pub step: (u64, f64),
-    /// Scale of how far the windows' ends are from where they should be, ns.
+    /// Scale of the distance between the windows' ends and their expected places, ns.
     pub jitter_ns: f64,
-    /// Packets delayed by it.
+    /// Number of packets delayed by the disturbance.
     pub packets: u64,
     /// The first [`IDS_MAX`] of their numbers.
     pub ids: Vec<u64>,
-    /// Windows that met a packet that could tell.
+    /// Number of windows that met a packet from which a hit or a miss can be told.
     pub windows: u64,
-    /// Of these, it was delayed.
+    /// In how many of these windows the packet was delayed.
     pub windows_hit: u64,
-    /// Nats in favour, beyond what a search like this finds by chance.
+    /// Nats in favour of the family, beyond what a search like this finds by chance.
     pub evidence: f64,
-    /// Probability that a run without any disturbance shows as much (a bound: `exp(-evidence)`).
+    /// Upper bound, `exp(-evidence)`, of the probability that a run without any disturbance shows as much.
     pub false_alarm: f64,
-    /// Share of the likelihood among the period and the alternatives.
+    /// Share of this period in the likelihood of all, itself and the alternatives.
     pub confidence: f64,
     /// Other disturbances that would look the same at this sending interval, best first.
     pub alternatives: Vec<Alternative>,
-    /// All this in a sentence or two.
+    /// The family in a sentence or two.
     pub text: String,
 }
 
-/// How long a disturbance may be, from the range of its proof: (duration, known).
+/// The duration of a disturbance, and whether it is known, from the range in its proof.
 pub(super) fn duration((low, high): (f64, f64)) -> (f64, bool) {
     let middle = f64::midpoint(low, high);
     if (high - low) / 2.0 <= DURATION_KNOWN * middle { (middle, true) } else { (low, false) }

@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Candidate periods: the times between any two late packets, counted.
+//! Candidate periods: counts of the times between any two late packets.
 //!
 //! Ends of windows are whole multiples of T apart. So T and its multiples stand out among the distances,
-//! against what a random process with the same packets would give: for small delays distances near multiples
-//! of the sending interval are frequent anyway, and so each distance is compared with others that have the
-//! same remainder.
+//! compared with a random process with the same packets. If delays are small, distances near multiples of the
+//! sending interval are frequent anyway; therefore each distance is compared with others that have the same
+//! remainder.
 
 use super::late::Late;
 
 /// Width of a bin of distances, ns.
 const BIN_NS: f64 = 8000.0;
-/// Bins that a peak may be wide: exact windows, jittered ones, and slow ones that drift.
+/// Widths of a peak in bins: for exact windows, for windows with jitter, and for slow ones that drift.
 const WIDTHS: [usize; 3] = [2, 6, 20];
-/// Pairs to count, at most.
+/// Maximum number of pairs to count.
 const PAIRS_MAX: f64 = 5e6;
-/// Distances to count, ns.
+/// Longest distance to count, ns.
 const LAG_MAX_NS: f64 = 1.2e10;
-/// Peaks to look at per width.
+/// Number of peaks to examine per width.
 const PEAKS: usize = 60;
-/// A peak is taken for up to this multiple of T.
+/// A peak may be up to this multiple of T.
 const MULTIPLE_MAX: usize = 64;
-/// Multiples of T that are summed up: at first, and for the best of all.
+/// Number of multiples of T that are summed up, at first and for the best candidates.
 const SUM: [usize; 2] = [24, 200];
-/// How many are looked at again so.
+/// How many candidates are examined again with more multiples.
 const AGAIN: usize = 100;
-/// Late packets needed to look at all.
+/// Minimum number of late packets for a search.
 pub(super) const LATE_MIN: usize = 6;
 
 /// Counted distances.
 struct Lags {
-    /// Sums up to each bin.
+    /// Cumulative counts up to each bin.
     counts: Vec<u32>,
-    /// What to expect, summed up over one sending interval, at its start.
+    /// The expected counts, accumulated over one sending interval from its start.
     expected: Vec<f64>,
     period: f64,
     span: f64,
@@ -41,7 +41,7 @@ impl Lags {
     fn of(ends: &[i64], period: f64, span: f64, lag_max: f64) -> Lags {
         let bins = (lag_max / BIN_NS) as usize + 1;
         let mut counts = vec![0_u32; bins + 1];
-        // What distances with the same remainder have on average.
+        // The average counts of distances with the same remainder.
         let folds = ((period / BIN_NS).round() as usize).max(1);
         let mut sums = vec![0.0; folds];
         let mut from = 0;
@@ -63,7 +63,8 @@ impl Lags {
             at += BIN_NS;
             counts[bin + 1] += counts[bin];
         }
-        // All bins together are as long as so many sending intervals, counting those less that reach beyond the run.
+        // The number of sending intervals that all bins together cover; long distances count less, because
+        // fewer of them fit into the run.
         let intervals = (weight * BIN_NS / period).max(1e-9);
         let mut expected = vec![0.0; folds + 1];
         for fold in 0..folds {
@@ -76,7 +77,7 @@ impl Lags {
         self.counts.len() - 1
     }
 
-    /// How many distances below `lag` to expect, in a run without end.
+    /// The expected number of distances below `lag`, in a run without end.
     fn expected_below(&self, lag: f64) -> f64 {
         let folds = self.expected.len() - 1;
         let intervals = lag / self.period;
@@ -87,7 +88,7 @@ impl Lags {
         whole * self.expected[folds] + low + (high - low) * (at - fold as f64)
     }
 
-    /// (count, expected) of `width` bins around a distance.
+    /// Count and expected count of `width` bins around a distance.
     fn around(&self, lag: f64, width: usize) -> (f64, f64) {
         let from = ((lag / BIN_NS - width as f64 / 2.0 + 0.5).max(0.0) as usize).min(self.bins());
         self.between(from, (from + width).min(self.bins()))
@@ -100,7 +101,7 @@ impl Lags {
         (f64::from(self.counts[to] - self.counts[from]), expected)
     }
 
-    /// How much the multiples of a period stand out, in sigmas or so.
+    /// How much the multiples of a period stand out, roughly in sigmas.
     fn score(&self, t: f64, width: usize, most: usize) -> f64 {
         let reach = (self.bins() as f64 * BIN_NS / t) as usize;
         let (mut count, mut expected) = (0.0, 0.0);
@@ -112,7 +113,8 @@ impl Lags {
         (count - expected) / (expected + 1.0).sqrt()
     }
 
-    /// The best of some periods around one, at a finer resolution, if better.
+    /// The best of several periods around a candidate, at a finer resolution, or the candidate if none is
+    /// better.
     fn sharpen(&self, c: Candidate, steps: i32, most: usize) -> Candidate {
         let mut best = c;
         for step in -steps..=steps {
@@ -152,17 +154,18 @@ pub(super) struct Candidate {
     /// How far off it may be, ns.
     pub(super) slack: f64,
     pub(super) score: f64,
-    /// Bins of distances that its multiples are taken from.
+    /// Width in bins of the peaks at its multiples.
     width: usize,
 }
 
-/// The best `most` candidate periods between `range`, from some late packets in order of their ends.
+/// The best `most` candidate periods within `range`, from late packets in the order of their ends.
 pub(super) fn candidates(lates: &[Late], period: f64, range: (f64, f64), most: usize) -> Vec<Candidate> {
     let mut ends: Vec<i64> = lates.iter().map(|l| l.end).collect();
     if ends.len() < LATE_MIN {
         return Vec::new();
     }
-    // All pairs if they are few, else a part of the run: what is so frequent shows there too.
+    // Takes all pairs if they are few, else a part of the run: if there are so many late packets, a period
+    // shows in a part too.
     let mut span = (ends[ends.len() - 1] - ends[0]).max(1) as f64;
     let pairs = |n: usize, span: f64, lag: f64| n as f64 * n as f64 * (lag / span).min(1.0);
     let mut lag_max = LAG_MAX_NS.min(span);
@@ -200,7 +203,7 @@ pub(super) fn candidates(lates: &[Late], period: f64, range: (f64, f64), most: u
         }
     }
     found.sort_unstable_by(|a, b| b.score.total_cmp(&a.score));
-    // What stands out by few multiples may do so much more by many.
+    // A period that stands out a little with few multiples may stand out much more with many.
     let mut again: Vec<Candidate> = Vec::new();
     for c in found {
         if again.len() == AGAIN {
@@ -214,7 +217,8 @@ pub(super) fn candidates(lates: &[Late], period: f64, range: (f64, f64), most: u
     found.sort_unstable_by(|a, b| b.score.total_cmp(&a.score));
     let mut kept: Vec<Candidate> = Vec::new();
     for c in found {
-        // Not the same again, nor a multiple or a part of one that stands out as much.
+        // Skips a period that is already kept, and multiples or parts of a kept one, which stands out at
+        // least as much.
         let known = |k: &Candidate| {
             let (slow, fast) = if c.period > k.period { (&c, k) } else { (k, &c) };
             let ratio = (slow.period / fast.period).round();

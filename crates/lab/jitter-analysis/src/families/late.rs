@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Late packets, put together where one thing delayed several, and how they would be spread if nothing were periodic.
+//! Late packets, grouped if one cause delayed several, and their distribution if nothing were periodic.
 
 use super::stage::Stage;
 
-/// Packets to either side that tell how frequent outliers are around one.
+/// Number of packets to either side of a late one that tell how frequent outliers are around it.
 const NEAR: u32 = 64;
-/// Late packets that were released within this share of a period, and this time in ns, were delayed by the same thing.
+/// Neighbouring late packets whose delays end within this share of a sending interval and this time in ns of
+/// each other have the same cause.
 const MERGE: (f64, f64) = (0.25, 15_000.0);
 
-/// One or more packets that something delayed.
+/// One or more packets that one cause delayed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Late {
-    /// The first of them, in the stage.
+    /// Index of the first of them in the stage.
     pub(super) i: u32,
-    /// When it happened: the end of what delayed them, ns.
+    /// When the first packet's event happened, which is when the delay ended, ns.
     pub(super) end: i64,
-    /// Delay of the first, which is the longest, ns.
+    /// Delay of the first packet, which is the longest, ns.
     pub(super) delay: i32,
     /// ln of how much more frequent outliers are here than on average; at least 0.
     pub(super) crowd: f32,
 }
 
-/// All late packets of a stage that are not masked, by time.
+/// All late packets of a stage that are not masked, in the order of time.
 pub(super) fn late_packets(stage: &Stage) -> Vec<Late> {
     let merge = (MERGE.0 * stage.period).min(MERGE.1) as i64;
     let mut all: Vec<Late> = Vec::new();
@@ -59,17 +60,17 @@ const PER_OCTAVE: usize = 8;
 const BINS: usize = PER_OCTAVE * 32;
 
 fn bin(delay: i32) -> usize {
-    // Exponent and three bits of the mantissa.
+    // The exponent and three bits of the mantissa.
     let bits = f64::from(delay.max(1)).to_bits() >> 49;
     (bits - (1023 << 3)) as usize
 }
 
-/// How delays are spread if nothing is periodic: as all are, whatever their cause.
+/// The distribution of delays if nothing is periodic: that of all delays, whatever their cause.
 #[derive(Debug, Clone)]
 pub(super) struct Null {
     /// ln of the density per packet and ns.
     density: Vec<f64>,
-    /// ln of how many per ns of time have a delay within some 1.5 times.
+    /// ln of how many late packets per ns of time have a delay within a factor of about 1.5.
     rate: Vec<f64>,
 }
 
@@ -98,8 +99,9 @@ impl Null {
         self.density[bin(delay)]
     }
 
-    /// ln of the density, per ns, of such a packet at some time: by chance at all, or, as packets are due at
-    /// regular times, of this delay.
+    /// ln of the density, per ns, of a packet with such a delay at a given time. It is the larger of two: the
+    /// rate at which such packets occur by chance at all, and, because packets are due at regular times, the
+    /// density of this delay.
     pub(super) fn ln_chance(&self, delay: i32) -> f64 {
         self.rate[bin(delay)].max(self.density[bin(delay)])
     }

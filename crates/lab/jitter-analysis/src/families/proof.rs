@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What all packets say about a disturbance: those that it should have delayed and did, and those that it did not.
+//! The evidence of all packets for a disturbance: of those that it should have delayed and did, and of those
+//! that it did not.
 //!
-//! For a packet due `r` before a window's end, and so within it for every duration D above `r`: if it was
-//! delayed by `r`, up to the noise, that is so much more likely with the disturbance than without,
-//! `ln(K(delay - r) / f(delay))`, with `K` the density of the noise and `f` that of all delays around here.
-//! If it was delayed less, D is below `r`, or the window was missed: `ln(1 - h)`, where `h` is the share of
-//! windows that hit. If it was delayed more, something else did that, which says nothing. Only the first
-//! packet in a window counts, because what delays it delays those that queue behind it too.
+//! Consider a packet due `r` before a window's end, which is within the window for every duration D above
+//! `r`. If it was delayed by `r`, up to the noise, this is more likely with the disturbance than without, by
+//! `ln(K(delay - r) / f(delay))`, where `K` is the density of the noise and `f` that of all delays near
+//! there. If it was delayed less, D is below `r` or the window did not hit: `ln(1 - h)`, where `h` is the
+//! share of windows that hit. If it was delayed more, something else delayed it, which is no evidence. Only
+//! the first packet in a window counts, because what delays it also delays those that queue behind it.
 
 use super::chain::Chain;
 use super::late::{Late, Null};
@@ -14,39 +15,41 @@ use super::stage::Stage;
 
 /// Resolution of D, ns.
 pub(super) const STEP_NS: f64 = 2000.0;
-/// Longest D that is looked for, ns.
+/// Longest D that is searched for, ns.
 pub(super) const DURATION_MAX_NS: f64 = 6e6;
-/// A delay fits if it is off by no more than so many scales.
+/// A delay fits if it is off by no more than this many scales.
 pub(super) const FIT: f64 = 6.0;
-/// A packet that should be late by this many scales more than the threshold is late if it was hit.
+/// A packet that should be late by the threshold plus this many scales is certainly late if it was hit.
 const SURE: f64 = 2.5;
-/// Where a window begins is known up to packets that count so much: a hit or a miss counts a half.
+/// The start of a window is known up to packets that together count this much, where a hit or a miss counts
+/// one half.
 const EDGE_LESS: f64 = 0.75;
-/// Share of hits that fit badly, at five times the scale.
+/// Share of hits that fit badly; their scale is five times as large.
 const BAD_FIT: f64 = 0.1;
 
 /// Evidence for a period, by duration.
 #[derive(Debug, Clone)]
 pub(super) struct Proof {
-    /// Nats in favour, at the best duration, over all.
+    /// Nats in favour, at the best of all durations.
     pub(super) evidence: f64,
-    /// Windows that hit, and that should have but did not, at the best duration.
+    /// Number of windows that hit and of windows that should have hit but did not, at the best duration.
     pub(super) hit: f64,
     pub(super) missed: f64,
-    /// The longest delay that fits at all, and the shortest that should have been there next: D is between.
+    /// The range of D: from the longest delay that fits to the shortest one that should have come next but
+    /// did not.
     pub(super) duration: (f64, f64),
-    /// By bins of [`STEP_NS`].
+    /// Evidence by duration, in bins of [`STEP_NS`].
     pub(super) by_duration: Vec<f64>,
 }
 
-/// Counts by duration, as steps.
+/// Counts by duration, as differences from bin to bin.
 struct Steps {
     fit: Vec<f64>,
     hit: Vec<f64>,
     missed: Vec<f64>,
 }
 
-/// What a packet says.
+/// The evidence of a packet.
 #[derive(Clone, Copy, PartialEq)]
 enum Word {
     Nothing,
@@ -54,7 +57,7 @@ enum Word {
     Missed,
 }
 
-/// The first packet due after `t`; looks near `from` first.
+/// The first packet due after `t`; the search begins near `from`.
 fn seek(due: &[i64], from: usize, t: f64) -> usize {
     let t = t as i64;
     if from > 0 && due[from - 1] > t {
@@ -69,11 +72,11 @@ fn seek(due: &[i64], from: usize, t: f64) -> usize {
     low + due[low..high].partition_point(|&d| d <= t)
 }
 
-/// Looks up packets that were not just in time.
+/// Looks up packets that were late or masked.
 pub(super) struct Firsts {
-    /// Those that begin a group of late ones: packet, and how crowded it is there.
+    /// The packets that begin a group of late ones, and how crowded outliers are there.
     by_packet: Vec<(u32, f32)>,
-    /// All that are late or masked.
+    /// All packets that are late or masked.
     special: Vec<u32>,
 }
 
@@ -91,11 +94,13 @@ impl Firsts {
     }
 }
 
-/// Calls `f` with the end of each window that the chain lets know, in order; each period cut into `cut`.
+/// Calls `f` with the end of each window that the chain predicts, in order, with each period divided into
+/// `cut` parts.
 pub(super) fn windows(chain: &Chain, cut: i64, mut f: impl FnMut(f64)) {
     for (i, s) in chain.stretches.iter().enumerate() {
         let n = s.k.len();
-        // Half as long again to either side, but not into where another stretch knows better.
+        // Extends by half of the stretch's length to either side, but not to where another stretch predicts
+        // better.
         let beyond = (s.k[n - 1] / 2).clamp(1, 64);
         let before = i.checked_sub(1).and_then(|p| chain.stretches[p].end.last()).map_or(f64::MIN, |&e| e);
         let after = chain.stretches.get(i + 1).map_or(f64::MAX, |next| next.end[0]);
@@ -147,12 +152,12 @@ pub(super) fn judge(stage: &Stage, null: &Null, firsts: &Firsts, chain: &Chain, 
     };
     let (mut at, mut until, mut special) = (0, 0, 0);
     windows(chain, cut, |end| {
-        // Packets that are in the window for some duration, and would be seen to be late.
+        // Packets that are in the window for some duration, and whose lateness would be noticed.
         at = seek(&stage.due, at, end - longest);
         until = seek(&stage.due, until, end - shortest);
         special = {
             let from = firsts.special[special.min(firsts.special.len())..].partition_point(|&i| (i as usize) < at);
-            // Windows come in order, but for the noise.
+            // Windows come in order, except for the noise.
             let near = special + from;
             if near > 0 && firsts.special[near - 1] as usize >= at {
                 firsts.special.partition_point(|&i| (i as usize) < at)
@@ -178,8 +183,8 @@ pub(super) fn judge(stage: &Stage, null: &Null, firsts: &Firsts, chain: &Chain, 
             }
             now = next;
         };
-        // From the last packet backwards: each counts for durations up to where the one before counts. All
-        // but the special ones were in time.
+        // From the last packet backwards: each counts for durations up to where the packet before it counts.
+        // All packets except the special ones were in time.
         let inside = firsts.special[special..].iter().take_while(|&&i| (i as usize) < until).count();
         let mut plain = until;
         for &i in firsts.special[special..special + inside].iter().rev() {
@@ -198,8 +203,8 @@ pub(super) fn judge(stage: &Stage, null: &Null, firsts: &Firsts, chain: &Chain, 
 }
 
 impl Steps {
-    /// The bins between which the window begins: before them packets are hit half as often as within it. A
-    /// window that is sometimes longer has hits beyond, which the likelihood would follow.
+    /// The bins between which the window begins: before them, packets are hit half as often as within the
+    /// window. A window that is sometimes longer has hits beyond, and the likelihood would follow these.
     fn edge(&self, first: usize, best: usize) -> (usize, usize) {
         let half = (self.hit[best] + 0.5) / (self.hit[best] + self.missed[best] + 1.0) / 2.0;
         let score = |b: usize| self.hit[b] * (1.0 - half) - self.missed[b] * half;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the disturbances of one stamp, one after the other: the clearest first, which is then taken away.
+//! Finds the disturbances of one stamp one after the other: the clearest is found first, and what it explains
+//! is then removed.
 
 use super::FamilyOptions;
 use super::chain::Chain;
@@ -9,8 +10,9 @@ use super::proof::{DURATION_MAX_NS, FIT, Firsts, Proof, STEP_NS, judge, windows}
 use super::stage::Stage;
 use super::unfold;
 
-/// Ranges of delays that are searched one by one, in ns: what has a short duration does not drown in longer delays, and
-/// constant amplitudes stand out. The lower end is never below the outlier threshold.
+/// Ranges of delays that are searched one by one, in ns, so that disturbances with a short duration do not
+/// drown in longer delays, and constant amplitudes stand out. The lower end is never below the outlier
+/// threshold.
 const BANDS: [(f64, f64); 9] = [
     (0.0, 6e4),
     (0.0, 1.5e5),
@@ -22,50 +24,53 @@ const BANDS: [(f64, f64); 9] = [
     (4e5, 1e6),
     (1e6, DURATION_MAX_NS),
 ];
-/// Candidate periods to try per band.
+/// Number of candidate periods to try per band.
 const CANDIDATES: usize = 8;
-/// Of these, so many are built and judged with care.
+/// How many of these are built and judged in full.
 const BUILDS: usize = 2;
 /// No hit is worth more nats than this.
 const WORTH: f64 = 10.0;
-/// A period that lacks more nats than this does not become better by unfolding.
+/// A period that lacks more nats than this is not unfolded.
 const UNFOLD_DEBT: f64 = 30.0;
-/// A sketch must be so much better than chance, nats; what it costs to be one of many is several times as much.
+/// A sketch must be better than chance by this much, nats; the price of being one of many candidates is
+/// several times as high.
 const SKETCH_MIN: f64 = 12.0;
-/// Of those, so many are looked at as if only each so-many-th of their windows had been seen.
+/// How many of the best are examined as if only every n-th of their windows had been seen.
 const UNFOLDS: usize = 2;
-/// Late packets from which candidates are judged. In a run with more, the best of them are then judged by all.
+/// Number of late packets by which candidates are judged. In a run with more, the best candidates are then
+/// judged by all late packets.
 const PART: usize = 10_000;
-/// So many, if they are not further behind the best than by this share of its evidence.
+/// How many candidates are then judged by all late packets, and the share of the best one's evidence that
+/// they must reach.
 const FROM_PART: usize = 2;
 const CLOSE: f64 = 0.5;
-/// Periods are looked for this many times faster or slower than the one found.
+/// Periods up to this many times faster or slower than the one found are tried.
 pub(super) const FACTOR_MAX: i64 = 48;
-/// Share of hits that must be at each so-many-th window for a slower period.
+/// Share of the hits that must be at every n-th window for a period that is `n` times slower.
 const SLOWER_SHARE: f64 = 0.9;
-/// A period with so many nats less than another is as good.
+/// A period counts as equally good if it is worse by less than this, nats.
 pub(super) const AS_GOOD: f64 = 3.0;
-/// A faster period must be better by so many nats.
+/// A faster period must be better by this many nats.
 const BETTER: f64 = 5.0;
 
-/// Periods that differ by no more, but for a whole factor, may be the same.
+/// Periods may be the same if they differ by less than this share, apart from a whole factor.
 const SAME_PERIOD: f64 = 2e-4;
-/// And durations by this factor.
+/// Durations may be the same if they differ by less than this factor.
 const SAME_DURATION: f64 = 1.3;
 
-/// Late packets up to which all faster periods are followed on their own.
+/// Up to this many late packets, all faster periods are followed on their own.
 const TRY_ALL: usize = 400;
 
 /// A disturbance as found.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     pub(super) chain: Chain,
-    /// The disturbance's period is so many-th of the chain's.
+    /// The disturbance's period is the chain's period divided by this.
     pub(super) cut: i64,
     pub(super) proof: Proof,
-    /// Nats in favour, less what the search would find by chance.
+    /// Nats in favour, minus what the search would find by chance.
     pub(super) evidence: f64,
-    /// Other periods that explain the packets as well: divisor, its proof.
+    /// Other periods that explain the packets equally well: divisor and proof of each.
     pub(super) faster: Vec<(i64, Proof)>,
 }
 
@@ -81,7 +86,7 @@ impl Found {
     }
 }
 
-/// What is known of a stage while nothing is taken away.
+/// What is known about a stage until the next disturbance is removed.
 pub(super) struct View {
     pub(super) lates: Vec<Late>,
     pub(super) null: Null,
@@ -98,19 +103,19 @@ impl View {
     }
 }
 
-/// Nats that a period found by searching costs.
+/// The price in nats of a period found by searching.
 pub(super) fn search_price(stage: &Stage, scale: f64, options: &FamilyOptions) -> f64 {
     let periods = stage.span() / scale * (options.period_max_ns / options.period_min_ns).ln();
     periods.ln().max(0.0)
 }
 
-/// Nats that a chain of a period that is given costs: where each stretch begins, and which duration.
+/// The price in nats of a chain with a given period: for the phase of each stretch, and for the duration.
 pub(super) fn chain_price(chain: &Chain) -> f64 {
     let phase = (chain.period / chain.scale).ln() + 3.0;
     chain.stretches.len() as f64 * phase + (DURATION_MAX_NS / STEP_NS).ln()
 }
 
-/// Nats that a chain found by searching costs.
+/// The price in nats of a chain found by searching.
 fn price(stage: &Stage, chain: &Chain, options: &FamilyOptions) -> f64 {
     search_price(stage, chain.scale, options) + chain_price(chain)
 }
@@ -124,7 +129,7 @@ fn clearest(stage: &Stage, view: &View, options: &FamilyOptions) -> Option<Found
     }
     found.sort_unstable_by(|a, b| b.evidence.total_cmp(&a.evidence));
     found.truncate(FROM_PART);
-    // One that is far behind in a part will not be ahead in all.
+    // A candidate that is far behind in a part of the packets will not be ahead in all of them.
     let best = found.first().map_or(0.0, |found| found.evidence);
     found.retain(|found| best <= 0.0 || found.evidence >= CLOSE * best);
     let whole = found.into_iter().filter_map(|found| {
@@ -135,7 +140,7 @@ fn clearest(stage: &Stage, view: &View, options: &FamilyOptions) -> Option<Found
     whole.max_by(|a, b| a.evidence.total_cmp(&b.evidence))
 }
 
-/// Finds the clearest disturbances in a part of what is known: candidates from all of it, judged by the part.
+/// Finds the clearest disturbances: candidates come from all late packets, but are judged by a part of them.
 fn best(stage: &Stage, view: &View, part: &[Late], options: &FamilyOptions) -> Vec<Found> {
     let range = (options.period_min_ns, options.period_max_ns.min(stage.span() / 3.0));
     let mut sketches: Vec<Chain> = Vec::new();
@@ -147,7 +152,7 @@ fn best(stage: &Stage, view: &View, part: &[Late], options: &FamilyOptions) -> V
         }
         let inside = |l: &&Late| (low..=band.1).contains(&f64::from(l.delay));
         let lates: Vec<Late> = view.lates.iter().filter(inside).copied().collect();
-        // Hardly other packets than in a band before.
+        // Nearly the same packets as in an earlier band.
         let like = |&(from, n): &(f64, usize)| from == low && n as f64 > 0.9 * lates.len() as f64;
         if counts.iter().any(like) {
             continue;
@@ -177,7 +182,7 @@ fn best(stage: &Stage, view: &View, part: &[Late], options: &FamilyOptions) -> V
         let (chain, proof) = slower(stage, view, chain);
         built.push(Found::new(stage, options, chain, 1, proof));
     }
-    // Those that explain most as they are, and those that may when unfolded.
+    // Keeps the periods that explain most as they are, and those that may explain more when unfolded.
     built.sort_unstable_by(|a, b| b.evidence.total_cmp(&a.evidence));
     let rest = built.split_off(built.len().min(UNFOLDS));
     let most = rest.into_iter().max_by(|a, b| a.proof.evidence.total_cmp(&b.proof.evidence));
@@ -186,7 +191,7 @@ fn best(stage: &Stage, view: &View, part: &[Late], options: &FamilyOptions) -> V
     built.into_iter().chain(most).map(unfold).collect()
 }
 
-/// The slowest period that explains as much.
+/// The slowest period that explains the packets equally well.
 fn slower(stage: &Stage, view: &View, chain: Chain) -> (Chain, Proof) {
     let proof = judge(stage, &view.null, &view.firsts, &chain, 1);
     for times in (2..=FACTOR_MAX).rev() {
@@ -202,7 +207,7 @@ fn slower(stage: &Stage, view: &View, chain: Chain) -> (Chain, Proof) {
     (chain, proof)
 }
 
-/// Whether a faster period explains more, and which explain as much.
+/// Checks whether a faster period explains more, and which faster periods explain as much.
 fn faster(stage: &Stage, view: &View, part: &[Late], mut found: Found, options: &FamilyOptions) -> Found {
     for _ in 0..4 {
         let mut better: Option<Found> = None;
@@ -230,7 +235,7 @@ fn faster(stage: &Stage, view: &View, part: &[Late], mut found: Found, options: 
             } else if part.len() > TRY_ALL {
                 continue;
             }
-            // What a faster period explains may lie where the slower one was lost.
+            // A faster period may explain packets where the slower one was lost.
             if let Some(chain) = Chain::build(part, &view.null, period, found.chain.scale) {
                 let proof = judge(stage, &view.null, &view.firsts, &chain, 1);
                 offer(Found::new(stage, options, chain, 1, proof));
@@ -252,18 +257,19 @@ fn faster(stage: &Stage, view: &View, part: &[Late], mut found: Found, options: 
     found
 }
 
-/// What a disturbance did.
+/// The effects of a disturbance.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Doing {
     /// Rows of the packets that it delayed.
     pub(super) rows: Vec<u32>,
-    /// Windows that met a packet.
+    /// Number of windows that met a packet.
     pub(super) met: u64,
-    /// By window that delayed a packet: how long before its end the first of them was due, ns.
+    /// For each window that delayed a packet: how long before the window's end the first such packet was due,
+    /// ns.
     pub(super) firsts: Vec<f64>,
 }
 
-/// Masks what a disturbance explains, and says what that is.
+/// Masks the packets that a disturbance explains, and returns its effects.
 pub(super) fn take_away(stage: &mut Stage, found: &Found) -> Doing {
     let duration = f64::midpoint(found.proof.duration.0, found.proof.duration.1);
     let slack = 4.0 * found.chain.scale;
@@ -298,7 +304,7 @@ pub(super) fn take_away(stage: &mut Stage, found: &Found) -> Doing {
     doing
 }
 
-/// True if one is what is left of the other.
+/// True if one is a remainder of the other.
 fn same(a: &Found, b: &Found) -> bool {
     let ratio = (a.period() / b.period()).max(b.period() / a.period());
     let whole = (ratio / ratio.round() - 1.0).abs() < SAME_PERIOD && ratio < FACTOR_MAX as f64;
@@ -307,10 +313,10 @@ fn same(a: &Found, b: &Found) -> bool {
         && b.proof.duration.0 < SAME_DURATION * a.proof.duration.1
 }
 
-/// All disturbances of a stage, and what each did.
+/// All disturbances of a stage, and the effects of each.
 pub(super) fn search(stage: &mut Stage, options: &FamilyOptions) -> Vec<(Found, Doing)> {
     let mut all: Vec<(Found, Doing)> = Vec::new();
-    // Left-overs of one that was lost on the way do not count as another.
+    // The remainder of a disturbance that was lost on the way does not count as another disturbance.
     for _ in 0..2 * options.families_max {
         let view = View::of(stage);
         let Some(found) = clearest(stage, &view, options) else { break };

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 /// Amplitudes are constant if the middle 80% of them spread over no more than this share of the upper end.
 pub const CONSTANT: f64 = 0.25;
-/// Or over no more than so many scales of the noise.
+/// They also count as constant if they spread over no more than this many scales of the noise.
 const CONSTANT_SCALES: f64 = 2.0;
-/// Windows looked at to tell what shape to expect.
+/// Number of windows examined to tell which shape to expect.
 const WINDOWS_MAX: u64 = 1_000_000;
 
 /// How amplitudes follow each other.
@@ -31,7 +31,7 @@ impl Shape {
         }
     }
 
-    /// Of delays of the first packet in each window, sorted, ns; None without any.
+    /// The shape of the delays of the first packet in each window, sorted, ns; None without delays.
     pub fn of(sorted: &[f64]) -> Option<Shape> {
         (!sorted.is_empty()).then(|| shape_of(sorted, 0.0))
     }
@@ -44,7 +44,8 @@ pub(super) fn shape_of(sorted: &[f64], scale: f64) -> Shape {
     if high - low <= (CONSTANT * high).max(CONSTANT_SCALES * scale) { Shape::Offset } else { Shape::Arrow }
 }
 
-/// The shape that a disturbance gives a run of so many packets, going by the theory alone; None if it hits none.
+/// The shape that a disturbance gives a run of this many packets according to theory alone; None if it hits
+/// none.
 pub fn expected_shape(disturbance: &Disturbance, schedule: Schedule, sending_ns: f64, packets: u64) -> Option<Shape> {
     let Disturbance { period_ns, duration_ns, phase_ns, .. } = *disturbance;
     let mut firsts = Vec::new();

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one of the four stamps adds to a packet's delay: when it was due there, and how much later it happened.
+//! What one of the four stamps adds to a packet's delay: when the packet was due there, and how much later it
+//! had the stamp.
 
 use crate::baseline::Baseline;
 use crate::clocks::Aligned;
 use crate::sample::{JUMP_NS, MISSING, RunInfo, Schedule, Stamp};
 
-/// A clock that goes back further than this has jumped; less is noise.
+/// A clock that goes back by more than this has jumped; less is noise.
 const BACK_NS: i64 = 1_000_000;
-/// Times are counted up to this, ns: 36 years.
+/// Largest time that is counted, ns: 36 years.
 const TIME_MAX_NS: i64 = 1 << 60;
-/// Values looked at to estimate the noise.
+/// Number of values examined to estimate the noise.
 const PROBE: usize = 200_000;
 /// Lowest outlier threshold, ns.
 const THRESHOLD_MIN_NS: f64 = 4000.0;
-/// The threshold never exceeds this because of many outliers, ns.
+/// Many outliers raise the threshold to this at most, ns.
 const THRESHOLD_CAP_NS: f64 = 25_000.0;
-/// Outlier threshold in noise sigmas, at least.
+/// Minimum outlier threshold, in sigmas of the noise.
 const SIGMAS: f64 = 8.0;
 
 /// A set of row numbers.
@@ -36,25 +37,27 @@ impl Rows {
     }
 }
 
-/// The packets as one stamp saw them, in their order. Times ns.
+/// The packets as seen by one stamp, in their order. Times are in ns.
 #[derive(Debug, Clone)]
 pub(crate) struct Stage {
     /// Sending interval.
     pub(crate) period: f64,
     /// Row in the samples.
     pub(crate) rows: Vec<u32>,
-    /// When the packet would have had this stamp had nothing happened here, counted from the first; never falls.
+    /// When the packet would have had this stamp if nothing had delayed it here, counted from the first
+    /// packet; never falls.
     pub(crate) due: Vec<i64>,
-    /// How much later it had it.
+    /// How much later than due the packet had the stamp.
     pub(crate) delay: Vec<i32>,
-    /// Packets that say nothing (any more): delayed before this stamp, or explained.
+    /// Packets that are no evidence (any more): those delayed before this stamp, and those already explained.
     pub(crate) masked: Rows,
     /// A delay above this is an outlier.
     pub(crate) threshold: i32,
 }
 
 impl Stage {
-    /// Looks at one stamp. `late` has the rows that were late at a stamp before; those late here are added.
+    /// Examines one stamp. `late` holds the rows that were late at an earlier stamp; those that are late here
+    /// are added.
     pub(crate) fn of(info: &RunInfo, samples: &Aligned<'_>, stamp: Stamp, late: &mut Rows) -> Stage {
         let (rows, mut due) = raw(info, samples, stamp);
         let base = Baseline::of(&due);
@@ -66,14 +69,14 @@ impl Stage {
             delay.push(d.clamp(i32::MIN.into(), i32::MAX.into()) as i32);
             let id = samples.ids()[row as usize];
             let t = ts[row as usize].saturating_sub(d);
-            // Counted from the first packet on, so that nothing can overflow.
+            // Counted from the first packet, so that nothing can overflow.
             let by = *shift.get_or_insert(t.saturating_neg());
             let expected = i64::try_from(u128::from(id.saturating_sub(last_id)) * u128::from(info.period_ns));
             let expected = expected.unwrap_or(i64::MAX);
             let mut t = t.saturating_add(by);
             let gained = t.saturating_sub(last);
             if i > 0 && (gained < -BACK_NS || gained > expected.saturating_add(JUMP_NS)) {
-                // The clock jumped: go on as if it had not. The phase is lost there.
+                // The clock jumped: continue as if it had not. The phase is lost there.
                 let next = last.saturating_add(expected.min(JUMP_NS));
                 shift = Some(by.saturating_add(next.saturating_sub(t)));
                 t = next;
@@ -83,14 +86,15 @@ impl Stage {
             *slot = t;
         }
         let (threshold, usual) = threshold(&delay);
-        // From the baseline up to what is usual, which is when a window that begins then is just missed.
+        // Moves the due times from the baseline up to the usual delay: a window that begins at that time just
+        // misses the packet.
         due.iter_mut().for_each(|t| *t = t.saturating_add(usual.into()));
         delay.iter_mut().for_each(|d| *d = d.saturating_sub(usual));
         let threshold = threshold - usual;
         let mut masked = Rows::new(rows.len());
         for (i, &row) in rows.iter().enumerate() {
             let burst = i > 0 && ((due[i] - due[i - 1]) as f64) < info.period_ns as f64 / 2.0;
-            // In a burst packets wait for each other, which is the doing of what made the burst.
+            // In a burst, packets wait for each other; this is the effect of what made the burst.
             if late.has(row as usize) || (burst && stamp != Stamp::Ts1) {
                 masked.set(i);
             }
@@ -116,7 +120,7 @@ impl Stage {
     }
 }
 
-/// Rows that have the stamp, and its distance from what it follows.
+/// Rows that have the stamp, and the time from what it follows to the stamp.
 fn raw(info: &RunInfo, samples: &Aligned<'_>, stamp: Stamp) -> (Vec<u32>, Vec<i64>) {
     let (ids, ts) = (samples.ids(), samples.stamps(stamp));
     let n = ids.len().min(u32::MAX as usize);
@@ -145,7 +149,7 @@ fn raw(info: &RunInfo, samples: &Aligned<'_>, stamp: Stamp) -> (Vec<u32>, Vec<i6
             }
             continue;
         }
-        // What it follows: the stamp before, or the last one that was taken.
+        // The stamp follows the previous stamp, or the last one that was taken.
         let from = Stamp::ALL[..stamp.index()].iter().rev().map(|&s| samples.stamps(s)[row]).find(|&t| t != MISSING);
         if let Some(from) = from {
             put(row, t.saturating_sub(from));
@@ -154,8 +158,9 @@ fn raw(info: &RunInfo, samples: &Aligned<'_>, stamp: Stamp) -> (Vec<u32>, Vec<i6
     (rows, values)
 }
 
-/// [`SIGMAS`] times the noise, as seen by the lower part of the delays, which no disturbance reaches; or what 2% of all
-/// exceed, if that is more, but for it at most [`THRESHOLD_CAP_NS`]. And the median of those below it.
+/// The threshold, and the median of the delays below it. The threshold is [`SIGMAS`] times the noise,
+/// estimated from the lower part of the delays, which no disturbance reaches; or, if that is more, the delay
+/// that 2% of all exceed, up to [`THRESHOLD_CAP_NS`].
 fn threshold(delay: &[i32]) -> (i32, i32) {
     let step = delay.len().div_ceil(PROBE).max(1);
     let mut probe: Vec<i32> = delay.iter().step_by(step).copied().collect();
@@ -164,7 +169,7 @@ fn threshold(delay: &[i32]) -> (i32, i32) {
     }
     probe.sort_unstable();
     let at = |q: f64| f64::from(probe[((probe.len() - 1) as f64 * q) as usize]);
-    // Of a normal distribution these are 0.803 sigma apart.
+    // In a normal distribution, these quantiles are 0.803 sigma apart.
     let sigma = (at(0.2) - at(0.05)) / 0.803;
     let t = (SIGMAS * sigma).max(at(0.98).min(THRESHOLD_CAP_NS)).max(THRESHOLD_MIN_NS);
     let t = t.min(f64::from(i32::MAX)) as i32;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Several runs with different sending intervals, explained by the same disturbances.
 //!
-//! What one sending interval cannot tell apart, another can: each period that is possible in any run is
-//! judged in all of them, and the log likelihood ratios are added, duration by duration. A run in which such
-//! a disturbance must have hit packets but no late ones follow its period speaks against it.
+//! Disturbances that one sending interval cannot tell apart can be told apart by another: each period that is
+//! possible in any run is judged in all runs, and the log likelihood ratios are added, duration by duration.
+//! A run in which such a disturbance must have hit packets, but in which no late packets follow its period,
+//! is evidence against it.
 
 use super::chain::Chain;
 use super::family::{duration, ms, us};
@@ -17,24 +18,25 @@ use crate::sample::{RunInfo, Samples, Schedule, Stamp};
 use crate::synth::Disturbance;
 use serde::{Deserialize, Serialize};
 
-/// Periods this close, as share, are one.
+/// Periods that differ by less than this share are the same.
 const SAME: f64 = 2e-4;
-/// Periods judged in all runs, at most: the best of each run and their alternatives.
+/// Maximum number of periods judged in all runs: the best of each run and their alternatives.
 const PERIODS_MAX: usize = 200;
-/// Phases tried to tell how often a disturbance must hit.
+/// Number of phases tried to tell how often a disturbance must hit.
 const PHASES: u64 = 16;
-/// A packet that must have been hit and was not, nats.
+/// Evidence of a packet that must have been hit and was not, nats.
 const MISSED: f64 = 3.0;
-/// A run speaks against a period by no more than this, nats: it may just not have been there then.
+/// A run counts against a period by at most this, nats: the disturbance may just not have been active then.
 const AGAINST_MAX: f64 = 60.0;
-/// Evidence from here on is not nothing, nats.
+/// A run with more evidence than this, nats, does not count against a period, even if it is too little to
+/// count in favour.
 const WEAK: f64 = 10.0;
 /// Scale of the noise to begin with, ns.
 const SCALE_NS: f64 = 5000.0;
-/// A slower period that is worse by no more than this is preferred.
+/// A slower period is preferred if it is worse by less than this, nats.
 const AS_GOOD: f64 = 3.0;
 
-/// What a sweep needs of a run: some 80 bytes per packet, so that the samples need not be kept.
+/// The part of a run that a sweep needs: about 80 bytes per packet, so that the samples need not be kept.
 #[derive(Debug, Clone)]
 pub struct RunView {
     sending_ns: u64,
@@ -44,7 +46,7 @@ pub struct RunView {
 }
 
 impl RunView {
-    /// Of a run.
+    /// The view of a run.
     pub fn of(info: &RunInfo, samples: &Samples) -> RunView {
         let samples = &Aligned::of(info, samples);
         let mut late = Rows::new(samples.len());
@@ -53,14 +55,14 @@ impl RunView {
     }
 }
 
-/// How one run fits.
+/// How a disturbance fits one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunFit {
     /// Its sending interval, ns.
     pub sending_ns: u64,
     /// How the disturbance shows in it, if it does.
     pub family: Option<Family>,
-    /// How it should show, going by the theory; None: not necessarily at all.
+    /// How it should show according to theory; None if it need not show at all.
     pub expected: Option<Shape>,
     /// Nats for (or against) the disturbance from this run.
     pub evidence: f64,
@@ -69,32 +71,32 @@ pub struct RunFit {
 /// A disturbance that explains families of several runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SweepFamily {
-    /// Where it enters.
+    /// The stamp at which the delay occurs.
     pub stamp: Stamp,
     /// T, ns.
     pub period_ns: f64,
-    /// D, ns; at least so much, if it is not known.
+    /// D, ns; if it is not known, its minimum.
     pub duration_ns: f64,
-    /// D is between these, ns.
+    /// The range of D, ns.
     pub duration_range_ns: (f64, f64),
     /// See [`Family::duration_known`].
     pub duration_known: bool,
-    /// Nats in favour from all runs, beyond what a search finds by chance.
+    /// Nats in favour from all runs together, beyond what a search finds by chance.
     pub evidence: f64,
-    /// Share of the likelihood among all periods tried.
+    /// Share of this period in the likelihood of all periods tried.
     pub confidence: f64,
-    /// Other periods, ns, that explain all runs as well.
+    /// Other periods, ns, that explain all runs equally well.
     pub alternatives_ns: Vec<f64>,
-    /// By run, in the order given.
+    /// The fit of each run, in the order given.
     pub runs: Vec<RunFit>,
-    /// All this in a sentence.
+    /// The disturbance in a sentence.
     pub text: String,
 }
 
 /// A period in one run.
 struct Trial {
     chain: Option<(Chain, Proof)>,
-    /// Nats by duration, less the price of the search.
+    /// Nats by duration, minus the price of the search.
     by_duration: Vec<f64>,
 }
 
@@ -106,7 +108,7 @@ struct Joint {
     duration: (f64, f64),
 }
 
-/// Explains several runs by as few disturbances as it takes, the clearest first. Empty if nothing is found.
+/// Explains several runs by as few disturbances as possible, the clearest first. Empty if nothing is found.
 pub fn sweep(runs: &[RunView], options: &FamilyOptions) -> Vec<SweepFamily> {
     let mut all: Vec<SweepFamily> = Vec::new();
     for stamp in Stamp::ALL {
@@ -120,7 +122,7 @@ pub fn sweep(runs: &[RunView], options: &FamilyOptions) -> Vec<SweepFamily> {
             let Some(best) = joints.first().filter(|b| b.evidence >= options.evidence_min).map(|b| b.evidence) else {
                 break;
             };
-            // Of those that are as good the slowest: fewest windows that nobody saw.
+            // Takes the slowest of those that are equally good: it has the fewest windows that were not seen.
             let as_good: Vec<&Joint> = joints.iter().take_while(|j| j.evidence > best - AS_GOOD).collect();
             let Some(chosen) = as_good.iter().max_by(|a, b| a.period.total_cmp(&b.period)) else { break };
             let mut family = chosen.tell(stamp, runs, &mut stages);
@@ -137,12 +139,12 @@ pub fn sweep(runs: &[RunView], options: &FamilyOptions) -> Vec<SweepFamily> {
     all
 }
 
-/// Periods that any of the runs makes possible.
+/// Periods that are possible in any of the runs.
 fn possible(stages: &[Stage], options: &FamilyOptions) -> Vec<f64> {
     let mut periods: Vec<f64> = Vec::new();
     for stage in stages {
         let once = FamilyOptions { families_max: 1, ..*options };
-        // On a copy: nothing is taken away before all runs have spoken.
+        // On a copy: nothing is removed before all runs have been judged.
         for (found, _) in search(&mut stage.clone(), &once) {
             let mut these = vec![found.period()];
             these.extend(found.faster.iter().filter(|_| found.cut == 1).map(|(cut, _)| found.period() / *cut as f64));
@@ -176,7 +178,7 @@ impl Joint {
         let low = (0..=best).rev().take_while(good).last().unwrap_or(best);
         let high = (best..bins).take_while(good).last().unwrap_or(best);
         let duration = (low as f64 * STEP_NS, (high + 1) as f64 * STEP_NS);
-        // Refined by the run that knows best.
+        // Refined by the run with the smallest error.
         let known = trials.iter().filter_map(|t| t.chain.as_ref()).filter_map(|(c, _)| c.slope());
         let period = known.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(period, |s| s.0);
         Joint { period, trials, evidence: evidence - dearest, duration }
@@ -245,15 +247,15 @@ impl Trial {
                 let by_duration = proof.by_duration.iter().map(|e| e - price).collect();
                 return Trial { chain: Some((chain, proof)), by_duration };
             }
-            // Too little to count, too much to count against it.
+            // The evidence is too little to count in favour, and too much to count against the period.
             if proof.evidence > WEAK {
                 return Trial { chain: None, by_duration: vec![0.0] };
             }
         }
-        // Not seen: which durations does that speak against?
+        // The period does not show: which durations does this count against?
         let bins = ((0.95 * period).min(super::proof::DURATION_MAX_NS) / STEP_NS) as usize + 2;
         let mut by_duration = vec![0.0; bins];
-        // The longer, the more packets are hit: in steps.
+        // The longer the duration, the more packets are hit; computed in steps of 16 bins.
         for from in (0..bins).step_by(16) {
             let (hits, _) = must_hit(period, from as f64 * STEP_NS, run, stage);
             let against = (MISSED * hits as f64).min(AGAINST_MAX);
@@ -263,19 +265,19 @@ impl Trial {
     }
 }
 
-/// How many windows at least must make a packet late enough to be noticed, whatever the phase; and how many
-/// windows there are.
+/// The minimum number of windows that must make a packet late enough to be noticed, whatever the phase, and
+/// the number of all windows.
 fn must_hit(period: f64, duration: f64, run: &RunView, stage: &Stage) -> (u64, u64) {
     let windows = ((stage.span() / period) as u64).min(2000);
     let seen = duration - f64::from(stage.threshold);
-    // A relative schedule begins anew with each hit, and may go on missing.
+    // A relative schedule begins anew with each hit, and may never meet a window again.
     if seen <= 0.0 || run.schedule == Schedule::Relative {
         return (0, windows);
     }
     let sending = run.sending_ns as f64;
     let hits = |phase: u64| {
         let start = phase as f64 / PHASES as f64 * sending;
-        // From a window's begin to the next packet that is due.
+        // The time from a window's start to the next packet that is due.
         let until = |k: u64| (-(start + k as f64 * period)).rem_euclid(sending);
         (0..windows).filter(|&k| until(k) < seen).count() as u64
     };

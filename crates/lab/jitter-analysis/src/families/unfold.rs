@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! By which numbers a period may have to be divided.
+//! Finds the numbers by which a period may have to be divided.
 //!
-//! If hits were only seen at each so-many-th window, other late packets lie at whole parts of the period from
-//! them. Those distances stand out among the late packets between two windows.
+//! If hits were only seen at every n-th window, other late packets lie at multiples of an n-th of the period
+//! from them. These distances stand out among the late packets between two windows.
 
 use super::chain::Chain;
 use super::late::Late;
 
-/// Bins between two windows, at most.
+/// Maximum number of bins between two windows.
 const BINS_MAX: usize = 1 << 20;
-/// Late packets at one distance that make it stand out, at least.
+/// Minimum number of late packets at one distance for it to stand out.
 const COUNT_MIN: u32 = 4;
-/// Distances to look at.
+/// Number of distances to examine.
 const PEAKS: usize = 64;
-/// A number must explain these distances by so many nats more than any number would.
+/// A number must explain these distances by this many nats more than any number would by chance.
 const NATS_MIN: f64 = 8.0;
-/// Numbers to try, the best.
+/// How many of the best numbers to try.
 const CUTS: usize = 4;
-/// A part is at least so many bins long, or everything would lie on it.
+/// A part of the period is at least this many bins long; otherwise every distance would fit.
 const PART_MIN: f64 = 8.0;
 
 /// Numbers above `beyond`, up to `most`, to divide the chain's period by.

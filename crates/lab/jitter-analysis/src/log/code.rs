@@ -5,7 +5,7 @@ use crate::event::{CulpritKind, Interference};
 use crate::log::NAME_MAX;
 use crate::sample::{Host, MISSING, Sample};
 
-/// Bit of an event's first byte that says host B.
+/// The bit of an event's first byte that is set for host B.
 const EVENT_AT_B: u8 = 16;
 
 pub(super) fn put_uint(out: &mut Vec<u8>, mut v: u64) {
@@ -20,7 +20,7 @@ pub(super) fn put_sint(out: &mut Vec<u8>, v: i64) {
     put_uint(out, ((v << 1) ^ (v >> 63)) as u64);
 }
 
-/// What is wrong with a payload, at which of its bytes.
+/// What is wrong with a payload, and at which byte.
 #[derive(Debug)]
 pub(super) struct Bad {
     pub(super) at: usize,
@@ -90,7 +90,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// A column's value in a row, and what it is coded against.
+/// The reference against which a column's value in a row is coded.
 fn reference(row: &Sample, column: usize, period_ns: u64) -> u64 {
     let known = |t: i64| if t == MISSING { 0 } else { t as u64 };
     match column {

@@ -6,7 +6,7 @@ use crate::sample::{MISSING, RunInfo, Sample, Samples, Stamp};
 use std::io::{self, Write};
 
 /// Writes one line per packet: `id,due,ts1,ts2,ts3,ts4,pong`, then `hw1` to `hw4` if there are hardware time
-/// stamps. All in ns; empty where unknown (`due`: relative schedule).
+/// stamps. All times are in ns, and empty if unknown (`due` is unknown in a relative schedule).
 pub fn write_samples_csv(mut w: impl Write, info: &RunInfo, samples: &Samples) -> io::Result<()> {
     let hardware = Stamp::ALL.iter().any(|&s| samples.hardware(s).is_some());
     writeln!(w, "id,due,ts1,ts2,ts3,ts4,pong{}", if hardware { ",hw1,hw2,hw3,hw4" } else { "" })?;

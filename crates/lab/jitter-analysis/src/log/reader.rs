@@ -11,12 +11,12 @@ use crate::sample::{RunInfo, Sample, Samples};
 use std::fmt;
 use std::io::{self, Read};
 
-/// What is in a block.
+/// The content of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Block {
     /// Packets, answered by the pong of this incarnation.
     Samples {
-        /// Which pong.
+        /// Incarnation of the pong.
         incarnation: u32,
         /// Packets.
         rows: Vec<Sample>,
@@ -30,16 +30,16 @@ pub enum Block {
 /// How a log ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// As its writer ended it.
+    /// The log is whole, as its writer ended it.
     Whole(Totals),
-    /// In the middle. All blocks before `offset` were read.
+    /// The log is cut off. All blocks before `offset` were read.
     CutOff {
-        /// Where the first block begins that is not whole, or the file ends.
+        /// Where the first block that is not whole begins, or where the file ends.
         offset: u64,
         /// Bytes there that could not be used.
         bytes: u64,
-        /// Kind and number of what that block was to hold, if its header is there. Of what was to follow
-        /// nothing is known.
+        /// Kind and number of the entries that this block should have held, if its header is there. What
+        /// should have followed is unknown.
         block: Option<(&'static str, u32)>,
     },
 }
@@ -50,16 +50,16 @@ impl fmt::Display for Ending {
             Ending::Whole(t) => write!(f, "whole: {} packets, {} events", t.samples, t.events),
             Ending::CutOff { offset, bytes, block: Some((what, n)) } => write!(
                 f,
-                "cut off at byte {offset}: {bytes} bytes of a block of {n} {what} lost, and whatever was to follow"
+                "cut off at byte {offset}: {bytes} bytes of a block of {n} {what} lost, and everything after them"
             ),
             Ending::CutOff { offset, bytes, block: None } => {
-                write!(f, "cut off at byte {offset}: {bytes} bytes lost, and whatever was to follow")
+                write!(f, "cut off at byte {offset}: {bytes} bytes lost, and everything after them")
             }
         }
     }
 }
 
-/// Reads a log from `r`, which had better be buffered.
+/// Reads a log from `r`, which should be buffered.
 #[derive(Debug)]
 pub struct LogReader<R: Read> {
     r: R,
@@ -70,7 +70,7 @@ pub struct LogReader<R: Read> {
     payload: Vec<u8>,
 }
 
-/// Fills `buf` as far as the file goes; how far.
+/// Fills `buf` as far as the file goes, and returns how many bytes were read.
 fn fill(r: &mut impl Read, buf: &mut [u8]) -> io::Result<usize> {
     let mut n = 0;
     while n < buf.len() {
@@ -143,17 +143,17 @@ impl<R: Read> LogReader<R> {
         Ok(LogReader { r, offset, info, ending: None, seen, payload: Vec::new() })
     }
 
-    /// The run that the log is of.
+    /// The description of the run.
     pub fn info(&self) -> &RunInfo {
         &self.info
     }
 
-    /// How the log ends, once [`LogReader::next_block`] has given None.
+    /// How the log ends, once [`LogReader::next_block`] has returned None.
     pub fn ending(&self) -> Option<Ending> {
         self.ending
     }
 
-    /// The next whole block; None at the end, be it whole or cut off.
+    /// The next whole block; None at the end, whether the log is whole or cut off.
     pub fn next_block(&mut self) -> Result<Option<Block>, LogError> {
         if self.ending.is_some() {
             return Ok(None);
@@ -256,7 +256,8 @@ impl<R: Read> LogReader<R> {
         Err(LogError::corrupt(start, "a block", "zeros, and something after them"))
     }
 
-    /// After a power cut a file system knows a file's length, but not the data: zeros from somewhere to the end.
+    /// After a power cut, a file system may know a file's length but not its data: then the file holds zeros
+    /// from some place to its end.
     fn only_zeros_left(&mut self) -> Result<bool, LogError> {
         let mut chunk = [0; 4096];
         loop {
@@ -294,14 +295,14 @@ pub struct Log {
     pub events: Vec<Interference>,
     /// Names of what ran, by id; empty for ids that have none.
     pub names: Vec<String>,
-    /// How it ends: ask before trusting totals.
+    /// How it ends; check this before trusting totals.
     pub ending: Ending,
 }
 
-/// Reads all of a log, of at most [`SAMPLES_MAX`] samples and [`EVENTS_MAX`] events.
+/// Reads a whole log with at most [`SAMPLES_MAX`] samples and [`EVENTS_MAX`] events.
 ///
 /// # Errors
-/// [`LogError`]; nothing of the log is given then.
+/// [`LogError`]; in this case no part of the log is returned.
 pub fn read_log(r: impl Read) -> Result<Log, LogError> {
     read_at_most(r, SAMPLES_MAX, EVENTS_MAX)
 }
@@ -332,7 +333,7 @@ pub(super) fn read_at_most(r: impl Read, samples_max: u64, events_max: u64) -> R
             }
         }
     }
-    // Set when there is no next block.
+    // The ending is set once there is no next block.
     let ending = reader.ending().unwrap_or(Ending::Whole(reader.seen));
     Ok(Log { info, samples, events, names, ending })
 }

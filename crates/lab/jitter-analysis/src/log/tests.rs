@@ -105,7 +105,7 @@ fn truncated_log_keeps_whole_blocks_and_reports_it() {
     let bytes = written(&plain(10_000), &[]);
     let header = 16 + serde_json::to_vec(&info()).unwrap().len() + 4;
     let mut kept = 0;
-    // All lengths near the header and the last blocks, some of those between.
+    // All lengths near the header and the last blocks, and some between.
     let lens = (0..bytes.len()).filter(|n| *n < header + 40 || n % 101 == 0 || n + 60 > bytes.len());
     for len in lens {
         match read_any(&bytes[..len]) {

@@ -10,7 +10,7 @@ use crate::event::Interference;
 use crate::sample::{RunInfo, Sample};
 use std::io::Write;
 
-/// Writes a log to `w`, which had better be buffered. Without [`LogWriter::finish`] the log counts as cut off.
+/// Writes a log to `w`, which should be buffered. Without [`LogWriter::finish`], the log counts as cut off.
 #[derive(Debug)]
 pub struct LogWriter<W: Write> {
     w: W,
@@ -60,7 +60,7 @@ impl<W: Write> LogWriter<W> {
         if self.rows.len() == BLOCK_ROWS { self.flush_samples() } else { Ok(()) }
     }
 
-    /// Packets from here on are answered by pong `incarnation` (0 at the start).
+    /// States that pong `incarnation` answers the packets from here on (0 at the start).
     pub fn restart(&mut self, incarnation: u32) -> Result<(), LogError> {
         if incarnation != self.incarnation {
             self.flush_samples()?;
@@ -78,7 +78,8 @@ impl<W: Write> LogWriter<W> {
         if self.events.len() == BLOCK_ROWS { self.flush_events() } else { Ok(()) }
     }
 
-    /// Says what a name's id means; before the first event that has it. Cut to [`super::NAME_MAX`] bytes.
+    /// Writes the name of an id, which must come before the first event that uses it. The name is cut to
+    /// [`super::NAME_MAX`] bytes.
     pub fn name(&mut self, id: u32, name: &str) -> Result<(), LogError> {
         self.payload.clear();
         code::put_name(&mut self.payload, id, name);
@@ -91,7 +92,7 @@ impl<W: Write> LogWriter<W> {
         self.totals.events_lost += n;
     }
 
-    /// Writes what was added so far, so that it survives whatever comes.
+    /// Writes what was added so far, so that it survives if the process is killed.
     pub fn flush(&mut self) -> Result<(), LogError> {
         self.flush_samples()?;
         self.flush_events()?;
@@ -99,7 +100,7 @@ impl<W: Write> LogWriter<W> {
         self.w.flush().map_err(|why| LogError::Io { what: "writing a jitter log", offset, why })
     }
 
-    /// Ends the log and gives back what it was written to.
+    /// Ends the log and returns the writer that it was written to.
     pub fn finish(mut self) -> Result<W, LogError> {
         self.flush_samples()?;
         self.flush_events()?;
@@ -140,7 +141,8 @@ impl<W: Write> LogWriter<W> {
     fn block(&mut self, kind: u8, count: usize) -> Result<(), LogError> {
         let mut head = [0; BLOCK_HEADER_LEN];
         head[0] = kind;
-        // A full block takes at most 9 columns of 10 bytes for 4096 rows: far below 4 GiB, and below PAYLOAD_MAX.
+        // A full block takes at most 9 columns of 10 bytes for 4096 rows, which is far below 4 GiB and also
+        // below PAYLOAD_MAX.
         head[4..8].copy_from_slice(&(self.payload.len() as u32).to_le_bytes());
         head[8..12].copy_from_slice(&(count as u32).to_le_bytes());
         let crc = crc32c::crc32c(&head[..12]);

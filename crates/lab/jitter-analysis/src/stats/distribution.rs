@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many times, as a distribution: up to the maximum, not only to some percentile (jitter report §1).
+//! A distribution of many times, up to the maximum and not only up to some percentile (jitter report §1).
 
 use serde::{Deserialize, Serialize};
 
-/// Shares that a summary gives percentiles for, as far as there are samples enough to tell them from the maximum.
+/// The shares for which a summary gives percentiles, if there are enough samples to tell them from the
+/// maximum.
 pub const PERCENTILES: [f64; 11] = [0.0, 0.01, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 0.999_9, 0.999_99, 0.999_999];
 
 /// Times, sorted, ns.
@@ -14,7 +15,7 @@ pub struct Distribution {
     variance: f64,
 }
 
-/// What a distribution comes to. All times ns.
+/// A distribution in a few numbers. All times are in ns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// How many.
@@ -31,7 +32,7 @@ pub struct Summary {
     pub std_ns: f64,
     /// X-Lane's relative jitter (§6.3), `(max - min) / mean`; None for a mean that is not above 0.
     pub relative_jitter: Option<f64>,
-    /// (share, time that this share does not exceed), up to (1, max).
+    /// Pairs of a share and the time that this share does not exceed, up to (1, max).
     pub percentiles: Vec<(f64, i64)>,
 }
 
@@ -45,11 +46,11 @@ pub struct Histogram {
 }
 
 impl Distribution {
-    /// Of these times.
+    /// The distribution of these times.
     pub fn new(mut values: Vec<i64>) -> Self {
         values.sort_unstable();
         let n = values.len().max(1) as f64;
-        // Around the median, so that large absolute values do not eat the digits.
+        // Summed up relative to the median, so that large absolute values do not cost precision.
         let centre = values.get(values.len() / 2).copied().unwrap_or(0);
         let (mut sum, mut squares) = (0.0, 0.0);
         for &v in &values {
@@ -67,17 +68,17 @@ impl Distribution {
         self.sorted.len()
     }
 
-    /// All, sorted.
+    /// All times, sorted.
     pub fn sorted(&self) -> &[i64] {
         &self.sorted
     }
 
-    /// Shortest; None without any.
+    /// Shortest time; None without times.
     pub fn min(&self) -> Option<i64> {
         self.sorted.first().copied()
     }
 
-    /// Longest; None without any.
+    /// Longest time; None without times.
     pub fn max(&self) -> Option<i64> {
         self.sorted.last().copied()
     }
@@ -92,7 +93,7 @@ impl Distribution {
         self.variance
     }
 
-    /// The smallest time that a share `q` of all does not exceed; None without any.
+    /// The smallest time that a share `q` of all does not exceed; None without times.
     pub fn quantile(&self, q: f64) -> Option<i64> {
         let rank = (q.clamp(0.0, 1.0) * self.n() as f64).ceil() as usize;
         self.sorted.get(rank.clamp(1, self.n().max(1)) - 1).copied()
@@ -103,7 +104,7 @@ impl Distribution {
         self.n() - self.sorted.partition_point(|&v| v <= ns)
     }
 
-    /// In numbers; None without any.
+    /// The distribution in a few numbers; None without times.
     pub fn summary(&self) -> Option<Summary> {
         let (min_ns, max_ns) = (self.min()?, self.max()?);
         let enough = |q: &&f64| (1.0 - **q) * self.n() as f64 >= 1.0;
@@ -123,8 +124,8 @@ impl Distribution {
         })
     }
 
-    /// A histogram with at most `bins` bins, the widths of which grow from 1% of the interquartile range on with the
-    /// distance from the minimum, so that both baseline and tail are seen.
+    /// A histogram with at most `bins` bins. Their widths start at 1% of the interquartile range and grow
+    /// with the distance from the minimum, so that both the baseline and the tail are visible.
     pub fn histogram(&self, bins: usize) -> Histogram {
         let (Some(min), Some(max), true) = (self.min(), self.max(), bins > 0) else {
             return Histogram { edges_ns: Vec::new(), counts: Vec::new() };
@@ -132,7 +133,7 @@ impl Distribution {
         let span = max.saturating_sub(min) as f64 + 1.0;
         let body = self.quantile(0.75).unwrap_or(max).saturating_sub(self.quantile(0.25).unwrap_or(min)) as f64;
         let scale = body.max(1.0).min(span);
-        // edge(x) = scale * (exp(x * rate) - 1): straight for the body, logarithmic beyond.
+        // edge(x) = scale * (exp(x * rate) - 1): linear for the body, logarithmic beyond.
         let rate = (span / scale).ln_1p();
         let mut edges = vec![min];
         for i in 1..bins {
@@ -148,8 +149,9 @@ impl Distribution {
         Histogram { edges_ns: edges, counts }
     }
 
-    /// At most `points` (at least 2) points (time, share of all that do not exceed it) of the cumulative
-    /// distribution: half of them evenly, half ever closer to the maximum.
+    /// At most `points` (at least 2) points of the cumulative distribution, each a time and the share of all
+    /// times that do not exceed it. Half of the points are evenly spread, and half are ever closer to the
+    /// maximum.
     pub fn cdf(&self, points: usize) -> Vec<(i64, f64)> {
         let n = self.n();
         if n == 0 {

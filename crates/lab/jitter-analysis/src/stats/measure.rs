@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can be computed from four time stamps.
+//! Measures that are computed from the four time stamps.
 
 use crate::baseline::Baseline;
 use crate::clocks::Aligned;
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
-    /// Difference of a stamp to that of the packet before (jitter report §2.1, figure 1).
+    /// Difference of a stamp from the same stamp of the previous packet (jitter report §2.1, figure 1).
     Successive(Stamp),
-    /// How much later than due a packet was sent: `ts1 - due`; in a relative schedule
-    /// `ts1 - (ts1 of the last + period)`.
+    /// How much later than due a packet was sent: `ts1 - due`, or `ts1 - (ts1 of the previous packet +
+    /// period)` in a relative schedule.
     SendLateness,
     /// Ping: `ts2 - ts1`.
     AToB,
@@ -23,7 +23,8 @@ pub enum Measure {
     BToA,
     /// `ts4 - ts1`.
     RoundTrip,
-    /// Round trip without the time within B: `(ts4 - ts1) - (ts3 - ts2)`, to which no clock offset matters.
+    /// Round trip without the time within B: `(ts4 - ts1) - (ts3 - ts2)`, which does not depend on clock
+    /// offsets.
     Network,
 }
 
@@ -42,7 +43,7 @@ impl Measure {
         Measure::Network,
     ];
 
-    /// What its values are counted from in a run.
+    /// What its values are relative to in a run.
     pub fn reference(self, info: &RunInfo) -> Reference {
         match self {
             Measure::AToB | Measure::BToA if !info.same_clock => Reference::Baseline,
@@ -51,16 +52,16 @@ impl Measure {
     }
 }
 
-/// What the values of a measure are counted from.
+/// What the values of a measure are relative to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reference {
-    /// They are what they are called.
+    /// The values are absolute: they are what the measure is called.
     Absolute,
-    /// The hosts' clocks differ and drift: they are above the run's own lower baseline, followed over some
-    /// 5000 packets, after steps and slews of the clocks were taken out ([`crate::clocks`]). How long a
-    /// packet takes at least, and whether that changes slowly, cannot be determined; how much longer some
-    /// take, can.
+    /// The hosts' clocks differ and drift, so the values are relative to the run's own lower baseline, which
+    /// is followed over about 5000 packets after steps and slews of the clocks were taken out
+    /// ([`crate::clocks`]). The shortest time that a packet takes, and slow changes of it, cannot be
+    /// determined; how much longer some packets take can be.
     Baseline,
 }
 
@@ -71,11 +72,12 @@ pub struct Series {
     pub rows: Vec<u32>,
     /// Value, ns.
     pub values: Vec<i64>,
-    /// Packets that had to be left out because a clock jumped, went back, or is another's: not lost ones.
+    /// Packets that had to be left out because a clock jumped, went back, or belongs to another process. Lost
+    /// packets do not count.
     pub impossible: u64,
 }
 
-/// Computes a measure. At most 2^32 packets are looked at.
+/// Computes a measure. At most 2^32 packets are examined.
 pub fn series(info: &RunInfo, samples: &Samples, measure: Measure) -> Series {
     let mut out = Series::default();
     let rows = samples.len().min(u32::MAX as usize);
@@ -90,7 +92,7 @@ pub fn series(info: &RunInfo, samples: &Samples, measure: Measure) -> Series {
             let (ids, ts1) = (samples.ids(), samples.stamps(Stamp::Ts1));
             for row in 0..rows {
                 let due = info.due_ns(ids[row]);
-                // Early is possible by the resolution of a timer.
+                // A packet may be sent slightly early because of the resolution of a timer.
                 put(&mut out, row, ts1[row] != MISSING, due.and_then(|due| ts1[row].checked_sub(due)), -JUMP_NS);
             }
         }
@@ -100,7 +102,8 @@ pub fn series(info: &RunInfo, samples: &Samples, measure: Measure) -> Series {
     out
 }
 
-/// As [`series`], of stamps from which the clocks' movements are taken out where two clocks are compared.
+/// Like [`series`], but if two clocks are compared, it uses the stamps from which the clocks' movements were
+/// taken out.
 pub(super) fn aligned_series(info: &RunInfo, samples: &Samples, aligned: &Aligned<'_>, measure: Measure) -> Series {
     if measure.reference(info) == Reference::Absolute {
         return series(info, samples, measure);
@@ -131,13 +134,13 @@ fn put(out: &mut Series, row: usize, there: bool, value: Option<i64>, lowest: i6
     }
 }
 
-/// Differences between neighbours, less `less` for each id.
+/// Differences between neighbours, minus `less` for each.
 fn successive(samples: &Samples, stamp: Stamp, less: u64, out: &mut Series) {
     let (ids, ts) = (samples.ids(), samples.stamps(stamp));
     let mut restarts = samples.restarts().iter().map(|r| r.row).peekable();
     for row in 1..ids.len().min(u32::MAX as usize) {
         while restarts.next_if(|&r| r < row as u64).is_some() {}
-        // Another pong, maybe another clock.
+        // A new pong may have another clock.
         let same = stamp.host() == crate::sample::Host::A || restarts.peek() != Some(&(row as u64));
         let there = ts[row] != MISSING && ts[row - 1] != MISSING && ids[row].checked_sub(ids[row - 1]) == Some(1);
         let difference = ts[row].checked_sub(ts[row - 1]).filter(|d| same && *d >= 0 && *d <= JUMP_NS);

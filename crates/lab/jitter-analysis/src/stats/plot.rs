@@ -12,7 +12,8 @@ pub struct Point {
     pub ns: i64,
 }
 
-/// At most `2 * buckets` of the points, in their order: of each bucket of neighbours the lowest and the highest.
+/// At most `2 * buckets` of the points, in their order: the lowest and the highest of each bucket of
+/// neighbours.
 pub fn thin(points: impl ExactSizeIterator<Item = Point>, buckets: usize) -> Vec<Point> {
     let n = points.len();
     if n <= 2 * buckets {

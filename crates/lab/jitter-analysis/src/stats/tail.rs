@@ -1,53 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How late can a packet be that has not been seen yet? Peaks over a threshold.
+//! How late can a packet be that has not been seen yet? Answered by the method of peaks over a threshold.
 //!
-//! Above a high threshold the excess of independent, identically distributed times follows a generalized
+//! Above a high threshold, the excess of independent, identically distributed times follows a generalized
 //! Pareto distribution (GPD) with shape `xi` and scale `sigma`. Late packets come in clusters, so exceedances
-//! closer than [`CLUSTER_GAP`] packets count as one, with its maximum. The GPD is fitted to the clusters'
-//! excesses by the quasi-likelihood estimator of Zhang and Stephens (2009), which exists for all data. The
-//! level that the maximum of the next `N` packets exceeds with probability `risk` is then, with `rate`
-//! clusters per packet:
+//! at most [`CLUSTER_GAP`] packets apart count as one cluster, with its maximum. The GPD is fitted to the
+//! clusters' excesses by the quasi-likelihood estimator of Zhang and Stephens (2009), which exists for all
+//! data. The maximum of the next `N` packets exceeds the following level with probability `risk`, where
+//! `rate` is the number of clusters per packet:
 //!
 //! ```text
 //! level = u + sigma / xi * (y^-xi - 1),   y = -ln(1 - risk) / (N * rate)
 //! ```
 //!
-//! **Threshold:** the lowest one, out of [`EXCEEDANCES`] exceedances, above which an Anderson-Darling test (against
-//! resamples of the fitted distribution) does not reject the fit at [`FIT_LEVEL`]. **Confidence:** percentiles over
-//! resamples of the clusters, the number of which is resampled too. Far beyond what was measured they are somewhat too
-//! narrow: 90% where 95% are asked, for exponential times extrapolated 20-fold.
+//! **Threshold:** the lowest of those given by the numbers of [`EXCEEDANCES`] above which an Anderson-Darling
+//! test (against resamples of the fitted distribution) does not reject the fit at [`FIT_LEVEL`].
+//! **Confidence:** percentiles over resamples of the clusters, whose number is resampled too. Far beyond what
+//! was measured, the intervals are somewhat too narrow: 90% where 95% are asked for, with exponential times
+//! extrapolated 20-fold.
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution as _, Poisson};
 use serde::{Deserialize, Serialize};
 
-/// Exceedances to try thresholds for, before they are counted by clusters.
+/// Numbers of exceedances for which thresholds are tried, before they are counted by clusters.
 pub const EXCEEDANCES: [usize; 9] = [2000, 1400, 1000, 700, 500, 350, 250, 175, 120];
-/// At most so much of all packets counts as tail: a twentieth of what would let independent peaks run
-/// together into clusters.
+/// At most this share of all packets counts as tail: a twentieth of the share at which independent peaks
+/// would merge into clusters.
 pub const SHARE_MAX: f64 = 0.01;
-/// Exceedances closer than so many packets are one cluster.
+/// Exceedances at most this many packets apart are one cluster.
 pub const CLUSTER_GAP: usize = 5;
-/// Clusters needed for a fit.
+/// Minimum number of clusters for a fit.
 pub const CLUSTERS_MIN: usize = 50;
-/// A fit is rejected if so few of its own resamples fit worse.
+/// A fit is rejected if a smaller share than this of its own resamples fits worse.
 pub const FIT_LEVEL: f64 = 0.1;
-/// Shape from which on the distribution has no mean, and no level means much.
+/// From this shape on, the distribution has no mean, and no level means much.
 pub const SHAPE_MAX: f64 = 1.0;
-/// Resamples for the test of the fit.
+/// Number of resamples for the test of the fit.
 const FIT_RESAMPLES: usize = 99;
 
 /// What to compute.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct TailOptions {
-    /// For the next so many packets.
+    /// The number of future packets that the bound is for.
     pub packets: u64,
     /// Probability that one of them exceeds the level.
     pub risk: f64,
     /// Confidence of the interval.
     pub confidence: f64,
-    /// Resamples for the interval.
+    /// Number of resamples for the interval.
     pub resamples: usize,
     /// Seed of the resamples.
     pub seed: u64,
@@ -62,19 +63,20 @@ impl Default for TailOptions {
 /// A bound by extreme-value statistics.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TailBound {
-    /// What was asked.
+    /// The options asked for.
     pub options: TailOptions,
-    /// Exceeded with probability `risk` among the next `packets`, ns. Never below the threshold.
+    /// The level that is exceeded with probability `risk` among the next `packets`, ns. Never below the
+    /// threshold.
     pub level_ns: f64,
     /// Confidence interval of the level, ns.
     pub interval_ns: (f64, f64),
     /// Threshold, ns.
     pub threshold_ns: i64,
-    /// Clusters above it.
+    /// Number of clusters above it.
     pub clusters: usize,
-    /// Single packets above it.
+    /// Number of single packets above it.
     pub exceedances: usize,
-    /// Shape `xi`: below 0 there is a last possible value, above 0 a heavy tail.
+    /// Shape `xi`: below 0 there is a largest possible value, above 0 a heavy tail.
     pub shape: f64,
     /// Scale, ns.
     pub scale_ns: f64,
@@ -82,7 +84,7 @@ pub struct TailBound {
     pub end_ns: Option<f64>,
     /// Share of the fit's own resamples that fit worse than the data.
     pub fit: f64,
-    /// What has to hold for all this.
+    /// The assumptions under which the bound holds.
     pub assumptions: Vec<String>,
 }
 
@@ -90,12 +92,12 @@ pub struct TailBound {
 #[derive(Debug, Clone, PartialEq, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoTail {
-    /// Too little in the tail.
+    /// There are too few peaks in the tail.
     #[error(
         "only {clusters} separate peaks above any threshold tried; at least {CLUSTERS_MIN} are needed: measure longer"
     )]
     TooFew {
-        /// The most that were found.
+        /// The largest number of clusters found.
         clusters: usize,
     },
     /// No threshold fits.
@@ -107,7 +109,7 @@ pub enum NoTail {
         /// Best share of resamples that fit worse.
         best: f64,
     },
-    /// It fits, but says nothing.
+    /// The distribution fits, but gives no useful bound.
     #[error("the tail is so heavy (shape {shape:.2}, at least {SHAPE_MAX}) that no level bounds it")]
     TooHeavy {
         /// Fitted shape.
@@ -126,7 +128,7 @@ struct Pareto {
 }
 
 impl Pareto {
-    /// Zhang and Stephens (2009), from sorted positive excesses.
+    /// Fits sorted positive excesses by the method of Zhang and Stephens (2009).
     fn fit(x: &[f64]) -> Pareto {
         let n = x.len() as f64;
         let grid = 20 + n.sqrt() as usize;
@@ -202,7 +204,7 @@ impl Pareto {
     }
 }
 
-/// Excesses of the clusters above a threshold, sorted, and how many packets exceed it.
+/// The clusters' excesses above a threshold, sorted, and the number of packets that exceed it.
 fn clusters(values: &[i64], threshold: i64) -> (Vec<f64>, usize) {
     let mut peaks: Vec<f64> = Vec::new();
     let (mut exceedances, mut last) = (0, None);
@@ -222,7 +224,7 @@ fn clusters(values: &[i64], threshold: i64) -> (Vec<f64>, usize) {
     (peaks, exceedances)
 }
 
-/// The bound for these times, in the order of the packets, ns.
+/// The bound for these times in ns, which are in the order of the packets.
 pub fn tail_bound(values: &[i64], options: &TailOptions) -> Result<TailBound, NoTail> {
     let share = |p: f64| p > 0.0 && p < 1.0;
     if !share(options.risk) || !share(options.confidence) || options.packets == 0 || options.resamples == 0 {
@@ -235,7 +237,7 @@ pub fn tail_bound(values: &[i64], options: &TailOptions) -> Result<TailBound, No
         if wanted as f64 > SHARE_MAX * values.len() as f64 {
             continue;
         }
-        // The part above the last threshold holds the next one too.
+        // The next threshold is within the part above the last one.
         let rank = values.len() - wanted - 1;
         let from = values.len() - end;
         let threshold = *scratch[from..].select_nth_unstable(rank - from).1;

@@ -63,7 +63,7 @@ fn loss_late_sends_and_absent_ids_are_counted() {
 fn clocks_that_differ_jump_or_go_back() {
     let other = RunInfo { same_clock: false, ..info() };
     let offset = -5_000_000_000;
-    // B's clock is behind and 100 ppm slow.
+    // B's clock is behind, and 100 ppm slow.
     let b = |i: i64, t: i64| offset + t - i / 10;
     let samples = run((0..20_000).map(|i| {
         let t = i * 1000 + if i % 1000 == 3 { 400 } else { 0 };
@@ -128,7 +128,7 @@ fn exponential(n: usize, seed: u64) -> Vec<i64> {
 #[test]
 fn tail_of_an_exponential_is_found() {
     let options = TailOptions { resamples: 100, ..TailOptions::default() };
-    // Exceeded with probability 0.01 among 1e6: 5000 + 1000 ln(1e6 / 0.01005) = 23413.
+    // The level exceeded with probability 0.01 among 1e6 packets: 5000 + 1000 ln(1e6 / 0.01005) = 23413.
     let (mut inside, n) = (0, 40);
     for seed in 0..n {
         let bound = tail_bound(&exponential(50_000, seed), &TailOptions { seed, ..options }).unwrap();
@@ -149,7 +149,7 @@ fn meaningless_tails_are_refused() {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
     let heavy: Vec<i64> = (0..50_000).map(|_| (1000.0 * rng.random::<f64>().powf(-2.0)) as i64).collect();
     assert!(matches!(tail_bound(&heavy, &options), Err(NoTail::TooHeavy { .. } | NoTail::BadFit { .. })));
-    // Two causes: a baseline, and one value over and over.
+    // Two causes: a baseline, and one value again and again.
     let two: Vec<i64> = (0..50_000).map(|i| if i % 30 == 0 { 90_000 + i % 7 } else { i % 100 }).collect();
     assert!(matches!(tail_bound(&two, &options), Err(NoTail::BadFit { .. })));
     assert_eq!(tail_bound(&two, &TailOptions { risk: 0.0, ..options }), Err(NoTail::Options));

@@ -39,7 +39,7 @@ const NOTES: [(&str, &str); 6] = [
     (
         "Extreme-value bound",
         "Peaks over a threshold, fitted by a generalized Pareto distribution, and continued to packets not seen yet. If no \
-         threshold fits, there is no bound, but the reason.",
+         threshold fits, the reason is given instead of a bound.",
     ),
 ];
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `docs/develop/jitter-log.md` against what the writer writes.
+//! Compares `docs/develop/jitter-log.md` with what the writer writes.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,8 @@ fn dump() -> Vec<(usize, Vec<u8>, &'static str)> {
     text.lines().map(line).collect()
 }
 
-/// Rows of a table with a field in its third cell: name, offset, bytes; those of variable place or size are left out.
+/// Rows of a table with a field in its third cell: name, offset, bytes. Fields of variable place or size are
+/// left out.
 fn layout(heading: &str) -> Vec<(&'static str, usize, usize)> {
     let rows = section(PAGE, heading).lines().filter_map(|line| {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
