@@ -24,7 +24,7 @@ const PLANTED: [(f64, f64); 12] = [
     (2000.0637e6, 2e6),
 ];
 
-/// Plants one disturbance next to a kernel's tick, in the busiest noise. Returns whether it is found
+/// Plants one disturbance next to a kernel's tick, in the noise of a busy host. Returns whether it is found
 /// correctly, and all that is found.
 fn recovers(period_ns: f64, duration_ns: f64, sending_ns: u64, seed: u64) -> (bool, Families) {
     let sending = sending_ns as f64;
