@@ -114,7 +114,9 @@ fn ask(world: &mut World, asked: &Asked) -> (u16, Value) {
 }
 
 /// Asks one thing after another; each refusal leaves the whole controller as it was.
-fn refusals_leave_no_trace(all: impl IntoIterator<Item = (u8, usize, u64, u64, u64, u64)>) -> Result<(), TestCaseError> {
+fn refusals_leave_no_trace(
+    all: impl IntoIterator<Item = (u8, usize, u64, u64, u64, u64)>,
+) -> Result<(), TestCaseError> {
     let mut world = World::new(Options::default());
     for (kind, host, lane, a, b, wait_ns) in all {
         let asked = Asked { kind, host, lane, a, b, wait_ns };
