@@ -51,14 +51,13 @@ pub(crate) struct Arguments {
     /// Topology, limits and requests (TOML); examples/plan/README.md shows how
     #[arg(required_unless_present = "odds")]
     file: Option<PathBuf>,
-    /// Draw the network and its trees into OUT; by default, FILE's name with .svg, in the current directory
+    /// Draw the network and its trees into OUT [default: FILE's name with .svg, here]
     #[arg(long, value_name = "OUT", num_args = 0..=1, requires = "file")]
     svg: Option<Option<PathBuf>>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Print how likely it is that all trees of a request fail together; without FILE, print the published
-    /// figures
+    /// Print how likely all trees of a request fail together; without FILE, the published figures
     #[arg(long)]
     odds: bool,
     /// Show and draw only these requests; all requests are planned

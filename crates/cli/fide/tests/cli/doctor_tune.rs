@@ -166,7 +166,7 @@ fn faults_have_the_right_exit_code() {
         (&["tune", "--plan", "--skip", "nonsense"], 2, "irq-affinity"),
         (&["tune", "--plan", "--root", root, "--core", "7"], 2, "0-3"),
         (&["doctor", "--no-measure", "--root", root, "--core", "3", "--interface", "eth7"], 2, "eth7"),
-        (&["doctor", "--root", "/nowhere"], 3, "no Linux host"),
+        (&["doctor", "--root", "/nowhere"], 3, "is this a Linux host?"),
         (&["doctor", "--config", "/nowhere/fide.toml"], 2, "/nowhere/fide.toml"),
         (&["tune", "--boot", "--root", "/nowhere"], 1, "not there"),
     ] {

@@ -163,7 +163,7 @@ fn nothing_else_is_overwritten() {
         assert_eq!(code(&plan(dir.path(), arguments)), Some(0), "{arguments:?}");
     }
     assert_eq!(drawn(&svg, "t1"), 3 + 1, "and the legend");
-    for (out, words) in [("plan.toml", "no drawing"), (".", "directory"), ("nowhere/x.svg", "No such file")] {
+    for (out, words) in [("plan.toml", "is not a drawing"), (".", "directory"), ("nowhere/x.svg", "No such file")] {
         let output = plan(dir.path(), &["plan.toml", "--svg", out]);
         assert_eq!(code(&output), Some(2), "{out}");
         assert!(stderr(&output).contains(words), "{out}: {output:?}");
