@@ -458,6 +458,15 @@ impl<P: Start> Member<P> {
         self.core.group.may_answer(self.lease())
     }
 
+    /// The position up to which the log may be decided anywhere: a question about the state that is asked now
+    /// may be answered at **every** member, once everything up to that position is delivered and applied there
+    /// and if its [`Member::standing`] is [`Standing::Member`] then ([`fide_agreement::Group::may_be_decided`]
+    /// has the argument). None: this member may not answer.
+    #[must_use]
+    pub fn may_be_decided(&self) -> Option<u64> {
+        self.core.group.may_be_decided(self.lease())
+    }
+
     /// Takes a member out of the group.
     ///
     /// # Errors
@@ -489,6 +498,38 @@ impl<P: Start> Member<P> {
     /// state and a decision at once, as a host that has to take over a state is not a member yet.
     pub fn poll_install(&mut self) -> Option<(u64, Vec<u8>)> {
         self.core.group.take_install()
+    }
+
+    /// The state of [`Member::poll_install`], and its position, to look at: the user may fetch a longer state
+    /// with it, in its own way, and say so with [`Member::installed_at`]. The offer is another one, or none,
+    /// after each [`Member::wait`].
+    #[must_use]
+    pub fn offered_state(&self) -> Option<(u64, &[u8])> {
+        self.core.group.poll_install()
+    }
+
+    /// The user has replaced its state by the one after the decisions up to `position`, which is at least
+    /// that of [`Member::offered_state`]. False, and nothing has changed, if there is no such offer.
+    pub fn installed_at(&mut self, position: u64) -> bool {
+        self.core.group.installed_at(position)
+    }
+
+    /// The user begins to replace its state by the one of [`Member::offered_state`], and has none until that is
+    /// done: from now on the group does not count on its former state.
+    pub fn state_dropped(&mut self) {
+        self.core.group.state_dropped();
+    }
+
+    /// Whether a decision needs another member: one that is not known to have crashed.
+    #[must_use]
+    pub fn has_others(&self) -> bool {
+        !self.core.group.others().is_empty()
+    }
+
+    /// Whether this host has a record that it was in the group before.
+    #[must_use]
+    pub fn was_member(&self) -> bool {
+        self.record.is_founded()
     }
 
     /// What this member is to its group, as far as it knows. The lease is not checked: on a host that is
@@ -628,6 +669,14 @@ impl<P: Start> Member<P> {
     #[must_use]
     pub fn client(&self) -> &Client {
         &self.link.client
+    }
+}
+
+/// Readable when [`Member::wait`] has something to take. A program with a loop of its own watches it, and
+/// calls [`Member::wait`] with a timeout of zero when it is readable, and at least every [`Config::resend`].
+impl<P: Start> std::os::fd::AsFd for Member<P> {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        std::os::fd::AsFd::as_fd(&self.epoll)
     }
 }
 

@@ -182,6 +182,13 @@ impl Fcurb {
         self.undelivered.contains(self.me)
     }
 
+    /// The last message of any origin that is stored or buffered here; 0: none. No message after it is
+    /// delivered anywhere, if only leases are trusted: for that this member has to store it first.
+    #[must_use]
+    pub fn stored(&self) -> u64 {
+        self.origins.values().iter().map(|origin| origin.stored.max(origin.next)).max().unwrap_or(0)
+    }
+
     /// Broadcasts what `write` appends. `number` is higher than any before; [`Fcurb::is_sending`] has to be
     /// false.
     pub fn broadcast(&mut self, number: u64, write: impl FnOnce(&mut Vec<u8>)) {

@@ -455,6 +455,27 @@ impl<P: Start> Group<P> {
         may_act && all_delivered && self.epochs.current().is_some_and(|epoch| epoch.protocol.speaks_for_all())
     }
 
+    /// The position up to which the log may be decided anywhere. A question about the state that is asked now
+    /// may be answered here, once everything up to that position is delivered here and if this is still a
+    /// [`Standing::Member`] then. None: this member may not answer.
+    ///
+    /// **Why that is linearizable at every member, without a message.** A decision is delivered only once all
+    /// live members store it, and "live" includes this one while its lease holds: the others declare it dead
+    /// only after that. So whatever anybody has seen of the log, or was told is done, before this call, is
+    /// delivered here or stored here at a position up to the returned one. The answer reflects all of it once
+    /// these positions are delivered, and nothing that is undecided. One of them may be a view without this
+    /// member, from which on the others ask it no more: therefore it has to be a member still.
+    ///
+    /// The returned position may never be decided: it may be the proposal of a leader that died, of which
+    /// the next leader has not heard. A caller that waits for it therefore asks the leader after a while, or
+    /// waits until the number of [`Group::view`] has changed.
+    #[must_use]
+    pub fn may_be_decided(&self, lease: Lease) -> Option<u64> {
+        let epoch = self.epochs.current().filter(|_| self.may_act(lease) && self.backlog.is_empty())?;
+        let stored = if planted::is(Planted::AnswersUnstored) { 0 } else { epoch.protocol.stored() };
+        Some((epoch.start + stored).max(self.position))
+    }
+
     /// Whether the answer of another member is due at once ([`crate::Agreement::awaits_answer`]).
     #[must_use]
     pub fn awaits_answer(&self) -> bool {

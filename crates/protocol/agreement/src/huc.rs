@@ -487,6 +487,10 @@ impl Agreement for Huc {
         self.leads() && !self.is_decided
     }
 
+    fn stored(&self) -> u64 {
+        self.fcurb.stored().max(self.delivered + u64::from(self.is_decided))
+    }
+
     fn close(&mut self, undecided: &mut dyn FnMut(&[u8])) {
         for values in [&mut self.mine, &mut self.waiting] {
             if !values.is_empty() {

@@ -135,6 +135,10 @@ pub trait Agreement {
     /// without asking anybody.
     fn speaks_for_all(&self) -> bool;
 
+    /// Instances up to this one may be decided anywhere: no live member has decided a later one, since each
+    /// decision waits for this member to store it. At least the last instance that was delivered here.
+    fn stored(&self) -> u64;
+
     /// Whether the answer of another member is due at once, as instances are under way. A member that waits
     /// may then poll for a moment before it sleeps.
     fn awaits_answer(&self) -> bool {

@@ -65,6 +65,8 @@ planted! {
     SpeaksEarly,
     /// a leader answers although it has not delivered all that it decided
     AnswersUndelivered,
+    /// a member answers without what it stores and was not delivered
+    AnswersUnstored,
     /// members acknowledge beyond the window
     AcksBeyondWindow,
     /// nothing is resent

@@ -138,6 +138,24 @@ impl<P: Start> Group<P> {
         self.ask_to_join();
     }
 
+    /// As [`Group::installed`], for a user that was offered a state and has put a later one in its place: the
+    /// one after the decisions up to `position`, for example by following the member that made the offer.
+    /// False, and nothing has changed, if there is no offer, or a later one.
+    pub fn installed_at(&mut self, position: u64) -> bool {
+        let fits = self.joining.installable().is_some_and(|(offered, _)| offered <= position);
+        if fits {
+            self.joining.move_base(position);
+            self.installed();
+        }
+        fits
+    }
+
+    /// The user begins to replace its state by the one that is offered, in a way that leaves it without any if
+    /// that fails: its former state is not counted on any more.
+    pub fn state_dropped(&mut self) {
+        self.past.note_replaced();
+    }
+
     /// The state that the user has to put in place of its own, and its position. It counts as the user's from
     /// this call on.
     pub fn take_install(&mut self) -> Option<(u64, Vec<u8>)> {

@@ -194,6 +194,13 @@ impl Joining {
         self.base.as_ref().filter(|_| self.is_installable).map(|base| (base.position, base.state))
     }
 
+    /// The user has a later state than the one that was offered, at this position.
+    pub(super) fn move_base(&mut self, position: u64) {
+        if let Some(base) = &mut self.base {
+            base.position = position;
+        }
+    }
+
     /// The user has installed the state.
     pub(super) fn installed(&mut self, transfers: &mut Transfers) {
         self.is_installable = false;

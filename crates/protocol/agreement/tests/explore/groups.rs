@@ -37,6 +37,9 @@ enum News {
     Excluded(u32),
 }
 
+/// Most reads that wait at one host.
+const READS_MAX: usize = 4;
+
 struct Host {
     group: Group<Hsuc>,
     incarnation: u32,
@@ -66,6 +69,16 @@ impl Host {
     }
 }
 
+/// A read at a member that is not the leader, say.
+struct Read {
+    at: u16,
+    incarnation: u32,
+    /// It waits for the delivery of this position.
+    need: u64,
+    /// So many were delivered anywhere when it began.
+    decided: u64,
+}
+
 struct World {
     random: Random,
     hosts: BTreeMap<u16, Host>,
@@ -75,6 +88,7 @@ struct World {
     network: Vec<(u16, u16, Vec<u8>)>,
     /// Everything that was ever delivered.
     decided: Vec<u64>,
+    reads: Vec<Read>,
     values: u64,
     died: bool,
 }
@@ -113,6 +127,7 @@ impl World {
             incarnations: 10,
             network: Vec::new(),
             decided: Vec::new(),
+            reads: Vec::new(),
             values: 0,
             died: false,
         };
@@ -322,6 +337,9 @@ impl World {
         if host.group.may_answer(lease) && host.log.len() < decided.len() {
             return Err(format!("h{id} answers at {}, and {} were delivered", host.log.len(), decided.len()));
         }
+        self.read(id)?;
+        let Self { hosts, network, .. } = self;
+        let host = hosts.get_mut(&id).unwrap();
         let mut bytes = Vec::new();
         while let Some(to) = host.group.poll_transmit(&mut bytes) {
             for to in to.iter() {
@@ -332,6 +350,33 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Answers the reads that waited for what this host has been delivered, and begins one at each host that
+    /// may answer.
+    fn read(&mut self, id: u16) -> Result<(), String> {
+        let Self { hosts, decided, leased, reads, .. } = self;
+        let host = &hosts[&id];
+        let (mut wrong, at) = (None, host.log.len() as u64);
+        reads.retain(|read| {
+            if read.at != id || (read.incarnation == host.incarnation && read.need > at) {
+                return true;
+            }
+            let answers = read.incarnation == host.incarnation && host.group.standing() == Standing::Member;
+            if answers && at < read.decided {
+                wrong = Some(format!("h{id} answers after {at} a read before which {} were delivered", read.decided));
+            }
+            false
+        });
+        let decided = decided.len() as u64;
+        for (id, host) in hosts.iter().filter(|(id, host)| leased.get(id) == Some(&host.incarnation)) {
+            if let Some(need) = host.group.may_be_decided(HELD)
+                && reads.iter().filter(|read| read.at == *id).count() < READS_MAX
+            {
+                reads.push(Read { at: *id, incarnation: host.incarnation, need, decided });
+            }
+        }
+        wrong.map_or(Ok(()), Err)
     }
 
     /// From here on all hosts are back, and everything arrives.
@@ -407,6 +452,7 @@ fn planted_faults_in_groups_are_seen() {
         Planted::KeepsNothing,
         Planted::ForgetsItsView,
         Planted::RemovedKeepsNothing,
+        Planted::AnswersUnstored,
     ] {
         arm(Some(fault));
         let found = run(16_000);

@@ -96,6 +96,7 @@ const ORDERS_ONLY: &[Planted] = &[
     Planted::RaisesItsBallot,
     Planted::TakesEachForFirst,
     Planted::AsksOnlyTheKnown,
+    Planted::AnswersUnstored,
 ];
 /// Found by the detector's own world.
 const DETECTORS_ONLY: &[Planted] = &[
