@@ -19,6 +19,7 @@ const WINGS: &[(&str, &[&str])] = &[
     ("platform", &["protocol", "platform"]),
     ("agent", &["protocol", "platform", "agent"]),
     ("controller", &["protocol", "platform", "controller"]),
+    ("service", &["protocol", "platform", "agent"]),
     ("lab", &["protocol", "platform", "lab"]),
     ("testing", &["protocol", "platform", "agent", "controller", "lab", "testing", "examples"]),
     ("cli", &["protocol", "platform", "agent", "controller", "lab", "cli"]),

@@ -42,6 +42,9 @@ pub(crate) const TEST: &[Package] = &[
 /// For the judge of histories.
 pub(crate) const JUDGE: &[Package] = &[package("golang-go", Some("go"))];
 
+/// For the Redis module: the server, its benchmark, and no service.
+pub(crate) const REDIS: &[Package] = &[package("redis-tools", Some("redis-benchmark"))];
+
 /// For the model checker TLC.
 pub(crate) const SPEC: &[Package] = &[package("default-jre-headless", Some("java")), package("maven", Some("mvn"))];
 
@@ -66,6 +69,7 @@ pub(crate) fn setup(with_bench: bool) -> Result<(), String> {
     let mut all_there = prepare(BUILD, "the kernel programs cannot be built");
     all_there &= prepare(SPEC, "the specifications cannot be checked");
     all_there &= prepare(JUDGE, "histories are not judged");
+    all_there &= prepare(REDIS, "the Redis module is not tested");
     if with_bench {
         all_there &= prepare(BENCH, "some baselines will be missing");
     }

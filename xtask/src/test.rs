@@ -51,6 +51,7 @@ pub(crate) fn prepare() -> (bool, &'static [&'static str]) {
 pub(crate) fn test(extent: Extent) -> Outcome {
     let started = Instant::now();
     let (builds_bpf, features) = prepare();
+    setup::prepare(setup::REDIS, "the Redis module is not tested");
     setup::prepare(setup::TEST, "the jitter report is not opened in a browser, or Open vSwitch is not tested,");
     let excluded = |names: &[&'static str]| names.iter().flat_map(|name| ["--exclude", *name]).collect::<Vec<_>>();
     let mut scope = vec!["--workspace"];

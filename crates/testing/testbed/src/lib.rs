@@ -38,6 +38,7 @@ mod net;
 mod node;
 mod port;
 mod reaper;
+mod redis;
 mod scratch;
 pub mod sys;
 mod tools;
@@ -51,6 +52,7 @@ pub use load::{CpuLoad, Flood, FloodReport, FloodSpec, LOAD_MAX_NS, MAX_FLOOD_PA
 pub use names::{Swept, sweep};
 pub use net::{BULK_PORT, MAX_TESTBED_HOSTS, Multicast, Spec, Testbed, Tree};
 pub use node::{Cluster, FIRST_HOST, Host, Node, supported};
+pub use redis::{REDIS_PORT, RedisGroup, RedisServer, RedisSpec};
 pub use scratch::Scratch;
 pub use tools::{Stops, end_within, find_binary, retry_until, say_not_tested};
 pub use victim::{Victim, VictimSpec, run as victim_main};

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What each command is to the group, from what the server itself says of its commands.
+
+use std::collections::HashMap;
+
+use crate::{resp::Value, rules::Rule};
+
+/// Longest name of a command that is looked up, with its subcommand.
+const NAME_MAX: usize = 48;
+
+/// What a command is to the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// It neither reads nor writes data: it runs as without the group.
+    Free,
+    /// It reads data.
+    Read,
+    /// It writes data.
+    Write(Rule),
+    /// A script or function: what it writes is seen command by command.
+    Script,
+    /// Begins a transaction.
+    Multi,
+    /// Ends a transaction.
+    Exec,
+    /// WAIT.
+    Wait,
+    /// It changes the configuration.
+    Config,
+    /// Another server asks for this one's data.
+    Sync,
+    /// Refused, as this says.
+    Refused(&'static str),
+}
+
+/// A command of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Command {
+    class: Class,
+    /// Its number of words; negative: at least so many.
+    arity: i64,
+    has_subcommands: bool,
+}
+
+/// The server's commands.
+#[derive(Debug, Clone, Default)]
+pub struct Commands {
+    by_name: HashMap<Vec<u8>, Command>,
+}
+
+/// Commands that would make replicas differ, or that take a server out of the hands of its group.
+const REFUSED: &[(&str, &str)] = &[
+    ("replicaof", "the group decides who follows whom; FIDE.LEAVE takes this server out of it"),
+    ("slaveof", "the group decides who follows whom; FIDE.LEAVE takes this server out of it"),
+    ("failover", "the group decides who leads"),
+    ("cluster", "this server is part of a group, not of a Redis Cluster"),
+    ("migrate", "it writes to another server too; use DUMP and RESTORE"),
+    ("restore-asking", "it belongs to Redis Cluster"),
+    ("pfdebug", "it changes data in ways that are not replicated"),
+    (
+        "module|unload",
+        "without this module the server would answer what the group has not agreed on; end the server instead",
+    ),
+];
+
+fn class_of(name: &str, flags: &[&str]) -> Class {
+    if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| *refused == name) {
+        return Class::Refused(why);
+    }
+    match name {
+        "multi" => return Class::Multi,
+        "exec" => return Class::Exec,
+        "wait" => return Class::Wait,
+        "config|set" => return Class::Config,
+        "psync" | "sync" => return Class::Sync,
+        "eval" | "evalsha" | "fcall" | "eval_ro" | "evalsha_ro" | "fcall_ro" => return Class::Script,
+        _ => {}
+    }
+    if name.starts_with("fide.") {
+        return Class::Free;
+    }
+    let base = name.split('|').next().unwrap_or(name);
+    match Rule::of(name).or_else(|| Rule::of(base)) {
+        // Subcommands of XGROUP and the like that only read.
+        Some(_) if name != base && flags.contains(&"readonly") => Class::Read,
+        Some(rule) => Class::Write(rule),
+        None if flags.contains(&"write") => Class::Refused("this module does not know how to replicate it"),
+        None if flags.contains(&"readonly") => Class::Read,
+        None => Class::Free,
+    }
+}
+
+impl Commands {
+    /// From the reply of `COMMAND`.
+    #[must_use]
+    pub fn new(reply: &Value) -> Self {
+        let mut commands = Self::default();
+        for command in reply.list() {
+            commands.add(command);
+        }
+        commands
+    }
+
+    fn add(&mut self, command: &Value) {
+        let [name, arity, flags, rest @ ..] = command.list() else { return };
+        let (Some(name), Some(arity)) = (name.bytes(), arity.integer()) else { return };
+        let subcommands = rest.get(6).map(Value::list).unwrap_or_default();
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+        let flags: Vec<&str> = flags.list().iter().filter_map(|flag| std::str::from_utf8(flag.bytes()?).ok()).collect();
+        let class = class_of(&name, &flags);
+        self.by_name.insert(name.into_bytes(), Command { class, arity, has_subcommands: !subcommands.is_empty() });
+        subcommands.iter().for_each(|sub| self.add(sub));
+    }
+
+    /// Whether there is any: not before the server was asked.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// The class of a command of `count` words. A command that does not exist, or has too few or too many
+    /// words, is [`Class::Free`]: Redis itself says so.
+    #[must_use]
+    pub fn class(&self, name: &[u8], subcommand: Option<&[u8]>, count: usize) -> Class {
+        let mut buffer = [0; NAME_MAX];
+        let Some(command) = self.find(&mut buffer, name, subcommand) else { return Class::Free };
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        let fits = if command.arity < 0 { count >= -command.arity } else { count == command.arity };
+        if fits { command.class } else { Class::Free }
+    }
+
+    fn find(&self, buffer: &mut [u8; NAME_MAX], name: &[u8], subcommand: Option<&[u8]>) -> Option<Command> {
+        let place = buffer.get_mut(..name.len())?;
+        place.copy_from_slice(name);
+        place.make_ascii_lowercase();
+        let command = *self.by_name.get(&*place)?;
+        let Some(subcommand) = subcommand.filter(|_| command.has_subcommands) else { return Some(command) };
+        let len = name.len() + 1 + subcommand.len();
+        let whole = buffer.get_mut(..len)?;
+        whole[name.len()] = b'|';
+        whole[name.len() + 1..].copy_from_slice(subcommand);
+        whole.make_ascii_lowercase();
+        self.by_name.get(&*whole).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(name: &str, arity: i64, flags: &[&str], subcommands: Vec<Value>) -> Value {
+        let leaf = |text: &str| Value::Leaf(text.as_bytes().to_vec());
+        let flags = Value::List(flags.iter().map(|flag| leaf(flag)).collect());
+        let empty = || Value::List(Vec::new());
+        let number = |number: i64| leaf(&number.to_string());
+        Value::List(vec![
+            leaf(name),
+            number(arity),
+            flags,
+            number(1),
+            number(1),
+            number(1),
+            empty(),
+            empty(),
+            empty(),
+            Value::List(subcommands),
+        ])
+    }
+
+    fn commands() -> Commands {
+        Commands::new(&Value::List(vec![
+            command("get", 2, &["readonly", "fast"], vec![]),
+            command("set", -3, &["write", "denyoom"], vec![]),
+            command("ping", -1, &["fast"], vec![]),
+            command("frobnicate", -2, &["write"], vec![]),
+            command("replicaof", 3, &["admin"], vec![]),
+            command(
+                "xgroup",
+                -2,
+                &[],
+                vec![command("xgroup|create", -5, &["write"], vec![]), command("xgroup|help", 2, &[], vec![])],
+            ),
+            command(
+                "config",
+                -2,
+                &[],
+                vec![command("config|set", -4, &["admin"], vec![]), command("config|get", -3, &["admin"], vec![])],
+            ),
+        ]))
+    }
+
+    #[test]
+    fn commands_are_classed_by_name_and_subcommand_in_any_case() {
+        let commands = commands();
+        let class = |line: &str| {
+            let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            commands.class(words[0], words.get(1).copied(), words.len())
+        };
+        assert_eq!(class("GET k"), Class::Read);
+        assert_eq!(class("sEt k v"), Class::Write(Rule::Set));
+        assert_eq!(class("PING"), Class::Free);
+        assert_eq!(class("xgroup CREATE k g $"), Class::Write(Rule::Verbatim));
+        assert_eq!(class("CONFIG SET maxmemory 1"), Class::Config);
+        assert_eq!(class("CONFIG GET maxmemory"), Class::Free);
+        assert!(matches!(class("REPLICAOF NO ONE"), Class::Refused(_)));
+    }
+
+    #[test]
+    fn write_without_a_rule_is_refused() {
+        assert!(matches!(commands().class(b"frobnicate", None, 2), Class::Refused(why) if why.contains("replicate")));
+    }
+
+    #[test]
+    fn what_redis_refuses_itself_is_left_to_it() {
+        let commands = commands();
+        assert_eq!(commands.class(b"set", Some(b"k"), 2), Class::Free, "too few words");
+        assert_eq!(commands.class(b"nonsense", None, 1), Class::Free);
+        assert_eq!(commands.class(&[b'x'; 100], None, 1), Class::Free);
+        assert_eq!(commands.class(b"config", Some(&[b'x'; 100]), 2), Class::Free);
+    }
+}

@@ -1,0 +1,442 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The parts that run inside Redis: on its main thread, called by its event loop.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `module` | loading, events of Redis' loop, and what Redis has to do ([`Act`]) |
+//! | `filter` | what becomes of each command before Redis looks it up |
+//! | `commands` | `FIDE.*` |
+//! | `state` | what this process is to the group |
+//! | `member`, `feed` | the group's member, the server's replication link |
+//!
+//! **The module's state is borrowed for short.** Whatever makes Redis call back (a command, a change of role)
+//! is done outside of it.
+
+mod commands;
+mod feed;
+mod filter;
+mod member;
+mod state;
+mod status;
+
+use std::{
+    cell::{Cell, RefCell},
+    ffi::{CStr, c_int, c_void},
+    path::PathBuf,
+    time::Duration,
+};
+
+use redis_module::raw;
+
+use crate::{
+    commands::{Class, Commands},
+    redis::{Args, Ctx, Filtered, Reply, Text, key_bytes, unwatch, watch},
+    resp::Value,
+    settings::Settings,
+    stream::Stream,
+};
+use state::{Act, Commit, Mode, State};
+
+/// Between two looks at what is due, when nothing comes: the group's default between two resends.
+const TICK_MS: i64 = 3;
+/// A read that has waited for so long is left to the leader: what it waits for may never be decided.
+const READ_MAX: Duration = Duration::from_millis(20);
+
+/// Looked at for each command, so without a borrow.
+struct Hot {
+    pub(crate) mode: Cell<Mode>,
+    /// The next command that Redis is about to look up is this module's own.
+    pub(crate) direct: Cell<bool>,
+    /// In this turn clients have seen or changed data.
+    pub(crate) has_shown: Cell<bool>,
+    /// The loop is past the point where this turn's unit is sealed: replies leave without it.
+    pub(crate) is_late: Cell<bool>,
+    /// Scripts that this module runs, one inside the other.
+    pub(crate) scripts: Cell<u32>,
+}
+
+thread_local! {
+    static HOT: Hot = const {
+        Hot {
+            mode: Cell::new(Mode::Starting),
+            direct: Cell::new(false),
+            has_shown: Cell::new(false),
+            is_late: Cell::new(false),
+            scripts: Cell::new(0),
+        }
+    };
+    static MODULE: RefCell<Option<Module>> = const { RefCell::new(None) };
+    /// What this turn has written.
+    static TURN: RefCell<Stream> = RefCell::new(Stream::default());
+    static COMMANDS: RefCell<Commands> = RefCell::new(Commands::default());
+    static WORDS: RefCell<Option<Words>> = const { RefCell::new(None) };
+}
+
+/// The words that the filter puts in front of commands.
+struct Words {
+    pub(crate) write: Text,
+    pub(crate) read: Text,
+    pub(crate) refuse: Text,
+    pub(crate) skip: Text,
+    pub(crate) config: Text,
+    pub(crate) wait: Text,
+}
+
+struct Module {
+    state: State,
+    ctx: Ctx,
+    /// `masterauth` as the operator has set it.
+    password: Vec<u8>,
+}
+
+fn hot<T>(look: impl FnOnce(&Hot) -> T) -> T {
+    HOT.with(look)
+}
+
+/// Works on the state, then has Redis do what follows.
+fn with_state<T>(work: impl FnOnce(&mut State) -> T) -> Option<T> {
+    let (result, acts, ctx, password) = MODULE.with_borrow_mut(|module| {
+        let module = module.as_mut()?;
+        let result = work(&mut module.state);
+        hot(|hot| hot.mode.set(module.state.mode));
+        let acts = module.state.take_acts();
+        let password = if acts.is_empty() { Vec::new() } else { module.password.clone() };
+        Some((result, acts, module.ctx, password))
+    })?;
+    acts.into_iter().for_each(|act| perform(ctx, &password, act));
+    Some(result)
+}
+
+/// Calls a command of Redis that the filter leaves alone.
+fn call(ctx: Ctx, flags: &CStr, args: &[&[u8]]) -> Reply {
+    hot(|hot| hot.direct.set(true));
+    let reply = ctx.call(flags, args);
+    hot(|hot| hot.direct.set(false));
+    reply
+}
+
+fn call_args(ctx: Ctx, flags: &CStr, args: Args<'_>) -> Reply {
+    hot(|hot| hot.direct.set(true));
+    let reply = ctx.call_args(flags, args);
+    hot(|hot| hot.direct.set(false));
+    reply
+}
+
+fn call_texts(ctx: Ctx, flags: &CStr, args: &[Text]) -> Reply {
+    hot(|hot| hot.direct.set(true));
+    let reply = ctx.call_texts(flags, args);
+    hot(|hot| hot.direct.set(false));
+    reply
+}
+
+/// Errors come as replies.
+const ERRORS: &CStr = c"E";
+
+fn perform(ctx: Ctx, password: &[u8], act: Act) {
+    let told = |args: &[&[u8]]| {
+        let reply = call(ctx, ERRORS, args);
+        if let Value::Error(why) = reply.value() {
+            let command = String::from_utf8_lossy(args[0]).into_owned();
+            ctx.log(c"warning", &format!("{command}: {}", String::from_utf8_lossy(&why)));
+        }
+    };
+    match act {
+        Act::DisconnectClients => told(&[b"CLIENT", b"KILL", b"TYPE", b"normal", b"SKIPME", b"yes"]),
+        Act::BecomeMaster => {
+            told(&[b"REPLICAOF", b"NO", b"ONE"]);
+            with_state(State::became_master);
+        }
+        Act::FollowFeed => {
+            let Some((port, token)) = with_state(|state| (state.feed.port(), state.feed.token().to_owned())) else {
+                return;
+            };
+            told(&[b"CONFIG", b"SET", b"masterauth", token.as_bytes()]);
+            told(&[b"REPLICAOF", b"127.0.0.1", port.to_string().as_bytes()]);
+        }
+        Act::Empty => {
+            told(&[b"REPLICAOF", b"NO", b"ONE"]);
+            told(&[b"FLUSHALL"]);
+            told(&[b"FUNCTION", b"FLUSH"]);
+        }
+        Act::SyncFrom { address, port } => {
+            ctx.log(c"notice", &format!("this server takes over the group's data from {address}:{port}"));
+            told(&[b"CONFIG", b"SET", b"masterauth", password]);
+            told(&[b"REPLICAOF", address.as_bytes(), port.to_string().as_bytes()]);
+        }
+        Act::Mark(position) => {
+            let reply = ctx.call(c"E!", &[b"FIDE.MARK", position.to_string().as_bytes()]);
+            drop(reply);
+        }
+        Act::FeedWritable => {
+            if let Some(Some(fd)) = with_state(|state| state.feed.connection()) {
+                watch(fd, raw::REDISMODULE_EVENTLOOP_WRITABLE, on_feed_writable);
+            }
+        }
+        Act::Say(message) => ctx.log(c"notice", &message),
+        Act::End(why) => {
+            ctx.log(c"warning", &format!("this server ends, and leaves its group to the others: {why}"));
+            // Saves nothing: the data may differ from what the group has.
+            std::process::exit(1);
+        }
+    }
+}
+
+unsafe extern "C" fn on_member(_: c_int, _: *mut c_void, _: c_int) {
+    turn();
+}
+
+unsafe extern "C" fn on_tick(ctx: *mut raw::RedisModuleCtx, _: *mut c_void) {
+    Ctx(ctx).timer(TICK_MS, on_tick);
+    turn();
+    let late = with_state(|state| state.take_late_reads(READ_MAX)).unwrap_or_default();
+    for read in late {
+        read.client.end(|ctx| {
+            ctx.error("TRYAGAIN this server waits for the leader to decide what may have changed; ask again, or ask the leader");
+        });
+    }
+}
+
+/// One turn of the group.
+fn turn() {
+    with_state(|state| {
+        state.turn();
+        state.go_on();
+    });
+    answer_reads();
+}
+
+/// Answers the reads for which all is applied.
+fn answer_reads() {
+    let ready = with_state(|state| if state.reads.is_empty() { Vec::new() } else { state.take_reads() });
+    for read in ready.unwrap_or_default() {
+        let args = read.args;
+        read.client.end(|ctx| {
+            ctx.reply(&call_texts(ctx, c"E0", &args));
+        });
+    }
+}
+
+unsafe extern "C" fn on_listener(_: c_int, _: *mut c_void, _: c_int) {
+    if let Some(fd) = with_state(|state| state.feed.accept()).flatten() {
+        watch(fd, raw::REDISMODULE_EVENTLOOP_READABLE, on_feed);
+    }
+}
+
+unsafe extern "C" fn on_feed(_: c_int, _: *mut c_void, _: c_int) {
+    with_state(State::feed_readable);
+    turn();
+}
+
+unsafe extern "C" fn on_feed_writable(fd: c_int, _: *mut c_void, _: c_int) {
+    unwatch(fd, raw::REDISMODULE_EVENTLOOP_WRITABLE);
+    turn();
+}
+
+/// The loop is about to sleep, and then to write replies: seals the turn.
+unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, sub: u64, _: *mut c_void) {
+    if sub == raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP {
+        hot(|hot| {
+            hot.is_late.set(false);
+            hot.has_shown.set(false);
+        });
+        return;
+    }
+    if hot(|hot| hot.mode.get()) == Mode::Starting {
+        begin(Ctx(ctx));
+    }
+    seal();
+    hot(|hot| hot.is_late.set(true));
+}
+
+/// Ends a turn: what it wrote is decided, and what it showed may be shown; or its clients are disconnected.
+fn seal() {
+    let mode = hot(|hot| hot.mode.get());
+    if mode != Mode::Leader {
+        // What a server wrote that was put out is nobody's.
+        TURN.with_borrow_mut(|turn| drop(turn.take()));
+        return;
+    }
+    let content = TURN.with_borrow_mut(|turn| (!turn.is_empty()).then(|| turn.take()));
+    let has_shown = hot(|hot| hot.has_shown.get());
+    if content.is_none() && !has_shown {
+        with_state(|state| state.mark(false));
+        return;
+    }
+    with_state(|state| {
+        let has_written = content.is_some();
+        let commit = if has_written { state.commit(content) } else { state.confirm() };
+        match commit {
+            Commit::Decided => state.mark(has_written),
+            Commit::Open => state.leave_open(),
+        }
+    });
+}
+
+/// Decides what this command has written, before it is answered: where the end of the turn is too late.
+/// Whether it is decided.
+fn commit_now() -> bool {
+    let content = TURN.with_borrow_mut(|turn| (!turn.is_empty()).then(|| turn.take()));
+    with_state(|state| {
+        let commit = if content.is_some() { state.commit(content) } else { state.confirm() };
+        if commit == Commit::Open {
+            // The others are disconnected at the end of the next turn.
+            state.mode = Mode::Undecided;
+        }
+        commit == Commit::Decided
+    })
+    .unwrap_or(false)
+}
+
+/// The loop runs, and the server has loaded what it had.
+fn begin(ctx: Ctx) {
+    let config = |name: &str| {
+        let reply = call(ctx, ERRORS, &[b"CONFIG", b"GET", name.as_bytes()]).value();
+        reply.list().get(1).and_then(Value::bytes).unwrap_or_default().to_vec()
+    };
+    let number = |name: &str| String::from_utf8_lossy(&config(name)).parse().unwrap_or(0);
+    let port = match number("port") {
+        0 => number("tls-port"),
+        port => port,
+    };
+    let commands = Commands::new(&call(ctx, ERRORS, &[b"COMMAND"]).value());
+    COMMANDS.set(commands);
+    let info = call(ctx, ERRORS, &[b"INFO", b"keyspace"]);
+    let has_data = String::from_utf8_lossy(info.bytes()).contains("keys=");
+    if has_data {
+        if with_state(|state| state.member.was_member()) == Some(true) {
+            ctx.log(
+                c"notice",
+                "this server was in its group before; its own data is dropped, it takes over the group's",
+            );
+            call(ctx, ERRORS, &[b"FLUSHALL"]);
+        } else {
+            ctx.log(
+                c"warning",
+                "this server has data that is not the group's, and the group would not have it: empty it (move the dump and the \
+                 append-only file away), or load the data through a client once the group runs",
+            );
+            std::process::exit(1);
+        }
+    }
+    // Keys are never evicted by one server alone; scripts are never interrupted by clients that would see
+    // what is not decided.
+    // Nobody else is waited for before a server that joins is sent the data.
+    let settings = [
+        ("maxmemory-policy", "noeviction"),
+        ("busy-reply-threshold", "0"),
+        ("replica-read-only", "yes"),
+        ("repl-diskless-sync-delay", "0"),
+    ];
+    for (name, value) in settings {
+        if let Value::Error(why) = call(ctx, ERRORS, &[b"CONFIG", b"SET", name.as_bytes(), value.as_bytes()]).value() {
+            ctx.log(c"warning", &format!("CONFIG SET {name} {value}: {}", String::from_utf8_lossy(&why)));
+        }
+    }
+    let password = config("masterauth");
+    MODULE.with_borrow_mut(|module| {
+        if let Some(module) = module {
+            module.password = password;
+        }
+    });
+    with_state(|state| state.begin(port));
+}
+
+/// A key has expired here: the others are told to delete it.
+unsafe extern "C" fn on_expired(
+    ctx: *mut raw::RedisModuleCtx,
+    _: c_int,
+    _: *const std::ffi::c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    if hot(|hot| hot.mode.get()) == Mode::Leader {
+        TURN.with_borrow_mut(|turn| turn.push(Ctx(ctx).db(), &[b"DEL", key_bytes(key)]));
+    }
+    0
+}
+
+unsafe extern "C" fn on_replica(_: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, sub: u64, _: *mut c_void) {
+    with_state(|state| state.replica_changed(sub == raw::REDISMODULE_SUBEVENT_REPLICA_CHANGE_ONLINE));
+}
+
+unsafe extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
+    let command = Filtered(filter);
+    COMMANDS.with_borrow(|commands| {
+        WORDS.with_borrow(|words| {
+            if let Some(words) = words {
+                filter::apply(&command, commands, words);
+            }
+        });
+    });
+}
+
+fn class_of(args: Args<'_>) -> Class {
+    let Some(name) = args.get(0) else { return Class::Free };
+    COMMANDS.with_borrow(|commands| commands.class(name, args.get(1), args.len()))
+}
+
+/// Called by Redis when it loads the module.
+///
+/// # Safety
+/// Only Redis calls it, on its main thread, with a context and arguments that live as long as the call.
+#[unsafe(no_mangle)]
+#[allow(unreachable_pub, reason = "by its name")]
+pub unsafe extern "C" fn RedisModule_OnLoad(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: Redis' own context; fills the table of functions.
+    if unsafe { raw::Export_RedisModule_Init(ctx, c"fide".as_ptr(), 1, 1) } != 0 {
+        return 1;
+    }
+    let ctx = Ctx(ctx);
+    // SAFETY: as Redis promises of its arguments.
+    let args = unsafe { Args::new(argv, argc) };
+    match load(ctx, args) {
+        Ok(()) => 0,
+        Err(why) => {
+            ctx.log(c"warning", &why);
+            1
+        }
+    }
+}
+
+fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
+    let args = args.to_bytes();
+    let args: Vec<&str> = args
+        .iter()
+        .map(|arg| std::str::from_utf8(arg).map_err(|_| "an argument is not UTF-8".to_owned()))
+        .collect::<Result<_, _>>()?;
+    let settings = Settings::new(&args).map_err(|why| why.to_string())?;
+    let state_dir = match &settings.state_dir {
+        Some(dir) => dir.clone(),
+        None => std::env::current_dir().map_err(|why| why.to_string())?.join(PathBuf::from("fide")),
+    };
+    commands::register(ctx)?;
+    // Without it the server runs as well, a little later after each death.
+    let _ = fide_client::wake_eagerly();
+    let member = member::open(&settings, state_dir).map_err(|why| why.to_string())?;
+    let feed = feed::Feed::open().map_err(|why| format!("a port of the loopback: {why}"))?;
+    let (fd, listener) = (member.descriptor(), feed.listener());
+    let state = State::new(member, feed);
+    MODULE.set(Some(Module { state, ctx: ctx.detached(), password: Vec::new() }));
+    WORDS.set(Some(Words {
+        write: Text::new(b"fide.w"),
+        read: Text::new(b"fide.r"),
+        refuse: Text::new(b"fide.refuse"),
+        skip: Text::new(b"fide.skip"),
+        config: Text::new(b"fide.config"),
+        wait: Text::new(b"fide.wait"),
+    }));
+    if !watch(fd, raw::REDISMODULE_EVENTLOOP_READABLE, on_member)
+        || !watch(listener, raw::REDISMODULE_EVENTLOOP_READABLE, on_listener)
+    {
+        return Err("Redis cannot watch any more descriptors; raise maxclients".to_owned());
+    }
+    ctx.subscribe(raw::REDISMODULE_EVENT_EVENTLOOP, on_loop);
+    ctx.subscribe(raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica);
+    ctx.notify(raw::REDISMODULE_NOTIFY_EXPIRED, on_expired);
+    ctx.filter(on_command);
+    ctx.timer(TICK_MS, on_tick);
+    Ok(())
+}

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `FIDE.*`: what the filter puts in front of clients' commands, what the replication link brings, and what
+//! operators ask.
+
+use std::{cell::RefCell, ffi::c_int, ptr};
+
+use redis_module::raw;
+
+use super::{
+    COMMANDS, ERRORS, MODULE, TURN, answer_reads, call, call_args, call_texts, class_of, commit_now, hot, state::Mode,
+    state::State, status, with_state,
+};
+use crate::{
+    commands::Class,
+    redis::{Args, Ctx, Text, api, now_ms},
+    resp::Value,
+    rules::{Data, Rule},
+};
+
+/// Errors as replies, the client's protocol and permissions, the memory limit, and Redis' own replication.
+const WRITE: &std::ffi::CStr = c"!E0CM";
+const READ: &std::ffi::CStr = c"E0C";
+
+const LATE: &str = "TRYAGAIN transactions cannot stand in one pipeline behind a command that waits; send it again";
+const UNKNOWN: &str =
+    "UNKNOWN the group has not agreed on this write yet; it may or may not happen. Read the data before you repeat it";
+
+macro_rules! commands {
+    ($ctx:expr, $(($name:literal, $function:ident, $flags:literal)),* $(,)?) => {
+        $($ctx.command($name, $function, $flags)?;)*
+    };
+}
+
+/// # Errors
+/// Another module has a command of the same name.
+pub(super) fn register(ctx: Ctx) -> Result<(), String> {
+    commands!(
+        ctx,
+        (c"fide.w", fide_w, c"write"),
+        (c"fide.r", fide_r, c"readonly"),
+        (c"fide.refuse", fide_refuse, c"readonly allow-loading allow-stale fast"),
+        (c"fide.skip", fide_skip, c"write fast"),
+        (c"fide.config", fide_config, c"admin deny-script"),
+        (c"fide.wait", fide_wait, c"readonly"),
+        (c"fide.applied", fide_applied, c"write fast"),
+        (c"fide.mark", fide_mark, c"write fast"),
+        (c"fide.status", fide_status, c"readonly allow-loading allow-stale"),
+        (c"fide.members", fide_members, c"readonly allow-loading allow-stale"),
+        (c"fide.leave", fide_leave, c"admin deny-script"),
+    );
+    Ok(())
+}
+
+type Argv = *mut *mut raw::RedisModuleString;
+
+/// The arguments after the first one: the command itself.
+fn inner<'a>(argv: Argv, argc: c_int) -> Args<'a> {
+    // SAFETY: Redis calls commands with their arguments, which live until the command returns; the caller is
+    // a command, and keeps none.
+    unsafe { Args::new(argv, argc) }.rest()
+}
+
+/// The leader's data, as [`Rule::effects`] asks for it.
+struct Own {
+    ctx: Ctx,
+}
+
+impl Data for Own {
+    fn call(&mut self, args: &[&[u8]]) -> Value {
+        call(self.ctx, ERRORS, args).value()
+    }
+
+    fn now_ms(&mut self) -> i64 {
+        now_ms()
+    }
+}
+
+/// Notes what a write has done for this turn's unit.
+fn note(ctx: Ctx, rule: Rule, args: Args<'_>, reply: &Value) {
+    let (db, args) = (ctx.db(), args.to_bytes());
+    // Not while commands of Redis run, which may be noted too: deletions of expired keys.
+    let done: RefCell<Vec<Vec<Vec<u8>>>> = RefCell::default();
+    if !rule.needs_reply() {
+        rule.effects(&args, reply, &mut Own { ctx }, &mut |command| {
+            TURN.with_borrow_mut(|turn| turn.push(db, command));
+        });
+        return;
+    }
+    rule.effects(&args, reply, &mut Own { ctx }, &mut |command| {
+        done.borrow_mut().push(command.iter().map(|word| word.to_vec()).collect());
+    });
+    TURN.with_borrow_mut(|turn| {
+        for command in done.into_inner() {
+            turn.push(db, &command.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        }
+    });
+}
+
+/// A client writes, at the leader.
+unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
+    let (ctx, args) = (Ctx(ctx), inner(argv, argc));
+    let class = class_of(args);
+    if hot(|hot| hot.mode.get()) != Mode::Leader {
+        return refuse(ctx, args);
+    }
+    let is_nested = ctx.is_nested();
+    let (is_late, in_script) = hot(|hot| (hot.is_late.get(), hot.scripts.get() > 0));
+    if is_late && is_nested && !in_script {
+        return ctx.error(LATE);
+    }
+    let reply = match class {
+        Class::Script => {
+            hot(|hot| hot.scripts.set(hot.scripts.get() + 1));
+            let reply = call_args(ctx, READ, args);
+            hot(|hot| hot.scripts.set(hot.scripts.get() - 1));
+            reply
+        }
+        Class::Write(_) => call_args(ctx, WRITE, args),
+        _ => return ctx.error("ERR FIDE.W is for this module's own use"),
+    };
+    if let Class::Write(rule) = class
+        && !reply.is_error()
+    {
+        let value = if rule.needs_reply() || rule.may_block() { reply.value() } else { Value::Null };
+        if rule.may_block() && is_empty(&value) && !is_nested && wait_for_data(ctx, rule, args) {
+            return 0;
+        }
+        note(ctx, rule, args, &value);
+    }
+    if is_late && !is_nested && !commit_now() {
+        return ctx.error(UNKNOWN);
+    }
+    ctx.reply(&reply)
+}
+
+fn is_empty(value: &Value) -> bool {
+    matches!(value, Value::Null) || matches!(value, Value::List(values) if values.is_empty())
+}
+
+/// A command that waits for data.
+struct Waiting {
+    rule: Rule,
+    args: Vec<Text>,
+}
+
+/// The keys of a blocking command, and its timeout, ms; none if it does not wait.
+fn keys_and_timeout(rule: Rule, args: &[&[u8]]) -> Option<(Vec<Vec<u8>>, i64)> {
+    let seconds = |arg: &[u8]| -> Option<i64> {
+        let seconds: f64 = std::str::from_utf8(arg).ok()?.parse().ok()?;
+        // Redis has checked the range; 0 is for ever, and nothing else becomes 0.
+        #[allow(clippy::cast_possible_truncation, reason = "below 2^63, as Redis has checked")]
+        Some(if seconds == 0.0 { 0 } else { ((seconds * 1000.0).ceil() as i64).max(1) })
+    };
+    let number = |arg: &[u8]| std::str::from_utf8(arg).ok()?.parse::<usize>().ok();
+    let owned = |keys: &[&[u8]]| keys.iter().map(|key| key.to_vec()).collect();
+    Some(match rule {
+        Rule::Popped(_) => (owned(&args[1..args.len() - 1]), seconds(args[args.len() - 1])?),
+        Rule::Moved(_) => (owned(&args[1..2]), seconds(args[args.len() - 1])?),
+        Rule::PoppedMany(_) => (owned(args.get(3..3 + number(args[2])?)?), seconds(args[1])?),
+        Rule::GroupRead => {
+            let block = args.iter().position(|arg| arg.eq_ignore_ascii_case(b"block"))?;
+            let streams = args.iter().position(|arg| arg.eq_ignore_ascii_case(b"streams"))? + 1;
+            if block > streams {
+                return None;
+            }
+            let ms = i64::try_from(number(args.get(block + 1)?)?).ok()?;
+            (owned(&args[streams..streams + (args.len() - streams) / 2]), ms)
+        }
+        _ => return None,
+    })
+}
+
+/// Suspends the client until there is data for it.
+fn wait_for_data(ctx: Ctx, rule: Rule, args: Args<'_>) -> bool {
+    let Some((keys, timeout_ms)) = keys_and_timeout(rule, &args.to_bytes()) else { return false };
+    let mut keys: Vec<Text> = keys.iter().map(|key| Text::new(key)).collect();
+    ctx.block_on_keys(&mut keys, timeout_ms, on_data, on_no_data, Box::new(Waiting { rule, args: args.retain() }));
+    true
+}
+
+/// A key that a client waits for has data.
+unsafe extern "C" fn on_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -> c_int {
+    let ctx = Ctx(ctx);
+    if hot(|hot| hot.mode.get()) != Mode::Leader {
+        return 1;
+    }
+    // SAFETY: a callback of `wait_for_data`, whose data is a `Waiting`.
+    let waiting: &Waiting = unsafe { ctx.private() };
+    let reply = call_texts(ctx, WRITE, &waiting.args);
+    let value = reply.value();
+    if is_empty(&value) {
+        return 1;
+    }
+    hot(|hot| hot.has_shown.set(true));
+    if !reply.is_error() {
+        let args: Vec<_> = waiting.args.clone();
+        crate::redis::with_args(&args, |args| note(ctx, waiting.rule, args, &value));
+    }
+    if hot(|hot| hot.is_late.get()) && !commit_now() {
+        return ctx.error(UNKNOWN);
+    }
+    ctx.reply(&reply)
+}
+
+unsafe extern "C" fn on_no_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -> c_int {
+    api!(RedisModule_ReplyWithNullArray(ctx))
+}
+
+/// A client reads, at a replica.
+unsafe extern "C" fn fide_r(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
+    let (ctx, args) = (Ctx(ctx), inner(argv, argc));
+    if !matches!(class_of(args), Class::Read | Class::Write(Rule::Verbatim)) {
+        return ctx.error("ERR FIDE.R is for this module's own use");
+    }
+    let need = match with_state(|state| state.read_needs()) {
+        Some(Ok(need)) => need,
+        _ => return refuse(ctx, args),
+    };
+    let Some(need) = need else { return ctx.reply(&call_args(ctx, READ, args)) };
+    if ctx.is_nested() {
+        return ctx.error("TRYAGAIN this server waits for what may be decided, and nothing can wait inside of a transaction or script here");
+    }
+    if !crate::redis::is_allowed(ctx, args) {
+        // Redis says what is not allowed.
+        return ctx.reply(&call_args(ctx, READ, args));
+    }
+    let (client, args) = (ctx.block(), args.retain());
+    with_state(|state| state.wait_for(client, args, need));
+    0
+}
+
+/// A command that this server does not execute now.
+unsafe extern "C" fn fide_refuse(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
+    refuse(Ctx(ctx), inner(argv, argc))
+}
+
+fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {
+    let name = String::from_utf8_lossy(args.get(0).unwrap_or_default()).to_ascii_uppercase();
+    if let Class::Refused(why) = class_of(args) {
+        return ctx.error(&format!("ERR {name} is refused in a group: {why}"));
+    }
+    let text = with_state(|state| match state.mode {
+        Mode::Following => match leader(state) {
+            Some((name, address)) => format!("READONLY this server follows; the leader is {name} at {address}"),
+            None => "TRYAGAIN this server follows, and no leader is known; ask again".to_owned(),
+        },
+        Mode::Leading => "LOADING this server is about to lead its group; ask again".to_owned(),
+        Mode::Undecided => format!(
+            "TRYAGAIN the group does not agree at the moment: {}",
+            state.member.waits_for().unwrap_or_else(|| "another member does not answer".to_owned())
+        ),
+        Mode::Out => "CLUSTERDOWN this server has left its group; start it again to join".to_owned(),
+        _ => format!(
+            "LOADING this server is no member of its group yet: {}",
+            state.member.waits_for().unwrap_or_else(|| "it takes over the group's data".to_owned())
+        ),
+    });
+    ctx.error(&text.unwrap_or_else(|| "LOADING the module begins".to_owned()))
+}
+
+/// The name of the leader's host, and where its server is.
+pub(super) fn leader(state: &State) -> Option<(String, String)> {
+    let host = state.member.leader()?;
+    Some((state.member.name(host)?, format!("{}:{}", state.member.address(host)?, state.port)))
+}
+
+/// What the other server's stream brings after the cut.
+unsafe extern "C" fn fide_skip(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
+    let ctx = Ctx(ctx);
+    if ctx.is_replicated() { ctx.ok() } else { refuse(ctx, inner(argv, argc)) }
+}
+
+/// Settings that would make this server differ from the others.
+unsafe extern "C" fn fide_config(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
+    let (ctx, args) = (Ctx(ctx), inner(argv, argc));
+    for pair in args.to_bytes().get(2..).unwrap_or_default().chunks(2) {
+        let [name, value] = pair else { break };
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+        let wanted = match name.as_str() {
+            "maxmemory-policy" => ("noeviction", "a server that evicts keys alone would differ from the others"),
+            "busy-reply-threshold" | "lua-time-limit" => {
+                ("0", "while a script runs, nobody may see what it has written so far")
+            }
+            "replica-read-only" | "slave-read-only" => {
+                ("yes", "a follower that takes writes would differ from the others")
+            }
+            "replicaof" | "slaveof" => ("", "the group decides who follows whom"),
+            _ => continue,
+        };
+        if !value.eq_ignore_ascii_case(wanted.0.as_bytes()) {
+            return ctx.error(&format!(
+                "ERR CONFIG SET {name} is refused in a group, except for {:?}: {}",
+                wanted.0, wanted.1
+            ));
+        }
+    }
+    let is_password = args.get(2).is_some_and(|name| name.eq_ignore_ascii_case(b"masterauth")) && args.len() == 4;
+    if is_password {
+        // In use only while data is taken over from another server.
+        let password = args.get(3).unwrap_or_default().to_vec();
+        MODULE.with_borrow_mut(|module| {
+            if let Some(module) = module {
+                module.password = password;
+            }
+        });
+        return ctx.ok();
+    }
+    if class_of(args) != Class::Config {
+        return ctx.error("ERR FIDE.CONFIG is for this module's own use");
+    }
+    ctx.reply(&call_args(ctx, READ, args))
+}
+
+/// WAIT: what is answered is stored at all live members already.
+unsafe extern "C" fn fide_wait(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -> c_int {
+    let others = with_state(|state| state.member.view().map_or(0, |(_, hosts)| hosts.len().saturating_sub(1)));
+    Ctx(ctx).integer(i64::try_from(others.unwrap_or(0)).unwrap_or(0))
+}
+
+fn position(argv: Argv, argc: c_int) -> Option<u64> {
+    std::str::from_utf8(inner(argv, argc).get(0)?).ok()?.parse().ok()
+}
+
+/// The replication link says how far it is.
+unsafe extern "C" fn fide_applied(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
+    let ctx = Ctx(ctx);
+    let Some(position) = position(argv, argc).filter(|_| ctx.is_replicated()) else {
+        return ctx.error("ERR FIDE.APPLIED is for the replication link");
+    };
+    if hot(|hot| hot.mode.get()) == Mode::Syncing {
+        mark(ctx, position);
+    } else {
+        with_state(|state| state.note_applied(position));
+        answer_reads();
+    }
+    ctx.ok()
+}
+
+/// The leader's note for servers that replicate from it.
+unsafe extern "C" fn fide_mark(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
+    let ctx = Ctx(ctx);
+    let Some(position) = position(argv, argc) else { return ctx.error("ERR FIDE.MARK is for the replication link") };
+    if ctx.is_replicated() {
+        mark(ctx, position);
+    } else if hot(|hot| hot.mode.get()) == Mode::Leader {
+        ctx.replicate_verbatim();
+    }
+    ctx.ok()
+}
+
+fn mark(_: Ctx, position: u64) {
+    unsafe extern "C" fn cut(_: *mut std::ffi::c_void) {
+        with_state(State::cut);
+    }
+    if with_state(|state| state.note_mark(position)) == Some(true) {
+        // Not here, in a command of the link that is to be closed.
+        api!(RedisModule_EventLoopAddOneShot(Some(cut), ptr::null_mut()));
+    }
+}
+
+unsafe extern "C" fn fide_status(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -> c_int {
+    let text = with_state(status::json).unwrap_or_else(|| "{}".to_owned());
+    Ctx(ctx).value(&Value::Leaf(text.into_bytes()))
+}
+
+unsafe extern "C" fn fide_members(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -> c_int {
+    let members = with_state(|state| status::members(state)).unwrap_or_default();
+    Ctx(ctx).value(&Value::List(
+        members
+            .into_iter()
+            .map(|member| Value::List(member.into_iter().map(|word| Value::Leaf(word.into_bytes())).collect()))
+            .collect(),
+    ))
+}
+
+/// Takes a member out of the group: this one, or the one named.
+unsafe extern "C" fn fide_leave(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
+    let (ctx, args) = (Ctx(ctx), inner(argv, argc));
+    let host = args.get(0).map(|name| String::from_utf8_lossy(name).into_owned());
+    let result = with_state(|state| {
+        let me = state.member.host();
+        let host = match &host {
+            None => Some(me),
+            Some(wanted) => (1..=64).find(|host| state.member.name(*host).as_ref() == Some(wanted)),
+        };
+        let Some(host) = host else {
+            return Err(format!("ERR no host of this cluster is named {}", host.unwrap_or_default()));
+        };
+        state.member.remove(host).map_err(|why| match leader(state) {
+            Some((name, address)) => {
+                format!("ERR {why}; the leader is {name} at {address}: ask there, FIDE.LEAVE HOST")
+            }
+            None => format!("ERR {why}"),
+        })
+    });
+    match result {
+        Some(Ok(())) => ctx.ok(),
+        Some(Err(why)) => ctx.error(&why),
+        None => ctx.error("ERR the module has not begun"),
+    }
+}
+
+/// Whether the server's commands are known.
+#[allow(dead_code, reason = "for FIDE.STATUS")]
+pub(super) fn is_ready() -> bool {
+    COMMANDS.with_borrow(|commands| !commands.is_empty())
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The replication link to this process' own server: a port of the loopback, one connection, and what waits
+//! to be written to it.
+
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    os::fd::{AsRawFd, RawFd},
+};
+
+use redis_module::raw::{REDISMODULE_EVENTLOOP_READABLE, REDISMODULE_EVENTLOOP_WRITABLE};
+
+use crate::{
+    link::{Master, State},
+    redis::unwatch,
+    resp,
+};
+
+/// Bytes read at once.
+const READ_MAX: usize = 16 << 10;
+
+/// A connection of the server.
+struct Connection {
+    stream: TcpStream,
+    master: Master,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Before it is closed: another descriptor of the same number would be taken for it.
+        unwatch(self.stream.as_raw_fd(), REDISMODULE_EVENTLOOP_READABLE | REDISMODULE_EVENTLOOP_WRITABLE);
+    }
+}
+
+/// The link, and what it has to bring.
+pub(super) struct Feed {
+    listener: TcpListener,
+    token: String,
+    connection: Option<Connection>,
+    /// What was not written yet, of which `written` bytes were.
+    out: Vec<u8>,
+    written: usize,
+    /// Decided units that wait for the link.
+    queue: Vec<u8>,
+}
+
+/// What became of the link.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Fed {
+    Fine,
+    /// The server has closed it, or asked for something that it is not given.
+    Lost(String),
+}
+
+impl Feed {
+    pub(super) fn open() -> std::io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        let mut bytes = [0; 16];
+        rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+        let token = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { listener, token, connection: None, out: Vec::new(), written: 0, queue: Vec::new() })
+    }
+
+    pub(super) fn listener(&self) -> RawFd {
+        self.listener.as_raw_fd()
+    }
+
+    pub(super) fn connection(&self) -> Option<RawFd> {
+        self.connection.as_ref().map(|connection| connection.stream.as_raw_fd())
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.listener.local_addr().map_or(0, |address| address.port())
+    }
+
+    pub(super) fn token(&self) -> &str {
+        &self.token
+    }
+
+    pub(super) fn is_streaming(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.master.state() == State::Streaming)
+    }
+
+    /// Bytes that the server has not been given yet.
+    pub(super) fn len(&self) -> usize {
+        self.out.len() - self.written + self.queue.len()
+    }
+
+    /// Takes a connection that waits at the port, in place of one that has not shown the token.
+    pub(super) fn accept(&mut self) -> Option<RawFd> {
+        let (stream, _) = self.listener.accept().ok()?;
+        // The first one that knows the token stays.
+        if self
+            .connection
+            .as_ref()
+            .is_some_and(|connection| matches!(connection.master.state(), State::Known | State::Streaming))
+        {
+            return None;
+        }
+        stream.set_nonblocking(true).ok()?;
+        let _ = stream.set_nodelay(true);
+        let fd = stream.as_raw_fd();
+        self.connection = Some(Connection { stream, master: Master::new(&self.token) });
+        Some(fd)
+    }
+
+    pub(super) fn close(&mut self) {
+        self.connection = None;
+        (self.out, self.written, self.queue) = (Vec::new(), 0, Vec::new());
+    }
+
+    /// Appends a decided unit.
+    pub(super) fn push(&mut self, content: &[u8]) {
+        self.queue.extend_from_slice(content);
+    }
+
+    /// Appends the note that everything up to a position is applied then.
+    pub(super) fn push_position(&mut self, position: u64) {
+        resp::command(&mut self.queue, &[b"FIDE.APPLIEd", position.to_string().as_bytes()]);
+    }
+
+    /// The server may have asked something.
+    pub(super) fn receive(&mut self) -> Fed {
+        let Some(Connection { stream, master }) = &mut self.connection else { return Fed::Fine };
+        let mut buffer = [0; READ_MAX];
+        match stream.read(&mut buffer) {
+            Ok(0) => Fed::Lost("the server has closed its replication link".to_owned()),
+            Ok(len) => match master.receive(&buffer[..len], &mut self.out) {
+                Ok(()) => self.flush(),
+                Err(why) => Fed::Lost(why),
+            },
+            Err(why) if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Fed::Fine,
+            Err(why) => Fed::Lost(why.to_string()),
+        }
+    }
+
+    /// Writes what there is, as far as the server takes it.
+    pub(super) fn flush(&mut self) -> Fed {
+        if self.is_streaming() && !self.queue.is_empty() {
+            if self.out.is_empty() {
+                std::mem::swap(&mut self.out, &mut self.queue);
+            } else {
+                self.out.append(&mut self.queue);
+            }
+        }
+        let Some(Connection { stream, .. }) = &mut self.connection else { return Fed::Fine };
+        while self.written < self.out.len() {
+            match stream.write(&self.out[self.written..]) {
+                Ok(len) => self.written += len,
+                Err(why) if why.kind() == ErrorKind::Interrupted => {}
+                Err(why) if why.kind() == ErrorKind::WouldBlock => return Fed::Fine,
+                Err(why) => return Fed::Lost(why.to_string()),
+            }
+        }
+        self.out.clear();
+        self.written = 0;
+        Fed::Fine
+    }
+
+    /// Whether bytes wait that the server does not take now.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.written < self.out.len()
+    }
+}

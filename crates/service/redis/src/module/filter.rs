@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What becomes of a command before Redis looks it up.
+//!
+//! Called for commands of clients, of scripts, of this module, and of the replication link, which it cannot
+//! tell apart but by [`crate::stream`]'s mark.
+
+use super::{HOT, Mode, Words, with_state};
+use crate::{
+    commands::{Class, Commands},
+    redis::Filtered,
+    stream::is_marked,
+};
+
+/// What to do with a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It runs as it is.
+    Run,
+    /// It runs, and what it shows has to be confirmed before its reply leaves.
+    Show,
+    /// It runs if this server may show data at this moment: its reply leaves before the next turn is sealed.
+    Confirm,
+    Write,
+    Read,
+    Refuse,
+    Skip,
+    Config,
+    Wait,
+}
+
+pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
+    HOT.with(|hot| {
+        if hot.direct.replace(false) {
+            return;
+        }
+        let Some(name) = command.get(0) else { return };
+        let class = commands.class(name, command.get(1), command.len());
+        let word = match decide(hot.mode.get(), class, is_marked(name), hot.is_late.get()) {
+            Verdict::Run => return,
+            Verdict::Show => return hot.has_shown.set(true),
+            Verdict::Confirm if with_state(|state| state.member.may_answer()) == Some(true) => return,
+            Verdict::Confirm => &words.refuse,
+            Verdict::Write => &words.write,
+            Verdict::Read => &words.read,
+            Verdict::Refuse => &words.refuse,
+            Verdict::Skip => &words.skip,
+            Verdict::Config => &words.config,
+            Verdict::Wait => &words.wait,
+        };
+        if matches!(class, Class::Write(_) | Class::Script) {
+            hot.has_shown.set(true);
+        }
+        command.prepend(word);
+    });
+}
+
+pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool) -> Verdict {
+    match (class, mode) {
+        (Class::Free, _) | (_, Mode::Starting) => Verdict::Run,
+        (Class::Refused(_), _) => Verdict::Refuse,
+        (Class::Config, _) => Verdict::Config,
+        (Class::Sync, _) => Verdict::Run,
+        // From the replication link. A client that writes so is refused by Redis, as this is a replica.
+        (_, Mode::Following | Mode::Leading | Mode::Joining) if is_marked => Verdict::Run,
+
+        (Class::Read, Mode::Leader) if !is_late => Verdict::Show,
+        (Class::Read, Mode::Leader) => Verdict::Confirm,
+        (Class::Exec, Mode::Leader) if is_late => Verdict::Confirm,
+        (Class::Write(_), Mode::Leader) => Verdict::Write,
+        (Class::Script, Mode::Leader) => {
+            if is_late {
+                Verdict::Write
+            } else {
+                Verdict::Show
+            }
+        }
+        (Class::Multi | Class::Exec, Mode::Leader) => Verdict::Run,
+        (Class::Wait, Mode::Leader) => Verdict::Wait,
+
+        (Class::Read, Mode::Following) => Verdict::Read,
+        // Its transactions would be read in parts, and not written.
+        (Class::Multi | Class::Script | Class::Write(_) | Class::Wait, Mode::Following) => Verdict::Refuse,
+        (Class::Exec, _) => Verdict::Run,
+
+        // The other server's stream, unmarked. Clients are refused by Redis, as this is a replica.
+        (Class::Write(_) | Class::Multi, Mode::Syncing) => Verdict::Run,
+        (Class::Write(_) | Class::Multi, Mode::Cut) => Verdict::Skip,
+        _ => Verdict::Refuse,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::Rule;
+
+    const SET: Class = Class::Write(Rule::Set);
+
+    #[test]
+    fn no_data_is_shown_or_written_by_a_server_that_is_not_ready() {
+        for mode in [Mode::Joining, Mode::Leading, Mode::Undecided, Mode::Out] {
+            for class in [SET, Class::Read, Class::Script, Class::Multi, Class::Wait] {
+                assert_eq!(decide(mode, class, false, false), Verdict::Refuse, "{mode:?} {class:?}");
+            }
+            assert_eq!(decide(mode, Class::Free, false, false), Verdict::Run);
+        }
+    }
+
+    #[test]
+    fn mark_means_nothing_to_the_leader() {
+        assert_eq!(decide(Mode::Leader, SET, true, false), Verdict::Write);
+        assert_eq!(decide(Mode::Undecided, SET, true, false), Verdict::Refuse);
+    }
+
+    #[test]
+    fn replica_runs_the_log_and_nothing_else() {
+        assert_eq!(decide(Mode::Following, SET, true, false), Verdict::Run);
+        assert_eq!(decide(Mode::Following, SET, false, false), Verdict::Refuse);
+        assert_eq!(decide(Mode::Following, Class::Read, false, false), Verdict::Read);
+        assert_eq!(decide(Mode::Cut, SET, false, false), Verdict::Skip);
+    }
+
+    #[test]
+    fn late_commands_are_decided_before_they_are_answered() {
+        assert_eq!(decide(Mode::Leader, Class::Read, false, true), Verdict::Confirm);
+        assert_eq!(decide(Mode::Leader, Class::Exec, false, true), Verdict::Confirm);
+        assert_eq!(decide(Mode::Leader, Class::Script, false, true), Verdict::Write);
+    }
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The member of the group, of either protocol.
+
+use std::{
+    os::fd::{AsFd, AsRawFd, RawFd},
+    time::Duration,
+};
+
+use fide_group::{
+    Config, ConnectOptions, Entry, Error, HUC_VALUE_MAX, Hsuc, Huc, Refused, Standing, Start, VALUE_MAX, entries, hsuc,
+    huc,
+};
+
+use crate::settings::{Protocol, Settings};
+
+/// Instances of HSUC under way at once: some 340 kB for each round trip.
+const WINDOW: u64 = 256;
+/// What a group takes of a value besides: the entry's kind and length.
+const ENTRY_LEN: usize = 5;
+/// What HUC takes of a value besides: the members whose proposals it joins.
+const SET_LEN: usize = 8;
+
+/// What comes out of the log.
+pub(super) enum Decided<'a> {
+    /// An entry that a leader proposed.
+    Value(&'a [u8]),
+    /// The members from here on.
+    View,
+}
+
+/// [`fide_group::Member`], without its type parameter.
+pub(super) trait Member {
+    fn descriptor(&self) -> RawFd;
+    fn wait(&mut self, timeout: Duration) -> Result<(), Error>;
+    fn propose(&mut self, value: &[u8]) -> Result<(), Refused>;
+    /// Hands over what was decided since the last call, each decision's entries in order, then its position.
+    fn poll(&mut self, each: &mut dyn FnMut(Decided<'_>)) -> u64;
+    fn position(&self) -> u64;
+    fn may_be_decided(&self) -> Option<u64>;
+    fn may_answer(&self) -> bool;
+    fn leads(&self) -> bool;
+    fn leader(&self) -> Option<u16>;
+    fn standing(&self) -> Standing;
+    fn was_member(&self) -> bool;
+    /// The number of the view, and its hosts in order of seniority.
+    fn view(&self) -> Option<(u32, Vec<u16>)>;
+    fn has_others(&self) -> bool;
+    fn offered_state(&self) -> Option<(u64, Vec<u8>)>;
+    fn installed_at(&mut self, position: u64) -> bool;
+    fn state_dropped(&mut self);
+    fn wants_state(&self) -> bool;
+    fn give_state(&mut self, state: Vec<u8>) -> bool;
+    fn remove(&mut self, host: u16) -> Result<(), Refused>;
+    fn waits_for(&self) -> Option<String>;
+    fn host(&self) -> u16;
+    fn name(&self, host: u16) -> Option<String>;
+    /// The first plane's address of a host.
+    fn address(&self, host: u16) -> Option<std::net::Ipv4Addr>;
+    /// Longest entry that is proposed at once.
+    fn entry_max(&self) -> usize;
+    /// CLOCK_MONOTONIC of when the last death became known here.
+    fn death_ns(&self) -> u64;
+}
+
+struct Of<P: Start> {
+    member: fide_group::Member<P>,
+    entry_max: usize,
+}
+
+impl<P: Start> Member for Of<P> {
+    fn descriptor(&self) -> RawFd {
+        self.member.as_fd().as_raw_fd()
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), Error> {
+        self.member.wait(Some(timeout))
+    }
+
+    fn propose(&mut self, value: &[u8]) -> Result<(), Refused> {
+        self.member.propose(value)
+    }
+
+    fn poll(&mut self, each: &mut dyn FnMut(Decided<'_>)) -> u64 {
+        while let Some(decision) = self.member.poll_decision() {
+            for entry in entries(decision.value) {
+                match entry {
+                    Entry::Value(value) => each(Decided::Value(value)),
+                    Entry::View(_) => each(Decided::View),
+                    // This module proposes none.
+                    Entry::Payload(_) => {}
+                }
+            }
+        }
+        self.member.position()
+    }
+
+    fn position(&self) -> u64 {
+        self.member.position()
+    }
+
+    fn may_be_decided(&self) -> Option<u64> {
+        self.member.may_be_decided()
+    }
+
+    fn may_answer(&self) -> bool {
+        self.member.may_answer()
+    }
+
+    fn leads(&self) -> bool {
+        self.member.leads()
+    }
+
+    fn leader(&self) -> Option<u16> {
+        self.member.leader()
+    }
+
+    fn standing(&self) -> Standing {
+        self.member.standing()
+    }
+
+    fn was_member(&self) -> bool {
+        self.member.was_member()
+    }
+
+    fn view(&self) -> Option<(u32, Vec<u16>)> {
+        let view = self.member.view()?;
+        Some((view.number(), view.members().iter().map(|member| member.host).collect()))
+    }
+
+    fn has_others(&self) -> bool {
+        self.member.has_others()
+    }
+
+    fn offered_state(&self) -> Option<(u64, Vec<u8>)> {
+        self.member.offered_state().map(|(position, state)| (position, state.to_vec()))
+    }
+
+    fn installed_at(&mut self, position: u64) -> bool {
+        self.member.installed_at(position)
+    }
+
+    fn state_dropped(&mut self) {
+        self.member.state_dropped();
+    }
+
+    fn wants_state(&self) -> bool {
+        self.member.wants_state()
+    }
+
+    fn give_state(&mut self, state: Vec<u8>) -> bool {
+        self.member.give_state(state).is_ok()
+    }
+
+    fn remove(&mut self, host: u16) -> Result<(), Refused> {
+        self.member.remove(host)
+    }
+
+    fn waits_for(&self) -> Option<String> {
+        self.member.waits_for()
+    }
+
+    fn host(&self) -> u16 {
+        self.member.host()
+    }
+
+    fn name(&self, host: u16) -> Option<String> {
+        self.member.name(host).map(str::to_owned)
+    }
+
+    fn address(&self, host: u16) -> Option<std::net::Ipv4Addr> {
+        let members = &self.member.client().agent().members;
+        members.get(usize::from(host).checked_sub(1)?)?.addresses.first().copied()
+    }
+
+    fn entry_max(&self) -> usize {
+        self.entry_max
+    }
+
+    fn death_ns(&self) -> u64 {
+        self.member.death_ns()
+    }
+}
+
+/// Joins with the agent of this host.
+///
+/// # Errors
+/// As [`fide_group::Member::open`].
+pub(super) fn open(settings: &Settings, state_dir: std::path::PathBuf) -> Result<Box<dyn Member>, Error> {
+    fn of<P: Start + 'static>(
+        settings: &Settings,
+        state_dir: std::path::PathBuf,
+        setting: P::Setting,
+        entry_max: usize,
+    ) -> Result<Box<dyn Member>, Error> {
+        let hosts: Vec<&str> = settings.hosts.iter().map(String::as_str).collect();
+        let mut config = Config::new(&settings.group, &hosts, settings.key, state_dir, setting);
+        config.port = settings.port.unwrap_or(config.port);
+        let options = ConnectOptions {
+            path: Some(settings.socket.clone()),
+            program: "redis-server".to_owned(),
+            ..ConnectOptions::default()
+        };
+        Ok(Box::new(Of { member: fide_group::Member::<P>::open(config, options)?, entry_max }))
+    }
+    match settings.protocol {
+        Protocol::Hsuc => of::<Hsuc>(settings, state_dir, hsuc(WINDOW), VALUE_MAX - ENTRY_LEN),
+        Protocol::Huc => of::<Huc>(settings, state_dir, huc(), HUC_VALUE_MAX - SET_LEN - ENTRY_LEN),
+    }
+}

@@ -1,0 +1,614 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What this process is to the group, and what follows from that: without Redis, whose part is done by
+//! [`Act`]s.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use fide_client::now_ns;
+use fide_group::{Error, Refused, Standing};
+
+use super::{
+    feed::{Fed, Feed},
+    member::{Decided, Member},
+};
+use crate::{
+    redis::{Blocked, Text},
+    unit::{Assembly, fragments},
+};
+
+/// Longest time that the event loop waits for the group at the end of a turn. After that its clients are
+/// disconnected, as what they wrote may or may not be decided, and the loop goes on without clients' data.
+const STALL_MAX: Duration = Duration::from_secs(1);
+/// One wait for the group within a stall.
+const STEP: Duration = Duration::from_millis(1);
+/// Bytes of decided units that wait for this process' own server, after which no further decision is taken:
+/// the group slows down to what its slowest member applies.
+const FEED_MAX: usize = 16 << 20;
+
+/// What this process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// The server loads its data, or the loop has not begun.
+    Starting,
+    /// It is no member, or not ready as one.
+    Joining,
+    /// Its server replicates from another one, to get the state.
+    Syncing,
+    /// Its server has the state of a position, and takes nothing more from the other server.
+    Cut,
+    Following,
+    /// It is to lead, once its server has applied all that was decided.
+    Leading,
+    Leader,
+    /// It leads, and something that clients wrote is not decided yet. No data is shown meanwhile.
+    Undecided,
+    /// It has left the group.
+    Out,
+}
+
+impl Mode {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Joining => "joining",
+            Self::Syncing | Self::Cut => "syncing",
+            Self::Following => "following",
+            Self::Leading => "taking_over",
+            Self::Leader => "leader",
+            Self::Undecided => "undecided",
+            Self::Out => "out",
+        }
+    }
+}
+
+/// Something that Redis has to do. Done outside of this module's state, as Redis calls back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Act {
+    /// Closes all clients' connections, and drops the replies that were not written.
+    DisconnectClients,
+    /// The server leads.
+    BecomeMaster,
+    /// The server replicates from this module.
+    FollowFeed,
+    /// The server has no data, and follows nobody.
+    Empty,
+    /// The server replicates from another one.
+    SyncFrom {
+        address: String,
+        port: u16,
+    },
+    /// Tells servers that replicate from this one that everything before is decided up to this position.
+    Mark(u64),
+    /// Calls back when the feed's connection can be written.
+    FeedWritable,
+    Say(String),
+    /// This process cannot go on.
+    End(String),
+}
+
+/// A read that waits until the server has applied what may be decided.
+pub(super) struct WaitingRead {
+    pub(super) client: Blocked,
+    pub(super) args: Vec<Text>,
+    need: u64,
+    view: u32,
+    since: Instant,
+}
+
+/// Counters and moments, for people.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) units: u64,
+    pub(super) unit_bytes: u64,
+    pub(super) commit_ns: Vec<u64>,
+    pub(super) failovers: u64,
+    pub(super) death_ns: u64,
+    pub(super) leads_ns: u64,
+    pub(super) levelled_ns: u64,
+    pub(super) promoted_ns: u64,
+    pub(super) first_write_ns: u64,
+    pub(super) reads_waited: u64,
+    pub(super) disconnects: u64,
+}
+
+impl Seen {
+    /// Times of commits that are kept for the percentiles.
+    const COMMITS_MAX: usize = 4096;
+
+    fn commit(&mut self, ns: u64) {
+        let at = usize::try_from(self.units).unwrap_or(0) % Self::COMMITS_MAX;
+        match self.commit_ns.get_mut(at) {
+            Some(place) => *place = ns,
+            None => self.commit_ns.push(ns),
+        }
+    }
+}
+
+pub(super) struct State {
+    pub(super) member: Box<dyn Member>,
+    pub(super) feed: Feed,
+    pub(super) mode: Mode,
+    /// Of the units that this process proposes: another one each time its server's data was replaced.
+    session: u64,
+    /// The last unit of this session that was sealed, and decided.
+    sealed: u64,
+    decided: u64,
+    /// Fragments that the group has not taken yet.
+    fragments: VecDeque<Vec<u8>>,
+    assembly: Assembly,
+    /// The server has been given everything up to this position, and has applied it up to that one.
+    fed: u64,
+    pub(super) applied: u64,
+    /// The server that this one replicates from while it joins.
+    source: Option<(String, u16)>,
+    pub(super) reads: VecDeque<WaitingRead>,
+    /// Servers that replicate from this one.
+    pub(super) replicas: u32,
+    mark_wanted: bool,
+    /// This server's port.
+    pub(super) port: u16,
+    pub(super) seen: Seen,
+    acts: Vec<Act>,
+}
+
+/// How a unit went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Commit {
+    Decided,
+    /// Nobody knows yet.
+    Open,
+}
+
+impl State {
+    pub(super) fn new(member: Box<dyn Member>, feed: Feed) -> Self {
+        Self {
+            member,
+            feed,
+            mode: Mode::Starting,
+            session: new_session(),
+            sealed: 0,
+            decided: 0,
+            fragments: VecDeque::new(),
+            assembly: Assembly::default(),
+            fed: 0,
+            applied: 0,
+            source: None,
+            reads: VecDeque::new(),
+            replicas: 0,
+            mark_wanted: false,
+            port: 0,
+            seen: Seen::default(),
+            acts: Vec::new(),
+        }
+    }
+
+    /// What Redis has to do.
+    pub(super) fn take_acts(&mut self) -> Vec<Act> {
+        std::mem::take(&mut self.acts)
+    }
+
+    fn say(&mut self, message: String) {
+        self.acts.push(Act::Say(message));
+    }
+
+    /// The loop has begun, and the server has loaded what it had.
+    pub(super) fn begin(&mut self, port: u16) {
+        self.port = port;
+        self.mode = Mode::Joining;
+    }
+
+    /// Takes what has come, and does what follows.
+    pub(super) fn turn(&mut self) {
+        if matches!(self.mode, Mode::Starting | Mode::Out) || self.feed.len() > FEED_MAX {
+            return self.flush();
+        }
+        match self.member.wait(Duration::ZERO) {
+            Ok(()) => {}
+            Err(why) => return self.end(&why),
+        }
+        self.take_decisions();
+        self.flush();
+        self.follow_standing();
+    }
+
+    fn end(&mut self, why: &Error) {
+        self.mode = Mode::Out;
+        self.acts.push(Act::End(why.to_string()));
+    }
+
+    fn take_decisions(&mut self) {
+        let Self { member, assembly, session, decided, feed, .. } = self;
+        let (mut is_fed, mut wrong) = (false, None);
+        let position = member.poll(&mut |entry| {
+            let Decided::Value(value) = entry else { return };
+            match assembly.push(value) {
+                Ok(Some(unit)) if unit.session == *session => *decided = unit.number,
+                Ok(Some(unit)) => {
+                    feed.push(&unit.content);
+                    is_fed = true;
+                }
+                Ok(None) => {}
+                Err(why) => wrong = Some(why),
+            }
+        });
+        if let Some(why) = wrong {
+            self.mode = Mode::Out;
+            self.acts.push(Act::End(format!("the log has {why}")));
+            return;
+        }
+        if position == self.fed {
+            return;
+        }
+        if is_fed && matches!(self.mode, Mode::Leader | Mode::Undecided) {
+            // Cannot be: only the leader proposes, and it took over with all that was decided.
+            self.mode = Mode::Out;
+            self.acts.push(Act::End("another server has written while this one led".to_owned()));
+        } else if is_fed || self.fed != self.applied {
+            self.feed.push_position(position);
+        } else {
+            self.applied = position;
+        }
+        self.fed = position;
+    }
+
+    fn flush(&mut self) {
+        match self.feed.flush() {
+            Fed::Fine if self.feed.is_stuck() => self.acts.push(Act::FeedWritable),
+            Fed::Fine => {}
+            Fed::Lost(why) => self.feed_lost(&why),
+        }
+    }
+
+    /// The feed's connection has something to read.
+    pub(super) fn feed_readable(&mut self) {
+        if let Fed::Lost(why) = self.feed.receive() {
+            self.feed_lost(&why);
+        }
+    }
+
+    /// What the server has applied is not known any more.
+    fn feed_lost(&mut self, why: &str) {
+        self.feed.close();
+        if matches!(self.mode, Mode::Following | Mode::Leading) {
+            self.mode = Mode::Out;
+            self.acts.push(Act::End(format!(
+                "the replication link between this module and its server broke ({why}); start the server again, it takes over the group's data"
+            )));
+        }
+    }
+
+    /// The server has applied everything up to this position.
+    pub(super) fn note_applied(&mut self, position: u64) {
+        self.applied = self.applied.max(position);
+        self.follow_standing();
+    }
+
+    /// Reads that may be answered now.
+    pub(super) fn take_reads(&mut self) -> Vec<WaitingRead> {
+        // What they waited for may have been a view without this member: then they are answered as late ones.
+        if self.member.standing() != Standing::Member {
+            return Vec::new();
+        }
+        let view = self.view_number();
+        let Self { reads, applied, fed, .. } = self;
+        let is_all = applied == fed;
+        let mut ready = Vec::new();
+        for _ in 0..reads.len() {
+            let Some(read) = reads.pop_front() else { break };
+            // A new view begins only with all that was decided before it.
+            if read.need <= *applied || (read.view != view && is_all) {
+                ready.push(read);
+            } else {
+                reads.push_back(read);
+            }
+        }
+        ready
+    }
+
+    /// Reads that wait for longer than this: the leader may answer them.
+    pub(super) fn take_late_reads(&mut self, limit: Duration) -> Vec<WaitingRead> {
+        let mut late = Vec::new();
+        while self.reads.front().is_some_and(|read| read.since.elapsed() > limit) {
+            late.extend(self.reads.pop_front());
+        }
+        late
+    }
+
+    pub(super) fn view_number(&self) -> u32 {
+        self.member.view().map_or(0, |(number, _)| number)
+    }
+
+    /// The position that has to be applied before a read may be answered; none if it may be answered now.
+    ///
+    /// # Errors
+    /// This server may not answer.
+    pub(super) fn read_needs(&self) -> Result<Option<u64>, ()> {
+        let need = self.member.may_be_decided().ok_or(())?;
+        Ok(Some(need).filter(|need| *need > self.applied))
+    }
+
+    pub(super) fn wait_for(&mut self, client: Blocked, args: Vec<Text>, need: u64) {
+        let view = self.view_number();
+        self.seen.reads_waited += 1;
+        self.reads.push_back(WaitingRead { client, args, need, view, since: Instant::now() });
+    }
+
+    /// What this process is to the group may have changed.
+    fn follow_standing(&mut self) {
+        match self.member.standing() {
+            Standing::Member if self.member.leads() => self.lead(),
+            Standing::Member => self.follow(),
+            Standing::Joining | Standing::Excluded => self.join(),
+            Standing::Leaving => {}
+            Standing::Removed | Standing::Left | Standing::Lacking => {
+                if self.mode != Mode::Out {
+                    self.step_down();
+                    self.mode = Mode::Out;
+                    self.say("this server is out of its group".to_owned());
+                }
+            }
+        }
+        if self.member.wants_state() && matches!(self.mode, Mode::Leader | Mode::Following) {
+            self.give_state();
+        }
+    }
+
+    /// A host asks for the state: it is to replicate from this server.
+    fn give_state(&mut self) {
+        let Some(address) = self.member.address(self.member.host()) else { return };
+        self.member.give_state(format!("{address}:{}", self.port).into_bytes());
+    }
+
+    fn lead(&mut self) {
+        match self.mode {
+            Mode::Leader | Mode::Undecided | Mode::Out | Mode::Starting | Mode::Cut => return,
+            Mode::Leading => {}
+            _ => {
+                if self.mode == Mode::Syncing {
+                    self.founded_meanwhile();
+                }
+                self.seen.leads_ns = now_ns();
+                self.seen.death_ns = self.member.death_ns();
+                self.mode = Mode::Leading;
+            }
+        }
+        if !self.member.may_answer() {
+            return;
+        }
+        if self.seen.levelled_ns < self.seen.leads_ns {
+            self.seen.levelled_ns = now_ns();
+        }
+        if self.applied == self.fed && self.fed == self.member.position() {
+            self.acts.push(Act::BecomeMaster);
+        }
+    }
+
+    /// This server began to take over the data of one that was a member a moment earlier.
+    fn founded_meanwhile(&mut self) {
+        self.source = None;
+        self.acts.push(Act::Empty);
+    }
+
+    /// The server is a master now.
+    pub(super) fn became_master(&mut self) {
+        if self.mode != Mode::Leading {
+            return;
+        }
+        self.feed.close();
+        self.assembly = Assembly::default();
+        self.mode = Mode::Leader;
+        self.seen.promoted_ns = now_ns();
+        self.seen.first_write_ns = 0;
+        self.seen.failovers += u64::from(self.seen.death_ns > 0);
+        self.mark_wanted = self.replicas > 0;
+        let position = self.fed;
+        self.say(format!("this server leads its group from position {position} on"));
+    }
+
+    fn follow(&mut self) {
+        match self.mode {
+            Mode::Joining => {
+                self.mode = Mode::Following;
+                self.source = None;
+                if self.feed.connection().is_none() {
+                    self.acts.push(Act::FollowFeed);
+                }
+                self.say(format!("this server follows in its group, from position {} on", self.fed));
+            }
+            Mode::Syncing => {
+                // The group was founded with this host meanwhile: its data begins empty.
+                self.founded_meanwhile();
+                self.acts.push(Act::FollowFeed);
+                self.mode = Mode::Following;
+            }
+            Mode::Leader | Mode::Undecided => {
+                // Another member leads, though this one was never excluded.
+                self.step_down();
+                self.acts.push(Act::FollowFeed);
+                self.mode = Mode::Following;
+            }
+            _ => {}
+        }
+    }
+
+    fn join(&mut self) {
+        if matches!(self.mode, Mode::Leader | Mode::Undecided | Mode::Leading | Mode::Following) {
+            self.step_down();
+            self.mode = Mode::Joining;
+            self.say("this server's host was excluded from the group; it asks to be let in again".to_owned());
+        }
+        if !matches!(self.mode, Mode::Joining | Mode::Syncing) {
+            return;
+        }
+        let Some((_, state)) = self.member.offered_state() else { return };
+        let Some((address, port)) = std::str::from_utf8(&state).ok().and_then(|state| state.rsplit_once(':')) else {
+            return;
+        };
+        let Ok(port) = port.parse() else { return };
+        let source = (address.to_owned(), port);
+        if self.source.as_ref() == Some(&source) {
+            return;
+        }
+        self.source = Some(source);
+        self.mode = Mode::Syncing;
+        self.member.state_dropped();
+        self.feed.close();
+        self.acts.push(Act::SyncFrom { address: address.to_owned(), port });
+    }
+
+    /// What was in the works here is left to the others.
+    fn step_down(&mut self) {
+        if matches!(self.mode, Mode::Leader | Mode::Undecided) {
+            self.acts.push(Act::DisconnectClients);
+            self.seen.disconnects += 1;
+        }
+        self.session = new_session();
+        (self.sealed, self.decided) = (0, 0);
+        self.fragments.clear();
+        self.source = None;
+    }
+
+    /// The server that this one replicates from says that everything before is decided, up to this position.
+    /// Whether this one has the state now.
+    pub(super) fn note_mark(&mut self, position: u64) -> bool {
+        if self.mode != Mode::Syncing || !self.member.installed_at(position) {
+            return false;
+        }
+        self.mode = Mode::Cut;
+        (self.fed, self.applied) = (position, position);
+        self.assembly = Assembly::default();
+        true
+    }
+
+    /// The server has the state and takes nothing more from the other one: it is fed by this module.
+    pub(super) fn cut(&mut self) {
+        if self.mode != Mode::Cut {
+            return;
+        }
+        self.mode = Mode::Joining;
+        self.acts.push(Act::FollowFeed);
+        let position = self.fed;
+        self.say(format!("this server has the group's data as of position {position}"));
+    }
+
+    /// A server has begun or ended to replicate from this one.
+    pub(super) fn replica_changed(&mut self, is_online: bool) {
+        self.replicas = if is_online { self.replicas + 1 } else { self.replicas.saturating_sub(1) };
+        if !is_online {
+            return;
+        }
+        match self.mode {
+            Mode::Following => self.feed.push_position(self.fed),
+            _ => self.mark_wanted = true,
+        }
+    }
+
+    /// Seals what this turn has written as a unit, and waits until it is decided.
+    pub(super) fn commit(&mut self, content: Option<Vec<u8>>) -> Commit {
+        let begun_ns = now_ns();
+        if let Some(content) = content {
+            self.sealed += 1;
+            self.seen.unit_bytes += content.len() as u64;
+            self.fragments.extend(fragments(self.session, self.sealed, &content, self.member.entry_max()));
+        }
+        let result = self.wait_until(|state| state.decided == state.sealed);
+        if result == Commit::Decided {
+            let now = now_ns();
+            self.seen.units += 1;
+            self.seen.commit(now - begun_ns);
+            if self.seen.first_write_ns == 0 {
+                self.seen.first_write_ns = now;
+            }
+            // The others learn at once that it is decided, and go on with their reads.
+            if self.member.has_others()
+                && let Err(why) = self.member.wait(Duration::ZERO)
+            {
+                self.end(&why);
+            }
+        }
+        result
+    }
+
+    /// Waits until this server may show what its clients have read.
+    pub(super) fn confirm(&mut self) -> Commit {
+        if self.member.may_answer() { Commit::Decided } else { self.wait_until(|state| state.member.may_answer()) }
+    }
+
+    fn wait_until(&mut self, is_done: impl Fn(&Self) -> bool) -> Commit {
+        let until = Instant::now() + STALL_MAX;
+        loop {
+            self.propose();
+            if let Err(why) = self.member.wait(STEP) {
+                self.end(&why);
+                return Commit::Open;
+            }
+            self.take_decisions();
+            if is_done(self) {
+                return Commit::Decided;
+            }
+            let leads = self.member.standing() == Standing::Member && self.member.leads();
+            if !leads || self.mode == Mode::Out || Instant::now() > until {
+                return Commit::Open;
+            }
+        }
+    }
+
+    fn propose(&mut self) {
+        while let Some(fragment) = self.fragments.front() {
+            match self.member.propose(fragment) {
+                Ok(()) => {
+                    self.fragments.pop_front();
+                }
+                // Later: the window is full, the members change, the lease is out, or this member is.
+                Err(Refused::Full | Refused::Changing | Refused::Fenced | Refused::NotLeader { .. }) => return,
+                Err(why) => {
+                    self.mode = Mode::Out;
+                    self.acts.push(Act::End(format!("the group refuses a fragment: {why}")));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A commit is open: clients are disconnected, and nothing is shown before it is decided.
+    pub(super) fn leave_open(&mut self) {
+        if self.mode == Mode::Leader {
+            self.mode = Mode::Undecided;
+            self.acts.push(Act::DisconnectClients);
+            self.seen.disconnects += 1;
+            let why = self.member.waits_for().unwrap_or_else(|| "another member does not answer".to_owned());
+            self.say(format!("clients were disconnected, as the group has not agreed for {STALL_MAX:?}: {why}"));
+        }
+        self.follow_standing();
+    }
+
+    /// While something is open: whether it is decided by now.
+    pub(super) fn go_on(&mut self) {
+        if self.mode != Mode::Undecided {
+            return;
+        }
+        self.propose();
+        if self.decided == self.sealed && self.fragments.is_empty() && self.member.may_answer() {
+            self.mode = Mode::Leader;
+            self.say("the group agrees again".to_owned());
+        }
+    }
+
+    /// The note that servers which replicate from this one wait for, if there are any.
+    pub(super) fn mark(&mut self, has_committed: bool) {
+        if self.replicas > 0 && self.mode == Mode::Leader && (has_committed || self.mark_wanted) {
+            self.mark_wanted = false;
+            self.acts.push(Act::Mark(self.fed));
+        }
+    }
+}
+
+fn new_session() -> u64 {
+    let mut bytes = [0; 8];
+    // Cannot fail for so few bytes on a kernel that has started.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u64::from_ne_bytes(bytes) | 1
+}

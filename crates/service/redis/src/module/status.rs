@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What operators see: FIDE.STATUS, FIDE.MEMBERS.
+
+use serde::Serialize;
+
+use super::{commands::leader, state::State};
+
+/// FIDE.STATUS.
+#[derive(Serialize)]
+struct Status {
+    mode: &'static str,
+    host: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leader: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leader_address: Option<String>,
+    view: u32,
+    members: Vec<String>,
+    decided: u64,
+    applied: u64,
+    units: u64,
+    unit_bytes: u64,
+    commit_us: Percentiles,
+    reads_waited: u64,
+    disconnects: u64,
+    failovers: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_failover_us: Option<Failover>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_for: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Percentiles {
+    p50: f64,
+    p99: f64,
+    max: f64,
+}
+
+/// Stages of the last take-over, from the moment in which this host knew of the death.
+#[derive(Serialize)]
+struct Failover {
+    notified: f64,
+    levelled: f64,
+    leads: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_write: Option<f64>,
+}
+
+#[allow(clippy::cast_precision_loss, reason = "microseconds for people")]
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1000.0
+}
+
+fn percentiles(of: &[u64]) -> Percentiles {
+    let mut sorted = of.to_vec();
+    sorted.sort_unstable();
+    let at = |percent: usize| us(sorted.get((sorted.len().saturating_sub(1)) * percent / 100).copied().unwrap_or(0));
+    Percentiles { p50: at(50), p99: at(99), max: at(100) }
+}
+
+pub(super) fn json(state: &mut State) -> String {
+    let seen = &state.seen;
+    let since = |ns: u64| us(ns.saturating_sub(seen.death_ns));
+    let failover = (seen.death_ns > 0 && seen.promoted_ns > seen.death_ns).then(|| Failover {
+        notified: since(seen.leads_ns),
+        levelled: since(seen.levelled_ns),
+        leads: since(seen.promoted_ns),
+        first_write: (seen.first_write_ns > 0).then(|| since(seen.first_write_ns)),
+    });
+    let (view, hosts) = state.member.view().unwrap_or_default();
+    let leader = leader(state);
+    let status = Status {
+        mode: state.mode.name(),
+        host: state.member.name(state.member.host()).unwrap_or_default(),
+        leader: leader.as_ref().map(|(name, _)| name.clone()),
+        leader_address: leader.map(|(_, address)| address),
+        view,
+        members: hosts.iter().filter_map(|host| state.member.name(*host)).collect(),
+        decided: state.member.position(),
+        applied: state.applied,
+        units: seen.units,
+        unit_bytes: seen.unit_bytes,
+        commit_us: percentiles(&seen.commit_ns),
+        reads_waited: seen.reads_waited,
+        disconnects: seen.disconnects,
+        failovers: seen.failovers,
+        last_failover_us: failover,
+        waits_for: state.member.waits_for(),
+    };
+    serde_json::to_string(&status).expect("numbers and words")
+}
+
+/// Name, address and role of each member, by seniority.
+pub(super) fn members(state: &State) -> Vec<[String; 3]> {
+    let leader = state.member.leader();
+    let (_, hosts) = state.member.view().unwrap_or_default();
+    let one = |host: u16| {
+        let role = if leader == Some(host) { "leader" } else { "follower" };
+        Some([state.member.name(host)?, format!("{}:{}", state.member.address(host)?, state.port), role.to_owned()])
+    };
+    hosts.into_iter().filter_map(one).collect()
+}

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Redis' module interface, as far as this module uses it, with its pointers kept inside.
+//!
+//! Everything here runs on Redis' main thread, which holds its lock: the interface is not thread-safe, and no
+//! type here is `Send`.
+
+use std::{
+    ffi::{CStr, CString, c_int, c_void},
+    os::fd::RawFd,
+    ptr,
+};
+
+use redis_module::raw;
+
+use crate::resp::Value;
+
+/// Calls a function of the interface. Redis fills all of them in before it calls this module.
+macro_rules! api {
+    ($name:ident($($arg:expr),* $(,)?)) => {{
+        // SAFETY: the table of functions is filled by `Export_RedisModule_Init`, before anything else of this
+        // module runs, and never changes after that. The arguments are what the function asks for, see the
+        // caller.
+        let function = unsafe { raw::$name }.expect(concat!("Redis has ", stringify!($name)));
+        // SAFETY: as above.
+        unsafe { function($($arg),*) }
+    }};
+}
+pub(crate) use api;
+
+/// A string of Redis that outlives the call it came with. Counted, so that it costs no copy.
+#[derive(Debug)]
+pub(crate) struct Text(*mut raw::RedisModuleString);
+
+impl Text {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        Self(api!(RedisModule_CreateString(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len())))
+    }
+
+    /// Another reference to a string that Redis lends.
+    fn retained(string: *mut raw::RedisModuleString) -> Self {
+        api!(RedisModule_RetainString(ptr::null_mut(), string));
+        Self(string)
+    }
+
+    /// A reference that Redis takes over.
+    fn into_raw(self) -> *mut raw::RedisModuleString {
+        let string = self.0;
+        std::mem::forget(self);
+        string
+    }
+}
+
+impl Clone for Text {
+    fn clone(&self) -> Self {
+        Self::retained(self.0)
+    }
+}
+
+impl Drop for Text {
+    fn drop(&mut self) {
+        api!(RedisModule_FreeString(ptr::null_mut(), self.0));
+    }
+}
+
+fn bytes_of<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
+    let mut len = 0;
+    let at = api!(RedisModule_StringPtrLen(string, &raw mut len));
+    // SAFETY: Redis returns the string's place and its length, and keeps both while it holds the string: for a
+    // command's arguments until the command returns. The callers bind the lifetime to those.
+    unsafe { std::slice::from_raw_parts(at.cast(), len) }
+}
+
+/// The arguments of a command, its name first. Lent by Redis for the time of the command.
+#[derive(Clone, Copy)]
+pub(crate) struct Args<'a>(&'a [*mut raw::RedisModuleString]);
+
+impl<'a> Args<'a> {
+    /// # Safety
+    /// `argv` has `argc` strings, which live as long as `'a`.
+    pub(crate) unsafe fn new(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
+        // SAFETY: as the caller promises.
+        Self(unsafe { std::slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0)) })
+    }
+
+    pub(crate) fn len(self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn get(self, at: usize) -> Option<&'a [u8]> {
+        self.0.get(at).map(|string| bytes_of(*string))
+    }
+
+    /// Without the first one.
+    pub(crate) fn rest(self) -> Self {
+        Self(self.0.get(1..).unwrap_or_default())
+    }
+
+    pub(crate) fn to_bytes(self) -> Vec<&'a [u8]> {
+        self.0.iter().map(|string| bytes_of(*string)).collect()
+    }
+
+    /// To be kept after the command.
+    pub(crate) fn retain(self) -> Vec<Text> {
+        self.0.iter().map(|string| Text::retained(*string)).collect()
+    }
+}
+
+/// A reply of [`Ctx::call`].
+pub(crate) struct Reply(*mut raw::RedisModuleCallReply);
+
+impl Reply {
+    /// In Redis' protocol.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        if self.0.is_null() {
+            return b"-ERR the command was not executed\r\n";
+        }
+        let mut len = 0;
+        let at = api!(RedisModule_CallReplyProto(self.0, &raw mut len));
+        if at.is_null() {
+            return b"-ERR the command was not executed\r\n";
+        }
+        // SAFETY: the reply owns these bytes, and lives as long as the returned borrow.
+        unsafe { std::slice::from_raw_parts(at.cast(), len) }
+    }
+
+    pub(crate) fn value(&self) -> Value {
+        match Value::read(self.bytes()) {
+            Ok(Some((value, _))) => value,
+            _ => Value::Error(b"ERR Redis' reply cannot be read".to_vec()),
+        }
+    }
+
+    pub(crate) fn is_error(&self) -> bool {
+        self.bytes().first().is_none_or(|kind| *kind == b'-' || *kind == b'!')
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            api!(RedisModule_FreeCallReply(self.0));
+        }
+    }
+}
+
+/// A context: who calls, and where replies go.
+#[derive(Clone, Copy)]
+pub(crate) struct Ctx(pub(crate) *mut raw::RedisModuleCtx);
+
+impl Ctx {
+    /// Calls a command. `flags`: those of `RedisModule_Call`, for example `E` for errors as replies.
+    pub(crate) fn call_args(self, flags: &CStr, args: Args<'_>) -> Reply {
+        let Some((name, rest)) = args.0.split_first() else { return Reply(ptr::null_mut()) };
+        let Ok(name) = CString::new(bytes_of(*name)) else { return Reply(ptr::null_mut()) };
+        let mut format = flags.to_bytes().to_vec();
+        format.push(b'v');
+        let format = CString::new(format).expect("flags are letters");
+        Reply(api!(RedisModule_Call(self.0, name.as_ptr(), format.as_ptr(), rest.as_ptr().cast_mut(), rest.len())))
+    }
+
+    pub(crate) fn call_texts(self, flags: &CStr, args: &[Text]) -> Reply {
+        let strings: Vec<_> = args.iter().map(|text| text.0).collect();
+        self.call_args(flags, Args(&strings))
+    }
+
+    /// As [`Ctx::call_args`], with arguments of this module's own.
+    pub(crate) fn call(self, flags: &CStr, args: &[&[u8]]) -> Reply {
+        let texts: Vec<Text> = args.iter().map(|arg| Text::new(arg)).collect();
+        self.call_texts(flags, &texts)
+    }
+
+    pub(crate) fn reply(self, reply: &Reply) -> c_int {
+        if reply.0.is_null() {
+            return self.error("ERR the command was not executed");
+        }
+        api!(RedisModule_ReplyWithCallReply(self.0, reply.0))
+    }
+
+    /// `message` begins with a code.
+    pub(crate) fn error(self, message: &str) -> c_int {
+        let message = CString::new(message.replace(['\0', '\r', '\n'], " ")).expect("no zero in it");
+        api!(RedisModule_ReplyWithError(self.0, message.as_ptr()))
+    }
+
+    pub(crate) fn ok(self) -> c_int {
+        api!(RedisModule_ReplyWithSimpleString(self.0, c"OK".as_ptr()))
+    }
+
+    pub(crate) fn integer(self, number: i64) -> c_int {
+        api!(RedisModule_ReplyWithLongLong(self.0, number))
+    }
+
+    /// Replies with a tree as Redis would, but for the kinds of numbers.
+    pub(crate) fn value(self, value: &Value) -> c_int {
+        match value {
+            Value::Null => api!(RedisModule_ReplyWithNull(self.0)),
+            Value::Error(text) => self.error(&String::from_utf8_lossy(text)),
+            Value::Leaf(bytes) => {
+                api!(RedisModule_ReplyWithStringBuffer(self.0, bytes.as_ptr().cast(), bytes.len()))
+            }
+            Value::List(values) => {
+                api!(RedisModule_ReplyWithArray(self.0, values.len().try_into().unwrap_or(0)));
+                values.iter().for_each(|value| {
+                    self.value(value);
+                });
+                0
+            }
+        }
+    }
+
+    pub(crate) fn flags(self) -> u32 {
+        api!(RedisModule_GetContextFlags(self.0)).cast_unsigned()
+    }
+
+    /// Inside of a transaction or a script: nothing may wait here.
+    pub(crate) fn is_nested(self) -> bool {
+        let nested = raw::REDISMODULE_CTX_FLAGS_MULTI
+            | raw::REDISMODULE_CTX_FLAGS_LUA
+            | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
+        self.flags() & nested != 0
+    }
+
+    /// The command comes from the replication link.
+    pub(crate) fn is_replicated(self) -> bool {
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_REPLICATED != 0
+    }
+
+    pub(crate) fn db(self) -> u32 {
+        u32::try_from(api!(RedisModule_GetSelectedDb(self.0))).unwrap_or(0)
+    }
+
+    pub(crate) fn replicate_verbatim(self) {
+        api!(RedisModule_ReplicateVerbatim(self.0));
+    }
+
+    pub(crate) fn log(self, level: &CStr, message: &str) {
+        let message = CString::new(message.replace('\0', " ")).expect("no zero in it");
+        api!(RedisModule_Log(self.0, level.as_ptr(), c"%s".as_ptr(), message.as_ptr()));
+    }
+
+    /// # Errors
+    /// Redis has a command of that name already.
+    pub(crate) fn command(self, name: &CStr, function: CommandFn, flags: &CStr) -> Result<(), String> {
+        let result = api!(RedisModule_CreateCommand(self.0, name.as_ptr(), Some(function), flags.as_ptr(), 0, 0, 0));
+        if result == 0 { Ok(()) } else { Err(format!("Redis refuses the command {}", name.to_string_lossy())) }
+    }
+
+    pub(crate) fn subscribe(self, id: u64, function: EventFn) {
+        let event = raw::RedisModuleEvent { id, dataver: 1 };
+        api!(RedisModule_SubscribeToServerEvent(self.0, event, Some(function)));
+    }
+
+    pub(crate) fn filter(self, function: FilterFn) {
+        api!(RedisModule_RegisterCommandFilter(self.0, Some(function), 0));
+    }
+
+    pub(crate) fn notify(self, kinds: c_int, function: NotifyFn) {
+        api!(RedisModule_SubscribeToKeyspaceEvents(self.0, kinds, Some(function)));
+    }
+
+    pub(crate) fn timer(self, ms: i64, function: TimerFn) {
+        api!(RedisModule_CreateTimer(self.0, ms, Some(function), ptr::null_mut()));
+    }
+
+    /// Suspends the client of this command until [`Blocked::end`].
+    pub(crate) fn block(self) -> Blocked {
+        Blocked(api!(RedisModule_BlockClient(self.0, None, None, None, 0)))
+    }
+
+    /// Suspends the client until one of these keys has data, or the time is over (0: never). `data` is what
+    /// [`Ctx::private`] returns in the callbacks.
+    pub(crate) fn block_on_keys<T>(
+        self,
+        keys: &mut [Text],
+        timeout_ms: i64,
+        ready: CommandFn,
+        late: CommandFn,
+        data: Box<T>,
+    ) {
+        unsafe extern "C" fn free<T>(_: *mut raw::RedisModuleCtx, data: *mut c_void) {
+            // SAFETY: it is the box of `block_on_keys`, which Redis returns once.
+            drop(unsafe { Box::from_raw(data.cast::<T>()) });
+        }
+        let mut strings: Vec<_> = keys.iter().map(|key| key.0).collect();
+        api!(RedisModule_BlockClientOnKeys(
+            self.0,
+            Some(ready),
+            Some(late),
+            Some(free::<T>),
+            timeout_ms,
+            strings.as_mut_ptr(),
+            c_int::try_from(strings.len()).unwrap_or(0),
+            Box::into_raw(data).cast()
+        ));
+    }
+
+    /// # Safety
+    /// This is a callback of a client that [`Ctx::block_on_keys`] suspended, with data of this type.
+    pub(crate) unsafe fn private<'a, T>(self) -> &'a T {
+        let data = api!(RedisModule_GetBlockedClientPrivateData(self.0));
+        // SAFETY: as the caller promises; Redis frees it after the callback.
+        unsafe { &*data.cast::<T>() }
+    }
+
+    /// A context of its own, for calls outside of commands. Never freed: there is one.
+    pub(crate) fn detached(self) -> Ctx {
+        Ctx(api!(RedisModule_GetDetachedThreadSafeContext(self.0)))
+    }
+}
+
+pub(crate) type CommandFn =
+    unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut *mut raw::RedisModuleString, c_int) -> c_int;
+pub(crate) type EventFn = unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
+pub(crate) type FilterFn = unsafe extern "C" fn(*mut raw::RedisModuleCommandFilterCtx);
+pub(crate) type NotifyFn = unsafe extern "C" fn(
+    *mut raw::RedisModuleCtx,
+    c_int,
+    *const std::ffi::c_char,
+    *mut raw::RedisModuleString,
+) -> c_int;
+pub(crate) type TimerFn = unsafe extern "C" fn(*mut raw::RedisModuleCtx, *mut c_void);
+pub(crate) type LoopFn = unsafe extern "C" fn(c_int, *mut c_void, c_int);
+
+/// The bytes of a key that Redis names in a notification.
+pub(crate) fn key_bytes<'a>(key: *mut raw::RedisModuleString) -> &'a [u8] {
+    bytes_of(key)
+}
+
+/// A client that waits.
+pub(crate) struct Blocked(*mut raw::RedisModuleBlockedClient);
+
+impl Blocked {
+    /// Has a reply written, and the client go on.
+    pub(crate) fn end(self, write: impl FnOnce(Ctx)) {
+        let ctx = api!(RedisModule_GetThreadSafeContext(self.0));
+        write(Ctx(ctx));
+        api!(RedisModule_FreeThreadSafeContext(ctx));
+        api!(RedisModule_UnblockClient(self.0, ptr::null_mut()));
+    }
+}
+
+/// A command before Redis looks it up.
+pub(crate) struct Filtered(pub(crate) *mut raw::RedisModuleCommandFilterCtx);
+
+impl Filtered {
+    pub(crate) fn len(&self) -> usize {
+        usize::try_from(api!(RedisModule_CommandFilterArgsCount(self.0))).unwrap_or(0)
+    }
+
+    pub(crate) fn get(&self, at: usize) -> Option<&[u8]> {
+        let string = api!(RedisModule_CommandFilterArgGet(self.0, c_int::try_from(at).ok()?));
+        (!string.is_null()).then(|| bytes_of(string))
+    }
+
+    /// Puts a word in front: the command becomes its argument.
+    pub(crate) fn prepend(&self, word: &Text) {
+        api!(RedisModule_CommandFilterArgInsert(self.0, 0, word.clone().into_raw()));
+    }
+}
+
+/// Has `function` called when a descriptor is readable or writable.
+pub(crate) fn watch(fd: RawFd, mask: u32, function: LoopFn) -> bool {
+    api!(RedisModule_EventLoopAdd(fd, mask.cast_signed(), Some(function), ptr::null_mut())) == 0
+}
+
+pub(crate) fn unwatch(fd: RawFd, mask: u32) {
+    api!(RedisModule_EventLoopDel(fd, mask.cast_signed()));
+}
+
+pub(crate) fn now_ms() -> i64 {
+    api!(RedisModule_Milliseconds())
+}
+
+/// Lends strings of this module's own as arguments.
+pub(crate) fn with_args<T>(texts: &[Text], work: impl FnOnce(Args<'_>) -> T) -> T {
+    let strings: Vec<_> = texts.iter().map(|text| text.0).collect();
+    work(Args(&strings))
+}
+
+/// Whether the client of this context may execute a command with these keys.
+pub(crate) fn is_allowed(ctx: Ctx, args: Args<'_>) -> bool {
+    let name = api!(RedisModule_GetCurrentUserName(ctx.0));
+    if name.is_null() {
+        return false;
+    }
+    let user = api!(RedisModule_GetModuleUserFromUserName(name));
+    api!(RedisModule_FreeString(ctx.0, name));
+    if user.is_null() {
+        return false;
+    }
+    let argc = c_int::try_from(args.0.len()).unwrap_or(0);
+    let result = api!(RedisModule_ACLCheckCommandPermissions(user, args.0.as_ptr().cast_mut(), argc));
+    api!(RedisModule_FreeModuleUser(user));
+    result == 0
+}

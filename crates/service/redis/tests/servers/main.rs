@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Real servers in network namespaces.
+
+mod root_commands;
+mod root_group;
+mod world;

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Each kind of command leaves all servers alike, whatever it depends on: time, chance, other clients.
+
+use std::{thread, time::Duration};
+
+use redis::{Commands, Connection, RedisResult, Value};
+
+use crate::world::{LIMIT, World};
+
+fn run(connection: &mut Connection, line: &str) -> RedisResult<Value> {
+    let mut words = line.split(' ');
+    let mut command = redis::cmd(words.next().expect("a name"));
+    words.for_each(|word| {
+        command.arg(word);
+    });
+    command.query(connection)
+}
+
+/// Lines that all succeed, in this order.
+const LINES: &[&str] = &[
+    // Strings and their deadlines.
+    "SET s1 a",
+    "SET s2 b EX 1000",
+    "SET s2 c KEEPTTL",
+    "SET s3 d PX 500000 NX",
+    "SET s3 e XX GET",
+    "SET s3 never NX",
+    "SETEX s4 1000 x",
+    "PSETEX s5 1000000 x",
+    "GETEX s5 EX 2000",
+    "GETEX s4 PERSIST",
+    "GETSET s1 b",
+    "APPEND s1 c",
+    "SETRANGE s1 5 x",
+    "INCR n",
+    "INCRBY n 41",
+    "INCRBYFLOAT n 0.1",
+    "DECRBY m 7",
+    "MSET a 1 b 2 c 3",
+    "MSETNX a 9 z 9",
+    "SETBIT bits 7 1",
+    "BITFIELD bits INCRBY u4 0 1",
+    "BITOP NOT notbits bits",
+    "GETDEL c",
+    "EXPIRE a 1000",
+    "EXPIRE a 2000 GT",
+    "EXPIRE a 1 GT",
+    "PEXPIREAT b 99999999999999",
+    "EXPIREAT s3 1",
+    "PERSIST b",
+    "COPY s1 s1copy",
+    "RENAME s1copy s1moved",
+    "PFADD hll a b c",
+    "PFCOUNT hll",
+    "PFMERGE hll2 hll",
+    // Lists.
+    "RPUSH l a b c d e",
+    "LPUSH l z",
+    "LINSERT l BEFORE c x",
+    "LREM l 1 a",
+    "LSET l 0 y",
+    "LTRIM l 0 4",
+    "LMOVE l l2 LEFT RIGHT",
+    "RPOPLPUSH l l2",
+    "LMPOP 2 none l LEFT COUNT 1",
+    "BLPOP l 1",
+    "BRPOP l2 1",
+    "BLMOVE l2 l RIGHT LEFT 1",
+    "RPUSH l2 1 3 2",
+    "SORT l2 STORE l3",
+    "SORT l2",
+    // Hashes.
+    "HSET h a 1 b 2",
+    "HINCRBY h a 5",
+    "HINCRBYFLOAT h b 0.25",
+    "HSETNX h c 3",
+    "HDEL h c",
+    // Sets.
+    "SADD st a b c d e f g h",
+    "SPOP st",
+    "SPOP st 3",
+    "SMOVE st st2 nothing",
+    "SADD st2 a b c",
+    "SINTERSTORE st3 st st2",
+    "SUNIONSTORE st4 st st2",
+    "SREM st2 a",
+    // Sorted sets.
+    "ZADD z 1 a 2 b 3 c 4 d",
+    "ZADD z GT CH 9 a",
+    "ZINCRBY z 0.5 b",
+    "ZPOPMIN z",
+    "BZPOPMAX z 1",
+    "ZMPOP 1 z MIN COUNT 1",
+    "ZADD z 1 a 2 b 3 c 4 d",
+    "ZRANGESTORE z2 z 0 1",
+    "ZUNIONSTORE z3 2 z z2 WEIGHTS 2 3",
+    "ZREMRANGEBYRANK z 0 0",
+    "GEOADD geo 13.361389 38.115556 Palermo 15.087269 37.502669 Catania",
+    "GEOSEARCHSTORE geo2 geo FROMLONLAT 15 37 BYRADIUS 200 km ASC",
+    "GEORADIUS geo 15 37 200 km STORE geo3",
+    // Streams.
+    "XADD x * f 1",
+    "XADD x * f 2",
+    "XADD x MAXLEN ~ 1000 * f 3",
+    "XADD x NOMKSTREAM MAXLEN 3 * f 4",
+    "XADD none NOMKSTREAM * f 4",
+    "XGROUP CREATE x g 0",
+    "XREADGROUP GROUP g alice COUNT 2 STREAMS x >",
+    "XREADGROUP GROUP g bob COUNT 1 STREAMS x >",
+    "XREADGROUP GROUP g alice STREAMS x 0",
+    "XAUTOCLAIM x g bob 0 0 COUNT 1",
+    "XTRIM x MAXLEN 2",
+    "XSETID x 99999999999999-0",
+    // Databases, scripts, functions.
+    "SELECT 3",
+    "SET other db",
+    "MOVE other 4",
+    "SELECT 0",
+    "SWAPDB 4 5",
+    "SCRIPT LOAD return(1)",
+    "EVAL redis.call('SET',KEYS[1],ARGV[1]);return(redis.call('INCR',KEYS[2])) 2 lua1 lua2 v",
+    "EVAL redis.call('SADD','lset','a','b','c');return(redis.call('SPOP','lset')) 0",
+    "EVAL local\tt=redis.call('TIME');redis.call('SET','luatime',t[1]..t[2]) 0",
+    "FUNCTION LOAD #!lua\u{20}name=lib\nredis.register_function('put',function(k,a)return(redis.call('SET',k[1],a[1]))end)",
+    "FCALL put 1 fkey fvalue",
+    "PUBLISH channel message",
+    "UNLINK s1moved",
+    "OBJECT FREQ s1",
+];
+
+/// A stream with its groups, and what is pending of whom since when. Not when a consumer was last seen, which
+/// Redis does not replicate either.
+fn stream(connection: &mut Connection) -> Vec<String> {
+    fn flat(value: Value, all: &mut Vec<String>) {
+        match value {
+            Value::Array(values) => values.into_iter().for_each(|value| flat(value, all)),
+            Value::BulkString(bytes) => all.push(String::from_utf8_lossy(&bytes).into_owned()),
+            other => all.push(format!("{other:?}")),
+        }
+    }
+    let mut all = Vec::new();
+    flat(redis::cmd("XINFO").arg("STREAM").arg("x").arg("FULL").query(connection).unwrap(), &mut all);
+    for at in (1..all.len()).filter(|at| all[at - 1] == "seen-time").collect::<Vec<_>>() {
+        all[at].clear();
+    }
+    all
+}
+
+#[test]
+fn root_every_kind_of_command_leaves_all_servers_alike() {
+    let Some(world) = World::new(3, "hsuc") else { return };
+    let leader = world.leader();
+    let mut connection = world.connect(leader);
+    for line in LINES {
+        let result = if let Some(code) = line.strip_prefix("FUNCTION LOAD ") {
+            redis::cmd("FUNCTION").arg("LOAD").arg(code).query(&mut connection)
+        } else {
+            run(&mut connection, line)
+        };
+        // Redis says so, as there is no LFU policy.
+        let is_expected = line.starts_with("OBJECT FREQ") || line.starts_with("EXPIREAT");
+        assert!(result.is_ok() || is_expected, "{line}: {result:?}\n{}", world.logs());
+    }
+    let dump: Vec<u8> = redis::cmd("DUMP").arg("s2").query(&mut connection).unwrap();
+    redis::cmd("RESTORE").arg("restored").arg(77_000).arg(&dump[..]).exec(&mut connection).unwrap();
+    redis::cmd("RESTORE").arg("restored").arg(0).arg(&dump[..]).arg("REPLACE").exec(&mut connection).unwrap();
+    world.assert_alike();
+    // What a digest does not show: deadlines, and who reads a stream.
+    for follower in world.followers() {
+        let mut other = world.connect(follower);
+        for key in ["s2", "s3", "s4", "s5", "a", "b", "restored"] {
+            let deadline =
+                |connection: &mut Connection| redis::cmd("PEXPIRETIME").arg(key).query::<i64>(connection).unwrap();
+            assert_eq!(deadline(&mut other), deadline(&mut connection), "{key} on h{follower}");
+        }
+        assert_eq!(stream(&mut other), stream(&mut connection), "the stream with its groups");
+        let functions =
+            |connection: &mut Connection| redis::cmd("FUNCTION").arg("DUMP").query::<Vec<u8>>(connection).unwrap();
+        assert_eq!(functions(&mut other), functions(&mut connection));
+    }
+}
+
+#[test]
+fn root_transactions_are_whole_and_watched() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let leader = world.leader();
+    let (mut one, mut two) = (world.connect(leader), world.connect(leader));
+    run(&mut one, "WATCH k").unwrap();
+    run(&mut two, "SET k other").unwrap();
+    run(&mut one, "MULTI").unwrap();
+    assert_eq!(run(&mut one, "SET k mine").unwrap(), Value::SimpleString("QUEUED".into()));
+    assert_eq!(run(&mut one, "EXEC").unwrap(), Value::Nil);
+    run(&mut one, "MULTI").unwrap();
+    run(&mut one, "SET k mine").unwrap();
+    run(&mut one, "SPOP none").unwrap();
+    run(&mut one, "INCR n").unwrap();
+    let replies: (String, Option<String>, i64) = redis::cmd("EXEC").query(&mut one).unwrap();
+    assert_eq!(replies, ("OK".to_owned(), None, 1));
+    run(&mut one, "MULTI").unwrap();
+    assert!(run(&mut one, "SET k").is_err());
+    assert!(run(&mut one, "EXEC").is_err(), "a command that was wrong ends the transaction");
+    world.assert_alike();
+}
+
+#[test]
+fn root_blocked_clients_are_served_once_and_everywhere() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let leader = world.leader();
+    thread::scope(|scope| {
+        let popper = |line: &'static str| {
+            let mut connection = world.connect(leader);
+            scope.spawn(move || run(&mut connection, line).unwrap())
+        };
+        let waiting = [popper("BLPOP q1 q2 20"), popper("BLMOVE q3 q4 LEFT LEFT 20"), popper("BZPOPMIN z1 20")];
+        let late = popper("BLPOP nothing 0.1");
+        let mut connection = world.connect(leader);
+        thread::sleep(Duration::from_millis(300));
+        assert_eq!(late.join().unwrap(), Value::Nil);
+        for line in ["RPUSH q2 a b", "RPUSH q3 c", "ZADD z1 1 d"] {
+            run(&mut connection, line).unwrap();
+        }
+        for client in waiting {
+            assert_ne!(client.join().unwrap(), Value::Nil);
+        }
+        assert_eq!(connection.lrange::<_, Vec<String>>("q2", 0, -1).unwrap(), ["b"]);
+        assert_eq!(connection.lrange::<_, Vec<String>>("q4", 0, -1).unwrap(), ["c"]);
+    });
+    world.assert_alike();
+}
+
+#[test]
+fn root_keys_expire_everywhere_by_the_leaders_clock() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let mut connection = world.connect(world.leader());
+    for n in 0..20 {
+        connection.pset_ex::<_, _, ()>(format!("k{n}"), "v", 50).unwrap();
+    }
+    let follower = world.followers()[0];
+    let mut other = world.connect(follower);
+    fide_testbed::retry_until("all keys gone", LIMIT, || {
+        let left: i64 = redis::cmd("DBSIZE").query(&mut other).map_err(|why| why.to_string())?;
+        if left == 0 { Ok(()) } else { Err(format!("{left} left")) }
+    })
+    .unwrap();
+    world.assert_alike();
+}
+
+#[test]
+fn root_what_would_make_servers_differ_is_refused_by_name() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let leader = world.leader();
+    for (line, wanted) in [
+        ("REPLICAOF NO ONE", "-ERR REPLICAOF is refused in a group: the group decides"),
+        ("MIGRATE 127.0.0.1 1 k 0 10", "-ERR MIGRATE is refused in a group: it writes to another server"),
+        ("CONFIG SET maxmemory-policy allkeys-lru", "-ERR CONFIG SET maxmemory-policy is refused in a group"),
+        ("CONFIG SET replica-read-only no", "-ERR CONFIG SET replica-read-only is refused"),
+        ("FIDE.W GET k", "-ERR FIDE.W is for"),
+        ("FIDE.APPLIED 5", "-ERR FIDE.APPLIED is for the replication link"),
+    ] {
+        let reply = world.ask(leader, line);
+        assert!(reply.starts_with(wanted), "{line}: {reply}");
+    }
+    assert_eq!(world.ask(leader, "CONFIG SET maxmemory 100mb"), "+OK\r\n");
+    assert_eq!(world.ask(leader, "WAIT 1 100"), ":1\r\n");
+    let follower = world.followers()[0];
+    // Written as the log writes it: Redis itself refuses it.
+    assert!(world.ask(follower, "SEt k v").starts_with("-READONLY"));
+    world.assert_alike();
+}

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Agents and servers on a testbed.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use fide_testbed::{
+    Agents, AgentsSpec, RedisGroup, RedisServer, RedisSpec, Spec as BedSpec, Testbed, find_binary, retry_until,
+    supported,
+};
+
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+/// Longer than a shared machine keeps a host from running: an exclusion by load is not what these tests are
+/// about.
+const TIMEOUT_US: u32 = 60_000;
+
+pub(crate) struct World {
+    pub(crate) servers: Vec<Option<RedisServer>>,
+    pub(crate) agents: Agents,
+    pub(crate) bed: Testbed,
+    spec: RedisSpec,
+}
+
+/// `target/.../libfide_redis.so`, which cargo has built with this test.
+pub(crate) fn module() -> PathBuf {
+    find_binary("libfide_redis.so").expect("cargo builds the module before its tests")
+}
+
+impl World {
+    /// None, with a word about it, where no namespaces can be made.
+    pub(crate) fn new(hosts: usize, protocol: &str) -> Option<Self> {
+        if let Err(why) = supported() {
+            println!("skipped: {why}");
+            return None;
+        }
+        let bed = Testbed::build(BedSpec { hosts, offloads: true, ..BedSpec::default() }).expect("a testbed");
+        let program = vec![find_binary("fide").expect("cargo build -p fide comes first")];
+        let arguments = vec!["--force-timeout".to_owned()];
+        let spec = AgentsSpec { program, arguments, timeout_us: Some(TIMEOUT_US), ..AgentsSpec::default() };
+        let agents = Agents::start(&bed, spec).expect("agents");
+        let names = bed.hosts().iter().map(|host| host.name().to_owned()).collect();
+        let group = RedisGroup { module: module(), protocol: protocol.to_owned(), hosts: names };
+        let spec = RedisSpec {
+            group: Some(group),
+            arguments: vec!["--enable-debug-command".into(), "yes".into()],
+            ..RedisSpec::default()
+        };
+        let mut world = Self { servers: (0..hosts).map(|_| None).collect(), agents, bed, spec };
+        (1..=hosts).for_each(|host| world.start(host));
+        world.await_ready();
+        Some(world)
+    }
+
+    pub(crate) fn start(&mut self, host: usize) {
+        let server = RedisServer::start(self.bed.host(host), &self.agents, &self.spec);
+        self.servers[host - 1] = Some(server.unwrap_or_else(|why| panic!("{why}")));
+    }
+
+    pub(crate) fn server(&self, host: usize) -> &RedisServer {
+        self.servers[host - 1].as_ref().expect("it runs")
+    }
+
+    pub(crate) fn kill(&mut self, host: usize) -> u64 {
+        let mut server = self.servers[host - 1].take().expect("it runs");
+        server.kill()
+    }
+
+    pub(crate) fn hosts(&self) -> Vec<usize> {
+        (1..=self.servers.len()).filter(|host| self.servers[host - 1].is_some()).collect()
+    }
+
+    pub(crate) fn status(&self, host: usize) -> serde_json::Value {
+        let reply = self.server(host).command(&["FIDE.STATUS"]).unwrap_or_default();
+        let json = reply.split_once("\r\n").map_or("", |(_, json)| json);
+        serde_json::from_str(json.trim()).unwrap_or_default()
+    }
+
+    pub(crate) fn mode(&self, host: usize) -> String {
+        self.status(host)["mode"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Waits until one server leads and all others follow.
+    pub(crate) fn await_ready(&self) {
+        let ready = retry_until("a leader, and all others followers", LIMIT, || {
+            let modes: Vec<String> = self.hosts().iter().map(|host| self.mode(*host)).collect();
+            let leaders = modes.iter().filter(|mode| *mode == "leader").count();
+            let followers = modes.iter().filter(|mode| *mode == "following").count();
+            if leaders == 1 && leaders + followers == modes.len() { Ok(()) } else { Err(format!("{modes:?}")) }
+        });
+        ready.unwrap_or_else(|why| panic!("{why}\n{}", self.logs()));
+    }
+
+    pub(crate) fn leader(&self) -> usize {
+        self.hosts()
+            .into_iter()
+            .find(|host| self.mode(*host) == "leader")
+            .unwrap_or_else(|| panic!("no leader\n{}", self.logs()))
+    }
+
+    pub(crate) fn followers(&self) -> Vec<usize> {
+        let leader = self.leader();
+        self.hosts().into_iter().filter(|host| *host != leader).collect()
+    }
+
+    pub(crate) fn logs(&self) -> String {
+        self.hosts().iter().map(|host| format!("h{host}:\n{}\n", self.server(*host).log())).collect()
+    }
+
+    pub(crate) fn ask(&self, host: usize, line: &str) -> String {
+        let words: Vec<&str> = line.split(' ').collect();
+        let reply = self.server(host).command(&words);
+        reply.unwrap_or_else(|why| panic!("h{host}: {line}: {why}\n{}", self.logs()))
+    }
+
+    /// All servers have the same data, once they have applied all.
+    pub(crate) fn assert_alike(&self) {
+        let until = Instant::now() + LIMIT;
+        loop {
+            let digests: Vec<String> = self.hosts().iter().map(|host| self.ask(*host, "DEBUG DIGEST")).collect();
+            let statuses: Vec<_> = self.hosts().iter().map(|host| self.status(*host)).collect();
+            let is_quiet = statuses.windows(2).all(|two| two[0]["decided"] == two[1]["decided"])
+                && statuses.iter().all(|status| status["decided"] == status["applied"]);
+            if is_quiet && digests.windows(2).all(|two| two[0] == two[1]) {
+                return;
+            }
+            assert!(Instant::now() < until, "{digests:?} {statuses:#?}\n{}", self.logs());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// A connection for a client that sends more than one command.
+    pub(crate) fn connect(&self, host: usize) -> redis::Connection {
+        let address = format!("redis+unix://{}", self.server(host).socket().display());
+        let client = redis::Client::open(address).expect("an address");
+        let connection = client.get_connection().unwrap_or_else(|why| panic!("h{host}: {why}\n{}", self.logs()));
+        connection.set_read_timeout(Some(LIMIT)).expect("a timeout");
+        connection
+    }
+}
