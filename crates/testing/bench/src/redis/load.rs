@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//! redis-benchmark, and a load of our own for what it cannot send.
+
+use std::{
+    io::{Read, Write},
+    net::{Ipv4Addr, TcpStream},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use fide_testbed::{Host, REDIS_PORT, figures::Samples};
+use rustix::event::{PollFd, PollFlags, poll};
+
+pub(super) const CLIENTS: usize = 50;
+const VALUE_BYTES: usize = 25;
+
+/// What redis-benchmark says of one test.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Measured {
+    pub(super) per_second: f64,
+    pub(super) p50_ms: f64,
+    pub(super) p99_ms: f64,
+    pub(super) max_ms: f64,
+}
+
+/// Runs redis-benchmark on a server's own host.
+pub(super) fn redis_benchmark(host: &Host, test: &str, requests: u64, pipeline: u32) -> anyhow::Result<Measured> {
+    let output = host
+        .command("redis-benchmark")
+        .args(["-h", "127.0.0.1", "-p", &REDIS_PORT.to_string(), "-t", test, "-n", &requests.to_string()])
+        .args([
+            "-c",
+            &CLIENTS.to_string(),
+            "-d",
+            &VALUE_BYTES.to_string(),
+            "-P",
+            &pipeline.to_string(),
+            "-r",
+            "100000",
+            "--csv",
+        ])
+        .output()
+        .context("redis-benchmark")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().rfind(|line| line.to_ascii_lowercase().starts_with(&format!("\"{test}")));
+    let columns: Vec<f64> = line
+        .with_context(|| format!("redis-benchmark said {text} {}", String::from_utf8_lossy(&output.stderr)))?
+        .split(',')
+        .skip(1)
+        .filter_map(|column| column.trim_matches('"').parse().ok())
+        .collect();
+    // Requests per second; average, least, p50, p95, p99, greatest latency in ms.
+    let [per_second, _, _, p50_ms, _, p99_ms, max_ms] = columns[..] else {
+        anyhow::bail!("redis-benchmark's columns are not those of 7.0: {text}")
+    };
+    Ok(Measured { per_second, p50_ms, p99_ms, max_ms })
+}
+
+/// Closed-loop clients that send the same request again and again.
+pub(super) struct Clients {
+    streams: Vec<TcpStream>,
+    request: Vec<u8>,
+    /// Lines of one request's replies.
+    lines: usize,
+}
+
+fn command(out: &mut Vec<u8>, words: &[&str]) {
+    out.extend(format!("*{}\r\n", words.len()).bytes());
+    words.iter().for_each(|word| out.extend(format!("${}\r\n{word}\r\n", word.len()).bytes()));
+}
+
+impl Clients {
+    /// SET, and after it WAIT for so many replicas.
+    pub(super) fn set(host: &Host, wait_for: Option<u32>) -> anyhow::Result<Self> {
+        let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, REDIS_PORT));
+        let streams = host.run_in(|| (0..CLIENTS).map(|_| connect()).collect::<std::io::Result<Vec<_>>>())??;
+        for stream in &streams {
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
+        }
+        let mut request = Vec::new();
+        command(&mut request, &["SET", "key", &"x".repeat(VALUE_BYTES)]);
+        if let Some(replicas) = wait_for {
+            command(&mut request, &["WAIT", &replicas.to_string(), "0"]);
+        }
+        Ok(Self { streams, request, lines: 1 + usize::from(wait_for.is_some()) })
+    }
+
+    /// Requests per second, and how long each took.
+    pub(super) fn run(&mut self, length: Duration) -> anyhow::Result<(f64, Samples)> {
+        let begun = Instant::now();
+        let mut sent: Vec<Instant> = vec![begun; self.streams.len()];
+        let mut left: Vec<usize> = vec![self.lines; self.streams.len()];
+        let (mut samples, mut done, mut buffer) = (Samples::default(), 0_u64, [0; 4096]);
+        for (at, stream) in self.streams.iter_mut().enumerate() {
+            stream.write_all(&self.request)?;
+            sent[at] = Instant::now();
+        }
+        let mut running = self.streams.len();
+        while running > 0 {
+            let mut polled: Vec<PollFd<'_>> =
+                self.streams.iter().map(|stream| PollFd::new(stream, PollFlags::IN)).collect();
+            poll(&mut polled, None)?;
+            let ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
+            for at in (0..self.streams.len()).filter(|at| ready[*at]) {
+                let len = self.streams[at].read(&mut buffer)?;
+                ensure!(len > 0, "the server has closed a connection");
+                ensure!(
+                    !buffer[..len].contains(&b'-'),
+                    "the server refuses: {}",
+                    String::from_utf8_lossy(&buffer[..len])
+                );
+                left[at] -= buffer[..len].iter().filter(|byte| **byte == b'\n').count().min(left[at]);
+                if left[at] > 0 {
+                    continue;
+                }
+                samples.add(u64::try_from(sent[at].elapsed().as_nanos()).unwrap_or(u64::MAX));
+                done += 1;
+                left[at] = self.lines;
+                if begun.elapsed() < length {
+                    sent[at] = Instant::now();
+                    self.streams[at].write_all(&self.request)?;
+                } else {
+                    running -= 1;
+                    left[at] = usize::MAX;
+                }
+            }
+        }
+        #[allow(clippy::cast_precision_loss, reason = "a rate")]
+        Ok((done as f64 / begun.elapsed().as_secs_f64(), samples))
+    }
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `bench-redis`: stock servers with the module, beside servers without it.
+//!
+//! | figure | what happens |
+//! |---|---|
+//! | `redis_set_vs_standalone` | SET at the leader of a group that tolerates 1 to 4 failures, beside a server alone |
+//! | `redis_set_pipelined_vs_standalone` | the same with 16 commands in each pipeline |
+//! | `redis_get_vs_standalone` | GET at the leader, and at a follower |
+//! | `redis_set_vs_wait1` | SET in a group of two, beside asynchronous replication to one replica and `WAIT 1` |
+//! | `redis_failover` | from `kill -9` of the leader to the next write that a waiting client is acknowledged |
+//!
+//! 50 clients, values of 25 bytes, by redis-benchmark on the server's own host.
+#![forbid(unsafe_code)]
+
+mod cluster;
+mod failover;
+mod load;
+
+use std::{process::ExitCode, time::Duration};
+
+use clap::Parser;
+use cluster::{Cluster, Kind};
+use fide_testbed::figures::{Figure, Goal, Report};
+use load::{Clients, Measured, redis_benchmark};
+
+/// Measures the Redis module and writes target/bench/redis.json.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Say what has moved beyond the spread since an earlier run: its JSON file, or a folder with one of this
+    /// bench's name.
+    #[arg(long, value_name = "OLD")]
+    compare: Option<std::path::PathBuf>,
+    /// Everything briefly, to see that it works; no number to quote.
+    #[arg(long)]
+    quick: bool,
+    /// Only the figures whose names begin so.
+    #[arg(long, value_name = "FIGURE")]
+    only: Vec<String>,
+    /// Failures that the largest group tolerates.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
+    failures: u8,
+    /// Servers are given these arguments too.
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    server: Vec<String>,
+}
+
+impl Args {
+    fn wants(&self, figure: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|begin| figure.starts_with(begin.as_str()))
+    }
+
+    fn requests(&self, pipeline: u32) -> u64 {
+        (if self.quick { 20_000 } else { 200_000 }) * u64::from(if pipeline > 1 { 4_u8 } else { 1 })
+    }
+
+    fn rounds(&self) -> usize {
+        if self.quick { 1 } else { 3 }
+    }
+}
+
+/// The rates of some rounds, in ascending order.
+fn rate(name: &str, rounds: &[Measured]) -> Figure {
+    let mut rates: Vec<f64> = rounds.iter().map(|round| round.per_second).collect();
+    rates.sort_by(f64::total_cmp);
+    let middle = rates.get(rates.len() / 2).copied();
+    let worst = |of: fn(&Measured) -> f64| rounds.iter().map(of).fold(0.0, f64::max);
+    let figure = Figure {
+        figure: name.into(),
+        value: middle,
+        unit: "per second".into(),
+        statistic: "p50".into(),
+        n: rates.len() as u64,
+        min: rates.first().copied(),
+        p50: middle,
+        max: rates.last().copied(),
+        ..Figure::default()
+    };
+    let latency = format!(
+        "latency p50 {} ms, p99 {} ms, max {} ms",
+        worst(|round| round.p50_ms),
+        worst(|round| round.p99_ms),
+        worst(|round| round.max_ms)
+    );
+    figure.remark(latency).spread_of(rates)
+}
+
+fn against(mut figure: Figure, name: &str, baseline: &Figure) -> Figure {
+    figure.baseline = Some(name.to_owned());
+    figure.baseline_value = baseline.value;
+    figure.ratio = figure.value.zip(baseline.value).map(|(value, base)| value / base);
+    figure
+}
+
+/// One test of redis-benchmark against the server of a host.
+fn measure(args: &Args, cluster: &Cluster, host: usize, test: &str, pipeline: u32) -> anyhow::Result<Vec<Measured>> {
+    let host = cluster.bed.host(host);
+    redis_benchmark(host, test, args.requests(pipeline) / 10, pipeline)?;
+    (0..args.rounds()).map(|_| redis_benchmark(host, test, args.requests(pipeline), pipeline)).collect()
+}
+
+fn run(args: &Args) -> anyhow::Result<()> {
+    let mut report = Report::new("redis").compared_with(args.compare.as_deref())?;
+    let server: Vec<&str> = args.server.iter().map(String::as_str).collect();
+    let start = |kind: &Kind, hosts: usize| Cluster::start(kind, hosts, &server);
+    if args.wants("redis_set") || args.wants("redis_get") {
+        let alone = start(&Kind::Alone, 1)?;
+        let mut baselines = Vec::new();
+        for (test, pipeline) in [("set", 1), ("set", 16), ("get", 1)] {
+            baselines.push(rate("alone", &measure(args, &alone, 1, test, pipeline)?));
+        }
+        drop(alone);
+        for failures in 1..=usize::from(args.failures) {
+            let group = start(&Kind::Group("hsuc"), failures + 1)?;
+            let leader = group.await_ready()?;
+            let follower = group.running().into_iter().find(|host| *host != leader).expect("two servers");
+            let mut add =
+                |name: &str, goal: Option<f64>, host, test, pipeline, baseline: &Figure| -> anyhow::Result<()> {
+                    eprintln!("{name}: {failures} tolerated");
+                    let name = format!("{name}_{failures}");
+                    let figure = rate(&name, &measure(args, &group, host, test, pipeline)?);
+                    let figure = against(figure, "a server alone", baseline);
+                    report.add(match goal {
+                        Some(least) => figure.goal(Goal::AtLeast(least)),
+                        None => figure,
+                    });
+                    Ok(())
+                };
+            add("redis_set_vs_standalone", None, leader, "set", 1, &baselines[0])?;
+            add("redis_set_pipelined_vs_standalone", None, leader, "set", 16, &baselines[1])?;
+            add("redis_get_vs_standalone", Some(0.95), leader, "get", 1, &baselines[2])?;
+            add("redis_get_follower_vs_standalone", Some(0.95), follower, "get", 1, &baselines[2])?;
+        }
+    }
+    if args.wants("redis_set_vs_wait1") {
+        wait1(args, &start, &mut report)?;
+    }
+    if args.wants("redis_failover") {
+        report.add(failover::measure(&mut start(&Kind::Group("hsuc"), 3)?, if args.quick { 3 } else { 100 })?);
+    }
+    report.figures.retain(|figure| args.wants(&figure.figure));
+    report.conclude()?;
+    Ok(())
+}
+
+/// A group of two beside one replica that follows, in turns, by the same clients.
+fn wait1(
+    args: &Args,
+    start: &dyn Fn(&Kind, usize) -> anyhow::Result<Cluster>,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let length = Duration::from_millis(if args.quick { 300 } else { 3000 });
+    let of = |kind: &Kind, wait_for| -> anyhow::Result<Vec<Measured>> {
+        let cluster = start(kind, 2)?;
+        let leader = if *kind == Kind::Replicas { 1 } else { cluster.await_ready()? };
+        let mut clients = Clients::set(cluster.bed.host(leader), wait_for)?;
+        clients.run(length / 5)?;
+        (0..args.rounds())
+            .map(|_| {
+                let (per_second, samples) = clients.run(length)?;
+                #[allow(clippy::cast_precision_loss, reason = "milliseconds for people")]
+                let ms = |ns: u64| ns as f64 / 1e6;
+                let [p50_ms, p99_ms] = [0.5, 0.99].map(|p| ms(samples.quantile(p)));
+                Ok(Measured { per_second, p50_ms, p99_ms, max_ms: ms(samples.max()) })
+            })
+            .collect()
+    };
+    eprintln!("redis_set_vs_wait1");
+    let waiting = rate("wait1", &of(&Kind::Replicas, Some(1))?);
+    let without = rate("async", &of(&Kind::Replicas, None)?);
+    let group = of(&Kind::Group("hsuc"), None)?;
+    let with_wait = against(rate("redis_set_vs_wait1", &group), "one replica and WAIT 1", &waiting);
+    report.add(with_wait.goal(Goal::AtLeast(1.0)));
+    report.add(against(rate("redis_set_vs_async", &group), "one replica, no WAIT", &without).goal(Goal::AtLeast(1.0)));
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match fide_testbed::supported() {
+        Ok(()) => run(&args),
+        Err(why) => Err(why.into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("bench-redis: {why:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
