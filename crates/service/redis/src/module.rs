@@ -8,6 +8,7 @@
 //! | `commands` | `FIDE.*` |
 //! | `state` | what this process is to the group |
 //! | `member`, `feed` | the group's member, the server's replication link |
+//! | `spin` | polling for a moment before the loop sleeps |
 //!
 //! **The module's state is borrowed for short.** Whatever makes Redis call back (a command, a change of role)
 //! is done outside of it.
@@ -16,6 +17,7 @@ mod commands;
 mod feed;
 mod filter;
 mod member;
+mod spin;
 mod state;
 mod status;
 
@@ -70,6 +72,7 @@ thread_local! {
     static TURN: RefCell<Stream> = RefCell::new(Stream::default());
     static COMMANDS: RefCell<Commands> = RefCell::new(Commands::default());
     static WORDS: RefCell<Option<Words>> = const { RefCell::new(None) };
+    static SPIN: RefCell<spin::Spin> = const { RefCell::new(spin::Spin::off()) };
 }
 
 /// The words that the filter puts in front of commands.
@@ -182,6 +185,7 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
 }
 
 unsafe extern "C" fn on_member(_: c_int, _: *mut c_void, _: c_int) {
+    SPIN.with_borrow_mut(spin::Spin::note_called);
     turn();
 }
 
@@ -246,6 +250,9 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
     }
     seal();
     hot(|hot| hot.is_late.set(true));
+    if hot(|hot| hot.mode.get()) == Mode::Following {
+        SPIN.with_borrow_mut(spin::Spin::wait);
+    }
 }
 
 /// Ends a turn: what it wrote is decided, and what it showed may be shown; or its clients are disconnected.
@@ -433,6 +440,7 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
     {
         return Err("Redis cannot watch any more descriptors; raise maxclients".to_owned());
     }
+    SPIN.set(spin::Spin::of_loop_with(fd));
     ctx.subscribe(raw::REDISMODULE_EVENT_EVENTLOOP, on_loop);
     ctx.subscribe(raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica);
     ctx.notify(raw::REDISMODULE_NOTIFY_EXPIRED, on_expired);

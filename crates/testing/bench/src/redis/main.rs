@@ -46,7 +46,8 @@ struct Args {
 
 impl Args {
     fn wants(&self, figure: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|begin| figure.starts_with(begin.as_str()))
+        let is_named = |begin: &String| figure.starts_with(begin.as_str()) || begin.starts_with(figure);
+        self.only.is_empty() || self.only.iter().any(is_named)
     }
 
     fn requests(&self, pipeline: u32) -> u64 {
