@@ -96,18 +96,28 @@ fn hot<T>(look: impl FnOnce(&Hot) -> T) -> T {
     HOT.with(look)
 }
 
-/// Works on the state, then has Redis do what follows.
+/// Works on the state. What Redis has to do then waits for [`settle`].
 fn with_state<T>(work: impl FnOnce(&mut State) -> T) -> Option<T> {
-    let (result, acts, ctx, password) = MODULE.with_borrow_mut(|module| {
+    MODULE.with_borrow_mut(|module| {
         let module = module.as_mut()?;
         let result = work(&mut module.state);
         hot(|hot| hot.mode.set(module.state.mode));
-        let acts = module.state.take_acts();
-        let password = if acts.is_empty() { Vec::new() } else { module.password.clone() };
-        Some((result, acts, module.ctx, password))
-    })?;
-    acts.into_iter().for_each(|act| perform(ctx, &password, act));
-    Some(result)
+        Some(result)
+    })
+}
+
+/// Has Redis do what it has to. Only where Redis executes no command: it may close any connection, also the
+/// one whose command it executes.
+fn settle() {
+    loop {
+        let next = MODULE.with_borrow_mut(|module| {
+            let module = module.as_mut()?;
+            let acts = module.state.take_acts();
+            (!acts.is_empty()).then(|| (acts, module.ctx, module.password.clone()))
+        });
+        let Some((acts, ctx, password)) = next else { return };
+        acts.into_iter().for_each(|act| perform(ctx, &password, act));
+    }
 }
 
 /// Calls a command of Redis that the filter leaves alone.
@@ -206,6 +216,7 @@ fn turn() {
         state.turn();
         state.go_on();
     });
+    settle();
     answer_reads();
 }
 
@@ -249,10 +260,19 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
         begin(Ctx(ctx));
     }
     seal();
+    settle();
     hot(|hot| hot.is_late.set(true));
     if hot(|hot| hot.mode.get()) == Mode::Following {
         SPIN.with_borrow_mut(spin::Spin::wait);
     }
+}
+
+/// What was written since the last call, and how many commands that are.
+fn take_turn() -> Option<(Vec<u8>, u32)> {
+    TURN.with_borrow_mut(|turn| {
+        let commands = turn.commands();
+        (!turn.is_empty()).then(|| (turn.take(), commands))
+    })
 }
 
 /// Ends a turn: what it wrote is decided, and what it showed may be shown; or its clients are disconnected.
@@ -263,10 +283,13 @@ fn seal() {
         TURN.with_borrow_mut(|turn| drop(turn.take()));
         return;
     }
-    let content = TURN.with_borrow_mut(|turn| (!turn.is_empty()).then(|| turn.take()));
+    let content = take_turn();
     let has_shown = hot(|hot| hot.has_shown.get());
     if content.is_none() && !has_shown {
-        with_state(|state| state.mark(false));
+        with_state(|state| {
+            state.tell();
+            state.mark(false);
+        });
         return;
     }
     with_state(|state| {
@@ -282,7 +305,7 @@ fn seal() {
 /// Decides what this command has written, before it is answered: where the end of the turn is too late.
 /// Whether it is decided.
 fn commit_now() -> bool {
-    let content = TURN.with_borrow_mut(|turn| (!turn.is_empty()).then(|| turn.take()));
+    let content = take_turn();
     with_state(|state| {
         let commit = if content.is_some() { state.commit(content) } else { state.confirm() };
         if commit == Commit::Open {

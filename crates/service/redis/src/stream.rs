@@ -17,6 +17,7 @@ pub struct Stream {
     bytes: Vec<u8>,
     /// The database of the last command.
     db: Option<u32>,
+    commands: u32,
 }
 
 impl Stream {
@@ -27,17 +28,19 @@ impl Stream {
             let number = db.to_string();
             resp::command(&mut self.bytes, &[b"SELECt", number.as_bytes()]);
         }
-        let Some((name, rest)) = args.split_first() else { return };
-        let marked = marked(name);
-        let mut all: Vec<&[u8]> = Vec::with_capacity(args.len());
-        all.push(&marked);
-        all.extend_from_slice(rest);
-        resp::command(&mut self.bytes, &all);
+        let Some(name) = args.first() else { return };
+        resp::command(&mut self.bytes, args);
+        // In its place: after the count, the length and the name is what follows it.
+        let rest: usize = args[1..].iter().map(|arg| resp::written_len(arg.len())).sum();
+        let end = self.bytes.len() - rest - 2;
+        mark(&mut self.bytes[end - name.len()..end]);
+        self.commands += 1;
     }
 
+    /// Commands since the last [`Stream::take`].
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.bytes.len()
+    pub fn commands(&self) -> u32 {
+        self.commands
     }
 
     #[must_use]
@@ -47,19 +50,17 @@ impl Stream {
 
     /// The commands since the last call. The next ones name their database anew.
     pub fn take(&mut self) -> Vec<u8> {
-        self.db = None;
+        (self.db, self.commands) = (None, 0);
         std::mem::take(&mut self.bytes)
     }
 }
 
-/// A name with the mark of the log.
-#[must_use]
-pub fn marked(name: &[u8]) -> Vec<u8> {
-    let mut name = name.to_ascii_uppercase();
+/// Gives a name the mark of the log.
+fn mark(name: &mut [u8]) {
+    name.make_ascii_uppercase();
     if let Some(last) = name.last_mut() {
         last.make_ascii_lowercase();
     }
-    name
 }
 
 /// Whether a name has the mark of the log.
@@ -104,8 +105,11 @@ mod tests {
 
     #[test]
     fn mark_is_the_case_of_the_last_letter() {
-        assert!(is_marked(&marked(b"set")));
-        assert!(is_marked(&marked(b"FIDE.APPLIED")));
+        for name in ["set", "FIDE.APPLIED"] {
+            let mut name = name.as_bytes().to_vec();
+            mark(&mut name);
+            assert!(is_marked(&name));
+        }
         for name in ["set", "SET", "Set", "t", "T", ""] {
             assert!(!is_marked(name.as_bytes()), "{name}");
         }

@@ -7,8 +7,8 @@ use std::{cell::RefCell, ffi::c_int, ptr};
 use redis_module::raw;
 
 use super::{
-    COMMANDS, ERRORS, MODULE, TURN, answer_reads, call, call_args, call_texts, class_of, commit_now, hot, state::Mode,
-    state::State, status, with_state,
+    COMMANDS, ERRORS, MODULE, TURN, answer_reads, call, call_args, call_texts, class_of, commit_now, hot, settle,
+    state::Mode, state::State, status, with_state,
 };
 use crate::{
     commands::Class,
@@ -351,6 +351,7 @@ unsafe extern "C" fn fide_mark(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: 
 fn mark(_: Ctx, position: u64) {
     unsafe extern "C" fn cut(_: *mut std::ffi::c_void) {
         with_state(State::cut);
+        settle();
     }
     if with_state(|state| state.note_mark(position)) == Some(true) {
         // Not here, in a command of the link that is to be closed.

@@ -22,6 +22,9 @@ use crate::{
 /// Longest time that the event loop waits for the group at the end of a turn. After that its clients are
 /// disconnected, as what they wrote may or may not be decided, and the loop goes on without clients' data.
 const STALL_MAX: Duration = Duration::from_secs(1);
+/// From so many commands in a unit on, the note that it is decided waits for the next unit: under load that
+/// comes soon, and the others are woken once for both.
+const BUSY: u32 = 8;
 /// One wait for the group within a stall.
 const STEP: Duration = Duration::from_millis(1);
 /// Bytes of decided units that wait for this process' own server, after which no further decision is taken:
@@ -148,6 +151,8 @@ pub(super) struct State {
     /// Servers that replicate from this one.
     pub(super) replicas: u32,
     mark_wanted: bool,
+    /// The others do not know yet that the last unit is decided.
+    is_untold: bool,
     /// This server's port.
     pub(super) port: u16,
     pub(super) seen: Seen,
@@ -179,6 +184,7 @@ impl State {
             reads: VecDeque::new(),
             replicas: 0,
             mark_wanted: false,
+            is_untold: false,
             port: 0,
             seen: Seen::default(),
             acts: Vec::new(),
@@ -205,6 +211,7 @@ impl State {
         if matches!(self.mode, Mode::Starting | Mode::Out) || self.feed.len() > FEED_MAX {
             return self.flush();
         }
+        self.is_untold = false;
         match self.member.wait(Duration::ZERO) {
             Ok(()) => {}
             Err(why) => return self.end(&why),
@@ -507,9 +514,11 @@ impl State {
     }
 
     /// Seals what this turn has written as a unit, and waits until it is decided.
-    pub(super) fn commit(&mut self, content: Option<Vec<u8>>) -> Commit {
+    pub(super) fn commit(&mut self, content: Option<(Vec<u8>, u32)>) -> Commit {
         let begun_ns = now_ns();
-        if let Some(content) = content {
+        let mut commands = 0;
+        if let Some((content, count)) = content {
+            commands = count;
             self.sealed += 1;
             self.seen.unit_bytes += content.len() as u64;
             self.fragments.extend(fragments(self.session, self.sealed, &content, self.member.entry_max()));
@@ -522,14 +531,21 @@ impl State {
             if self.seen.first_write_ns == 0 {
                 self.seen.first_write_ns = now;
             }
-            // The others learn at once that it is decided, and go on with their reads.
-            if self.member.has_others()
-                && let Err(why) = self.member.wait(Duration::ZERO)
-            {
-                self.end(&why);
+            self.is_untold = self.member.has_others();
+            if commands < BUSY {
+                self.tell();
             }
         }
         result
+    }
+
+    /// The others learn that the last unit is decided, and go on with their reads.
+    pub(super) fn tell(&mut self) {
+        if std::mem::take(&mut self.is_untold)
+            && let Err(why) = self.member.wait(Duration::ZERO)
+        {
+            self.end(&why);
+        }
     }
 
     /// Waits until this server may show what its clients have read.

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Servers on the hosts of a testbed: alone, replicated as Redis does it, in a group.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, anyhow};
 use fide_testbed::{
@@ -13,6 +10,8 @@ use fide_testbed::{
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
+/// Lines of a server's log that are shown when something went wrong.
+const LOG_LINES: usize = 60;
 
 /// How the servers are related.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,7 +117,17 @@ impl Cluster {
         Ok(self.server(host)?.socket())
     }
 
-    pub(super) fn scratch(&self) -> &Path {
-        self.bed.scratch()
+    /// What went wrong, with what the servers said.
+    pub(super) fn explain(&self, why: &anyhow::Error) -> anyhow::Error {
+        let tail = |server: &RedisServer| {
+            let log = server.log();
+            let lines: Vec<&str> = log.lines().collect();
+            lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
+        };
+        let logs: Vec<String> = (1..)
+            .zip(&self.servers)
+            .filter_map(|(host, server)| Some(format!("h{host}:\n{}", tail(server.as_ref()?))))
+            .collect();
+        anyhow!("{why:#}\n{}", logs.join("\n"))
     }
 }

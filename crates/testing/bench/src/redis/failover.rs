@@ -38,6 +38,10 @@ fn write(streams: &mut [UnixStream]) -> anyhow::Result<i64> {
 
 /// Kills the leader again and again; each comes back before the next one is killed.
 pub(super) fn measure(cluster: &mut Cluster, kills: usize) -> anyhow::Result<Figure> {
+    kill_all(cluster, kills).map_err(|why| cluster.explain(&why))
+}
+
+fn kill_all(cluster: &mut Cluster, kills: usize) -> anyhow::Result<Figure> {
     let (mut samples, mut count) = (Samples::default(), 0);
     for kill in 1..=kills {
         eprint!("\rredis_failover: {kill} of {kills}");
@@ -61,6 +65,5 @@ pub(super) fn measure(cluster: &mut Cluster, kills: usize) -> anyhow::Result<Fig
         cluster.add(leader)?;
     }
     eprintln!();
-    let _ = cluster.scratch();
     Ok(Figure::time("redis_failover", Statistic::P50, &samples).goal(Goal::AtMost(10_000.0)))
 }

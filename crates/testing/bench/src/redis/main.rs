@@ -95,8 +95,9 @@ fn against(mut figure: Figure, name: &str, baseline: &Figure) -> Figure {
 /// One test of redis-benchmark against the server of a host.
 fn measure(args: &Args, cluster: &Cluster, host: usize, test: &str, pipeline: u32) -> anyhow::Result<Vec<Measured>> {
     let host = cluster.bed.host(host);
-    redis_benchmark(host, test, args.requests(pipeline) / 10, pipeline)?;
-    (0..args.rounds()).map(|_| redis_benchmark(host, test, args.requests(pipeline), pipeline)).collect()
+    let round = |requests| redis_benchmark(host, test, requests, pipeline).map_err(|why| cluster.explain(&why));
+    round(args.requests(pipeline) / 10)?;
+    (0..args.rounds()).map(|_| round(args.requests(pipeline))).collect()
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
