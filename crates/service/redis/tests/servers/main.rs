@@ -3,4 +3,5 @@
 
 mod root_commands;
 mod root_group;
+mod root_histories;
 mod world;

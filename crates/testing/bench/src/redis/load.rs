@@ -44,7 +44,9 @@ pub(super) fn redis_benchmark(host: &Host, test: &str, requests: u64, pipeline: 
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().rfind(|line| line.to_ascii_lowercase().starts_with(&format!("\"{test}")));
     let columns: Vec<f64> = line
-        .with_context(|| format!("redis-benchmark said {text} {}", String::from_utf8_lossy(&output.stderr)))?
+        .with_context(|| {
+            format!("redis-benchmark, {}: {text} {}", output.status, String::from_utf8_lossy(&output.stderr))
+        })?
         .split(',')
         .skip(1)
         .filter_map(|column| column.trim_matches('"').parse().ok())
