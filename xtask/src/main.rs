@@ -93,7 +93,9 @@ fn main() -> ExitCode {
         "bench-jitter" => bench(&["bench-jitter"], rest),
         "bench-planner" => bench(&["bench-planner"], rest),
         "bench-agreement" => bench(&["bench-agreement"], rest),
-        "bench" => bench(&["bench-detect", "bench-jitter", "bench-planner", "bench-agreement"], rest),
+        "bench-redis" => bench(&["bench-redis"], rest),
+        "bench" => bench(&["bench-detect", "bench-jitter", "bench-planner", "bench-agreement", "bench-redis"], rest),
+        "test-redis" => test_redis(rest),
         "soak" => soak(rest),
         "rdma" => rdma::test(),
         "clocks" => clocks::test(rest),
@@ -167,7 +169,9 @@ fn bench(names: &[&str], args: &[String]) -> Outcome {
     need_bpf("a bench")?;
     // A missing baseline is not a failure: its figures say why they are missing.
     setup::prepare(setup::BENCH, "some baselines will be missing");
-    Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-testbed", "-p", "fide-bench"]).run("build")?;
+    setup::prepare(setup::REDIS, "the Redis module is not measured");
+    Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-testbed", "-p", "fide-bench", "-p", "fide-redis"])
+        .run("build")?;
     build_go_baselines();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     // A bench that fails does not stop the others.
@@ -181,6 +185,18 @@ fn bench(names: &[&str], args: &[String]) -> Outcome {
         failed.extend(ran.err());
     }
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
+}
+
+/// The Redis module under faults, by seed: 200 runs, or as many as are asked for.
+fn test_redis(args: &[String]) -> Outcome {
+    need_bpf("the Redis module")?;
+    setup::prepare(setup::REDIS, "the Redis module is not tested");
+    histories::prepare_test()?;
+    let runs = args.first().map_or("200", String::as_str);
+    Step::cargo(&["build", "-p", "fide", "-p", "fide-redis"]).run("build")?;
+    Step::cargo(&["test", "-p", "fide-redis", "--", "--nocapture", "--test-threads", "1"])
+        .env("FIDE_REDIS_RUNS", runs)
+        .run("the Redis module")
 }
 
 /// Continues where an interrupted run has stopped.

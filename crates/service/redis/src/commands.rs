@@ -76,7 +76,7 @@ fn class_of(name: &str, flags: &[&str]) -> Class {
         "eval" | "evalsha" | "fcall" | "eval_ro" | "evalsha_ro" | "fcall_ro" => return Class::Script,
         _ => {}
     }
-    if name.starts_with("fide.") {
+    if name.starts_with("fide.") || name == "sentinel" {
         return Class::Free;
     }
     let base = name.split('|').next().unwrap_or(name);

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `module` | loading, events of Redis' loop, and what Redis has to do ([`Act`]) |
 //! | `filter` | what becomes of each command before Redis looks it up |
-//! | `commands` | `FIDE.*` |
+//! | `commands`, `sentinel` | `FIDE.*`; `SENTINEL`, for clients that follow the leader |
 //! | `state` | what this process is to the group |
 //! | `member`, `feed` | the group's member, the server's replication link |
 //! | `spin` | polling for a moment before the loop sleeps |
@@ -17,6 +17,7 @@ mod commands;
 mod feed;
 mod filter;
 mod member;
+mod sentinel;
 mod spin;
 mod state;
 mod status;
@@ -185,6 +186,7 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
                 watch(fd, raw::REDISMODULE_EVENTLOOP_WRITABLE, on_feed_writable);
             }
         }
+        Act::Announce(message) => ctx.publish(sentinel::SWITCH, &message),
         Act::Say(message) => ctx.log(c"notice", &message),
         Act::End(why) => {
             ctx.log(c"warning", &format!("this server ends, and leaves its group to the others: {why}"));
@@ -448,7 +450,7 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
     let member = member::open(&settings, state_dir).map_err(|why| why.to_string())?;
     let feed = feed::Feed::open().map_err(|why| format!("a port of the loopback: {why}"))?;
     let (fd, listener) = (member.descriptor(), feed.listener());
-    let state = State::new(member, feed);
+    let state = State::new(member, feed, &settings.group);
     MODULE.set(Some(Module { state, ctx: ctx.detached(), password: Vec::new() }));
     WORDS.set(Some(Words {
         write: Text::new(b"fide.w"),

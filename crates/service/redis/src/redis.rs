@@ -233,6 +233,12 @@ impl Ctx {
         api!(RedisModule_ReplicateVerbatim(self.0));
     }
 
+    /// To the subscribers of this server.
+    pub(crate) fn publish(self, channel: &str, message: &str) {
+        let (channel, message) = (Text::new(channel.as_bytes()), Text::new(message.as_bytes()));
+        api!(RedisModule_PublishMessage(self.0, channel.0, message.0));
+    }
+
     pub(crate) fn log(self, level: &CStr, message: &str) {
         let message = CString::new(message.replace('\0', " ")).expect("no zero in it");
         api!(RedisModule_Log(self.0, level.as_ptr(), c"%s".as_ptr(), message.as_ptr()));

@@ -7,8 +7,8 @@ use std::{cell::RefCell, ffi::c_int, ptr};
 use redis_module::raw;
 
 use super::{
-    COMMANDS, ERRORS, MODULE, TURN, answer_reads, call, call_args, call_texts, class_of, commit_now, hot, settle,
-    state::Mode, state::State, status, with_state,
+    COMMANDS, ERRORS, MODULE, TURN, answer_reads, call, call_args, call_texts, class_of, commit_now, hot,
+    sentinel::sentinel, settle, state::Mode, state::State, status, with_state,
 };
 use crate::{
     commands::Class,
@@ -47,11 +47,12 @@ pub(super) fn register(ctx: Ctx) -> Result<(), String> {
         (c"fide.status", fide_status, c"readonly allow-loading allow-stale"),
         (c"fide.members", fide_members, c"readonly allow-loading allow-stale"),
         (c"fide.leave", fide_leave, c"admin deny-script"),
+        (c"sentinel", sentinel, c"readonly allow-loading allow-stale"),
     );
     Ok(())
 }
 
-type Argv = *mut *mut raw::RedisModuleString;
+pub(super) type Argv = *mut *mut raw::RedisModuleString;
 
 /// The arguments after the first one: the command itself.
 fn inner<'a>(argv: Argv, argc: c_int) -> Args<'a> {

@@ -87,6 +87,8 @@ pub(super) enum Act {
     Mark(u64),
     /// Calls back when the feed's connection can be written.
     FeedWritable,
+    /// Tells subscribers who leads.
+    Announce(String),
     Say(String),
     /// This process cannot go on.
     End(String),
@@ -153,6 +155,10 @@ pub(super) struct State {
     mark_wanted: bool,
     /// The others do not know yet that the last unit is decided.
     is_untold: bool,
+    /// The name of the group.
+    pub(super) name: String,
+    /// The leader that subscribers know of.
+    announced: Option<u16>,
     /// This server's port.
     pub(super) port: u16,
     pub(super) seen: Seen,
@@ -168,7 +174,7 @@ pub(super) enum Commit {
 }
 
 impl State {
-    pub(super) fn new(member: Box<dyn Member>, feed: Feed) -> Self {
+    pub(super) fn new(member: Box<dyn Member>, feed: Feed, name: &str) -> Self {
         Self {
             member,
             feed,
@@ -185,6 +191,8 @@ impl State {
             replicas: 0,
             mark_wanted: false,
             is_untold: false,
+            name: name.to_owned(),
+            announced: None,
             port: 0,
             seen: Seen::default(),
             acts: Vec::new(),
@@ -219,6 +227,18 @@ impl State {
         self.take_decisions();
         self.flush();
         self.follow_standing();
+        self.announce();
+    }
+
+    /// Announces another leader, once it leads.
+    fn announce(&mut self) {
+        let is_ready = self.mode == Mode::Leader || !self.member.leads();
+        let Some(leader) = self.member.leader().filter(|leader| is_ready && self.announced != Some(*leader)) else {
+            return;
+        };
+        if let Some(before) = self.announced.replace(leader) {
+            self.acts.extend(super::sentinel::switched(self, before, leader).map(Act::Announce));
+        }
     }
 
     fn end(&mut self, why: &Error) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Real servers in network namespaces.
 
+mod root_clients;
 mod root_commands;
 mod root_group;
 mod root_histories;
