@@ -6,6 +6,7 @@
 //! | `module` | loading, events of Redis' loop, and what Redis has to do ([`Act`]) |
 //! | `filter` | what becomes of each command before Redis looks it up |
 //! | `commands`, `sentinel` | `FIDE.*`; `SENTINEL`, for clients that follow the leader |
+//! | `config` | `CONFIG SET fide.*` |
 //! | `state` | what this process is to the group |
 //! | `member`, `feed` | the group's member, the server's replication link |
 //! | `spin` | polling for a moment before the loop sleeps |
@@ -14,6 +15,7 @@
 //! is done outside of it.
 
 mod commands;
+mod config;
 mod feed;
 mod filter;
 mod member;
@@ -54,6 +56,8 @@ struct Hot {
     pub(crate) has_shown: Cell<bool>,
     /// The loop is past the point where this turn's unit is sealed: replies leave without it.
     pub(crate) is_late: Cell<bool>,
+    /// Where clients may read.
+    reads: Cell<config::Reads>,
     /// Scripts that this module runs, one inside the other.
     pub(crate) scripts: Cell<u32>,
 }
@@ -65,6 +69,7 @@ thread_local! {
             direct: Cell::new(false),
             has_shown: Cell::new(false),
             is_late: Cell::new(false),
+            reads: Cell::new(config::Reads::Any),
             scripts: Cell::new(0),
         }
     };
@@ -445,6 +450,7 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
         None => std::env::current_dir().map_err(|why| why.to_string())?.join(PathBuf::from("fide")),
     };
     commands::register(ctx)?;
+    config::register(ctx)?;
     // Without it the server runs as well, a little later after each death.
     let _ = fide_client::wake_eagerly();
     let member = member::open(&settings, state_dir).map_err(|why| why.to_string())?;

@@ -4,7 +4,7 @@
 //! Called for commands of clients, of scripts, of this module, and of the replication link, which it cannot
 //! tell apart but by [`crate::stream`]'s mark.
 
-use super::{HOT, Mode, Words, with_state};
+use super::{HOT, Mode, Words, config::Reads, with_state};
 use crate::{
     commands::{Class, Commands},
     redis::Filtered,
@@ -35,7 +35,7 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
         }
         let Some(name) = command.get(0) else { return };
         let class = commands.class(name, command.get(1), command.len());
-        let word = match decide(hot.mode.get(), class, is_marked(name), hot.is_late.get()) {
+        let word = match decide(hot.mode.get(), class, is_marked(name), hot.is_late.get(), hot.reads.get()) {
             Verdict::Run => return,
             Verdict::Show => return hot.has_shown.set(true),
             Verdict::Confirm if with_state(|state| state.member.may_answer()) == Some(true) => return,
@@ -54,7 +54,7 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
     });
 }
 
-pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool) -> Verdict {
+pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool, reads: Reads) -> Verdict {
     match (class, mode) {
         (Class::Free, _) | (_, Mode::Starting) => Verdict::Run,
         (Class::Refused(_), _) => Verdict::Refuse,
@@ -77,7 +77,11 @@ pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool) -
         (Class::Multi | Class::Exec, Mode::Leader) => Verdict::Run,
         (Class::Wait, Mode::Leader) => Verdict::Wait,
 
-        (Class::Read, Mode::Following) => Verdict::Read,
+        (Class::Read, Mode::Following) => match reads {
+            Reads::Leader => Verdict::Refuse,
+            Reads::Any => Verdict::Read,
+            Reads::Stale => Verdict::Run,
+        },
         // Its transactions would be read in parts, and not written.
         (Class::Multi | Class::Script | Class::Write(_) | Class::Wait, Mode::Following) => Verdict::Refuse,
         (Class::Exec, _) => Verdict::Run,
@@ -100,30 +104,38 @@ mod tests {
     fn no_data_is_shown_or_written_by_a_server_that_is_not_ready() {
         for mode in [Mode::Joining, Mode::Leading, Mode::Undecided, Mode::Out] {
             for class in [SET, Class::Read, Class::Script, Class::Multi, Class::Wait] {
-                assert_eq!(decide(mode, class, false, false), Verdict::Refuse, "{mode:?} {class:?}");
+                assert_eq!(decide(mode, class, false, false, Reads::Any), Verdict::Refuse, "{mode:?} {class:?}");
             }
-            assert_eq!(decide(mode, Class::Free, false, false), Verdict::Run);
+            assert_eq!(decide(mode, Class::Free, false, false, Reads::Any), Verdict::Run);
         }
     }
 
     #[test]
     fn mark_means_nothing_to_the_leader() {
-        assert_eq!(decide(Mode::Leader, SET, true, false), Verdict::Write);
-        assert_eq!(decide(Mode::Undecided, SET, true, false), Verdict::Refuse);
+        assert_eq!(decide(Mode::Leader, SET, true, false, Reads::Any), Verdict::Write);
+        assert_eq!(decide(Mode::Undecided, SET, true, false, Reads::Any), Verdict::Refuse);
     }
 
     #[test]
     fn replica_runs_the_log_and_nothing_else() {
-        assert_eq!(decide(Mode::Following, SET, true, false), Verdict::Run);
-        assert_eq!(decide(Mode::Following, SET, false, false), Verdict::Refuse);
-        assert_eq!(decide(Mode::Following, Class::Read, false, false), Verdict::Read);
-        assert_eq!(decide(Mode::Cut, SET, false, false), Verdict::Skip);
+        assert_eq!(decide(Mode::Following, SET, true, false, Reads::Any), Verdict::Run);
+        assert_eq!(decide(Mode::Following, SET, false, false, Reads::Any), Verdict::Refuse);
+        assert_eq!(decide(Mode::Following, Class::Read, false, false, Reads::Any), Verdict::Read);
+        assert_eq!(decide(Mode::Cut, SET, false, false, Reads::Any), Verdict::Skip);
+    }
+
+    #[test]
+    fn followers_are_read_as_the_operator_wants() {
+        let read = |reads| decide(Mode::Following, Class::Read, false, false, reads);
+        assert_eq!(read(Reads::Leader), Verdict::Refuse);
+        assert_eq!(read(Reads::Stale), Verdict::Run);
+        assert_eq!(decide(Mode::Joining, Class::Read, false, false, Reads::Stale), Verdict::Refuse);
     }
 
     #[test]
     fn late_commands_are_decided_before_they_are_answered() {
-        assert_eq!(decide(Mode::Leader, Class::Read, false, true), Verdict::Confirm);
-        assert_eq!(decide(Mode::Leader, Class::Exec, false, true), Verdict::Confirm);
-        assert_eq!(decide(Mode::Leader, Class::Script, false, true), Verdict::Write);
+        assert_eq!(decide(Mode::Leader, Class::Read, false, true, Reads::Any), Verdict::Confirm);
+        assert_eq!(decide(Mode::Leader, Class::Exec, false, true, Reads::Any), Verdict::Confirm);
+        assert_eq!(decide(Mode::Leader, Class::Script, false, true, Reads::Any), Verdict::Write);
     }
 }
