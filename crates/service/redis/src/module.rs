@@ -9,6 +9,7 @@
 //! | `config` | `CONFIG SET fide.*` |
 //! | `state` | what this process is to the group |
 //! | `member`, `feed` | the group's member, the server's replication link |
+//! | `unread` | clients whose earlier replies wait to be written |
 //! | `spin` | polling for a moment before the loop sleeps |
 //!
 //! **The module's state is borrowed for short.** Whatever makes Redis call back (a command, a change of role)
@@ -23,6 +24,7 @@ mod sentinel;
 mod spin;
 mod state;
 mod status;
+mod unread;
 
 use std::{
     cell::{Cell, RefCell},
@@ -78,6 +80,7 @@ thread_local! {
     static TURN: RefCell<Stream> = RefCell::new(Stream::default());
     static COMMANDS: RefCell<Commands> = RefCell::new(Commands::default());
     static WORDS: RefCell<Option<Words>> = const { RefCell::new(None) };
+    static UNREAD: RefCell<unread::Unread> = RefCell::new(unread::Unread::default());
     static SPIN: RefCell<spin::Spin> = const { RefCell::new(spin::Spin::off()) };
 }
 
@@ -261,6 +264,7 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
             hot.is_late.set(false);
             hot.has_shown.set(false);
         });
+        UNREAD.with_borrow_mut(unread::Unread::begin_turn);
         return;
     }
     if hot(|hot| hot.mode.get()) == Mode::Starting {
@@ -471,7 +475,9 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
     {
         return Err("Redis cannot watch any more descriptors; raise maxclients".to_owned());
     }
-    SPIN.set(spin::Spin::of_loop_with(fd));
+    let epoll = unread::epoll_that_watches(fd);
+    SPIN.set(spin::Spin::of_loop(epoll));
+    UNREAD.set(unread::Unread::of_loop(epoll));
     ctx.subscribe(raw::REDISMODULE_EVENT_EVENTLOOP, on_loop);
     ctx.subscribe(raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica);
     ctx.notify(raw::REDISMODULE_NOTIFY_EXPIRED, on_expired);

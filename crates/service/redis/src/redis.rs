@@ -70,6 +70,9 @@ fn bytes_of<'a>(string: *const raw::RedisModuleString) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(at.cast(), len) }
 }
 
+/// A command's arguments, as Redis hands them over.
+pub(crate) type Argv = *mut *mut raw::RedisModuleString;
+
 /// The arguments of a command, its name first. Lent by Redis for the time of the command.
 #[derive(Clone, Copy)]
 pub(crate) struct Args<'a>(&'a [*mut raw::RedisModuleString]);
@@ -223,6 +226,11 @@ impl Ctx {
     /// The command comes from the replication link.
     pub(crate) fn is_replicated(self) -> bool {
         self.flags() & raw::REDISMODULE_CTX_FLAGS_REPLICATED != 0
+    }
+
+    /// The id of the client whose command this is.
+    pub(crate) fn client(self) -> u64 {
+        api!(RedisModule_GetClientId(self.0))
     }
 
     pub(crate) fn db(self) -> u32 {

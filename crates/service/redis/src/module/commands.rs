@@ -7,12 +7,12 @@ use std::{cell::RefCell, ffi::c_int, ptr};
 use redis_module::raw;
 
 use super::{
-    COMMANDS, ERRORS, MODULE, TURN, answer_reads, call, call_args, call_texts, class_of, commit_now, hot,
-    sentinel::sentinel, settle, state::Mode, state::State, status, with_state,
+    COMMANDS, ERRORS, MODULE, TURN, UNREAD, answer_reads, call, call_args, call_texts, class_of, commit_now, hot,
+    sentinel::sentinel, settle, state::Mode, state::State, status, unread::Unread, with_state,
 };
 use crate::{
     commands::Class,
-    redis::{Args, Ctx, Text, api, now_ms},
+    redis::{Args, Argv, Ctx, Text, api, now_ms},
     resp::Value,
     rules::{Data, Rule},
 };
@@ -22,6 +22,7 @@ const WRITE: &std::ffi::CStr = c"!E0CM";
 const READ: &std::ffi::CStr = c"E0C";
 
 const LATE: &str = "TRYAGAIN transactions cannot stand in one pipeline behind a command that waits; send it again";
+const UNREAD_FIRST: &str = "TRYAGAIN read the earlier replies of this connection before a transaction";
 const UNKNOWN: &str =
     "UNKNOWN the group has not agreed on this write yet; it may or may not happen. Read the data before you repeat it";
 
@@ -51,8 +52,6 @@ pub(super) fn register(ctx: Ctx) -> Result<(), String> {
     );
     Ok(())
 }
-
-pub(super) type Argv = *mut *mut raw::RedisModuleString;
 
 /// The arguments after the first one: the command itself.
 fn inner<'a>(argv: Argv, argc: c_int) -> Args<'a> {
@@ -106,8 +105,9 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     }
     let is_nested = ctx.is_nested();
     let (is_late, in_script) = hot(|hot| (hot.is_late.get(), hot.scripts.get() > 0));
-    if is_late && is_nested && !in_script {
-        return ctx.error(LATE);
+    let is_unread = !is_late && !in_script && has_unread(ctx);
+    if is_nested && !in_script && (is_late || is_unread) {
+        return ctx.error(if is_late { LATE } else { UNREAD_FIRST });
     }
     let reply = match class {
         Class::Script => {
@@ -128,10 +128,24 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
         }
         note(ctx, rule, args, &value);
     }
-    if is_late && !is_nested && !commit_now() {
+    if (is_late || is_unread) && !is_nested && !commit_now() {
         return ctx.error(UNKNOWN);
     }
+    UNREAD.with_borrow_mut(|unread| unread.note_reply(reply.bytes().len()));
     ctx.reply(&reply)
+}
+
+/// Whether the client has earlier replies that Redis could not write yet.
+fn has_unread(ctx: Ctx) -> bool {
+    if !UNREAD.with_borrow_mut(Unread::is_any) {
+        return false;
+    }
+    let client = ctx.client();
+    let fd = UNREAD.with_borrow(|unread| unread.descriptor(client)).or_else(|| {
+        let list = call(ctx, ERRORS, &[b"CLIENT", b"LIST", b"ID", client.to_string().as_bytes()]);
+        String::from_utf8_lossy(list.bytes()).split(' ').find_map(|field| field.strip_prefix("fd=")?.parse().ok())
+    });
+    UNREAD.with_borrow_mut(|unread| unread.is_of(client, fd))
 }
 
 fn is_empty(value: &Value) -> bool {
@@ -241,7 +255,7 @@ fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {
         return ctx.error(&format!("ERR {name} is refused in a group: {why}"));
     }
     let text = with_state(|state| match state.mode {
-        Mode::Following => match leader(state) {
+        Mode::Following => match state.leader() {
             Some((name, address)) => format!("READONLY this server follows; the leader is {name} at {address}"),
             None => "TRYAGAIN this server follows, and no leader is known; ask again".to_owned(),
         },
@@ -257,12 +271,6 @@ fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {
         ),
     });
     ctx.error(&text.unwrap_or_else(|| "LOADING the module begins".to_owned()))
-}
-
-/// The name of the leader's host, and where its server is.
-pub(super) fn leader(state: &State) -> Option<(String, String)> {
-    let host = state.member.leader()?;
-    Some((state.member.name(host)?, format!("{}:{}", state.member.address(host)?, state.port)))
 }
 
 /// What the other server's stream brings after the cut.
@@ -388,7 +396,7 @@ unsafe extern "C" fn fide_leave(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc:
         let Some(host) = host else {
             return Err(format!("ERR no host of this cluster is named {}", host.unwrap_or_default()));
         };
-        state.member.remove(host).map_err(|why| match leader(state) {
+        state.member.remove(host).map_err(|why| match state.leader() {
             Some((name, address)) => {
                 format!("ERR {why}; the leader is {name} at {address}: ask there, FIDE.LEAVE HOST")
             }

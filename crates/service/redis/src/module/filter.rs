@@ -4,7 +4,7 @@
 //! Called for commands of clients, of scripts, of this module, and of the replication link, which it cannot
 //! tell apart but by [`crate::stream`]'s mark.
 
-use super::{HOT, Mode, Words, config::Reads, with_state};
+use super::{HOT, Mode, UNREAD, Words, config::Reads, unread::Unread, with_state};
 use crate::{
     commands::{Class, Commands},
     redis::Filtered,
@@ -35,9 +35,15 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
         }
         let Some(name) = command.get(0) else { return };
         let class = commands.class(name, command.get(1), command.len());
-        let word = match decide(hot.mode.get(), class, is_marked(name), hot.is_late.get(), hot.reads.get()) {
-            Verdict::Run => return,
-            Verdict::Show => return hot.has_shown.set(true),
+        // A script of a client with unread replies is decided on its own, too.
+        let is_script = class == Class::Script && hot.mode.get() == Mode::Leader;
+        let is_late = hot.is_late.get() || is_script && UNREAD.with_borrow_mut(Unread::is_any);
+        let word = match decide(hot.mode.get(), class, is_marked(name), is_late, hot.reads.get()) {
+            Verdict::Run => return UNREAD.with_borrow_mut(Unread::note_shown),
+            Verdict::Show => {
+                hot.has_shown.set(true);
+                return UNREAD.with_borrow_mut(Unread::note_shown);
+            }
             Verdict::Confirm if with_state(|state| state.member.may_answer()) == Some(true) => return,
             Verdict::Confirm => &words.refuse,
             Verdict::Write => &words.write,

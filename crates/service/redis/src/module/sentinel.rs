@@ -6,9 +6,9 @@ use std::ffi::c_int;
 
 use redis_module::raw;
 
-use super::{commands::Argv, state::State, with_state};
+use super::{state::State, with_state};
 use crate::{
-    redis::{Args, Ctx},
+    redis::{Args, Argv, Ctx},
     resp::Value,
 };
 
@@ -24,13 +24,8 @@ fn fields(all: &[(&str, String)]) -> Value {
     Value::List(all.iter().flat_map(|(name, value)| [leaf(*name), leaf(value.as_str())]).collect())
 }
 
-/// Where a server is.
-fn place(state: &State, host: u16) -> Option<(String, String)> {
-    Some((state.member.address(host)?.to_string(), state.port.to_string()))
-}
-
 fn instance(state: &State, host: u16, name: &str, flags: &str, more: &[(&str, String)]) -> Option<Value> {
-    let (ip, port) = place(state, host)?;
+    let (ip, port) = state.place(host)?;
     let mut all = vec![
         ("name", name.to_owned()),
         ("ip", ip),
@@ -72,8 +67,8 @@ fn master(state: &State) -> Option<Value> {
 fn replicas(state: &State) -> Value {
     let leader = state.member.leader();
     let one = |host: u16| {
-        let (ip, port) = place(state, host)?;
-        let (master_ip, master_port) = place(state, leader?)?;
+        let (ip, port) = state.place(host)?;
+        let (master_ip, master_port) = state.place(leader?)?;
         let more = [
             ("role-reported", "slave".to_owned()),
             ("master-link-status", "ok".to_owned()),
@@ -98,7 +93,7 @@ fn answer(state: &State, words: &[&[u8]]) -> Result<Value, String> {
     let ours = || {
         if is_ours { Ok(()) } else { Err(format!("ERR No such master with that name; this group is {}", state.name)) }
     };
-    let leader = || state.member.leader().and_then(|host| place(state, host));
+    let leader = || state.member.leader().and_then(|host| state.place(host));
     match what.as_slice() {
         b"get-master-addr-by-name" => Ok(match leader().filter(|_| is_ours) {
             Some((ip, port)) => Value::List(vec![leaf(ip), leaf(port)]),
@@ -127,10 +122,4 @@ pub(super) unsafe extern "C" fn sentinel(ctx: *mut raw::RedisModuleCtx, argv: Ar
         Ok(value) => ctx.value(&value),
         Err(why) => ctx.error(&why),
     }
-}
-
-/// What is announced when another server leads.
-pub(super) fn switched(state: &State, from: u16, to: u16) -> Option<String> {
-    let ((old_ip, old_port), (ip, port)) = (place(state, from)?, place(state, to)?);
-    Some(format!("{} {old_ip} {old_port} {ip} {port}", state.name))
 }

@@ -4,7 +4,6 @@
 //! to come. Other threads run between two polls.
 
 use std::{
-    fs,
     os::fd::{BorrowedFd, RawFd},
     time::{Duration, Instant},
 };
@@ -28,24 +27,14 @@ pub(super) struct Spin {
     left: u32,
 }
 
-/// Redis' epoll descriptor: the one that watches this descriptor of ours.
-fn epoll_that_watches(fd: RawFd) -> Option<RawFd> {
-    let watched = format!("tfd: {fd:>8} ");
-    fs::read_dir("/proc/self/fdinfo").ok()?.flatten().find_map(|entry| {
-        let number = entry.file_name().to_str()?.parse().ok()?;
-        let info = fs::read_to_string(entry.path()).ok()?;
-        info.contains(&watched).then_some(number)
-    })
-}
-
 impl Spin {
     pub(super) const fn off() -> Self {
         Self { epoll: None, is_called: false, skips: 0, left: 0 }
     }
 
-    /// For the loop that watches this descriptor.
-    pub(super) fn of_loop_with(fd: RawFd) -> Self {
-        Self { epoll: epoll_that_watches(fd), ..Self::off() }
+    /// For the loop with this epoll descriptor.
+    pub(super) fn of_loop(epoll: Option<RawFd>) -> Self {
+        Self { epoll, ..Self::off() }
     }
 
     pub(super) fn note_called(&mut self) {

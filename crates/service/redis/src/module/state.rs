@@ -230,6 +230,18 @@ impl State {
         self.announce();
     }
 
+    /// Where a host's server is: all have the same port.
+    pub(super) fn place(&self, host: u16) -> Option<(String, String)> {
+        Some((self.member.address(host)?.to_string(), self.port.to_string()))
+    }
+
+    /// The name of the leader's host, and where its server is.
+    pub(super) fn leader(&self) -> Option<(String, String)> {
+        let host = self.member.leader()?;
+        let (ip, port) = self.place(host)?;
+        Some((self.member.name(host)?, format!("{ip}:{port}")))
+    }
+
     /// Announces another leader, once it leads.
     fn announce(&mut self) {
         let is_ready = self.mode == Mode::Leader || !self.member.leads();
@@ -237,7 +249,10 @@ impl State {
             return;
         };
         if let Some(before) = self.announced.replace(leader) {
-            self.acts.extend(super::sentinel::switched(self, before, leader).map(Act::Announce));
+            let places = self.place(before).zip(self.place(leader));
+            self.acts.extend(places.map(|((old_ip, old_port), (ip, port))| {
+                Act::Announce(format!("{} {old_ip} {old_port} {ip} {port}", self.name))
+            }));
         }
     }
 

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::{commands::leader, state::State};
+use super::state::State;
 
 /// FIDE.STATUS.
 #[derive(Serialize)]
@@ -69,7 +69,7 @@ pub(super) fn json(state: &mut State) -> String {
         first_write: (seen.first_write_ns > 0).then(|| since(seen.first_write_ns)),
     });
     let (view, hosts) = state.member.view().unwrap_or_default();
-    let leader = leader(state);
+    let leader = state.leader();
     let status = Status {
         mode: state.mode.name(),
         host: state.member.name(state.member.host()).unwrap_or_default(),

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Each kind of command leaves all servers alike, whatever it depends on: time, chance, other clients.
 
-use std::{thread, time::Duration};
+use std::{
+    io::{Read, Write},
+    thread,
+    time::Duration,
+};
 
 use redis::{Commands, Connection, RedisResult, Value};
 
@@ -265,5 +269,31 @@ fn root_what_would_make_servers_differ_is_refused_by_name() {
     let follower = world.followers()[0];
     // Written as the log writes it: Redis itself refuses it.
     assert!(world.ask(follower, "SEt k v").starts_with("-READONLY"));
+    world.assert_alike();
+}
+
+/// Redis writes the rest of a long reply in the middle of a turn: what such a client writes is decided first.
+#[test]
+fn root_client_with_unread_replies_is_answered_in_order() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let leader = world.leader();
+    let mut connection = world.connect(leader);
+    let long = vec![b'x'; 3 << 20];
+    connection.set::<_, _, ()>("long", &long[..]).unwrap();
+    let mut stream = std::os::unix::net::UnixStream::connect(world.server(leader).socket()).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.write_all(b"GET long\r\n").unwrap();
+    thread::sleep(Duration::from_millis(100));
+    stream
+        .write_all(b"SET k v\r\nMULTI\r\nSET k w\r\nEXEC\r\nEVAL \"return redis.call('INCR','n')\" 0\r\nQUIT\r\n")
+        .unwrap();
+    thread::sleep(Duration::from_millis(100));
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).unwrap();
+    let rest = String::from_utf8_lossy(&all[all.len() - 200..]).into_owned();
+    let rest = rest.rsplit_once("xx\r\n").expect("the long value").1;
+    let want = "+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n-TRYAGAIN read the earlier replies of this connection before a transaction\r\n:1\r\n+OK\r\n";
+    assert_eq!(rest, want);
+    assert_eq!(connection.get::<_, String>("k").unwrap(), "v");
     world.assert_alike();
 }
