@@ -27,6 +27,8 @@ pub enum Class {
     Wait,
     /// It changes the configuration.
     Config,
+    /// DEBUG: some of its subcommands change data.
+    Debug,
     /// Another server asks for this one's data.
     Sync,
     /// Refused, as this says.
@@ -57,6 +59,9 @@ const REFUSED: &[(&str, &str)] = &[
     ("migrate", "it writes to another server too; use DUMP and RESTORE"),
     ("restore-asking", "it belongs to Redis Cluster"),
     ("pfdebug", "it changes data in ways that are not replicated"),
+    ("module|load", "its writes would not be replicated; load it in redis.conf, before this module"),
+    ("module|loadex", "its writes would not be replicated; load it in redis.conf, before this module"),
+    ("config|rewrite", "the settings of this server's replication link are not to be kept"),
     (
         "module|unload",
         "without this module the server would answer what the group has not agreed on; end the server instead",
@@ -73,6 +78,8 @@ fn class_of(name: &str, flags: &[&str]) -> Class {
         "wait" => return Class::Wait,
         "config|set" => return Class::Config,
         "psync" | "sync" => return Class::Sync,
+        "debug" => return Class::Debug,
+        "function|list" | "function|dump" => return Class::Read,
         "eval" | "evalsha" | "fcall" | "eval_ro" | "evalsha_ro" | "fcall_ro" => return Class::Script,
         _ => {}
     }
@@ -88,6 +95,24 @@ fn class_of(name: &str, flags: &[&str]) -> Class {
         None if flags.contains(&"readonly") => Class::Read,
         None => Class::Free,
     }
+}
+
+/// Whether a subcommand of DEBUG changes nothing.
+fn only_looks(subcommand: &[u8]) -> bool {
+    const LOOKING: [&str; 11] = [
+        "digest",
+        "digest-value",
+        "help",
+        "htstats",
+        "htstats-key",
+        "listpack",
+        "object",
+        "protocol",
+        "quicklist",
+        "sdslen",
+        "sleep",
+    ];
+    LOOKING.iter().any(|name| subcommand.eq_ignore_ascii_case(name.as_bytes()))
 }
 
 impl Commands {
@@ -126,7 +151,17 @@ impl Commands {
         let Some(command) = self.find(&mut buffer, name, subcommand) else { return Class::Free };
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         let fits = if command.arity < 0 { count >= -command.arity } else { count == command.arity };
-        if fits { command.class } else { Class::Free }
+        match command.class {
+            _ if !fits => Class::Free,
+            Class::Debug if subcommand.is_some_and(only_looks) => Class::Free,
+            Class::Debug => Class::Refused("this subcommand changes data, or what is replicated"),
+            class => class,
+        }
+    }
+
+    /// All names, without those of subcommands.
+    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.by_name.keys().map(Vec::as_slice).filter(|name| !name.contains(&b'|'))
     }
 
     fn find(&self, buffer: &mut [u8; NAME_MAX], name: &[u8], subcommand: Option<&[u8]>) -> Option<Command> {

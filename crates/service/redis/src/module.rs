@@ -46,8 +46,9 @@ use state::{Act, Commit, Mode, State};
 
 /// Between two looks at what is due, when nothing comes: the group's default between two resends.
 const TICK_MS: i64 = 3;
-/// A read that has waited for so long is left to the leader: what it waits for may never be decided.
-const READ_MAX: Duration = Duration::from_millis(20);
+/// A read that has waited for so long is left to the leader: what it waits for may never be decided, or this
+/// server has no lease.
+const READ_MAX: Duration = Duration::from_secs(1);
 
 /// Looked at for each command, so without a borrow.
 struct Hot {
@@ -58,6 +59,10 @@ struct Hot {
     pub(crate) has_shown: Cell<bool>,
     /// The loop is past the point where this turn's unit is sealed: replies leave without it.
     pub(crate) is_late: Cell<bool>,
+    /// This module calls FIDE.MARK.
+    is_marking: Cell<bool>,
+    /// The replication link has executed a part of a unit.
+    is_mid_unit: Cell<bool>,
     /// Where clients may read.
     reads: Cell<config::Reads>,
     /// Scripts that this module runs, one inside the other.
@@ -71,6 +76,8 @@ thread_local! {
             direct: Cell::new(false),
             has_shown: Cell::new(false),
             is_late: Cell::new(false),
+            is_marking: Cell::new(false),
+            is_mid_unit: Cell::new(false),
             reads: Cell::new(config::Reads::Any),
             scripts: Cell::new(0),
         }
@@ -121,6 +128,11 @@ fn settle() {
     loop {
         let next = MODULE.with_borrow_mut(|module| {
             let module = module.as_mut()?;
+            // Redis is inside of what would be changed.
+            let loading = raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
+            if module.ctx.flags() & loading != 0 {
+                return None;
+            }
             let acts = module.state.take_acts();
             (!acts.is_empty()).then(|| (acts, module.ctx, module.password.clone()))
         });
@@ -163,7 +175,12 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
         }
     };
     match act {
-        Act::DisconnectClients => told(&[b"CLIENT", b"KILL", b"TYPE", b"normal", b"SKIPME", b"yes"]),
+        Act::DisconnectClients => {
+            // Subscribers, too: one may have written on the same connection, and all were shown messages.
+            for kind in [&b"normal"[..], b"pubsub"] {
+                told(&[b"CLIENT", b"KILL", b"TYPE", kind, b"SKIPME", b"yes"]);
+            }
+        }
         Act::BecomeMaster => {
             told(&[b"REPLICAOF", b"NO", b"ONE"]);
             with_state(State::became_master);
@@ -183,11 +200,15 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
         Act::SyncFrom { address, port } => {
             ctx.log(c"notice", &format!("this server takes over the group's data from {address}:{port}"));
             told(&[b"CONFIG", b"SET", b"masterauth", password]);
+            // It becomes the master of a history that nobody has: otherwise the other server might let it go
+            // on from where an earlier one ended, as if it had the same data.
+            told(&[b"REPLICAOF", b"NO", b"ONE"]);
             told(&[b"REPLICAOF", address.as_bytes(), port.to_string().as_bytes()]);
         }
         Act::Mark(position) => {
-            let reply = ctx.call(c"E!", &[b"FIDE.MARK", position.to_string().as_bytes()]);
-            drop(reply);
+            hot(|hot| hot.is_marking.set(true));
+            drop(ctx.call(c"E!", &[b"FIDE.MARK", position.to_string().as_bytes()]));
+            hot(|hot| hot.is_marking.set(false));
         }
         Act::FeedWritable => {
             if let Some(Some(fd)) = with_state(|state| state.feed.connection()) {
@@ -215,7 +236,7 @@ unsafe extern "C" fn on_tick(ctx: *mut raw::RedisModuleCtx, _: *mut c_void) {
     let late = with_state(|state| state.take_late_reads(READ_MAX)).unwrap_or_default();
     for read in late {
         read.client.end(|ctx| {
-            ctx.error("TRYAGAIN this server waits for the leader to decide what may have changed; ask again, or ask the leader");
+            ctx.error("TRYAGAIN this server has no lease, or waits for the leader to decide what may have changed; ask again, or ask the leader");
         });
     }
 }
@@ -232,6 +253,9 @@ fn turn() {
 
 /// Answers the reads for which all is applied.
 fn answer_reads() {
+    if hot(|hot| hot.is_mid_unit.get()) {
+        return;
+    }
     let ready = with_state(|state| if state.reads.is_empty() { Vec::new() } else { state.take_reads() });
     for read in ready.unwrap_or_default() {
         let args = read.args;
@@ -272,6 +296,7 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
     }
     seal();
     settle();
+    answer_reads();
     hot(|hot| hot.is_late.set(true));
     if hot(|hot| hot.mode.get()) == Mode::Following {
         SPIN.with_borrow_mut(spin::Spin::wait);
@@ -288,13 +313,25 @@ fn take_turn() -> Option<(Vec<u8>, u32)> {
 
 /// Ends a turn: what it wrote is decided, and what it showed may be shown; or its clients are disconnected.
 fn seal() {
-    let mode = hot(|hot| hot.mode.get());
-    if mode != Mode::Leader {
-        // What a server wrote that was put out is nobody's.
-        TURN.with_borrow_mut(|turn| drop(turn.take()));
-        return;
+    match hot(|hot| hot.mode.get()) {
+        Mode::Leader => {}
+        // Keys that expire meanwhile are kept for the next unit.
+        Mode::Undecided => {
+            with_state(|state| {
+                if state.has_open() {
+                    state.leave_open();
+                }
+            });
+            return;
+        }
+        _ => {
+            // What a server wrote that was put out is nobody's.
+            TURN.with_borrow_mut(|turn| drop(turn.take()));
+            return;
+        }
     }
-    let content = take_turn();
+    let begins = with_state(State::begins) == Some(true);
+    let content = take_turn().or_else(|| begins.then(|| (Vec::new(), 0)));
     let has_shown = hot(|hot| hot.has_shown.get());
     if content.is_none() && !has_shown {
         with_state(|state| {
@@ -321,7 +358,7 @@ fn commit_now() -> bool {
         let commit = if content.is_some() { state.commit(content) } else { state.confirm() };
         if commit == Commit::Open {
             // The others are disconnected at the end of the next turn.
-            state.mode = Mode::Undecided;
+            state.note_open();
         }
         commit == Commit::Decided
     })
@@ -359,6 +396,21 @@ fn begin(ctx: Ctx) {
             std::process::exit(1);
         }
     }
+    call(ctx, ERRORS, &[b"FUNCTION", b"FLUSH"]);
+    if config("tls-replication") == b"yes" {
+        refuse_to_run(
+            ctx,
+            "tls-replication yes: the link between this module and its own server is not encrypted; leave it off",
+        );
+    }
+    if let Some(name) = renamed(ctx) {
+        refuse_to_run(
+            ctx,
+            &format!(
+                "the command {name} was renamed (rename-command), and this module could not see what it writes; use ACLs"
+            ),
+        );
+    }
     // Keys are never evicted by one server alone; scripts are never interrupted by clients that would see
     // what is not decided.
     // Nobody else is waited for before a server that joins is sent the data.
@@ -366,6 +418,8 @@ fn begin(ctx: Ctx) {
         ("maxmemory-policy", "noeviction"),
         ("busy-reply-threshold", "0"),
         ("replica-read-only", "yes"),
+        ("replica-ignore-maxmemory", "yes"),
+        ("replica-ignore-disk-write-errors", "yes"),
         ("repl-diskless-sync-delay", "0"),
     ];
     for (name, value) in settings {
@@ -382,6 +436,21 @@ fn begin(ctx: Ctx) {
     with_state(|state| state.begin(port));
 }
 
+fn refuse_to_run(ctx: Ctx, why: &str) -> ! {
+    ctx.log(c"warning", why);
+    std::process::exit(1);
+}
+
+/// A command that does not exist under its own name.
+fn renamed(ctx: Ctx) -> Option<String> {
+    let names: Vec<Vec<u8>> = COMMANDS.with_borrow(|commands| commands.names().map(<[u8]>::to_vec).collect());
+    let mut question: Vec<&[u8]> = vec![b"COMMAND", b"INFO"];
+    question.extend(names.iter().map(Vec::as_slice));
+    let known = call(ctx, ERRORS, &question).value();
+    let missing = names.iter().zip(known.list()).find(|(_, known)| **known == Value::Null || known.list().is_empty());
+    missing.map(|(name, _)| String::from_utf8_lossy(name).into_owned())
+}
+
 /// A key has expired here: the others are told to delete it.
 unsafe extern "C" fn on_expired(
     ctx: *mut raw::RedisModuleCtx,
@@ -389,7 +458,7 @@ unsafe extern "C" fn on_expired(
     _: *const std::ffi::c_char,
     key: *mut raw::RedisModuleString,
 ) -> c_int {
-    if hot(|hot| hot.mode.get()) == Mode::Leader {
+    if matches!(hot(|hot| hot.mode.get()), Mode::Leader | Mode::Undecided) {
         TURN.with_borrow_mut(|turn| turn.push(Ctx(ctx).db(), &[b"DEL", key_bytes(key)]));
     }
     0

@@ -325,28 +325,40 @@ fn group_read(args: &[&[u8]], reply: &Value, data: &mut dyn Data, log: &mut dyn 
     let (keys, starts) = streams.split_at(streams.len() / 2);
     let now_ms = data.now_ms();
     for (key, start) in keys.iter().zip(starts) {
-        log(&[b"XGROUP", b"CREATECONSUMER", key, group, consumer]);
+        consumer_of(key, group, consumer, data, log);
         let delivered = entries_of(reply, key);
         if *start != b">" {
             // Messages of its own, read again: each counts as delivered once more, now.
             delivered.iter().for_each(|id| pending(key, group, id, now_ms, data, log));
             continue;
         }
-        let Some(last) = delivered.last() else { continue };
-        // The position of the group, and how many entries it has read.
-        let info = data.call(&[b"XINFO", b"GROUPS", key]);
-        let read = info
-            .list()
-            .iter()
-            .map(Value::list)
-            .find(|fields| field(fields, "name").and_then(Value::bytes) == Some(group));
-        match read.and_then(|fields| field(fields, "entries-read")).and_then(Value::bytes) {
-            Some(read) => log(&[b"XGROUP", b"SETID", key, group, last, b"ENTRIESREAD", read]),
-            None => log(&[b"XGROUP", b"SETID", key, group, last]),
+        if delivered.is_empty() {
+            continue;
         }
+        position_of(key, group, data, log);
         if !no_ack {
             delivered.iter().for_each(|id| pending(key, group, id, now_ms, data, log));
         }
+    }
+}
+
+/// The position of a group, and how many entries it has read.
+fn position_of(key: &[u8], group: &[u8], data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
+    let info = data.call(&[b"XINFO", b"GROUPS", key]);
+    let named = |fields: &&[Value]| field(fields, "name").and_then(Value::bytes) == Some(group);
+    let Some(fields) = info.list().iter().map(Value::list).find(named) else { return };
+    let Some(last) = field(fields, "last-delivered-id").and_then(Value::bytes) else { return };
+    match field(fields, "entries-read").and_then(Value::bytes) {
+        Some(read) => log(&[b"XGROUP", b"SETID", key, group, last, b"ENTRIESREAD", read]),
+        None => log(&[b"XGROUP", b"SETID", key, group, last]),
+    }
+}
+
+/// A consumer that the command may have made.
+fn consumer_of(key: &[u8], group: &[u8], consumer: &[u8], data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
+    let info = data.call(&[b"XINFO", b"CONSUMERS", key, group]);
+    if info.list().iter().any(|fields| field(fields.list(), "name").and_then(Value::bytes) == Some(consumer)) {
+        log(&[b"XGROUP", b"CREATECONSUMER", key, group, consumer]);
     }
 }
 
@@ -364,13 +376,18 @@ fn entries_of<'a>(reply: &'a Value, key: &[u8]) -> Vec<&'a [u8]> {
         flat => flat.chunks_exact(2).map(|pair| (&pair[0], &pair[1])).collect(),
     };
     let entries = pairs.into_iter().filter(|(of, _)| of.bytes() == Some(key)).flat_map(|(_, entries)| entries.list());
-    entries.filter_map(|entry| entry.list().first()?.bytes()).collect()
+    // One that was deleted has an id and no fields; followers would take it off the list of what is pending.
+    let is_there = |entry: &&Value| entry.list().get(1).is_some_and(|fields| *fields != Value::Null);
+    entries.filter(is_there).filter_map(|entry| entry.list().first()?.bytes()).collect()
 }
 
 /// `XCLAIM key group consumer min-idle id ... [options]`
 fn claimed(args: &[&[u8]], data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
     let (key, group, consumer) = (args[1], args[2], args[3]);
-    log(&[b"XGROUP", b"CREATECONSUMER", key, group, consumer]);
+    consumer_of(key, group, consumer, data, log);
+    if args[5..].iter().any(|arg| is(arg, "lastid")) {
+        position_of(key, group, data, log);
+    }
     let now_ms = data.now_ms();
     let is_id = |arg: &&&[u8]| arg.first().is_some_and(u8::is_ascii_digit);
     for id in args[5..].iter().take_while(is_id) {
@@ -382,7 +399,7 @@ fn claimed(args: &[&[u8]], data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
 /// claimed entries, and those that were deleted.
 fn auto_claimed(args: &[&[u8]], reply: &Value, data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
     let (key, group, consumer) = (args[1], args[2], args[3]);
-    log(&[b"XGROUP", b"CREATECONSUMER", key, group, consumer]);
+    consumer_of(key, group, consumer, data, log);
     let now_ms = data.now_ms();
     let all = reply.list().iter().skip(1).flat_map(Value::list);
     let ids = all.filter_map(|entry| entry.bytes().or_else(|| entry.list().first()?.bytes()));

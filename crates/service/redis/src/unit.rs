@@ -63,6 +63,12 @@ pub struct Assembly {
 }
 
 impl Assembly {
+    /// Whether a unit has begun and not ended.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
     /// The next entry of the log. Returns the unit that it completes.
     ///
     /// # Errors

@@ -7,8 +7,8 @@ use std::{cell::RefCell, ffi::c_int, ptr};
 use redis_module::raw;
 
 use super::{
-    COMMANDS, ERRORS, MODULE, TURN, UNREAD, answer_reads, call, call_args, call_texts, class_of, commit_now, hot,
-    sentinel::sentinel, settle, state::Mode, state::State, status, unread::Unread, with_state,
+    COMMANDS, ERRORS, MODULE, TURN, UNREAD, call, call_args, call_texts, class_of, commit_now, hot, sentinel::sentinel,
+    settle, state::Mode, state::State, status, unread::Unread, with_state,
 };
 use crate::{
     commands::Class,
@@ -19,7 +19,9 @@ use crate::{
 
 /// Errors as replies, the client's protocol and permissions, the memory limit, and Redis' own replication.
 const WRITE: &std::ffi::CStr = c"!E0CM";
-const READ: &std::ffi::CStr = c"E0C";
+const READ: &std::ffi::CStr = c"E0CW";
+const SCRIPT: &std::ffi::CStr = c"!E0C";
+const CONFIG: &std::ffi::CStr = c"E0C";
 
 const LATE: &str = "TRYAGAIN transactions cannot stand in one pipeline behind a command that waits; send it again";
 const UNREAD_FIRST: &str = "TRYAGAIN read the earlier replies of this connection before a transaction";
@@ -67,7 +69,8 @@ struct Own {
 
 impl Data for Own {
     fn call(&mut self, args: &[&[u8]]) -> Value {
-        call(self.ctx, ERRORS, args).value()
+        // With replication: a key that is found expired is deleted at servers that take over from this one, too.
+        call(self.ctx, c"!E", args).value()
     }
 
     fn now_ms(&mut self) -> i64 {
@@ -103,6 +106,7 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     if hot(|hot| hot.mode.get()) != Mode::Leader {
         return refuse(ctx, args);
     }
+    hot(|hot| hot.has_shown.set(true));
     let is_nested = ctx.is_nested();
     let (is_late, in_script) = hot(|hot| (hot.is_late.get(), hot.scripts.get() > 0));
     let is_unread = !is_late && !in_script && has_unread(ctx);
@@ -112,7 +116,7 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     let reply = match class {
         Class::Script => {
             hot(|hot| hot.scripts.set(hot.scripts.get() + 1));
-            let reply = call_args(ctx, READ, args);
+            let reply = call_args(ctx, SCRIPT, args);
             hot(|hot| hot.scripts.set(hot.scripts.get() - 1));
             reply
         }
@@ -224,23 +228,25 @@ unsafe extern "C" fn on_no_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int
 /// A client reads, at a replica.
 unsafe extern "C" fn fide_r(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     let (ctx, args) = (Ctx(ctx), inner(argv, argc));
-    if !matches!(class_of(args), Class::Read | Class::Write(Rule::Verbatim)) {
+    if class_of(args) != Class::Read {
         return ctx.error("ERR FIDE.R is for this module's own use");
     }
-    let need = match with_state(|state| state.read_needs()) {
-        Some(Ok(need)) => need,
+    match with_state(|state| (state.mode == Mode::Following, state.may_read())) {
+        Some((true, true)) => return ctx.reply(&call_args(ctx, READ, args)),
+        Some((true, false)) => {}
         _ => return refuse(ctx, args),
-    };
-    let Some(need) = need else { return ctx.reply(&call_args(ctx, READ, args)) };
+    }
     if ctx.is_nested() {
-        return ctx.error("TRYAGAIN this server waits for what may be decided, and nothing can wait inside of a transaction or script here");
+        return ctx.error(
+            "TRYAGAIN this server waits for what may be decided, and nothing can wait inside of a transaction or script here",
+        );
     }
     if !crate::redis::is_allowed(ctx, args) {
         // Redis says what is not allowed.
         return ctx.reply(&call_args(ctx, READ, args));
     }
     let (client, args) = (ctx.block(), args.retain());
-    with_state(|state| state.wait_for(client, args, need));
+    with_state(|state| state.wait_for(client, args));
     0
 }
 
@@ -253,6 +259,9 @@ fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {
     let name = String::from_utf8_lossy(args.get(0).unwrap_or_default()).to_ascii_uppercase();
     if let Class::Refused(why) = class_of(args) {
         return ctx.error(&format!("ERR {name} is refused in a group: {why}"));
+    }
+    if class_of(args) == Class::Sync {
+        return ctx.error(&format!("ERR {name} is refused in a group: the group decides who leads"));
     }
     let text = with_state(|state| match state.mode {
         Mode::Following => match state.leader() {
@@ -290,6 +299,9 @@ unsafe extern "C" fn fide_config(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc
             "busy-reply-threshold" | "lua-time-limit" => {
                 ("0", "while a script runs, nobody may see what it has written so far")
             }
+            "replica-ignore-maxmemory" | "slave-ignore-maxmemory" => {
+                ("yes", "a follower that refuses what the leader has written would differ from it")
+            }
             "replica-read-only" | "slave-read-only" => {
                 ("yes", "a follower that takes writes would differ from the others")
             }
@@ -317,7 +329,7 @@ unsafe extern "C" fn fide_config(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc
     if class_of(args) != Class::Config {
         return ctx.error("ERR FIDE.CONFIG is for this module's own use");
     }
-    ctx.reply(&call_args(ctx, READ, args))
+    ctx.reply(&call_args(ctx, CONFIG, args))
 }
 
 /// WAIT: what is answered is stored at all live members already.
@@ -340,7 +352,8 @@ unsafe extern "C" fn fide_applied(ctx: *mut raw::RedisModuleCtx, argv: Argv, arg
         mark(ctx, position);
     } else {
         with_state(|state| state.note_applied(position));
-        answer_reads();
+        // Reads are answered before the loop sleeps: in this command Redis would show expired keys.
+        hot(|hot| hot.is_mid_unit.set(false));
     }
     ctx.ok()
 }
@@ -351,8 +364,10 @@ unsafe extern "C" fn fide_mark(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: 
     let Some(position) = position(argv, argc) else { return ctx.error("ERR FIDE.MARK is for the replication link") };
     if ctx.is_replicated() {
         mark(ctx, position);
-    } else if hot(|hot| hot.mode.get()) == Mode::Leader {
+    } else if hot(|hot| hot.is_marking.get()) {
         ctx.replicate_verbatim();
+    } else {
+        return ctx.error("ERR FIDE.MARK is for this module's own use");
     }
     ctx.ok()
 }

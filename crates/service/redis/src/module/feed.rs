@@ -115,6 +115,11 @@ impl Feed {
         self.queue.extend_from_slice(content);
     }
 
+    /// Appends a command that does nothing: a server that hears nothing for a minute gives its master up.
+    pub(super) fn push_sign_of_life(&mut self) {
+        resp::command(&mut self.queue, &[b"PINg"]);
+    }
+
     /// Appends the note that everything up to a position is applied then.
     pub(super) fn push_position(&mut self, position: u64) {
         resp::command(&mut self.queue, &[b"FIDE.APPLIEd", position.to_string().as_bytes()]);
@@ -123,16 +128,25 @@ impl Feed {
     /// The server may have asked something.
     pub(super) fn receive(&mut self) -> Fed {
         let Some(Connection { stream, master }) = &mut self.connection else { return Fed::Fine };
+        let is_stranger = master.state() == State::Greeting;
         let mut buffer = [0; READ_MAX];
         match stream.read(&mut buffer) {
+            Ok(0) if is_stranger => self.forget_stranger(),
             Ok(0) => Fed::Lost("the server has closed its replication link".to_owned()),
             Ok(len) => match master.receive(&buffer[..len], &mut self.out) {
                 Ok(()) => self.flush(),
+                Err(_) if is_stranger => self.forget_stranger(),
                 Err(why) => Fed::Lost(why),
             },
             Err(why) if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Fed::Fine,
             Err(why) => Fed::Lost(why.to_string()),
         }
+    }
+
+    /// Somebody who has not shown the token goes, and nothing else changes.
+    fn forget_stranger(&mut self) -> Fed {
+        self.connection = None;
+        Fed::Fine
     }
 
     /// Writes what there is, as far as the server takes it.

@@ -34,7 +34,14 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             return;
         }
         let Some(name) = command.get(0) else { return };
-        let class = commands.class(name, command.get(1), command.len());
+        let class = match commands.class(name, command.get(1), command.len()) {
+            // A server that takes over from this one has three words; a fourth would end the replication here.
+            Class::Sync if command.len() > 3 => Class::Refused("the group decides who leads"),
+            class => class,
+        };
+        if is_marked(name) && matches!(class, Class::Write(_)) && hot.mode.get() != Mode::Leader {
+            hot.is_mid_unit.set(true);
+        }
         // A script of a client with unread replies is decided on its own, too.
         let is_script = class == Class::Script && hot.mode.get() == Mode::Leader;
         let is_late = hot.is_late.get() || is_script && UNREAD.with_borrow_mut(Unread::is_any);
@@ -72,6 +79,8 @@ pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool, r
         (Class::Read, Mode::Leader) if !is_late => Verdict::Show,
         (Class::Read, Mode::Leader) => Verdict::Confirm,
         (Class::Exec, Mode::Leader) if is_late => Verdict::Confirm,
+        // What was queued is not looked at again.
+        (Class::Exec, Mode::Leader) => Verdict::Show,
         (Class::Write(_), Mode::Leader) => Verdict::Write,
         (Class::Script, Mode::Leader) => {
             if is_late {
@@ -80,7 +89,7 @@ pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool, r
                 Verdict::Show
             }
         }
-        (Class::Multi | Class::Exec, Mode::Leader) => Verdict::Run,
+        (Class::Multi, Mode::Leader) => Verdict::Run,
         (Class::Wait, Mode::Leader) => Verdict::Wait,
 
         (Class::Read, Mode::Following) => match reads {
@@ -90,11 +99,10 @@ pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool, r
         },
         // Its transactions would be read in parts, and not written.
         (Class::Multi | Class::Script | Class::Write(_) | Class::Wait, Mode::Following) => Verdict::Refuse,
-        (Class::Exec, _) => Verdict::Run,
 
         // The other server's stream, unmarked. Clients are refused by Redis, as this is a replica.
-        (Class::Write(_) | Class::Multi, Mode::Syncing) => Verdict::Run,
-        (Class::Write(_) | Class::Multi, Mode::Cut) => Verdict::Skip,
+        (Class::Write(_) | Class::Multi | Class::Exec, Mode::Syncing) => Verdict::Run,
+        (Class::Write(_) | Class::Multi | Class::Exec, Mode::Cut) => Verdict::Skip,
         _ => Verdict::Refuse,
     }
 }

@@ -22,6 +22,8 @@ use crate::{
 /// Longest time that the event loop waits for the group at the end of a turn. After that its clients are
 /// disconnected, as what they wrote may or may not be decided, and the loop goes on without clients' data.
 const STALL_MAX: Duration = Duration::from_secs(1);
+/// Between two signs of life for this process' own server.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 /// From so many commands in a unit on, the note that it is decided waits for the next unit: under load that
 /// comes soon, and the others are woken once for both.
 const BUSY: u32 = 8;
@@ -98,7 +100,8 @@ pub(super) enum Act {
 pub(super) struct WaitingRead {
     pub(super) client: Blocked,
     pub(super) args: Vec<Text>,
-    need: u64,
+    /// None: this server had no lease yet when it looked last.
+    need: Option<u64>,
     view: u32,
     since: Instant,
 }
@@ -153,6 +156,12 @@ pub(super) struct State {
     /// Servers that replicate from this one.
     pub(super) replicas: u32,
     mark_wanted: bool,
+    /// This leader has decided a unit. The first one is empty: it ends what its predecessor left open.
+    has_begun: bool,
+    /// A command could not be decided before it was answered: the clients are to be disconnected.
+    is_open: bool,
+    /// When the feed's server was last shown that its master lives.
+    sign_of_life: Instant,
     /// The others do not know yet that the last unit is decided.
     is_untold: bool,
     /// The name of the group.
@@ -190,6 +199,9 @@ impl State {
             reads: VecDeque::new(),
             replicas: 0,
             mark_wanted: false,
+            has_begun: false,
+            is_open: false,
+            sign_of_life: Instant::now(),
             is_untold: false,
             name: name.to_owned(),
             announced: None,
@@ -225,6 +237,10 @@ impl State {
             Err(why) => return self.end(&why),
         }
         self.take_decisions();
+        if self.feed.is_streaming() && self.sign_of_life.elapsed() > SIGN_OF_LIFE {
+            self.sign_of_life = Instant::now();
+            self.feed.push_sign_of_life();
+        }
         self.flush();
         self.follow_standing();
         self.announce();
@@ -284,16 +300,30 @@ impl State {
         if position == self.fed {
             return;
         }
+        let is_open = self.assembly.is_open();
         if is_fed && matches!(self.mode, Mode::Leader | Mode::Undecided) {
             // Cannot be: only the leader proposes, and it took over with all that was decided.
             self.mode = Mode::Out;
             self.acts.push(Act::End("another server has written while this one led".to_owned()));
+        } else if matches!(self.mode, Mode::Leader | Mode::Undecided) {
+            // It executed them before they were decided.
+            self.applied = position;
+        } else if is_open {
+            // The note comes with the rest of the unit: what has come so far is nothing to go on from.
         } else if is_fed || self.fed != self.applied {
             self.feed.push_position(position);
         } else {
             self.applied = position;
         }
         self.fed = position;
+    }
+
+    /// The rest of a unit whose leader died never comes.
+    fn drop_open_unit(&mut self) {
+        if self.assembly.is_open() {
+            self.assembly = Assembly::default();
+            self.feed.push_position(self.fed);
+        }
     }
 
     fn flush(&mut self) {
@@ -334,14 +364,18 @@ impl State {
         if self.member.standing() != Standing::Member {
             return Vec::new();
         }
-        let view = self.view_number();
+        let (view, needs) = (self.view_number(), self.member.may_be_decided());
         let Self { reads, applied, fed, .. } = self;
         let is_all = applied == fed;
         let mut ready = Vec::new();
         for _ in 0..reads.len() {
-            let Some(read) = reads.pop_front() else { break };
+            let Some(mut read) = reads.pop_front() else { break };
+            if read.need.is_none() {
+                (read.need, read.view) = (needs, view);
+            }
             // A new view begins only with all that was decided before it.
-            if read.need <= *applied || (read.view != view && is_all) {
+            let is_applied = read.need.is_some_and(|need| need <= *applied);
+            if is_applied || (read.need.is_some() && read.view != view && is_all) {
                 ready.push(read);
             } else {
                 reads.push_back(read);
@@ -363,17 +397,13 @@ impl State {
         self.member.view().map_or(0, |(number, _)| number)
     }
 
-    /// The position that has to be applied before a read may be answered; none if it may be answered now.
-    ///
-    /// # Errors
-    /// This server may not answer.
-    pub(super) fn read_needs(&self) -> Result<Option<u64>, ()> {
-        let need = self.member.may_be_decided().ok_or(())?;
-        Ok(Some(need).filter(|need| *need > self.applied))
+    /// Whether a read may be answered at this moment.
+    pub(super) fn may_read(&self) -> bool {
+        self.member.may_be_decided().is_some_and(|need| need <= self.applied)
     }
 
-    pub(super) fn wait_for(&mut self, client: Blocked, args: Vec<Text>, need: u64) {
-        let view = self.view_number();
+    pub(super) fn wait_for(&mut self, client: Blocked, args: Vec<Text>) {
+        let (need, view) = (self.member.may_be_decided(), self.view_number());
         self.seen.reads_waited += 1;
         self.reads.push_back(WaitingRead { client, args, need, view, since: Instant::now() });
     }
@@ -420,6 +450,7 @@ impl State {
         if !self.member.may_answer() {
             return;
         }
+        self.drop_open_unit();
         if self.seen.levelled_ns < self.seen.leads_ns {
             self.seen.levelled_ns = now_ns();
         }
@@ -446,6 +477,7 @@ impl State {
         self.seen.first_write_ns = 0;
         self.seen.failovers += u64::from(self.seen.death_ns > 0);
         self.mark_wanted = self.replicas > 0;
+        self.has_begun = false;
         let position = self.fed;
         self.say(format!("this server leads its group from position {position} on"));
     }
@@ -624,9 +656,24 @@ impl State {
         }
     }
 
+    /// A command could not be decided before it was answered.
+    pub(super) fn note_open(&mut self) {
+        self.mode = Mode::Undecided;
+        self.is_open = true;
+    }
+
+    pub(super) fn has_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Whether the first unit of this leader is due.
+    pub(super) fn begins(&mut self) -> bool {
+        self.mode == Mode::Leader && !std::mem::replace(&mut self.has_begun, true)
+    }
+
     /// A commit is open: clients are disconnected, and nothing is shown before it is decided.
     pub(super) fn leave_open(&mut self) {
-        if self.mode == Mode::Leader {
+        if self.mode == Mode::Leader || std::mem::take(&mut self.is_open) {
             self.mode = Mode::Undecided;
             self.acts.push(Act::DisconnectClients);
             self.seen.disconnects += 1;

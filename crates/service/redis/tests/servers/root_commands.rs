@@ -115,6 +115,15 @@ const LINES: &[&str] = &[
     "XAUTOCLAIM x g bob 0 0 COUNT 1",
     "XTRIM x MAXLEN 2",
     "XSETID x 99999999999999-0",
+    // An entry that is pending and was deleted, and a group that is put ahead.
+    "XADD y 1-1 f v",
+    "XADD y 1-2 f v",
+    "XGROUP CREATE y g 0",
+    "XREADGROUP GROUP g alice COUNT 1 STREAMS y >",
+    "XDEL y 1-1",
+    "XREADGROUP GROUP g alice STREAMS y 0",
+    "XREADGROUP GROUP g nobody STREAMS y 0",
+    "XCLAIM y g bob 0 1-2 LASTID 1-2",
     // Databases, scripts, functions.
     "SELECT 3",
     "SET other db",
@@ -134,7 +143,7 @@ const LINES: &[&str] = &[
 
 /// A stream with its groups, and what is pending of whom since when. Not when a consumer was last seen, which
 /// Redis does not replicate either.
-fn stream(connection: &mut Connection) -> Vec<String> {
+fn stream(connection: &mut Connection, key: &str) -> Vec<String> {
     fn flat(value: Value, all: &mut Vec<String>) {
         match value {
             Value::Array(values) => values.into_iter().for_each(|value| flat(value, all)),
@@ -143,7 +152,7 @@ fn stream(connection: &mut Connection) -> Vec<String> {
         }
     }
     let mut all = Vec::new();
-    flat(redis::cmd("XINFO").arg("STREAM").arg("x").arg("FULL").query(connection).unwrap(), &mut all);
+    flat(redis::cmd("XINFO").arg("STREAM").arg(key).arg("FULL").query(connection).unwrap(), &mut all);
     for at in (1..all.len()).filter(|at| all[at - 1] == "seen-time").collect::<Vec<_>>() {
         all[at].clear();
     }
@@ -177,7 +186,9 @@ fn root_every_kind_of_command_leaves_all_servers_alike() {
                 |connection: &mut Connection| redis::cmd("PEXPIRETIME").arg(key).query::<i64>(connection).unwrap();
             assert_eq!(deadline(&mut other), deadline(&mut connection), "{key} on h{follower}");
         }
-        assert_eq!(stream(&mut other), stream(&mut connection), "the stream with its groups");
+        for key in ["x", "y"] {
+            assert_eq!(stream(&mut other, key), stream(&mut connection, key), "the stream {key} with its groups");
+        }
         let functions =
             |connection: &mut Connection| redis::cmd("FUNCTION").arg("DUMP").query::<Vec<u8>>(connection).unwrap();
         assert_eq!(functions(&mut other), functions(&mut connection));
@@ -260,6 +271,12 @@ fn root_what_would_make_servers_differ_is_refused_by_name() {
         ("CONFIG SET replica-read-only no", "-ERR CONFIG SET replica-read-only is refused"),
         ("FIDE.W GET k", "-ERR FIDE.W is for"),
         ("FIDE.APPLIED 5", "-ERR FIDE.APPLIED is for the replication link"),
+        ("FIDE.MARK 999999", "-ERR FIDE.MARK is for this module's own use"),
+        ("FIDE.R DEL k", "-ERR FIDE.R is for"),
+        ("MODULE LOAD /nowhere.so", "-ERR MODULE is refused in a group"),
+        ("CONFIG REWRITE", "-ERR CONFIG is refused in a group"),
+        ("DEBUG POPULATE 3", "-ERR DEBUG is refused in a group"),
+        ("PSYNC a 1 FAILOVER", "-ERR PSYNC is refused in a group: the group decides who leads"),
     ] {
         let reply = world.ask(leader, line);
         assert!(reply.starts_with(wanted), "{line}: {reply}");
@@ -267,6 +284,7 @@ fn root_what_would_make_servers_differ_is_refused_by_name() {
     assert_eq!(world.ask(leader, "CONFIG SET maxmemory 100mb"), "+OK\r\n");
     assert_eq!(world.ask(leader, "WAIT 1 100"), ":1\r\n");
     let follower = world.followers()[0];
+    assert!(world.ask(follower, "FIDE.R FLUSHALL").starts_with("-ERR FIDE.R is for"));
     // Written as the log writes it: Redis itself refuses it.
     assert!(world.ask(follower, "SEt k v").starts_with("-READONLY"));
     world.assert_alike();
@@ -296,4 +314,43 @@ fn root_client_with_unread_replies_is_answered_in_order() {
     assert_eq!(rest, want);
     assert_eq!(connection.get::<_, String>("k").unwrap(), "v");
     world.assert_alike();
+}
+
+/// Nothing is written for longer than a replica waits for its master.
+#[test]
+fn root_idle_servers_stay_in_their_group() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    for host in world.hosts() {
+        assert_eq!(world.ask(host, "CONFIG SET repl-timeout 3"), "+OK\r\n");
+    }
+    thread::sleep(Duration::from_millis(5500));
+    world.await_ready();
+    assert_eq!(world.ask(world.leader(), "SET k v"), "+OK\r\n");
+    world.assert_alike();
+}
+
+/// While a server is stopped nothing is decided, and keys expire all the same.
+#[test]
+fn root_key_that_expires_while_the_group_waits_is_gone_everywhere() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    assert_eq!(world.ask(leader, "SET k 10 PX 400"), "+OK\r\n");
+    world.server(follower).pause();
+    let mut connection = world.connect(leader);
+    assert!(run(&mut connection, "SET other v").is_err(), "disconnected, as nobody knows whether it will happen");
+    assert!(world.ask(leader, "GET k").starts_with("-TRYAGAIN"));
+    world.server(follower).resume();
+    world.await_ready();
+    assert_eq!(world.ask(leader, "INCR k"), ":1\r\n");
+    world.assert_alike();
+    assert_eq!(world.ask(follower, "GET k"), "$1\r\n1\r\n");
+    assert_eq!(world.ask(follower, "GET other"), "$1\r\nv\r\n");
+}
+
+#[test]
+fn root_server_whose_commands_were_renamed_does_not_start() {
+    let Some(mut world) = World::new(1, "hsuc") else { return };
+    world.kill(1);
+    let why = world.start_with(1, &["--rename-command", "FLUSHALL", "XFLUSH"]).unwrap_err();
+    assert!(why.contains("the command flushall was renamed"), "{why}");
 }

@@ -58,6 +58,18 @@ impl World {
         self.servers[host - 1] = Some(server.unwrap_or_else(|why| panic!("{why}")));
     }
 
+    /// Starts a server with further arguments; why it did not start.
+    pub(crate) fn start_with(&mut self, host: usize, arguments: &[&str]) -> Result<(), String> {
+        let mut spec = self.spec.clone();
+        spec.arguments.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        let server = RedisServer::start(self.bed.host(host), &self.agents, &spec).map_err(|why| why.to_string())?;
+        // The module looks at the commands when the loop begins.
+        let ended =
+            retry_until("its end", LIMIT, || server.command(&["PING"]).map_or(Ok(()), |_| Err("it runs".to_owned())));
+        ended.map_err(|why| why.to_string())?;
+        Err(server.log())
+    }
+
     pub(crate) fn server(&self, host: usize) -> &RedisServer {
         self.servers[host - 1].as_ref().expect("it runs")
     }

@@ -11,7 +11,7 @@ use fide_testbed::{
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// Lines of a server's log that are shown when something went wrong.
-const LOG_LINES: usize = 60;
+const LOG_LINES: usize = 400;
 
 /// How the servers are related.
 #[derive(Debug, Clone, PartialEq, Eq)]
