@@ -128,6 +128,9 @@ fn settle() {
     loop {
         let next = MODULE.with_borrow_mut(|module| {
             let module = module.as_mut()?;
+            if !module.state.has_acts() {
+                return None;
+            }
             // Redis is inside of what would be changed.
             let loading = raw::REDISMODULE_CTX_FLAGS_LOADING | raw::REDISMODULE_CTX_FLAGS_ASYNC_LOADING;
             if module.ctx.flags() & loading != 0 {

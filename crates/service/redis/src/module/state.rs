@@ -211,6 +211,10 @@ impl State {
         }
     }
 
+    pub(super) fn has_acts(&self) -> bool {
+        !self.acts.is_empty()
+    }
+
     /// What Redis has to do.
     pub(super) fn take_acts(&mut self) -> Vec<Act> {
         std::mem::take(&mut self.acts)

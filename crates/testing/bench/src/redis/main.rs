@@ -55,7 +55,7 @@ impl Args {
     }
 
     fn rounds(&self) -> usize {
-        if self.quick { 1 } else { 3 }
+        if self.quick { 1 } else { 5 }
     }
 }
 
@@ -92,12 +92,25 @@ fn against(mut figure: Figure, name: &str, baseline: &Figure) -> Figure {
     figure
 }
 
-/// One test of redis-benchmark against the server of a host.
-fn measure(args: &Args, cluster: &Cluster, host: usize, test: &str, pipeline: u32) -> anyhow::Result<Vec<Measured>> {
-    let host = cluster.bed.host(host);
-    let round = |requests| redis_benchmark(host, test, requests, pipeline).map_err(|why| cluster.explain(&why));
-    round(args.requests(pipeline) / 10)?;
-    (0..args.rounds()).map(|_| round(args.requests(pipeline))).collect()
+/// One test of redis-benchmark against a server, and against the one that it is compared with, in turns: this
+/// machine is shared, and its speed changes within a minute.
+fn measure(
+    args: &Args,
+    (cluster, host): (&Cluster, usize),
+    baseline: &Cluster,
+    (test, pipeline): (&str, u32),
+) -> anyhow::Result<(Vec<Measured>, Vec<Measured>)> {
+    let round = |cluster: &Cluster, host: usize, requests| {
+        let measured = redis_benchmark(cluster.bed.host(host), test, requests, pipeline);
+        measured.map_err(|why| cluster.explain(&why))
+    };
+    let (mut of, mut base) = (Vec::new(), Vec::new());
+    round(cluster, host, args.requests(pipeline) / 10)?;
+    for _ in 0..args.rounds() {
+        base.push(round(baseline, 1, args.requests(pipeline))?);
+        of.push(round(cluster, host, args.requests(pipeline))?);
+    }
+    Ok((of, base))
 }
 
 fn run(args: &Args) -> anyhow::Result<()> {
@@ -106,31 +119,24 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let start = |kind: &Kind, hosts: usize| Cluster::start(kind, hosts, &server);
     if args.wants("redis_set") || args.wants("redis_get") {
         let alone = start(&Kind::Alone, 1)?;
-        let mut baselines = Vec::new();
-        for (test, pipeline) in [("set", 1), ("set", 16), ("get", 1)] {
-            baselines.push(rate("alone", &measure(args, &alone, 1, test, pipeline)?));
-        }
-        drop(alone);
         for failures in 1..=usize::from(args.failures) {
             let group = start(&Kind::Group("hsuc"), failures + 1)?;
             let leader = group.await_ready()?;
             let follower = group.running().into_iter().find(|host| *host != leader).expect("two servers");
-            let mut add =
-                |name: &str, goal: Option<f64>, host, test, pipeline, baseline: &Figure| -> anyhow::Result<()> {
-                    eprintln!("{name}: {failures} tolerated");
-                    let name = format!("{name}_{failures}");
-                    let figure = rate(&name, &measure(args, &group, host, test, pipeline)?);
-                    let figure = against(figure, "a server alone", baseline);
-                    report.add(match goal {
-                        Some(least) => figure.goal(Goal::AtLeast(least)),
-                        None => figure,
-                    });
-                    Ok(())
-                };
-            add("redis_set_vs_standalone", None, leader, "set", 1, &baselines[0])?;
-            add("redis_set_pipelined_vs_standalone", None, leader, "set", 16, &baselines[1])?;
-            add("redis_get_vs_standalone", Some(0.95), leader, "get", 1, &baselines[2])?;
-            add("redis_get_follower_vs_standalone", Some(0.95), follower, "get", 1, &baselines[2])?;
+            for (name, goal, host, test) in [
+                ("redis_set_vs_standalone", None, leader, ("set", 1)),
+                ("redis_set_pipelined_vs_standalone", None, leader, ("set", 16)),
+                ("redis_get_vs_standalone", Some(0.95), leader, ("get", 1)),
+                ("redis_get_follower_vs_standalone", Some(0.95), follower, ("get", 1)),
+            ] {
+                eprintln!("{name}: {failures} tolerated");
+                let (of, base) = measure(args, (&group, host), &alone, test)?;
+                let figure = against(rate(&format!("{name}_{failures}"), &of), "a server alone", &rate("alone", &base));
+                report.add(match goal {
+                    Some(least) => figure.goal(Goal::AtLeast(least)),
+                    None => figure,
+                });
+            }
         }
     }
     if args.wants("redis_set_vs_wait1") {
