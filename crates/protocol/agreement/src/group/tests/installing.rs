@@ -53,3 +53,44 @@ fn no_state_and_decision_at_once() {
     world.writes(1, "b");
     assert_eq!((world.group(3).standing(), world.state(3).as_str()), (Standing::Member, "ab"));
 }
+
+/// The offer is an address, say: the user fetches the state there, as it is some decisions later.
+#[test]
+fn state_that_was_fetched_elsewhere_may_be_a_later_one() {
+    let mut world = World::of(2);
+    world.writes(1, "a");
+    world.joins(3, 30);
+    while world.group(3).poll_install().is_none() {
+        world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+        for from in 1..=3 {
+            for (to, bytes) in world.sent(from) {
+                let _ = world.group(to).receive(from, &bytes);
+            }
+        }
+        [1, 2].into_iter().for_each(|host| world.tell(host));
+    }
+    let (offered, _) = world.group(3).poll_install().expect("offered");
+    assert!(!world.group(3).installed_at(offered - 1), "older than the offer");
+    world.group(3).state_dropped();
+    // Meanwhile the group goes on.
+    for text in ["b", "c"] {
+        world.group(1).propose(HELD, text.as_bytes()).unwrap();
+        for _ in 0..4 {
+            for from in 1..=2 {
+                for (to, bytes) in world.sent(from).into_iter().filter(|(to, _)| *to != 3) {
+                    let _ = world.group(to).receive(from, &bytes);
+                }
+            }
+            [1, 2].into_iter().for_each(|host| world.tell(host));
+        }
+    }
+    let position = world.group(2).position();
+    assert!(position > offered);
+    world.members.get_mut(&3).expect("it joins").1 = b"abc".to_vec();
+    assert!(world.group(3).installed_at(position));
+    assert!(!world.group(3).installed_at(position), "once");
+    world.run();
+    world.writes(1, "d");
+    assert_eq!([1, 2, 3].map(|host| world.state(host)), ["abcd"; 3]);
+    assert_eq!(world.group(3).standing(), Standing::Member);
+}
