@@ -407,3 +407,6 @@ fn auto_claimed(args: &[&[u8]], reply: &Value, data: &mut dyn Data, log: &mut dy
         pending(key, group, id, now_ms, data, log);
     }
 }
+
+#[cfg(test)]
+mod tests;

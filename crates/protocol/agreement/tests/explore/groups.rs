@@ -294,7 +294,7 @@ impl World {
 
     fn follow(&mut self, id: u16) -> Result<(), String> {
         let lease = self.lease(id);
-        let Self { hosts, network, decided, .. } = self;
+        let Self { hosts, decided, .. } = self;
         let host = hosts.get_mut(&id).unwrap();
         host.is_founded |= host.group.poll_record().or(host.group.view()).is_some();
         if host.group.poll_record().is_some() {
