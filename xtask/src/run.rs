@@ -56,7 +56,8 @@ pub(crate) const WAITING: &str = "--test-threads=4";
 pub(crate) const ONE_AT_A_TIME: &str = "--test-threads=1";
 /// Test programs that run several tests at a time. Their tests wait most of the time (200 s of processor time
 /// in 440 s when one runs at a time), have timeouts that a busy machine keeps, and measure nothing.
-const SEVERAL_AT_A_TIME: &[(&str, &str)] = &[("end_to_end", "--test-threads=3"), ("namespaces", "--test-threads=2")];
+const SEVERAL_AT_A_TIME: &[(&str, &str)] =
+    &[("end_to_end", "--test-threads=3"), ("namespaces", "--test-threads=2"), ("servers", "--test-threads=3")];
 /// The verb of [`test_program`].
 pub(crate) const TEST_PROGRAM: &str = "test-program";
 

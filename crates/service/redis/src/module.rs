@@ -10,6 +10,7 @@
 //! | `state` | what this process is to the group |
 //! | `member`, `feed` | the group's member, the server's replication link |
 //! | `unread` | clients whose earlier replies wait to be written |
+//! | `proxy` | writes that clients send to a follower |
 //! | `spin` | polling for a moment before the loop sleeps |
 //!
 //! **The module's state is borrowed for short.** Whatever makes Redis call back (a command, a change of role)
@@ -20,6 +21,7 @@ mod config;
 mod feed;
 mod filter;
 mod member;
+mod proxy;
 mod sentinel;
 mod spin;
 mod state;
@@ -59,6 +61,8 @@ struct Hot {
     pub(crate) has_shown: Cell<bool>,
     /// The loop is past the point where this turn's unit is sealed: replies leave without it.
     pub(crate) is_late: Cell<bool>,
+    /// Followers pass writes on to the leader.
+    passes_on: Cell<bool>,
     /// This module calls FIDE.MARK.
     is_marking: Cell<bool>,
     /// The replication link has executed a part of a unit.
@@ -76,6 +80,7 @@ thread_local! {
             direct: Cell::new(false),
             has_shown: Cell::new(false),
             is_late: Cell::new(false),
+            passes_on: Cell::new(true),
             is_marking: Cell::new(false),
             is_mid_unit: Cell::new(false),
             reads: Cell::new(config::Reads::Any),
@@ -94,6 +99,7 @@ thread_local! {
 /// The words that the filter puts in front of commands.
 struct Words {
     pub(crate) write: Text,
+    pub(crate) pass: Text,
     pub(crate) read: Text,
     pub(crate) refuse: Text,
     pub(crate) skip: Text,
@@ -103,6 +109,7 @@ struct Words {
 
 struct Module {
     state: State,
+    proxy: proxy::Proxy,
     ctx: Ctx,
     /// `masterauth` as the operator has set it.
     password: Vec<u8>,
@@ -251,15 +258,54 @@ fn turn() {
         state.go_on();
     });
     settle();
+    pass_on();
     answer_reads();
+}
+
+/// Sends on what clients want to write, and hands over what the leader has answered.
+fn pass_on() {
+    let mut answers = Vec::new();
+    let fd = MODULE.with_borrow_mut(|module| {
+        let Module { state, proxy, password, .. } = module.as_mut()?;
+        if proxy.is_idle() {
+            return None;
+        }
+        if matches!(state.mode, Mode::Leader | Mode::Out) {
+            proxy.refuse_all(&mut answers);
+            return None;
+        }
+        let leader = state.member.leader().filter(|leader| *leader != state.member.host());
+        let place = leader.and_then(|leader| Some((state.member.address(leader)?, state.port)));
+        proxy.follow(place, password, &mut answers)
+    });
+    if fd.is_some_and(|fd| !watch(fd, raw::REDISMODULE_EVENTLOOP_READABLE, on_leader)) {
+        MODULE.with_borrow_mut(|module| {
+            if let Some(module) = module {
+                module.proxy.lose(&mut answers);
+            }
+        });
+    }
+    answers.into_iter().for_each(proxy::Answer::give);
+}
+
+/// The leader has answered.
+unsafe extern "C" fn on_leader(_: c_int, _: *mut c_void, _: c_int) {
+    let mut answers = Vec::new();
+    MODULE.with_borrow_mut(|module| {
+        if let Some(module) = module {
+            module.proxy.receive(&mut answers);
+        }
+    });
+    answers.into_iter().for_each(proxy::Answer::give);
+    pass_on();
 }
 
 /// Answers the reads for which all is applied.
 fn answer_reads() {
-    if hot(|hot| hot.is_mid_unit.get()) {
-        return;
-    }
-    let ready = with_state(|state| if state.reads.is_empty() { Vec::new() } else { state.take_reads() });
+    let is_mid_unit = hot(|hot| hot.is_mid_unit.get());
+    let ready = with_state(|state| {
+        if state.reads.is_empty() || is_mid_unit && !state.has_applied_all() { Vec::new() } else { state.take_reads() }
+    });
     for read in ready.unwrap_or_default() {
         let args = read.args;
         read.client.end(|ctx| {
@@ -376,7 +422,11 @@ fn begin(ctx: Ctx) {
     };
     let number = |name: &str| String::from_utf8_lossy(&config(name)).parse().unwrap_or(0);
     let port = match number("port") {
-        0 => number("tls-port"),
+        0 => {
+            // The connection to the leader is not encrypted.
+            hot(|hot| hot.passes_on.set(false));
+            number("tls-port")
+        }
         port => port,
     };
     let commands = Commands::new(&call(ctx, ERRORS, &[b"COMMAND"]).value());
@@ -533,9 +583,10 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
     let feed = feed::Feed::open().map_err(|why| format!("a port of the loopback: {why}"))?;
     let (fd, listener) = (member.descriptor(), feed.listener());
     let state = State::new(member, feed, &settings.group);
-    MODULE.set(Some(Module { state, ctx: ctx.detached(), password: Vec::new() }));
+    MODULE.set(Some(Module { state, proxy: proxy::Proxy::default(), ctx: ctx.detached(), password: Vec::new() }));
     WORDS.set(Some(Words {
         write: Text::new(b"fide.w"),
+        pass: Text::new(b"fide.p"),
         read: Text::new(b"fide.r"),
         refuse: Text::new(b"fide.refuse"),
         skip: Text::new(b"fide.skip"),

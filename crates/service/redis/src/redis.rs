@@ -189,6 +189,24 @@ impl Ctx {
         api!(RedisModule_ReplyWithSimpleString(self.0, c"OK".as_ptr()))
     }
 
+    pub(crate) fn status(self, text: &str) -> c_int {
+        let text = CString::new(text.replace('\0', " ")).expect("no zero in it");
+        api!(RedisModule_ReplyWithSimpleString(self.0, text.as_ptr()))
+    }
+
+    pub(crate) fn null(self) -> c_int {
+        api!(RedisModule_ReplyWithNull(self.0))
+    }
+
+    pub(crate) fn null_array(self) -> c_int {
+        api!(RedisModule_ReplyWithNullArray(self.0))
+    }
+
+    /// So many values follow.
+    pub(crate) fn array(self, len: usize) -> c_int {
+        api!(RedisModule_ReplyWithArray(self.0, len.try_into().unwrap_or(0)))
+    }
+
     pub(crate) fn integer(self, number: i64) -> c_int {
         api!(RedisModule_ReplyWithLongLong(self.0, number))
     }
@@ -196,13 +214,13 @@ impl Ctx {
     /// Replies with a tree as Redis would, but for the kinds of numbers.
     pub(crate) fn value(self, value: &Value) -> c_int {
         match value {
-            Value::Null => api!(RedisModule_ReplyWithNull(self.0)),
+            Value::Null => self.null(),
             Value::Error(text) => self.error(&String::from_utf8_lossy(text)),
             Value::Leaf(bytes) => {
                 api!(RedisModule_ReplyWithStringBuffer(self.0, bytes.as_ptr().cast(), bytes.len()))
             }
             Value::List(values) => {
-                api!(RedisModule_ReplyWithArray(self.0, values.len().try_into().unwrap_or(0)));
+                self.array(values.len());
                 values.iter().for_each(|value| {
                     self.value(value);
                 });
@@ -221,6 +239,11 @@ impl Ctx {
             | raw::REDISMODULE_CTX_FLAGS_LUA
             | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
         self.flags() & nested != 0
+    }
+
+    /// The client speaks RESP3.
+    pub(crate) fn is_resp3(self) -> bool {
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_RESP3 != 0
     }
 
     /// The command comes from the replication link.

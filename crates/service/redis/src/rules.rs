@@ -7,6 +7,9 @@
 
 use crate::resp::Value;
 
+/// Times that a question is asked until the clock has not moved meanwhile; each takes a microsecond.
+const CLOCK_TRIES: u32 = 16;
+
 /// The leader's data, after the command.
 pub trait Data {
     /// Executes a command in the database of the write; its reply.
@@ -287,8 +290,18 @@ fn stream_entry(args: &[&[u8]], reply: &Value, data: &mut dyn Data, log: &mut dy
 
 /// Owner, time and count of a message that is pending, as the leader has them; not pending any more, it is
 /// acknowledged.
-fn pending(key: &[u8], group: &[u8], id: &[u8], now_ms: i64, data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
-    let reply = data.call(&[b"XPENDING", key, group, id, id, b"1"]);
+fn pending(key: &[u8], group: &[u8], id: &[u8], data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
+    // Redis says how long ago it was, and not when: the clock must not move while it is asked.
+    let mut now_ms = data.now_ms();
+    let mut reply = data.call(&[b"XPENDING", key, group, id, id, b"1"]);
+    for _ in 0..CLOCK_TRIES {
+        let after_ms = data.now_ms();
+        if after_ms == now_ms {
+            break;
+        }
+        now_ms = after_ms;
+        reply = data.call(&[b"XPENDING", key, group, id, id, b"1"]);
+    }
     let entry = reply.list().first().map(Value::list).unwrap_or_default();
     let [_, consumer, idle, count] = entry else {
         if !reply.is_error() {
@@ -323,13 +336,12 @@ fn group_read(args: &[&[u8]], reply: &Value, data: &mut dyn Data, log: &mut dyn 
     let Some(first) = args.iter().position(|arg| is(arg, "streams")).map(|at| at + 1) else { return };
     let streams = &args[first..];
     let (keys, starts) = streams.split_at(streams.len() / 2);
-    let now_ms = data.now_ms();
     for (key, start) in keys.iter().zip(starts) {
         consumer_of(key, group, consumer, data, log);
         let delivered = entries_of(reply, key);
         if *start != b">" {
             // Messages of its own, read again: each counts as delivered once more, now.
-            delivered.iter().for_each(|id| pending(key, group, id, now_ms, data, log));
+            delivered.iter().for_each(|id| pending(key, group, id, data, log));
             continue;
         }
         if delivered.is_empty() {
@@ -337,7 +349,7 @@ fn group_read(args: &[&[u8]], reply: &Value, data: &mut dyn Data, log: &mut dyn 
         }
         position_of(key, group, data, log);
         if !no_ack {
-            delivered.iter().for_each(|id| pending(key, group, id, now_ms, data, log));
+            delivered.iter().for_each(|id| pending(key, group, id, data, log));
         }
     }
 }
@@ -388,10 +400,9 @@ fn claimed(args: &[&[u8]], data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
     if args[5..].iter().any(|arg| is(arg, "lastid")) {
         position_of(key, group, data, log);
     }
-    let now_ms = data.now_ms();
     let is_id = |arg: &&&[u8]| arg.first().is_some_and(u8::is_ascii_digit);
     for id in args[5..].iter().take_while(is_id) {
-        pending(key, group, id, now_ms, data, log);
+        pending(key, group, id, data, log);
     }
 }
 
@@ -400,11 +411,10 @@ fn claimed(args: &[&[u8]], data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
 fn auto_claimed(args: &[&[u8]], reply: &Value, data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
     let (key, group, consumer) = (args[1], args[2], args[3]);
     consumer_of(key, group, consumer, data, log);
-    let now_ms = data.now_ms();
     let all = reply.list().iter().skip(1).flat_map(Value::list);
     let ids = all.filter_map(|entry| entry.bytes().or_else(|| entry.list().first()?.bytes()));
     for id in ids {
-        pending(key, group, id, now_ms, data, log);
+        pending(key, group, id, data, log);
     }
 }
 

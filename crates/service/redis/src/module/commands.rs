@@ -7,8 +7,8 @@ use std::{cell::RefCell, ffi::c_int, ptr};
 use redis_module::raw;
 
 use super::{
-    COMMANDS, ERRORS, MODULE, TURN, UNREAD, call, call_args, call_texts, class_of, commit_now, hot, sentinel::sentinel,
-    settle, state::Mode, state::State, status, unread::Unread, with_state,
+    COMMANDS, ERRORS, MODULE, TURN, UNREAD, call, call_args, call_texts, class_of, commit_now, hot, pass_on,
+    sentinel::sentinel, settle, state::Mode, state::State, status, unread::Unread, with_state,
 };
 use crate::{
     commands::Class,
@@ -40,6 +40,7 @@ pub(super) fn register(ctx: Ctx) -> Result<(), String> {
     commands!(
         ctx,
         (c"fide.w", fide_w, c"write"),
+        (c"fide.p", fide_p, c"readonly"),
         (c"fide.r", fide_r, c"readonly"),
         (c"fide.refuse", fide_refuse, c"readonly allow-loading allow-stale fast"),
         (c"fide.skip", fide_skip, c"write fast"),
@@ -135,7 +136,6 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     if (is_late || is_unread) && !is_nested && !commit_now() {
         return ctx.error(UNKNOWN);
     }
-    UNREAD.with_borrow_mut(|unread| unread.note_reply(reply.bytes().len()));
     ctx.reply(&reply)
 }
 
@@ -215,7 +215,7 @@ unsafe extern "C" fn on_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -
         let args: Vec<_> = waiting.args.clone();
         crate::redis::with_args(&args, |args| note(ctx, waiting.rule, args, &value));
     }
-    if hot(|hot| hot.is_late.get()) && !commit_now() {
+    if (hot(|hot| hot.is_late.get()) || has_unread(ctx)) && !commit_now() {
         return ctx.error(UNKNOWN);
     }
     ctx.reply(&reply)
@@ -247,6 +247,34 @@ unsafe extern "C" fn fide_r(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     }
     let (client, args) = (ctx.block(), args.retain());
     with_state(|state| state.wait_for(client, args));
+    0
+}
+
+/// A client writes, at a follower.
+unsafe extern "C" fn fide_p(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
+    let (ctx, args) = (Ctx(ctx), inner(argv, argc));
+    if !matches!(class_of(args), Class::Write(rule) if !rule.may_block()) {
+        return ctx.error("ERR FIDE.P is for this module's own use");
+    }
+    // The leader answers in RESP2, which is another shape for a client of RESP3.
+    let passes_on = hot(|hot| hot.mode.get() == Mode::Following && hot.passes_on.get()) && !ctx.is_resp3();
+    if !passes_on || ctx.is_nested() {
+        return refuse(ctx, args);
+    }
+    if !crate::redis::is_allowed(ctx, args) {
+        return ctx.error("NOPERM this user has no permissions to run the command, or for one of its keys");
+    }
+    let is_full = MODULE.with_borrow(|module| module.as_ref().is_none_or(|module| module.proxy.is_full()));
+    if is_full {
+        return ctx.error("TRYAGAIN too many writes wait for the leader; ask again, or ask the leader");
+    }
+    let (client, db) = (ctx.block(), ctx.db());
+    MODULE.with_borrow_mut(|module| {
+        if let Some(module) = module {
+            module.proxy.pass(client, db, &args.to_bytes());
+        }
+    });
+    pass_on();
     0
 }
 

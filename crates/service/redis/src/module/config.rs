@@ -38,6 +38,20 @@ unsafe extern "C" fn set(_: *const c_char, value: c_int, _: *mut c_void, _: *mut
     0
 }
 
+unsafe extern "C" fn get_proxy(_: *const c_char, _: *mut c_void) -> c_int {
+    hot(|hot| hot.passes_on.get()).into()
+}
+
+unsafe extern "C" fn set_proxy(
+    _: *const c_char,
+    value: c_int,
+    _: *mut c_void,
+    _: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    hot(|hot| hot.passes_on.set(value != 0));
+    0
+}
+
 /// # Errors
 /// Redis refuses a setting, or a value of one in redis.conf.
 pub(super) fn register(ctx: Ctx) -> Result<(), String> {
@@ -59,8 +73,21 @@ pub(super) fn register(ctx: Ctx) -> Result<(), String> {
     if result != 0 {
         return Err("Redis refuses the setting fide.reads".to_owned());
     }
+    let result = api!(RedisModule_RegisterBoolConfig(
+        ctx.0,
+        c"follower-proxy".as_ptr(),
+        1,
+        raw::REDISMODULE_CONFIG_DEFAULT,
+        Some(get_proxy),
+        Some(set_proxy),
+        None,
+        ptr::null_mut()
+    ));
+    if result != 0 {
+        return Err("Redis refuses the setting fide.follower-proxy".to_owned());
+    }
     if api!(RedisModule_LoadConfigs(ctx.0)) != 0 {
-        return Err("a setting fide.* in redis.conf is wrong: fide.reads is leader, any or stale".to_owned());
+        return Err("a setting fide.* in redis.conf is wrong: fide.reads is leader, any or stale; fide.follower-proxy yes or no".to_owned());
     }
     Ok(())
 }

@@ -4,11 +4,11 @@
 //! Called for commands of clients, of scripts, of this module, and of the replication link, which it cannot
 //! tell apart but by [`crate::stream`]'s mark.
 
-use super::{HOT, Mode, UNREAD, Words, config::Reads, unread::Unread, with_state};
+use super::{HOT, Mode, TURN, UNREAD, Words, commit_now, config::Reads, unread::Unread, with_state};
 use crate::{
     commands::{Class, Commands},
     redis::Filtered,
-    stream::is_marked,
+    stream::{Stream, is_marked},
 };
 
 /// What to do with a command.
@@ -21,6 +21,8 @@ pub(super) enum Verdict {
     /// It runs if this server may show data at this moment: its reply leaves before the next turn is sealed.
     Confirm,
     Write,
+    /// The leader is asked.
+    Pass,
     Read,
     Refuse,
     Skip,
@@ -46,14 +48,15 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
         let is_script = class == Class::Script && hot.mode.get() == Mode::Leader;
         let is_late = hot.is_late.get() || is_script && UNREAD.with_borrow_mut(Unread::is_any);
         let word = match decide(hot.mode.get(), class, is_marked(name), is_late, hot.reads.get()) {
-            Verdict::Run => return UNREAD.with_borrow_mut(Unread::note_shown),
-            Verdict::Show => {
-                hot.has_shown.set(true);
-                return UNREAD.with_borrow_mut(Unread::note_shown);
-            }
+            Verdict::Run => return,
+            // Confirmed at the end of the turn. A client with unread replies may be shown it before that.
+            Verdict::Show if may_show() => return hot.has_shown.set(true),
+            Verdict::Show => &words.refuse,
             Verdict::Confirm if with_state(|state| state.member.may_answer()) == Some(true) => return,
             Verdict::Confirm => &words.refuse,
             Verdict::Write => &words.write,
+            Verdict::Pass if hot.passes_on.get() => &words.pass,
+            Verdict::Pass => &words.refuse,
             Verdict::Read => &words.read,
             Verdict::Refuse => &words.refuse,
             Verdict::Skip => &words.skip,
@@ -65,6 +68,15 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
         }
         command.prepend(word);
     });
+}
+
+/// Whether a reply may leave before the end of the turn, or cannot.
+fn may_show() -> bool {
+    let is_decided = TURN.with_borrow(Stream::is_empty);
+    if is_decided && with_state(|state| state.member.may_answer()) == Some(true) {
+        return true;
+    }
+    !UNREAD.with_borrow_mut(Unread::is_any) || commit_now()
 }
 
 pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool, reads: Reads) -> Verdict {
@@ -97,6 +109,7 @@ pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool, r
             Reads::Any => Verdict::Read,
             Reads::Stale => Verdict::Run,
         },
+        (Class::Write(rule), Mode::Following) if !rule.may_block() => Verdict::Pass,
         // Its transactions would be read in parts, and not written.
         (Class::Multi | Class::Script | Class::Write(_) | Class::Wait, Mode::Following) => Verdict::Refuse,
 
@@ -133,7 +146,9 @@ mod tests {
     #[test]
     fn replica_runs_the_log_and_nothing_else() {
         assert_eq!(decide(Mode::Following, SET, true, false, Reads::Any), Verdict::Run);
-        assert_eq!(decide(Mode::Following, SET, false, false, Reads::Any), Verdict::Refuse);
+        assert_eq!(decide(Mode::Following, SET, false, false, Reads::Any), Verdict::Pass);
+        let waits = Class::Write(Rule::Popped("LPOP"));
+        assert_eq!(decide(Mode::Following, waits, false, false, Reads::Any), Verdict::Refuse);
         assert_eq!(decide(Mode::Following, Class::Read, false, false, Reads::Any), Verdict::Read);
         assert_eq!(decide(Mode::Cut, SET, false, false, Reads::Any), Verdict::Skip);
     }

@@ -211,6 +211,11 @@ impl State {
         }
     }
 
+    /// Whether the server has applied everything that it was given.
+    pub(super) fn has_applied_all(&self) -> bool {
+        self.applied == self.fed
+    }
+
     pub(super) fn has_acts(&self) -> bool {
         !self.acts.is_empty()
     }
@@ -579,6 +584,8 @@ impl State {
             return;
         }
         match self.mode {
+            // The note comes with the rest of the unit.
+            Mode::Following if self.assembly.is_open() => {}
             Mode::Following => self.feed.push_position(self.fed),
             _ => self.mark_wanted = true,
         }
@@ -677,7 +684,8 @@ impl State {
 
     /// A commit is open: clients are disconnected, and nothing is shown before it is decided.
     pub(super) fn leave_open(&mut self) {
-        if self.mode == Mode::Leader || std::mem::take(&mut self.is_open) {
+        let is_open = std::mem::take(&mut self.is_open);
+        if self.mode == Mode::Leader || is_open {
             self.mode = Mode::Undecided;
             self.acts.push(Act::DisconnectClients);
             self.seen.disconnects += 1;
@@ -695,6 +703,7 @@ impl State {
         self.propose();
         if self.decided == self.sealed && self.fragments.is_empty() && self.member.may_answer() {
             self.mode = Mode::Leader;
+            self.is_open = false;
             self.say("the group agrees again".to_owned());
         }
     }

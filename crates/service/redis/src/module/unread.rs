@@ -12,9 +12,6 @@ use std::{
     os::{fd::RawFd, unix::fs::FileExt},
 };
 
-/// The list is read again after so many bytes of replies, which is less than any connection holds, and after
-/// each command whose reply's length this module does not know.
-const BYTES_MAX: usize = 4096;
 /// `EPOLLOUT`, in the list's hexadecimal mask.
 const WRITABLE: u32 = 4;
 /// Most clients whose descriptors are remembered.
@@ -28,9 +25,8 @@ pub(super) struct Unread {
     list: Option<File>,
     /// Descriptors that Redis watches for writing.
     writable: HashSet<RawFd>,
-    /// Nothing that was replied since can have changed that.
+    /// The list was read in this turn: Redis watches others only at the end of a turn.
     is_known: bool,
-    bytes: usize,
     text: Vec<u8>,
     /// Descriptors of clients, by their ids, which are never used again.
     descriptors: HashMap<u64, RawFd>,
@@ -43,19 +39,9 @@ impl Unread {
         Self { list, ..Self::default() }
     }
 
-    /// Something was replied whose length is not known.
-    pub(super) fn note_shown(&mut self) {
-        self.is_known = false;
-    }
-
-    pub(super) fn note_reply(&mut self, len: usize) {
-        self.bytes += len;
-        self.is_known &= self.bytes < BYTES_MAX;
-    }
-
-    /// A new turn begins: who has read what was left is not watched any more.
+    /// A new turn begins.
     pub(super) fn begin_turn(&mut self) {
-        self.is_known &= self.writable.is_empty();
+        self.is_known = false;
     }
 
     /// Whether any connection has unread replies. Without the list, all may have.
@@ -97,7 +83,7 @@ impl Unread {
             }
         }
         self.writable = writable(&self.text[..len]).collect();
-        (self.is_known, self.bytes) = (true, 0);
+        self.is_known = true;
     }
 }
 
@@ -137,8 +123,8 @@ mod tests {
         let mut unread = Unread::of_loop(epoll_that_watches(one.0.as_raw_fd()));
         assert!(!unread.is_any());
         epoll::add(&set, &two.1, epoll::EventData::new_u64(2), epoll::EventFlags::OUT).unwrap();
-        assert!(!unread.is_any(), "nothing was replied");
-        unread.note_shown();
+        assert!(!unread.is_any(), "not before the next turn");
+        unread.begin_turn();
         assert!(unread.is_of(7, Some(two.1.as_raw_fd())));
         assert!(!unread.is_of(8, Some(one.0.as_raw_fd())));
         assert_eq!((unread.descriptor(7), unread.descriptor(9)), (Some(two.1.as_raw_fd()), None));
@@ -146,9 +132,6 @@ mod tests {
         epoll::delete(&set, &two.1).unwrap();
         unread.begin_turn();
         assert!(!unread.is_any());
-        unread.note_reply(BYTES_MAX);
-        epoll::add(&set, &two.1, epoll::EventData::new_u64(2), epoll::EventFlags::OUT).unwrap();
-        assert!(unread.is_any(), "as much was replied as a connection may not hold");
     }
 
     #[test]

@@ -12,6 +12,7 @@ fn root_writes_are_at_all_servers_and_survive_the_leader() {
         assert_eq!(world.ask(host, "GET k"), "$1\r\nv\r\n", "h{host}");
     }
     for follower in world.followers() {
+        assert_eq!(world.ask(follower, "CONFIG SET fide.follower-proxy no"), "+OK\r\n");
         assert!(world.ask(follower, "SET k w").starts_with("-READONLY this server follows; the leader is h"));
     }
     world.assert_alike();
@@ -35,4 +36,44 @@ fn root_writes_are_at_all_servers_and_survive_the_leader() {
         world.ask(next, "INCR n");
     }
     assert_eq!(world.ask(world.leader(), "GET n"), "$1\r\n3\r\n");
+}
+
+/// A client that knows one server only writes there, whoever leads.
+#[test]
+fn root_followers_pass_writes_on() {
+    let Some(mut world) = World::new(3, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    for (line, wanted) in [
+        ("SET k v", "+OK\r\n"),
+        ("INCR n", ":1\r\n"),
+        ("GETSET k w", "$1\r\nv\r\n"),
+        ("LPOP nothing", "$-1\r\n"),
+        ("RPUSH l a b", ":2\r\n"),
+        ("LPOP l 5", "*2\r\n$1\r\na\r\n$1\r\nb\r\n"),
+        ("LPOP l 5", "*-1\r\n"),
+        ("INCR k", "-ERR value is not an integer or out of range\r\n"),
+    ] {
+        assert_eq!(world.ask(follower, line), wanted, "{line}");
+        // And what it wrote is there at once.
+        assert_eq!(
+            world.ask(follower, "EXISTS k"),
+            if line == "SET k v" || world.ask(leader, "EXISTS k") == ":1\r\n" { ":1\r\n" } else { ":0\r\n" }
+        );
+    }
+    assert!(world.ask(follower, "BLPOP l 1").starts_with("-READONLY"), "nothing waits on the connection to the leader");
+    assert!(world.ask(follower, "FIDE.P GET k").starts_with("-ERR FIDE.P is for"));
+    // Another database, and many at once.
+    let mut connection = world.connect(follower);
+    redis::cmd("SELECT").arg(3).exec(&mut connection).unwrap();
+    let mut pipe = redis::pipe();
+    for n in 0..500 {
+        pipe.cmd("SET").arg(format!("key{n}")).arg(n).ignore();
+    }
+    pipe.query::<()>(&mut connection).unwrap();
+    assert_eq!(redis::cmd("DBSIZE").query::<i64>(&mut connection).unwrap(), 500);
+    world.kill(leader);
+    world.await_ready();
+    let last = world.followers()[0];
+    assert_eq!(world.ask(last, "INCR n"), ":2\r\n");
+    world.assert_alike();
 }

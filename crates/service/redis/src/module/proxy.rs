@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Writes that clients send to a follower, passed on to the leader: one connection, in the order in which they
+//! came. What is under way when the leader is lost may or may not happen, and its client is told so.
+
+use std::{
+    collections::VecDeque,
+    io::{ErrorKind, Read, Write},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream},
+    os::fd::{AsRawFd, RawFd},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    io::Errno,
+    net::{AddressFamily, SocketFlags, SocketType, connect, socket_with},
+};
+
+use redis_module::raw::{REDISMODULE_EVENTLOOP_READABLE, REDISMODULE_EVENTLOOP_WRITABLE};
+
+use crate::{
+    redis::{Blocked, Ctx, unwatch},
+    resp::{self, RespError, Value},
+};
+
+/// Most writes that wait for the leader; more are refused.
+pub(super) const WAITING_MAX: usize = 10_000;
+/// Most bytes of them.
+const BYTES_MAX: usize = 64 << 20;
+/// What was written is dropped from the buffer from so many bytes on.
+const WRITTEN_MAX: usize = 1 << 20;
+/// A write waits so long for a leader, and for its answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two attempts.
+const RETRY: Duration = Duration::from_millis(20);
+const READ_MAX: usize = 64 << 10;
+
+pub(super) const UNKNOWN: &str =
+    "UNKNOWN the leader was lost while it had this write; it may or may not happen. Read the data before you repeat it";
+const NO_DATABASE: &str =
+    "ERR the leader does not give this database (databases, or the permissions of its default user); it did not happen";
+const NO_LEADER: &str = "TRYAGAIN no leader has taken this write; it did not happen";
+
+/// A write of a client.
+struct Passed {
+    client: Blocked,
+    db: u32,
+    request: Vec<u8>,
+    since: Instant,
+}
+
+/// An answer that the leader owes.
+enum Owed {
+    /// To a client, which waits since then.
+    To(Blocked, Instant),
+    /// To AUTH: what it says is seen in the next answer.
+    Auth,
+    /// To SELECT: nothing is sent before it is there.
+    Select,
+}
+
+struct Connection {
+    stream: TcpStream,
+    to: SocketAddrV4,
+    db: u32,
+    /// The answer to SELECT is not there yet.
+    selects: bool,
+    /// Something has left: the leader may have it.
+    has_sent: bool,
+    out: Vec<u8>,
+    written: usize,
+    received: Vec<u8>,
+    owed: VecDeque<Owed>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        unwatch(self.stream.as_raw_fd(), REDISMODULE_EVENTLOOP_READABLE | REDISMODULE_EVENTLOOP_WRITABLE);
+    }
+}
+
+/// Writes on their way to the leader.
+#[derive(Default)]
+pub(super) struct Proxy {
+    connection: Option<Connection>,
+    waiting: VecDeque<Passed>,
+    tried: Option<Instant>,
+}
+
+/// A client's answer.
+pub(super) struct Answer {
+    client: Blocked,
+    /// As the leader wrote it; none: an error of this module's own.
+    bytes: Result<Vec<u8>, &'static str>,
+}
+
+impl Answer {
+    pub(super) fn give(self) {
+        self.client.end(|ctx| match &self.bytes {
+            Ok(bytes) => {
+                write(ctx, bytes);
+            }
+            Err(why) => {
+                ctx.error(why);
+            }
+        });
+    }
+}
+
+/// Replies with the value at the beginning of `bytes`, which is whole, and says how long it is.
+fn write(ctx: Ctx, bytes: &[u8]) -> usize {
+    let end = bytes.windows(2).position(|end| end == b"\r\n").unwrap_or(bytes.len());
+    let line = String::from_utf8_lossy(bytes.get(1..end).unwrap_or_default()).into_owned();
+    let number = line.parse::<i64>().unwrap_or(0);
+    let mut at = end + 2;
+    match bytes.first() {
+        Some(b'+') => ctx.status(&line),
+        Some(b'-') => ctx.error(&line),
+        Some(b':') => ctx.integer(number),
+        Some(b'$') => match usize::try_from(number) {
+            Ok(len) => {
+                let content = bytes.get(at..at + len).unwrap_or_default();
+                at += len + 2;
+                ctx.value(&Value::Leaf(content.to_vec()))
+            }
+            Err(_) => ctx.null(),
+        },
+        Some(b'*') => match usize::try_from(number) {
+            Ok(len) => {
+                ctx.array(len);
+                for _ in 0..len {
+                    at += write(ctx, bytes.get(at..).unwrap_or_default());
+                }
+                0
+            }
+            Err(_) => ctx.null_array(),
+        },
+        _ => ctx.error("ERR the leader's answer cannot be read"),
+    };
+    at
+}
+
+impl Proxy {
+    pub(super) fn is_full(&self) -> bool {
+        let (owed, unsent) = self
+            .connection
+            .as_ref()
+            .map_or((0, 0), |connection| (connection.owed.len(), connection.out.len() - connection.written));
+        let bytes = unsent + self.waiting.iter().map(|passed| passed.request.len()).sum::<usize>();
+        self.waiting.len() + owed >= WAITING_MAX || bytes >= BYTES_MAX
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.connection.is_none()
+    }
+
+    pub(super) fn pass(&mut self, client: Blocked, db: u32, args: &[&[u8]]) {
+        let mut request = Vec::new();
+        // As the leader's own filter would put it: a server that does not lead refuses it, and does not pass it on.
+        resp::command(&mut request, &[&[&b"FIDE.W"[..]], args].concat());
+        self.waiting.push_back(Passed { client, db, request, since: Instant::now() });
+    }
+
+    /// What waits is refused: this server leads, or is out.
+    pub(super) fn refuse_all(&mut self, answers: &mut Vec<Answer>) {
+        self.lose(answers);
+        answers.extend(self.waiting.drain(..).map(|passed| Answer { client: passed.client, bytes: Err(NO_LEADER) }));
+    }
+
+    /// Sends what waits to this leader; what was sent to another one is lost. None: no leader is known. Adds the
+    /// answers for clients that wait no longer, and returns a descriptor to be watched.
+    pub(super) fn follow(
+        &mut self,
+        leader: Option<(Ipv4Addr, u16)>,
+        password: &[u8],
+        answers: &mut Vec<Answer>,
+    ) -> Option<RawFd> {
+        let leader = leader.map(|(address, port)| SocketAddrV4::new(address, port));
+        let is_late = |owed: &Owed| matches!(owed, Owed::To(_, since) if since.elapsed() > PATIENCE);
+        if self
+            .connection
+            .as_ref()
+            .is_some_and(|connection| Some(connection.to) != leader || connection.owed.iter().take(2).any(is_late))
+        {
+            self.lose(answers);
+        }
+        while self.waiting.front().is_some_and(|passed| passed.since.elapsed() > PATIENCE) {
+            let passed = self.waiting.pop_front();
+            answers.extend(passed.map(|passed| Answer { client: passed.client, bytes: Err(NO_LEADER) }));
+        }
+        let mut new = None;
+        if self.connection.is_none() && !self.waiting.is_empty() {
+            new = self.connect(leader?, password);
+        }
+        let Some(connection) = &mut self.connection else { return new };
+        while !connection.selects
+            && let Some(first) = self.waiting.front()
+        {
+            if connection.db != first.db {
+                connection.db = first.db;
+                connection.selects = true;
+                resp::command(&mut connection.out, &[b"SELECT", first.db.to_string().as_bytes()]);
+                connection.owed.push_back(Owed::Select);
+                break;
+            }
+            let Some(Passed { client, request, since, .. }) = self.waiting.pop_front() else { break };
+            connection.out.extend_from_slice(&request);
+            connection.owed.push_back(Owed::To(client, since));
+        }
+        if !self.flush() {
+            self.lose(answers);
+            return None;
+        }
+        new
+    }
+
+    /// Begins a connection; whether it comes about is seen when it is written or read.
+    fn connect(&mut self, to: SocketAddrV4, password: &[u8]) -> Option<RawFd> {
+        if self.tried.is_some_and(|tried| tried.elapsed() < RETRY) {
+            return None;
+        }
+        self.tried = Some(Instant::now());
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).ok()?;
+        match connect(&socket, &SocketAddr::V4(to)) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(_) => return None,
+        }
+        let stream = TcpStream::from(socket);
+        let _ = stream.set_nodelay(true);
+        let fd = stream.as_raw_fd();
+        let (mut out, mut owed) = (Vec::new(), VecDeque::new());
+        if !password.is_empty() {
+            resp::command(&mut out, &[b"AUTH", password]);
+            owed.push_back(Owed::Auth);
+        }
+        self.connection = Some(Connection {
+            stream,
+            to,
+            db: 0,
+            selects: false,
+            has_sent: false,
+            out,
+            written: 0,
+            received: Vec::new(),
+            owed,
+        });
+        Some(fd)
+    }
+
+    /// Whether the connection stands.
+    fn flush(&mut self) -> bool {
+        let Some(Connection { stream, out, written, has_sent, .. }) = &mut self.connection else { return true };
+        while *written < out.len() {
+            match stream.write(&out[*written..]) {
+                Ok(len) => {
+                    *written += len;
+                    *has_sent = true;
+                }
+                Err(why) if why.kind() == ErrorKind::Interrupted => {}
+                // The rest at the next turn; a connection that is not there yet says so, too.
+                Err(why) if why.kind() == ErrorKind::WouldBlock && *written > WRITTEN_MAX => {
+                    out.drain(..*written);
+                    *written = 0;
+                    return true;
+                }
+                Err(why) if matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => return true,
+                Err(_) => return false,
+            }
+        }
+        out.clear();
+        *written = 0;
+        true
+    }
+
+    /// The leader has answered, or is gone.
+    pub(super) fn receive(&mut self, answers: &mut Vec<Answer>) {
+        let Some(connection) = &mut self.connection else { return };
+        let mut buffer = [0; READ_MAX];
+        let stands = match connection.stream.read(&mut buffer) {
+            Ok(0) => false,
+            Ok(len) => {
+                connection.received.extend_from_slice(&buffer[..len]);
+                match connection.answer(answers) {
+                    Ok(true) => true,
+                    Ok(false) => {
+                        // The first one that waits asked for a database that the leader does not give.
+                        let passed = self.waiting.pop_front();
+                        answers.extend(passed.map(|passed| Answer { client: passed.client, bytes: Err(NO_DATABASE) }));
+                        false
+                    }
+                    Err(_) => false,
+                }
+            }
+            Err(why) => matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::NotConnected),
+        };
+        if !stands {
+            self.lose(answers);
+        }
+    }
+
+    /// The connection is gone, and with it what the leader had.
+    pub(super) fn lose(&mut self, answers: &mut Vec<Answer>) {
+        let Some(mut connection) = self.connection.take() else { return };
+        let why = if connection.has_sent { UNKNOWN } else { NO_LEADER };
+        let owed: Vec<Owed> = connection.owed.drain(..).collect();
+        for owed in owed {
+            if let Owed::To(client, _) = owed {
+                answers.push(Answer { client, bytes: Err(why) });
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// Hands out the answers that are whole. False: the leader refuses the database.
+    fn answer(&mut self, answers: &mut Vec<Answer>) -> Result<bool, RespError> {
+        let mut at = 0;
+        while let Some((value, len)) = Value::read(&self.received[at..])? {
+            match self.owed.pop_front() {
+                Some(Owed::To(client, _)) => {
+                    answers.push(Answer { client, bytes: Ok(self.received[at..at + len].to_vec()) });
+                }
+                Some(Owed::Select) if value.is_error() => return Ok(false),
+                Some(Owed::Select) => self.selects = false,
+                Some(Owed::Auth) | None => {}
+            }
+            at += len;
+        }
+        self.received.drain(..at);
+        Ok(true)
+    }
+}
