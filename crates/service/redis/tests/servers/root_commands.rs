@@ -321,9 +321,9 @@ fn root_client_with_unread_replies_is_answered_in_order() {
 fn root_idle_servers_stay_in_their_group() {
     let Some(world) = World::new(2, "hsuc") else { return };
     for host in world.hosts() {
-        assert_eq!(world.ask(host, "CONFIG SET repl-timeout 3"), "+OK\r\n");
+        assert_eq!(world.ask(host, "CONFIG SET repl-timeout 5"), "+OK\r\n");
     }
-    thread::sleep(Duration::from_millis(5500));
+    thread::sleep(Duration::from_millis(7500));
     world.await_ready();
     assert_eq!(world.ask(world.leader(), "SET k v"), "+OK\r\n");
     world.assert_alike();
