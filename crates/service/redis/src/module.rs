@@ -54,13 +54,13 @@ const READ_MAX: Duration = Duration::from_secs(1);
 
 /// Looked at for each command, so without a borrow.
 struct Hot {
-    pub(crate) mode: Cell<Mode>,
+    mode: Cell<Mode>,
     /// The next command that Redis is about to look up is this module's own.
-    pub(crate) direct: Cell<bool>,
+    direct: Cell<bool>,
     /// In this turn clients have seen or changed data.
-    pub(crate) has_shown: Cell<bool>,
+    has_shown: Cell<bool>,
     /// The loop is past the point where this turn's unit is sealed: replies leave without it.
-    pub(crate) is_late: Cell<bool>,
+    is_late: Cell<bool>,
     /// Followers pass writes on to the leader.
     passes_on: Cell<bool>,
     /// This module calls FIDE.MARK.
@@ -70,7 +70,7 @@ struct Hot {
     /// Where clients may read.
     reads: Cell<config::Reads>,
     /// Scripts that this module runs, one inside the other.
-    pub(crate) scripts: Cell<u32>,
+    scripts: Cell<u32>,
 }
 
 thread_local! {
@@ -98,13 +98,13 @@ thread_local! {
 
 /// The words that the filter puts in front of commands.
 struct Words {
-    pub(crate) write: Text,
-    pub(crate) pass: Text,
-    pub(crate) read: Text,
-    pub(crate) refuse: Text,
-    pub(crate) skip: Text,
-    pub(crate) config: Text,
-    pub(crate) wait: Text,
+    write: Text,
+    pass: Text,
+    read: Text,
+    refuse: Text,
+    skip: Text,
+    config: Text,
+    wait: Text,
 }
 
 struct Module {

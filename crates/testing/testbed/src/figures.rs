@@ -205,6 +205,31 @@ impl Figure {
         }
     }
 
+    /// A rate per second: the middle one of some rounds, which are in ascending order.
+    pub fn rate(name: &str, rates: &[f64]) -> Self {
+        let middle = rates.get(rates.len() / 2).copied();
+        Figure {
+            figure: name.into(),
+            value: middle,
+            unit: "per second".into(),
+            statistic: "p50".into(),
+            n: rates.len() as u64,
+            min: rates.first().copied(),
+            p50: middle,
+            max: rates.last().copied(),
+            ..Figure::default()
+        }
+    }
+
+    /// Compares with another figure's value.
+    #[must_use]
+    pub fn beside(mut self, baseline: &str, of: &Figure) -> Self {
+        self.baseline = Some(baseline.into());
+        self.baseline_value = of.value;
+        self.ratio = self.value.zip(of.value).map(|(value, base)| value / base);
+        self
+    }
+
     /// Sets the spread from its value in each round of the run.
     #[must_use]
     pub fn spread_of(mut self, rounds: impl IntoIterator<Item = f64>) -> Self {

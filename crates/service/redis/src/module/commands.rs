@@ -7,8 +7,8 @@ use std::{cell::RefCell, ffi::c_int, ptr};
 use redis_module::raw;
 
 use super::{
-    COMMANDS, ERRORS, MODULE, TURN, UNREAD, call, call_args, call_texts, class_of, commit_now, hot, pass_on,
-    sentinel::sentinel, settle, state::Mode, state::State, status, unread::Unread, with_state,
+    ERRORS, MODULE, TURN, UNREAD, call, call_args, call_texts, class_of, commit_now, hot, pass_on, sentinel::sentinel,
+    settle, state::Mode, state::State, status, unread::Unread, with_state,
 };
 use crate::{
     commands::Class,
@@ -451,10 +451,4 @@ unsafe extern "C" fn fide_leave(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc:
         Some(Err(why)) => ctx.error(&why),
         None => ctx.error("ERR the module has not begun"),
     }
-}
-
-/// Whether the server's commands are known.
-#[allow(dead_code, reason = "for FIDE.STATUS")]
-pub(super) fn is_ready() -> bool {
-    COMMANDS.with_borrow(|commands| !commands.is_empty())
 }

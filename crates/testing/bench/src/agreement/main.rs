@@ -181,19 +181,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
 
 /// A figure of rates in ascending order.
 fn rate(name: &str, rates: &[f64], goal: f64) -> Figure {
-    let middle = Some(rates[rates.len() / 2]);
-    let figure = Figure {
-        figure: name.into(),
-        value: middle,
-        unit: "per second".into(),
-        statistic: "p50".into(),
-        n: rates.len() as u64,
-        min: rates.first().copied(),
-        p50: middle,
-        max: rates.last().copied(),
-        ..Figure::default()
-    };
-    figure.goal(Goal::AtLeast(goal))
+    Figure::rate(name, rates).goal(Goal::AtLeast(goal))
 }
 
 fn simulated(quick: bool) -> anyhow::Result<Figure> {
@@ -207,16 +195,9 @@ fn in_process(report: &mut Report, proposals: u64) -> anyhow::Result<()> {
     let grouped = rates(group, proposals, 512)?;
     let heartbeats = rates(huc, proposals, 512)?;
     let of_batched = rate("decisions_in_process", &batched, 2e6);
-    let baseline_value = of_batched.value;
+    let of_group = rate("decisions_in_process_group", &grouped, 2e6).beside("decisions_in_process", &of_batched);
     report.add(of_batched.remark("64-byte proposals, as many to an instance as fit 16 KiB"));
     report.add(rate("decisions_in_process_unbatched", &single, 2e5).remark("one to an instance"));
-    let of_group = rate("decisions_in_process_group", &grouped, 2e6);
-    let of_group = Figure {
-        baseline: Some("decisions_in_process".into()),
-        baseline_value,
-        ratio: of_group.value.zip(baseline_value).map(|(group, bare)| group / bare),
-        ..of_group
-    };
     report.add(of_group.remark("the same in a group, over links that may lose"));
     let of_huc = rate("decisions_in_process_huc", &heartbeats, 2e6);
     report.add(of_huc.remark("the leader proposes, the others say that they have nothing to say"));

@@ -63,33 +63,14 @@ impl Args {
 fn rate(name: &str, rounds: &[Measured]) -> Figure {
     let mut rates: Vec<f64> = rounds.iter().map(|round| round.per_second).collect();
     rates.sort_by(f64::total_cmp);
-    let middle = rates.get(rates.len() / 2).copied();
     let worst = |of: fn(&Measured) -> f64| rounds.iter().map(of).fold(0.0, f64::max);
-    let figure = Figure {
-        figure: name.into(),
-        value: middle,
-        unit: "per second".into(),
-        statistic: "p50".into(),
-        n: rates.len() as u64,
-        min: rates.first().copied(),
-        p50: middle,
-        max: rates.last().copied(),
-        ..Figure::default()
-    };
     let latency = format!(
         "latency p50 {} ms, p99 {} ms, max {} ms",
         worst(|round| round.p50_ms),
         worst(|round| round.p99_ms),
         worst(|round| round.max_ms)
     );
-    figure.remark(latency).spread_of(rates)
-}
-
-fn against(mut figure: Figure, name: &str, baseline: &Figure) -> Figure {
-    figure.baseline = Some(name.to_owned());
-    figure.baseline_value = baseline.value;
-    figure.ratio = figure.value.zip(baseline.value).map(|(value, base)| value / base);
-    figure
+    Figure::rate(name, &rates).remark(latency).spread_of(rates)
 }
 
 /// One test of redis-benchmark against a server, and against the one that it is compared with, in turns: this
@@ -131,7 +112,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
             ] {
                 eprintln!("{name}: {failures} tolerated");
                 let (of, base) = measure(args, (&group, host), &alone, test)?;
-                let figure = against(rate(&format!("{name}_{failures}"), &of), "a server alone", &rate("alone", &base));
+                let figure = rate(&format!("{name}_{failures}"), &of).beside("a server alone", &rate("alone", &base));
                 report.add(match goal {
                     Some(least) => figure.goal(Goal::AtLeast(least)),
                     None => figure,
@@ -176,9 +157,9 @@ fn wait1(
     let waiting = rate("wait1", &of(&Kind::Replicas, Some(1))?);
     let without = rate("async", &of(&Kind::Replicas, None)?);
     let group = of(&Kind::Group("hsuc"), None)?;
-    let with_wait = against(rate("redis_set_vs_wait1", &group), "one replica and WAIT 1", &waiting);
+    let with_wait = rate("redis_set_vs_wait1", &group).beside("one replica and WAIT 1", &waiting);
     report.add(with_wait.goal(Goal::AtLeast(1.0)));
-    report.add(against(rate("redis_set_vs_async", &group), "one replica, no WAIT", &without).goal(Goal::AtLeast(1.0)));
+    report.add(rate("redis_set_vs_async", &group).beside("one replica, no WAIT", &without).goal(Goal::AtLeast(1.0)));
     Ok(())
 }
 

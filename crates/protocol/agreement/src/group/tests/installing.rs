@@ -3,6 +3,23 @@
 
 use super::*;
 
+/// Host 3 joins hosts 1 and 2, whose state is "a", and was offered that state.
+fn with_an_offer() -> World {
+    let mut world = World::of(2);
+    world.writes(1, "a");
+    world.joins(3, 30);
+    while world.group(3).poll_install().is_none() {
+        world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+        for from in 1..=3 {
+            for (to, bytes) in world.sent(from) {
+                let _ = world.group(to).receive(from, &bytes);
+            }
+        }
+        [1, 2].into_iter().for_each(|host| world.tell(host));
+    }
+    world
+}
+
 #[test]
 fn installed_without_an_offer_changes_nothing() {
     let mut world = World::of(2);
@@ -31,18 +48,7 @@ fn installed_without_an_offer_changes_nothing() {
 
 #[test]
 fn no_state_and_decision_at_once() {
-    let mut world = World::of(2);
-    world.writes(1, "a");
-    world.joins(3, 30);
-    while world.group(3).poll_install().is_none() {
-        world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
-        for from in 1..=3 {
-            for (to, bytes) in world.sent(from) {
-                let _ = world.group(to).receive(from, &bytes);
-            }
-        }
-        [1, 2].into_iter().for_each(|host| world.tell(host));
-    }
+    let mut world = with_an_offer();
     let joins = world.group(3);
     assert!(joins.poll_decision(HELD).is_none() && !joins.wants_state(), "no member yet");
     let (position, state) = joins.take_install().expect("offered");
@@ -57,18 +63,7 @@ fn no_state_and_decision_at_once() {
 /// The offer is an address, say: the user fetches the state there, as it is some decisions later.
 #[test]
 fn state_that_was_fetched_elsewhere_may_be_a_later_one() {
-    let mut world = World::of(2);
-    world.writes(1, "a");
-    world.joins(3, 30);
-    while world.group(3).poll_install().is_none() {
-        world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
-        for from in 1..=3 {
-            for (to, bytes) in world.sent(from) {
-                let _ = world.group(to).receive(from, &bytes);
-            }
-        }
-        [1, 2].into_iter().for_each(|host| world.tell(host));
-    }
+    let mut world = with_an_offer();
     let (offered, _) = world.group(3).poll_install().expect("offered");
     assert!(!world.group(3).installed_at(offered - 1), "older than the offer");
     world.group(3).state_dropped();
