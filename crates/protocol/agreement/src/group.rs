@@ -38,6 +38,9 @@
 //! members that have never heard this one: for all others this host's detector decides, which guarantees that
 //! of two members at most one is notified that the other is gone (`liveness`).
 //!
+//! **Disks** (`durable`), for groups that have to survive the end of all their members: a decision is delivered
+//! once enough members have stored it.
+//!
 //! **Payloads** that are longer than a value are sent ahead ([`crate::transfer`]); their identity is proposed
 //! when all live members store them (`payloads`). So a member that is delivered a decision stores the
 //! payloads that it names.
@@ -47,6 +50,7 @@ mod changing;
 mod claim;
 mod control;
 mod datagram;
+mod durable;
 mod entry;
 mod epoch;
 mod epochs;
@@ -75,6 +79,7 @@ use crate::{
 };
 use admission::Admission;
 use control::Control;
+use durable::Durable;
 use epoch::Epoch;
 use epochs::Epochs;
 use founding::Founding;
@@ -86,6 +91,7 @@ use refounding::Past;
 use tail::Tail;
 
 pub use datagram::{DatagramError, PREFIX_LEN};
+pub use durable::{Recalled, RecalledMember, ToStore};
 pub use entry::{Entry, entries};
 
 /// The configuration of a member.
@@ -208,6 +214,8 @@ pub struct Group<P: Start> {
     backlog: Backlog,
     /// What this process was before, and what others were.
     past: Past,
+    /// Decisions that wait for disks, where they have to.
+    durable: Durable,
     /// Hosts that ask to be let in, members to be taken out, and the next view.
     admission: Admission,
     /// Entries and payloads that this member has yet to propose.
@@ -258,6 +266,7 @@ impl<P: Start> Group<P> {
             joining: Joining::default(),
             backlog: Backlog::default(),
             past: Past::new(config.incarnation),
+            durable: Durable::new(),
             admission: Admission::new(),
             pending: Pending::default(),
             transfers: Transfers::new(config.me, config.marked())?,
@@ -373,6 +382,7 @@ impl<P: Start> Group<P> {
         for epoch in self.epochs.iter_mut() {
             epoch.crashed(host, incarnation);
         }
+        self.note_told();
         if self.liveness.end(host, incarnation) {
             self.admission.forget_request(host);
             self.joining.crashed(host, &mut self.transfers);
@@ -427,6 +437,16 @@ impl<P: Start> Group<P> {
         if !may_act {
             return None;
         }
+        if self.durable.is_on() {
+            if !self.deliver_stored() {
+                return None;
+            }
+            if lacks_payload(&self.tail, &self.transfers) {
+                self.standing = Standing::Lacking;
+                return None;
+            }
+            return Some(Decision { instance: self.position, value: self.delivered_stored() });
+        }
         if self.backlog.deliver() {
             self.position += 1;
             self.tail.push(self.backlog.delivered());
@@ -450,9 +470,15 @@ impl<P: Start> Group<P> {
     /// state may be answered from it. At any moment this is true of at most one member: of the leader, once
     /// it has decided what its predecessors may have decided.
     pub fn may_answer(&self, lease: Lease) -> bool {
+        self.durable.is_empty() && self.speaks_for_all(lease)
+    }
+
+    /// Whether nobody knows of a decision that this member does not know of. It may have to wait until it is
+    /// stored.
+    fn speaks_for_all(&self, lease: Lease) -> bool {
         let may_act = self.may_act(lease) || self.standing == Standing::Member && planted::is(Planted::AnswersUnleased);
-        let all_delivered = !self.epochs.is_ending() && self.backlog.is_empty();
-        may_act && all_delivered && self.epochs.current().is_some_and(|epoch| epoch.protocol.speaks_for_all())
+        let all_known = !self.epochs.is_ending() && !self.durable.is_closed() && self.backlog.is_empty();
+        may_act && all_known && self.epochs.current().is_some_and(|epoch| epoch.protocol.speaks_for_all())
     }
 
     /// The position up to which the log may be decided anywhere. A question about the state that is asked now
@@ -500,7 +526,10 @@ impl<P: Start> Group<P> {
                 self.give_up_unwelcomed(lease);
                 self.give_up_dead_incarnation();
             }
-            Standing::Member => self.report_deaths(),
+            Standing::Member => {
+                self.report_deaths();
+                self.ask_for_stored();
+            }
             Standing::Leaving => self.ask_for_begun(),
             _ => {}
         }

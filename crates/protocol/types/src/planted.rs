@@ -67,6 +67,12 @@ planted! {
     AnswersUndelivered,
     /// a member answers without what it stores and was not delivered
     AnswersUnstored,
+    /// a member stores decisions without a lease
+    StoresUnleased,
+    /// a decision is delivered before enough members have stored it
+    TellsUnstored,
+    /// an excluded member claims what was delivered to it, and not what others count as stored
+    ForgetsStored,
     /// members acknowledge beyond the window
     AcksBeyondWindow,
     /// nothing is resent

@@ -135,6 +135,7 @@ impl<P: Start> Group<P> {
         self.position = self.joining.have().unwrap_or(self.position);
         // The user's former state is gone.
         self.past.note_replaced();
+        self.durable.replaced(self.position);
         self.ask_to_join();
     }
 
@@ -174,7 +175,7 @@ impl<P: Start> Group<P> {
 
     /// Proposes the next view, if this member leads and there should be one.
     pub(super) fn propose_next_view(&mut self, lease: Lease) {
-        if !self.may_answer(lease) || self.admission.is_closing() || self.pending.has_entries() {
+        if !self.speaks_for_all(lease) || self.admission.is_closing() || self.pending.has_entries() {
             return;
         }
         self.admission.reopen();
@@ -236,6 +237,8 @@ impl<P: Start> Group<P> {
         }
         self.epochs.begin(epoch);
         self.standing = Standing::Member;
+        self.durable.begun(start);
+        self.note_told();
         for host in self.others().iter() {
             let up = self.liveness.up(host);
             if self.is_awaited(host, |member| member > up) {

@@ -16,6 +16,7 @@
 //!    out (9):      the view without the sender
 //!    recorded (10): nothing
 //!    higher (11):  u32 incarnation
+//!    stored (12):  u64 position up to which the sender has stored the log; u8 1 if it asks for the receiver's, else 0
 //! ```
 
 use fide_types::HostSet;
@@ -48,6 +49,8 @@ pub(super) enum Control {
     Recorded,
     /// "All your incarnations up to this one are dead here: come as a higher one."
     Higher { dead: u32 },
+    /// "I have the log on disk up to this position." `asks`: "and you?"
+    Stored { position: u64, asks: bool },
 }
 
 impl Control {
@@ -98,6 +101,11 @@ impl Control {
                 out.push(11);
                 out.extend_from_slice(&dead.to_le_bytes());
             }
+            Self::Stored { position, asks } => {
+                out.push(12);
+                out.extend_from_slice(&position.to_le_bytes());
+                out.push(u8::from(*asks));
+            }
         }
     }
 
@@ -118,6 +126,9 @@ impl Control {
                 Some(Self::Present { ballot: ballot(content)?, is_first: content[4] == 1 })
             }
             10 if content.is_empty() => Some(Self::Recorded),
+            12 if content.len() == 9 && content[8] < 2 => {
+                Some(Self::Stored { position: number(content)?, asks: content[8] == 1 })
+            }
             11 if content.len() == 4 => Some(Self::Higher { dead: ballot(content)? }),
             _ => None,
         };
@@ -164,6 +175,7 @@ mod tests {
             Just(Control::Over),
             Just(Control::Recorded),
             any::<u32>().prop_map(|dead| Control::Higher { dead }),
+            any::<(u64, bool)>().prop_map(|(position, asks)| Control::Stored { position, asks }),
             any::<(u32, bool)>().prop_map(|(ballot, is_first)| Control::Present { ballot, is_first }),
             view.clone().prop_map(|view| Control::Out { view }),
             (any::<u32>(), view.clone()).prop_map(|(ballot, view)| Control::Begin { ballot, view }),
@@ -197,7 +209,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_control_message_or_refused(kind in 0u8..12, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+        fn any_bytes_are_a_control_message_or_refused(kind in 0u8..13, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
             let bytes: Vec<u8> = std::iter::once(kind).chain(bytes).collect();
             if let Ok(control) = Control::read(&bytes) {
                 let mut again = Vec::new();

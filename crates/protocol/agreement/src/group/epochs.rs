@@ -67,6 +67,14 @@ impl<P: Start> Epochs<P> {
         Some(Decision { instance: epoch.start + instance, value })
     }
 
+    /// A decision is delivered that was taken from the protocol earlier. `is_of_epoch`: it is one of the present
+    /// epoch, so that a next view in it begins with [`Epochs::take_next`].
+    pub(super) fn push(&mut self, tail: &mut Tail, value: &[u8], is_of_epoch: bool) {
+        let next = tail.push(value);
+        let number = self.number();
+        self.next = next.filter(|view| is_of_epoch && view.number() == number + 1);
+    }
+
     /// Whether a delivered view waits to begin.
     pub(super) fn is_ending(&self) -> bool {
         self.next.is_some()

@@ -67,7 +67,7 @@ use fide_types::{
     planted::{self, Planted},
 };
 
-use super::{Config, Group, Standing, control::Control, liveness::Liveness};
+use super::{Config, Group, Standing, control::Control, durable::ToStore, liveness::Liveness};
 use crate::{
     Start,
     lease::Lease,
@@ -321,6 +321,14 @@ impl<P: Start> Group<P> {
     #[must_use]
     pub fn poll_record(&self) -> Option<&View> {
         self.founding.forming.as_ref().filter(|_| !self.standing.is_over())?.begins.as_ref()
+    }
+
+    /// With [`Group::poll_record`], where decisions are stored: to be stored before the record, so that a host
+    /// on record knows what it was a member of.
+    #[must_use]
+    pub fn poll_store_first(&self) -> Option<ToStore<'_>> {
+        let (view, ballot) = (self.poll_record()?, self.founding.forming.as_ref()?.ballot);
+        Some(ToStore::Member { incarnation: self.config.incarnation, ballot, view, start: 0 })
     }
 
     /// The group of [`Group::poll_record`] is on record.

@@ -138,7 +138,10 @@ impl<P: Start> Group<P> {
     }
 
     fn needs(&self, identity: &Identity) -> bool {
-        self.tail.names(identity) || self.pending.offered.contains(identity) || self.admission.needs(identity)
+        self.tail.names(identity)
+            || self.durable.names(identity)
+            || self.pending.offered.contains(identity)
+            || self.admission.needs(identity)
     }
 
     /// A view has begun: its members need what this member has offered. A payload that only hosts outside of

@@ -160,6 +160,17 @@ impl Past {
         }
     }
 
+    /// What former processes of this host have stored.
+    pub(super) fn recall(&mut self, first: u32, membership: Option<Membership>) {
+        self.first = self.first.min(first);
+        self.membership = membership;
+    }
+
+    /// The first incarnation that this process answers for.
+    pub(super) fn first(&self) -> u32 {
+        self.first
+    }
+
     /// The view without this member was delivered.
     pub(super) fn note_taken_out(&mut self, view: View) {
         self.without_me = Some(view);
@@ -245,7 +256,9 @@ impl<P: Start> Group<P> {
         if let Some(view) = view {
             self.past.forget();
             let ballot = if view.number() == 1 { self.founding.ballot() } else { 0 };
-            let position = Some(self.position);
+            // Of a state that is not on disk nothing was counted.
+            let stored = if self.durable.is_on() { self.durable.excluded(self.position) } else { self.position };
+            let position = Some(stored);
             self.past.membership = Some(Membership { incarnation, position, ballot, view });
         } else if self.standing != Standing::Joining {
             self.past.forget();
@@ -273,6 +286,13 @@ impl<P: Start> Group<P> {
         group.past = self.past.clone();
         group.liveness = self.liveness.deaths_only();
         group.position = self.position;
+        for identity in self.durable.named() {
+            if let Some(payload) = self.transfers.get(&identity) {
+                // There is room: it was stored before, and nothing else is yet.
+                let _ = group.transfers.store(payload.to_vec());
+            }
+        }
+        group.durable = self.durable.clone();
         group.founding = self.founding.restart();
         *self = group;
         Ok(())
@@ -381,8 +401,9 @@ impl<P: Start> Group<P> {
         {
             self.joining.give_up(&mut self.transfers);
             self.past.forget();
+            let start = self.position + self.durable.waiting();
             self.tail = Tail::new(self.position, self.config.tail_max);
-            self.begin(view, self.position);
+            self.begin(view, start);
             self.pump();
         }
     }

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use fide_agreement::{Entry, Group, HostSet, Hsuc, Lease, Links, Standing, group, hsuc, transfer};
+use super::disks::Disk;
+use fide_agreement::{Entry, Group, HostSet, Hsuc, Lease, Links, Standing, group, group::ToStore, hsuc, transfer};
 
 const HELD: Lease = Lease { now_ns: 5, until_ns: 6 };
 const RUN_OUT: Lease = Lease { now_ns: 6, until_ns: 6 };
@@ -52,12 +53,13 @@ struct Host {
     up: BTreeMap<u16, u32>,
     /// It was excluded, and goes on as this incarnation.
     comes_back_as: Option<u32>,
+    disk: Disk,
 }
 
 impl Host {
     fn new(group: Group<Hsuc>, incarnation: u32, is_founded: bool) -> Self {
         let (news, log, up) = (VecDeque::new(), Vec::new(), BTreeMap::new());
-        Self { group, incarnation, news, log, is_founded, up, comes_back_as: None }
+        Self { group, incarnation, news, log, is_founded, up, comes_back_as: None, disk: Disk::new(incarnation) }
     }
 
     fn comes_back(&mut self) {
@@ -91,6 +93,8 @@ struct World {
     reads: Vec<Read>,
     values: u64,
     died: bool,
+    /// Decisions are stored, and processes that begin anew know what is on disk.
+    is_durable: bool,
 }
 
 fn config(me: u16, incarnation: u32) -> group::Config<hsuc::Setting> {
@@ -119,8 +123,9 @@ fn hash(before: u64, bytes: &[u8]) -> u64 {
 }
 
 impl World {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, is_durable: bool) -> Self {
         let mut world = Self {
+            is_durable,
             random: Random(ChaCha8Rng::seed_from_u64(seed)),
             hosts: BTreeMap::new(),
             leased: BTreeMap::new(),
@@ -135,6 +140,9 @@ impl World {
             let incarnation = 10 + u32::from(id);
             let mut group = Group::form(config(id, incarnation)).unwrap();
             group.set_first_process();
+            if is_durable {
+                group.set_durable();
+            }
             world.hosts.insert(id, Host::new(group, incarnation, false));
             world.leased.insert(id, incarnation);
         }
@@ -190,20 +198,9 @@ impl World {
             }
             2..=4 if !self.leased.contains_key(&id) && self.leased.len() > 1 => self.admit(id),
             // The process of this host dies, and starts again.
-            5 if self.random.below(8) == 0 => {
-                self.died = true;
-                let Host { incarnation: was, is_founded, .. } = self.hosts[&id];
-                self.dead(id, was);
-                self.incarnations += 1;
-                let incarnation = self.incarnations;
-                let begin = if is_founded { Group::join } else { Group::form };
-                let group = begin(config(id, incarnation)).unwrap();
-                self.hosts.insert(id, Host::new(group, incarnation, is_founded));
-                if let Some(leased) = self.leased.get_mut(&id) {
-                    *leased = incarnation;
-                    self.meet(id);
-                }
-            }
+            5 if self.random.below(8) == 0 => self.dies(id),
+            // All processes end at once.
+            5 if self.is_durable && self.random.below(3) == 0 => (1..=HOSTS).for_each(|id| self.dies(id)),
             6 if self.random.below(4) == 0 => {
                 let lease = self.lease(id);
                 let whom = 1 + self.random.below(HOSTS.into()) as u16;
@@ -239,8 +236,89 @@ impl World {
             }
             _ => {}
         }
+        if std::env::var_os("TRACE").is_some() {
+            let now: Vec<_> = self
+                .hosts
+                .iter()
+                .map(|(id, h)| {
+                    format!(
+                        "h{id}.{} {:?} v{:?} pos {} told {} base {} log {} {:?}",
+                        h.incarnation,
+                        h.group.standing(),
+                        h.group.view().map(|v| (
+                            v.number(),
+                            v.members().iter().map(|m| (m.host, m.incarnation)).collect::<Vec<_>>()
+                        )),
+                        h.group.position(),
+                        h.group.told(),
+                        !h.group.lacks_base(),
+                        h.log.len(),
+                        h.group.recalled().member.map(|m| (m.incarnation, m.view.number(), m.position))
+                    )
+                })
+                .collect();
+            thread_local! {static LAST: std::cell::RefCell<Vec<String>> = Default::default()}
+            LAST.with_borrow_mut(|l| {
+                for (i, n) in now.iter().enumerate() {
+                    if l.get(i) != Some(n) {
+                        eprintln!("{n}");
+                    }
+                }
+                *l = now;
+            });
+        }
         (1..=HOSTS).for_each(|id| self.goes_on(id));
         (1..=HOSTS).try_for_each(|id| self.follow(id))
+    }
+
+    /// The process of this host dies, and starts again.
+    fn dies(&mut self, id: u16) {
+        self.died = true;
+        let Host { incarnation: was, is_founded, ref disk, .. } = self.hosts[&id];
+        let mut disk = disk.clone();
+        self.dead(id, was);
+        self.incarnations += 1;
+        let incarnation = self.incarnations;
+        let lost = if self.is_durable { self.random.below(4) } else { 0 };
+        let (recalled, log) = disk.crash(lost);
+        // The membership is stored before the record.
+        let is_founded = is_founded || self.is_durable && recalled.member.is_some();
+        let begin = if is_founded { Group::join } else { Group::form };
+        let mut group = begin(config(id, incarnation)).unwrap();
+        if self.is_durable {
+            group.set_durable();
+            group.recall(recalled);
+        }
+        let mut host = Host::new(group, incarnation, is_founded);
+        if self.is_durable {
+            (host.disk, host.log) = (disk, log);
+        }
+        self.hosts.insert(id, host);
+        if let Some(leased) = self.leased.get_mut(&id) {
+            *leased = incarnation;
+            self.meet(id);
+        }
+    }
+
+    /// Writes what the group wants stored, and syncs it now or later.
+    fn store(&mut self, id: u16) {
+        let lease = self.lease(id);
+        let (syncs, has_base) = (self.random.below(3) == 0, self.random.below(20) == 0);
+        let host = self.hosts.get_mut(&id).unwrap();
+        while let Some(what) = host.group.poll_store(lease) {
+            let number = match what {
+                ToStore::Decision { position, value } => hash(position, value),
+                ToStore::Member { .. } => 0,
+            };
+            host.disk.append(&what, number);
+        }
+        if has_base && let Some(position) = host.disk.store_pending() {
+            host.group.base_stored(position);
+        }
+        if syncs {
+            host.disk.sync();
+            host.group.stored();
+        }
     }
 
     /// A host that gave its incarnation up, or was taken out and joins again, goes on as another incarnation.
@@ -294,11 +372,26 @@ impl World {
 
     fn follow(&mut self, id: u16) -> Result<(), String> {
         let lease = self.lease(id);
+        if self.is_durable {
+            let host = self.hosts.get_mut(&id).unwrap();
+            if let Some(first) = host.group.poll_store_first() {
+                host.disk.append(&first, 0);
+                host.disk.sync();
+            }
+            self.store(id);
+        }
         let Self { hosts, decided, .. } = self;
         let host = hosts.get_mut(&id).unwrap();
         host.is_founded |= host.group.poll_record().or(host.group.view()).is_some();
         if host.group.poll_record().is_some() {
             host.group.recorded();
+        }
+        // What a founder had stored, and nobody was delivered.
+        if host.group.standing() == Standing::Member && host.log.len() > decided.len() {
+            decided.extend_from_slice(&host.log[decided.len()..]);
+        }
+        if host.group.standing() == Standing::Member && !decided.starts_with(&host.log) {
+            return Err(format!("h{id} is a member with another log than was delivered"));
         }
         if host.group.wants_state() {
             let state = host.log.iter().flat_map(|number| number.to_le_bytes()).collect();
@@ -310,6 +403,7 @@ impl World {
                 return Err(format!("h{id} takes over another state than that at {position}"));
             }
             host.group.installed();
+            host.disk.replace(position, &host.log, host.group.recalled());
         }
         while let Some(decision) = host.group.poll_decision(lease) {
             let (instance, value) = (decision.instance, decision.value.to_vec());
@@ -408,8 +502,22 @@ impl World {
         }
         let standings: Vec<_> = self.hosts.values().map(|host| host.group.standing()).collect();
         let acts = standings.contains(&Standing::Member);
-        if (acts || !self.died) && standings.iter().any(|standing| *standing != Standing::Member) {
-            return Err(format!("not all are back: {standings:?}"));
+        if (acts || !self.died || self.is_durable) && standings.iter().any(|standing| *standing != Standing::Member) {
+            let held: Vec<_> = self
+                .hosts
+                .values()
+                .map(|host| {
+                    (
+                        host.group.view(),
+                        host.group.position(),
+                        host.group.told(),
+                        host.group.lacks_base(),
+                        host.group.refounding_awaits(),
+                        host.group.recalled(),
+                    )
+                })
+                .collect();
+            return Err(format!("not all are back: {standings:?}: {held:#?}"));
         }
         let logs: Vec<usize> = self.hosts.values().map(|host| host.log.len()).collect();
         if acts && logs.iter().any(|len| *len != self.decided.len()) {
@@ -420,10 +528,11 @@ impl World {
 }
 
 /// Runs this many seeds. Returns how many ended with all hosts as members, or the first seed that failed.
-fn run(seeds: u64) -> Result<u64, (u64, String)> {
+fn run(seeds: u64, is_durable: bool) -> Result<u64, (u64, String)> {
     let mut back = 0;
-    for seed in 0..seeds {
-        let mut world = World::new(seed);
+    let first = std::env::var("FIDE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    for seed in first..first + seeds {
+        let mut world = World::new(seed, is_durable);
         let followed = (0..1500).try_for_each(|_| world.step()).and_then(|()| world.calm());
         followed.map_err(|why| (seed, why))?;
         back += u64::from(world.hosts.values().all(|host| host.group.standing() == Standing::Member));
@@ -434,16 +543,32 @@ fn run(seeds: u64) -> Result<u64, (u64, String)> {
 #[test]
 fn excluded_members_lose_nothing_and_come_back() {
     let seeds = std::env::var("FIDE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400);
-    let back = run(seeds).unwrap();
+    let back = run(seeds, false).unwrap();
     println!("{back} of {seeds} groups lived to the end");
     assert!(back > seeds / 2);
+}
+
+#[test]
+fn durable_group_loses_nothing_when_all_processes_end() {
+    let seeds = std::env::var("FIDE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400);
+    assert_eq!(run(seeds, true), Ok(seeds), "all hosts are members in the end");
+}
+
+#[cfg(feature = "planted")]
+fn is_found(fault: fide_agreement::planted::Planted, seeds: u64, is_durable: bool) {
+    use fide_agreement::planted::arm;
+    arm(Some(fault));
+    let found = run(seeds, is_durable);
+    arm(None);
+    let (seed, why) = found.expect_err("a fault that nothing shows");
+    println!("{fault:?}: seed {seed}: {why}");
 }
 
 /// See `hsuc::planted_faults_are_seen`.
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_in_groups_are_seen() {
-    use fide_agreement::planted::{Planted, arm};
+    use fide_agreement::planted::Planted;
     let _alone = super::alone();
     for fault in [
         Planted::FoundsFromSome,
@@ -454,10 +579,9 @@ fn planted_faults_in_groups_are_seen() {
         Planted::RemovedKeepsNothing,
         Planted::AnswersUnstored,
     ] {
-        arm(Some(fault));
-        let found = run(16_000);
-        arm(None);
-        let (seed, why) = found.expect_err("a fault that nothing shows");
-        println!("{fault:?}: seed {seed}: {why}");
+        is_found(fault, 16_000, false);
+    }
+    for fault in [Planted::StoresUnleased, Planted::TellsUnstored, Planted::ForgetsStored] {
+        is_found(fault, 16_000, true);
     }
 }

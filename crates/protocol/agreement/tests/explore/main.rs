@@ -8,6 +8,7 @@
 //! - `huc_leased`: over its own FCURB, where heartbeats may reach only some members, and links may lose
 //!   messages.
 
+mod disks;
 mod groups;
 mod hsuc;
 mod huc;
