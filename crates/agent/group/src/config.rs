@@ -29,6 +29,8 @@ const PAYLOAD_MAX: u64 = 64 << 20;
 /// Some 50 ms of a busy group's decisions on 64-byte values, in which a joining host has to install a state.
 /// Kept only while a host joins.
 const TAIL_MAX: u64 = 32 << 20;
+/// Some seconds of a busy group's decisions; reading them again takes about as long.
+const COMPACT_BYTES: u64 = 64 << 20;
 
 /// HSUC over a real network, with `window` instances under way, each with as many proposals as fit a packet.
 #[must_use]
@@ -66,6 +68,12 @@ pub struct Config<S> {
     pub tail_max: u64,
     /// Longest payload, and longest state of a user, bytes.
     pub payload_max: u64,
+    /// Decisions are delivered once they are on the disks of most members, and the group comes back from them when
+    /// all its processes have ended ([`Config::durable`]). The same at all hosts.
+    pub is_durable: bool,
+    /// Bytes of decisions in the log after which the user of a durable member is asked for its state
+    /// ([`crate::Member::wants_base`]).
+    pub compact_bytes: u64,
 }
 
 impl<S> Config<S> {
@@ -81,7 +89,15 @@ impl<S> Config<S> {
             resend: RESEND,
             tail_max: TAIL_MAX,
             payload_max: PAYLOAD_MAX,
+            is_durable: false,
+            compact_bytes: COMPACT_BYTES,
         }
+    }
+
+    /// With decisions on disk.
+    #[must_use]
+    pub fn durable(self) -> Self {
+        Self { is_durable: true, ..self }
     }
 
     pub(crate) fn transfer(&self) -> transfer::Config {

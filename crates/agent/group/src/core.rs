@@ -276,7 +276,7 @@ impl<P: Start> Core<P> {
     }
 
     /// Sends all messages of the group.
-    fn send(&mut self, agent: &mut impl Agent, port: &mut impl Port) {
+    pub fn send(&mut self, agent: &mut impl Agent, port: &mut impl Port) {
         let Self { group, liveness, datagram, counters, .. } = self;
         let plane = |host| liveness.plane(host);
         if group.poll_broadcast(datagram) {

@@ -40,6 +40,8 @@
 //! |---|---|
 //! | `member` | [`Member`]: the loop, on a host |
 //! | [`core`] | what it does in each turn, and in which order, without a host |
+//! | `log` | what a durable member has stored |
+//! | `durable` | what a durable member stores in each turn, and has from its disk when it begins |
 //! | `liveness` | the other members' processes, as incarnations of members |
 //! | [`packet`] | sealed packets of datagrams |
 //! | `port` | packets to and from the network, in trains |
@@ -57,7 +59,9 @@
 
 mod config;
 pub mod core;
+mod durable;
 mod liveness;
+mod log;
 mod member;
 pub mod packet;
 mod port;
@@ -76,6 +80,8 @@ pub use fide_agreement::{
 };
 pub use fide_client::{Client, ConnectOptions, Error as ClientError, wake_eagerly};
 pub use fide_wire::Key;
+pub use durable::Recovery;
+pub use log::LogError;
 pub use member::{Counters, Member};
 pub use record::RecordError;
 
@@ -88,6 +94,8 @@ pub enum Error {
     Client(#[from] fide_client::Error),
     #[error(transparent)]
     Record(#[from] RecordError),
+    #[error(transparent)]
+    Log(#[from] LogError),
     #[error(transparent)]
     Group(#[from] fide_agreement::GroupError),
     #[error("host {name} is none of this cluster; its hosts are {known}")]

@@ -26,8 +26,9 @@ use rustix::{
 };
 
 use crate::{
-    Config, Error,
+    Config, Error, Recovery,
     core::{self, Core},
+    durable::{self, Disk},
     packet::{Opened, Opener, PacketError, Sealer, Sender},
     port::Port,
     record::Record,
@@ -183,6 +184,8 @@ pub struct Member<P: Start> {
     packets: Packets,
     spin: Spin,
     record: Record,
+    /// Of a durable member.
+    disk: Option<Disk>,
     key: Key,
     name: String,
     me: u16,
@@ -212,8 +215,19 @@ impl<P: Start> Member<P> {
         let me = hello.host_id;
         let record = Record::begin(&config.state_dir, &config.group)?;
         let incarnation = record.incarnation();
+        let number = if config.is_durable {
+            group::group_of(&config.group, hosts, &(config.setting, "durable"))
+        } else {
+            group::group_of(&config.group, hosts, &config.setting)
+        };
+        let disk = config.is_durable.then(|| {
+            Disk::open(&config.state_dir, &config.group, number, incarnation, config.compact_bytes)
+        });
+        let (disk, found) = disk.transpose()?.unzip();
+        // A host stores what it is a member of before its record.
+        let is_founded = record.is_founded() || found.as_ref().is_some_and(|found| found.recalled.member.is_some());
         let group_config = group::Config {
-            group: group::group_of(&config.group, hosts, &config.setting),
+            group: number,
             me,
             incarnation,
             hosts,
@@ -222,9 +236,13 @@ impl<P: Start> Member<P> {
             transfer: config.transfer(),
         };
         let resend_ns = u64::try_from(config.resend.as_nanos()).unwrap_or(u64::MAX).max(1);
-        let mut core = Core::new(group_config, record.is_founded(), resend_ns)?;
+        let mut core = Core::new(group_config, is_founded, resend_ns)?;
         if record.is_first() {
             core.group.set_first_process();
+        }
+        if let Some(found) = found {
+            core.group.set_durable();
+            core.group.recall(found.recalled);
         }
         let addresses: Vec<_> = hello.members.iter().map(|member| member.addresses.clone()).collect();
         let port = Port::open(me, &addresses, config.port)?;
@@ -259,6 +277,7 @@ impl<P: Start> Member<P> {
             packets: Packets { port, sealer, opener: Opener::new(config.key), ready: 0 },
             spin: Spin::default(),
             record,
+            disk,
             key: config.key,
             name: config.group,
             me,
@@ -316,14 +335,16 @@ impl<P: Start> Member<P> {
             (Some((_, again_ns)), Some(_)) => *again_ns,
             _ => u64::MAX,
         };
-        let sleep_ns = core.due_ns().min(due).min(rejoin_ns).min(store_ns).saturating_sub(now);
+        let disk_ns = self.disk.as_ref().map_or(u64::MAX, Disk::due_ns);
+        let sleep_ns = core.due_ns().min(due).min(rejoin_ns).min(store_ns).min(disk_ns).saturating_sub(now);
         let (has_events, has_packets) = self.poll_fds(sleep_ns)?;
         self.core.after_wait(&mut self.link, &mut self.packets, has_events, has_packets)?;
         if self.core.is_excluded() && self.link.client.is_attached() && now >= self.rejoin_ns {
             self.rejoin_ns = now.saturating_add(RETRY_NS);
             self.rejoin()?;
         }
-        self.store_founded(now);
+        self.store_founded(now)?;
+        self.store(now)?;
         if let Some(to) = self.packets.port.too_long {
             return Err(Error::TooLong { to });
         }
@@ -334,25 +355,47 @@ impl<P: Start> Member<P> {
     /// Stores that there is a group, before anything follows from it. The founder and the other members of
     /// the first view begin once it is stored, and the others wait for that. A host that was let in is a
     /// member meanwhile: the founders have stored the group.
-    fn store_founded(&mut self, now_ns: u64) {
-        let Some(view) = self.core.poll_record(self.record.is_founded()) else {
+    fn store_founded(&mut self, now_ns: u64) -> Result<(), Error> {
+        if self.core.poll_record(self.record.is_founded()).is_none() {
             // While the member is excluded, the message about its incarnation stays.
             self.unstored.take_if(|_| !self.core.is_excluded());
-            return;
-        };
-        if self.unstored.as_ref().is_some_and(|(_, again_ns)| now_ns < *again_ns) {
-            return;
+            return Ok(());
         }
-        match self.record.store_founded(view) {
+        if self.unstored.as_ref().is_some_and(|(_, again_ns)| now_ns < *again_ns) {
+            return Ok(());
+        }
+        let first = self.disk.as_mut().map_or(Ok(()), |disk| disk.store_first(&self.core));
+        let what = "this host cannot store that there is a group; make room there, it tries again";
+        let why = match first {
+            Err(why) if why.is_full() => Err(why.to_string()),
+            Err(why) => return Err(why.into()),
+            Ok(()) => match self.core.poll_record(self.record.is_founded()) {
+                Some(view) => self.record.store_founded(view).map_err(|why| why.to_string()),
+                None => Ok(()),
+            },
+        };
+        match why {
             Ok(()) => {
                 self.unstored = None;
                 self.core.recorded();
             }
-            Err(why) => {
-                let what = "this host cannot store that there is a group; make room there, it tries again";
-                self.unstored = Some((format!("{what}: {why}"), now_ns.saturating_add(RETRY_NS)));
-            }
+            Err(why) => self.unstored = Some((format!("{what}: {why}"), now_ns.saturating_add(RETRY_NS))),
         }
+        Ok(())
+    }
+
+    /// Stores what was decided, if this member is durable. The others are sent what they need to store the same
+    /// first.
+    fn store(&mut self, now_ns: u64) -> Result<(), Error> {
+        let lease = self.lease();
+        let Self { core, link, packets, disk: Some(disk), .. } = self else { return Ok(()) };
+        if disk.take(core, lease) {
+            core.send(link, packets);
+            disk.store(core, now_ns)?;
+            core.send(link, packets);
+        }
+        disk.begin_replay(core)?;
+        Ok(())
     }
 
     /// This host was excluded, or its agent was started anew, or others know its incarnation to be dead: the
@@ -438,7 +481,8 @@ impl<P: Start> Member<P> {
     /// The payload that a decision names, until the next decision is polled.
     #[must_use]
     pub fn payload(&self, identity: &Identity) -> Option<&[u8]> {
-        self.core.group.payload(identity)
+        let replayed = self.disk.as_ref().and_then(|disk| disk.payload(identity));
+        replayed.or_else(|| self.core.group.payload(identity))
     }
 
     /// The next payload that another member refuses, and why.
@@ -447,15 +491,36 @@ impl<P: Start> Member<P> {
     }
 
     /// The next decision: to be polled until there is none, after each [`Member::wait`].
+    ///
+    /// At a durable member whose group was founded again from its disk, these are first the decisions on disk.
+    /// None comes while they cannot be read; [`Member::unstored`] says why.
     pub fn poll_decision(&mut self) -> Option<Decision<'_>> {
         let lease = self.lease();
-        self.core.group.poll_decision(lease)
+        let Self { core, disk, unstored, .. } = self;
+        if let Some(disk) = disk.as_mut().filter(|disk| disk.is_replaying()) {
+            match disk.next() {
+                Ok(true) => {}
+                Ok(false) if disk.is_replaying() => return None,
+                Ok(false) => return core.group.poll_decision(lease),
+                Err(why) => {
+                    *unstored = Some((format!("this host cannot read the group's log: {why}"), u64::MAX));
+                    return None;
+                }
+            }
+            return disk.last().map(|(instance, value)| Decision { instance, value });
+        }
+        core.group.poll_decision(lease)
     }
 
     /// Whether a question about the state may be answered from here: this member leads, its lease holds, and
     /// it has delivered everything that was ever decided.
     pub fn may_answer(&self) -> bool {
-        self.core.group.may_answer(self.lease())
+        !self.is_replaying() && self.core.group.may_answer(self.lease())
+    }
+
+    /// The user has yet to be delivered what was on disk.
+    fn is_replaying(&self) -> bool {
+        self.disk.as_ref().is_some_and(Disk::is_replaying)
     }
 
     /// The position up to which the log may be decided anywhere: a question about the state that is asked now
@@ -464,7 +529,7 @@ impl<P: Start> Member<P> {
     /// has the argument). None: this member may not answer.
     #[must_use]
     pub fn may_be_decided(&self) -> Option<u64> {
-        self.core.group.may_be_decided(self.lease())
+        self.core.group.may_be_decided(self.lease()).filter(|_| !self.is_replaying())
     }
 
     /// Takes a member out of the group.
@@ -480,7 +545,7 @@ impl<P: Start> Member<P> {
     /// has no more decisions, and all of them are in the state.
     #[must_use]
     pub fn wants_state(&self) -> bool {
-        self.core.group.wants_state()
+        self.core.group.wants_state() && !self.is_replaying()
     }
 
     /// The user's state, after every decision that was polled and nothing else.
@@ -496,8 +561,66 @@ impl<P: Start> Member<P> {
     ///
     /// To be called after each [`Member::wait`], before or after the decisions are polled: there is never a
     /// state and a decision at once, as a host that has to take over a state is not a member yet.
+    ///
+    /// A durable member also hands out the state on its own disk in this way, when its group was founded again from
+    /// that.
     pub fn poll_install(&mut self) -> Option<(u64, Vec<u8>)> {
-        self.core.group.take_install()
+        if let Some((position, path)) = self.poll_stored_state() {
+            return match durable::read_base(&path) {
+                Ok(state) => Some((position, state)),
+                Err(why) => {
+                    self.unstored = Some((format!("this host cannot read its stored state: {why}"), u64::MAX));
+                    None
+                }
+            };
+        }
+        let (position, state) = self.core.group.take_install()?;
+        if let Some(disk) = &mut self.disk {
+            disk.replaced(position);
+            disk.store_base(position, state.clone());
+        }
+        Some((position, state))
+    }
+
+    /// Of a durable member whose group was founded again from its disk: the stored state's position and file, once.
+    /// For users that read a long state in their own way, and are not handed it by [`Member::poll_install`]
+    /// then.
+    pub fn poll_stored_state(&mut self) -> Option<(u64, std::path::PathBuf)> {
+        self.disk.as_mut()?.take_base()
+    }
+
+    /// Whether a durable member's log is long, or its disk has no state to begin with: the user's state is to be
+    /// stored. To be asked as [`Member::wants_state`] is.
+    #[must_use]
+    pub fn wants_base(&self) -> bool {
+        self.disk.as_ref().is_some_and(|disk| disk.wants_base(&self.core))
+    }
+
+    /// The user's state, after every decision that was polled and nothing else: the log begins with it.
+    pub fn store_base(&mut self, state: Vec<u8>) {
+        let position = self.position();
+        if let Some(disk) = &mut self.disk {
+            disk.store_base(position, state);
+        }
+    }
+
+    /// Where a user with a long state writes it, in its own way and time, before [`Member::store_base_file`].
+    #[must_use]
+    pub fn base_file(&self) -> Option<std::path::PathBuf> {
+        Some(self.disk.as_ref()?.base_file())
+    }
+
+    /// The user's state after `position` is in [`Member::base_file`]. The file is taken away.
+    pub fn store_base_file(&mut self, position: u64) {
+        if let Some(disk) = &mut self.disk {
+            disk.store_base_file(position);
+        }
+    }
+
+    /// What a durable member found on its disk when it began.
+    #[must_use]
+    pub fn recovery(&self) -> Option<&Recovery> {
+        self.disk.as_ref().map(Disk::recovery)
     }
 
     /// The state of [`Member::poll_install`], and its position, to look at: the user may fetch a longer state
@@ -511,7 +634,11 @@ impl<P: Start> Member<P> {
     /// The user has replaced its state by the one after the decisions up to `position`, which is at least
     /// that of [`Member::offered_state`]. False, and nothing has changed, if there is no such offer.
     pub fn installed_at(&mut self, position: u64) -> bool {
-        self.core.group.installed_at(position)
+        let is_installed = self.core.group.installed_at(position);
+        if let Some(disk) = self.disk.as_mut().filter(|_| is_installed) {
+            disk.replaced(position);
+        }
+        is_installed
     }
 
     /// The user begins to replace its state by the one of [`Member::offered_state`], and has none until that is
@@ -553,7 +680,7 @@ impl<P: Start> Member<P> {
     /// Decisions up to this position were delivered to the user.
     #[must_use]
     pub fn position(&self) -> u64 {
-        self.core.group.position()
+        self.disk.as_ref().and_then(Disk::position).unwrap_or_else(|| self.core.group.position())
     }
 
     /// The host that leads, as far as this member knows ([`Member::leads`]).
@@ -593,7 +720,8 @@ impl<P: Start> Member<P> {
     /// is stored.
     #[must_use]
     pub fn unstored(&self) -> Option<&str> {
-        self.unstored.as_ref().map(|(what, _)| what.as_str())
+        let disk = self.disk.as_ref().and_then(Disk::unstored);
+        self.unstored.as_ref().map(|(what, _)| what.as_str()).or(disk)
     }
 
     /// What a host that is not a member yet waits for, for people; none if it is a member. A wrong key, a

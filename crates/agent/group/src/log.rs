@@ -1,0 +1,487 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A group's log on the disk of one host: what a durable member ([`crate::Config::durable`]) has stored.
+//!
+//! ```text
+//!  GROUP.log/manifest.toml   where the log begins: the user's state, the last membership, the first segment
+//!            state-POSITION  the user's state after that position
+//!            NNNNNNNN.seg    what was decided since ([`record`]), in files of some 8 MiB
+//! ```
+//!
+//! **Order.** Records are written in the order in which the group hands them out, and are stored once the
+//! `fdatasync` after them has returned. Room is written as zeros ahead of need, so that most of these syncs change
+//! no file's length.
+//!
+//! **Torn ends.** A crash may leave any part of what was written since the last sync. A reader stops at the first
+//! record that is not whole, and the rest is zeroed before anything is appended. Each record says up to where its
+//! segment was synced when it was written: if a later one shows that the broken one was synced, the disk has
+//! lost data, and the log is refused.
+//!
+//! **Another state.** When the user's state is replaced by that of another member, the log goes on in a new
+//! segment that begins with a mark. Until the manifest says that the new state is stored, a reader stops at the
+//! mark and has what was there before.
+//!
+//! **A disk that fails.** A write that finds no room is repeated later. After a sync that failed nobody knows
+//! what is on disk: the member ends.
+
+mod manifest;
+mod record;
+mod replay;
+
+use std::{
+    fs,
+    io::{self, Write},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+use fide_agreement::{
+    Identity, View,
+    group::{Recalled, RecalledMember},
+};
+
+use manifest::{Base, Manifest};
+use record::{End, Membership, Record};
+pub(crate) use replay::Replay;
+
+/// A segment that is longer is followed by another one.
+const SEGMENT_BYTES: u64 = 8 << 20;
+/// So much room is written ahead.
+const ROOM_BYTES: u64 = 256 << 10;
+
+/// Why a log cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    #[error("{path}: {why}; a durable group has to store its log there (state_dir)")]
+    Io { path: PathBuf, why: io::Error },
+    #[error(
+        "{path} is damaged: {why}. If the other hosts have the group's data, remove this folder, and the host takes it over from them"
+    )]
+    Manifest { path: PathBuf, why: String },
+    #[error(
+        "{path} is the log of a group with other hosts, or another protocol; name the former ones, or move the folder away"
+    )]
+    OtherGroup { path: PathBuf },
+    #[error(
+        "{path} is damaged at byte {at}: {why}. The disk has lost data that was stored. If the other hosts have the group's data, remove this \
+         folder, and the host takes it over from them"
+    )]
+    Damaged { path: PathBuf, at: u64, why: &'static str },
+}
+
+impl LogError {
+    /// There was no room: the same write may succeed later.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self, Self::Io { why, .. } if matches!(why.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
+    }
+}
+
+/// A segment that is complete.
+#[derive(Debug)]
+struct Segment {
+    number: u64,
+    begun: Begun,
+    /// The last position at its end.
+    last: u64,
+}
+
+/// The last membership at the beginning of a segment, and whether the user's state of it is here.
+#[derive(Debug, Clone)]
+struct Begun {
+    membership: Option<Membership>,
+    is_whole: bool,
+}
+
+/// What is found on disk.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) recalled: Recalled,
+    /// Decisions since the stored state.
+    pub(crate) decisions: u64,
+    /// Bytes that a crash had left behind the last whole record.
+    pub(crate) torn: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Log {
+    dir: PathBuf,
+    manifest: Manifest,
+    /// The last membership, and whether the user's state of it is here.
+    membership: Option<Membership>,
+    is_whole: bool,
+    /// The last position.
+    last: u64,
+    done: Vec<Segment>,
+    begun: Begun,
+    /// The user's state was replaced by one that is not stored yet: the segment in which that one begins, and the
+    /// first incarnation that this host answers for then.
+    replaced: Option<(u64, u32)>,
+    number: u64,
+    file: fs::File,
+    /// Written up to here; what follows in the file is zeros, up to `room`.
+    written: u64,
+    room: u64,
+    synced: u64,
+    /// Records to be written.
+    buffer: Vec<u8>,
+    /// Bytes since the stored state.
+    since_base: u64,
+}
+
+impl Log {
+    /// Opens the log in `dir`, or begins one. `first`: the present incarnation, which is the first one that a new
+    /// log answers for.
+    pub(crate) fn open(dir: &Path, group: u64, first: u32) -> Result<(Self, Found), LogError> {
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            move |why| LogError::Io { path, why }
+        };
+        fs::create_dir_all(dir).map_err(io(dir))?;
+        let manifest = match Manifest::read(dir, group)? {
+            Some(manifest) => manifest,
+            None => {
+                // Segments without a manifest are of nobody.
+                segments(dir)?
+                    .into_iter()
+                    .try_for_each(|number| fs::remove_file(path(dir, number)).map_err(io(dir)))?;
+                let manifest = Manifest::new(group, first);
+                manifest.store(dir)?;
+                manifest
+            }
+        };
+        let membership = manifest.membership(&dir.join(manifest::NAME))?;
+        if let Some(base) = &manifest.base {
+            check_base(dir, base)?;
+        }
+        let mut reader = Reader {
+            is_whole: manifest.is_whole,
+            membership: membership.clone(),
+            base: manifest.base.as_ref().map_or(0, |base| base.position),
+            last: None,
+        };
+        let mut begun = Begun { membership, is_whole: manifest.is_whole };
+        let (mut done, mut bytes_since, mut torn) = (Vec::new(), 0, 0);
+        let mut numbers: Vec<u64> = segments(dir)?;
+        for old in numbers.iter().filter(|number| **number < manifest.segments_from) {
+            fs::remove_file(path(dir, *old)).map_err(io(dir))?;
+        }
+        numbers.retain(|number| *number >= manifest.segments_from);
+        let mut open: Option<(u64, u64)> = None;
+        for (at, &number) in numbers.iter().enumerate() {
+            let before = Begun { membership: reader.membership.clone(), is_whole: reader.is_whole };
+            let last_before = reader.last();
+            let file = path(dir, number);
+            let bytes = fs::read(&file).map_err(io(&file))?;
+            let scanned = record::scan(&bytes, number, |_, record| match record {
+                Record::State if number == manifest.segments_from => Ok(()),
+                Record::State => Err(Stop::OtherState),
+                record => reader.take(&record),
+            });
+            let (end, is_broken) = match scanned {
+                Ok(End { at, damaged }) => (at, damaged),
+                Err(Stop::OtherState) => {
+                    for later in &numbers[at..] {
+                        fs::remove_file(path(dir, *later)).map_err(io(dir))?;
+                    }
+                    break;
+                }
+                Err(Stop::Gap) => {
+                    return Err(LogError::Damaged { path: file, at: 0, why: "decisions are missing before it" });
+                }
+            };
+            let is_last = at + 1 == numbers.len();
+            let rest = &bytes[end.min(bytes.len())..];
+            if is_broken || !is_last && rest.iter().any(|byte| *byte != 0) {
+                let why = "a record that was stored is not whole";
+                return Err(LogError::Damaged { path: file, at: end as u64, why });
+            }
+            torn += rest.iter().rposition(|byte| *byte != 0).map_or(0, |at| at as u64 + 1);
+            bytes_since += end as u64;
+            if let Some((number, _)) = open.replace((number, end as u64)) {
+                done.push(Segment { number, begun: std::mem::replace(&mut begun, before), last: last_before });
+            }
+        }
+        let (number, written) = open.unwrap_or((manifest.segments_from, 0));
+        let (file, written) = begin(dir, number, written)?;
+        let last = reader.last();
+        let position = reader.is_whole.then_some(last);
+        let member = reader.membership.clone().map(|Membership { incarnation, ballot, view }| RecalledMember {
+            incarnation,
+            ballot,
+            view,
+            position,
+        });
+        let decisions = last - reader.base;
+        let log = Self {
+            dir: dir.to_owned(),
+            membership: reader.membership,
+            is_whole: reader.is_whole,
+            last,
+            done,
+            begun,
+            replaced: None,
+            number,
+            file,
+            written,
+            room: written,
+            synced: written,
+            buffer: Vec::new(),
+            since_base: bytes_since,
+            manifest,
+        };
+        let recalled = Recalled { first: log.manifest.first, member };
+        Ok((log, Found { recalled, decisions, torn }))
+    }
+
+    fn io(&self, number: u64) -> impl Fn(io::Error) -> LogError {
+        let path = path(&self.dir, number);
+        move |why| LogError::Io { path: path.clone(), why }
+    }
+
+    fn push(&mut self, record: &Record<'_>) {
+        let before = self.buffer.len();
+        record::push(&mut self.buffer, self.number, self.synced, record);
+        self.since_base += (self.buffer.len() - before) as u64;
+    }
+
+    /// This host is a member of a view that begins after `start`.
+    pub(crate) fn append_member(&mut self, incarnation: u32, ballot: u32, view: &View, start: u64) {
+        let membership = Membership { incarnation, ballot, view: view.clone() };
+        self.push(&Record::Member { membership: membership.clone(), start });
+        (self.membership, self.is_whole, self.last) = (Some(membership), true, start);
+    }
+
+    pub(crate) fn append_decision(&mut self, position: u64, value: &[u8]) {
+        self.push(&Record::Decision { position, value });
+        self.last = position;
+    }
+
+    /// A payload that the next decision names.
+    pub(crate) fn append_payload(&mut self, identity: Identity, bytes: &[u8]) {
+        self.push(&Record::Payload { identity, bytes });
+    }
+
+    /// Whether something was appended and is not stored.
+    pub(crate) fn is_unsynced(&self) -> bool {
+        !self.buffer.is_empty() || self.synced < self.written
+    }
+
+    /// Bytes that were appended since the stored state.
+    pub(crate) fn since_base(&self) -> u64 {
+        self.since_base
+    }
+
+    /// Stores everything that was appended.
+    ///
+    /// # Errors
+    /// [`LogError`]. If there was no room ([`LogError::is_full`]), nothing is lost, and the call may be repeated.
+    pub(crate) fn sync(&mut self) -> Result<(), LogError> {
+        let end = self.written + self.buffer.len() as u64;
+        if end > self.room {
+            let room = end.next_multiple_of(ROOM_BYTES) + ROOM_BYTES;
+            let zeros = vec![0; usize::try_from(room - self.room).expect("room in memory")];
+            self.file.write_all_at(&zeros, self.room).map_err(self.io(self.number))?;
+            self.room = room;
+        }
+        self.file.write_all_at(&self.buffer, self.written).map_err(self.io(self.number))?;
+        self.buffer.clear();
+        self.written = end;
+        if self.synced < self.written {
+            self.file.sync_data().map_err(|why| self.lost(why))?;
+            self.synced = self.written;
+        }
+        if self.written > SEGMENT_BYTES { self.roll() } else { Ok(()) }
+    }
+
+    /// A sync has failed: also for want of room, nobody knows now what is on disk.
+    fn lost(&self, why: io::Error) -> LogError {
+        let why = io::Error::other(format!("syncing failed, so that what was written may be lost: {why}"));
+        LogError::Io { path: path(&self.dir, self.number), why }
+    }
+
+    /// Ends the segment, of which everything is stored, and begins the next one.
+    fn roll(&mut self) -> Result<(), LogError> {
+        let (file, written) = begin(&self.dir, self.number + 1, 0)?;
+        self.file.set_len(self.written).and_then(|()| self.file.sync_data()).map_err(|why| self.lost(why))?;
+        let begun = Begun { membership: self.membership.clone(), is_whole: self.is_whole };
+        let begun = std::mem::replace(&mut self.begun, begun);
+        self.done.push(Segment { number: self.number, begun, last: self.last });
+        self.number += 1;
+        (self.file, self.written, self.room, self.synced) = (file, written, written, written);
+        Ok(())
+    }
+
+    /// The user has another state in place of the one whose log this is; it is not stored yet. `recalled`: what
+    /// is to be known of former incarnations once it is.
+    pub(crate) fn replace_state(&mut self, position: u64, recalled: Recalled) -> Result<(), LogError> {
+        // What belongs to the former state is of no use.
+        self.buffer.clear();
+        self.sync()?;
+        self.roll()?;
+        let member = recalled.member.as_ref();
+        self.membership = member.map(|member| Membership {
+            incarnation: member.incarnation,
+            ballot: member.ballot,
+            view: member.view.clone(),
+        });
+        (self.is_whole, self.last, self.since_base) = (false, position, 0);
+        self.begun = Begun { membership: self.membership.clone(), is_whole: false };
+        self.replaced = Some((self.number, recalled.first));
+        self.push(&Record::State);
+        self.sync()
+    }
+
+    /// Stores the user's state after `position`, given as bytes.
+    pub(crate) fn store_base(&mut self, position: u64, state: &[u8]) -> Result<(), LogError> {
+        let name = format!("state-{position}");
+        manifest::store_file(&self.dir, &name, state)?;
+        self.set_base(position, name, state.len() as u64, Some(crc32c::crc32c(state)))
+    }
+
+    /// Where the user writes its state ([`Log::take_base_file`]).
+    pub(crate) fn base_file(&self) -> PathBuf {
+        self.dir.join("state.new")
+    }
+
+    /// Takes over the user's state after `position` from [`Log::base_file`].
+    pub(crate) fn take_base_file(&mut self, position: u64) -> Result<(), LogError> {
+        let (from, name) = (self.base_file(), format!("state-{position}"));
+        let sync = || {
+            let file = fs::File::open(&from)?;
+            file.sync_all()?;
+            Ok(file.metadata()?.len())
+        };
+        let bytes = sync().map_err(|why| LogError::Io { path: from.clone(), why })?;
+        manifest::rename(&self.dir, &from, &name)?;
+        self.set_base(position, name, bytes, None)
+    }
+
+    /// The log begins with this state, which is stored. What came before goes.
+    fn set_base(&mut self, position: u64, file: String, bytes: u64, crc32c: Option<u32>) -> Result<(), LogError> {
+        self.sync()?;
+        let mut manifest = self.manifest.clone();
+        manifest.base = Some(Base { position, file, bytes, crc32c });
+        if self.replaced.is_none() && self.last <= position {
+            // So that all segments before can go.
+            self.roll()?;
+        }
+        let is_needed = |segment: &&Segment| match self.replaced {
+            Some((from, _)) => segment.number >= from,
+            None => segment.last > position,
+        };
+        let (from, begun) = self
+            .done
+            .iter()
+            .find(is_needed)
+            .map_or((self.number, &self.begun), |segment| (segment.number, &segment.begun));
+        (manifest.segments_from, manifest.is_whole) = (from, begun.is_whole);
+        manifest.set_membership(begun.membership.as_ref());
+        manifest.first = self.replaced.map_or(manifest.first, |(_, first)| first.max(manifest.first));
+        manifest.store(&self.dir)?;
+        let old = std::mem::replace(&mut self.manifest, manifest);
+        self.replaced = None;
+        self.since_base = self.written;
+        let from = self.manifest.segments_from;
+        let gone: Vec<u64> = self.done.iter().map(|segment| segment.number).filter(|number| *number < from).collect();
+        self.done.retain(|segment| segment.number >= from);
+        // What is left over is removed by the next process.
+        gone.into_iter().for_each(|number| drop(fs::remove_file(path(&self.dir, number))));
+        if let Some(base) = old.base.filter(|old| self.manifest.base.as_ref().is_some_and(|new| new.file != old.file)) {
+            let _ = fs::remove_file(self.dir.join(base.file));
+        }
+        Ok(())
+    }
+}
+
+/// What stops the reading of a log.
+enum Stop {
+    /// Another state begins here, which is not stored.
+    OtherState,
+    /// Decisions are missing.
+    Gap,
+}
+
+/// Follows a log from its manifest on.
+struct Reader {
+    membership: Option<Membership>,
+    is_whole: bool,
+    base: u64,
+    /// The last position in the segments.
+    last: Option<u64>,
+}
+
+impl Reader {
+    fn last(&self) -> u64 {
+        self.last.unwrap_or(0).max(self.base)
+    }
+
+    fn take(&mut self, record: &Record<'_>) -> Result<(), Stop> {
+        match record {
+            Record::Member { start, .. } if *start > self.last() => return Err(Stop::Gap),
+            Record::Member { membership, start } => {
+                (self.membership, self.is_whole, self.last) = (Some(membership.clone()), true, Some(*start));
+            }
+            Record::Decision { position, .. } => {
+                let follows = self.last.map_or(*position <= self.base + 1, |last| *position == last + 1);
+                if !follows {
+                    return Err(Stop::Gap);
+                }
+                self.last = Some(*position);
+            }
+            Record::Payload { .. } | Record::State => {}
+        }
+        Ok(())
+    }
+}
+
+fn path(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("{number:08}.seg"))
+}
+
+/// The numbers of the segments that are there, in order.
+fn segments(dir: &Path) -> Result<Vec<u64>, LogError> {
+    let io = |why| LogError::Io { path: dir.to_owned(), why };
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(dir).map_err(io)? {
+        let name = entry.map_err(io)?.file_name();
+        let number: Option<u64> =
+            name.to_str().and_then(|name| name.strip_suffix(".seg")).and_then(|it| it.parse().ok());
+        numbers.extend(number);
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// Opens a segment to append after its first `written` bytes, or begins one. Returns where to write.
+fn begin(dir: &Path, number: u64, written: u64) -> Result<(fs::File, u64), LogError> {
+    let path = path(dir, number);
+    let open = || {
+        let mut file = fs::OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path)?;
+        // What is left of a write that was cut off must not be taken for a record later.
+        file.set_len(written)?;
+        let head = record::segment_head(number);
+        if written == 0 {
+            file.write_all(&head)?;
+        }
+        file.sync_all()?;
+        manifest::sync_dir(dir)?;
+        Ok((file, written.max(head.len() as u64)))
+    };
+    open().map_err(|why| LogError::Io { path: path.clone(), why })
+}
+
+/// The stored state is there, and as it was written.
+fn check_base(dir: &Path, base: &Base) -> Result<(), LogError> {
+    let path = dir.join(&base.file);
+    let io = |why| LogError::Io { path: path.clone(), why };
+    let damaged = |why| Err(LogError::Damaged { path: path.clone(), at: 0, why });
+    if fs::metadata(&path).map_err(io)?.len() != base.bytes {
+        return damaged("it has another length than was stored");
+    }
+    match base.crc32c {
+        Some(sum) if crc32c::crc32c(&fs::read(&path).map_err(io)?) != sum => damaged("its checksum does not fit"),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

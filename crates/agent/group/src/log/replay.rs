@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reads the decisions of a log again, after its stored state.
+
+use std::{collections::VecDeque, fs, path::PathBuf};
+
+use fide_agreement::Identity;
+
+use super::{
+    Log, LogError, path,
+    record::{self, Record},
+};
+
+/// The stored state of a log, and the decisions since, in order.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    /// The position of the stored state, and its file; none at the beginning of a group.
+    base: Option<(u64, PathBuf)>,
+    base_position: u64,
+    /// Decisions up to this one are replayed.
+    until: u64,
+    /// Segments to be read, with their numbers.
+    segments: VecDeque<(u64, PathBuf)>,
+    /// For each membership in the log: the records before it that it makes void are those after this position.
+    voids: Vec<(u64, u64)>,
+    /// Records read so far.
+    read: u64,
+    /// Of the segment that was read last: what is left of it.
+    queue: VecDeque<(u64, Vec<u8>, Vec<(Identity, Vec<u8>)>)>,
+    payloads: Vec<(Identity, Vec<u8>)>,
+    value: Vec<u8>,
+    position: u64,
+}
+
+impl Replay {
+    /// `until`: the position of the group as it goes on.
+    pub(crate) fn new(log: &Log, until: u64) -> Result<Self, LogError> {
+        let numbers = log.done.iter().map(|segment| segment.number).chain([log.number]);
+        let segments: VecDeque<(u64, PathBuf)> = numbers.map(|number| (number, path(&log.dir, number))).collect();
+        let (mut voids, mut count) = (Vec::new(), 0);
+        for (number, path) in &segments {
+            let bytes = read(path)?;
+            let end = record::scan(&bytes, *number, |_, record| {
+                count += 1;
+                if let Record::Member { start, .. } = record {
+                    voids.push((count, start));
+                }
+                Ok::<_, LogError>(())
+            });
+            end?;
+        }
+        let base = log.manifest.base.as_ref().map(|base| (base.position, log.dir.join(&base.file)));
+        let base_position = base.as_ref().map_or(0, |(position, _)| *position);
+        Ok(Self {
+            base,
+            base_position,
+            until,
+            segments,
+            voids,
+            read: 0,
+            queue: VecDeque::new(),
+            payloads: Vec::new(),
+            value: Vec::new(),
+            position: base_position,
+        })
+    }
+
+    /// The stored state, once: its position, and its file.
+    pub(crate) fn take_base(&mut self) -> Option<(u64, PathBuf)> {
+        self.base.take()
+    }
+
+    /// Whether everything was replayed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.base.is_none() && self.position >= self.until
+    }
+
+    /// The position of the user's state.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Goes on to the next decision, which [`Replay::last`] then has. Whether there is one.
+    pub(crate) fn next(&mut self) -> Result<bool, LogError> {
+        while self.position < self.until {
+            if let Some((position, value, payloads)) = self.queue.pop_front() {
+                (self.position, self.value, self.payloads) = (position, value, payloads);
+                return Ok(true);
+            }
+            let Some((number, path)) = self.segments.pop_front() else { break };
+            self.read_segment(number, &path)?;
+        }
+        Ok(false)
+    }
+
+    /// The decision that was read last: its position and value.
+    pub(crate) fn last(&self) -> (u64, &[u8]) {
+        (self.position, &self.value)
+    }
+
+    fn read_segment(&mut self, number: u64, path: &PathBuf) -> Result<(), LogError> {
+        let bytes = read(path)?;
+        let mut payloads = Vec::new();
+        let Self { voids, read, queue, base_position, until, .. } = self;
+        record::scan(&bytes, number, |_, record| {
+            *read += 1;
+            match record {
+                Record::Payload { identity, bytes } => payloads.push((identity, bytes.to_vec())),
+                Record::Decision { position, value } => {
+                    let payloads = std::mem::take(&mut payloads);
+                    let is_void = voids.iter().any(|(at, start)| *at > *read && *start < position);
+                    if !is_void && position > *base_position && position <= *until {
+                        queue.push_back((position, value.to_vec(), payloads));
+                    }
+                }
+                Record::Member { .. } | Record::State => {}
+            }
+            Ok::<_, LogError>(())
+        })?;
+        Ok(())
+    }
+
+    /// A payload that the last decision names.
+    pub(crate) fn payload(&self, identity: &Identity) -> Option<&[u8]> {
+        self.payloads.iter().find(|(named, _)| named == identity).map(|(_, bytes)| bytes.as_slice())
+    }
+}
+
+fn read(path: &PathBuf) -> Result<Vec<u8>, LogError> {
+    fs::read(path).map_err(|why| LogError::Io { path: path.clone(), why })
+}

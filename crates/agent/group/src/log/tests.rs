@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use fide_agreement::ViewMember;
+
+use super::*;
+
+const GROUP: u64 = 7;
+
+fn view(number: u32) -> View {
+    View::new(number, &[ViewMember { host: 1, incarnation: 10 + number }, ViewMember { host: 2, incarnation: 20 }])
+        .unwrap()
+}
+
+fn open(dir: &Path) -> (Log, Found) {
+    Log::open(dir, GROUP, 5).unwrap()
+}
+
+fn write(log: &mut Log, positions: std::ops::RangeInclusive<u64>) {
+    for position in positions {
+        log.append_decision(position, format!("value {position}").as_bytes());
+    }
+}
+
+/// Position of the stored state, and the decisions after it.
+fn replayed(log: &Log, until: u64) -> (Option<u64>, Vec<(u64, String)>) {
+    let mut replay = Replay::new(log, until).unwrap();
+    let base = replay.take_base().map(|(position, _)| position);
+    let mut all = Vec::new();
+    while replay.next().unwrap() {
+        let (position, value) = replay.last();
+        all.push((position, String::from_utf8(value.to_vec()).unwrap()));
+    }
+    assert!(replay.is_over());
+    (base, all)
+}
+
+fn expected(positions: std::ops::RangeInclusive<u64>) -> Vec<(u64, String)> {
+    positions.map(|position| (position, format!("value {position}"))).collect()
+}
+
+#[test]
+fn what_was_synced_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, found) = open(dir.path());
+    assert_eq!((found.recalled, found.decisions), (Recalled { first: 5, member: None }, 0));
+    log.append_member(11, 3, &view(1), 0);
+    write(&mut log, 1..=4);
+    log.sync().unwrap();
+    write(&mut log, 5..=6);
+    drop(log);
+    let (log, found) = open(dir.path());
+    let member = found.recalled.member.unwrap();
+    assert_eq!((member.incarnation, member.ballot, member.view, member.position), (11, 3, view(1), Some(4)));
+    assert_eq!((found.recalled.first, found.decisions), (5, 4), "a later incarnation opens the same log");
+    assert_eq!(replayed(&log, 4), (None, expected(1..=4)));
+}
+
+#[test]
+fn a_view_makes_later_positions_void() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(dir.path());
+    log.append_member(11, 0, &view(1), 0);
+    write(&mut log, 1..=6);
+    log.append_member(12, 0, &view(2), 4);
+    log.append_decision(5, b"another");
+    log.sync().unwrap();
+    let (log, found) = {
+        drop(log);
+        open(dir.path())
+    };
+    assert_eq!(found.recalled.member.unwrap().position, Some(5));
+    let mut want = expected(1..=4);
+    want.push((5, "another".to_owned()));
+    assert_eq!(replayed(&log, 5), (None, want));
+}
+
+#[test]
+fn stored_state_takes_the_place_of_what_was_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(dir.path());
+    log.append_member(11, 0, &view(1), 0);
+    write(&mut log, 1..=9);
+    // Also a state that is older than the end of the log.
+    log.store_base(7, b"seven").unwrap();
+    let (mut log, found) = {
+        drop(log);
+        open(dir.path())
+    };
+    assert_eq!((found.decisions, found.recalled.member.clone().unwrap().position), (2, Some(9)));
+    assert_eq!(replayed(&log, 9), (Some(7), expected(8..=9)));
+    write(&mut log, 10..=10);
+    log.store_base(10, b"ten").unwrap();
+    assert!(!dir.path().join("state-7").exists() && !path(dir.path(), 1).exists(), "what is not needed goes");
+    let (log, found) = {
+        drop(log);
+        open(dir.path())
+    };
+    assert_eq!((found.decisions, found.recalled.member.unwrap().view), (0, view(1)));
+    assert_eq!(replayed(&log, 10), (Some(10), Vec::new()));
+}
+
+#[test]
+fn state_of_others_counts_once_it_is_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    for is_stored in [false, true] {
+        let dir = dir.path().join(is_stored.to_string());
+        let (mut log, _) = open(&dir);
+        log.append_member(11, 0, &view(1), 0);
+        write(&mut log, 1..=3);
+        log.sync().unwrap();
+        let kept = RecalledMember { incarnation: 11, ballot: 0, view: view(1), position: None };
+        log.replace_state(50, Recalled { first: 5, member: Some(kept) }).unwrap();
+        write(&mut log, 51..=52);
+        log.append_member(15, 0, &view(6), 52);
+        write(&mut log, 53..=54);
+        log.sync().unwrap();
+        if is_stored {
+            log.store_base(53, b"state").unwrap();
+            write(&mut log, 55..=55);
+            log.sync().unwrap();
+        }
+        drop(log);
+        let (log, found) = open(&dir);
+        let member = found.recalled.member.unwrap();
+        if is_stored {
+            assert_eq!((member.incarnation, member.view, member.position), (15, view(6), Some(55)));
+            assert_eq!(replayed(&log, 55), (Some(53), expected(54..=55)));
+        } else {
+            assert_eq!((member.incarnation, member.view, member.position), (11, view(1), Some(3)));
+            assert_eq!(replayed(&log, 3), (None, expected(1..=3)));
+        }
+    }
+}
+
+#[test]
+fn log_goes_on_in_further_segments() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(dir.path());
+    log.append_member(11, 0, &view(1), 0);
+    let long = vec![7; 1 << 20];
+    for position in 1..=40 {
+        log.append_payload(Identity::of(&long), &long);
+        log.append_decision(position, b"long");
+        log.sync().unwrap();
+    }
+    assert!(log.done.len() >= 4);
+    let (log, found) = {
+        drop(log);
+        open(dir.path())
+    };
+    assert_eq!(found.decisions, 40);
+    let mut replay = Replay::new(&log, 40).unwrap();
+    for want in 1..=40 {
+        assert!(replay.next().unwrap());
+        assert_eq!(replay.last(), (want, &b"long"[..]));
+        assert_eq!(replay.payload(&Identity::of(&long)), Some(&long[..]));
+    }
+}
+
+#[test]
+fn torn_end_is_cut_and_written_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(dir.path());
+    log.append_member(11, 0, &view(1), 0);
+    write(&mut log, 1..=3);
+    log.sync().unwrap();
+    let end = log.written;
+    write(&mut log, 4..=6);
+    log.sync().unwrap();
+    drop(log);
+    // Of the second write, the first sector was lost and the rest arrived.
+    let file = fs::OpenOptions::new().write(true).open(path(dir.path(), 1)).unwrap();
+    file.write_all_at(&[0; 8], end).unwrap();
+    let (mut log, found) = open(dir.path());
+    assert_eq!((found.decisions, found.torn > 0), (3, true));
+    log.append_decision(4, b"value 4");
+    log.sync().unwrap();
+    let (log, found) = {
+        drop(log);
+        open(dir.path())
+    };
+    assert_eq!(found.decisions, 4, "what the cut left behind is no record");
+    assert_eq!(replayed(&log, 4), (None, expected(1..=4)));
+}
+
+#[test]
+fn damage_is_refused_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(dir.path());
+    log.append_member(11, 0, &view(1), 0);
+    for position in 1..=5 {
+        write(&mut log, position..=position);
+        log.sync().unwrap();
+    }
+    let end = log.written;
+    drop(log);
+    let file = fs::OpenOptions::new().write(true).open(path(dir.path(), 1)).unwrap();
+    file.write_all_at(b"x", end / 2).unwrap();
+    let why = Log::open(dir.path(), GROUP, 9).unwrap_err().to_string();
+    assert!(why.contains("00000001.seg is damaged at byte") && why.contains("remove this folder"), "{why}");
+    let why = Log::open(dir.path(), 8, 9).unwrap_err().to_string();
+    assert!(why.contains("other hosts, or another protocol"), "{why}");
+    fs::write(dir.path().join(manifest::NAME), "format = 2").unwrap();
+    let why = Log::open(dir.path(), GROUP, 9).unwrap_err().to_string();
+    assert!(why.contains("manifest.toml is damaged"), "{why}");
+}
