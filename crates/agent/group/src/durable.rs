@@ -226,7 +226,10 @@ impl Disk {
     /// Whether the user's state is to be stored, as the disk has none or a long log since.
     pub(crate) fn wants_base<P: Start>(&self, core: &Core<P>) -> bool {
         let is_due = core.group.lacks_base() || self.log.since_base() > self.compact_bytes;
-        is_due && self.base.is_none() && self.replaced.is_none() && !self.is_replaying()
+        is_due
+            && self.base.is_none()
+            && self.replaced.is_none()
+            && !self.is_replaying()
             && core.group.standing() == Standing::Member
     }
 

@@ -71,6 +71,7 @@ mod waits;
 
 pub use config::{Config, HUC_VALUE_MAX, VALUE_MAX, hsuc, huc};
 // The types of this crate's interface, so that a service needs no other crate.
+pub use durable::Recovery;
 pub use fide_agreement::{
     Decision, Entry, GroupError, HostSet, Hsuc, Huc, Identity, Refused, Standing, Start, View, ViewMember, batch,
     group::entries,
@@ -80,7 +81,6 @@ pub use fide_agreement::{
 };
 pub use fide_client::{Client, ConnectOptions, Error as ClientError, wake_eagerly};
 pub use fide_wire::Key;
-pub use durable::Recovery;
 pub use log::LogError;
 pub use member::{Counters, Member};
 pub use record::RecordError;

@@ -220,9 +220,9 @@ impl<P: Start> Member<P> {
         } else {
             group::group_of(&config.group, hosts, &config.setting)
         };
-        let disk = config.is_durable.then(|| {
-            Disk::open(&config.state_dir, &config.group, number, incarnation, config.compact_bytes)
-        });
+        let disk = config
+            .is_durable
+            .then(|| Disk::open(&config.state_dir, &config.group, number, incarnation, config.compact_bytes));
         let (disk, found) = disk.transpose()?.unzip();
         // A host stores what it is a member of before its record.
         let is_founded = record.is_founded() || found.as_ref().is_some_and(|found| found.recalled.member.is_some());

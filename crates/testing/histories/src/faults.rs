@@ -113,6 +113,18 @@ impl World {
                     self.kill_member(host)?;
                 }
             }
+            Fault::KillAll { what } => {
+                // First all are dead, then they start again.
+                for host in 1..=hosts {
+                    self.kill_member(host)?;
+                    if what == What::Both {
+                        self.agents.kill(host)?;
+                    }
+                }
+                for host in (1..=hosts).filter(|_| what == What::Both) {
+                    self.agents.start_again(host)?;
+                }
+            }
             Fault::Stop { what, who, .. } => done.holds = self.processes(what, who.host(leader, hosts)),
             Fault::StopAll { .. } => {
                 done.holds = (1..=hosts).flat_map(|host| self.processes(What::Both, host)).collect();

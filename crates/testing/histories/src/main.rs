@@ -43,6 +43,9 @@ struct Args {
     /// file system are in this directory (`make histories-guest` makes it).
     #[arg(long, value_name = "DIR", conflicts_with_all = ["scenario", "hosts"])]
     guest: Option<PathBuf>,
+    /// Members store decisions, and now and then all processes end at once.
+    #[arg(long, conflicts_with_all = ["scenario", "guest"])]
+    durable: bool,
     /// Plants a fault in the members, which has to be found.
     #[arg(long, value_enum)]
     planted: Option<Planted>,
@@ -68,6 +71,9 @@ fn plans(args: &Args) -> anyhow::Result<Vec<Plan>> {
     let mut plans = Vec::new();
     for seed in args.seed..args.seed + args.runs.unwrap_or(if args.guest.is_some() { 3 } else { 200 }) {
         let mut of_seed = if args.guest.is_some() { Plan::with_guest(seed) } else { Plan::of(seed) };
+        if args.durable {
+            of_seed = Plan::durable(seed);
+        }
         // Drawn as for the seed's own run, so that the rest does not depend on the options.
         if args.protocol.is_some_and(|protocol| protocol != of_seed.protocol)
             || args.hosts.is_some_and(|hosts| usize::from(hosts) != of_seed.hosts)
@@ -110,7 +116,7 @@ fn histories(args: &Args) -> anyhow::Result<bool> {
         judge: fide_testbed::find_binary(judge::PROGRAM)?,
     };
     let recovery_limit = Duration::from_secs(args.recovery_limit.unwrap_or(if args.guest.is_some() { 60 } else { 20 }));
-    let judged = args.guest.is_none() && args.scenario.is_none();
+    let judged = args.guest.is_none() && args.scenario.is_none() && !args.durable;
     let goal = if judged { Duration::from_secs(1) } else { recovery_limit };
     let options = Options {
         programs,

@@ -48,6 +48,9 @@ impl Protocol {
     }
 }
 
+/// Bytes of decisions after which a durable member stores its state.
+const COMPACT_BYTES: u64 = 64 << 10;
+
 /// A fault in the member itself, which the judge has to find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum)]
 pub enum Planted {
@@ -90,6 +93,9 @@ struct Args {
     protocol: Protocol,
     #[arg(long, value_enum)]
     planted: Option<Planted>,
+    /// Decisions are stored.
+    #[arg(long)]
+    durable: bool,
 }
 
 struct Server<P: Start> {
@@ -118,7 +124,11 @@ impl<P: Start> Server<P> {
             .with_context(|| format!("reading {}", args.key_file.display()))?
             .parse::<Key>()?;
         let hosts: Vec<&str> = args.hosts.iter().map(String::as_str).collect();
-        let config = Config::new(&args.group, &hosts, key, &args.state_dir, setting);
+        let mut config = Config::new(&args.group, &hosts, key, &args.state_dir, setting);
+        if args.durable {
+            // So small that each run stores states.
+            config = Config { compact_bytes: COMPACT_BYTES, ..config.durable() };
+        }
         let options = ConnectOptions { path: Some(args.agent.clone()), ..ConnectOptions::default() };
         let member = Member::open(config, options)?;
         // A socket of an earlier member.
@@ -160,6 +170,9 @@ impl<P: Start> Server<P> {
         }
         if self.member.wants_state() {
             let _ = self.member.give_state(self.registers.to_bytes());
+        }
+        if self.member.wants_base() {
+            self.member.store_base(self.registers.to_bytes());
         }
     }
 

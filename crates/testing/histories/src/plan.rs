@@ -53,6 +53,8 @@ pub enum What {
 pub enum Fault {
     /// SIGKILL.
     Kill { what: What, who: Who },
+    /// SIGKILL for all members at once, and for their agents if `what` is [`What::Both`].
+    KillAll { what: What },
     /// SIGSTOP, and SIGCONT after this many milliseconds.
     Stop { what: What, who: Who, ms: u64 },
     /// All hosts are stopped together, as when the machine under them pauses.
@@ -82,7 +84,7 @@ impl Fault {
     #[must_use]
     pub fn ms(self) -> u64 {
         match self {
-            Self::Kill { .. } | Self::TakeOver { .. } => 0,
+            Self::Kill { .. } | Self::KillAll { .. } | Self::TakeOver { .. } => 0,
             Self::Stop { ms, .. }
             | Self::StopAll { ms }
             | Self::Cut { ms, .. }
@@ -108,6 +110,7 @@ impl Fault {
             Self::Kill { what: What::Member, .. }
             | Self::Stop { what: What::Member, .. }
             | Self::StopAll { .. }
+            | Self::KillAll { .. }
             | Self::CutPlane { .. }
             | Self::TakeOver { .. }
             | Self::Slew { .. } => vec![],
@@ -144,6 +147,8 @@ impl fmt::Display for Fault {
         match self {
             Self::Kill { what: What::Both, who } => write!(f, "kill agent and member of {who}"),
             Self::Kill { what, who } => write!(f, "kill {} of {who}", name(what)),
+            Self::KillAll { what: What::Both } => write!(f, "kill all agents and members"),
+            Self::KillAll { what } => write!(f, "kill every {}", name(what)),
             Self::Stop { what, who, ms } => write!(f, "stop {} of {who} for {ms} ms", name(what)),
             Self::StopAll { ms } => write!(f, "stop all hosts for {ms} ms"),
             Self::Cut { who, ms } => write!(f, "cut {who} for {ms} ms"),
@@ -183,6 +188,8 @@ pub struct Plan {
     pub hosts: usize,
     /// The last host is an emulated machine.
     pub has_guest: bool,
+    /// Members store decisions, so that all of them may end at once.
+    pub is_durable: bool,
     pub protocol: Protocol,
     /// In order.
     pub steps: Vec<Step>,
@@ -198,6 +205,8 @@ const RESTARTS_ONE_IN: u32 = 3;
 pub const RESTARTS: usize = 3;
 /// Stream of random numbers of the third lane, so that the other lanes are the same with it and without.
 const RESTARTS_STREAM: u64 = 1;
+/// The same for the ends of all processes.
+const POWER_CUTS_STREAM: u64 = 2;
 
 impl Plan {
     /// The plan of a seed.
@@ -220,7 +229,23 @@ impl Plan {
             steps.extend(restarts(&mut random, hosts));
         }
         steps.sort_by_key(|step| step.at_ms);
-        Self { seed, name: None, hosts, has_guest: false, protocol, steps }
+        Self { seed, name: None, hosts, has_guest: false, is_durable: false, protocol, steps }
+    }
+
+    /// The plan of a seed, of members that store decisions: now and then all processes end at once, among the
+    /// other faults.
+    #[must_use]
+    pub fn durable(seed: u64) -> Self {
+        let mut plan = Self { is_durable: true, ..Self::of(seed) };
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        random.set_stream(POWER_CUTS_STREAM);
+        for _ in 0..random.random_range(1..=3) {
+            let what = if random.random_ratio(2, 3) { What::Both } else { What::Member };
+            let at_ms = random.random_range(0..FAULTS_MS);
+            plan.steps.push(Step { at_ms, fault: Fault::KillAll { what }, otherwise: Else::Comes });
+        }
+        plan.steps.sort_by_key(|step| step.at_ms);
+        plan
     }
 }
 

@@ -64,6 +64,7 @@ pub struct Outcome {
     pub scenario: Option<&'static str>,
     pub hosts: usize,
     pub has_guest: bool,
+    pub is_durable: bool,
     pub protocol: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planted: Option<&'static str>,
@@ -100,6 +101,7 @@ impl Outcome {
             scenario: plan.name,
             hosts: plan.hosts,
             has_guest: plan.has_guest,
+            is_durable: plan.is_durable,
             protocol: plan.protocol.name(),
             planted: options.planted.map(Planted::name),
             faults: 0,
@@ -136,8 +138,9 @@ impl Outcome {
         let scenario =
             self.scenario.map(|name| format!(" --scenario {name} --protocol {protocol}")).unwrap_or_default();
         let planted = self.planted.map(|name| format!(" --planted {name}")).unwrap_or_default();
+        let durable = if self.is_durable && self.scenario.is_none() { " --durable" } else { "" };
         let verb = if self.has_guest { "histories-guest" } else { "histories" };
-        format!("make {verb} ARGS=\"--seed {seed} --runs 1{scenario}{planted}\"")
+        format!("make {verb} ARGS=\"--seed {seed} --runs 1{scenario}{durable}{planted}\"")
     }
 }
 

@@ -130,6 +130,7 @@ pub(crate) struct World {
     /// The host that reported last that it leads.
     pub(crate) leader: usize,
     protocol: Protocol,
+    is_durable: bool,
     planted: Option<Planted>,
     programs: Programs,
     begun_ns: u64,
@@ -203,6 +204,7 @@ impl World {
             reported,
             leader: 1,
             protocol,
+            is_durable: plan.is_durable,
             planted,
             programs: programs.clone(),
             begun_ns: mono_ns(),
@@ -346,6 +348,9 @@ impl World {
             .stderr(log);
         if let Some(planted) = self.planted {
             command.args(["--planted", planted.name()]);
+        }
+        if self.is_durable {
+            command.arg("--durable");
         }
         let mut child = command.spawn().with_context(|| format!("starting {}", self.programs.histories.display()))?;
         let output = BufReader::new(child.stdout.take().ok_or_else(|| anyhow!("a member's output is piped"))?);

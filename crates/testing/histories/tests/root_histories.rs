@@ -101,3 +101,14 @@ fn root_histories_by_seed_are_linearizable() {
 fn root_pause_of_all_hosts_loses_nothing() {
     holds(&[named("all-paused", Protocol::Huc)]);
 }
+
+/// Also while the group had gone on without its leader.
+#[test]
+fn root_nothing_is_lost_when_all_processes_end() {
+    holds(&[
+        named("power-cut", Protocol::Hsuc),
+        named("power-cut-3", Protocol::Huc),
+        Plan::durable(1),
+        Plan::durable(2),
+    ]);
+}

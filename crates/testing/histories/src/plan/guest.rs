@@ -51,7 +51,7 @@ impl Plan {
             at_ms += random.random_range(RESTART_MS);
         }
         steps.sort_by_key(|step| step.at_ms);
-        Self { seed, name: None, hosts: HOSTS, has_guest: true, protocol, steps }
+        Self { seed, name: None, hosts: HOSTS, has_guest: true, is_durable: false, protocol, steps }
     }
 }
 
