@@ -207,6 +207,11 @@ impl Ctx {
         api!(RedisModule_ReplyWithArray(self.0, len.try_into().unwrap_or(0)))
     }
 
+    /// The head of a map, whose names and values follow in turn; in RESP2 it is an array of both.
+    pub(crate) fn map(self, len: usize) -> c_int {
+        api!(RedisModule_ReplyWithMap(self.0, len.try_into().unwrap_or(0)))
+    }
+
     pub(crate) fn integer(self, number: i64) -> c_int {
         api!(RedisModule_ReplyWithLongLong(self.0, number))
     }

@@ -23,6 +23,20 @@ fn root_clients_find_the_leader_as_with_sentinel_and_hear_of_the_next() {
     assert_eq!(world.ask(follower, "SENTINEL sentinels redis").matches("runid").count(), 2);
     assert_eq!(world.ask(follower, "SENTINEL get-master-addr-by-name other"), "$-1\r\n");
     assert!(world.ask(follower, "SENTINEL masters2").starts_with("-ERR SENTINEL MASTERS2 is not answered"));
+    // Libraries read the description of a server as a map, from RESP3 as from Sentinel.
+    let mut newer = world.connect_by_resp3(follower);
+    for (question, count) in [("masters", 1), ("replicas redis", 2), ("sentinels redis", 2)] {
+        let mut command = redis::cmd("SENTINEL");
+        question.split(' ').for_each(|word| {
+            command.arg(word);
+        });
+        let reply: redis::Value = command.query(&mut newer).unwrap();
+        let redis::Value::Array(all) = &reply else { panic!("{question}: {reply:?}") };
+        assert_eq!(all.len(), count, "{question}: {reply:?}");
+        assert!(all.iter().all(|one| matches!(one, redis::Value::Map(_))), "{question}: {reply:?}");
+    }
+    let one: redis::Value = redis::cmd("SENTINEL").arg("master").arg("redis").query(&mut newer).unwrap();
+    assert!(matches!(one, redis::Value::Map(_)), "{one:?}");
     // A subscriber hears of the next leader.
     let mut connection = world.connect(follower);
     connection.set_read_timeout(Some(Duration::from_secs(10))).unwrap();

@@ -144,7 +144,16 @@ impl World {
 
     /// A connection for a client that sends more than one command.
     pub(crate) fn connect(&self, host: usize) -> redis::Connection {
-        let address = format!("redis+unix://{}", self.server(host).socket().display());
+        self.connect_to(host, "")
+    }
+
+    /// The same with RESP3, as most libraries do by default.
+    pub(crate) fn connect_by_resp3(&self, host: usize) -> redis::Connection {
+        self.connect_to(host, "?protocol=resp3")
+    }
+
+    fn connect_to(&self, host: usize, query: &str) -> redis::Connection {
+        let address = format!("redis+unix://{}{query}", self.server(host).socket().display());
         let client = redis::Client::open(address).expect("an address");
         let connection = client.get_connection().unwrap_or_else(|why| panic!("h{host}: {why}\n{}", self.logs()));
         connection.set_read_timeout(Some(LIMIT)).expect("a timeout");
