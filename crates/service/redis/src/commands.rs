@@ -115,6 +115,17 @@ fn only_looks(subcommand: &[u8]) -> bool {
     LOOKING.iter().any(|name| subcommand.eq_ignore_ascii_case(name.as_bytes()))
 }
 
+/// Whether a write is answered with a double or a set in RESP3, which RESP2 does not have.
+#[must_use]
+pub fn differs_in_resp3(args: &[&[u8]]) -> bool {
+    const DOUBLES: [&str; 6] = ["zincrby", "zpopmin", "zpopmax", "zmpop", "georadius", "georadiusbymember"];
+    let Some(name) = args.first() else { return false };
+    let is = |word: &[u8], text: &str| word.eq_ignore_ascii_case(text.as_bytes());
+    DOUBLES.iter().any(|double| is(name, double))
+        || is(name, "spop") && args.len() > 2
+        || is(name, "zadd") && args.iter().skip(2).any(|arg| is(arg, "incr"))
+}
+
 impl Commands {
     /// From the reply of `COMMAND`.
     #[must_use]
@@ -243,6 +254,17 @@ mod tests {
     #[test]
     fn write_without_a_rule_is_refused() {
         assert!(matches!(commands().class(b"frobnicate", None, 2), Class::Refused(why) if why.contains("replicate")));
+    }
+
+    #[test]
+    fn replies_with_types_of_resp3_are_known() {
+        let differs = |line: &str| differs_in_resp3(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+        for line in ["ZPOPMIN z", "zadd z INCR 1 m", "SPOP s 2", "ZINCRBY z 1 m", "GEORADIUS g 1 1 1 m WITHCOORD"] {
+            assert!(differs(line), "{line}");
+        }
+        for line in ["SET k v", "ZADD z 1 m", "SPOP s", "LPOP l 2", "INCRBYFLOAT k 1"] {
+            assert!(!differs(line), "{line}");
+        }
     }
 
     #[test]

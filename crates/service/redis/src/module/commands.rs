@@ -11,7 +11,7 @@ use super::{
     settle, state::Mode, state::State, status, unread::Unread, with_state,
 };
 use crate::{
-    commands::Class,
+    commands::{Class, differs_in_resp3},
     redis::{Args, Argv, Ctx, Text, api, now_ms},
     resp::Value,
     rules::{Data, Rule},
@@ -256,8 +256,9 @@ unsafe extern "C" fn fide_p(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     if !matches!(class_of(args), Class::Write(rule) if !rule.may_block()) {
         return ctx.error("ERR FIDE.P is for this module's own use");
     }
-    // The leader answers in RESP2, which is another shape for a client of RESP3.
-    let passes_on = hot(|hot| hot.mode.get() == Mode::Following && hot.passes_on.get()) && !ctx.is_resp3();
+    // The leader answers in RESP2. Most replies to writes say the same in RESP3.
+    let passes_on = hot(|hot| hot.mode.get() == Mode::Following && hot.passes_on.get())
+        && !(ctx.is_resp3() && differs_in_resp3(&args.to_bytes()));
     if !passes_on || ctx.is_nested() {
         return refuse(ctx, args);
     }

@@ -55,6 +55,46 @@ fn root_followers_pass_writes_on() {
     ] {
         assert_eq!(world.ask(follower, line), wanted, "{line}");
     }
+    // By RESP3 a client is answered as the leader answers it.
+    let mut by_resp3 = [leader, follower].map(|host| world.connect_by_resp3(host));
+    for line in [
+        "SET @ v",
+        "SET @ w GET",
+        "GETDEL @",
+        "GETDEL @",
+        "INCRBYFLOAT @ 1.5",
+        "RPUSH @:l a b",
+        "LPOP @:l 2",
+        "LPOP @:l 2",
+        "SADD @:s a",
+        "SPOP @:s",
+        "SPOP @:s",
+        "HSET @:h f 1",
+        "HINCRBYFLOAT @:h f 0.5",
+        "ZADD @:z 1 m",
+        "BITFIELD @:b OVERFLOW FAIL INCRBY u2 1 9",
+        "XADD @:x 1-1 f v",
+        "XADD @:y NOMKSTREAM 1-1 f v",
+        "XGROUP CREATE @:x g 0",
+        "XAUTOCLAIM @:x g c 0 0",
+        "SETNX @ 1",
+        "EXPIRE @ 100",
+        "INCR @:h",
+    ] {
+        let [own, passed] = [0, 1].map(|at| {
+            let line = line.replace('@', &format!("key{at}"));
+            let mut words = line.split(' ');
+            let mut command = redis::cmd(words.next().unwrap());
+            words.for_each(|word| {
+                command.arg(word);
+            });
+            command.query::<redis::Value>(&mut by_resp3[at]).map_err(|why| why.to_string())
+        });
+        assert_eq!(own, passed, "{line}");
+        assert_eq!(own.is_err(), line == "INCR @:h", "{line}: {own:?}");
+    }
+    let double = redis::cmd("ZINCRBY").arg("key1:z").arg(1).arg("m").query::<redis::Value>(&mut by_resp3[1]);
+    assert!(double.as_ref().is_err_and(|why| why.to_string().contains("the leader is h")), "{double:?}");
     // What it has passed on is there at once.
     assert_eq!(world.ask(follower, "GET k"), "$1\r\nw\r\n");
     assert!(world.ask(follower, "BLPOP l 1").starts_with("-READONLY"), "nothing waits on the connection to the leader");
