@@ -11,6 +11,7 @@ mod book;
 mod check;
 #[cfg(test)]
 mod circles;
+mod clients;
 mod clocks;
 #[cfg(test)]
 mod docs;
@@ -187,11 +188,13 @@ fn bench(names: &[&str], args: &[String]) -> Outcome {
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
 
-/// The Redis module under faults, by seed: 200 runs, or as many as are asked for.
+/// The Redis module with client libraries, and under faults, by seed: 200 runs, or as many as are asked for.
 fn test_redis(args: &[String]) -> Outcome {
     need_bpf("the Redis module")?;
     setup::prepare(setup::REDIS, "the Redis module is not tested");
     histories::prepare_test()?;
+    clients::prepare(clients::FEW);
+    clients::prepare(clients::MORE);
     let runs = args.first().map_or("200", String::as_str);
     Step::cargo(&["build", "-p", "fide", "-p", "fide-redis"]).run("build")?;
     Step::cargo(&["test", "-p", "fide-redis", "--", "--nocapture", "--test-threads", "1"])

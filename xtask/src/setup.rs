@@ -45,6 +45,11 @@ pub(crate) const JUDGE: &[Package] = &[package("golang-go", Some("go"))];
 /// For the Redis module: the server, its benchmark, and no service.
 pub(crate) const REDIS: &[Package] = &[package("redis-tools", Some("redis-benchmark"))];
 
+/// For clients of the Redis module in these languages; Go is [`JUDGE`]'s.
+pub(crate) const PYTHON: &[Package] = &[package("python3-venv", None)];
+pub(crate) const JAVA: &[Package] = &[package("default-jdk-headless", Some("javac")), package("maven", Some("mvn"))];
+pub(crate) const NODE: &[Package] = &[package("nodejs", Some("node")), package("npm", Some("npm"))];
+
 /// For the model checker TLC.
 pub(crate) const SPEC: &[Package] = &[package("default-jre-headless", Some("java")), package("maven", Some("mvn"))];
 

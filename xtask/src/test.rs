@@ -7,7 +7,7 @@
 //! tested in a build of their own, with all their tests.
 
 use crate::run::{self, Step, root_dir};
-use crate::{NEED_BPF, Outcome, book, headers, histories, setup, sim, spec, summary};
+use crate::{NEED_BPF, Outcome, book, clients, headers, histories, setup, sim, spec, summary};
 use std::time::Instant;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,9 @@ pub(crate) const LONG: &[(&str, &str)] = &[
     ("families::tests::planted_noise_is_found_at_200_us", "at 1000 us"),
     ("families::tests::planted_noise_is_found_at_999_us", "at 1000 us"),
     ("families::tests::planted_noise_is_found_at_1001_us", "at 1000 us"),
+    ("root_libraries::root_session_of_go_redis_outlives_the_leader", "the session of redis-py"),
+    ("root_libraries::root_session_of_jedis_outlives_the_leader", "the session of redis-py"),
+    ("root_libraries::root_session_of_ioredis_outlives_the_leader", "the session of redis-py"),
 ];
 
 /// Arguments of a test program that leave out what only `make test-all` runs.
@@ -52,6 +55,10 @@ pub(crate) fn test(extent: Extent) -> Outcome {
     let started = Instant::now();
     let (builds_bpf, features) = prepare();
     setup::prepare(setup::REDIS, "the Redis module is not tested");
+    clients::prepare(clients::FEW);
+    if extent == Extent::All {
+        clients::prepare(clients::MORE);
+    }
     setup::prepare(setup::TEST, "the jitter report is not opened in a browser, or Open vSwitch is not tested,");
     let excluded = |names: &[&'static str]| names.iter().flat_map(|name| ["--exclude", *name]).collect::<Vec<_>>();
     let mut scope = vec!["--workspace"];

@@ -8,6 +8,8 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::mpsc::channel,
+    thread,
     time::Duration,
 };
 
@@ -15,7 +17,7 @@ use fide_testbed::{end_within, say_not_tested};
 
 use crate::world::World;
 
-/// A session ends within this after each of its waits, which are shorter.
+/// A session says something within this: each of its own waits is shorter.
 const END_LIMIT: Duration = Duration::from_secs(150);
 const PORT: u16 = 6379;
 /// The second one may come back to a server that has died before.
@@ -62,7 +64,7 @@ fn start_of(library: &str) -> Start {
         "jedis" => {
             let classes = fetched.join("*");
             Start {
-                needs: fetched.join("complete"),
+                needs: fetched.join("fetched"),
                 program: "java".into(),
                 arguments: vec!["-cp".into(), classes.into(), sources.join("Session.java").into()],
                 environment: vec![],
@@ -116,22 +118,26 @@ fn session(library: &str, protocol: &str) {
         .stderr(fs::File::create(&errors).expect("a file"));
     let child = command.spawn().unwrap_or_else(|why| panic!("{library}: {}: {why}", start.program.display()));
     let mut child = Session(child);
-    let mut lines = BufReader::new(child.0.stdout.take().expect("a pipe")).lines();
-    let mut line = || lines.next().and_then(Result::ok).unwrap_or_default();
+    let output = BufReader::new(child.0.stdout.take().expect("a pipe"));
+    let (to, lines) = channel();
+    thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| to.send(line)));
+    // Nothing, if the session has ended or hangs.
+    let line = || lines.recv_timeout(END_LIMIT).unwrap_or_default();
     let why =
         |world: &World| format!("{}\n{library}: {}", world.logs(), fs::read_to_string(&errors).unwrap_or_default());
     for _ in 0..FAILOVERS {
         let said = line();
         assert_eq!(said, "under way", "{}", why(&world));
         // One that died before is back, as a follower.
-        (1..=world.servers.len())
-            .filter(|host| world.servers[host - 1].is_none())
-            .collect::<Vec<_>>()
-            .into_iter()
-            .for_each(|host| world.start(host));
+        for host in 1..=world.servers.len() {
+            if world.servers[host - 1].is_none() {
+                world.start(host);
+            }
+        }
         world.await_ready();
         world.kill(world.leader());
-        child.0.stdin.as_mut().expect("a pipe").write_all(b"killed\n").expect("the session reads it");
+        let told = child.0.stdin.as_mut().expect("a pipe").write_all(b"killed\n");
+        assert!(told.is_ok(), "{}\n{told:?}", why(&world));
         world.await_ready();
         leaders.push(world.leader());
     }
