@@ -50,7 +50,7 @@ class Session:
         self.rounds = {}
         self.written = {}
         self.counted, self.paired, self.scripted, self.pushed = [], [], [], []
-        self.messages = self.reads = 0
+        self.messages = self.reads = self.greatest = 0
         self.errors = {}
         self.last_write, self.gap = None, 0.0
 
@@ -64,6 +64,8 @@ class Session:
                 to.update(what)
             else:
                 to.append(what)
+            if to is self.counted:
+                self.greatest = max(self.greatest, what)
 
     # The tasks: each is one round.
 
@@ -110,7 +112,7 @@ class Session:
 
     def read(self, _name, _number):
         with self.lock:
-            least = max(self.counted, default=0)
+            least = self.greatest
         found = int(self.replica.get("counter") or 0)
         if found < least:
             raise Broken(f"a read at a replica missed an acknowledged write: counter {found}, not at least {least}")

@@ -17,10 +17,9 @@ const FOREIGN: [&str; 1] = ["redb's docs/design.md"];
 /// Documents whose links are checked. The changelog names paths as they were at each release.
 fn documents() -> Vec<PathBuf> {
     let root = root_dir();
-    let mut all: Vec<PathBuf> = ["README.md", CONTRIBUTING, "ARCHITECTURE.md", "CHANGELOG.md", "spec/README.md"]
-        .iter()
-        .map(|name| root.join(name))
-        .collect();
+    const PAGES: [&str; 6] =
+        ["README.md", CONTRIBUTING, "ARCHITECTURE.md", "CHANGELOG.md", "spec/README.md", "baselines/clients/README.md"];
+    let mut all: Vec<PathBuf> = PAGES.iter().map(|name| root.join(name)).collect();
     all.extend(files_below(&root.join("docs"), &["md"]));
     all
 }
