@@ -15,9 +15,11 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 # Rounds of each task before a leader dies, and again after it.
-ROUNDS = 100
+ROUNDS = 50
 # Longest wait for those rounds, seconds.
-LIMIT = 60
+LIMIT = 180
+# After each round, seconds: other tests run beside this session.
+PAUSE = 0.002
 # Errors that say when to ask again, or that nothing is known of the last request.
 ASK_AGAIN = ("LOADING", "READONLY", "TRYAGAIN", "UNKNOWN")
 SCRIPT = "local n = redis.call('INCR', KEYS[1]); redis.call('RPUSH', KEYS[2], n); return n"
@@ -104,7 +106,6 @@ class Session:
     def push(self, _name, number):
         self.master.rpush("queue", f"item{number}")
         self.acknowledged(self.pushed, f"item{number}")
-        time.sleep(0.002)
 
     def move(self, _name, _number):
         if self.master.blmove("queue", "done", 1, "LEFT", "RIGHT") is None and not self.stop.is_set():
@@ -120,7 +121,6 @@ class Session:
 
     def publish(self, _name, number):
         self.master.publish("news", number)
-        time.sleep(0.002)
 
     def hear(self, _name, _number):
         message = self.subscription.get_message(ignore_subscribe_messages=True, timeout=1)
@@ -135,6 +135,7 @@ class Session:
             try:
                 task(name, number)
                 self.rounds[name] += 1
+                time.sleep(PAUSE)
             except Broken as why:
                 self.broken = self.broken or str(why)
             except (redis.ConnectionError, redis.TimeoutError) as why:
