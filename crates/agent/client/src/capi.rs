@@ -6,6 +6,8 @@
 //! `fide_lease_remaining_ns`, `fide_host_state` and `fide_beat` take none. No lock is held while an upcall
 //! runs, so an upcall may call anything but `fide_close`. No panic crosses the boundary.
 
+#[doc(hidden)]
+pub mod boundary;
 mod dispatch;
 mod lanes;
 mod types;
@@ -13,13 +15,12 @@ mod types;
 pub use lanes::*;
 pub use types::*;
 
-use crate::{Client, ConnectOptions, Declined, Error, MonitorId, ProcessId, Wanted};
+use crate::{Client, ConnectOptions, MonitorId, ProcessId, Wanted};
+use boundary::{Failure, bytes, guard, invalid, needed, sized, text};
 use dispatch::{Dispatcher, with_text};
-use fide_agent_api::protocol::{ErrorCode, PeerState};
+use fide_agent_api::protocol::PeerState;
 use libc::{c_char, c_int, c_void};
 use std::{
-    cell::RefCell,
-    ffi::{CStr, CString},
     os::fd::{AsRawFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -52,85 +53,6 @@ const _: fn() = || {
     sync::<Fide>();
 };
 
-/// A failure for C: a negative errno, and the message for `fide_last_error`.
-struct Failure(c_int, String);
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        let code = match &error {
-            Error::NoAgent { errno, .. } | Error::System { errno, .. } => errno.raw_os_error(),
-            Error::Refused(refusal) => match refusal.code {
-                ErrorCode::Version => libc::EPROTONOSUPPORT,
-                ErrorCode::NameTaken => libc::EEXIST,
-                ErrorCode::NotPermitted => libc::EPERM,
-                ErrorCode::UnknownHost => libc::EHOSTUNREACH,
-                ErrorCode::TimeoutTooShort => libc::ERANGE,
-                ErrorCode::Full => libc::ENOSPC,
-                ErrorCode::NoCapacity => libc::EBUSY,
-                ErrorCode::NotFound => libc::ENOENT,
-                ErrorCode::BadRequest => libc::EINVAL,
-                ErrorCode::Gone => libc::ESRCH,
-                ErrorCode::NotSupported => libc::EOPNOTSUPP,
-                ErrorCode::Other => libc::EPROTO,
-            },
-            Error::Name(_) => libc::EINVAL,
-            Error::Protocol { .. } | Error::Memory(_) | Error::BpfRing(_) => libc::EPROTO,
-            Error::TimeNamespace { .. } => libc::ENOTSUP,
-            Error::Inbox(_) => libc::EIO,
-            Error::Timeout { .. } => libc::ETIMEDOUT,
-            Error::Detached(_) | Error::HungUp { .. } => libc::ENOTCONN,
-            Error::Unregistered(_) => libc::ENOENT,
-            Error::NotRejoined { .. } => libc::ESTALE,
-            Error::TooMany { .. } => libc::ENOSPC,
-        };
-        Self(-code, error.to_string())
-    }
-}
-
-impl From<Declined> for Failure {
-    fn from(declined: Declined) -> Self {
-        let code = match declined {
-            Declined::TooLarge { .. } | Declined::MessageTooLarge { .. } => libc::EMSGSIZE,
-            Declined::Service => libc::EINVAL,
-            Declined::NoLane => libc::ENOENT,
-            Declined::Detached => libc::ENOTCONN,
-            Declined::Full => libc::EAGAIN,
-            Declined::NotJoined => libc::ENOENT,
-            Declined::Broken => libc::EIO,
-        };
-        Self(-code, declined.to_string())
-    }
-}
-
-fn invalid(what: &str) -> Failure {
-    Failure(-libc::EINVAL, what.to_owned())
-}
-
-thread_local! {
-    static LAST_ERROR: RefCell<CString> = RefCell::default();
-}
-
-fn remember(message: &str) {
-    let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    // Fails while the thread's storage is being torn down; nobody asks for the message then.
-    let _ = LAST_ERROR.try_with(|last| last.replace(text));
-}
-
-/// Runs `body`; failures and panics become negative codes with a message.
-fn guard<T: From<i32>>(body: impl FnOnce() -> Result<T, Failure>) -> T {
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(value)) => value,
-        Ok(Err(Failure(code, message))) => {
-            remember(&message);
-            T::from(code)
-        }
-        Err(_) => {
-            remember("internal error in the Fide client library (a bug); the handle may be of no further use");
-            T::from(-libc::ENOTRECOVERABLE)
-        }
-    }
-}
-
 /// # Safety
 /// `handle` is null or came from `fide_open` and was not closed.
 unsafe fn handle<'a>(handle: *const Fide) -> Result<&'a Fide, Failure> {
@@ -138,76 +60,32 @@ unsafe fn handle<'a>(handle: *const Fide) -> Result<&'a Fide, Failure> {
     unsafe { handle.as_ref() }.ok_or_else(|| invalid("the fide_t pointer is NULL; use the one that fide_open gave"))
 }
 
-/// # Safety
-/// `text` is null or a NUL-terminated string that outlives the call.
-unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<Option<&'a str>, Failure> {
-    if text.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: as the contract says.
-    let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map(Some).map_err(|_| invalid(&format!("{what} is not UTF-8")))
-}
-
-/// # Safety
-/// As [`text`].
-unsafe fn needed<'a>(pointer: *const c_char, what: &str) -> Result<&'a str, Failure> {
-    // SAFETY: as the contract says.
-    unsafe { text(pointer, what) }?.ok_or_else(|| invalid(&format!("{what} is NULL")))
-}
-
-/// # Safety
-/// `len` bytes at `data` are readable while the slice is in use.
-unsafe fn bytes<'a>(data: *const c_void, len: usize) -> Result<&'a [u8], Failure> {
-    if len == 0 {
-        return Ok(&[]);
-    }
-    if data.is_null() {
-        return Err(invalid("data is NULL"));
-    }
-    // SAFETY: as the contract says.
-    Ok(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) })
-}
-
-/// Copies a struct whose first field is the size that the caller was compiled with; fields that the caller
-/// did not know are zero.
-///
-/// # Safety
-/// `given` is null or points to `*given` readable bytes, where `*given` is its `size` field; `T` is valid
-/// when zeroed.
-unsafe fn sized<T: Copy>(given: *const T, what: &str) -> Result<Option<T>, Failure> {
-    if given.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: the size field is the first one of `T` (repr(C)), readable by the contract.
-    let size = unsafe { given.cast::<usize>().read() };
-    if size < size_of::<usize>() {
-        return Err(invalid(&format!("{what}.size is {size}; set it to sizeof({what})")));
-    }
-    let mut copy = std::mem::MaybeUninit::<T>::zeroed();
-    // SAFETY: `size` bytes are readable by the contract, at most size_of::<T>() are written; zero is valid
-    // for the rest.
-    unsafe {
-        std::ptr::copy_nonoverlapping(given.cast::<u8>(), copy.as_mut_ptr().cast::<u8>(), size.min(size_of::<T>()));
-        Ok(Some(copy.assume_init()))
-    }
-}
-
-/// Writes `value` for a caller that was compiled with a struct of `size` bytes.
-///
-/// # Safety
-/// `size` bytes at `out` are writable.
-unsafe fn fill<T: Copy>(out: *mut T, value: &T, size: usize) {
-    // SAFETY: at most `size_of::<T>()` bytes are read, at most `size` written.
-    unsafe {
-        std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>(), out.cast(), size.min(size_of::<T>()));
-    }
-}
-
 impl Fide {
     fn client(&self) -> MutexGuard<'_, Client> {
         self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Fills a caller's permit with what `ask` is granted. 1 if that is something, 0 if not.
+///
+/// # Errors
+/// Those of `ask`; `permit` is NULL, or has no size.
+///
+/// # Safety
+/// `permit` is null or points to a fide_permit whose `size` is set.
+#[doc(hidden)]
+pub unsafe fn permit_into(
+    permit: *mut FidePermit,
+    ask: impl FnOnce() -> Result<Option<crate::Permit>, Failure>,
+) -> Result<c_int, Failure> {
+    // SAFETY: by the contract; zero is valid for fide_permit (numbers).
+    let given = unsafe { sized(permit, "fide_permit") }?;
+    let given = given.ok_or_else(|| invalid("permit is NULL; pass the address of a fide_permit"))?;
+    let Some(granted) = ask()? else { return Ok(0) };
+    let filled = FidePermit::of(given.size, &granted);
+    // SAFETY: `given.size` bytes at `permit` are the caller's, by the contract.
+    unsafe { boundary::fill(permit, &filled, given.size) };
+    Ok(1)
 }
 
 fn id_of(id: u32) -> Result<c_int, Failure> {
@@ -232,7 +110,7 @@ pub extern "C" fn fide_version() -> *const c_char {
 /// never NULL.
 #[unsafe(no_mangle)]
 pub extern "C" fn fide_last_error() -> *const c_char {
-    LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+    boundary::last_error()
 }
 
 /// Connects to the agent of this host. `options` may be NULL. On success `*out` is the handle. Returns 0, or
@@ -493,13 +371,7 @@ pub unsafe extern "C" fn fide_lease_remaining_ns(fide: *const Fide) -> i64 {
 pub unsafe extern "C" fn fide_may_act(fide: *const Fide, permit: *mut FidePermit) -> c_int {
     guard(|| {
         // SAFETY: by the contract.
-        let (fide, given) = unsafe { (handle(fide)?, sized(permit, "fide_permit")?) };
-        let given = given.ok_or_else(|| invalid("permit is NULL; pass the address of a fide_permit"))?;
-        let Some(granted) = fide.live.may_act() else { return Ok(0) };
-        let filled = FidePermit::of(given.size, &granted);
-        // SAFETY: `given.size` bytes at `permit` are the caller's, by the contract.
-        unsafe { fill(permit, &filled, given.size) };
-        Ok(1)
+        unsafe { permit_into(permit, || Ok(handle(fide)?.live.may_act())) }
     })
 }
 

@@ -2,8 +2,12 @@
 //! `include/fide.h` is generated from `src/capi.rs`; this test fails when it is out of date.
 //! `FIDE_WRITE_HEADER=1 cargo test -p fide-client --test header` writes it anew.
 
+#[path = "shared/without_safety.rs"]
+mod without_safety;
+
 use cbindgen::{Builder, Config, DocumentationStyle, EnumConfig, ExportConfig, Language, RenameRule, Style};
 use std::path::Path;
+use without_safety::without_safety;
 
 const HEAD: &str = "/* SPDX-License-Identifier: Apache-2.0 */
 /* Generated from crates/agent/client/src/capi.rs; do not edit.
@@ -67,25 +71,6 @@ fn generate(crate_dir: &Path) -> String {
         .expect("the C ABI is such that a header can be generated")
         .write(&mut out);
     without_safety(&String::from_utf8(out).expect("a header is text"))
-}
-
-/// Rust's `# Safety` sections say what every C programmer knows.
-fn without_safety(header: &str) -> String {
-    let mut out = String::new();
-    let mut skipping = false;
-    for line in header.lines() {
-        let comment = line.trim_start().starts_with("//");
-        skipping = comment && (skipping || line.trim() == "// # Safety");
-        if skipping {
-            if out.ends_with("//\n") {
-                out.truncate(out.trim_end().len() - 2);
-            }
-            continue;
-        }
-        out.push_str(line);
-        out.push('\n');
-    }
-    out
 }
 
 #[test]

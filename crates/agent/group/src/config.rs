@@ -104,9 +104,10 @@ impl<S> Config<S> {
         transfer::Config {
             chunk_max: packet::DATAGRAM_MAX - group::PREFIX_LEN - transfer::HEADER_LEN,
             payload_max: self.payload_max,
-            stored_max: 2 * self.payload_max + 2 * self.tail_max,
+            // Lengths beyond all memory are refused later, by name.
+            stored_max: self.payload_max.saturating_add(self.tail_max).saturating_mul(2),
             // Room for a state, and for the decisions since it.
-            reserved: self.payload_max + self.tail_max,
+            reserved: self.payload_max.saturating_add(self.tail_max),
             wants_max: 64,
             arriving_max: 16,
         }

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use fide_agent_api::protocol::PeerState;
+use fide_agent_api::protocol::{PeerState, check_name};
 use fide_agreement::{
     Decision, HostSet, Identity, Lease, Refused, Standing, Start, View, group,
     transfer::{Reason, RoomError},
@@ -206,6 +206,8 @@ impl<P: Start> Member<P> {
     /// # Errors
     /// [`Error`]: no agent, no such hosts, no port, no record.
     pub fn open(config: Config<P::Setting>, options: ConnectOptions) -> Result<Self, Error> {
+        // Before it is part of a path.
+        check_name(&config.group).map_err(fide_client::Error::Name)?;
         let mut client = Client::connect(options)?;
         let hello = client.agent().clone();
         if hello.members.is_empty() {

@@ -5,48 +5,23 @@
 #[allow(dead_code, reason = "the client's own tests use the rest of it")]
 #[path = "../../../client/tests/fake_agent/fake.rs"]
 mod fake;
+#[path = "../shared/library.rs"]
+mod library;
 
 use fake::*;
 use fide_agent_api::event::lane_reason;
 use fide_client::protocol::{Empty, Op};
 use fide_testbed::Lines;
+use library::{compile, includes, library, root};
 use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
-const STRICT: [&str; 5] = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
-
-/// A library that cargo has built of this package.
-fn library(name: &str) -> PathBuf {
-    // target/<profile>/deps/c_program-... : the libraries lie beside it or one level up.
-    let test = std::env::current_exe().expect("this test has a path");
-    let deps = test.parent().expect("a directory");
-    [deps.join(name), deps.with_file_name(name)]
-        .into_iter()
-        .find(|path| path.exists())
-        .unwrap_or_else(|| panic!("cargo builds {name} before the tests of its package"))
-}
-
-/// Where `fide.h` is.
-fn include() -> PathBuf {
-    root().join("crates/agent/client/include")
-}
-
 fn build(dir: &Path, example: &str) -> PathBuf {
     let program = dir.join(example);
-    let output = Command::new("gcc")
-        .args(STRICT)
-        .arg(root().join(format!("examples/{example}.c")))
-        .arg("-I")
-        .arg(include())
-        .arg(library("libfide.a"))
-        .args(["-lpthread", "-ldl", "-lm", "-o"])
-        .arg(&program)
-        .output()
-        .expect("gcc is needed to test the C ABI");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    compile(&root().join(format!("examples/{example}.c")), &["-std=c99"], &program);
     program
 }
 
@@ -63,16 +38,12 @@ fn example_builds_without_warnings_and_names_the_missing_agent() {
 }
 
 /// What a document has a reader type in the root of the repository.
-fn documented(file: &str, example: &str) -> String {
+fn documented(file: &str, source: &str) -> String {
     let text = std::fs::read_to_string(root().join(file)).expect("it is there");
-    let begin = format!("gcc examples/{example}.c ");
+    let begin = format!("gcc examples/{source}.c ");
     let line = text.lines().find(|line| line.contains(&begin)).unwrap_or_else(|| panic!("{file} has no {begin}"));
     let words = &line[line.find(&begin).expect("found")..];
     words.split("   #").next().expect("a first part").trim().to_owned()
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().expect("it is there")
 }
 
 /// In a directory that looks like the root of the repository after `cargo build --release -p fide-c`.
@@ -86,18 +57,24 @@ fn documented_commands_build_examples_that_run() {
     std::fs::create_dir_all(&release).unwrap();
     std::os::unix::fs::symlink(library("libfide.so"), release.join("libfide.so")).unwrap();
     let missing = dir.path().join("no.sock");
-    for (file, example) in
-        [("docs/develop/api.md", "monitor"), ("examples/monitor.c", "monitor"), ("examples/lane.c", "lane")]
-    {
-        let words = documented(file, example);
+    let key = "0123456789abcdef0123456789abcdef";
+    for (file, source, args) in [
+        ("docs/develop/api.md", "monitor", "db@beta"),
+        ("docs/develop/groups.md", "lines/lines", "state beta"),
+        ("examples/monitor.c", "monitor", "db@beta"),
+        ("examples/lane.c", "lane", "beta"),
+    ] {
+        let words = documented(file, source);
+        let example = source.rsplit('/').next().expect("a name");
         let run = |words: &str| {
             let mut shell = Command::new("sh");
             shell.args(["-c", words]).current_dir(&dir).env_remove("LD_LIBRARY_PATH").env("FIDE_SOCKET", &missing);
+            shell.env("LINES_KEY", key);
             shell.output().unwrap()
         };
         let built = run(&words);
         assert!(built.status.success(), "{file}: {words}: {}", String::from_utf8_lossy(&built.stderr));
-        let ran = run(&format!("./{example} db@beta"));
+        let ran = run(&format!("./{example} {args}"));
         let said = String::from_utf8_lossy(&ran.stderr);
         assert!(ran.status.code() == Some(1) && said.contains("no Fide agent at"), "{file}: {words}: {said}");
         std::fs::remove_file(dir.path().join(example)).unwrap();
@@ -105,15 +82,20 @@ fn documented_commands_build_examples_that_run() {
 }
 
 #[test]
-fn header_is_valid_cxx() {
-    let output = Command::new("gcc")
-        .args(["-x", "c++", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"])
-        .arg(include().join("fide.h"))
-        .output()
-        .expect("gcc is needed to test the C ABI");
-    let said = String::from_utf8_lossy(&output.stderr);
-    // Without a C++ front end there is nothing to check.
-    assert!(output.status.success() || said.contains("cc1plus"), "{said}");
+fn headers_are_valid_cxx() {
+    for header in ["fide.h", "fide_group.h"] {
+        let path =
+            includes().map(|path| path.join(header)).into_iter().find(|path| path.exists()).expect("it is there");
+        let output = Command::new("gcc")
+            .args(["-x", "c++", "-fsyntax-only", "-Wall", "-Wextra", "-Werror"])
+            .args(includes().map(|path| format!("-I{}", path.display())))
+            .arg(path)
+            .output()
+            .expect("gcc is needed to test the C ABI");
+        let said = String::from_utf8_lossy(&output.stderr);
+        // Without a C++ front end there is nothing to check.
+        assert!(output.status.success() || said.contains("cc1plus"), "{said}");
+    }
 }
 
 #[test]

@@ -6,7 +6,9 @@ use fide_agent_api::session::{AgentSession, LANE_MESSAGE_MAX, SESSION_BYTES};
 use fide_agent_api::table::AliveTable;
 use fide_client::{
     Client, ConnectOptions, Reason,
-    protocol::{EventsVia, HelloOk, JoinOk, LaneOk, MonitorOk, Op, PROTOCOL_VERSION, PeerState, Reply, Request},
+    protocol::{
+        EventsVia, HelloOk, HostInfo, JoinOk, LaneOk, MonitorOk, Op, PROTOCOL_VERSION, PeerState, Reply, Request,
+    },
 };
 use rustix::{
     event::EventfdFlags,
@@ -24,6 +26,8 @@ pub(crate) struct FakeAgent {
     pub(crate) eventfd: OwnedFd,
     /// Rung by clients when they have left a message for a lane.
     pub(crate) doorbell: OwnedFd,
+    /// The hosts of the cluster, as an agent names them to members of groups.
+    pub(crate) members: Vec<HostInfo>,
 }
 
 impl FakeAgent {
@@ -36,6 +40,7 @@ impl FakeAgent {
             session: AgentSession::create().unwrap(),
             eventfd,
             doorbell: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap(),
+            members: Vec::new(),
         };
         agent.listen();
         agent
@@ -72,7 +77,7 @@ impl FakeAgent {
             events: EventsVia::Shm,
             heartbeat_us: 300,
             trust: "lease".into(),
-            members: Vec::new(),
+            members: self.members.clone(),
         }
     }
 
