@@ -30,3 +30,6 @@ pub use open::*;
 pub use state::*;
 pub use status::*;
 pub use types::*;
+
+#[cfg(test)]
+mod tests;

@@ -215,6 +215,9 @@ impl<P: Start> Member<P> {
         }
         let hosts = ids(&config.hosts, &hello)?;
         let me = hello.host_id;
+        // Before anything is stored; a group of all hosts could not begin otherwise, without a word.
+        let setting = P::start(&config.setting, 1, HostSet::first(hosts.len()));
+        setting.map_err(|why| group::GroupError::Setting(why.to_string()))?;
         let record = Record::begin(&config.state_dir, &config.group)?;
         let incarnation = record.incarnation();
         let number = if config.is_durable {
