@@ -19,7 +19,7 @@
 #define FIDE_GROUP_VALUE_MAX 1377
 
 // Longest value of fide_group_propose under FIDE_GROUP_PROTOCOL_HUC, in bytes.
-#define FIDE_GROUP_HUC_VALUE_MAX 867
+#define FIDE_GROUP_HUC_VALUE_MAX 859
 
 // Most hosts of a group.
 #define FIDE_GROUP_HOSTS_MAX 64
@@ -113,7 +113,7 @@ typedef struct fide_group_options {
 
 // What identifies a payload.
 typedef struct fide_group_identity {
-  // Bytes of the payload.
+  // Bytes of the payload, and of what the group adds to it.
   uint64_t len;
   // Their BLAKE3.
   uint8_t hash[32];
@@ -135,7 +135,7 @@ typedef struct fide_group_refusal {
 typedef struct fide_group_decision {
   // sizeof(fide_group_decision).
   size_t size;
-  // Position in the log, from 1. Values that were proposed together have one position.
+  // Position in the log, from 1. Several entries may have one position.
   uint64_t position;
   // The bytes, as they were proposed; NULL for a view. Valid until the next call with this handle whose
   // parameter is not const.
@@ -243,12 +243,14 @@ int fide_group_watch(fide_group_t *group, int fd);
 int fide_group_wait(fide_group_t *group, int timeout_ms);
 
 // Proposes a value for one of the next positions. Values that are proposed between two calls of
-// fide_group_wait travel together. It is decided once fide_group_poll_decision has it, and may not be if
+// fide_group_wait travel together under FIDE_GROUP_PROTOCOL_HSUC. It is decided once fide_group_poll_decision has it, and may not be if
 // this member or the leader dies. Returns 0, or a negative errno, and nothing has changed: -EREMOTE if
 // another member leads (fide_group_leader), -EAGAIN until the next decision, -EBUSY while the members
 // change, -ESTALE without a lease or membership, -EMSGSIZE beyond FIDE_GROUP_VALUE_MAX or
 // FIDE_GROUP_HUC_VALUE_MAX.
-int fide_group_propose(fide_group_t *group, const void *data, size_t len);
+int fide_group_propose(fide_group_t *group,
+                       const void *data,
+                       size_t len);
 
 // Proposes a value of up to `payload_max_bytes`. It is sent ahead, and decided once all live members store
 // it. `identity` may be NULL. Returns as fide_group_propose does, and -ENOSPC or -EAGAIN while too many

@@ -80,7 +80,7 @@ pub unsafe extern "C" fn fide_group_wait(group: *mut FideGroup, timeout_ms: c_in
 }
 
 /// Proposes a value for one of the next positions. Values that are proposed between two calls of
-/// fide_group_wait travel together. It is decided once fide_group_poll_decision has it, and may not be if
+/// fide_group_wait travel together under FIDE_GROUP_PROTOCOL_HSUC. It is decided once fide_group_poll_decision has it, and may not be if
 /// this member or the leader dies. Returns 0, or a negative errno, and nothing has changed: -EREMOTE if
 /// another member leads (fide_group_leader), -EAGAIN until the next decision, -EBUSY while the members
 /// change, -ESTALE without a lease or membership, -EMSGSIZE beyond FIDE_GROUP_VALUE_MAX or

@@ -7,14 +7,15 @@ use libc::{c_char, c_void};
 /// Longest value of fide_group_propose under FIDE_GROUP_PROTOCOL_HSUC, in bytes.
 pub const FIDE_GROUP_VALUE_MAX: usize = 1377;
 /// Longest value of fide_group_propose under FIDE_GROUP_PROTOCOL_HUC, in bytes.
-pub const FIDE_GROUP_HUC_VALUE_MAX: usize = 867;
+pub const FIDE_GROUP_HUC_VALUE_MAX: usize = 859;
 /// Most hosts of a group.
 pub const FIDE_GROUP_HOSTS_MAX: usize = 64;
 
 /// An entry is its length, its kind, and its bytes.
 const AROUND: usize = fide_group::batch::PREFIX_LEN + 1;
 const _: () = assert!(FIDE_GROUP_VALUE_MAX == fide_group::VALUE_MAX - AROUND);
-const _: () = assert!(FIDE_GROUP_HUC_VALUE_MAX == fide_group::HUC_VALUE_MAX - AROUND);
+/// A decision of HUC begins with the set of members whose proposals it has.
+const _: () = assert!(FIDE_GROUP_HUC_VALUE_MAX == fide_group::HUC_VALUE_MAX - size_of::<u64>() - AROUND);
 const _: () = assert!(FIDE_GROUP_HOSTS_MAX == fide_types::MAX_HOSTS);
 
 /// How members agree.
@@ -139,7 +140,7 @@ pub struct FideGroupOptions {
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FideGroupIdentity {
-    /// Bytes of the payload.
+    /// Bytes of the payload, and of what the group adds to it.
     pub len: u64,
     /// Their BLAKE3.
     pub hash: [u8; 32],
@@ -161,7 +162,7 @@ impl From<Identity> for FideGroupIdentity {
 pub struct FideGroupDecision {
     /// sizeof(fide_group_decision).
     pub size: usize,
-    /// Position in the log, from 1. Values that were proposed together have one position.
+    /// Position in the log, from 1. Several entries may have one position.
     pub position: u64,
     /// The bytes, as they were proposed; NULL for a view. Valid until the next call with this handle whose
     /// parameter is not const.

@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Members in C, in namespaces with real agents.
+
+#[path = "../shared/library.rs"]
+mod library;
+mod root_calls;
+mod root_lines;
+mod world;
