@@ -2,7 +2,7 @@
 //! `include/fide_group.h` is generated from `src`; this test fails when it is out of date.
 //! `FIDE_WRITE_HEADER=1 cargo test -p fide-group-c --test header` writes it anew.
 
-#[path = "../../client/tests/shared/without_safety.rs"]
+#[path = "../../client/tests/header/without_safety.rs"]
 mod without_safety;
 
 use std::path::Path;

@@ -5,7 +5,6 @@
 #[allow(dead_code, reason = "the client's own tests use the rest of it")]
 #[path = "../../../client/tests/fake_agent/fake.rs"]
 mod fake;
-#[path = "../shared/library.rs"]
 mod library;
 
 use fake::*;

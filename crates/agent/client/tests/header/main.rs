@@ -2,7 +2,6 @@
 //! `include/fide.h` is generated from `src/capi.rs`; this test fails when it is out of date.
 //! `FIDE_WRITE_HEADER=1 cargo test -p fide-client --test header` writes it anew.
 
-#[path = "shared/without_safety.rs"]
 mod without_safety;
 
 use cbindgen::{Builder, Config, DocumentationStyle, EnumConfig, ExportConfig, Language, RenameRule, Style};
