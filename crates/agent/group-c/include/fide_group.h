@@ -220,8 +220,8 @@ extern "C" {
 int fide_group_open(const struct fide_group_options *options, fide_group_t **out);
 
 // Ends the use of a handle; NULL is allowed. This does not take the member out of the group: until the
-// process ends the others wait for it, unless its standing is FIDE_STANDING_REMOVED. So end the
-// process next.
+// process ends the others wait for it, unless its standing is FIDE_STANDING_REMOVED. So end the process
+// next.
 void fide_group_close(fide_group_t *group);
 
 // A descriptor that is readable when fide_group_wait has something to take; for select, poll, epoll or an
@@ -242,15 +242,13 @@ int fide_group_watch(fide_group_t *group, int fd);
 // error.
 int fide_group_wait(fide_group_t *group, int timeout_ms);
 
-// Proposes a value for one of the next positions. Values that are proposed between two calls of
-// fide_group_wait travel together under FIDE_GROUP_PROTOCOL_HSUC. It is decided once fide_group_poll_decision has it, and may not be if
-// this member or the leader dies. Returns 0, or a negative errno, and nothing has changed: -EREMOTE if
-// another member leads (fide_group_leader), -EAGAIN until the next decision, -EBUSY while the members
-// change, -ESTALE without a lease or membership, -EMSGSIZE beyond FIDE_GROUP_VALUE_MAX or
-// FIDE_GROUP_HUC_VALUE_MAX.
-int fide_group_propose(fide_group_t *group,
-                       const void *data,
-                       size_t len);
+// Proposes a value for one of the next positions. Under FIDE_GROUP_PROTOCOL_HSUC values that are proposed
+// between two calls of fide_group_wait travel together. A value is decided once fide_group_poll_decision
+// has it; if this member or the leader dies before, it may never be. Returns 0, or a negative errno, and
+// nothing has changed: -EREMOTE if another member leads (fide_group_leader), -EAGAIN until the next
+// decision, -EBUSY while the members change, -ESTALE without a lease or membership, -EMSGSIZE beyond
+// FIDE_GROUP_VALUE_MAX or FIDE_GROUP_HUC_VALUE_MAX.
+int fide_group_propose(fide_group_t *group, const void *data, size_t len);
 
 // Proposes a value of up to `payload_max_bytes`. It is sent ahead, and decided once all live members store
 // it. `identity` may be NULL. Returns as fide_group_propose does, and -ENOSPC or -EAGAIN while too many

@@ -79,12 +79,12 @@ pub unsafe extern "C" fn fide_group_wait(group: *mut FideGroup, timeout_ms: c_in
     })
 }
 
-/// Proposes a value for one of the next positions. Values that are proposed between two calls of
-/// fide_group_wait travel together under FIDE_GROUP_PROTOCOL_HSUC. It is decided once fide_group_poll_decision has it, and may not be if
-/// this member or the leader dies. Returns 0, or a negative errno, and nothing has changed: -EREMOTE if
-/// another member leads (fide_group_leader), -EAGAIN until the next decision, -EBUSY while the members
-/// change, -ESTALE without a lease or membership, -EMSGSIZE beyond FIDE_GROUP_VALUE_MAX or
-/// FIDE_GROUP_HUC_VALUE_MAX.
+/// Proposes a value for one of the next positions. Under FIDE_GROUP_PROTOCOL_HSUC values that are proposed
+/// between two calls of fide_group_wait travel together. A value is decided once fide_group_poll_decision
+/// has it; if this member or the leader dies before, it may never be. Returns 0, or a negative errno, and
+/// nothing has changed: -EREMOTE if another member leads (fide_group_leader), -EAGAIN until the next
+/// decision, -EBUSY while the members change, -ESTALE without a lease or membership, -EMSGSIZE beyond
+/// FIDE_GROUP_VALUE_MAX or FIDE_GROUP_HUC_VALUE_MAX.
 ///
 /// # Safety
 /// `group` is a live handle; `len` bytes at `data` are readable.

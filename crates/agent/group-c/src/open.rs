@@ -113,8 +113,8 @@ pub unsafe extern "C" fn fide_group_open(options: *const FideGroupOptions, out: 
 }
 
 /// Ends the use of a handle; NULL is allowed. This does not take the member out of the group: until the
-/// process ends the others wait for it, unless its standing is FIDE_STANDING_REMOVED. So end the
-/// process next.
+/// process ends the others wait for it, unless its standing is FIDE_STANDING_REMOVED. So end the process
+/// next.
 ///
 /// # Safety
 /// `group` came from fide_group_open, is not closed yet, and no other thread uses it.
