@@ -470,7 +470,7 @@ impl<P: Start> Group<P> {
     /// state may be answered from it. At any moment this is true of at most one member: of the leader, once
     /// it has decided what its predecessors may have decided.
     pub fn may_answer(&self, lease: Lease) -> bool {
-        self.durable.is_empty() && self.speaks_for_all(lease)
+        self.durable.may_answer(self.epochs.number(), self.position) && self.speaks_for_all(lease)
     }
 
     /// Whether nobody knows of a decision that this member does not know of. It may have to wait until it is

@@ -67,6 +67,8 @@ planted! {
     AnswersUndelivered,
     /// a member answers without what it stores and was not delivered
     AnswersUnstored,
+    /// a new leader answers before it was delivered what its predecessor may have told
+    AnswersUntold,
     /// a member stores decisions without a lease
     StoresUnleased,
     /// a decision is delivered before enough members have stored it

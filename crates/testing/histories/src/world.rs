@@ -65,6 +65,9 @@ const NAMESPACES: Pace = Pace {
     patience: 1,
 };
 
+/// A turn of a member waits for its disk, which other programs may keep busy.
+const WITH_DISKS: Pace = Pace { probe: Duration::from_millis(300), stable: Duration::from_millis(800), ..NAMESPACES };
+
 /// An emulated processor is about ten times slower, and its emulator is one of many programs on few cores.
 const WITH_GUEST: Pace = Pace {
     heartbeat_us: 50_000,
@@ -148,7 +151,11 @@ impl World {
         image: Option<&Path>,
     ) -> anyhow::Result<Self> {
         let (hosts, protocol) = (plan.hosts, plan.protocol);
-        let pace = if plan.has_guest { WITH_GUEST } else { NAMESPACES };
+        let pace = match (plan.has_guest, plan.is_durable) {
+            (true, _) => WITH_GUEST,
+            (false, true) => WITH_DISKS,
+            (false, false) => NAMESPACES,
+        };
         let bed = Testbed::build(Spec::hosts(hosts))?;
         for host in bed.hosts() {
             host.run_in(|| fs::write("/proc/sys/net/unix/max_dgram_qlen", QUEUE))?

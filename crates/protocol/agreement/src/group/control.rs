@@ -17,6 +17,7 @@
 //!    recorded (10): nothing
 //!    higher (11):  u32 incarnation
 //!    stored (12):  u64 position up to which the sender has stored the log; u8 1 if it asks for the receiver's, else 0
+//!    told (13):    u64 position up to which decisions may be delivered
 //! ```
 
 use fide_types::HostSet;
@@ -51,6 +52,8 @@ pub(super) enum Control {
     Higher { dead: u32 },
     /// "I have the log on disk up to this position." `asks`: "and you?"
     Stored { position: u64, asks: bool },
+    /// "Enough members have stored the log up to this position."
+    Told { position: u64 },
 }
 
 impl Control {
@@ -106,6 +109,10 @@ impl Control {
                 out.extend_from_slice(&position.to_le_bytes());
                 out.push(u8::from(*asks));
             }
+            Self::Told { position } => {
+                out.push(13);
+                out.extend_from_slice(&position.to_le_bytes());
+            }
         }
     }
 
@@ -129,6 +136,7 @@ impl Control {
             12 if content.len() == 9 && content[8] < 2 => {
                 Some(Self::Stored { position: number(content)?, asks: content[8] == 1 })
             }
+            13 if content.len() == 8 => Some(Self::Told { position: number(content)? }),
             11 if content.len() == 4 => Some(Self::Higher { dead: ballot(content)? }),
             _ => None,
         };
@@ -175,6 +183,7 @@ mod tests {
             Just(Control::Over),
             Just(Control::Recorded),
             any::<u32>().prop_map(|dead| Control::Higher { dead }),
+            any::<u64>().prop_map(|position| Control::Told { position }),
             any::<(u64, bool)>().prop_map(|(position, asks)| Control::Stored { position, asks }),
             any::<(u32, bool)>().prop_map(|(ballot, is_first)| Control::Present { ballot, is_first }),
             view.clone().prop_map(|view| Control::Out { view }),
@@ -209,7 +218,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_control_message_or_refused(kind in 0u8..13, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+        fn any_bytes_are_a_control_message_or_refused(kind in 0u8..14, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
             let bytes: Vec<u8> = std::iter::once(kind).chain(bytes).collect();
             if let Ok(control) = Control::read(&bytes) {
                 let mut again = Vec::new();

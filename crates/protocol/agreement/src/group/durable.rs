@@ -11,6 +11,10 @@
 //! view have it on disk; or all live ones, if those are fewer. What is on a disk is a sequence of decisions,
 //! never a proposal, so that the disks of a view's members hold parts of one log, each from its beginning on.
 //!
+//! The leader counts, delivers, and tells the others how far they may deliver. So nobody has been delivered
+//! more than the leader, which may answer at any time; a new leader first delivers everything that was decided
+//! before it led, as its predecessor may have told that ([`Durable::may_answer`]).
+//!
 //! **Coming back.** A process finds on its disk which view its host was last a member of, and the log up to
 //! some position ([`Recalled`]). It claims both, as if it had been excluded with that state ([`super::refounding`]),
 //! and so the group is founded again by the rule that holds for excluded members: all members of the last view
@@ -46,6 +50,7 @@ use super::{
     claim::Membership,
     control::Control,
     entry::{Entry, entries_but_values},
+    epoch::Epoch,
 };
 use crate::{Start, lease::Lease, transfer::Identity, view::View};
 
@@ -112,6 +117,9 @@ pub(super) struct Durable {
     told: u64,
     /// Of each host: the incarnation that said so, and up to which position it has stored.
     others: PerHost<(u32, u64)>,
+    /// The view in which this member leads, and what was decided when it began to: it answers nothing before it has
+    /// delivered that.
+    leads_from: Option<(u32, u64)>,
 }
 
 impl Durable {
@@ -128,16 +136,19 @@ impl Durable {
             mine: Some(0),
             told: 0,
             others: PerHost::new(MAX_HOSTS, |_| (0, 0)),
+            leads_from: None,
         }
+    }
+
+    /// Whether the leader of view `number` that was delivered everything up to `position` lacks nothing that
+    /// others were delivered.
+    pub(super) fn may_answer(&self, number: u32, position: u64) -> bool {
+        let has_caught_up = self.leads_from.is_some_and(|(view, from)| view == number && position >= from);
+        !self.is_on || has_caught_up || planted::is(Planted::AnswersUntold)
     }
 
     pub(super) fn is_on(&self) -> bool {
         self.is_on
-    }
-
-    /// Whether everything that was taken from the protocol is delivered.
-    pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
     }
 
     /// Whether the next view is decided, and waits to be delivered.
@@ -177,6 +188,7 @@ impl Durable {
         self.waiting.truncate(keeps);
         self.bytes = self.waiting.iter().map(Vec::len).sum();
         (self.handed, self.handed_view, self.is_closed) = (stored, 0, false);
+        self.leads_from = None;
         self.others.values_mut().fill((0, 0));
         stored
     }
@@ -269,7 +281,15 @@ impl<P: Start> Group<P> {
         if self.backlog.deliver() {
             self.durable.take(self.backlog.delivered());
         } else {
-            let decision = self.epochs.current_mut()?.protocol.poll_decision()?;
+            let epoch = self.epochs.current_mut()?;
+            let Some(decision) = epoch.protocol.poll_decision() else {
+                let begins = self.durable.leads_from.is_none_or(|(view, _)| view != number);
+                if begins && epoch.leads() && epoch.protocol.speaks_for_all() {
+                    self.durable.leads_from = Some((number, self.durable.handed));
+                    self.note_told();
+                }
+                return None;
+            };
             let follows =
                 |entry: Entry<'_>| matches!(entry, Entry::View(view) if view.number() == number.wrapping_add(1));
             self.durable.is_closed = entries_but_values(decision.value).any(follows);
@@ -282,11 +302,9 @@ impl<P: Start> Group<P> {
 
     /// Everything that [`Group::poll_store`] has handed out is on disk.
     pub fn stored(&mut self) {
-        let Some(mine) = &mut self.durable.mine else { return };
-        if *mine < self.durable.handed {
-            *mine = self.durable.handed;
+        if self.durable.mine.is_some_and(|mine| mine < self.durable.handed) {
+            self.durable.mine = Some(self.durable.handed);
             self.say_stored(false);
-            self.note_told();
         }
     }
 
@@ -294,10 +312,8 @@ impl<P: Start> Group<P> {
     /// stored counts from now on, also at a host that has joined.
     pub fn base_stored(&mut self, position: u64) {
         if position <= self.durable.handed && self.durable.mine.is_none() {
-            self.durable.mine = Some(position);
-            self.stored();
+            self.durable.mine = Some(self.durable.handed);
             self.say_stored(false);
-            self.note_told();
         }
     }
 
@@ -313,18 +329,24 @@ impl<P: Start> Group<P> {
         self.durable.told
     }
 
+    /// Tells the leader what is stored here; the leader counts it.
     fn say_stored(&mut self, asks: bool) {
-        let (to, position) = (self.others(), self.durable.mine);
-        if !to.is_empty() {
-            self.say(to, Control::Stored { position: position.unwrap_or(0), asks });
+        let position = self.durable.mine.unwrap_or(0);
+        let Some(epoch) = self.epochs.current() else { return };
+        if epoch.leads() {
+            self.note_told();
+            if asks {
+                self.say(self.others(), Control::Stored { position, asks });
+            }
+        } else if let Some(leader) = epoch.leader() {
+            self.say(HostSet::only(leader), Control::Stored { position, asks });
         }
     }
 
-    /// To be called at each resend: asks again what others have stored, if this member waits for it.
+    /// To be called at each resend: asks again, if something waits.
     pub(super) fn ask_for_stored(&mut self) {
         if !self.durable.waiting.is_empty() {
             self.say_stored(true);
-            self.note_told();
         }
     }
 
@@ -338,14 +360,27 @@ impl<P: Start> Group<P> {
         *by = sender;
         self.note_told();
         if asks {
-            let position = self.durable.mine.unwrap_or(0);
-            self.say(HostSet::only(from), Control::Stored { position, asks: false });
+            let leads = self.epochs.current().is_some_and(Epoch::leads);
+            let answer = match leads {
+                true => Control::Told { position: self.durable.told },
+                false => Control::Stored { position: self.durable.mine.unwrap_or(0), asks: false },
+            };
+            self.say(HostSet::only(from), answer);
         }
     }
 
-    /// Who has stored what, or who is alive, has changed.
+    /// Of [`Control::Told`]. It may come from a leader that has died since: its word counts, as the next one
+    /// delivers everything that it may have told before it answers anything.
+    pub(super) fn handle_told(&mut self, from: HostId, sender: u32, position: u64) {
+        let is_member = self.epochs.current().is_some_and(|epoch| epoch.view.holds(from, sender));
+        if self.standing == Standing::Member && is_member {
+            self.durable.told = self.durable.told.max(position);
+        }
+    }
+
+    /// Who has stored what, or who is alive, has changed: the leader counts, and tells the others.
     pub(super) fn note_told(&mut self) {
-        let Some(epoch) = self.epochs.current().filter(|_| self.durable.is_on) else { return };
+        let Some(epoch) = self.epochs.current().filter(|epoch| self.durable.is_on && epoch.leads()) else { return };
         let (durable, me) = (&self.durable, self.config.me);
         let stored = |host: HostId| {
             let (by, position) = durable.others[host];
@@ -356,7 +391,15 @@ impl<P: Start> Group<P> {
         live.sort_unstable_by(|a, b| b.cmp(a));
         let most = epoch.view.members().len() / 2 + 1;
         let told = most.min(live.len()).checked_sub(1).and_then(|at| live.get(at)).copied().unwrap_or(0);
-        self.durable.told = self.durable.told.max(told);
+        // What others have stored beyond this member's own is not decided here yet.
+        let told = told.min(durable.handed);
+        let others = epoch.other_hosts();
+        if told > self.durable.told {
+            self.durable.told = told;
+            if !others.is_empty() {
+                self.say(others, Control::Told { position: told });
+            }
+        }
     }
 
     /// As [`Group::poll_decision`], of decisions that are stored. Whether there is one.

@@ -98,6 +98,7 @@ impl<P: Start> Group<P> {
             Control::Recorded => self.handle_recorded(from, prefix.sender),
             Control::Claim(claim) => self.handle_claim(from, prefix.sender, claim),
             Control::Stored { position, asks } => self.handle_stored(from, prefix.sender, position, asks),
+            Control::Told { position } => self.handle_told(from, prefix.sender, position),
             Control::Over => self.handle_over(prefix.view),
             Control::Out { view } if is_joining && is_mine(&view) && !view.holds(from, prefix.sender) => {
                 self.past.note_let_in(view);

@@ -581,7 +581,7 @@ fn planted_faults_in_groups_are_seen() {
     ] {
         is_found(fault, 16_000, false);
     }
-    for fault in [Planted::StoresUnleased, Planted::TellsUnstored, Planted::ForgetsStored] {
+    for fault in [Planted::StoresUnleased, Planted::TellsUnstored, Planted::ForgetsStored, Planted::AnswersUntold] {
         is_found(fault, 16_000, true);
     }
 }
