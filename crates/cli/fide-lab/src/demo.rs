@@ -10,6 +10,7 @@ mod loopback;
 pub(crate) mod network;
 mod page;
 mod plot;
+mod redis;
 mod results;
 mod right;
 mod say;
@@ -70,6 +71,12 @@ enum Other {
     ///
     /// Exit codes: 0 nothing was lost or counted twice, 1 something was, 2 usage, 3 unsupported here.
     Agreement(agreement::Arguments),
+    /// Run stock redis-servers with Fide's module on three hosts: leader after leader is killed, stopped or cut
+    /// off under load
+    ///
+    /// Exit codes: 0 nothing acknowledged was lost and all servers have the same data, 1 not so, 2 usage, 3 no
+    /// root, or a program is missing.
+    Redis(redis::Arguments),
 }
 
 /// Parts of the demo on a testbed.
@@ -81,8 +88,10 @@ const LOOPBACK_TRIALS: u32 = 30;
 const LOOPBACK_LARGE_TRIALS: u32 = 5;
 
 pub(crate) fn run(arguments: &Arguments) -> Done {
-    if let Some(Other::Agreement(arguments)) = &arguments.other {
-        return agreement::run(arguments);
+    match &arguments.other {
+        Some(Other::Agreement(arguments)) => return agreement::run(arguments),
+        Some(Other::Redis(arguments)) => return redis::run(arguments),
+        None => {}
     }
     make_out(&arguments.out)?;
     ctrlc::set_handler(interrupted).context("waiting for an interrupt")?;

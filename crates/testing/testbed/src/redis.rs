@@ -53,6 +53,9 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
+    /// The server of Debian's redis-tools, if it is called redis-server.
+    pub const DEBIANS: &str = "/usr/bin/redis-check-rdb";
+
     /// Starts a server in a host's namespace, with its files in a directory of that host.
     ///
     /// # Errors
@@ -196,14 +199,14 @@ impl RedisServer {
 
 /// Debian's redis-check-rdb is the server, if it is called so.
 fn server_program(dir: &Path) -> Result<PathBuf> {
-    const CHECK: &str = "/usr/bin/redis-check-rdb";
     let link = dir.join("redis-server");
     if !link.exists() {
-        std::os::unix::fs::symlink(CHECK, &link).map_err(|why| Error::io(format!("making {}", link.display()), why))?;
+        std::os::unix::fs::symlink(RedisServer::DEBIANS, &link)
+            .map_err(|why| Error::io(format!("making {}", link.display()), why))?;
     }
     if !link.exists() {
         return Err(Error::MissingProgram {
-            name: CHECK.into(),
+            name: RedisServer::DEBIANS.into(),
             looked: "/usr/bin".into(),
             hint: "install Debian's redis-tools; `make setup` does".into(),
         });

@@ -14,7 +14,7 @@ use super::{
     results::{DEATHS_HEAD, Expectation, Results},
 };
 
-const STYLE: &str = "
+pub(super) const STYLE: &str = "
 body { font: 15px/1.5 system-ui, sans-serif; color: #222b33; background: #eef1f3; margin: 0; }
 main { max-width: 1040px; margin: 0 auto; padding: 24px 20px 48px; }
 h1 { font-size: 26px; margin: 0 0 4px; }
@@ -127,7 +127,7 @@ fn shown(value: &serde_json::Value) -> String {
     }
 }
 
-fn table<'a>(out: &mut String, head: &[&str], rows: impl Iterator<Item = &'a [String]>) {
+pub(super) fn table<'a>(out: &mut String, head: &[&str], rows: impl Iterator<Item = &'a [String]>) {
     let cells = |tag: &str, cells: &mut dyn Iterator<Item = &str>| -> String {
         cells.map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect()
     };
@@ -138,6 +138,6 @@ fn table<'a>(out: &mut String, head: &[&str], rows: impl Iterator<Item = &'a [St
     out.push_str("</table>\n");
 }
 
-fn escaped(text: &str) -> String {
+pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -24,6 +24,9 @@ struct Status {
     reads_waited: u64,
     disconnects: u64,
     failovers: u64,
+    /// When this host knew of the death before the last take-over: CLOCK_MONOTONIC, ns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_failover_at_ns: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_failover_us: Option<Failover>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,6 +88,7 @@ pub(super) fn json(state: &mut State) -> String {
         reads_waited: seen.reads_waited,
         disconnects: seen.disconnects,
         failovers: seen.failovers,
+        last_failover_at_ns: failover.is_some().then_some(seen.death_ns),
         last_failover_us: failover,
         waits_for: state.member.waits_for(),
     };

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a run found, and what has to hold.
+
+use fide_testbed::figures::{Figure, Goal, Machine, Samples, Statistic};
+use serde_json::{Map, Value, json};
+
+use super::{
+    faults::CutOff,
+    gap::{Fault, Gap},
+    sample::{EVERY, Rate},
+    writers::Written,
+};
+
+/// Version of the JSON document; another number means another meaning of a field.
+const JSON_VERSION: u32 = 1;
+
+pub(super) struct Outcome {
+    pub(super) machine: Machine,
+    pub(super) protocol: &'static str,
+    /// CLOCK_MONOTONIC, ns: the load began, and ended.
+    pub(super) begun_ns: u64,
+    pub(super) ended_ns: u64,
+    pub(super) gaps: Vec<Gap>,
+    pub(super) rates: Vec<Rate>,
+    pub(super) written: Vec<Written>,
+    pub(super) asked_again: u64,
+    /// The longest time without an acknowledged write while no leader was lost, ns.
+    pub(super) longest_pause_ns: u64,
+    pub(super) cut_off: Vec<CutOff>,
+    /// By host: the digest of its data.
+    pub(super) digests: Vec<(usize, String)>,
+}
+
+/// Something that has to hold.
+pub(super) struct Check {
+    pub(super) name: &'static str,
+    pub(super) held: bool,
+    pub(super) seen: String,
+}
+
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1000.0
+}
+
+impl Outcome {
+    pub(super) fn acknowledged(&self) -> u64 {
+        self.written.iter().map(|one| one.acknowledged).sum()
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        self.written.iter().map(|one| one.lost).sum()
+    }
+
+    pub(super) fn checks(&self) -> Vec<Check> {
+        let wrong = self.written.iter().find_map(|one| one.wrong.as_ref());
+        let (acknowledged, lost) = (self.acknowledged(), self.lost());
+        let is_one = |of: &[(usize, String)]| of.windows(2).all(|two| two[0].1 == two[1].1);
+        let digest = |(host, digest): &(usize, String)| format!("h{host} {}", digest.get(..12).unwrap_or(digest));
+        let digests: Vec<String> = self.digests.iter().map(digest).collect();
+        let answered = self.cut_off.iter().find(|one| matches!(one, CutOff::Answered(_)));
+        vec![
+            Check {
+                name: "every acknowledged write is at every server",
+                held: acknowledged > 0 && lost == 0 && wrong.is_none(),
+                seen: match wrong {
+                    Some(wrong) => format!("{lost} of {acknowledged} lost: {wrong}"),
+                    None => format!("{acknowledged} acknowledged, {lost} lost"),
+                },
+            },
+            Check {
+                name: "all servers have the same data",
+                held: self.digests.len() > 1 && is_one(&self.digests),
+                seen: digests.join(", "),
+            },
+            Check {
+                name: "a leader that is cut off answers no client",
+                held: answered.is_none() && !self.cut_off.is_empty(),
+                seen: answered.map_or("it refused".to_owned(), |answer| format!("{answer:?}")),
+            },
+        ]
+    }
+
+    pub(super) fn has_held(&self) -> bool {
+        self.checks().iter().all(|check| check.held)
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let mut figures = Vec::new();
+        for (name, fault) in
+            [("leader_killed", Fault::Killed), ("leader_stopped", Fault::Stopped), ("leader_cut_off", Fault::Cut)]
+        {
+            let mut samples = Samples::default();
+            self.gaps.iter().filter(|gap| gap.fault == fault).for_each(|gap| samples.add(gap.total_ns()));
+            figures.push(Figure::time(name, Statistic::P50, &samples));
+        }
+        let mut rates: Vec<f64> = self.rates.iter().map(Rate::per_second).collect();
+        rates.sort_by(f64::total_cmp);
+        figures.push(Figure::rate("set", &rates));
+        figures.push(Figure::count("lost", self.lost(), self.acknowledged()).goal(Goal::AtMost(0.0)));
+        figures
+    }
+
+    /// Since the load began.
+    fn since_us(&self, ns: u64) -> f64 {
+        us(ns.saturating_sub(self.begun_ns))
+    }
+
+    fn gap_json(&self, gap: &Gap) -> Value {
+        let stages = Gap::STAGES.iter().zip(gap.stages_ns());
+        let stages: Map<String, Value> =
+            stages.map(|(name, ns)| (name.replace(' ', "_") + "_us", json!(us(ns)))).collect();
+        json!({
+            "fault": gap.fault, "leader": format!("h{}", gap.leader), "next": format!("h{}", gap.next),
+            "at_us": self.since_us(gap.lost_ns), "stopped_us": us(gap.stopped_for_ns()), "total_us": us(gap.total_ns()),
+            "stages": stages, "back_us": us(gap.back_ns.saturating_sub(gap.lost_ns)),
+        })
+    }
+
+    pub(super) fn to_json(&self, page: &str) -> Value {
+        let digest = |(host, digest): &(usize, String)| json!({"host": format!("h{host}"), "digest": digest});
+        let checks = |check: &Check| json!({"name": check.name, "held": check.held, "seen": check.seen});
+        json!({
+            "version": JSON_VERSION,
+            "held": self.has_held(),
+            "checks": self.checks().iter().map(checks).collect::<Vec<_>>(),
+            "machine": self.machine,
+            "protocol": self.protocol,
+            "servers": self.digests.len(),
+            "load_us": us(self.ended_ns.saturating_sub(self.begun_ns)),
+            "gaps": self.gaps.iter().map(|gap| self.gap_json(gap)).collect::<Vec<_>>(),
+            "writes": {
+                "clients": self.written.len(), "acknowledged": self.acknowledged(), "lost": self.lost(),
+                "asked_again": self.asked_again, "longest_pause_us": us(self.longest_pause_ns),
+            },
+            "digests": self.digests.iter().map(digest).collect::<Vec<_>>(),
+            "sets": {
+                "every_us": EVERY.as_micros(),
+                "samples": self.rates.iter().map(|rate| {
+                    json!({"from_us": self.since_us(rate.from_ns), "to_us": self.since_us(rate.to_ns), "sets": rate.sets})
+                }).collect::<Vec<_>>(),
+            },
+            "figures": self.figures(),
+            "page": page,
+        })
+    }
+}
