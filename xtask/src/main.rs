@@ -43,7 +43,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   histories-guest [...]  the same with an emulated machine among five hosts, stopped and slewed; downloads a kernel once
   book             the documentation as a book of HTML pages -> target/book; installs mdBook into target/tools once
   headers          only the check of licence headers and file lengths
-  demo [...]       `fide-lab demo`, with its arguments; without root, over loopback; `demo agreement` kills leaders and needs root
+  demo [...]       `fide-lab demo`, with its arguments; without root, over loopback; `demo redis` and `demo agreement` lose leaders and need root
   demo-network [...] `fide-lab demo-network`, with its arguments; needs root
   bench-detect     detection times and their baselines -> target/bench/detect.json
   bench-jitter     tests of the jitter bench -> target/bench/jitter.json
@@ -143,11 +143,16 @@ fn need_bpf(verb: &str) -> Outcome {
 
 fn demo(args: &[String]) -> Outcome {
     need_bpf("the demo")?;
-    let mut step = lab()?.args(&["demo"]);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    // The agreement demo cannot run over loopback, and says so itself.
-    let agreement = args.first() == Some(&"agreement");
-    if !setup::is_root() && !agreement && !args.contains(&"--loopback") {
+    if args.first() == Some(&"redis") {
+        setup::prepare(setup::REDIS, "the demo of Redis cannot run");
+        // By itself: what other packages want of its dependencies is not for a module.
+        Step::cargo(&["build", "--release", "-p", "fide-redis"]).run("build of the Redis module")?;
+    }
+    let mut step = lab()?.args(&["demo"]);
+    // These cannot run over loopback, and say so themselves.
+    let needs_hosts = matches!(args.first(), Some(&("agreement" | "redis")));
+    if !setup::is_root() && !needs_hosts && !args.contains(&"--loopback") {
         println!("not root: no namespaces and no BPF, so the demo runs over loopback with pidfds");
         step = step.args(&["--loopback"]);
     }

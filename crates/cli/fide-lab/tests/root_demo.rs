@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Runs the demos.
 
-use std::process::Command;
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
 
-use fide_testbed::supported;
+use fide_testbed::{Lines, documented, end_within, find_binary, retry_until, say_not_tested, supported};
+use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
 fn root_the_demo_kills_leader_after_leader_and_loses_nothing() {
@@ -58,4 +64,113 @@ fn root_demo_says_of_each_part_how_long_it_took() {
     // Whether all expectations hold depends on the machine.
     assert!(matches!(output.status.code(), Some(0 | 1)) && !said.contains("panicked"), "{}: {said}", output.status);
     assert!(std::fs::read_to_string(dir.path().join("demo.html")).unwrap().contains("parts_s"));
+}
+
+/// What the demo of Redis needs, other than what cargo builds with this test.
+fn can_run_redis() -> bool {
+    if let Err(why) = supported() {
+        println!("skipped: {why}");
+        return false;
+    }
+    let has_redis = Command::new("redis-benchmark").arg("--version").output().is_ok();
+    if !has_redis {
+        say_not_tested("the demo of Redis: redis-tools is not installed");
+        return false;
+    }
+    find_binary("libfide_redis.so").expect("cargo build -p fide-redis comes first");
+    true
+}
+
+#[test]
+fn root_redis_loses_leader_after_leader_and_no_acknowledged_write() {
+    if !can_run_redis() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["demo", "redis", "--json", "--kills", "1", "--between", "300", "--out"];
+    let output = Command::new(env!("CARGO_BIN_EXE_fide-lab")).args(words).arg(dir.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let gaps = json["gaps"].as_array().unwrap();
+    let faults: Vec<_> = gaps.iter().map(|gap| gap["fault"].as_str().unwrap()).collect();
+    assert_eq!(faults, ["killed", "stopped", "cut"], "{json}");
+    for gap in gaps {
+        let us = |stage: &serde_json::Value| stage.as_f64().unwrap();
+        let stages: f64 = gap["stages"].as_object().unwrap().values().map(us).sum();
+        assert!(gap["leader"] != gap["next"] && us(&gap["total_us"]) <= stages + 0.01, "{gap}");
+        assert!(us(&gap["stages"]["detect_us"]) > 0.0, "{gap}");
+    }
+    assert_eq!(json["held"], true, "{json}");
+    let writes = &json["writes"];
+    assert!(writes["acknowledged"].as_u64().unwrap() > 100 && writes["lost"] == 0, "{json}");
+    let digests = json["digests"].as_array().unwrap();
+    assert!(digests.len() == 3 && digests.iter().all(|one| one["digest"] == digests[0]["digest"]), "{json}");
+    // More than the numbering clients: redis-benchmark ran, too.
+    let sets: u64 = json["sets"]["samples"].as_array().unwrap().iter().map(|one| one["sets"].as_u64().unwrap()).sum();
+    assert!(sets > writes["acknowledged"].as_u64().unwrap(), "{sets} SETs: {json}");
+    let page = fs::read_to_string(dir.path().join("redis.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("cut off") && !page.contains("DID NOT HOLD"), "{page:.200}");
+    let documents = include_str!("../../../../docs/develop/redis-demo-json.md");
+    documented::assert_documented(documents, &documented::fields(&json));
+}
+
+/// Starts the demo and waits until the first leader is lost.
+fn begun(dir: &tempfile::TempDir) -> (Child, Lines) {
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_fide-lab"));
+    demo.args(["demo", "redis", "--between", "300", "--out"]).arg(dir.path()).stdout(Stdio::null());
+    let mut demo = demo.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = Lines::of(demo.stderr.take().unwrap());
+    lines.find_words("killed: h");
+    (demo, lines)
+}
+
+/// Nothing that the demo has made is there any more: namespaces, processes in them, files.
+fn assert_all_gone(demo: u32) {
+    let left = || -> Vec<PathBuf> {
+        let prefix = format!("fide-{demo}-");
+        let dirs = ["/run/netns".into(), std::env::temp_dir()];
+        let all = dirs.iter().filter_map(|dir: &PathBuf| fs::read_dir(dir).ok()).flatten().flatten();
+        all.map(|entry| entry.path()).filter(|path| path.to_string_lossy().contains(&prefix)).collect()
+    };
+    let gone = retry_until("the removal", Duration::from_secs(30), || match left() {
+        left if left.is_empty() => Ok(()),
+        left => Err(format!("{left:?}")),
+    });
+    gone.unwrap();
+}
+
+#[test]
+fn root_redis_removes_everything_when_it_is_interrupted_or_killed() {
+    if !can_run_redis() {
+        return;
+    }
+    for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut demo, _said) = begun(&dir);
+        kill_process(Pid::from_child(&demo), signal).unwrap();
+        let status = end_within(&mut demo, Duration::from_secs(30)).unwrap();
+        assert_eq!(status.code(), (signal != Signal::KILL).then_some(130), "{signal:?}: {status}");
+        assert_all_gone(demo.id());
+    }
+}
+
+#[test]
+fn redis_says_what_to_install() {
+    let dir = tempfile::tempdir().unwrap();
+    let demo = |path: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fide-lab"));
+        command.args(["demo", "redis", "--out"]).arg(dir.path()).env("PATH", path).output().unwrap()
+    };
+    // `ip` is there, redis-benchmark is not.
+    let bin = dir.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    if let Some(ip) = ["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"].into_iter().find(|ip| fs::exists(ip).unwrap()) {
+        std::os::unix::fs::symlink(ip, bin.join("ip")).unwrap();
+    }
+    let output = demo(bin.to_str().unwrap());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    let wanted = if supported().is_ok() { "apt-get install redis-tools" } else { "root" };
+    assert!(said.contains(wanted), "{said}");
 }

@@ -9,6 +9,7 @@ mod ask;
 mod columns;
 #[cfg(feature = "controller")]
 mod controller;
+mod demo;
 mod doctor;
 mod explain;
 mod gaps;
@@ -99,6 +100,12 @@ enum Command {
     /// Run the resource controller, make its certificates, and send it requests
     #[cfg(feature = "controller")]
     Controller(controller::Arguments),
+    /// Build a cluster on this machine and show what happens when its processes and hosts die
+    ///
+    /// `fide demo redis` loses leader after leader of a replicated Redis, `fide demo agreement` those of a
+    /// counter. It starts `fide-lab`, which is not for production hosts. Exit codes: those of the demo; 3 if
+    /// there is no `fide-lab`.
+    Demo(demo::Arguments),
     /// Print a script that lets a shell complete `fide`'s subcommands and options
     ///
     /// For bash: `fide completions bash > /usr/share/bash-completion/completions/fide`. For zsh:
@@ -116,7 +123,7 @@ impl Command {
     fn outlives_its_reader(&self) -> bool {
         match self {
             Self::Agent(_) | Self::Witness(_) | Self::Watch(_) | Self::Run(_) | Self::Guard(_) => true,
-            Self::Lane(_) | Self::Plan(_) => true,
+            Self::Lane(_) | Self::Plan(_) | Self::Demo(_) => true,
             #[cfg(feature = "controller")]
             Self::Controller(arguments) => arguments.outlives_its_reader(),
             Self::Jitter(arguments) => arguments.outlives_its_reader(),
@@ -161,6 +168,7 @@ fn main() -> ExitCode {
         Command::Tune(arguments) => tune::run(&arguments),
         #[cfg(feature = "controller")]
         Command::Controller(arguments) => controller::run(arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
         Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
         Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
     };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a run found, and what has to hold.
 
-use fide_testbed::figures::{Figure, Goal, Machine, Samples, Statistic};
+use fide_testbed::figures::Machine;
 use serde_json::{Map, Value, json};
 
 use super::{
     faults::CutOff,
-    gap::{Fault, Gap},
+    gap::Gap,
     sample::{EVERY, Rate},
     writers::Written,
 };
@@ -84,22 +84,6 @@ impl Outcome {
         self.checks().iter().all(|check| check.held)
     }
 
-    fn figures(&self) -> Vec<Figure> {
-        let mut figures = Vec::new();
-        for (name, fault) in
-            [("leader_killed", Fault::Killed), ("leader_stopped", Fault::Stopped), ("leader_cut_off", Fault::Cut)]
-        {
-            let mut samples = Samples::default();
-            self.gaps.iter().filter(|gap| gap.fault == fault).for_each(|gap| samples.add(gap.total_ns()));
-            figures.push(Figure::time(name, Statistic::P50, &samples));
-        }
-        let mut rates: Vec<f64> = self.rates.iter().map(Rate::per_second).collect();
-        rates.sort_by(f64::total_cmp);
-        figures.push(Figure::rate("set", &rates));
-        figures.push(Figure::count("lost", self.lost(), self.acknowledged()).goal(Goal::AtMost(0.0)));
-        figures
-    }
-
     /// Since the load began.
     fn since_us(&self, ns: u64) -> f64 {
         us(ns.saturating_sub(self.begun_ns))
@@ -139,7 +123,6 @@ impl Outcome {
                     json!({"from_us": self.since_us(rate.from_ns), "to_us": self.since_us(rate.to_ns), "sets": rate.sets})
                 }).collect::<Vec<_>>(),
             },
-            "figures": self.figures(),
             "page": page,
         })
     }

@@ -43,3 +43,25 @@ fn gate_called_by_hand_is_refused() {
     }
     assert_eq!(fide(&["__warden"]).output().expect("run").status.code(), Some(2));
 }
+
+/// It finds `fide-lab` beside itself, and passes on every word; without one it says what to do.
+#[test]
+fn demo_is_passed_on_to_fide_lab() {
+    let dir = tempfile::tempdir().expect("a directory");
+    std::fs::copy(env!("CARGO_BIN_EXE_fide"), dir.path().join("fide")).expect("copied");
+    let demo = |words: &[&str]| {
+        let mut command = Command::new(dir.path().join("fide"));
+        command.arg("demo").args(words).env("PATH", "/nowhere").output().expect("run")
+    };
+    let output = demo(&["redis", "--json"]);
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(text(&output.stderr).contains("fide-lab") && text(&output.stderr).contains("cargo xtask demo redis"));
+    let lab = dir.path().join("fide-lab");
+    std::fs::write(&lab, "#!/bin/sh\necho \"$@\"\nexit 7\n").expect("written");
+    std::fs::set_permissions(&lab, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("mode");
+    for words in [&["redis", "--json", "--help"][..], &["--json"], &[]] {
+        let output = demo(words);
+        assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+        assert_eq!(text(&output.stdout).trim(), [&["demo"], words].concat().join(" "));
+    }
+}
