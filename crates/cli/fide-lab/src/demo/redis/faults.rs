@@ -11,7 +11,7 @@ use fide_sys::clock::mono_ns;
 use serde_json::Value;
 
 use super::{
-    gap::{Fault, Gap},
+    gap::{CutOff, Fault, Gap},
     shared::Shared,
     site::Site,
     view::View,
@@ -24,14 +24,6 @@ const LOOK: Duration = Duration::from_millis(1);
 const STOPPED: Duration = Duration::from_millis(300);
 /// A killed server is started again after this: the others go on without it.
 const GONE: Duration = Duration::from_millis(300);
-
-/// What a leader that was cut off did with a read, after another one had acknowledged writes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum CutOff {
-    Refused,
-    /// It answered with this.
-    Answered(String),
-}
 
 /// Loses a leader, and waits until its host's server follows again.
 pub(super) fn lose(

@@ -5,8 +5,7 @@ use fide_testbed::figures::Machine;
 use serde_json::{Map, Value, json};
 
 use super::{
-    faults::CutOff,
-    gap::Gap,
+    gap::{CutOff, Gap},
     sample::{EVERY, Rate},
     writers::Written,
 };

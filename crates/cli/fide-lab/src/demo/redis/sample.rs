@@ -18,7 +18,7 @@ use super::{
 /// Between two samples.
 pub(super) const EVERY: Duration = Duration::from_millis(20);
 /// A server that does not answer within this does not answer.
-const PATIENCE: Duration = Duration::from_millis(10);
+const PATIENCE: Duration = Duration::from_millis(40);
 /// Most samples that are kept: some twenty minutes.
 const SAMPLES_MAX: usize = 60_000;
 

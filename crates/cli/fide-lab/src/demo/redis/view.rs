@@ -24,6 +24,9 @@ const SPARKS: usize = 48;
 /// Time that each of them stands for.
 const SPARK_NS: u64 = 150_000_000;
 
+/// Time that the rate in figures stands for.
+const RATE_NS: u64 = 1_000_000_000;
+
 pub(super) struct View<'a> {
     bar: Option<ProgressBar>,
     begun: Instant,
@@ -80,7 +83,7 @@ impl<'a> View<'a> {
                 text::rate(&now.rates, to_ns.saturating_sub(SPARK_NS), to_ns)
             };
             let sparks: Vec<f64> = (0..SPARKS as u64).rev().map(spark).collect();
-            let rate = sparks.last().copied().unwrap_or(0.0);
+            let rate = text::rate(&now.rates, last_ns.saturating_sub(RATE_NS), last_ns);
             let line = format!("{rate:>8.0} SET/s   {}", servers.join(", "));
             match &self.bar {
                 Some(bar) => bar.set_message(format!("\n  {:<SPARKS$}\n  {line}", text::sparks(&sparks))),
