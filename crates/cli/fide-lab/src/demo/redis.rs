@@ -18,7 +18,7 @@ mod writers;
 
 use std::{path::PathBuf, process::ExitCode, sync::atomic::Ordering::Relaxed, thread, time::Duration};
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use fide_sys::clock::mono_ns;
 use fide_testbed::{Stops, figures::Machine};
 
@@ -105,8 +105,9 @@ fn lose_leaders(site: &mut Site, arguments: &Arguments) -> anyhow::Result<Outcom
     let (mut gaps, mut cut_off) = (Vec::new(), Vec::new());
     let (mut written, ended_ns) = thread::scope(|scope| -> anyhow::Result<_> {
         let stops = Stops(&shared.stop);
+        let ended = |_| anyhow!("a client has panicked");
         let (shared, clients, samples, view) = (&shared, &clients, &samples, &view);
-        let writers: Vec<_> = (0..usize::from(arguments.writers))
+        let mut writers: Vec<_> = (0..usize::from(arguments.writers))
             .map(|number| scope.spawn(move || clients.run_in(|| writers::run(shared, number))))
             .collect();
         let load = scope.spawn(move || load::run(shared, clients));
@@ -114,8 +115,9 @@ fn lose_leaders(site: &mut Site, arguments: &Arguments) -> anyhow::Result<Outcom
         scope.spawn(move || view.run(shared));
         for fault in faults {
             thread::sleep(between);
-            if let Some(failed) = writers.iter().position(thread::ScopedJoinHandle::is_finished) {
-                return Err(anyhow!("client {failed} has ended early"));
+            if let Some(at) = writers.iter().position(thread::ScopedJoinHandle::is_finished) {
+                writers.remove(at).join().map_err(ended)???;
+                bail!("client {at} has written all that it may before the end; give less --between or --kills");
             }
             let (gap, seen) = faults::lose(site, shared, fault, view)?;
             gaps.push(gap);
@@ -124,7 +126,6 @@ fn lose_leaders(site: &mut Site, arguments: &Arguments) -> anyhow::Result<Outcom
         thread::sleep(between);
         let ended_ns = mono_ns();
         drop(stops);
-        let ended = |_| anyhow!("a client has panicked");
         let mut written = Vec::new();
         for writer in writers {
             written.push(writer.join().map_err(ended)???);

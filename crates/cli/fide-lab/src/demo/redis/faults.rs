@@ -97,7 +97,11 @@ fn stages(site: &Site, gap: &mut Gap) -> anyhow::Result<()> {
         Some((known_ns, after("levelled")?, after("leads")?, after("first_write")?))
     });
     let Some((known_ns, levelled_ns, leads_ns, decided_ns)) = found else {
-        bail!("h{} leads, and does not say how it came to: {said}", gap.next);
+        bail!(
+            "h{} leads, and has not taken over since h{} was lost, so that one led no more; its FIDE.STATUS: {said}",
+            gap.next,
+            gap.leader
+        );
     };
     *gap = Gap { known_ns, levelled_ns, leads_ns, decided_ns, ..*gap };
     Ok(())
