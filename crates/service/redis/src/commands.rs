@@ -27,6 +27,10 @@ pub enum Class {
     Wait,
     /// It changes the configuration.
     Config,
+    /// ACL SETUSER: the user may also execute what this module puts in front of commands.
+    SetUser,
+    /// ACL LOAD: the same for all users.
+    LoadUsers,
     /// DEBUG: some of its subcommands change data.
     Debug,
     /// Another server asks for this one's data.
@@ -35,10 +39,41 @@ pub enum Class {
     Refused(&'static str),
 }
 
+/// What Redis checks by a command's flags before it executes it. The command that is put in front has the same
+/// flags, so that Redis checks them also for transactions and scripts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Checks {
+    /// Refused where `maxmemory` is reached (`denyoom`).
+    pub memory: bool,
+    /// Refused in scripts (`noscript`).
+    pub scripts: bool,
+}
+
+impl Checks {
+    /// All there are, in the order of [`Checks::index`].
+    pub const ALL: [Self; 4] = [
+        Self { memory: false, scripts: false },
+        Self { memory: true, scripts: false },
+        Self { memory: false, scripts: true },
+        Self { memory: true, scripts: true },
+    ];
+
+    fn of(flags: &[&str]) -> Self {
+        Self { memory: flags.contains(&"denyoom"), scripts: flags.contains(&"noscript") }
+    }
+
+    /// Its place in [`Checks::ALL`].
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.memory) | usize::from(self.scripts) << 1
+    }
+}
+
 /// A command of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Command {
     class: Class,
+    checks: Checks,
     /// Its number of words; negative: at least so many.
     arity: i64,
     has_subcommands: bool,
@@ -58,7 +93,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("cluster", "this server is part of a group, not of a Redis Cluster"),
     ("migrate", "it writes to another server too; use DUMP and RESTORE"),
     ("restore-asking", "it belongs to Redis Cluster"),
-    ("pfdebug", "it changes data in ways that are not replicated"),
     ("module|load", "its writes would not be replicated; load it in redis.conf, before this module"),
     ("module|loadex", "its writes would not be replicated; load it in redis.conf, before this module"),
     ("config|rewrite", "the settings of this server's replication link are not to be kept"),
@@ -77,6 +111,8 @@ fn class_of(name: &str, flags: &[&str]) -> Class {
         "exec" => return Class::Exec,
         "wait" => return Class::Wait,
         "config|set" => return Class::Config,
+        "acl|setuser" => return Class::SetUser,
+        "acl|load" => return Class::LoadUsers,
         "psync" | "sync" => return Class::Sync,
         "debug" => return Class::Debug,
         "function|list" | "function|dump" => return Class::Read,
@@ -97,22 +133,28 @@ fn class_of(name: &str, flags: &[&str]) -> Class {
     }
 }
 
-/// Whether a subcommand of DEBUG changes nothing.
-fn only_looks(subcommand: &[u8]) -> bool {
-    const LOOKING: [&str; 11] = [
+/// Whether a subcommand of DEBUG changes no data. Keys that are not looked for when they expire (SET-ACTIVE-EXPIRE)
+/// are still deleted everywhere when somebody asks for them.
+fn is_harmless(subcommand: &[u8]) -> bool {
+    const HARMLESS: [&str; 16] = [
         "digest",
         "digest-value",
         "help",
         "htstats",
         "htstats-key",
         "listpack",
+        "log",
         "object",
         "protocol",
         "quicklist",
+        "quicklist-packed-threshold",
         "sdslen",
+        "set-active-expire",
         "sleep",
+        "stringmatch-len",
+        "structsize",
     ];
-    LOOKING.iter().any(|name| subcommand.eq_ignore_ascii_case(name.as_bytes()))
+    HARMLESS.iter().any(|name| subcommand.eq_ignore_ascii_case(name.as_bytes()))
 }
 
 /// Whether a write is answered with a double or a set in RESP3, which RESP2 does not have.
@@ -144,7 +186,8 @@ impl Commands {
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         let flags: Vec<&str> = flags.list().iter().filter_map(|flag| std::str::from_utf8(flag.bytes()?).ok()).collect();
         let class = class_of(&name, &flags);
-        self.by_name.insert(name.into_bytes(), Command { class, arity, has_subcommands: !subcommands.is_empty() });
+        let command = Command { class, checks: Checks::of(&flags), arity, has_subcommands: !subcommands.is_empty() };
+        self.by_name.insert(name.into_bytes(), command);
         subcommands.iter().for_each(|sub| self.add(sub));
     }
 
@@ -158,16 +201,23 @@ impl Commands {
     /// words, is [`Class::Free`]: Redis itself says so.
     #[must_use]
     pub fn class(&self, name: &[u8], subcommand: Option<&[u8]>, count: usize) -> Class {
+        self.look(name, subcommand, count).0
+    }
+
+    /// The class of a command, as [`Commands::class`], and what Redis checks before it executes it.
+    #[must_use]
+    pub fn look(&self, name: &[u8], subcommand: Option<&[u8]>, count: usize) -> (Class, Checks) {
         let mut buffer = [0; NAME_MAX];
-        let Some(command) = self.find(&mut buffer, name, subcommand) else { return Class::Free };
+        let Some(command) = self.find(&mut buffer, name, subcommand) else { return (Class::Free, Checks::default()) };
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         let fits = if command.arity < 0 { count >= -command.arity } else { count == command.arity };
-        match command.class {
+        let class = match command.class {
             _ if !fits => Class::Free,
-            Class::Debug if subcommand.is_some_and(only_looks) => Class::Free,
+            Class::Debug if subcommand.is_some_and(is_harmless) => Class::Free,
             Class::Debug => Class::Refused("this subcommand changes data, or what is replicated"),
             class => class,
-        }
+        };
+        (class, command.checks)
     }
 
     /// All names, without those of subcommands.
@@ -217,6 +267,8 @@ mod tests {
         Commands::new(&Value::List(vec![
             command("get", 2, &["readonly", "fast"], vec![]),
             command("set", -3, &["write", "denyoom"], vec![]),
+            command("del", -2, &["write"], vec![]),
+            command("script", -2, &[], vec![command("script|flush", -2, &["noscript"], vec![])]),
             command("ping", -1, &["fast"], vec![]),
             command("frobnicate", -2, &["write"], vec![]),
             command("replicaof", 3, &["admin"], vec![]),
@@ -249,6 +301,18 @@ mod tests {
         assert_eq!(class("CONFIG SET maxmemory 1"), Class::Config);
         assert_eq!(class("CONFIG GET maxmemory"), Class::Free);
         assert!(matches!(class("REPLICAOF NO ONE"), Class::Refused(_)));
+    }
+
+    #[test]
+    fn checks_of_redis_are_known_for_each_write() {
+        let commands = commands();
+        let checks = |name: &str, sub: &str| commands.look(name.as_bytes(), Some(sub.as_bytes()), 3).1;
+        assert_eq!(checks("set", "k"), Checks { memory: true, scripts: false });
+        assert_eq!(checks("del", "k"), Checks::default());
+        assert_eq!(checks("SCRIPT", "flush"), Checks { memory: false, scripts: true });
+        for (at, checks) in Checks::ALL.iter().enumerate() {
+            assert_eq!(checks.index(), at);
+        }
     }
 
     #[test]

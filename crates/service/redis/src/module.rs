@@ -6,6 +6,7 @@
 //! | `module` | loading, events of Redis' loop, and what Redis has to do ([`Act`]) |
 //! | `filter` | what becomes of each command before Redis looks it up |
 //! | `commands`, `sentinel` | `FIDE.*`; `SENTINEL`, for clients that follow the leader |
+//! | `waiting`, `access` | clients that wait for data; users with restricted rights |
 //! | `config` | `CONFIG SET fide.*` |
 //! | `state` | what this process is to the group |
 //! | `member`, `feed` | the group's member, the server's replication link |
@@ -16,6 +17,7 @@
 //! **The module's state is borrowed for short.** Whatever makes Redis call back (a command, a change of role)
 //! is done outside of it.
 
+mod access;
 mod commands;
 mod config;
 mod feed;
@@ -27,6 +29,7 @@ mod spin;
 mod state;
 mod status;
 mod unread;
+mod waiting;
 
 use std::{
     cell::{Cell, RefCell},
@@ -38,7 +41,7 @@ use std::{
 use redis_module::raw;
 
 use crate::{
-    commands::{Class, Commands},
+    commands::{Checks, Class, Commands},
     redis::{Args, Ctx, Filtered, Reply, Text, key_bytes, unwatch, watch},
     resp::Value,
     settings::Settings,
@@ -71,6 +74,8 @@ struct Hot {
     reads: Cell<config::Reads>,
     /// Scripts that this module runs, one inside the other.
     scripts: Cell<u32>,
+    /// Users were read from the file of ACLs.
+    has_loaded_users: Cell<bool>,
 }
 
 thread_local! {
@@ -85,6 +90,7 @@ thread_local! {
             is_mid_unit: Cell::new(false),
             reads: Cell::new(config::Reads::Any),
             scripts: Cell::new(0),
+            has_loaded_users: Cell::new(false),
         }
     };
     static MODULE: RefCell<Option<Module>> = const { RefCell::new(None) };
@@ -98,13 +104,16 @@ thread_local! {
 
 /// The words that the filter puts in front of commands.
 struct Words {
-    write: Text,
+    /// By [`Checks::index`].
+    write: [Text; Checks::ALL.len()],
     pass: Text,
     read: Text,
     refuse: Text,
     skip: Text,
     config: Text,
     wait: Text,
+    /// Rules by which a user may execute all of these.
+    users: Vec<Text>,
 }
 
 struct Module {
@@ -343,6 +352,9 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
     if hot(|hot| hot.mode.get()) == Mode::Starting {
         begin(Ctx(ctx));
     }
+    if hot(|hot| hot.has_loaded_users.replace(false)) {
+        access::let_users(Ctx(ctx));
+    }
     seal();
     settle();
     answer_reads();
@@ -480,6 +492,7 @@ fn begin(ctx: Ctx) {
             ctx.log(c"warning", &format!("CONFIG SET {name} {value}: {}", String::from_utf8_lossy(&why)));
         }
     }
+    access::let_users(ctx);
     let password = config("masterauth");
     MODULE.with_borrow_mut(|module| {
         if let Some(module) = module {
@@ -533,8 +546,12 @@ unsafe extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
 }
 
 fn class_of(args: Args<'_>) -> Class {
-    let Some(name) = args.get(0) else { return Class::Free };
-    COMMANDS.with_borrow(|commands| commands.class(name, args.get(1), args.len()))
+    look(args).0
+}
+
+fn look(args: Args<'_>) -> (Class, Checks) {
+    let Some(name) = args.get(0) else { return (Class::Free, Checks::default()) };
+    COMMANDS.with_borrow(|commands| commands.look(name, args.get(1), args.len()))
 }
 
 /// Called by Redis when it loads the module.
@@ -585,13 +602,14 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
     let state = State::new(member, feed, &settings.group);
     MODULE.set(Some(Module { state, proxy: proxy::Proxy::default(), ctx: ctx.detached(), password: Vec::new() }));
     WORDS.set(Some(Words {
-        write: Text::new(b"fide.w"),
+        write: commands::WRITES.map(|(name, ..)| Text::new(name.to_bytes())),
         pass: Text::new(b"fide.p"),
         read: Text::new(b"fide.r"),
         refuse: Text::new(b"fide.refuse"),
         skip: Text::new(b"fide.skip"),
         config: Text::new(b"fide.config"),
         wait: Text::new(b"fide.wait"),
+        users: access::rules().iter().map(|rule| Text::new(rule.as_bytes())).collect(),
     }));
     if !watch(fd, raw::REDISMODULE_EVENTLOOP_READABLE, on_member)
         || !watch(listener, raw::REDISMODULE_EVENTLOOP_READABLE, on_listener)

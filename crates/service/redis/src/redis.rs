@@ -36,6 +36,10 @@ impl Text {
         Self(api!(RedisModule_CreateString(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len())))
     }
 
+    pub(crate) fn bytes(&self) -> &[u8] {
+        bytes_of(self.0)
+    }
+
     /// Another reference to a string that Redis lends.
     fn retained(string: *mut raw::RedisModuleString) -> Self {
         api!(RedisModule_RetainString(ptr::null_mut(), string));
@@ -161,6 +165,30 @@ impl Ctx {
         Reply(api!(RedisModule_Call(self.0, name.as_ptr(), format.as_ptr(), rest.as_ptr().cast_mut(), rest.len())))
     }
 
+    /// As [`Ctx::call_args`], with a copy of the argument at `place`: Redis stores a number as a number only where
+    /// nobody else holds its text.
+    pub(crate) fn call_with_copy(self, flags: &CStr, args: Args<'_>, place: usize) -> Reply {
+        let Some((name, rest)) = args.0.split_first() else { return Reply(ptr::null_mut()) };
+        let Ok(name) = CString::new(bytes_of(*name)) else { return Reply(ptr::null_mut()) };
+        let Some((before, [value, after @ ..])) = place.checked_sub(1).and_then(|place| rest.split_at_checked(place))
+        else {
+            return self.call_args(flags, args);
+        };
+        let value = bytes_of(*value);
+        let format = CString::new([flags.to_bytes(), b"vbv"].concat()).expect("flags are letters");
+        Reply(api!(RedisModule_Call(
+            self.0,
+            name.as_ptr(),
+            format.as_ptr(),
+            before.as_ptr().cast_mut(),
+            before.len(),
+            value.as_ptr(),
+            value.len(),
+            after.as_ptr().cast_mut(),
+            after.len()
+        )))
+    }
+
     pub(crate) fn call_texts(self, flags: &CStr, args: &[Text]) -> Reply {
         let strings: Vec<_> = args.iter().map(|text| text.0).collect();
         self.call_args(flags, Args(&strings))
@@ -244,6 +272,11 @@ impl Ctx {
             | raw::REDISMODULE_CTX_FLAGS_LUA
             | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
         self.flags() & nested != 0
+    }
+
+    /// Inside of a script.
+    pub(crate) fn is_in_script(self) -> bool {
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_LUA != 0
     }
 
     /// The client speaks RESP3.
@@ -336,6 +369,12 @@ impl Ctx {
         ));
     }
 
+    /// The key that has data, in a callback of a client that [`Ctx::block_on_keys`] suspended.
+    pub(crate) fn ready_key(self) -> Option<Text> {
+        let key = api!(RedisModule_GetBlockedClientReadyKey(self.0));
+        (!key.is_null()).then(|| Text::retained(key))
+    }
+
     /// # Safety
     /// This is a callback of a client that [`Ctx::block_on_keys`] suspended, with data of this type.
     pub(crate) unsafe fn private<'a, T>(self) -> &'a T {
@@ -392,6 +431,12 @@ impl Filtered {
     pub(crate) fn get(&self, at: usize) -> Option<&[u8]> {
         let string = api!(RedisModule_CommandFilterArgGet(self.0, c_int::try_from(at).ok()?));
         (!string.is_null()).then(|| bytes_of(string))
+    }
+
+    /// Adds a word at the end.
+    pub(crate) fn append(&self, word: &Text) {
+        let end = c_int::try_from(self.len()).unwrap_or(0);
+        api!(RedisModule_CommandFilterArgInsert(self.0, end, word.clone().into_raw()));
     }
 
     /// Puts a word in front: the command becomes its argument.

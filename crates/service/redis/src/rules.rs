@@ -68,13 +68,13 @@ impl Rule {
             "append" | "bitfield" | "bitop" | "copy" | "decr" | "decrby" | "del" | "flushall" | "flushdb"
             | "geoadd" | "geosearchstore" | "getdel" | "getset" | "hdel" | "hincrby" | "hmset" | "hset" | "hsetnx"
             | "incr" | "incrby" | "linsert" | "lmove" | "lmpop" | "lpop" | "lpush" | "lpushx" | "lrem" | "lset"
-            | "ltrim" | "move" | "mset" | "msetnx" | "persist" | "pfadd" | "pfcount" | "pfmerge" | "publish"
-            | "rename" | "renamenx" | "rpop" | "rpoplpush" | "rpush" | "rpushx" | "sadd" | "sdiffstore" | "setbit"
-            | "setnx" | "setrange" | "sinterstore" | "smove" | "spublish" | "srem" | "sunionstore" | "swapdb"
-            | "unlink" | "xack" | "xdel" | "xgroup" | "xsetid" | "zadd" | "zdiffstore" | "zincrby" | "zinterstore"
-            | "zmpop" | "zpopmax" | "zpopmin" | "zrangestore" | "zrem" | "zremrangebylex" | "zremrangebyrank"
-            | "zremrangebyscore" | "zunionstore" | "function|load" | "function|delete" | "function|flush"
-            | "function|restore" | "script|load" | "script|flush" => Self::Verbatim,
+            | "ltrim" | "move" | "mset" | "msetnx" | "persist" | "pfadd" | "pfcount" | "pfdebug" | "pfmerge"
+            | "publish" | "rename" | "renamenx" | "rpop" | "rpoplpush" | "rpush" | "rpushx" | "sadd" | "sdiffstore"
+            | "setbit" | "setnx" | "setrange" | "sinterstore" | "smove" | "spublish" | "srem" | "sunionstore"
+            | "swapdb" | "unlink" | "xack" | "xdel" | "xgroup" | "xsetid" | "zadd" | "zdiffstore" | "zincrby"
+            | "zinterstore" | "zmpop" | "zpopmax" | "zpopmin" | "zrangestore" | "zrem" | "zremrangebylex"
+            | "zremrangebyrank" | "zremrangebyscore" | "zunionstore" | "function|load" | "function|delete"
+            | "function|flush" | "function|restore" | "script|load" | "script|flush" => Self::Verbatim,
             "sort" | "georadius" | "georadiusbymember" => Self::IfStores,
             "spop" => Self::TakenMembers,
             "expire" | "pexpire" | "expireat" | "pexpireat" => Self::Deadline,

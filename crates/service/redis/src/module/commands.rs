@@ -7,26 +7,55 @@ use std::{cell::RefCell, ffi::c_int, ptr};
 use redis_module::raw;
 
 use super::{
-    ERRORS, MODULE, TURN, UNREAD, call, call_args, call_texts, class_of, commit_now, hot, pass_on, sentinel::sentinel,
-    settle, state::Mode, state::State, status, unread::Unread, with_state,
+    ERRORS, MODULE, TURN, UNREAD,
+    access::answer,
+    call, call_args, class_of, commit_now, hot, look, pass_on,
+    sentinel::sentinel,
+    settle,
+    state::Mode,
+    state::State,
+    status,
+    unread::Unread,
+    waiting::{is_empty, keys_and_timeout, wait_for_data},
+    with_state,
 };
 use crate::{
-    commands::{Class, differs_in_resp3},
-    redis::{Args, Argv, Ctx, Text, api, now_ms},
+    commands::{Checks, Class, differs_in_resp3},
+    redis::{Args, Argv, CommandFn, Ctx, api, now_ms},
     resp::Value,
     rules::{Data, Rule},
 };
 
-/// Errors as replies, the client's protocol and permissions, the memory limit, and Redis' own replication.
-const WRITE: &std::ffi::CStr = c"!E0CM";
+/// Errors as replies, the client's protocol and permissions, and Redis' own replication. Redis has checked the
+/// memory limit by the flags of FIDE.W: here, in the middle of a transaction or script, is too late.
+pub(super) const WRITE: &std::ffi::CStr = c"!E0C";
 const READ: &std::ffi::CStr = c"E0CW";
 const SCRIPT: &std::ffi::CStr = c"!E0C";
 const CONFIG: &std::ffi::CStr = c"E0C";
 
 const LATE: &str = "TRYAGAIN transactions cannot stand in one pipeline behind a command that waits; send it again";
+const OWN_WRITE: &str = "ERR FIDE.W is for this module's own use";
 const UNREAD_FIRST: &str = "TRYAGAIN read the earlier replies of this connection before a transaction";
-const UNKNOWN: &str =
+pub(super) const UNKNOWN: &str =
     "UNKNOWN the group has not agreed on this write yet; it may or may not happen. Read the data before you repeat it";
+
+/// FIDE.W with the flags that Redis checks, by [`Checks::index`].
+pub(super) const WRITES: [(&std::ffi::CStr, &std::ffi::CStr); Checks::ALL.len()] = [
+    (c"fide.w", c"write no-slowlog"),
+    (c"fide.wm", c"write deny-oom no-slowlog"),
+    (c"fide.ws", c"write deny-script no-slowlog"),
+    (c"fide.wms", c"write deny-oom deny-script no-slowlog"),
+];
+/// What else is put in front of clients' commands. None of these is in Redis' slow log, where the command itself is;
+/// CONFIG and refused commands may have passwords, which Redis keeps from the slow log and from MONITOR.
+pub(super) const IN_FRONT: [(&std::ffi::CStr, CommandFn, &std::ffi::CStr); 6] = [
+    (c"fide.p", fide_p, c"readonly no-slowlog"),
+    (c"fide.r", fide_r, c"readonly no-slowlog"),
+    (c"fide.refuse", fide_refuse, c"readonly allow-loading allow-stale fast no-slowlog no-monitor"),
+    (c"fide.skip", fide_skip, c"write fast no-slowlog"),
+    (c"fide.config", fide_config, c"admin deny-script no-slowlog no-monitor"),
+    (c"fide.wait", fide_wait, c"readonly deny-script no-slowlog"),
+];
 
 macro_rules! commands {
     ($ctx:expr, $(($name:literal, $function:ident, $flags:literal)),* $(,)?) => {
@@ -37,15 +66,14 @@ macro_rules! commands {
 /// # Errors
 /// Another module has a command of the same name.
 pub(super) fn register(ctx: Ctx) -> Result<(), String> {
+    for (name, flags) in WRITES {
+        ctx.command(name, fide_w, flags)?;
+    }
+    for (name, function, flags) in IN_FRONT {
+        ctx.command(name, function, flags)?;
+    }
     commands!(
         ctx,
-        (c"fide.w", fide_w, c"write"),
-        (c"fide.p", fide_p, c"readonly"),
-        (c"fide.r", fide_r, c"readonly"),
-        (c"fide.refuse", fide_refuse, c"readonly allow-loading allow-stale fast"),
-        (c"fide.skip", fide_skip, c"write fast"),
-        (c"fide.config", fide_config, c"admin deny-script"),
-        (c"fide.wait", fide_wait, c"readonly"),
         (c"fide.applied", fide_applied, c"write fast"),
         (c"fide.mark", fide_mark, c"write fast"),
         (c"fide.status", fide_status, c"readonly allow-loading allow-stale"),
@@ -80,7 +108,7 @@ impl Data for Own {
 }
 
 /// Notes what a write has done for this turn's unit.
-fn note(ctx: Ctx, rule: Rule, args: Args<'_>, reply: &Value) {
+pub(super) fn note(ctx: Ctx, rule: Rule, args: Args<'_>, reply: &Value) {
     let (db, args) = (ctx.db(), args.to_bytes());
     // Not while commands of Redis run, which may be noted too: deletions of expired keys.
     let done: RefCell<Vec<Vec<Vec<u8>>>> = RefCell::default();
@@ -103,9 +131,21 @@ fn note(ctx: Ctx, rule: Rule, args: Args<'_>, reply: &Value) {
 /// A client writes, at the leader.
 unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     let (ctx, args) = (Ctx(ctx), inner(argv, argc));
-    let class = class_of(args);
+    let (class, checks) = look(args);
     if hot(|hot| hot.mode.get()) != Mode::Leader {
         return refuse(ctx, args);
+    }
+    // SAFETY: as in `inner`.
+    let name = unsafe { Args::new(argv, argc) }.get(0).unwrap_or_default();
+    if !name.eq_ignore_ascii_case(WRITES[checks.index()].0.to_bytes()) {
+        // A script or transaction would do what Redis forbids in it.
+        return ctx.error(OWN_WRITE);
+    }
+    if let Class::Write(Rule::GroupRead) = class
+        && ctx.is_in_script()
+        && keys_and_timeout(Rule::GroupRead, &args.to_bytes()).is_some()
+    {
+        return ctx.error("ERR xreadgroup command is not allowed with BLOCK option from scripts");
     }
     hot(|hot| hot.has_shown.set(true));
     let is_nested = ctx.is_nested();
@@ -121,8 +161,16 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
             hot(|hot| hot.scripts.set(hot.scripts.get() - 1));
             reply
         }
-        Class::Write(_) => call_args(ctx, WRITE, args),
-        _ => return ctx.error("ERR FIDE.W is for this module's own use"),
+        Class::Write(rule) => match number_in(rule, args) {
+            Some(place) => {
+                hot(|hot| hot.direct.set(true));
+                let reply = ctx.call_with_copy(WRITE, args, place);
+                hot(|hot| hot.direct.set(false));
+                reply
+            }
+            None => call_args(ctx, WRITE, args),
+        },
+        _ => return ctx.error(OWN_WRITE),
     };
     if let Class::Write(rule) = class
         && !reply.is_error()
@@ -136,11 +184,29 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     if (is_late || is_unread) && !is_nested && !commit_now() {
         return ctx.error(UNKNOWN);
     }
-    ctx.reply(&reply)
+    answer(ctx, args, &reply)
+}
+
+/// The place of a value that may be a number, in commands that store one value.
+fn number_in(rule: Rule, args: Args<'_>) -> Option<usize> {
+    /// Digits of the longest number, with its sign.
+    const NUMBER_MAX: usize = 20;
+    let place = match rule {
+        Rule::Set => 2,
+        Rule::SetWithDeadline => 3,
+        Rule::Verbatim
+            if args.get(0)?.eq_ignore_ascii_case(b"setnx") || args.get(0)?.eq_ignore_ascii_case(b"getset") =>
+        {
+            2
+        }
+        _ => return None,
+    };
+    let value = args.get(place)?;
+    (value.len() <= NUMBER_MAX && value.last()?.is_ascii_digit()).then_some(place)
 }
 
 /// Whether the client has earlier replies that Redis could not write yet.
-fn has_unread(ctx: Ctx) -> bool {
+pub(super) fn has_unread(ctx: Ctx) -> bool {
     if !UNREAD.with_borrow_mut(Unread::is_any) {
         return false;
     }
@@ -152,79 +218,6 @@ fn has_unread(ctx: Ctx) -> bool {
     UNREAD.with_borrow_mut(|unread| unread.is_of(client, fd))
 }
 
-fn is_empty(value: &Value) -> bool {
-    matches!(value, Value::Null) || matches!(value, Value::List(values) if values.is_empty())
-}
-
-/// A command that waits for data.
-struct Waiting {
-    rule: Rule,
-    args: Vec<Text>,
-}
-
-/// The keys of a blocking command, and its timeout, ms; none if it does not wait.
-fn keys_and_timeout(rule: Rule, args: &[&[u8]]) -> Option<(Vec<Vec<u8>>, i64)> {
-    let seconds = |arg: &[u8]| -> Option<i64> {
-        let seconds: f64 = std::str::from_utf8(arg).ok()?.parse().ok()?;
-        // Redis has checked the range; 0 is for ever, and nothing else becomes 0.
-        #[allow(clippy::cast_possible_truncation, reason = "below 2^63, as Redis has checked")]
-        Some(if seconds == 0.0 { 0 } else { ((seconds * 1000.0).ceil() as i64).max(1) })
-    };
-    let number = |arg: &[u8]| std::str::from_utf8(arg).ok()?.parse::<usize>().ok();
-    let owned = |keys: &[&[u8]]| keys.iter().map(|key| key.to_vec()).collect();
-    Some(match rule {
-        Rule::Popped(_) => (owned(&args[1..args.len() - 1]), seconds(args[args.len() - 1])?),
-        Rule::Moved(_) => (owned(&args[1..2]), seconds(args[args.len() - 1])?),
-        Rule::PoppedMany(_) => (owned(args.get(3..3 + number(args[2])?)?), seconds(args[1])?),
-        Rule::GroupRead => {
-            let block = args.iter().position(|arg| arg.eq_ignore_ascii_case(b"block"))?;
-            let streams = args.iter().position(|arg| arg.eq_ignore_ascii_case(b"streams"))? + 1;
-            if block > streams {
-                return None;
-            }
-            let ms = i64::try_from(number(args.get(block + 1)?)?).ok()?;
-            (owned(&args[streams..streams + (args.len() - streams) / 2]), ms)
-        }
-        _ => return None,
-    })
-}
-
-/// Suspends the client until there is data for it.
-fn wait_for_data(ctx: Ctx, rule: Rule, args: Args<'_>) -> bool {
-    let Some((keys, timeout_ms)) = keys_and_timeout(rule, &args.to_bytes()) else { return false };
-    let mut keys: Vec<Text> = keys.iter().map(|key| Text::new(key)).collect();
-    ctx.block_on_keys(&mut keys, timeout_ms, on_data, on_no_data, Box::new(Waiting { rule, args: args.retain() }));
-    true
-}
-
-/// A key that a client waits for has data.
-unsafe extern "C" fn on_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -> c_int {
-    let ctx = Ctx(ctx);
-    if hot(|hot| hot.mode.get()) != Mode::Leader {
-        return 1;
-    }
-    // SAFETY: a callback of `wait_for_data`, whose data is a `Waiting`.
-    let waiting: &Waiting = unsafe { ctx.private() };
-    let reply = call_texts(ctx, WRITE, &waiting.args);
-    let value = reply.value();
-    if is_empty(&value) {
-        return 1;
-    }
-    hot(|hot| hot.has_shown.set(true));
-    if !reply.is_error() {
-        let args: Vec<_> = waiting.args.clone();
-        crate::redis::with_args(&args, |args| note(ctx, waiting.rule, args, &value));
-    }
-    if (hot(|hot| hot.is_late.get()) || has_unread(ctx)) && !commit_now() {
-        return ctx.error(UNKNOWN);
-    }
-    ctx.reply(&reply)
-}
-
-unsafe extern "C" fn on_no_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -> c_int {
-    api!(RedisModule_ReplyWithNullArray(ctx))
-}
-
 /// A client reads, at a replica.
 unsafe extern "C" fn fide_r(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     let (ctx, args) = (Ctx(ctx), inner(argv, argc));
@@ -232,7 +225,7 @@ unsafe extern "C" fn fide_r(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
         return ctx.error("ERR FIDE.R is for this module's own use");
     }
     match with_state(|state| (state.mode == Mode::Following, state.may_read())) {
-        Some((true, true)) => return ctx.reply(&call_args(ctx, READ, args)),
+        Some((true, true)) => return answer(ctx, args, &call_args(ctx, READ, args)),
         Some((true, false)) => {}
         _ => return refuse(ctx, args),
     }
@@ -243,7 +236,7 @@ unsafe extern "C" fn fide_r(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     }
     if !crate::redis::is_allowed(ctx, args) {
         // Redis says what is not allowed.
-        return ctx.reply(&call_args(ctx, READ, args));
+        return answer(ctx, args, &call_args(ctx, READ, args));
     }
     let (client, args) = (ctx.block(), args.retain());
     with_state(|state| state.wait_for(client, args));
@@ -253,7 +246,8 @@ unsafe extern "C" fn fide_r(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
 /// A client writes, at a follower.
 unsafe extern "C" fn fide_p(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     let (ctx, args) = (Ctx(ctx), inner(argv, argc));
-    if !matches!(class_of(args), Class::Write(rule) if !rule.may_block()) {
+    let (class, checks) = look(args);
+    if !matches!(class, Class::Write(rule) if !rule.may_block()) {
         return ctx.error("ERR FIDE.P is for this module's own use");
     }
     // The leader answers in RESP2. Most replies to writes say the same in RESP3.
@@ -272,7 +266,7 @@ unsafe extern "C" fn fide_p(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     let (client, db) = (ctx.block(), ctx.db());
     MODULE.with_borrow_mut(|module| {
         if let Some(module) = module {
-            module.proxy.pass(client, db, &args.to_bytes());
+            module.proxy.pass(client, db, checks, &args.to_bytes());
         }
     });
     pass_on();
@@ -345,7 +339,7 @@ unsafe extern "C" fn fide_config(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc
         }
     }
     let is_password = args.get(2).is_some_and(|name| name.eq_ignore_ascii_case(b"masterauth")) && args.len() == 4;
-    if is_password {
+    if is_password && crate::redis::is_allowed(ctx, args) {
         // In use only while data is taken over from another server.
         let password = args.get(3).unwrap_or_default().to_vec();
         MODULE.with_borrow_mut(|module| {
@@ -358,7 +352,7 @@ unsafe extern "C" fn fide_config(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc
     if class_of(args) != Class::Config {
         return ctx.error("ERR FIDE.CONFIG is for this module's own use");
     }
-    ctx.reply(&call_args(ctx, CONFIG, args))
+    answer(ctx, args, &call_args(ctx, CONFIG, args))
 }
 
 /// WAIT: what is answered is stored at all live members already.

@@ -8,6 +8,7 @@ use super::{HOT, Mode, TURN, UNREAD, Words, commit_now, config::Reads, unread::U
 use crate::{
     commands::{Class, Commands},
     redis::Filtered,
+    rules::Rule,
     stream::{Stream, is_marked},
 };
 
@@ -36,11 +37,20 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             return;
         }
         let Some(name) = command.get(0) else { return };
-        let class = match commands.class(name, command.get(1), command.len()) {
+        let (class, checks) = match commands.look(name, command.get(1), command.len()) {
             // A server that takes over from this one has three words; a fourth would end the replication here.
-            Class::Sync if command.len() > 3 => Class::Refused("the group decides who leads"),
-            class => class,
+            (Class::Sync, checks) if command.len() > 3 => (Class::Refused("the group decides who leads"), checks),
+            // SORT and GEORADIUS that store nothing are as any read, but Redis lets no replica execute them.
+            (Class::Write(Rule::IfStores), checks) if hot.mode.get() == Mode::Leader && !stores(command) => {
+                (Class::Read, checks)
+            }
+            known => known,
         };
+        match class {
+            Class::SetUser => words.users.iter().for_each(|rule| command.append(rule)),
+            Class::LoadUsers => hot.has_loaded_users.set(true),
+            _ => {}
+        }
         if is_marked(name) && matches!(class, Class::Write(_)) && hot.mode.get() != Mode::Leader {
             hot.is_mid_unit.set(true);
         }
@@ -54,7 +64,7 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             Verdict::Show => &words.refuse,
             Verdict::Confirm if with_state(|state| state.member.may_answer()) == Some(true) => return,
             Verdict::Confirm => &words.refuse,
-            Verdict::Write => &words.write,
+            Verdict::Write => &words.write[checks.index()],
             Verdict::Pass if hot.passes_on.get() => &words.pass,
             Verdict::Pass => &words.refuse,
             Verdict::Read => &words.read,
@@ -70,6 +80,11 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
     });
 }
 
+fn stores(command: &Filtered) -> bool {
+    let stores = |arg: &[u8]| arg.eq_ignore_ascii_case(b"store") || arg.eq_ignore_ascii_case(b"storedist");
+    (2..command.len()).any(|at| command.get(at).is_some_and(stores))
+}
+
 /// Whether a reply may leave before the end of the turn, or cannot.
 fn may_show() -> bool {
     let is_decided = TURN.with_borrow(Stream::is_empty);
@@ -81,7 +96,7 @@ fn may_show() -> bool {
 
 pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool, reads: Reads) -> Verdict {
     match (class, mode) {
-        (Class::Free, _) | (_, Mode::Starting) => Verdict::Run,
+        (Class::Free | Class::SetUser | Class::LoadUsers, _) | (_, Mode::Starting) => Verdict::Run,
         (Class::Refused(_), _) => Verdict::Refuse,
         (Class::Config, _) => Verdict::Config,
         (Class::Sync, _) => Verdict::Run,
@@ -123,7 +138,6 @@ pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool, r
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::Rule;
 
     const SET: Class = Class::Write(Rule::Set);
 

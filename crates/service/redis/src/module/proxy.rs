@@ -17,7 +17,9 @@ use rustix::{
 
 use redis_module::raw::{REDISMODULE_EVENTLOOP_READABLE, REDISMODULE_EVENTLOOP_WRITABLE};
 
+use super::commands::WRITES;
 use crate::{
+    commands::Checks,
     redis::{Blocked, Ctx, unwatch},
     resp::{self, RespError, Value},
 };
@@ -153,10 +155,10 @@ impl Proxy {
         self.waiting.is_empty() && self.connection.is_none()
     }
 
-    pub(super) fn pass(&mut self, client: Blocked, db: u32, args: &[&[u8]]) {
+    pub(super) fn pass(&mut self, client: Blocked, db: u32, checks: Checks, args: &[&[u8]]) {
         let mut request = Vec::new();
         // As the leader's own filter would put it: a server that does not lead refuses it, and does not pass it on.
-        resp::command(&mut request, &[&[&b"FIDE.W"[..]], args].concat());
+        resp::command(&mut request, &[&[WRITES[checks.index()].0.to_bytes()], args].concat());
         self.waiting.push_back(Passed { client, db, request, since: Instant::now() });
     }
 

@@ -48,3 +48,37 @@ fn root_clients_find_the_leader_as_with_sentinel_and_hear_of_the_next() {
     let ip = |host: usize| world.bed.host(host).address(0).to_string();
     assert_eq!(message, format!("redis {} 6379 {} 6379", ip(leader), ip(world.leader())));
 }
+
+/// Redis checks the rights of a user for the command that is put in front, too.
+#[test]
+fn root_users_with_few_rights_may_do_what_they_may_without_a_group() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    for host in [leader, follower] {
+        assert_eq!(world.ask(host, "ACL SETUSER ann on nopass ~a* +get +set +blpop +client|id"), "+OK\r\n");
+    }
+    let as_ann = |host: usize, line: &str| {
+        let mut connection = world.connect(host);
+        redis::cmd("AUTH").arg("ann").arg("x").query::<()>(&mut connection).expect("ann may log in");
+        let words: Vec<&str> = line.split(' ').collect();
+        let reply = redis::cmd(words[0]).arg(&words[1..]).query::<redis::Value>(&mut connection);
+        reply.map_err(|why| why.to_string())
+    };
+    as_ann(leader, "SET a 1").expect("she may");
+    as_ann(leader, "BLPOP ab 0.01").expect("she may");
+    as_ann(follower, "GET a").expect("she may");
+    as_ann(follower, "SET ab 2").expect("she may");
+    for host in [leader, follower] {
+        for line in ["SET b 1", "DEL a", "CONFIG SET maxmemory 1", "CONFIG SET masterauth stolen", "FIDE.W DEL a"] {
+            let why = as_ann(host, line).expect_err(line);
+            let why = why.to_lowercase();
+            assert!(why.contains("noperm") || why.contains("readonly"), "{line} at h{host}: {why}");
+        }
+    }
+    assert_eq!(world.ask(leader, "GET a"), "$1\r\n1\r\n");
+    assert_eq!(world.ask(leader, "CONFIG GET masterauth"), "*2\r\n$10\r\nmasterauth\r\n$0\r\n\r\n");
+    assert_eq!(world.ask(leader, "CONFIG SET masterauth unseen"), "+OK\r\n");
+    let slow = world.ask(leader, "SLOWLOG GET 128");
+    assert!(!slow.contains("unseen") && !slow.contains("fide."), "{slow}");
+    world.assert_alike();
+}

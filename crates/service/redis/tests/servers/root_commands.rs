@@ -243,6 +243,47 @@ fn root_blocked_clients_are_served_once_and_everywhere() {
     world.assert_alike();
 }
 
+/// A key that becomes something else does not end the wait, nor does it stand in the way of another key.
+#[test]
+fn root_client_that_waits_is_served_by_data_of_its_kind_only() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let leader = world.leader();
+    let wait = |line: &'static str| {
+        let mut connection = world.connect(leader);
+        let id: i64 = redis::cmd("CLIENT").arg("ID").query(&mut connection).unwrap();
+        let waiting = thread::spawn(move || run(&mut connection, line));
+        fide_testbed::retry_until("it waits", LIMIT, || {
+            let line = world.ask(leader, &format!("CLIENT LIST ID {id}"));
+            if line.contains("flags=b") { Ok(()) } else { Err(line) }
+        })
+        .unwrap();
+        waiting
+    };
+    let mut connection = world.connect(leader);
+    let waiting = wait("BLPOP k1 k2 0");
+    let as_one = "redis.call('rpush','k1','x') redis.call('del','k1') redis.call('set','k1','x')";
+    redis::cmd("EVAL").arg(as_one).arg(0).query::<()>(&mut connection).unwrap();
+    run(&mut connection, "RPUSH k2 a b").unwrap();
+    let served: (String, String) = redis::from_redis_value(waiting.join().unwrap().unwrap()).unwrap();
+    assert_eq!(served, ("k2".to_owned(), "a".to_owned()));
+
+    let waiting = wait("BLMPOP 0 2 k5 k3 RIGHT COUNT 2");
+    run(&mut connection, "RPUSH k3 a b c").unwrap();
+    waiting.join().unwrap().expect("it is served");
+    assert_eq!(world.ask(leader, "LLEN k3"), ":1\r\n");
+
+    let waiting = wait("BLMOVE k4 k1 LEFT LEFT 0");
+    run(&mut connection, "RPUSH k4 a").unwrap();
+    let why = waiting.join().unwrap().expect_err("the other key is a string").to_string();
+    assert!(why.contains("WRONGTYPE"), "{why}");
+
+    run(&mut connection, "SET number 12345").unwrap();
+    for host in world.hosts() {
+        assert_eq!(world.ask(host, "OBJECT ENCODING number"), "$3\r\nint\r\n");
+    }
+    world.assert_alike();
+}
+
 #[test]
 fn root_keys_expire_everywhere_by_the_leaders_clock() {
     let Some(world) = World::new(2, "hsuc") else { return };
@@ -270,6 +311,7 @@ fn root_what_would_make_servers_differ_is_refused_by_name() {
         ("CONFIG SET maxmemory-policy allkeys-lru", "-ERR CONFIG SET maxmemory-policy is refused in a group"),
         ("CONFIG SET replica-read-only no", "-ERR CONFIG SET replica-read-only is refused"),
         ("FIDE.W GET k", "-ERR FIDE.W is for"),
+        ("FIDE.W SET k v", "-ERR FIDE.W is for"),
         ("FIDE.APPLIED 5", "-ERR FIDE.APPLIED is for the replication link"),
         ("FIDE.MARK 999999", "-ERR FIDE.MARK is for this module's own use"),
         ("FIDE.R DEL k", "-ERR FIDE.R is for"),
@@ -287,6 +329,34 @@ fn root_what_would_make_servers_differ_is_refused_by_name() {
     assert!(world.ask(follower, "FIDE.R FLUSHALL").starts_with("-ERR FIDE.R is for"));
     // Written as the log writes it: Redis itself refuses it.
     assert!(world.ask(follower, "SEt k v").starts_with("-READONLY"));
+    world.assert_alike();
+}
+
+/// What Redis checks by the flags of a command holds for the commands of scripts and transactions, too.
+#[test]
+fn root_memory_limit_and_scripts_are_checked_as_redis_does() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let leader = world.leader();
+    let mut connection = world.connect(leader);
+    let mut other = world.connect(leader);
+    let mut eval = |script: &str| redis::cmd("EVAL").arg(script).arg(0).query::<Value>(&mut connection);
+    for forbidden in ["'script','flush'", "'function','flush'", "'eval','return 1',0", "'wait','0','0'"] {
+        let why = eval(&format!("return redis.call({forbidden})")).unwrap_err().to_string();
+        assert!(why.contains("not allowed from script"), "{forbidden}: {why}");
+    }
+    run(&mut other, "SET x 1").unwrap();
+    run(&mut other, "MULTI").unwrap();
+    run(&mut other, "DEL x").unwrap();
+    run(&mut other, "SET y 1").unwrap();
+    assert_eq!(world.ask(leader, "CONFIG SET maxmemory 1"), "+OK\r\n");
+    let why = run(&mut other, "EXEC").unwrap_err().to_string();
+    assert!(why.contains("maxmemory"), "{why}");
+    assert_eq!(world.ask(leader, "EXISTS x"), ":1\r\n", "a transaction is whole");
+    let why = run(&mut other, "SET y 1").unwrap_err().to_string();
+    assert!(why.contains("maxmemory"), "{why}");
+    assert!(eval("return redis.call('set', 'y', '1')").is_err());
+    eval("redis.call('del', 'x') return redis.call('set', 'y', '1')").expect("a script is whole");
+    eval("#!lua flags=allow-oom\n return redis.call('set', 'z', '1')").expect("it may");
     world.assert_alike();
 }
 

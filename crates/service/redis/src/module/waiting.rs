@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Commands of the leader's clients that wait until a key has data.
+
+use std::ffi::c_int;
+
+use redis_module::raw;
+
+use super::{
+    ERRORS,
+    access::answer,
+    call, call_texts,
+    commands::{UNKNOWN, WRITE, has_unread, note},
+    commit_now, hot,
+    state::Mode,
+};
+use crate::{
+    redis::{Args, Argv, Ctx, Text, api},
+    resp::Value,
+    rules::Rule,
+};
+
+pub(super) fn is_empty(value: &Value) -> bool {
+    matches!(value, Value::Null) || matches!(value, Value::List(values) if values.is_empty())
+}
+
+/// A command that waits for data.
+struct Waiting {
+    rule: Rule,
+    args: Vec<Text>,
+}
+
+impl Waiting {
+    /// The command for one of its keys: what the others are meanwhile does not matter.
+    fn for_key(&self, key: &Text) -> Vec<Text> {
+        let (args, len) = (&self.args, self.args.len());
+        match self.rule {
+            Rule::Popped(_) => vec![args[0].clone(), key.clone(), args[len - 1].clone()],
+            Rule::PoppedMany(_) => {
+                let keys = String::from_utf8_lossy(args[2].bytes()).parse().unwrap_or(0);
+                let mut all = vec![args[0].clone(), args[1].clone(), Text::new(b"1"), key.clone()];
+                all.extend(args.iter().skip(3 + keys).cloned());
+                all
+            }
+            Rule::GroupRead => {
+                let is_word = |arg: &Text| arg.bytes().eq_ignore_ascii_case(b"streams");
+                let first = args.iter().position(is_word).map_or(len, |at| at + 1);
+                let half = (len - first) / 2;
+                let Some(at) = (first..first + half).find(|at| args[*at].bytes() == key.bytes()) else {
+                    return args.clone();
+                };
+                let mut all = args[..first].to_vec();
+                all.extend([args[at].clone(), args[at + half].clone()]);
+                all
+            }
+            _ => args.clone(),
+        }
+    }
+
+    /// The key holds what the command cannot take, and the client waits on, as without this module. An error about
+    /// another key, to which it would move the data, is its answer.
+    fn is_of_another_type(&self, ctx: Ctx, key: &Text, value: &Value) -> bool {
+        match (self.rule, value) {
+            (Rule::Popped(_) | Rule::PoppedMany(_), Value::Error(why)) => why.starts_with(b"WRONGTYPE"),
+            (Rule::Moved(_), Value::Error(why)) if why.starts_with(b"WRONGTYPE") => {
+                call(ctx, ERRORS, &[b"TYPE", key.bytes()]).value().bytes() != Some(b"list")
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The keys of a blocking command, and its timeout, ms; none if it does not wait.
+pub(super) fn keys_and_timeout(rule: Rule, args: &[&[u8]]) -> Option<(Vec<Vec<u8>>, i64)> {
+    let seconds = |arg: &[u8]| -> Option<i64> {
+        let seconds: f64 = std::str::from_utf8(arg).ok()?.parse().ok()?;
+        // Redis has checked the range; 0 is for ever, and nothing else becomes 0.
+        #[allow(clippy::cast_possible_truncation, reason = "below 2^63, as Redis has checked")]
+        Some(if seconds == 0.0 { 0 } else { ((seconds * 1000.0).ceil() as i64).max(1) })
+    };
+    let number = |arg: &[u8]| std::str::from_utf8(arg).ok()?.parse::<usize>().ok();
+    let owned = |keys: &[&[u8]]| keys.iter().map(|key| key.to_vec()).collect();
+    Some(match rule {
+        Rule::Popped(_) => (owned(&args[1..args.len() - 1]), seconds(args[args.len() - 1])?),
+        Rule::Moved(_) => (owned(&args[1..2]), seconds(args[args.len() - 1])?),
+        Rule::PoppedMany(_) => (owned(args.get(3..3 + number(args[2])?)?), seconds(args[1])?),
+        Rule::GroupRead => {
+            let block = args.iter().position(|arg| arg.eq_ignore_ascii_case(b"block"))?;
+            let streams = args.iter().position(|arg| arg.eq_ignore_ascii_case(b"streams"))? + 1;
+            if block > streams {
+                return None;
+            }
+            let ms = i64::try_from(number(args.get(block + 1)?)?).ok()?;
+            (owned(&args[streams..streams + (args.len() - streams) / 2]), ms)
+        }
+        _ => return None,
+    })
+}
+
+/// Suspends the client until there is data for it.
+pub(super) fn wait_for_data(ctx: Ctx, rule: Rule, args: Args<'_>) -> bool {
+    let Some((keys, timeout_ms)) = keys_and_timeout(rule, &args.to_bytes()) else { return false };
+    let mut keys: Vec<Text> = keys.iter().map(|key| Text::new(key)).collect();
+    ctx.block_on_keys(&mut keys, timeout_ms, on_data, on_no_data, Box::new(Waiting { rule, args: args.retain() }));
+    true
+}
+
+/// A key that a client waits for has data.
+unsafe extern "C" fn on_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -> c_int {
+    let ctx = Ctx(ctx);
+    if hot(|hot| hot.mode.get()) != Mode::Leader {
+        return 1;
+    }
+    // SAFETY: a callback of `wait_for_data`, whose data is a `Waiting`.
+    let waiting: &Waiting = unsafe { ctx.private() };
+    let Some(key) = ctx.ready_key() else { return 1 };
+    let args = waiting.for_key(&key);
+    let reply = call_texts(ctx, WRITE, &args);
+    let value = reply.value();
+    if is_empty(&value) || waiting.is_of_another_type(ctx, &key, &value) {
+        return 1;
+    }
+    hot(|hot| hot.has_shown.set(true));
+    if !reply.is_error() {
+        crate::redis::with_args(&args, |args| note(ctx, waiting.rule, args, &value));
+    }
+    if (hot(|hot| hot.is_late.get()) || has_unread(ctx)) && !commit_now() {
+        return ctx.error(UNKNOWN);
+    }
+    crate::redis::with_args(&args, |args| answer(ctx, args, &reply))
+}
+
+unsafe extern "C" fn on_no_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -> c_int {
+    api!(RedisModule_ReplyWithNullArray(ctx))
+}
