@@ -18,6 +18,7 @@ mod docs;
 mod headers;
 mod histories;
 mod rdma;
+mod redis_suite;
 mod run;
 mod setup;
 mod sim;
@@ -50,6 +51,8 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   bench-planner    the planner's bounds, trees and times -> target/bench/planner.json
   bench-agreement  decisions per second, also beside etcd's raft -> target/bench/agreement.json
   bench            all benches
+  test-redis [RUNS] histories of clients of the Redis module under faults (default 200 runs), and Redis' own tests
+  test-redis-suite [FILE ...] Redis' own tests against servers with the module, or some of their files (unit/type/list)
   soak [...]       100 million heartbeats between three hosts, in as many runs as that takes -> target/soak/state.json; needs root
   rdma             test `fide jitter` by rdma-ud between two emulated hosts; downloads a kernel once
   clocks [...]     suspend, stop and slew a guest, with each time source (or those named); downloads a kernel once
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         "bench-redis" => bench(&["bench-redis"], rest),
         "bench" => bench(&["bench-detect", "bench-jitter", "bench-planner", "bench-agreement", "bench-redis"], rest),
         "test-redis" => test_redis(rest),
+        "test-redis-suite" => need_bpf("the Redis module").and_then(|()| redis_suite::run(rest)),
         "soak" => soak(rest),
         "rdma" => rdma::test(),
         "clocks" => clocks::test(rest),
@@ -193,7 +197,8 @@ fn bench(names: &[&str], args: &[String]) -> Outcome {
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
 
-/// The Redis module with client libraries, and under faults, by seed: 200 runs, or as many as are asked for.
+/// The Redis module with client libraries, and under faults, by seed: 200 runs, or as many as are asked for; and Redis' own
+/// tests.
 fn test_redis(args: &[String]) -> Outcome {
     need_bpf("the Redis module")?;
     setup::prepare(setup::REDIS, "the Redis module is not tested");
@@ -202,9 +207,13 @@ fn test_redis(args: &[String]) -> Outcome {
     clients::prepare(clients::MORE);
     let runs = args.first().map_or("200", String::as_str);
     Step::cargo(&["build", "-p", "fide", "-p", "fide-redis"]).run("build")?;
-    Step::cargo(&["test", "-p", "fide-redis", "--", "--nocapture", "--test-threads", "1"])
-        .env("FIDE_REDIS_RUNS", runs)
-        .run("the Redis module")
+    let mut step = Step::cargo(&["test", "-p", "fide-redis", "--", "--nocapture", "--test-threads", "1"])
+        .env("FIDE_REDIS_RUNS", runs);
+    match redis_suite::source() {
+        Ok(source) => step = step.env(redis_suite::PLACE, &source.to_string_lossy()),
+        Err(why) => println!("{why}: Redis' own tests do not run"),
+    }
+    step.run("the Redis module")
 }
 
 /// Continues where an interrupted run has stopped.

@@ -50,6 +50,13 @@ pub(crate) const PYTHON: &[Package] = &[package("python3-venv", None)];
 pub(crate) const JAVA: &[Package] = &[package("default-jdk-headless", Some("javac")), package("maven", Some("mvn"))];
 pub(crate) const NODE: &[Package] = &[package("nodejs", Some("node")), package("npm", Some("npm"))];
 
+/// For Redis' own tests.
+pub(crate) const REDIS_SUITE: &[Package] = &[
+    package("redis-tools", Some("redis-benchmark")),
+    package("tcl", Some("tclsh")),
+    package("dpkg-dev", Some("dpkg-source")),
+];
+
 /// For the model checker TLC.
 pub(crate) const SPEC: &[Package] = &[package("default-jre-headless", Some("java")), package("maven", Some("mvn"))];
 

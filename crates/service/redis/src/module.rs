@@ -476,11 +476,9 @@ fn begin(ctx: Ctx) {
             ),
         );
     }
-    // Keys are never evicted by one server alone; scripts are never interrupted by clients that would see
-    // what is not decided.
+    // Only the leader evicts keys; scripts are never interrupted by clients that would see what is not decided.
     // Nobody else is waited for before a server that joins is sent the data.
     let settings = [
-        ("maxmemory-policy", "noeviction"),
         ("busy-reply-threshold", "0"),
         ("replica-read-only", "yes"),
         ("replica-ignore-maxmemory", "yes"),
@@ -517,8 +515,8 @@ fn renamed(ctx: Ctx) -> Option<String> {
     missing.map(|(name, _)| String::from_utf8_lossy(name).into_owned())
 }
 
-/// A key has expired here: the others are told to delete it.
-unsafe extern "C" fn on_expired(
+/// A key has expired or was evicted here: the others are told to delete it.
+unsafe extern "C" fn on_deleted(
     ctx: *mut raw::RedisModuleCtx,
     _: c_int,
     _: *const std::ffi::c_char,
@@ -621,7 +619,7 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
     UNREAD.set(unread::Unread::of_loop(epoll));
     ctx.subscribe(raw::REDISMODULE_EVENT_EVENTLOOP, on_loop);
     ctx.subscribe(raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica);
-    ctx.notify(raw::REDISMODULE_NOTIFY_EXPIRED, on_expired);
+    ctx.notify(raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED, on_deleted);
     ctx.filter(on_command);
     ctx.timer(TICK_MS, on_tick);
     Ok(())

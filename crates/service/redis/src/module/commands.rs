@@ -41,20 +41,20 @@ pub(super) const UNKNOWN: &str =
 
 /// FIDE.W with the flags that Redis checks, by [`Checks::index`].
 pub(super) const WRITES: [(&std::ffi::CStr, &std::ffi::CStr); Checks::ALL.len()] = [
-    (c"fide.w", c"write no-slowlog"),
-    (c"fide.wm", c"write deny-oom no-slowlog"),
-    (c"fide.ws", c"write deny-script no-slowlog"),
-    (c"fide.wms", c"write deny-oom deny-script no-slowlog"),
+    (c"fide.w", c"write no-slowlog no-monitor"),
+    (c"fide.wm", c"write deny-oom no-slowlog no-monitor"),
+    (c"fide.ws", c"write deny-script no-slowlog no-monitor"),
+    (c"fide.wms", c"write deny-oom deny-script no-slowlog no-monitor"),
 ];
-/// What else is put in front of clients' commands. None of these is in Redis' slow log, where the command itself is;
-/// CONFIG and refused commands may have passwords, which Redis keeps from the slow log and from MONITOR.
+/// What else is put in front of clients' commands. Redis' slow log and MONITOR have the command itself, and not these,
+/// which would show the passwords that Redis keeps from both.
 pub(super) const IN_FRONT: [(&std::ffi::CStr, CommandFn, &std::ffi::CStr); 6] = [
-    (c"fide.p", fide_p, c"readonly no-slowlog"),
-    (c"fide.r", fide_r, c"readonly no-slowlog"),
+    (c"fide.p", fide_p, c"readonly no-slowlog no-monitor"),
+    (c"fide.r", fide_r, c"readonly no-slowlog no-monitor"),
     (c"fide.refuse", fide_refuse, c"readonly allow-loading allow-stale fast no-slowlog no-monitor"),
-    (c"fide.skip", fide_skip, c"write fast no-slowlog"),
+    (c"fide.skip", fide_skip, c"write fast no-slowlog no-monitor"),
     (c"fide.config", fide_config, c"admin deny-script no-slowlog no-monitor"),
-    (c"fide.wait", fide_wait, c"readonly deny-script no-slowlog"),
+    (c"fide.wait", fide_wait, c"readonly deny-script no-slowlog no-monitor"),
 ];
 
 macro_rules! commands {
@@ -318,7 +318,6 @@ unsafe extern "C" fn fide_config(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc
         let [name, value] = pair else { break };
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         let wanted = match name.as_str() {
-            "maxmemory-policy" => ("noeviction", "a server that evicts keys alone would differ from the others"),
             "busy-reply-threshold" | "lua-time-limit" => {
                 ("0", "while a script runs, nobody may see what it has written so far")
             }

@@ -62,7 +62,7 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             // Confirmed at the end of the turn. A client with unread replies may be shown it before that.
             Verdict::Show if may_show() => return hot.has_shown.set(true),
             Verdict::Show => &words.refuse,
-            Verdict::Confirm if with_state(|state| state.member.may_answer()) == Some(true) => return,
+            Verdict::Confirm if is_all_decided() || commit_now() => return,
             Verdict::Confirm => &words.refuse,
             Verdict::Write => &words.write[checks.index()],
             Verdict::Pass if hot.passes_on.get() => &words.pass,
@@ -87,11 +87,12 @@ fn stores(command: &Filtered) -> bool {
 
 /// Whether a reply may leave before the end of the turn, or cannot.
 fn may_show() -> bool {
-    let is_decided = TURN.with_borrow(Stream::is_empty);
-    if is_decided && with_state(|state| state.member.may_answer()) == Some(true) {
-        return true;
-    }
-    !UNREAD.with_borrow_mut(Unread::is_any) || commit_now()
+    is_all_decided() || !UNREAD.with_borrow_mut(Unread::is_any) || commit_now()
+}
+
+/// What is here may be shown at once. Keys that have expired or were evicted since the last turn are not decided.
+fn is_all_decided() -> bool {
+    TURN.with_borrow(Stream::is_empty) && with_state(|state| state.member.may_answer()) == Some(true)
 }
 
 pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool, reads: Reads) -> Verdict {

@@ -632,9 +632,15 @@ impl State {
     }
 
     fn wait_until(&mut self, is_done: impl Fn(&Self) -> bool) -> Commit {
-        let until = Instant::now() + STALL_MAX;
+        let mut until = Instant::now() + STALL_MAX;
+        let mut left = self.fragments.len();
         loop {
             self.propose();
+            // A large unit takes its time: the group does not stall while it takes more of it.
+            if self.fragments.len() < left {
+                left = self.fragments.len();
+                until = Instant::now() + STALL_MAX;
+            }
             if let Err(why) = self.member.wait(STEP) {
                 self.end(&why);
                 return Commit::Open;

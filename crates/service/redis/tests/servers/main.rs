@@ -6,4 +6,6 @@ mod root_commands;
 mod root_group;
 mod root_histories;
 mod root_libraries;
+mod root_suite;
+mod suite;
 mod world;

@@ -308,7 +308,6 @@ fn root_what_would_make_servers_differ_is_refused_by_name() {
     for (line, wanted) in [
         ("REPLICAOF NO ONE", "-ERR REPLICAOF is refused in a group: the group decides"),
         ("MIGRATE 127.0.0.1 1 k 0 10", "-ERR MIGRATE is refused in a group: it writes to another server"),
-        ("CONFIG SET maxmemory-policy allkeys-lru", "-ERR CONFIG SET maxmemory-policy is refused in a group"),
         ("CONFIG SET replica-read-only no", "-ERR CONFIG SET replica-read-only is refused"),
         ("FIDE.W GET k", "-ERR FIDE.W is for"),
         ("FIDE.W SET k v", "-ERR FIDE.W is for"),
@@ -329,6 +328,28 @@ fn root_what_would_make_servers_differ_is_refused_by_name() {
     assert!(world.ask(follower, "FIDE.R FLUSHALL").starts_with("-ERR FIDE.R is for"));
     // Written as the log writes it: Redis itself refuses it.
     assert!(world.ask(follower, "SEt k v").starts_with("-READONLY"));
+    world.assert_alike();
+}
+
+/// The leader evicts, and the others delete what it has evicted.
+#[test]
+fn root_evicted_keys_are_gone_everywhere() {
+    const KEYS: i64 = 3000;
+    let Some(world) = World::new(3, "hsuc") else { return };
+    let leader = world.leader();
+    let mut connection = world.connect(leader);
+    let info: String = redis::cmd("INFO").arg("memory").query(&mut connection).unwrap();
+    let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).expect("it says so");
+    let limit = used.trim().parse::<u64>().unwrap() + (1 << 20);
+    for host in world.hosts() {
+        assert_eq!(world.ask(host, "CONFIG SET maxmemory-policy allkeys-lru"), "+OK\r\n");
+        assert_eq!(world.ask(host, &format!("CONFIG SET maxmemory {limit}")), "+OK\r\n");
+    }
+    for key in 0..KEYS {
+        connection.set::<_, _, ()>(format!("key{key}"), vec![b'x'; 1000]).unwrap();
+    }
+    let left: i64 = redis::cmd("DBSIZE").query(&mut connection).unwrap();
+    assert!((1..KEYS).contains(&left), "{left} of {KEYS} are left");
     world.assert_alike();
 }
 
