@@ -633,12 +633,12 @@ impl State {
 
     fn wait_until(&mut self, is_done: impl Fn(&Self) -> bool) -> Commit {
         let mut until = Instant::now() + STALL_MAX;
-        let mut left = self.fragments.len();
+        let mut fed = self.fed;
         loop {
             self.propose();
-            // A large unit takes its time: the group does not stall while it takes more of it.
-            if self.fragments.len() < left {
-                left = self.fragments.len();
+            // A large unit takes its time: the group does not stall while it decides more of it.
+            if self.fed != fed {
+                fed = self.fed;
                 until = Instant::now() + STALL_MAX;
             }
             if let Err(why) = self.member.wait(STEP) {
