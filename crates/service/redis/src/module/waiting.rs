@@ -120,6 +120,9 @@ unsafe extern "C" fn on_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -
         return 1;
     }
     hot(|hot| hot.has_shown.set(true));
+    if waiting.rule == Rule::GroupRead && matches!(&value, Value::Error(why) if why.starts_with(b"WRONGTYPE")) {
+        return ctx.error("UNBLOCKED the stream key no longer exists");
+    }
     if !reply.is_error() {
         crate::redis::with_args(&args, |args| note(ctx, waiting.rule, args, &value));
     }
