@@ -2,7 +2,7 @@
 //! Errors of groups as negative errnos, each with its message.
 
 use fide_client::capi::boundary::Failure;
-use fide_group::{Error, OfferError, RecordError, Refused, RoomError};
+use fide_group::{Error, LogError, OfferError, RecordError, Refused, RoomError};
 use libc::c_int;
 
 fn errno(error: &std::io::Error) -> c_int {
@@ -17,6 +17,9 @@ pub(crate) fn failed(error: Error) -> Failure {
         | Error::Bind { ref why, .. }
         | Error::System { ref why, .. } => errno(why),
         Error::Record(RecordError::Content { .. }) => libc::EBADMSG,
+        Error::Log(LogError::Io { ref why, .. }) => errno(why),
+        Error::Log(LogError::OtherGroup { .. }) => libc::EINVAL,
+        Error::Log(LogError::Manifest { .. } | LogError::Damaged { .. }) => libc::EBADMSG,
         Error::Record(RecordError::LastIncarnation { .. }) => libc::EOVERFLOW,
         Error::Record(RecordError::Held { .. }) => libc::EBUSY,
         Error::Group(_) | Error::NotAMember { .. } | Error::Twice { .. } | Error::NoHosts => libc::EINVAL,
