@@ -11,6 +11,7 @@
 //! | `member`, `feed` | the group's member, the server's replication link |
 //! | `unread` | clients whose earlier replies wait to be written |
 //! | `proxy` | writes that clients send to a follower |
+//! | `transfer` | the lead goes to another server |
 //! | `spin` | polling for a moment before the loop sleeps |
 //!
 //! **The module's state is borrowed for short.** Whatever makes Redis call back (a command, a change of role)
@@ -26,6 +27,7 @@ mod sentinel;
 mod spin;
 mod state;
 mod status;
+mod transfer;
 mod unread;
 
 use std::{
@@ -191,6 +193,7 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
                 told(&[b"CLIENT", b"KILL", b"TYPE", kind, b"SKIPME", b"yes"]);
             }
         }
+        Act::DisconnectTransactions => transfer::disconnect_transactions(ctx),
         Act::BecomeMaster => {
             told(&[b"REPLICAOF", b"NO", b"ONE"]);
             with_state(State::became_master);
@@ -264,19 +267,23 @@ fn turn() {
 
 /// Sends on what clients want to write, and hands over what the leader has answered.
 fn pass_on() {
-    let mut answers = Vec::new();
+    let (mut answers, mut own) = (Vec::new(), Vec::new());
     let fd = MODULE.with_borrow_mut(|module| {
         let Module { state, proxy, password, .. } = module.as_mut()?;
         if proxy.is_idle() {
             return None;
         }
-        if matches!(state.mode, Mode::Leader | Mode::Out) {
-            proxy.refuse_all(&mut answers);
-            return None;
+        match state.mode {
+            Mode::Leader => own = proxy.take_waiting(),
+            Mode::Out => proxy.refuse_all(&mut answers),
+            _ => {}
         }
-        let leader = state.member.leader().filter(|leader| *leader != state.member.host());
-        let place = leader.and_then(|leader| Some((state.member.address(leader)?, state.port)));
-        proxy.follow(place, password, &mut answers)
+        let member = &state.member;
+        let leader = member.leader().filter(|leader| *leader != member.host());
+        let place = leader.and_then(|leader| Some((member.address(leader)?, state.port)));
+        let (_, hosts) = member.view().unwrap_or_default();
+        let lives = |address| hosts.iter().any(|host| member.address(*host) == Some(address) && member.lives(*host));
+        proxy.follow(place, &lives, password, &mut answers)
     });
     if fd.is_some_and(|fd| !watch(fd, raw::REDISMODULE_EVENTLOOP_READABLE, on_leader)) {
         MODULE.with_borrow_mut(|module| {
@@ -286,6 +293,7 @@ fn pass_on() {
         });
     }
     answers.into_iter().for_each(proxy::Answer::give);
+    own.into_iter().for_each(proxy::Passed::execute);
 }
 
 /// The leader has answered.
@@ -344,6 +352,7 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
         begin(Ctx(ctx));
     }
     seal();
+    with_state(State::hand_over);
     settle();
     answer_reads();
     hot(|hot| hot.is_late.set(true));

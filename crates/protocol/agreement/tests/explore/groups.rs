@@ -80,6 +80,8 @@ struct Read {
 }
 
 struct World {
+    /// Hosts are rarely excluded, and processes rarely die.
+    steady: bool,
     random: Random,
     hosts: BTreeMap<u16, Host>,
     /// The hosts with a lease, and their incarnations.
@@ -90,6 +92,8 @@ struct World {
     decided: Vec<u64>,
     reads: Vec<Read>,
     values: u64,
+    /// Leaders that began to hand over.
+    handed: u64,
     died: bool,
 }
 
@@ -119,8 +123,9 @@ fn hash(before: u64, bytes: &[u8]) -> u64 {
 }
 
 impl World {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, steady: bool) -> Self {
         let mut world = Self {
+            steady,
             random: Random(ChaCha8Rng::seed_from_u64(seed)),
             hosts: BTreeMap::new(),
             leased: BTreeMap::new(),
@@ -129,6 +134,7 @@ impl World {
             decided: Vec::new(),
             reads: Vec::new(),
             values: 0,
+            handed: 0,
             died: false,
         };
         for id in 1..=HOSTS {
@@ -177,6 +183,7 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         let id = 1 + self.random.below(HOSTS.into()) as u16;
         match self.random.below(200) {
+            0..=6 if self.steady && self.random.below(16) > 0 => {}
             // The others agree to go on without this host.
             0 if self.leased.len() == 3 => {
                 let incarnation = self.leased.remove(&id).unwrap();
@@ -231,6 +238,13 @@ impl World {
             71..=75 if !self.network.is_empty() => {
                 let again = self.network[self.random.below(self.network.len())].clone();
                 self.network.push(again);
+            }
+            76..=79 => {
+                let leads = |(id, host): &(&u16, &Host)| host.group.leader() == Some(**id);
+                let leader = self.hosts.iter().find(leads).map_or(id, |(id, _)| *id);
+                let (lease, whom) = (self.lease(leader), 1 + self.random.below(HOSTS.into()) as u16);
+                let handed = self.hosts.get_mut(&leader).unwrap().group.hand_over(lease, whom);
+                self.handed += u64::from(handed.is_ok());
             }
             _ if !self.network.is_empty() => {
                 let at = self.random.below(self.network.len());
@@ -419,24 +433,34 @@ impl World {
     }
 }
 
-/// Runs this many seeds. Returns how many ended with all hosts as members, or the first seed that failed.
-fn run(seeds: u64) -> Result<u64, (u64, String)> {
-    let mut back = 0;
+/// Runs this many seeds. Returns how many ended with all hosts as members, and how often a leader handed over;
+/// or the first seed that failed.
+fn run(seeds: u64, steady: bool) -> Result<(u64, u64), (u64, String)> {
+    let (mut back, mut handed) = (0, 0);
     for seed in 0..seeds {
-        let mut world = World::new(seed);
+        let mut world = World::new(seed, steady);
         let followed = (0..1500).try_for_each(|_| world.step()).and_then(|()| world.calm());
         followed.map_err(|why| (seed, why))?;
         back += u64::from(world.hosts.values().all(|host| host.group.standing() == Standing::Member));
+        handed += world.handed;
     }
-    Ok(back)
+    Ok((back, handed))
 }
 
 #[test]
 fn excluded_members_lose_nothing_and_come_back() {
     let seeds = std::env::var("FIDE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400);
-    let back = run(seeds).unwrap();
-    println!("{back} of {seeds} groups lived to the end");
-    assert!(back > seeds / 2);
+    let (back, handed) = run(seeds, false).unwrap();
+    println!("{back} of {seeds} groups lived to the end; leaders handed over {handed} times");
+    assert!(back > seeds / 2 && handed > 0);
+}
+
+#[test]
+fn leaders_hand_over_and_nothing_is_lost() {
+    let seeds = std::env::var("FIDE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400);
+    let (back, handed) = run(seeds, true).unwrap();
+    println!("{back} of {seeds} groups lived to the end; leaders handed over {handed} times");
+    assert!(back > seeds / 2 && handed > seeds);
 }
 
 /// See `hsuc::planted_faults_are_seen`.
@@ -455,7 +479,7 @@ fn planted_faults_in_groups_are_seen() {
         Planted::AnswersUnstored,
     ] {
         arm(Some(fault));
-        let found = run(16_000);
+        let found = run(16_000, false);
         arm(None);
         let (seed, why) = found.expect_err("a fault that nothing shows");
         println!("{fault:?}: seed {seed}: {why}");

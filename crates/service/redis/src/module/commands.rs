@@ -8,7 +8,7 @@ use redis_module::raw;
 
 use super::{
     ERRORS, MODULE, TURN, UNREAD, call, call_args, call_texts, class_of, commit_now, hot, pass_on, sentinel::sentinel,
-    settle, state::Mode, state::State, status, unread::Unread, with_state,
+    settle, state::Mode, state::State, status, transfer::fide_transfer, unread::Unread, with_state,
 };
 use crate::{
     commands::Class,
@@ -20,6 +20,7 @@ use crate::{
 /// Errors as replies, the client's protocol and permissions, the memory limit, and Redis' own replication.
 const WRITE: &std::ffi::CStr = c"!E0CM";
 const READ: &std::ffi::CStr = c"E0CW";
+const OWN_WRITE: &std::ffi::CStr = c"!E0M";
 const SCRIPT: &std::ffi::CStr = c"!E0C";
 const CONFIG: &std::ffi::CStr = c"E0C";
 
@@ -51,13 +52,14 @@ pub(super) fn register(ctx: Ctx) -> Result<(), String> {
         (c"fide.status", fide_status, c"readonly allow-loading allow-stale"),
         (c"fide.members", fide_members, c"readonly allow-loading allow-stale"),
         (c"fide.leave", fide_leave, c"admin deny-script"),
+        (c"fide.transfer", fide_transfer, c"admin deny-script"),
         (c"sentinel", sentinel, c"readonly allow-loading allow-stale"),
     );
     Ok(())
 }
 
 /// The arguments after the first one: the command itself.
-fn inner<'a>(argv: Argv, argc: c_int) -> Args<'a> {
+pub(super) fn inner<'a>(argv: Argv, argc: c_int) -> Args<'a> {
     // SAFETY: Redis calls commands with their arguments, which live until the command returns; the caller is
     // a command, and keeps none.
     unsafe { Args::new(argv, argc) }.rest()
@@ -225,6 +227,23 @@ unsafe extern "C" fn on_no_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int
     api!(RedisModule_ReplyWithNullArray(ctx))
 }
 
+/// Executes a write that was to be passed on: this server leads now. Its user was allowed to.
+pub(super) fn execute(ctx: Ctx, args: &[Text]) -> c_int {
+    crate::redis::with_args(args, |args| {
+        let Class::Write(rule) = class_of(args) else { return ctx.error("ERR not a write") };
+        hot(|hot| hot.has_shown.set(true));
+        let reply = call_args(ctx, OWN_WRITE, args);
+        if !reply.is_error() {
+            let value = if rule.needs_reply() { reply.value() } else { Value::Null };
+            note(ctx, rule, args, &value);
+        }
+        if hot(|hot| hot.is_late.get()) && !commit_now() {
+            return ctx.error(UNKNOWN);
+        }
+        ctx.reply(&reply)
+    })
+}
+
 /// A client reads, at a replica.
 unsafe extern "C" fn fide_r(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     let (ctx, args) = (Ctx(ctx), inner(argv, argc));
@@ -257,7 +276,8 @@ unsafe extern "C" fn fide_p(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
         return ctx.error("ERR FIDE.P is for this module's own use");
     }
     // The leader answers in RESP2, which is another shape for a client of RESP3.
-    let passes_on = hot(|hot| hot.mode.get() == Mode::Following && hot.passes_on.get()) && !ctx.is_resp3();
+    let passes_on =
+        hot(|hot| matches!(hot.mode.get(), Mode::Following | Mode::Leading) && hot.passes_on.get()) && !ctx.is_resp3();
     if !passes_on || ctx.is_nested() {
         return refuse(ctx, args);
     }
@@ -434,7 +454,7 @@ unsafe extern "C" fn fide_leave(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc:
         let me = state.member.host();
         let host = match &host {
             None => Some(me),
-            Some(wanted) => (1..=64).find(|host| state.member.name(*host).as_ref() == Some(wanted)),
+            Some(wanted) => state.host_named(wanted),
         };
         let Some(host) = host else {
             return Err(format!("ERR no host of this cluster is named {}", host.unwrap_or_default()));

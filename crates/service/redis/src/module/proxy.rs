@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Writes that clients send to a follower, passed on to the leader: one connection, in the order in which they
-//! came. What is under way when the leader is lost may or may not happen, and its client is told so.
+//! came. What is under way when the leader is lost may or may not happen, and its client is told so. A leader
+//! that has handed over still answers what it had, or refuses it, and then it is sent to the next one.
 
 use std::{
     collections::VecDeque,
@@ -18,7 +19,7 @@ use rustix::{
 use redis_module::raw::{REDISMODULE_EVENTLOOP_READABLE, REDISMODULE_EVENTLOOP_WRITABLE};
 
 use crate::{
-    redis::{Blocked, Ctx, unwatch},
+    redis::{Blocked, Ctx, Text, unwatch},
     resp::{self, RespError, Value},
 };
 
@@ -30,7 +31,9 @@ const BYTES_MAX: usize = 64 << 20;
 const WRITTEN_MAX: usize = 1 << 20;
 /// A write waits so long for a leader, and for its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two attempts.
+/// Between two attempts to send what a server has refused: it is about to lead.
+const REFUSED_RETRY: Duration = Duration::from_millis(1);
+/// Between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(20);
 const READ_MAX: usize = 64 << 10;
 
@@ -41,17 +44,37 @@ const NO_DATABASE: &str =
 const NO_LEADER: &str = "TRYAGAIN no leader has taken this write; it did not happen";
 
 /// A write of a client.
-struct Passed {
+pub(super) struct Passed {
     client: Blocked,
     db: u32,
     request: Vec<u8>,
     since: Instant,
 }
 
+impl Passed {
+    /// Executes it here.
+    pub(super) fn execute(self) {
+        // Without FIDE.W in front.
+        let request = match Value::read(&self.request) {
+            Ok(Some((request, _))) => request,
+            _ => Value::Null,
+        };
+        let args: Vec<Text> = request.list().iter().skip(1).filter_map(Value::bytes).map(Text::new).collect();
+        self.client.end(|ctx| {
+            super::commands::execute(ctx, &args);
+        });
+    }
+}
+
+/// Whether an answer says that a server has not executed the write, as it does not lead.
+fn is_refused(answer: &Value) -> bool {
+    matches!(answer, Value::Error(text) if text.starts_with(b"READONLY ") || text.starts_with(b"LOADING "))
+}
+
 /// An answer that the leader owes.
 enum Owed {
-    /// To a client, which waits since then.
-    To(Blocked, Instant),
+    /// To a client.
+    To(Passed),
     /// To AUTH: what it says is seen in the next answer.
     Auth,
     /// To SELECT: nothing is sent before it is there.
@@ -84,6 +107,8 @@ pub(super) struct Proxy {
     connection: Option<Connection>,
     waiting: VecDeque<Passed>,
     tried: Option<Instant>,
+    /// When the leader refused something: it was not one yet, or is none any more.
+    refused: Option<Instant>,
 }
 
 /// A client's answer.
@@ -141,12 +166,21 @@ fn write(ctx: Ctx, bytes: &[u8]) -> usize {
 
 impl Proxy {
     pub(super) fn is_full(&self) -> bool {
-        let (owed, unsent) = self
-            .connection
-            .as_ref()
-            .map_or((0, 0), |connection| (connection.owed.len(), connection.out.len() - connection.written));
-        let bytes = unsent + self.waiting.iter().map(|passed| passed.request.len()).sum::<usize>();
-        self.waiting.len() + owed >= WAITING_MAX || bytes >= BYTES_MAX
+        let sent = self.connection.iter().flat_map(|connection| &connection.owed).filter_map(|owed| match owed {
+            Owed::To(passed) => Some(passed),
+            _ => None,
+        });
+        let (count, bytes) = self
+            .waiting
+            .iter()
+            .chain(sent)
+            .fold((0, 0), |(count, bytes), passed| (count + 1, bytes + passed.request.len()));
+        count >= WAITING_MAX || bytes >= BYTES_MAX
+    }
+
+    /// Writes that were not sent to anybody.
+    pub(super) fn take_waiting(&mut self) -> Vec<Passed> {
+        self.waiting.drain(..).collect()
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -160,28 +194,32 @@ impl Proxy {
         self.waiting.push_back(Passed { client, db, request, since: Instant::now() });
     }
 
-    /// What waits is refused: this server leads, or is out.
+    /// What waits is refused: this server is out.
     pub(super) fn refuse_all(&mut self, answers: &mut Vec<Answer>) {
         self.lose(answers);
         answers.extend(self.waiting.drain(..).map(|passed| Answer { client: passed.client, bytes: Err(NO_LEADER) }));
     }
 
-    /// Sends what waits to this leader; what was sent to another one is lost. None: no leader is known. Adds the
-    /// answers for clients that wait no longer, and returns a descriptor to be watched.
+    /// Sends what waits to this leader, once a former one that lives has answered what was sent to it; what was
+    /// sent to a dead one is lost. None: no other leader is known. Adds the answers for clients that wait no
+    /// longer, and returns a descriptor to be watched.
     pub(super) fn follow(
         &mut self,
         leader: Option<(Ipv4Addr, u16)>,
+        lives: &dyn Fn(Ipv4Addr) -> bool,
         password: &[u8],
         answers: &mut Vec<Answer>,
     ) -> Option<RawFd> {
         let leader = leader.map(|(address, port)| SocketAddrV4::new(address, port));
-        let is_late = |owed: &Owed| matches!(owed, Owed::To(_, since) if since.elapsed() > PATIENCE);
-        if self
-            .connection
-            .as_ref()
-            .is_some_and(|connection| Some(connection.to) != leader || connection.owed.iter().take(2).any(is_late))
-        {
-            self.lose(answers);
+        let is_late = |owed: &Owed| matches!(owed, Owed::To(passed) if passed.since.elapsed() > PATIENCE);
+        let mut is_former = false;
+        if let Some(Connection { to, owed, .. }) = &self.connection {
+            is_former = Some(*to) != leader;
+            let owes = owed.iter().any(|owed| matches!(owed, Owed::To(_)));
+            if owed.iter().take(2).any(is_late) || is_former && !(owes && lives(*to.ip())) {
+                self.lose(answers);
+                is_former = false;
+            }
         }
         while self.waiting.front().is_some_and(|passed| passed.since.elapsed() > PATIENCE) {
             let passed = self.waiting.pop_front();
@@ -190,6 +228,9 @@ impl Proxy {
         let mut new = None;
         if self.connection.is_none() && !self.waiting.is_empty() {
             new = self.connect(leader?, password);
+        }
+        if is_former || self.refused.is_some_and(|refused| refused.elapsed() < REFUSED_RETRY) {
+            return new;
         }
         let Some(connection) = &mut self.connection else { return new };
         while !connection.selects
@@ -202,9 +243,9 @@ impl Proxy {
                 connection.owed.push_back(Owed::Select);
                 break;
             }
-            let Some(Passed { client, request, since, .. }) = self.waiting.pop_front() else { break };
-            connection.out.extend_from_slice(&request);
-            connection.owed.push_back(Owed::To(client, since));
+            let Some(passed) = self.waiting.pop_front() else { break };
+            connection.out.extend_from_slice(&passed.request);
+            connection.owed.push_back(Owed::To(passed));
         }
         if !self.flush() {
             self.lose(answers);
@@ -280,16 +321,18 @@ impl Proxy {
             Ok(0) => false,
             Ok(len) => {
                 connection.received.extend_from_slice(&buffer[..len]);
-                match connection.answer(answers) {
-                    Ok(true) => true,
-                    Ok(false) => {
-                        // The first one that waits asked for a database that the leader does not give.
-                        let passed = self.waiting.pop_front();
-                        answers.extend(passed.map(|passed| Answer { client: passed.client, bytes: Err(NO_DATABASE) }));
-                        false
-                    }
-                    Err(_) => false,
+                let mut refused = Vec::new();
+                let result = connection.answer(answers, &mut refused);
+                if let Ok(false) = result {
+                    // The first one that waits asked for a database that the leader does not give.
+                    let passed = self.waiting.pop_front();
+                    answers.extend(passed.map(|passed| Answer { client: passed.client, bytes: Err(NO_DATABASE) }));
                 }
+                if !refused.is_empty() {
+                    self.refused = Some(Instant::now());
+                }
+                refused.into_iter().rev().for_each(|passed| self.waiting.push_front(passed));
+                matches!(result, Ok(true))
             }
             Err(why) => matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::NotConnected),
         };
@@ -304,7 +347,7 @@ impl Proxy {
         let why = if connection.has_sent { UNKNOWN } else { NO_LEADER };
         let owed: Vec<Owed> = connection.owed.drain(..).collect();
         for owed in owed {
-            if let Owed::To(client, _) = owed {
+            if let Owed::To(Passed { client, .. }) = owed {
                 answers.push(Answer { client, bytes: Err(why) });
             }
         }
@@ -312,12 +355,14 @@ impl Proxy {
 }
 
 impl Connection {
-    /// Hands out the answers that are whole. False: the leader refuses the database.
-    fn answer(&mut self, answers: &mut Vec<Answer>) -> Result<bool, RespError> {
+    /// Hands out the answers that are whole, and the writes that were refused. False: the leader refuses the
+    /// database.
+    fn answer(&mut self, answers: &mut Vec<Answer>, refused: &mut Vec<Passed>) -> Result<bool, RespError> {
         let mut at = 0;
         while let Some((value, len)) = Value::read(&self.received[at..])? {
             match self.owed.pop_front() {
-                Some(Owed::To(client, _)) => {
+                Some(Owed::To(passed)) if is_refused(&value) => refused.push(passed),
+                Some(Owed::To(Passed { client, .. })) => {
                     answers.push(Answer { client, bytes: Ok(self.received[at..at + len].to_vec()) });
                 }
                 Some(Owed::Select) if value.is_error() => return Ok(false),

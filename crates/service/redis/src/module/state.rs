@@ -72,6 +72,8 @@ impl Mode {
 /// Something that Redis has to do. Done outside of this module's state, as Redis calls back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Act {
+    /// Closes the connections of clients in a transaction.
+    DisconnectTransactions,
     /// Closes all clients' connections, and drops the replies that were not written.
     DisconnectClients,
     /// The server leads.
@@ -120,6 +122,8 @@ pub(super) struct Seen {
     pub(super) first_write_ns: u64,
     pub(super) reads_waited: u64,
     pub(super) disconnects: u64,
+    /// How often this server has handed over.
+    pub(super) handed_over: u64,
 }
 
 impl Seen {
@@ -160,6 +164,10 @@ pub(super) struct State {
     has_begun: bool,
     /// A command could not be decided before it was answered: the clients are to be disconnected.
     is_open: bool,
+    /// The member that is to lead after this turn.
+    pub(super) successor: Option<u16>,
+    /// The view in which this leader began to hand over. It executes nothing before the next one.
+    pub(super) hands_over_in: Option<u32>,
     /// When the feed's server was last shown that its master lives.
     sign_of_life: Instant,
     /// The others do not know yet that the last unit is decided.
@@ -201,6 +209,8 @@ impl State {
             mark_wanted: false,
             has_begun: false,
             is_open: false,
+            successor: None,
+            hands_over_in: None,
             sign_of_life: Instant::now(),
             is_untold: false,
             name: name.to_owned(),
@@ -225,8 +235,22 @@ impl State {
         std::mem::take(&mut self.acts)
     }
 
-    fn say(&mut self, message: String) {
-        self.acts.push(Act::Say(message));
+    pub(super) fn act(&mut self, act: Act) {
+        self.acts.push(act);
+    }
+
+    pub(super) fn say(&mut self, message: String) {
+        self.act(Act::Say(message));
+    }
+
+    /// Whether everything that was sealed here is decided.
+    pub(super) fn has_decided_all(&self) -> bool {
+        self.decided == self.sealed && self.fragments.is_empty()
+    }
+
+    /// The host of this name.
+    pub(super) fn host_named(&self, name: &str) -> Option<u16> {
+        (1..=64).find(|host| self.member.name(*host).as_deref() == Some(name))
     }
 
     /// The loop has begun, and the server has loaded what it had.
@@ -281,7 +305,7 @@ impl State {
         }
     }
 
-    fn end(&mut self, why: &Error) {
+    pub(super) fn end(&mut self, why: &Error) {
         self.mode = Mode::Out;
         self.acts.push(Act::End(why.to_string()));
     }
@@ -418,7 +442,8 @@ impl State {
     }
 
     /// What this process is to the group may have changed.
-    fn follow_standing(&mut self) {
+    pub(super) fn follow_standing(&mut self) {
+        self.note_handed_over();
         match self.member.standing() {
             Standing::Member if self.member.leads() => self.lead(),
             Standing::Member => self.follow(),
@@ -452,7 +477,7 @@ impl State {
                     self.founded_meanwhile();
                 }
                 self.seen.leads_ns = now_ns();
-                self.seen.death_ns = self.member.death_ns();
+                self.seen.death_ns = if self.was_handed_over(self.announced) { 0 } else { self.member.death_ns() };
                 self.mode = Mode::Leading;
             }
         }
@@ -507,12 +532,7 @@ impl State {
                 self.acts.push(Act::FollowFeed);
                 self.mode = Mode::Following;
             }
-            Mode::Leader | Mode::Undecided => {
-                // Another member leads, though this one was never excluded.
-                self.step_down();
-                self.acts.push(Act::FollowFeed);
-                self.mode = Mode::Following;
-            }
+            Mode::Leader | Mode::Undecided => self.retire(),
             _ => {}
         }
     }
@@ -543,11 +563,17 @@ impl State {
     }
 
     /// What was in the works here is left to the others.
-    fn step_down(&mut self) {
+    pub(super) fn step_down(&mut self) {
         if matches!(self.mode, Mode::Leader | Mode::Undecided) {
             self.acts.push(Act::DisconnectClients);
             self.seen.disconnects += 1;
         }
+        self.begin_session();
+        (self.successor, self.hands_over_in) = (None, None);
+    }
+
+    /// The units that this process proposed are none of those that it proposes from now on.
+    pub(super) fn begin_session(&mut self) {
         self.session = new_session();
         (self.sealed, self.decided) = (0, 0);
         self.fragments.clear();
@@ -631,7 +657,7 @@ impl State {
         if self.member.may_answer() { Commit::Decided } else { self.wait_until(|state| state.member.may_answer()) }
     }
 
-    fn wait_until(&mut self, is_done: impl Fn(&Self) -> bool) -> Commit {
+    pub(super) fn wait_until(&mut self, is_done: impl Fn(&Self) -> bool) -> Commit {
         let until = Instant::now() + STALL_MAX;
         loop {
             self.propose();
@@ -701,7 +727,7 @@ impl State {
             return;
         }
         self.propose();
-        if self.decided == self.sealed && self.fragments.is_empty() && self.member.may_answer() {
+        if self.has_decided_all() && self.hands_over_in.is_none() && self.member.may_answer() {
             self.mode = Mode::Leader;
             self.is_open = false;
             self.say("the group agrees again".to_owned());

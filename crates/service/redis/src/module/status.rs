@@ -24,6 +24,7 @@ struct Status {
     reads_waited: u64,
     disconnects: u64,
     failovers: u64,
+    handed_over: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_failover_us: Option<Failover>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -85,6 +86,7 @@ pub(super) fn json(state: &mut State) -> String {
         reads_waited: seen.reads_waited,
         disconnects: seen.disconnects,
         failovers: seen.failovers,
+        handed_over: seen.handed_over,
         last_failover_us: failover,
         waits_for: state.member.waits_for(),
     };
