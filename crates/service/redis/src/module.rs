@@ -7,6 +7,7 @@
 //! | `filter` | what becomes of each command before Redis looks it up |
 //! | `commands`, `sentinel` | `FIDE.*`; `SENTINEL`, for clients that follow the leader |
 //! | `config` | `CONFIG SET fide.*` |
+//! | `status`, `info` | FIDE.STATUS, FIDE.MEMBERS; `INFO fide` |
 //! | `state` | what this process is to the group |
 //! | `member`, `feed` | the group's member, the server's replication link |
 //! | `unread` | clients whose earlier replies wait to be written |
@@ -21,6 +22,7 @@ mod commands;
 mod config;
 mod feed;
 mod filter;
+mod info;
 mod member;
 mod proxy;
 mod sentinel;
@@ -586,6 +588,7 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
     };
     commands::register(ctx)?;
     config::register(ctx)?;
+    info::register(ctx)?;
     // Without it the server runs as well, a little later after each death.
     let _ = fide_client::wake_eagerly();
     let member = member::open(&settings, state_dir).map_err(|why| why.to_string())?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What operators see: FIDE.STATUS, FIDE.MEMBERS.
+//! What operators see: FIDE.STATUS, FIDE.MEMBERS; [`super::info`] has the same facts.
 
 use serde::Serialize;
 
@@ -60,7 +60,17 @@ fn percentiles(of: &[u64]) -> Percentiles {
     Percentiles { p50: at(50), p99: at(99), max: at(100) }
 }
 
+/// FIDE.STATUS.
 pub(super) fn json(state: &mut State) -> String {
+    serde_json::to_string(&status(state)).expect("numbers and words")
+}
+
+/// The same, to be taken apart.
+pub(super) fn value(state: &mut State) -> serde_json::Value {
+    serde_json::to_value(status(state)).expect("numbers and words")
+}
+
+fn status(state: &State) -> Status {
     let seen = &state.seen;
     let since = |ns: u64| us(ns.saturating_sub(seen.death_ns));
     let failover = (seen.death_ns > 0 && seen.promoted_ns > seen.death_ns).then(|| Failover {
@@ -71,7 +81,7 @@ pub(super) fn json(state: &mut State) -> String {
     });
     let (view, hosts) = state.member.view().unwrap_or_default();
     let leader = state.leader();
-    let status = Status {
+    Status {
         mode: state.mode.name(),
         host: state.member.name(state.member.host()).unwrap_or_default(),
         leader: leader.as_ref().map(|(name, _)| name.clone()),
@@ -89,8 +99,7 @@ pub(super) fn json(state: &mut State) -> String {
         handed_over: seen.handed_over,
         last_failover_us: failover,
         waits_for: state.member.waits_for(),
-    };
-    serde_json::to_string(&status).expect("numbers and words")
+    }
 }
 
 /// Name, address and role of each member, by seniority.
