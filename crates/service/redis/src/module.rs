@@ -6,6 +6,7 @@
 //! | `module` | loading, events of Redis' loop, and what Redis has to do ([`Act`]) |
 //! | `filter` | what becomes of each command before Redis looks it up |
 //! | `commands`, `sentinel` | `FIDE.*`; `SENTINEL`, for clients that follow the leader |
+//! | `numbered`, `answers` | FIDE.ONCE; answers that are kept, and taken over by servers that join |
 //! | `config` | `CONFIG SET fide.*` |
 //! | `status`, `info` | FIDE.STATUS, FIDE.MEMBERS; `INFO fide` |
 //! | `state` | what this process is to the group |
@@ -18,12 +19,14 @@
 //! **The module's state is borrowed for short.** Whatever makes Redis call back (a command, a change of role)
 //! is done outside of it.
 
+mod answers;
 mod commands;
 mod config;
 mod feed;
 mod filter;
 mod info;
 mod member;
+mod numbered;
 mod proxy;
 mod sentinel;
 mod spin;
@@ -220,9 +223,14 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
             told(&[b"REPLICAOF", b"NO", b"ONE"]);
             told(&[b"REPLICAOF", address.as_bytes(), port.to_string().as_bytes()]);
         }
-        Act::Mark(position) => {
+        Act::Mark(position, answers) => {
+            let position = position.to_string();
+            let mut words: Vec<&[u8]> = vec![b"FIDE.MARK", position.as_bytes()];
+            if let Some(answers) = &answers {
+                words.extend(answers.words());
+            }
             hot(|hot| hot.is_marking.set(true));
-            drop(ctx.call(c"E!", &[b"FIDE.MARK", position.to_string().as_bytes()]));
+            drop(ctx.call(c"E!", &words));
             hot(|hot| hot.is_marking.set(false));
         }
         Act::FeedWritable => {
@@ -371,6 +379,11 @@ fn take_turn() -> Option<(Vec<u8>, u32)> {
     })
 }
 
+/// As [`take_turn`]; also a turn that only has answers.
+fn take_unit() -> Option<(Vec<u8>, u32)> {
+    take_turn().or_else(|| (with_state(|state| state.kept.has_turn()) == Some(true)).then(|| (Vec::new(), 0)))
+}
+
 /// Ends a turn: what it wrote is decided, and what it showed may be shown; or its clients are disconnected.
 fn seal() {
     match hot(|hot| hot.mode.get()) {
@@ -391,7 +404,7 @@ fn seal() {
         }
     }
     let begins = with_state(State::begins) == Some(true);
-    let content = take_turn().or_else(|| begins.then(|| (Vec::new(), 0)));
+    let content = take_unit().or_else(|| begins.then(|| (Vec::new(), 0)));
     let has_shown = hot(|hot| hot.has_shown.get());
     if content.is_none() && !has_shown {
         with_state(|state| {
@@ -413,7 +426,7 @@ fn seal() {
 /// Decides what this command has written, before it is answered: where the end of the turn is too late.
 /// Whether it is decided.
 fn commit_now() -> bool {
-    let content = take_turn();
+    let content = take_unit();
     with_state(|state| {
         let commit = if content.is_some() { state.commit(content) } else { state.confirm() };
         if commit == Commit::Open {

@@ -7,8 +7,9 @@ use std::{cell::RefCell, ffi::c_int, ptr};
 use redis_module::raw;
 
 use super::{
-    ERRORS, MODULE, TURN, UNREAD, call, call_args, call_texts, class_of, commit_now, hot, pass_on, sentinel::sentinel,
-    settle, state::Mode, state::State, status, transfer::fide_transfer, unread::Unread, with_state,
+    ERRORS, MODULE, TURN, UNREAD, answers::Answers, call, call_args, call_texts, class_of, commit_now, hot, numbered,
+    pass_on, sentinel::sentinel, settle, state::Mode, state::State, status, transfer::fide_transfer, unread::Unread,
+    with_state,
 };
 use crate::{
     commands::Class,
@@ -21,9 +22,16 @@ use crate::{
 const WRITE: &std::ffi::CStr = c"!E0CM";
 const READ: &std::ffi::CStr = c"E0CW";
 const OWN_WRITE: &std::ffi::CStr = c"!E0M";
+/// Of numbered requests: in RESP2, as their answers are kept.
+const ONCE_WRITE: &std::ffi::CStr = c"!ECM";
+const ONCE_SCRIPT: &std::ffi::CStr = c"!EC";
+const OWN_ONCE_WRITE: &std::ffi::CStr = c"!EM";
+const OWN_ONCE_SCRIPT: &std::ffi::CStr = c"!E";
 const SCRIPT: &std::ffi::CStr = c"!E0C";
 const CONFIG: &std::ffi::CStr = c"E0C";
 
+const ONCE_NESTED: &str =
+    "ERR FIDE.ONCE cannot stand in a transaction or script; number the script: FIDE.ONCE client number EVAL ...";
 const LATE: &str = "TRYAGAIN transactions cannot stand in one pipeline behind a command that waits; send it again";
 const UNREAD_FIRST: &str = "TRYAGAIN read the earlier replies of this connection before a transaction";
 const UNKNOWN: &str =
@@ -43,6 +51,7 @@ pub(super) fn register(ctx: Ctx) -> Result<(), String> {
         (c"fide.w", fide_w, c"write"),
         (c"fide.p", fide_p, c"readonly"),
         (c"fide.r", fide_r, c"readonly"),
+        (c"fide.once", fide_refuse_whole, c"write"),
         (c"fide.refuse", fide_refuse, c"readonly allow-loading allow-stale fast"),
         (c"fide.skip", fide_skip, c"write fast"),
         (c"fide.config", fide_config, c"admin deny-script"),
@@ -82,7 +91,7 @@ impl Data for Own {
 }
 
 /// Notes what a write has done for this turn's unit.
-fn note(ctx: Ctx, rule: Rule, args: Args<'_>, reply: &Value) {
+pub(super) fn note(ctx: Ctx, rule: Rule, args: Args<'_>, reply: &Value) {
     let (db, args) = (ctx.db(), args.to_bytes());
     // Not while commands of Redis run, which may be noted too: deletions of expired keys.
     let done: RefCell<Vec<Vec<Vec<u8>>>> = RefCell::default();
@@ -115,6 +124,12 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     let is_unread = !is_late && !in_script && has_unread(ctx);
     if is_nested && !in_script && (is_late || is_unread) {
         return ctx.error(if is_late { LATE } else { UNREAD_FIRST });
+    }
+    if class == Class::Once {
+        if is_nested {
+            return ctx.error(ONCE_NESTED);
+        }
+        return numbered::execute(ctx, args, is_late || is_unread, ONCE_WRITE, ONCE_SCRIPT);
     }
     let reply = match class {
         Class::Script => {
@@ -230,6 +245,9 @@ unsafe extern "C" fn on_no_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int
 /// Executes a write that was to be passed on: this server leads now. Its user was allowed to.
 pub(super) fn execute(ctx: Ctx, args: &[Text]) -> c_int {
     crate::redis::with_args(args, |args| {
+        if class_of(args) == Class::Once {
+            return numbered::execute(ctx, args, hot(|hot| hot.is_late.get()), OWN_ONCE_WRITE, OWN_ONCE_SCRIPT);
+        }
         let Class::Write(rule) = class_of(args) else { return ctx.error("ERR not a write") };
         hot(|hot| hot.has_shown.set(true));
         let reply = call_args(ctx, OWN_WRITE, args);
@@ -272,16 +290,24 @@ unsafe extern "C" fn fide_r(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
 /// A client writes, at a follower.
 unsafe extern "C" fn fide_p(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     let (ctx, args) = (Ctx(ctx), inner(argv, argc));
-    if !matches!(class_of(args), Class::Write(rule) if !rule.may_block()) {
-        return ctx.error("ERR FIDE.P is for this module's own use");
-    }
-    // The leader answers in RESP2, which is another shape for a client of RESP3.
-    let passes_on =
-        hot(|hot| matches!(hot.mode.get(), Mode::Following | Mode::Leading) && hot.passes_on.get()) && !ctx.is_resp3();
+    let is_numbered = class_of(args) == Class::Once;
+    let command = match class_of(args) {
+        Class::Write(rule) if !rule.may_block() => Ok(args),
+        Class::Once if ctx.is_nested() => Err(ONCE_NESTED.to_owned()),
+        Class::Once => numbered::command(args),
+        _ => Err("ERR FIDE.P is for this module's own use".to_owned()),
+    };
+    let command = match command {
+        Ok(command) => command,
+        Err(why) => return ctx.error(&why),
+    };
+    // The leader answers in RESP2, which is another shape for a client of RESP3; numbered requests always are.
+    let passes_on = hot(|hot| matches!(hot.mode.get(), Mode::Following | Mode::Leading) && hot.passes_on.get())
+        && (is_numbered || !ctx.is_resp3());
     if !passes_on || ctx.is_nested() {
         return refuse(ctx, args);
     }
-    if !crate::redis::is_allowed(ctx, args) {
+    if !crate::redis::is_allowed(ctx, args) || !crate::redis::is_allowed(ctx, command) {
         return ctx.error("NOPERM this user has no permissions to run the command, or for one of its keys");
     }
     let is_full = MODULE.with_borrow(|module| module.as_ref().is_none_or(|module| module.proxy.is_full()));
@@ -291,7 +317,7 @@ unsafe extern "C" fn fide_p(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     let (client, db) = (ctx.block(), ctx.db());
     MODULE.with_borrow_mut(|module| {
         if let Some(module) = module {
-            module.proxy.pass(client, db, &args.to_bytes());
+            module.proxy.pass(client, db, &args.to_bytes(), is_numbered);
         }
     });
     pass_on();
@@ -301,6 +327,17 @@ unsafe extern "C" fn fide_p(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
 /// A command that this server does not execute now.
 unsafe extern "C" fn fide_refuse(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     refuse(Ctx(ctx), inner(argv, argc))
+}
+
+/// As [`fide_refuse`], of a command that the filter has put nothing in front of.
+unsafe extern "C" fn fide_refuse_whole(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
+    // SAFETY: as in `inner`.
+    refuse(Ctx(ctx), unsafe { Args::new(argv, argc) })
+}
+
+/// A write is executed, and nobody knows whether it will be decided.
+pub(super) fn refuse_late(ctx: Ctx) -> c_int {
+    ctx.error(UNKNOWN)
 }
 
 fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {
@@ -397,7 +434,7 @@ unsafe extern "C" fn fide_applied(ctx: *mut raw::RedisModuleCtx, argv: Argv, arg
         return ctx.error("ERR FIDE.APPLIED is for the replication link");
     };
     if hot(|hot| hot.mode.get()) == Mode::Syncing {
-        mark(ctx, position);
+        mark(inner(argv, argc), position);
     } else {
         with_state(|state| state.note_applied(position));
         // Reads are answered before the loop sleeps: in this command Redis would show expired keys.
@@ -411,7 +448,7 @@ unsafe extern "C" fn fide_mark(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: 
     let ctx = Ctx(ctx);
     let Some(position) = position(argv, argc) else { return ctx.error("ERR FIDE.MARK is for the replication link") };
     if ctx.is_replicated() {
-        mark(ctx, position);
+        mark(inner(argv, argc), position);
     } else if hot(|hot| hot.is_marking.get()) {
         ctx.replicate_verbatim();
     } else {
@@ -420,12 +457,13 @@ unsafe extern "C" fn fide_mark(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: 
     ctx.ok()
 }
 
-fn mark(_: Ctx, position: u64) {
+fn mark(args: Args<'_>, position: u64) {
     unsafe extern "C" fn cut(_: *mut std::ffi::c_void) {
         with_state(State::cut);
         settle();
     }
-    if with_state(|state| state.note_mark(position)) == Some(true) {
+    let answers = Answers::read(args.get(1), args.get(2));
+    if with_state(|state| state.note_mark(position, answers)) == Some(true) {
         // Not here, in a command of the link that is to be closed.
         api!(RedisModule_EventLoopAddOneShot(Some(cut), ptr::null_mut()));
     }

@@ -63,7 +63,7 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             Verdict::Config => &words.config,
             Verdict::Wait => &words.wait,
         };
-        if matches!(class, Class::Write(_) | Class::Script) {
+        if matches!(class, Class::Write(_) | Class::Script | Class::Once) {
             hot.has_shown.set(true);
         }
         command.prepend(word);
@@ -93,7 +93,7 @@ pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool, r
         (Class::Exec, Mode::Leader) if is_late => Verdict::Confirm,
         // What was queued is not looked at again.
         (Class::Exec, Mode::Leader) => Verdict::Show,
-        (Class::Write(_), Mode::Leader) => Verdict::Write,
+        (Class::Write(_) | Class::Once, Mode::Leader) => Verdict::Write,
         (Class::Script, Mode::Leader) => {
             if is_late {
                 Verdict::Write
@@ -109,6 +109,7 @@ pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool, r
             Reads::Any => Verdict::Read,
             Reads::Stale => Verdict::Run,
         },
+        (Class::Once, Mode::Following | Mode::Leading) => Verdict::Pass,
         // At a server that is about to lead it waits until that is done.
         (Class::Write(rule), Mode::Following | Mode::Leading) if !rule.may_block() => Verdict::Pass,
         // Its transactions would be read in parts, and not written.

@@ -49,9 +49,18 @@ pub(super) struct Passed {
     db: u32,
     request: Vec<u8>,
     since: Instant,
+    /// It may be sent again, as it happens once ([`crate::once`]).
+    is_numbered: bool,
+    /// A leader that is lost may have had it.
+    was_sent: bool,
 }
 
 impl Passed {
+    /// The answer if no leader has answered.
+    fn unanswered(self) -> Answer {
+        Answer { client: self.client, bytes: Err(if self.was_sent { UNKNOWN } else { NO_LEADER }) }
+    }
+
     /// Executes it here.
     pub(super) fn execute(self) {
         // Without FIDE.W in front.
@@ -132,7 +141,7 @@ impl Answer {
 }
 
 /// Replies with the value at the beginning of `bytes`, which is whole, and says how long it is.
-fn write(ctx: Ctx, bytes: &[u8]) -> usize {
+pub(super) fn write(ctx: Ctx, bytes: &[u8]) -> usize {
     let end = bytes.windows(2).position(|end| end == b"\r\n").unwrap_or(bytes.len());
     let line = String::from_utf8_lossy(bytes.get(1..end).unwrap_or_default()).into_owned();
     let number = line.parse::<i64>().unwrap_or(0);
@@ -187,17 +196,18 @@ impl Proxy {
         self.waiting.is_empty() && self.connection.is_none()
     }
 
-    pub(super) fn pass(&mut self, client: Blocked, db: u32, args: &[&[u8]]) {
+    pub(super) fn pass(&mut self, client: Blocked, db: u32, args: &[&[u8]], is_numbered: bool) {
         let mut request = Vec::new();
         // As the leader's own filter would put it: a server that does not lead refuses it, and does not pass it on.
         resp::command(&mut request, &[&[&b"FIDE.W"[..]], args].concat());
-        self.waiting.push_back(Passed { client, db, request, since: Instant::now() });
+        let (since, was_sent) = (Instant::now(), false);
+        self.waiting.push_back(Passed { client, db, request, since, is_numbered, was_sent });
     }
 
     /// What waits is refused: this server is out.
     pub(super) fn refuse_all(&mut self, answers: &mut Vec<Answer>) {
         self.lose(answers);
-        answers.extend(self.waiting.drain(..).map(|passed| Answer { client: passed.client, bytes: Err(NO_LEADER) }));
+        answers.extend(self.waiting.drain(..).map(Passed::unanswered));
     }
 
     /// Sends what waits to this leader, once a former one that lives has answered what was sent to it; what was
@@ -223,7 +233,7 @@ impl Proxy {
         }
         while self.waiting.front().is_some_and(|passed| passed.since.elapsed() > PATIENCE) {
             let passed = self.waiting.pop_front();
-            answers.extend(passed.map(|passed| Answer { client: passed.client, bytes: Err(NO_LEADER) }));
+            answers.extend(passed.map(Passed::unanswered));
         }
         let mut new = None;
         if self.connection.is_none() && !self.waiting.is_empty() {
@@ -344,11 +354,14 @@ impl Proxy {
     /// The connection is gone, and with it what the leader had.
     pub(super) fn lose(&mut self, answers: &mut Vec<Answer>) {
         let Some(mut connection) = self.connection.take() else { return };
-        let why = if connection.has_sent { UNKNOWN } else { NO_LEADER };
         let owed: Vec<Owed> = connection.owed.drain(..).collect();
-        for owed in owed {
-            if let Owed::To(Passed { client, .. }) = owed {
-                answers.push(Answer { client, bytes: Err(why) });
+        for owed in owed.into_iter().rev() {
+            let Owed::To(mut passed) = owed else { continue };
+            passed.was_sent |= connection.has_sent;
+            if passed.is_numbered {
+                self.waiting.push_front(passed);
+            } else {
+                answers.push(passed.unanswered());
             }
         }
     }

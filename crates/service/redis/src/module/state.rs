@@ -11,12 +11,13 @@ use fide_client::now_ns;
 use fide_group::{Error, Refused, Standing};
 
 use super::{
+    answers::{Answers, Kept},
     feed::{Fed, Feed},
     member::{Decided, Member},
 };
 use crate::{
     redis::{Blocked, Text},
-    unit::{Assembly, fragments},
+    unit::{Assembly, fragments, with_notes},
 };
 
 /// Longest time that the event loop waits for the group at the end of a turn. After that its clients are
@@ -88,7 +89,7 @@ pub(super) enum Act {
         port: u16,
     },
     /// Tells servers that replicate from this one that everything before is decided up to this position.
-    Mark(u64),
+    Mark(u64, Option<Answers>),
     /// Calls back when the feed's connection can be written.
     FeedWritable,
     /// Tells subscribers who leads.
@@ -151,6 +152,8 @@ pub(super) struct State {
     /// Fragments that the group has not taken yet.
     fragments: VecDeque<Vec<u8>>,
     assembly: Assembly,
+    /// Answers to numbered requests.
+    pub(super) kept: Kept,
     /// The server has been given everything up to this position, and has applied it up to that one.
     fed: u64,
     pub(super) applied: u64,
@@ -201,6 +204,7 @@ impl State {
             decided: 0,
             fragments: VecDeque::new(),
             assembly: Assembly::default(),
+            kept: Kept::default(),
             fed: 0,
             applied: 0,
             source: None,
@@ -311,7 +315,7 @@ impl State {
     }
 
     fn take_decisions(&mut self) {
-        let Self { member, assembly, session, decided, feed, .. } = self;
+        let Self { member, assembly, session, decided, feed, kept, replicas, .. } = self;
         let (mut is_fed, mut wrong) = (false, None);
         let position = member.poll(&mut |entry| {
             let Decided::Value(value) = entry else { return };
@@ -320,9 +324,12 @@ impl State {
                 Ok(Some(unit)) => {
                     feed.push(&unit.content);
                     is_fed = true;
+                    if !kept.keep_decided(&unit.notes, *replicas > 0) {
+                        wrong = Some("notes that cannot be read".to_owned());
+                    }
                 }
                 Ok(None) => {}
-                Err(why) => wrong = Some(why),
+                Err(why) => wrong = Some(why.to_string()),
             }
         });
         if let Some(why) = wrong {
@@ -344,7 +351,7 @@ impl State {
         } else if is_open {
             // The note comes with the rest of the unit: what has come so far is nothing to go on from.
         } else if is_fed || self.fed != self.applied {
-            self.feed.push_position(position);
+            self.push_position(position);
         } else {
             self.applied = position;
         }
@@ -355,7 +362,7 @@ impl State {
     fn drop_open_unit(&mut self) {
         if self.assembly.is_open() {
             self.assembly = Assembly::default();
-            self.feed.push_position(self.fed);
+            self.push_position(self.fed);
         }
     }
 
@@ -496,6 +503,7 @@ impl State {
     /// This server began to take over the data of one that was a member a moment earlier.
     fn founded_meanwhile(&mut self) {
         self.source = None;
+        self.kept.clear();
         self.acts.push(Act::Empty);
     }
 
@@ -558,6 +566,7 @@ impl State {
         self.source = Some(source);
         self.mode = Mode::Syncing;
         self.member.state_dropped();
+        self.kept.begin_taking();
         self.feed.close();
         self.acts.push(Act::SyncFrom { address: address.to_owned(), port });
     }
@@ -577,15 +586,21 @@ impl State {
         self.session = new_session();
         (self.sealed, self.decided) = (0, 0);
         self.fragments.clear();
+        self.kept.drop_turn();
         self.source = None;
     }
 
     /// The server that this one replicates from says that everything before is decided, up to this position.
     /// Whether this one has the state now.
-    pub(super) fn note_mark(&mut self, position: u64) -> bool {
-        if self.mode != Mode::Syncing || !self.member.installed_at(position) {
+    pub(super) fn note_mark(&mut self, position: u64, answers: Option<Answers>) -> bool {
+        if self.mode != Mode::Syncing {
             return false;
         }
+        self.kept.take(answers);
+        if !self.kept.is_taken() || !self.member.installed_at(position) {
+            return false;
+        }
+        self.kept.install();
         self.mode = Mode::Cut;
         (self.fed, self.applied) = (position, position);
         self.assembly = Assembly::default();
@@ -609,10 +624,11 @@ impl State {
         if !is_online {
             return;
         }
+        self.kept.want_all();
         match self.mode {
             // The note comes with the rest of the unit.
             Mode::Following if self.assembly.is_open() => {}
-            Mode::Following => self.feed.push_position(self.fed),
+            Mode::Following => self.push_position(self.fed),
             _ => self.mark_wanted = true,
         }
     }
@@ -625,7 +641,10 @@ impl State {
             commands = count;
             self.sealed += 1;
             self.seen.unit_bytes += content.len() as u64;
-            self.fragments.extend(fragments(self.session, self.sealed, &content, self.member.entry_max()));
+            let notes = self.kept.take_turn(self.replicas > 0);
+            let content = if notes.is_empty() { content } else { with_notes(&notes, &content) };
+            let max = self.member.entry_max();
+            self.fragments.extend(fragments(self.session, self.sealed, &content, !notes.is_empty(), max));
         }
         let result = self.wait_until(|state| state.decided == state.sealed);
         if result == Commit::Decided {
@@ -738,7 +757,8 @@ impl State {
     pub(super) fn mark(&mut self, has_committed: bool) {
         if self.replicas > 0 && self.mode == Mode::Leader && (has_committed || self.mark_wanted) {
             self.mark_wanted = false;
-            self.acts.push(Act::Mark(self.fed));
+            let answers = self.kept.for_replicas(true);
+            self.acts.push(Act::Mark(self.fed, answers));
         }
     }
 }

@@ -25,10 +25,18 @@ struct Status {
     disconnects: u64,
     failovers: u64,
     handed_over: u64,
+    numbered: Numbered,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_failover_us: Option<Failover>,
     #[serde(skip_serializing_if = "Option::is_none")]
     waits_for: Option<String>,
+}
+
+/// Answers to numbered requests: of how many clients, and a number that is the same where all answers are.
+#[derive(Serialize)]
+struct Numbered {
+    clients: usize,
+    digest: String,
 }
 
 #[derive(Serialize)]
@@ -97,6 +105,7 @@ fn status(state: &State) -> Status {
         disconnects: seen.disconnects,
         failovers: seen.failovers,
         handed_over: seen.handed_over,
+        numbered: Numbered { clients: state.kept.once.clients(), digest: format!("{:016x}", state.kept.once.digest()) },
         last_failover_us: failover,
         waits_for: state.member.waits_for(),
     }

@@ -79,7 +79,7 @@ impl State {
 
     /// Whether the server's data is that of the log up to the last decision.
     pub(super) fn is_clean(&self) -> bool {
-        self.has_decided_all() && TURN.with_borrow(Stream::is_empty)
+        self.has_decided_all() && !self.kept.has_turn() && TURN.with_borrow(Stream::is_empty)
     }
 
     /// Another member leads now, and this one was not excluded: it has handed over.
@@ -103,7 +103,8 @@ impl State {
         self.act(Act::FollowFeed);
         if self.replicas > 0 {
             // A server that joins waits for it.
-            self.feed.push_position(self.member.position());
+            self.kept.want_all();
+            self.push_position(self.member.position());
         }
         let leader = self.leader().map_or_else(|| "another server".to_owned(), |(name, _)| name);
         self.say(format!("this server has handed over to {leader}, and follows"));

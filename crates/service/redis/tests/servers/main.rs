@@ -5,5 +5,6 @@ mod root_clients;
 mod root_commands;
 mod root_group;
 mod root_histories;
+mod root_once;
 mod root_transfer;
 mod world;
