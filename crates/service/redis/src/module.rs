@@ -14,6 +14,7 @@
 //! | `unread` | clients whose earlier replies wait to be written |
 //! | `proxy` | writes that clients send to a follower |
 //! | `transfer` | the lead goes to another server |
+//! | `stopped` | a guard that kills a server which was stopped |
 //! | `spin` | polling for a moment before the loop sleeps |
 //!
 //! **The module's state is borrowed for short.** Whatever makes Redis call back (a command, a change of role)
@@ -32,6 +33,7 @@ mod sentinel;
 mod spin;
 mod state;
 mod status;
+mod stopped;
 mod transfer;
 mod unread;
 

@@ -6,5 +6,6 @@ mod root_commands;
 mod root_group;
 mod root_histories;
 mod root_once;
+mod root_stopped;
 mod root_transfer;
 mod world;
