@@ -183,7 +183,7 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         let id = 1 + self.random.below(HOSTS.into()) as u16;
         match self.random.below(200) {
-            0..=6 if self.steady && self.random.below(16) > 0 => {}
+            rare if rare <= 6 && self.steady && self.random.below(16) > 0 => {}
             // The others agree to go on without this host.
             0 if self.leased.len() == 3 => {
                 let incarnation = self.leased.remove(&id).unwrap();
