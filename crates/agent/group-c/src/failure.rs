@@ -40,6 +40,9 @@ pub(crate) fn refused(refused: Refused) -> Failure {
         Refused::Full => libc::EAGAIN,
         Refused::Changing => libc::EBUSY,
         Refused::NoMember { .. } => libc::ENOENT,
+        Refused::Leads { .. } => libc::EALREADY,
+        Refused::Dead { .. } => libc::EHOSTDOWN,
+        Refused::NoState { .. } => libc::EAGAIN,
         Refused::Payload(OfferError::Room(why)) => return no_room(why),
         Refused::Payload(OfferError::Unanswered { .. }) => libc::EAGAIN,
     };

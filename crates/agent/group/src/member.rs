@@ -546,6 +546,30 @@ impl<P: Start> Member<P> {
         self.core.group.remove(lease, host)
     }
 
+    /// Hands the lead over to another member, after everything that was proposed here
+    /// ([`fide_agreement::Group::hand_over`]). It is done when [`Member::leads`] is false.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn hand_over(&mut self, host: HostId) -> Result<(), Refused> {
+        let lease = self.lease();
+        self.core.group.hand_over(lease, host)
+    }
+
+    /// Whether [`Member::hand_over`] would begin now.
+    ///
+    /// # Errors
+    /// [`Refused`]: why not.
+    pub fn may_hand_over(&self, host: HostId) -> Result<(), Refused> {
+        self.core.group.may_hand_over(self.lease(), host)
+    }
+
+    /// Whether a host is another member of the view that is not known to have crashed.
+    #[must_use]
+    pub fn lives(&self, host: HostId) -> bool {
+        self.core.group.others().contains(host)
+    }
+
     /// Whether the user's state is wanted, for a host that joins. To be asked once [`Member::poll_decision`]
     /// has no more decisions, and all of them are in the state.
     #[must_use]

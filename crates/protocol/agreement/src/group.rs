@@ -20,6 +20,8 @@
 //! next epoch. A crash needs no view, as the protocol survives it; a view leaves out the members that have
 //! crashed by then.
 //!
+//! - The first live member of a view leads. A leader that hands over proposes the same members in another order
+//!   ([`Group::hand_over`]).
 //! - A member begins the next epoch when it has delivered the last decision of the present one to its user.
 //!   It still serves the members that have not (`epochs`), until the epoch after that ends: all live
 //!   members have acknowledged what is decided in an epoch, and therefore have begun it.
@@ -385,6 +387,7 @@ impl<P: Start> Group<P> {
         self.note_told();
         if self.liveness.end(host, incarnation) {
             self.admission.forget_request(host);
+            self.admission.forget_successor(host);
             self.joining.crashed(host, &mut self.transfers);
             if self.is_awaited(host, |member| member > incarnation) {
                 self.transfers.away(host);

@@ -79,6 +79,12 @@ pub enum Refused {
     Changing,
     #[error("host {host} is not a member of this view")]
     NoMember { host: HostId },
+    #[error("host {host} leads already")]
+    Leads { host: HostId },
+    #[error("host {host} is dead; name a live member")]
+    Dead { host: HostId },
+    #[error("host {host} does not have the group's state yet; ask again once it is a member that acknowledges")]
+    NoState { host: HostId },
     #[error(transparent)]
     Payload(#[from] transfer::OfferError),
 }

@@ -23,6 +23,8 @@ pub enum Class {
     Multi,
     /// Ends a transaction.
     Exec,
+    /// FIDE.ONCE: a write with a number.
+    Once,
     /// WAIT.
     Wait,
     /// It changes the configuration.
@@ -110,6 +112,7 @@ fn class_of(name: &str, flags: &[&str]) -> Class {
         "multi" => return Class::Multi,
         "exec" => return Class::Exec,
         "wait" => return Class::Wait,
+        "fide.once" => return Class::Once,
         "config|set" => return Class::Config,
         "acl|setuser" => return Class::SetUser,
         "acl|load" => return Class::LoadUsers,

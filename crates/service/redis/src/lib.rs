@@ -25,6 +25,7 @@
 //! | [`commands`] | what a command is to the group: a read, a write, something that is refused |
 //! | [`rules`] | what a write did, as commands that do the same everywhere |
 //! | [`stream`], [`unit`] | the content of the log |
+//! | [`once`] | answers to numbered requests |
 //! | [`resp`] | Redis' protocol |
 //! | [`link`] | the master's side of a replication link |
 //! | [`settings`] | the arguments of `loadmodule`, and the files that they name |
@@ -34,6 +35,7 @@
 
 pub mod commands;
 pub mod link;
+pub mod once;
 pub mod resp;
 pub mod rules;
 pub mod settings;

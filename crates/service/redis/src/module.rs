@@ -7,27 +7,36 @@
 //! | `filter` | what becomes of each command before Redis looks it up |
 //! | `commands`, `sentinel` | `FIDE.*`; `SENTINEL`, for clients that follow the leader |
 //! | `waiting`, `access` | clients that wait for data; users with restricted rights |
+//! | `numbered`, `answers` | FIDE.ONCE; answers that are kept, and taken over by servers that join |
 //! | `config` | `CONFIG SET fide.*` |
+//! | `status`, `info` | FIDE.STATUS, FIDE.MEMBERS; `INFO fide` |
 //! | `state` | what this process is to the group |
 //! | `member`, `feed` | the group's member, the server's replication link |
 //! | `unread` | clients whose earlier replies wait to be written |
 //! | `proxy` | writes that clients send to a follower |
+//! | `transfer` | the lead goes to another server |
+//! | `stopped` | a guard that kills a server which was stopped |
 //! | `spin` | polling for a moment before the loop sleeps |
 //!
 //! **The module's state is borrowed for short.** Whatever makes Redis call back (a command, a change of role)
 //! is done outside of it.
 
 mod access;
+mod answers;
 mod commands;
 mod config;
 mod feed;
 mod filter;
+mod info;
 mod member;
+mod numbered;
 mod proxy;
 mod sentinel;
 mod spin;
 mod state;
 mod status;
+mod stopped;
+mod transfer;
 mod unread;
 mod waiting;
 
@@ -200,6 +209,7 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
                 told(&[b"CLIENT", b"KILL", b"TYPE", kind, b"SKIPME", b"yes"]);
             }
         }
+        Act::DisconnectTransactions => transfer::disconnect_transactions(ctx),
         Act::BecomeMaster => {
             told(&[b"REPLICAOF", b"NO", b"ONE"]);
             with_state(State::became_master);
@@ -224,9 +234,14 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
             told(&[b"REPLICAOF", b"NO", b"ONE"]);
             told(&[b"REPLICAOF", address.as_bytes(), port.to_string().as_bytes()]);
         }
-        Act::Mark(position) => {
+        Act::Mark(position, answers) => {
+            let position = position.to_string();
+            let mut words: Vec<&[u8]> = vec![b"FIDE.MARK", position.as_bytes()];
+            if let Some(answers) = &answers {
+                words.extend(answers.words());
+            }
             hot(|hot| hot.is_marking.set(true));
-            drop(ctx.call(c"E!", &[b"FIDE.MARK", position.to_string().as_bytes()]));
+            drop(ctx.call(c"E!", &words));
             hot(|hot| hot.is_marking.set(false));
         }
         Act::FeedWritable => {
@@ -273,19 +288,23 @@ fn turn() {
 
 /// Sends on what clients want to write, and hands over what the leader has answered.
 fn pass_on() {
-    let mut answers = Vec::new();
+    let (mut answers, mut own) = (Vec::new(), Vec::new());
     let fd = MODULE.with_borrow_mut(|module| {
         let Module { state, proxy, password, .. } = module.as_mut()?;
         if proxy.is_idle() {
             return None;
         }
-        if matches!(state.mode, Mode::Leader | Mode::Out) {
-            proxy.refuse_all(&mut answers);
-            return None;
+        match state.mode {
+            Mode::Leader => own = proxy.take_waiting(),
+            Mode::Out => proxy.refuse_all(&mut answers),
+            _ => {}
         }
-        let leader = state.member.leader().filter(|leader| *leader != state.member.host());
-        let place = leader.and_then(|leader| Some((state.member.address(leader)?, state.port)));
-        proxy.follow(place, password, &mut answers)
+        let member = &state.member;
+        let leader = member.leader().filter(|leader| *leader != member.host());
+        let place = leader.and_then(|leader| Some((member.address(leader)?, state.port)));
+        let (_, hosts) = member.view().unwrap_or_default();
+        let lives = |address| hosts.iter().any(|host| member.address(*host) == Some(address) && member.lives(*host));
+        proxy.follow(place, &lives, password, &mut answers)
     });
     if fd.is_some_and(|fd| !watch(fd, raw::REDISMODULE_EVENTLOOP_READABLE, on_leader)) {
         MODULE.with_borrow_mut(|module| {
@@ -295,6 +314,7 @@ fn pass_on() {
         });
     }
     answers.into_iter().for_each(proxy::Answer::give);
+    own.into_iter().for_each(proxy::Passed::execute);
 }
 
 /// The leader has answered.
@@ -356,6 +376,7 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
         access::let_users(Ctx(ctx));
     }
     seal();
+    with_state(State::hand_over);
     settle();
     answer_reads();
     hot(|hot| hot.is_late.set(true));
@@ -370,6 +391,11 @@ fn take_turn() -> Option<(Vec<u8>, u32)> {
         let commands = turn.commands();
         (!turn.is_empty()).then(|| (turn.take(), commands))
     })
+}
+
+/// As [`take_turn`]; also a turn that only has answers.
+fn take_unit() -> Option<(Vec<u8>, u32)> {
+    take_turn().or_else(|| (with_state(|state| state.kept.has_turn()) == Some(true)).then(|| (Vec::new(), 0)))
 }
 
 /// Ends a turn: what it wrote is decided, and what it showed may be shown; or its clients are disconnected.
@@ -392,7 +418,7 @@ fn seal() {
         }
     }
     let begins = with_state(State::begins) == Some(true);
-    let content = take_turn().or_else(|| begins.then(|| (Vec::new(), 0)));
+    let content = take_unit().or_else(|| begins.then(|| (Vec::new(), 0)));
     let has_shown = hot(|hot| hot.has_shown.get());
     if content.is_none() && !has_shown {
         with_state(|state| {
@@ -414,7 +440,7 @@ fn seal() {
 /// Decides what this command has written, before it is answered: where the end of the turn is too late.
 /// Whether it is decided.
 fn commit_now() -> bool {
-    let content = take_turn();
+    let content = take_unit();
     with_state(|state| {
         let commit = if content.is_some() { state.commit(content) } else { state.confirm() };
         if commit == Commit::Open {
@@ -592,6 +618,7 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
     };
     commands::register(ctx)?;
     config::register(ctx)?;
+    info::register(ctx)?;
     // Without it the server runs as well, a little later after each death.
     let _ = fide_client::wake_eagerly();
     let member = member::open(&settings, state_dir).map_err(|why| why.to_string())?;

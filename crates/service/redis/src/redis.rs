@@ -47,7 +47,7 @@ impl Text {
     }
 
     /// A reference that Redis takes over.
-    fn into_raw(self) -> *mut raw::RedisModuleString {
+    pub(crate) fn into_raw(self) -> *mut raw::RedisModuleString {
         let string = self.0;
         std::mem::forget(self);
         string

@@ -5,11 +5,12 @@
 //! A unit is longer than a value of the group may be, so it is cut into fragments, each a proposal:
 //!
 //! ```text
-//!  0 u8  format: 1
+//!  0 u8  format: 1, or 2 for a unit with notes
 //!  1 u8  bit 0: the first fragment of its unit; bit 1: the last one
 //!  2 u64 session: the process that leads, and the state that it began with
 //! 10 u64 number of the unit in its session, from 1
-//! 18     content: commands in Redis' protocol ([`crate::stream`])
+//! 18     content: commands in Redis' protocol ([`crate::stream`]); in format 2 before them u32 length of the notes, and the notes
+//!        ([`crate::once`])
 //! ```
 //!
 //! A leader that dies may leave the first fragments of a unit decided. Nothing of that unit was acknowledged,
@@ -18,6 +19,10 @@
 /// Bytes before the content of a fragment.
 pub const HEADER_LEN: usize = 18;
 const FORMAT: u8 = 1;
+/// Of the fragments of a unit with notes.
+const FORMAT_NOTES: u8 = 2;
+/// Bytes of the length of the notes.
+const NOTES_LEN: usize = 4;
 const FIRST: u8 = 1;
 const LAST: u8 = 2;
 
@@ -26,6 +31,8 @@ const LAST: u8 = 2;
 pub struct Unit {
     pub session: u64,
     pub number: u64,
+    /// Answers to numbered requests ([`crate::once::Once::keep_all`]).
+    pub notes: Vec<u8>,
     pub content: Vec<u8>,
 }
 
@@ -35,19 +42,36 @@ pub struct Unit {
 pub enum UnitError {
     #[error("an entry of {0} bytes; a fragment has {HEADER_LEN} at least")]
     Short(usize),
-    #[error("an entry of format {0}; this module reads format {FORMAT}, so update it")]
+    #[error("an entry of format {0}; this module reads formats {FORMAT} and {FORMAT_NOTES}, so update it")]
     Format(u8),
+    #[error("a unit of {0} bytes whose notes are longer than that")]
+    Notes(usize),
 }
 
-/// Cuts a unit into fragments of at most `max` bytes each, in order.
-pub fn fragments(session: u64, number: u64, content: &[u8], max: usize) -> impl Iterator<Item = Vec<u8>> {
+/// What a unit with notes consists of in place of its content ([`fragments`]).
+#[must_use]
+#[allow(clippy::cast_possible_truncation, reason = "notes of one turn, each below 5 kB")]
+pub fn with_notes(notes: &[u8], content: &[u8]) -> Vec<u8> {
+    [&(notes.len() as u32).to_le_bytes(), notes, content].concat()
+}
+
+/// Cuts a unit into fragments of at most `max` bytes each, in order. `has_notes`: its content is that of
+/// [`with_notes`].
+pub fn fragments(
+    session: u64,
+    number: u64,
+    content: &[u8],
+    has_notes: bool,
+    max: usize,
+) -> impl Iterator<Item = Vec<u8>> {
+    let format = if has_notes { FORMAT_NOTES } else { FORMAT };
     let room = max.saturating_sub(HEADER_LEN).max(1);
     let count = content.len().div_ceil(room).max(1);
     (0..count).map(move |at| {
         let part = &content[at * room..content.len().min((at + 1) * room)];
         let flags = if at == 0 { FIRST } else { 0 } | if at + 1 == count { LAST } else { 0 };
         let mut fragment = Vec::with_capacity(HEADER_LEN + part.len());
-        fragment.extend([FORMAT, flags]);
+        fragment.extend([format, flags]);
         fragment.extend(session.to_le_bytes());
         fragment.extend(number.to_le_bytes());
         fragment.extend_from_slice(part);
@@ -77,13 +101,13 @@ impl Assembly {
         let Some((header, part)) = entry.split_at_checked(HEADER_LEN) else {
             return Err(UnitError::Short(entry.len()));
         };
-        if header[0] != FORMAT {
+        if header[0] != FORMAT && header[0] != FORMAT_NOTES {
             return Err(UnitError::Format(header[0]));
         }
         let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
         let (flags, session, number) = (header[1], word(2), word(10));
         if flags & FIRST != 0 {
-            self.open = Some(Unit { session, number, content: Vec::new() });
+            self.open = Some(Unit { session, number, notes: Vec::new(), content: Vec::new() });
         }
         let Some(open) = self.open.as_mut().filter(|open| (open.session, open.number) == (session, number)) else {
             // The rest of a unit whose beginning nobody decided.
@@ -91,7 +115,18 @@ impl Assembly {
             return Ok(None);
         };
         open.content.extend_from_slice(part);
-        Ok(if flags & LAST == 0 { None } else { self.open.take() })
+        if flags & LAST == 0 {
+            return Ok(None);
+        }
+        let Some(mut unit) = self.open.take() else { return Ok(None) };
+        if header[0] == FORMAT {
+            return Ok(Some(unit));
+        }
+        let too_short = UnitError::Notes(unit.content.len());
+        let (len, rest) = unit.content.split_first_chunk::<NOTES_LEN>().ok_or(too_short)?;
+        let (notes, content) = rest.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or(too_short)?;
+        (unit.notes, unit.content) = (notes.to_vec(), content.to_vec());
+        Ok(Some(unit))
     }
 }
 
@@ -103,12 +138,12 @@ mod tests {
     #[test]
     fn unit_of_a_dead_leader_is_dropped_when_the_next_one_begins() {
         let mut assembly = Assembly::default();
-        let dead: Vec<_> = fragments(1, 9, &[7; 100], 40).collect();
+        let dead: Vec<_> = fragments(1, 9, &[7; 100], false, 40).collect();
         for fragment in &dead[..dead.len() - 1] {
             assert_eq!(assembly.push(fragment), Ok(None));
         }
-        let next = fragments(2, 1, b"new", 40).next().unwrap();
-        let unit = Unit { session: 2, number: 1, content: b"new".to_vec() };
+        let next = fragments(2, 1, b"new", false, 40).next().unwrap();
+        let unit = Unit { session: 2, number: 1, notes: Vec::new(), content: b"new".to_vec() };
         assert_eq!(assembly.push(&next), Ok(Some(unit)));
         assert_eq!(assembly.push(&dead[dead.len() - 1]), Ok(None), "its beginning is gone");
     }
@@ -117,21 +152,29 @@ mod tests {
     fn entries_of_other_versions_are_refused() {
         let mut assembly = Assembly::default();
         assert_eq!(assembly.push(&[1; 3]), Err(UnitError::Short(3)));
-        assert_eq!(assembly.push(&[2; 30]), Err(UnitError::Format(2)));
+        assert_eq!(assembly.push(&[3; 30]), Err(UnitError::Format(3)));
+        let short = fragments(1, 1, &[9, 0, 0, 0, 1], true, 40).next().unwrap();
+        assert_eq!(assembly.push(&short), Err(UnitError::Notes(5)));
     }
 
     proptest! {
         #[test]
-        fn units_come_back_whole_and_in_order(units in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 1..6), max in 19usize..80) {
+        fn units_come_back_whole_and_in_order(
+            units in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..200), prop::collection::vec(any::<u8>(), 0..50)), 1..6),
+            max in 19usize..80,
+        ) {
             let mut assembly = Assembly::default();
             let mut back = Vec::new();
-            for (content, number) in units.iter().zip(1..) {
-                for fragment in fragments(5, number, content, max) {
+            for ((content, notes), number) in units.iter().zip(1..) {
+                let has_notes = !notes.is_empty();
+                let content = if has_notes { with_notes(notes, content) } else { content.clone() };
+                for fragment in fragments(5, number, &content, has_notes, max) {
                     prop_assert!(fragment.len() <= max);
                     back.extend(assembly.push(&fragment).unwrap());
                 }
             }
-            let want: Vec<_> = units.into_iter().zip(1..).map(|(content, number)| Unit { session: 5, number, content }).collect();
+            let unit = |((content, notes), number)| Unit { session: 5, number, notes, content };
+            let want: Vec<_> = units.into_iter().zip(1..).map(unit).collect();
             prop_assert_eq!(back, want);
         }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Joining and leaving, as the group's leader sees it: who asks to be let in, which state they are offered,
-//! who is to be taken out, and the next view that follows from that.
+//! who is to be taken out, who is to lead, and the next view that follows from that.
 
 use fide_types::{
     HostId, HostSet, MAX_HOSTS, PerHost,
@@ -46,6 +46,8 @@ pub(super) struct Admission {
     state_wanted_by: HostSet,
     /// Hosts that are to be taken out.
     removed: HostSet,
+    /// The member that this leader hands the group over to.
+    successor: Option<HostId>,
     next_view: NextView,
     /// For each host that was welcomed: the decisions stored for it.
     welcomes: PerHost<Option<Identity>>,
@@ -58,6 +60,7 @@ impl Admission {
             base: None,
             state_wanted_by: HostSet::EMPTY,
             removed: HostSet::EMPTY,
+            successor: None,
             next_view: NextView::Open,
             welcomes: PerHost::new(MAX_HOSTS, |_| None),
         }
@@ -118,6 +121,26 @@ impl Admission {
         self.removed.insert(host);
     }
 
+    /// Whether hosts are still to be taken out.
+    pub(super) fn removes(&self) -> bool {
+        !self.removed.is_empty()
+    }
+
+    /// Has this member lead with the next view.
+    pub(super) fn hand_over_to(&mut self, host: HostId) {
+        self.successor = Some(host);
+    }
+
+    /// Whether another member is to lead with the next view.
+    pub(super) fn is_handing_over(&self) -> bool {
+        self.successor.is_some()
+    }
+
+    /// The member that was to lead is dead, and this one goes on.
+    pub(super) fn forget_successor(&mut self, host: HostId) {
+        self.successor.take_if(|successor| *successor == host);
+    }
+
     /// Whether the next view is proposed.
     pub(super) fn is_closing(&self) -> bool {
         matches!(self.next_view, NextView::Proposed { .. })
@@ -130,7 +153,7 @@ impl Admission {
 
     /// Whether nothing else is proposed before the next view has begun.
     pub(super) fn holds_up_proposals(&self) -> bool {
-        self.next_view != NextView::Open
+        self.next_view != NextView::Open || self.is_handing_over()
     }
 
     pub(super) fn reopen(&mut self) {
@@ -160,6 +183,7 @@ impl Admission {
     /// A view has begun.
     pub(super) fn begun(&mut self, view: &View) {
         self.reopen();
+        self.successor.take_if(|host| view.place(*host).is_none_or(|place| place == 1));
         self.removed = self.removed.and(view.hosts());
         // A member of the view has to ask again before it is answered.
         for member in view.members() {
@@ -167,9 +191,9 @@ impl Admission {
         }
     }
 
-    /// The view that should follow, if any: without the members that have crashed or are to be taken out, and
-    /// with the hosts that ask and can be brought up to date, as decisions are kept from position
-    /// `reaches_from` on.
+    /// The view that should follow, if any: without the members that have crashed or are to be taken out, with
+    /// the hosts that ask and can be brought up to date, as decisions are kept from position `reaches_from` on,
+    /// and with the member that is to lead in the first place.
     pub(super) fn next(&self, view: &View, alive: HostSet, reaches_from: u64) -> Option<View> {
         let alive = view.hosts_of(alive);
         // A view needs one member of the view before, which has the state: the last one stays until another
@@ -178,12 +202,17 @@ impl Admission {
         let is_last = removed == alive && alive.len() == 1 && !planted::is(Planted::RemovesTheLast);
         let removed = if is_last { HostSet::EMPTY } else { self.next_removed(view, removed) };
         let all_stay = alive.len() == view.members().len() && removed.is_empty();
-        if all_stay && self.requests().next().is_none() {
+        if all_stay && self.requests().next().is_none() && !self.is_handing_over() {
             return None;
         }
         let stays = |member: &ViewMember| alive.contains(member.host) && !removed.contains(member.host);
         let mut members: Vec<ViewMember> = view.members().iter().copied().filter(stays).collect();
         let removes = members.len() < view.members().len();
+        // It is a member of this view, so it has the state.
+        let successor = members.iter().position(|member| Some(member.host) == self.successor);
+        if let Some(at) = successor {
+            members[..=at].rotate_right(1);
+        }
         // An older incarnation of the same host has to be dead first.
         let is_ready = |(host, request): &(u16, Request)| {
             request.have.is_some_and(|have| have >= reaches_from) && !alive.contains(*host)
@@ -191,7 +220,7 @@ impl Admission {
         let joining = self.requests().filter(is_ready);
         let stay = members.len();
         members.extend(joining.map(|(host, Request { incarnation, .. })| ViewMember { host, incarnation }));
-        if !removes && members.len() == stay {
+        if !removes && members.len() == stay && successor.is_none() {
             return None;
         }
         View::new(view.number().checked_add(1)?, &members).ok()

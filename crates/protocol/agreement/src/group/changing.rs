@@ -30,11 +30,49 @@ impl<P: Start> Group<P> {
             return Err(Refused::NoMember { host });
         }
         // The next leader has to take out the others.
-        if self.admission.is_leaving() && host != self.config.me {
+        if self.admission.is_leaving() && host != self.config.me || self.admission.is_handing_over() {
             return Err(Refused::Changing);
         }
         self.admission.remove(host);
         self.propose_next_view(lease);
+        Ok(())
+    }
+
+    /// Hands the lead over to another member: it is the first one of the next view, which has the same members
+    /// and comes after everything that was proposed here before. Nothing is proposed meanwhile
+    /// ([`Refused::Changing`]). If that member dies first, this one goes on leading. Only a leader whose lease
+    /// holds does it.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn hand_over(&mut self, lease: Lease, host: HostId) -> Result<(), Refused> {
+        self.settle();
+        self.may_hand_over(lease, host)?;
+        self.admission.hand_over_to(host);
+        self.propose_next_view(lease);
+        Ok(())
+    }
+
+    /// Whether [`Group::hand_over`] would begin now.
+    ///
+    /// # Errors
+    /// [`Refused`]: why not.
+    pub fn may_hand_over(&self, lease: Lease, host: HostId) -> Result<(), Refused> {
+        let epoch = self.leading(lease)?;
+        if host == self.config.me {
+            return Err(Refused::Leads { host });
+        }
+        let place = epoch.view.place(host).ok_or(Refused::NoMember { host })?;
+        if !epoch.alive().contains(place) {
+            return Err(Refused::Dead { host });
+        }
+        if epoch.lacks_state(place) {
+            return Err(Refused::NoState { host });
+        }
+        // Members that are to be taken out are known here only.
+        if self.admission.holds_up_proposals() || self.admission.removes() {
+            return Err(Refused::Changing);
+        }
         Ok(())
     }
 
@@ -176,6 +214,10 @@ impl<P: Start> Group<P> {
     /// Proposes the next view, if this member leads and there should be one.
     pub(super) fn propose_next_view(&mut self, lease: Lease) {
         if !self.speaks_for_all(lease) || self.admission.is_closing() || self.pending.has_entries() {
+            return;
+        }
+        // The next leader does not propose what was taken here: that goes first.
+        if self.admission.is_handing_over() && self.pending.has_offered() {
             return;
         }
         self.admission.reopen();

@@ -139,6 +139,11 @@ impl<P: Start> Epoch<P> {
         self.alive().minus(self.stateless).iter().next() == Some(self.place)
     }
 
+    /// Whether the member at this place has asked for the state and was not heard since.
+    pub(super) fn lacks_state(&self, place: u16) -> bool {
+        self.stateless.contains(place)
+    }
+
     /// To be asked once at each resend: whether no message has come for so long that the others may have gone
     /// on without this member.
     pub(super) fn is_quiet(&mut self) -> bool {

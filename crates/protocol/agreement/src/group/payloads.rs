@@ -47,6 +47,11 @@ impl Pending {
         !self.entries.is_empty()
     }
 
+    /// Whether payloads of this member are offered that it has not proposed yet.
+    pub(super) fn has_offered(&self) -> bool {
+        !self.offered.is_empty()
+    }
+
     pub(super) fn drop_entries(&mut self) {
         self.entries.clear();
     }
@@ -92,6 +97,9 @@ impl<P: Start> Group<P> {
     pub fn propose_payload(&mut self, lease: Lease, mut payload: Vec<u8>) -> Result<Identity, Refused> {
         self.settle();
         let to = self.leading(lease)?.other_hosts();
+        if self.admission.is_handing_over() {
+            return Err(Refused::Changing);
+        }
         let (len, max) = (payload.len() as u64, self.config.transfer.payload_max);
         if len > max {
             return Err(Refused::Payload(RoomError::TooLong { len, max }.into()));

@@ -757,6 +757,7 @@ fn late_host_joins_the_founded_group() {
 }
 
 mod founding;
+mod handing;
 mod installing;
 mod leaving;
 mod payloads;

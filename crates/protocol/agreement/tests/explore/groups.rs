@@ -21,6 +21,16 @@ const CALM_ROUNDS: usize = 300;
 /// Enough rounds for a host that was taken out, and joins again late.
 const LATE_ROUNDS: usize = 3 * CALM_ROUNDS;
 
+/// What happens in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Usual,
+    /// Faults are rare, so that leaders hand over to the end.
+    Steady,
+    /// Decisions are stored, and all processes may end at once.
+    Durable,
+}
+
 struct Random(ChaCha8Rng);
 
 impl Random {
@@ -82,6 +92,8 @@ struct Read {
 }
 
 struct World {
+    /// Hosts are rarely excluded, and processes rarely die.
+    steady: bool,
     random: Random,
     hosts: BTreeMap<u16, Host>,
     /// The hosts with a lease, and their incarnations.
@@ -92,6 +104,8 @@ struct World {
     decided: Vec<u64>,
     reads: Vec<Read>,
     values: u64,
+    /// Leaders that began to hand over.
+    handed: u64,
     died: bool,
     /// Decisions are stored, and processes that begin anew know what is on disk.
     is_durable: bool,
@@ -123,9 +137,10 @@ fn hash(before: u64, bytes: &[u8]) -> u64 {
 }
 
 impl World {
-    fn new(seed: u64, is_durable: bool) -> Self {
+    fn new(seed: u64, kind: Kind) -> Self {
         let mut world = Self {
-            is_durable,
+            steady: kind == Kind::Steady,
+            is_durable: kind == Kind::Durable,
             random: Random(ChaCha8Rng::seed_from_u64(seed)),
             hosts: BTreeMap::new(),
             leased: BTreeMap::new(),
@@ -134,13 +149,14 @@ impl World {
             decided: Vec::new(),
             reads: Vec::new(),
             values: 0,
+            handed: 0,
             died: false,
         };
         for id in 1..=HOSTS {
             let incarnation = 10 + u32::from(id);
             let mut group = Group::form(config(id, incarnation)).unwrap();
             group.set_first_process();
-            if is_durable {
+            if kind == Kind::Durable {
                 group.set_durable();
             }
             world.hosts.insert(id, Host::new(group, incarnation, false));
@@ -185,6 +201,7 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         let id = 1 + self.random.below(HOSTS.into()) as u16;
         match self.random.below(200) {
+            rare if rare <= 6 && self.steady && self.random.below(16) > 0 => {}
             // The others agree to go on without this host.
             0 if self.leased.len() == 3 => {
                 let incarnation = self.leased.remove(&id).unwrap();
@@ -228,6 +245,13 @@ impl World {
             71..=75 if !self.network.is_empty() => {
                 let again = self.network[self.random.below(self.network.len())].clone();
                 self.network.push(again);
+            }
+            76..=79 => {
+                let leads = |(id, host): &(&u16, &Host)| host.group.leader() == Some(**id);
+                let leader = self.hosts.iter().find(leads).map_or(id, |(id, _)| *id);
+                let (lease, whom) = (self.lease(leader), 1 + self.random.below(HOSTS.into()) as u16);
+                let handed = self.hosts.get_mut(&leader).unwrap().group.hand_over(lease, whom);
+                self.handed += u64::from(handed.is_ok());
             }
             _ if !self.network.is_empty() => {
                 let at = self.random.below(self.network.len());
@@ -527,38 +551,49 @@ impl World {
     }
 }
 
-/// Runs this many seeds. Returns how many ended with all hosts as members, or the first seed that failed.
-fn run(seeds: u64, is_durable: bool) -> Result<u64, (u64, String)> {
-    let mut back = 0;
+/// Runs this many seeds. Returns how many ended with all hosts as members, and how often a leader handed over;
+/// or the first seed that failed.
+fn run(seeds: u64, kind: Kind) -> Result<(u64, u64), (u64, String)> {
+    let (mut back, mut handed) = (0, 0);
     let first = std::env::var("FIDE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     for seed in first..first + seeds {
-        let mut world = World::new(seed, is_durable);
+        let mut world = World::new(seed, kind);
         let followed = (0..1500).try_for_each(|_| world.step()).and_then(|()| world.calm());
         followed.map_err(|why| (seed, why))?;
         back += u64::from(world.hosts.values().all(|host| host.group.standing() == Standing::Member));
+        handed += world.handed;
     }
-    Ok(back)
+    Ok((back, handed))
 }
 
 #[test]
 fn excluded_members_lose_nothing_and_come_back() {
     let seeds = std::env::var("FIDE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400);
-    let back = run(seeds, false).unwrap();
-    println!("{back} of {seeds} groups lived to the end");
-    assert!(back > seeds / 2);
+    let (back, handed) = run(seeds, Kind::Usual).unwrap();
+    println!("{back} of {seeds} groups lived to the end; leaders handed over {handed} times");
+    assert!(back > seeds / 2 && handed > 0);
+}
+
+#[test]
+fn leaders_hand_over_and_nothing_is_lost() {
+    let seeds = std::env::var("FIDE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400);
+    let (back, handed) = run(seeds, Kind::Steady).unwrap();
+    println!("{back} of {seeds} groups lived to the end; leaders handed over {handed} times");
+    assert!(back > seeds / 2 && handed > seeds);
 }
 
 #[test]
 fn durable_group_loses_nothing_when_all_processes_end() {
     let seeds = std::env::var("FIDE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400);
-    assert_eq!(run(seeds, true), Ok(seeds), "all hosts are members in the end");
+    let (back, handed) = run(seeds, Kind::Durable).unwrap();
+    assert!(back == seeds && handed > 0, "all hosts are members in the end; {handed} leaders handed over");
 }
 
 #[cfg(feature = "planted")]
-fn is_found(fault: fide_agreement::planted::Planted, seeds: u64, is_durable: bool) {
+fn is_found(fault: fide_agreement::planted::Planted, seeds: u64, kind: Kind) {
     use fide_agreement::planted::arm;
     arm(Some(fault));
-    let found = run(seeds, is_durable);
+    let found = run(seeds, kind);
     arm(None);
     let (seed, why) = found.expect_err("a fault that nothing shows");
     println!("{fault:?}: seed {seed}: {why}");
@@ -579,9 +614,9 @@ fn planted_faults_in_groups_are_seen() {
         Planted::RemovedKeepsNothing,
         Planted::AnswersUnstored,
     ] {
-        is_found(fault, 16_000, false);
+        is_found(fault, 16_000, Kind::Usual);
     }
     for fault in [Planted::StoresUnleased, Planted::TellsUnstored, Planted::ForgetsStored, Planted::AnswersUntold] {
-        is_found(fault, 16_000, true);
+        is_found(fault, 16_000, Kind::Durable);
     }
 }

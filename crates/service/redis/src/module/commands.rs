@@ -9,19 +9,21 @@ use redis_module::raw;
 use super::{
     ERRORS, MODULE, TURN, UNREAD,
     access::answer,
-    call, call_args, class_of, commit_now, hot, look, pass_on,
+    answers::Answers,
+    call, call_args, class_of, commit_now, hot, look, numbered, pass_on,
     sentinel::sentinel,
     settle,
     state::Mode,
     state::State,
     status,
+    transfer::fide_transfer,
     unread::Unread,
     waiting::{is_empty, keys_and_timeout, wait_for_data},
     with_state,
 };
 use crate::{
     commands::{Checks, Class, differs_in_resp3},
-    redis::{Args, Argv, CommandFn, Ctx, api, now_ms},
+    redis::{Args, Argv, CommandFn, Ctx, Text, api, now_ms},
     resp::Value,
     rules::{Data, Rule},
 };
@@ -30,9 +32,17 @@ use crate::{
 /// memory limit by the flags of FIDE.W: here, in the middle of a transaction or script, is too late.
 pub(super) const WRITE: &std::ffi::CStr = c"!E0C";
 const READ: &std::ffi::CStr = c"E0CW";
+const OWN_FLAGS: &std::ffi::CStr = c"!E0M";
+/// Of numbered requests: in RESP2, as their answers are kept.
+const ONCE_WRITE: &std::ffi::CStr = c"!ECM";
+const ONCE_SCRIPT: &std::ffi::CStr = c"!EC";
+const OWN_ONCE_WRITE: &std::ffi::CStr = c"!EM";
+const OWN_ONCE_SCRIPT: &std::ffi::CStr = c"!E";
 const SCRIPT: &std::ffi::CStr = c"!E0C";
 const CONFIG: &std::ffi::CStr = c"E0C";
 
+const ONCE_NESTED: &str =
+    "ERR FIDE.ONCE cannot stand in a transaction or script; number the script: FIDE.ONCE client number EVAL ...";
 const LATE: &str = "TRYAGAIN transactions cannot stand in one pipeline behind a command that waits; send it again";
 const OWN_WRITE: &str = "ERR FIDE.W is for this module's own use";
 const UNREAD_FIRST: &str = "TRYAGAIN read the earlier replies of this connection before a transaction";
@@ -74,18 +84,20 @@ pub(super) fn register(ctx: Ctx) -> Result<(), String> {
     }
     commands!(
         ctx,
+        (c"fide.once", fide_refuse_whole, c"write"),
         (c"fide.applied", fide_applied, c"write fast"),
         (c"fide.mark", fide_mark, c"write fast"),
         (c"fide.status", fide_status, c"readonly allow-loading allow-stale"),
         (c"fide.members", fide_members, c"readonly allow-loading allow-stale"),
         (c"fide.leave", fide_leave, c"admin deny-script"),
+        (c"fide.transfer", fide_transfer, c"admin deny-script"),
         (c"sentinel", sentinel, c"readonly allow-loading allow-stale"),
     );
     Ok(())
 }
 
 /// The arguments after the first one: the command itself.
-fn inner<'a>(argv: Argv, argc: c_int) -> Args<'a> {
+pub(super) fn inner<'a>(argv: Argv, argc: c_int) -> Args<'a> {
     // SAFETY: Redis calls commands with their arguments, which live until the command returns; the caller is
     // a command, and keeps none.
     unsafe { Args::new(argv, argc) }.rest()
@@ -154,6 +166,12 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     if is_nested && !in_script && (is_late || is_unread) {
         return ctx.error(if is_late { LATE } else { UNREAD_FIRST });
     }
+    if class == Class::Once {
+        if is_nested {
+            return ctx.error(ONCE_NESTED);
+        }
+        return numbered::execute(ctx, args, is_late || is_unread, ONCE_WRITE, ONCE_SCRIPT);
+    }
     let reply = match class {
         Class::Script => {
             hot(|hot| hot.scripts.set(hot.scripts.get() + 1));
@@ -218,6 +236,26 @@ pub(super) fn has_unread(ctx: Ctx) -> bool {
     UNREAD.with_borrow_mut(|unread| unread.is_of(client, fd))
 }
 
+/// Executes a write that was to be passed on: this server leads now. Its user was allowed to.
+pub(super) fn execute(ctx: Ctx, args: &[Text]) -> c_int {
+    crate::redis::with_args(args, |args| {
+        if class_of(args) == Class::Once {
+            return numbered::execute(ctx, args, hot(|hot| hot.is_late.get()), OWN_ONCE_WRITE, OWN_ONCE_SCRIPT);
+        }
+        let Class::Write(rule) = class_of(args) else { return ctx.error("ERR not a write") };
+        hot(|hot| hot.has_shown.set(true));
+        let reply = call_args(ctx, OWN_FLAGS, args);
+        if !reply.is_error() {
+            let value = if rule.needs_reply() { reply.value() } else { Value::Null };
+            note(ctx, rule, args, &value);
+        }
+        if hot(|hot| hot.is_late.get()) && !commit_now() {
+            return ctx.error(UNKNOWN);
+        }
+        ctx.reply(&reply)
+    })
+}
+
 /// A client reads, at a replica.
 unsafe extern "C" fn fide_r(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     let (ctx, args) = (Ctx(ctx), inner(argv, argc));
@@ -247,16 +285,25 @@ unsafe extern "C" fn fide_r(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
 unsafe extern "C" fn fide_p(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     let (ctx, args) = (Ctx(ctx), inner(argv, argc));
     let (class, checks) = look(args);
-    if !matches!(class, Class::Write(rule) if !rule.may_block()) {
-        return ctx.error("ERR FIDE.P is for this module's own use");
-    }
-    // The leader answers in RESP2. Most replies to writes say the same in RESP3.
-    let passes_on = hot(|hot| hot.mode.get() == Mode::Following && hot.passes_on.get())
-        && !(ctx.is_resp3() && differs_in_resp3(&args.to_bytes()));
+    let is_numbered = class == Class::Once;
+    let command = match class {
+        Class::Write(rule) if !rule.may_block() => Ok(args),
+        Class::Once if ctx.is_nested() => Err(ONCE_NESTED.to_owned()),
+        Class::Once => numbered::command(args),
+        _ => Err("ERR FIDE.P is for this module's own use".to_owned()),
+    };
+    let command = match command {
+        Ok(command) => command,
+        Err(why) => return ctx.error(&why),
+    };
+    // The leader answers in RESP2. Most replies to writes say the same in RESP3, and numbered requests are always
+    // answered so.
+    let passes_on = hot(|hot| matches!(hot.mode.get(), Mode::Following | Mode::Leading) && hot.passes_on.get())
+        && (is_numbered || !(ctx.is_resp3() && differs_in_resp3(&args.to_bytes())));
     if !passes_on || ctx.is_nested() {
         return refuse(ctx, args);
     }
-    if !crate::redis::is_allowed(ctx, args) {
+    if !crate::redis::is_allowed(ctx, args) || !crate::redis::is_allowed(ctx, command) {
         return ctx.error("NOPERM this user has no permissions to run the command, or for one of its keys");
     }
     let is_full = MODULE.with_borrow(|module| module.as_ref().is_none_or(|module| module.proxy.is_full()));
@@ -266,7 +313,7 @@ unsafe extern "C" fn fide_p(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     let (client, db) = (ctx.block(), ctx.db());
     MODULE.with_borrow_mut(|module| {
         if let Some(module) = module {
-            module.proxy.pass(client, db, checks, &args.to_bytes());
+            module.proxy.pass(client, db, checks, &args.to_bytes(), is_numbered);
         }
     });
     pass_on();
@@ -276,6 +323,17 @@ unsafe extern "C" fn fide_p(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
 /// A command that this server does not execute now.
 unsafe extern "C" fn fide_refuse(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     refuse(Ctx(ctx), inner(argv, argc))
+}
+
+/// As [`fide_refuse`], of a command that the filter has put nothing in front of.
+unsafe extern "C" fn fide_refuse_whole(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
+    // SAFETY: as in `inner`.
+    refuse(Ctx(ctx), unsafe { Args::new(argv, argc) })
+}
+
+/// A write is executed, and nobody knows whether it will be decided.
+pub(super) fn refuse_late(ctx: Ctx) -> c_int {
+    ctx.error(UNKNOWN)
 }
 
 fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {
@@ -371,7 +429,7 @@ unsafe extern "C" fn fide_applied(ctx: *mut raw::RedisModuleCtx, argv: Argv, arg
         return ctx.error("ERR FIDE.APPLIED is for the replication link");
     };
     if hot(|hot| hot.mode.get()) == Mode::Syncing {
-        mark(ctx, position);
+        mark(inner(argv, argc), position);
     } else {
         with_state(|state| state.note_applied(position));
         // Reads are answered before the loop sleeps: in this command Redis would show expired keys.
@@ -385,7 +443,7 @@ unsafe extern "C" fn fide_mark(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: 
     let ctx = Ctx(ctx);
     let Some(position) = position(argv, argc) else { return ctx.error("ERR FIDE.MARK is for the replication link") };
     if ctx.is_replicated() {
-        mark(ctx, position);
+        mark(inner(argv, argc), position);
     } else if hot(|hot| hot.is_marking.get()) {
         ctx.replicate_verbatim();
     } else {
@@ -394,12 +452,13 @@ unsafe extern "C" fn fide_mark(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: 
     ctx.ok()
 }
 
-fn mark(_: Ctx, position: u64) {
+fn mark(args: Args<'_>, position: u64) {
     unsafe extern "C" fn cut(_: *mut std::ffi::c_void) {
         with_state(State::cut);
         settle();
     }
-    if with_state(|state| state.note_mark(position)) == Some(true) {
+    let answers = Answers::read(args.get(1), args.get(2));
+    if with_state(|state| state.note_mark(position, answers)) == Some(true) {
         // Not here, in a command of the link that is to be closed.
         api!(RedisModule_EventLoopAddOneShot(Some(cut), ptr::null_mut()));
     }
@@ -428,7 +487,7 @@ unsafe extern "C" fn fide_leave(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc:
         let me = state.member.host();
         let host = match &host {
             None => Some(me),
-            Some(wanted) => (1..=64).find(|host| state.member.name(*host).as_ref() == Some(wanted)),
+            Some(wanted) => state.host_named(wanted),
         };
         let Some(host) = host else {
             return Err(format!("ERR no host of this cluster is named {}", host.unwrap_or_default()));

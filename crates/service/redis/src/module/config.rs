@@ -2,14 +2,24 @@
 //! Settings that can change while the server runs: `CONFIG SET fide.*`, also in redis.conf after the module.
 
 use std::{
-    ffi::{c_char, c_int, c_void},
+    cell::{Cell, RefCell},
+    ffi::{c_char, c_int, c_longlong, c_void},
     ptr,
+    time::Duration,
 };
 
 use redis_module::raw;
 
-use super::hot;
-use crate::redis::{Ctx, api};
+use super::{
+    hot,
+    stopped::{AFTER_MAX_MS, Guard},
+};
+use crate::redis::{Ctx, Text, api};
+
+thread_local! {
+    static STOPPED_AFTER_MS: Cell<i64> = const { Cell::new(0) };
+    static GUARD: RefCell<Option<Guard>> = const { RefCell::new(None) };
+}
 
 /// `fide.reads`: where clients may read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +62,35 @@ unsafe extern "C" fn set_proxy(
     0
 }
 
+unsafe extern "C" fn get_stopped(_: *const c_char, _: *mut c_void) -> c_longlong {
+    STOPPED_AFTER_MS.get()
+}
+
+unsafe extern "C" fn set_stopped(
+    _: *const c_char,
+    value: c_longlong,
+    _: *mut c_void,
+    error: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    // The former guard has ended before another one begins.
+    GUARD.take();
+    STOPPED_AFTER_MS.set(0);
+    let Some(after_ms) = u64::try_from(value).ok().filter(|after| *after > 0) else { return 0 };
+    match Guard::start(Duration::from_millis(after_ms)) {
+        Ok(guard) => {
+            GUARD.set(Some(guard));
+            STOPPED_AFTER_MS.set(value);
+            0
+        }
+        Err(why) => {
+            let text = Text::new(format!("this server cannot be guarded, and is not now: {why}").as_bytes());
+            // SAFETY: Redis gives a place for the reason, and takes it over.
+            unsafe { *error = text.into_raw() };
+            1
+        }
+    }
+}
+
 /// # Errors
 /// Redis refuses a setting, or a value of one in redis.conf.
 pub(super) fn register(ctx: Ctx) -> Result<(), String> {
@@ -86,8 +125,23 @@ pub(super) fn register(ctx: Ctx) -> Result<(), String> {
     if result != 0 {
         return Err("Redis refuses the setting fide.follower-proxy".to_owned());
     }
+    let result = api!(RedisModule_RegisterNumericConfig(
+        ctx.0,
+        c"stopped-after".as_ptr(),
+        0,
+        raw::REDISMODULE_CONFIG_DEFAULT,
+        0,
+        AFTER_MAX_MS,
+        Some(get_stopped),
+        Some(set_stopped),
+        None,
+        ptr::null_mut()
+    ));
+    if result != 0 {
+        return Err("Redis refuses the setting fide.stopped-after".to_owned());
+    }
     if api!(RedisModule_LoadConfigs(ctx.0)) != 0 {
-        return Err("a setting fide.* in redis.conf is wrong: fide.reads is leader, any or stale; fide.follower-proxy yes or no".to_owned());
+        return Err("a setting fide.* in redis.conf is wrong: fide.reads is leader, any or stale; fide.follower-proxy yes or no; fide.stopped-after milliseconds, 0 for never".to_owned());
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use std::{
 
 use redis_module::raw::{REDISMODULE_EVENTLOOP_READABLE, REDISMODULE_EVENTLOOP_WRITABLE};
 
+use super::answers::Answers;
 use crate::{
     link::{Master, State},
     redis::unwatch,
@@ -120,9 +121,15 @@ impl Feed {
         resp::command(&mut self.queue, &[b"PINg"]);
     }
 
-    /// Appends the note that everything up to a position is applied then.
-    pub(super) fn push_position(&mut self, position: u64) {
-        resp::command(&mut self.queue, &[b"FIDE.APPLIEd", position.to_string().as_bytes()]);
+    /// Appends the note that everything up to a position is applied then, with answers for servers that
+    /// replicate from this one.
+    pub(super) fn push_position(&mut self, position: u64, answers: Option<Answers>) {
+        let position = position.to_string();
+        let mut words: Vec<&[u8]> = vec![b"FIDE.APPLIEd", position.as_bytes()];
+        if let Some(answers) = &answers {
+            words.extend(answers.words());
+        }
+        resp::command(&mut self.queue, &words);
     }
 
     /// The server may have asked something.

@@ -73,7 +73,7 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             Verdict::Config => &words.config,
             Verdict::Wait => &words.wait,
         };
-        if matches!(class, Class::Write(_) | Class::Script) {
+        if matches!(class, Class::Write(_) | Class::Script | Class::Once) {
             hot.has_shown.set(true);
         }
         command.prepend(word);
@@ -109,7 +109,7 @@ pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool, r
         (Class::Exec, Mode::Leader) if is_late => Verdict::Confirm,
         // What was queued is not looked at again.
         (Class::Exec, Mode::Leader) => Verdict::Show,
-        (Class::Write(_), Mode::Leader) => Verdict::Write,
+        (Class::Write(_) | Class::Once, Mode::Leader) => Verdict::Write,
         (Class::Script, Mode::Leader) => {
             if is_late {
                 Verdict::Write
@@ -125,7 +125,9 @@ pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool, r
             Reads::Any => Verdict::Read,
             Reads::Stale => Verdict::Run,
         },
-        (Class::Write(rule), Mode::Following) if !rule.may_block() => Verdict::Pass,
+        (Class::Once, Mode::Following | Mode::Leading) => Verdict::Pass,
+        // At a server that is about to lead it waits until that is done.
+        (Class::Write(rule), Mode::Following | Mode::Leading) if !rule.may_block() => Verdict::Pass,
         // Its transactions would be read in parts, and not written.
         (Class::Multi | Class::Script | Class::Write(_) | Class::Wait, Mode::Following) => Verdict::Refuse,
 
@@ -146,7 +148,9 @@ mod tests {
     fn no_data_is_shown_or_written_by_a_server_that_is_not_ready() {
         for mode in [Mode::Joining, Mode::Leading, Mode::Undecided, Mode::Out] {
             for class in [SET, Class::Read, Class::Script, Class::Multi, Class::Wait] {
-                assert_eq!(decide(mode, class, false, false, Reads::Any), Verdict::Refuse, "{mode:?} {class:?}");
+                let waits = mode == Mode::Leading && class == SET;
+                let want = if waits { Verdict::Pass } else { Verdict::Refuse };
+                assert_eq!(decide(mode, class, false, false, Reads::Any), want, "{mode:?} {class:?}");
             }
             assert_eq!(decide(mode, Class::Free, false, false, Reads::Any), Verdict::Run);
         }

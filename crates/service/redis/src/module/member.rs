@@ -51,6 +51,10 @@ pub(super) trait Member {
     fn wants_state(&self) -> bool;
     fn give_state(&mut self, state: Vec<u8>) -> bool;
     fn remove(&mut self, host: u16) -> Result<(), Refused>;
+    fn hand_over(&mut self, host: u16) -> Result<(), Refused>;
+    fn may_hand_over(&self, host: u16) -> Result<(), Refused>;
+    /// Whether a host is another member that is not known to have crashed.
+    fn lives(&self, host: u16) -> bool;
     fn waits_for(&self) -> Option<String>;
     fn host(&self) -> u16;
     fn name(&self, host: u16) -> Option<String>;
@@ -153,6 +157,18 @@ impl<P: Start> Member for Of<P> {
 
     fn remove(&mut self, host: u16) -> Result<(), Refused> {
         self.member.remove(host)
+    }
+
+    fn hand_over(&mut self, host: u16) -> Result<(), Refused> {
+        self.member.hand_over(host)
+    }
+
+    fn may_hand_over(&self, host: u16) -> Result<(), Refused> {
+        self.member.may_hand_over(host)
+    }
+
+    fn lives(&self, host: u16) -> bool {
+        self.member.lives(host)
     }
 
     fn waits_for(&self) -> Option<String> {

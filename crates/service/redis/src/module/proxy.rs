@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Writes that clients send to a follower, passed on to the leader: one connection, in the order in which they
-//! came. What is under way when the leader is lost may or may not happen, and its client is told so.
+//! came. What is under way when the leader is lost may or may not happen, and its client is told so. A leader
+//! that has handed over still answers what it had, or refuses it, and then it is sent to the next one.
 
 use std::{
     collections::VecDeque,
@@ -20,7 +21,7 @@ use redis_module::raw::{REDISMODULE_EVENTLOOP_READABLE, REDISMODULE_EVENTLOOP_WR
 use super::commands::WRITES;
 use crate::{
     commands::Checks,
-    redis::{Blocked, Ctx, unwatch},
+    redis::{Blocked, Ctx, Text, unwatch},
     resp::{self, RespError, Value},
 };
 
@@ -32,7 +33,9 @@ const BYTES_MAX: usize = 64 << 20;
 const WRITTEN_MAX: usize = 1 << 20;
 /// A write waits so long for a leader, and for its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two attempts.
+/// Between two attempts to send what a server has refused: it is about to lead.
+const REFUSED_RETRY: Duration = Duration::from_millis(1);
+/// Between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(20);
 const READ_MAX: usize = 64 << 10;
 
@@ -43,17 +46,46 @@ const NO_DATABASE: &str =
 const NO_LEADER: &str = "TRYAGAIN no leader has taken this write; it did not happen";
 
 /// A write of a client.
-struct Passed {
+pub(super) struct Passed {
     client: Blocked,
     db: u32,
     request: Vec<u8>,
     since: Instant,
+    /// It may be sent again, as it happens once ([`crate::once`]).
+    is_numbered: bool,
+    /// A leader that is lost may have had it.
+    was_sent: bool,
+}
+
+impl Passed {
+    /// The answer if no leader has answered.
+    fn unanswered(self) -> Answer {
+        Answer { client: self.client, bytes: Err(if self.was_sent { UNKNOWN } else { NO_LEADER }) }
+    }
+
+    /// Executes it here.
+    pub(super) fn execute(self) {
+        // Without FIDE.W in front.
+        let request = match Value::read(&self.request) {
+            Ok(Some((request, _))) => request,
+            _ => Value::Null,
+        };
+        let args: Vec<Text> = request.list().iter().skip(1).filter_map(Value::bytes).map(Text::new).collect();
+        self.client.end(|ctx| {
+            super::commands::execute(ctx, &args);
+        });
+    }
+}
+
+/// Whether an answer says that a server has not executed the write, as it does not lead.
+fn is_refused(answer: &Value) -> bool {
+    matches!(answer, Value::Error(text) if text.starts_with(b"READONLY ") || text.starts_with(b"LOADING "))
 }
 
 /// An answer that the leader owes.
 enum Owed {
-    /// To a client, which waits since then.
-    To(Blocked, Instant),
+    /// To a client.
+    To(Passed),
     /// To AUTH: what it says is seen in the next answer.
     Auth,
     /// To SELECT: nothing is sent before it is there.
@@ -86,6 +118,8 @@ pub(super) struct Proxy {
     connection: Option<Connection>,
     waiting: VecDeque<Passed>,
     tried: Option<Instant>,
+    /// When the leader refused something: it was not one yet, or is none any more.
+    refused: Option<Instant>,
 }
 
 /// A client's answer.
@@ -109,7 +143,7 @@ impl Answer {
 }
 
 /// Replies with the value at the beginning of `bytes`, which is whole, and says how long it is.
-fn write(ctx: Ctx, bytes: &[u8]) -> usize {
+pub(super) fn write(ctx: Ctx, bytes: &[u8]) -> usize {
     let end = bytes.windows(2).position(|end| end == b"\r\n").unwrap_or(bytes.len());
     let line = String::from_utf8_lossy(bytes.get(1..end).unwrap_or_default()).into_owned();
     let number = line.parse::<i64>().unwrap_or(0);
@@ -143,55 +177,72 @@ fn write(ctx: Ctx, bytes: &[u8]) -> usize {
 
 impl Proxy {
     pub(super) fn is_full(&self) -> bool {
-        let (owed, unsent) = self
-            .connection
-            .as_ref()
-            .map_or((0, 0), |connection| (connection.owed.len(), connection.out.len() - connection.written));
-        let bytes = unsent + self.waiting.iter().map(|passed| passed.request.len()).sum::<usize>();
-        self.waiting.len() + owed >= WAITING_MAX || bytes >= BYTES_MAX
+        let sent = self.connection.iter().flat_map(|connection| &connection.owed).filter_map(|owed| match owed {
+            Owed::To(passed) => Some(passed),
+            _ => None,
+        });
+        let (count, bytes) = self
+            .waiting
+            .iter()
+            .chain(sent)
+            .fold((0, 0), |(count, bytes), passed| (count + 1, bytes + passed.request.len()));
+        count >= WAITING_MAX || bytes >= BYTES_MAX
+    }
+
+    /// Writes that were not sent to anybody.
+    pub(super) fn take_waiting(&mut self) -> Vec<Passed> {
+        self.waiting.drain(..).collect()
     }
 
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.connection.is_none()
     }
 
-    pub(super) fn pass(&mut self, client: Blocked, db: u32, checks: Checks, args: &[&[u8]]) {
+    pub(super) fn pass(&mut self, client: Blocked, db: u32, checks: Checks, args: &[&[u8]], is_numbered: bool) {
         let mut request = Vec::new();
         // As the leader's own filter would put it: a server that does not lead refuses it, and does not pass it on.
         resp::command(&mut request, &[&[WRITES[checks.index()].0.to_bytes()], args].concat());
-        self.waiting.push_back(Passed { client, db, request, since: Instant::now() });
+        let (since, was_sent) = (Instant::now(), false);
+        self.waiting.push_back(Passed { client, db, request, since, is_numbered, was_sent });
     }
 
-    /// What waits is refused: this server leads, or is out.
+    /// What waits is refused: this server is out.
     pub(super) fn refuse_all(&mut self, answers: &mut Vec<Answer>) {
         self.lose(answers);
-        answers.extend(self.waiting.drain(..).map(|passed| Answer { client: passed.client, bytes: Err(NO_LEADER) }));
+        answers.extend(self.waiting.drain(..).map(Passed::unanswered));
     }
 
-    /// Sends what waits to this leader; what was sent to another one is lost. None: no leader is known. Adds the
-    /// answers for clients that wait no longer, and returns a descriptor to be watched.
+    /// Sends what waits to this leader, once a former one that lives has answered what was sent to it; what was
+    /// sent to a dead one is lost. None: no other leader is known. Adds the answers for clients that wait no
+    /// longer, and returns a descriptor to be watched.
     pub(super) fn follow(
         &mut self,
         leader: Option<(Ipv4Addr, u16)>,
+        lives: &dyn Fn(Ipv4Addr) -> bool,
         password: &[u8],
         answers: &mut Vec<Answer>,
     ) -> Option<RawFd> {
         let leader = leader.map(|(address, port)| SocketAddrV4::new(address, port));
-        let is_late = |owed: &Owed| matches!(owed, Owed::To(_, since) if since.elapsed() > PATIENCE);
-        if self
-            .connection
-            .as_ref()
-            .is_some_and(|connection| Some(connection.to) != leader || connection.owed.iter().take(2).any(is_late))
-        {
-            self.lose(answers);
+        let is_late = |owed: &Owed| matches!(owed, Owed::To(passed) if passed.since.elapsed() > PATIENCE);
+        let mut is_former = false;
+        if let Some(Connection { to, owed, .. }) = &self.connection {
+            is_former = Some(*to) != leader;
+            let owes = owed.iter().any(|owed| matches!(owed, Owed::To(_)));
+            if owed.iter().take(2).any(is_late) || is_former && !(owes && lives(*to.ip())) {
+                self.lose(answers);
+                is_former = false;
+            }
         }
         while self.waiting.front().is_some_and(|passed| passed.since.elapsed() > PATIENCE) {
             let passed = self.waiting.pop_front();
-            answers.extend(passed.map(|passed| Answer { client: passed.client, bytes: Err(NO_LEADER) }));
+            answers.extend(passed.map(Passed::unanswered));
         }
         let mut new = None;
         if self.connection.is_none() && !self.waiting.is_empty() {
             new = self.connect(leader?, password);
+        }
+        if is_former || self.refused.is_some_and(|refused| refused.elapsed() < REFUSED_RETRY) {
+            return new;
         }
         let Some(connection) = &mut self.connection else { return new };
         while !connection.selects
@@ -204,9 +255,9 @@ impl Proxy {
                 connection.owed.push_back(Owed::Select);
                 break;
             }
-            let Some(Passed { client, request, since, .. }) = self.waiting.pop_front() else { break };
-            connection.out.extend_from_slice(&request);
-            connection.owed.push_back(Owed::To(client, since));
+            let Some(passed) = self.waiting.pop_front() else { break };
+            connection.out.extend_from_slice(&passed.request);
+            connection.owed.push_back(Owed::To(passed));
         }
         if !self.flush() {
             self.lose(answers);
@@ -282,16 +333,18 @@ impl Proxy {
             Ok(0) => false,
             Ok(len) => {
                 connection.received.extend_from_slice(&buffer[..len]);
-                match connection.answer(answers) {
-                    Ok(true) => true,
-                    Ok(false) => {
-                        // The first one that waits asked for a database that the leader does not give.
-                        let passed = self.waiting.pop_front();
-                        answers.extend(passed.map(|passed| Answer { client: passed.client, bytes: Err(NO_DATABASE) }));
-                        false
-                    }
-                    Err(_) => false,
+                let mut refused = Vec::new();
+                let result = connection.answer(answers, &mut refused);
+                if let Ok(false) = result {
+                    // The first one that waits asked for a database that the leader does not give.
+                    let passed = self.waiting.pop_front();
+                    answers.extend(passed.map(|passed| Answer { client: passed.client, bytes: Err(NO_DATABASE) }));
                 }
+                if !refused.is_empty() {
+                    self.refused = Some(Instant::now());
+                }
+                refused.into_iter().rev().for_each(|passed| self.waiting.push_front(passed));
+                matches!(result, Ok(true))
             }
             Err(why) => matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::NotConnected),
         };
@@ -303,23 +356,28 @@ impl Proxy {
     /// The connection is gone, and with it what the leader had.
     pub(super) fn lose(&mut self, answers: &mut Vec<Answer>) {
         let Some(mut connection) = self.connection.take() else { return };
-        let why = if connection.has_sent { UNKNOWN } else { NO_LEADER };
         let owed: Vec<Owed> = connection.owed.drain(..).collect();
-        for owed in owed {
-            if let Owed::To(client, _) = owed {
-                answers.push(Answer { client, bytes: Err(why) });
+        for owed in owed.into_iter().rev() {
+            let Owed::To(mut passed) = owed else { continue };
+            passed.was_sent |= connection.has_sent;
+            if passed.is_numbered {
+                self.waiting.push_front(passed);
+            } else {
+                answers.push(passed.unanswered());
             }
         }
     }
 }
 
 impl Connection {
-    /// Hands out the answers that are whole. False: the leader refuses the database.
-    fn answer(&mut self, answers: &mut Vec<Answer>) -> Result<bool, RespError> {
+    /// Hands out the answers that are whole, and the writes that were refused. False: the leader refuses the
+    /// database.
+    fn answer(&mut self, answers: &mut Vec<Answer>, refused: &mut Vec<Passed>) -> Result<bool, RespError> {
         let mut at = 0;
         while let Some((value, len)) = Value::read(&self.received[at..])? {
             match self.owed.pop_front() {
-                Some(Owed::To(client, _)) => {
+                Some(Owed::To(passed)) if is_refused(&value) => refused.push(passed),
+                Some(Owed::To(Passed { client, .. })) => {
                     answers.push(Answer { client, bytes: Ok(self.received[at..at + len].to_vec()) });
                 }
                 Some(Owed::Select) if value.is_error() => return Ok(false),

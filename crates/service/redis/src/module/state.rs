@@ -11,12 +11,13 @@ use fide_client::now_ns;
 use fide_group::{Error, Refused, Standing};
 
 use super::{
+    answers::{Answers, Kept},
     feed::{Fed, Feed},
     member::{Decided, Member},
 };
 use crate::{
     redis::{Blocked, Text},
-    unit::{Assembly, fragments},
+    unit::{Assembly, fragments, with_notes},
 };
 
 /// Longest time that the event loop waits for the group at the end of a turn. After that its clients are
@@ -72,6 +73,8 @@ impl Mode {
 /// Something that Redis has to do. Done outside of this module's state, as Redis calls back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Act {
+    /// Closes the connections of clients in a transaction.
+    DisconnectTransactions,
     /// Closes all clients' connections, and drops the replies that were not written.
     DisconnectClients,
     /// The server leads.
@@ -86,7 +89,7 @@ pub(super) enum Act {
         port: u16,
     },
     /// Tells servers that replicate from this one that everything before is decided up to this position.
-    Mark(u64),
+    Mark(u64, Option<Answers>),
     /// Calls back when the feed's connection can be written.
     FeedWritable,
     /// Tells subscribers who leads.
@@ -120,6 +123,8 @@ pub(super) struct Seen {
     pub(super) first_write_ns: u64,
     pub(super) reads_waited: u64,
     pub(super) disconnects: u64,
+    /// How often this server has handed over.
+    pub(super) handed_over: u64,
 }
 
 impl Seen {
@@ -147,6 +152,8 @@ pub(super) struct State {
     /// Fragments that the group has not taken yet.
     fragments: VecDeque<Vec<u8>>,
     assembly: Assembly,
+    /// Answers to numbered requests.
+    pub(super) kept: Kept,
     /// The server has been given everything up to this position, and has applied it up to that one.
     fed: u64,
     pub(super) applied: u64,
@@ -160,6 +167,10 @@ pub(super) struct State {
     has_begun: bool,
     /// A command could not be decided before it was answered: the clients are to be disconnected.
     is_open: bool,
+    /// The member that is to lead after this turn.
+    pub(super) successor: Option<u16>,
+    /// The view in which this leader began to hand over. It executes nothing before the next one.
+    pub(super) hands_over_in: Option<u32>,
     /// When the feed's server was last shown that its master lives.
     sign_of_life: Instant,
     /// The others do not know yet that the last unit is decided.
@@ -193,6 +204,7 @@ impl State {
             decided: 0,
             fragments: VecDeque::new(),
             assembly: Assembly::default(),
+            kept: Kept::default(),
             fed: 0,
             applied: 0,
             source: None,
@@ -201,6 +213,8 @@ impl State {
             mark_wanted: false,
             has_begun: false,
             is_open: false,
+            successor: None,
+            hands_over_in: None,
             sign_of_life: Instant::now(),
             is_untold: false,
             name: name.to_owned(),
@@ -225,8 +239,22 @@ impl State {
         std::mem::take(&mut self.acts)
     }
 
-    fn say(&mut self, message: String) {
-        self.acts.push(Act::Say(message));
+    pub(super) fn act(&mut self, act: Act) {
+        self.acts.push(act);
+    }
+
+    pub(super) fn say(&mut self, message: String) {
+        self.act(Act::Say(message));
+    }
+
+    /// Whether everything that was sealed here is decided.
+    pub(super) fn has_decided_all(&self) -> bool {
+        self.decided == self.sealed && self.fragments.is_empty()
+    }
+
+    /// The host of this name.
+    pub(super) fn host_named(&self, name: &str) -> Option<u16> {
+        (1..=64).find(|host| self.member.name(*host).as_deref() == Some(name))
     }
 
     /// The loop has begun, and the server has loaded what it had.
@@ -281,13 +309,13 @@ impl State {
         }
     }
 
-    fn end(&mut self, why: &Error) {
+    pub(super) fn end(&mut self, why: &Error) {
         self.mode = Mode::Out;
         self.acts.push(Act::End(why.to_string()));
     }
 
     fn take_decisions(&mut self) {
-        let Self { member, assembly, session, decided, feed, .. } = self;
+        let Self { member, assembly, session, decided, feed, kept, replicas, .. } = self;
         let (mut is_fed, mut wrong) = (false, None);
         let position = member.poll(&mut |entry| {
             let Decided::Value(value) = entry else { return };
@@ -296,9 +324,12 @@ impl State {
                 Ok(Some(unit)) => {
                     feed.push(&unit.content);
                     is_fed = true;
+                    if !kept.keep_decided(&unit.notes, *replicas > 0) {
+                        wrong = Some("notes that cannot be read".to_owned());
+                    }
                 }
                 Ok(None) => {}
-                Err(why) => wrong = Some(why),
+                Err(why) => wrong = Some(why.to_string()),
             }
         });
         if let Some(why) = wrong {
@@ -320,7 +351,7 @@ impl State {
         } else if is_open {
             // The note comes with the rest of the unit: what has come so far is nothing to go on from.
         } else if is_fed || self.fed != self.applied {
-            self.feed.push_position(position);
+            self.push_position(position);
         } else {
             self.applied = position;
         }
@@ -331,7 +362,7 @@ impl State {
     fn drop_open_unit(&mut self) {
         if self.assembly.is_open() {
             self.assembly = Assembly::default();
-            self.feed.push_position(self.fed);
+            self.push_position(self.fed);
         }
     }
 
@@ -418,7 +449,8 @@ impl State {
     }
 
     /// What this process is to the group may have changed.
-    fn follow_standing(&mut self) {
+    pub(super) fn follow_standing(&mut self) {
+        self.note_handed_over();
         match self.member.standing() {
             Standing::Member if self.member.leads() => self.lead(),
             Standing::Member => self.follow(),
@@ -452,7 +484,7 @@ impl State {
                     self.founded_meanwhile();
                 }
                 self.seen.leads_ns = now_ns();
-                self.seen.death_ns = self.member.death_ns();
+                self.seen.death_ns = if self.was_handed_over(self.announced) { 0 } else { self.member.death_ns() };
                 self.mode = Mode::Leading;
             }
         }
@@ -471,6 +503,7 @@ impl State {
     /// This server began to take over the data of one that was a member a moment earlier.
     fn founded_meanwhile(&mut self) {
         self.source = None;
+        self.kept.clear();
         self.acts.push(Act::Empty);
     }
 
@@ -507,12 +540,7 @@ impl State {
                 self.acts.push(Act::FollowFeed);
                 self.mode = Mode::Following;
             }
-            Mode::Leader | Mode::Undecided => {
-                // Another member leads, though this one was never excluded.
-                self.step_down();
-                self.acts.push(Act::FollowFeed);
-                self.mode = Mode::Following;
-            }
+            Mode::Leader | Mode::Undecided => self.retire(),
             _ => {}
         }
     }
@@ -538,28 +566,41 @@ impl State {
         self.source = Some(source);
         self.mode = Mode::Syncing;
         self.member.state_dropped();
+        self.kept.begin_taking();
         self.feed.close();
         self.acts.push(Act::SyncFrom { address: address.to_owned(), port });
     }
 
     /// What was in the works here is left to the others.
-    fn step_down(&mut self) {
+    pub(super) fn step_down(&mut self) {
         if matches!(self.mode, Mode::Leader | Mode::Undecided) {
             self.acts.push(Act::DisconnectClients);
             self.seen.disconnects += 1;
         }
+        self.begin_session();
+        (self.successor, self.hands_over_in) = (None, None);
+    }
+
+    /// The units that this process proposed are none of those that it proposes from now on.
+    pub(super) fn begin_session(&mut self) {
         self.session = new_session();
         (self.sealed, self.decided) = (0, 0);
         self.fragments.clear();
+        self.kept.drop_turn();
         self.source = None;
     }
 
     /// The server that this one replicates from says that everything before is decided, up to this position.
     /// Whether this one has the state now.
-    pub(super) fn note_mark(&mut self, position: u64) -> bool {
-        if self.mode != Mode::Syncing || !self.member.installed_at(position) {
+    pub(super) fn note_mark(&mut self, position: u64, answers: Option<Answers>) -> bool {
+        if self.mode != Mode::Syncing {
             return false;
         }
+        self.kept.take(answers);
+        if !self.kept.is_taken() || !self.member.installed_at(position) {
+            return false;
+        }
+        self.kept.install();
         self.mode = Mode::Cut;
         (self.fed, self.applied) = (position, position);
         self.assembly = Assembly::default();
@@ -583,10 +624,11 @@ impl State {
         if !is_online {
             return;
         }
+        self.kept.want_all();
         match self.mode {
             // The note comes with the rest of the unit.
             Mode::Following if self.assembly.is_open() => {}
-            Mode::Following => self.feed.push_position(self.fed),
+            Mode::Following => self.push_position(self.fed),
             _ => self.mark_wanted = true,
         }
     }
@@ -599,7 +641,10 @@ impl State {
             commands = count;
             self.sealed += 1;
             self.seen.unit_bytes += content.len() as u64;
-            self.fragments.extend(fragments(self.session, self.sealed, &content, self.member.entry_max()));
+            let notes = self.kept.take_turn(self.replicas > 0);
+            let content = if notes.is_empty() { content } else { with_notes(&notes, &content) };
+            let max = self.member.entry_max();
+            self.fragments.extend(fragments(self.session, self.sealed, &content, !notes.is_empty(), max));
         }
         let result = self.wait_until(|state| state.decided == state.sealed);
         if result == Commit::Decided {
@@ -631,7 +676,7 @@ impl State {
         if self.member.may_answer() { Commit::Decided } else { self.wait_until(|state| state.member.may_answer()) }
     }
 
-    fn wait_until(&mut self, is_done: impl Fn(&Self) -> bool) -> Commit {
+    pub(super) fn wait_until(&mut self, is_done: impl Fn(&Self) -> bool) -> Commit {
         let mut until = Instant::now() + STALL_MAX;
         let mut fed = self.fed;
         loop {
@@ -707,7 +752,7 @@ impl State {
             return;
         }
         self.propose();
-        if self.decided == self.sealed && self.fragments.is_empty() && self.member.may_answer() {
+        if self.has_decided_all() && self.hands_over_in.is_none() && self.member.may_answer() {
             self.mode = Mode::Leader;
             self.is_open = false;
             self.say("the group agrees again".to_owned());
@@ -718,7 +763,8 @@ impl State {
     pub(super) fn mark(&mut self, has_committed: bool) {
         if self.replicas > 0 && self.mode == Mode::Leader && (has_committed || self.mark_wanted) {
             self.mark_wanted = false;
-            self.acts.push(Act::Mark(self.fed));
+            let answers = self.kept.for_replicas(true);
+            self.acts.push(Act::Mark(self.fed, answers));
         }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What operators see: FIDE.STATUS, FIDE.MEMBERS.
+//! What operators see: FIDE.STATUS, FIDE.MEMBERS; [`super::info`] has the same facts.
 
 use serde::Serialize;
 
@@ -27,10 +27,19 @@ struct Status {
     /// When this host knew of the death before the last take-over: CLOCK_MONOTONIC, ns.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_failover_at_ns: Option<u64>,
+    handed_over: u64,
+    numbered: Numbered,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_failover_us: Option<Failover>,
     #[serde(skip_serializing_if = "Option::is_none")]
     waits_for: Option<String>,
+}
+
+/// Answers to numbered requests: of how many clients, and a number that is the same where all answers are.
+#[derive(Serialize)]
+struct Numbered {
+    clients: usize,
+    digest: String,
 }
 
 #[derive(Serialize)]
@@ -62,7 +71,17 @@ fn percentiles(of: &[u64]) -> Percentiles {
     Percentiles { p50: at(50), p99: at(99), max: at(100) }
 }
 
+/// FIDE.STATUS.
 pub(super) fn json(state: &mut State) -> String {
+    serde_json::to_string(&status(state)).expect("numbers and words")
+}
+
+/// The same, to be taken apart.
+pub(super) fn value(state: &mut State) -> serde_json::Value {
+    serde_json::to_value(status(state)).expect("numbers and words")
+}
+
+fn status(state: &State) -> Status {
     let seen = &state.seen;
     let since = |ns: u64| us(ns.saturating_sub(seen.death_ns));
     let failover = (seen.death_ns > 0 && seen.promoted_ns > seen.death_ns).then(|| Failover {
@@ -73,7 +92,7 @@ pub(super) fn json(state: &mut State) -> String {
     });
     let (view, hosts) = state.member.view().unwrap_or_default();
     let leader = state.leader();
-    let status = Status {
+    Status {
         mode: state.mode.name(),
         host: state.member.name(state.member.host()).unwrap_or_default(),
         leader: leader.as_ref().map(|(name, _)| name.clone()),
@@ -89,10 +108,11 @@ pub(super) fn json(state: &mut State) -> String {
         disconnects: seen.disconnects,
         failovers: seen.failovers,
         last_failover_at_ns: failover.is_some().then_some(seen.death_ns),
+        handed_over: seen.handed_over,
+        numbered: Numbered { clients: state.kept.once.clients(), digest: format!("{:016x}", state.kept.once.digest()) },
         last_failover_us: failover,
         waits_for: state.member.waits_for(),
-    };
-    serde_json::to_string(&status).expect("numbers and words")
+    }
 }
 
 /// Name, address and role of each member, by seniority.

@@ -114,3 +114,49 @@ fn root_followers_pass_writes_on() {
     assert_eq!(world.ask(last, "INCR n"), ":2\r\n");
     world.assert_alike();
 }
+
+/// The section of INFO has the facts of FIDE.STATUS.
+#[test]
+fn root_info_says_what_status_says() {
+    let Some(mut world) = World::new(3, "hsuc") else { return };
+    let first = world.leader();
+    world.ask(first, "SET k v");
+    world.kill(first);
+    world.await_ready();
+    let leader = world.leader();
+    world.ask(leader, "INCR n");
+    let info = world.ask(leader, "INFO fide");
+    let field = |name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix("fide_")?.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("no {name}: {info}")).to_owned()
+    };
+    assert!(info.contains("# fide\r\n"), "{info}");
+    assert_eq!((field("mode"), field("host"), field("failovers")), ("leader".into(), format!("h{leader}"), "1".into()));
+    assert_eq!(field("leader_address"), format!("{}:6379", world.bed.host(leader).address(0)));
+    let members = field("members");
+    assert!(members.split(',').any(|member| member == format!("h{leader}")), "{members}");
+    for name in [
+        "view",
+        "decided",
+        "applied",
+        "units",
+        "commit_us_p50",
+        "commit_us_p99",
+        "commit_us_max",
+        "reads_waited",
+        "disconnects",
+        "handed_over",
+        "last_failover_us_notified",
+        "last_failover_us_levelled",
+        "last_failover_us_leads",
+        "last_failover_us_first_write",
+    ] {
+        assert!(field(name).parse::<f64>().is_ok(), "{name}: {}", field(name));
+    }
+    // Each fact of the status is there.
+    let status = world.status(leader);
+    for name in status.as_object().expect("a status").keys() {
+        assert!(info.contains(&format!("fide_{name}")), "{name}: {info}");
+    }
+    assert!(!world.ask(leader, "INFO").contains("fide_mode"), "only where it is asked for, as with every module");
+}

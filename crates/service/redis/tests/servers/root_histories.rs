@@ -140,8 +140,8 @@ fn client(shared: &Shared, seed: u64) {
 }
 
 /// What happens to the servers, one after the other.
-fn faults(world: &mut World, random: &mut ChaCha8Rng, count: usize) -> Vec<String> {
-    let mut diary = Vec::new();
+fn faults(world: &mut World, random: &mut ChaCha8Rng, count: usize) -> (Vec<String>, usize) {
+    let (mut diary, mut handed) = (Vec::new(), 0);
     for _ in 0..count {
         thread::sleep(Duration::from_millis(random.random_range(200..500)));
         let host = if random.random_bool(0.6) {
@@ -150,7 +150,16 @@ fn faults(world: &mut World, random: &mut ChaCha8Rng, count: usize) -> Vec<Strin
             random.random_range(1..=world.servers.len())
         };
         let length = Duration::from_millis(random.random_range(100..600));
-        match random.random_range(0..4) {
+        match random.random_range(0..6) {
+            4 | 5 => {
+                // The leader refuses a host that is not ready to lead.
+                let leader = world.leader();
+                let line = if host == leader { "FIDE.TRANSFER".to_owned() } else { format!("FIDE.TRANSFER h{host}") };
+                let answer = world.ask(leader, &line);
+                diary.push(format!("h{leader}: {line}: {}", answer.trim()));
+                handed += usize::from(answer == "+OK\r\n");
+                thread::sleep(length / 4);
+            }
             0 | 1 => {
                 diary.push(format!("h{host} is killed, and back after {length:?}"));
                 world.kill(host);
@@ -172,7 +181,7 @@ fn faults(world: &mut World, random: &mut ChaCha8Rng, count: usize) -> Vec<Strin
         }
         world.await_ready();
     }
-    diary
+    (diary, handed)
 }
 
 /// How many faults there are, and how servers are read.
@@ -191,7 +200,7 @@ fn run(seed: u64, count: usize, reads: &str) -> Result<(), String> {
         history: Mutex::default(),
         reads_by_host: (0..3).map(|_| AtomicU64::new(0)).collect(),
     };
-    let diary = thread::scope(|scope| {
+    let (diary, handed) = thread::scope(|scope| {
         for number in 0..CLIENTS {
             let shared = &shared;
             scope.spawn(move || client(shared, seed * 1000 + number));
@@ -218,7 +227,7 @@ fn run(seed: u64, count: usize, reads: &str) -> Result<(), String> {
         .map_err(|why| why.to_string())?;
     let by_host: Vec<u64> = shared.reads_by_host.iter().map(|reads| reads.load(Relaxed)).collect();
     println!(
-        "seed {seed}, {protocol}: {} operations, {} open, reads by host {by_host:?}: {}",
+        "seed {seed}, {protocol}: {} operations, {} open, reads by host {by_host:?}, handed over {handed} times: {}",
         verdict.operations, verdict.open, verdict.verdict
     );
     if verdict.verdict == "ok" && by_host.iter().all(|reads| *reads > 0) {

@@ -166,6 +166,12 @@ impl Plan {
             let most = |_| if urgent.random_range(0..4) > 0 { URGENT_MAX } else { urgent.random_range(0..URGENT_MAX) };
             plan.urgent = PerHost::new(usize::from(plan.hosts), most);
         }
+        let mut hand = ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0x4a4d);
+        if features.has(Features::HAND) && hand.random_range(0..2) == 0 {
+            // To any member: leads that change often, also while hosts end and come.
+            let hosts = plan.hosts;
+            plan.add(&mut hand, 12, |random, _| What::HandOver { host: random.random_range(1..=hosts) });
+        }
         plan.equal = with(6);
         plan.hasty = with(7);
         plan.faults.sort_by_key(|fault| fault.at_ns);

@@ -34,10 +34,12 @@ impl Features {
     pub const CLONE: Self = Self(1 << 12);
     /// Urgent heartbeats: hosts send between two of the schedule while a view is decided.
     pub const URGENT: Self = Self(1 << 13);
+    /// Leaders that hand over.
+    pub const HAND: Self = Self(1 << 14);
     pub const NONE: Self = Self(0);
     /// All of them.
     pub const ALL: Self = Self((1 << Self::NAMES.len()) - 1);
-    pub const NAMES: [(&str, Self); 14] = [
+    pub const NAMES: [(&str, Self); 15] = [
         ("unequal", Self::UNEQUAL),
         ("apart", Self::APART),
         ("service", Self::SERVICE),
@@ -52,6 +54,7 @@ impl Features {
         ("xdp", Self::XDP),
         ("clone", Self::CLONE),
         ("urgent", Self::URGENT),
+        ("hand", Self::HAND),
     ];
 
     #[must_use]

@@ -52,6 +52,10 @@ pub enum What {
     Remove {
         host: HostId,
     },
+    /// The leader of the group is asked to hand over to the member of this host.
+    HandOver {
+        host: HostId,
+    },
     /// Cuts one direction of one link.
     Cut {
         from: u16,
@@ -171,6 +175,7 @@ impl fmt::Display for Fault {
             What::Start { host } => write!(f, "h{host} starts again"),
             What::Leave { host } => write!(f, "h{host} leaves"),
             What::Remove { host } => write!(f, "h{host} is to be taken out of the group"),
+            What::HandOver { host } => write!(f, "the leader is to hand over to h{host}"),
             What::Pause { host, for_ns } => write!(f, "h{host} stands still for {:.3} ms", milliseconds(for_ns)),
             What::Cut { from, to, plane } => write!(f, "h{from} to h{to} is cut in plane {plane}"),
             What::Isolate { host, plane } => write!(f, "h{host} is cut off in plane {plane}"),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Faults of a plan, as they happen.
 
-use fide_agreement::{HostSet, Standing};
+use fide_agreement::{Group, HostSet, Lease, Refused, Standing};
 use fide_types::HostId;
 
 use rand::RngExt;
@@ -112,6 +112,7 @@ impl<P: Protocol> World<'_, P> {
             What::Pause { host, for_ns } => self.pause(host, now_ns + for_ns),
             What::Leave { host } => self.leave(host),
             What::Remove { host } => self.remove(host),
+            What::HandOver { host } => self.hand_over(host),
             What::Cut { from, to, plane } => self.network.cut(from, to, plane),
             What::Isolate { host, plane } => self.network.cut_off(host, plane),
             What::Split { side } => self.split(side),
@@ -179,13 +180,24 @@ impl<P: Protocol> World<'_, P> {
 
     /// Asks the leader of the group, if one runs, to remove the member of a host.
     fn remove(&mut self, subject: u16) {
+        // The group refuses if the host is no member.
+        self.ask_leader(|group, lease| group.remove(lease, subject));
+    }
+
+    /// Asks the leader of the group, if one runs, to hand over to the member of a host.
+    fn hand_over(&mut self, successor: u16) {
+        self.stats.handed_over += u64::from(self.ask_leader(|group, lease| group.hand_over(lease, successor)));
+    }
+
+    /// Whether a leader does what it is asked.
+    fn ask_leader(&mut self, ask: impl FnOnce(&mut Group<P>, Lease) -> Result<(), Refused>) -> bool {
         let now_ns = self.now_ns;
         let leads = |host: &&mut Host<P>| host.leads(now_ns) && host.stopped_until_ns <= now_ns;
-        if let Some(host) = self.hosts.iter_mut().find(leads) {
-            let now = host.clock.read(now_ns);
-            // The group refuses if the host is no member.
-            let _ = host.seat.as_mut().map(|seat| seat.core.group.remove(seat.lease(&now), subject));
-        }
+        let Some(host) = self.hosts.iter_mut().find(leads) else { return false };
+        let now = host.clock.read(now_ns);
+        let Some(seat) = host.seat.as_mut() else { return false };
+        let lease = seat.lease(&now);
+        ask(&mut seat.core.group, lease).is_ok()
     }
 
     /// Cuts all links between the hosts of `side` (bit `id - 1`) and the others, in both planes.

@@ -40,6 +40,8 @@ stats! {
     exclusions,
     /// Members that were removed while they lived.
     removals,
+    /// Leaders that began to hand over.
+    handed_over,
     /// Members that were excluded, and continued as another incarnation.
     rejoins,
     /// Groups that were founded again, by members that were all excluded.
