@@ -17,7 +17,7 @@ use std::{
 use fide_agreement::{Identity, Lease, Standing, Start, group::ToStore, group::entries};
 
 use crate::{
-    Entry, LogError,
+    Entry, LogError, StoredState,
     core::Core,
     log::{Found, Log, Replay},
 };
@@ -43,7 +43,7 @@ pub struct Recovery {
 enum Base {
     Bytes(u64, Vec<u8>),
     /// The user has written it to the file.
-    File(u64),
+    File(u64, Vec<u8>),
 }
 
 #[derive(Debug)]
@@ -112,6 +112,10 @@ impl Disk {
     /// The user has yet to be delivered what was on this disk.
     pub(crate) fn is_replaying(&self) -> bool {
         self.is_unread || self.replay.is_some()
+    }
+
+    pub(crate) fn has_begun_replay(&self) -> bool {
+        self.replay.is_some()
     }
 
     /// The position of the user's state, while it is not the group's.
@@ -194,8 +198,8 @@ impl Disk {
                 self.log.store_base(*position, state)?;
                 *position
             }
-            Some(Base::File(position)) => {
-                self.log.take_base_file(*position)?;
+            Some(Base::File(position, beside)) => {
+                self.log.take_base_file(*position, beside)?;
                 *position
             }
         };
@@ -215,8 +219,8 @@ impl Disk {
         self.base = Some(Base::Bytes(position, state));
     }
 
-    pub(crate) fn store_base_file(&mut self, position: u64) {
-        self.base = Some(Base::File(position));
+    pub(crate) fn store_base_file(&mut self, position: u64, beside: Vec<u8>) {
+        self.base = Some(Base::File(position, beside));
     }
 
     pub(crate) fn base_file(&self) -> PathBuf {
@@ -241,8 +245,8 @@ impl Disk {
         Ok(())
     }
 
-    /// The stored state, once: its position and its file.
-    pub(crate) fn take_base(&mut self) -> Option<(u64, PathBuf)> {
+    /// The stored state, once.
+    pub(crate) fn take_base(&mut self) -> Option<StoredState> {
         self.replay.as_mut()?.take_base()
     }
 

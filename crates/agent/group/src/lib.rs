@@ -81,7 +81,7 @@ pub use fide_agreement::{
 };
 pub use fide_client::{Client, ConnectOptions, Error as ClientError, wake_eagerly};
 pub use fide_wire::Key;
-pub use log::LogError;
+pub use log::{LogError, StoredState};
 pub use member::{Counters, Member};
 pub use record::RecordError;
 

@@ -42,6 +42,7 @@ use fide_agreement::{
 use manifest::{Base, Manifest};
 use record::{End, Membership, Record};
 pub(crate) use replay::Replay;
+pub use replay::StoredState;
 
 /// A segment that is longer is followed by another one.
 const SEGMENT_BYTES: u64 = 8 << 20;
@@ -334,7 +335,8 @@ impl Log {
     pub(crate) fn store_base(&mut self, position: u64, state: &[u8]) -> Result<(), LogError> {
         let name = format!("state-{position}");
         manifest::store_file(&self.dir, &name, state)?;
-        self.set_base(position, name, state.len() as u64, Some(crc32c::crc32c(state)))
+        let (file, bytes, crc32c) = (name, state.len() as u64, Some(crc32c::crc32c(state)));
+        self.set_base(Base { position, file, bytes, crc32c, beside: String::new() })
     }
 
     /// Where the user writes its state ([`Log::take_base_file`]).
@@ -342,8 +344,8 @@ impl Log {
         self.dir.join("state.new")
     }
 
-    /// Takes over the user's state after `position` from [`Log::base_file`].
-    pub(crate) fn take_base_file(&mut self, position: u64) -> Result<(), LogError> {
+    /// Takes over the user's state after `position` from [`Log::base_file`], and what belongs to it `beside` that.
+    pub(crate) fn take_base_file(&mut self, position: u64, beside: &[u8]) -> Result<(), LogError> {
         let (from, name) = (self.base_file(), format!("state-{position}"));
         let sync = || {
             let file = fs::File::open(&from)?;
@@ -352,14 +354,16 @@ impl Log {
         };
         let bytes = sync().map_err(|why| LogError::Io { path: from.clone(), why })?;
         manifest::rename(&self.dir, &from, &name)?;
-        self.set_base(position, name, bytes, None)
+        let beside = beside.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.set_base(Base { position, file: name, bytes, crc32c: None, beside })
     }
 
     /// The log begins with this state, which is stored. What came before goes.
-    fn set_base(&mut self, position: u64, file: String, bytes: u64, crc32c: Option<u32>) -> Result<(), LogError> {
+    fn set_base(&mut self, base: Base) -> Result<(), LogError> {
         self.sync()?;
+        let position = base.position;
         let mut manifest = self.manifest.clone();
-        manifest.base = Some(Base { position, file, bytes, crc32c });
+        manifest.base = Some(base);
         if self.replaced.is_none() && self.last <= position {
             // So that all segments before can go.
             self.roll()?;

@@ -26,7 +26,7 @@ use rustix::{
 };
 
 use crate::{
-    Config, Error, Recovery,
+    Config, Error, Recovery, StoredState,
     core::{self, Core},
     durable::{self, Disk},
     packet::{Opened, Opener, PacketError, Sealer, Sender},
@@ -523,6 +523,13 @@ impl<P: Start> Member<P> {
         !self.is_replaying() && self.core.group.may_answer(self.lease())
     }
 
+    /// Whether this durable member's group was founded again from its disk, and its user has yet to be handed
+    /// everything that was there.
+    #[must_use]
+    pub fn is_recovering(&self) -> bool {
+        self.disk.as_ref().is_some_and(Disk::has_begun_replay)
+    }
+
     /// The user has yet to be delivered what was on disk.
     fn is_replaying(&self) -> bool {
         self.disk.as_ref().is_some_and(Disk::is_replaying)
@@ -594,9 +601,9 @@ impl<P: Start> Member<P> {
     /// A durable member also hands out the state on its own disk in this way, when its group was founded again from
     /// that.
     pub fn poll_install(&mut self) -> Option<(u64, Vec<u8>)> {
-        if let Some((position, path)) = self.poll_stored_state() {
-            return match durable::read_base(&path) {
-                Ok(state) => Some((position, state)),
+        if let Some(stored) = self.poll_stored_state() {
+            return match durable::read_base(&stored.path) {
+                Ok(state) => Some((stored.position, state)),
                 Err(why) => {
                     self.unstored = Some((format!("this host cannot read its stored state: {why}"), u64::MAX));
                     None
@@ -611,10 +618,9 @@ impl<P: Start> Member<P> {
         Some((position, state))
     }
 
-    /// Of a durable member whose group was founded again from its disk: the stored state's position and file, once.
-    /// For users that read a long state in their own way, and are not handed it by [`Member::poll_install`]
+    /// Of a durable member whose group was founded again from its disk: the stored state, once. For users that read a long state in their own way, and are not handed it by [`Member::poll_install`]
     /// then.
-    pub fn poll_stored_state(&mut self) -> Option<(u64, std::path::PathBuf)> {
+    pub fn poll_stored_state(&mut self) -> Option<StoredState> {
         self.disk.as_mut()?.take_base()
     }
 
@@ -639,10 +645,11 @@ impl<P: Start> Member<P> {
         Some(self.disk.as_ref()?.base_file())
     }
 
-    /// The user's state after `position` is in [`Member::base_file`]. The file is taken away.
-    pub fn store_base_file(&mut self, position: u64) {
+    /// The user's state after `position` is in [`Member::base_file`], which is taken away. `beside`: what belongs to
+    /// it and is not in the file; up to some megabytes.
+    pub fn store_base_file(&mut self, position: u64, beside: Vec<u8>) {
         if let Some(disk) = &mut self.disk {
-            disk.store_base_file(position);
+            disk.store_base_file(position, beside);
         }
     }
 

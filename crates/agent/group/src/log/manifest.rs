@@ -27,6 +27,9 @@ pub(super) struct Base {
     /// CRC-32C of the file; none where its own format has a checksum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) crc32c: Option<u32>,
+    /// What belongs to the state and is not in that file, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) beside: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

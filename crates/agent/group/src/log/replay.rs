@@ -10,11 +10,21 @@ use super::{
     record::{self, Record},
 };
 
+/// A user's state on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredState {
+    /// Of the last decision in it.
+    pub position: u64,
+    pub path: PathBuf,
+    /// What was given with the file.
+    pub beside: Vec<u8>,
+}
+
 /// The stored state of a log, and the decisions since, in order.
 #[derive(Debug)]
 pub(crate) struct Replay {
-    /// The position of the stored state, and its file; none at the beginning of a group.
-    base: Option<(u64, PathBuf)>,
+    /// None at the beginning of a group.
+    base: Option<StoredState>,
     base_position: u64,
     /// Decisions up to this one are replayed.
     until: u64,
@@ -48,8 +58,12 @@ impl Replay {
             });
             end?;
         }
-        let base = log.manifest.base.as_ref().map(|base| (base.position, log.dir.join(&base.file)));
-        let base_position = base.as_ref().map_or(0, |(position, _)| *position);
+        let base = log.manifest.base.as_ref().map(|base| StoredState {
+            position: base.position,
+            path: log.dir.join(&base.file),
+            beside: from_hex(&base.beside),
+        });
+        let base_position = base.as_ref().map_or(0, |base| base.position);
         Ok(Self {
             base,
             base_position,
@@ -64,8 +78,8 @@ impl Replay {
         })
     }
 
-    /// The stored state, once: its position, and its file.
-    pub(crate) fn take_base(&mut self) -> Option<(u64, PathBuf)> {
+    /// The stored state, once.
+    pub(crate) fn take_base(&mut self) -> Option<StoredState> {
         self.base.take()
     }
 
@@ -127,4 +141,9 @@ impl Replay {
 
 fn read(path: &PathBuf) -> Result<Vec<u8>, LogError> {
     fs::read(path).map_err(|why| LogError::Io { path: path.clone(), why })
+}
+
+fn from_hex(digits: &str) -> Vec<u8> {
+    let value = |digit: u8| (digit as char).to_digit(16).unwrap_or(0) as u8;
+    digits.as_bytes().as_chunks().0.iter().map(|[high, low]| value(*high) << 4 | value(*low)).collect()
 }

@@ -24,7 +24,7 @@ fn write(log: &mut Log, positions: std::ops::RangeInclusive<u64>) {
 /// Position of the stored state, and the decisions after it.
 fn replayed(log: &Log, until: u64) -> (Option<u64>, Vec<(u64, String)>) {
     let mut replay = Replay::new(log, until).unwrap();
-    let base = replay.take_base().map(|(position, _)| position);
+    let base = replay.take_base().map(|base| base.position);
     let mut all = Vec::new();
     while replay.next().unwrap() {
         let (position, value) = replay.last();
@@ -130,6 +130,26 @@ fn state_of_others_counts_once_it_is_stored() {
             assert_eq!(replayed(&log, 3), (None, expected(1..=3)));
         }
     }
+}
+
+#[test]
+fn state_in_a_file_of_the_user_is_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(dir.path());
+    log.append_member(11, 0, &view(1), 0);
+    write(&mut log, 1..=3);
+    fs::write(log.base_file(), b"state of three").unwrap();
+    log.take_base_file(3, &[0, 7, 255]).unwrap();
+    let (log, _) = {
+        drop(log);
+        open(dir.path())
+    };
+    let base = Replay::new(&log, 3).unwrap().take_base().unwrap();
+    assert_eq!(
+        (base.position, base.beside, fs::read(base.path).unwrap()),
+        (3, vec![0, 7, 255], b"state of three".to_vec())
+    );
+    assert!(!log.base_file().exists());
 }
 
 #[test]
