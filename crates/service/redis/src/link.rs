@@ -3,8 +3,8 @@
 //! all data already, and is only told to go on.
 //!
 //! The replica is the Redis server that has loaded this module. Its state is that of the group at a position,
-//! so a partial synchronisation is always the answer; a replica that asks for a full one has no state, and is
-//! refused.
+//! so a partial synchronisation is the answer; a replica that asks for a full one has no state, and is refused.
+//! Only a server that gets its data back from the group's log on disk is sent a full one, from a file.
 //!
 //! Any program on the host may connect to the port, so the server shows a token first, as a password.
 
@@ -32,6 +32,8 @@ pub struct Master {
     state: State,
     token: Vec<u8>,
     received: Vec<u8>,
+    /// Bytes of the file that a full synchronisation sends, if there has to be one.
+    full: Option<u64>,
 }
 
 impl Master {
@@ -39,6 +41,12 @@ impl Master {
     #[must_use]
     pub fn new(token: &str) -> Self {
         Self { token: token.as_bytes().to_vec(), ..Self::default() }
+    }
+
+    /// The next synchronisation is a full one, with so many bytes, which the caller sends after the answer.
+    #[must_use]
+    pub fn with_full(self, bytes: Option<u64>) -> Self {
+        Self { full: bytes, ..self }
     }
 
     #[must_use]
@@ -51,6 +59,10 @@ impl Master {
         self.received.extend_from_slice(bytes);
         let mut at = 0;
         let result = loop {
+            // A replica that loads what it was sent shows in this way that it lives.
+            while self.received.get(at) == Some(&b'\n') {
+                at += 1;
+            }
             match Value::read(&self.received[at..]) {
                 Ok(Some((request, len))) => {
                     at += len;
@@ -87,6 +99,14 @@ impl Master {
                 return Err("a stranger at the port of the replication link".to_owned());
             }
             b"replconf" => out.extend_from_slice(b"+OK\r\n"),
+            b"psync" if self.full.is_some() => {
+                let bytes = self.full.take().unwrap_or(0);
+                // The replica asks for it by this name if the link breaks.
+                let name: String =
+                    self.token.iter().map(|byte| char::from(*byte)).chain("0".repeat(40).chars()).take(40).collect();
+                out.extend_from_slice(format!("+FULLRESYNC {name} 0\r\n${bytes}\r\n").as_bytes());
+                self.state = State::Streaming;
+            }
             b"psync" => match words.get(1) {
                 Some(id) if *id != b"?" => {
                     out.extend_from_slice(b"+CONTINUE ");
@@ -136,6 +156,17 @@ mod tests {
         ask(&mut master, &["AUTH", "secret"]).unwrap();
         assert!(ask(&mut master, &["PSYNC", "?", "-1"]).unwrap_err().contains("asks for all data"));
         assert_eq!(master.state(), State::Failed);
+    }
+
+    #[test]
+    fn replica_whose_data_is_in_a_file_is_sent_it_once() {
+        let mut master = Master::new("0123456789abcdef").with_full(Some(77));
+        ask(&mut master, &["AUTH", "0123456789abcdef"]).unwrap();
+        let answer = ask(&mut master, &["PSYNC", "?", "-1"]).unwrap();
+        assert_eq!(answer, format!("+FULLRESYNC 0123456789abcdef{} 0\r\n$77\r\n", "0".repeat(24)));
+        let mut out = Vec::new();
+        master.receive(b"\n\n", &mut out).unwrap();
+        assert!(ask(&mut master, &["PSYNC", "?", "-1"]).unwrap_err().contains("asks for all data"));
     }
 
     #[test]

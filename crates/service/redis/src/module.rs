@@ -12,6 +12,7 @@
 //! | `status`, `info` | FIDE.STATUS, FIDE.MEMBERS; `INFO fide` |
 //! | `state` | what this process is to the group |
 //! | `member`, `feed` | the group's member, the server's replication link |
+//! | `disk` | `durable disk`: dumps for the group's log, and coming back from it |
 //! | `unread` | clients whose earlier replies wait to be written |
 //! | `proxy` | writes that clients send to a follower |
 //! | `transfer` | the lead goes to another server |
@@ -25,6 +26,7 @@ mod access;
 mod answers;
 mod commands;
 mod config;
+mod disk;
 mod feed;
 mod filter;
 mod info;
@@ -359,6 +361,12 @@ unsafe extern "C" fn on_feed_writable(fd: c_int, _: *mut c_void, _: c_int) {
     turn();
 }
 
+unsafe extern "C" fn on_child(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, sub: u64, _: *mut c_void) {
+    if sub == raw::REDISMODULE_SUBEVENT_FORK_CHILD_DIED {
+        disk::child_ended(Ctx(ctx));
+    }
+}
+
 /// The loop is about to sleep, and then to write replies: seals the turn.
 unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, sub: u64, _: *mut c_void) {
     if sub == raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP {
@@ -378,6 +386,7 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
     seal();
     with_state(State::hand_over);
     settle();
+    disk::dump(Ctx(ctx));
     answer_reads();
     hot(|hot| hot.is_late.set(true));
     if hot(|hot| hot.mode.get()) == Mode::Following {
@@ -517,6 +526,9 @@ fn begin(ctx: Ctx) {
         }
     }
     access::let_users(ctx);
+    let (dir, name) = (config("dir"), config("dbfilename"));
+    let dump = PathBuf::from(String::from_utf8_lossy(&dir).into_owned()).join(&*String::from_utf8_lossy(&name));
+    with_state(|state| state.disk.set_path(dump));
     let password = config("masterauth");
     MODULE.with_borrow_mut(|module| {
         if let Some(module) = module {
@@ -646,6 +658,7 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
     UNREAD.set(unread::Unread::of_loop(epoll));
     ctx.subscribe(raw::REDISMODULE_EVENT_EVENTLOOP, on_loop);
     ctx.subscribe(raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica);
+    ctx.subscribe(raw::REDISMODULE_EVENT_FORK_CHILD, on_child);
     ctx.notify(raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED, on_deleted);
     ctx.filter(on_command);
     ctx.timer(TICK_MS, on_tick);

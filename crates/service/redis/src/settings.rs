@@ -11,6 +11,8 @@ use serde::Deserialize;
 const FILE_MAX: u64 = 1 << 20;
 /// The socket's directory if fide.toml names none.
 const RUNTIME_DIR: &str = "/run/fide";
+/// Least bytes of the log for which a dump is worth its while.
+const LOG_BYTES_MIN: u64 = 64 << 10;
 /// Name of the group's key file, beside fide.toml.
 const KEY_FILE: &str = "redis.key";
 
@@ -36,6 +38,10 @@ pub struct Settings {
     pub port: Option<u16>,
     /// Where this host keeps its record of the group; none: beside Redis' own files.
     pub state_dir: Option<PathBuf>,
+    /// A write is answered once most servers of the group have it on disk.
+    pub is_durable: bool,
+    /// Bytes of the log on disk after which it begins anew with a dump.
+    pub log_bytes: Option<u64>,
 }
 
 /// Why the module is not loaded.
@@ -44,7 +50,7 @@ pub enum SettingsError {
     #[error("{0} is given without a value")]
     NoValue(String),
     #[error(
-        "unknown argument {0:?}; known are cluster FILE, protocol hsuc|huc, hosts A,B,C, group NAME, key FILE, port N, socket PATH, state-dir DIR"
+        "unknown argument {0:?}; known are cluster FILE, protocol hsuc|huc, hosts A,B,C, group NAME, key FILE, port N, socket PATH, state-dir DIR, durable group|disk, log-bytes N"
     )]
     Unknown(String),
     #[error("{0} is given twice")]
@@ -82,7 +88,8 @@ impl Settings {
     /// # Errors
     /// [`SettingsError`].
     pub fn new(args: &[&str]) -> Result<Self, SettingsError> {
-        const NAMES: [&str; 8] = ["cluster", "protocol", "hosts", "group", "key", "port", "socket", "state-dir"];
+        const NAMES: [&str; 10] =
+            ["cluster", "protocol", "hosts", "group", "key", "port", "socket", "state-dir", "durable", "log-bytes"];
         let mut values: [Option<&str>; NAMES.len()] = [None; NAMES.len()];
         for pair in args.chunks(2) {
             let name = pair[0].to_ascii_lowercase();
@@ -92,7 +99,7 @@ impl Settings {
                 return Err(SettingsError::Twice(name));
             }
         }
-        let [cluster, protocol, hosts, group, key, port, socket, state_dir] = values;
+        let [cluster, protocol, hosts, group, key, port, socket, state_dir, durable, log_bytes] = values;
         let cluster = Path::new(cluster.ok_or(SettingsError::Missing("cluster"))?);
         let protocol = match protocol {
             None | Some("hsuc") => Protocol::Hsuc,
@@ -105,6 +112,26 @@ impl Settings {
                 });
             }
         };
+        let is_durable = match durable {
+            None | Some("group") => false,
+            Some("disk") => true,
+            Some(other) => {
+                return Err(SettingsError::Wrong {
+                    what: "durable",
+                    value: other.to_owned(),
+                    why: "it is group (held by all live servers) or disk (on disk at most of them, too)".to_owned(),
+                });
+            }
+        };
+        let log_bytes = log_bytes
+            .map(|bytes| {
+                bytes.parse().ok().filter(|bytes| *bytes >= LOG_BYTES_MIN).ok_or_else(|| SettingsError::Wrong {
+                    what: "log-bytes",
+                    value: bytes.to_owned(),
+                    why: format!("a number of bytes, {LOG_BYTES_MIN} at least"),
+                })
+            })
+            .transpose()?;
         let hosts: Vec<String> =
             hosts.ok_or(SettingsError::Missing("hosts"))?.split(',').map(|host| host.trim().to_owned()).collect();
         if hosts.iter().any(String::is_empty) {
@@ -139,6 +166,8 @@ impl Settings {
         let key =
             key.trim().parse::<Key>().map_err(|why| SettingsError::File { path: key_file, why: why.to_string() })?;
         Ok(Self {
+            is_durable,
+            log_bytes,
             protocol,
             hosts,
             socket: socket.map_or_else(

@@ -32,6 +32,8 @@ pub struct RedisGroup {
     pub protocol: String,
     /// Names of the group's hosts.
     pub hosts: Vec<String>,
+    /// Further arguments of the module.
+    pub arguments: Vec<String>,
 }
 
 /// What to start.
@@ -98,7 +100,8 @@ impl RedisServer {
                 .arg("socket")
                 .arg(agents.socket(host.index()))
                 .arg("state-dir")
-                .arg(dir.join("group"));
+                .arg(dir.join("group"))
+                .args(&group.arguments);
         }
         let child = command.spawn().map_err(|why| Error::io("starting redis-server", why))?;
         let mut server = Self { child, dir };

@@ -20,6 +20,9 @@ pub struct StoredState {
     pub beside: Vec<u8>,
 }
 
+/// With their identities.
+type Payloads = Vec<(Identity, Vec<u8>)>;
+
 /// The stored state of a log, and the decisions since, in order.
 #[derive(Debug)]
 pub(crate) struct Replay {
@@ -35,8 +38,8 @@ pub(crate) struct Replay {
     /// Records read so far.
     read: u64,
     /// Of the segment that was read last: what is left of it.
-    queue: VecDeque<(u64, Vec<u8>, Vec<(Identity, Vec<u8>)>)>,
-    payloads: Vec<(Identity, Vec<u8>)>,
+    queue: VecDeque<(u64, Vec<u8>, Payloads)>,
+    payloads: Payloads,
     value: Vec<u8>,
     position: u64,
 }

@@ -3,6 +3,7 @@
 //! to be written to it.
 
 use std::{
+    fs::File,
     io::{ErrorKind, Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
     os::fd::{AsRawFd, RawFd},
@@ -19,6 +20,8 @@ use crate::{
 
 /// Bytes read at once.
 const READ_MAX: usize = 16 << 10;
+/// Bytes of a file that are read at once.
+const FILE_READ_MAX: usize = 256 << 10;
 
 /// A connection of the server.
 struct Connection {
@@ -43,6 +46,8 @@ pub(super) struct Feed {
     written: usize,
     /// Decided units that wait for the link.
     queue: Vec<u8>,
+    /// The server's data, to be sent before that, and how many bytes of it are left.
+    file: Option<(File, u64)>,
 }
 
 /// What became of the link.
@@ -60,7 +65,7 @@ impl Feed {
         let mut bytes = [0; 16];
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
         let token = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { listener, token, connection: None, out: Vec::new(), written: 0, queue: Vec::new() })
+        Ok(Self { listener, token, connection: None, out: Vec::new(), written: 0, queue: Vec::new(), file: None })
     }
 
     pub(super) fn listener(&self) -> RawFd {
@@ -101,14 +106,46 @@ impl Feed {
         }
         stream.set_nonblocking(true).ok()?;
         let _ = stream.set_nodelay(true);
-        let fd = stream.as_raw_fd();
-        self.connection = Some(Connection { stream, master: Master::new(&self.token) });
+        let (fd, full) = (stream.as_raw_fd(), self.file.as_ref().map(|(_, bytes)| *bytes));
+        self.connection = Some(Connection { stream, master: Master::new(&self.token).with_full(full) });
         Some(fd)
     }
 
     pub(super) fn close(&mut self) {
         self.connection = None;
-        (self.out, self.written, self.queue) = (Vec::new(), 0, Vec::new());
+        (self.out, self.written, self.queue, self.file) = (Vec::new(), 0, Vec::new(), None);
+    }
+
+    /// The server is to load this file first.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(super) fn set_file(&mut self, path: &std::path::Path) -> std::io::Result<()> {
+        let file = File::open(path)?;
+        let bytes = file.metadata()?.len();
+        self.file = Some((file, bytes));
+        Ok(())
+    }
+
+    /// Takes what is to be written next: the file, then what waits. False if there is nothing.
+    fn fill(&mut self) -> std::io::Result<bool> {
+        self.out.clear();
+        self.written = 0;
+        if !self.is_streaming() {
+            return Ok(false);
+        }
+        if let Some((file, left)) = &mut self.file {
+            let wanted = usize::try_from(*left).unwrap_or(usize::MAX).min(FILE_READ_MAX);
+            self.out.resize(wanted, 0);
+            file.read_exact(&mut self.out)?;
+            *left -= wanted as u64;
+            if *left == 0 {
+                self.file = None;
+            }
+        } else {
+            std::mem::swap(&mut self.out, &mut self.queue);
+        }
+        Ok(!self.out.is_empty())
     }
 
     /// Appends a decided unit.
@@ -158,15 +195,18 @@ impl Feed {
 
     /// Writes what there is, as far as the server takes it.
     pub(super) fn flush(&mut self) -> Fed {
-        if self.is_streaming() && !self.queue.is_empty() {
-            if self.out.is_empty() {
-                std::mem::swap(&mut self.out, &mut self.queue);
-            } else {
-                self.out.append(&mut self.queue);
-            }
+        if self.connection.is_none() {
+            return Fed::Fine;
         }
-        let Some(Connection { stream, .. }) = &mut self.connection else { return Fed::Fine };
-        while self.written < self.out.len() {
+        loop {
+            if self.written == self.out.len() {
+                match self.fill() {
+                    Ok(true) => {}
+                    Ok(false) => return Fed::Fine,
+                    Err(why) => return Fed::Lost(format!("the group's data on disk cannot be read: {why}")),
+                }
+            }
+            let Some(Connection { stream, .. }) = &mut self.connection else { return Fed::Fine };
             match stream.write(&self.out[self.written..]) {
                 Ok(len) => self.written += len,
                 Err(why) if why.kind() == ErrorKind::Interrupted => {}
@@ -174,9 +214,6 @@ impl Feed {
                 Err(why) => return Fed::Lost(why.to_string()),
             }
         }
-        self.out.clear();
-        self.written = 0;
-        Fed::Fine
     }
 
     /// Whether bytes wait that the server does not take now.

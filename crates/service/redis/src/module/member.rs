@@ -7,8 +7,8 @@ use std::{
 };
 
 use fide_group::{
-    Config, ConnectOptions, Entry, Error, HUC_VALUE_MAX, Hsuc, Huc, Refused, Standing, Start, VALUE_MAX, entries, hsuc,
-    huc,
+    Config, ConnectOptions, Entry, Error, HUC_VALUE_MAX, Hsuc, Huc, Recovery, Refused, Standing, Start, StoredState,
+    VALUE_MAX, entries, hsuc, huc,
 };
 
 use crate::settings::{Protocol, Settings};
@@ -64,6 +64,14 @@ pub(super) trait Member {
     fn entry_max(&self) -> usize;
     /// CLOCK_MONOTONIC of when the last death became known here.
     fn death_ns(&self) -> u64;
+    /// The group was founded again from this disk.
+    fn is_recovering(&self) -> bool;
+    fn poll_stored_state(&mut self) -> Option<StoredState>;
+    fn wants_base(&self) -> bool;
+    fn base_file(&self) -> Option<std::path::PathBuf>;
+    fn store_base_file(&mut self, position: u64, beside: Vec<u8>);
+    /// What was on disk when this process began; none if nothing is stored.
+    fn recovery(&self) -> Option<Recovery>;
 }
 
 struct Of<P: Start> {
@@ -172,7 +180,7 @@ impl<P: Start> Member for Of<P> {
     }
 
     fn waits_for(&self) -> Option<String> {
-        self.member.waits_for()
+        self.member.waits_for().or_else(|| self.member.unstored().map(str::to_owned))
     }
 
     fn host(&self) -> u16 {
@@ -195,6 +203,30 @@ impl<P: Start> Member for Of<P> {
     fn death_ns(&self) -> u64 {
         self.member.death_ns()
     }
+
+    fn is_recovering(&self) -> bool {
+        self.member.is_recovering()
+    }
+
+    fn poll_stored_state(&mut self) -> Option<StoredState> {
+        self.member.poll_stored_state()
+    }
+
+    fn wants_base(&self) -> bool {
+        self.member.wants_base()
+    }
+
+    fn base_file(&self) -> Option<std::path::PathBuf> {
+        self.member.base_file()
+    }
+
+    fn store_base_file(&mut self, position: u64, beside: Vec<u8>) {
+        self.member.store_base_file(position, beside);
+    }
+
+    fn recovery(&self) -> Option<Recovery> {
+        self.member.recovery().cloned()
+    }
 }
 
 /// Joins with the agent of this host.
@@ -211,6 +243,10 @@ pub(super) fn open(settings: &Settings, state_dir: std::path::PathBuf) -> Result
         let hosts: Vec<&str> = settings.hosts.iter().map(String::as_str).collect();
         let mut config = Config::new(&settings.group, &hosts, settings.key, state_dir, setting);
         config.port = settings.port.unwrap_or(config.port);
+        if settings.is_durable {
+            config = config.durable();
+        }
+        config.compact_bytes = settings.log_bytes.unwrap_or(config.compact_bytes);
         let options = ConnectOptions {
             path: Some(settings.socket.clone()),
             program: "redis-server".to_owned(),

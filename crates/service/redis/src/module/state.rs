@@ -12,6 +12,7 @@ use fide_group::{Error, Refused, Standing};
 
 use super::{
     answers::{Answers, Kept},
+    disk::Disk,
     feed::{Fed, Feed},
     member::{Decided, Member},
 };
@@ -154,8 +155,9 @@ pub(super) struct State {
     assembly: Assembly,
     /// Answers to numbered requests.
     pub(super) kept: Kept,
+    pub(super) disk: Disk,
     /// The server has been given everything up to this position, and has applied it up to that one.
-    fed: u64,
+    pub(super) fed: u64,
     pub(super) applied: u64,
     /// The server that this one replicates from while it joins.
     source: Option<(String, u16)>,
@@ -182,7 +184,7 @@ pub(super) struct State {
     /// This server's port.
     pub(super) port: u16,
     pub(super) seen: Seen,
-    acts: Vec<Act>,
+    pub(super) acts: Vec<Act>,
 }
 
 /// How a unit went.
@@ -205,6 +207,7 @@ impl State {
             fragments: VecDeque::new(),
             assembly: Assembly::default(),
             kept: Kept::default(),
+            disk: Disk::default(),
             fed: 0,
             applied: 0,
             source: None,
@@ -315,6 +318,9 @@ impl State {
     }
 
     fn take_decisions(&mut self) {
+        if self.member.is_recovering() && !self.disk.has_recovered {
+            self.begin_recovery();
+        }
         let Self { member, assembly, session, decided, feed, kept, replicas, .. } = self;
         let (mut is_fed, mut wrong) = (false, None);
         let position = member.poll(&mut |entry| {

@@ -3,6 +3,7 @@
 
 mod root_clients;
 mod root_commands;
+mod root_durable;
 mod root_group;
 mod root_histories;
 mod root_libraries;

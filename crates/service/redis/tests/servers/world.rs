@@ -31,6 +31,12 @@ pub(crate) fn module() -> PathBuf {
 impl World {
     /// None, with a word about it, where no namespaces can be made.
     pub(crate) fn new(hosts: usize, protocol: &str) -> Option<Self> {
+        Self::with(hosts, protocol, &[])
+    }
+
+    /// With further arguments of the module.
+    pub(crate) fn with(hosts: usize, protocol: &str, arguments: &[&str]) -> Option<Self> {
+        let of_module: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         if let Err(why) = supported() {
             println!("skipped: {why}");
             return None;
@@ -41,7 +47,7 @@ impl World {
         let spec = AgentsSpec { program, arguments, timeout_us: Some(TIMEOUT_US), ..AgentsSpec::default() };
         let agents = Agents::start(&bed, spec).expect("agents");
         let names = bed.hosts().iter().map(|host| host.name().to_owned()).collect();
-        let group = RedisGroup { module: module(), protocol: protocol.to_owned(), hosts: names };
+        let group = RedisGroup { module: module(), protocol: protocol.to_owned(), hosts: names, arguments: of_module };
         let spec = RedisSpec {
             group: Some(group),
             arguments: vec!["--enable-debug-command".into(), "yes".into()],

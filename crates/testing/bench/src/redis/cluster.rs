@@ -45,6 +45,7 @@ impl Cluster {
                 module: module()?,
                 protocol: (*protocol).to_owned(),
                 hosts: bed.hosts().iter().map(|host| host.name().to_owned()).collect(),
+                arguments: Vec::new(),
             }),
             _ => None,
         };

@@ -57,7 +57,8 @@ impl Site {
         let spec = AgentsSpec { program: vec![programs.fide], ..AgentsSpec::default() };
         let agents = Agents::start(&Members(&bed), spec)?;
         let names = Members(&bed).hosts().iter().map(|host| host.name().to_owned()).collect();
-        let group = RedisGroup { module: programs.module, protocol: protocol.to_owned(), hosts: names };
+        let group =
+            RedisGroup { module: programs.module, protocol: protocol.to_owned(), hosts: names, arguments: Vec::new() };
         let spec = RedisSpec {
             program: programs.server,
             group: Some(group),
