@@ -21,6 +21,16 @@ pub(super) enum Kind {
     /// One server, and replicas that follow it.
     Replicas,
     Group(&'static str),
+    /// A group that stores before it answers.
+    Durable,
+    /// Redis of another build with its module, in a folder: `redis-server` and `redisraft.so`.
+    Raft(PathBuf),
+}
+
+impl Kind {
+    fn is_group(&self) -> bool {
+        matches!(self, Self::Group(_) | Self::Durable)
+    }
 }
 
 /// The servers, and where each lives.
@@ -29,6 +39,7 @@ pub(super) struct Cluster {
     pub(super) bed: Testbed,
     agents: Agents,
     spec: RedisSpec,
+    raft: Option<PathBuf>,
 }
 
 /// The module, built with this program.
@@ -40,18 +51,27 @@ impl Cluster {
     pub(super) fn start(kind: &Kind, hosts: usize, arguments: &[&str]) -> anyhow::Result<Self> {
         let bed = Testbed::build(BedSpec { hosts, offloads: true, ..BedSpec::default() })?;
         let agents = Agents::start(&bed, AgentsSpec { program: vec![find_binary("fide")?], ..AgentsSpec::default() })?;
+        let hosts_names = || bed.hosts().iter().map(|host| host.name().to_owned()).collect();
+        let group = |protocol: &str, arguments: &[&str]| -> anyhow::Result<Option<RedisGroup>> {
+            let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+            Ok(Some(RedisGroup { module: module()?, protocol: protocol.to_owned(), hosts: hosts_names(), arguments }))
+        };
         let group = match kind {
-            Kind::Group(protocol) => Some(RedisGroup {
-                module: module()?,
-                protocol: (*protocol).to_owned(),
-                hosts: bed.hosts().iter().map(|host| host.name().to_owned()).collect(),
-                arguments: Vec::new(),
-            }),
+            Kind::Group(protocol) => group(protocol, &[])?,
+            Kind::Durable => group("hsuc", &["durable", "disk"])?,
             _ => None,
         };
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        let spec = RedisSpec { group, arguments, ..RedisSpec::default() };
-        let mut cluster = Self { servers: (0..hosts).map(|_| None).collect(), bed, agents, spec };
+        let program = match kind {
+            Kind::Raft(folder) => Some(folder.join("redis-server")),
+            _ => None,
+        };
+        let raft = match kind {
+            Kind::Raft(folder) => Some(folder.join("redisraft.so")),
+            _ => None,
+        };
+        let spec = RedisSpec { program, group, arguments };
+        let mut cluster = Self { servers: (0..hosts).map(|_| None).collect(), bed, agents, spec, raft };
         for host in 1..=hosts {
             cluster.add(host)?;
         }
@@ -70,14 +90,39 @@ impl Cluster {
                 }
             })?;
         }
-        if matches!(kind, Kind::Group(_)) {
+        if kind.is_group() {
             cluster.await_ready()?;
+        }
+        if cluster.raft.is_some() {
+            cluster.form_raft(hosts)?;
         }
         Ok(cluster)
     }
 
     pub(super) fn add(&mut self, host: usize) -> anyhow::Result<()> {
-        self.servers[host - 1] = Some(RedisServer::start(self.bed.host(host), &self.agents, &self.spec)?);
+        let mut spec = self.spec.clone();
+        if let Some(module) = &self.raft {
+            let address = format!("{}:{REDIS_PORT}", self.bed.host(host).address(0));
+            let module = module.to_string_lossy().into_owned();
+            let own = ["--loadmodule", &module, "--raft.addr", &address, "--raft.log-fsync", "no"];
+            spec.arguments.extend(own.iter().map(|argument| (*argument).to_owned()));
+        }
+        self.servers[host - 1] = Some(RedisServer::start(self.bed.host(host), &self.agents, &spec)?);
+        Ok(())
+    }
+
+    /// The first server founds the cluster, the others join one after the other.
+    fn form_raft(&self, hosts: usize) -> anyhow::Result<()> {
+        self.ask(1, &["RAFT.CLUSTER", "INIT"])?;
+        let first = format!("{}:{REDIS_PORT}", self.bed.host(1).address(0));
+        for host in 2..=hosts {
+            self.ask(host, &["RAFT.CLUSTER", "JOIN", &first])?;
+            retry_until("a member of the raft", LIMIT, || {
+                let info = self.ask(1, &["INFO", "raft"]).map_err(|why| why.to_string())?;
+                let is_in = info.contains(&format!("raft_num_voting_nodes:{host}"));
+                if is_in { Ok(()) } else { Err(info) }
+            })?;
+        }
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use fide_sys::clock::mono_ns;
-use fide_testbed::figures::{Figure, Goal, Samples, Statistic};
+use fide_testbed::figures::Samples;
 
 use super::cluster::Cluster;
 
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_micros(100);
 
 /// Asks the servers in turn until one acknowledges the write. Returns its number.
-fn write(streams: &mut [UnixStream]) -> anyhow::Result<i64> {
+pub(super) fn write(streams: &mut [UnixStream]) -> anyhow::Result<i64> {
     let until = Instant::now() + LIMIT;
     let mut buffer = [0; 1024];
     while Instant::now() < until {
@@ -37,11 +37,11 @@ fn write(streams: &mut [UnixStream]) -> anyhow::Result<i64> {
 }
 
 /// Kills the leader again and again; each comes back before the next one is killed.
-pub(super) fn measure(cluster: &mut Cluster, kills: usize) -> anyhow::Result<Figure> {
+pub(super) fn measure(cluster: &mut Cluster, kills: usize) -> anyhow::Result<Samples> {
     kill_all(cluster, kills).map_err(|why| cluster.explain(&why))
 }
 
-fn kill_all(cluster: &mut Cluster, kills: usize) -> anyhow::Result<Figure> {
+fn kill_all(cluster: &mut Cluster, kills: usize) -> anyhow::Result<Samples> {
     let (mut samples, mut count) = (Samples::default(), 0);
     for kill in 1..=kills {
         eprint!("\rredis_failover: {kill} of {kills}");
@@ -65,5 +65,5 @@ fn kill_all(cluster: &mut Cluster, kills: usize) -> anyhow::Result<Figure> {
         cluster.add(leader)?;
     }
     eprintln!();
-    Ok(Figure::time("redis_failover", Statistic::P50, &samples).goal(Goal::AtMost(10_000.0)))
+    Ok(samples)
 }

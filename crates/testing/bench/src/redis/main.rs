@@ -7,6 +7,9 @@
 //! | `redis_set_pipelined_vs_standalone` | the same with 16 commands in each pipeline |
 //! | `redis_get_vs_standalone` | GET at the leader, and at a follower |
 //! | `redis_set_vs_wait1` | SET in a group of two, beside asynchronous replication to one replica and `WAIT 1` |
+//! | `redis_disk_vs_aof` | SET in a group of two with `durable disk`, beside a server alone with `appendfsync always` |
+//! | `redis_set_vs_redisraft`, `redis_latency_vs_redisraft` | SET in groups of 2 and 3, beside 3 and 5 servers with RedisRaft, which tolerate as many failures |
+//! | `redis_failover_vs_sentinel` | the same as `redis_failover`, beside three sentinels that take a server for down after a second |
 //! | `redis_failover` | from `kill -9` of the leader to the next write that a waiting client is acknowledged |
 //!
 //! 50 clients, values of 25 bytes, by redis-benchmark on the server's own host.
@@ -15,12 +18,13 @@
 mod cluster;
 mod failover;
 mod load;
+mod sentinel;
 
 use std::{process::ExitCode, time::Duration};
 
 use clap::Parser;
 use cluster::{Cluster, Kind};
-use fide_testbed::figures::{Figure, Goal, Report};
+use fide_testbed::figures::{Figure, Goal, Report, Samples, Statistic};
 use load::{Clients, Measured, redis_benchmark};
 
 /// Measures the Redis module and writes target/bench/redis.json.
@@ -39,6 +43,10 @@ struct Args {
     /// Failures that the largest group tolerates.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
     failures: u8,
+    /// A folder with `redis-server` and `redisraft.so`, built elsewhere: the figures beside RedisRaft are not measured
+    /// without it.
+    #[arg(long, value_name = "FOLDER")]
+    redisraft: Option<std::path::PathBuf>,
     /// Servers are given these arguments too.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     server: Vec<String>,
@@ -123,11 +131,67 @@ fn run(args: &Args) -> anyhow::Result<()> {
     if args.wants("redis_set_vs_wait1") {
         wait1(args, &start, &mut report)?;
     }
+    if args.wants("redis_disk_vs_aof") {
+        eprintln!("redis_disk_vs_aof");
+        let always = Cluster::start(&Kind::Alone, 1, &["--appendonly", "yes", "--appendfsync", "always"])?;
+        let group = start(&Kind::Durable, 2)?;
+        let leader = group.await_ready()?;
+        let (of, base) = measure(args, (&group, leader), &always, ("set", 1))?;
+        let figure =
+            rate("redis_disk_vs_aof", &of).beside("a server alone, appendfsync always", &rate("always", &base));
+        report.add(figure.goal(Goal::AtLeast(0.8)));
+    }
+    if args.wants("redis_set_vs_redisraft") || args.wants("redis_latency_vs_redisraft") {
+        redisraft(args, &start, &mut report)?;
+    }
     if args.wants("redis_failover") {
-        report.add(failover::measure(&mut start(&Kind::Group("hsuc"), 3)?, if args.quick { 3 } else { 100 })?);
+        let kills = if args.quick { 3 } else { 100 };
+        let samples = failover::measure(&mut start(&Kind::Group("hsuc"), 3)?, kills)?;
+        let own = |name: &str| Figure::time(name, Statistic::P50, &samples);
+        report.add(own("redis_failover").goal(Goal::AtMost(10_000.0)));
+        report.add(Figure::time("redis_failover_p99", Statistic::P99, &samples).goal(Goal::AtMost(50_000.0)));
+        if args.wants("redis_failover_vs_sentinel") {
+            let beside = sentinel::measure(&mut start(&Kind::Replicas, 3)?, if args.quick { 1 } else { 10 })?;
+            let figure = own("redis_failover_vs_sentinel").against("Sentinel", Statistic::P50, &beside);
+            report.add(figure.goal(Goal::AtMost(0.02)));
+        }
     }
     report.figures.retain(|figure| args.wants(&figure.figure));
     report.conclude()?;
+    Ok(())
+}
+
+/// Groups of two and three beside clusters of RedisRaft that tolerate as many failures, in turns.
+fn redisraft(
+    args: &Args,
+    start: &dyn Fn(&Kind, usize) -> anyhow::Result<Cluster>,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    for failures in 1..=2 {
+        let names = ["set", "latency"].map(|what| format!("redis_{what}_vs_redisraft_{failures}"));
+        let Some(folder) = &args.redisraft else {
+            let why = "no --redisraft FOLDER with redis-server and redisraft.so, whose licence keeps them out of here";
+            report.add(Figure::unmeasured(&names[0], "1/s", why));
+            report.add(Figure::unmeasured(&names[1], "us", why));
+            continue;
+        };
+        eprintln!("{}", names[0]);
+        let raft = Cluster::start(&Kind::Raft(folder.clone()), 2 * failures + 1, &[])?;
+        let group = start(&Kind::Group("hsuc"), failures + 1)?;
+        let leader = group.await_ready()?;
+        let (of, base) = measure(args, (&group, leader), &raft, ("set", 1))?;
+        let beside = format!("RedisRaft, {} servers", 2 * failures + 1);
+        let figure = rate(&names[0], &of).beside(&beside, &rate("redisraft", &base));
+        report.add(figure.goal(Goal::AtLeast(1.7)));
+        let p50 = |rounds: &[Measured]| {
+            let mut samples = Samples::default();
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "milliseconds of a benchmark")]
+            rounds.iter().for_each(|round| samples.add((round.p50_ms * 1e6) as u64));
+            samples
+        };
+        let figure = Figure::time(&names[1], Statistic::P50, &p50(&of)).against(&beside, Statistic::P50, &p50(&base));
+        report.add(figure.goal(Goal::AtMost(0.46)));
+    }
     Ok(())
 }
 
