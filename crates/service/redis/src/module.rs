@@ -12,7 +12,8 @@
 //! | `status`, `info` | FIDE.STATUS, FIDE.MEMBERS; `INFO fide` |
 //! | `state` | what this process is to the group |
 //! | `member`, `feed` | the group's member, the server's replication link |
-//! | `disk` | `durable disk`: dumps for the group's log, and coming back from it |
+//! | `writing`, `words`, `replies` | what all ways of writing have in common; names; replies from elsewhere |
+//! | `disk`, `dump` | `durable disk`: dumps for the group's log, and coming back from it |
 //! | `unread` | clients whose earlier replies wait to be written |
 //! | `proxy` | writes that clients send to a follower |
 //! | `transfer` | the lead goes to another server |
@@ -27,12 +28,14 @@ mod answers;
 mod commands;
 mod config;
 mod disk;
+mod dump;
 mod feed;
 mod filter;
 mod info;
 mod member;
 mod numbered;
 mod proxy;
+mod replies;
 mod sentinel;
 mod spin;
 mod state;
@@ -41,6 +44,8 @@ mod stopped;
 mod transfer;
 mod unread;
 mod waiting;
+mod words;
+mod writing;
 
 use std::{
     cell::{Cell, RefCell},
@@ -528,7 +533,7 @@ fn begin(ctx: Ctx) {
     access::let_users(ctx);
     let (dir, name) = (config("dir"), config("dbfilename"));
     let dump = PathBuf::from(String::from_utf8_lossy(&dir).into_owned()).join(&*String::from_utf8_lossy(&name));
-    with_state(|state| state.disk.set_path(dump));
+    with_state(|state| state.dumps.set_path(dump));
     let password = config("masterauth");
     MODULE.with_borrow_mut(|module| {
         if let Some(module) = module {
@@ -639,7 +644,7 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
     let state = State::new(member, feed, &settings.group);
     MODULE.set(Some(Module { state, proxy: proxy::Proxy::default(), ctx: ctx.detached(), password: Vec::new() }));
     WORDS.set(Some(Words {
-        write: commands::WRITES.map(|(name, ..)| Text::new(name.to_bytes())),
+        write: words::WRITES.map(|(name, ..)| Text::new(name.to_bytes())),
         pass: Text::new(b"fide.p"),
         read: Text::new(b"fide.r"),
         refuse: Text::new(b"fide.refuse"),

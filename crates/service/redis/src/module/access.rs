@@ -6,7 +6,7 @@ use std::ffi::c_int;
 
 use super::{
     ERRORS, call,
-    commands::{IN_FRONT, WRITES},
+    words::{IN_FRONT, WRITES},
 };
 use crate::{
     redis::{Args, Ctx, Reply},
@@ -15,7 +15,7 @@ use crate::{
 
 /// Rules of ACL by which a user may execute what is put in front of commands: these check what the user may do.
 pub(super) fn rules() -> Vec<String> {
-    let names = WRITES.iter().map(|(name, _)| name).chain(IN_FRONT.iter().map(|(name, ..)| name));
+    let names = WRITES.iter().map(|(name, _)| name).chain(&IN_FRONT);
     names.map(|name| format!("+{}", name.to_string_lossy())).collect()
 }
 

@@ -2,7 +2,6 @@
 //! Answers to numbered requests ([`crate::once`]) in this server's state, and on their way to a server that
 //! joins: with each note of a position come all answers, or those since the last note.
 
-use super::state::State;
 use crate::once::{Note, Once};
 
 /// What comes with a position.
@@ -119,15 +118,6 @@ impl Kept {
     /// The state is empty.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
-    }
-}
-
-impl State {
-    /// The note that everything up to a position is applied, for this process' own server and those that
-    /// replicate from it.
-    pub(super) fn push_position(&mut self, position: u64) {
-        let answers = self.kept.for_replicas(self.replicas > 0);
-        self.feed.push_position(position, answers);
     }
 }
 

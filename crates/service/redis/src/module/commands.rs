@@ -2,35 +2,33 @@
 //! `FIDE.*`: what the filter puts in front of clients' commands, what the replication link brings, and what
 //! operators ask.
 
-use std::{cell::RefCell, ffi::c_int, ptr};
+use std::{ffi::c_int, ptr};
 
 use redis_module::raw;
 
 use super::{
-    ERRORS, MODULE, TURN, UNREAD,
+    MODULE,
     access::answer,
     answers::Answers,
-    call, call_args, class_of, commit_now, hot, look, numbered, pass_on,
+    call_args, class_of, commit_now, hot, look, numbered, pass_on,
     sentinel::sentinel,
     settle,
     state::Mode,
     state::State,
     status,
     transfer::fide_transfer,
-    unread::Unread,
     waiting::{is_empty, keys_and_timeout, wait_for_data},
     with_state,
+    words::{self, WRITES, inner},
+    writing::{UNKNOWN, WRITE, has_unread, note},
 };
 use crate::{
-    commands::{Checks, Class, differs_in_resp3},
-    redis::{Args, Argv, CommandFn, Ctx, Text, api, now_ms},
+    commands::{Class, differs_in_resp3},
+    redis::{Args, Argv, CommandFn, Ctx, Text, api},
     resp::Value,
-    rules::{Data, Rule},
+    rules::Rule,
 };
 
-/// Errors as replies, the client's protocol and permissions, and Redis' own replication. Redis has checked the
-/// memory limit by the flags of FIDE.W: here, in the middle of a transaction or script, is too late.
-pub(super) const WRITE: &std::ffi::CStr = c"!E0C";
 const READ: &std::ffi::CStr = c"E0CW";
 const OWN_FLAGS: &std::ffi::CStr = c"!E0M";
 /// Of numbered requests: in RESP2, as their answers are kept.
@@ -46,25 +44,15 @@ const ONCE_NESTED: &str =
 const LATE: &str = "TRYAGAIN transactions cannot stand in one pipeline behind a command that waits; send it again";
 const OWN_WRITE: &str = "ERR FIDE.W is for this module's own use";
 const UNREAD_FIRST: &str = "TRYAGAIN read the earlier replies of this connection before a transaction";
-pub(super) const UNKNOWN: &str =
-    "UNKNOWN the group has not agreed on this write yet; it may or may not happen. Read the data before you repeat it";
-
-/// FIDE.W with the flags that Redis checks, by [`Checks::index`].
-pub(super) const WRITES: [(&std::ffi::CStr, &std::ffi::CStr); Checks::ALL.len()] = [
-    (c"fide.w", c"write no-slowlog no-monitor"),
-    (c"fide.wm", c"write deny-oom no-slowlog no-monitor"),
-    (c"fide.ws", c"write deny-script no-slowlog no-monitor"),
-    (c"fide.wms", c"write deny-oom deny-script no-slowlog no-monitor"),
-];
 /// What else is put in front of clients' commands. Redis' slow log and MONITOR have the command itself, and not these,
 /// which would show the passwords that Redis keeps from both.
-pub(super) const IN_FRONT: [(&std::ffi::CStr, CommandFn, &std::ffi::CStr); 6] = [
-    (c"fide.p", fide_p, c"readonly no-slowlog no-monitor"),
-    (c"fide.r", fide_r, c"readonly no-slowlog no-monitor"),
-    (c"fide.refuse", fide_refuse, c"readonly allow-loading allow-stale fast no-slowlog no-monitor"),
-    (c"fide.skip", fide_skip, c"write fast no-slowlog no-monitor"),
-    (c"fide.config", fide_config, c"admin deny-script no-slowlog no-monitor"),
-    (c"fide.wait", fide_wait, c"readonly deny-script no-slowlog no-monitor"),
+const IN_FRONT: [(&std::ffi::CStr, CommandFn, &std::ffi::CStr); words::IN_FRONT.len()] = [
+    (words::IN_FRONT[0], fide_p, c"readonly no-slowlog no-monitor"),
+    (words::IN_FRONT[1], fide_r, c"readonly no-slowlog no-monitor"),
+    (words::IN_FRONT[2], fide_refuse, c"readonly allow-loading allow-stale fast no-slowlog no-monitor"),
+    (words::IN_FRONT[3], fide_skip, c"write fast no-slowlog no-monitor"),
+    (words::IN_FRONT[4], fide_config, c"admin deny-script no-slowlog no-monitor"),
+    (words::IN_FRONT[5], fide_wait, c"readonly deny-script no-slowlog no-monitor"),
 ];
 
 macro_rules! commands {
@@ -94,50 +82,6 @@ pub(super) fn register(ctx: Ctx) -> Result<(), String> {
         (c"sentinel", sentinel, c"readonly allow-loading allow-stale"),
     );
     Ok(())
-}
-
-/// The arguments after the first one: the command itself.
-pub(super) fn inner<'a>(argv: Argv, argc: c_int) -> Args<'a> {
-    // SAFETY: Redis calls commands with their arguments, which live until the command returns; the caller is
-    // a command, and keeps none.
-    unsafe { Args::new(argv, argc) }.rest()
-}
-
-/// The leader's data, as [`Rule::effects`] asks for it.
-struct Own {
-    ctx: Ctx,
-}
-
-impl Data for Own {
-    fn call(&mut self, args: &[&[u8]]) -> Value {
-        // With replication: a key that is found expired is deleted at servers that take over from this one, too.
-        call(self.ctx, c"!E", args).value()
-    }
-
-    fn now_ms(&mut self) -> i64 {
-        now_ms()
-    }
-}
-
-/// Notes what a write has done for this turn's unit.
-pub(super) fn note(ctx: Ctx, rule: Rule, args: Args<'_>, reply: &Value) {
-    let (db, args) = (ctx.db(), args.to_bytes());
-    // Not while commands of Redis run, which may be noted too: deletions of expired keys.
-    let done: RefCell<Vec<Vec<Vec<u8>>>> = RefCell::default();
-    if !rule.needs_reply() {
-        rule.effects(&args, reply, &mut Own { ctx }, &mut |command| {
-            TURN.with_borrow_mut(|turn| turn.push(db, command));
-        });
-        return;
-    }
-    rule.effects(&args, reply, &mut Own { ctx }, &mut |command| {
-        done.borrow_mut().push(command.iter().map(|word| word.to_vec()).collect());
-    });
-    TURN.with_borrow_mut(|turn| {
-        for command in done.into_inner() {
-            turn.push(db, &command.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        }
-    });
 }
 
 /// A client writes, at the leader.
@@ -221,19 +165,6 @@ fn number_in(rule: Rule, args: Args<'_>) -> Option<usize> {
     };
     let value = args.get(place)?;
     (value.len() <= NUMBER_MAX && value.last()?.is_ascii_digit()).then_some(place)
-}
-
-/// Whether the client has earlier replies that Redis could not write yet.
-pub(super) fn has_unread(ctx: Ctx) -> bool {
-    if !UNREAD.with_borrow_mut(Unread::is_any) {
-        return false;
-    }
-    let client = ctx.client();
-    let fd = UNREAD.with_borrow(|unread| unread.descriptor(client)).or_else(|| {
-        let list = call(ctx, ERRORS, &[b"CLIENT", b"LIST", b"ID", client.to_string().as_bytes()]);
-        String::from_utf8_lossy(list.bytes()).split(' ').find_map(|field| field.strip_prefix("fd=")?.parse().ok())
-    });
-    UNREAD.with_borrow_mut(|unread| unread.is_of(client, fd))
 }
 
 /// Executes a write that was to be passed on: this server leads now. Its user was allowed to.
@@ -329,11 +260,6 @@ unsafe extern "C" fn fide_refuse(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc
 unsafe extern "C" fn fide_refuse_whole(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     // SAFETY: as in `inner`.
     refuse(Ctx(ctx), unsafe { Args::new(argv, argc) })
-}
-
-/// A write is executed, and nobody knows whether it will be decided.
-pub(super) fn refuse_late(ctx: Ctx) -> c_int {
-    ctx.error(UNKNOWN)
 }
 
 fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {

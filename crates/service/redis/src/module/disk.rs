@@ -11,13 +11,13 @@
 
 use std::{
     fs,
-    os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use super::{
-    ERRORS, TURN, call, hot, settle,
+    ERRORS, TURN, call,
+    dump::{Dump, inode},
+    hot, settle,
     state::{Act, Mode, State},
     with_state,
 };
@@ -26,40 +26,10 @@ use crate::{redis::Ctx, resp::Value, stream::Stream};
 /// Between two attempts to have Redis write its dump.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// A dump that Redis' child writes.
-struct Dump {
-    position: u64,
-    /// What belongs to the data and is not in the dump.
-    beside: Vec<u8>,
-    /// The file before, to tell another one from it.
-    before: Option<u64>,
-}
-
-/// What this server does for its disk.
-#[derive(Default)]
-pub(super) struct Disk {
-    /// The file of Redis' dumps.
-    path: PathBuf,
-    dump: Option<Dump>,
-    tried: Option<Instant>,
-    /// This server has begun to get its data back.
-    pub(super) has_recovered: bool,
-}
-
-fn inode(path: &Path) -> Option<u64> {
-    fs::metadata(path).ok().map(|file| file.ino())
-}
-
-impl Disk {
-    pub(super) fn set_path(&mut self, path: PathBuf) {
-        self.path = path;
-    }
-}
-
 impl State {
     /// Whether Redis is to write a dump now. Its data has to be that of a position exactly.
     pub(super) fn wants_dump(&self) -> bool {
-        let is_due = self.disk.dump.is_none() && self.disk.tried.is_none_or(|tried| tried.elapsed() > AGAIN);
+        let is_due = self.dumps.dump.is_none() && self.dumps.tried.is_none_or(|tried| tried.elapsed() > AGAIN);
         let is_exact = match self.mode {
             Mode::Leader => self.has_decided_all() && !self.kept.has_turn() && TURN.with_borrow(Stream::is_empty),
             Mode::Following => self.has_applied_all() && !hot(|hot| hot.is_mid_unit.get()),
@@ -70,7 +40,7 @@ impl State {
 
     /// The group was founded again from this server's disk: its data is what is there.
     pub(super) fn begin_recovery(&mut self) {
-        self.disk.has_recovered = true;
+        self.dumps.has_recovered = true;
         self.feed.close();
         self.kept.clear();
         (self.fed, self.applied) = (0, 0);
@@ -106,8 +76,8 @@ impl State {
 pub(super) fn dump(ctx: Ctx) {
     let wanted = with_state(|state| {
         state.wants_dump().then(|| {
-            state.disk.tried = Some(Instant::now());
-            (state.applied, state.kept.once.dump(), inode(&state.disk.path))
+            state.dumps.tried = Some(Instant::now());
+            (state.applied, state.kept.once.dump(), inode(&state.dumps.path))
         })
     });
     let Some(Some((position, beside, before))) = wanted else { return };
@@ -118,7 +88,7 @@ pub(super) fn dump(ctx: Ctx) {
             ctx.log(c"verbose", &format!("BGSAVE: {why}"));
         }
         _ => {
-            with_state(|state| state.disk.dump = Some(Dump { position, beside, before }));
+            with_state(|state| state.dumps.dump = Some(Dump { position, beside, before }));
         }
     }
 }
@@ -126,8 +96,8 @@ pub(super) fn dump(ctx: Ctx) {
 /// A child of Redis has ended.
 pub(super) fn child_ended(ctx: Ctx) {
     let outcome = with_state(|state| {
-        let dump = state.disk.dump.take()?;
-        let path = &state.disk.path;
+        let dump = state.dumps.dump.take()?;
+        let path = &state.dumps.path;
         let target = state.member.base_file()?;
         if inode(path) == dump.before {
             return Some(Err(format!("Redis did not write {}; its log says why", path.display())));

@@ -7,9 +7,8 @@
 use std::{ffi::CStr, ffi::c_int};
 
 use super::{
-    HOT, TURN, call_args, class_of,
-    commands::{note, refuse_late},
-    hot, with_state,
+    HOT, TURN, call_args, class_of, hot, replies, with_state,
+    writing::{note, refuse_late},
 };
 use crate::{
     commands::Class,
@@ -61,7 +60,7 @@ pub(super) fn execute(ctx: Ctx, args: Args<'_>, is_early: bool, write: &CStr, sc
                 return refuse_late(ctx);
             }
             // In the client's own protocol, the same each time.
-            super::proxy::write(ctx, &answer);
+            replies::write(ctx, &answer);
             return 0;
         }
         Some(Ok(None)) => {}
@@ -94,6 +93,6 @@ pub(super) fn execute(ctx: Ctx, args: Args<'_>, is_early: bool, write: &CStr, sc
     if is_early && !super::commit_now() {
         return refuse_late(ctx);
     }
-    super::proxy::write(ctx, reply.bytes());
+    replies::write(ctx, reply.bytes());
     0
 }

@@ -12,7 +12,7 @@ use fide_group::{Error, Refused, Standing};
 
 use super::{
     answers::{Answers, Kept},
-    disk::Disk,
+    dump::Dumps,
     feed::{Fed, Feed},
     member::{Decided, Member},
 };
@@ -155,7 +155,7 @@ pub(super) struct State {
     assembly: Assembly,
     /// Answers to numbered requests.
     pub(super) kept: Kept,
-    pub(super) disk: Disk,
+    pub(super) dumps: Dumps,
     /// The server has been given everything up to this position, and has applied it up to that one.
     pub(super) fed: u64,
     pub(super) applied: u64,
@@ -207,7 +207,7 @@ impl State {
             fragments: VecDeque::new(),
             assembly: Assembly::default(),
             kept: Kept::default(),
-            disk: Disk::default(),
+            dumps: Dumps::default(),
             fed: 0,
             applied: 0,
             source: None,
@@ -318,7 +318,7 @@ impl State {
     }
 
     fn take_decisions(&mut self) {
-        if self.member.is_recovering() && !self.disk.has_recovered {
+        if self.member.is_recovering() && !self.dumps.has_recovered {
             self.begin_recovery();
         }
         let Self { member, assembly, session, decided, feed, kept, replicas, .. } = self;
@@ -362,6 +362,13 @@ impl State {
             self.applied = position;
         }
         self.fed = position;
+    }
+
+    /// The note that everything up to a position is applied, for this process' own server and those that
+    /// replicate from it.
+    pub(super) fn push_position(&mut self, position: u64) {
+        let answers = self.kept.for_replicas(self.replicas > 0);
+        self.feed.push_position(position, answers);
     }
 
     /// The rest of a unit whose leader died never comes.

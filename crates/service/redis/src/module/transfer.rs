@@ -17,9 +17,9 @@ use redis_module::raw;
 
 use super::{
     ERRORS, Mode, TURN, call,
-    commands::inner,
     state::{Act, Commit, State},
     with_state,
+    words::inner,
 };
 use crate::{
     redis::{Argv, Ctx},

@@ -8,10 +8,9 @@ use redis_module::raw;
 use super::{
     ERRORS,
     access::answer,
-    call, call_texts,
-    commands::{UNKNOWN, WRITE, has_unread, note},
-    commit_now, hot,
+    call, call_texts, commit_now, hot,
     state::Mode,
+    writing::{UNKNOWN, WRITE, has_unread, note},
 };
 use crate::{
     redis::{Args, Argv, Ctx, Text, api},
