@@ -103,12 +103,15 @@ typedef struct fide_group_options {
   uint32_t port;
   // Interval between two resends of unanswered messages; 0: 3000.
   uint32_t resend_us;
-  // Zero.
-  uint32_t reserved;
+  // 1: decisions are delivered once they are on the disks of most members, and the group comes back from them
+  // when all its processes have ended; 0: they are not stored. The same at all hosts.
+  uint32_t durable;
   // Most bytes of decisions that are kept while a host joins, at most `payload_max_bytes`; 0: 32 MiB.
   uint64_t tail_max_bytes;
   // Longest payload and longest state, in bytes; 0: 64 MiB.
   uint64_t payload_max_bytes;
+  // Of a durable member: bytes of its log after which fide_group_wants_base is 1; 0: 64 MiB.
+  uint64_t compact_bytes;
 } fide_group_options;
 
 // What identifies a payload.
@@ -285,6 +288,15 @@ int fide_group_wants_state(const fide_group_t *group);
 // host asks again), -EBUSY while entries are left to be taken.
 int fide_group_give_state(fide_group_t *group, const void *data, size_t len);
 
+// Whether the service's state is to be stored, as a durable member's log is long, or its disk has no state to
+// begin with: 1 or 0. To be asked as fide_group_wants_state is. Negative errno on an error.
+int fide_group_wants_base(const fide_group_t *group);
+
+// The service's state, with which a durable member's log begins from now on: after every entry that was taken, and
+// nothing else. The bytes are copied, and stored in one of the next calls of fide_group_wait. Returns 0, or
+// -EBUSY while entries are left to be taken, or another negative errno.
+int fide_group_store_base(fide_group_t *group, const void *data, size_t len);
+
 // A state that has to replace the service's own. From this call on it counts as the service's: the next
 // decisions are those after its position. To be called after each fide_group_wait, before the decisions are
 // taken. Returns 1 with `*state`, 0 if there is none, or a negative errno.
@@ -335,6 +347,13 @@ int fide_group_was_member(const fide_group_t *group);
 // Returns 0, or a negative errno: -EREMOTE if another member leads, -ENOENT if that host is no member,
 // -EBUSY if this leader is itself being taken out, -ESTALE without a lease or membership.
 int fide_group_remove(fide_group_t *group, int host_id);
+
+// Has another member lead: the next view has the same members, that one first. To be called at the leader.
+// Returns 0, or a negative errno: -EREMOTE if another member leads, -ENOENT if that host is no member,
+// -EALREADY if it leads, -EHOSTDOWN if it is dead, -EAGAIN if it has not the state yet, -EBUSY while the members change,
+// -ESTALE without a lease or membership.
+int fide_group_hand_over(fide_group_t *group,
+                         int host_id);
 
 // As fide_may_act: whether this program may act now, as what, and until when. 1 if it may: `*permit` has the
 // rest. 0 if it is fenced: `*permit` is not changed. Negative (so: do not act) on an error.

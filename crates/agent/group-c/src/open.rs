@@ -60,6 +60,14 @@ unsafe fn config_of<S>(given: &FideGroupOptions, setting: S) -> Result<Config<S>
     if given.payload_max_bytes > 0 {
         config.payload_max = given.payload_max_bytes;
     }
+    if given.compact_bytes > 0 {
+        config.compact_bytes = given.compact_bytes;
+    }
+    config = match given.durable {
+        0 => config,
+        1 => config.durable(),
+        other => return Err(invalid(&format!("durable is {other}; it is 0 or 1"))),
+    };
     Ok(config)
 }
 

@@ -51,6 +51,37 @@ pub unsafe extern "C" fn fide_group_give_state(group: *mut FideGroup, data: *con
     })
 }
 
+/// Whether the service's state is to be stored, as a durable member's log is long, or its disk has no state to
+/// begin with: 1 or 0. To be asked as fide_group_wants_state is. Negative errno on an error.
+///
+/// # Safety
+/// `group` is a live handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_group_wants_base(group: *const FideGroup) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract.
+        let group = unsafe { FideGroup::enter(group) }?;
+        Ok((group.taken.is_whole() && with!(&group.member, member => member.wants_base())).into())
+    })
+}
+
+/// The service's state, with which a durable member's log begins from now on: after every entry that was taken, and
+/// nothing else. The bytes are copied, and stored in one of the next calls of fide_group_wait. Returns 0, or
+/// -EBUSY while entries are left to be taken, or another negative errno.
+///
+/// # Safety
+/// `group` is a live handle; `len` bytes at `data` are readable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_group_store_base(group: *mut FideGroup, data: *const c_void, len: usize) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract.
+        let (mut group, state) = unsafe { (FideGroup::enter(group)?, bytes(data, len)?) };
+        group.entries_are_left()?;
+        with!(&mut group.member, member => member.store_base(state.to_vec()));
+        Ok(0)
+    })
+}
+
 /// A state that has to replace the service's own. From this call on it counts as the service's: the next
 /// decisions are those after its position. To be called after each fide_group_wait, before the decisions are
 /// taken. Returns 1 with `*state`, 0 if there is none, or a negative errno.

@@ -11,8 +11,9 @@ use fide_client::capi::{
 use libc::{c_char, c_int};
 
 use crate::{
-    FIDE_GROUP_HOSTS_MAX, FideGroup, FideGroupCounters, FideGroupMember, FideGroupView, FideStanding, failure::refused,
-    handle::with,
+    FIDE_GROUP_HOSTS_MAX, FideGroup, FideGroupCounters, FideGroupMember, FideGroupView, FideStanding,
+    failure::refused,
+    handle::{Inner, with},
 };
 
 /// A text for C, or NULL: for none, or for a failure, which `fide_last_error` tells.
@@ -147,6 +148,11 @@ pub unsafe extern "C" fn fide_group_was_member(group: *const FideGroup) -> c_int
     })
 }
 
+fn host_of(group: &Inner, host_id: c_int) -> Result<u16, Failure> {
+    let known = u16::try_from(host_id).ok().filter(|id| (1..=group.names.len()).contains(&usize::from(*id)));
+    known.ok_or_else(|| Failure(-libc::ENOENT, format!("host_id is {host_id}; hosts are 1 to {}", group.names.len())))
+}
+
 /// Takes a member out of the group, also this one. To be called at the leader. A member that is taken out
 /// goes on calling fide_group_wait until its standing is FIDE_STANDING_REMOVED, and may end then.
 /// Returns 0, or a negative errno: -EREMOTE if another member leads, -ENOENT if that host is no member,
@@ -159,11 +165,26 @@ pub unsafe extern "C" fn fide_group_remove(group: *mut FideGroup, host_id: c_int
     guard(|| {
         // SAFETY: by the contract.
         let mut group = unsafe { FideGroup::enter(group) }?;
-        let known = u16::try_from(host_id).ok().filter(|id| (1..=group.names.len()).contains(&usize::from(*id)));
-        let host = known.ok_or_else(|| {
-            Failure(-libc::ENOENT, format!("host_id is {host_id}; hosts are 1 to {}", group.names.len()))
-        })?;
+        let host = host_of(&group, host_id)?;
         with!(&mut group.member, member => member.remove(host)).map_err(refused)?;
+        Ok(0)
+    })
+}
+
+/// Has another member lead: the next view has the same members, that one first. To be called at the leader.
+/// Returns 0, or a negative errno: -EREMOTE if another member leads, -ENOENT if that host is no member,
+/// -EALREADY if it leads, -EHOSTDOWN if it is dead, -EAGAIN if it has not the state yet, -EBUSY while the members change,
+/// -ESTALE without a lease or membership.
+///
+/// # Safety
+/// `group` is a live handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_group_hand_over(group: *mut FideGroup, host_id: c_int) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract.
+        let mut group = unsafe { FideGroup::enter(group) }?;
+        let host = host_of(&group, host_id)?;
+        with!(&mut group.member, member => member.hand_over(host)).map_err(refused)?;
         Ok(0)
     })
 }

@@ -167,12 +167,15 @@ fn no_handle_is_an_error_everywhere() {
             fide_group_has_others(null()).into(),
             fide_group_was_member(null()).into(),
             fide_group_remove(null_mut(), 1).into(),
+            fide_group_hand_over(null_mut(), 1).into(),
+            fide_group_wants_base(null()).into(),
+            fide_group_store_base(null_mut(), null(), 0).into(),
             fide_group_may_act(null(), null_mut()).into(),
             fide_group_death_ns(null()),
             fide_group_counters_of(null(), null_mut()).into(),
         ]
     };
-    assert_eq!(codes, [i64::from(-libc::EINVAL); 27]);
+    assert_eq!(codes, [i64::from(-libc::EINVAL); 30]);
 }
 
 /// A member at a played agent. The second host is never up, so that it waits to found the group.

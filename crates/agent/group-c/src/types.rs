@@ -128,12 +128,15 @@ pub struct FideGroupOptions {
     pub port: u32,
     /// Interval between two resends of unanswered messages; 0: 3000.
     pub resend_us: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// 1: decisions are delivered once they are on the disks of most members, and the group comes back from them
+    /// when all its processes have ended; 0: they are not stored. The same at all hosts.
+    pub durable: u32,
     /// Most bytes of decisions that are kept while a host joins, at most `payload_max_bytes`; 0: 32 MiB.
     pub tail_max_bytes: u64,
     /// Longest payload and longest state, in bytes; 0: 64 MiB.
     pub payload_max_bytes: u64,
+    /// Of a durable member: bytes of its log after which fide_group_wants_base is 1; 0: 64 MiB.
+    pub compact_bytes: u64,
 }
 
 /// What identifies a payload.

@@ -137,6 +137,9 @@ impl Log {
             move |why| LogError::Io { path, why }
         };
         fs::create_dir_all(dir).map_err(io(dir))?;
+        // The folder itself is to be there after a power cut.
+        let parent = dir.parent().unwrap_or(dir);
+        manifest::sync_dir(parent).map_err(io(parent))?;
         let manifest = match Manifest::read(dir, group)? {
             Some(manifest) => manifest,
             None => {
@@ -153,6 +156,7 @@ impl Log {
         if let Some(base) = &manifest.base {
             check_base(dir, base)?;
         }
+        remove_left_over(dir, &manifest).map_err(io(dir))?;
         let mut reader = Reader {
             is_whole: manifest.is_whole,
             membership: membership.clone(),
@@ -453,6 +457,19 @@ fn segments(dir: &Path) -> Result<Vec<u64>, LogError> {
     }
     numbers.sort_unstable();
     Ok(numbers)
+}
+
+/// States that are not the log's any more, or never became it.
+fn remove_left_over(dir: &Path, manifest: &Manifest) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        let is_state = name.to_str().is_some_and(|name| name.starts_with("state") || name.ends_with(".new"));
+        let is_base = manifest.base.as_ref().is_some_and(|base| name == base.file.as_str());
+        if is_state && !is_base {
+            fs::remove_file(dir.join(name))?;
+        }
+    }
+    Ok(())
 }
 
 /// Opens a segment to append after its first `written` bytes, or begins one. Returns where to write.

@@ -793,11 +793,17 @@ impl<P: Start> Member<P> {
         let fenced = self.link.client.fenced().then(|| "this host has no lease".to_owned());
         let held = self.core.group.refounding_awaits().map(|missing| {
             let missing: Vec<&str> = missing.iter().filter_map(|host| self.name(host)).collect();
-            format!(
-                "this host was excluded, and keeps its state until the group goes on elsewhere, or is founded again by all of its last \
-                 members; no word has come yet from those on {}",
-                missing.join(", ")
-            )
+            let missing = missing.join(", ");
+            match self.disk.as_ref().filter(|disk| disk.is_replaying()).and_then(|disk| disk.recovery().position) {
+                Some(position) => format!(
+                    "this host has the group's log on disk up to position {position}; the group goes on from it once all of its last members \
+                     are back: no word has come yet from those on {missing}"
+                ),
+                None => format!(
+                    "this host was excluded, and keeps its state until the group goes on elsewhere, or is founded again by all of its last \
+                     members; no word has come yet from those on {missing}"
+                ),
+            }
         });
         let mut all: Vec<String> = self
             .unstored()

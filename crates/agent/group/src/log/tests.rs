@@ -150,6 +150,12 @@ fn state_in_a_file_of_the_user_is_taken_over() {
         (3, vec![0, 7, 255], b"state of three".to_vec())
     );
     assert!(!log.base_file().exists());
+    // What a process leaves that ends in between.
+    fs::write(log.base_file(), b"half").unwrap();
+    fs::write(dir.path().join("state-2"), b"old").unwrap();
+    drop(log);
+    let (log, _) = open(dir.path());
+    assert!(!log.base_file().exists() && !dir.path().join("state-2").exists() && dir.path().join("state-3").exists());
 }
 
 #[test]

@@ -23,13 +23,15 @@ use super::{
 };
 use crate::{redis::Ctx, resp::Value, stream::Stream};
 
-/// Between two attempts to have Redis write its dump.
+/// Between two attempts to have Redis write its dump, and after one that failed.
 const AGAIN: Duration = Duration::from_millis(500);
+const AGAIN_FAILED: Duration = Duration::from_secs(10);
 
 impl State {
     /// Whether Redis is to write a dump now. Its data has to be that of a position exactly.
     pub(super) fn wants_dump(&self) -> bool {
-        let is_due = self.dumps.dump.is_none() && self.dumps.tried.is_none_or(|tried| tried.elapsed() > AGAIN);
+        let pause = if self.dumps.has_failed { AGAIN_FAILED } else { AGAIN };
+        let is_due = self.dumps.dump.is_none() && self.dumps.tried.is_none_or(|tried| tried.elapsed() > pause);
         let is_exact = match self.mode {
             Mode::Leader => self.has_decided_all() && !self.kept.has_turn() && TURN.with_borrow(Stream::is_empty),
             Mode::Following => self.has_applied_all() && !hot(|hot| hot.is_mid_unit.get()),
@@ -97,6 +99,7 @@ pub(super) fn dump(ctx: Ctx) {
 pub(super) fn child_ended(ctx: Ctx) {
     let outcome = with_state(|state| {
         let dump = state.dumps.dump.take()?;
+        state.dumps.has_failed = true;
         let path = &state.dumps.path;
         let target = state.member.base_file()?;
         if inode(path) == dump.before {
@@ -106,6 +109,7 @@ pub(super) fn child_ended(ctx: Ctx) {
         // On another file system there is no link.
         let linked = fs::hard_link(path, &target).or_else(|_| fs::copy(path, &target).map(drop));
         Some(linked.map_err(|why| format!("{} to {}: {why}", path.display(), target.display())).map(|()| {
+            state.dumps.has_failed = false;
             state.member.store_base_file(dump.position, dump.beside);
         }))
     });

@@ -24,6 +24,7 @@ pub(super) struct Dumps {
     pub(super) path: PathBuf,
     pub(super) dump: Option<Dump>,
     pub(super) tried: Option<Instant>,
+    pub(super) has_failed: bool,
     /// This server has begun to get its data back.
     pub(super) has_recovered: bool,
 }
