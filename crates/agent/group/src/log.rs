@@ -284,12 +284,16 @@ impl Log {
         if end > self.room {
             let room = end.next_multiple_of(ROOM_BYTES) + ROOM_BYTES;
             let zeros = vec![0; usize::try_from(room - self.room).expect("room in memory")];
-            self.file.write_all_at(&zeros, self.room).map_err(self.io(self.number))?;
-            self.room = room;
+            // On a disk that is nearly full there may be room for the records all the same.
+            match self.file.write_all_at(&zeros, self.room).map_err(self.io(self.number)) {
+                Ok(()) => self.room = room,
+                Err(why) if why.is_full() => {}
+                Err(why) => return Err(why),
+            }
         }
         self.file.write_all_at(&self.buffer, self.written).map_err(self.io(self.number))?;
         self.buffer.clear();
-        self.written = end;
+        (self.written, self.room) = (end, self.room.max(end));
         if self.synced < self.written {
             self.file.sync_data().map_err(|why| self.lost(why))?;
             self.synced = self.written;

@@ -230,3 +230,59 @@ fn damage_is_refused_with_what_to_do() {
     let why = Log::open(dir.path(), GROUP, 9).unwrap_err().to_string();
     assert!(why.contains("manifest.toml is damaged"), "{why}");
 }
+
+/// Where the process of [`root_full_disk_loses_nothing`] works.
+const FULL: &str = "FIDE_FULL_DISK";
+
+/// In a process of its own, with a disk of one megabyte.
+#[test]
+fn root_full_disk_loses_nothing() {
+    if let Some(dir) = std::env::var_os(FULL) {
+        return fill(Path::new(&dir));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mount = format!("mount -t tmpfs -o size=1m none {0} && exec \"$0\" \"$@\"", dir.path().display());
+    let run = std::process::Command::new("unshare")
+        .args(["--mount", "sh", "-c", &mount])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "log::tests::root_full_disk_loses_nothing", "--nocapture"])
+        .env(FULL, dir.path())
+        .output();
+    let run = match run {
+        Ok(run) if run.status.success() => run,
+        Ok(run) if String::from_utf8_lossy(&run.stderr).contains("unshare") => {
+            return println!("skipped: {}", String::from_utf8_lossy(&run.stderr));
+        }
+        Ok(run) => panic!("{}{}", String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr)),
+        Err(why) => return println!("skipped: unshare: {why}"),
+    };
+    assert!(String::from_utf8_lossy(&run.stdout).contains("was full"), "{run:?}");
+}
+
+fn fill(dir: &Path) {
+    let (mut log, _) = open(dir);
+    log.append_member(11, 0, &view(1), 0);
+    log.sync().unwrap();
+    fs::write(dir.join("filler"), vec![1; 500 << 10]).unwrap();
+    let long = vec![7; 50 << 10];
+    let mut position = 0;
+    let why = loop {
+        position += 1;
+        log.append_decision(position, &long);
+        if let Err(why) = log.sync() {
+            break why;
+        }
+    };
+    assert!(why.is_full() && position > 1, "{why}");
+    println!("the disk was full at {position}: {why}");
+    // More is decided meanwhile, and a state is to be stored.
+    position += 1;
+    log.append_decision(position, &long);
+    assert!(log.sync().unwrap_err().is_full());
+    assert!(log.store_base(1, &long).unwrap_err().is_full());
+    fs::remove_file(dir.join("filler")).unwrap();
+    log.sync().unwrap();
+    drop(log);
+    let (_, found) = open(dir);
+    assert_eq!(found.recalled.member.unwrap().position, Some(position));
+}
