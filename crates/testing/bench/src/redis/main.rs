@@ -10,6 +10,7 @@
 //! | `redis_disk_vs_aof` | SET in a group of two with `durable disk`, beside a server alone with `appendfsync always` |
 //! | `redis_set_vs_redisraft`, `redis_latency_vs_redisraft` | SET in groups of 2 and 3, beside 3 and 5 servers with RedisRaft, which tolerate as many failures |
 //! | `redis_failover_vs_sentinel` | the same as `redis_failover`, beside three sentinels that take a server for down after a second |
+//! | `redis_memory_growth`, `redis_memory_lost` | minutes of writes at the memory limit of a group of two |
 //! | `redis_failover` | from `kill -9` of the leader to the next write that a waiting client is acknowledged |
 //!
 //! 50 clients, values of 25 bytes, by redis-benchmark on the server's own host.
@@ -18,6 +19,7 @@
 mod cluster;
 mod failover;
 mod load;
+mod memory;
 mod sentinel;
 
 use std::{process::ExitCode, time::Duration};
@@ -47,6 +49,9 @@ struct Args {
     /// without it.
     #[arg(long, value_name = "FOLDER")]
     redisraft: Option<std::path::PathBuf>,
+    /// How long the servers are kept at their memory limit.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
+    minutes: u64,
     /// Servers are given these arguments too.
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     server: Vec<String>,
@@ -106,18 +111,26 @@ fn run(args: &Args) -> anyhow::Result<()> {
     let mut report = Report::new("redis").compared_with(args.compare.as_deref())?;
     let server: Vec<&str> = args.server.iter().map(String::as_str).collect();
     let start = |kind: &Kind, hosts: usize| Cluster::start(kind, hosts, &server);
-    if args.wants("redis_set") || args.wants("redis_get") {
+    const BESIDE_ALONE: [&str; 4] = [
+        "redis_set_vs_standalone",
+        "redis_set_pipelined_vs_standalone",
+        "redis_get_vs_standalone",
+        "redis_get_follower_vs_standalone",
+    ];
+    if BESIDE_ALONE.iter().any(|name| args.wants(name)) {
         let alone = start(&Kind::Alone, 1)?;
         for failures in 1..=usize::from(args.failures) {
             let group = start(&Kind::Group("hsuc"), failures + 1)?;
             let leader = group.await_ready()?;
             let follower = group.running().into_iter().find(|host| *host != leader).expect("two servers");
-            for (name, goal, host, test) in [
-                ("redis_set_vs_standalone", None, leader, ("set", 1)),
-                ("redis_set_pipelined_vs_standalone", None, leader, ("set", 16)),
-                ("redis_get_vs_standalone", Some(0.95), leader, ("get", 1)),
-                ("redis_get_follower_vs_standalone", Some(0.95), follower, ("get", 1)),
-            ] {
+            let [set, pipelined, get, at_follower] = BESIDE_ALONE;
+            let wanted = [
+                (set, None, leader, ("set", 1)),
+                (pipelined, None, leader, ("set", 16)),
+                (get, Some(0.95), leader, ("get", 1)),
+                (at_follower, Some(0.95), follower, ("get", 1)),
+            ];
+            for (name, goal, host, test) in wanted.into_iter().filter(|(name, ..)| args.wants(name)) {
                 eprintln!("{name}: {failures} tolerated");
                 let (of, base) = measure(args, (&group, host), &alone, test)?;
                 let figure = rate(&format!("{name}_{failures}"), &of).beside("a server alone", &rate("alone", &base));
@@ -155,6 +168,12 @@ fn run(args: &Args) -> anyhow::Result<()> {
             let figure = own("redis_failover_vs_sentinel").against("Sentinel", Statistic::P50, &beside);
             report.add(figure.goal(Goal::AtMost(0.02)));
         }
+    }
+    if args.wants("redis_memory_growth") || args.wants("redis_memory_lost") {
+        let length = if args.quick { Duration::from_secs(20) } else { Duration::from_secs(60 * args.minutes) };
+        let cluster = Cluster::start(&Kind::Group("hsuc"), 2, &memory::SERVER)?;
+        let figures = memory::measure(&cluster, length).map_err(|why| cluster.explain(&why))?;
+        figures.into_iter().for_each(|figure| report.add(figure));
     }
     report.figures.retain(|figure| args.wants(&figure.figure));
     report.conclude()?;
