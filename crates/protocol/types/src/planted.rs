@@ -75,6 +75,10 @@ planted! {
     TellsUnstored,
     /// an excluded member claims what was delivered to it, and not what others count as stored
     ForgetsStored,
+    /// a member counts what it has written and not synced as stored
+    CountsUnsynced,
+    /// a member stores that there is a group before it stores that it is a member
+    StoresRecordFirst,
     /// members acknowledge beyond the window
     AcksBeyondWindow,
     /// nothing is resent

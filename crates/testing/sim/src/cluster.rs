@@ -7,6 +7,7 @@
 //! - [`world`]: runs a plan.
 //! - [`host`]: one host: clock, detector, member of the group.
 //! - [`disk`]: what a crash leaves of it.
+//! - [`store`]: the log of a durable group on it.
 //! - [`numbers`]: incarnations, and the generations of views that have to be on disk.
 //! - [`protocol`]: by which the members agree.
 //! - [`state`]: what its user makes of the log.
@@ -30,6 +31,7 @@ mod service;
 mod session;
 pub mod shrink;
 mod state;
+mod store;
 pub mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -45,6 +45,9 @@ struct Arguments {
     /// FIDE_REWRITE=1 in the environment, results are written to that file
     #[arg(long)]
     known: bool,
+    /// Only seeds whose group is durable; the others are passed over
+    #[arg(long)]
+    durable: bool,
     /// With one seed: leave out what the failure does not need
     #[arg(long)]
     shrink: bool,
@@ -200,7 +203,11 @@ fn all(
             if seed >= (from + count).min(first_failed) {
                 return (sum, lowest);
             }
-            match run(&Plan::with(seed, features), None) {
+            let plan = Plan::with(seed, features);
+            if arguments.durable && plan.durable.is_none() {
+                continue;
+            }
+            match run(&plan, None) {
                 Ok(stats) => sum.add(&stats),
                 Err(failure) => {
                     failed.fetch_min(seed, Relaxed);

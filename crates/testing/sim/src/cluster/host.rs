@@ -12,9 +12,11 @@ use fide_types::{
     planted::{self, Planted},
 };
 use fide_wire::{Membership, PAYLOAD_MAX, PIGGYBACK_MAX, ViewId};
+use rand_chacha::ChaCha8Rng;
 
 use super::{
     agent::Agent,
+    check::Checked,
     clock::Clock,
     disk::Disk,
     numbers::Numbers,
@@ -23,6 +25,7 @@ use super::{
     seat::Seat,
     service::Service,
     session::Table,
+    store::Store,
 };
 
 mod machine;
@@ -99,6 +102,10 @@ pub(super) struct Host<P: Protocol> {
     pub(super) ended_ns: u64,
     pub(super) service: Option<Service>,
     pub(super) record: Disk<Record>,
+    /// The log of a durable group.
+    pub(super) store: Store,
+    /// The disk of that log is full until then, true time.
+    pub(super) full_until_ns: u64,
     /// The vote of a witness, and how often the witness has started.
     votes: Disk<(Vote, u32)>,
     promise: Disk<Promise>,
@@ -151,6 +158,8 @@ impl<P: Protocol> Host<P> {
             ended_ns: 0,
             service: None,
             record: Disk::default(),
+            store: Store::default(),
+            full_until_ns: 0,
             votes: Disk::default(),
             promise: Disk::default(),
             numbers: Numbers::default(),
@@ -272,12 +281,16 @@ impl<P: Protocol> Host<P> {
     }
 
     /// Starts a member's process, as the next incarnation, which is stored first.
-    pub(super) fn start_seat(&mut self, plan: &Plan, now_ns: u64, pid: u32) {
+    pub(super) fn start_seat(&mut self, plan: &Plan, now_ns: u64, pid: u32) -> Checked {
         let (before, is_founded) = self.record.read().unwrap_or_default();
         let record = (before + 1, is_founded);
         self.record.write(record);
         self.record.sync();
-        self.seat = Some(Seat::new(plan, self.id, pid, record, now_ns));
+        let recalled = plan.durable.map(|_| self.store.open(record.0)).transpose()?;
+        // A host stores what it is a member of before its record.
+        let is_founded = is_founded || recalled.as_ref().is_some_and(|recalled| recalled.member.is_some());
+        self.seat = Some(Seat::new(plan, self.id, pid, (record.0, is_founded), recalled, now_ns));
+        Ok(())
     }
 
     pub(super) fn is_witness(&self, plan: &Plan) -> bool {
@@ -304,8 +317,10 @@ impl<P: Protocol> Host<P> {
         !crashes()
     }
 
-    pub(super) fn crash(&mut self, now_ns: u64) {
+    /// `disks`: says what of unsynced writes is lost.
+    pub(super) fn crash(&mut self, now_ns: u64, disks: &mut ChaCha8Rng) {
         self.end_agent(now_ns);
+        self.store.crash(disks);
         self.orphaned.clear();
         self.numbers.crash();
         self.votes.crash();

@@ -8,11 +8,13 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{clock::Stands, protocol};
 
+mod disks;
 mod features;
 mod machines;
 mod walls;
 mod what;
 
+pub use disks::Durable;
 pub use features::Features;
 pub use walls::{NOTES_NS, WALLS};
 pub(super) use what::milliseconds;
@@ -89,6 +91,8 @@ pub struct Plan {
     pub walls: PerHost<[u64; WALLS]>,
     /// The longest that it takes to store the generation of a view.
     pub disk_ns: u64,
+    /// The group is durable.
+    pub durable: Option<Durable>,
 }
 
 /// Kinds of faults that come together.
@@ -156,7 +160,11 @@ impl Plan {
             plan.xdp.values_mut().iter_mut().for_each(|xdp| *xdp = random.random_range(0..4) > 0);
         }
         let mut last = ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0xc10e);
-        if features.has(Features::CLONE) && last.random_range(0..2) == 0 {
+        let mut durable = ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0xd15f);
+        let is_durable = features.has(Features::DURABLE) && durable.random_range(0..4) == 0;
+        // The disk of a machine that was put back has forgotten what others count as stored: nothing is
+        // promised of a durable group then.
+        if features.has(Features::CLONE) && last.random_range(0..2) == 0 && !is_durable {
             plan.be_cloned(&mut last);
         }
         let mut urgent = ChaCha8Rng::seed_from_u64(seed.rotate_left(32) ^ 0x0e6e);
@@ -171,6 +179,9 @@ impl Plan {
             // To any member: leads that change often, also while hosts end and come.
             let hosts = plan.hosts;
             plan.add(&mut hand, 12, |random, _| What::HandOver { host: random.random_range(1..=hosts) });
+        }
+        if is_durable {
+            plan.be_durable(&mut durable);
         }
         plan.equal = with(6);
         plan.hasty = with(7);
@@ -427,6 +438,7 @@ impl Plan {
             urgent: PerHost::new(usize::from(hosts), |_| 0),
             walls: PerHost::new(usize::from(hosts), |_| [0; WALLS]),
             disk_ns: NOTES_NS,
+            durable: None,
         };
         plan.draw_faults(&mut random);
         plan.early = random.random_range(0..4) == 0;
@@ -473,8 +485,9 @@ impl Plan {
             What::Timeouts { timeout_ns, .. } => Some(timeout_ns),
             _ => None,
         });
+        let back_ns = self.durable.map_or(0, |durable| disks::BACK_NS + 16 * durable.sync_ns);
         // Views may be founded more than once, each after its generation is on disk.
-        least_ns + raised.max().unwrap_or(0).max(self.timeout_ns()).saturating_sub(12 * MS) * 16 + 4 * self.disk_ns
+        least_ns + raised.max().unwrap_or(0).max(self.timeout_ns()).saturating_sub(12 * MS) * 16 + 4 * self.disk_ns + back_ns
     }
 
     /// The longest timeout of any host at the beginning.

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use fide_agreement::{HostSet, Lease, Standing, View, group, transfer};
+use fide_agreement::{HostSet, Lease, Standing, View, group, group::Recalled, transfer};
 use fide_client::Event;
 use fide_group::{
     core::{self, Core},
@@ -24,6 +24,10 @@ use super::{
 };
 
 mod copy;
+mod durable;
+
+use durable::Durable;
+pub(super) use durable::Step;
 
 /// Time between two checks for unanswered packets.
 const RESEND_NS: u64 = 3 * HEARTBEAT_NS;
@@ -57,6 +61,8 @@ pub(super) struct Seat<P: Protocol> {
     outbox: Outbox,
     /// The state of its user: instances delivered or taken over, and their sum.
     pub(super) state: State,
+    /// What a durable member knows of its disk.
+    pub(super) durable: Option<Durable>,
     /// The wait is over, and the user has yet to take what came.
     pub(super) waited: bool,
     /// The process of a machine that was put back, or of a clone.
@@ -210,6 +216,7 @@ impl<P: Protocol> Seat<P> {
         host: HostId,
         pid: u32,
         (incarnation, is_founded): (u32, bool),
+        recalled: Option<Recalled>,
         now_ns: u64,
     ) -> Self {
         let config = group::Config {
@@ -232,6 +239,11 @@ impl<P: Protocol> Seat<P> {
         if incarnation == 1 {
             core.group.set_first_process();
         }
+        let found = recalled.as_ref().and_then(|recalled| recalled.member.as_ref()?.position);
+        if let Some(recalled) = recalled {
+            core.group.set_durable();
+            core.group.recall(recalled);
+        }
         let mut wants = vec![Wants::Join(NAME.to_owned())];
         wants.extend(core.others().iter().map(|host| Wants::Monitor(host, Some(NAME.to_owned()))));
         Self {
@@ -245,6 +257,7 @@ impl<P: Protocol> Seat<P> {
             inbox: VecDeque::new(),
             outbox: Outbox::default(),
             state: State::default(),
+            durable: plan.durable.map(|durable| Durable::new(durable, found)),
             waited: false,
             is_copy: false,
             paused_until_ns: 0,
@@ -361,6 +374,20 @@ impl<P: Protocol> Seat<P> {
         core.end_turn(&mut Attached { client, agent, now, events: &mut events, rejoined }, &mut port);
     }
 
+    /// The member sends what it has.
+    pub(super) fn send(&mut self, now: &Clocks, agent: Option<&mut Agent>) {
+        let Self { core, client, inbox, outbox, rejoined, .. } = self;
+        let (mut events, mut taken) = (Vec::new(), Vec::new());
+        let mut port = Port { inbox, outbox, taken: &mut taken, datagrams: 0 };
+        core.send(&mut Attached { client, agent, now, events: &mut events, rejoined }, &mut port);
+    }
+
+    /// When the member needs its next turn, on its own clock.
+    pub(super) fn due_ns(&mut self) -> u64 {
+        let disk_ns = self.durable.as_ref().map_or(u64::MAX, Durable::due_ns);
+        self.core.due_ns().min(self.client.timer_ns).min(disk_ns)
+    }
+
     /// Packets that the member has handed to the network.
     pub(super) fn sent(&mut self) -> Vec<Sent> {
         std::mem::take(&mut self.outbox.full)
@@ -381,6 +408,6 @@ impl<P: Protocol> Seat<P> {
 
     /// The member may speak for the group: two members must never do so at once.
     pub(super) fn may_answer(&self, now: &Clocks) -> bool {
-        self.opened && self.core.group.may_answer(self.lease(now))
+        self.opened && !self.is_replaying() && self.core.group.may_answer(self.lease(now))
     }
 }

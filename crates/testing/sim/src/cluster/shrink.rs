@@ -42,10 +42,12 @@ pub fn shrink(plan: &Plan) -> (Plan, Failure) {
             candidate.faults.remove(at);
             attempt(candidate, &mut best, &mut failure);
         }
-        let milder: [fn(&mut Plan); 8] = [
+        let milder: [fn(&mut Plan); 10] = [
             |plan| plan.straggle_permille = 0,
             |plan| plan.walls.values_mut().fill([0; WALLS]),
             |plan| plan.disk_ns = NOTES_NS,
+            |plan| plan.durable.iter_mut().for_each(|durable| durable.sync_ns = 60_000),
+            |plan| plan.durable.iter_mut().for_each(|durable| durable.save_ns = 2),
             |plan| plan.loss_permille = 0,
             |plan| plan.duplicate_permille = 0,
             |plan| plan.nap_permille = 0,

@@ -36,6 +36,7 @@ mod network;
 mod seats;
 mod services;
 mod stats;
+mod stores;
 
 use network::Network;
 pub use stats::Stats;
@@ -221,7 +222,7 @@ impl<'p, P: Protocol> World<'p, P> {
                     self.network.push(until_ns, next);
                 }
                 Next::StartAgent(at) => self.start_agent(at),
-                Next::StartSeat(at) => self.start_seat(at),
+                Next::StartSeat(at) => self.start_seat(at)?,
                 Next::Disk(at) if self.hosts[at].numbers.due_ns() == Some(at_ns) => self.disk(at),
                 Next::Disk(_) => {}
                 Next::AllButOneCrash(away) => self.all_but_one_crash(away),
@@ -273,10 +274,10 @@ impl<'p, P: Protocol> World<'p, P> {
         self.note(|world| format!("the agent of h{} starts as #{}", world.hosts[at].id, world.hosts[at].incarnation));
     }
 
-    fn start_seat(&mut self, at: usize) {
+    fn start_seat(&mut self, at: usize) -> Checked {
         let host = &self.hosts[at];
         if !host.is_up || host.leaves || host.seat.is_some() || host.is_witness(self.plan) {
-            return;
+            return Ok(());
         }
         let local_ns = host.clock.local_ns(self.now_ns);
         let now = host.clock.read(self.now_ns);
@@ -286,7 +287,8 @@ impl<'p, P: Protocol> World<'p, P> {
             && !self.plan.hasty
             && !(is_in && (self.all_know(id) || self.now_ns > host.ended_ns + PATIENCE_NS))
         {
-            return self.network.push(self.now_ns + MS, Next::StartSeat(at));
+            self.network.push(self.now_ns + MS, Next::StartSeat(at));
+            return Ok(());
         }
         self.pids += 1;
         let before = host.record.read().map_or(0, |(before, _)| before);
@@ -295,14 +297,21 @@ impl<'p, P: Protocol> World<'p, P> {
             self.tear();
         }
         let host = &mut self.hosts[at];
-        host.start_seat(self.plan, local_ns, self.pids);
+        host.start_seat(self.plan, local_ns, self.pids)?;
         let seat = host.seat.as_mut().expect("it started");
         seat.turn_ns = self.now_ns;
         self.network.push(self.now_ns, Next::Seat(at));
         self.note(|world| {
             let sender = world.hosts[at].seat.as_ref().map(|seat| (seat.pid, seat.sender.incarnation));
-            format!("a member of h{} starts: program and incarnation {sender:?}", world.hosts[at].id)
+            let past = world.hosts[at].seat.as_ref().map(|seat| seat.core.group.recalled());
+            let past = past.and_then(|past| past.member).map(|member| (member.view.number(), member.position));
+            let id = world.hosts[at].id;
+            match past {
+                Some(past) => format!("a member of h{id} starts: program and incarnation {sender:?}; view and position on disk {past:?}"),
+                None => format!("a member of h{id} starts: program and incarnation {sender:?}"),
+            }
         });
+        Ok(())
     }
 
     /// Every running agent knows the current incarnation of this host, and which of its processes have ended.

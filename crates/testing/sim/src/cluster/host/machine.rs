@@ -35,6 +35,8 @@ impl<P: Protocol> Host<P> {
             ended_ns: self.ended_ns,
             service: service.map(|service| service.copy(copies)),
             record: self.record.clone(),
+            store: self.store.clone(),
+            full_until_ns: self.full_until_ns,
             votes: self.votes.clone(),
             promise: self.promise.clone(),
             lives: self.lives,

@@ -36,10 +36,12 @@ impl Features {
     pub const URGENT: Self = Self(1 << 13);
     /// Leaders that hand over.
     pub const HAND: Self = Self(1 << 14);
+    /// A durable group: slow and full disks, power cuts, and ends of all members at once.
+    pub const DURABLE: Self = Self(1 << 15);
     pub const NONE: Self = Self(0);
     /// All of them.
     pub const ALL: Self = Self((1 << Self::NAMES.len()) - 1);
-    pub const NAMES: [(&str, Self); 15] = [
+    pub const NAMES: [(&str, Self); 16] = [
         ("unequal", Self::UNEQUAL),
         ("apart", Self::APART),
         ("service", Self::SERVICE),
@@ -55,6 +57,7 @@ impl Features {
         ("clone", Self::CLONE),
         ("urgent", Self::URGENT),
         ("hand", Self::HAND),
+        ("durable", Self::DURABLE),
     ];
 
     #[must_use]

@@ -158,6 +158,17 @@ pub enum What {
     },
     /// The clone is ended, and its original starts again.
     EndClone,
+    /// All hosts crash at once, and start again one by one within this time.
+    PowerCut {
+        down_ns: u64,
+    },
+    /// All members are killed at once, and others start.
+    KillSeats,
+    /// The disk of the member's log is full for so long.
+    FillDisk {
+        host: HostId,
+        for_ns: u64,
+    },
     /// The agent notifies its programs so often that a plane to another host is lost and restored, all at
     /// once.
     Flood {
@@ -232,6 +243,13 @@ impl fmt::Display for Fault {
                 write!(f, "the snapshot of h{host} runs beside it, packets reach {reaches:?}")
             }
             What::EndClone => f.write_str("the clone is ended, and its original starts again"),
+            What::PowerCut { down_ns } => {
+                write!(f, "all hosts crash, and start again within {:.3} ms", milliseconds(down_ns))
+            }
+            What::KillSeats => f.write_str("all members are killed"),
+            What::FillDisk { host, for_ns } => {
+                write!(f, "the disk of h{host} is full for {:.3} ms", milliseconds(for_ns))
+            }
             What::Flood { host, times } => {
                 write!(f, "the programs of h{host} are notified of {times} losses of a plane")
             }

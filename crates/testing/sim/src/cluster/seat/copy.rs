@@ -16,6 +16,7 @@ impl<P: Protocol> Seat<P> {
             inbox: self.inbox.clone(),
             outbox: self.outbox.clone(),
             state: self.state,
+            durable: self.durable.clone(),
             waited: self.waited,
             is_copy: true,
             paused_until_ns: self.paused_until_ns,

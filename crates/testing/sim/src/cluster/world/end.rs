@@ -109,6 +109,11 @@ impl<P: Protocol> World<'_, P> {
         if !self.hosts_suffice() {
             return Loss::HostsAway;
         }
+        if self.plan.durable.is_some() {
+            // Nothing is lost with the processes.
+            let all_there = self.members().all(|host| host.seat.is_some() && !host.leaves);
+            return if all_there { Loss::Nothing } else { Loss::HostsAway };
+        }
         // The last view that a running process has begun: no process is left that could deliver a later one.
         let Some(view) = seats().filter_map(|seat| seat.core.group.view()).max_by_key(|view| view.number()) else {
             // A member that was removed but is still needed has the state.

@@ -28,7 +28,7 @@ impl<P: Protocol> World<'_, P> {
     pub(super) fn crash(&mut self, at: usize) {
         if self.hosts[at].is_up {
             self.stats.crashes += 1;
-            self.hosts[at].crash(self.now_ns);
+            self.hosts[at].crash(self.now_ns, &mut self.disks);
             let id = self.hosts[at].id;
             self.note(|_| format!("h{id} crashes"));
             if self.network.calm {
@@ -137,11 +137,16 @@ impl<P: Protocol> World<'_, P> {
             }
             What::KillAgent { host, down_ns } => self.kill_agent(host, down_ns),
             What::TakeOver { host, for_ns } => self.freeze_agent(host, for_ns),
-            What::KillSeat { host } => {
-                let at = place_of(host);
-                if self.hosts[at].standing().is_some_and(|standing| standing != Standing::Left) {
-                    self.end_seat(at);
-                }
+            What::KillSeat { host } => self.kill_seat(place_of(host)),
+            What::KillSeats => {
+                let runs = |at: &usize| self.hosts[*at].stopped_until_ns <= now_ns;
+                let all: Vec<usize> = (0..self.hosts.places()).filter(runs).collect();
+                all.into_iter().for_each(|at| self.kill_seat(at));
+            }
+            What::PowerCut { down_ns } => self.power_cut(down_ns),
+            What::FillDisk { host, for_ns } => {
+                let host = self.host(host);
+                host.full_until_ns = host.full_until_ns.max(now_ns + for_ns);
             }
             What::Slew { host, ppm } => self.host(host).clock.slew(now_ns, ppm),
             What::Suspend { host, for_ns } => self.suspend(host, for_ns),
@@ -154,6 +159,12 @@ impl<P: Protocol> World<'_, P> {
             What::Replay { host, for_ns } => {
                 self.network.push(now_ns, Next::Replay(place_of(host), now_ns + for_ns));
             }
+        }
+    }
+
+    fn kill_seat(&mut self, at: usize) {
+        if self.hosts[at].standing().is_some_and(|standing| standing != Standing::Left) {
+            self.end_seat(at);
         }
     }
 
@@ -304,6 +315,7 @@ impl<P: Protocol> World<'_, P> {
         self.restart_those_put_back();
         self.calm.begins(now_ns);
         for at in 0..self.hosts.originals().len() {
+            self.hosts[at].full_until_ns = 0;
             if !self.hosts[at].is_up {
                 self.restore(at);
                 continue;

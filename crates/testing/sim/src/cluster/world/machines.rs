@@ -186,7 +186,7 @@ impl<P: Protocol> World<'_, P> {
             return self.network.push(host.suspended_until_ns, Next::Renew(at, machine));
         }
         let id = host.id;
-        self.hosts[at].crash(self.now_ns);
+        self.hosts[at].crash(self.now_ns, &mut self.disks);
         self.note(|_| format!("the machine of h{id} is ended"));
         if at < self.hosts.place_of_clone() {
             self.starts_by_a_right_clock(at);
@@ -199,11 +199,11 @@ impl<P: Protocol> World<'_, P> {
         let Some(twin) = self.twin.take() else { return };
         let at = self.hosts.place_of_clone();
         let is_alone = self.hosts[at].is_found_out();
-        self.hosts[at].crash(self.now_ns);
+        self.hosts[at].crash(self.now_ns, &mut self.disks);
         self.note(|_| format!("the clone of h{} ends", twin.id));
         let original = &mut self.hosts[twin.id];
         if original.is_up && (!is_alone || original.is_found_out()) {
-            original.crash(self.now_ns);
+            original.crash(self.now_ns, &mut self.disks);
             self.starts_by_a_right_clock(place_of(twin.id));
         }
     }
@@ -246,7 +246,7 @@ impl<P: Protocol> World<'_, P> {
     pub(super) fn restart_those_put_back(&mut self) {
         for at in 0..self.hosts.originals().len() {
             if self.hosts[at].is_up && self.hosts[at].is_astray() {
-                self.hosts[at].crash(self.now_ns);
+                self.hosts[at].crash(self.now_ns, &mut self.disks);
                 self.starts_by_a_right_clock(at);
             }
         }

@@ -36,7 +36,7 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    fn plan_seat(&mut self, at: usize, turn_ns: u64) {
+    pub(super) fn plan_seat(&mut self, at: usize, turn_ns: u64) {
         if let Some(seat) = &mut self.hosts[at].seat {
             seat.turn_ns = turn_ns.max(seat.paused_until_ns);
             self.network.push(seat.turn_ns, Next::Seat(at));
@@ -65,7 +65,12 @@ impl<P: Protocol> World<'_, P> {
             self.open_seat(at, &now);
             return Ok(());
         }
-        if !seat.waited && !self.seat_woke(at, &now)? {
+        let continues = if seat.is_storing() {
+            self.go_on_storing(at)?
+        } else {
+            seat.waited || self.seat_woke(at, &now)?
+        };
+        if !continues {
             return Ok(());
         }
         self.user(at)?;
@@ -94,23 +99,7 @@ impl<P: Protocol> World<'_, P> {
             return Ok(false);
         }
         self.rejoin(at);
-        if !self.record(at) {
-            return Ok(false);
-        }
-        let host = &mut self.hosts[at];
-        let Some(seat) = &mut host.seat else { return Ok(false) };
-        seat.last(now, host.agent.as_mut());
-        if !self.send_out(at) {
-            return Ok(false);
-        }
-        if !self.network.calm && self.network.chance(self.plan.stall_permille) {
-            let for_ns = self.network.random.random_range(0..20 * MS);
-            let Some(seat) = &mut self.hosts[at].seat else { return Ok(false) };
-            seat.paused_until_ns = self.now_ns + for_ns;
-            self.plan_seat(at, self.now_ns);
-            return Ok(false);
-        }
-        Ok(true)
+        self.store_first(at)
     }
 
     /// The member takes the packets and events that wait for it. False if its process ended because that failed.
@@ -163,7 +152,7 @@ impl<P: Protocol> World<'_, P> {
             self.stats.founded_again += 1;
         }
         let Some(seat) = &mut self.hosts[at].seat else { return Ok(()) };
-        let due_ns = seat.core.due_ns().min(seat.client.timer_ns);
+        let due_ns = seat.due_ns();
         let standing = seat.standing();
         seat.held |= standing == Standing::Member;
         if seat.ends_ns == u64::MAX && standing == Standing::Removed {
@@ -220,7 +209,7 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// Sends the member's packets. False if its host crashes meanwhile.
-    fn send_out(&mut self, at: usize) -> bool {
+    pub(super) fn send_out(&mut self, at: usize) -> bool {
         let host = &mut self.hosts[at];
         let Some(seat) = &mut host.seat else { return true };
         let sender = seat.sender;
@@ -245,7 +234,7 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// Stores on the host that there is a group. The host may crash before or after that; then false.
-    fn record(&mut self, at: usize) -> bool {
+    pub(super) fn record(&mut self, at: usize) -> bool {
         let host = &mut self.hosts[at];
         let Some(seat) = &mut host.seat else { return false };
         let (incarnation, is_founded) = host.record.read().unwrap_or_default();
@@ -282,6 +271,7 @@ impl<P: Protocol> World<'_, P> {
             self.read(at)?;
         }
         while self.state(at)? | self.deliver(at)? {}
+        self.save(at);
         if self.network.chance(50) {
             self.read(at)?;
         }
@@ -295,16 +285,27 @@ impl<P: Protocol> World<'_, P> {
             let (id, now, astray) = (host.id, host.clock.read(self.now_ns), host.is_astray() || self.torn);
             let Some(seat) = &mut host.seat else { return Ok(any) };
             let lease = seat.lease(&now);
-            let Some(decision) = seat.core.group.poll_decision(lease) else { return Ok(any) };
+            let on_disk = seat.next_on_disk();
+            let (instance, value) = match &on_disk {
+                Some(decided) => (decided.position, decided.value.clone()),
+                None if seat.is_replaying() => return Ok(any),
+                None => match seat.core.group.poll_decision(lease) {
+                    Some(decision) => (decision.instance, decision.value.to_vec()),
+                    None => return Ok(any),
+                },
+            };
             any = true;
             self.stats.decisions += 1;
-            let (instance, value) = (decision.instance, decision.value.to_vec());
+            self.stats.from_disk += u64::from(on_disk.is_some());
             let (mut values, mut views) = (Vec::new(), Vec::new());
             for entry in entries(&value) {
                 let number = match &entry {
                     Entry::Value(value) => number(value),
                     Entry::Payload(identity) => {
-                        let Some(payload) = seat.core.group.payload(identity) else {
+                        let stored = on_disk.iter().flat_map(|decided| &decided.payloads);
+                        let mut stored = stored.filter(|(of, _)| of == identity).map(|(_, bytes)| &bytes[..]);
+                        let known = || seat.core.group.payload(identity).filter(|_| on_disk.is_none());
+                        let Some(payload) = stored.next().or_else(known) else {
                             return violated("payloads", format!("h{id} delivers {identity}, which is not there"));
                         };
                         payload.get(..8).and_then(number)
@@ -323,8 +324,11 @@ impl<P: Protocol> World<'_, P> {
             }
             let process = seat.sender.process;
             self.note(|_| format!("h{id} delivers instance {instance}: {:?}", Shown(&value, &values)));
-            leased(id, lease, "delivers a decision")?;
-            if !self.hosts[at].believes(self.now_ns) {
+            // What the founder has on disk is fixed, whoever acts later.
+            if on_disk.is_none() {
+                leased(id, lease, "delivers a decision")?;
+            }
+            if on_disk.is_none() && !self.hosts[at].believes(self.now_ns) {
                 self.deaths.acts(id, process, "delivers a decision")?;
             }
             let Some(seat) = &mut self.hosts[at].seat else { return Ok(any) };
@@ -341,10 +345,14 @@ impl<P: Protocol> World<'_, P> {
 
     /// A user gives its state to the group, or takes over the state of another member.
     fn state(&mut self, at: usize) -> Result<bool, Violation> {
+        if self.take_base(at)? {
+            return Ok(true);
+        }
         let host = &mut self.hosts[at];
         let Some(seat) = &mut host.seat else { return Ok(false) };
+        let is_replaying = seat.is_replaying();
         let group = &mut seat.core.group;
-        if group.wants_state() {
+        if group.wants_state() && !is_replaying {
             // The outbox has room for many states, and another member asks again.
             let _ = group.give_state(seat.state.bytes());
             return Ok(true);
@@ -353,6 +361,8 @@ impl<P: Protocol> World<'_, P> {
         let (id, state) = (host.id, State::read(bytes));
         group.installed();
         seat.state = if self.torn { state.unwrap_or_default() } else { self.log.taken_over(id, position, state)? };
+        let at_once = self.plan.durable.is_some() && self.disks.random_range(0..2) == 0;
+        seat.state_replaced(at_once);
         self.stats.transfers += 1;
         self.note(|_| format!("h{id} takes over the state at {position}"));
         Ok(true)

@@ -50,6 +50,18 @@ stats! {
     views,
     /// States that joining members took over.
     transfers,
+    /// Times that a durable member waited for its disk.
+    syncs,
+    /// States of users that were stored.
+    bases,
+    /// Writes for which there was no room.
+    full,
+    /// Times that all hosts crashed at once.
+    power_cuts,
+    /// Groups that were founded again by a process from its disk.
+    founded_from_disk,
+    /// Decisions that such a process's user was given from disk.
+    from_disk,
     /// Agents that were killed without anything else on their hosts.
     agents_killed,
     /// Masters of a service.

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Durable groups: slow disks, full disks, and ends of all hosts or all members at once.
+
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+use super::{EARLIER, FAULTS_NS, Fault, MS, Plan, What};
+
+/// How members store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Durable {
+    /// The longest that a sync takes.
+    pub sync_ns: u64,
+    /// The longest that a user takes to write its state.
+    pub save_ns: u64,
+    /// Decisions on disk after which a user writes its state again.
+    pub compact: usize,
+}
+
+/// A durable group is left alone for so much longer: all hosts may have to start, and found it again.
+pub(super) const BACK_NS: u64 = 150 * MS;
+
+impl Plan {
+    pub(super) fn be_durable(&mut self, random: &mut ChaCha8Rng) {
+        self.durable = Some(Durable {
+            sync_ns: [60_000, MS / 2, 3 * MS, 8 * MS][random.random_range(0..4)],
+            save_ns: [2, 5 * MS, 60 * MS][random.random_range(0..3)],
+            compact: [3, 20, 100, 1000][random.random_range(0..4)],
+        });
+        let within_ns = if self.early { FAULTS_NS / EARLIER } else { FAULTS_NS };
+        let down_ns = |random: &mut ChaCha8Rng| [2 * MS, 20 * MS, 100 * MS][random.random_range(0..3)];
+        for _ in 0..random.random_range(1..=4) {
+            let what = match random.random_range(0..3) {
+                0 => What::KillSeats,
+                _ => What::PowerCut { down_ns: down_ns(random) },
+            };
+            self.faults.push(Fault { at_ns: random.random_range(0..within_ns), what });
+        }
+        if self.early && random.random_range(0..2) == 0 {
+            // While members store that there is a group.
+            let what = What::PowerCut { down_ns: down_ns(random) };
+            self.faults.push(Fault { at_ns: random.random_range(10 * MS..60 * MS), what });
+        }
+        if random.random_range(0..2) == 0 {
+            // Hosts come back one by one, and some of them end again.
+            let mut at_ns = random.random_range(0..FAULTS_NS / 2);
+            for _ in 0..random.random_range(2..5) {
+                self.faults.push(Fault { at_ns, what: What::PowerCut { down_ns: down_ns(random) } });
+                at_ns += random.random_range(MS..100 * MS);
+                let host = random.random_range(1..=self.hosts);
+                self.faults.push(Fault { at_ns, what: What::Crash { host } });
+                let at_ns = at_ns + random.random_range(MS..60 * MS);
+                self.faults.push(Fault { at_ns, what: What::Start { host } });
+            }
+        }
+        if random.random_range(0..3) == 0 {
+            self.add(random, 4, |random, host| What::FillDisk { host, for_ns: random.random_range(MS..150 * MS) });
+        }
+    }
+}
