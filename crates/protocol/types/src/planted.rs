@@ -79,6 +79,8 @@ planted! {
     CountsUnsynced,
     /// a member stores that there is a group before it stores that it is a member
     StoresRecordFirst,
+    /// a host that joins is welcomed by a member that has not stored the view
+    WelcomesUnstored,
     /// members acknowledge beyond the window
     AcksBeyondWindow,
     /// nothing is resent

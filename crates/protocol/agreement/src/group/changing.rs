@@ -82,6 +82,7 @@ impl<P: Start> Group<P> {
             return Ok(());
         }
         let Some(epoch) = self.epochs.current_mut() else { return Ok(()) };
+        let number = epoch.view.number();
         let is_in = epoch.view.holds(from, request.incarnation);
         let is_for_me = match epoch.view.place(from).filter(|_| is_in) {
             Some(place) => epoch.gives_state(place),
@@ -92,7 +93,8 @@ impl<P: Start> Group<P> {
         }
         // Also where another member answers, as that one may die.
         self.tail.keep();
-        if !is_for_me {
+        // A view that is not on disk may be over with this process: nobody may give anything up for it.
+        if !is_for_me || !self.durable.may_welcome(number) {
             return Ok(());
         }
         let to = HostSet::only(from);

@@ -24,8 +24,14 @@
 //!   had begun V. One of them is enough, as all members of V are asked. A member that began V and stored
 //!   nothing of it says that it is still in an earlier view, or that it never began V; it counts as a member
 //!   to which less was delivered, and that is what it was, as far as anything was relied on.
+//! - In a later view than V: somebody stored a decision of it. It was a member of V, and claims the later view; or it
+//!   was let into the later view by a member that had that on disk already ([`Durable::may_welcome`]), which was let
+//!   in likewise, or was a member of V. So some member of V claims a later view than V.
 //! - In an earlier view: V began with the delivery of the decision on it, so some member of the view before
 //!   stored all decisions up to that one, and those that stored anything of V stored these before.
+//!
+//! **The number of the new view** is two higher than that of V: the view after V may be in the log, although all who had
+//! begun it have ended and say that they are still in V. No two views have the same number.
 //!
 //! **A claim may grow when a process starts again:** its disk may have more than was counted. That is no danger:
 //! what a host claimed as an earlier process counts for nobody any more once the new one is up, and the new one
@@ -108,6 +114,8 @@ pub(super) struct Durable {
     handed: u64,
     /// The number of the view whose membership was handed out.
     handed_view: u32,
+    /// The number of the view whose membership is on disk, with the user's state.
+    stored_view: u32,
     /// The last decision that was handed out is the next view: what the protocol decides after it counts for
     /// nobody.
     is_closed: bool,
@@ -132,6 +140,7 @@ impl Durable {
             delivered: Vec::new(),
             handed: 0,
             handed_view: 0,
+            stored_view: 0,
             is_closed: false,
             mine: Some(0),
             told: 0,
@@ -141,14 +150,26 @@ impl Durable {
     }
 
     /// Whether the leader of view `number` that was delivered everything up to `position` lacks nothing that
-    /// others were delivered.
+    /// others were delivered: neither what was decided before it led, nor what it has told them itself.
     pub(super) fn may_answer(&self, number: u32, position: u64) -> bool {
-        let has_caught_up = self.leads_from.is_some_and(|(view, from)| view == number && position >= from);
+        let has_caught_up =
+            self.leads_from.is_some_and(|(view, from)| view == number && position >= from.max(self.told));
         !self.is_on || has_caught_up || planted::is(Planted::AnswersUntold)
     }
 
     pub(super) fn is_on(&self) -> bool {
         self.is_on
+    }
+
+    /// Whether a host that joins may be told that this member has begun view `number`, and be given its state.
+    pub(super) fn may_welcome(&self, number: u32) -> bool {
+        !self.is_on || self.stored_view == number || planted::is(Planted::WelcomesUnstored)
+    }
+
+    /// How much higher than the last view's number that of the view is with which a group is founded again. The
+    /// view between may be decided, and begun by processes that have ended.
+    pub(super) fn skips(&self) -> u32 {
+        if self.is_on { 2 } else { 1 }
     }
 
     /// Whether the next view is decided, and waits to be delivered.
@@ -165,6 +186,7 @@ impl Durable {
     pub(super) fn replaced(&mut self, position: u64) {
         self.forget_waiting();
         (self.handed, self.mine, self.is_closed) = (position, None, false);
+        self.stored_view = 0;
         // Somebody had it delivered.
         self.told = position;
     }
@@ -188,6 +210,7 @@ impl Durable {
         self.waiting.truncate(keeps);
         self.bytes = self.waiting.iter().map(Vec::len).sum();
         (self.handed, self.handed_view, self.is_closed) = (stored, 0, false);
+        self.stored_view = 0;
         self.leads_from = None;
         self.others.values_mut().fill((0, 0));
         stored
@@ -302,6 +325,9 @@ impl<P: Start> Group<P> {
 
     /// Everything that [`Group::poll_store`] has handed out is on disk.
     pub fn stored(&mut self) {
+        if self.durable.mine.is_some() {
+            self.durable.stored_view = self.durable.handed_view;
+        }
         if self.durable.mine.is_some_and(|mine| mine < self.durable.handed) {
             self.durable.mine = Some(self.durable.handed);
             self.say_stored(false);
@@ -313,6 +339,7 @@ impl<P: Start> Group<P> {
     pub fn base_stored(&mut self, position: u64) {
         if position <= self.durable.handed && self.durable.mine.is_none() {
             self.durable.mine = Some(self.durable.handed);
+            self.durable.stored_view = self.durable.handed_view;
             self.say_stored(false);
         }
     }

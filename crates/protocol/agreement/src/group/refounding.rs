@@ -449,7 +449,7 @@ impl<P: Start> Group<P> {
                 most = Some((position, host));
             }
         }
-        let next = last.view.number().checked_add(1);
+        let next = last.view.number().checked_add(self.durable.skips());
         let view = next.and_then(|number| View::new(number, &[ViewMember { host: me, incarnation }]).ok());
         match (view, most) {
             (Some(view), Some((_, founder))) if missing.is_empty() && lease.holds() => Ok((view, founder)),

@@ -342,9 +342,12 @@ impl<P: Protocol> Seat<P> {
 
     /// The view with which the member has just founded the group again. Like the first view it is not
     /// delivered; all other views are delivered before they begin.
-    pub(super) fn found_again(&mut self) -> Option<View> {
+    pub(super) fn found_again(&mut self, counts: impl FnOnce(&View) -> bool) -> Option<View> {
         let view = self.core.group.view()?;
         if view.number() <= self.alone || view.members().len() != 1 || self.standing() != Standing::Member {
+            return None;
+        }
+        if !counts(view) {
             return None;
         }
         self.alone = view.number();

@@ -108,7 +108,7 @@ impl Store {
     /// A process begins. Returns what it finds. `first`: the present incarnation, which is the first one that
     /// a new log answers for.
     pub(super) fn open(&mut self, first: u32) -> Result<Recalled, super::check::Violation> {
-        self.replaced = None;
+        self.drop_replaced();
         self.sync()?;
         let content = self.synced.get_or_insert_with(|| Content { first, ..Content::default() });
         let position = content.is_whole.then(|| content.last());
@@ -171,6 +171,12 @@ impl Store {
         (content.base, log)
     }
 
+    /// Whether this view is the last one on disk.
+    pub(super) fn has_begun(&self, view: &View) -> bool {
+        let content = self.synced.as_ref().and_then(|content| content.member.as_ref());
+        content.is_some_and(|membership| membership.view == *view)
+    }
+
     /// How many decisions there are since the stored state.
     pub(super) fn since_base(&self) -> usize {
         self.replaced.as_ref().or(self.synced.as_ref()).map_or(0, |content| content.log.len())
@@ -182,7 +188,11 @@ impl Store {
             let kept = random.random_range(0..=self.written.len());
             self.written.truncate(kept);
         }
-        // With a new state, what was written after its beginning is lost together with it.
+        self.drop_replaced();
+    }
+
+    /// Another state that is not stored, and what was written since, counts for nothing.
+    fn drop_replaced(&mut self) {
         if self.replaced.take().is_some() {
             self.written.clear();
         }

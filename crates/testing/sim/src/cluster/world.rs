@@ -300,6 +300,11 @@ impl<'p, P: Protocol> World<'p, P> {
         host.start_seat(self.plan, local_ns, self.pids)?;
         let seat = host.seat.as_mut().expect("it started");
         seat.turn_ns = self.now_ns;
+        // The founder's process may have ended before it knew that its view was stored.
+        let founded = seat.core.group.recalled().member.map(|member| member.view);
+        if let Some(view) = founded.filter(|view| view.number() > 1 && view.members().len() == 1) {
+            self.views.founded_from_disk(&view)?;
+        }
         self.network.push(self.now_ns, Next::Seat(at));
         self.note(|world| {
             let sender = world.hosts[at].seat.as_ref().map(|seat| (seat.pid, seat.sender.incarnation));

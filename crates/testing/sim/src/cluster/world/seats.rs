@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use fide_agreement::{Entry, Standing, group::entries};
+use fide_agreement::{Entry, Standing, View, group::entries};
 use fide_group::{core::EVENTS_PER_TURN, packet::Sender};
 use fide_sys::clock::Clocks;
 use rand::RngExt;
@@ -136,21 +136,11 @@ impl<P: Protocol> World<'_, P> {
     /// The user is done: the member sends what follows, and waits again.
     fn finish(&mut self, at: usize) -> Checked {
         let host = &mut self.hosts[at];
-        let (now, is_astray) = (host.clock.read(self.now_ns), host.is_astray());
+        let now = host.clock.read(self.now_ns);
         let Some(seat) = &mut host.seat else { return Ok(()) };
         seat.waited = false;
         seat.before(&now, host.agent.as_mut());
-        if let Some(view) = seat.found_again() {
-            let (id, forgets) = (host.id, seat.is_copy || is_astray);
-            if forgets {
-                self.tear();
-            }
-            if !self.torn {
-                self.views.delivered(&view)?;
-            }
-            self.note(|_| format!("h{id} founds the group again, with {view:?}"));
-            self.stats.founded_again += 1;
-        }
+        self.note_founding(at)?;
         let Some(seat) = &mut self.hosts[at].seat else { return Ok(()) };
         let due_ns = seat.due_ns();
         let standing = seat.standing();
@@ -173,6 +163,28 @@ impl<P: Protocol> World<'_, P> {
         }
         self.plan_seat(at, turn_ns);
         if self.torn { Ok(()) } else { one_leader(&self.hosts, at, self.now_ns) }
+    }
+
+    /// Checks the view with which a member has founded the group again.
+    pub(super) fn note_founding(&mut self, at: usize) -> Checked {
+        let host = &mut self.hosts[at];
+        let is_astray = host.is_astray();
+        let Some(seat) = &mut host.seat else { return Ok(()) };
+        // A view that is not on disk is over with its founder, and may be founded once more.
+        let is_stored = |view: &View| self.plan.durable.is_none() || host.store.has_begun(view);
+        let Some(view) = seat.found_again(is_stored) else { return Ok(()) };
+        let (id, forgets) = (host.id, seat.is_copy || is_astray);
+        if forgets {
+            self.tear();
+        }
+        if !self.torn && self.plan.durable.is_some() {
+            self.views.founded_from_disk(&view)?;
+        } else if !self.torn {
+            self.views.delivered(&view)?;
+        }
+        self.note(|_| format!("h{id} founds the group again, with {view:?}"));
+        self.stats.founded_again += 1;
+        Ok(())
     }
 
     /// A member that was excluded asks to be let in again.

@@ -124,7 +124,9 @@ impl<P: Protocol> World<'_, P> {
                     host.store.sync()?;
                 }
                 seat.core.group.stored();
-                if durable.base.is_some() && host.full_until_ns <= self.now_ns {
+                let has_base = durable.base.is_some() && host.full_until_ns <= self.now_ns;
+                self.note_founding(at)?;
+                if has_base {
                     self.wait_for_disk(at, Step::Base);
                     return Ok(false);
                 }
