@@ -379,7 +379,14 @@ impl<P: Start> Group<P> {
 
     /// Of [`Control::Stored`].
     pub(super) fn handle_stored(&mut self, from: HostId, sender: u32, position: u64, asks: bool) {
-        if !self.durable.is_on || self.standing != Standing::Member {
+        if !self.durable.is_on {
+            return;
+        }
+        // A leader that was taken out still has to tell the others how far they may deliver.
+        if asks && matches!(self.standing, Standing::Leaving | Standing::Removed) {
+            return self.say(HostSet::only(from), Control::Told { position: self.durable.told });
+        }
+        if self.standing != Standing::Member {
             return;
         }
         let (by, known) = &mut self.durable.others[from];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Views of a group are numbered consecutively, also when the group is founded again; if a durable group is, a number
-//! may be left out. That all members
+//! Views of a group are numbered consecutively, also when the group is founded again; if a durable group is,
+//! numbers may be left out. That all members
 //! deliver the same view at the same position is checked by the log.
 
 use fide_agreement::View;
@@ -18,8 +18,8 @@ pub(in super::super) struct Views {
 impl Views {
     /// A durable group was founded again with this view.
     pub(in super::super) fn founded_from_disk(&mut self, view: &View) -> Checked {
-        // The one between was decided, or may have been, and nobody has it.
-        self.astray = self.astray.max(u64::from(view.number()) - 1).min(self.agreed() + 1);
+        // Those between were decided or founded, or may have been, and nobody has stored them.
+        self.astray = self.astray.max(u64::from(view.number()) - 1);
         self.delivered(view)
     }
 
