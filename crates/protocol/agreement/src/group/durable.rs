@@ -11,7 +11,8 @@
 //! view have it on disk; or all live ones, if those are fewer. What is on a disk is a sequence of decisions,
 //! never a proposal, so that the disks of a view's members hold parts of one log, each from its beginning on.
 //!
-//! The leader counts, delivers, and tells the others how far they may deliver. So nobody has been delivered
+//! The leader counts, delivers, and tells the others how far they may deliver; or the member that leads next, once the
+//! leader is dead. So nobody has been delivered
 //! more than the leader, which may answer at any time; a new leader first delivers everything that was decided
 //! before it led, as its predecessor may have told that ([`Durable::may_answer`]).
 //!
@@ -356,17 +357,20 @@ impl<P: Start> Group<P> {
         self.durable.told
     }
 
-    /// Tells the leader what is stored here; the leader counts it.
+    /// Tells the leader what is stored here, or counts it as leader.
     fn say_stored(&mut self, asks: bool) {
         let position = self.durable.mine.unwrap_or(0);
         let Some(epoch) = self.epochs.current() else { return };
-        if epoch.leads() {
-            self.note_told();
-            if asks {
-                self.say(self.others(), Control::Stored { position, asks });
+        match epoch.counter() {
+            Some(counter) if counter != self.config.me => {
+                self.say(HostSet::only(counter), Control::Stored { position, asks });
             }
-        } else if let Some(leader) = epoch.leader() {
-            self.say(HostSet::only(leader), Control::Stored { position, asks });
+            _ => {
+                self.note_told();
+                if asks {
+                    self.say(self.others(), Control::Stored { position, asks });
+                }
+            }
         }
     }
 
@@ -394,8 +398,8 @@ impl<P: Start> Group<P> {
         *by = sender;
         self.note_told();
         if asks {
-            let leads = self.epochs.current().is_some_and(Epoch::leads);
-            let answer = match leads {
+            let counts = self.epochs.current().and_then(Epoch::counter) == Some(self.config.me);
+            let answer = match counts {
                 true => Control::Told { position: self.durable.told },
                 false => Control::Stored { position: self.durable.mine.unwrap_or(0), asks: false },
             };
@@ -414,8 +418,9 @@ impl<P: Start> Group<P> {
 
     /// Who has stored what, or who is alive, has changed: the leader counts, and tells the others.
     pub(super) fn note_told(&mut self) {
-        let Some(epoch) = self.epochs.current().filter(|epoch| self.durable.is_on && epoch.leads()) else { return };
         let (durable, me) = (&self.durable, self.config.me);
+        let counts = |epoch: &&Epoch<P>| durable.is_on && epoch.counter() == Some(me);
+        let Some(epoch) = self.epochs.current().filter(counts) else { return };
         let stored = |host: HostId| {
             let (by, position) = durable.others[host];
             if host == me { durable.mine } else { (Some(by) == epoch.view.incarnation(host)).then_some(position) }

@@ -85,6 +85,12 @@ impl<P: Start> Epoch<P> {
         Some(self.view.member(self.protocol.leader())?.host)
     }
 
+    /// The host that counts what is stored: the most senior one that is not known to have crashed. The protocol may
+    /// not lead with it yet, as it handles a crash only after the decisions before that are taken from it.
+    pub(super) fn counter(&self) -> Option<u16> {
+        Some(self.view.member(self.alive().iter().next()?)?.host)
+    }
+
     /// Places of members that are not known to have crashed.
     pub(super) fn alive(&self) -> HostSet {
         HostSet::first(self.view.members().len()).minus(self.dead)
