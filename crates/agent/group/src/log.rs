@@ -332,8 +332,10 @@ impl Log {
             ballot: member.ballot,
             view: member.view.clone(),
         });
-        (self.is_whole, self.last, self.since_base) = (false, position, 0);
-        self.begun = Begun { membership: self.membership.clone(), is_whole: false };
+        // The member may have been let in with that state, and excluded, before it was told here.
+        self.is_whole = member.is_some_and(|member| member.position == Some(position));
+        (self.last, self.since_base) = (position, 0);
+        self.begun = Begun { membership: self.membership.clone(), is_whole: self.is_whole };
         self.replaced = Some((self.number, recalled.first));
         self.push(&Record::State);
         self.sync()

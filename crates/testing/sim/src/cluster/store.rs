@@ -140,13 +140,15 @@ impl Store {
     pub(super) fn replace(&mut self, position: u64, recalled: Recalled) -> Checked {
         self.sync()?;
         let Recalled { first, member } = recalled;
+        // The member may have been let in with that state, and excluded, before the disk was told.
+        let is_whole = member.as_ref().is_some_and(|member| member.position == Some(position));
         let member = member.map(|member| Membership {
             incarnation: member.incarnation,
             ballot: member.ballot,
             view: member.view,
         });
         let base = State { position, sum: 0 };
-        self.replaced = Some(Content { first, member, is_whole: false, base, log: Vec::new() });
+        self.replaced = Some(Content { first, member, is_whole, base, log: Vec::new() });
         Ok(())
     }
 
