@@ -147,7 +147,8 @@ impl<P: Start> Group<P> {
         let base = Base { position: self.position, state };
         // At once: when a host that asks rarely asks again, the decisions since this state may not be kept
         // any more.
-        if !to.is_empty() && !planted::is(Planted::OffersWhenAsked) {
+        let may_welcome = self.view().is_some_and(|view| self.durable.may_welcome(view.number()));
+        if !to.is_empty() && may_welcome && !planted::is(Planted::OffersWhenAsked) {
             self.say(to, Control::Base { position: self.position, state });
         }
         if let Some(old) = self.admission.replace_base(base).filter(|old| old.state != state) {

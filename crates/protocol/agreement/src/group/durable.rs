@@ -42,8 +42,9 @@
 //! An excluded member claims what it has stored, not what was delivered to it: others may have counted its disk.
 //! If it founds the group again, it first delivers the decisions between the two.
 //!
-//! **A host that joins** counts as one that has stored nothing until its user's state is on disk
-//! ([`Group::base_stored`]). Decisions are delivered there meanwhile, as others have stored them.
+//! **A host that joins** is not counted until its user's state is on disk ([`Group::base_stored`]), which may take long.
+//! Decisions are delivered there meanwhile, as others have stored them. If no live member is counted, nothing is
+//! delivered.
 
 use std::collections::VecDeque;
 
@@ -64,6 +65,9 @@ use crate::{Start, lease::Lease, transfer::Identity, view::View};
 /// Most bytes of decisions that wait for disks; while there are more, none is taken from the protocol, whose
 /// window then fills up.
 const WAITING_MAX: usize = 4 << 20;
+
+/// In place of a position: the disk has no state of the user to begin with.
+const NO_BASE: u64 = u64::MAX;
 
 /// What is to be stored next, after everything before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -359,7 +363,7 @@ impl<P: Start> Group<P> {
 
     /// Tells the leader what is stored here, or counts it as leader.
     fn say_stored(&mut self, asks: bool) {
-        let position = self.durable.mine.unwrap_or(0);
+        let position = self.durable.mine.unwrap_or(NO_BASE);
         let Some(epoch) = self.epochs.current() else { return };
         match epoch.counter() {
             Some(counter) if counter != self.config.me => {
@@ -386,24 +390,23 @@ impl<P: Start> Group<P> {
         if !self.durable.is_on {
             return;
         }
-        // A leader that was taken out still has to tell the others how far they may deliver.
-        if asks && matches!(self.standing, Standing::Leaving | Standing::Removed) {
-            return self.say(HostSet::only(from), Control::Told { position: self.durable.told });
+        // The sender may be in the view before, or count where this member does not: a leader that has handed over, or
+        // was taken out, still tells how far the others may deliver, as often as it is asked.
+        if asks {
+            self.say(HostSet::only(from), Control::Told { position: self.durable.told });
         }
         if self.standing != Standing::Member {
             return;
         }
         let (by, known) = &mut self.durable.others[from];
-        *known = if *by == sender { position.max(*known) } else { position };
+        let is_first = *by != sender || *known == NO_BASE || position == NO_BASE;
+        *known = if is_first { position } else { position.max(*known) };
         *by = sender;
         self.note_told();
-        if asks {
-            let counts = self.epochs.current().and_then(Epoch::counter) == Some(self.config.me);
-            let answer = match counts {
-                true => Control::Told { position: self.durable.told },
-                false => Control::Stored { position: self.durable.mine.unwrap_or(0), asks: false },
-            };
-            self.say(HostSet::only(from), answer);
+        let counts = self.epochs.current().and_then(Epoch::counter) == Some(self.config.me);
+        if asks && !counts {
+            let position = self.durable.mine.unwrap_or(NO_BASE);
+            self.say(HostSet::only(from), Control::Stored { position, asks: false });
         }
     }
 
@@ -421,12 +424,17 @@ impl<P: Start> Group<P> {
         let (durable, me) = (&self.durable, self.config.me);
         let counts = |epoch: &&Epoch<P>| durable.is_on && epoch.counter() == Some(me);
         let Some(epoch) = self.epochs.current().filter(counts) else { return };
+        // None: a live member whose disk has no state of the user yet. It is not waited for: one disk that has all is
+        // enough to come back from, and its state may take minutes to store.
         let stored = |host: HostId| {
             let (by, position) = durable.others[host];
-            if host == me { durable.mine } else { (Some(by) == epoch.view.incarnation(host)).then_some(position) }
+            if host == me {
+                return durable.mine;
+            }
+            let position = if Some(by) == epoch.view.incarnation(host) { position } else { 0 };
+            (position != NO_BASE).then_some(position)
         };
-        let mut live: Vec<u64> =
-            epoch.view.hosts_of(epoch.alive()).iter().map(|host| stored(host).unwrap_or(0)).collect();
+        let mut live: Vec<u64> = epoch.view.hosts_of(epoch.alive()).iter().filter_map(stored).collect();
         live.sort_unstable_by(|a, b| b.cmp(a));
         let most = epoch.view.members().len() / 2 + 1;
         let told = most.min(live.len()).checked_sub(1).and_then(|at| live.get(at)).copied().unwrap_or(0);

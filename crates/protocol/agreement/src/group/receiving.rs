@@ -157,7 +157,8 @@ impl<P: Start> Group<P> {
         // A member that was taken out later has begun the view too, and may be the only one left of those
         // that are asked.
         let begun = match self.standing {
-            Standing::Member => self.view(),
+            // A view that is not on disk may be over with this process.
+            Standing::Member => self.view().filter(|view| self.durable.may_welcome(view.number())),
             Standing::Leaving | Standing::Removed if !planted::is(Planted::TakenOutInSilence) => {
                 self.epochs.previous().map(|epoch| &epoch.view)
             }
