@@ -18,7 +18,7 @@ pub(crate) fn failed(error: Error) -> Failure {
         | Error::System { ref why, .. } => errno(why),
         Error::Record(RecordError::Content { .. }) => libc::EBADMSG,
         Error::Log(LogError::Io { ref why, .. }) => errno(why),
-        Error::Log(LogError::OtherGroup { .. }) => libc::EINVAL,
+        Error::Log(LogError::OtherGroup { .. } | LogError::NotDurable { .. }) => libc::EINVAL,
         Error::Log(LogError::Manifest { .. } | LogError::Damaged { .. }) => libc::EBADMSG,
         Error::Record(RecordError::LastIncarnation { .. }) => libc::EOVERFLOW,
         Error::Record(RecordError::Held { .. }) => libc::EBUSY,

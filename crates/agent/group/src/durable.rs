@@ -43,7 +43,11 @@ pub struct Recovery {
 enum Base {
     Bytes(u64, Vec<u8>),
     /// The user has written it to the file.
-    File(u64, Vec<u8>),
+    File {
+        position: u64,
+        beside: Vec<u8>,
+        crc32c: u32,
+    },
 }
 
 #[derive(Debug)]
@@ -94,6 +98,12 @@ impl Disk {
             value: Vec::new(),
         };
         Ok((disk, found))
+    }
+
+    /// For a member that is not durable: refuses a log that it would leave behind, and that would come back later.
+    pub(crate) fn refuse(state_dir: &Path, name: &str) -> Result<(), LogError> {
+        let path = state_dir.join(format!("{name}.log"));
+        if path.exists() { Err(LogError::NotDurable { path }) } else { Ok(()) }
     }
 
     pub(crate) fn recovery(&self) -> &Recovery {
@@ -160,7 +170,7 @@ impl Disk {
                 }
             }
         }
-        log.is_unsynced() || self.base.is_some()
+        log.is_unsynced() || self.base.is_some() || self.unstored.is_some()
     }
 
     /// Stores what was taken. A full disk is no error: it is tried again.
@@ -194,17 +204,15 @@ impl Disk {
         core.group.stored();
         let position = match &self.base {
             None => return Ok(()),
-            Some(Base::Bytes(position, state)) => {
-                self.log.store_base(*position, state)?;
-                *position
-            }
-            Some(Base::File(position, beside)) => {
-                self.log.take_base_file(*position, beside)?;
-                *position
+            Some(Base::Bytes(position, state)) => self.log.store_base(*position, state)?.then_some(*position),
+            Some(Base::File { position, beside, crc32c }) => {
+                self.log.take_base_file(*position, beside, *crc32c)?.then_some(*position)
             }
         };
         self.base = None;
-        core.group.base_stored(position);
+        if let Some(position) = position {
+            core.group.base_stored(position);
+        }
         Ok(())
     }
 
@@ -219,8 +227,8 @@ impl Disk {
         self.base = Some(Base::Bytes(position, state));
     }
 
-    pub(crate) fn store_base_file(&mut self, position: u64, beside: Vec<u8>) {
-        self.base = Some(Base::File(position, beside));
+    pub(crate) fn store_base_file(&mut self, position: u64, beside: Vec<u8>, crc32c: u32) {
+        self.base = Some(Base::File { position, beside, crc32c });
     }
 
     pub(crate) fn base_file(&self) -> PathBuf {
@@ -245,7 +253,11 @@ impl Disk {
         Ok(())
     }
 
-    /// The stored state, once.
+    /// The stored state, until it is taken.
+    pub(crate) fn base(&self) -> Option<&StoredState> {
+        self.replay.as_ref()?.base()
+    }
+
     pub(crate) fn take_base(&mut self) -> Option<StoredState> {
         self.replay.as_mut()?.take_base()
     }

@@ -29,7 +29,7 @@ mod replay;
 
 use std::{
     fs,
-    io::{self, Write},
+    io::{self, Read, Write},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
 };
@@ -63,10 +63,14 @@ pub enum LogError {
     )]
     OtherGroup { path: PathBuf },
     #[error(
-        "{path} is damaged at byte {at}: {why}. The disk has lost data that was stored. If the other hosts have the group's data, remove this \
-         folder, and the host takes it over from them"
+        "{path} is damaged at byte {at}: {why}. The disk has lost data that was stored. If the group runs on the other hosts, move this folder \
+         away, and the host takes the data over from them; if it does not, they wait for this log: restore it"
     )]
     Damaged { path: PathBuf, at: u64, why: &'static str },
+    #[error(
+        "{path} is the log of a durable group, and this member is not durable: make it so, or move the folder away"
+    )]
+    NotDurable { path: PathBuf },
 }
 
 impl LogError {
@@ -92,6 +96,17 @@ struct Begun {
     is_whole: bool,
 }
 
+/// The user's state was replaced by one that is not stored.
+#[derive(Debug, Clone, Copy)]
+struct Replaced {
+    /// The segment in which the log of that one begins, ...
+    segment: u64,
+    /// ... after this position.
+    position: u64,
+    /// The first incarnation that this host answers for once it is stored.
+    first: u32,
+}
+
 /// What is found on disk.
 #[derive(Debug)]
 pub(crate) struct Found {
@@ -113,9 +128,7 @@ pub(crate) struct Log {
     last: u64,
     done: Vec<Segment>,
     begun: Begun,
-    /// The user's state was replaced by one that is not stored yet: the segment in which that one begins, and the
-    /// first incarnation that this host answers for then.
-    replaced: Option<(u64, u32)>,
+    replaced: Option<Replaced>,
     number: u64,
     file: fs::File,
     /// Written up to here; what follows in the file is zeros, up to `room`.
@@ -143,10 +156,18 @@ impl Log {
         let manifest = match Manifest::read(dir, group)? {
             Some(manifest) => manifest,
             None => {
-                // Segments without a manifest are of nobody.
-                segments(dir)?
-                    .into_iter()
-                    .try_for_each(|number| fs::remove_file(path(dir, number)).map_err(io(dir)))?;
+                // The first segment is made before the manifest, and nothing is written to it before that.
+                let first_segment = path(dir, 1);
+                for entry in fs::read_dir(dir).map_err(io(dir))? {
+                    let entry = entry.map_err(io(dir))?;
+                    let is_begun = entry.path() == first_segment
+                        && entry.metadata().is_ok_and(|file| file.len() <= record::SEGMENT_HEAD as u64);
+                    if !is_begun && !entry.file_name().to_string_lossy().ends_with(".new") {
+                        let why = "it is lost, and the log is not".to_owned();
+                        return Err(LogError::Manifest { path: dir.join(manifest::NAME), why });
+                    }
+                }
+                begin(dir, 1, 0)?;
                 let manifest = Manifest::new(group, first);
                 manifest.store(dir)?;
                 manifest
@@ -170,6 +191,11 @@ impl Log {
             fs::remove_file(path(dir, *old)).map_err(io(dir))?;
         }
         numbers.retain(|number| *number >= manifest.segments_from);
+        let is_whole = |(at, number): (usize, &u64)| *number == manifest.segments_from + at as u64;
+        if numbers.is_empty() || !numbers.iter().enumerate().all(is_whole) {
+            let path = path(dir, manifest.segments_from);
+            return Err(LogError::Damaged { path, at: 0, why: "it, or one that follows it, is not there" });
+        }
         let mut open: Option<(u64, u64)> = None;
         for (at, &number) in numbers.iter().enumerate() {
             let before = Begun { membership: reader.membership.clone(), is_whole: reader.is_whole };
@@ -184,8 +210,9 @@ impl Log {
             let (end, is_broken) = match scanned {
                 Ok(End { at, damaged }) => (at, damaged),
                 Err(Stop::OtherState) => {
-                    for later in &numbers[at..] {
-                        fs::remove_file(path(dir, *later)).map_err(io(dir))?;
+                    // The last one first: without its mark a later segment would be taken for the log.
+                    for later in numbers[at..].iter().rev() {
+                        fs::remove_file(path(dir, *later)).and_then(|()| manifest::sync_dir(dir)).map_err(io(dir))?;
                     }
                     break;
                 }
@@ -336,16 +363,21 @@ impl Log {
         self.is_whole = member.is_some_and(|member| member.position == Some(position));
         (self.last, self.since_base) = (position, 0);
         self.begun = Begun { membership: self.membership.clone(), is_whole: self.is_whole };
-        self.replaced = Some((self.number, recalled.first));
+        self.replaced = Some(Replaced { segment: self.number, position, first: recalled.first });
         self.push(&Record::State);
         self.sync()
     }
 
     /// Stores the user's state after `position`, given as bytes.
-    pub(crate) fn store_base(&mut self, position: u64, state: &[u8]) -> Result<(), LogError> {
-        let name = format!("state-{position}");
+    ///
+    /// False, and nothing has changed, if that is a state from before the user's was replaced.
+    pub(crate) fn store_base(&mut self, position: u64, state: &[u8]) -> Result<bool, LogError> {
+        if self.is_before_replaced(position) {
+            return Ok(false);
+        }
+        let name = self.state_name(position);
         manifest::store_file(&self.dir, &name, state)?;
-        let (file, bytes, crc32c) = (name, state.len() as u64, Some(crc32c::crc32c(state)));
+        let (file, bytes, crc32c) = (name, state.len() as u64, crc32c::crc32c(state));
         self.set_base(Base { position, file, bytes, crc32c, beside: String::new() })
     }
 
@@ -355,31 +387,39 @@ impl Log {
     }
 
     /// Takes over the user's state after `position` from [`Log::base_file`], and what belongs to it `beside` that.
-    pub(crate) fn take_base_file(&mut self, position: u64, beside: &[u8]) -> Result<(), LogError> {
-        let (from, name) = (self.base_file(), format!("state-{position}"));
+    pub(crate) fn take_base_file(&mut self, position: u64, beside: &[u8], crc32c: u32) -> Result<bool, LogError> {
+        if self.is_before_replaced(position) {
+            return Ok(false);
+        }
+        let (from, name) = (self.base_file(), self.state_name(position));
+        // An attempt that found no room later may have renamed it.
+        let is_renamed = !from.exists() && self.dir.join(&name).exists();
+        let there = if is_renamed { self.dir.join(&name) } else { from.clone() };
         let sync = || {
-            let file = fs::File::open(&from)?;
+            let file = fs::File::open(&there)?;
             file.sync_all()?;
             Ok(file.metadata()?.len())
         };
-        let bytes = sync().map_err(|why| LogError::Io { path: from.clone(), why })?;
-        manifest::rename(&self.dir, &from, &name)?;
+        let bytes = sync().map_err(|why| LogError::Io { path: there.clone(), why })?;
+        if !is_renamed {
+            manifest::rename(&self.dir, &from, &name)?;
+        }
         let beside = beside.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.set_base(Base { position, file: name, bytes, crc32c: None, beside })
+        self.set_base(Base { position, file: name, bytes, crc32c, beside })
     }
 
     /// The log begins with this state, which is stored. What came before goes.
-    fn set_base(&mut self, base: Base) -> Result<(), LogError> {
+    fn set_base(&mut self, base: Base) -> Result<bool, LogError> {
         self.sync()?;
         let position = base.position;
-        let mut manifest = self.manifest.clone();
-        manifest.base = Some(base);
-        if self.replaced.is_none() && self.last <= position {
-            // So that all segments before can go.
+        // A segment of its own for what follows: so that those before can go, and to know how long it is.
+        if self.replaced.is_none() && self.written > record::SEGMENT_HEAD as u64 {
             self.roll()?;
         }
+        let mut manifest = self.manifest.clone();
+        manifest.base = Some(base);
         let is_needed = |segment: &&Segment| match self.replaced {
-            Some((from, _)) => segment.number >= from,
+            Some(Replaced { segment: from, .. }) => segment.number >= from,
             None => segment.last > position,
         };
         let (from, begun) = self
@@ -389,7 +429,7 @@ impl Log {
             .map_or((self.number, &self.begun), |segment| (segment.number, &segment.begun));
         (manifest.segments_from, manifest.is_whole) = (from, begun.is_whole);
         manifest.set_membership(begun.membership.as_ref());
-        manifest.first = self.replaced.map_or(manifest.first, |(_, first)| first.max(manifest.first));
+        manifest.first = self.replaced.map_or(manifest.first, |replaced| replaced.first.max(manifest.first));
         manifest.store(&self.dir)?;
         let old = std::mem::replace(&mut self.manifest, manifest);
         self.replaced = None;
@@ -402,7 +442,16 @@ impl Log {
         if let Some(base) = old.base.filter(|old| self.manifest.base.as_ref().is_some_and(|new| new.file != old.file)) {
             let _ = fs::remove_file(self.dir.join(base.file));
         }
-        Ok(())
+        Ok(true)
+    }
+
+    fn is_before_replaced(&self, position: u64) -> bool {
+        self.replaced.is_some_and(|replaced| position < replaced.position)
+    }
+
+    /// The name of a state's file: another one than that of any state before, also of one at the same position.
+    fn state_name(&self, position: u64) -> String {
+        format!("state-{position}-{}", self.replaced.map_or(0, |replaced| replaced.segment))
     }
 }
 
@@ -504,9 +553,18 @@ fn check_base(dir: &Path, base: &Base) -> Result<(), LogError> {
     if fs::metadata(&path).map_err(io)?.len() != base.bytes {
         return damaged("it has another length than was stored");
     }
-    match base.crc32c {
-        Some(sum) if crc32c::crc32c(&fs::read(&path).map_err(io)?) != sum => damaged("its checksum does not fit"),
-        _ => Ok(()),
+    if checksum(&path).map_err(io)? == base.crc32c { Ok(()) } else { damaged("its checksum does not fit") }
+}
+
+/// The CRC-32C of a file, of any length.
+fn checksum(path: &Path) -> io::Result<u32> {
+    let (mut file, mut sum) = (fs::File::open(path)?, 0);
+    let mut bytes = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut bytes)? {
+            0 => return Ok(sum),
+            len => sum = crc32c::crc32c_append(sum, &bytes[..len]),
+        }
     }
 }
 

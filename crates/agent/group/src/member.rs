@@ -225,6 +225,9 @@ impl<P: Start> Member<P> {
         } else {
             group::group_of(&config.group, hosts, &config.setting)
         };
+        if !config.is_durable {
+            Disk::refuse(&config.state_dir, &config.group)?;
+        }
         let disk = config
             .is_durable
             .then(|| Disk::open(&config.state_dir, &config.group, number, incarnation, config.compact_bytes));
@@ -601,9 +604,9 @@ impl<P: Start> Member<P> {
     /// A durable member also hands out the state on its own disk in this way, when its group was founded again from
     /// that.
     pub fn poll_install(&mut self) -> Option<(u64, Vec<u8>)> {
-        if let Some(stored) = self.poll_stored_state() {
+        if let Some(stored) = self.disk.as_ref().and_then(Disk::base) {
             return match durable::read_base(&stored.path) {
-                Ok(state) => Some((stored.position, state)),
+                Ok(state) => self.poll_stored_state().map(|stored| (stored.position, state)),
                 Err(why) => {
                     self.unstored = Some((format!("this host cannot read its stored state: {why}"), u64::MAX));
                     None
@@ -646,10 +649,11 @@ impl<P: Start> Member<P> {
     }
 
     /// The user's state after `position` is in [`Member::base_file`], which is taken away. `beside`: what belongs to
-    /// it and is not in the file; up to some megabytes.
-    pub fn store_base_file(&mut self, position: u64, beside: Vec<u8>) {
+    /// it and is not in the file; up to some megabytes. `crc32c`: the file's CRC-32C, by which damage is found before
+    /// the group relies on it.
+    pub fn store_base_file(&mut self, position: u64, beside: Vec<u8>, crc32c: u32) {
         if let Some(disk) = &mut self.disk {
-            disk.store_base_file(position, beside);
+            disk.store_base_file(position, beside, crc32c);
         }
     }
 

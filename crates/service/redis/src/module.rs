@@ -273,6 +273,7 @@ unsafe extern "C" fn on_member(_: c_int, _: *mut c_void, _: c_int) {
 
 unsafe extern "C" fn on_tick(ctx: *mut raw::RedisModuleCtx, _: *mut c_void) {
     Ctx(ctx).timer(TICK_MS, on_tick);
+    disk::sum_up(Ctx(ctx));
     turn();
     let late = with_state(|state| state.take_late_reads(READ_MAX)).unwrap_or_default();
     for read in late {
@@ -525,6 +526,9 @@ fn begin(ctx: Ctx) {
         ("replica-ignore-disk-write-errors", "yes"),
         ("repl-diskless-sync-delay", "0"),
     ];
+    // A dump of Redis' own schedule, and that of FLUSHALL with one, could be taken for the one that the log needs.
+    let is_durable = with_state(|state| state.member.recovery().is_some()) == Some(true);
+    let settings = settings.into_iter().chain(is_durable.then_some(("save", "")));
     for (name, value) in settings {
         if let Value::Error(why) = call(ctx, ERRORS, &[b"CONFIG", b"SET", name.as_bytes(), value.as_bytes()]).value() {
             ctx.log(c"warning", &format!("CONFIG SET {name} {value}: {}", String::from_utf8_lossy(&why)));

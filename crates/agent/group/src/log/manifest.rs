@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::{LogError, record::Membership};
 
 pub(super) const NAME: &str = "manifest.toml";
+/// Before the checksum of everything before it.
+const SUM: &str = "# crc32c ";
 /// Of this layout of a log.
 const FORMAT: u32 = 1;
 
@@ -24,9 +26,8 @@ pub(super) struct Base {
     /// The name of the file.
     pub(super) file: String,
     pub(super) bytes: u64,
-    /// CRC-32C of the file; none where its own format has a checksum.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) crc32c: Option<u32>,
+    /// CRC-32C of the file.
+    pub(super) crc32c: u32,
     /// What belongs to the state and is not in that file, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) beside: String,
@@ -82,6 +83,11 @@ impl Manifest {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(why) => return Err(LogError::Io { path, why }),
         };
+        let sum =
+            text.rsplit_once(SUM).and_then(|(content, sum)| Some((content, u32::from_str_radix(sum.trim(), 16).ok()?)));
+        if sum.is_none_or(|(content, sum)| crc32c::crc32c(content.as_bytes()) != sum) {
+            return Err(LogError::Manifest { path, why: "its checksum does not fit".to_owned() });
+        }
         let content: Result<Self, _> = toml::from_str(&text);
         let manifest =
             content.map_err(|why| LogError::Manifest { path: path.clone(), why: why.message().to_owned() })?;
@@ -116,7 +122,9 @@ impl Manifest {
 
     /// Stored when this returns, in place of the one before.
     pub(super) fn store(&self, dir: &Path) -> Result<(), LogError> {
-        let text = toml::to_string(self).expect("numbers and names");
+        let mut text = toml::to_string(self).expect("numbers and names");
+        let sum = crc32c::crc32c(text.as_bytes());
+        text.push_str(&format!("{SUM}{sum:08x}\n"));
         store_file(dir, NAME, text.as_bytes())
     }
 }

@@ -150,8 +150,14 @@ pub(super) fn scan<E>(
         each(at, read.record)?;
         at = read.end;
     }
-    // A write that was cut off may have left later records whole. None of them was synced.
-    let is_beyond = |later: usize| read(segment, number, later).is_some_and(|read| read.synced > at as u64);
+    // A write that was cut off may have left later records whole. None of them was synced. What a record says of
+    // itself is looked at before its checksum: there are as many places to look at as there are bytes.
+    let is_beyond = |later: usize| {
+        let synced = segment.get(later + 8..).and_then(|bytes| Some(u64::from_le_bytes(*bytes.first_chunk()?)));
+        let may_be = synced.is_some_and(|synced| synced > at as u64 && synced <= later as u64)
+            && matches!(segment.get(later + HEAD), Some(1..=4));
+        may_be && read(segment, number, later).is_some_and(|read| read.synced > at as u64)
+    };
     let damaged = (at + ALIGN..segment.len()).step_by(ALIGN).any(is_beyond);
     Ok(End { at, damaged })
 }

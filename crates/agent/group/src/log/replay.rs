@@ -29,6 +29,7 @@ pub(crate) struct Replay {
     /// None at the beginning of a group.
     base: Option<StoredState>,
     base_position: u64,
+    dir: PathBuf,
     /// Decisions up to this one are replayed.
     until: u64,
     /// Segments to be read, with their numbers.
@@ -68,6 +69,7 @@ impl Replay {
         });
         let base_position = base.as_ref().map_or(0, |base| base.position);
         Ok(Self {
+            dir: log.dir.clone(),
             base,
             base_position,
             until,
@@ -81,7 +83,11 @@ impl Replay {
         })
     }
 
-    /// The stored state, once.
+    /// The stored state, until it is taken.
+    pub(crate) fn base(&self) -> Option<&StoredState> {
+        self.base.as_ref()
+    }
+
     pub(crate) fn take_base(&mut self) -> Option<StoredState> {
         self.base.take()
     }
@@ -100,11 +106,21 @@ impl Replay {
     pub(crate) fn next(&mut self) -> Result<bool, LogError> {
         while self.position < self.until {
             if let Some((position, value, payloads)) = self.queue.pop_front() {
+                if position != self.position + 1 {
+                    // Once more in the next call: nothing follows a hole.
+                    self.queue.push_front((position, value, payloads));
+                    let (path, why) = (self.dir.clone(), "decisions are missing in it");
+                    return Err(LogError::Damaged { path, at: 0, why });
+                }
                 (self.position, self.value, self.payloads) = (position, value, payloads);
                 return Ok(true);
             }
-            let Some((number, path)) = self.segments.pop_front() else { break };
+            let Some((number, path)) = self.segments.front().cloned() else {
+                let (path, why) = (self.dir.clone(), "decisions are missing at its end");
+                return Err(LogError::Damaged { path, at: 0, why });
+            };
             self.read_segment(number, &path)?;
+            self.segments.pop_front();
         }
         Ok(false)
     }

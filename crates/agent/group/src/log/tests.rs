@@ -90,7 +90,7 @@ fn stored_state_takes_the_place_of_what_was_before() {
     assert_eq!(replayed(&log, 9), (Some(7), expected(8..=9)));
     write(&mut log, 10..=10);
     log.store_base(10, b"ten").unwrap();
-    assert!(!dir.path().join("state-7").exists() && !path(dir.path(), 1).exists(), "what is not needed goes");
+    assert!(!dir.path().join("state-7-0").exists() && !path(dir.path(), 1).exists(), "what is not needed goes");
     let (log, found) = {
         drop(log);
         open(dir.path())
@@ -139,7 +139,7 @@ fn state_in_a_file_of_the_user_is_taken_over() {
     log.append_member(11, 0, &view(1), 0);
     write(&mut log, 1..=3);
     fs::write(log.base_file(), b"state of three").unwrap();
-    log.take_base_file(3, &[0, 7, 255]).unwrap();
+    assert!(log.take_base_file(3, &[0, 7, 255], crc32c::crc32c(b"state of three")).unwrap());
     let (log, _) = {
         drop(log);
         open(dir.path())
@@ -155,7 +155,7 @@ fn state_in_a_file_of_the_user_is_taken_over() {
     fs::write(dir.path().join("state-2"), b"old").unwrap();
     drop(log);
     let (log, _) = open(dir.path());
-    assert!(!log.base_file().exists() && !dir.path().join("state-2").exists() && dir.path().join("state-3").exists());
+    assert!(!log.base_file().exists() && !dir.path().join("state-2").exists() && dir.path().join("state-3-0").exists());
 }
 
 #[test]
@@ -223,12 +223,72 @@ fn damage_is_refused_with_what_to_do() {
     let file = fs::OpenOptions::new().write(true).open(path(dir.path(), 1)).unwrap();
     file.write_all_at(b"x", end / 2).unwrap();
     let why = Log::open(dir.path(), GROUP, 9).unwrap_err().to_string();
-    assert!(why.contains("00000001.seg is damaged at byte") && why.contains("remove this folder"), "{why}");
+    assert!(why.contains("00000001.seg is damaged at byte") && why.contains("move this folder away"), "{why}");
     let why = Log::open(dir.path(), 8, 9).unwrap_err().to_string();
     assert!(why.contains("other hosts, or another protocol"), "{why}");
     fs::write(dir.path().join(manifest::NAME), "format = 2").unwrap();
     let why = Log::open(dir.path(), GROUP, 9).unwrap_err().to_string();
     assert!(why.contains("manifest.toml is damaged"), "{why}");
+}
+
+#[test]
+fn lost_part_of_a_log_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(dir.path());
+    log.append_member(11, 0, &view(1), 0);
+    write(&mut log, 1..=3);
+    log.sync().unwrap();
+    drop(log);
+    let manifest = fs::read_to_string(dir.path().join(manifest::NAME)).unwrap();
+    fs::write(dir.path().join(manifest::NAME), manifest.replace("first = 5", "first = 4")).unwrap();
+    let why = Log::open(dir.path(), GROUP, 9).unwrap_err().to_string();
+    assert!(why.contains("its checksum does not fit"), "{why}");
+    fs::remove_file(dir.path().join(manifest::NAME)).unwrap();
+    let why = Log::open(dir.path(), GROUP, 9).unwrap_err().to_string();
+    assert!(why.contains("it is lost, and the log is not"), "{why}");
+    fs::write(dir.path().join(manifest::NAME), &manifest).unwrap();
+    fs::rename(path(dir.path(), 1), path(dir.path(), 2)).unwrap();
+    let why = Log::open(dir.path(), GROUP, 9).unwrap_err().to_string();
+    assert!(why.contains("00000001.seg is damaged at byte 0: it, or one"), "{why}");
+    fs::rename(path(dir.path(), 2), path(dir.path(), 1)).unwrap();
+    assert_eq!(open(dir.path()).1.decisions, 3);
+}
+
+#[test]
+fn process_that_ends_between_first_segment_and_manifest_leaves_nothing_in_the_way() {
+    let dir = tempfile::tempdir().unwrap();
+    for len in [0, 7, 16] {
+        fs::write(path(dir.path(), 1), &record::segment_head(1)[..len]).unwrap();
+        let _ = fs::remove_file(dir.path().join(manifest::NAME));
+        open(dir.path());
+    }
+}
+
+#[test]
+fn state_from_before_the_users_was_replaced_is_not_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(dir.path());
+    log.append_member(11, 0, &view(1), 0);
+    write(&mut log, 1..=3);
+    let kept = RecalledMember { incarnation: 11, ballot: 0, view: view(1), position: None };
+    log.replace_state(50, Recalled { first: 5, member: Some(kept) }).unwrap();
+    assert!(!log.store_base(3, b"old").unwrap());
+    assert!(log.store_base(50, b"new").unwrap());
+    drop(log);
+    let (log, _) = open(dir.path());
+    assert_eq!(replayed(&log, 50), (Some(50), Vec::new()));
+}
+
+/// A user's value may look like many records.
+#[test]
+fn torn_value_that_looks_like_records_is_looked_at_quickly() {
+    let mut bytes = record::segment_head(1).to_vec();
+    let numbers: Vec<u8> = (0..1 << 20_u32).flat_map(|_| 100_000_u32.to_le_bytes()).collect();
+    let at = bytes.len();
+    record::push(&mut bytes, 1, 16, &Record::Decision { position: 1, value: &numbers });
+    bytes[at + 4] ^= 1;
+    let end = record::scan(&bytes, 1, |_, _| Ok::<_, ()>(())).unwrap();
+    assert_eq!((end.at, end.damaged), (at, false));
 }
 
 /// Where the process of [`root_full_disk_loses_nothing`] works.

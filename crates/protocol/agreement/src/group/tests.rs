@@ -756,6 +756,7 @@ fn late_host_joins_the_founded_group() {
     assert_eq!((world.members_of(1), world.state(3)), (vec![1, 2, 3], "a".to_owned()));
 }
 
+mod durable;
 mod founding;
 mod handing;
 mod installing;

@@ -298,6 +298,7 @@ unsafe extern "C" fn fide_skip(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: 
 /// Settings that would make this server differ from the others.
 unsafe extern "C" fn fide_config(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     let (ctx, args) = (Ctx(ctx), inner(argv, argc));
+    let is_durable = with_state(|state| state.member.recovery().is_some()) == Some(true);
     for pair in args.to_bytes().get(2..).unwrap_or_default().chunks(2) {
         let [name, value] = pair else { break };
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
@@ -312,6 +313,10 @@ unsafe extern "C" fn fide_config(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc
                 ("yes", "a follower that takes writes would differ from the others")
             }
             "replicaof" | "slaveof" => ("", "the group decides who follows whom"),
+            "save" if is_durable => ("", "only the group's own dumps are of use to it"),
+            "dir" | "dbfilename" if is_durable => {
+                ("", "the group's log takes its dumps from where they were at the start")
+            }
             _ => continue,
         };
         if !value.eq_ignore_ascii_case(wanted.0.as_bytes()) {

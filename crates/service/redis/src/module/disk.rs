@@ -11,12 +11,13 @@
 
 use std::{
     fs,
+    io::Read,
     time::{Duration, Instant},
 };
 
 use super::{
     ERRORS, TURN, call,
-    dump::{Dump, inode},
+    dump::{Dump, Summed, inode},
     hot, settle,
     state::{Act, Mode, State},
     with_state,
@@ -26,12 +27,16 @@ use crate::{redis::Ctx, resp::Value, stream::Stream};
 /// Between two attempts to have Redis write its dump, and after one that failed.
 const AGAIN: Duration = Duration::from_millis(500);
 const AGAIN_FAILED: Duration = Duration::from_secs(10);
+/// Bytes of a dump that are read in one tick.
+const SUM_BYTES: usize = 4 << 20;
 
 impl State {
     /// Whether Redis is to write a dump now. Its data has to be that of a position exactly.
     pub(super) fn wants_dump(&self) -> bool {
         let pause = if self.dumps.has_failed { AGAIN_FAILED } else { AGAIN };
-        let is_due = self.dumps.dump.is_none() && self.dumps.tried.is_none_or(|tried| tried.elapsed() > pause);
+        let is_due = self.dumps.dump.is_none()
+            && self.dumps.summed.is_none()
+            && self.dumps.tried.is_none_or(|tried| tried.elapsed() > pause);
         let is_exact = match self.mode {
             Mode::Leader => self.has_decided_all() && !self.kept.has_turn() && TURN.with_borrow(Stream::is_empty),
             Mode::Following => self.has_applied_all() && !hot(|hot| hot.is_mid_unit.get()),
@@ -85,9 +90,12 @@ pub(super) fn dump(ctx: Ctx) {
     let Some(Some((position, beside, before))) = wanted else { return };
     match call(ctx, ERRORS, &[b"BGSAVE"]).value() {
         Value::Error(why) => {
-            // Another child of Redis runs. Any other reason stays, and is told each time.
             let why = String::from_utf8_lossy(&why).into_owned();
-            ctx.log(c"verbose", &format!("BGSAVE: {why}"));
+            // Another child of Redis, for a server that takes the data over, ends soon. Other reasons stay.
+            if !why.contains("in progress") && !why.contains("child process") {
+                with_state(|state| state.dumps.has_failed = true);
+                complain(ctx, &format!("BGSAVE: {why}"));
+            }
         }
         _ => {
             with_state(|state| state.dumps.dump = Some(Dump { position, beside, before }));
@@ -108,13 +116,38 @@ pub(super) fn child_ended(ctx: Ctx) {
         let _ = fs::remove_file(&target);
         // On another file system there is no link.
         let linked = fs::hard_link(path, &target).or_else(|_| fs::copy(path, &target).map(drop));
-        Some(linked.map_err(|why| format!("{} to {}: {why}", path.display(), target.display())).map(|()| {
-            state.dumps.has_failed = false;
-            state.member.store_base_file(dump.position, dump.beside);
+        let opened = linked.and_then(|()| fs::File::open(&target));
+        Some(opened.map_err(|why| format!("{} to {}: {why}", path.display(), target.display())).map(|file| {
+            state.dumps.summed = Some(Summed { file, sum: 0, dump });
         }))
     });
     if let Some(Some(Err(why))) = outcome {
-        ctx.log(c"warning", &format!("the group's log on disk has no new state, and is tried again: {why}"));
+        complain(ctx, &why);
     }
     settle();
+}
+
+fn complain(ctx: Ctx, why: &str) {
+    ctx.log(c"warning", &format!("the group's log on disk has no new state, and is tried again: {why}"));
+}
+
+/// Reads on in a dump that was linked, to know its checksum: a part in each tick, so that nobody waits for it.
+pub(super) fn sum_up(ctx: Ctx) {
+    let outcome = with_state(|state| {
+        let Some(summed) = &mut state.dumps.summed else { return Ok(()) };
+        let mut bytes = vec![0; SUM_BYTES];
+        let len = summed.file.read(&mut bytes)?;
+        summed.sum = crc32c::crc32c_append(summed.sum, &bytes[..len]);
+        if len == 0
+            && let Some(Summed { sum, dump, .. }) = state.dumps.summed.take()
+        {
+            state.dumps.has_failed = false;
+            state.member.store_base_file(dump.position, dump.beside, sum);
+        }
+        Ok::<_, std::io::Error>(())
+    });
+    if let Some(Err(why)) = outcome {
+        with_state(|state| state.dumps.summed = None);
+        complain(ctx, &why.to_string());
+    }
 }

@@ -17,12 +17,20 @@ pub(super) struct Dump {
     pub(super) before: Option<u64>,
 }
 
+/// A dump whose file belongs to the log, and is read for its checksum.
+pub(super) struct Summed {
+    pub(super) file: fs::File,
+    pub(super) sum: u32,
+    pub(super) dump: Dump,
+}
+
 /// What this server does for its disk.
 #[derive(Default)]
 pub(super) struct Dumps {
     /// The file of Redis' dumps.
     pub(super) path: PathBuf,
     pub(super) dump: Option<Dump>,
+    pub(super) summed: Option<Summed>,
     pub(super) tried: Option<Instant>,
     pub(super) has_failed: bool,
     /// This server has begun to get its data back.

@@ -33,8 +33,9 @@ pub(super) trait Member {
     fn descriptor(&self) -> RawFd;
     fn wait(&mut self, timeout: Duration) -> Result<(), Error>;
     fn propose(&mut self, value: &[u8]) -> Result<(), Refused>;
-    /// Hands over what was decided since the last call, each decision's entries in order, then its position.
-    fn poll(&mut self, each: &mut dyn FnMut(Decided<'_>)) -> u64;
+    /// Hands over what was decided since the last call, each decision's entries in order, until `bytes` of them were
+    /// handed over. Returns the position.
+    fn poll(&mut self, bytes: usize, each: &mut dyn FnMut(Decided<'_>)) -> u64;
     fn position(&self) -> u64;
     fn may_be_decided(&self) -> Option<u64>;
     fn may_answer(&self) -> bool;
@@ -69,7 +70,7 @@ pub(super) trait Member {
     fn poll_stored_state(&mut self) -> Option<StoredState>;
     fn wants_base(&self) -> bool;
     fn base_file(&self) -> Option<std::path::PathBuf>;
-    fn store_base_file(&mut self, position: u64, beside: Vec<u8>);
+    fn store_base_file(&mut self, position: u64, beside: Vec<u8>, crc32c: u32);
     /// What was on disk when this process began; none if nothing is stored.
     fn recovery(&self) -> Option<Recovery>;
 }
@@ -92,8 +93,12 @@ impl<P: Start> Member for Of<P> {
         self.member.propose(value)
     }
 
-    fn poll(&mut self, each: &mut dyn FnMut(Decided<'_>)) -> u64 {
-        while let Some(decision) = self.member.poll_decision() {
+    fn poll(&mut self, bytes: usize, each: &mut dyn FnMut(Decided<'_>)) -> u64 {
+        let mut left = bytes;
+        while left > 0
+            && let Some(decision) = self.member.poll_decision()
+        {
+            left = left.saturating_sub(decision.value.len().max(1));
             for entry in entries(decision.value) {
                 match entry {
                     Entry::Value(value) => each(Decided::Value(value)),
@@ -220,8 +225,8 @@ impl<P: Start> Member for Of<P> {
         self.member.base_file()
     }
 
-    fn store_base_file(&mut self, position: u64, beside: Vec<u8>) {
-        self.member.store_base_file(position, beside);
+    fn store_base_file(&mut self, position: u64, beside: Vec<u8>, crc32c: u32) {
+        self.member.store_base_file(position, beside, crc32c);
     }
 
     fn recovery(&self) -> Option<Recovery> {

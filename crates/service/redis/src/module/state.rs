@@ -57,6 +57,11 @@ pub(super) enum Mode {
 }
 
 impl Mode {
+    /// It executes commands before they are decided.
+    fn leads(self) -> bool {
+        matches!(self, Self::Leader | Self::Undecided)
+    }
+
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Starting => "starting",
@@ -323,7 +328,7 @@ impl State {
         }
         let Self { member, assembly, session, decided, feed, kept, replicas, .. } = self;
         let (mut is_fed, mut wrong) = (false, None);
-        let position = member.poll(&mut |entry| {
+        let position = member.poll(FEED_MAX, &mut |entry| {
             let Decided::Value(value) = entry else { return };
             match assembly.push(value) {
                 Ok(Some(unit)) if unit.session == *session => *decided = unit.number,
@@ -560,6 +565,17 @@ impl State {
 
     fn join(&mut self) {
         if matches!(self.mode, Mode::Leader | Mode::Undecided | Mode::Leading | Mode::Following) {
+            if self.member.recovery().is_some() && self.mode.leads() && !self.is_clean() {
+                // What it executed and nobody decided is in its data, and not in the log that its disk has.
+                self.mode = Mode::Out;
+                self.acts.push(Act::DisconnectClients);
+                self.acts.push(Act::End(
+                    "this server's host was excluded while writes were under way that its data has already; start it again, it goes \
+                     on from its disk, or takes over the group's data"
+                        .to_owned(),
+                ));
+                return;
+            }
             self.step_down();
             self.mode = Mode::Joining;
             self.say("this server's host was excluded from the group; it asks to be let in again".to_owned());
@@ -581,6 +597,8 @@ impl State {
         self.member.state_dropped();
         self.kept.begin_taking();
         self.feed.close();
+        // A dump that is being written is of the former data.
+        (self.dumps.dump, self.dumps.summed) = (None, None);
         self.acts.push(Act::SyncFrom { address: address.to_owned(), port });
     }
 

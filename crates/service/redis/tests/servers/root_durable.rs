@@ -160,3 +160,65 @@ fn root_server_that_was_away_brings_nothing_old_back() {
     }
     world.assert_alike();
 }
+
+/// All hosts are excluded at once while a client writes: what the leader had executed and nobody decided is in its data.
+#[test]
+fn root_leader_that_is_excluded_in_the_middle_of_a_write_answers_nothing_that_may_be_lost() {
+    let Some(mut world) = World::with(3, "hsuc", &ARGUMENTS) else { return };
+    for round in 0..3 {
+        let leader = world.leader();
+        let (acknowledged, ends) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let mut connection = world.connect(leader);
+        let writer = {
+            let (acknowledged, ends) = (Arc::clone(&acknowledged), Arc::clone(&ends));
+            std::thread::spawn(move || {
+                while !ends.load(Ordering::Relaxed) {
+                    let count: Result<u64, _> = redis::cmd("INCR").arg("count").query(&mut connection);
+                    let Ok(count) = count else { return };
+                    acknowledged.store(count, Ordering::Relaxed);
+                }
+            })
+        };
+        let before = acknowledged.load(Ordering::Relaxed);
+        let enough = retry_until("writes", LIMIT, || {
+            let count = acknowledged.load(Ordering::Relaxed);
+            if count >= before + 50 { Ok(()) } else { Err(format!("{count} so far")) }
+        });
+        enough.unwrap_or_else(|why| panic!("{why}\n{}", world.logs()));
+        for host in 1..=3 {
+            world.agents.kill(host).expect("it runs");
+        }
+        for host in 1..=3 {
+            world.agents.start_again(host).expect("an agent");
+        }
+        // A service manager would start a server again that has ended.
+        let ready = retry_until("all servers", LIMIT, || {
+            for host in 1..=3 {
+                if world.servers[host - 1].as_mut().is_some_and(|server| server.ended().is_some()) {
+                    world.start(host);
+                }
+            }
+            let modes: Vec<String> = (1..=3).map(|host| world.mode(host)).collect();
+            let leaders = modes.iter().filter(|mode| *mode == "leader").count();
+            let followers = modes.iter().filter(|mode| *mode == "following").count();
+            if (leaders, followers) == (1, 2) { Ok(()) } else { Err(format!("{modes:?}")) }
+        });
+        ends.store(true, Ordering::Relaxed);
+        ready.unwrap_or_else(|why| panic!("round {round}: {why}\n{}", world.logs()));
+        writer.join().expect("it counts");
+        let count = acknowledged.load(Ordering::Relaxed);
+        let got = world.ask(world.leader(), "GET count");
+        let got: u64 = got.lines().nth(1).and_then(|count| count.parse().ok()).unwrap_or(0);
+        // The write that was under way may have happened, and no other.
+        assert!(
+            got == count || got == count + 1,
+            "round {round}: {got}, and {count} were acknowledged\n{}",
+            world.logs()
+        );
+        world.assert_alike();
+        world.kill_all();
+        world.start_all();
+        let again = world.ask(world.leader(), "GET count");
+        assert!(again.ends_with(&format!("\r\n{got}\r\n")), "round {round}: {again} after {got}\n{}", world.logs());
+    }
+}

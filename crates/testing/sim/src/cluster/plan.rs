@@ -487,7 +487,10 @@ impl Plan {
         });
         let back_ns = self.durable.map_or(0, |durable| disks::BACK_NS + 16 * durable.sync_ns);
         // Views may be founded more than once, each after its generation is on disk.
-        least_ns + raised.max().unwrap_or(0).max(self.timeout_ns()).saturating_sub(12 * MS) * 16 + 4 * self.disk_ns + back_ns
+        least_ns
+            + raised.max().unwrap_or(0).max(self.timeout_ns()).saturating_sub(12 * MS) * 16
+            + 4 * self.disk_ns
+            + back_ns
     }
 
     /// The longest timeout of any host at the beginning.

@@ -312,7 +312,9 @@ impl<'p, P: Protocol> World<'p, P> {
             let past = past.and_then(|past| past.member).map(|member| (member.view.number(), member.position));
             let id = world.hosts[at].id;
             match past {
-                Some(past) => format!("a member of h{id} starts: program and incarnation {sender:?}; view and position on disk {past:?}"),
+                Some(past) => format!(
+                    "a member of h{id} starts: program and incarnation {sender:?}; view and position on disk {past:?}"
+                ),
                 None => format!("a member of h{id} starts: program and incarnation {sender:?}"),
             }
         });

@@ -65,11 +65,8 @@ impl<P: Protocol> World<'_, P> {
             self.open_seat(at, &now);
             return Ok(());
         }
-        let continues = if seat.is_storing() {
-            self.go_on_storing(at)?
-        } else {
-            seat.waited || self.seat_woke(at, &now)?
-        };
+        let continues =
+            if seat.is_storing() { self.go_on_storing(at)? } else { seat.waited || self.seat_woke(at, &now)? };
         if !continues {
             return Ok(());
         }

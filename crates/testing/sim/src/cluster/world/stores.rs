@@ -6,13 +6,7 @@ use fide_types::planted::{self, Planted};
 use rand::RngExt;
 
 use super::{
-    super::{
-        check::Violation,
-        plan::MS,
-        protocol::Protocol,
-        seat::Step,
-        store::Record,
-    },
+    super::{check::Violation, plan::MS, protocol::Protocol, seat::Step, store::Record},
     World,
 };
 
@@ -208,4 +202,3 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 }
-
