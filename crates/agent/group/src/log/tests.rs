@@ -159,6 +159,18 @@ fn state_in_a_file_of_the_user_is_taken_over() {
 }
 
 #[test]
+fn state_of_a_member_that_was_excluded_before_the_log_was_told_is_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(dir.path());
+    let kept = RecalledMember { incarnation: 11, ballot: 0, view: view(1), position: Some(50) };
+    log.replace_state(50, Recalled { first: 5, member: Some(kept.clone()) }).unwrap();
+    log.store_base(50, b"state").unwrap();
+    drop(log);
+    let (_, found) = open(dir.path());
+    assert_eq!(found.recalled, Recalled { first: 5, member: Some(kept) });
+}
+
+#[test]
 fn log_goes_on_in_further_segments() {
     let dir = tempfile::tempdir().unwrap();
     let (mut log, _) = open(dir.path());

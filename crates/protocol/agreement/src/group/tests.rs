@@ -763,3 +763,4 @@ mod installing;
 mod leaving;
 mod payloads;
 mod refounding;
+mod stored;

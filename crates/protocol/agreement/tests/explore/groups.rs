@@ -429,6 +429,13 @@ impl World {
             host.group.installed();
             host.disk.replace(position, &host.log, host.group.recalled());
         }
+        if host.group.may_answer(lease) && host.log.len() < decided.len() {
+            return Err(format!(
+                "h{id} answers at {} before it polls, and {} were delivered",
+                host.log.len(),
+                decided.len()
+            ));
+        }
         while let Some(decision) = host.group.poll_decision(lease) {
             let (instance, value) = (decision.instance, decision.value.to_vec());
             for entry in group::entries(&value) {

@@ -71,6 +71,8 @@ enum Next {
     /// An agent's control thread continues a write to disk; void unless it is the time that the thread waits
     /// for.
     Disk(usize),
+    /// All hosts crash, and start again within so long.
+    PowerCut(u64),
     /// This host is cut off, and all others crash.
     AllButOneCrash(u16),
     /// Operators end and restart the machine at this place, if the number still matches.
@@ -103,6 +105,8 @@ pub(super) struct World<'p, P: Protocol> {
     armed: Vec<(u16, u64)>,
     /// The host that is cut off when a new lineage begins to act, and how much later, ns.
     dooms: Option<(u16, u64)>,
+    /// All hosts crash when the next member stores that there is a group, and start again within so long.
+    cuts_at_record: Option<u64>,
     /// Random source of disks, separate so that runs without slow disks stay what they were.
     disks: ChaCha8Rng,
     /// Recorded heartbeats, the newest last.
@@ -153,6 +157,7 @@ impl<'p, P: Protocol> World<'p, P> {
             payloads: Vec::new(),
             armed: Vec::new(),
             dooms: None,
+            cuts_at_record: None,
             disks: ChaCha8Rng::seed_from_u64(plan.seed.rotate_left(32) ^ 0xd15c),
             recorded: VecDeque::new(),
             processes: std::collections::HashMap::new(),
@@ -225,6 +230,8 @@ impl<'p, P: Protocol> World<'p, P> {
                 Next::StartSeat(at) => self.start_seat(at)?,
                 Next::Disk(at) if self.hosts[at].numbers.due_ns() == Some(at_ns) => self.disk(at),
                 Next::Disk(_) => {}
+                Next::PowerCut(_) if self.network.calm => {}
+                Next::PowerCut(down_ns) => self.power_cut(down_ns),
                 Next::AllButOneCrash(away) => self.all_but_one_crash(away),
                 Next::Renew(at, machine) => self.renew(at, machine),
                 Next::Gone(at, lives) => self.gone(at, lives),

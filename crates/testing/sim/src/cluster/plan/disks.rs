@@ -38,8 +38,22 @@ impl Plan {
         }
         if self.early && random.random_range(0..2) == 0 {
             // While members store that there is a group.
-            let what = What::PowerCut { down_ns: down_ns(random) };
-            self.faults.push(Fault { at_ns: random.random_range(10 * MS..60 * MS), what });
+            let what = What::PowerCutAtRecord { down_ns: down_ns(random) };
+            self.faults.push(Fault { at_ns: random.random_range(0..60 * MS), what });
+        }
+        if random.random_range(0..3) == 0 {
+            // A host that has delivered what only the others have stored crashes, while these are shut out.
+            let host = random.random_range(1..=self.hosts.min(2));
+            let mut at_ns = random.random_range(0..FAULTS_NS / 2);
+            self.faults.push(Fault { at_ns, what: What::FillDisk { host, for_ns: 100 * MS } });
+            at_ns += random.random_range(MS..20 * MS);
+            for other in (1..=self.hosts).filter(|other| *other != host) {
+                let what = What::KillAgent { host: other, down_ns: random.random_range(0..MS) };
+                self.faults.push(Fault { at_ns: at_ns + random.random_range(0..MS / 4), what });
+            }
+            self.faults.push(Fault { at_ns: at_ns + random.random_range(0..MS / 2), what: What::Crash { host } });
+            at_ns += random.random_range(MS..60 * MS);
+            self.faults.push(Fault { at_ns, what: What::Start { host } });
         }
         if random.random_range(0..2) == 0 {
             // Hosts come back one by one, and some of them end again.

@@ -162,6 +162,11 @@ pub enum What {
     PowerCut {
         down_ns: u64,
     },
+    /// All hosts crash, as [`What::PowerCut`], while the next member waits for its disk before it stores that there is a
+    /// group.
+    PowerCutAtRecord {
+        down_ns: u64,
+    },
     /// All members are killed at once, and others start.
     KillSeats,
     /// The disk of the member's log is full for so long.
@@ -246,6 +251,11 @@ impl fmt::Display for Fault {
             What::PowerCut { down_ns } => {
                 write!(f, "all hosts crash, and start again within {:.3} ms", milliseconds(down_ns))
             }
+            What::PowerCutAtRecord { down_ns } => write!(
+                f,
+                "when the next member stores that there is a group all hosts crash, and start again within {:.3} ms",
+                milliseconds(down_ns)
+            ),
             What::KillSeats => f.write_str("all members are killed"),
             What::FillDisk { host, for_ns } => {
                 write!(f, "the disk of h{host} is full for {:.3} ms", milliseconds(for_ns))

@@ -144,6 +144,7 @@ impl<P: Protocol> World<'_, P> {
                 all.into_iter().for_each(|at| self.kill_seat(at));
             }
             What::PowerCut { down_ns } => self.power_cut(down_ns),
+            What::PowerCutAtRecord { down_ns } => self.cuts_at_record = Some(down_ns),
             What::FillDisk { host, for_ns } => {
                 let host = self.host(host);
                 host.full_until_ns = host.full_until_ns.max(now_ns + for_ns);
@@ -309,7 +310,7 @@ impl<P: Protocol> World<'_, P> {
         self.network.calm = true;
         self.network.mend();
         self.armed.clear();
-        self.dooms = None;
+        (self.dooms, self.cuts_at_record) = (None, None);
         let now_ns = self.now_ns;
         self.end_clone();
         self.restart_those_put_back();

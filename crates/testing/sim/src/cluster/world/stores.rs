@@ -7,7 +7,7 @@ use rand::RngExt;
 
 use super::{
     super::{check::Violation, plan::MS, protocol::Protocol, seat::Step, store::Record},
-    World,
+    Next, World,
 };
 
 impl<P: Protocol> World<'_, P> {
@@ -44,6 +44,11 @@ impl<P: Protocol> World<'_, P> {
         }
         host.store.write([first]);
         self.wait_for_disk(at, Step::First);
+        if let Some(down_ns) = self.cuts_at_record.take() {
+            let sync_ns = self.plan.durable.map_or(2, |durable| durable.sync_ns);
+            let after_ns = self.disks.random_range(1..sync_ns);
+            self.network.push(self.now_ns + after_ns, Next::PowerCut(down_ns));
+        }
         Ok(false)
     }
 
@@ -198,7 +203,7 @@ impl<P: Protocol> World<'_, P> {
         for at in 0..self.hosts.places() {
             self.crash(at);
             let after_ns = self.network.random.random_range(0..down_ns);
-            self.network.push(self.now_ns + after_ns, super::Next::Start(at));
+            self.network.push(self.now_ns + after_ns, Next::Start(at));
         }
     }
 }

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Members that store what they decide.
+
+use super::*;
+
+impl World {
+    /// As [`World::of`], of members that store.
+    fn durable(count: u16) -> Self {
+        let mut world = Self::of(count);
+        world.members.values_mut().for_each(|(group, _)| group.set_durable());
+        world
+    }
+
+    /// All that is to be stored is on disk.
+    fn store(&mut self) {
+        for (group, _) in self.members.values_mut() {
+            while group.poll_store(HELD).is_some() {}
+            group.stored();
+            group.base_stored(group.position());
+        }
+    }
+
+    /// Delivers all that hosts send, once.
+    fn carries(&mut self) {
+        let hosts: Vec<HostId> = self.members.keys().copied().collect();
+        for from in hosts {
+            for (to, bytes) in self.sent(from) {
+                if let Some((group, _)) = self.members.get_mut(&to)
+                    && let Err(error) = group.receive(from, &bytes)
+                {
+                    self.refused.push(error);
+                }
+            }
+        }
+    }
+
+    /// Lets time pass.
+    fn stores_all(&mut self) {
+        for _ in 0..40 {
+            let hosts: Vec<HostId> = self.members.keys().copied().collect();
+            for _ in 0..8 {
+                self.store();
+                hosts.iter().for_each(|host| self.tell(*host));
+                self.carries();
+            }
+            self.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+        }
+    }
+
+    fn standing(&mut self, host: HostId) -> Standing {
+        self.group(host).standing()
+    }
+}
+
+#[test]
+fn leader_does_not_answer_before_it_was_delivered_what_it_has_told() {
+    let mut world = World::durable(3);
+    world.stores_all();
+    assert!(world.group(1).may_answer(HELD));
+    world.group(1).propose(HELD, b"a").unwrap();
+    for _ in 0..8 {
+        world.store();
+        world.carries();
+    }
+    world.tell(2);
+    assert_eq!(world.state(2), "a", "told by the leader");
+    assert!(!world.group(1).may_answer(HELD));
+    world.tell(1);
+    assert!(world.group(1).may_answer(HELD));
+}
+
+#[test]
+fn host_joins_only_a_view_that_is_on_disk() {
+    let mut world = World::durable(1);
+    world.stores_all();
+    world.joins(2, 20);
+    world.group(2).set_durable();
+    // The decision on the next view is stored; that host 1 is a member of it is not.
+    for _ in 0..40 {
+        world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+        if world.group(1).view().unwrap().number() == 1 {
+            world.store();
+        }
+        [1, 2].into_iter().for_each(|host| world.tell(host));
+        world.carries();
+    }
+    assert_eq!(world.group(1).view().unwrap().number(), 2);
+    assert_eq!(world.standing(2), Standing::Joining);
+    world.stores_all();
+    assert_eq!(world.standing(2), Standing::Member);
+}
+
+#[test]
+fn group_found_again_skips_the_number_of_a_view_that_may_be_decided() {
+    let mut world = World::durable(1);
+    world.stores_all();
+    let view = world.group(1).view().unwrap().clone();
+    let member = RecalledMember { incarnation: 10, ballot: 0, view, position: Some(4) };
+    let mut again = Group::join(config(1, 11)).unwrap();
+    again.set_durable();
+    again.recall(Recalled { first: 1, member: Some(member) });
+    world.members.insert(1, (again, Vec::new()));
+    world.stores_all();
+    assert_eq!(world.standing(1), Standing::Member);
+    assert_eq!(world.group(1).view().unwrap().number(), 3);
+}
+
+#[test]
+fn leader_that_was_taken_out_tells_the_others_how_far_they_may_deliver() {
+    let mut world = World::durable(3);
+    world.stores_all();
+    world.group(1).remove(HELD, 1).unwrap();
+    // What the leader says once the view without it is delivered there is lost.
+    for _ in 0..200 {
+        world.store();
+        if world.group(1).poll_decision(HELD).is_some() {
+            world.sent(1);
+            break;
+        }
+        world.carries();
+        world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+    }
+    assert_eq!(world.standing(1), Standing::Leaving);
+    world.stores_all();
+    assert_eq!([2, 3].map(|host| world.members_of(host)), [[2, 3], [2, 3]]);
+}
+
+/// See [`are_found`].
+#[cfg(feature = "planted")]
+#[test]
+fn planted_faults_of_disks_are_found() {
+    are_found(&[(Planted::WelcomesUnstored, "group::tests::durable::host_joins_only_a_view_that_is_on_disk")]);
+}
