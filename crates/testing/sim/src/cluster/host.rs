@@ -34,8 +34,6 @@ mod machine;
 pub(super) const INBOX_MAX: usize = 256;
 /// The id of the only group.
 pub(super) const GROUP: u64 = 0xf1de;
-/// Longest payload, and longest state of a user, bytes.
-pub(super) const PAYLOAD_MAX_BYTES: u64 = 4096;
 /// Bytes of a payload in one datagram.
 pub(super) const CHUNK_MAX: usize = 400;
 

@@ -17,10 +17,10 @@ use super::{
     agent::Agent,
     client::{Client, Opened, Wants},
     disk::Disk,
-    host::{CHUNK_MAX, GROUP, PAYLOAD_MAX_BYTES, Packet, Record, Voice},
+    host::{CHUNK_MAX, GROUP, Packet, Record, Voice},
     plan::{HEARTBEAT_NS, Plan},
     protocol::Protocol,
-    state::State,
+    state::{PAYLOAD_MAX_BYTES, State},
 };
 
 mod copy;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A user's state of the log: its length, and a number that depends on every value.
 
-use super::host::PAYLOAD_MAX_BYTES;
+/// Longest payload, and longest state of a user, bytes.
+pub(super) const PAYLOAD_MAX_BYTES: u64 = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct State {

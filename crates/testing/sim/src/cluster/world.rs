@@ -36,7 +36,7 @@ mod network;
 mod seats;
 mod services;
 mod stats;
-mod stores;
+mod turns;
 
 use network::Network;
 pub use stats::Stats;

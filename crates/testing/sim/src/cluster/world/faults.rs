@@ -37,6 +37,16 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
+    /// All hosts lose power, and start again one by one.
+    pub(super) fn power_cut(&mut self, down_ns: u64) {
+        self.stats.power_cuts += 1;
+        for at in 0..self.hosts.places() {
+            self.crash(at);
+            let after_ns = self.network.random.random_range(0..down_ns);
+            self.network.push(self.now_ns + after_ns, Next::Start(at));
+        }
+    }
+
     /// The links are mended, and the hosts crash again or stay, by later faults of the plan.
     pub(super) fn all_but_one_crash(&mut self, away: u16) {
         if self.network.calm {

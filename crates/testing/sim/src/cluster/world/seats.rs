@@ -11,12 +11,12 @@ use rand::RngExt;
 use super::{
     super::{
         check::{Checked, Violation, leased, number, one_leader, violated},
-        host::{Host, PAYLOAD_MAX_BYTES, Voice},
+        host::{Host, Voice},
         plan::MS,
         protocol::Protocol,
-        state::State,
+        state::{PAYLOAD_MAX_BYTES, State},
     },
-    NAP_NS, Next, SOON_NS, WAKE_NS, World, may_send,
+    Next, SOON_NS, WAKE_NS, World, may_send,
 };
 
 /// Payloads that may be proposed once more.
@@ -43,39 +43,8 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    pub(super) fn seat_turn(&mut self, at: usize) -> Checked {
-        let naps = !self.network.calm && self.network.chance(self.plan.nap_permille);
-        let nap_ns = if naps { self.network.random.random_range(0..NAP_NS) } else { 0 };
-        let host = &mut self.hosts[at];
-        let now = host.clock.read(self.now_ns);
-        let Some(seat) = &mut host.seat else { return Ok(()) };
-        if naps && seat.paused_until_ns <= self.now_ns {
-            seat.paused_until_ns = self.now_ns + nap_ns;
-        }
-        if seat.paused_until_ns > self.now_ns {
-            let until_ns = seat.paused_until_ns;
-            self.plan_seat(at, until_ns);
-            return Ok(());
-        }
-        if seat.ends_ns <= self.now_ns || seat.client.is_lost() {
-            self.end_seat(at);
-            return Ok(());
-        }
-        if !seat.opened {
-            self.open_seat(at, &now);
-            return Ok(());
-        }
-        let continues =
-            if seat.is_storing() { self.go_on_storing(at)? } else { seat.waited || self.seat_woke(at, &now)? };
-        if !continues {
-            return Ok(());
-        }
-        self.user(at)?;
-        self.finish(at)
-    }
-
     /// The member tries to join with its host's agent.
-    fn open_seat(&mut self, at: usize, now: &Clocks) {
+    pub(super) fn open_seat(&mut self, at: usize, now: &Clocks) {
         let host = &mut self.hosts[at];
         let Some(seat) = &mut host.seat else { return };
         let opened = seat.open(now.raw_ns, host.agent.as_mut());
@@ -89,18 +58,8 @@ impl<P: Protocol> World<'_, P> {
         self.plan_seat(at, turn_ns.max(self.now_ns + SOON_NS));
     }
 
-    /// The member's wait is over: it takes packets and events, and sends what follows. False if its turn ends here,
-    /// because its process or host ended, or because the process is late before its user continues.
-    fn seat_woke(&mut self, at: usize, now: &Clocks) -> Result<bool, Violation> {
-        if !self.take_input(at, now)? {
-            return Ok(false);
-        }
-        self.rejoin(at);
-        self.store_first(at)
-    }
-
     /// The member takes the packets and events that wait for it. False if its process ended because that failed.
-    fn take_input(&mut self, at: usize, now: &Clocks) -> Result<bool, Violation> {
+    pub(super) fn take_input(&mut self, at: usize, now: &Clocks) -> Result<bool, Violation> {
         let host = &mut self.hosts[at];
         let is_astray = host.is_astray();
         let Some(seat) = &mut host.seat else { return Ok(false) };
@@ -131,7 +90,7 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// The user is done: the member sends what follows, and waits again.
-    fn finish(&mut self, at: usize) -> Checked {
+    pub(super) fn finish(&mut self, at: usize) -> Checked {
         let host = &mut self.hosts[at];
         let now = host.clock.read(self.now_ns);
         let Some(seat) = &mut host.seat else { return Ok(()) };
@@ -185,7 +144,7 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// A member that was excluded asks to be let in again.
-    fn rejoin(&mut self, at: usize) {
+    pub(super) fn rejoin(&mut self, at: usize) {
         let host = &mut self.hosts[at];
         let now = host.clock.read(self.now_ns);
         let Some(seat) = &mut host.seat else { return };
@@ -274,7 +233,7 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// What a user does after each wait.
-    fn user(&mut self, at: usize) -> Checked {
+    pub(super) fn user(&mut self, at: usize) -> Checked {
         if self.network.chance(50) {
             // A member that answers must have delivered all that it has decided.
             self.read(at)?;
@@ -374,6 +333,26 @@ impl<P: Protocol> World<'_, P> {
         seat.state_replaced(at_once);
         self.stats.transfers += 1;
         self.note(|_| format!("h{id} takes over the state at {position}"));
+        Ok(true)
+    }
+
+    /// The user begins to write its state, or has written it.
+    fn save(&mut self, at: usize) {
+        let host = &mut self.hosts[at];
+        let now_ns = host.clock.read(self.now_ns).raw_ns;
+        if let Some(seat) = &mut host.seat {
+            seat.save(now_ns, &host.store, |most_ns| self.disks.random_range(1..most_ns));
+        }
+    }
+
+    /// The user is given the state on its own disk.
+    fn take_base(&mut self, at: usize) -> Result<bool, Violation> {
+        let host = &mut self.hosts[at];
+        let Some(seat) = &mut host.seat else { return Ok(false) };
+        let Some(base) = seat.take_base() else { return Ok(false) };
+        let id = host.id;
+        seat.state = if self.torn { base } else { self.log.taken_over(id, base.position, Some(base))? };
+        self.note(|_| format!("the user of h{id} is given its state at {}", base.position));
         Ok(true)
     }
 

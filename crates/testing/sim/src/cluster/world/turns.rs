@@ -1,19 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Durable members: the steps of a turn that wait for a disk, in the order of `fide_group::Member::wait`.
+//! A member's turn. The steps in which a durable one waits for its disk come in the order of `fide_group::Member::wait`.
 
 use fide_agreement::group::ToStore;
+use fide_sys::clock::Clocks;
 use fide_types::planted::{self, Planted};
 use rand::RngExt;
 
 use super::{
-    super::{check::Violation, plan::MS, protocol::Protocol, seat::Step, store::Record},
-    Next, World,
+    super::{
+        check::{Checked, Violation},
+        plan::MS,
+        protocol::Protocol,
+        seat::Step,
+        store::Record,
+    },
+    NAP_NS, Next, World,
 };
 
 impl<P: Protocol> World<'_, P> {
+    pub(super) fn seat_turn(&mut self, at: usize) -> Checked {
+        let naps = !self.network.calm && self.network.chance(self.plan.nap_permille);
+        let nap_ns = if naps { self.network.random.random_range(0..NAP_NS) } else { 0 };
+        let host = &mut self.hosts[at];
+        let now = host.clock.read(self.now_ns);
+        let Some(seat) = &mut host.seat else { return Ok(()) };
+        if naps && seat.paused_until_ns <= self.now_ns {
+            seat.paused_until_ns = self.now_ns + nap_ns;
+        }
+        if seat.paused_until_ns > self.now_ns {
+            let until_ns = seat.paused_until_ns;
+            self.plan_seat(at, until_ns);
+            return Ok(());
+        }
+        if seat.ends_ns <= self.now_ns || seat.client.is_lost() {
+            self.end_seat(at);
+            return Ok(());
+        }
+        if !seat.opened {
+            self.open_seat(at, &now);
+            return Ok(());
+        }
+        let continues =
+            if seat.is_storing() { self.go_on_storing(at)? } else { seat.waited || self.seat_woke(at, &now)? };
+        if !continues {
+            return Ok(());
+        }
+        self.user(at)?;
+        self.finish(at)
+    }
+
+    /// The member's wait is over: it takes packets and events, and sends what follows. False if its turn ends here,
+    /// because its process or host ended, or because the process is late before its user continues.
+    fn seat_woke(&mut self, at: usize, now: &Clocks) -> Result<bool, Violation> {
+        if !self.take_input(at, now)? {
+            return Ok(false);
+        }
+        self.rejoin(at);
+        self.store_first(at)
+    }
+
     /// After its input, a founder or a member of the first view stores its membership before its record. False
     /// if the turn ends here.
-    pub(super) fn store_first(&mut self, at: usize) -> Result<bool, Violation> {
+    fn store_first(&mut self, at: usize) -> Result<bool, Violation> {
         let host = &mut self.hosts[at];
         let now_ns = host.clock.read(self.now_ns).raw_ns;
         let is_full = host.full_until_ns > self.now_ns;
@@ -104,7 +152,7 @@ impl<P: Protocol> World<'_, P> {
     }
 
     /// The disk is done. False if the turn ends here.
-    pub(super) fn go_on_storing(&mut self, at: usize) -> Result<bool, Violation> {
+    fn go_on_storing(&mut self, at: usize) -> Result<bool, Violation> {
         self.stats.syncs += 1;
         let host = &mut self.hosts[at];
         let Some(seat) = &mut host.seat else { return Ok(false) };
@@ -175,35 +223,5 @@ impl<P: Protocol> World<'_, P> {
             return Ok(false);
         }
         Ok(true)
-    }
-
-    /// The user begins to write its state, or has written it.
-    pub(super) fn save(&mut self, at: usize) {
-        let host = &mut self.hosts[at];
-        let now_ns = host.clock.read(self.now_ns).raw_ns;
-        if let Some(seat) = &mut host.seat {
-            seat.save(now_ns, &host.store, |most_ns| self.disks.random_range(1..most_ns));
-        }
-    }
-
-    /// The user is given the state on its own disk.
-    pub(super) fn take_base(&mut self, at: usize) -> Result<bool, Violation> {
-        let host = &mut self.hosts[at];
-        let Some(seat) = &mut host.seat else { return Ok(false) };
-        let Some(base) = seat.take_base() else { return Ok(false) };
-        let id = host.id;
-        seat.state = if self.torn { base } else { self.log.taken_over(id, base.position, Some(base))? };
-        self.note(|_| format!("the user of h{id} is given its state at {}", base.position));
-        Ok(true)
-    }
-
-    /// All hosts lose power, and start again one by one.
-    pub(super) fn power_cut(&mut self, down_ns: u64) {
-        self.stats.power_cuts += 1;
-        for at in 0..self.hosts.places() {
-            self.crash(at);
-            let after_ns = self.network.random.random_range(0..down_ns);
-            self.network.push(self.now_ns + after_ns, Next::Start(at));
-        }
     }
 }
