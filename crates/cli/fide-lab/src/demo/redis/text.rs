@@ -36,7 +36,12 @@ fn milliseconds(ns: u64) -> f64 {
 pub(super) fn stages(gap: &Gap) -> String {
     let stages: Vec<String> =
         Gap::STAGES.iter().zip(gap.stages_ns()).map(|(name, ns)| format!("{name} {:.2}", milliseconds(ns))).collect();
-    format!("h{} acknowledges a write {:.2} ms later (ms: {})", gap.next, milliseconds(gap.total_ns()), stages.join(", "))
+    format!(
+        "h{} acknowledges a write {:.2} ms later (ms: {})",
+        gap.next,
+        milliseconds(gap.total_ns()),
+        stages.join(", ")
+    )
 }
 
 /// A character for each value, by its share of the greatest.
