@@ -48,7 +48,10 @@ fn gate_called_by_hand_is_refused() {
 #[test]
 fn demo_is_passed_on_to_fide_lab() {
     let dir = tempfile::tempdir().expect("a directory");
-    std::fs::copy(env!("CARGO_BIN_EXE_fide"), dir.path().join("fide")).expect("copied");
+    // Files are made by other processes: this one may fork for another test while it has a file open for writing,
+    // and a file that anybody may write cannot be executed.
+    let made = |command: &mut Command| assert!(command.status().expect("run").success());
+    made(Command::new("cp").arg(env!("CARGO_BIN_EXE_fide")).arg(dir.path().join("fide")));
     let demo = |words: &[&str]| {
         let mut command = Command::new(dir.path().join("fide"));
         command.arg("demo").args(words).env("PATH", "/nowhere").output().expect("run")
@@ -57,8 +60,8 @@ fn demo_is_passed_on_to_fide_lab() {
     assert_eq!(output.status.code(), Some(3), "{}", said(&output));
     assert!(text(&output.stderr).contains("fide-lab") && text(&output.stderr).contains("cargo xtask demo redis"));
     let lab = dir.path().join("fide-lab");
-    std::fs::write(&lab, "#!/bin/sh\necho \"$@\"\nexit 7\n").expect("written");
-    std::fs::set_permissions(&lab, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("mode");
+    let script = r##"printf '#!/bin/sh\necho "$@"\nexit 7\n' > "$0" && chmod 755 "$0""##;
+    made(Command::new("sh").args(["-c", script]).arg(&lab));
     for words in [&["redis", "--json", "--help"][..], &["--json"], &[]] {
         let output = demo(words);
         assert_eq!(output.status.code(), Some(7), "{}", said(&output));

@@ -129,5 +129,5 @@ fn leader_that_was_taken_out_tells_the_others_how_far_they_may_deliver() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_of_disks_are_found() {
-    are_found(&[(Planted::WelcomesUnstored, "group::tests::durable::host_joins_only_a_view_that_is_on_disk")]);
+    are_found(&[(Planted::WelcomesUnstored, "group::tests::stored::host_joins_only_a_view_that_is_on_disk")]);
 }
