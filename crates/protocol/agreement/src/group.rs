@@ -413,7 +413,9 @@ impl<P: Start> Group<P> {
         if !self.may_act(lease) {
             return Err(Refused::Fenced);
         }
-        if self.admission.holds_up_proposals() || self.pending.has_entries() {
+        // A leader that has died may have handed over: what is proposed after that decision would be nobody's.
+        let may_end = self.epochs.current().is_some_and(|epoch| epoch.leads() && !epoch.protocol.has_inherited());
+        if self.admission.holds_up_proposals() || self.pending.has_entries() || may_end {
             return Err(Refused::Changing);
         }
         self.propose_entry(Some(entry::VALUE), value)

@@ -505,6 +505,10 @@ impl Agreement for Hsuc {
         self.leads() && all_delivered && all_inherited
     }
 
+    fn has_inherited(&self) -> bool {
+        self.delivered >= self.inherited
+    }
+
     fn stored(&self) -> u64 {
         self.seen.max(self.delivered)
     }

@@ -141,6 +141,12 @@ pub trait Agreement {
     /// without asking anybody.
     fn speaks_for_all(&self) -> bool;
 
+    /// Whether a leader has delivered what earlier leaders may have decided. Before that it cannot know what ends its
+    /// log.
+    fn has_inherited(&self) -> bool {
+        true
+    }
+
     /// Instances up to this one may be decided anywhere: no live member has decided a later one, since each
     /// decision waits for this member to store it. At least the last instance that was delivered here.
     fn stored(&self) -> u64;

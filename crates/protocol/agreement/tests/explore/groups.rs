@@ -623,7 +623,7 @@ fn planted_faults_in_groups_are_seen() {
     ] {
         is_found(fault, 16_000, Kind::Usual);
     }
-    for fault in [Planted::StoresUnleased, Planted::TellsUnstored, Planted::ForgetsStored, Planted::AnswersUntold] {
+    for fault in [Planted::StoresUnleased, Planted::TellsUnstored, Planted::AnswersUntold] {
         is_found(fault, 16_000, Kind::Durable);
     }
 }
