@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -66,29 +66,28 @@ fn root_demo_says_of_each_part_how_long_it_took() {
     assert!(std::fs::read_to_string(dir.path().join("demo.html")).unwrap().contains("parts_s"));
 }
 
-/// What the demo of Redis needs, other than what cargo builds with this test.
-fn can_run_redis() -> bool {
+/// The folder of the module, which cargo builds with the tests; none where the demo of Redis cannot run.
+fn redis_module_dir() -> Option<PathBuf> {
     if let Err(why) = supported() {
         println!("skipped: {why}");
-        return false;
+        return None;
     }
     let has_redis = Command::new("redis-benchmark").arg("--version").output().is_ok();
     if !has_redis {
         say_not_tested("the demo of Redis: redis-tools is not installed");
-        return false;
+        return None;
     }
-    find_binary("libfide_redis.so").expect("cargo build -p fide-redis comes first");
-    true
+    let module = find_binary("libfide_redis.so").expect("cargo builds it with the tests");
+    module.parent().map(PathBuf::from)
 }
 
 #[test]
 fn root_redis_loses_leader_after_leader_and_no_acknowledged_write() {
-    if !can_run_redis() {
-        return;
-    }
+    let Some(module_dir) = redis_module_dir() else { return };
     let dir = tempfile::tempdir().unwrap();
     let words = ["demo", "redis", "--json", "--kills", "1", "--between", "300", "--out"];
-    let output = Command::new(env!("CARGO_BIN_EXE_fide-lab")).args(words).arg(dir.path()).output().unwrap();
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_fide-lab"));
+    let output = demo.args(words).arg(dir.path()).env("FIDE_BIN_DIR", module_dir).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -116,9 +115,10 @@ fn root_redis_loses_leader_after_leader_and_no_acknowledged_write() {
 }
 
 /// Starts the demo and waits until the first leader is lost.
-fn begun(dir: &tempfile::TempDir) -> (Child, Lines) {
+fn begun(dir: &tempfile::TempDir, module_dir: &Path) -> (Child, Lines) {
     let mut demo = Command::new(env!("CARGO_BIN_EXE_fide-lab"));
     demo.args(["demo", "redis", "--between", "300", "--out"]).arg(dir.path()).stdout(Stdio::null());
+    demo.env("FIDE_BIN_DIR", module_dir);
     let mut demo = demo.stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = Lines::of(demo.stderr.take().unwrap());
     lines.find_words("killed: h");
@@ -142,12 +142,10 @@ fn assert_all_gone(demo: u32) {
 
 #[test]
 fn root_redis_removes_everything_when_it_is_interrupted_or_killed() {
-    if !can_run_redis() {
-        return;
-    }
+    let Some(module_dir) = redis_module_dir() else { return };
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         let dir = tempfile::tempdir().unwrap();
-        let (mut demo, _said) = begun(&dir);
+        let (mut demo, _said) = begun(&dir, &module_dir);
         kill_process(Pid::from_child(&demo), signal).unwrap();
         let status = end_within(&mut demo, Duration::from_secs(30)).unwrap();
         assert_eq!(status.code(), (signal != Signal::KILL).then_some(130), "{signal:?}: {status}");
