@@ -42,6 +42,7 @@
 //! | [`core`] | what it does in each turn, and in which order, without a host |
 //! | `log` | what a durable member has stored |
 //! | `durable` | what a durable member stores in each turn, and has from its disk when it begins |
+//! | `files` | files that are there, whole, after a power cut |
 //! | `liveness` | the other members' processes, as incarnations of members |
 //! | [`packet`] | sealed packets of datagrams |
 //! | `port` | packets to and from the network, in trains |
@@ -60,6 +61,7 @@
 mod config;
 pub mod core;
 mod durable;
+mod files;
 mod liveness;
 mod log;
 mod member;

@@ -39,6 +39,7 @@ use fide_agreement::{
     group::{Recalled, RecalledMember},
 };
 
+use crate::files;
 use manifest::{Base, Manifest};
 use record::{End, Membership, Record};
 pub(crate) use replay::Replay;
@@ -152,7 +153,7 @@ impl Log {
         fs::create_dir_all(dir).map_err(io(dir))?;
         // The folder itself is to be there after a power cut.
         let parent = dir.parent().unwrap_or(dir);
-        manifest::sync_dir(parent).map_err(io(parent))?;
+        files::sync_dir(parent).map_err(io(parent))?;
         let manifest = match Manifest::read(dir, group)? {
             Some(manifest) => manifest,
             None => {
@@ -212,7 +213,7 @@ impl Log {
                 Err(Stop::OtherState) => {
                     // The last one first: without its mark a later segment would be taken for the log.
                     for later in numbers[at..].iter().rev() {
-                        fs::remove_file(path(dir, *later)).and_then(|()| manifest::sync_dir(dir)).map_err(io(dir))?;
+                        fs::remove_file(path(dir, *later)).and_then(|()| files::sync_dir(dir)).map_err(io(dir))?;
                     }
                     break;
                 }
@@ -376,7 +377,8 @@ impl Log {
             return Ok(false);
         }
         let name = self.state_name(position);
-        manifest::store_file(&self.dir, &name, state)?;
+        let (path, new) = (self.dir.join(&name), self.base_file());
+        files::replace(&path, &new, state).map_err(|why| LogError::Io { path, why })?;
         let (file, bytes, crc32c) = (name, state.len() as u64, crc32c::crc32c(state));
         self.set_base(Base { position, file, bytes, crc32c, beside: String::new() })
     }
@@ -402,7 +404,8 @@ impl Log {
         };
         let bytes = sync().map_err(|why| LogError::Io { path: there.clone(), why })?;
         if !is_renamed {
-            manifest::rename(&self.dir, &from, &name)?;
+            let to = self.dir.join(&name);
+            files::rename(&from, &to).map_err(|why| LogError::Io { path: to, why })?;
         }
         let beside = beside.iter().map(|byte| format!("{byte:02x}")).collect();
         self.set_base(Base { position, file: name, bytes, crc32c, beside })
@@ -539,7 +542,7 @@ fn begin(dir: &Path, number: u64, written: u64) -> Result<(fs::File, u64), LogEr
             file.write_all(&head)?;
         }
         file.sync_all()?;
-        manifest::sync_dir(dir)?;
+        files::sync_dir(dir)?;
         Ok((file, written.max(head.len() as u64)))
     };
     open().map_err(|why| LogError::Io { path: path.clone(), why })

@@ -4,7 +4,6 @@
 
 use std::{
     fs, io,
-    io::Write,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
@@ -13,6 +12,8 @@ use std::{
 use fide_agreement::View;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+
+use crate::files;
 
 /// Why a member cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -135,14 +136,8 @@ impl Record {
     fn store(&mut self, content: Content) -> Result<(), RecordError> {
         let text = toml::to_string(&content).expect("numbers");
         let new = self.path.with_extension("new");
-        let write = || {
-            let mut file = fs::File::create(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&new, &self.path)?;
-            fs::File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
-        };
-        write().map_err(|why| RecordError::Io { path: self.path.clone(), why })?;
+        files::replace(&self.path, &new, text.as_bytes())
+            .map_err(|why| RecordError::Io { path: self.path.clone(), why })?;
         self.content = content;
         Ok(())
     }

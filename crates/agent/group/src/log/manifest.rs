@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a log begins with: `manifest.toml`, replaced as a whole.
 
-use std::{
-    fs,
-    io::{self, Write},
-    path::Path,
-};
+use std::{fs, io, path::Path};
 
 use fide_agreement::{View, ViewMember};
 use serde::{Deserialize, Serialize};
 
 use super::{LogError, record::Membership};
+use crate::files;
 
 pub(super) const NAME: &str = "manifest.toml";
 /// Before the checksum of everything before it.
@@ -125,28 +122,7 @@ impl Manifest {
         let mut text = toml::to_string(self).expect("numbers and names");
         let sum = crc32c::crc32c(text.as_bytes());
         text.push_str(&format!("{SUM}{sum:08x}\n"));
-        store_file(dir, NAME, text.as_bytes())
+        let path = dir.join(NAME);
+        files::replace(&path, &path.with_extension("new"), text.as_bytes()).map_err(|why| LogError::Io { path, why })
     }
-}
-
-/// Stores a file in place of one that may be there; stored when this returns.
-pub(super) fn store_file(dir: &Path, name: &str, content: &[u8]) -> Result<(), LogError> {
-    let new = dir.join(format!("{name}.new"));
-    let write = || {
-        let mut file = fs::File::create(&new)?;
-        file.write_all(content)?;
-        file.sync_all()
-    };
-    write().map_err(|why| LogError::Io { path: new.clone(), why })?;
-    rename(dir, &new, name)
-}
-
-/// Renames a file that is stored, and stores its new name.
-pub(super) fn rename(dir: &Path, from: &Path, name: &str) -> Result<(), LogError> {
-    let to = dir.join(name);
-    fs::rename(from, &to).and_then(|()| sync_dir(dir)).map_err(|why| LogError::Io { path: to, why })
-}
-
-pub(super) fn sync_dir(dir: &Path) -> io::Result<()> {
-    fs::File::open(dir)?.sync_all()
 }

@@ -4,7 +4,7 @@
 use fide_agreement::Start;
 
 use super::Member;
-use crate::{Error, Recovery, StoredState, durable::Disk};
+use crate::{Error, Recovery, StoredState, core, durable::Disk};
 
 impl<P: Start> Member<P> {
     /// Of a durable member whose group was founded again from its disk: the stored state, once. For users that read a long state in their own way, and are not handed it by [`Member::poll_install`]
@@ -64,8 +64,8 @@ impl<P: Start> Member<P> {
     /// Stores what was decided, if this member is durable. The others are sent what they need to store the same
     /// first.
     pub(super) fn store(&mut self, now_ns: u64) -> Result<(), Error> {
-        let lease = self.lease();
         let Self { core, link, packets, disk: Some(disk), .. } = self else { return Ok(()) };
+        let lease = core::Agent::lease(link);
         if disk.take(core, lease) {
             core.send(link, packets);
             disk.store(core, now_ns)?;

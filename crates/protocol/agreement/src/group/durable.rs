@@ -11,10 +11,10 @@
 //! view have it on disk; or all live ones, if those are fewer. What is on a disk is a sequence of decisions,
 //! never a proposal, so that the disks of a view's members hold parts of one log, each from its beginning on.
 //!
-//! The leader counts, delivers, and tells the others how far they may deliver; or the member that leads next, once the
-//! leader is dead. So nobody has been delivered
-//! more than the leader, which may answer at any time; a new leader first delivers everything that was decided
-//! before it led, as its predecessor may have told that ([`Durable::may_answer`]).
+//! The leader counts, delivers, and tells the others how far they may deliver; or the member that leads next,
+//! once the leader is dead. So nobody has been delivered more than the leader, which may answer at any time. A
+//! new leader first delivers everything that was decided before it led, as its predecessor may have told that
+//! ([`Durable::may_answer`]).
 //!
 //! **Coming back.** A process finds on its disk which view its host was last a member of, and the log up to
 //! some position ([`Recalled`]). It claims both, as if it had been excluded with that state ([`super::refounding`]),
@@ -434,7 +434,12 @@ impl<P: Start> Group<P> {
             let position = if Some(by) == epoch.view.incarnation(host) { position } else { 0 };
             (position != NO_BASE).then_some(position)
         };
-        let mut live: Vec<u64> = epoch.view.hosts_of(epoch.alive()).iter().filter_map(stored).collect();
+        let (mut positions, mut count) = ([0; MAX_HOSTS], 0);
+        for position in epoch.view.hosts_of(epoch.alive()).iter().filter_map(stored) {
+            positions[count] = position;
+            count += 1;
+        }
+        let live = &mut positions[..count];
         live.sort_unstable_by(|a, b| b.cmp(a));
         let most = epoch.view.members().len() / 2 + 1;
         let told = most.min(live.len()).checked_sub(1).and_then(|at| live.get(at)).copied().unwrap_or(0);

@@ -33,6 +33,10 @@ const SUM_BYTES: usize = 4 << 20;
 impl State {
     /// Whether Redis is to write a dump now. Its data has to be that of a position exactly.
     pub(super) fn wants_dump(&self) -> bool {
+        // Asked in each turn, and nearly always false.
+        if !self.member.wants_base() {
+            return false;
+        }
         let pause = if self.dumps.has_failed { AGAIN_FAILED } else { AGAIN };
         let is_due = self.dumps.dump.is_none()
             && self.dumps.summed.is_none()
@@ -42,7 +46,7 @@ impl State {
             Mode::Following => self.has_applied_all() && !hot(|hot| hot.is_mid_unit.get()),
             _ => false,
         };
-        is_due && is_exact && self.member.wants_base()
+        is_due && is_exact
     }
 
     /// The group was founded again from this server's disk: its data is what is there.

@@ -29,6 +29,15 @@ impl World {
         self.await_ready();
     }
 
+    /// A client has been acknowledged so many writes.
+    fn await_count(&self, acknowledged: &AtomicU64, least: u64) {
+        let enough = retry_until("writes", LIMIT, || {
+            let count = acknowledged.load(Ordering::Relaxed);
+            if count >= least { Ok(()) } else { Err(format!("{count} so far")) }
+        });
+        enough.unwrap_or_else(|why| panic!("{why}\n{}", self.logs()));
+    }
+
     /// Every server's log begins with a state: it has one to come back from.
     fn await_states(&self) {
         let stored = retry_until("a state on each disk", LIMIT, || {
@@ -112,11 +121,7 @@ fn root_no_acknowledged_write_is_lost_when_all_servers_end() {
                     }
                 })
             };
-            let enough = retry_until("writes", LIMIT, || {
-                let count = acknowledged.load(Ordering::Relaxed);
-                if count >= 100 { Ok(()) } else { Err(format!("{count} so far")) }
-            });
-            enough.unwrap_or_else(|why| panic!("{why}\n{}", world.logs()));
+            world.await_count(&acknowledged, 100);
             // One of them comes back while the others go on, and takes over the data anew.
             if round == 1 {
                 let follower = world.followers()[0];
@@ -180,11 +185,7 @@ fn root_leader_that_is_excluded_in_the_middle_of_a_write_answers_nothing_that_ma
             })
         };
         let before = acknowledged.load(Ordering::Relaxed);
-        let enough = retry_until("writes", LIMIT, || {
-            let count = acknowledged.load(Ordering::Relaxed);
-            if count >= before + 50 { Ok(()) } else { Err(format!("{count} so far")) }
-        });
-        enough.unwrap_or_else(|why| panic!("{why}\n{}", world.logs()));
+        world.await_count(&acknowledged, before + 50);
         for host in 1..=3 {
             world.agents.kill(host).expect("it runs");
         }
