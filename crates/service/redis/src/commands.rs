@@ -49,19 +49,31 @@ pub struct Checks {
     pub memory: bool,
     /// Refused in scripts (`noscript`).
     pub scripts: bool,
+    /// No check: an event of its first key tells whenever such a write has changed anything, it is replicated as it
+    /// is, and nobody waits for it.
+    pub told: bool,
 }
+
+/// Writes of one key that are told of, whatever their words are.
+const TOLD: [&str; 29] = [
+    "append", "decr", "decrby", "getdel", "getset", "hdel", "hincrby", "hmset", "hset", "hsetnx", "incr", "incrby",
+    "linsert", "lpop", "lpush", "lpushx", "lrem", "lset", "rpop", "rpush", "rpushx", "sadd", "setbit", "setnx",
+    "setrange", "srem", "zadd", "zincrby", "zrem",
+];
+/// The same, with so many words: SET without options, and one key to be deleted.
+const TOLD_SHORT: [(&str, usize); 3] = [("set", 3), ("del", 2), ("unlink", 2)];
 
 impl Checks {
     /// All there are, in the order of [`Checks::index`].
     pub const ALL: [Self; 4] = [
-        Self { memory: false, scripts: false },
-        Self { memory: true, scripts: false },
-        Self { memory: false, scripts: true },
-        Self { memory: true, scripts: true },
+        Self { memory: false, scripts: false, told: false },
+        Self { memory: true, scripts: false, told: false },
+        Self { memory: false, scripts: true, told: false },
+        Self { memory: true, scripts: true, told: false },
     ];
 
     fn of(flags: &[&str]) -> Self {
-        Self { memory: flags.contains(&"denyoom"), scripts: flags.contains(&"noscript") }
+        Self { memory: flags.contains(&"denyoom"), scripts: flags.contains(&"noscript"), told: false }
     }
 
     /// Its place in [`Checks::ALL`].
@@ -79,6 +91,8 @@ struct Command {
     /// Its number of words; negative: at least so many.
     arity: i64,
     has_subcommands: bool,
+    /// It is told of ([`Checks::told`]) where it has so many words; 0: however many it has.
+    told: Option<usize>,
 }
 
 /// The server's commands.
@@ -189,7 +203,10 @@ impl Commands {
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         let flags: Vec<&str> = flags.list().iter().filter_map(|flag| std::str::from_utf8(flag.bytes()?).ok()).collect();
         let class = class_of(&name, &flags);
-        let command = Command { class, checks: Checks::of(&flags), arity, has_subcommands: !subcommands.is_empty() };
+        let short = TOLD_SHORT.iter().find(|(told, _)| *told == name).map(|(_, count)| *count);
+        let told = short.or_else(|| TOLD.contains(&&*name).then_some(0));
+        let has_subcommands = !subcommands.is_empty();
+        let command = Command { class, checks: Checks::of(&flags), arity, has_subcommands, told };
         self.by_name.insert(name.into_bytes(), command);
         subcommands.iter().for_each(|sub| self.add(sub));
     }
@@ -212,6 +229,7 @@ impl Commands {
     pub fn look(&self, name: &[u8], subcommand: Option<&[u8]>, count: usize) -> (Class, Checks) {
         let mut buffer = [0; NAME_MAX];
         let Some(command) = self.find(&mut buffer, name, subcommand) else { return (Class::Free, Checks::default()) };
+        let told = command.told.is_some_and(|told| told == 0 || told == count);
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         let fits = if command.arity < 0 { count >= -command.arity } else { count == command.arity };
         let class = match command.class {
@@ -220,7 +238,7 @@ impl Commands {
             Class::Debug => Class::Refused("this subcommand changes data, or what is replicated"),
             class => class,
         };
-        (class, command.checks)
+        (class, Checks { told, ..command.checks })
     }
 
     /// All names, without those of subcommands.
@@ -310,9 +328,9 @@ mod tests {
     fn checks_of_redis_are_known_for_each_write() {
         let commands = commands();
         let checks = |name: &str, sub: &str| commands.look(name.as_bytes(), Some(sub.as_bytes()), 3).1;
-        assert_eq!(checks("set", "k"), Checks { memory: true, scripts: false });
+        assert_eq!(checks("set", "k"), Checks { memory: true, scripts: false, told: true });
         assert_eq!(checks("del", "k"), Checks::default());
-        assert_eq!(checks("SCRIPT", "flush"), Checks { memory: false, scripts: true });
+        assert_eq!(checks("SCRIPT", "flush"), Checks { memory: false, scripts: true, told: false });
         for (at, checks) in Checks::ALL.iter().enumerate() {
             assert_eq!(checks.index(), at);
         }

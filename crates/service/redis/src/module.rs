@@ -7,6 +7,7 @@
 //! | `filter` | what becomes of each command before Redis looks it up |
 //! | `commands`, `sentinel` | `FIDE.*`; `SENTINEL`, for clients that follow the leader |
 //! | `waiting`, `access` | clients that wait for data; users with restricted rights |
+//! | `native` | writes that Redis executes without a word in front |
 //! | `numbered`, `answers` | FIDE.ONCE; answers that are kept, and taken over by servers that join |
 //! | `config` | `CONFIG SET fide.*` |
 //! | `status`, `info` | FIDE.STATUS, FIDE.MEMBERS; `INFO fide` |
@@ -33,6 +34,7 @@ mod feed;
 mod filter;
 mod info;
 mod member;
+mod native;
 mod numbered;
 mod proxy;
 mod replies;
@@ -92,6 +94,8 @@ struct Hot {
     scripts: Cell<u32>,
     /// Users were read from the file of ACLs.
     has_loaded_users: Cell<bool>,
+    /// A client may be in a transaction.
+    has_transactions: Cell<bool>,
 }
 
 thread_local! {
@@ -107,6 +111,7 @@ thread_local! {
             reads: Cell::new(config::Reads::Any),
             scripts: Cell::new(0),
             has_loaded_users: Cell::new(false),
+            has_transactions: Cell::new(false),
         }
     };
     static MODULE: RefCell<Option<Module>> = const { RefCell::new(None) };
@@ -274,6 +279,7 @@ unsafe extern "C" fn on_member(_: c_int, _: *mut c_void, _: c_int) {
 unsafe extern "C" fn on_tick(ctx: *mut raw::RedisModuleCtx, _: *mut c_void) {
     Ctx(ctx).timer(TICK_MS, on_tick);
     disk::sum_up(Ctx(ctx));
+    native::look_for_transactions(Ctx(ctx));
     turn();
     let late = with_state(|state| state.take_late_reads(READ_MAX)).unwrap_or_default();
     for read in late {
@@ -669,6 +675,7 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
     ctx.subscribe(raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica);
     ctx.subscribe(raw::REDISMODULE_EVENT_FORK_CHILD, on_child);
     ctx.notify(raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED, on_deleted);
+    ctx.notify(native::EVENTS, native::on_changed);
     ctx.filter(on_command);
     ctx.timer(TICK_MS, on_tick);
     Ok(())

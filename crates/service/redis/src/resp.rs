@@ -143,10 +143,17 @@ impl<'a> Reader<'a> {
 pub fn command(out: &mut Vec<u8>, args: &[&[u8]]) {
     number(out, b'*', args.len());
     for arg in args {
-        number(out, b'$', arg.len());
-        out.extend_from_slice(arg);
-        out.extend_from_slice(b"\r\n");
+        word(out, arg);
     }
+}
+
+/// Appends a word of a command, of which [`number`] has told how many there are. Returns where its bytes begin.
+pub(crate) fn word(out: &mut Vec<u8>, word: &[u8]) -> usize {
+    number(out, b'$', word.len());
+    let begin = out.len();
+    out.extend_from_slice(word);
+    out.extend_from_slice(b"\r\n");
+    begin
 }
 
 /// Bytes of a word of that length in a command.
@@ -155,7 +162,8 @@ pub(crate) fn written_len(len: usize) -> usize {
     1 + digits + 2 + len + 2
 }
 
-fn number(out: &mut Vec<u8>, kind: u8, mut number: usize) {
+/// Appends a length or count, after the sign of its kind.
+pub(crate) fn number(out: &mut Vec<u8>, kind: u8, mut number: usize) {
     // Twice for each word of each write: by hand, which takes a third of the formatter's time.
     let mut digits = [0; 20];
     let mut at = digits.len();

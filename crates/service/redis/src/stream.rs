@@ -23,11 +23,7 @@ pub struct Stream {
 impl Stream {
     /// Appends a command for a database.
     pub fn push(&mut self, db: u32, args: &[&[u8]]) {
-        if self.db != Some(db) {
-            self.db = Some(db);
-            let number = db.to_string();
-            resp::command(&mut self.bytes, &[b"SELECt", number.as_bytes()]);
-        }
+        self.select(db);
         let Some(name) = args.first() else { return };
         resp::command(&mut self.bytes, args);
         // In its place: after the count, the length and the name is what follows it.
@@ -35,6 +31,21 @@ impl Stream {
         let end = self.bytes.len() - rest - 2;
         mark(&mut self.bytes[end - name.len()..end]);
         self.commands += 1;
+    }
+
+    /// Appends a command that is written already, with its mark.
+    pub(crate) fn push_written(&mut self, db: u32, command: &[u8]) {
+        self.select(db);
+        self.bytes.extend_from_slice(command);
+        self.commands += 1;
+    }
+
+    fn select(&mut self, db: u32) {
+        if self.db != Some(db) {
+            self.db = Some(db);
+            let number = db.to_string();
+            resp::command(&mut self.bytes, &[b"SELECt", number.as_bytes()]);
+        }
     }
 
     /// Commands since the last [`Stream::take`].
@@ -56,7 +67,7 @@ impl Stream {
 }
 
 /// Gives a name the mark of the log.
-fn mark(name: &mut [u8]) {
+pub(crate) fn mark(name: &mut [u8]) {
     name.make_ascii_uppercase();
     if let Some(last) = name.last_mut() {
         last.make_ascii_lowercase();

@@ -4,7 +4,7 @@
 //! Called for commands of clients, of scripts, of this module, and of the replication link, which it cannot
 //! tell apart but by [`crate::stream`]'s mark.
 
-use super::{HOT, Mode, TURN, UNREAD, Words, commit_now, config::Reads, unread::Unread, with_state};
+use super::{HOT, Mode, TURN, UNREAD, Words, commit_now, config::Reads, native, unread::Unread, with_state};
 use crate::{
     commands::{Class, Commands},
     redis::Filtered,
@@ -32,6 +32,7 @@ pub(super) enum Verdict {
 }
 
 pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
+    native::forget();
     HOT.with(|hot| {
         if hot.direct.replace(false) {
             return;
@@ -56,7 +57,14 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
         }
         // A script of a client with unread replies is decided on its own, too.
         let is_script = class == Class::Script && hot.mode.get() == Mode::Leader;
-        let is_late = hot.is_late.get() || is_script && UNREAD.with_borrow_mut(Unread::is_any);
+        let is_late = hot.is_late.get() || is_script && is_any_unread();
+        if checks.told && matches!(class, Class::Write(_)) && native::is_possible() && !is_any_unread() {
+            if native::write_down(command) {
+                return hot.has_shown.set(true);
+            }
+        } else if class == Class::Multi && hot.mode.get() == Mode::Leader {
+            native::note_transaction();
+        }
         let word = match decide(hot.mode.get(), class, is_marked(name), is_late, hot.reads.get()) {
             Verdict::Run => return,
             // Confirmed at the end of the turn. A client with unread replies may be shown it before that.
@@ -87,7 +95,11 @@ fn stores(command: &Filtered) -> bool {
 
 /// Whether a reply may leave before the end of the turn, or cannot.
 fn may_show() -> bool {
-    is_all_decided() || !UNREAD.with_borrow_mut(Unread::is_any) || commit_now()
+    is_all_decided() || !is_any_unread() || commit_now()
+}
+
+fn is_any_unread() -> bool {
+    UNREAD.with_borrow_mut(Unread::is_any)
 }
 
 /// What is here may be shown at once. Keys that have expired or were evicted since the last turn are not decided.

@@ -87,15 +87,27 @@ impl Unread {
     }
 }
 
-/// The descriptors that an epoll watches for writing, from its list in /proc.
+/// The descriptors that an epoll watches for writing, from its list in /proc: lines such as
+/// `tfd:        8 events:       19 data:                8  pos:0 ino:61 sdev:5`.
 fn writable(list: &[u8]) -> impl Iterator<Item = RawFd> {
+    // Once for each turn with writes and each client: by hand, which takes a tenth of the time of words and numbers.
     list.split(|byte| *byte == b'\n').filter_map(|line| {
-        let line = std::str::from_utf8(line).ok()?;
-        let mut words = line.strip_prefix("tfd:")?.split_whitespace();
-        let fd = words.next()?.parse().ok()?;
-        let mask = u32::from_str_radix(words.nth(1)?, 16).ok()?;
-        (mask & WRITABLE != 0).then_some(fd)
+        let (fd, rest) = number(line.strip_prefix(b"tfd:")?, 10)?;
+        let (mask, _) = number(rest.strip_prefix(b" events:")?, 16)?;
+        (mask & WRITABLE != 0).then_some(RawFd::try_from(fd).ok()?)
     })
+}
+
+/// The number at the beginning of `text`, after spaces, and what follows it.
+fn number(text: &[u8], radix: u32) -> Option<(u32, &[u8])> {
+    let begin = text.iter().position(|byte| *byte != b' ')?;
+    let digits = &text[begin..];
+    let (mut number, mut len) = (0_u32, 0);
+    while let Some(digit) = digits.get(len).and_then(|digit| char::from(*digit).to_digit(radix)) {
+        number = number.checked_mul(radix)?.checked_add(digit)?;
+        len += 1;
+    }
+    (len > 0).then_some((number, &digits[len..]))
 }
 
 /// The epoll descriptor of this process that watches this one.
@@ -132,6 +144,14 @@ mod tests {
         epoll::delete(&set, &two.1).unwrap();
         unread.begin_turn();
         assert!(!unread.is_any());
+    }
+
+    #[test]
+    fn lines_of_the_list_are_read() {
+        let line =
+            |fd: i32, mask: u32| format!("tfd: {fd:>8} events: {mask:>8x} data: {fd:>16x}  pos:0 ino:61 sdev:5\n");
+        let list = format!("pos:\t0\nflags:\t02\n{}{}{}", line(8, 0x19), line(123_456_789, 0x1d), line(9, 0x8000_0004));
+        assert_eq!(writable(list.as_bytes()).collect::<Vec<_>>(), [123_456_789, 9]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod root_group;
 mod root_histories;
 mod root_libraries;
 mod root_once;
+mod root_random;
 mod root_stopped;
 mod root_suite;
 mod root_transfer;

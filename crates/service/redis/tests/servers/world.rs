@@ -145,9 +145,49 @@ impl World {
             if is_quiet && are_answers_alike && digests.windows(2).all(|two| two[0] == two[1]) {
                 return;
             }
-            assert!(Instant::now() < until, "{digests:?} {statuses:#?}\n{}", self.logs());
+            assert!(
+                Instant::now() < until,
+                "{digests:?} {statuses:#?}\n{}\nkeys that differ:\n{}",
+                self.logs(),
+                self.differences().join("\n")
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Keys of the first two databases that are not the same at all servers: the digest, deadline and dump at each.
+    fn differences(&self) -> Vec<String> {
+        let mut all = std::collections::BTreeMap::<(u32, String), Vec<String>>::new();
+        for host in self.hosts() {
+            let mut connection = self.connect(host);
+            for db in 0..2 {
+                let asked = |connection: &mut redis::Connection, words: &[&str]| -> redis::Value {
+                    let (name, rest) = words.split_first().expect("a name");
+                    let mut command = redis::cmd(name);
+                    rest.iter().for_each(|word| {
+                        command.arg(word);
+                    });
+                    command.query(connection).unwrap_or(redis::Value::Nil)
+                };
+                asked(&mut connection, &["SELECT", &db.to_string()]);
+                let keys: Vec<String> =
+                    redis::from_redis_value(asked(&mut connection, &["KEYS", "*"])).unwrap_or_default();
+                for key in keys {
+                    let digest = asked(&mut connection, &["DEBUG", "DIGEST-VALUE", &key]);
+                    let deadline = asked(&mut connection, &["PEXPIRETIME", &key]);
+                    let value = asked(&mut connection, &["DUMP", &key]);
+                    all.entry((db, key)).or_default().push(format!("h{host}: {digest:?} {deadline:?} {value:?}"));
+                }
+            }
+        }
+        let is_alike = |values: &Vec<String>| {
+            let what = |value: &String| value.split_once(' ').map(|(_, what)| what.to_owned());
+            values.len() == self.hosts().len() && values.windows(2).all(|two| what(&two[0]) == what(&two[1]))
+        };
+        all.into_iter()
+            .filter(|(_, values)| !is_alike(values))
+            .map(|((db, key), values)| format!("{key} of db {db}: {}", values.join("; ")))
+            .collect()
     }
 
     /// A connection for a client that sends more than one command.

@@ -72,6 +72,10 @@ impl Cluster {
         };
         let spec = RedisSpec { program, group, arguments };
         let mut cluster = Self { servers: (0..hosts).map(|_| None).collect(), bed, agents, spec, raft };
+        if !kind.is_group() {
+            // What others need no agent for is measured without.
+            (1..=hosts).try_for_each(|host| cluster.agents.stop(host))?;
+        }
         for host in 1..=hosts {
             cluster.add(host)?;
         }

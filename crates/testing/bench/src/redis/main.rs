@@ -141,7 +141,7 @@ fn run(args: &Args) -> anyhow::Result<()> {
             }
         }
     }
-    if args.wants("redis_set_vs_wait1") {
+    if args.wants("redis_set_vs_wait1") || args.wants("redis_set_vs_async") {
         wait1(args, &start, &mut report)?;
     }
     if args.wants("redis_disk_vs_aof") {

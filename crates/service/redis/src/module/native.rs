@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Writes that Redis executes as it is used to, without this module's word in front.
+//!
+//! For the commands that are told of ([`crate::commands::Checks::told`]) the filter writes down what would be
+//! replicated. The event of the changed key, which Redis sends while it executes the command, says that it
+//! happened. That takes a third of the time of a command in front, which looks up, checks and answers twice.
+//!
+//! | what might go wrong | why it does not |
+//! |---|---|
+//! | the command fails, is refused, or changes nothing | Redis sends no event, and the next command forgets what was written down |
+//! | an event of something else | another command passes the filter first; expired and evicted keys have events of other kinds |
+//! | a key turns out to have expired, and is deleted at the others after the command | these commands have one key, which expires before it changes |
+//! | the command is queued (`MULTI`): the filter sees it then, and not when it is executed | while any client may be in a transaction, all writes have the word in front |
+
+use std::{
+    cell::RefCell,
+    time::{Duration, Instant},
+};
+
+use redis_module::raw;
+
+use super::{ERRORS, Mode, TURN, call, hot};
+use crate::{
+    redis::{Ctx, Filtered, key_bytes},
+    resp,
+    stream::mark,
+};
+
+/// Longest command that is written down before it is executed, bytes of its words.
+const WRITTEN_MAX: usize = 16 << 10;
+/// After the last MULTI, clients are asked about so much later whether any is still in a transaction; and later
+/// if that takes long: a thousand times as long as it took.
+const ASK_AFTER: Duration = Duration::from_secs(1);
+const ASK_COST: u32 = 1000;
+
+/// Kinds of events that tell of these commands.
+pub(super) const EVENTS: std::ffi::c_int = raw::REDISMODULE_NOTIFY_STRING
+    | raw::REDISMODULE_NOTIFY_HASH
+    | raw::REDISMODULE_NOTIFY_SET
+    | raw::REDISMODULE_NOTIFY_ZSET
+    | raw::REDISMODULE_NOTIFY_LIST
+    | raw::REDISMODULE_NOTIFY_GENERIC;
+
+/// The command that passed the filter last, if it is one of these.
+#[derive(Debug, Default)]
+struct Written {
+    is_set: bool,
+    bytes: Vec<u8>,
+    key: Vec<u8>,
+}
+
+thread_local! {
+    static WRITTEN: RefCell<Written> = RefCell::new(Written::default());
+    /// When clients are asked whether any is in a transaction.
+    static ASK_AT: RefCell<Option<Instant>> = const { RefCell::new(None) };
+}
+
+/// Another command passes the filter.
+pub(super) fn forget() {
+    WRITTEN.with_borrow_mut(|written| written.is_set = false);
+}
+
+/// Writes down what would be replicated of a command. Whether that is all that is to be done.
+pub(super) fn write_down(command: &Filtered) -> bool {
+    let len = command.len();
+    let words = (0..len).map_while(|at| command.get(at));
+    if words.map(<[u8]>::len).sum::<usize>() > WRITTEN_MAX {
+        return false;
+    }
+    WRITTEN.with_borrow_mut(|written| {
+        let Written { is_set, bytes, key } = written;
+        bytes.clear();
+        resp::number(bytes, b'*', len);
+        for at in 0..len {
+            let Some(word) = command.get(at) else { return false };
+            let begin = resp::word(bytes, word);
+            match at {
+                0 => mark(&mut bytes[begin..begin + word.len()]),
+                1 => {
+                    key.clear();
+                    key.extend_from_slice(word);
+                }
+                _ => {}
+            }
+        }
+        *is_set = true;
+        true
+    })
+}
+
+/// A key has changed.
+pub(super) unsafe extern "C" fn on_changed(
+    ctx: *mut raw::RedisModuleCtx,
+    _: std::ffi::c_int,
+    _: *const std::ffi::c_char,
+    key: *mut raw::RedisModuleString,
+) -> std::ffi::c_int {
+    WRITTEN.with_borrow_mut(|written| {
+        if written.is_set && written.key == key_bytes(key) {
+            written.is_set = false;
+            TURN.with_borrow_mut(|turn| turn.push_written(Ctx(ctx).db(), &written.bytes));
+        }
+    });
+    0
+}
+
+/// A client begins a transaction.
+pub(super) fn note_transaction() {
+    hot(|hot| hot.has_transactions.set(true));
+    ASK_AT.set(Some(Instant::now() + ASK_AFTER));
+}
+
+/// Whether all transactions have ended, from time to time.
+pub(super) fn look_for_transactions(ctx: Ctx) {
+    let now = Instant::now();
+    if !ASK_AT.with_borrow(|at| at.is_some_and(|at| at <= now)) {
+        return;
+    }
+    let list = call(ctx, ERRORS, &[b"CLIENT", b"LIST"]);
+    let is_any = has_transaction(list.bytes());
+    ASK_AT.set(is_any.then(|| now + ASK_AFTER.max(now.elapsed() * ASK_COST)));
+    hot(|hot| hot.has_transactions.set(is_any));
+}
+
+/// Whether a client of this list has begun a transaction. Where the list does not say so, one may have.
+fn has_transaction(list: &[u8]) -> bool {
+    let field = |line: &[u8]| {
+        line.split(|byte| *byte == b' ').find_map(|field| field.strip_prefix(b"multi=").map(|number| number == b"-1"))
+    };
+    let mut clients = list.split(|byte| *byte == b'\n').filter(|line| line.len() > 1 && line.first() != Some(&b'$'));
+    !clients.all(|line| field(line) == Some(true))
+}
+
+/// Whether this module's word is left out before a write of the leader now.
+pub(super) fn is_possible() -> bool {
+    hot(|hot| hot.mode.get() == Mode::Leader && !hot.is_late.get() && !hot.has_transactions.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_transaction;
+
+    #[test]
+    fn transactions_are_seen_in_a_list_of_clients() {
+        let line =
+            |multi: &str| format!("id=3 addr=127.0.0.1:1 name= db=0 sub=0 psub=0 multi={multi} qbuf=0 cmd=set\n");
+        let list = |lines: &[String]| format!("${}\r\n{}\r\n", lines.concat().len(), lines.concat());
+        assert!(!has_transaction(list(&[line("-1"), line("-1")]).as_bytes()));
+        assert!(has_transaction(list(&[line("-1"), line("0")]).as_bytes()));
+        assert!(has_transaction(list(&[line("12"), line("-1")]).as_bytes()));
+        assert!(has_transaction(b"-ERR no\r\n"), "nothing is known");
+        assert!(has_transaction(b"$9\r\nid=3 db=0\r\n"));
+    }
+}
