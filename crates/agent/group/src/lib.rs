@@ -75,7 +75,7 @@ pub use config::{Config, HUC_VALUE_MAX, VALUE_MAX, hsuc, huc};
 // The types of this crate's interface, so that a service needs no other crate.
 pub use durable::Recovery;
 pub use fide_agreement::{
-    Decision, Entry, GroupError, HostSet, Hsuc, Huc, Identity, Refused, Standing, Start, View, ViewMember, batch,
+    Decision, Entry, GroupError, Held, HostSet, Hsuc, Huc, Identity, Refused, Standing, Start, View, ViewMember, batch,
     group::entries,
     hsuc::Setting as HsucSetting,
     huc::Setting as HucSetting,

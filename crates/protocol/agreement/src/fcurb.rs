@@ -189,6 +189,17 @@ impl Fcurb {
         self.origins.values().iter().map(|origin| origin.stored.max(origin.next)).max().unwrap_or(0)
     }
 
+    /// The values that are stored or buffered here as message `number` and not delivered, with their origins.
+    pub fn held(&self, number: u64) -> impl Iterator<Item = (u16, &[u8])> {
+        let of = move |origin: u16| {
+            let here = &self.origins[origin];
+            let is_stored = here.stored == number && here.delivered < number && !planted::is(Planted::OverlooksStored);
+            let stored = is_stored.then_some(&here.value[..]);
+            stored.or((here.next == number && number > 0).then_some(&here.next_value[..])).map(|value| (origin, value))
+        };
+        self.members.iter().filter_map(of)
+    }
+
     /// Broadcasts what `write` appends. `number` is higher than any before; [`Fcurb::is_sending`] has to be
     /// false.
     pub fn broadcast(&mut self, number: u64, write: impl FnOnce(&mut Vec<u8>)) {

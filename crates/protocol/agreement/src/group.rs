@@ -57,6 +57,7 @@ mod entry;
 mod epoch;
 mod epochs;
 mod founding;
+mod held;
 mod joining;
 mod liveness;
 mod outbox;

@@ -49,7 +49,7 @@ use fide_types::{
 use slot::Slot;
 
 use crate::{
-    Agreement, Decision, Refused, Start, batch,
+    Agreement, Decision, Held, Refused, Start, batch,
     message::{Message, MessageError},
 };
 
@@ -511,6 +511,16 @@ impl Agreement for Hsuc {
 
     fn stored(&self) -> u64 {
         self.seen.max(self.delivered)
+    }
+
+    fn each_held(&self, each: &mut dyn FnMut(Held<'_>)) -> bool {
+        for instance in self.delivered + 1..=self.seen {
+            let Some(slot) = self.slot(instance).filter(|slot| slot.decided || slot.round != 0) else { continue };
+            if slot.decided || !planted::is(Planted::OverlooksStored) {
+                each(Held { instance, round: slot.round, value: &slot.value });
+            }
+        }
+        true
     }
 
     fn awaits_answer(&self) -> bool {

@@ -49,7 +49,7 @@ use fide_types::{
 };
 
 use crate::{
-    Agreement, Decision, Refused, Start, batch,
+    Agreement, Decision, Held, Refused, Start, batch,
     fcurb::{Delivery, Fcurb, Trust},
     message::{HEADER_LEN, Message, MessageError},
 };
@@ -489,6 +489,20 @@ impl Agreement for Huc {
 
     fn stored(&self) -> u64 {
         self.fcurb.stored().max(self.delivered + u64::from(self.is_decided))
+    }
+
+    fn each_held(&self, each: &mut dyn FnMut(Held<'_>)) -> bool {
+        let batch = |value: &'_ [u8]| value.len().min(SET_LEN);
+        for instance in self.delivered + 1..=self.stored() {
+            if self.is_decided && instance == self.delivered + 1 {
+                each(Held { instance, round: 0, value: &self.decision[batch(&self.decision)..] });
+            }
+            for (round, value) in self.fcurb.held(instance) {
+                each(Held { instance, round, value: &value[batch(value)..] });
+            }
+        }
+        // Where the network is trusted others deliver what this member has yet to hear.
+        self.fcurb.trust() == Trust::Lease
     }
 
     fn close(&mut self, undecided: &mut dyn FnMut(&[u8])) {

@@ -64,6 +64,17 @@ pub struct Decision<'a> {
     pub value: &'a [u8],
 }
 
+/// What a member stores of an instance that was not delivered to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held<'a> {
+    /// From 1; of a group, the position in its log.
+    pub instance: u64,
+    /// Which value of the instance this is: one instance and one round have one value. 0: the decided value.
+    pub round: u16,
+    /// A batch ([`batch::values`]); of a group, [`group::entries`] reads it.
+    pub value: &'a [u8],
+}
+
 /// Why a proposal is refused. Nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -150,6 +161,14 @@ pub trait Agreement {
     /// Instances up to this one may be decided anywhere: no live member has decided a later one, since each
     /// decision waits for this member to store it. At least the last instance that was delivered here.
     fn stored(&self) -> u64;
+
+    /// Calls `each` with every value that may be decided in an instance after the last delivered one, in the
+    /// order of instances. An instance that was decided anywhere is among them with its decided value, as each
+    /// decision waits for this member to store it. False: this protocol does not know its values, and any
+    /// instance up to [`Agreement::stored`] may be decided with any value.
+    fn each_held(&self, _each: &mut dyn FnMut(Held<'_>)) -> bool {
+        false
+    }
 
     /// Whether the answer of another member is due at once, as instances are under way. A member that waits
     /// may then poll for a moment before it sleeps.

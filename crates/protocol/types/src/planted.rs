@@ -67,6 +67,8 @@ planted! {
     AnswersUndelivered,
     /// a member answers without what it stores and was not delivered
     AnswersUnstored,
+    /// a member answers for a key although something that it stores and was not delivered writes it
+    OverlooksStored,
     /// a new leader answers before it was delivered what its predecessor may have told
     AnswersUntold,
     /// a member stores decisions without a lease

@@ -182,6 +182,11 @@ impl Durable {
         self.is_closed
     }
 
+    /// The decisions that wait, in order: the first one is that after the position that was delivered last.
+    pub(super) fn waiting_values(&self) -> impl Iterator<Item = &[u8]> {
+        self.waiting.iter().map(Vec::as_slice)
+    }
+
     /// How many decisions wait.
     pub(super) fn waiting(&self) -> u64 {
         self.waiting.len() as u64

@@ -48,8 +48,23 @@ enum News {
     Excluded(u32),
 }
 
-/// Most reads that wait at one host.
+/// Most reads that wait at one host: of the whole state, and of a key.
 const READS_MAX: usize = 4;
+/// Values write one of these keys: their number modulo this.
+const KEYS: u64 = 3;
+/// As a set of keys: all of them.
+const EVERYTHING: u8 = u8::MAX;
+
+/// The set of keys that a decision writes.
+fn keys_of(value: &[u8]) -> u8 {
+    group::entries(value).fold(0, |keys, entry| match entry {
+        Entry::Value(value) => {
+            let number = value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            keys | 1 << (number % KEYS)
+        }
+        _ => EVERYTHING,
+    })
+}
 
 struct Host {
     group: Group<Hsuc>,
@@ -89,6 +104,8 @@ struct Read {
     need: u64,
     /// So many were delivered anywhere when it began.
     decided: u64,
+    /// The set of keys that it is about; none: the whole state.
+    keys: Option<u8>,
 }
 
 struct World {
@@ -102,6 +119,8 @@ struct World {
     network: Vec<(u16, u16, Vec<u8>)>,
     /// Everything that was ever delivered.
     decided: Vec<u64>,
+    /// The keys that each decision writes, by its number.
+    writes: BTreeMap<u64, u8>,
     reads: Vec<Read>,
     values: u64,
     /// Leaders that began to hand over.
@@ -147,6 +166,7 @@ impl World {
             incarnations: 10,
             network: Vec::new(),
             decided: Vec::new(),
+            writes: BTreeMap::new(),
             reads: Vec::new(),
             values: 0,
             handed: 0,
@@ -328,10 +348,15 @@ impl World {
     fn store(&mut self, id: u16) {
         let lease = self.lease(id);
         let (syncs, has_base) = (self.random.below(3) == 0, self.random.below(20) == 0);
-        let host = self.hosts.get_mut(&id).unwrap();
+        let Self { hosts, writes, .. } = self;
+        let host = hosts.get_mut(&id).unwrap();
         while let Some(what) = host.group.poll_store(lease) {
             let number = match what {
-                ToStore::Decision { position, value } => hash(position, value),
+                ToStore::Decision { position, value } => {
+                    let number = hash(position, value);
+                    writes.insert(number, keys_of(value));
+                    number
+                }
                 ToStore::Member { .. } => 0,
             };
             host.disk.append(&what, number);
@@ -404,7 +429,7 @@ impl World {
             }
             self.store(id);
         }
-        let Self { hosts, decided, .. } = self;
+        let Self { hosts, decided, writes, .. } = self;
         let host = hosts.get_mut(&id).unwrap();
         host.is_founded |= host.group.poll_record().or(host.group.view()).is_some();
         if host.group.poll_record().is_some() {
@@ -446,6 +471,7 @@ impl World {
                 }
             }
             host.log.push(hash(instance, &value));
+            writes.insert(hash(instance, &value), keys_of(&value));
             if host.log.len() as u64 != instance {
                 return Err(format!("h{id} has {} and {instance} is delivered to it", host.log.len()));
             }
@@ -480,7 +506,7 @@ impl World {
     /// Answers the reads that waited for what this host has been delivered, and begins one at each host that
     /// may answer.
     fn read(&mut self, id: u16) -> Result<(), String> {
-        let Self { hosts, decided, leased, reads, .. } = self;
+        let Self { hosts, decided, leased, reads, writes, .. } = self;
         let host = &hosts[&id];
         let (mut wrong, at) = (None, host.log.len() as u64);
         reads.retain(|read| {
@@ -488,17 +514,34 @@ impl World {
                 return true;
             }
             let answers = read.incarnation == host.incarnation && host.group.standing() == Standing::Member;
-            if answers && at < read.decided {
-                wrong = Some(format!("h{id} answers after {at} a read before which {} were delivered", read.decided));
+            let lacks = usize::try_from(at).unwrap()..usize::try_from(read.decided).unwrap();
+            // Of the keys of the question, if it names any.
+            let is_stale = |keys: u8| decided[lacks.clone()].iter().any(|number| writes[number] & keys != 0);
+            if answers && at < read.decided && read.keys.is_none_or(is_stale) {
+                let what = read.keys.map_or(String::new(), |keys| format!(" of keys {keys:#b}"));
+                wrong =
+                    Some(format!("h{id} answers after {at} a read{what} before which {} were delivered", read.decided));
             }
             false
         });
         let decided = decided.len() as u64;
         for (id, host) in hosts.iter().filter(|(id, host)| leased.get(id) == Some(&host.incarnation)) {
-            if let Some(need) = host.group.may_be_decided(HELD)
-                && reads.iter().filter(|read| read.at == *id).count() < READS_MAX
-            {
-                reads.push(Read { at: *id, incarnation: host.incarnation, need, decided });
+            let Some(all) = host.group.may_be_decided(HELD) else { continue };
+            let key = (decided + all + u64::from(*id)) % KEYS;
+            for keys in [None, Some(1 << key), Some(1 << key | 1 << ((key + 1) % KEYS))] {
+                let mut last = 0;
+                let known = keys.and_then(|keys: u8| {
+                    host.group.each_held(HELD, &mut |held| {
+                        let writes = keys_of(held.value) & keys != 0;
+                        last = if writes { held.instance } else { last };
+                    })
+                });
+                let need = if known.is_some() { last } else { all };
+                if reads.iter().filter(|read| (read.at, read.keys.is_some()) == (*id, keys.is_some())).count()
+                    < READS_MAX
+                {
+                    reads.push(Read { at: *id, incarnation: host.incarnation, need, decided, keys });
+                }
             }
         }
         wrong.map_or(Ok(()), Err)
@@ -620,6 +663,7 @@ fn planted_faults_in_groups_are_seen() {
         Planted::ForgetsItsView,
         Planted::RemovedKeepsNothing,
         Planted::AnswersUnstored,
+        Planted::OverlooksStored,
     ] {
         is_found(fault, 16_000, Kind::Usual);
     }

@@ -70,6 +70,7 @@ fn planted_faults_are_seen() {
         Planted::AckMeansDelivered,
         Planted::NeverResends,
         Planted::WaitsForTheDead,
+        Planted::OverlooksStored,
     ];
     super::finds(&faults, &[world(3, 1, 1, 2, 1), world(3, 1, 2, 2, 0)].map(Of::<Hsuc>));
 }

@@ -59,6 +59,7 @@ fn planted_faults_are_seen() {
         Planted::KeepsKnown,
         Planted::TakesOfTheDead,
         Planted::NeverResends,
+        Planted::OverlooksStored,
     ];
     super::finds(&faults, &[world(3, 1, 2, 1), world(3, 2, 2, 0)].map(Of::<Huc>));
     // Two survivors of two deaths: too many orders to explore them all.

@@ -265,6 +265,21 @@ impl<P: Protocol> Model for Of<P> {
     fn properties(&self) -> Vec<Property<Self>> {
         let Self(world) = self;
         let mut properties = properties();
+        // So a member may answer for what nothing that it holds writes.
+        properties.push(Property::always("what is delivered anywhere is held by all", |_, state: &State<P>| {
+            let longest = state.logs.iter().max_by_key(|log| log.len()).expect("members");
+            state.alive().into_iter().all(|member| {
+                let delivered = state.log(member).len();
+                let mut missing: BTreeSet<usize> = (delivered..longest.len()).collect();
+                let is_known = state.members[host_index(member)].each_held(&mut |held| {
+                    let at = usize::try_from(held.instance).expect("few") - 1;
+                    if longest.get(at).is_some_and(|value| value == held.value) {
+                        missing.remove(&at);
+                    }
+                });
+                is_known && missing.is_empty()
+            })
+        }));
         if world.crashes + 1 == u32::from(world.members) {
             properties.push(Property::sometimes(
                 "all but one die and the last goes on",
