@@ -83,11 +83,61 @@ impl Checks {
     }
 }
 
+/// Which words of a command are keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Places {
+    first: usize,
+    /// Negative: counted from the end.
+    last: i64,
+    step: usize,
+}
+
+impl Places {
+    /// Whether the word at `at` of `count` words is a key.
+    #[must_use]
+    pub fn holds(self, at: usize, count: usize) -> bool {
+        let whole = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        let last = if self.last < 0 { whole(count) + self.last } else { self.last };
+        at >= self.first && whole(at) <= last && (at - self.first).is_multiple_of(self.step)
+    }
+}
+
+/// Which keys a command names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keys {
+    /// It neither reads nor writes any.
+    None,
+    At(Places),
+    /// Any word after the first may be one.
+    AnyWord,
+    /// It may read or write keys that it does not name.
+    All,
+}
+
+fn keys_of(name: &str, flags: &[&str], places: &[Value], has_subcommands: bool) -> Keys {
+    match name {
+        // Of the log: a database, a position, messages, scripts.
+        "select" | "ping" | "publish" | "spublish" | "script" | "fide.applied" => return Keys::None,
+        "xgroup" => return Keys::AnyWord,
+        _ => {}
+    }
+    let number = |at: usize| places.get(at).and_then(Value::integer).unwrap_or(0);
+    let (first, step) = (usize::try_from(number(0)).unwrap_or(0), usize::try_from(number(2)).unwrap_or(0));
+    if flags.contains(&"movablekeys") {
+        Keys::AnyWord
+    } else if first == 0 || step == 0 || has_subcommands {
+        Keys::All
+    } else {
+        Keys::At(Places { first, last: number(1), step })
+    }
+}
+
 /// A command of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Command {
     class: Class,
     checks: Checks,
+    keys: Keys,
     /// Its number of words; negative: at least so many.
     arity: i64,
     has_subcommands: bool,
@@ -200,13 +250,14 @@ impl Commands {
         let [name, arity, flags, rest @ ..] = command.list() else { return };
         let (Some(name), Some(arity)) = (name.bytes(), arity.integer()) else { return };
         let subcommands = rest.get(6).map(Value::list).unwrap_or_default();
+        let places = rest.get(..3).unwrap_or_default();
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         let flags: Vec<&str> = flags.list().iter().filter_map(|flag| std::str::from_utf8(flag.bytes()?).ok()).collect();
-        let class = class_of(&name, &flags);
+        let (class, checks, has_subcommands) = (class_of(&name, &flags), Checks::of(&flags), !subcommands.is_empty());
+        let keys = keys_of(&name, &flags, places, has_subcommands);
         let short = TOLD_SHORT.iter().find(|(told, _)| *told == name).map(|(_, count)| *count);
         let told = short.or_else(|| TOLD.contains(&&*name).then_some(0));
-        let has_subcommands = !subcommands.is_empty();
-        let command = Command { class, checks: Checks::of(&flags), arity, has_subcommands, told };
+        let command = Command { class, checks, keys, arity, has_subcommands, told };
         self.by_name.insert(name.into_bytes(), command);
         subcommands.iter().for_each(|sub| self.add(sub));
     }
@@ -241,6 +292,20 @@ impl Commands {
         (class, Checks { told, ..command.checks })
     }
 
+    /// Which keys a command of the log writes.
+    #[must_use]
+    pub fn written_by(&self, name: &[u8]) -> Keys {
+        self.find(&mut [0; NAME_MAX], name, None).map_or(Keys::All, |command| command.keys)
+    }
+
+    /// The keys on which alone the answer of a read depends; none if it may depend on others.
+    #[must_use]
+    pub fn read_by<'a>(&self, args: &[&'a [u8]]) -> Option<Vec<&'a [u8]>> {
+        let command = self.find(&mut [0; NAME_MAX], args.first()?, None)?;
+        let Keys::At(places) = command.keys else { return None };
+        Some((1..args.len()).filter(|at| places.holds(*at, args.len())).map(|at| args[at]).collect())
+    }
+
     /// All names, without those of subcommands.
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
         self.by_name.keys().map(Vec::as_slice).filter(|name| !name.contains(&b'|'))
@@ -266,6 +331,10 @@ mod tests {
     use super::*;
 
     fn command(name: &str, arity: i64, flags: &[&str], subcommands: Vec<Value>) -> Value {
+        command_with_keys(name, arity, flags, [1, 1, 1], subcommands)
+    }
+
+    fn command_with_keys(name: &str, arity: i64, flags: &[&str], keys: [i64; 3], subcommands: Vec<Value>) -> Value {
         let leaf = |text: &str| Value::Leaf(text.as_bytes().to_vec());
         let flags = Value::List(flags.iter().map(|flag| leaf(flag)).collect());
         let empty = || Value::List(Vec::new());
@@ -274,9 +343,9 @@ mod tests {
             leaf(name),
             number(arity),
             flags,
-            number(1),
-            number(1),
-            number(1),
+            number(keys[0]),
+            number(keys[1]),
+            number(keys[2]),
             empty(),
             empty(),
             empty(),
@@ -350,6 +419,45 @@ mod tests {
         for line in ["SET k v", "ZADD z 1 m", "SPOP s", "LPOP l 2", "INCRBYFLOAT k 1"] {
             assert!(!differs(line), "{line}");
         }
+    }
+
+    #[test]
+    fn keys_of_commands_are_where_the_server_says() {
+        let mut commands = commands();
+        for (name, flags, keys) in [
+            ("mset", &["write"][..], [1, -1, 2]),
+            ("rename", &["write"], [1, 2, 1]),
+            ("mget", &["readonly"], [1, -1, 1]),
+            ("blpop", &["write"], [1, -2, 1]),
+            ("lmpop", &["write", "movablekeys"], [0, 0, 0]),
+            ("zunionstore", &["write", "movablekeys"], [1, 1, 1]),
+            ("sort_ro", &["readonly", "movablekeys"], [1, 1, 1]),
+            ("flushall", &["write"], [0, 0, 0]),
+            ("dbsize", &["readonly"], [0, 0, 0]),
+            ("select", &["fast"], [0, 0, 0]),
+        ] {
+            commands.add(&command_with_keys(name, -2, flags, keys, vec![]));
+        }
+        commands.add(&command_with_keys("object", -2, &[], [0, 0, 0], vec![command("object|freq", 3, &[], vec![])]));
+        let read = |line: &str| {
+            let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+            let keys = commands.read_by(&words)?;
+            Some(keys.into_iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(read("GET a").as_deref(), Some("a"));
+        assert_eq!(read("mget a b c").as_deref(), Some("a b c"));
+        assert_eq!(read("MSET a 1 b 2").as_deref(), Some("a b"));
+        assert_eq!(read("RENAME a b").as_deref(), Some("a b"));
+        assert_eq!(read("BLPOP a b 0").as_deref(), Some("a b"));
+        for line in ["SORT_RO a BY *", "DBSIZE", "OBJECT FREQ a", "nonsense a"] {
+            assert_eq!(read(line), None, "{line}");
+        }
+        let written = |name: &str| commands.written_by(name.as_bytes());
+        assert_eq!((written("SELECt"), written("FLUSHALl"), written("nonsense")), (Keys::None, Keys::All, Keys::All));
+        assert_eq!((written("ZUNIONSTORe"), written("xgroup")), (Keys::AnyWord, Keys::AnyWord));
+        assert!(matches!(written("SEt"), Keys::At(_)));
+        // Its keys are not where a table can say.
+        assert_eq!(written("lmpop"), Keys::AnyWord);
     }
 
     #[test]

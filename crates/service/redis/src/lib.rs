@@ -25,6 +25,7 @@
 //! | [`commands`] | what a command is to the group: a read, a write, something that is refused |
 //! | [`rules`] | what a write did, as commands that do the same everywhere |
 //! | [`stream`], [`unit`] | the content of the log |
+//! | [`written`] | keys that are written by what a follower has yet to apply |
 //! | [`once`] | answers to numbered requests |
 //! | [`resp`] | Redis' protocol |
 //! | [`link`] | the master's side of a replication link |
@@ -41,6 +42,7 @@ pub mod rules;
 pub mod settings;
 pub mod stream;
 pub mod unit;
+pub mod written;
 
 mod module;
 mod redis;

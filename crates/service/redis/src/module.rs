@@ -12,6 +12,7 @@
 //! | `config` | `CONFIG SET fide.*` |
 //! | `status`, `info` | FIDE.STATUS, FIDE.MEMBERS; `INFO fide` |
 //! | `state` | what this process is to the group |
+//! | `reads` | reads at a follower |
 //! | `member`, `feed` | the group's member, the server's replication link |
 //! | `writing`, `words`, `replies` | what all ways of writing have in common; names; replies from elsewhere |
 //! | `disk`, `dump` | `durable disk`: dumps for the group's log, and coming back from it |
@@ -37,6 +38,7 @@ mod member;
 mod native;
 mod numbered;
 mod proxy;
+mod reads;
 mod replies;
 mod sentinel;
 mod spin;
@@ -346,9 +348,7 @@ unsafe extern "C" fn on_leader(_: c_int, _: *mut c_void, _: c_int) {
 /// Answers the reads for which all is applied.
 fn answer_reads() {
     let is_mid_unit = hot(|hot| hot.is_mid_unit.get());
-    let ready = with_state(|state| {
-        if state.reads.is_empty() || is_mid_unit && !state.has_applied_all() { Vec::new() } else { state.take_reads() }
-    });
+    let ready = with_state(|state| if state.reads.is_empty() { Vec::new() } else { state.take_reads(!is_mid_unit) });
     for read in ready.unwrap_or_default() {
         let args = read.args;
         read.client.end(|ctx| {

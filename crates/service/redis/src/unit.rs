@@ -79,6 +79,40 @@ pub fn fragments(
     })
 }
 
+/// A fragment that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part<'a> {
+    pub session: u64,
+    pub number: u64,
+    pub is_first: bool,
+    pub is_last: bool,
+    /// The unit's content begins with the length of its notes, and the notes.
+    pub has_notes: bool,
+    pub content: &'a [u8],
+}
+
+impl<'a> Part<'a> {
+    /// # Errors
+    /// [`UnitError`].
+    pub fn read(entry: &'a [u8]) -> Result<Self, UnitError> {
+        let Some((header, content)) = entry.split_at_checked(HEADER_LEN) else {
+            return Err(UnitError::Short(entry.len()));
+        };
+        if header[0] != FORMAT && header[0] != FORMAT_NOTES {
+            return Err(UnitError::Format(header[0]));
+        }
+        let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+        Ok(Self {
+            session: word(2),
+            number: word(10),
+            is_first: header[1] & FIRST != 0,
+            is_last: header[1] & LAST != 0,
+            has_notes: header[0] == FORMAT_NOTES,
+            content,
+        })
+    }
+}
+
 /// Joins fragments to units, in the order of the log.
 #[derive(Debug, Clone, Default)]
 pub struct Assembly {
@@ -93,20 +127,19 @@ impl Assembly {
         self.open.is_some()
     }
 
+    /// The next decision has no entry: a new leader has closed a gap that a dead one left. The gap may have been a
+    /// fragment of the unit that is open, and later fragments of that unit may still come.
+    pub fn gap(&mut self) {
+        self.open = None;
+    }
+
     /// The next entry of the log. Returns the unit that it completes.
     ///
     /// # Errors
     /// [`UnitError`].
     pub fn push(&mut self, entry: &[u8]) -> Result<Option<Unit>, UnitError> {
-        let Some((header, part)) = entry.split_at_checked(HEADER_LEN) else {
-            return Err(UnitError::Short(entry.len()));
-        };
-        if header[0] != FORMAT && header[0] != FORMAT_NOTES {
-            return Err(UnitError::Format(header[0]));
-        }
-        let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
-        let (flags, session, number) = (header[1], word(2), word(10));
-        if flags & FIRST != 0 {
+        let Part { session, number, is_first, is_last, has_notes, content } = Part::read(entry)?;
+        if is_first {
             self.open = Some(Unit { session, number, notes: Vec::new(), content: Vec::new() });
         }
         let Some(open) = self.open.as_mut().filter(|open| (open.session, open.number) == (session, number)) else {
@@ -114,12 +147,12 @@ impl Assembly {
             self.open = None;
             return Ok(None);
         };
-        open.content.extend_from_slice(part);
-        if flags & LAST == 0 {
+        open.content.extend_from_slice(content);
+        if !is_last {
             return Ok(None);
         }
         let Some(mut unit) = self.open.take() else { return Ok(None) };
-        if header[0] == FORMAT {
+        if !has_notes {
             return Ok(Some(unit));
         }
         let too_short = UnitError::Notes(unit.content.len());
@@ -146,6 +179,17 @@ mod tests {
         let unit = Unit { session: 2, number: 1, notes: Vec::new(), content: b"new".to_vec() };
         assert_eq!(assembly.push(&next), Ok(Some(unit)));
         assert_eq!(assembly.push(&dead[dead.len() - 1]), Ok(None), "its beginning is gone");
+    }
+
+    #[test]
+    fn unit_with_a_gap_is_no_unit() {
+        let mut assembly = Assembly::default();
+        let dead: Vec<_> = fragments(1, 9, &[7; 60], false, 40).collect();
+        assert_eq!(dead.len(), 3);
+        assert_eq!(assembly.push(&dead[0]), Ok(None));
+        // The second one reached nobody that lives, and the third one did.
+        assembly.gap();
+        assert_eq!((assembly.push(&dead[2]), assembly.is_open()), (Ok(None), false));
     }
 
     #[test]

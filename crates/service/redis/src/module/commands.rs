@@ -10,7 +10,7 @@ use super::{
     MODULE,
     access::answer,
     answers::Answers,
-    call_args, class_of, commit_now, hot, look, numbered, pass_on,
+    call_args, class_of, commit_now, hot, look, numbered, pass_on, reads,
     sentinel::sentinel,
     settle,
     state::Mode,
@@ -198,6 +198,12 @@ unsafe extern "C" fn fide_r(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
         Some((true, false)) => {}
         _ => return refuse(ctx, args),
     }
+    let keys = reads::keys_of(args);
+    if let Some(keys) = &keys
+        && with_state(|state| state.may_read_keys(keys)) == Some(true)
+    {
+        return answer(ctx, args, &call_args(ctx, READ, args));
+    }
     if ctx.is_nested() {
         return ctx.error(
             "TRYAGAIN this server waits for what may be decided, and nothing can wait inside of a transaction or script here",
@@ -208,7 +214,7 @@ unsafe extern "C" fn fide_r(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
         return answer(ctx, args, &call_args(ctx, READ, args));
     }
     let (client, args) = (ctx.block(), args.retain());
-    with_state(|state| state.wait_for(client, args));
+    with_state(|state| state.wait_for(client, args, keys));
     0
 }
 

@@ -22,11 +22,18 @@ const SET_LEN: usize = 8;
 
 /// What comes out of the log.
 pub(super) enum Decided<'a> {
-    /// An entry that a leader proposed.
+    /// All entries of the next position.
+    Position(u64, &'a [u8]),
+    /// An entry of it that a leader proposed.
     Value(&'a [u8]),
     /// The members from here on.
     View,
+    /// It has no entries: a new leader has closed a gap.
+    Gap,
 }
+
+/// A stored value: its position, its round, and its entries.
+pub(super) type Held<'a> = (u64, u16, &'a [u8]);
 
 /// [`fide_group::Member`], without its type parameter.
 pub(super) trait Member {
@@ -38,6 +45,10 @@ pub(super) trait Member {
     fn poll(&mut self, bytes: usize, each: &mut dyn FnMut(Decided<'_>)) -> u64;
     fn position(&self) -> u64;
     fn may_be_decided(&self) -> Option<u64>;
+    /// As [`fide_group::Member::each_held`].
+    fn each_held(&self, each: &mut dyn FnMut(Held<'_>)) -> Option<u64>;
+    /// Counts up when what [`Member::each_held`] has to say may have changed.
+    fn changes(&self) -> u64;
     fn may_answer(&self) -> bool;
     fn leads(&self) -> bool;
     fn leader(&self) -> Option<u16>;
@@ -78,6 +89,7 @@ pub(super) trait Member {
 struct Of<P: Start> {
     member: fide_group::Member<P>,
     entry_max: usize,
+    changes: u64,
 }
 
 impl<P: Start> Member for Of<P> {
@@ -86,26 +98,35 @@ impl<P: Start> Member for Of<P> {
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<(), Error> {
+        self.changes += 1;
         self.member.wait(Some(timeout))
     }
 
     fn propose(&mut self, value: &[u8]) -> Result<(), Refused> {
+        self.changes += 1;
         self.member.propose(value)
     }
 
     fn poll(&mut self, bytes: usize, each: &mut dyn FnMut(Decided<'_>)) -> u64 {
+        self.changes += 1;
         let mut left = bytes;
         while left > 0
             && let Some(decision) = self.member.poll_decision()
         {
             left = left.saturating_sub(decision.value.len().max(1));
+            each(Decided::Position(decision.instance, decision.value));
+            let mut count = 0;
             for entry in entries(decision.value) {
+                count += 1;
                 match entry {
                     Entry::Value(value) => each(Decided::Value(value)),
                     Entry::View(_) => each(Decided::View),
                     // This module proposes none.
                     Entry::Payload(_) => {}
                 }
+            }
+            if count == 0 {
+                each(Decided::Gap);
             }
         }
         self.member.position()
@@ -117,6 +138,14 @@ impl<P: Start> Member for Of<P> {
 
     fn may_be_decided(&self) -> Option<u64> {
         self.member.may_be_decided()
+    }
+
+    fn each_held(&self, each: &mut dyn FnMut(Held<'_>)) -> Option<u64> {
+        self.member.each_held(&mut |held| each((held.instance, held.round, held.value)))
+    }
+
+    fn changes(&self) -> u64 {
+        self.changes
     }
 
     fn may_answer(&self) -> bool {
@@ -257,7 +286,7 @@ pub(super) fn open(settings: &Settings, state_dir: std::path::PathBuf) -> Result
             program: "redis-server".to_owned(),
             ..ConnectOptions::default()
         };
-        Ok(Box::new(Of { member: fide_group::Member::<P>::open(config, options)?, entry_max }))
+        Ok(Box::new(Of { member: fide_group::Member::<P>::open(config, options)?, entry_max, changes: 0 }))
     }
     match settings.protocol {
         Protocol::Hsuc => of::<Hsuc>(settings, state_dir, hsuc(WINDOW), VALUE_MAX - ENTRY_LEN),

@@ -15,11 +15,9 @@ use super::{
     dump::Dumps,
     feed::{Fed, Feed},
     member::{Decided, Member},
+    reads::Reads,
 };
-use crate::{
-    redis::{Blocked, Text},
-    unit::{Assembly, fragments, with_notes},
-};
+use crate::unit::{Assembly, fragments, with_notes};
 
 /// Longest time that the event loop waits for the group at the end of a turn. After that its clients are
 /// disconnected, as what they wrote may or may not be decided, and the loop goes on without clients' data.
@@ -105,16 +103,6 @@ pub(super) enum Act {
     End(String),
 }
 
-/// A read that waits until the server has applied what may be decided.
-pub(super) struct WaitingRead {
-    pub(super) client: Blocked,
-    pub(super) args: Vec<Text>,
-    /// None: this server had no lease yet when it looked last.
-    need: Option<u64>,
-    view: u32,
-    since: Instant,
-}
-
 /// Counters and moments, for people.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
@@ -128,6 +116,8 @@ pub(super) struct Seen {
     pub(super) promoted_ns: u64,
     pub(super) first_write_ns: u64,
     pub(super) reads_waited: u64,
+    /// Reads that were answered while something was under way, as nothing of that writes their keys.
+    pub(super) reads_by_key: u64,
     pub(super) disconnects: u64,
     /// How often this server has handed over.
     pub(super) handed_over: u64,
@@ -166,7 +156,7 @@ pub(super) struct State {
     pub(super) applied: u64,
     /// The server that this one replicates from while it joins.
     source: Option<(String, u16)>,
-    pub(super) reads: VecDeque<WaitingRead>,
+    pub(super) reads: Reads,
     /// Servers that replicate from this one.
     pub(super) replicas: u32,
     mark_wanted: bool,
@@ -216,7 +206,7 @@ impl State {
             fed: 0,
             applied: 0,
             source: None,
-            reads: VecDeque::new(),
+            reads: Reads::default(),
             replicas: 0,
             mark_wanted: false,
             has_begun: false,
@@ -326,10 +316,15 @@ impl State {
         if self.member.is_recovering() && !self.dumps.has_recovered {
             self.begin_recovery();
         }
-        let Self { member, assembly, session, decided, feed, kept, replicas, .. } = self;
+        let Self { member, assembly, session, decided, feed, kept, replicas, reads, applied, .. } = self;
         let (mut is_fed, mut wrong) = (false, None);
         let position = member.poll(FEED_MAX, &mut |entry| {
-            let Decided::Value(value) = entry else { return };
+            let value = match entry {
+                Decided::Value(value) => value,
+                Decided::Position(position, value) => return reads.deliver(position, value, *applied),
+                Decided::View => return,
+                Decided::Gap => return assembly.gap(),
+            };
             match assembly.push(value) {
                 Ok(Some(unit)) if unit.session == *session => *decided = unit.number,
                 Ok(Some(unit)) => {
@@ -416,54 +411,8 @@ impl State {
         self.follow_standing();
     }
 
-    /// Reads that may be answered now.
-    pub(super) fn take_reads(&mut self) -> Vec<WaitingRead> {
-        // What they waited for may have been a view without this member: then they are answered as late ones.
-        if self.member.standing() != Standing::Member {
-            return Vec::new();
-        }
-        let (view, needs) = (self.view_number(), self.member.may_be_decided());
-        let Self { reads, applied, fed, .. } = self;
-        let is_all = applied == fed;
-        let mut ready = Vec::new();
-        for _ in 0..reads.len() {
-            let Some(mut read) = reads.pop_front() else { break };
-            if read.need.is_none() {
-                (read.need, read.view) = (needs, view);
-            }
-            // A new view begins only with all that was decided before it.
-            let is_applied = read.need.is_some_and(|need| need <= *applied);
-            if is_applied || (read.need.is_some() && read.view != view && is_all) {
-                ready.push(read);
-            } else {
-                reads.push_back(read);
-            }
-        }
-        ready
-    }
-
-    /// Reads that wait for longer than this: the leader may answer them.
-    pub(super) fn take_late_reads(&mut self, limit: Duration) -> Vec<WaitingRead> {
-        let mut late = Vec::new();
-        while self.reads.front().is_some_and(|read| read.since.elapsed() > limit) {
-            late.extend(self.reads.pop_front());
-        }
-        late
-    }
-
     pub(super) fn view_number(&self) -> u32 {
         self.member.view().map_or(0, |(number, _)| number)
-    }
-
-    /// Whether a read may be answered at this moment.
-    pub(super) fn may_read(&self) -> bool {
-        self.member.may_be_decided().is_some_and(|need| need <= self.applied)
-    }
-
-    pub(super) fn wait_for(&mut self, client: Blocked, args: Vec<Text>) {
-        let (need, view) = (self.member.may_be_decided(), self.view_number());
-        self.seen.reads_waited += 1;
-        self.reads.push_back(WaitingRead { client, args, need, view, since: Instant::now() });
     }
 
     /// What this process is to the group may have changed.

@@ -22,6 +22,7 @@ struct Status {
     unit_bytes: u64,
     commit_us: Percentiles,
     reads_waited: u64,
+    reads_by_key: u64,
     disconnects: u64,
     failovers: u64,
     /// When this host knew of the death before the last take-over: CLOCK_MONOTONIC, ns.
@@ -105,6 +106,7 @@ fn status(state: &State) -> Status {
         unit_bytes: seen.unit_bytes,
         commit_us: percentiles(&seen.commit_ns),
         reads_waited: seen.reads_waited,
+        reads_by_key: seen.reads_by_key,
         disconnects: seen.disconnects,
         failovers: seen.failovers,
         last_failover_at_ns: failover.is_some().then_some(seen.death_ns),

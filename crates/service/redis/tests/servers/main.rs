@@ -9,6 +9,7 @@ mod root_histories;
 mod root_libraries;
 mod root_once;
 mod root_random;
+mod root_reads;
 mod root_stopped;
 mod root_suite;
 mod root_transfer;

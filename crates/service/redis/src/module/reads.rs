@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reads at a follower: which may be answered at once, and which wait for what.
+//!
+//! A read of the whole state waits until everything is applied that this server stores. A read of some keys waits for
+//! the last position at which one of them may be written ([`crate::written`]), and for nothing if there is none. That
+//! holds also while the server has applied a part of a unit: no unit that it has yet to apply as a whole writes these
+//! keys.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use fide_group::Standing;
+
+use super::{COMMANDS, state::State};
+use crate::{
+    redis::{Args, Blocked, Text},
+    written::{Written, hash_of},
+};
+
+/// A read that waits until the server has applied what may be decided.
+pub(super) struct WaitingRead {
+    pub(super) client: Blocked,
+    pub(super) args: Vec<Text>,
+    /// Hashes of the keys on which alone the answer depends; none: it may depend on everything.
+    keys: Option<Vec<u64>>,
+    /// None: this server had no lease yet when it looked last.
+    need: Option<u64>,
+    view: u32,
+    since: Instant,
+}
+
+/// Reads that wait, and what is known of keys.
+#[derive(Default)]
+pub(super) struct Reads {
+    waiting: VecDeque<WaitingRead>,
+    written: Written,
+    /// [`super::member::Member::changes`] when the stored values were looked at last; none: they are not known.
+    walked: Option<u64>,
+}
+
+impl Reads {
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// A decision was delivered.
+    pub(super) fn deliver(&mut self, position: u64, value: &[u8], applied: u64) {
+        COMMANDS.with_borrow(|commands| {
+            self.written.deliver(position, value, applied, &|name| commands.written_by(name));
+        });
+    }
+}
+
+/// Hashes of the keys on which alone a read depends.
+pub(super) fn keys_of(args: Args<'_>) -> Option<Vec<u64>> {
+    let keys = COMMANDS.with_borrow(|commands| commands.read_by(&args.to_bytes()))?;
+    Some(keys.into_iter().map(hash_of).collect())
+}
+
+impl State {
+    /// Whether any read may be answered at this moment.
+    pub(super) fn may_read(&self) -> bool {
+        self.member.may_be_decided().is_some_and(|need| need <= self.applied)
+    }
+
+    /// Whether a read of these keys may be answered at this moment.
+    pub(super) fn may_read_keys(&mut self, keys: &[u64]) -> bool {
+        let may = self.need_of(Some(keys)).is_some_and(|need| need <= self.applied);
+        self.seen.reads_by_key += u64::from(may);
+        may
+    }
+
+    /// The position that has to be applied before a read is answered that is asked now. None: it may not be answered.
+    fn need_of(&mut self, keys: Option<&[u64]>) -> Option<u64> {
+        let until = self.member.may_be_decided()?;
+        let Some(keys) = keys.filter(|_| until > self.applied) else { return Some(until) };
+        let changes = self.member.changes();
+        if self.reads.walked != Some(changes) {
+            self.reads.written.take_interest();
+            self.reads.walked = self.walk().then_some(changes);
+        }
+        let last = self.reads.walked.map_or(until, |_| self.reads.written.last_of(keys));
+        Some(last.min(until))
+    }
+
+    /// Looks at what is stored and was not delivered. Whether it is known.
+    fn walk(&mut self) -> bool {
+        let (view, applied) = (self.view_number(), self.applied);
+        let Self { member, reads: Reads { written, .. }, .. } = self;
+        written.begin_walk(member.position());
+        COMMANDS.with_borrow(|commands| {
+            let keys_of = |name: &[u8]| commands.written_by(name);
+            let until = member.each_held(&mut |(position, round, value)| {
+                written.visit((position, view, round), value, applied, &keys_of);
+            });
+            until.is_some()
+        })
+    }
+
+    pub(super) fn wait_for(&mut self, client: Blocked, args: Vec<Text>, keys: Option<Vec<u64>>) {
+        let (need, view) = (self.need_of(keys.as_deref()), self.view_number());
+        self.seen.reads_waited += 1;
+        self.reads.waiting.push_back(WaitingRead { client, args, keys, need, view, since: Instant::now() });
+    }
+
+    /// Reads that may be answered now. `is_whole`: the server has applied no part of a unit.
+    pub(super) fn take_reads(&mut self, is_whole: bool) -> Vec<WaitingRead> {
+        // What they waited for may have been a view without this member: then they are answered as late ones.
+        if self.member.standing() != Standing::Member {
+            return Vec::new();
+        }
+        let view = self.view_number();
+        let is_all = self.has_applied_all();
+        let is_whole = is_whole || is_all;
+        let mut ready = Vec::new();
+        for _ in 0..self.reads.waiting.len() {
+            let Some(mut read) = self.reads.waiting.pop_front() else { break };
+            if read.need.is_none() {
+                (read.need, read.view) = (self.need_of(read.keys.as_deref()), view);
+            }
+            // A new view begins only with all that was decided before it.
+            let is_applied = read.need.is_some_and(|need| need <= self.applied);
+            let is_due = is_applied || read.need.is_some() && read.view != view && is_all;
+            // Within a unit: where nothing that is to be applied writes the keys.
+            let mut is_apart = || {
+                read.keys
+                    .as_deref()
+                    .is_some_and(|keys| self.need_of(Some(keys)).is_some_and(|need| need <= self.applied))
+            };
+            if is_due && is_whole || !is_whole && is_apart() {
+                ready.push(read);
+            } else {
+                self.reads.waiting.push_back(read);
+            }
+        }
+        ready
+    }
+
+    /// Reads that wait for longer than this: the leader may answer them.
+    pub(super) fn take_late_reads(&mut self, limit: Duration) -> Vec<WaitingRead> {
+        let mut late = Vec::new();
+        while self.reads.waiting.front().is_some_and(|read| read.since.elapsed() > limit) {
+            late.extend(self.reads.waiting.pop_front());
+        }
+        late
+    }
+}
