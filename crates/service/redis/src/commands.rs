@@ -19,6 +19,8 @@ pub enum Class {
     Write(Rule),
     /// A script or function: what it writes is seen command by command.
     Script,
+    /// SCRIPT EXISTS: what the leader knows counts, as it executes scripts.
+    ScriptExists,
     /// Begins a transaction.
     Multi,
     /// Ends a transaction.
@@ -182,6 +184,7 @@ fn class_of(name: &str, flags: &[&str]) -> Class {
         "acl|load" => return Class::LoadUsers,
         "psync" | "sync" => return Class::Sync,
         "debug" => return Class::Debug,
+        "script|exists" => return Class::ScriptExists,
         "function|list" | "function|dump" => return Class::Read,
         "eval" | "evalsha" | "fcall" | "eval_ro" | "evalsha_ro" | "fcall_ro" => return Class::Script,
         _ => {}

@@ -27,6 +27,7 @@
 //! | [`stream`], [`unit`] | the content of the log |
 //! | [`written`] | keys that are written by what a follower has yet to apply |
 //! | [`once`] | answers to numbered requests |
+//! | [`slot`] | slots of keys, for `-MOVED` |
 //! | [`resp`] | Redis' protocol |
 //! | [`link`] | the master's side of a replication link |
 //! | [`settings`] | the arguments of `loadmodule`, and the files that they name |
@@ -40,6 +41,7 @@ pub mod once;
 pub mod resp;
 pub mod rules;
 pub mod settings;
+pub mod slot;
 pub mod stream;
 pub mod unit;
 pub mod written;

@@ -17,7 +17,7 @@
 //! | `writing`, `words`, `replies` | what all ways of writing have in common; names; replies from elsewhere |
 //! | `disk`, `dump` | `durable disk`: dumps for the group's log, and coming back from it |
 //! | `unread` | clients whose earlier replies wait to be written |
-//! | `proxy` | writes that clients send to a follower |
+//! | `proxy`, `scripts` | writes, and scripts, that clients send to a follower |
 //! | `transfer` | the lead goes to another server |
 //! | `stopped` | a guard that kills a server which was stopped |
 //! | `spin` | polling for a moment before the loop sleeps |
@@ -40,6 +40,7 @@ mod numbered;
 mod proxy;
 mod reads;
 mod replies;
+mod scripts;
 mod sentinel;
 mod spin;
 mod state;
@@ -84,8 +85,8 @@ struct Hot {
     has_shown: Cell<bool>,
     /// The loop is past the point where this turn's unit is sealed: replies leave without it.
     is_late: Cell<bool>,
-    /// Followers pass writes on to the leader.
-    passes_on: Cell<bool>,
+    /// What a follower does with writes.
+    proxy: Cell<config::FollowerProxy>,
     /// This module calls FIDE.MARK.
     is_marking: Cell<bool>,
     /// The replication link has executed a part of a unit.
@@ -107,7 +108,7 @@ thread_local! {
             direct: Cell::new(false),
             has_shown: Cell::new(false),
             is_late: Cell::new(false),
-            passes_on: Cell::new(true),
+            proxy: Cell::new(config::FollowerProxy::Yes),
             is_marking: Cell::new(false),
             is_mid_unit: Cell::new(false),
             reads: Cell::new(config::Reads::Any),
@@ -122,6 +123,8 @@ thread_local! {
     static COMMANDS: RefCell<Commands> = RefCell::new(Commands::default());
     static WORDS: RefCell<Option<Words>> = const { RefCell::new(None) };
     static UNREAD: RefCell<unread::Unread> = RefCell::new(unread::Unread::default());
+    /// By which servers of the group know each other where they pass scripts on.
+    static PROOF: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static SPIN: RefCell<spin::Spin> = const { RefCell::new(spin::Spin::off()) };
 }
 
@@ -483,7 +486,9 @@ fn begin(ctx: Ctx) {
     let port = match number("port") {
         0 => {
             // The connection to the leader is not encrypted.
-            hot(|hot| hot.passes_on.set(false));
+            if hot(|hot| hot.proxy.get()) == config::FollowerProxy::Yes {
+                hot(|hot| hot.proxy.set(config::FollowerProxy::No));
+            }
             number("tls-port")
         }
         port => port,
@@ -652,6 +657,7 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
     let feed = feed::Feed::open().map_err(|why| format!("a port of the loopback: {why}"))?;
     let (fd, listener) = (member.descriptor(), feed.listener());
     let state = State::new(member, feed, &settings.group);
+    PROOF.set(scripts::proof(settings.key));
     MODULE.set(Some(Module { state, proxy: proxy::Proxy::default(), ctx: ctx.detached(), password: Vec::new() }));
     WORDS.set(Some(Words {
         write: words::WRITES.map(|(name, ..)| Text::new(name.to_bytes())),

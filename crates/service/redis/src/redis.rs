@@ -466,17 +466,55 @@ pub(crate) fn with_args<T>(texts: &[Text], work: impl FnOnce(Args<'_>) -> T) -> 
 
 /// Whether the client of this context may execute a command with these keys.
 pub(crate) fn is_allowed(ctx: Ctx, args: Args<'_>) -> bool {
+    let Some(user) = user_of(ctx).and_then(|name| User::named(&name)) else { return false };
+    let argc = c_int::try_from(args.0.len()).unwrap_or(0);
+    api!(RedisModule_ACLCheckCommandPermissions(user.0, args.0.as_ptr().cast_mut(), argc)) == 0
+}
+
+/// The name of the user of this context's client.
+pub(crate) fn user_of(ctx: Ctx) -> Option<Vec<u8>> {
     let name = api!(RedisModule_GetCurrentUserName(ctx.0));
     if name.is_null() {
-        return false;
+        return None;
     }
-    let user = api!(RedisModule_GetModuleUserFromUserName(name));
+    let bytes = bytes_of(name).to_vec();
     api!(RedisModule_FreeString(ctx.0, name));
-    if user.is_null() {
-        return false;
+    Some(bytes)
+}
+
+/// A user of this server.
+pub(crate) struct User(*mut raw::RedisModuleUser);
+
+impl User {
+    pub(crate) fn named(name: &[u8]) -> Option<Self> {
+        let user = api!(RedisModule_GetModuleUserFromUserName(Text::new(name).0));
+        (!user.is_null()).then_some(Self(user))
     }
-    let argc = c_int::try_from(args.0.len()).unwrap_or(0);
-    let result = api!(RedisModule_ACLCheckCommandPermissions(user, args.0.as_ptr().cast_mut(), argc));
-    api!(RedisModule_FreeModuleUser(user));
-    result == 0
+
+    /// Commands that are called with the flag `C` have this user's rights meanwhile.
+    pub(crate) fn lend<T>(&self, ctx: Ctx, work: impl FnOnce() -> T) -> T {
+        api!(RedisModule_SetContextUser(ctx.0, self.0));
+        let result = work();
+        api!(RedisModule_SetContextUser(ctx.0, ptr::null()));
+        result
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        api!(RedisModule_FreeModuleUser(self.0));
+    }
+}
+
+/// The first key of a command, as the server finds it.
+pub(crate) fn first_key<'a>(ctx: Ctx, args: Args<'a>) -> Option<&'a [u8]> {
+    let (argc, mut count) = (c_int::try_from(args.0.len()).ok()?, 0);
+    let places = api!(RedisModule_GetCommandKeys(ctx.0, args.0.as_ptr().cast_mut(), argc, &raw mut count));
+    if places.is_null() {
+        return None;
+    }
+    // SAFETY: Redis returns `count` places, which are this module's until it frees them.
+    let first = (count > 0).then(|| unsafe { *places });
+    api!(RedisModule_Free(places.cast()));
+    args.get(usize::try_from(first?).ok()?)
 }

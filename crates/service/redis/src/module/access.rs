@@ -6,6 +6,7 @@ use std::ffi::c_int;
 
 use super::{
     ERRORS, call,
+    scripts::AS,
     words::{IN_FRONT, WRITES},
 };
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
 
 /// Rules of ACL by which a user may execute what is put in front of commands: these check what the user may do.
 pub(super) fn rules() -> Vec<String> {
-    let names = WRITES.iter().map(|(name, _)| name).chain(&IN_FRONT);
+    let names = WRITES.iter().map(|(name, _)| name).chain(&IN_FRONT).chain([&AS]);
     names.map(|name| format!("+{}", name.to_string_lossy())).collect()
 }
 

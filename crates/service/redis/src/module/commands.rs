@@ -7,10 +7,15 @@ use std::{ffi::c_int, ptr};
 use redis_module::raw;
 
 use super::{
-    MODULE,
+    MODULE, PROOF,
     access::answer,
     answers::Answers,
-    call_args, class_of, commit_now, hot, look, numbered, pass_on, reads,
+    call_args, class_of, commit_now,
+    config::FollowerProxy,
+    hot, look, numbered, pass_on,
+    proxy::{as_user, plain},
+    reads,
+    scripts::{execute_as, fide_as},
     sentinel::sentinel,
     settle,
     state::Mode,
@@ -24,13 +29,15 @@ use super::{
 };
 use crate::{
     commands::{Class, differs_in_resp3},
-    redis::{Args, Argv, CommandFn, Ctx, Text, api},
+    redis::{Args, Argv, CommandFn, Ctx, Text, api, first_key, is_allowed, user_of},
     resp::Value,
     rules::Rule,
+    slot::slot_of,
 };
 
 const READ: &std::ffi::CStr = c"E0CW";
 const OWN_FLAGS: &std::ffi::CStr = c"!E0M";
+const OWN_SCRIPT: &std::ffi::CStr = c"E0";
 /// Of numbered requests: in RESP2, as their answers are kept.
 const ONCE_WRITE: &std::ffi::CStr = c"!ECM";
 const ONCE_SCRIPT: &std::ffi::CStr = c"!EC";
@@ -73,6 +80,7 @@ pub(super) fn register(ctx: Ctx) -> Result<(), String> {
     commands!(
         ctx,
         (c"fide.once", fide_refuse_whole, c"write"),
+        (c"fide.as", fide_as, c"write deny-script no-slowlog no-monitor"),
         (c"fide.applied", fide_applied, c"write fast"),
         (c"fide.mark", fide_mark, c"write fast"),
         (c"fide.status", fide_status, c"readonly allow-loading allow-stale"),
@@ -132,6 +140,7 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
             }
             None => call_args(ctx, WRITE, args),
         },
+        Class::ScriptExists => call_args(ctx, SCRIPT, args),
         _ => return ctx.error(OWN_WRITE),
     };
     if let Class::Write(rule) = class
@@ -167,9 +176,16 @@ fn number_in(rule: Rule, args: Args<'_>) -> Option<usize> {
     (value.len() <= NUMBER_MAX && value.last()?.is_ascii_digit()).then_some(place)
 }
 
-/// Executes a write that was to be passed on: this server leads now. Its user was allowed to.
-pub(super) fn execute(ctx: Ctx, args: &[Text]) -> c_int {
+/// Executes a write that was to be passed on: this server leads now. Its user was allowed to, but for what a script
+/// does: that has the rights of the user that is named.
+pub(super) fn execute(ctx: Ctx, args: &[Text], user: Option<&[u8]>) -> c_int {
     crate::redis::with_args(args, |args| {
+        if let Some(user) = user {
+            return execute_as(ctx, user, args, hot(|hot| hot.is_late.get()));
+        }
+        if class_of(args) == Class::ScriptExists {
+            return ctx.reply(&call_args(ctx, OWN_SCRIPT, args));
+        }
         if class_of(args) == Class::Once {
             return numbered::execute(ctx, args, hot(|hot| hot.is_late.get()), OWN_ONCE_WRITE, OWN_ONCE_SCRIPT);
         }
@@ -209,7 +225,7 @@ unsafe extern "C" fn fide_r(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
             "TRYAGAIN this server waits for what may be decided, and nothing can wait inside of a transaction or script here",
         );
     }
-    if !crate::redis::is_allowed(ctx, args) {
+    if !is_allowed(ctx, args) {
         // Redis says what is not allowed.
         return answer(ctx, args, &call_args(ctx, READ, args));
     }
@@ -225,6 +241,7 @@ unsafe extern "C" fn fide_p(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     let is_numbered = class == Class::Once;
     let command = match class {
         Class::Write(rule) if !rule.may_block() => Ok(args),
+        Class::Script | Class::ScriptExists => Ok(args),
         Class::Once if ctx.is_nested() => Err(ONCE_NESTED.to_owned()),
         Class::Once => numbered::command(args),
         _ => Err("ERR FIDE.P is for this module's own use".to_owned()),
@@ -233,24 +250,33 @@ unsafe extern "C" fn fide_p(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
         Ok(command) => command,
         Err(why) => return ctx.error(&why),
     };
-    // The leader answers in RESP2. Most replies to writes say the same in RESP3, and numbered requests are always
-    // answered so.
-    let passes_on = hot(|hot| matches!(hot.mode.get(), Mode::Following | Mode::Leading) && hot.passes_on.get())
-        && (is_numbered || !(ctx.is_resp3() && differs_in_resp3(&args.to_bytes())));
+    let is_script = class_of(command) == Class::Script;
+    // The leader answers in RESP2. Most replies to writes say the same in RESP3, and those of scripts and numbered
+    // requests are always given so.
+    let mode = hot(|hot| hot.mode.get());
+    let passes_on = matches!(mode, Mode::Following | Mode::Leading)
+        && hot(|hot| hot.proxy.get()) == FollowerProxy::Yes
+        && (is_numbered || is_script || !(ctx.is_resp3() && differs_in_resp3(&args.to_bytes())));
     if !passes_on || ctx.is_nested() {
         return refuse(ctx, args);
     }
-    if !crate::redis::is_allowed(ctx, args) || !crate::redis::is_allowed(ctx, command) {
+    let user = user_of(ctx).filter(|_| is_allowed(ctx, args) && is_allowed(ctx, command));
+    let Some(user) = user else {
         return ctx.error("NOPERM this user has no permissions to run the command, or for one of its keys");
-    }
+    };
     let is_full = MODULE.with_borrow(|module| module.as_ref().is_none_or(|module| module.proxy.is_full()));
     if is_full {
         return ctx.error("TRYAGAIN too many writes wait for the leader; ask again, or ask the leader");
     }
+    let request = if is_script {
+        PROOF.with_borrow(|proof| as_user(proof, user, &args.to_bytes()))
+    } else {
+        plain(checks, &args.to_bytes())
+    };
     let (client, db) = (ctx.block(), ctx.db());
     MODULE.with_borrow_mut(|module| {
         if let Some(module) = module {
-            module.proxy.pass(client, db, checks, &args.to_bytes(), is_numbered);
+            module.proxy.pass(client, db, request, is_numbered);
         }
     });
     pass_on();
@@ -268,7 +294,7 @@ unsafe extern "C" fn fide_refuse_whole(ctx: *mut raw::RedisModuleCtx, argv: Argv
     refuse(Ctx(ctx), unsafe { Args::new(argv, argc) })
 }
 
-fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {
+pub(super) fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {
     let name = String::from_utf8_lossy(args.get(0).unwrap_or_default()).to_ascii_uppercase();
     if let Class::Refused(why) = class_of(args) {
         return ctx.error(&format!("ERR {name} is refused in a group: {why}"));
@@ -276,8 +302,10 @@ fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {
     if class_of(args) == Class::Sync {
         return ctx.error(&format!("ERR {name} is refused in a group: the group decides who leads"));
     }
+    let moved = moved_slot(ctx, args);
     let text = with_state(|state| match state.mode {
         Mode::Following => match state.leader() {
+            Some((_, address)) if moved.is_some() => format!("MOVED {} {address}", moved.unwrap_or(0)),
             Some((name, address)) => format!("READONLY this server follows; the leader is {name} at {address}"),
             None => "TRYAGAIN this server follows, and no leader is known; ask again".to_owned(),
         },
@@ -293,6 +321,15 @@ fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {
         ),
     });
     ctx.error(&text.unwrap_or_else(|| "LOADING the module begins".to_owned()))
+}
+
+/// The slot of a command that the leader has to be asked for, if clients are to be told so as by Redis Cluster. 0: it
+/// names no key.
+fn moved_slot(ctx: Ctx, args: Args<'_>) -> Option<u16> {
+    let command = if class_of(args) == Class::Once { args.rest().rest().rest() } else { args };
+    let is_asked = matches!(class_of(command), Class::Write(_) | Class::Script | Class::Read | Class::ScriptExists);
+    let is_moved = is_asked && hot(|hot| hot.proxy.get()) == FollowerProxy::Moved;
+    is_moved.then(|| first_key(ctx, command).map_or(0, slot_of))
 }
 
 /// What the other server's stream brings after the cut.
@@ -333,7 +370,7 @@ unsafe extern "C" fn fide_config(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc
         }
     }
     let is_password = args.get(2).is_some_and(|name| name.eq_ignore_ascii_case(b"masterauth")) && args.len() == 4;
-    if is_password && crate::redis::is_allowed(ctx, args) {
+    if is_password && is_allowed(ctx, args) {
         // In use only while data is taken over from another server.
         let password = args.get(3).unwrap_or_default().to_vec();
         MODULE.with_borrow_mut(|module| {

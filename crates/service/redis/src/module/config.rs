@@ -35,6 +35,20 @@ pub(super) enum Reads {
 const READS: [(&std::ffi::CStr, Reads); 3] =
     [(c"leader", Reads::Leader), (c"any", Reads::Any), (c"stale", Reads::Stale)];
 
+/// `fide.follower-proxy`: what a follower does with a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FollowerProxy {
+    /// It refuses it, and says who leads.
+    No,
+    /// It passes it on to the leader.
+    Yes,
+    /// It refuses it as a node of Redis Cluster does.
+    Moved,
+}
+
+const PROXY: [(&std::ffi::CStr, FollowerProxy); 3] =
+    [(c"no", FollowerProxy::No), (c"yes", FollowerProxy::Yes), (c"moved", FollowerProxy::Moved)];
+
 unsafe extern "C" fn get(_: *const c_char, _: *mut c_void) -> c_int {
     let now = hot(|hot| hot.reads.get());
     let place = READS.iter().position(|(_, reads)| *reads == now).unwrap_or(1);
@@ -49,7 +63,9 @@ unsafe extern "C" fn set(_: *const c_char, value: c_int, _: *mut c_void, _: *mut
 }
 
 unsafe extern "C" fn get_proxy(_: *const c_char, _: *mut c_void) -> c_int {
-    hot(|hot| hot.passes_on.get()).into()
+    let now = hot(|hot| hot.proxy.get());
+    let place = PROXY.iter().position(|(_, proxy)| *proxy == now).unwrap_or(1);
+    c_int::try_from(place).unwrap_or(1)
 }
 
 unsafe extern "C" fn set_proxy(
@@ -58,7 +74,9 @@ unsafe extern "C" fn set_proxy(
     _: *mut c_void,
     _: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    hot(|hot| hot.passes_on.set(value != 0));
+    if let Some((_, proxy)) = usize::try_from(value).ok().and_then(|value| PROXY.get(value)) {
+        hot(|hot| hot.proxy.set(*proxy));
+    }
     0
 }
 
@@ -112,11 +130,15 @@ pub(super) fn register(ctx: Ctx) -> Result<(), String> {
     if result != 0 {
         return Err("Redis refuses the setting fide.reads".to_owned());
     }
-    let result = api!(RedisModule_RegisterBoolConfig(
+    let mut names = PROXY.map(|(name, _)| name.as_ptr());
+    let result = api!(RedisModule_RegisterEnumConfig(
         ctx.0,
         c"follower-proxy".as_ptr(),
         1,
         raw::REDISMODULE_CONFIG_DEFAULT,
+        names.as_mut_ptr(),
+        numbers.as_ptr(),
+        c_int::try_from(PROXY.len()).unwrap_or(0),
         Some(get_proxy),
         Some(set_proxy),
         None,
@@ -141,7 +163,7 @@ pub(super) fn register(ctx: Ctx) -> Result<(), String> {
         return Err("Redis refuses the setting fide.stopped-after".to_owned());
     }
     if api!(RedisModule_LoadConfigs(ctx.0)) != 0 {
-        return Err("a setting fide.* in redis.conf is wrong: fide.reads is leader, any or stale; fide.follower-proxy yes or no; fide.stopped-after milliseconds, 0 for never".to_owned());
+        return Err("a setting fide.* in redis.conf is wrong: fide.reads is leader, any or stale; fide.follower-proxy yes, no or moved; fide.stopped-after milliseconds, 0 for never".to_owned());
     }
     Ok(())
 }

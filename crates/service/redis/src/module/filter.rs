@@ -4,7 +4,13 @@
 //! Called for commands of clients, of scripts, of this module, and of the replication link, which it cannot
 //! tell apart but by [`crate::stream`]'s mark.
 
-use super::{HOT, Mode, TURN, UNREAD, Words, commit_now, config::Reads, native, unread::Unread, with_state};
+use super::{
+    HOT, Mode, TURN, UNREAD, Words, commit_now,
+    config::{FollowerProxy, Reads},
+    native,
+    unread::Unread,
+    with_state,
+};
 use crate::{
     commands::{Class, Commands},
     redis::Filtered,
@@ -73,7 +79,9 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             Verdict::Confirm if is_all_decided() || commit_now() => return,
             Verdict::Confirm => &words.refuse,
             Verdict::Write => &words.write[checks.index()],
-            Verdict::Pass if hot.passes_on.get() => &words.pass,
+            Verdict::Pass if hot.proxy.get() == FollowerProxy::Yes => &words.pass,
+            // What this server knows.
+            Verdict::Pass if class == Class::ScriptExists => return,
             Verdict::Pass => &words.refuse,
             Verdict::Read => &words.read,
             Verdict::Refuse => &words.refuse,
@@ -116,8 +124,8 @@ pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool, r
         // From the replication link. A client that writes so is refused by Redis, as this is a replica.
         (_, Mode::Following | Mode::Leading | Mode::Joining) if is_marked => Verdict::Run,
 
-        (Class::Read, Mode::Leader) if !is_late => Verdict::Show,
-        (Class::Read, Mode::Leader) => Verdict::Confirm,
+        (Class::Read | Class::ScriptExists, Mode::Leader) if !is_late => Verdict::Show,
+        (Class::Read | Class::ScriptExists, Mode::Leader) => Verdict::Confirm,
         (Class::Exec, Mode::Leader) if is_late => Verdict::Confirm,
         // What was queued is not looked at again.
         (Class::Exec, Mode::Leader) => Verdict::Show,
@@ -137,11 +145,11 @@ pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool, r
             Reads::Any => Verdict::Read,
             Reads::Stale => Verdict::Run,
         },
-        (Class::Once, Mode::Following | Mode::Leading) => Verdict::Pass,
+        (Class::Once | Class::Script | Class::ScriptExists, Mode::Following | Mode::Leading) => Verdict::Pass,
         // At a server that is about to lead it waits until that is done.
         (Class::Write(rule), Mode::Following | Mode::Leading) if !rule.may_block() => Verdict::Pass,
         // Its transactions would be read in parts, and not written.
-        (Class::Multi | Class::Script | Class::Write(_) | Class::Wait, Mode::Following) => Verdict::Refuse,
+        (Class::Multi | Class::Write(_) | Class::Wait, Mode::Following) => Verdict::Refuse,
 
         // The other server's stream, unmarked. Clients are refused by Redis, as this is a replica.
         (Class::Write(_) | Class::Multi | Class::Exec, Mode::Syncing) => Verdict::Run,
@@ -160,7 +168,7 @@ mod tests {
     fn no_data_is_shown_or_written_by_a_server_that_is_not_ready() {
         for mode in [Mode::Joining, Mode::Leading, Mode::Undecided, Mode::Out] {
             for class in [SET, Class::Read, Class::Script, Class::Multi, Class::Wait] {
-                let waits = mode == Mode::Leading && class == SET;
+                let waits = mode == Mode::Leading && matches!(class, SET | Class::Script);
                 let want = if waits { Verdict::Pass } else { Verdict::Refuse };
                 assert_eq!(decide(mode, class, false, false, Reads::Any), want, "{mode:?} {class:?}");
             }
@@ -181,6 +189,10 @@ mod tests {
         let waits = Class::Write(Rule::Popped("LPOP"));
         assert_eq!(decide(Mode::Following, waits, false, false, Reads::Any), Verdict::Refuse);
         assert_eq!(decide(Mode::Following, Class::Read, false, false, Reads::Any), Verdict::Read);
+        for class in [Class::Script, Class::ScriptExists, Class::Once] {
+            assert_eq!(decide(Mode::Following, class, false, false, Reads::Any), Verdict::Pass, "{class:?}");
+        }
+        assert_eq!(decide(Mode::Following, Class::Multi, false, false, Reads::Any), Verdict::Refuse);
         assert_eq!(decide(Mode::Cut, SET, false, false, Reads::Any), Verdict::Skip);
     }
 

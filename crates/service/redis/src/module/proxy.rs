@@ -18,7 +18,7 @@ use rustix::{
 
 use redis_module::raw::{REDISMODULE_EVENTLOOP_READABLE, REDISMODULE_EVENTLOOP_WRITABLE};
 
-use super::{replies::write, words::WRITES};
+use super::{replies::write, scripts::AS, words::WRITES};
 use crate::{
     commands::Checks,
     redis::{Blocked, Text, unwatch},
@@ -53,6 +53,8 @@ pub(super) struct Passed {
     since: Instant,
     /// It may be sent again, as it happens once ([`crate::once`]).
     is_numbered: bool,
+    /// Of a script: whose rights it has.
+    user: Option<Vec<u8>>,
     /// A leader that is lost may have had it.
     was_sent: bool,
 }
@@ -65,21 +67,56 @@ impl Passed {
 
     /// Executes it here.
     pub(super) fn execute(self) {
-        // Without FIDE.W in front.
         let request = match Value::read(&self.request) {
             Ok(Some((request, _))) => request,
             _ => Value::Null,
         };
-        let args: Vec<Text> = request.list().iter().skip(1).filter_map(Value::bytes).map(Text::new).collect();
+        // Without FIDE.W in front, or FIDE.AS with a proof and a user.
+        let in_front = if self.user.is_some() { 3 } else { 1 };
+        let args: Vec<Text> = request.list().iter().skip(in_front).filter_map(Value::bytes).map(Text::new).collect();
         self.client.end(|ctx| {
-            super::commands::execute(ctx, &args);
+            super::commands::execute(ctx, &args, self.user.as_deref());
         });
     }
 }
 
-/// Whether an answer says that a server has not executed the write, as it does not lead.
-fn is_refused(answer: &Value) -> bool {
-    matches!(answer, Value::Error(text) if text.starts_with(b"READONLY ") || text.starts_with(b"LOADING "))
+/// How a server says that it does not lead: Redis itself, and this module.
+const REFUSALS: [&str; 4] = [
+    "READONLY You can't write against a read only replica",
+    "READONLY this server follows",
+    "LOADING Redis is loading",
+    "LOADING this server is",
+];
+
+/// Whether an answer says that a server has not executed the write, as it does not lead. `is_script`: it may be the
+/// script's own error, of whatever name, and a script is not to be executed twice.
+fn is_refused(answer: &Value, is_script: bool) -> bool {
+    let Value::Error(text) = answer else { return false };
+    if is_script {
+        return REFUSALS.iter().any(|refusal| text.starts_with(refusal.as_bytes()));
+    }
+    text.starts_with(b"READONLY ") || text.starts_with(b"LOADING ")
+}
+
+/// What the leader is sent.
+pub(super) struct Request {
+    bytes: Vec<u8>,
+    user: Option<Vec<u8>>,
+}
+
+/// A write whose client was allowed to send it. As the leader's own filter would put it: a server that does not lead
+/// refuses it, and does not pass it on.
+pub(super) fn plain(checks: Checks, args: &[&[u8]]) -> Request {
+    let mut bytes = Vec::new();
+    resp::command(&mut bytes, &[&[WRITES[checks.index()].0.to_bytes()], args].concat());
+    Request { bytes, user: None }
+}
+
+/// A script: the leader checks what this user may do.
+pub(super) fn as_user(proof: &[u8], user: Vec<u8>, args: &[&[u8]]) -> Request {
+    let mut bytes = Vec::new();
+    resp::command(&mut bytes, &[&[AS.to_bytes(), proof, &user], args].concat());
+    Request { bytes, user: Some(user) }
 }
 
 /// An answer that the leader owes.
@@ -165,12 +202,11 @@ impl Proxy {
         self.waiting.is_empty() && self.connection.is_none()
     }
 
-    pub(super) fn pass(&mut self, client: Blocked, db: u32, checks: Checks, args: &[&[u8]], is_numbered: bool) {
-        let mut request = Vec::new();
-        // As the leader's own filter would put it: a server that does not lead refuses it, and does not pass it on.
-        resp::command(&mut request, &[&[WRITES[checks.index()].0.to_bytes()], args].concat());
+    /// Takes a request, as [`plain`] or [`as_user`] makes it.
+    pub(super) fn pass(&mut self, client: Blocked, db: u32, request: Request, is_numbered: bool) {
+        let Request { bytes: request, user } = request;
         let (since, was_sent) = (Instant::now(), false);
-        self.waiting.push_back(Passed { client, db, request, since, is_numbered, was_sent });
+        self.waiting.push_back(Passed { client, db, request, since, is_numbered, user, was_sent });
     }
 
     /// What waits is refused: this server is out.
@@ -343,7 +379,7 @@ impl Connection {
         let mut at = 0;
         while let Some((value, len)) = Value::read(&self.received[at..])? {
             match self.owed.pop_front() {
-                Some(Owed::To(passed)) if is_refused(&value) => refused.push(passed),
+                Some(Owed::To(passed)) if is_refused(&value, passed.user.is_some()) => refused.push(passed),
                 Some(Owed::To(Passed { client, .. })) => {
                     answers.push(Answer { client, bytes: Ok(self.received[at..at + len].to_vec()) });
                 }
@@ -355,5 +391,20 @@ impl Connection {
         }
         self.received.drain(..at);
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn script_is_not_sent_again_for_an_error_of_its_own() {
+        let refused = |text: &str, is_script| is_refused(&Value::Error(text.as_bytes().to_vec()), is_script);
+        for of_server in REFUSALS {
+            assert!(refused(of_server, true) && refused(of_server, false), "{of_server}");
+        }
+        assert!(refused("READONLY whatever", false) && !refused("READONLY whatever", true));
+        assert!(!refused("ERR no", false) && !is_refused(&Value::Leaf(b"READONLY this server follows".to_vec()), true));
     }
 }

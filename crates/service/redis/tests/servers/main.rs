@@ -10,6 +10,7 @@ mod root_libraries;
 mod root_once;
 mod root_random;
 mod root_reads;
+mod root_scripts;
 mod root_stopped;
 mod root_suite;
 mod root_transfer;
