@@ -488,7 +488,7 @@ pub(crate) struct User(*mut raw::RedisModuleUser);
 impl User {
     pub(crate) fn named(name: &[u8]) -> Option<Self> {
         let user = api!(RedisModule_GetModuleUserFromUserName(Text::new(name).0));
-        (!user.is_null()).then_some(Self(user))
+        (!user.is_null()).then(|| Self(user))
     }
 
     /// Commands that are called with the flag `C` have this user's rights meanwhile.
@@ -514,7 +514,9 @@ pub(crate) fn first_key<'a>(ctx: Ctx, args: Args<'a>) -> Option<&'a [u8]> {
         return None;
     }
     // SAFETY: Redis returns `count` places, which are this module's until it frees them.
-    let first = (count > 0).then(|| unsafe { *places });
+    let all = unsafe { std::slice::from_raw_parts(places, usize::try_from(count).unwrap_or(0)) };
+    // Redis has the key that is stored behind those that are read.
+    let first = all.iter().min().copied();
     api!(RedisModule_Free(places.cast()));
     args.get(usize::try_from(first?).ok()?)
 }

@@ -144,6 +144,7 @@ fn root_info_says_what_status_says() {
         "commit_us_p99",
         "commit_us_max",
         "reads_waited",
+        "reads_by_key",
         "disconnects",
         "handed_over",
         "last_failover_us_notified",
