@@ -100,6 +100,7 @@ const ORDERS_ONLY: &[Planted] = &[
     Planted::TakesEachForFirst,
     Planted::AsksOnlyTheKnown,
     Planted::AnswersUnstored,
+    Planted::OverlooksStored,
     Planted::StoresUnleased,
 ];
 /// Found by the detector's own world.
