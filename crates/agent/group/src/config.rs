@@ -8,7 +8,10 @@ use fide_wire::{
     ACK_LEN, HEADER_LEN, Key, MAX_HOSTS, PAYLOAD_MAX as HEARTBEAT_MAX, SECTION_HEADER_LEN, VIEW_STEADY_LEN,
 };
 
-use crate::packet;
+use crate::{
+    packet,
+    versions::{PROTOCOL, Spoken, Versions},
+};
 
 /// Longest value of an HSUC instance that fits a packet, bytes.
 pub const VALUE_MAX: usize = packet::DATAGRAM_MAX - group::PREFIX_LEN - message::HEADER_LEN;
@@ -46,7 +49,7 @@ pub fn huc() -> huc::Setting {
     huc::Setting { value_max: HUC_VALUE_MAX, trust: Trust::Lease }
 }
 
-/// Configuration of a member. The same at all hosts, except for the directory.
+/// Configuration of a member. The same at all hosts, except for the directory and, during an upgrade, the versions.
 #[derive(Debug, Clone)]
 pub struct Config<S> {
     /// The name of the group and of the members' processes: 1 to 31 characters of `A-Za-z0-9._-`.
@@ -74,6 +77,10 @@ pub struct Config<S> {
     /// Bytes of decisions in the log after which the user of a durable member is asked for its state
     /// ([`crate::Member::wants_base`]).
     pub compact_bytes: u64,
+    /// Versions of the service's messages (values that it proposes, states that it gives) that this program speaks.
+    /// A process that has none of them in common is refused; [`crate::Member::service_version`] says which one all
+    /// of them speak. 1 unless the service counts versions.
+    pub service: Versions,
 }
 
 impl<S> Config<S> {
@@ -91,6 +98,7 @@ impl<S> Config<S> {
             payload_max: PAYLOAD_MAX,
             is_durable: false,
             compact_bytes: COMPACT_BYTES,
+            service: Versions::only(1),
         }
     }
 
@@ -98,6 +106,10 @@ impl<S> Config<S> {
     #[must_use]
     pub fn durable(self) -> Self {
         Self { is_durable: true, ..self }
+    }
+
+    pub(crate) fn spoken(&self) -> Spoken {
+        Spoken { group: PROTOCOL, service: self.service }
     }
 
     pub(crate) fn transfer(&self) -> transfer::Config {

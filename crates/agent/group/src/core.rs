@@ -18,6 +18,7 @@ use crate::{
     Counters,
     liveness::Liveness,
     packet::{Opened, PacketError},
+    versions::Spoken,
     waits::Waits,
 };
 
@@ -113,6 +114,11 @@ impl<P: Start> Core<P> {
             counters: Counters::default(),
             refused: None,
         })
+    }
+
+    /// What this program speaks: processes that have no version of it in common are no members here.
+    pub fn set_spoken(&mut self, spoken: Spoken) {
+        self.liveness.set_spoken(spoken);
     }
 
     /// The hosts whose members have to be watched.
@@ -252,11 +258,11 @@ impl<P: Start> Core<P> {
         let Self { group, liveness, counters, refused, .. } = self;
         let mut asking = HostSet::EMPTY;
         port.receive(|opened| {
-            let Ok(Opened { sender, asks, datagrams }) = opened else {
+            let Ok(Opened { sender, spoken, asks, datagrams }) = opened else {
                 counters.packets_refused += 1;
                 return;
             };
-            if !liveness.note_packet(sender, group) {
+            if !liveness.note_packet(sender, spoken, group) {
                 counters.packets_of_strangers += 1;
                 return;
             }

@@ -48,6 +48,7 @@
 //! | `port` | packets to and from the network, in trains |
 //! | `record` | a host's record of its group, on disk |
 //! | `spin` | polling for a moment before sleeping |
+//! | `versions` | which versions of what members say to each other a program speaks |
 //! | `waits` | how long a host that is not a member yet has waited for each thing |
 //!
 //! **Security.** A packet without the group's key changes nothing. Neither does a packet that was recorded
@@ -69,6 +70,7 @@ pub mod packet;
 mod port;
 mod record;
 mod spin;
+mod versions;
 mod waits;
 
 pub use config::{Config, HUC_VALUE_MAX, VALUE_MAX, hsuc, huc};
@@ -86,6 +88,7 @@ pub use fide_wire::Key;
 pub use log::{LogError, StoredState};
 pub use member::{Counters, Member};
 pub use record::RecordError;
+pub use versions::{PROTOCOL, Spoken, Versions};
 
 use std::net::SocketAddr;
 

@@ -19,7 +19,7 @@ use fide_agreement::{
 use fide_client::{Event, HOST_SLOT, Reason, Verdict};
 use fide_types::{HostId, MAX_HOSTS, PerHost};
 
-use crate::packet::Sender;
+use crate::{packet::Sender, versions::Spoken};
 
 /// The process of another member's host.
 #[derive(Debug, Clone, Copy, Default)]
@@ -32,6 +32,8 @@ struct Peer {
     incarnation: u32,
     /// Process and incarnation in the last packet that came from that host.
     last_packet: Option<(u32, u32)>,
+    /// What that process speaks; what it was refused for if it has no incarnation.
+    spoken: Option<(u32, Spoken)>,
     /// Bit p: plane p to that host is silent.
     silent_planes: u8,
 }
@@ -46,12 +48,14 @@ pub(crate) struct Liveness {
     death_ns: u64,
     /// The agent had no room for some events.
     has_lost_events: bool,
+    /// What this program speaks.
+    mine: Spoken,
 }
 
 impl Default for Liveness {
     fn default() -> Self {
         let peers = PerHost::new(MAX_HOSTS, |_| Peer::default());
-        Self { peers, up: HostSet::EMPTY, death_ns: 0, has_lost_events: false }
+        Self { peers, up: HostSet::EMPTY, death_ns: 0, has_lost_events: false, mine: Spoken::default() }
     }
 }
 
@@ -148,11 +152,16 @@ impl Liveness {
         }
     }
 
-    /// A packet has come. Whether its sender is known to be up.
-    pub(crate) fn note_packet<P: Start>(&mut self, sender: Sender, group: &mut Group<P>) -> bool {
+    /// A packet has come. Whether its sender is known to be up, and speaks a version that this program speaks.
+    pub(crate) fn note_packet<P: Start>(&mut self, sender: Sender, spoken: Spoken, group: &mut Group<P>) -> bool {
         let Some(peer) = self.peers.get_mut(sender.host) else { return false };
         if peer.process == sender.process && peer.incarnation == sender.incarnation {
             return true;
+        }
+        peer.spoken = Some((sender.process, spoken));
+        // Like one that has another key: its process is up, and no member.
+        if self.mine.common(spoken).is_none() {
+            return false;
         }
         peer.last_packet = Some((sender.process, sender.incarnation));
         if peer.process != sender.process || peer.incarnation != 0 {
@@ -161,6 +170,41 @@ impl Liveness {
         peer.incarnation = sender.incarnation;
         group.up(sender.host, sender.incarnation);
         true
+    }
+
+    pub(crate) fn set_spoken(&mut self, spoken: Spoken) {
+        self.mine = spoken;
+    }
+
+    /// What the processes that are up speak; none of one that has not said so yet.
+    fn spoken(&self) -> impl Iterator<Item = (HostId, Option<Spoken>)> {
+        self.up.iter().map(|host| {
+            let peer = &self.peers[host];
+            (host, peer.spoken.filter(|(process, _)| *process == peer.process).map(|(_, spoken)| spoken))
+        })
+    }
+
+    /// The highest versions of the group's protocol and of the service's messages that this program has in common with
+    /// all processes that are up: members, and those that want to be, to which what members say now may be handed
+    /// later. While one of them has not said what it speaks, the oldest ones.
+    pub(crate) fn common(&self) -> (u8, u8) {
+        self.spoken().fold((self.mine.group.newest, self.mine.service.newest), |(group, service), (_, spoken)| {
+            match spoken {
+                None => (group.min(self.mine.group.oldest), service.min(self.mine.service.oldest)),
+                // One that is refused is no member, now or later.
+                Some(spoken) => {
+                    self.mine.common(spoken).map_or((group, service), |both| (group.min(both.0), service.min(both.1)))
+                }
+            }
+        })
+    }
+
+    /// Hosts whose process is up and is refused, as it has no version in common with this program: what it speaks.
+    pub(crate) fn refused(&self) -> impl Iterator<Item = (HostId, Spoken)> {
+        let refused = |(host, spoken): (HostId, Option<Spoken>)| {
+            Some((host, spoken.filter(|spoken| self.mine.common(*spoken).is_none())?))
+        };
+        self.spoken().filter_map(refused)
     }
 
     fn set_silent(&mut self, host: HostId, plane: u8, is_silent: bool) {

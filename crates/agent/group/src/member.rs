@@ -33,8 +33,10 @@ use crate::{
     port::Port,
     record::Record,
     spin::Spin,
+    versions::Spoken,
 };
 
+mod spoken;
 mod stored;
 
 const TOKEN_CLIENT: u64 = 0;
@@ -189,6 +191,7 @@ pub struct Member<P: Start> {
     /// Of a durable member.
     disk: Option<Disk>,
     key: Key,
+    spoken: Spoken,
     name: String,
     me: u16,
     names: Vec<String>,
@@ -245,8 +248,10 @@ impl<P: Start> Member<P> {
             tail_max: config.tail_max,
             transfer: config.transfer(),
         };
+        let spoken = config.spoken();
         let resend_ns = u64::try_from(config.resend.as_nanos()).unwrap_or(u64::MAX).max(1);
         let mut core = Core::new(group_config, is_founded, resend_ns)?;
+        core.set_spoken(spoken);
         if record.is_first() {
             core.group.set_first_process();
         }
@@ -266,7 +271,7 @@ impl<P: Start> Member<P> {
         if need > joined.pbsize.into() {
             return Err(Error::Heartbeat { need, granted: joined.pbsize });
         }
-        let sealer = sealer(&config.key, Sender { host: me, process: joined.incarnation, incarnation })?;
+        let sealer = sealer(&config.key, Sender { host: me, process: joined.incarnation, incarnation }, spoken)?;
         let mut monitors = Vec::new();
         for host in core.others().iter() {
             let target = format!("{}@{}", config.group, names[host_index(host)]);
@@ -289,6 +294,7 @@ impl<P: Start> Member<P> {
             record,
             disk,
             key: config.key,
+            spoken,
             name: config.group,
             me,
             names,
@@ -415,7 +421,8 @@ impl<P: Start> Member<P> {
             let Ok(process) = core::Agent::watch_again(&mut self.link, host) else { return Ok(()) };
             up.push((host, process));
         }
-        self.packets.seal_as(sealer(&self.key, Sender { host: self.me, process: joined.incarnation, incarnation })?);
+        let sender = Sender { host: self.me, process: joined.incarnation, incarnation };
+        self.packets.seal_as(sealer(&self.key, sender, self.spoken)?);
         self.core.rejoin(incarnation)?;
         self.record.used();
         up.into_iter().for_each(|(host, process)| self.core.watch_found(host, process));
@@ -720,6 +727,8 @@ impl<P: Start> Member<P> {
             let name = &self.names[host_index(*host)];
             match (self.core.liveness.is_up(*host), unheard.contains(*host)) {
                 (false, _) => Some(format!("no process {target} is known to run")),
+                // It is named as one that is refused.
+                (true, true) if self.core.liveness.refused().any(|(refused, _)| refused == *host) => None,
                 (true, true) => Some(match self.core.waits.blamed_ns(*host, now) {
                     None => format!("{target} has come up, and its first packet is awaited"),
                     Some(ns) => format!(
@@ -757,6 +766,7 @@ impl<P: Start> Member<P> {
             .unstored()
             .map(str::to_owned)
             .into_iter()
+            .chain(self.refuses())
             .chain(held)
             .chain(fenced)
             .chain(silent)
@@ -811,10 +821,10 @@ fn poll(epoll: &OwnedFd, ready: &mut [epoll::Event], sleep_ns: u64) -> Result<us
 }
 
 /// A sealer for packets of this sender, in a new session.
-fn sealer(key: &Key, sender: Sender) -> Result<Sealer, Error> {
+fn sealer(key: &Key, sender: Sender, spoken: Spoken) -> Result<Sealer, Error> {
     let mut session = [0; 8];
     rustix::rand::getrandom(&mut session, rustix::rand::GetRandomFlags::empty()).map_err(Error::system("getrandom"))?;
-    Ok(Sealer::new(key, sender, u64::from_ne_bytes(session)))
+    Ok(Sealer::new(key, sender, u64::from_ne_bytes(session)).speaking(spoken))
 }
 
 /// The process that a new watch has found up.

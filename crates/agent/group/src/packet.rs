@@ -7,7 +7,7 @@
 //!  2 u16 id of the sender's host
 //!  4 u32 number of the sender's process, as its agent reports it
 //!  8 u32 incarnation of the sender in the group
-//! 12 u32 0
+//! 12 4 u8 versions that the sender speaks: newest and oldest of the group's protocol, of the service's messages
 //! 16 u64 session: a random number, drawn when the sender began
 //! 24 u64 number of the packet in its session
 //! 32 encrypted: datagrams, each a u16 length and that many bytes; a length of 0 ends them, and zeros follow
@@ -19,6 +19,7 @@
 //! no nonce is ever used twice. (A tag alone would do, and is slower: the library's fast path is that of
 //! encrypted bytes.)
 
+use crate::versions::Spoken;
 use fide_types::{HostId, MAX_HOSTS, PAYLOAD_MAX, PerHost};
 use fide_wire::Key;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
@@ -87,6 +88,7 @@ fn nonce(packet: u64) -> Nonce {
 /// Seals the packets that one member sends.
 pub struct Sealer {
     session: Session,
+    spoken: Spoken,
     packets: u64,
 }
 
@@ -94,7 +96,13 @@ impl Sealer {
     /// `session` has to be random.
     #[must_use]
     pub fn new(key: &Key, sender: Sender, session: u64) -> Self {
-        Self { session: Session::new(key, sender, session), packets: 0 }
+        Self { session: Session::new(key, sender, session), spoken: Spoken::default(), packets: 0 }
+    }
+
+    /// With other versions than the usual ones in the packets.
+    #[must_use]
+    pub fn speaking(self, spoken: Spoken) -> Self {
+        Self { spoken, ..self }
     }
 
     /// Appends the header of a packet. `asks`: for a packet in return.
@@ -104,7 +112,7 @@ impl Sealer {
         out.extend_from_slice(&host.to_le_bytes());
         out.extend_from_slice(&process.to_le_bytes());
         out.extend_from_slice(&incarnation.to_le_bytes());
-        out.extend_from_slice(&[0; 4]);
+        self.spoken.write(out);
         out.extend_from_slice(&self.session.number.to_le_bytes());
         self.packets += 1;
         out.extend_from_slice(&self.packets.to_le_bytes());
@@ -193,7 +201,8 @@ impl Opener {
         if new.is_some() {
             *known = new;
         }
-        Ok(Opened { sender, asks: header[1] == 1, datagrams: Datagrams(datagrams) })
+        let spoken = Spoken::read(std::array::from_fn(|byte| header[12 + byte]));
+        Ok(Opened { sender, spoken, asks: header[1] == 1, datagrams: Datagrams(datagrams) })
     }
 }
 
@@ -219,6 +228,8 @@ impl<'p> Datagrams<'p> {
 #[derive(Debug, Clone)]
 pub struct Opened<'p> {
     pub sender: Sender,
+    /// What the sender speaks.
+    pub spoken: Spoken,
     /// It asks for a packet in return.
     pub asks: bool,
     pub datagrams: Datagrams<'p>,
@@ -291,8 +302,8 @@ mod tests {
             let mut packet = packet(&mut Sealer::new(&KEY, SENDER, 1), &all, fill);
             prop_assert!(!fill || packet.len() == PACKET_MAX);
             let mut opener = Opener::new(KEY);
-            let Opened { sender, asks, datagrams } = opener.open(&mut packet).unwrap();
-            prop_assert_eq!((sender, asks), (SENDER, fill));
+            let Opened { sender, spoken, asks, datagrams } = opener.open(&mut packet).unwrap();
+            prop_assert_eq!((sender, spoken, asks), (SENDER, Spoken::default(), fill));
             prop_assert_eq!(datagrams.map(<[u8]>::to_vec).collect::<Vec<_>>(), all);
         }
 

@@ -116,7 +116,9 @@ pub struct Config<S> {
     pub transfer: transfer::Config,
 }
 
-/// The version of datagrams and log entries: members of different versions refuse each other.
+/// The layout of datagrams and log entries: groups of different layouts have nothing to do with each other. It
+/// changes only if programs of the version before cannot be members any more; a member's packets say which versions
+/// of what is said in this layout it speaks, and it is refused by these, by name, before its datagrams are looked at.
 const FORMAT: &[u8] = b"fide group 7";
 
 /// The number of a group: a hash of its name, of the hosts that may be members, and of the protocol's

@@ -6,7 +6,7 @@ use fide_agreement::{Hsuc, group};
 use fide_client::{Evidence, MonitorId, Reason, Verdict};
 
 use super::*;
-use crate::{Config, Key, hsuc, packet::Sender};
+use crate::{Config, Key, Versions, hsuc, packet::Sender};
 
 /// What happened, in order: an event of the agent was taken, or packets were.
 type Order = Rc<RefCell<Vec<&'static str>>>;
@@ -167,7 +167,7 @@ fn processes_unknown_to_a_new_agent_are_not_dead() {
 
 /// A packet of a process comes. Whether its sender is known to be up.
 fn heard(core: &mut Core<Hsuc>, process: u32, incarnation: u32) -> bool {
-    core.liveness.note_packet(Sender { host: 2, process, incarnation }, &mut core.group)
+    core.liveness.note_packet(Sender { host: 2, process, incarnation }, Spoken::default(), &mut core.group)
 }
 
 fn hears(core: &mut Core<Hsuc>, events: impl IntoIterator<Item = Event>) {
@@ -197,4 +197,32 @@ fn process_of_a_later_agent_life_is_up_after_numbers_wrapped() {
         hears(&mut core, [up(2, before), ended(2, before), up(2, after)]);
         assert!(core.liveness.is_up(2) && heard(&mut core, after, 31), "{before:x} {after:x}");
     }
+}
+
+#[test]
+fn process_without_a_common_version_is_no_member() {
+    let mut core = core();
+    core.set_spoken(Spoken { service: Versions::up_to(2), ..Spoken::default() });
+    let hear = |core: &mut Core<Hsuc>, newest, process| {
+        let spoken = Spoken { service: Versions::up_to(newest), ..Spoken::default() };
+        core.liveness.note_packet(Sender { host: 2, process, incarnation: 30 + process }, spoken, &mut core.group)
+    };
+    assert_eq!(core.liveness.common(), (1, 2), "nobody else is there");
+    // Its packet comes before the agent's report.
+    assert!(!hear(&mut core, 4, 1));
+    hears(&mut core, [up(2, 1)]);
+    assert!(!hear(&mut core, 4, 1) && !core.liveness.is_member(2, 1));
+    assert_eq!(
+        core.liveness.refused().map(|(host, spoken)| (host, spoken.service.newest)).collect::<Vec<_>>(),
+        [(2, 4)]
+    );
+    assert_eq!(core.liveness.common(), (1, 2), "it is never let in");
+    // The next process of that host has said nothing yet, then speaks the former version, and the next one.
+    hears(&mut core, [ended(2, 1), up(2, 2)]);
+    assert_eq!((core.liveness.refused().count(), core.liveness.common()), (0, (1, 1)));
+    assert!(hear(&mut core, 1, 2) && core.liveness.is_member(2, 2));
+    assert_eq!(core.liveness.common(), (1, 1));
+    hears(&mut core, [ended(2, 2), up(2, 3)]);
+    assert!(hear(&mut core, 3, 3));
+    assert_eq!(core.liveness.common(), (1, 2));
 }

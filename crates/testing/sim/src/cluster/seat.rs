@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use fide_agreement::{HostSet, Lease, Standing, View, group, group::Recalled, transfer};
 use fide_client::Event;
 use fide_group::{
+    Spoken,
     core::{self, Core},
     packet::{Datagrams, Opened as OpenedPacket, PacketError, Sender},
 };
@@ -131,7 +132,8 @@ impl core::Port for Port<'_> {
             };
             let (sender, asks) = (*sender, *asks);
             self.datagrams += Datagrams::of(bytes).count() as u64;
-            each(Ok(OpenedPacket { sender, asks, datagrams: Datagrams::of(bytes) }));
+            let spoken = Spoken::default();
+            each(Ok(OpenedPacket { sender, spoken, asks, datagrams: Datagrams::of(bytes) }));
             self.taken.push(packet);
         }
     }
