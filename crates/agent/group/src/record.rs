@@ -21,7 +21,8 @@ pub enum RecordError {
     #[error("{path}: {why}; a member has to store its record of the group there (state_dir)")]
     Io { path: PathBuf, why: io::Error },
     #[error(
-        "{path} is no record of a group: {why}. If this host was never in the group, or no member of the group runs, remove it"
+        "{path} is no record of a group that this version can read: {why}. If a newer version wrote it, start that one. If this host was never in \
+         the group, or no member of the group runs, remove it"
     )]
     Content { path: PathBuf, why: String },
     #[error("{path}: incarnation {incarnation} is the highest possible one")]

@@ -26,6 +26,7 @@
 //! | [`rules`] | what a write did, as commands that do the same everywhere |
 //! | [`stream`], [`unit`] | the content of the log |
 //! | [`written`] | keys that are written by what a follower has yet to apply |
+//! | [`remark`] | what the leader says to all servers: to compare their data |
 //! | [`once`] | answers to numbered requests |
 //! | [`slot`] | slots of keys, for `-MOVED` |
 //! | [`resp`] | Redis' protocol |
@@ -38,6 +39,7 @@
 pub mod commands;
 pub mod link;
 pub mod once;
+pub mod remark;
 pub mod resp;
 pub mod rules;
 pub mod settings;

@@ -9,6 +9,7 @@
 //! | `waiting`, `access` | clients that wait for data; users with restricted rights |
 //! | `native` | writes that Redis executes without a word in front |
 //! | `numbered`, `answers` | FIDE.ONCE; answers that are kept, and taken over by servers that join |
+//! | `compare`, `compared`, `comparing` | digests of the data, compared between servers |
 //! | `config` | `CONFIG SET fide.*` |
 //! | `status`, `info` | FIDE.STATUS, FIDE.MEMBERS; `INFO fide` |
 //! | `state` | what this process is to the group |
@@ -16,6 +17,7 @@
 //! | `member`, `feed` | the group's member, the server's replication link |
 //! | `writing`, `words`, `replies` | what all ways of writing have in common; names; replies from elsewhere |
 //! | `disk`, `dump` | `durable disk`: dumps for the group's log, and coming back from it |
+//! | `unfit` | servers and settings that would differ from the others |
 //! | `unread` | clients whose earlier replies wait to be written |
 //! | `proxy`, `scripts` | writes, and scripts, that clients send to a follower |
 //! | `transfer` | the lead goes to another server |
@@ -28,6 +30,9 @@
 mod access;
 mod answers;
 mod commands;
+mod compare;
+mod compared;
+mod comparing;
 mod config;
 mod disk;
 mod dump;
@@ -47,6 +52,7 @@ mod state;
 mod status;
 mod stopped;
 mod transfer;
+mod unfit;
 mod unread;
 mod waiting;
 mod words;
@@ -70,6 +76,9 @@ use crate::{
 };
 use state::{Act, Commit, Mode, State};
 
+/// The name of this module.
+const NAME: &str = "fide";
+const NAME_C: &CStr = c"fide";
 /// Between two looks at what is due, when nothing comes: the group's default between two resends.
 const TICK_MS: i64 = 3;
 /// A read that has waited for so long is left to the leader: what it waits for may never be decided, or this
@@ -398,7 +407,8 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
     if hot(|hot| hot.has_loaded_users.replace(false)) {
         access::let_users(Ctx(ctx));
     }
-    seal();
+    seal(Ctx(ctx));
+    compare::take_digest();
     with_state(State::hand_over);
     settle();
     disk::dump(Ctx(ctx));
@@ -423,7 +433,7 @@ fn take_unit() -> Option<(Vec<u8>, u32)> {
 }
 
 /// Ends a turn: what it wrote is decided, and what it showed may be shown; or its clients are disconnected.
-fn seal() {
+fn seal(ctx: Ctx) {
     match hot(|hot| hot.mode.get()) {
         Mode::Leader => {}
         // Keys that expire meanwhile are kept for the next unit.
@@ -442,7 +452,8 @@ fn seal() {
         }
     }
     let begins = with_state(State::begins) == Some(true);
-    let content = take_unit().or_else(|| begins.then(|| (Vec::new(), 0)));
+    let remarks = compare::remarks(ctx);
+    let content = take_unit().or_else(|| (begins || !remarks.is_empty()).then(|| (Vec::new(), 0)));
     let has_shown = hot(|hot| hot.has_shown.get());
     if content.is_none() && !has_shown {
         with_state(|state| {
@@ -453,7 +464,7 @@ fn seal() {
     }
     with_state(|state| {
         let has_written = content.is_some();
-        let commit = if has_written { state.commit(content) } else { state.confirm() };
+        let commit = if has_written { state.commit(content, remarks) } else { state.confirm() };
         match commit {
             Commit::Decided => state.mark(has_written),
             Commit::Open => state.leave_open(),
@@ -466,7 +477,7 @@ fn seal() {
 fn commit_now() -> bool {
     let content = take_unit();
     with_state(|state| {
-        let commit = if content.is_some() { state.commit(content) } else { state.confirm() };
+        let commit = if content.is_some() { state.commit(content, Vec::new()) } else { state.confirm() };
         if commit == Commit::Open {
             // The others are disconnected at the end of the next turn.
             state.note_open();
@@ -493,6 +504,9 @@ fn begin(ctx: Ctx) {
         }
         port => port,
     };
+    if let Some(why) = unfit::why(ctx, config) {
+        refuse_to_run(ctx, &why);
+    }
     let commands = Commands::new(&call(ctx, ERRORS, &[b"COMMAND"]).value());
     COMMANDS.set(commands);
     let info = call(ctx, ERRORS, &[b"INFO", b"keyspace"]);
@@ -528,27 +542,23 @@ fn begin(ctx: Ctx) {
             ),
         );
     }
-    // Only the leader evicts keys; scripts are never interrupted by clients that would see what is not decided.
-    // Nobody else is waited for before a server that joins is sent the data.
-    let settings = [
-        ("busy-reply-threshold", "0"),
-        ("replica-read-only", "yes"),
-        ("replica-ignore-maxmemory", "yes"),
-        ("replica-ignore-disk-write-errors", "yes"),
-        ("repl-diskless-sync-delay", "0"),
-    ];
     // A dump of Redis' own schedule, and that of FLUSHALL with one, could be taken for the one that the log needs.
     let is_durable = with_state(|state| state.member.recovery().is_some()) == Some(true);
-    let settings = settings.into_iter().chain(is_durable.then_some(("save", "")));
+    let settings = unfit::SETTINGS.into_iter().chain(is_durable.then_some(("save", "")));
     for (name, value) in settings {
         if let Value::Error(why) = call(ctx, ERRORS, &[b"CONFIG", b"SET", name.as_bytes(), value.as_bytes()]).value() {
             ctx.log(c"warning", &format!("CONFIG SET {name} {value}: {}", String::from_utf8_lossy(&why)));
         }
     }
     access::let_users(ctx);
+    let databases = String::from_utf8_lossy(&config("databases")).parse().unwrap_or(0);
+    let hll_bytes = String::from_utf8_lossy(&config("hll-sparse-max-bytes")).parse().unwrap_or(0);
     let (dir, name) = (config("dir"), config("dbfilename"));
     let dump = PathBuf::from(String::from_utf8_lossy(&dir).into_owned()).join(&*String::from_utf8_lossy(&name));
-    with_state(|state| state.dumps.set_path(dump));
+    with_state(|state| {
+        state.dumps.set_path(dump);
+        (state.compare.databases, state.compare.hll_bytes) = (databases, hll_bytes);
+    });
     let password = config("masterauth");
     MODULE.with_borrow_mut(|module| {
         if let Some(module) = module {
@@ -622,7 +632,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     argc: c_int,
 ) -> c_int {
     // SAFETY: Redis' own context; fills the table of functions.
-    if unsafe { raw::Export_RedisModule_Init(ctx, c"fide".as_ptr(), 1, 1) } != 0 {
+    if unsafe { raw::Export_RedisModule_Init(ctx, NAME_C.as_ptr(), 1, 1) } != 0 {
         return 1;
     }
     let ctx = Ctx(ctx);
@@ -656,7 +666,7 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
     let member = member::open(&settings, state_dir).map_err(|why| why.to_string())?;
     let feed = feed::Feed::open().map_err(|why| format!("a port of the loopback: {why}"))?;
     let (fd, listener) = (member.descriptor(), feed.listener());
-    let state = State::new(member, feed, &settings.group);
+    let state = State::new(member, feed, &settings.group, settings.version);
     PROOF.set(scripts::proof(settings.key));
     MODULE.set(Some(Module { state, proxy: proxy::Proxy::default(), ctx: ctx.detached(), password: Vec::new() }));
     WORDS.set(Some(Words {

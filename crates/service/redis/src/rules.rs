@@ -118,6 +118,11 @@ impl Rule {
     pub fn effects(self, args: &[&[u8]], reply: &Value, data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
         match self {
             Self::Verbatim => log(args),
+            Self::IfStores if is(args[0], "sort") => {
+                if let Some(target) = sort_target(args) {
+                    whole_list(target, data, log);
+                }
+            }
             Self::IfStores => {
                 if args.iter().skip(2).any(|arg| is(arg, "store") || is(arg, "storedist")) {
                     log(args);
@@ -252,6 +257,35 @@ fn restore(args: &[&[u8]], data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
         }
     }
     log(&all);
+}
+
+/// The key after STORE in `SORT key [BY pattern] [LIMIT offset count] [GET pattern ...] [ASC|DESC] [ALPHA] [STORE key]`.
+fn sort_target<'a>(args: &[&'a [u8]]) -> Option<&'a [u8]> {
+    let (mut at, mut target) = (2, None);
+    while let Some(arg) = args.get(at) {
+        at += match () {
+            () if is(arg, "by") || is(arg, "get") => 2,
+            () if is(arg, "limit") => 3,
+            () if is(arg, "store") => {
+                target = args.get(at + 1).copied();
+                2
+            }
+            () => 1,
+        };
+    }
+    target
+}
+
+/// A list as it is now. Members of a set that weigh the same are sorted as the set's table has them, which is another
+/// order at each server.
+fn whole_list(key: &[u8], data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
+    log(&[b"DEL", key]);
+    let list = data.call(&[b"LRANGE", key, b"0", b"-1"]);
+    let mut command: Vec<&[u8]> = vec![b"RPUSH", key];
+    command.extend(list.list().iter().filter_map(Value::bytes));
+    if command.len() > 2 {
+        log(&command);
+    }
 }
 
 /// The stream has the length that it has now: trimming takes the oldest entries, so that this says all.

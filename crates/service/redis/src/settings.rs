@@ -13,8 +13,20 @@ const FILE_MAX: u64 = 1 << 20;
 const RUNTIME_DIR: &str = "/run/fide";
 /// Least bytes of the log for which a dump is worth its while.
 const LOG_BYTES_MIN: u64 = 64 << 10;
+/// Of what servers of a group say to each other (units, remarks, marks, the state that is offered, commands that are
+/// passed on): a server speaks this one and the one before, and uses what is new in this one only where all do.
+///
+/// | version | what is new |
+/// |---|---|
+/// | 1 | |
+/// | 2 | remarks ([`crate::remark`]) |
+pub const VERSION: u8 = 2;
 /// Name of the group's key file, beside fide.toml.
 const KEY_FILE: &str = "redis.key";
+
+/// The argument by which tests have a server claim another version than [`VERSION`]. Not for operators: the server
+/// does what this version does.
+const CLAIMED: &str = "version-for-tests";
 
 /// The protocol by which members agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +54,8 @@ pub struct Settings {
     pub is_durable: bool,
     /// Bytes of the log on disk after which it begins anew with a dump.
     pub log_bytes: Option<u64>,
+    /// [`VERSION`]; tests have servers that claim others.
+    pub version: u8,
 }
 
 /// Why the module is not loaded.
@@ -88,8 +102,19 @@ impl Settings {
     /// # Errors
     /// [`SettingsError`].
     pub fn new(args: &[&str]) -> Result<Self, SettingsError> {
-        const NAMES: [&str; 10] =
-            ["cluster", "protocol", "hosts", "group", "key", "port", "socket", "state-dir", "durable", "log-bytes"];
+        const NAMES: [&str; 11] = [
+            "cluster",
+            "protocol",
+            "hosts",
+            "group",
+            "key",
+            "port",
+            "socket",
+            "state-dir",
+            "durable",
+            "log-bytes",
+            CLAIMED,
+        ];
         let mut values: [Option<&str>; NAMES.len()] = [None; NAMES.len()];
         for pair in args.chunks(2) {
             let name = pair[0].to_ascii_lowercase();
@@ -99,7 +124,7 @@ impl Settings {
                 return Err(SettingsError::Twice(name));
             }
         }
-        let [cluster, protocol, hosts, group, key, port, socket, state_dir, durable, log_bytes] = values;
+        let [cluster, protocol, hosts, group, key, port, socket, state_dir, durable, log_bytes, claimed] = values;
         let cluster = Path::new(cluster.ok_or(SettingsError::Missing("cluster"))?);
         let protocol = match protocol {
             None | Some("hsuc") => Protocol::Hsuc,
@@ -132,6 +157,12 @@ impl Settings {
                 })
             })
             .transpose()?;
+        let version = claimed.map_or(Some(VERSION), |version| version.parse().ok().filter(|version| *version > 0));
+        let version = version.ok_or_else(|| SettingsError::Wrong {
+            what: CLAIMED,
+            value: claimed.unwrap_or_default().to_owned(),
+            why: "a version from 1 to 255".to_owned(),
+        })?;
         let hosts: Vec<String> =
             hosts.ok_or(SettingsError::Missing("hosts"))?.split(',').map(|host| host.trim().to_owned()).collect();
         if hosts.iter().any(String::is_empty) {
@@ -168,6 +199,7 @@ impl Settings {
         Ok(Self {
             is_durable,
             log_bytes,
+            version,
             protocol,
             hosts,
             socket: socket.map_or_else(

@@ -49,13 +49,15 @@ struct Unreadable;
 /// Where the reading of a unit is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// The length of the notes: so many of its bytes have come.
-    NotesLen {
+    /// The length of notes or remarks: so many of its bytes have come. `after`: so many of these follow.
+    PartLen {
         come: u32,
         len: u32,
+        after: u8,
     },
-    Notes {
+    Part {
         left: u64,
+        after: u8,
     },
     /// A line of this kind, `*` or `$`, and the number on it as far as it has come.
     Line {
@@ -93,7 +95,10 @@ impl Open {
         Self {
             session: part.session,
             number: part.number,
-            step: if part.has_notes { Step::NotesLen { come: 0, len: 0 } } else { line },
+            step: match part.parts {
+                0 => line,
+                parts => Step::PartLen { come: 0, len: 0, after: parts - 1 },
+            },
             count: 0,
             at: 0,
             name: [0; NAME_MAX],
@@ -107,6 +112,13 @@ impl Open {
         self.step = Step::Line { kind, has_begun: false, number: 0 };
     }
 
+    fn begin_part_or_line(&mut self, parts: u8) {
+        match parts {
+            0 => self.begin_line(b'*'),
+            parts => self.step = Step::PartLen { come: 0, len: 0, after: parts - 1 },
+        }
+    }
+
     /// Reads on. `each` is called with the hash of each key.
     fn read(
         &mut self,
@@ -116,26 +128,29 @@ impl Open {
     ) -> Result<(), Unreadable> {
         while let Some((first, rest)) = bytes.split_first() {
             match &mut self.step {
-                Step::NotesLen { come, len } => {
+                Step::PartLen { come, len, after } => {
                     *len |= u32::from(*first) << (8 * *come);
                     *come += 1;
                     bytes = rest;
                     if *come == 4 {
-                        let left = u64::from(*len);
-                        self.step = Step::Notes { left };
+                        let (left, after) = (u64::from(*len), *after);
+                        self.step = Step::Part { left, after };
                         if left == 0 {
-                            self.begin_line(b'*');
+                            self.begin_part_or_line(after);
                         }
                     }
                 }
-                Step::Notes { left } | Step::End { left } => {
-                    let taken = take(left, &mut bytes).len();
-                    debug_assert!(taken > 0, "there was a byte");
+                Step::Part { left, after } => {
+                    let _ = take(left, &mut bytes);
                     if *left == 0 {
-                        match self.step {
-                            Step::End { .. } => self.end_word(),
-                            _ => self.begin_line(b'*'),
-                        }
+                        let after = *after;
+                        self.begin_part_or_line(after);
+                    }
+                }
+                Step::End { left } => {
+                    let _ = take(left, &mut bytes);
+                    if *left == 0 {
+                        self.end_word();
                     }
                 }
                 Step::Line { kind, has_begun, number } => {

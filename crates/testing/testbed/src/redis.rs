@@ -106,11 +106,13 @@ impl RedisServer {
         let child = command.spawn().map_err(|why| Error::io("starting redis-server", why))?;
         let mut server = Self { child, dir };
         let ready = retry_until("redis-server", START_LIMIT, || {
-            if let Ok(Some(status)) = server.child.try_wait() {
-                return Err(format!("it has ended: {status}"));
+            match server.child.try_wait() {
+                // Nothing more will come.
+                Ok(Some(status)) => Ok(Err(format!("it has ended: {status}"))),
+                _ => server.command(&["PING"]).map(|_| Ok(())),
             }
-            server.command(&["PING"]).map(drop)
         });
+        let ready = ready.map_err(|why| why.to_string()).and_then(|ended| ended);
         ready.map_err(|why| {
             Error::io(
                 format!("redis-server on {}: {}", host.name(), server.log()),

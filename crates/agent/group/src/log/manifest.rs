@@ -59,6 +59,12 @@ pub(super) struct Manifest {
     member: Option<Member>,
 }
 
+/// What every format has.
+#[derive(Debug, Deserialize)]
+struct OnlyFormat {
+    format: u32,
+}
+
 impl Manifest {
     pub(super) fn new(group: u64, first: u32) -> Self {
         Self {
@@ -85,13 +91,16 @@ impl Manifest {
         if sum.is_none_or(|(content, sum)| crc32c::crc32c(content.as_bytes()) != sum) {
             return Err(LogError::Manifest { path, why: "its checksum does not fit".to_owned() });
         }
+        // First, as another format may have other fields.
+        if let Some(format) =
+            toml::from_str::<OnlyFormat>(&text).ok().map(|only| only.format).filter(|format| *format != FORMAT)
+        {
+            let why = format!("its format is {format}, this program knows {FORMAT}; start the version that wrote it");
+            return Err(LogError::Manifest { path, why });
+        }
         let content: Result<Self, _> = toml::from_str(&text);
         let manifest =
             content.map_err(|why| LogError::Manifest { path: path.clone(), why: why.message().to_owned() })?;
-        if manifest.format != FORMAT {
-            let why = format!("its format is {}, this program knows {FORMAT}", manifest.format);
-            return Err(LogError::Manifest { path, why });
-        }
         if manifest.group != format!("{group:016x}") {
             return Err(LogError::OtherGroup { path });
         }

@@ -358,3 +358,14 @@ fn fill(dir: &Path) {
     let (_, found) = open(dir);
     assert_eq!(found.recalled.member.unwrap().position, Some(position));
 }
+
+#[test]
+fn manifest_of_another_format_is_named_whatever_else_is_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()));
+    let content = "format = 2\nshards = [1, 2]\n";
+    let sum = crc32c::crc32c(content.as_bytes());
+    fs::write(dir.path().join(manifest::NAME), format!("{content}# crc32c {sum:08x}\n")).unwrap();
+    let why = manifest::Manifest::read(dir.path(), 1).unwrap_err().to_string();
+    assert!(why.contains("its format is 2, this program knows 1; start the version that wrote it"), "{why}");
+}

@@ -18,9 +18,17 @@ impl Answers {
         [if self.is_all { b"all" } else { b"more" }, &self.notes]
     }
 
-    /// From the words after the position.
-    pub(super) fn read(kind: Option<&[u8]>, notes: Option<&[u8]>) -> Option<Self> {
-        Some(Self { is_all: kind? == b"all", notes: notes?.to_vec() })
+    /// From the words after the position: none if there are none.
+    ///
+    /// # Errors
+    /// A newer version of this module wrote them.
+    pub(super) fn read(kind: Option<&[u8]>, notes: Option<&[u8]>) -> Result<Option<Self>, ()> {
+        match (kind, notes) {
+            (None, None) => Ok(None),
+            (Some(b"all"), Some(notes)) => Ok(Some(Self { is_all: true, notes: notes.to_vec() })),
+            (Some(b"more"), Some(notes)) => Ok(Some(Self { is_all: false, notes: notes.to_vec() })),
+            _ => Err(()),
+        }
     }
 }
 
@@ -127,6 +135,16 @@ mod tests {
 
     fn note(number: u64) -> Note {
         Note::new(0, b"c", number, b":1\r\n")
+    }
+
+    #[test]
+    fn words_of_another_version_are_no_answers() {
+        let answers = Answers { is_all: false, notes: vec![1, 2] };
+        let [kind, notes] = answers.words();
+        assert_eq!(Answers::read(Some(kind), Some(notes)), Ok(Some(answers.clone())));
+        assert_eq!(Answers::read(None, None), Ok(None));
+        assert_eq!(Answers::read(Some(b"packed"), Some(notes)), Err(()));
+        assert_eq!(Answers::read(Some(kind), None), Err(()));
     }
 
     #[test]

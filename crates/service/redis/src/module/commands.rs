@@ -11,6 +11,7 @@ use super::{
     access::answer,
     answers::Answers,
     call_args, class_of, commit_now,
+    compare::{fide_compare, fide_digest, take_digest},
     config::FollowerProxy,
     hot, look, numbered, pass_on,
     proxy::{as_user, plain},
@@ -22,6 +23,7 @@ use super::{
     state::State,
     status,
     transfer::fide_transfer,
+    unfit,
     waiting::{is_empty, keys_and_timeout, wait_for_data},
     with_state,
     words::{self, WRITES, inner},
@@ -87,6 +89,8 @@ pub(super) fn register(ctx: Ctx) -> Result<(), String> {
         (c"fide.members", fide_members, c"readonly allow-loading allow-stale"),
         (c"fide.leave", fide_leave, c"admin deny-script"),
         (c"fide.transfer", fide_transfer, c"admin deny-script"),
+        (c"fide.compare", fide_compare, c"admin deny-script"),
+        (c"fide.digest", fide_digest, c"admin deny-script fast no-slowlog no-monitor"),
         (c"sentinel", sentinel, c"readonly allow-loading allow-stale"),
     );
     Ok(())
@@ -345,28 +349,8 @@ unsafe extern "C" fn fide_config(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc
     for pair in args.to_bytes().get(2..).unwrap_or_default().chunks(2) {
         let [name, value] = pair else { break };
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-        let wanted = match name.as_str() {
-            "busy-reply-threshold" | "lua-time-limit" => {
-                ("0", "while a script runs, nobody may see what it has written so far")
-            }
-            "replica-ignore-maxmemory" | "slave-ignore-maxmemory" => {
-                ("yes", "a follower that refuses what the leader has written would differ from it")
-            }
-            "replica-read-only" | "slave-read-only" => {
-                ("yes", "a follower that takes writes would differ from the others")
-            }
-            "replicaof" | "slaveof" => ("", "the group decides who follows whom"),
-            "save" if is_durable => ("", "only the group's own dumps are of use to it"),
-            "dir" | "dbfilename" if is_durable => {
-                ("", "the group's log takes its dumps from where they were at the start")
-            }
-            _ => continue,
-        };
-        if !value.eq_ignore_ascii_case(wanted.0.as_bytes()) {
-            return ctx.error(&format!(
-                "ERR CONFIG SET {name} is refused in a group, except for {:?}: {}",
-                wanted.0, wanted.1
-            ));
+        if let Err((wanted, why)) = unfit::check(&name, value, is_durable) {
+            return ctx.error(&format!("ERR CONFIG SET {name} is refused in a group, except for {wanted:?}: {why}"));
         }
     }
     let is_password = args.get(2).is_some_and(|name| name.eq_ignore_ascii_case(b"masterauth")) && args.len() == 4;
@@ -408,6 +392,7 @@ unsafe extern "C" fn fide_applied(ctx: *mut raw::RedisModuleCtx, argv: Argv, arg
         with_state(|state| state.note_applied(position));
         // Reads are answered before the loop sleeps: in this command Redis would show expired keys.
         hot(|hot| hot.is_mid_unit.set(false));
+        take_digest();
     }
     ctx.ok()
 }
@@ -431,7 +416,12 @@ fn mark(args: Args<'_>, position: u64) {
         with_state(State::cut);
         settle();
     }
-    let answers = Answers::read(args.get(1), args.get(2));
+    let Ok(answers) = Answers::read(args.get(1), args.get(2)) else {
+        with_state(|state| {
+            state.say("a server of a newer version gives this one its data in a way that it does not know".to_owned())
+        });
+        return;
+    };
     if with_state(|state| state.note_mark(position, answers)) == Some(true) {
         // Not here, in a command of the link that is to be closed.
         api!(RedisModule_EventLoopAddOneShot(Some(cut), ptr::null_mut()));

@@ -16,8 +16,13 @@ use super::{
 };
 use crate::redis::{Ctx, Text, api};
 
+/// Between two comparisons of the servers' data, by default, and at most.
+const COMPARE_EVERY_DEFAULT_S: i64 = 3600;
+const COMPARE_EVERY_MAX_S: i64 = 366 * 24 * 3600;
+
 thread_local! {
     static STOPPED_AFTER_MS: Cell<i64> = const { Cell::new(0) };
+    static COMPARE_EVERY_S: Cell<i64> = const { Cell::new(COMPARE_EVERY_DEFAULT_S) };
     static GUARD: RefCell<Option<Guard>> = const { RefCell::new(None) };
 }
 
@@ -109,6 +114,25 @@ unsafe extern "C" fn set_stopped(
     }
 }
 
+unsafe extern "C" fn get_compare(_: *const c_char, _: *mut c_void) -> c_longlong {
+    COMPARE_EVERY_S.get()
+}
+
+unsafe extern "C" fn set_compare(
+    _: *const c_char,
+    value: c_longlong,
+    _: *mut c_void,
+    _: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    COMPARE_EVERY_S.set(value);
+    0
+}
+
+/// `fide.compare-every`: the time between two comparisons; none: never.
+pub(super) fn compare_every() -> Option<Duration> {
+    u64::try_from(COMPARE_EVERY_S.get()).ok().filter(|seconds| *seconds > 0).map(Duration::from_secs)
+}
+
 /// # Errors
 /// Redis refuses a setting, or a value of one in redis.conf.
 pub(super) fn register(ctx: Ctx) -> Result<(), String> {
@@ -162,8 +186,23 @@ pub(super) fn register(ctx: Ctx) -> Result<(), String> {
     if result != 0 {
         return Err("Redis refuses the setting fide.stopped-after".to_owned());
     }
+    let result = api!(RedisModule_RegisterNumericConfig(
+        ctx.0,
+        c"compare-every".as_ptr(),
+        COMPARE_EVERY_DEFAULT_S,
+        raw::REDISMODULE_CONFIG_DEFAULT,
+        0,
+        COMPARE_EVERY_MAX_S,
+        Some(get_compare),
+        Some(set_compare),
+        None,
+        ptr::null_mut()
+    ));
+    if result != 0 {
+        return Err("Redis refuses the setting fide.compare-every".to_owned());
+    }
     if api!(RedisModule_LoadConfigs(ctx.0)) != 0 {
-        return Err("a setting fide.* in redis.conf is wrong: fide.reads is leader, any or stale; fide.follower-proxy yes, no or moved; fide.stopped-after milliseconds, 0 for never".to_owned());
+        return Err("a setting fide.* in redis.conf is wrong: fide.reads is leader, any or stale; fide.follower-proxy yes, no or moved; fide.stopped-after milliseconds, 0 for never; fide.compare-every seconds, 0 for never".to_owned());
     }
     Ok(())
 }

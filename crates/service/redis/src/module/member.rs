@@ -8,7 +8,7 @@ use std::{
 
 use fide_group::{
     Config, ConnectOptions, Entry, Error, HUC_VALUE_MAX, Hsuc, Huc, Recovery, Refused, Standing, Start, StoredState,
-    VALUE_MAX, entries, hsuc, huc,
+    VALUE_MAX, Versions, entries, hsuc, huc,
 };
 
 use crate::settings::{Protocol, Settings};
@@ -41,8 +41,8 @@ pub(super) trait Member {
     fn wait(&mut self, timeout: Duration) -> Result<(), Error>;
     fn propose(&mut self, value: &[u8]) -> Result<(), Refused>;
     /// Hands over what was decided since the last call, each decision's entries in order, until `bytes` of them were
-    /// handed over. Returns the position.
-    fn poll(&mut self, bytes: usize, each: &mut dyn FnMut(Decided<'_>)) -> u64;
+    /// handed over, or `each` has returned false for an entry of the last one. Returns the position.
+    fn poll(&mut self, bytes: usize, each: &mut dyn FnMut(Decided<'_>) -> bool) -> u64;
     fn position(&self) -> u64;
     fn may_be_decided(&self) -> Option<u64>;
     /// As [`fide_group::Member::each_held`].
@@ -56,6 +56,7 @@ pub(super) trait Member {
     fn was_member(&self) -> bool;
     /// The number of the view, and its hosts in order of seniority.
     fn view(&self) -> Option<(u32, Vec<u16>)>;
+    fn view_number(&self) -> u32;
     fn has_others(&self) -> bool;
     fn offered_state(&self) -> Option<(u64, Vec<u8>)>;
     fn installed_at(&mut self, position: u64) -> bool;
@@ -68,6 +69,10 @@ pub(super) trait Member {
     /// Whether a host is another member that is not known to have crashed.
     fn lives(&self, host: u16) -> bool;
     fn waits_for(&self) -> Option<String>;
+    /// The version of this module's messages that all servers speak.
+    fn service_version(&self) -> u8;
+    /// Servers that are refused, as they speak other versions.
+    fn refuses(&self) -> Option<String>;
     fn host(&self) -> u16;
     fn name(&self, host: u16) -> Option<String>;
     /// The first plane's address of a host.
@@ -107,26 +112,27 @@ impl<P: Start> Member for Of<P> {
         self.member.propose(value)
     }
 
-    fn poll(&mut self, bytes: usize, each: &mut dyn FnMut(Decided<'_>)) -> u64 {
+    fn poll(&mut self, bytes: usize, each: &mut dyn FnMut(Decided<'_>) -> bool) -> u64 {
         self.changes += 1;
-        let mut left = bytes;
+        let (mut left, mut goes_on) = (bytes, true);
         while left > 0
+            && goes_on
             && let Some(decision) = self.member.poll_decision()
         {
             left = left.saturating_sub(decision.value.len().max(1));
-            each(Decided::Position(decision.instance, decision.value));
+            goes_on &= each(Decided::Position(decision.instance, decision.value));
             let mut count = 0;
             for entry in entries(decision.value) {
                 count += 1;
-                match entry {
+                goes_on &= match entry {
                     Entry::Value(value) => each(Decided::Value(value)),
                     Entry::View(_) => each(Decided::View),
                     // This module proposes none.
-                    Entry::Payload(_) => {}
-                }
+                    Entry::Payload(_) => true,
+                };
             }
             if count == 0 {
-                each(Decided::Gap);
+                goes_on &= each(Decided::Gap);
             }
         }
         self.member.position()
@@ -173,6 +179,10 @@ impl<P: Start> Member for Of<P> {
         Some((view.number(), view.members().iter().map(|member| member.host).collect()))
     }
 
+    fn view_number(&self) -> u32 {
+        self.member.view().map_or(0, fide_group::View::number)
+    }
+
     fn has_others(&self) -> bool {
         self.member.has_others()
     }
@@ -215,6 +225,14 @@ impl<P: Start> Member for Of<P> {
 
     fn waits_for(&self) -> Option<String> {
         self.member.waits_for().or_else(|| self.member.unstored().map(str::to_owned))
+    }
+
+    fn service_version(&self) -> u8 {
+        self.member.service_version()
+    }
+
+    fn refuses(&self) -> Option<String> {
+        self.member.refuses()
     }
 
     fn host(&self) -> u16 {
@@ -280,6 +298,7 @@ pub(super) fn open(settings: &Settings, state_dir: std::path::PathBuf) -> Result
         if settings.is_durable {
             config = config.durable();
         }
+        config.service = Versions::up_to(settings.version);
         config.compact_bytes = settings.log_bytes.unwrap_or(config.compact_bytes);
         let options = ConnectOptions {
             path: Some(settings.socket.clone()),

@@ -47,7 +47,8 @@ const NO_LEADER: &str = "TRYAGAIN no leader has taken this write; it did not hap
 
 /// A write of a client.
 pub(super) struct Passed {
-    client: Blocked,
+    /// None: this module itself.
+    client: Option<Blocked>,
     db: u32,
     request: Vec<u8>,
     since: Instant,
@@ -67,6 +68,7 @@ impl Passed {
 
     /// Executes it here.
     pub(super) fn execute(self) {
+        let Some(client) = self.client else { return };
         let request = match Value::read(&self.request) {
             Ok(Some((request, _))) => request,
             _ => Value::Null,
@@ -74,7 +76,7 @@ impl Passed {
         // Without FIDE.W in front, or FIDE.AS with a proof and a user.
         let in_front = if self.user.is_some() { 3 } else { 1 };
         let args: Vec<Text> = request.list().iter().skip(in_front).filter_map(Value::bytes).map(Text::new).collect();
-        self.client.end(|ctx| {
+        client.end(|ctx| {
             super::commands::execute(ctx, &args, self.user.as_deref());
         });
     }
@@ -161,14 +163,15 @@ pub(super) struct Proxy {
 
 /// A client's answer.
 pub(super) struct Answer {
-    client: Blocked,
+    client: Option<Blocked>,
     /// As the leader wrote it; none: an error of this module's own.
     bytes: Result<Vec<u8>, &'static str>,
 }
 
 impl Answer {
     pub(super) fn give(self) {
-        self.client.end(|ctx| match &self.bytes {
+        let Some(client) = self.client else { return };
+        client.end(|ctx| match &self.bytes {
             Ok(bytes) => {
                 write(ctx, bytes);
             }
@@ -206,7 +209,24 @@ impl Proxy {
     pub(super) fn pass(&mut self, client: Blocked, db: u32, request: Request, is_numbered: bool) {
         let Request { bytes: request, user } = request;
         let (since, was_sent) = (Instant::now(), false);
+        let client = Some(client);
         self.waiting.push_back(Passed { client, db, request, since, is_numbered, user, was_sent });
+    }
+
+    /// Sends a command of this module to the leader, whose answer does not matter.
+    pub(super) fn tell(&mut self, args: &[&[u8]]) {
+        let mut request = Vec::new();
+        resp::command(&mut request, args);
+        let (since, was_sent) = (Instant::now(), false);
+        self.waiting.push_back(Passed {
+            client: None,
+            db: 0,
+            request,
+            since,
+            is_numbered: false,
+            user: None,
+            was_sent,
+        });
     }
 
     /// What waits is refused: this server is out.

@@ -12,12 +12,16 @@ use fide_group::{Error, Refused, Standing};
 
 use super::{
     answers::{Answers, Kept},
+    compared::Compare,
     dump::Dumps,
     feed::{Fed, Feed},
     member::{Decided, Member},
     reads::Reads,
 };
-use crate::unit::{Assembly, fragments, with_notes};
+use crate::{
+    remark::Remark,
+    unit::{Assembly, Unit},
+};
 
 /// Longest time that the event loop waits for the group at the end of a turn. After that its clients are
 /// disconnected, as what they wrote may or may not be decided, and the loop goes on without clients' data.
@@ -151,6 +155,11 @@ pub(super) struct State {
     /// Answers to numbered requests.
     pub(super) kept: Kept,
     pub(super) dumps: Dumps,
+    pub(super) compare: Compare,
+    /// What this program speaks.
+    pub(super) version: u8,
+    /// Servers that are refused, as it was last said.
+    refuses: Option<String>,
     /// The server has been given everything up to this position, and has applied it up to that one.
     pub(super) fed: u64,
     pub(super) applied: u64,
@@ -191,7 +200,7 @@ pub(super) enum Commit {
 }
 
 impl State {
-    pub(super) fn new(member: Box<dyn Member>, feed: Feed, name: &str) -> Self {
+    pub(super) fn new(member: Box<dyn Member>, feed: Feed, name: &str, version: u8) -> Self {
         Self {
             member,
             feed,
@@ -203,6 +212,9 @@ impl State {
             assembly: Assembly::default(),
             kept: Kept::default(),
             dumps: Dumps::default(),
+            compare: Compare::default(),
+            version,
+            refuses: None,
             fed: 0,
             applied: 0,
             source: None,
@@ -272,13 +284,27 @@ impl State {
             Err(why) => return self.end(&why),
         }
         self.take_decisions();
-        if self.feed.is_streaming() && self.sign_of_life.elapsed() > SIGN_OF_LIFE {
+        if self.sign_of_life.elapsed() > SIGN_OF_LIFE {
             self.sign_of_life = Instant::now();
-            self.feed.push_sign_of_life();
+            self.name_refused();
+            if self.feed.is_streaming() {
+                self.feed.push_sign_of_life();
+            }
         }
         self.flush();
         self.follow_standing();
         self.announce();
+    }
+
+    /// Says which servers are refused as they speak other versions, once of each.
+    fn name_refused(&mut self) {
+        let refuses = self.member.refuses();
+        if refuses != self.refuses
+            && let Some(why) = &refuses
+        {
+            self.say(why.clone());
+        }
+        self.refuses = refuses;
     }
 
     /// Where a host's server is: all have the same port.
@@ -313,38 +339,67 @@ impl State {
     }
 
     fn take_decisions(&mut self) {
+        // Each comparison is of the data at its position, and no later one.
+        while self.take_some_decisions() {}
+    }
+
+    /// Whether there may be more at once.
+    fn take_some_decisions(&mut self) -> bool {
         if self.member.is_recovering() && !self.dumps.has_recovered {
             self.begin_recovery();
         }
+        let is_replayed = self.member.is_recovering();
         let Self { member, assembly, session, decided, feed, kept, replicas, reads, applied, .. } = self;
-        let (mut is_fed, mut wrong) = (false, None);
+        let (mut is_fed, mut wrong, mut remarks) = (false, None, Vec::new());
         let position = member.poll(FEED_MAX, &mut |entry| {
             let value = match entry {
                 Decided::Value(value) => value,
-                Decided::Position(position, value) => return reads.deliver(position, value, *applied),
-                Decided::View => return,
-                Decided::Gap => return assembly.gap(),
+                Decided::Position(position, value) => {
+                    reads.deliver(position, value, *applied);
+                    return true;
+                }
+                Decided::View => return true,
+                Decided::Gap => {
+                    assembly.gap();
+                    return true;
+                }
             };
             match assembly.push(value) {
-                Ok(Some(unit)) if unit.session == *session => *decided = unit.number,
                 Ok(Some(unit)) => {
-                    feed.push(&unit.content);
-                    is_fed = true;
-                    if !kept.keep_decided(&unit.notes, *replicas > 0) {
-                        wrong = Some("notes that cannot be read".to_owned());
+                    if unit.session == *session {
+                        *decided = unit.number;
+                    } else {
+                        feed.push(&unit.content);
+                        is_fed = true;
+                        if !kept.keep_decided(&unit.notes, *replicas > 0) {
+                            wrong = Some("notes that cannot be read".to_owned());
+                        }
                     }
+                    match Remark::read_all(&unit.remarks) {
+                        Some(of_unit) => remarks.extend(of_unit),
+                        None => wrong = Some("remarks that cannot be read".to_owned()),
+                    }
+                    remarks.is_empty()
                 }
-                Ok(None) => {}
-                Err(why) => wrong = Some(why.to_string()),
+                Ok(None) => true,
+                Err(why) => {
+                    wrong = Some(why.to_string());
+                    true
+                }
             }
         });
         if let Some(why) = wrong {
             self.mode = Mode::Out;
             self.acts.push(Act::End(format!("the log has {why}")));
-            return;
+            return false;
         }
         if position == self.fed {
-            return;
+            return false;
+        }
+        let has_remarks = !remarks.is_empty();
+        // What was said before all servers ended is about those.
+        if !is_replayed {
+            self.compare.note_said(remarks, position, self.kept.once.digest());
         }
         let is_open = self.assembly.is_open();
         if is_fed && matches!(self.mode, Mode::Leader | Mode::Undecided) {
@@ -362,6 +417,7 @@ impl State {
             self.applied = position;
         }
         self.fed = position;
+        has_remarks && self.mode != Mode::Out
     }
 
     /// The note that everything up to a position is applied, for this process' own server and those that
@@ -412,7 +468,7 @@ impl State {
     }
 
     pub(super) fn view_number(&self) -> u32 {
-        self.member.view().map_or(0, |(number, _)| number)
+        self.member.view_number()
     }
 
     /// What this process is to the group may have changed.
@@ -487,6 +543,7 @@ impl State {
         self.seen.failovers += u64::from(self.seen.death_ns > 0);
         self.mark_wanted = self.replicas > 0;
         self.has_begun = false;
+        self.compare.begin_term();
         let position = self.fed;
         self.say(format!("this server leads its group from position {position} on"));
     }
@@ -545,6 +602,7 @@ impl State {
         self.mode = Mode::Syncing;
         self.member.state_dropped();
         self.kept.begin_taking();
+        self.compare.drop_own();
         self.feed.close();
         // A dump that is being written is of the former data.
         (self.dumps.dump, self.dumps.summed) = (None, None);
@@ -568,6 +626,7 @@ impl State {
         self.fragments.clear();
         self.kept.drop_turn();
         self.source = None;
+        self.compare.begin_term();
     }
 
     /// The server that this one replicates from says that everything before is decided, up to this position.
@@ -614,7 +673,7 @@ impl State {
     }
 
     /// Seals what this turn has written as a unit, and waits until it is decided.
-    pub(super) fn commit(&mut self, content: Option<(Vec<u8>, u32)>) -> Commit {
+    pub(super) fn commit(&mut self, content: Option<(Vec<u8>, u32)>, remarks: Vec<u8>) -> Commit {
         let begun_ns = now_ns();
         let mut commands = 0;
         if let Some((content, count)) = content {
@@ -622,9 +681,8 @@ impl State {
             self.sealed += 1;
             self.seen.unit_bytes += content.len() as u64;
             let notes = self.kept.take_turn(self.replicas > 0);
-            let content = if notes.is_empty() { content } else { with_notes(&notes, &content) };
-            let max = self.member.entry_max();
-            self.fragments.extend(fragments(self.session, self.sealed, &content, !notes.is_empty(), max));
+            let unit = Unit { session: self.session, number: self.sealed, notes, remarks, content };
+            self.fragments.extend(unit.fragments(self.member.entry_max()));
         }
         let result = self.wait_until(|state| state.decided == state.sealed);
         if result == Commit::Decided {

@@ -30,10 +30,42 @@ struct Status {
     last_failover_at_ns: Option<u64>,
     handed_over: u64,
     numbered: Numbered,
+    compared: Compared,
+    version: Version,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_failover_us: Option<Failover>,
     #[serde(skip_serializing_if = "Option::is_none")]
     waits_for: Option<String>,
+    /// Servers that run and are refused, as they speak other versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refuses: Option<String>,
+}
+
+/// Comparisons of the servers' data.
+#[derive(Serialize)]
+struct Compared {
+    count: u64,
+    /// Those of which this server took no digest.
+    skipped: u64,
+    /// Those that found servers that differ.
+    differed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last: Option<LastCompared>,
+}
+
+#[derive(Serialize)]
+struct LastCompared {
+    number: u64,
+    servers: usize,
+    differ: Vec<String>,
+}
+
+/// Of the messages of this module.
+#[derive(Serialize)]
+struct Version {
+    speaks: u8,
+    /// The highest one that all servers speak.
+    in_use: u8,
 }
 
 /// Answers to numbered requests: of how many clients, and a number that is the same where all answers are.
@@ -112,8 +144,20 @@ fn status(state: &State) -> Status {
         last_failover_at_ns: failover.is_some().then_some(seen.death_ns),
         handed_over: seen.handed_over,
         numbered: Numbered { clients: state.kept.once.clients(), digest: format!("{:016x}", state.kept.once.digest()) },
+        compared: Compared {
+            count: state.compare.compared,
+            skipped: state.compare.skipped,
+            differed: state.compare.differed,
+            last: state.compare.last.as_ref().map(|last| LastCompared {
+                number: last.number,
+                servers: last.servers,
+                differ: last.differ.clone(),
+            }),
+        },
+        version: Version { speaks: state.version, in_use: state.member.service_version() },
         last_failover_us: failover,
         waits_for: state.member.waits_for(),
+        refuses: state.member.refuses(),
     }
 }
 

@@ -100,8 +100,8 @@ fn what_waited_is_logged_as_what_does_not_wait() {
 
 #[test]
 fn commands_that_store_only_if_told_are_logged_only_then() {
-    assert!(log("SORT l ALPHA", &Value::Null, &[]).is_empty());
-    assert_eq!(log("SORT l ALPHA STORE d", &Value::Null, &[]), ["SORT l ALPHA STORE d"]);
+    assert!(log("GEORADIUS g 1 1 1 m", &Value::Null, &[]).is_empty());
+    assert_eq!(log("GEORADIUS g 1 1 1 m STORE d", &Value::Null, &[]), ["GEORADIUS g 1 1 1 m STORE d"]);
 }
 
 #[test]
@@ -141,4 +141,15 @@ fn messages_are_logged_with_owner_time_and_count() {
 fn writes_that_nobody_knows_have_no_rule() {
     assert_eq!(Rule::of("migrate"), None);
     assert_eq!(Rule::of("get"), None);
+}
+
+#[test]
+fn sorted_list_is_logged_as_it_came_out() {
+    let answers = [("LRANGE d 0 -1", list(&["b", "a"]))];
+    for line in ["SORT s BY w:* ALPHA STORE d", "sort s limit 0 store store d", "SORT s BY store STORE x STORE d"] {
+        assert_eq!(log(line, &leaf("2"), &answers), ["DEL d", "RPUSH d b a"], "{line}");
+    }
+    assert_eq!(log("SORT s STORE d", &leaf("0"), &[("LRANGE d 0 -1", list(&[]))]), ["DEL d"]);
+    assert!(log("SORT s BY store", &list(&["a"]), &[]).is_empty());
+    assert_eq!(log("GEORADIUS g 1 1 1 m STORE d", &leaf("2"), &[]), ["GEORADIUS g 1 1 1 m STORE d"]);
 }

@@ -3,12 +3,7 @@ use fide_group::batch;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{
-    commands::Commands,
-    resp::Value,
-    stream::Stream,
-    unit::{fragments, with_notes},
-};
+use crate::{commands::Commands, resp::Value, stream::Stream, unit::Unit};
 
 /// What is not followed by anything.
 const NOTHING: &[u8] = &[];
@@ -43,9 +38,13 @@ fn decision(fragments: &[&[u8]]) -> Vec<u8> {
     value
 }
 
+fn unit(number: u64, content: Vec<u8>) -> Unit {
+    Unit { session: 7, number, content, ..Unit::default() }
+}
+
 /// One unit in one fragment, as a decision.
 fn unit_of(number: u64, lines: &[&str]) -> Vec<u8> {
-    let fragment = fragments(7, number, &content(lines), false, 1 << 30).next().unwrap();
+    let fragment = unit(number, content(lines)).fragments(1 << 30).remove(0);
     decision(&[&fragment])
 }
 
@@ -102,10 +101,10 @@ fn what_cannot_be_read_may_write_everything() {
     for unreadable in [
         unit_of(1, &["FLUSHALL"]),
         unit_of(1, &["NONSENSE a"]),
-        decision(&[&fragments(7, 1, b"no command", false, 100).next().unwrap()]),
+        decision(&[&unit(1, b"no command".to_vec()).fragments(100)[0]]),
         // Another version of this module, and a fragment without its beginning.
         decision(&[&[9; 30]]),
-        decision(&[&fragments(7, 1, &[b'*'; 60], false, 40).nth(1).unwrap()]),
+        decision(&[&unit(1, vec![b'*'; 60]).fragments(40)[1]]),
     ] {
         let mut world = World::new();
         world.walk(5, [(6, 1, &unit_of(1, &["SET a 1"])[..]), (8, 1, &unreadable)]);
@@ -138,7 +137,7 @@ fn nothing_is_read_while_nobody_asks() {
 #[test]
 fn value_is_read_again_where_the_one_before_it_has_changed() {
     let content = content(&["SET abc def"]);
-    let cut: Vec<_> = fragments(7, 1, &content, false, 18 + 25).map(|fragment| decision(&[&fragment])).collect();
+    let cut: Vec<_> = unit(1, content).fragments(18 + 25).iter().map(|fragment| decision(&[fragment])).collect();
     assert_eq!(cut.len(), 3, "the key is in the second one");
     let mut world = World::new();
     world.deliver(1, NOTHING);
@@ -184,18 +183,18 @@ proptest! {
     /// Units cut at any place, of which some are delivered, some stored, and some missing.
     #[test]
     fn no_key_of_a_unit_is_missed_wherever_it_is_cut(
-        units in prop::collection::vec((prop::collection::vec((0usize..6, 0usize..30), 1..4), 0usize..20), 1..6),
+        units in prop::collection::vec((prop::collection::vec((0usize..6, 0usize..30), 1..4), 0usize..20, 0usize..20), 1..6),
         max in 19usize..90,
         delivered in 0usize..12,
         missing in prop::collection::vec(any::<bool>(), 60),
     ) {
         let mut log: Vec<(Vec<u8>, Vec<String>, bool)> = Vec::new();
-        for ((sets, notes), number) in units.iter().zip(1..) {
+        for ((sets, notes, remarks), number) in units.iter().zip(1..) {
             let lines: Vec<String> = sets.iter().map(|(key, len)| format!("SET key{key} {}", "v".repeat(*len))).collect();
             let body = content(&lines.iter().map(String::as_str).collect::<Vec<_>>());
-            let content = if *notes > 0 { with_notes(&vec![9; *notes], &body) } else { body };
             let keys: Vec<String> = sets.iter().map(|(key, _)| format!("key{key}")).collect();
-            let cut: Vec<_> = fragments(5, number, &content, *notes > 0, max).collect();
+            let (notes, remarks) = (vec![9; *notes], vec![7; *remarks]);
+            let cut = Unit { session: 5, number, notes, remarks, content: body }.fragments(max);
             for (at, fragment) in cut.iter().enumerate() {
                 log.push((decision(&[fragment]), keys.clone(), at == 0));
             }

@@ -3,9 +3,11 @@
 
 mod root_clients;
 mod root_commands;
+mod root_compare;
 mod root_durable;
 mod root_group;
 mod root_histories;
+mod root_input;
 mod root_libraries;
 mod root_once;
 mod root_random;
@@ -14,5 +16,6 @@ mod root_scripts;
 mod root_stopped;
 mod root_suite;
 mod root_transfer;
+mod root_versions;
 mod suite;
 mod world;

@@ -11,7 +11,7 @@ use redis::{Commands, Connection, RedisResult, Value};
 
 use crate::world::{LIMIT, World};
 
-fn run(connection: &mut Connection, line: &str) -> RedisResult<Value> {
+pub(crate) fn run(connection: &mut Connection, line: &str) -> RedisResult<Value> {
     let mut words = line.split(' ');
     let mut command = redis::cmd(words.next().expect("a name"));
     words.for_each(|word| {
@@ -21,7 +21,7 @@ fn run(connection: &mut Connection, line: &str) -> RedisResult<Value> {
 }
 
 /// Lines that all succeed, in this order.
-const LINES: &[&str] = &[
+pub(crate) const LINES: &[&str] = &[
     // Strings and their deadlines.
     "SET s1 a",
     "SET s2 b EX 1000",

@@ -14,13 +14,13 @@ use crate::world::{LIMIT, World};
 const ARGUMENTS: [&str; 4] = ["durable", "disk", "log-bytes", "100000"];
 
 impl World {
-    fn kill_all(&mut self) {
+    pub(crate) fn kill_all(&mut self) {
         for host in self.hosts() {
             self.kill(host);
         }
     }
 
-    fn start_all(&mut self) {
+    pub(crate) fn start_all(&mut self) {
         (1..=self.servers.len())
             .filter(|host| self.servers[host - 1].is_none())
             .collect::<Vec<_>>()
@@ -48,7 +48,7 @@ impl World {
     }
 }
 
-fn has_state(world: &World, host: usize) -> bool {
+pub(crate) fn has_state(world: &World, host: usize) -> bool {
     let dir = world.server(host).dir().join("group/redis.log");
     let manifest = std::fs::read_to_string(dir.join("manifest.toml")).unwrap_or_default();
     manifest.contains("[base]")

@@ -2,7 +2,9 @@
 //! Agents and servers on a testbed.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -28,6 +30,33 @@ pub(crate) fn module() -> PathBuf {
     find_binary("libfide_redis.so").expect("cargo builds the module before its tests")
 }
 
+/// Another module, built for this test; none, with a word about it, where there is no C compiler.
+pub(crate) fn foreign_module() -> Option<String> {
+    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers/modules/foreign.c");
+        // Put in its place whole: servers of other tests may have it loaded.
+        let target = module().with_file_name("foreign.so");
+        let new = target.with_extension(std::process::id().to_string());
+        let built = Command::new("cc")
+            .args(["-std=c99", "-D_DEFAULT_SOURCE", "-Wall", "-Werror", "-shared", "-fPIC", "-o"])
+            .args([&new, &source])
+            .status();
+        match built {
+            Ok(status) => {
+                assert!(status.success(), "building {}: {status}", source.display());
+                std::fs::rename(&new, &target).expect("the same directory");
+                Some(target)
+            }
+            Err(why) => {
+                println!("skipped: cc: {why}");
+                None
+            }
+        }
+    });
+    built.as_ref().map(|path| path.display().to_string())
+}
+
 impl World {
     /// None, with a word about it, where no namespaces can be made.
     pub(crate) fn new(hosts: usize, protocol: &str) -> Option<Self> {
@@ -36,6 +65,22 @@ impl World {
 
     /// With further arguments of the module.
     pub(crate) fn with(hosts: usize, protocol: &str, arguments: &[&str]) -> Option<Self> {
+        Self::with_all(hosts, protocol, arguments, &[])
+    }
+
+    /// With further arguments of the servers, before those that load the module.
+    pub(crate) fn beside(hosts: usize, of_server: &[&str]) -> Option<Self> {
+        Self::with_all(hosts, "hsuc", &[], of_server)
+    }
+
+    /// The module's arguments of servers that are started from now on.
+    pub(crate) fn set_arguments(&mut self, arguments: &[&str]) {
+        if let Some(group) = &mut self.spec.group {
+            group.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        }
+    }
+
+    fn with_all(hosts: usize, protocol: &str, arguments: &[&str], of_server: &[&str]) -> Option<Self> {
         let of_module: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         if let Err(why) = supported() {
             println!("skipped: {why}");
@@ -53,6 +98,9 @@ impl World {
             arguments: vec!["--enable-debug-command".into(), "yes".into()],
             ..RedisSpec::default()
         };
+        let of_server = of_server.iter().map(|argument| (*argument).to_owned());
+        let mut spec = spec;
+        spec.arguments.extend(of_server);
         let mut world = Self { servers: (0..hosts).map(|_| None).collect(), agents, bed, spec };
         (1..=hosts).for_each(|host| world.start(host));
         world.await_ready();
@@ -62,6 +110,35 @@ impl World {
     pub(crate) fn start(&mut self, host: usize) {
         let server = RedisServer::start(self.bed.host(host), &self.agents, &self.spec);
         self.servers[host - 1] = Some(server.unwrap_or_else(|why| panic!("{why}")));
+    }
+
+    /// The names of the group's hosts, for servers that are started from now on.
+    pub(crate) fn set_hosts(&mut self, hosts: &str) {
+        if let Some(group) = &mut self.spec.group {
+            group.hosts = hosts.split(',').map(str::to_owned).collect();
+        }
+    }
+
+    /// Starts a server with further arguments, in front of the module's and of the module. Its log since then if it
+    /// ends by itself within the limit.
+    pub(crate) fn try_start(&mut self, host: usize, of_server: &[&str], of_module: &[&str]) -> Result<(), String> {
+        let mut spec = self.spec.clone();
+        let owned = |arguments: &[&str]| arguments.iter().map(|argument| (*argument).to_owned()).collect::<Vec<_>>();
+        spec.arguments.extend(owned(of_server));
+        if let Some(group) = &mut spec.group {
+            group.arguments.extend(owned(of_module));
+        }
+        let log = self.agents.dir(host).join("redis/redis.log");
+        let before = std::fs::metadata(&log).map_or(0, |log| log.len());
+        let since = || {
+            let log = std::fs::read(&log).unwrap_or_default();
+            String::from_utf8_lossy(log.get(usize::try_from(before).unwrap_or(0)..).unwrap_or_default()).into_owned()
+        };
+        let Ok(mut server) = RedisServer::start(self.bed.host(host), &self.agents, &spec) else {
+            return Err(since());
+        };
+        let ended = retry_until("its end", LIMIT, || server.ended().ok_or_else(|| "it runs".to_owned()));
+        if ended.is_ok() { Err(since()) } else { Ok(()) }
     }
 
     /// Starts a server with further arguments; why it did not start.

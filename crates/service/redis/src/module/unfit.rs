@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Servers that are not started in a group, as they would differ from the others.
+
+use super::{ERRORS, call};
+use crate::redis::Ctx;
+
+/// Why this server may not be in a group; none if it may. `config`: the value of a setting.
+pub(super) fn why(ctx: Ctx, config: impl Fn(&str) -> Vec<u8>) -> Option<String> {
+    if config("cluster-enabled") == b"yes" {
+        return Some(
+            "cluster-enabled yes: this server is part of a group, not of a Redis Cluster; leave it off".to_owned(),
+        );
+    }
+    if !config("replicaof").is_empty() {
+        return Some("replicaof: the group decides who follows whom; remove it from redis.conf".to_owned());
+    }
+    let modules = call(ctx, ERRORS, &[b"INFO", b"modules"]).value();
+    let modules = modules.bytes().map(String::from_utf8_lossy).unwrap_or_default();
+    let name = other_filter(&modules)?;
+    Some(format!(
+        "the module {name} filters commands, too: Redis shows it what this module executes for clients and what the replication link \
+         brings a second time, so servers would differ; load one of the two"
+    ))
+}
+
+/// The name of another module that filters commands, from INFO's section `modules`.
+fn other_filter(info: &str) -> Option<&str> {
+    info.lines().find_map(|line| {
+        let fields = line.strip_prefix("module:")?;
+        let field = |name: &str| fields.split(',').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
+        let name = field("name")?;
+        (name != super::NAME && field("filters")? != "0").then_some(name)
+    })
+}
+
+/// Settings that each server needs: only the leader evicts keys; scripts are never interrupted by clients that would
+/// see what is not decided; nobody else is waited for before a server that joins is sent the data; and no server has
+/// replicas that Redis could count.
+pub(super) const SETTINGS: [(&str, &str); 6] = [
+    ("busy-reply-threshold", "0"),
+    ("replica-read-only", "yes"),
+    ("replica-ignore-maxmemory", "yes"),
+    ("replica-ignore-disk-write-errors", "yes"),
+    ("repl-diskless-sync-delay", "0"),
+    ("min-replicas-to-write", "0"),
+];
+
+/// Whether `CONFIG SET` may change a setting to this value; otherwise the only value that it may have, and why.
+/// `is_durable`: the group has a log on disk.
+pub(super) fn check(name: &str, value: &[u8], is_durable: bool) -> Result<(), (&'static str, &'static str)> {
+    let wanted = match name {
+        "busy-reply-threshold" | "lua-time-limit" => {
+            ("0", "while a script runs, nobody may see what it has written so far")
+        }
+        "replica-ignore-maxmemory" | "slave-ignore-maxmemory" => {
+            ("yes", "a follower that refuses what the leader has written would differ from it")
+        }
+        "replica-ignore-disk-write-errors" => {
+            ("yes", "a follower that ends because its own dump fails has what the group decided all the same")
+        }
+        "replica-read-only" | "slave-read-only" => ("yes", "a follower that takes writes would differ from the others"),
+        "min-replicas-to-write" | "min-slaves-to-write" => (
+            "0",
+            "each write is at all live servers before it is answered, and Redis, which counts other replicas, would refuse all",
+        ),
+        "replicaof" | "slaveof" => ("", "the group decides who follows whom"),
+        "port" | "tls-port" => (
+            "",
+            "the other servers look for this one where they are themselves; change it on all of them, in redis.conf",
+        ),
+        "hll-sparse-max-bytes" => (
+            "",
+            "the bytes of a HyperLogLog depend on it, so it has to be the same on all servers; change it in redis.conf",
+        ),
+        "save" if is_durable => ("", "only the group's own dumps are of use to it"),
+        "dir" | "dbfilename" if is_durable => ("", "the group's log takes its dumps from where they were at the start"),
+        _ => return Ok(()),
+    };
+    if value.eq_ignore_ascii_case(wanted.0.as_bytes()) { Ok(()) } else { Err(wanted) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn module_with_filters_is_found_in_info() {
+        let info = "# Modules\r\nmodule:name=fide,ver=1,api=1,filters=1,usedby=[],using=[],options=[]\r\n\
+                    module:name=plain,ver=1,api=1,filters=0,usedby=[],using=[],options=[]\r\n";
+        assert_eq!(other_filter(info), None);
+        let with = format!("{info}module:name=other,ver=1,api=1,filters=2,usedby=[],using=[],options=[]\r\n");
+        assert_eq!(other_filter(&with), Some("other"));
+    }
+
+    #[test]
+    fn settings_that_servers_need_may_be_set_to_what_they_are() {
+        for (name, value) in SETTINGS {
+            assert!(check(name, value.as_bytes(), true).is_ok(), "{name}");
+        }
+        assert!(check("maxmemory", b"100mb", true).is_ok());
+        assert!(check("save", b"60 1", false).is_ok() && check("save", b"60 1", true).is_err());
+        assert_eq!(check("min-replicas-to-write", b"1", false).unwrap_err().0, "0");
+    }
+}
