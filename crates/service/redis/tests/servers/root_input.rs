@@ -308,13 +308,22 @@ fn root_agent_that_is_down_or_restarts_costs_a_server_its_place_for_that_time() 
     let log = world.start_in_vain(follower, &[], &[]);
     assert!(log.contains("no Fide agent at"), "{log}");
     world.agents.start_again(follower).unwrap();
+    let up = retry_until("an agent", LIMIT, || world.agents.ask(follower, "status", serde_json::json!({})).map(drop));
+    up.unwrap_or_else(|why| panic!("{why}\n{}", world.logs()));
     world.start(follower);
     world.await_ready();
     assert_eq!(world.ask(follower, "GET k"), "$1\r\nw\r\n");
     // One that is started anew at once: its server comes back by itself.
     world.agents.start_again(leader).unwrap();
+    let written = retry_until("a write", LIMIT, || {
+        let leads = |host: &usize| world.mode(*host) == "leader";
+        let leader = world.hosts().into_iter().find(leads).ok_or("no leader")?;
+        // The one that led until now may disconnect its clients at this moment.
+        let reply = world.server(leader).command(&["SET", "n", "1"])?;
+        if reply == "+OK\r\n" { Ok(()) } else { Err(reply) }
+    });
+    written.unwrap_or_else(|why| panic!("{why}\n{}", world.logs()));
     world.await_ready();
-    assert_eq!(world.ask(world.leader(), "INCR n"), ":1\r\n");
     world.assert_alike();
 }
 
