@@ -88,6 +88,8 @@ const READ_MAX: Duration = Duration::from_secs(1);
 /// Looked at for each command, so without a borrow.
 struct Hot {
     mode: Cell<Mode>,
+    /// This module is its server's master.
+    has_link: Cell<bool>,
     /// The next command that Redis is about to look up is this module's own.
     direct: Cell<bool>,
     /// In this turn clients have seen or changed data.
@@ -108,12 +110,17 @@ struct Hot {
     has_loaded_users: Cell<bool>,
     /// A client may be in a transaction.
     has_transactions: Cell<bool>,
+    /// This server has other modules. None is loaded later: that is refused.
+    has_other_modules: Cell<bool>,
+    /// Commands of the log that were executed since the last look at what has come.
+    unheard: Cell<u32>,
 }
 
 thread_local! {
     static HOT: Hot = const {
         Hot {
             mode: Cell::new(Mode::Starting),
+            has_link: Cell::new(false),
             direct: Cell::new(false),
             has_shown: Cell::new(false),
             is_late: Cell::new(false),
@@ -124,6 +131,8 @@ thread_local! {
             scripts: Cell::new(0),
             has_loaded_users: Cell::new(false),
             has_transactions: Cell::new(false),
+            has_other_modules: Cell::new(true),
+            unheard: Cell::new(0),
         }
     };
     static MODULE: RefCell<Option<Module>> = const { RefCell::new(None) };
@@ -168,7 +177,10 @@ fn with_state<T>(work: impl FnOnce(&mut State) -> T) -> Option<T> {
     MODULE.with_borrow_mut(|module| {
         let module = module.as_mut()?;
         let result = work(&mut module.state);
-        hot(|hot| hot.mode.set(module.state.mode));
+        hot(|hot| {
+            hot.mode.set(module.state.mode);
+            hot.has_link.set(module.state.feed.is_streaming());
+        });
         Some(result)
     })
 }
@@ -237,6 +249,8 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
         }
         Act::DisconnectTransactions => transfer::disconnect_transactions(ctx),
         Act::BecomeMaster => {
+            // What a client has queued so far was looked at as that of a follower.
+            transfer::disconnect_transactions(ctx);
             told(&[b"REPLICAOF", b"NO", b"ONE"]);
             with_state(State::became_master);
         }
@@ -550,6 +564,8 @@ fn begin(ctx: Ctx) {
             ctx.log(c"warning", &format!("CONFIG SET {name} {value}: {}", String::from_utf8_lossy(&why)));
         }
     }
+    let modules = call(ctx, ERRORS, &[b"MODULE", b"LIST"]).value();
+    hot(|hot| hot.has_other_modules.set(modules.list().len() != 1));
     access::let_users(ctx);
     let databases = String::from_utf8_lossy(&config("databases")).parse().unwrap_or(0);
     let hll_bytes = String::from_utf8_lossy(&config("hll-sparse-max-bytes")).parse().unwrap_or(0);

@@ -274,6 +274,12 @@ impl Ctx {
         self.flags() & nested != 0
     }
 
+    /// Redis executes a script or a transaction at this moment, whoever's.
+    pub(crate) fn is_within_other() -> bool {
+        let within = raw::REDISMODULE_CTX_FLAGS_MULTI | raw::REDISMODULE_CTX_FLAGS_LUA;
+        Ctx(ptr::null_mut()).flags() & within != 0
+    }
+
     /// Inside of a script.
     pub(crate) fn is_in_script(self) -> bool {
         self.flags() & raw::REDISMODULE_CTX_FLAGS_LUA != 0

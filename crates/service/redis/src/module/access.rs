@@ -6,8 +6,7 @@ use std::ffi::c_int;
 
 use super::{
     ERRORS, call,
-    scripts::AS,
-    words::{IN_FRONT, WRITES},
+    words::{AS, IN_FRONT, WRITES},
 };
 use crate::{
     redis::{Args, Ctx, Reply},

@@ -7,10 +7,10 @@ use std::{ffi::c_int, ptr};
 use redis_module::raw;
 
 use super::{
-    MODULE, PROOF,
+    ERRORS, MODULE, PROOF,
     access::answer,
     answers::Answers,
-    call_args, class_of, commit_now,
+    call, call_args, class_of, commit_now,
     compare::{fide_compare, fide_digest, take_digest},
     config::FollowerProxy,
     hot, look, numbered, pass_on,
@@ -350,7 +350,12 @@ unsafe extern "C" fn fide_config(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc
         let [name, value] = pair else { break };
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         if let Err((wanted, why)) = unfit::check(&name, value, is_durable) {
-            return ctx.error(&format!("ERR CONFIG SET {name} is refused in a group, except for {wanted:?}: {why}"));
+            let now = call(ctx, ERRORS, &[b"CONFIG", b"GET", name.as_bytes()]).value();
+            if now.list().get(1).and_then(Value::bytes) == Some(value) {
+                continue;
+            }
+            let except = if wanted.is_empty() { String::new() } else { format!(", except for {wanted:?}") };
+            return ctx.error(&format!("ERR CONFIG SET {name} is refused in a group{except}: {why}"));
         }
     }
     let is_password = args.get(2).is_some_and(|name| name.eq_ignore_ascii_case(b"masterauth")) && args.len() == 4;

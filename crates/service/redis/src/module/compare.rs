@@ -20,12 +20,12 @@ use rustix::{
 };
 
 use super::{
-    ERRORS, MODULE, call,
+    ERRORS, MODULE, PROOF, call,
     compared::Own,
     config, hot,
     state::{Mode, State},
     with_state,
-    words::inner,
+    words::{inner, is_proof},
 };
 use crate::{
     redis::{Argv, Ctx, api, key_bytes},
@@ -139,9 +139,13 @@ fn end(number: u64, found: Option<([u8; 20], u64, u64)>) {
     let Some(Some((number, digest))) = with_state(|state| state.found(number, found)) else { return };
     MODULE.with_borrow_mut(|module| {
         let Some(module) = module else { return };
-        let mut words = vec!["FIDE.DIGEST".to_owned(), module.state.member.host().to_string(), number.to_string()];
+        let mut words = vec![module.state.member.host().to_string(), number.to_string()];
         words.extend(digest.iter().flat_map(Digest::words));
-        module.proxy.tell(&words.iter().map(String::as_bytes).collect::<Vec<_>>());
+        PROOF.with_borrow(|proof| {
+            let words = words.iter().map(String::as_bytes);
+            let all: Vec<&[u8]> = [&b"FIDE.DIGEST"[..], proof].into_iter().chain(words).collect();
+            module.proxy.tell(&all);
+        });
     });
 }
 
@@ -221,9 +225,13 @@ pub(super) unsafe extern "C" fn fide_compare(ctx: *mut raw::RedisModuleCtx, _: A
     }
 }
 
-/// `FIDE.DIGEST host number [four words]`: what a follower has found.
+/// `FIDE.DIGEST proof host number [four words]`: what a follower has found.
 pub(super) unsafe extern "C" fn fide_digest(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     let (ctx, args) = (Ctx(ctx), inner(argv, argc));
+    if !is_proof(args.get(0).unwrap_or_default()) {
+        return ctx.error("ERR FIDE.DIGEST is for this module's own use");
+    }
+    let args = args.rest();
     let number = |at: usize| std::str::from_utf8(args.get(at)?).ok()?.parse::<u64>().ok();
     let host = number(0).and_then(|host| u16::try_from(host).ok());
     let all = args.to_bytes();

@@ -205,6 +205,9 @@ impl State {
     /// A server whose data differs has no place in the group.
     fn end_if_wrong(&mut self, number: u64, leader: u16, of: &[(u16, Digest)]) {
         let Some(Own { number: mine, position, found: Found::Digest(digest), .. }) = self.compare.own else { return };
+        if !of.contains(&(self.member.host(), digest)) {
+            return;
+        }
         let Some(right) = right_one(leader, of).filter(|right| mine == number && *right != digest) else { return };
         self.mode = Mode::Out;
         self.act(Act::End(format!(

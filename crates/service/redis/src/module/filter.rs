@@ -8,12 +8,13 @@ use super::{
     HOT, Mode, TURN, UNREAD, Words, commit_now,
     config::{FollowerProxy, Reads},
     native,
+    state::State,
     unread::Unread,
     with_state,
 };
 use crate::{
     commands::{Class, Commands},
-    redis::Filtered,
+    redis::{Ctx, Filtered},
     rules::Rule,
     stream::{Stream, is_marked},
 };
@@ -60,6 +61,7 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
         }
         if is_marked(name) && matches!(class, Class::Write(_)) && hot.mode.get() != Mode::Leader {
             hot.is_mid_unit.set(true);
+            listen_while_applying(hot);
         }
         // A script of a client with unread replies is decided on its own, too.
         let is_script = class == Class::Script && hot.mode.get() == Mode::Leader;
@@ -68,12 +70,18 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             if native::write_down(command) {
                 return hot.has_shown.set(true);
             }
-        } else if class == Class::Multi && hot.mode.get() == Mode::Leader {
+        }
+        if class == Class::Multi {
             native::note_transaction();
         }
-        let word = match decide(hot.mode.get(), class, is_marked(name), is_late, hot.reads.get()) {
+        // Without the link there is nobody who may write so. With it this is a replica, and Redis refuses what clients
+        // write.
+        let is_of_log = is_marked(name) && hot.has_link.get();
+        let word = match decide(hot.mode.get(), class, is_of_log, is_late, hot.reads.get()) {
             Verdict::Run => return,
             // Confirmed at the end of the turn. A client with unread replies may be shown it before that.
+            // It ends before anybody is answered.
+            Verdict::Show | Verdict::Confirm if Ctx::is_within_other() => return hot.has_shown.set(true),
             Verdict::Show if may_show() => return hot.has_shown.set(true),
             Verdict::Show => &words.refuse,
             Verdict::Confirm if is_all_decided() || commit_now() => return,
@@ -96,6 +104,18 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
     });
 }
 
+/// Commands of the log that a follower executes between two looks at what has come.
+const LISTEN_EVERY: u32 = 32;
+
+/// A long unit takes long to apply: the leader's next one is acknowledged meanwhile.
+fn listen_while_applying(hot: &super::Hot) {
+    let since = hot.unheard.get() + 1;
+    hot.unheard.set(since % LISTEN_EVERY);
+    if since == LISTEN_EVERY {
+        with_state(State::listen);
+    }
+}
+
 fn stores(command: &Filtered) -> bool {
     let stores = |arg: &[u8]| arg.eq_ignore_ascii_case(b"store") || arg.eq_ignore_ascii_case(b"storedist");
     (2..command.len()).any(|at| command.get(at).is_some_and(stores))
@@ -115,14 +135,13 @@ fn is_all_decided() -> bool {
     TURN.with_borrow(Stream::is_empty) && with_state(|state| state.member.may_answer()) == Some(true)
 }
 
-pub(super) fn decide(mode: Mode, class: Class, is_marked: bool, is_late: bool, reads: Reads) -> Verdict {
+pub(super) fn decide(mode: Mode, class: Class, is_of_log: bool, is_late: bool, reads: Reads) -> Verdict {
     match (class, mode) {
         (Class::Free | Class::SetUser | Class::LoadUsers, _) | (_, Mode::Starting) => Verdict::Run,
         (Class::Refused(_), _) => Verdict::Refuse,
         (Class::Config, _) => Verdict::Config,
         (Class::Sync, _) => Verdict::Run,
-        // From the replication link. A client that writes so is refused by Redis, as this is a replica.
-        (_, Mode::Following | Mode::Leading | Mode::Joining) if is_marked => Verdict::Run,
+        (Class::Write(_), Mode::Following | Mode::Leading | Mode::Joining) if is_of_log => Verdict::Run,
 
         (Class::Read | Class::ScriptExists, Mode::Leader) if !is_late => Verdict::Show,
         (Class::Read | Class::ScriptExists, Mode::Leader) => Verdict::Confirm,
@@ -180,6 +199,16 @@ mod tests {
     fn mark_means_nothing_to_the_leader() {
         assert_eq!(decide(Mode::Leader, SET, true, false, Reads::Any), Verdict::Write);
         assert_eq!(decide(Mode::Undecided, SET, true, false, Reads::Any), Verdict::Refuse);
+    }
+
+    #[test]
+    fn client_that_spells_like_the_log_gains_nothing() {
+        for mode in [Mode::Following, Mode::Leading, Mode::Joining] {
+            for class in [Class::Read, Class::Multi, Class::Exec, Class::Script, Class::Wait] {
+                let [plain, spelled] = [false, true].map(|is_of_log| decide(mode, class, is_of_log, false, Reads::Any));
+                assert_eq!(plain, spelled, "{mode:?} {class:?}");
+            }
+        }
     }
 
     #[test]

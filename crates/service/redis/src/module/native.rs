@@ -10,6 +10,7 @@
 //! | the command fails, is refused, or changes nothing | Redis sends no event, and the next command forgets what was written down |
 //! | an event of something else | another command passes the filter first; expired and evicted keys have events of other kinds |
 //! | a key turns out to have expired, and is deleted at the others after the command | these commands have one key, which expires before it changes |
+//! | another module is told of the event first, and calls commands | where there are other modules, all writes have the word in front |
 //! | the command is queued (`MULTI`): the filter sees it then, and not when it is executed | while any client may be in a transaction, all writes have the word in front |
 
 use std::{
@@ -133,7 +134,10 @@ fn has_transaction(list: &[u8]) -> bool {
 
 /// Whether this module's word is left out before a write of the leader now.
 pub(super) fn is_possible() -> bool {
-    hot(|hot| hot.mode.get() == Mode::Leader && !hot.is_late.get() && !hot.has_transactions.get())
+    hot(|hot| {
+        let is_plain = !hot.has_transactions.get() && !hot.has_other_modules.get();
+        hot.mode.get() == Mode::Leader && !hot.is_late.get() && is_plain
+    })
 }
 
 #[cfg(test)]

@@ -18,7 +18,10 @@ use rustix::{
 
 use redis_module::raw::{REDISMODULE_EVENTLOOP_READABLE, REDISMODULE_EVENTLOOP_WRITABLE};
 
-use super::{replies::write, scripts::AS, words::WRITES};
+use super::{
+    replies::write,
+    words::{AS, WRITES},
+};
 use crate::{
     commands::Checks,
     redis::{Blocked, Text, unwatch},
@@ -89,6 +92,13 @@ const REFUSALS: [&str; 4] = [
     "LOADING Redis is loading",
     "LOADING this server is",
 ];
+
+const OLD_LEADER: &str =
+    "ERR the leader is of a version that takes no scripts from followers; send it to the leader, or upgrade that one";
+
+fn is_unknown_command(answer: &Value) -> bool {
+    matches!(answer, Value::Error(text) if text.starts_with(b"ERR unknown command"))
+}
 
 /// Whether an answer says that a server has not executed the write, as it does not lead. `is_script`: it may be the
 /// script's own error, of whatever name, and a script is not to be executed twice.
@@ -400,6 +410,10 @@ impl Connection {
         while let Some((value, len)) = Value::read(&self.received[at..])? {
             match self.owed.pop_front() {
                 Some(Owed::To(passed)) if is_refused(&value, passed.user.is_some()) => refused.push(passed),
+                // Its text has the proof.
+                Some(Owed::To(Passed { client, user: Some(_), .. })) if is_unknown_command(&value) => {
+                    answers.push(Answer { client, bytes: Err(OLD_LEADER) });
+                }
                 Some(Owed::To(Passed { client, .. })) => {
                     answers.push(Answer { client, bytes: Ok(self.received[at..at + len].to_vec()) });
                 }

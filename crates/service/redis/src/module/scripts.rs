@@ -10,12 +10,12 @@ use std::ffi::c_int;
 use redis_module::raw;
 
 use super::{
-    Mode, PROOF,
+    Mode,
     access::answer,
     call_args, class_of,
     commands::refuse,
     commit_now, hot, numbered,
-    words::inner,
+    words::{inner, is_proof},
     writing::{UNKNOWN, has_unread},
 };
 use crate::{
@@ -23,8 +23,6 @@ use crate::{
     redis::{Args, Argv, Ctx, User},
 };
 
-/// The name of this command.
-pub(super) const AS: &std::ffi::CStr = c"fide.as";
 /// Errors as replies, the client's protocol, and the permissions of the user that was named.
 const SCRIPT: &std::ffi::CStr = c"E0C";
 /// Of numbered requests: in RESP2, as their answers are kept.
@@ -64,8 +62,7 @@ pub(super) fn execute_as(ctx: Ctx, user: &[u8], args: Args<'_>, is_early: bool) 
 pub(super) unsafe extern "C" fn fide_as(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     let (ctx, args) = (Ctx(ctx), inner(argv, argc));
     let (given, user, command) = (args.get(0).unwrap_or_default(), args.get(1).unwrap_or_default(), args.rest().rest());
-    let is_known = PROOF.with_borrow(|proof| !proof.is_empty() && is_same(proof, given));
-    if !is_known || ctx.is_nested() || !matches!(class_of(command), Class::Script | Class::Once) {
+    if !is_proof(given) || ctx.is_nested() || !matches!(class_of(command), Class::Script | Class::Once) {
         return ctx.error("ERR FIDE.AS is for this module's own use");
     }
     if hot(|hot| hot.mode.get()) != Mode::Leader {
@@ -73,9 +70,4 @@ pub(super) unsafe extern "C" fn fide_as(ctx: *mut raw::RedisModuleCtx, argv: Arg
     }
     let is_early = hot(|hot| hot.is_late.get()) || has_unread(ctx);
     execute_as(ctx, user, command, is_early)
-}
-
-/// Whether both are the same, in a time that does not tell how far they are.
-fn is_same(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len() && one.iter().zip(other).fold(0, |differs, (one, other)| differs | (one ^ other)) == 0
 }

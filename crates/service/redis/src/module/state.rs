@@ -307,6 +307,16 @@ impl State {
         self.refuses = refuses;
     }
 
+    /// Takes what has come and answers it, without applying anything. Nothing else follows from it before the next
+    /// turn.
+    pub(super) fn listen(&mut self) {
+        if self.mode == Mode::Following
+            && let Err(why) = self.member.wait(Duration::ZERO)
+        {
+            self.end(&why);
+        }
+    }
+
     /// Where a host's server is: all have the same port.
     pub(super) fn place(&self, host: u16) -> Option<(String, String)> {
         Some((self.member.address(host)?.to_string(), self.port.to_string()))

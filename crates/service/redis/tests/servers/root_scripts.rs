@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Scripts and functions at followers do what they do at the leader; and followers that say `-MOVED`.
 
+use fide_testbed::retry_until;
 use redis::{Connection, RedisResult, Value};
 
-use crate::world::World;
+use crate::world::{LIMIT, World};
 
 fn eval(connection: &mut Connection, script: &str) -> RedisResult<Value> {
     redis::cmd("EVAL").arg(script).arg(0).query(connection)
@@ -179,4 +180,32 @@ fn root_follower_says_where_the_leader_is_as_redis_cluster_does() {
     world.kill(leader);
     world.await_ready();
     assert_eq!(world.ask(follower, "INCR foo"), ":2\r\n");
+}
+
+/// A reader would see half of a script that is cut into units, and so would the next leader.
+#[test]
+fn root_script_is_one_unit_also_behind_a_command_that_waited() {
+    const WRITES: u64 = 20;
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let leader = world.leader();
+    let units = || world.status(leader)["units"].as_u64().unwrap();
+    let script = format!("for i=1,{WRITES} do redis.call('SET','k'..i,i) redis.call('GET','k1') end");
+    let mut waiting = world.connect(leader);
+    let before = units();
+    let one = std::thread::spawn(move || {
+        let mut pipe = redis::pipe();
+        pipe.cmd("BLPOP").arg("q").arg(0).cmd("EVAL").arg(script).arg(0);
+        pipe.query::<(Vec<String>, Value)>(&mut waiting)
+    });
+    let blocked = retry_until("a client that waits", LIMIT, || {
+        let clients = world.ask(leader, "INFO clients");
+        if clients.contains("blocked_clients:1") { Ok(()) } else { Err(clients) }
+    });
+    blocked.unwrap_or_else(|why| panic!("{why}"));
+    world.ask(leader, "LPUSH q x");
+    assert_eq!(one.join().unwrap().unwrap(), (vec!["q".to_owned(), "x".to_owned()], Value::Nil));
+    assert_eq!(world.ask(leader, "GET k20"), "$2\r\n20\r\n");
+    let units = units() - before;
+    assert!(units < WRITES, "the script and two more writes were {units} units");
+    world.assert_alike();
 }
