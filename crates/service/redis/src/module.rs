@@ -43,6 +43,7 @@ mod member;
 mod native;
 mod numbered;
 mod proxy;
+mod read;
 mod reads;
 mod replies;
 mod scripts;

@@ -66,10 +66,9 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
         // A script of a client with unread replies is decided on its own, too.
         let is_script = class == Class::Script && hot.mode.get() == Mode::Leader;
         let is_late = hot.is_late.get() || is_script && is_any_unread();
-        if checks.told && matches!(class, Class::Write(_)) && native::is_possible() && !is_any_unread() {
-            if native::write_down(command) {
-                return hot.has_shown.set(true);
-            }
+        let is_native = checks.told && matches!(class, Class::Write(_)) && native::is_possible();
+        if is_native && !is_any_unread() && native::write_down(command) {
+            return hot.has_shown.set(true);
         }
         if class == Class::Multi {
             native::note_transaction();

@@ -6,52 +6,19 @@
 //! holds also while the server has applied a part of a unit: no unit that it has yet to apply as a whole writes these
 //! keys.
 
-use std::{
-    collections::VecDeque,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use fide_group::Standing;
 
-use super::{COMMANDS, state::State};
+use super::{
+    COMMANDS,
+    read::{Reads, WaitingRead},
+    state::State,
+};
 use crate::{
     redis::{Args, Blocked, Text},
-    written::{Written, hash_of},
+    written::hash_of,
 };
-
-/// A read that waits until the server has applied what may be decided.
-pub(super) struct WaitingRead {
-    pub(super) client: Blocked,
-    pub(super) args: Vec<Text>,
-    /// Hashes of the keys on which alone the answer depends; none: it may depend on everything.
-    keys: Option<Vec<u64>>,
-    /// None: this server had no lease yet when it looked last.
-    need: Option<u64>,
-    view: u32,
-    since: Instant,
-}
-
-/// Reads that wait, and what is known of keys.
-#[derive(Default)]
-pub(super) struct Reads {
-    waiting: VecDeque<WaitingRead>,
-    written: Written,
-    /// [`super::member::Member::changes`] when the stored values were looked at last; none: they are not known.
-    walked: Option<u64>,
-}
-
-impl Reads {
-    pub(super) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
-    }
-
-    /// A decision was delivered.
-    pub(super) fn deliver(&mut self, position: u64, value: &[u8], applied: u64) {
-        COMMANDS.with_borrow(|commands| {
-            self.written.deliver(position, value, applied, &|name| commands.written_by(name));
-        });
-    }
-}
 
 /// Hashes of the keys on which alone a read depends.
 pub(super) fn keys_of(args: Args<'_>) -> Option<Vec<u64>> {

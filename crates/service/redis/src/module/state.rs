@@ -16,7 +16,7 @@ use super::{
     dump::Dumps,
     feed::{Fed, Feed},
     member::{Decided, Member},
-    reads::Reads,
+    read::Reads,
 };
 use crate::{
     remark::Remark,

@@ -24,6 +24,7 @@ mod sentinel;
 
 use std::{process::ExitCode, time::Duration};
 
+use anyhow::ensure;
 use clap::Parser;
 use cluster::{Cluster, Kind};
 use fide_testbed::figures::{Figure, Goal, Report, Samples, Statistic};
@@ -107,85 +108,112 @@ fn measure(
     Ok((of, base))
 }
 
+/// Starts servers of some kind, on so many hosts.
+type Start<'a> = dyn Fn(&Kind, usize) -> anyhow::Result<Cluster> + 'a;
+/// Some figures that are measured together, by their names.
+type Part = (&'static [&'static str], fn(&Args, &Start<'_>, &mut Report) -> anyhow::Result<()>);
+
+const BESIDE_ALONE: [&str; 4] = [
+    "redis_set_vs_standalone",
+    "redis_set_pipelined_vs_standalone",
+    "redis_get_vs_standalone",
+    "redis_get_follower_vs_standalone",
+];
+
+const PARTS: [Part; 6] = [
+    (&BESIDE_ALONE, beside_alone),
+    (&["redis_set_vs_wait1", "redis_set_vs_async"], wait1),
+    (&["redis_disk_vs_aof"], disk),
+    (&["redis_set_vs_redisraft", "redis_latency_vs_redisraft"], redisraft),
+    (&["redis_failover"], failover),
+    (&["redis_memory_growth", "redis_memory_lost"], memory),
+];
+
 fn run(args: &Args) -> anyhow::Result<()> {
     let mut report = Report::new("redis").compared_with(args.compare.as_deref())?;
     let server: Vec<&str> = args.server.iter().map(String::as_str).collect();
     let start = |kind: &Kind, hosts: usize| Cluster::start(kind, hosts, &server);
-    const BESIDE_ALONE: [&str; 4] = [
-        "redis_set_vs_standalone",
-        "redis_set_pipelined_vs_standalone",
-        "redis_get_vs_standalone",
-        "redis_get_follower_vs_standalone",
-    ];
-    if BESIDE_ALONE.iter().any(|name| args.wants(name)) {
-        let alone = start(&Kind::Alone, 1)?;
-        for failures in 1..=usize::from(args.failures) {
-            let group = start(&Kind::Group("hsuc"), failures + 1)?;
-            let leader = group.await_ready()?;
-            let follower = group.running().into_iter().find(|host| *host != leader).expect("two servers");
-            let [set, pipelined, get, at_follower] = BESIDE_ALONE;
-            let wanted = [
-                (set, None, leader, ("set", 1)),
-                (pipelined, None, leader, ("set", 16)),
-                (get, Some(0.95), leader, ("get", 1)),
-                (at_follower, Some(0.95), follower, ("get", 1)),
-            ];
-            for (name, goal, host, test) in wanted.into_iter().filter(|(name, ..)| args.wants(name)) {
-                eprintln!("{name}: {failures} tolerated");
-                let (of, base) = measure(args, (&group, host), &alone, test)?;
-                let figure = rate(&format!("{name}_{failures}"), &of).beside("a server alone", &rate("alone", &base));
-                report.add(match goal {
-                    Some(least) => figure.goal(Goal::AtLeast(least)),
-                    None => figure,
-                });
-            }
+    let wanted: Vec<&Part> = PARTS.iter().filter(|(names, _)| names.iter().any(|name| args.wants(name))).collect();
+    ensure!(!wanted.is_empty(), "no figure begins with {}", args.only.join(" or "));
+    let mut failed = Vec::new();
+    for (names, measure) in wanted {
+        // What the others have measured is not lost with one.
+        if let Err(why) = measure(args, &start, &mut report) {
+            eprintln!("bench-redis: {}: {why:#}", names[0]);
+            failed.push(names[0]);
         }
-    }
-    if args.wants("redis_set_vs_wait1") || args.wants("redis_set_vs_async") {
-        wait1(args, &start, &mut report)?;
-    }
-    if args.wants("redis_disk_vs_aof") {
-        eprintln!("redis_disk_vs_aof");
-        let always = Cluster::start(&Kind::Alone, 1, &["--appendonly", "yes", "--appendfsync", "always"])?;
-        let group = start(&Kind::Durable, 2)?;
-        let leader = group.await_ready()?;
-        let (of, base) = measure(args, (&group, leader), &always, ("set", 1))?;
-        let figure =
-            rate("redis_disk_vs_aof", &of).beside("a server alone, appendfsync always", &rate("always", &base));
-        report.add(figure.goal(Goal::AtLeast(0.8)));
-    }
-    if args.wants("redis_set_vs_redisraft") || args.wants("redis_latency_vs_redisraft") {
-        redisraft(args, &start, &mut report)?;
-    }
-    if args.wants("redis_failover") {
-        let kills = if args.quick { 3 } else { 100 };
-        let samples = failover::measure(&mut start(&Kind::Group("hsuc"), 3)?, kills)?;
-        let own = |name: &str| Figure::time(name, Statistic::P50, &samples);
-        report.add(own("redis_failover").goal(Goal::AtMost(10_000.0)));
-        report.add(Figure::time("redis_failover_p99", Statistic::P99, &samples).goal(Goal::AtMost(50_000.0)));
-        if args.wants("redis_failover_vs_sentinel") {
-            let beside = sentinel::measure(&mut start(&Kind::Replicas, 3)?, if args.quick { 1 } else { 10 })?;
-            let figure = own("redis_failover_vs_sentinel").against("Sentinel", Statistic::P50, &beside);
-            report.add(figure.goal(Goal::AtMost(0.02)));
-        }
-    }
-    if args.wants("redis_memory_growth") || args.wants("redis_memory_lost") {
-        let length = if args.quick { Duration::from_secs(20) } else { Duration::from_secs(60 * args.minutes) };
-        let cluster = Cluster::start(&Kind::Group("hsuc"), 2, &memory::SERVER)?;
-        let figures = memory::measure(&cluster, length).map_err(|why| cluster.explain(&why))?;
-        figures.into_iter().for_each(|figure| report.add(figure));
     }
     report.figures.retain(|figure| args.wants(&figure.figure));
     report.conclude()?;
+    ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
+    Ok(())
+}
+
+/// A group beside a server alone.
+fn beside_alone(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()> {
+    let alone = start(&Kind::Alone, 1)?;
+    for failures in 1..=usize::from(args.failures) {
+        let group = start(&Kind::Group("hsuc"), failures + 1)?;
+        let leader = group.await_ready()?;
+        let follower = group.running().into_iter().find(|host| *host != leader).expect("two servers");
+        let [set, pipelined, get, at_follower] = BESIDE_ALONE;
+        let wanted = [
+            (set, None, leader, ("set", 1)),
+            (pipelined, None, leader, ("set", 16)),
+            (get, Some(0.95), leader, ("get", 1)),
+            (at_follower, Some(0.95), follower, ("get", 1)),
+        ];
+        for (name, goal, host, test) in wanted.into_iter().filter(|(name, ..)| args.wants(name)) {
+            eprintln!("{name}: {failures} tolerated");
+            let (of, base) = measure(args, (&group, host), &alone, test)?;
+            let figure = rate(&format!("{name}_{failures}"), &of).beside("a server alone", &rate("alone", &base));
+            report.add(match goal {
+                Some(least) => figure.goal(Goal::AtLeast(least)),
+                None => figure,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// A durable group of two beside a server alone that syncs its file, too.
+fn disk(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()> {
+    eprintln!("redis_disk_vs_aof");
+    let always = Cluster::start(&Kind::Alone, 1, &["--appendonly", "yes", "--appendfsync", "always"])?;
+    let group = start(&Kind::Durable, 2)?;
+    let leader = group.await_ready()?;
+    let (of, base) = measure(args, (&group, leader), &always, ("set", 1))?;
+    let figure = rate("redis_disk_vs_aof", &of).beside("a server alone, appendfsync always", &rate("always", &base));
+    report.add(figure.goal(Goal::AtLeast(0.8)));
+    Ok(())
+}
+
+/// Leaders are killed; masters that Sentinel watches, too.
+fn failover(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()> {
+    let kills = if args.quick { 3 } else { 100 };
+    let samples = failover::measure(&mut start(&Kind::Group("hsuc"), 3)?, kills)?;
+    let own = |name: &str| Figure::time(name, Statistic::P50, &samples);
+    report.add(own("redis_failover").goal(Goal::AtMost(10_000.0)));
+    report.add(Figure::time("redis_failover_p99", Statistic::P99, &samples).goal(Goal::AtMost(50_000.0)));
+    if args.wants("redis_failover_vs_sentinel") {
+        let beside = sentinel::measure(&mut start(&Kind::Replicas, 3)?, if args.quick { 1 } else { 10 })?;
+        let figure = own("redis_failover_vs_sentinel").against("Sentinel", Statistic::P50, &beside);
+        report.add(figure.goal(Goal::AtMost(0.02)));
+    }
+    Ok(())
+}
+
+/// Servers at their memory limit.
+fn memory(args: &Args, _: &Start<'_>, report: &mut Report) -> anyhow::Result<()> {
+    let length = if args.quick { Duration::from_secs(20) } else { Duration::from_secs(60 * args.minutes) };
+    let cluster = Cluster::start(&Kind::Group("hsuc"), 2, &memory::SERVER)?;
+    let figures = memory::measure(&cluster, length).map_err(|why| cluster.explain(&why))?;
+    figures.into_iter().for_each(|figure| report.add(figure));
     Ok(())
 }
 
 /// Groups of two and three beside clusters of RedisRaft that tolerate as many failures, in turns.
-fn redisraft(
-    args: &Args,
-    start: &dyn Fn(&Kind, usize) -> anyhow::Result<Cluster>,
-    report: &mut Report,
-) -> anyhow::Result<()> {
+fn redisraft(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()> {
     for failures in 1..=2 {
         let names = ["set", "latency"].map(|what| format!("redis_{what}_vs_redisraft_{failures}"));
         let Some(folder) = &args.redisraft else {
@@ -215,11 +243,7 @@ fn redisraft(
 }
 
 /// A group of two beside one replica that follows, in turns, by the same clients.
-fn wait1(
-    args: &Args,
-    start: &dyn Fn(&Kind, usize) -> anyhow::Result<Cluster>,
-    report: &mut Report,
-) -> anyhow::Result<()> {
+fn wait1(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()> {
     let length = Duration::from_millis(if args.quick { 300 } else { 3000 });
     let of = |kind: &Kind, wait_for| -> anyhow::Result<Vec<Measured>> {
         let cluster = start(kind, 2)?;

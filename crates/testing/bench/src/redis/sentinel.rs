@@ -4,8 +4,9 @@
 use std::{
     fs,
     os::unix::net::UnixStream,
+    path::{Path, PathBuf},
     process::{Child, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
@@ -71,6 +72,12 @@ fn await_master(cluster: &Cluster) -> anyhow::Result<usize> {
     })?)
 }
 
+fn connect(path: &Path) -> anyhow::Result<UnixStream> {
+    let stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    Ok(stream)
+}
+
 /// Kills the master again and again; each comes back as a replica before the next one is killed.
 pub(super) fn measure(cluster: &mut Cluster, kills: usize) -> anyhow::Result<Samples> {
     let mut samples = Samples::default();
@@ -82,17 +89,26 @@ pub(super) fn measure(cluster: &mut Cluster, kills: usize) -> anyhow::Result<Sam
         eprint!("\rSentinel: {kill} of {kills}");
         let master = await_master(cluster)?;
         std::thread::sleep(Duration::from_millis(u64::from(2 * FAILOVER_TIMEOUT_MS)));
-        let mut streams: Vec<UnixStream> = Vec::new();
-        for host in cluster.running().into_iter().filter(|host| *host != master) {
-            let stream = UnixStream::connect(cluster.socket(host)?)?;
-            stream.set_read_timeout(Some(LIMIT))?;
-            streams.push(stream);
-        }
-        if streams.is_empty() {
+        let others: Vec<PathBuf> = cluster
+            .running()
+            .into_iter()
+            .filter(|host| *host != master)
+            .map(|host| cluster.socket(host))
+            .collect::<anyhow::Result<_>>()?;
+        if others.is_empty() {
             bail!("no replica is left");
         }
+        let connect = || others.iter().map(|path| connect(path)).collect::<anyhow::Result<Vec<_>>>();
+        let mut streams = connect()?;
         let killed_ns = cluster.kill(master)?;
-        write(&mut streams)?;
+        // Sentinel has a server disconnect its clients when it changes its role.
+        let until = Instant::now() + LIMIT;
+        while let Err(why) = write(&mut streams) {
+            if Instant::now() > until {
+                return Err(why);
+            }
+            streams = connect()?;
+        }
         samples.add(mono_ns() - killed_ns);
         cluster.add(master)?;
     }
