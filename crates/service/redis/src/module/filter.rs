@@ -90,6 +90,8 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             // What this server knows.
             Verdict::Pass if class == Class::ScriptExists => return,
             Verdict::Pass => &words.refuse,
+            // Redis executes it at once, so what holds now holds then.
+            Verdict::Read if with_state(|state| state.may_read()) == Some(true) => return,
             Verdict::Read => &words.read,
             Verdict::Refuse => &words.refuse,
             Verdict::Skip => &words.skip,
