@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use fide_agent_api::protocol::{PeerState, check_name};
 use fide_agreement::{
-    Decision, Held, HostSet, Identity, Lease, Refused, Standing, Start, View, group,
+    Decision, HostSet, Identity, Lease, Refused, Standing, Start, View, group,
     transfer::{Reason, RoomError},
 };
 use fide_client::{Client, ConnectOptions, Event, Joined, Monitor, MonitorId, ProcessId, Wanted, now_ns};
@@ -528,16 +528,6 @@ impl<P: Start> Member<P> {
     #[must_use]
     pub fn may_be_decided(&self) -> Option<u64> {
         self.core.group.may_be_decided(self.lease()).filter(|_| !self.is_replaying())
-    }
-
-    /// Calls `each` with what may be decided after the delivered position, and returns [`Member::may_be_decided`]: a
-    /// question about some keys may be answered at once, or after fewer positions than that one, if nothing that is
-    /// stored writes them ([`fide_agreement::Group::each_held`] has the argument, and what none means).
-    pub fn each_held(&self, each: &mut dyn FnMut(Held<'_>)) -> Option<u64> {
-        if self.is_replaying() {
-            return None;
-        }
-        self.core.group.each_held(self.lease(), each)
     }
 
     /// Takes a member out of the group.

@@ -1,12 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a durable member has on disk.
+//! What a member stores and was not delivered, and what a durable one has on disk.
 
-use fide_agreement::Start;
+use fide_agreement::{Held, Start};
 
 use super::Member;
 use crate::{Error, Recovery, StoredState, core, durable::Disk};
 
 impl<P: Start> Member<P> {
+    /// Calls `each` with what may be decided after the delivered position, and returns [`Member::may_be_decided`]: a
+    /// question about some keys may be answered at once, or after fewer positions than that one, if nothing that is
+    /// stored writes them ([`fide_agreement::Group::each_held`] has the argument, and what none means).
+    pub fn each_held(&self, each: &mut dyn FnMut(Held<'_>)) -> Option<u64> {
+        if self.is_replaying() {
+            return None;
+        }
+        self.core.group.each_held(self.lease(), each)
+    }
+
     /// Of a durable member whose group was founded again from its disk: the stored state, once. For users that read a long state in their own way, and are not handed it by [`Member::poll_install`]
     /// then.
     pub fn poll_stored_state(&mut self) -> Option<StoredState> {

@@ -3,31 +3,35 @@
 //!
 //! Redis writes the rest of them as soon as the connection takes it, also in the middle of a turn, and with it
 //! whatever the client was replied since. So what such a client writes is decided before it is answered, not
-//! at the end of the turn. Redis watches their descriptors for writing; the kernel's list of what its epoll
-//! watches says so, in some 20 us for 60 clients.
+//! at the end of the turn. Redis waits for these connections with its epoll, which tells of one as long as it
+//! is ready: asked again in a turn, it names all that Redis has yet to write to in that turn, and maybe some that have
+//! become ready since.
 
 use std::{
     collections::{HashMap, HashSet},
-    fs::File,
-    os::{fd::RawFd, unix::fs::FileExt},
+    os::fd::{BorrowedFd, RawFd},
 };
 
-/// `EPOLLOUT`, in the list's hexadecimal mask.
-const WRITABLE: u32 = 4;
+use rustix::{
+    buffer::spare_capacity,
+    event::{Timespec, epoll},
+};
+
 /// Most clients whose descriptors are remembered.
 const DESCRIPTORS_MAX: usize = 100_000;
-/// Longest list: that of 100,000 descriptors.
-const LIST_MAX: usize = 10 << 20;
+/// Most connections that are asked for at once; beyond that all may have unread replies.
+const READY_MAX: usize = 100_000;
+const READY_AT_FIRST: usize = 256;
 
 /// What is known of clients with unread replies.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Unread {
-    list: Option<File>,
-    /// Descriptors that Redis watches for writing.
+    epoll: Option<RawFd>,
+    /// Descriptors that Redis is about to write to.
     writable: HashSet<RawFd>,
-    /// The list was read in this turn: Redis watches others only at the end of a turn.
+    /// The loop was asked in this turn: Redis watches others only at the end of a turn.
     is_known: bool,
-    text: Vec<u8>,
+    ready: Vec<epoll::Event>,
     /// Descriptors of clients, by their ids, which are never used again.
     descriptors: HashMap<u64, RawFd>,
 }
@@ -35,8 +39,7 @@ pub(super) struct Unread {
 impl Unread {
     /// For the loop with this epoll descriptor.
     pub(super) fn of_loop(epoll: Option<RawFd>) -> Self {
-        let list = epoll.and_then(|epoll| File::open(format!("/proc/self/fdinfo/{epoll}")).ok());
-        Self { list, ..Self::default() }
+        Self { epoll, ..Self::default() }
     }
 
     /// A new turn begins.
@@ -44,12 +47,12 @@ impl Unread {
         self.is_known = false;
     }
 
-    /// Whether any connection has unread replies. Without the list, all may have.
+    /// Whether any connection has unread replies. Of an unknown loop, all may have.
     pub(super) fn is_any(&mut self) -> bool {
         if !self.is_known {
-            self.read();
+            self.ask();
         }
-        self.list.is_none() || !self.writable.is_empty()
+        self.epoll.is_none() || !self.writable.is_empty()
     }
 
     /// The descriptor of a client's connection, if it was asked for before.
@@ -63,51 +66,34 @@ impl Unread {
             self.descriptors.clear();
         }
         self.descriptors.extend(fd.map(|fd| (client, fd)));
-        self.is_any() && (self.list.is_none() || fd.is_none_or(|fd| self.writable.contains(&fd)))
+        self.is_any() && (self.epoll.is_none() || fd.is_none_or(|fd| self.writable.contains(&fd)))
     }
 
-    fn read(&mut self) {
-        let Some(list) = &self.list else { return };
-        let mut len = 0;
-        loop {
-            if self.text.len() < len + (16 << 10) {
-                self.text.resize(len + (64 << 10), 0);
+    fn ask(&mut self) {
+        let Some(epoll) = self.epoll else { return };
+        // SAFETY: Redis' loop is open as long as the process lives.
+        let epoll = unsafe { BorrowedFd::borrow_raw(epoll) };
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.ready.clear();
+        self.ready.reserve(READY_AT_FIRST);
+        while epoll::wait(epoll, spare_capacity(&mut self.ready), Some(&at_once)).is_ok() {
+            if self.ready.len() < self.ready.capacity() {
+                let writable = self.ready.iter().filter(|event| ({ event.flags }).contains(epoll::EventFlags::OUT));
+                self.writable.clear();
+                // Redis keeps the descriptor in its first four bytes.
+                self.writable.extend(writable.filter_map(|event| RawFd::try_from(event.data.u64() & 0xffff_ffff).ok()));
+                self.is_known = true;
+                return;
             }
-            match list.read_at(&mut self.text[len..], len as u64) {
-                Ok(0) => break,
-                Ok(more) if len + more < LIST_MAX => len += more,
-                _ => {
-                    self.list = None;
-                    return;
-                }
+            let more = 2 * self.ready.len();
+            if more > READY_MAX {
+                break;
             }
+            self.ready.clear();
+            self.ready.reserve(more);
         }
-        self.writable = writable(&self.text[..len]).collect();
-        self.is_known = true;
+        self.epoll = None;
     }
-}
-
-/// The descriptors that an epoll watches for writing, from its list in /proc: lines such as
-/// `tfd:        8 events:       19 data:                8  pos:0 ino:61 sdev:5`.
-fn writable(list: &[u8]) -> impl Iterator<Item = RawFd> {
-    // Once for each turn with writes and each client: by hand, which takes a tenth of the time of words and numbers.
-    list.split(|byte| *byte == b'\n').filter_map(|line| {
-        let (fd, rest) = number(line.strip_prefix(b"tfd:")?, 10)?;
-        let (mask, _) = number(rest.strip_prefix(b" events:")?, 16)?;
-        (mask & WRITABLE != 0).then_some(RawFd::try_from(fd).ok()?)
-    })
-}
-
-/// The number at the beginning of `text`, after spaces, and what follows it.
-fn number(text: &[u8], radix: u32) -> Option<(u32, &[u8])> {
-    let begin = text.iter().position(|byte| *byte != b' ')?;
-    let digits = &text[begin..];
-    let (mut number, mut len) = (0_u32, 0);
-    while let Some(digit) = digits.get(len).and_then(|digit| char::from(*digit).to_digit(radix)) {
-        number = number.checked_mul(radix)?.checked_add(digit)?;
-        len += 1;
-    }
-    (len > 0).then_some((number, &digits[len..]))
 }
 
 /// The epoll descriptor of this process that watches this one.
@@ -125,16 +111,19 @@ mod tests {
     use super::*;
     use std::os::fd::AsRawFd;
 
-    use rustix::event::epoll;
+    fn watch(set: &impl std::os::fd::AsFd, fd: &impl std::os::fd::AsFd, flags: epoll::EventFlags) {
+        let number = u64::try_from(fd.as_fd().as_raw_fd()).unwrap();
+        epoll::add(set, fd, epoll::EventData::new_u64(number), flags).unwrap();
+    }
 
     #[test]
-    fn descriptors_watched_for_writing_are_found() {
+    fn descriptors_that_redis_is_about_to_write_to_are_found() {
         let (one, two) = (std::io::pipe().unwrap(), std::io::pipe().unwrap());
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-        epoll::add(&set, &one.0, epoll::EventData::new_u64(1), epoll::EventFlags::IN).unwrap();
+        watch(&set, &one.0, epoll::EventFlags::IN);
         let mut unread = Unread::of_loop(epoll_that_watches(one.0.as_raw_fd()));
         assert!(!unread.is_any());
-        epoll::add(&set, &two.1, epoll::EventData::new_u64(2), epoll::EventFlags::OUT).unwrap();
+        watch(&set, &two.1, epoll::EventFlags::OUT);
         assert!(!unread.is_any(), "not before the next turn");
         unread.begin_turn();
         assert!(unread.is_of(7, Some(two.1.as_raw_fd())));
@@ -147,15 +136,24 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_list_are_read() {
-        let line =
-            |fd: i32, mask: u32| format!("tfd: {fd:>8} events: {mask:>8x} data: {fd:>16x}  pos:0 ino:61 sdev:5\n");
-        let list = format!("pos:\t0\nflags:\t02\n{}{}{}", line(8, 0x19), line(123_456_789, 0x1d), line(9, 0x8000_0004));
-        assert_eq!(writable(list.as_bytes()).collect::<Vec<_>>(), [123_456_789, 9]);
+    fn each_question_has_the_same_answer_and_takes_nothing_away() {
+        let pipes: Vec<_> = (0..2 * READY_AT_FIRST).map(|_| std::io::pipe().unwrap()).collect();
+        let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        pipes.iter().for_each(|(_, write)| watch(&set, write, epoll::EventFlags::OUT));
+        let mut unread = Unread::of_loop(Some(set.as_raw_fd()));
+        for _ in 0..3 {
+            unread.begin_turn();
+            assert!(unread.is_any());
+            assert_eq!(unread.writable.len(), pipes.len(), "more than were asked for at first");
+        }
+        let mut events = Vec::with_capacity(pipes.len() + 1);
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        epoll::wait(&set, spare_capacity(&mut events), Some(&at_once)).unwrap();
+        assert_eq!(events.len(), pipes.len(), "Redis is told of all of them, too");
     }
 
     #[test]
-    fn without_the_list_everybody_may_have_unread_replies() {
+    fn of_an_unknown_loop_everybody_may_have_unread_replies() {
         let mut unread = Unread::of_loop(None);
         assert!(unread.is_any() && unread.is_of(1, Some(3)));
     }
