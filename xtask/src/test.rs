@@ -29,6 +29,12 @@ pub(crate) const LONG: &[(&str, &str)] = &[
     ("families::tests::planted_noise_is_found_at_200_us", "at 1000 us"),
     ("families::tests::planted_noise_is_found_at_999_us", "at 1000 us"),
     ("families::tests::planted_noise_is_found_at_1001_us", "at 1000 us"),
+    (
+        "root_versions::root_servers_are_upgraded_one_by_one_while_clients_write",
+        "a server two versions apart; what each version says to the other, beside the code",
+    ),
+    ("root_reads::root_follower_answers_for_other_keys_with_huc_too", "the same with HSUC"),
+    ("root_input::root_servers_with_other_settings_have_the_same_data", "random commands"),
     ("root_libraries::root_session_of_go_redis_outlives_the_leader", "the session of redis-py"),
     ("root_libraries::root_session_of_jedis_outlives_the_leader", "the session of redis-py"),
     ("root_libraries::root_session_of_ioredis_outlives_the_leader", "the session of redis-py"),
