@@ -171,7 +171,8 @@ pub(super) fn decide(mode: Mode, class: Class, is_of_log: bool, is_late: bool, r
         // Its transactions would be read in parts, and not written.
         (Class::Multi | Class::Write(_) | Class::Wait, Mode::Following) => Verdict::Refuse,
 
-        // The other server's stream, unmarked. Clients are refused by Redis, as this is a replica.
+        // The other server's stream, unmarked. Redis refuses what clients write, as this is a replica; a transaction that
+        // one begins is ended before this server leads.
         (Class::Write(_) | Class::Multi | Class::Exec, Mode::Syncing) => Verdict::Run,
         (Class::Write(_) | Class::Multi | Class::Exec, Mode::Cut) => Verdict::Skip,
         _ => Verdict::Refuse,

@@ -14,13 +14,13 @@
 //! | the command is queued (`MULTI`): the filter sees it then, and not when it is executed | while any client may be in a transaction, all writes have the word in front |
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     time::{Duration, Instant},
 };
 
 use redis_module::raw;
 
-use super::{ERRORS, Mode, TURN, call, hot};
+use super::{ERRORS, Mode, TURN, call, hot, replies::is_in_transaction};
 use crate::{
     redis::{Ctx, Filtered, key_bytes},
     resp,
@@ -53,7 +53,7 @@ struct Written {
 thread_local! {
     static WRITTEN: RefCell<Written> = RefCell::new(Written::default());
     /// When clients are asked whether any is in a transaction.
-    static ASK_AT: RefCell<Option<Instant>> = const { RefCell::new(None) };
+    static ASK_AT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
 /// Another command passes the filter.
@@ -114,7 +114,7 @@ pub(super) fn note_transaction() {
 /// Whether all transactions have ended, from time to time.
 pub(super) fn look_for_transactions(ctx: Ctx) {
     let now = Instant::now();
-    if !ASK_AT.with_borrow(|at| at.is_some_and(|at| at <= now)) {
+    if ASK_AT.get().is_none_or(|at| at > now) {
         return;
     }
     let list = call(ctx, ERRORS, &[b"CLIENT", b"LIST"]);
@@ -125,11 +125,8 @@ pub(super) fn look_for_transactions(ctx: Ctx) {
 
 /// Whether a client of this list has begun a transaction. Where the list does not say so, one may have.
 fn has_transaction(list: &[u8]) -> bool {
-    let field = |line: &[u8]| {
-        line.split(|byte| *byte == b' ').find_map(|field| field.strip_prefix(b"multi=").map(|number| number == b"-1"))
-    };
     let mut clients = list.split(|byte| *byte == b'\n').filter(|line| line.len() > 1 && line.first() != Some(&b'$'));
-    !clients.all(|line| field(line) == Some(true))
+    clients.any(is_in_transaction)
 }
 
 /// Whether this module's word is left out before a write of the leader now.

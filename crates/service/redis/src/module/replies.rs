@@ -35,3 +35,9 @@ pub(super) fn write(ctx: Ctx, bytes: &[u8]) -> usize {
     };
     at
 }
+
+/// Whether a client has begun a transaction, by its line of `CLIENT LIST`. Where that does not say so, it may have.
+pub(super) fn is_in_transaction(client: &[u8]) -> bool {
+    let mut fields = client.split(|byte| *byte == b' ');
+    fields.find_map(|field| field.strip_prefix(b"multi=")) != Some(b"-1")
+}

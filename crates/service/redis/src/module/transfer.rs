@@ -17,6 +17,7 @@ use redis_module::raw;
 
 use super::{
     ERRORS, Mode, TURN, call,
+    replies::is_in_transaction,
     state::{Act, Commit, State},
     with_state,
     words::inner,
@@ -122,9 +123,8 @@ pub(super) fn disconnect_transactions(ctx: Ctx) {
     let list = call(ctx, ERRORS, &[b"CLIENT", b"LIST"]);
     let list = String::from_utf8_lossy(list.bytes()).into_owned();
     for client in list.lines() {
-        let field = |name: &str| client.split(' ').find_map(|field| field.strip_prefix(name));
-        let (id, queued) = (field("id="), field("multi="));
-        if let Some(id) = id.filter(|_| queued.is_some_and(|queued| !queued.starts_with('-'))) {
+        let id = client.split(' ').find_map(|field| field.strip_prefix("id="));
+        if let Some(id) = id.filter(|_| is_in_transaction(client.as_bytes())) {
             call(ctx, ERRORS, &[b"CLIENT", b"KILL", b"ID", id.as_bytes()]);
         }
     }

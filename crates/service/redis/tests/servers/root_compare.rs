@@ -8,7 +8,7 @@ use std::{
 
 use fide_testbed::retry_until;
 
-use crate::world::{LIMIT, World, foreign_module};
+use crate::world::{LIMIT, Stops, World, foreign_module};
 
 impl World {
     /// Compares, and waits until these servers know the outcome: how many had a digest, and which differ.
@@ -105,14 +105,6 @@ fn root_servers_with_the_same_data_compare_equal_under_load() {
         });
         println!("{protocol}: {ROUNDS} comparisons during {} writes", written.load(Relaxed));
         world.assert_alike();
-    }
-}
-
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 
 use fide_testbed::retry_until;
 
-use crate::world::{LIMIT, World};
+use crate::world::{LIMIT, Stops, World};
 
 const CLAIM: &str = "version-for-tests";
 
@@ -119,15 +119,6 @@ fn root_servers_are_upgraded_one_by_one_while_clients_write() {
     assert_eq!(whole, (1..=count).collect::<Vec<_>>(), "what was acknowledged is there, once and in order");
     assert!(rest.len() <= 1, "one write was under way: {rest:?}");
     world.assert_alike();
-}
-
-/// Stops the writer also when the test fails.
-struct Stops<'a>(&'a AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
 }
 
 #[test]

@@ -4,7 +4,10 @@
 use std::{
     path::{Path, PathBuf},
     process::Command,
-    sync::OnceLock,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -17,6 +20,15 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 /// Longer than a shared machine keeps a host from running: an exclusion by load is not what these tests are
 /// about.
 const TIMEOUT_US: u32 = 60_000;
+
+/// Stops a writer, also when the test fails.
+pub(crate) struct Stops<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
 
 pub(crate) struct World {
     pub(crate) servers: Vec<Option<RedisServer>>,
