@@ -24,6 +24,9 @@
 //!   it, or this one when it resends.
 //! - A crash is handled as an acknowledgement is: the last acknowledgement that was awaited may be that of
 //!   the dead member.
+//! - Of two members the one that adopts a proposal decides it at once if it may ([`Agreement::decide_before_leader`]):
+//!   its proposer has the value too, whoever of the two survives has it, and nobody else ever leads. No decision is
+//!   announced to it.
 //!
 //! **Pipelining.** With a window of W instances a member acknowledges instance i only when it has delivered
 //! decision i - W. So a member that learns decision i knows that all live members have decision i - W: that
@@ -123,6 +126,8 @@ pub struct Hsuc {
     /// have decided the instances up to this one; all beyond it are its own.
     inherited: u64,
     closed: bool,
+    /// [`Agreement::decide_before_leader`].
+    decides_before_leader: bool,
     progress: resend::Progress,
     slots: Box<[Slot]>,
     /// Proposals that wait for the next instance.
@@ -157,6 +162,7 @@ impl Hsuc {
             seen: 0,
             inherited: 0,
             closed: false,
+            decides_before_leader: false,
             progress: resend::Progress::new(links),
             slots: vec![Slot::default(); slots].into_boxed_slice(),
             waiting: Vec::with_capacity(value_max),
@@ -270,7 +276,9 @@ impl Hsuc {
         }
         slot.decided = true;
         slot.fresh = true;
-        self.send(others, Kind::Chosen, instance, me);
+        if !self.is_adopted_by_all() {
+            self.send(others, Kind::Chosen, instance, me);
+        }
     }
 
     /// Of [`Message::Ack`] (line 18).
@@ -285,17 +293,24 @@ impl Hsuc {
         }
     }
 
+    /// Whether all members have a proposal that one of them adopts, which decides it then.
+    fn is_adopted_by_all(&self) -> bool {
+        self.decides_before_leader && self.members.len() == 2
+    }
+
     /// Acknowledges the adopted proposal of an instance if the window reaches it and that was not done yet
     /// (line 17).
     fn acknowledge(&mut self, instance: u64) {
         let (me, correct, position) = (self.me, self.correct, self.position(instance));
         let is_in_window = instance <= self.last_to_acknowledge();
+        let is_adopted_by_all = self.is_adopted_by_all() || planted::is(Planted::DecidesAsIfOfTwo);
         let slot = &mut self.slots[position];
         if slot.instance != instance || !is_in_window || !slot.is_to_be_acknowledged(me, correct) {
             return;
         }
         slot.acked = slot.round;
         let round = slot.round;
+        slot.decided |= is_adopted_by_all;
         self.send(HostSet::only(round), Kind::Ack, instance, round);
     }
 
@@ -521,6 +536,10 @@ impl Agreement for Hsuc {
             }
         }
         true
+    }
+
+    fn decide_before_leader(&mut self) {
+        self.decides_before_leader = true;
     }
 
     fn awaits_answer(&self) -> bool {

@@ -170,6 +170,11 @@ pub trait Agreement {
         false
     }
 
+    /// The user is delivered no decision before the leader says that it may be. So this member may decide a value that
+    /// all members store although the leader does not know that yet. To be called before anything else, at all members
+    /// or at none. By default nothing is decided sooner.
+    fn decide_before_leader(&mut self) {}
+
     /// Whether the answer of another member is due at once, as instances are under way. A member that waits
     /// may then poll for a moment before it sleeps.
     fn awaits_answer(&self) -> bool {

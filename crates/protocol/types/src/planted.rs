@@ -55,6 +55,8 @@ planted! {
     DeliversUnleased,
     /// a leader decides before the last acknowledgement
     DecidesEarly,
+    /// a member that adopts a proposal decides it, also where it is not one of two
+    DecidesAsIfOfTwo,
     /// a new leader replaces what it had adopted from another leader by its own proposal
     DropsAdopted,
     /// a proposal replaces that of a later leader

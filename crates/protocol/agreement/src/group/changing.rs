@@ -268,7 +268,7 @@ impl<P: Start> Group<P> {
     pub(super) fn begin(&mut self, view: View, start: u64) {
         let Config { me, incarnation, .. } = self.config;
         let is_in = view.holds(me, incarnation);
-        let epoch = is_in.then(|| Epoch::new(&self.config.setting, view.clone(), me, start));
+        let epoch = is_in.then(|| Epoch::<P>::new(&self.config.setting, view.clone(), me, start));
         // The leader proposed the view only after it had seen that the setting suits it.
         let Some(Ok(mut epoch)) = epoch else {
             let ends = planted::is(Planted::RemovedEndsEarly);
@@ -277,6 +277,9 @@ impl<P: Start> Group<P> {
             self.pending.drop_entries();
             return;
         };
+        if self.durable.is_on() {
+            epoch.protocol.decide_before_leader();
+        }
         for member in view.members() {
             epoch.crashed(member.host, self.liveness.dead(member.host));
         }

@@ -11,6 +11,9 @@
 //! view have it on disk; or all live ones, if those are fewer. What is on a disk is a sequence of decisions,
 //! never a proposal, so that the disks of a view's members hold parts of one log, each from its beginning on.
 //!
+//! A member that decides before its leader does ([`crate::Agreement::decide_before_leader`]) stores the decision a
+//! round trip sooner: the disks of two members then work at the same time. It is a decision all the same.
+//!
 //! The leader counts, delivers, and tells the others how far they may deliver; or the member that leads next,
 //! once the leader is dead. So nobody has been delivered more than the leader, which may answer at any time. A
 //! new leader first delivers everything that was decided before it led, as its predecessor may have told that
@@ -264,6 +267,7 @@ impl<P: Start> Group<P> {
     /// made, at all members or at none: `group_of` has to be given another setting.
     pub fn set_durable(&mut self) {
         self.durable.is_on = true;
+        self.epochs.iter_mut().for_each(|epoch| epoch.protocol.decide_before_leader());
     }
 
     /// What former processes of this host have stored. To be called when the group is made. The user's state is

@@ -58,6 +58,38 @@ fn decision_takes_three_delays_and_three_messages_per_member() {
     }
 }
 
+/// The one that adopts a proposal decides it at once, also if its acknowledgement is lost, and again if the proposal
+/// comes again; and it is the leader then that learns of the decision.
+#[test]
+fn of_two_members_the_one_that_adopts_a_proposal_decides() {
+    let lossy = Setting { links: Links::Lossy, ..setting(2) };
+    let [mut leader, mut other] = [1, 2].map(|me| Hsuc::new(&lossy, me, HostSet::first(2)).unwrap());
+    [&mut leader, &mut other].into_iter().for_each(Agreement::decide_before_leader);
+    let pass = |from: u16, to: &mut Hsuc, messages: &[(HostSet, Vec<u8>)]| {
+        messages.iter().for_each(|(_, bytes)| to.receive(from, &Message::read(bytes).unwrap()).unwrap());
+    };
+    for value in [b"a", b"b"] {
+        leader.propose(value).unwrap();
+        pass(1, &mut other, &sent(&mut leader));
+    }
+    let decided = |member: &mut Hsuc| std::iter::from_fn(|| member.poll_decision().map(|of| of.instance)).count();
+    assert_eq!((decided(&mut leader), decided(&mut other)), (0, 2));
+    sent(&mut other);
+    assert!(!leader.resend() && leader.resend(), "the answers may be under way, and then they are lost");
+    pass(1, &mut other, &sent(&mut leader));
+    pass(2, &mut leader, &sent(&mut other));
+    assert_eq!((decided(&mut leader), sent(&mut leader)), (2, Vec::new()), "nothing is announced");
+    // With a value in the window that its leader has not decided, the other one is alone, and leads.
+    leader.propose(b"c").unwrap();
+    pass(1, &mut other, &sent(&mut leader));
+    assert_eq!(decided(&mut other), 1);
+    other.crashed(1);
+    assert!(other.speaks_for_all());
+    // Or the leader is.
+    leader.crashed(2);
+    assert_eq!(decided(&mut leader), 1);
+}
+
 /// App. A.3, "Complexity": a leader's crash costs two more delays, and each of the others relays to each.
 #[test]
 fn leader_crash_costs_two_delays_and_a_window_of_relays() {
@@ -292,8 +324,9 @@ fn new_leader_speaks_for_all_after_inherited_decisions() {
 
 #[test]
 fn consecutive_acks_and_decisions_share_a_message() {
-    let mut member = Hsuc::new(&setting(8), 2, HostSet::first(2)).unwrap();
-    let mut leader = Hsuc::new(&setting(8), 1, HostSet::first(2)).unwrap();
+    let [mut leader, mut member] = [1, 2].map(|me| Hsuc::new(&setting(8), me, HostSet::first(3)).unwrap());
+    // A third one would have to acknowledge, too.
+    [&mut leader, &mut member].into_iter().for_each(|member| member.crashed(3));
     for value in [b"a", b"b", b"c", b"d"] {
         leader.propose(value).unwrap();
         leader.propose_as_leader();

@@ -64,6 +64,7 @@ fn planted_faults_are_seen() {
     use fide_types::planted::Planted;
     let faults = [
         Planted::DecidesEarly,
+        Planted::DecidesAsIfOfTwo,
         Planted::DropsAdopted,
         Planted::AdoptsLower,
         Planted::DeliversAdopted,
