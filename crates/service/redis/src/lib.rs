@@ -48,5 +48,6 @@ pub mod stream;
 pub mod unit;
 pub mod written;
 
+mod group_read;
 mod module;
 mod redis;

@@ -29,6 +29,7 @@
 
 mod access;
 mod answers;
+mod awaited;
 mod commands;
 mod compare;
 mod compared;
@@ -422,6 +423,7 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
     if hot(|hot| hot.has_loaded_users.replace(false)) {
         access::let_users(Ctx(ctx));
     }
+    awaited::end(Ctx(ctx));
     seal(Ctx(ctx));
     compare::take_digest();
     with_state(State::hand_over);
@@ -610,6 +612,7 @@ unsafe extern "C" fn on_deleted(
     if matches!(hot(|hot| hot.mode.get()), Mode::Leader | Mode::Undecided) {
         TURN.with_borrow_mut(|turn| turn.push(Ctx(ctx).db(), &[b"DEL", key_bytes(key)]));
     }
+    awaited::note(key_bytes(key));
     0
 }
 
@@ -707,6 +710,8 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
     ctx.subscribe(raw::REDISMODULE_EVENT_EVENTLOOP, on_loop);
     ctx.subscribe(raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica);
     ctx.subscribe(raw::REDISMODULE_EVENT_FORK_CHILD, on_child);
+    ctx.subscribe(raw::REDISMODULE_EVENT_FLUSHDB, awaited::on_databases);
+    ctx.subscribe(raw::REDISMODULE_EVENT_SWAPDB, awaited::on_databases);
     ctx.notify(raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED, on_deleted);
     ctx.notify(native::EVENTS, native::on_changed);
     ctx.filter(on_command);

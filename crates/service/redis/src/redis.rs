@@ -357,13 +357,13 @@ impl Ctx {
         ready: CommandFn,
         late: CommandFn,
         data: Box<T>,
-    ) {
+    ) -> WaitingClient {
         unsafe extern "C" fn free<T>(_: *mut raw::RedisModuleCtx, data: *mut c_void) {
             // SAFETY: it is the box of `block_on_keys`, which Redis returns once.
             drop(unsafe { Box::from_raw(data.cast::<T>()) });
         }
         let mut strings: Vec<_> = keys.iter().map(|key| key.0).collect();
-        api!(RedisModule_BlockClientOnKeys(
+        WaitingClient(api!(RedisModule_BlockClientOnKeys(
             self.0,
             Some(ready),
             Some(late),
@@ -372,7 +372,7 @@ impl Ctx {
             strings.as_mut_ptr(),
             c_int::try_from(strings.len()).unwrap_or(0),
             Box::into_raw(data).cast()
-        ));
+        )))
     }
 
     /// The key that has data, in a callback of a client that [`Ctx::block_on_keys`] suspended.
@@ -422,6 +422,17 @@ impl Blocked {
         let ctx = api!(RedisModule_GetThreadSafeContext(self.0));
         write(Ctx(ctx));
         api!(RedisModule_FreeThreadSafeContext(ctx));
+        api!(RedisModule_UnblockClient(self.0, ptr::null_mut()));
+    }
+}
+
+/// A client that waits for keys; to be used no longer than its data lives.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WaitingClient(*mut raw::RedisModuleBlockedClient);
+
+impl WaitingClient {
+    /// Ends its wait as if the time were over.
+    pub(crate) fn end(self) {
         api!(RedisModule_UnblockClient(self.0, ptr::null_mut()));
     }
 }

@@ -5,7 +5,7 @@
 //! the same everywhere, or what it turned out to do. Deadlines become absolute, random choices become the
 //! choice, and blocking commands become those that do not block, as Redis' own replication has it.
 
-use crate::resp::Value;
+use crate::{group_read::GroupRead, resp::Value};
 
 /// Times that a question is asked until the clock has not moved meanwhile; each takes a microsecond.
 const CLOCK_TRIES: u32 = 16;
@@ -363,17 +363,14 @@ fn pending(key: &[u8], group: &[u8], id: &[u8], data: &mut dyn Data, log: &mut d
     ]);
 }
 
-/// `XREADGROUP GROUP group consumer [COUNT n] [BLOCK ms] [NOACK] STREAMS key ... id ...`
+/// XREADGROUP.
 fn group_read(args: &[&[u8]], reply: &Value, data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
-    let (Some(group), Some(consumer)) = (args.get(2), args.get(3)) else { return };
-    let no_ack = args.iter().take_while(|arg| !is(arg, "streams")).any(|arg| is(arg, "noack"));
-    let Some(first) = args.iter().position(|arg| is(arg, "streams")).map(|at| at + 1) else { return };
-    let streams = &args[first..];
-    let (keys, starts) = streams.split_at(streams.len() / 2);
-    for (key, start) in keys.iter().zip(starts) {
+    let Some(read) = GroupRead::of(args) else { return };
+    let GroupRead { group, consumer, no_ack, .. } = read;
+    for (key, start) in read.starts(args) {
         consumer_of(key, group, consumer, data, log);
         let delivered = entries_of(reply, key);
-        if *start != b">" {
+        if start != b">" {
             // Messages of its own, read again: each counts as delivered once more, now.
             delivered.iter().for_each(|id| pending(key, group, id, data, log));
             continue;

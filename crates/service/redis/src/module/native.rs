@@ -20,7 +20,7 @@ use std::{
 
 use redis_module::raw;
 
-use super::{ERRORS, Mode, TURN, call, hot, replies::is_in_transaction};
+use super::{ERRORS, Mode, TURN, awaited, call, hot, replies::is_in_transaction};
 use crate::{
     redis::{Ctx, Filtered, key_bytes},
     resp,
@@ -102,6 +102,7 @@ pub(super) unsafe extern "C" fn on_changed(
             TURN.with_borrow_mut(|turn| turn.push_written(Ctx(ctx).db(), &written.bytes));
         }
     });
+    awaited::note(key_bytes(key));
     0
 }
 

@@ -8,15 +8,20 @@ use redis_module::raw;
 use super::{
     ERRORS,
     access::answer,
+    awaited::{self, Wait},
     call, call_texts, commit_now, hot,
     state::Mode,
     writing::{UNKNOWN, WRITE, has_unread, note},
 };
 use crate::{
+    group_read::GroupRead,
     redis::{Args, Argv, Ctx, Text, api},
     resp::Value,
     rules::Rule,
 };
+
+/// To one that waits in XREADGROUP, in Redis' words.
+const NO_STREAM: &str = "UNBLOCKED the stream key no longer exists";
 
 pub(super) fn is_empty(value: &Value) -> bool {
     matches!(value, Value::Null) || matches!(value, Value::List(values) if values.is_empty())
@@ -26,6 +31,7 @@ pub(super) fn is_empty(value: &Value) -> bool {
 struct Waiting {
     rule: Rule,
     args: Vec<Text>,
+    _wait: Option<Wait>,
 }
 
 impl Waiting {
@@ -41,14 +47,13 @@ impl Waiting {
                 all
             }
             Rule::GroupRead => {
-                let is_word = |arg: &Text| arg.bytes().eq_ignore_ascii_case(b"streams");
-                let first = args.iter().position(is_word).map_or(len, |at| at + 1);
-                let half = (len - first) / 2;
-                let Some(at) = (first..first + half).find(|at| args[*at].bytes() == key.bytes()) else {
+                let words: Vec<&[u8]> = args.iter().map(Text::bytes).collect();
+                let Some(GroupRead { first, streams, .. }) = GroupRead::of(&words) else { return args.clone() };
+                let Some(at) = (first..first + streams).find(|at| words[*at] == key.bytes()) else {
                     return args.clone();
                 };
                 let mut all = args[..first].to_vec();
-                all.extend([args[at].clone(), args[at + half].clone()]);
+                all.extend([args[at].clone(), args[at + streams].clone()]);
                 all
             }
             _ => args.clone(),
@@ -83,13 +88,8 @@ pub(super) fn keys_and_timeout(rule: Rule, args: &[&[u8]]) -> Option<(Vec<Vec<u8
         Rule::Moved(_) => (owned(&args[1..2]), seconds(args[args.len() - 1])?),
         Rule::PoppedMany(_) => (owned(args.get(3..3 + number(args[2])?)?), seconds(args[1])?),
         Rule::GroupRead => {
-            let block = args.iter().position(|arg| arg.eq_ignore_ascii_case(b"block"))?;
-            let streams = args.iter().position(|arg| arg.eq_ignore_ascii_case(b"streams"))? + 1;
-            if block > streams {
-                return None;
-            }
-            let ms = i64::try_from(number(args.get(block + 1)?)?).ok()?;
-            (owned(&args[streams..streams + (args.len() - streams) / 2]), ms)
+            let read = GroupRead::of(args)?;
+            (read.keys(args).map(<[u8]>::to_vec).collect(), read.block_ms?)
         }
         _ => return None,
     })
@@ -98,8 +98,14 @@ pub(super) fn keys_and_timeout(rule: Rule, args: &[&[u8]]) -> Option<(Vec<Vec<u8
 /// Suspends the client until there is data for it.
 pub(super) fn wait_for_data(ctx: Ctx, rule: Rule, args: Args<'_>) -> bool {
     let Some((keys, timeout_ms)) = keys_and_timeout(rule, &args.to_bytes()) else { return false };
-    let mut keys: Vec<Text> = keys.iter().map(|key| Text::new(key)).collect();
-    ctx.block_on_keys(&mut keys, timeout_ms, on_data, on_no_data, Box::new(Waiting { rule, args: args.retain() }));
+    let mut texts: Vec<Text> = keys.iter().map(|key| Text::new(key)).collect();
+    let wait = (rule == Rule::GroupRead).then(Wait::next);
+    let number = wait.as_ref().map(Wait::number);
+    let waiting = Waiting { rule, args: args.retain(), _wait: wait };
+    let client = ctx.block_on_keys(&mut texts, timeout_ms, on_data, on_no_data, Box::new(waiting));
+    if let Some(number) = number {
+        awaited::begin(number, client, ctx.db(), keys);
+    }
     true
 }
 
@@ -120,7 +126,7 @@ unsafe extern "C" fn on_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -
     }
     hot(|hot| hot.has_shown.set(true));
     if waiting.rule == Rule::GroupRead && matches!(&value, Value::Error(why) if why.starts_with(b"WRONGTYPE")) {
-        return ctx.error("UNBLOCKED the stream key no longer exists");
+        return ctx.error(NO_STREAM);
     }
     if !reply.is_error() {
         crate::redis::with_args(&args, |args| note(ctx, waiting.rule, args, &value));
@@ -132,5 +138,8 @@ unsafe extern "C" fn on_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -
 }
 
 unsafe extern "C" fn on_no_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -> c_int {
+    if awaited::is_deleted() {
+        return Ctx(ctx).error(NO_STREAM);
+    }
     api!(RedisModule_ReplyWithNullArray(ctx))
 }

@@ -115,6 +115,13 @@ pub(crate) const LINES: &[&str] = &[
     "XAUTOCLAIM x g bob 0 0 COUNT 1",
     "XTRIM x MAXLEN 2",
     "XSETID x 99999999999999-0",
+    // GROUP last, as some libraries send it, and names that are options elsewhere.
+    "XADD w 1-1 f v",
+    "XADD w 1-2 f v",
+    "XADD w 1-3 f v",
+    "XGROUP CREATE w streams 0",
+    "XREADGROUP COUNT 1 BLOCK 5 GROUP streams noack STREAMS w >",
+    "XREADGROUP NOACK COUNT 1 GROUP streams block STREAMS w >",
     // An entry that is pending and was deleted, and a group that is put ahead.
     "XADD y 1-1 f v",
     "XADD y 1-2 f v",
@@ -186,7 +193,7 @@ fn root_every_kind_of_command_leaves_all_servers_alike() {
                 |connection: &mut Connection| redis::cmd("PEXPIRETIME").arg(key).query::<i64>(connection).unwrap();
             assert_eq!(deadline(&mut other), deadline(&mut connection), "{key} on h{follower}");
         }
-        for key in ["x", "y"] {
+        for key in ["w", "x", "y"] {
             assert_eq!(stream(&mut other, key), stream(&mut connection, key), "the stream {key} with its groups");
         }
         let functions =
@@ -280,6 +287,37 @@ fn root_client_that_waits_is_served_by_data_of_its_kind_only() {
     run(&mut connection, "SET number 12345").unwrap();
     for host in world.hosts() {
         assert_eq!(world.ask(host, "OBJECT ENCODING number"), "$3\r\nint\r\n");
+    }
+    world.assert_alike();
+}
+
+/// However the stream goes.
+#[test]
+fn root_client_that_waits_for_a_stream_is_told_that_it_was_deleted() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let leader = world.leader();
+    let mut connection = world.connect(leader);
+    for deletion in ["DEL s", "UNLINK kept s", "FLUSHALL", "PEXPIRE s 20", "RENAME s t", "SWAPDB 0 7"] {
+        for line in ["XADD s 1-1 f v", "XADD kept 1-1 f v", "XGROUP CREATE s g $", "XGROUP CREATE kept g $"] {
+            run(&mut connection, line).unwrap();
+        }
+        let mut other = world.connect(leader);
+        let waiting = thread::spawn(move || run(&mut other, "XREADGROUP BLOCK 0 GROUP g me STREAMS kept s > >"));
+        fide_testbed::retry_until("it waits", LIMIT, || {
+            let clients = world.ask(leader, "INFO clients");
+            if waiting.is_finished() {
+                return Err(format!("{deletion}: it does not wait"));
+            }
+            if clients.contains("blocked_clients:1\r") { Ok(()) } else { Err(clients) }
+        })
+        .unwrap();
+        run(&mut connection, "SET another value").unwrap();
+        run(&mut connection, "DEL another").unwrap();
+        assert!(!waiting.is_finished(), "{deletion}: another key was deleted");
+        run(&mut connection, deletion).unwrap();
+        let why = waiting.join().unwrap().expect_err("it is not served").to_string();
+        assert!(why.contains("the stream key no longer exists"), "{deletion}: {why}");
+        run(&mut connection, "FLUSHALL").unwrap();
     }
     world.assert_alike();
 }
