@@ -54,6 +54,9 @@ pub struct Checks {
     /// No check: an event of its first key tells whenever such a write has changed anything, it is replicated as it
     /// is, and nobody waits for it.
     pub told: bool,
+    /// No check of this: Redis refuses it on a replica, but for its master. PFCOUNT, PUBLISH and SCRIPT LOAD, which
+    /// have to be replicated as well, it does not.
+    pub is_refused_on_replicas: bool,
 }
 
 /// Writes of one key that are told of, whatever their words are.
@@ -65,17 +68,21 @@ const TOLD: [&str; 29] = [
 /// The same, with so many words: SET without options, and one key to be deleted.
 const TOLD_SHORT: [(&str, usize); 3] = [("set", 3), ("del", 2), ("unlink", 2)];
 
+const NONE: Checks = Checks { memory: false, scripts: false, told: false, is_refused_on_replicas: false };
+
 impl Checks {
     /// All there are, in the order of [`Checks::index`].
     pub const ALL: [Self; 4] = [
-        Self { memory: false, scripts: false, told: false },
-        Self { memory: true, scripts: false, told: false },
-        Self { memory: false, scripts: true, told: false },
-        Self { memory: true, scripts: true, told: false },
+        Self { memory: false, scripts: false, ..NONE },
+        Self { memory: true, scripts: false, ..NONE },
+        Self { memory: false, scripts: true, ..NONE },
+        Self { memory: true, scripts: true, ..NONE },
     ];
 
     fn of(flags: &[&str]) -> Self {
-        Self { memory: flags.contains(&"denyoom"), scripts: flags.contains(&"noscript"), told: false }
+        let has = |flag| flags.contains(&flag);
+        let (memory, scripts, is_refused_on_replicas) = (has("denyoom"), has("noscript"), has("write"));
+        Self { memory, scripts, told: false, is_refused_on_replicas }
     }
 
     /// Its place in [`Checks::ALL`].
@@ -398,11 +405,12 @@ mod tests {
 
     #[test]
     fn checks_of_redis_are_known_for_each_write() {
+        const WRITE: Checks = Checks { is_refused_on_replicas: true, ..NONE };
         let commands = commands();
         let checks = |name: &str, sub: &str| commands.look(name.as_bytes(), Some(sub.as_bytes()), 3).1;
-        assert_eq!(checks("set", "k"), Checks { memory: true, scripts: false, told: true });
-        assert_eq!(checks("del", "k"), Checks::default());
-        assert_eq!(checks("SCRIPT", "flush"), Checks { memory: false, scripts: true, told: false });
+        assert_eq!(checks("set", "k"), Checks { memory: true, told: true, ..WRITE });
+        assert_eq!(checks("del", "k"), WRITE);
+        assert_eq!(checks("SCRIPT", "flush"), Checks { memory: false, scripts: true, ..NONE });
         for (at, checks) in Checks::ALL.iter().enumerate() {
             assert_eq!(checks.index(), at);
         }

@@ -156,6 +156,7 @@ struct Words {
     read: Text,
     refuse: Text,
     skip: Text,
+    link: Text,
     config: Text,
     wait: Text,
     /// Rules by which a user may execute all of these.
@@ -695,6 +696,7 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
         read: Text::new(b"fide.r"),
         refuse: Text::new(b"fide.refuse"),
         skip: Text::new(b"fide.skip"),
+        link: Text::new(b"fide.link"),
         config: Text::new(b"fide.config"),
         wait: Text::new(b"fide.wait"),
         users: access::rules().iter().map(|rule| Text::new(rule.as_bytes())).collect(),

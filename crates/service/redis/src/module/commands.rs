@@ -60,6 +60,7 @@ const IN_FRONT: [(&std::ffi::CStr, CommandFn, &std::ffi::CStr); words::IN_FRONT.
     (words::IN_FRONT[1], fide_r, c"readonly no-slowlog no-monitor"),
     (words::IN_FRONT[2], fide_refuse, c"readonly allow-loading allow-stale fast no-slowlog no-monitor"),
     (words::IN_FRONT[3], fide_skip, c"write fast no-slowlog no-monitor"),
+    (words::IN_FRONT[6], fide_link, c"write no-slowlog no-monitor"),
     (words::IN_FRONT[4], fide_config, c"admin deny-script no-slowlog no-monitor"),
     (words::IN_FRONT[5], fide_wait, c"readonly deny-script no-slowlog no-monitor"),
 ];
@@ -340,6 +341,16 @@ fn moved_slot(ctx: Ctx, args: Args<'_>) -> Option<u16> {
 unsafe extern "C" fn fide_skip(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     let ctx = Ctx(ctx);
     if ctx.is_replicated() { ctx.ok() } else { refuse(ctx, inner(argv, argc)) }
+}
+
+/// What the replication link has sent, and Redis would take from clients too.
+unsafe extern "C" fn fide_link(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
+    let (ctx, args) = (Ctx(ctx), inner(argv, argc));
+    if !ctx.is_replicated() {
+        return refuse(ctx, args);
+    }
+    drop(call_args(ctx, ERRORS, args));
+    ctx.ok()
 }
 
 /// Settings that would make this server differ from the others.

@@ -13,7 +13,7 @@ use super::{
     with_state,
 };
 use crate::{
-    commands::{Class, Commands},
+    commands::{Checks, Class, Commands},
     redis::{Ctx, Filtered},
     rules::Rule,
     stream::{Stream, is_marked},
@@ -60,8 +60,7 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             _ => {}
         }
         if is_marked(name) && matches!(class, Class::Write(_)) && hot.mode.get() != Mode::Leader {
-            hot.is_mid_unit.set(true);
-            listen_while_applying(hot);
+            note_of_log(hot);
         }
         // A script of a client with unread replies is decided on its own, too.
         let is_script = class == Class::Script && hot.mode.get() == Mode::Leader;
@@ -77,6 +76,7 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
         // write.
         let is_of_log = is_marked(name) && hot.has_link.get();
         let word = match decide(hot.mode.get(), class, is_of_log, is_late, hot.reads.get()) {
+            Verdict::Run if is_for_link_only(hot.mode.get(), class, checks) => &words.link,
             Verdict::Run => return,
             // Confirmed at the end of the turn. A client with unread replies may be shown it before that.
             // It ends before anybody is answered.
@@ -103,6 +103,21 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
         }
         command.prepend(word);
     });
+}
+
+/// A write that runs at a replica because its master may have sent it, and that Redis would let anybody send: the word
+/// in front, which Redis lets nobody else send, executes it.
+fn is_for_link_only(mode: Mode, class: Class, checks: Checks) -> bool {
+    let is_replica = matches!(mode, Mode::Following | Mode::Leading | Mode::Joining | Mode::Syncing);
+    is_replica && matches!(class, Class::Write(_)) && !checks.is_refused_on_replicas
+}
+
+/// A command of the log is about to be executed; or a client spells one so, and Redis is about to refuse it.
+fn note_of_log(hot: &super::Hot) {
+    if with_state(|state| state.has_applied_all()) == Some(false) {
+        hot.is_mid_unit.set(true);
+    }
+    listen_while_applying(hot);
 }
 
 /// Commands of the log that a follower executes between two looks at what has come.
@@ -225,6 +240,17 @@ mod tests {
         }
         assert_eq!(decide(Mode::Following, Class::Multi, false, false, Reads::Any), Verdict::Refuse);
         assert_eq!(decide(Mode::Cut, SET, false, false, Reads::Any), Verdict::Skip);
+    }
+
+    #[test]
+    fn what_redis_lets_clients_send_to_a_replica_is_executed_for_the_link_only() {
+        let publish = Class::Write(Rule::Verbatim);
+        for mode in [Mode::Following, Mode::Leading, Mode::Joining, Mode::Syncing] {
+            assert!(is_for_link_only(mode, publish, Checks::default()), "{mode:?}");
+            let refused = Checks { is_refused_on_replicas: true, ..Checks::default() };
+            assert!(!is_for_link_only(mode, SET, refused), "{mode:?}: Redis sees to it");
+        }
+        assert!(!is_for_link_only(Mode::Starting, publish, Checks::default()), "there is no group yet");
     }
 
     #[test]

@@ -366,6 +366,16 @@ fn root_what_would_make_servers_differ_is_refused_by_name() {
     assert!(world.ask(follower, "FIDE.R FLUSHALL").starts_with("-ERR FIDE.R is for"));
     // Written as the log writes it: Redis itself refuses it.
     assert!(world.ask(follower, "SEt k v").starts_with("-READONLY"));
+    // Redis would let a client of a replica do these.
+    run(&mut world.connect(leader), "PFADD counted a b c").unwrap();
+    let script = world.ask(leader, "SCRIPT LOAD return(1)");
+    let sum = script.lines().nth(1).unwrap().to_owned();
+    for line in ["PFCOUNt counted", "PUBLISh channel message", "SPUBLISh channel message", "SCRIPt FLUSH"] {
+        assert!(world.ask(follower, line).starts_with("-READONLY"), "{line}");
+    }
+    assert_eq!(world.ask(follower, "PFCOUNT counted"), ":3\r\n");
+    world.assert_alike();
+    assert_eq!(world.ask(leader, &format!("EVALSHA {sum} 0")), ":1\r\n");
     world.assert_alike();
 }
 
