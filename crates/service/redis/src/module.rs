@@ -268,9 +268,12 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
             told(&[b"REPLICAOF", b"NO", b"ONE"]);
             told(&[b"FLUSHALL"]);
             told(&[b"FUNCTION", b"FLUSH"]);
+            told(&[b"SCRIPT", b"FLUSH"]);
         }
         Act::SyncFrom { address, port } => {
             ctx.log(c"notice", &format!("this server takes over the group's data from {address}:{port}"));
+            // Those are no part of it.
+            told(&[b"SCRIPT", b"FLUSH"]);
             told(&[b"CONFIG", b"SET", b"masterauth", password]);
             // It becomes the master of a history that nobody has: otherwise the other server might let it go
             // on from where an earlier one ended, as if it had the same data.

@@ -89,6 +89,11 @@ fn root_loaded_scripts_and_functions_are_at_all_servers_after_the_leader() {
         assert_eq!(call(&world, host), wanted);
         assert_eq!(world.ask(host, "FCALL_RO look 1 k"), "$1\r\nv\r\n");
     }
+    // One that joins has the functions, and may be asked for the scripts while another leads.
+    world.start(leader);
+    world.await_ready();
+    assert_eq!(call(&world, leader), ":8\r\n");
+    assert_eq!(world.ask(leader, "FCALL_RO look 1 k"), "$1\r\nv\r\n");
     let follower = world.followers()[0];
     assert_eq!(world.ask(follower, "FUNCTION DELETE lib"), "+OK\r\n");
     assert_eq!(world.ask(follower, "SCRIPT FLUSH"), "+OK\r\n");
