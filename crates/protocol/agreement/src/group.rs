@@ -416,12 +416,17 @@ impl<P: Start> Group<P> {
         if !self.may_act(lease) {
             return Err(Refused::Fenced);
         }
-        // A leader that has died may have handed over: what is proposed after that decision would be nobody's.
-        let may_end = self.epochs.current().is_some_and(|epoch| epoch.leads() && !epoch.protocol.has_inherited());
-        if self.admission.holds_up_proposals() || self.pending.has_entries() || may_end {
+        if self.admission.holds_up_proposals() || self.pending.has_entries() || self.may_have_ended() {
             return Err(Refused::Changing);
         }
         self.propose_entry(Some(entry::VALUE), value)
+    }
+
+    /// A leader that has died may have handed over, which this one does not know yet, or has not delivered: what is
+    /// proposed after that decision would be nobody's.
+    fn may_have_ended(&self) -> bool {
+        let inherits = |epoch: &Epoch<P>| !epoch.protocol.has_inherited() || self.durable.is_closed();
+        self.epochs.current().is_some_and(|epoch| epoch.leads() && inherits(epoch))
     }
 
     fn propose_entry(&mut self, kind: Option<u8>, content: &[u8]) -> Result<(), Refused> {

@@ -97,7 +97,7 @@ impl<P: Start> Group<P> {
     pub fn propose_payload(&mut self, lease: Lease, mut payload: Vec<u8>) -> Result<Identity, Refused> {
         self.settle();
         let to = self.leading(lease)?.other_hosts();
-        if self.admission.is_handing_over() {
+        if self.admission.is_handing_over() || self.may_have_ended() {
             return Err(Refused::Changing);
         }
         let (len, max) = (payload.len() as u64, self.config.transfer.payload_max);

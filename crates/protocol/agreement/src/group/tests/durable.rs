@@ -99,3 +99,29 @@ fn writes_go_on_while_a_new_member_has_no_state_on_disk() {
     rounds(&mut world, 10);
     assert_eq!(world.state(2), "yz");
 }
+
+/// The lead was handed over by a leader that died, and the decision is not on enough disks yet: the one that leads
+/// until it is delivered takes nothing, as it would be nobody's.
+#[test]
+fn nothing_is_taken_after_a_hand_over_that_is_not_delivered() {
+    let mut world = World::of(3);
+    world.members.values_mut().for_each(|(group, _)| group.set_durable());
+    rounds(&mut world, 30);
+    world.group(1).hand_over(HELD, 3).unwrap();
+    for _ in 0..6 {
+        round(&mut world, &mut |_, _, bytes| {
+            let Ok((prefix, message)) = Prefix::read(bytes) else { return false };
+            prefix.kind == Kind::Control && matches!(Control::read(message), Ok(Control::Stored { .. }))
+        });
+    }
+    world.dies(1);
+    assert_eq!((world.group(2).leader(), world.group(2).view().unwrap().number()), (Some(2), 1));
+    assert!(world.group(2).durable.is_closed(), "it is decided");
+    assert_eq!(world.group(2).propose(HELD, b"x"), Err(Refused::Changing));
+    assert_eq!(world.group(2).propose_payload(HELD, b"x".to_vec()), Err(Refused::Changing));
+    rounds(&mut world, 30);
+    assert_eq!(world.group(2).leader(), Some(3));
+    world.group(3).propose(HELD, b"y").unwrap();
+    rounds(&mut world, 30);
+    assert_eq!([2, 3].map(|host| world.state(host)), ["y", "y"]);
+}
