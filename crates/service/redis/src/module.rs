@@ -382,9 +382,8 @@ fn answer_reads() {
     let is_mid_unit = hot(|hot| hot.is_mid_unit.get());
     let ready = with_state(|state| if state.reads.is_empty() { Vec::new() } else { state.take_reads(!is_mid_unit) });
     for read in ready.unwrap_or_default() {
-        let args = read.args;
         read.client.end(|ctx| {
-            ctx.reply(&call_texts(ctx, c"E0", &args));
+            commands::read_as(ctx, &read.user, &read.args);
         });
     }
 }

@@ -483,9 +483,7 @@ pub(crate) fn with_args<T>(texts: &[Text], work: impl FnOnce(Args<'_>) -> T) -> 
 
 /// Whether the client of this context may execute a command with these keys.
 pub(crate) fn is_allowed(ctx: Ctx, args: Args<'_>) -> bool {
-    let Some(user) = user_of(ctx).and_then(|name| User::named(&name)) else { return false };
-    let argc = c_int::try_from(args.0.len()).unwrap_or(0);
-    api!(RedisModule_ACLCheckCommandPermissions(user.0, args.0.as_ptr().cast_mut(), argc)) == 0
+    user_of(ctx).and_then(|name| User::named(&name)).is_some_and(|user| user.may(args))
 }
 
 /// The name of the user of this context's client.
@@ -508,7 +506,14 @@ impl User {
         (!user.is_null()).then(|| Self(user))
     }
 
-    /// Commands that are called with the flag `C` have this user's rights meanwhile.
+    /// Whether this user may execute a command with these keys.
+    pub(crate) fn may(&self, args: Args<'_>) -> bool {
+        let argc = c_int::try_from(args.0.len()).unwrap_or(0);
+        api!(RedisModule_ACLCheckCommandPermissions(self.0, args.0.as_ptr().cast_mut(), argc)) == 0
+    }
+
+    /// Commands that are called with the flag `C` have this user's rights meanwhile. In the context of a client that
+    /// waits, only what this user [may](User::may): Redis 7.0 crashes when it logs there what a user may not.
     pub(crate) fn lend<T>(&self, ctx: Ctx, work: impl FnOnce() -> T) -> T {
         api!(RedisModule_SetContextUser(ctx.0, self.0));
         let result = work();

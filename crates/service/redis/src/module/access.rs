@@ -13,6 +13,8 @@ use crate::{
     resp::Value,
 };
 
+pub(super) const NOT_ALLOWED: &str = "NOPERM this user has no permissions to run the command, or for one of its keys";
+
 /// Rules of ACL by which a user may execute what is put in front of commands: these check what the user may do.
 pub(super) fn rules() -> Vec<String> {
     let names = WRITES.iter().map(|(name, _)| name).chain(&IN_FRONT).chain([&AS]);

@@ -8,7 +8,7 @@ use redis_module::raw;
 
 use super::{
     ERRORS, MODULE, PROOF,
-    access::answer,
+    access::{NOT_ALLOWED, answer},
     answers::Answers,
     call, call_args, class_of, commit_now,
     compare::{fide_compare, fide_digest, take_digest},
@@ -16,7 +16,7 @@ use super::{
     hot, look, numbered, pass_on,
     proxy::{as_user, plain},
     reads,
-    scripts::{execute_as, fide_as},
+    scripts::{execute_as, fide_as, is_checked_within},
     sentinel::sentinel,
     settle,
     state::Mode,
@@ -31,13 +31,14 @@ use super::{
 };
 use crate::{
     commands::{Class, differs_in_resp3},
-    redis::{Args, Argv, CommandFn, Ctx, Text, api, first_key, is_allowed, user_of},
+    redis::{Args, Argv, CommandFn, Ctx, Text, User, api, first_key, is_allowed, user_of},
     resp::Value,
     rules::Rule,
     slot::slot_of,
 };
 
 const READ: &std::ffi::CStr = c"E0CW";
+const WAITED_READ: &std::ffi::CStr = c"E0C";
 const OWN_FLAGS: &std::ffi::CStr = c"!E0M";
 const OWN_SCRIPT: &std::ffi::CStr = c"E0";
 /// Of numbered requests: in RESP2, as their answers are kept.
@@ -181,8 +182,8 @@ fn number_in(rule: Rule, args: Args<'_>) -> Option<usize> {
     (value.len() <= NUMBER_MAX && value.last()?.is_ascii_digit()).then_some(place)
 }
 
-/// Executes a write that was to be passed on: this server leads now. Its user was allowed to, but for what a script
-/// does: that has the rights of the user that is named.
+/// Executes a write that was to be passed on: this server leads now. Its user was allowed to. What Redis checks while it
+/// executes a command, as in scripts, is checked for the user that is named.
 pub(super) fn execute(ctx: Ctx, args: &[Text], user: Option<&[u8]>) -> c_int {
     crate::redis::with_args(args, |args| {
         if let Some(user) = user {
@@ -230,13 +231,21 @@ unsafe extern "C" fn fide_r(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
             "TRYAGAIN this server waits for what may be decided, and nothing can wait inside of a transaction or script here",
         );
     }
-    if !is_allowed(ctx, args) {
+    let Some(user) = user_of(ctx).filter(|_| is_allowed(ctx, args)) else {
         // Redis says what is not allowed.
         return answer(ctx, args, &call_args(ctx, READ, args));
-    }
+    };
     let (client, args) = (ctx.block(), args.retain());
-    with_state(|state| state.wait_for(client, args, keys));
+    with_state(|state| state.wait_for(client, args, user, keys));
     0
+}
+
+/// Executes a read that has waited, with the rights of its client's user.
+pub(super) fn read_as(ctx: Ctx, user: &[u8], args: &[Text]) {
+    crate::redis::with_args(args, |args| match User::named(user).filter(|user| user.may(args)) {
+        Some(user) => user.lend(ctx, || ctx.reply(&call_args(ctx, WAITED_READ, args))),
+        None => ctx.error(NOT_ALLOWED),
+    });
 }
 
 /// A client writes, at a follower.
@@ -256,6 +265,7 @@ unsafe extern "C" fn fide_p(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
         Err(why) => return ctx.error(&why),
     };
     let is_script = class_of(command) == Class::Script;
+    let needs_user = is_checked_within(command);
     // The leader answers in RESP2. Most replies to writes say the same in RESP3, and those of scripts and numbered
     // requests are always given so.
     let mode = hot(|hot| hot.mode.get());
@@ -267,13 +277,13 @@ unsafe extern "C" fn fide_p(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     }
     let user = user_of(ctx).filter(|_| is_allowed(ctx, args) && is_allowed(ctx, command));
     let Some(user) = user else {
-        return ctx.error("NOPERM this user has no permissions to run the command, or for one of its keys");
+        return ctx.error(NOT_ALLOWED);
     };
     let is_full = MODULE.with_borrow(|module| module.as_ref().is_none_or(|module| module.proxy.is_full()));
     if is_full {
         return ctx.error("TRYAGAIN too many writes wait for the leader; ask again, or ask the leader");
     }
-    let request = if is_script {
+    let request = if needs_user {
         PROOF.with_borrow(|proof| as_user(proof, user, &args.to_bytes()))
     } else {
         plain(checks, &args.to_bytes())

@@ -57,7 +57,7 @@ pub(super) struct Passed {
     since: Instant,
     /// It may be sent again, as it happens once ([`crate::once`]).
     is_numbered: bool,
-    /// Of a script: whose rights it has.
+    /// Whose rights it has, where Redis checks them while it executes it.
     user: Option<Vec<u8>>,
     /// A leader that is lost may have had it.
     was_sent: bool,
@@ -93,11 +93,12 @@ const REFUSALS: [&str; 4] = [
     "LOADING this server is",
 ];
 
-const OLD_LEADER: &str =
-    "ERR the leader is of a version that takes no scripts from followers; send it to the leader, or upgrade that one";
+const OLD_LEADER: &str = "ERR the leader is of a version that does not take this command from followers; send it to the leader, or upgrade that one";
 
-fn is_unknown_command(answer: &Value) -> bool {
-    matches!(answer, Value::Error(text) if text.starts_with(b"ERR unknown command"))
+/// How an older leader answers what it cannot take with a user: it does not know the word, or not before this command.
+fn is_of_older(answer: &Value) -> bool {
+    let known = ["ERR unknown command", "ERR FIDE.AS is for this module's own use"];
+    matches!(answer, Value::Error(text) if known.iter().any(|start| text.starts_with(start.as_bytes())))
 }
 
 /// Whether an answer says that a server has not executed the write, as it does not lead. `is_script`: it may be the
@@ -124,7 +125,7 @@ pub(super) fn plain(checks: Checks, args: &[&[u8]]) -> Request {
     Request { bytes, user: None }
 }
 
-/// A script: the leader checks what this user may do.
+/// A script, or SORT: the leader checks what this user may do.
 pub(super) fn as_user(proof: &[u8], user: Vec<u8>, args: &[&[u8]]) -> Request {
     let mut bytes = Vec::new();
     resp::command(&mut bytes, &[&[AS.to_bytes(), proof, &user], args].concat());
@@ -411,7 +412,7 @@ impl Connection {
             match self.owed.pop_front() {
                 Some(Owed::To(passed)) if is_refused(&value, passed.user.is_some()) => refused.push(passed),
                 // Its text has the proof.
-                Some(Owed::To(Passed { client, user: Some(_), .. })) if is_unknown_command(&value) => {
+                Some(Owed::To(Passed { client, user: Some(_), .. })) if is_of_older(&value) => {
                     answers.push(Answer { client, bytes: Err(OLD_LEADER) });
                 }
                 Some(Owed::To(Passed { client, .. })) => {

@@ -13,6 +13,8 @@ use crate::{
 pub(super) struct WaitingRead {
     pub(super) client: Blocked,
     pub(super) args: Vec<Text>,
+    /// The name of the client's user: Redis checks patterns of SORT_RO while it executes it.
+    pub(super) user: Vec<u8>,
     /// Hashes of the keys on which alone the answer depends; none: it may depend on everything.
     pub(super) keys: Option<Vec<u64>>,
     /// None: this server had no lease yet when it looked last.

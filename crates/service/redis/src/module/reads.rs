@@ -66,10 +66,10 @@ impl State {
         })
     }
 
-    pub(super) fn wait_for(&mut self, client: Blocked, args: Vec<Text>, keys: Option<Vec<u64>>) {
+    pub(super) fn wait_for(&mut self, client: Blocked, args: Vec<Text>, user: Vec<u8>, keys: Option<Vec<u64>>) {
         let (need, view) = (self.need_of(keys.as_deref()), self.view_number());
         self.seen.reads_waited += 1;
-        self.reads.waiting.push_back(WaitingRead { client, args, keys, need, view, since: Instant::now() });
+        self.reads.waiting.push_back(WaitingRead { client, args, user, keys, need, view, since: Instant::now() });
     }
 
     /// Reads that may be answered now. `is_whole`: the server has applied no part of a unit.

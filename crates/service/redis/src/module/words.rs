@@ -19,7 +19,7 @@ pub(super) const WRITES: [(&CStr, &CStr); Checks::ALL.len()] = [
 /// The other ones.
 pub(super) const IN_FRONT: [&CStr; 7] =
     [c"fide.p", c"fide.r", c"fide.refuse", c"fide.skip", c"fide.config", c"fide.wait", c"fide.link"];
-/// In front of scripts that a follower passes on ([`super::scripts`]).
+/// In front of scripts, and SORT, that a follower passes on ([`super::scripts`]).
 pub(super) const AS: &CStr = c"fide.as";
 
 /// The arguments after the first one: the command itself.

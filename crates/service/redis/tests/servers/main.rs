@@ -12,6 +12,7 @@ mod root_libraries;
 mod root_once;
 mod root_random;
 mod root_reads;
+mod root_rights;
 mod root_scripts;
 mod root_stopped;
 mod root_suite;

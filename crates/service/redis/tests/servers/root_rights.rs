@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A user may do at a follower what that user may do at the leader, also where Redis checks it late.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+    time::Instant,
+};
+
+use redis::{Connection, Value};
+
+use crate::{
+    root_commands::run,
+    world::{LIMIT, Stops, World},
+};
+
+impl World {
+    /// A user at all servers.
+    fn add_user(&self, rules: &str) {
+        for host in self.hosts() {
+            assert_eq!(self.ask(host, &format!("ACL SETUSER {rules}")), "+OK\r\n", "{rules}");
+        }
+    }
+
+    fn login(&self, host: usize, user: &str) -> Connection {
+        let mut connection = self.connect(host);
+        redis::cmd("AUTH").arg(user).arg("x").query::<()>(&mut connection).expect("a user");
+        connection
+    }
+}
+
+/// Redis checks the patterns of SORT while it executes it.
+#[test]
+fn root_sort_by_pattern_at_a_follower_has_the_rights_of_its_user() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    world.add_user("ann on nopass ~list* +sort +sort_ro +fide.once");
+    world.add_user("all on nopass ~* +sort +fide.once");
+    for line in ["RPUSH list 1 2", "MSET secret:1 hidden secret:2 hidden"] {
+        assert!(!world.ask(leader, line).starts_with('-'), "{line}");
+    }
+    for host in [leader, follower] {
+        let (mut ann, mut all) = (world.login(host, "ann"), world.login(host, "all"));
+        for line in [
+            "SORT list BY nosort GET secret:*",
+            "SORT list BY secret:* ALPHA",
+            "SORT list BY nosort GET secret:* STORE list2",
+            "FIDE.ONCE ann 1 SORT list BY nosort GET secret:* STORE list2",
+            "SORT_RO list BY nosort GET secret:*",
+        ] {
+            let why = run(&mut ann, line).expect_err(line).to_string();
+            assert!(why.contains("denied due to insufficient ACL permissions"), "{line} at h{host}: {why}");
+        }
+        let words = |words: &[&str]| Value::Array(words.iter().map(|word| Value::BulkString((*word).into())).collect());
+        assert_eq!(run(&mut ann, "SORT list DESC").unwrap(), words(&["2", "1"]), "h{host}");
+        assert_eq!(run(&mut ann, "SORT list BY nosort STORE list3").unwrap(), Value::Int(2), "h{host}");
+        assert_eq!(run(&mut all, "SORT list BY nosort GET secret:*").unwrap(), words(&["hidden", "hidden"]));
+        assert_eq!(run(&mut all, "SORT list GET secret:* STORE sorted").unwrap(), Value::Int(2), "h{host}");
+        let numbered = format!("FIDE.ONCE all{host} 1 SORT list GET secret:* STORE sorted");
+        assert_eq!(run(&mut all, &numbered).unwrap(), Value::Int(2));
+    }
+    assert_eq!(world.ask(leader, "EXISTS list2"), ":0\r\n");
+    assert_eq!(world.ask(follower, "LRANGE sorted 0 -1"), "*2\r\n$6\r\nhidden\r\n$6\r\nhidden\r\n");
+    world.assert_alike();
+}
+
+#[test]
+fn root_read_that_waits_at_a_follower_has_the_rights_of_its_user() {
+    const WAITED: u64 = 20;
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    world.add_user("ann on nopass ~list* +sort_ro");
+    for line in ["RPUSH list 1 2", "MSET secret:1 hidden secret:2 hidden"] {
+        assert!(!world.ask(leader, line).starts_with('-'), "{line}");
+    }
+    let waited = || world.status(follower)["reads_waited"].as_u64().expect("a count");
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stops = Stops(&stop);
+        scope.spawn(|| {
+            let mut connection = world.connect(leader);
+            while !stop.load(Relaxed) {
+                run(&mut connection, "INCR n").unwrap();
+            }
+        });
+        let mut ann = world.login(follower, "ann");
+        let (enough, until) = (waited() + WAITED, Instant::now() + LIMIT);
+        while waited() < enough {
+            assert!(Instant::now() < until, "too few reads waited: {}", waited());
+            for _ in 0..WAITED {
+                let why = run(&mut ann, "SORT_RO list BY nosort GET secret:*").expect_err("not her keys").to_string();
+                assert!(why.contains("denied due to insufficient ACL permissions"), "{why}");
+                run(&mut ann, "SORT_RO list").expect("her key");
+            }
+        }
+        // Rights that end while a read waits have ended.
+        for host in world.hosts() {
+            assert_eq!(world.ask(host, "ACL SETUSER ann resetkeys"), "+OK\r\n");
+        }
+        for _ in 0..WAITED {
+            run(&mut ann, "SORT_RO list").expect_err("no key of hers");
+        }
+    });
+}
