@@ -18,7 +18,7 @@
 //! | `writing`, `words`, `replies` | what all ways of writing have in common; names; replies from elsewhere |
 //! | `disk`, `dump` | `durable disk`: dumps for the group's log, and coming back from it |
 //! | `unfit` | servers and settings that would differ from the others |
-//! | `unread` | clients whose earlier replies wait to be written |
+//! | `unread`, `pushed` | clients whose earlier replies wait to be written, and such that are sent messages |
 //! | `proxy`, `scripts` | writes, and scripts, that clients send to a follower |
 //! | `transfer` | the lead goes to another server |
 //! | `stopped` | a guard that kills a server which was stopped |
@@ -44,6 +44,7 @@ mod member;
 mod native;
 mod numbered;
 mod proxy;
+mod pushed;
 mod read;
 mod reads;
 mod replies;
@@ -418,6 +419,7 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
             hot.has_shown.set(false);
         });
         UNREAD.with_borrow_mut(unread::Unread::begin_turn);
+        pushed::forget();
         return;
     }
     if hot(|hot| hot.mode.get()) == Mode::Starting {

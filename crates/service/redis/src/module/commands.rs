@@ -10,12 +10,12 @@ use super::{
     ERRORS, MODULE, PROOF,
     access::{NOT_ALLOWED, answer},
     answers::Answers,
-    call, call_args, class_of, commit_now,
+    call, call_args, class_of,
     compare::{fide_compare, fide_digest, take_digest},
     config::FollowerProxy,
     hot, look, numbered, pass_on,
     proxy::{as_user, plain},
-    reads,
+    pushed, reads,
     scripts::{execute_as, fide_as, is_checked_within},
     sentinel::sentinel,
     settle,
@@ -54,6 +54,8 @@ const ONCE_NESTED: &str =
 const LATE: &str = "TRYAGAIN transactions cannot stand in one pipeline behind a command that waits; send it again";
 const OWN_WRITE: &str = "ERR FIDE.W is for this module's own use";
 const UNREAD_FIRST: &str = "TRYAGAIN read the earlier replies of this connection before a transaction";
+const OTHER_UNREAD: &str =
+    "TRYAGAIN another client that is sent messages is about to read its earlier replies; send the transaction again";
 /// What else is put in front of clients' commands. Redis' slow log and MONITOR have the command itself, and not these,
 /// which would show the passwords that Redis keeps from both.
 const IN_FRONT: [(&std::ffi::CStr, CommandFn, &std::ffi::CStr); words::IN_FRONT.len()] = [
@@ -121,14 +123,19 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     let is_nested = ctx.is_nested();
     let (is_late, in_script) = hot(|hot| (hot.is_late.get(), hot.scripts.get() > 0));
     let is_unread = !is_late && !in_script && has_unread(ctx);
-    if is_nested && !in_script && (is_late || is_unread) {
-        return ctx.error(if is_late { LATE } else { UNREAD_FIRST });
+    let is_early = is_late || is_unread || !in_script && pushed::may_be(ctx);
+    if is_nested && !in_script && is_early {
+        return ctx.error(match () {
+            () if is_late => LATE,
+            () if is_unread => UNREAD_FIRST,
+            () => OTHER_UNREAD,
+        });
     }
     if class == Class::Once {
         if is_nested {
             return ctx.error(ONCE_NESTED);
         }
-        return numbered::execute(ctx, args, is_late || is_unread, ONCE_WRITE, ONCE_SCRIPT);
+        return numbered::execute(ctx, args, is_early, ONCE_WRITE, ONCE_SCRIPT);
     }
     let reply = match class {
         Class::Script => {
@@ -158,7 +165,7 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
         }
         note(ctx, rule, args, &value);
     }
-    if (is_late || is_unread) && !is_nested && !commit_now() {
+    if is_early && !is_nested && !pushed::decide(ctx) {
         return ctx.error(UNKNOWN);
     }
     answer(ctx, args, &reply)
@@ -185,15 +192,17 @@ fn number_in(rule: Rule, args: Args<'_>) -> Option<usize> {
 /// Executes a write that was to be passed on: this server leads now. Its user was allowed to. What Redis checks while it
 /// executes a command, as in scripts, is checked for the user that is named.
 pub(super) fn execute(ctx: Ctx, args: &[Text], user: Option<&[u8]>) -> c_int {
+    // Its client waits, and has its answer after the end of a turn.
+    let is_early = hot(|hot| hot.is_late.get()) || pushed::may_be(ctx);
     crate::redis::with_args(args, |args| {
         if let Some(user) = user {
-            return execute_as(ctx, user, args, hot(|hot| hot.is_late.get()));
+            return execute_as(ctx, user, args, is_early);
         }
         if class_of(args) == Class::ScriptExists {
             return ctx.reply(&call_args(ctx, OWN_SCRIPT, args));
         }
         if class_of(args) == Class::Once {
-            return numbered::execute(ctx, args, hot(|hot| hot.is_late.get()), OWN_ONCE_WRITE, OWN_ONCE_SCRIPT);
+            return numbered::execute(ctx, args, is_early, OWN_ONCE_WRITE, OWN_ONCE_SCRIPT);
         }
         let Class::Write(rule) = class_of(args) else { return ctx.error("ERR not a write") };
         hot(|hot| hot.has_shown.set(true));
@@ -202,7 +211,7 @@ pub(super) fn execute(ctx: Ctx, args: &[Text], user: Option<&[u8]>) -> c_int {
             let value = if rule.needs_reply() { reply.value() } else { Value::Null };
             note(ctx, rule, args, &value);
         }
-        if hot(|hot| hot.is_late.get()) && !commit_now() {
+        if is_early && !pushed::decide(ctx) {
             return ctx.error(UNKNOWN);
         }
         ctx.reply(&reply)

@@ -7,7 +7,7 @@
 use super::{
     HOT, Mode, TURN, UNREAD, Words, commit_now,
     config::{FollowerProxy, Reads},
-    native,
+    native, pushed,
     state::State,
     unread::Unread,
     with_state,
@@ -54,6 +54,10 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             }
             known => known,
         };
+        // It may subscribe, or wait for data.
+        if matches!(class, Class::Free | Class::Exec) || class == Class::Read && name.eq_ignore_ascii_case(b"xread") {
+            pushed::forget();
+        }
         match class {
             Class::SetUser => words.users.iter().for_each(|rule| command.append(rule)),
             Class::LoadUsers => hot.has_loaded_users.set(true),

@@ -7,7 +7,7 @@
 use std::{ffi::CStr, ffi::c_int};
 
 use super::{
-    HOT, TURN, call_args, class_of, hot, replies, with_state,
+    HOT, TURN, call_args, class_of, hot, pushed, replies, with_state,
     writing::{note, refuse_late},
 };
 use crate::{
@@ -56,7 +56,7 @@ pub(super) fn execute(ctx: Ctx, args: Args<'_>, is_early: bool, write: &CStr, sc
         with_state(|state| state.kept.once.look(client, number, now_ms()).map(|answer| answer.map(<[u8]>::to_vec)));
     match known {
         Some(Ok(Some(answer))) => {
-            if is_early && !super::commit_now() {
+            if is_early && !pushed::decide(ctx) {
                 return refuse_late(ctx);
             }
             // In the client's own protocol, the same each time.
@@ -90,7 +90,7 @@ pub(super) fn execute(ctx: Ctx, args: Args<'_>, is_early: bool, write: &CStr, sc
         let note = Note::new(now_ms(), client, number, reply.bytes());
         with_state(|state| state.kept.keep(note));
     }
-    if is_early && !super::commit_now() {
+    if is_early && !pushed::decide(ctx) {
         return refuse_late(ctx);
     }
     replies::write(ctx, reply.bytes());

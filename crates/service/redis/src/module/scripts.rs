@@ -15,9 +15,9 @@ use super::{
     access::{NOT_ALLOWED, answer},
     call_args, class_of,
     commands::refuse,
-    commit_now, hot, numbered,
+    hot, numbered, pushed,
     words::{inner, is_proof},
-    writing::{UNKNOWN, has_unread, note},
+    writing::{UNKNOWN, note},
 };
 use crate::{
     commands::Class,
@@ -82,7 +82,7 @@ pub(super) fn execute_as(ctx: Ctx, user: &[u8], args: Args<'_>, is_early: bool) 
             hot(|hot| hot.scripts.set(hot.scripts.get() - 1));
             reply
         };
-        if is_early && !commit_now() {
+        if is_early && !pushed::decide(ctx) {
             return ctx.error(UNKNOWN);
         }
         answer(ctx, args, &reply)
@@ -100,6 +100,5 @@ pub(super) unsafe extern "C" fn fide_as(ctx: *mut raw::RedisModuleCtx, argv: Arg
     if hot(|hot| hot.mode.get()) != Mode::Leader {
         return refuse(ctx, command);
     }
-    let is_early = hot(|hot| hot.is_late.get()) || has_unread(ctx);
-    execute_as(ctx, user, command, is_early)
+    execute_as(ctx, user, command, pushed::is_early(ctx))
 }

@@ -9,9 +9,9 @@ use super::{
     ERRORS,
     access::answer,
     awaited::{self, Wait},
-    call, call_texts, commit_now, hot,
+    call, call_texts, hot, pushed,
     state::Mode,
-    writing::{UNKNOWN, WRITE, has_unread, note},
+    writing::{UNKNOWN, WRITE, note},
 };
 use crate::{
     group_read::GroupRead,
@@ -131,7 +131,7 @@ unsafe extern "C" fn on_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -
     if !reply.is_error() {
         crate::redis::with_args(&args, |args| note(ctx, waiting.rule, args, &value));
     }
-    if (hot(|hot| hot.is_late.get()) || has_unread(ctx)) && !commit_now() {
+    if pushed::is_early(ctx) && !pushed::decide(ctx) {
         return ctx.error(UNKNOWN);
     }
     crate::redis::with_args(&args, |args| answer(ctx, args, &reply))

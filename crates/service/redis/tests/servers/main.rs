@@ -10,6 +10,7 @@ mod root_histories;
 mod root_input;
 mod root_libraries;
 mod root_once;
+mod root_pushed;
 mod root_random;
 mod root_reads;
 mod root_rights;
