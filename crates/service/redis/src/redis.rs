@@ -308,6 +308,15 @@ impl Ctx {
         api!(RedisModule_ReplicateVerbatim(self.0));
     }
 
+    /// A command to servers that replicate from this one.
+    pub(crate) fn replicate(self, args: &[&[u8]]) {
+        let Some((name, rest)) = args.split_first() else { return };
+        let Ok(name) = CString::new(*name) else { return };
+        let texts: Vec<Text> = rest.iter().map(|arg| Text::new(arg)).collect();
+        let strings: Vec<_> = texts.iter().map(|text| text.0).collect();
+        api!(RedisModule_Replicate(self.0, name.as_ptr(), c"v".as_ptr(), strings.as_ptr().cast_mut(), strings.len()));
+    }
+
     /// To the subscribers of this server.
     pub(crate) fn publish(self, channel: &str, message: &str) {
         let (channel, message) = (Text::new(channel.as_bytes()), Text::new(message.as_bytes()));

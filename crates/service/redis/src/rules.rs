@@ -5,7 +5,10 @@
 //! the same everywhere, or what it turned out to do. Deadlines become absolute, random choices become the
 //! choice, and blocking commands become those that do not block, as Redis' own replication has it.
 
+mod results;
+
 use crate::{group_read::GroupRead, resp::Value};
+use results::{damaged_counter, empty_stream, geo_target, sort_target, whole_list, whole_sorted_set};
 
 /// Times that a question is asked until the clock has not moved meanwhile; each takes a microsecond.
 const CLOCK_TRIES: u32 = 16;
@@ -24,8 +27,10 @@ pub trait Data {
 pub enum Rule {
     /// As it is: it does the same wherever the data is the same.
     Verbatim,
-    /// Only if it has a STORE option; otherwise it reads.
+    /// What it has stored, if it has a STORE option; otherwise it reads.
     IfStores,
+    /// GEOSEARCHSTORE: what it has stored.
+    StoresFound,
     /// SPOP: the members that it took.
     TakenMembers,
     /// EXPIRE and its family: the absolute deadline.
@@ -66,16 +71,17 @@ impl Rule {
     pub fn of(name: &str) -> Option<Self> {
         Some(match name {
             "append" | "bitfield" | "bitop" | "copy" | "decr" | "decrby" | "del" | "flushall" | "flushdb"
-            | "geoadd" | "geosearchstore" | "getdel" | "getset" | "hdel" | "hincrby" | "hmset" | "hset" | "hsetnx"
-            | "incr" | "incrby" | "linsert" | "lmove" | "lmpop" | "lpop" | "lpush" | "lpushx" | "lrem" | "lset"
-            | "ltrim" | "move" | "mset" | "msetnx" | "persist" | "pfadd" | "pfcount" | "pfdebug" | "pfmerge"
-            | "publish" | "rename" | "renamenx" | "rpop" | "rpoplpush" | "rpush" | "rpushx" | "sadd" | "sdiffstore"
-            | "setbit" | "setnx" | "setrange" | "sinterstore" | "smove" | "spublish" | "srem" | "sunionstore"
-            | "swapdb" | "unlink" | "xack" | "xdel" | "xgroup" | "xsetid" | "zadd" | "zdiffstore" | "zincrby"
-            | "zinterstore" | "zmpop" | "zpopmax" | "zpopmin" | "zrangestore" | "zrem" | "zremrangebylex"
-            | "zremrangebyrank" | "zremrangebyscore" | "zunionstore" | "function|load" | "function|delete"
-            | "function|flush" | "function|restore" | "script|load" | "script|flush" => Self::Verbatim,
+            | "geoadd" | "getdel" | "getset" | "hdel" | "hincrby" | "hmset" | "hset" | "hsetnx" | "incr" | "incrby"
+            | "linsert" | "lmove" | "lmpop" | "lpop" | "lpush" | "lpushx" | "lrem" | "lset" | "ltrim" | "move"
+            | "mset" | "msetnx" | "persist" | "pfadd" | "pfcount" | "pfdebug" | "pfmerge" | "publish" | "rename"
+            | "renamenx" | "rpop" | "rpoplpush" | "rpush" | "rpushx" | "sadd" | "sdiffstore" | "setbit" | "setnx"
+            | "setrange" | "sinterstore" | "smove" | "spublish" | "srem" | "sunionstore" | "swapdb" | "unlink"
+            | "xack" | "xdel" | "xgroup" | "xsetid" | "zadd" | "zdiffstore" | "zincrby" | "zinterstore" | "zmpop"
+            | "zpopmax" | "zpopmin" | "zrangestore" | "zrem" | "zremrangebylex" | "zremrangebyrank"
+            | "zremrangebyscore" | "zunionstore" | "function|load" | "function|delete" | "function|flush"
+            | "function|restore" | "script|load" | "script|flush" => Self::Verbatim,
             "sort" | "georadius" | "georadiusbymember" => Self::IfStores,
+            "geosearchstore" => Self::StoresFound,
             "spop" => Self::TakenMembers,
             "expire" | "pexpire" | "expireat" | "pexpireat" => Self::Deadline,
             "set" => Self::Set,
@@ -110,7 +116,23 @@ impl Rule {
     /// Whether the effects depend on the reply.
     #[must_use]
     pub fn needs_reply(self) -> bool {
-        !matches!(self, Self::Verbatim | Self::IfStores)
+        !matches!(self, Self::Verbatim | Self::IfStores | Self::StoresFound)
+    }
+
+    /// Whether the command itself may do something else at a server that takes over from this one: such a server is
+    /// given the effects, as the log is.
+    #[must_use]
+    pub fn is_by_result(self) -> bool {
+        matches!(self, Self::IfStores | Self::StoresFound)
+    }
+
+    /// As [`Rule::effects`], of a command that was answered with this error: most have done nothing.
+    pub fn effects_of_failed(self, args: &[&[u8]], why: &[u8], data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
+        match self {
+            Self::Verbatim if is(args[0], "pfadd") => damaged_counter(args[1], why, data, log),
+            Self::StreamEntry => empty_stream(args[1], why, data, log),
+            _ => {}
+        }
     }
 
     /// Hands the commands that do what `args` has done to `log`, in order. `reply` is that of `args`, and no
@@ -124,10 +146,11 @@ impl Rule {
                 }
             }
             Self::IfStores => {
-                if args.iter().skip(2).any(|arg| is(arg, "store") || is(arg, "storedist")) {
-                    log(args);
+                if let Some(target) = geo_target(args) {
+                    whole_sorted_set(target, data, log);
                 }
             }
+            Self::StoresFound => whole_sorted_set(args[1], data, log),
             Self::TakenMembers => {
                 let mut all: Vec<&[u8]> = vec![b"SREM", args[1]];
                 match reply {
@@ -257,35 +280,6 @@ fn restore(args: &[&[u8]], data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
         }
     }
     log(&all);
-}
-
-/// The key after STORE in `SORT key [BY pattern] [LIMIT offset count] [GET pattern ...] [ASC|DESC] [ALPHA] [STORE key]`.
-fn sort_target<'a>(args: &[&'a [u8]]) -> Option<&'a [u8]> {
-    let (mut at, mut target) = (2, None);
-    while let Some(arg) = args.get(at) {
-        at += match () {
-            () if is(arg, "by") || is(arg, "get") => 2,
-            () if is(arg, "limit") => 3,
-            () if is(arg, "store") => {
-                target = args.get(at + 1).copied();
-                2
-            }
-            () => 1,
-        };
-    }
-    target
-}
-
-/// A list as it is now. Members of a set that weigh the same are sorted as the set's table has them, which is another
-/// order at each server.
-fn whole_list(key: &[u8], data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
-    log(&[b"DEL", key]);
-    let list = data.call(&[b"LRANGE", key, b"0", b"-1"]);
-    let mut command: Vec<&[u8]> = vec![b"RPUSH", key];
-    command.extend(list.list().iter().filter_map(Value::bytes));
-    if command.len() > 2 {
-        log(&command);
-    }
 }
 
 /// The stream has the length that it has now: trimming takes the oldest entries, so that this says all.

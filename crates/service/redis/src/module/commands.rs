@@ -27,7 +27,7 @@ use super::{
     waiting::{is_empty, keys_and_timeout, wait_for_data},
     with_state,
     words::{self, WRITES, inner},
-    writing::{UNKNOWN, WRITE, has_unread, note},
+    writing::{UNKNOWN, WRITE, call_write, has_unread, note, note_failed},
 };
 use crate::{
     commands::{Class, differs_in_resp3},
@@ -151,14 +151,16 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
                 hot(|hot| hot.direct.set(false));
                 reply
             }
-            None => call_args(ctx, WRITE, args),
+            None => call_write(ctx, WRITE, rule, args),
         },
         Class::ScriptExists => call_args(ctx, SCRIPT, args),
         _ => return ctx.error(OWN_WRITE),
     };
     if let Class::Write(rule) = class
-        && !reply.is_error()
+        && reply.is_error()
     {
+        note_failed(ctx, rule, args, &reply.value());
+    } else if let Class::Write(rule) = class {
         let value = if rule.needs_reply() || rule.may_block() { reply.value() } else { Value::Null };
         if rule.may_block() && is_empty(&value) && !is_nested && wait_for_data(ctx, rule, args) {
             return 0;
@@ -206,8 +208,10 @@ pub(super) fn execute(ctx: Ctx, args: &[Text], user: Option<&[u8]>) -> c_int {
         }
         let Class::Write(rule) = class_of(args) else { return ctx.error("ERR not a write") };
         hot(|hot| hot.has_shown.set(true));
-        let reply = call_args(ctx, OWN_FLAGS, args);
-        if !reply.is_error() {
+        let reply = call_write(ctx, OWN_FLAGS, rule, args);
+        if reply.is_error() {
+            note_failed(ctx, rule, args, &reply.value());
+        } else {
             let value = if rule.needs_reply() { reply.value() } else { Value::Null };
             note(ctx, rule, args, &value);
         }

@@ -8,7 +8,7 @@ use std::{ffi::CStr, ffi::c_int};
 
 use super::{
     HOT, TURN, call_args, class_of, hot, pushed, replies, with_state,
-    writing::{note, refuse_late},
+    writing::{call_write, note, note_failed, refuse_late},
 };
 use crate::{
     commands::Class,
@@ -76,8 +76,10 @@ pub(super) fn execute(ctx: Ctx, args: Args<'_>, is_early: bool, write: &CStr, sc
             reply
         }
         Class::Write(rule) => {
-            let reply = call_args(ctx, write, command);
-            if !reply.is_error() {
+            let reply = call_write(ctx, write, rule, command);
+            if reply.is_error() {
+                note_failed(ctx, rule, command, &reply.value());
+            } else {
                 let value = if rule.needs_reply() { reply.value() } else { Value::Null };
                 note(ctx, rule, command, &value);
             }

@@ -17,7 +17,7 @@ use super::{
     commands::refuse,
     hot, numbered, pushed,
     words::{inner, is_proof},
-    writing::{UNKNOWN, note},
+    writing::{UNKNOWN, call_write, note},
 };
 use crate::{
     commands::Class,
@@ -71,7 +71,7 @@ pub(super) fn execute_as(ctx: Ctx, user: &[u8], args: Args<'_>, is_early: bool) 
             return numbered::execute(ctx, args, is_early, ONCE_WRITE, ONCE_SCRIPT);
         }
         let reply = if let Class::Write(rule) = class_of(args) {
-            let reply = call_args(ctx, WRITE, args);
+            let reply = call_write(ctx, WRITE, rule, args);
             if !reply.is_error() {
                 note(ctx, rule, args, &Value::Null);
             }

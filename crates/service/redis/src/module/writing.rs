@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What all ways of writing at the leader have in common.
 
-use std::{cell::RefCell, ffi::c_int};
+use std::{
+    cell::RefCell,
+    ffi::{CStr, c_int},
+};
 
-use super::{ERRORS, TURN, UNREAD, call, unread::Unread};
+use super::{ERRORS, TURN, UNREAD, call, call_args, unread::Unread};
 use crate::{
-    redis::{Args, Ctx, now_ms},
+    redis::{Args, Ctx, Reply, now_ms},
     resp::Value,
     rules::{Data, Rule},
 };
 
 /// Errors as replies, the client's protocol and permissions, and Redis' own replication. Redis has checked the
 /// memory limit by the flags of FIDE.W: here, in the middle of a transaction or script, is too late.
-pub(super) const WRITE: &std::ffi::CStr = c"!E0C";
+pub(super) const WRITE: &CStr = c"!E0C";
 pub(super) const UNKNOWN: &str =
     "UNKNOWN the group has not agreed on this write yet; it may or may not happen. Read the data before you repeat it";
 
@@ -32,6 +35,24 @@ impl Data for Own {
     }
 }
 
+/// Executes a write, with these flags of a call. `!` among them is left out where [`note`] tells what to replicate.
+pub(super) fn call_write(ctx: Ctx, flags: &CStr, rule: Rule, args: Args<'_>) -> Reply {
+    let flags = flags.to_bytes_with_nul();
+    let flags = flags.strip_prefix(b"!").filter(|_| rule.is_by_result()).unwrap_or(flags);
+    call_args(ctx, CStr::from_bytes_with_nul(flags).expect("the end of a string with one zero"), args)
+}
+
+/// Notes what a failed write has done, if anything, for this turn's unit and for servers that replicate from this one.
+/// Redis does not replicate it.
+pub(super) fn note_failed(ctx: Ctx, rule: Rule, args: Args<'_>, reply: &Value) {
+    let Value::Error(why) = reply else { return };
+    let (db, args) = (ctx.db(), args.to_bytes());
+    rule.effects_of_failed(&args, why, &mut Own { ctx }, &mut |command| {
+        TURN.with_borrow_mut(|turn| turn.push(db, command));
+        ctx.replicate(command);
+    });
+}
+
 /// Notes what a write has done for this turn's unit.
 pub(super) fn note(ctx: Ctx, rule: Rule, args: Args<'_>, reply: &Value) {
     let (db, args) = (ctx.db(), args.to_bytes());
@@ -40,6 +61,9 @@ pub(super) fn note(ctx: Ctx, rule: Rule, args: Args<'_>, reply: &Value) {
     if !rule.needs_reply() {
         rule.effects(&args, reply, &mut Own { ctx }, &mut |command| {
             TURN.with_borrow_mut(|turn| turn.push(db, command));
+            if rule.is_by_result() {
+                ctx.replicate(command);
+            }
         });
         return;
     }

@@ -101,7 +101,6 @@ fn what_waited_is_logged_as_what_does_not_wait() {
 #[test]
 fn commands_that_store_only_if_told_are_logged_only_then() {
     assert!(log("GEORADIUS g 1 1 1 m", &Value::Null, &[]).is_empty());
-    assert_eq!(log("GEORADIUS g 1 1 1 m STORE d", &Value::Null, &[]), ["GEORADIUS g 1 1 1 m STORE d"]);
 }
 
 #[test]
@@ -151,5 +150,42 @@ fn sorted_list_is_logged_as_it_came_out() {
     }
     assert_eq!(log("SORT s STORE d", &leaf("0"), &[("LRANGE d 0 -1", list(&[]))]), ["DEL d"]);
     assert!(log("SORT s BY store", &list(&["a"]), &[]).is_empty());
-    assert_eq!(log("GEORADIUS g 1 1 1 m STORE d", &leaf("2"), &[]), ["GEORADIUS g 1 1 1 m STORE d"]);
+}
+
+#[test]
+fn places_that_are_stored_are_logged_as_they_were_found() {
+    let found = [("ZRANGE d 0 -1 WITHSCORES", list(&["a", "1.5", "b", "190.44242984775784"]))];
+    for line in [
+        "GEORADIUS g 1 1 1 m STORE d",
+        "georadius store store storedist 1 m count 2 STORE x storedist d",
+        "GEORADIUSBYMEMBER g member 1 m WITHNOTHING COUNT 3 ANY STORE d",
+        "GEOSEARCHSTORE d g FROMLONLAT 1 1 BYRADIUS 1 m",
+    ] {
+        assert_eq!(log(line, &Value::Null, &found), ["DEL d", "ZADD d 1.5 a 190.44242984775784 b"], "{line}");
+    }
+    assert_eq!(log("GEORADIUS g 1 1 1 m STORE d", &Value::Null, &[("ZRANGE d 0 -1 WITHSCORES", list(&[]))]), ["DEL d"]);
+    assert!(log("GEORADIUSBYMEMBER g store 1 m", &Value::Null, &[]).is_empty());
+}
+
+#[test]
+fn what_a_failed_command_has_done_is_logged() {
+    let failed = |line: &str, why: &str, answers: &[(&'static str, Value)]| {
+        let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let rule = Rule::of(&String::from_utf8_lossy(args[0]).to_ascii_lowercase()).expect("a rule");
+        let mut log = Vec::new();
+        rule.effects_of_failed(&args, why.as_bytes(), &mut Answers(answers.to_vec()), &mut |command| {
+            log.push(command.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" "));
+        });
+        log
+    };
+    let damaged = "INVALIDOBJ Corrupted HLL object detected";
+    assert_eq!(failed("PFADD k a b", damaged, &[("GET k", leaf("HYLL"))]), ["SET k HYLL KEEPTTL"]);
+    assert!(failed("PFADD k a b", "WRONGTYPE Key is not a valid HyperLogLog string value.", &[]).is_empty());
+    assert!(failed("PFMERGE k a b", damaged, &[]).is_empty(), "it has looked at all before it wrote");
+    let large = "ERR Elements are too large to be stored";
+    let empty = [("XLEN s", leaf("0")), ("DUMP s", leaf("dump")), ("PEXPIRETIME s", leaf("-1"))];
+    assert_eq!(failed("XADD s * f v", large, &empty), ["RESTORE s 0 dump REPLACE ABSTTL"]);
+    assert!(failed("XADD s * f v", large, &[("XLEN s", leaf("1"))]).is_empty());
+    assert!(failed("XADD s * f v", "ERR The ID specified in XADD is equal or smaller", &[]).is_empty());
+    assert!(failed("SET k v", "OOM command not allowed", &[]).is_empty());
 }

@@ -8,6 +8,7 @@ mod root_durable;
 mod root_group;
 mod root_histories;
 mod root_input;
+mod root_join;
 mod root_libraries;
 mod root_once;
 mod root_pushed;

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A server that takes over the data of another one has the same data, whatever that one writes meanwhile.
+
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+};
+
+use redis::{Connection, RedisResult, Value};
+
+use crate::{
+    root_commands::run,
+    world::{Stops, World},
+};
+
+/// A counter whose registers end in the middle: PFADD adds elements of the first half, and fails at the first one of the
+/// second.
+const DAMAGED: &[u8] = b"HYLL\x01\0\0\0\0\0\0\0\0\0\0\0\x5f\xff";
+
+fn set_damaged(connection: &mut Connection, key: &str) {
+    redis::cmd("SET").arg(key).arg(DAMAGED).exec(connection).unwrap();
+}
+
+/// Elements that the damaged counter takes, and behind them such that it does not.
+fn elements(connection: &mut Connection) -> String {
+    let (taken, refused): (Vec<char>, Vec<char>) = ('a'..='z').partition(|element| {
+        set_damaged(connection, "damaged");
+        run(connection, &format!("PFADD damaged {element}")).is_ok()
+    });
+    assert!(!taken.is_empty() && !refused.is_empty(), "{taken:?} {refused:?}");
+    taken.into_iter().chain(refused).map(String::from).collect::<Vec<_>>().join(" ")
+}
+
+/// Has a server join while `write` is called, with a number that counts up.
+fn join_while(prepare: impl Fn(&mut Connection), write: impl Fn(&mut Connection, u32) + Sync) {
+    /// So that it takes a moment to load them.
+    const OTHERS: u32 = 2000;
+    /// Different keys that `write` uses.
+    const NUMBERS: u32 = 500;
+    let Some(mut world) = World::new(2, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    world.kill(follower);
+    let mut connection = world.connect(leader);
+    for other in 0..OTHERS {
+        redis::cmd("SET").arg(format!("other{other}")).arg("x".repeat(1000)).exec(&mut connection).unwrap();
+    }
+    prepare(&mut connection);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let _stops = Stops(&stop);
+        scope.spawn(|| {
+            for number in (0..NUMBERS).cycle() {
+                if stop.load(Relaxed) {
+                    return;
+                }
+                write(&mut connection, number);
+            }
+        });
+        world.start(follower);
+        world.await_ready();
+    });
+    world.assert_alike();
+}
+
+/// The order of members that weigh the same is another one at each server.
+#[test]
+fn root_joining_server_has_sorted_lists_as_the_leader_has_them() {
+    join_while(
+        |connection| {
+            for member in 0..100 {
+                run(connection, &format!("SADD s m{member}")).unwrap();
+                run(connection, &format!("SET w:m{member} same")).unwrap();
+            }
+            run(connection, "GEOADD geo 13.361389 38.115556 Palermo 15.087269 37.502669 Catania").unwrap();
+        },
+        |connection, number| {
+            run(connection, &format!("SORT s BY w:* ALPHA STORE list{number}")).unwrap();
+            run(connection, &format!("FIDE.ONCE c{number} {number} SORT s BY w:* ALPHA STORE numbered{number}"))
+                .unwrap();
+            let script = format!("EVAL return(redis.call('SORT','s','BY','w:*','ALPHA','STORE','script{number}')) 0");
+            run(connection, &script).unwrap();
+            run(connection, &format!("GEOSEARCHSTORE geo{number} geo FROMLONLAT 15 37 BYRADIUS 200 km ASC")).unwrap();
+            run(connection, &format!("GEORADIUS geo 15 37 200 km STOREDIST dist{number}")).unwrap();
+        },
+    );
+}
+
+#[test]
+fn root_joining_server_has_what_a_failed_command_did() {
+    let known = OnceLock::new();
+    join_while(
+        |connection| known.set(elements(connection)).expect("once"),
+        |connection, number| {
+            let (key, elements) = (format!("damaged{number}"), known.get().expect("prepared"));
+            set_damaged(connection, &key);
+            run(connection, &format!("PFADD {key} {elements}")).expect_err("it is damaged");
+        },
+    );
+}
+
+#[test]
+fn root_command_that_fails_half_way_leaves_all_servers_alike() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    let mut connection = world.connect(leader);
+    let changed = |world: &World, key: &str| {
+        let mut connection = world.connect(leader);
+        let value: Vec<u8> = redis::cmd("GET").arg(key).query(&mut connection).unwrap();
+        value != DAMAGED
+    };
+    let elements = elements(&mut connection);
+    for (key, host, command) in [
+        ("alone", leader, format!("PFADD alone {elements}")),
+        ("passed", follower, format!("PFADD passed {elements}")),
+        ("numbered", leader, format!("FIDE.ONCE c 1 PFADD numbered {elements}")),
+        ("script", leader, "EVAL return(redis.call('PFADD','script',unpack(ARGV))) 0 ".to_owned() + &elements),
+    ] {
+        set_damaged(&mut connection, key);
+        let expiring: RedisResult<Value> = run(&mut connection, &format!("EXPIRE {key} 1000"));
+        expiring.unwrap();
+        let why = run(&mut world.connect(host), &command).expect_err(key).to_string();
+        assert!(why.contains("INVALIDOBJ") || why.contains("Corrupted"), "{key}: {why}");
+        assert!(changed(&world, key), "{key}: it did nothing, and shows nothing");
+        world.assert_alike();
+        assert_eq!(
+            world.ask(follower, &format!("PEXPIRETIME {key}")),
+            world.ask(leader, &format!("PEXPIRETIME {key}"))
+        );
+    }
+}
