@@ -315,6 +315,7 @@ unsafe extern "C" fn on_tick(ctx: *mut raw::RedisModuleCtx, _: *mut c_void) {
     Ctx(ctx).timer(TICK_MS, on_tick);
     disk::sum_up(Ctx(ctx));
     native::look_for_transactions(Ctx(ctx));
+    native::look_for_replicas(Ctx(ctx));
     turn();
     let late = with_state(|state| state.take_late_reads(READ_MAX)).unwrap_or_default();
     for read in late {

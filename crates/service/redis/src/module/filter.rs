@@ -60,6 +60,7 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
         }
         match class {
             Class::SetUser => words.users.iter().for_each(|rule| command.append(rule)),
+            Class::Sync => native::note_replica(),
             Class::LoadUsers => hot.has_loaded_users.set(true),
             _ => {}
         }

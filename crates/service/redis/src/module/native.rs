@@ -11,6 +11,7 @@
 //! | an event of something else | another command passes the filter first; expired and evicted keys have events of other kinds |
 //! | a key turns out to have expired, and is deleted at the others after the command | these commands have one key, which expires before it changes |
 //! | another module is told of the event first, and calls commands | where there are other modules, all writes have the word in front |
+//! | a script keeps it from replicas (`redis.set_repl`), and a server joins, which takes over what Redis replicates | in scripts writes have the word in front while any server replicates from this one, or has asked to |
 //! | the command is queued (`MULTI`): the filter sees it then, and not when it is executed | while any client may be in a transaction, all writes have the word in front |
 
 use std::{
@@ -54,6 +55,8 @@ thread_local! {
     static WRITTEN: RefCell<Written> = RefCell::new(Written::default());
     /// When clients are asked whether any is in a transaction.
     static ASK_AT: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// When this server is asked whether another one still replicates from it; none: no other one has asked to.
+    static ASK_REPLICAS_AT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
 /// Another command passes the filter.
@@ -130,8 +133,31 @@ fn has_transaction(list: &[u8]) -> bool {
     clients.any(is_in_transaction)
 }
 
+/// Another server asks for this one's data.
+pub(super) fn note_replica() {
+    ASK_REPLICAS_AT.set(Some(Instant::now() + ASK_AFTER));
+}
+
+/// Whether no server replicates from this one any more, from time to time. Redis counts one from the moment in which it
+/// asks, long before it tells of it.
+pub(super) fn look_for_replicas(ctx: Ctx) {
+    let now = Instant::now();
+    if ASK_REPLICAS_AT.get().is_none_or(|at| at > now) {
+        return;
+    }
+    let info = call(ctx, ERRORS, &[b"INFO", b"replication"]);
+    ASK_REPLICAS_AT.set((!has_no_replica(info.bytes())).then(|| now + ASK_AFTER));
+}
+
+fn has_no_replica(info: &[u8]) -> bool {
+    info.split(|byte| *byte == b'\n').any(|line| line.trim_ascii() == b"connected_slaves:0")
+}
+
 /// Whether this module's word is left out before a write of the leader now.
 pub(super) fn is_possible() -> bool {
+    if ASK_REPLICAS_AT.get().is_some() && Ctx::is_within_other() {
+        return false;
+    }
     hot(|hot| {
         let is_plain = !hot.has_transactions.get() && !hot.has_other_modules.get();
         hot.mode.get() == Mode::Leader && !hot.is_late.get() && is_plain
@@ -140,7 +166,15 @@ pub(super) fn is_possible() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::has_transaction;
+    use super::{has_no_replica, has_transaction};
+
+    #[test]
+    fn replicas_are_seen_in_what_redis_says_of_replication() {
+        let info = |count: u32| format!("$9\r\n# Replication\r\nrole:master\r\nconnected_slaves:{count}\r\nx:0\r\n");
+        assert!(has_no_replica(info(0).as_bytes()));
+        assert!(!has_no_replica(info(1).as_bytes()) && !has_no_replica(info(10).as_bytes()));
+        assert!(!has_no_replica(b"-ERR no\r\n"), "nothing is known");
+    }
 
     #[test]
     fn transactions_are_seen_in_a_list_of_clients() {

@@ -101,6 +101,18 @@ fn root_joining_server_has_what_a_failed_command_did() {
     );
 }
 
+/// A script may keep from replicas what it writes. A group has it at all servers, also one that joins.
+#[test]
+fn root_joining_server_has_what_a_script_keeps_from_replicas() {
+    join_while(
+        |_| {},
+        |connection, number| {
+            let script = "redis.set_repl(redis.REPL_NONE) return redis.call('INCR',KEYS[1])";
+            redis::cmd("EVAL").arg(script).arg(1).arg(format!("n{number}")).exec(connection).unwrap();
+        },
+    );
+}
+
 #[test]
 fn root_command_that_fails_half_way_leaves_all_servers_alike() {
     let Some(world) = World::new(2, "hsuc") else { return };
