@@ -135,6 +135,11 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
         if is_nested {
             return ctx.error(ONCE_NESTED);
         }
+        // Redis has checked the rights for the word in front.
+        let is_refused = |command| !is_allowed(ctx, command);
+        if is_refused(args) || numbered::command(args).is_ok_and(is_refused) {
+            return ctx.error(NOT_ALLOWED);
+        }
         return numbered::execute(ctx, args, is_early, ONCE_WRITE, ONCE_SCRIPT);
     }
     let reply = match class {

@@ -62,7 +62,7 @@ pub(super) fn execute_as(ctx: Ctx, user: &[u8], args: Args<'_>, is_early: bool) 
         return ctx.error(&format!("NOPERM the leader has no user {user}; define users alike on all servers"));
     };
     let command = if class_of(args) == Class::Once { args.rest().rest().rest() } else { args };
-    if !user.may(command) {
+    if !user.may(args) || !user.may(command) {
         return ctx.error(NOT_ALLOWED);
     }
     hot(|hot| hot.has_shown.set(true));

@@ -102,3 +102,25 @@ fn root_read_that_waits_at_a_follower_has_the_rights_of_its_user() {
         }
     });
 }
+
+#[test]
+fn root_numbered_write_takes_the_right_to_number() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    world.add_user("ann on nopass ~* +set +eval +sort");
+    world.add_user("all on nopass ~* +set +eval +sort +fide.once");
+    assert_eq!(world.ask(leader, "RPUSH list 2 1"), ":2\r\n");
+    for host in [leader, follower] {
+        for command in ["1 SET k v", "2 EVAL return(1) 0", "3 SORT list GET # STORE s"] {
+            let line = format!("FIDE.ONCE c{host} {command}");
+            let why = run(&mut world.login(host, "ann"), &line).expect_err(&line).to_string();
+            assert!(why.contains("no permissions"), "{line} at h{host}: {why}");
+            let reply = run(&mut world.login(host, "all"), &line);
+            assert!(reply.is_ok(), "{line} at h{host}: {reply:?}");
+        }
+        // What the right to number does not replace.
+        let why = run(&mut world.login(host, "all"), "FIDE.ONCE c 4 DEL k").expect_err("not hers").to_string();
+        assert!(why.contains("no permissions"), "{why}");
+    }
+    world.assert_alike();
+}
