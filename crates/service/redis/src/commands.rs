@@ -295,6 +295,8 @@ impl Commands {
         let fits = if command.arity < 0 { count >= -command.arity } else { count == command.arity };
         let class = match command.class {
             _ if !fits => Class::Free,
+            // PFCOUNT of one key stores the count there; of several it changes nothing.
+            Class::Write(_) if count > 2 && name.eq_ignore_ascii_case(b"pfcount") => Class::Read,
             Class::Debug if subcommand.is_some_and(is_harmless) => Class::Free,
             Class::Debug => Class::Refused("this subcommand changes data, or what is replicated"),
             class => class,
@@ -370,6 +372,7 @@ mod tests {
             command("del", -2, &["write"], vec![]),
             command("script", -2, &[], vec![command("script|flush", -2, &["noscript"], vec![])]),
             command("ping", -1, &["fast"], vec![]),
+            command("pfcount", -2, &["readonly", "may_replicate"], vec![]),
             command("frobnicate", -2, &["write"], vec![]),
             command("replicaof", 3, &["admin"], vec![]),
             command(
@@ -397,6 +400,7 @@ mod tests {
         assert_eq!(class("GET k"), Class::Read);
         assert_eq!(class("sEt k v"), Class::Write(Rule::Set));
         assert_eq!(class("PING"), Class::Free);
+        assert_eq!((class("PFCOUNT k"), class("pfcount k l")), (Class::Write(Rule::Verbatim), Class::Read));
         assert_eq!(class("xgroup CREATE k g $"), Class::Write(Rule::Verbatim));
         assert_eq!(class("CONFIG SET maxmemory 1"), Class::Config);
         assert_eq!(class("CONFIG GET maxmemory"), Class::Free);

@@ -159,6 +159,10 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
             None => call_write(ctx, WRITE, rule, args),
         },
         Class::ScriptExists => call_args(ctx, SCRIPT, args),
+        // Of several keys: a follower of the version before passes it on.
+        Class::Read if args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"pfcount")) => {
+            call_args(ctx, SCRIPT, args)
+        }
         _ => return ctx.error(OWN_WRITE),
     };
     if let Class::Write(rule) = class

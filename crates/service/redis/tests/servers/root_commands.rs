@@ -493,3 +493,32 @@ fn root_server_whose_commands_were_renamed_does_not_start() {
     let why = world.start_with(1, &["--rename-command", "FLUSHALL", "XFLUSH"]).unwrap_err();
     assert!(why.contains("the command flushall was renamed"), "{why}");
 }
+
+/// Of several keys it is a read: a client that tracks keys hears of them, and a follower answers by itself.
+#[test]
+fn root_count_of_several_keys_is_a_read() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    for line in ["PFADD a 1 2", "PFADD b 2 3"] {
+        assert_eq!(world.ask(leader, line), ":1\r\n");
+    }
+    assert_eq!(world.ask(follower, "CONFIG SET fide.follower-proxy no"), "+OK\r\n");
+    assert_eq!(world.ask(follower, "PFCOUNT a b"), ":3\r\n");
+    assert!(world.ask(follower, "PFCOUNT a").starts_with("-READONLY"));
+    assert_eq!(world.ask(leader, "FIDE.W PFCOUNT a b"), ":3\r\n", "as an older follower passes it on");
+    let mut stream = std::os::unix::net::UnixStream::connect(world.server(leader).socket()).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.write_all(b"HELLO 3\r\nCLIENT TRACKING ON\r\nPFCOUNT a b\r\n").unwrap();
+    let mut read = |end: &str| {
+        let (mut all, mut buffer) = (String::new(), [0; 1024]);
+        while !all.ends_with(end) {
+            let len = stream.read(&mut buffer).unwrap_or_else(|why| panic!("{why} after {all:?}"));
+            all += &String::from_utf8_lossy(&buffer[..len]);
+        }
+        all
+    };
+    assert!(read(":3\r\n").contains("+OK"));
+    assert_eq!(world.ask(leader, "PFADD a 4"), ":1\r\n");
+    assert_eq!(read("a\r\n"), ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n");
+    world.assert_alike();
+}
