@@ -27,6 +27,9 @@ pub trait Data {
 pub enum Rule {
     /// As it is: it does the same wherever the data is the same.
     Verbatim,
+    /// BITFIELD: as it is, too. Redis believes that it changes nothing where it has made the key, or made it longer, and
+    /// then every number would overflow.
+    Bits,
     /// What it has stored, if it has a STORE option; otherwise it reads.
     IfStores,
     /// GEOSEARCHSTORE: what it has stored.
@@ -70,18 +73,19 @@ impl Rule {
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         Some(match name {
-            "append" | "bitfield" | "bitop" | "copy" | "decr" | "decrby" | "del" | "flushall" | "flushdb"
-            | "geoadd" | "getdel" | "getset" | "hdel" | "hincrby" | "hmset" | "hset" | "hsetnx" | "incr" | "incrby"
-            | "linsert" | "lmove" | "lmpop" | "lpop" | "lpush" | "lpushx" | "lrem" | "lset" | "ltrim" | "move"
-            | "mset" | "msetnx" | "persist" | "pfadd" | "pfcount" | "pfdebug" | "pfmerge" | "publish" | "rename"
-            | "renamenx" | "rpop" | "rpoplpush" | "rpush" | "rpushx" | "sadd" | "sdiffstore" | "setbit" | "setnx"
-            | "setrange" | "sinterstore" | "smove" | "spublish" | "srem" | "sunionstore" | "swapdb" | "unlink"
-            | "xack" | "xdel" | "xgroup" | "xsetid" | "zadd" | "zdiffstore" | "zincrby" | "zinterstore" | "zmpop"
-            | "zpopmax" | "zpopmin" | "zrangestore" | "zrem" | "zremrangebylex" | "zremrangebyrank"
-            | "zremrangebyscore" | "zunionstore" | "function|load" | "function|delete" | "function|flush"
-            | "function|restore" | "script|load" | "script|flush" => Self::Verbatim,
+            "append" | "bitop" | "copy" | "decr" | "decrby" | "del" | "flushall" | "flushdb" | "geoadd" | "getdel"
+            | "getset" | "hdel" | "hincrby" | "hmset" | "hset" | "hsetnx" | "incr" | "incrby" | "linsert" | "lmove"
+            | "lmpop" | "lpop" | "lpush" | "lpushx" | "lrem" | "lset" | "ltrim" | "move" | "mset" | "msetnx"
+            | "persist" | "pfadd" | "pfcount" | "pfdebug" | "pfmerge" | "publish" | "rename" | "renamenx" | "rpop"
+            | "rpoplpush" | "rpush" | "rpushx" | "sadd" | "sdiffstore" | "setbit" | "setnx" | "setrange"
+            | "sinterstore" | "smove" | "spublish" | "srem" | "sunionstore" | "swapdb" | "unlink" | "xack" | "xdel"
+            | "xgroup" | "xsetid" | "zadd" | "zdiffstore" | "zincrby" | "zinterstore" | "zmpop" | "zpopmax"
+            | "zpopmin" | "zrangestore" | "zrem" | "zremrangebylex" | "zremrangebyrank" | "zremrangebyscore"
+            | "zunionstore" | "function|load" | "function|delete" | "function|flush" | "function|restore"
+            | "script|load" | "script|flush" => Self::Verbatim,
             "sort" | "georadius" | "georadiusbymember" => Self::IfStores,
             "geosearchstore" => Self::StoresFound,
+            "bitfield" => Self::Bits,
             "spop" => Self::TakenMembers,
             "expire" | "pexpire" | "expireat" | "pexpireat" => Self::Deadline,
             "set" => Self::Set,
@@ -116,14 +120,18 @@ impl Rule {
     /// Whether the effects depend on the reply.
     #[must_use]
     pub fn needs_reply(self) -> bool {
-        !matches!(self, Self::Verbatim | Self::IfStores | Self::StoresFound)
+        !matches!(self, Self::Verbatim | Self::Bits | Self::IfStores | Self::StoresFound)
     }
 
-    /// Whether the command itself may do something else at a server that takes over from this one: such a server is
-    /// given the effects, as the log is.
+    /// Whether a server that takes over from this one is given the effects, as the log is, and not what Redis would
+    /// replicate: the command itself, which may do something else there, or less than it has done (consumers that were
+    /// made, messages that were delivered again).
     #[must_use]
-    pub fn is_by_result(self) -> bool {
-        matches!(self, Self::IfStores | Self::StoresFound)
+    pub fn replicates_effects(self) -> bool {
+        matches!(
+            self,
+            Self::Bits | Self::IfStores | Self::StoresFound | Self::GroupRead | Self::Claim | Self::AutoClaim
+        )
     }
 
     /// As [`Rule::effects`], of a command that was answered with this error: most have done nothing.
@@ -139,7 +147,7 @@ impl Rule {
     /// error; [`Value::Null`] unless [`Rule::needs_reply`].
     pub fn effects(self, args: &[&[u8]], reply: &Value, data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
         match self {
-            Self::Verbatim => log(args),
+            Self::Verbatim | Self::Bits => log(args),
             Self::IfStores if is(args[0], "sort") => {
                 if let Some(target) = sort_target(args) {
                     whole_list(target, data, log);

@@ -9,9 +9,9 @@ use super::{
     ERRORS,
     access::answer,
     awaited::{self, Wait},
-    call, call_texts, hot, pushed,
+    call, hot, pushed,
     state::Mode,
-    writing::{UNKNOWN, WRITE, note},
+    writing::{UNKNOWN, WRITE, call_write, note},
 };
 use crate::{
     group_read::GroupRead,
@@ -119,7 +119,7 @@ unsafe extern "C" fn on_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -
     let waiting: &Waiting = unsafe { ctx.private() };
     let Some(key) = ctx.ready_key() else { return 1 };
     let args = waiting.for_key(&key);
-    let reply = call_texts(ctx, WRITE, &args);
+    let reply = crate::redis::with_args(&args, |args| call_write(ctx, WRITE, waiting.rule, args));
     let value = reply.value();
     if is_empty(&value) || waiting.is_of_another_type(ctx, &key, &value) {
         return 1;

@@ -38,7 +38,7 @@ impl Data for Own {
 /// Executes a write, with these flags of a call. `!` among them is left out where [`note`] tells what to replicate.
 pub(super) fn call_write(ctx: Ctx, flags: &CStr, rule: Rule, args: Args<'_>) -> Reply {
     let flags = flags.to_bytes_with_nul();
-    let flags = flags.strip_prefix(b"!").filter(|_| rule.is_by_result()).unwrap_or(flags);
+    let flags = flags.strip_prefix(b"!").filter(|_| rule.replicates_effects()).unwrap_or(flags);
     call_args(ctx, CStr::from_bytes_with_nul(flags).expect("the end of a string with one zero"), args)
 }
 
@@ -61,7 +61,7 @@ pub(super) fn note(ctx: Ctx, rule: Rule, args: Args<'_>, reply: &Value) {
     if !rule.needs_reply() {
         rule.effects(&args, reply, &mut Own { ctx }, &mut |command| {
             TURN.with_borrow_mut(|turn| turn.push(db, command));
-            if rule.is_by_result() {
+            if rule.replicates_effects() {
                 ctx.replicate(command);
             }
         });
@@ -72,7 +72,11 @@ pub(super) fn note(ctx: Ctx, rule: Rule, args: Args<'_>, reply: &Value) {
     });
     TURN.with_borrow_mut(|turn| {
         for command in done.into_inner() {
-            turn.push(db, &command.iter().map(Vec::as_slice).collect::<Vec<_>>());
+            let command: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
+            turn.push(db, &command);
+            if rule.replicates_effects() {
+                ctx.replicate(&command);
+            }
         }
     });
 }

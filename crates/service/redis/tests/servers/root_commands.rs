@@ -150,7 +150,7 @@ pub(crate) const LINES: &[&str] = &[
 
 /// A stream with its groups, and what is pending of whom since when. Not when a consumer was last seen, which
 /// Redis does not replicate either.
-fn stream(connection: &mut Connection, key: &str) -> Vec<String> {
+pub(crate) fn stream(connection: &mut Connection, key: &str) -> Vec<String> {
     fn flat(value: Value, all: &mut Vec<String>) {
         match value {
             Value::Array(values) => values.into_iter().for_each(|value| flat(value, all)),
