@@ -29,13 +29,14 @@
 //! | [`remark`] | what the leader says to all servers: to compare their data |
 //! | [`once`] | answers to numbered requests |
 //! | [`slot`] | slots of keys, for `-MOVED` |
-//! | [`resp`] | Redis' protocol |
+//! | [`resp`], [`answer`] | Redis' protocol; where another server's answers end |
 //! | [`link`] | the master's side of a replication link |
 //! | [`settings`] | the arguments of `loadmodule`, and the files that they name |
 //! | `module` | the parts that run inside Redis |
 //!
 //! **Invariant:** `unsafe` only in `module` and `redis`, where Redis' C interface is met.
 
+pub mod answer;
 pub mod commands;
 pub mod link;
 pub mod once;

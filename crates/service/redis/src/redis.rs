@@ -244,14 +244,16 @@ impl Ctx {
         api!(RedisModule_ReplyWithLongLong(self.0, number))
     }
 
+    pub(crate) fn string(self, bytes: &[u8]) -> c_int {
+        api!(RedisModule_ReplyWithStringBuffer(self.0, bytes.as_ptr().cast(), bytes.len()))
+    }
+
     /// Replies with a tree as Redis would, but for the kinds of numbers.
     pub(crate) fn value(self, value: &Value) -> c_int {
         match value {
             Value::Null => self.null(),
             Value::Error(text) => self.error(&String::from_utf8_lossy(text)),
-            Value::Leaf(bytes) => {
-                api!(RedisModule_ReplyWithStringBuffer(self.0, bytes.as_ptr().cast(), bytes.len()))
-            }
+            Value::Leaf(bytes) => self.string(bytes),
             Value::List(values) => {
                 self.array(values.len());
                 values.iter().for_each(|value| {

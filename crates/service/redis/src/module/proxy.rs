@@ -23,6 +23,7 @@ use super::{
     words::{AS, WRITES},
 };
 use crate::{
+    answer::{Incoming, Part, error_of},
     commands::Checks,
     redis::{Blocked, Text, unwatch},
     resp::{self, RespError, Value},
@@ -95,16 +96,19 @@ const REFUSALS: [&str; 4] = [
 
 const OLD_LEADER: &str = "ERR the leader is of a version that does not take this command from followers; send it to the leader, or upgrade that one";
 
+const TOO_LONG: &str =
+    "ERR the leader has executed this, and its answer is longer than a follower passes on (512 MiB); ask the leader";
+
 /// How an older leader answers what it cannot take with a user: it does not know the word, or not before this command.
-fn is_of_older(answer: &Value) -> bool {
+fn is_of_older(answer: &[u8]) -> bool {
     let known = ["ERR unknown command", "ERR FIDE.AS is for this module's own use"];
-    matches!(answer, Value::Error(text) if known.iter().any(|start| text.starts_with(start.as_bytes())))
+    error_of(answer).is_some_and(|text| known.iter().any(|start| text.starts_with(start.as_bytes())))
 }
 
 /// Whether an answer says that a server has not executed the write, as it does not lead. `is_script`: it may be the
 /// script's own error, of whatever name, and a script is not to be executed twice.
-fn is_refused(answer: &Value, is_script: bool) -> bool {
-    let Value::Error(text) = answer else { return false };
+fn is_refused(answer: &[u8], is_script: bool) -> bool {
+    let Some(text) = error_of(answer) else { return false };
     if is_script {
         return REFUSALS.iter().any(|refusal| text.starts_with(refusal.as_bytes()));
     }
@@ -152,7 +156,7 @@ struct Connection {
     has_sent: bool,
     out: Vec<u8>,
     written: usize,
-    received: Vec<u8>,
+    incoming: Incoming,
     owed: VecDeque<Owed>,
 }
 
@@ -328,7 +332,7 @@ impl Proxy {
             has_sent: false,
             out,
             written: 0,
-            received: Vec::new(),
+            incoming: Incoming::default(),
             owed,
         });
         Some(fd)
@@ -366,9 +370,8 @@ impl Proxy {
         let stands = match connection.stream.read(&mut buffer) {
             Ok(0) => false,
             Ok(len) => {
-                connection.received.extend_from_slice(&buffer[..len]);
                 let mut refused = Vec::new();
-                let result = connection.answer(answers, &mut refused);
+                let result = connection.answer(&buffer[..len], answers, &mut refused);
                 if let Ok(false) = result {
                     // The first one that waits asked for a database that the leader does not give.
                     let passed = self.waiting.pop_front();
@@ -404,27 +407,37 @@ impl Proxy {
 }
 
 impl Connection {
-    /// Hands out the answers that are whole, and the writes that were refused. False: the leader refuses the
-    /// database.
-    fn answer(&mut self, answers: &mut Vec<Answer>, refused: &mut Vec<Passed>) -> Result<bool, RespError> {
-        let mut at = 0;
-        while let Some((value, len)) = Value::read(&self.received[at..])? {
+    /// Hands out the answers that these bytes complete, and the writes that were refused. False: the leader refuses
+    /// the database.
+    fn answer(
+        &mut self,
+        mut bytes: &[u8],
+        answers: &mut Vec<Answer>,
+        refused: &mut Vec<Passed>,
+    ) -> Result<bool, RespError> {
+        while !bytes.is_empty() {
+            let (len, part) = self.incoming.take(bytes)?;
+            bytes = &bytes[len..];
+            let answer = match part {
+                Part::Open => continue,
+                Part::Whole(answer) => Ok(answer),
+                Part::TooLong => Err(TOO_LONG),
+            };
+            let known = answer.as_deref().unwrap_or_default();
             match self.owed.pop_front() {
-                Some(Owed::To(passed)) if is_refused(&value, passed.user.is_some()) => refused.push(passed),
+                Some(Owed::To(passed)) if is_refused(known, passed.user.is_some()) => refused.push(passed),
                 // Its text has the proof.
-                Some(Owed::To(Passed { client, user: Some(_), .. })) if is_of_older(&value) => {
+                Some(Owed::To(Passed { client, user: Some(_), .. })) if is_of_older(known) => {
                     answers.push(Answer { client, bytes: Err(OLD_LEADER) });
                 }
                 Some(Owed::To(Passed { client, .. })) => {
-                    answers.push(Answer { client, bytes: Ok(self.received[at..at + len].to_vec()) });
+                    answers.push(Answer { client, bytes: answer });
                 }
-                Some(Owed::Select) if value.is_error() => return Ok(false),
+                Some(Owed::Select) if error_of(known).is_some() => return Ok(false),
                 Some(Owed::Select) => self.selects = false,
                 Some(Owed::Auth) | None => {}
             }
-            at += len;
         }
-        self.received.drain(..at);
         Ok(true)
     }
 }
@@ -435,11 +448,11 @@ mod tests {
 
     #[test]
     fn script_is_not_sent_again_for_an_error_of_its_own() {
-        let refused = |text: &str, is_script| is_refused(&Value::Error(text.as_bytes().to_vec()), is_script);
+        let refused = |text: &str, is_script| is_refused(format!("-{text}\r\n").as_bytes(), is_script);
         for of_server in REFUSALS {
             assert!(refused(of_server, true) && refused(of_server, false), "{of_server}");
         }
         assert!(refused("READONLY whatever", false) && !refused("READONLY whatever", true));
-        assert!(!refused("ERR no", false) && !is_refused(&Value::Leaf(b"READONLY this server follows".to_vec()), true));
+        assert!(!refused("ERR no", false) && !is_refused(b"+READONLY this server follows\r\n", true));
     }
 }

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Scripts and functions at followers do what they do at the leader; and followers that say `-MOVED`.
 
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    thread,
+};
+
 use fide_testbed::retry_until;
 use redis::{Connection, RedisResult, Value};
 
-use crate::world::{LIMIT, World};
+use crate::world::{LIMIT, Stops, World};
 
 fn eval(connection: &mut Connection, script: &str) -> RedisResult<Value> {
     redis::cmd("EVAL").arg(script).arg(0).query(connection)
@@ -60,6 +65,52 @@ fn root_scripts_are_answered_at_followers_as_at_the_leader() {
     assert!(eval(&mut connection, of_script).unwrap_err().to_string().contains("says the script"));
     assert_eq!(world.ask(follower, "GET once"), "$1\r\n1\r\n");
     assert!(world.ask(follower, "MULTI").starts_with("-READONLY this server follows; the leader is h"));
+    world.assert_alike();
+}
+
+/// All clients of a follower share one connection to the leader.
+#[test]
+fn root_deep_and_long_answers_at_a_follower_do_not_disturb_other_clients() {
+    /// Levels of the deepest answer; more than Redis' own ever have.
+    const DEEP: usize = 1000;
+    const LONG: usize = 200_000;
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let follower = world.followers()[0];
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let others = scope.spawn(|| {
+            let (mut connection, mut count) = (world.connect(follower), 0);
+            while !stop.load(Relaxed) {
+                count += 1;
+                assert_eq!(redis::cmd("INCR").arg("n").query::<u64>(&mut connection), Ok(count));
+            }
+            count
+        });
+        let _stops = Stops(&stop);
+        let eval = |number: Option<&str>, script: &str| {
+            let once = number.map(|number| ["FIDE.ONCE", "c", number]);
+            let words: Vec<&str> = once.iter().flatten().copied().chain(["EVAL", script, "0"]).collect();
+            world.server(follower).command(&words).unwrap_or_else(|why| panic!("{script}: {why}"))
+        };
+        let deep = format!("local t={{}} for i=1,{DEEP} do t={{t}} end return t");
+        let long = format!("return redis.status_reply(string.rep('x',{LONG}))");
+        let many = format!("local t={{}} for i=1,{LONG} do t[i]='e'..i end return t");
+        let many_answer: String =
+            (1..=LONG).map(|at| format!("e{at}")).map(|e| format!("${}\r\n{e}\r\n", e.len())).collect();
+        let many_answer = format!("*{LONG}\r\n{many_answer}");
+        for (script, answer, numbers) in [
+            (&deep, format!("{}*0\r\n", "*1\r\n".repeat(DEEP)), ["1", "2"]),
+            (&long, format!("+{}\r\n", "x".repeat(LONG)), ["3", "4"]),
+            (&many, many_answer, ["5", "6"]),
+        ] {
+            for number in [None, Some(numbers[0]), Some(numbers[1])] {
+                let given = eval(number, script);
+                assert!(given == answer, "{script}: {} bytes, {:?}", given.len(), given.get(..100));
+            }
+        }
+        stop.store(true, Relaxed);
+        assert!(others.join().expect("no write of others was lost") > 0);
+    });
     world.assert_alike();
 }
 
