@@ -29,6 +29,8 @@ pub enum Class {
     Once,
     /// WAIT.
     Wait,
+    /// CLIENT PAUSE: it holds up what the replication link brings, too.
+    Pause,
     /// It changes the configuration.
     Config,
     /// ACL SETUSER: the user may also execute what this module puts in front of commands.
@@ -185,6 +187,7 @@ fn class_of(name: &str, flags: &[&str]) -> Class {
         "multi" => return Class::Multi,
         "exec" => return Class::Exec,
         "wait" => return Class::Wait,
+        "client|pause" => return Class::Pause,
         "fide.once" => return Class::Once,
         "config|set" => return Class::Config,
         "acl|setuser" => return Class::SetUser,

@@ -255,6 +255,8 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
             let Some((port, token)) = with_state(|state| (state.feed.port(), state.feed.token().to_owned())) else {
                 return;
             };
+            // A pause of the time when it led would hold up this link, too.
+            told(&[b"CLIENT", b"UNPAUSE"]);
             told(&[b"CONFIG", b"SET", b"masterauth", token.as_bytes()]);
             told(&[b"REPLICAOF", b"127.0.0.1", port.to_string().as_bytes()]);
         }
@@ -268,6 +270,8 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
             ctx.log(c"notice", &format!("this server takes over the group's data from {address}:{port}"));
             // Those are no part of it.
             told(&[b"SCRIPT", b"FLUSH"]);
+            // As before it follows.
+            told(&[b"CLIENT", b"UNPAUSE"]);
             told(&[b"CONFIG", b"SET", b"masterauth", password]);
             // It becomes the master of a history that nobody has: otherwise the other server might let it go
             // on from where an earlier one ended, as if it had the same data.

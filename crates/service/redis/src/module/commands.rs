@@ -339,6 +339,11 @@ pub(super) fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {
     if class_of(args) == Class::Sync {
         return ctx.error(&format!("ERR {name} is refused in a group: the group decides who leads"));
     }
+    if class_of(args) == Class::Pause {
+        return ctx.error(
+            "ERR CLIENT PAUSE is refused at a server that does not lead its group: what the leader writes would be held up, too; pause the leader",
+        );
+    }
     let moved = moved_slot(ctx, args);
     let text = with_state(|state| match state.mode {
         Mode::Following => match state.leader() {

@@ -161,7 +161,7 @@ pub(super) fn decide(mode: Mode, class: Class, is_of_log: bool, is_late: bool, r
         (Class::Free | Class::SetUser | Class::LoadUsers, _) | (_, Mode::Starting) => Verdict::Run,
         (Class::Refused(_), _) => Verdict::Refuse,
         (Class::Config, _) => Verdict::Config,
-        (Class::Sync, _) => Verdict::Run,
+        (Class::Sync, _) | (Class::Pause, Mode::Leader | Mode::Undecided) => Verdict::Run,
         (Class::Write(_), Mode::Following | Mode::Leading | Mode::Joining) if is_of_log => Verdict::Run,
 
         (Class::Read | Class::ScriptExists, Mode::Leader) if !is_late => Verdict::Show,
@@ -256,6 +256,20 @@ mod tests {
             assert!(!is_for_link_only(mode, SET, refused), "{mode:?}: Redis sees to it");
         }
         assert!(!is_for_link_only(Mode::Starting, publish, Checks::default()), "there is no group yet");
+    }
+
+    #[test]
+    fn only_a_server_that_leads_is_paused() {
+        for (mode, wanted) in [
+            (Mode::Leader, Verdict::Run),
+            (Mode::Undecided, Verdict::Run),
+            (Mode::Joining, Verdict::Refuse),
+            (Mode::Syncing, Verdict::Refuse),
+            (Mode::Following, Verdict::Refuse),
+            (Mode::Leading, Verdict::Refuse),
+        ] {
+            assert_eq!(decide(mode, Class::Pause, false, false, Reads::Any), wanted, "{mode:?}");
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod root_histories;
 mod root_input;
 mod root_join;
 mod root_libraries;
+mod root_links;
 mod root_once;
 mod root_pushed;
 mod root_random;

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What clients do to the links between servers, and to that of a server with its own module.
+
+use std::thread;
+
+use fide_testbed::retry_until;
+
+use crate::world::{LIMIT, World};
+
+/// Longer than anything here waits.
+const PAUSE: &str = "CLIENT PAUSE 3600000 WRITE";
+
+/// Redis holds up its replication link as any client.
+#[test]
+fn root_client_pause_holds_up_no_follower() {
+    let Some(mut world) = World::new(3, "hsuc") else { return };
+    let (leader, followers) = (world.leader(), world.followers());
+    for line in [PAUSE, "CLIENT PAUSE 3600000"] {
+        let reply = world.ask(followers[0], line);
+        assert!(reply.starts_with("-ERR CLIENT PAUSE is refused at a server that does not lead"), "{reply}");
+    }
+    assert_eq!(world.ask(leader, "INCR n"), ":1\r\n");
+    assert_eq!(world.ask(leader, PAUSE), "+OK\r\n");
+    assert_eq!(world.ask(leader, "GET n"), "$1\r\n1\r\n", "reads go on");
+    thread::scope(|scope| {
+        let held_up = scope.spawn(|| {
+            let mut connection = world.connect(leader);
+            redis::cmd("SET").arg("held").arg("up").query::<String>(&mut connection).map_err(|why| why.to_string())
+        });
+        let blocked = retry_until("a write that is held up", LIMIT, || {
+            let clients = world.ask(leader, "INFO clients");
+            if clients.contains("blocked_clients:1\r\n") { Ok(()) } else { Err(clients) }
+        });
+        blocked.unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(world.ask(leader, &format!("FIDE.TRANSFER h{}", followers[0])), "+OK\r\n");
+        // The pause of the former leader ends: its client is answered, and it applies what the next one writes.
+        let answer = held_up.join().expect("an answer");
+        assert!(
+            answer.as_deref() == Ok("OK") || answer.as_ref().is_err_and(|why| why.contains("READONLY")),
+            "{answer:?}"
+        );
+    });
+    world.await_ready();
+    assert_eq!(world.ask(followers[0], "INCR n"), ":2\r\n");
+    world.assert_alike();
+    // It leads again at once.
+    world.kill(followers[0]);
+    world.kill(followers[1]);
+    world.await_ready();
+    assert_eq!(world.ask(leader, "INCR n"), ":3\r\n");
+}
