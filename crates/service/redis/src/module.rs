@@ -10,7 +10,7 @@
 //! | `native` | writes that Redis executes without a word in front |
 //! | `numbered`, `answers` | FIDE.ONCE; answers that are kept, and taken over by servers that join |
 //! | `compare`, `compared`, `comparing` | digests of the data, compared between servers |
-//! | `config` | `CONFIG SET fide.*` |
+//! | `config`, `password` | `CONFIG SET fide.*`; `CONFIG SET masterauth` |
 //! | `status`, `info` | FIDE.STATUS, FIDE.MEMBERS; `INFO fide` |
 //! | `state` | what this process is to the group |
 //! | `reads` | reads at a follower |
@@ -43,6 +43,7 @@ mod info;
 mod member;
 mod native;
 mod numbered;
+mod password;
 mod proxy;
 mod pushed;
 mod read;

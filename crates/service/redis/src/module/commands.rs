@@ -10,10 +10,10 @@ use super::{
     ERRORS, MODULE, PROOF,
     access::{NOT_ALLOWED, answer},
     answers::Answers,
-    call, call_args, class_of,
+    call, call_args, call_texts, class_of,
     compare::{fide_compare, fide_digest, take_digest},
     config::FollowerProxy,
-    hot, look, numbered, pass_on,
+    hot, look, numbered, pass_on, password,
     proxy::{as_user, plain},
     pushed, reads,
     scripts::{execute_as, fide_as, is_checked_within},
@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     commands::{Class, differs_in_resp3},
-    redis::{Args, Argv, CommandFn, Ctx, Text, User, api, first_key, is_allowed, user_of},
+    redis::{Args, Argv, CommandFn, Ctx, Reply, Text, User, api, first_key, is_allowed, user_of},
     resp::Value,
     rules::Rule,
     slot::slot_of,
@@ -406,21 +406,28 @@ unsafe extern "C" fn fide_config(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc
             return ctx.error(&format!("ERR CONFIG SET {name} is refused in a group{except}: {why}"));
         }
     }
-    let is_password = args.get(2).is_some_and(|name| name.eq_ignore_ascii_case(b"masterauth")) && args.len() == 4;
-    if is_password && is_allowed(ctx, args) {
-        // In use only while data is taken over from another server.
-        let password = args.get(3).unwrap_or_default().to_vec();
-        MODULE.with_borrow_mut(|module| {
-            if let Some(module) = module {
-                module.password = password;
-            }
-        });
-        return ctx.ok();
-    }
     if class_of(args) != Class::Config {
         return ctx.error("ERR FIDE.CONFIG is for this module's own use");
     }
-    answer(ctx, args, &call_args(ctx, CONFIG, args))
+    // At a follower Redis' own is the token of its link.
+    let is_syncing = hot(|hot| hot.mode.get()) == Mode::Syncing;
+    let Some((rest, password)) = password::take_out(args).filter(|_| is_allowed(ctx, args)) else {
+        return answer(ctx, args, &call_args(ctx, CONFIG, args));
+    };
+    let reply = if is_syncing {
+        Some(call_args(ctx, CONFIG, args))
+    } else {
+        (rest.len() > 2).then(|| call_texts(ctx, CONFIG, &rest))
+    };
+    if let Some(reply) = reply.filter(Reply::is_error) {
+        return answer(ctx, args, &reply);
+    }
+    MODULE.with_borrow_mut(|module| {
+        if let Some(module) = module {
+            module.password = password;
+        }
+    });
+    ctx.ok()
 }
 
 /// WAIT: what is answered is stored at all live members already.

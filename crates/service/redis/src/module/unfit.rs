@@ -68,6 +68,7 @@ pub(super) fn check(name: &str, value: &[u8], is_durable: bool) -> Result<(), (&
             "",
             "the other servers look for this one where they are themselves; change it on all of them, in redis.conf",
         ),
+        "tls-replication" => ("no", "the link between this module and its own server is not encrypted"),
         "hll-sparse-max-bytes" => (
             "",
             "the bytes of a HyperLogLog depend on it, so it has to be the same on all servers; change it in redis.conf",
@@ -99,6 +100,7 @@ mod tests {
         }
         assert!(check("maxmemory", b"100mb", true).is_ok());
         assert!(check("save", b"60 1", false).is_ok() && check("save", b"60 1", true).is_err());
+        assert!(check("tls-replication", b"NO", false).is_ok() && check("tls-replication", b"yes", false).is_err());
         assert_eq!(check("min-replicas-to-write", b"1", false).unwrap_err().0, "0");
     }
 }

@@ -49,3 +49,44 @@ fn root_client_pause_holds_up_no_follower() {
     world.await_ready();
     assert_eq!(world.ask(leader, "INCR n"), ":3\r\n");
 }
+
+/// A follower authenticates at the leader by `masterauth`.
+#[test]
+fn root_passwords_set_in_one_command_are_those_of_the_links() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    let as_known = |host: usize| {
+        let mut connection = world.connect(host);
+        redis::cmd("AUTH").arg("new").exec(&mut connection).expect("the password");
+        connection
+    };
+    // Nothing of a command that Redis refuses is taken.
+    for line in ["CONFIG SET masterauth wrong maxmemory many", "CONFIG SET masterauth wrong masterauth wrong"] {
+        assert!(world.ask(follower, line).starts_with("-ERR CONFIG SET failed"), "{line}");
+    }
+    for host in [leader, follower] {
+        assert_eq!(world.ask(host, "CONFIG SET requirepass new masterauth new maxclients 9000"), "+OK\r\n");
+        let clients: Vec<String> =
+            redis::cmd("CONFIG").arg("GET").arg("maxclients").query(&mut as_known(host)).expect("a setting");
+        assert_eq!(clients[1], "9000");
+    }
+    assert!(world.ask(follower, "SET k v").starts_with("-NOAUTH"), "a client without it");
+    let passed = redis::cmd("INCR").arg("n").query::<u64>(&mut as_known(follower));
+    assert_eq!(passed, Ok(1), "{}", world.logs());
+    for host in [leader, follower] {
+        redis::cmd("CONFIG").arg("SET").arg("requirepass").arg("").exec(&mut as_known(host)).expect("none");
+    }
+    world.assert_alike();
+}
+
+#[test]
+fn root_setting_that_would_end_a_link_is_refused() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    for host in world.hosts() {
+        let reply = world.ask(host, "CONFIG SET tls-replication yes");
+        assert!(
+            reply.starts_with("-ERR CONFIG SET tls-replication is refused in a group, except for \"no\""),
+            "{reply}"
+        );
+    }
+}
