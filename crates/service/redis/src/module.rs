@@ -22,6 +22,7 @@
 //! | `proxy`, `scripts` | writes, and scripts, that clients send to a follower |
 //! | `transfer` | the lead goes to another server |
 //! | `stopped` | a guard that kills a server which was stopped |
+//! | `stuck` | a server whose own replication link takes nothing ends |
 //! | `spin` | polling for a moment before the loop sleeps |
 //!
 //! **The module's state is borrowed for short.** Whatever makes Redis call back (a command, a change of role)
@@ -55,6 +56,7 @@ mod spin;
 mod state;
 mod status;
 mod stopped;
+mod stuck;
 mod transfer;
 mod unfit;
 mod unread;
@@ -314,6 +316,7 @@ unsafe extern "C" fn on_tick(ctx: *mut raw::RedisModuleCtx, _: *mut c_void) {
     disk::sum_up(Ctx(ctx));
     native::look_for_transactions(Ctx(ctx));
     native::look_for_replicas(Ctx(ctx));
+    with_state(State::look_whether_stuck);
     turn();
     let late = with_state(|state| state.take_late_reads(READ_MAX)).unwrap_or_default();
     for read in late {

@@ -46,6 +46,8 @@ pub(super) struct Feed {
     written: usize,
     /// Decided units that wait for the link.
     queue: Vec<u8>,
+    /// Bytes that the server has taken, of all links so far.
+    taken: u64,
     /// The server's data, to be sent before that, and how many bytes of it are left.
     file: Option<(File, u64)>,
 }
@@ -65,7 +67,16 @@ impl Feed {
         let mut bytes = [0; 16];
         rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
         let token = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { listener, token, connection: None, out: Vec::new(), written: 0, queue: Vec::new(), file: None })
+        Ok(Self {
+            listener,
+            token,
+            connection: None,
+            out: Vec::new(),
+            written: 0,
+            queue: Vec::new(),
+            taken: 0,
+            file: None,
+        })
     }
 
     pub(super) fn listener(&self) -> RawFd {
@@ -91,6 +102,11 @@ impl Feed {
     /// Bytes that the server has not been given yet.
     pub(super) fn len(&self) -> usize {
         self.out.len() - self.written + self.queue.len()
+    }
+
+    /// Bytes that the server has taken so far.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// Takes a connection that waits at the port, in place of one that has not shown the token.
@@ -208,7 +224,10 @@ impl Feed {
             }
             let Some(Connection { stream, .. }) = &mut self.connection else { return Fed::Fine };
             match stream.write(&self.out[self.written..]) {
-                Ok(len) => self.written += len,
+                Ok(len) => {
+                    self.written += len;
+                    self.taken += len as u64;
+                }
                 Err(why) if why.kind() == ErrorKind::Interrupted => {}
                 Err(why) if why.kind() == ErrorKind::WouldBlock => return Fed::Fine,
                 Err(why) => return Fed::Lost(why.to_string()),

@@ -17,6 +17,7 @@ use super::{
     feed::{Fed, Feed},
     member::{Decided, Member},
     read::Reads,
+    stuck::Stuck,
 };
 use crate::{
     remark::Remark,
@@ -35,7 +36,7 @@ const BUSY: u32 = 8;
 const STEP: Duration = Duration::from_millis(1);
 /// Bytes of decided units that wait for this process' own server, after which no further decision is taken:
 /// the group slows down to what its slowest member applies.
-const FEED_MAX: usize = 16 << 20;
+pub(super) const FEED_MAX: usize = 16 << 20;
 
 /// What this process does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -179,6 +180,7 @@ pub(super) struct State {
     pub(super) hands_over_in: Option<u32>,
     /// When the feed's server was last shown that its master lives.
     sign_of_life: Instant,
+    pub(super) stuck: Stuck,
     /// The others do not know yet that the last unit is decided.
     is_untold: bool,
     /// The name of the group.
@@ -226,6 +228,7 @@ impl State {
             successor: None,
             hands_over_in: None,
             sign_of_life: Instant::now(),
+            stuck: Stuck::default(),
             is_untold: false,
             name: name.to_owned(),
             announced: None,
@@ -435,6 +438,7 @@ impl State {
     pub(super) fn push_position(&mut self, position: u64) {
         let answers = self.kept.for_replicas(self.replicas > 0);
         self.feed.push_position(position, answers);
+        self.stuck.note_pushed(position);
     }
 
     /// The rest of a unit whose leader died never comes.

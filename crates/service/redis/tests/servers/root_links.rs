@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What clients do to the links between servers, and to that of a server with its own module.
 
-use std::thread;
+use std::{path::Path, thread};
 
 use fide_testbed::retry_until;
 
@@ -89,4 +89,32 @@ fn root_setting_that_would_end_a_link_is_refused() {
             "{reply}"
         );
     }
+}
+
+/// It could not lead, and would hold up the others once enough waits for it.
+#[test]
+fn root_server_whose_own_link_is_stuck_leaves_the_group_to_the_others() {
+    let Some(mut world) = World::new(3, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    assert_eq!(world.ask(leader, "INCR n"), ":1\r\n");
+    world.assert_alike();
+    let loopback = |world: &World, way: &str| {
+        let mut ip = world.bed.host(follower).command(Path::new("ip"));
+        let status = ip.args(["link", "set", "lo", way]).status().expect("ip");
+        assert!(status.success(), "ip link set lo {way}: {status}");
+    };
+    loopback(&world, "down");
+    assert_eq!(world.ask(leader, "INCR n"), ":2\r\n");
+    let server = world.servers[follower - 1].as_mut().expect("it runs");
+    let ended = retry_until("its end", LIMIT, || server.ended().ok_or_else(|| "it runs".to_owned()));
+    let log = server.log();
+    ended.unwrap_or_else(|why| panic!("{why}\n{log}"));
+    assert!(log.contains("it has taken nothing from its own replication link for 10 s"), "{log}");
+    world.kill(follower);
+    assert_eq!(world.ask(leader, "INCR n"), ":3\r\n", "the others go on");
+    loopback(&world, "up");
+    world.start(follower);
+    world.await_ready();
+    assert_eq!(world.ask(follower, "GET n"), "$1\r\n3\r\n");
+    world.assert_alike();
 }
