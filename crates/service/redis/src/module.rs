@@ -76,6 +76,7 @@ use redis_module::raw;
 use crate::{
     commands::{Checks, Class, Commands},
     redis::{Args, Ctx, Filtered, Reply, Text, key_bytes, unwatch, watch},
+    remark,
     resp::Value,
     settings::Settings,
     stream::Stream,
@@ -240,6 +241,11 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
             ctx.log(c"warning", &format!("{command}: {}", String::from_utf8_lossy(&why)));
         }
     };
+    let begin_link = || {
+        // A pause of the time when this server led would hold up its link, too.
+        told(&[b"CLIENT", b"UNPAUSE"]);
+        told(&[b"CONFIG", b"SET", unfit::ON_ERROR.as_bytes(), unfit::PANIC.as_bytes()]);
+    };
     match act {
         Act::DisconnectClients => {
             // Subscribers, too: one may have written on the same connection, and all were shown messages.
@@ -258,11 +264,11 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
             let Some((port, token)) = with_state(|state| (state.feed.port(), state.feed.token().to_owned())) else {
                 return;
             };
-            // A pause of the time when it led would hold up this link, too.
-            told(&[b"CLIENT", b"UNPAUSE"]);
+            begin_link();
             told(&[b"CONFIG", b"SET", b"masterauth", token.as_bytes()]);
             told(&[b"REPLICAOF", b"127.0.0.1", port.to_string().as_bytes()]);
         }
+        Act::TolerateErrors => told(&[b"CONFIG", b"SET", unfit::ON_ERROR.as_bytes(), b"ignore"]),
         Act::Empty => {
             told(&[b"REPLICAOF", b"NO", b"ONE"]);
             told(&[b"FLUSHALL"]);
@@ -273,8 +279,7 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
             ctx.log(c"notice", &format!("this server takes over the group's data from {address}:{port}"));
             // Those are no part of it.
             told(&[b"SCRIPT", b"FLUSH"]);
-            // As before it follows.
-            told(&[b"CLIENT", b"UNPAUSE"]);
+            begin_link();
             told(&[b"CONFIG", b"SET", b"masterauth", password]);
             // It becomes the master of a history that nobody has: otherwise the other server might let it go
             // on from where an earlier one ended, as if it had the same data.
@@ -577,13 +582,17 @@ fn begin(ctx: Ctx) {
     let modules = call(ctx, ERRORS, &[b"MODULE", b"LIST"]).value();
     hot(|hot| hot.has_other_modules.set(modules.list().len() != 1));
     access::let_users(ctx);
-    let databases = String::from_utf8_lossy(&config("databases")).parse().unwrap_or(0);
-    let hll_bytes = String::from_utf8_lossy(&config("hll-sparse-max-bytes")).parse().unwrap_or(0);
+    let common = remark::Settings {
+        databases: String::from_utf8_lossy(&config("databases")).parse().unwrap_or(0),
+        hll_bytes: String::from_utf8_lossy(&config("hll-sparse-max-bytes")).parse().unwrap_or(0),
+        rdb_version: unfit::rdb_version(ctx),
+        port,
+    };
     let (dir, name) = (config("dir"), config("dbfilename"));
     let dump = PathBuf::from(String::from_utf8_lossy(&dir).into_owned()).join(&*String::from_utf8_lossy(&name));
     with_state(|state| {
         state.dumps.set_path(dump);
-        (state.compare.databases, state.compare.hll_bytes) = (databases, hll_bytes);
+        state.compare.settings = common;
     });
     let password = config("masterauth");
     MODULE.with_borrow_mut(|module| {

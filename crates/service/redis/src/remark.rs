@@ -4,7 +4,8 @@
 //! ```text
 //! compare (1):   u64 number: each server takes a digest of its data as of this position
 //! digests (2):   u64 number, u16 the leader's host, u16 count, for each server: u16 host, the digest (44 bytes)
-//! settings (3): u32 how many databases the leader has, u16 its port, u64 its hll-sparse-max-bytes
+//! settings (3): u32 how many databases the leader has, u16 its port, u64 its hll-sparse-max-bytes, u16 the version of
+//!               its Redis' dumps
 //! ```
 //!
 //! Each begins with a u8 for its kind. Servers that speak version 1 of these messages ([`crate::settings::VERSION`])
@@ -93,7 +94,7 @@ impl fmt::Display for Digest {
     }
 }
 
-/// Settings that have to be the same on all servers.
+/// Settings that have to be the same on all servers, and what its Redis is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Settings {
     pub databases: u32,
@@ -101,18 +102,37 @@ pub struct Settings {
     pub port: u16,
     /// `hll-sparse-max-bytes`: the bytes of a HyperLogLog depend on it.
     pub hll_bytes: u64,
+    /// The version of its Redis' dumps, which newer versions of Redis read, and older ones do not.
+    pub rdb_version: u16,
+}
+
+/// Why a server cannot follow a leader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Difference {
+    pub name: &'static str,
+    pub here: u64,
+    pub there: u64,
+    /// What is to be done.
+    pub remedy: &'static str,
 }
 
 impl Settings {
-    /// The name of one that differs, with the value here and there.
+    /// What keeps a server with these settings from following a leader with those.
     #[must_use]
-    pub fn difference(self, other: Self) -> Option<(&'static str, u64, u64)> {
+    pub fn difference(self, leader: Self) -> Option<Difference> {
+        const ALIKE: &str = "set it alike on all servers, in redis.conf";
+        const UPGRADE: &str =
+            "install the leader's version of Redis here, or a newer one, and upgrade the leader of a group last";
         let all = [
-            ("databases", self.databases.into(), other.databases.into()),
-            ("port", self.port.into(), other.port.into()),
-            ("hll-sparse-max-bytes", self.hll_bytes, other.hll_bytes),
+            ("databases", self.databases.into(), leader.databases.into()),
+            ("port", self.port.into(), leader.port.into()),
+            ("hll-sparse-max-bytes", self.hll_bytes, leader.hll_bytes),
         ];
-        all.into_iter().find(|(_, here, there)| here != there)
+        let setting = all.into_iter().find(|(_, here, there)| here != there);
+        setting.map(|(name, here, there)| Difference { name, here, there, remedy: ALIKE }).or_else(|| {
+            let (here, there) = (self.rdb_version.into(), leader.rdb_version.into());
+            (here < there).then_some(Difference { name: "RDB version", here, there, remedy: UPGRADE })
+        })
     }
 }
 
@@ -150,11 +170,12 @@ impl Remark {
                     out.extend_from_slice(&digest.to_bytes());
                 }
             }
-            Self::Settings(Settings { databases, port, hll_bytes }) => {
+            Self::Settings(Settings { databases, port, hll_bytes, rdb_version }) => {
                 out.push(3);
                 out.extend_from_slice(&databases.to_le_bytes());
                 out.extend_from_slice(&port.to_le_bytes());
                 out.extend_from_slice(&hll_bytes.to_le_bytes());
+                out.extend_from_slice(&rdb_version.to_le_bytes());
             }
         }
     }
@@ -166,10 +187,12 @@ impl Remark {
             let (databases, rest) = rest.split_first_chunk()?;
             let (port, rest) = rest.split_first_chunk()?;
             let (hll_bytes, rest) = rest.split_first_chunk()?;
+            let (rdb_version, rest) = rest.split_first_chunk()?;
             let settings = Settings {
                 databases: u32::from_le_bytes(*databases),
                 port: u16::from_le_bytes(*port),
                 hll_bytes: u64::from_le_bytes(*hll_bytes),
+                rdb_version: u16::from_le_bytes(*rdb_version),
             };
             return Some((Self::Settings(settings), rest));
         }
@@ -256,6 +279,16 @@ mod tests {
         assert_eq!(data_of("ü".repeat(20).as_bytes()), None);
     }
 
+    #[test]
+    fn server_of_an_older_redis_than_the_leader_is_named_and_a_newer_one_follows() {
+        let [old, new] = [10, 11].map(|rdb_version| Settings { rdb_version, port: 6379, ..Settings::default() });
+        let found = old.difference(new).unwrap();
+        assert_eq!((found.name, found.here, found.there), ("RDB version", 10, 11));
+        assert_eq!((new.difference(old), old.difference(old)), (None, None));
+        let found = Settings { port: 7000, ..new }.difference(old).unwrap();
+        assert_eq!((found.name, found.here, found.there), ("port", 7000, 6379));
+    }
+
     fn any_remark() -> impl Strategy<Value = Remark> {
         let digests = prop::collection::vec((1u16..=64, any::<u8>().prop_map(digest)), 0..5);
         prop_oneof![
@@ -265,11 +298,9 @@ mod tests {
                 leader,
                 of
             }),
-            any::<(u32, u16, u64)>().prop_map(|(databases, port, hll_bytes)| Remark::Settings(Settings {
-                databases,
-                port,
-                hll_bytes
-            })),
+            any::<(u32, u16, u64, u16)>().prop_map(|(databases, port, hll_bytes, rdb_version)| {
+                Remark::Settings(Settings { databases, port, hll_bytes, rdb_version })
+            }),
         ]
     }
 

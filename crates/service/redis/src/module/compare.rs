@@ -187,7 +187,7 @@ fn deadlines(ctx: Ctx) -> u64 {
         sum.sum = sum.sum.wrapping_add(hash(&whole));
     }
     let mut sum = Sum { db: 0, sum: 0 };
-    let databases = with_state(|state| state.compare.databases).unwrap_or(0);
+    let databases = with_state(|state| state.compare.settings.databases).unwrap_or(0);
     for db in 0..databases {
         if api!(RedisModule_SelectDb(ctx.0, c_int::try_from(db).unwrap_or(0))) != 0 {
             continue;

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use crate::remark::{Digest, Remark};
+use crate::remark::{Digest, Remark, Settings};
 
 /// This server's part in a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,8 +75,8 @@ pub(super) struct Compare {
     pub(super) begun: Option<Instant>,
     /// The view whose members this leader has told its settings.
     pub(super) told_in: Option<u32>,
-    pub(super) databases: u32,
-    pub(super) hll_bytes: u64,
+    /// This server's, but for its port.
+    pub(super) settings: Settings,
     pub(super) compared: u64,
     pub(super) skipped: u64,
     pub(super) differed: u64,

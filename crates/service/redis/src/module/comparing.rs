@@ -18,7 +18,7 @@ use super::{
     compared::{Collected, Early, Found, Last, Own, Said},
     state::{Act, Mode, State},
 };
-use crate::remark::{Digest, Remark, Settings, right_one};
+use crate::remark::{Difference, Digest, Remark, Settings, right_one};
 
 /// Servers whose digest has not come after this long are left out: they hold a lot of data, or have no memory left.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -58,7 +58,7 @@ impl State {
     }
 
     fn settings(&self) -> Settings {
-        Settings { databases: self.compare.databases, port: self.port, hll_bytes: self.compare.hll_bytes }
+        Settings { port: self.port, ..self.compare.settings }
     }
 
     /// Whether all servers know what a remark is.
@@ -133,12 +133,11 @@ impl State {
 
     /// A server that differs in these would not find others, or not execute what they wrote.
     fn check_settings(&mut self, of_leader: Settings) {
-        let Some((name, here, there)) = self.settings().difference(of_leader) else { return };
+        let Some(Difference { name, here, there, remedy }) = self.settings().difference(of_leader) else { return };
         let leader = self.leader().map_or_else(|| "the leader".to_owned(), |(name, _)| name);
         self.mode = Mode::Out;
         self.act(Act::End(format!(
-            "`{name}` is {here} on this server, and {there} on {leader}, which leads; set it alike on all servers, in redis.conf, and start \
-             this one again"
+            "`{name}` is {here} on this server, and {there} on {leader}, which leads; {remedy}, and start this one again"
         )));
     }
 

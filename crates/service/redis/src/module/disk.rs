@@ -69,6 +69,7 @@ impl State {
         }
         self.acts.push(Act::Empty);
         self.acts.push(Act::FollowFeed);
+        self.acts.push(Act::TolerateErrors);
         let found = self.member.recovery();
         let (decisions, torn) = found.map_or((0, 0), |found| (found.decisions, found.torn_bytes));
         let cut = if torn > 0 { format!("; {torn} bytes of an unfinished write were cut") } else { String::new() };

@@ -32,6 +32,8 @@ struct Status {
     numbered: Numbered,
     compared: Compared,
     version: Version,
+    /// Of the dumps of this server's Redis.
+    rdb_version: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_failover_us: Option<Failover>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -154,6 +156,7 @@ fn status(state: &State) -> Status {
                 differ: last.differ.clone(),
             }),
         },
+        rdb_version: state.compare.settings.rdb_version,
         version: Version { speaks: state.version, in_use: state.member.service_version() },
         last_failover_us: failover,
         waits_for: state.member.waits_for(),

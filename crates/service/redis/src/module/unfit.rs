@@ -23,6 +23,17 @@ pub(super) fn why(ctx: Ctx, config: impl Fn(&str) -> Vec<u8>) -> Option<String> 
     ))
 }
 
+/// The version of this Redis' dumps. 0 if it does not say: then it follows no server that does.
+pub(super) fn rdb_version(ctx: Ctx) -> u16 {
+    call(ctx, ERRORS, &[b"FUNCTION", b"DUMP"]).value().bytes().and_then(version_of_dump).unwrap_or(0)
+}
+
+/// What `DUMP` and `FUNCTION DUMP` return ends with the version and a checksum.
+fn version_of_dump(dump: &[u8]) -> Option<u16> {
+    let (rest, _checksum) = dump.split_last_chunk::<8>()?;
+    rest.split_last_chunk().map(|(_, version)| u16::from_le_bytes(*version))
+}
+
 /// The name of another module that filters commands, from INFO's section `modules`.
 fn other_filter(info: &str) -> Option<&str> {
     info.lines().find_map(|line| {
@@ -34,16 +45,21 @@ fn other_filter(info: &str) -> Option<&str> {
 }
 
 /// Settings that each server needs: only the leader evicts keys; scripts are never interrupted by clients that would
-/// see what is not decided; nobody else is waited for before a server that joins is sent the data; and no server has
-/// replicas that Redis could count.
-pub(super) const SETTINGS: [(&str, &str); 6] = [
+/// see what is not decided; nobody else is waited for before a server that joins is sent the data; no server has
+/// replicas that Redis could count; and a follower that cannot do what the leader has done ends.
+pub(super) const SETTINGS: [(&str, &str); 7] = [
     ("busy-reply-threshold", "0"),
     ("replica-read-only", "yes"),
     ("replica-ignore-maxmemory", "yes"),
     ("replica-ignore-disk-write-errors", "yes"),
     ("repl-diskless-sync-delay", "0"),
     ("min-replicas-to-write", "0"),
+    (ON_ERROR, PANIC),
 ];
+
+/// What a server does where a command of its link fails (a setting that Redis does not list).
+pub(super) const ON_ERROR: &str = "propagation-error-behavior";
+pub(super) const PANIC: &str = "panic-on-replicas";
 
 /// Whether `CONFIG SET` may change a setting to this value; otherwise the only value that it may have, and why.
 /// `is_durable`: the group has a log on disk.
@@ -63,6 +79,7 @@ pub(super) fn check(name: &str, value: &[u8], is_durable: bool) -> Result<(), (&
             "0",
             "each write is at all live servers before it is answered, and Redis, which counts other replicas, would refuse all",
         ),
+        ON_ERROR => (PANIC, "a follower on which a command of the leader has failed differs from the others"),
         "replicaof" | "slaveof" => ("", "the group decides who follows whom"),
         "port" | "tls-port" => (
             "",
@@ -91,6 +108,14 @@ mod tests {
         assert_eq!(other_filter(info), None);
         let with = format!("{info}module:name=other,ver=1,api=1,filters=2,usedby=[],using=[],options=[]\r\n");
         assert_eq!(other_filter(&with), Some("other"));
+    }
+
+    #[test]
+    fn version_of_a_dump_is_before_its_checksum() {
+        // Of Redis 7.0: FUNCTION DUMP without functions, and DUMP of "v".
+        assert_eq!(version_of_dump(b"\x0a\x00]\x9b\\@\x0f\x7f\xa2\xda"), Some(10));
+        assert_eq!(version_of_dump(b"\x00\x01v\x0a\x00\x91\x08\xce\xb2\x198\x8a\xce"), Some(10));
+        assert_eq!(version_of_dump(b"short"), None);
     }
 
     #[test]

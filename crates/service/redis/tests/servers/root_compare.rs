@@ -237,3 +237,27 @@ fn root_comparisons_in_a_log_on_disk_are_not_made_again() {
     world.compare_all(leader);
     world.assert_alike();
 }
+
+/// Without it the server would differ until the next comparison.
+#[test]
+fn root_server_on_which_a_command_of_the_leader_fails_ends_at_once() {
+    let Some(module) = foreign_module() else { return };
+    let Some(mut world) = World::new(3, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    world.kill(follower);
+    world.set_arguments(&["--loadmodule", &module]);
+    world.start(follower);
+    world.await_ready();
+    assert_eq!(world.ask(leader, "RPUSH k a"), ":1\r\n");
+    world.assert_alike();
+    assert_eq!(world.ask(follower, "FOREIGN.SET k string"), "+OK\r\n");
+    assert_eq!(world.ask(leader, "RPUSH k b"), ":2\r\n");
+    let log = world.await_end(follower);
+    println!("{log}");
+    assert!(log.contains("panicked sending an error to its master after processing the command 'rpush'"), "{log}");
+    assert_eq!(world.ask(leader, "RPUSH k c"), ":3\r\n", "the others go on");
+    world.start(follower);
+    world.await_ready();
+    assert_eq!(world.ask(follower, "LLEN k"), ":3\r\n");
+    world.assert_alike();
+}

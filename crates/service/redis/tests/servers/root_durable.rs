@@ -8,7 +8,7 @@ use std::sync::{
 
 use fide_testbed::retry_until;
 
-use crate::world::{LIMIT, World};
+use crate::world::{LIMIT, World, foreign_module};
 
 /// So small that each test has dumps.
 const ARGUMENTS: [&str; 4] = ["durable", "disk", "log-bytes", "100000"];
@@ -222,4 +222,22 @@ fn root_leader_that_is_excluded_in_the_middle_of_a_write_answers_nothing_that_ma
         let again = world.ask(world.leader(), "GET count");
         assert!(again.ends_with(&format!("\r\n{got}\r\n")), "round {round}: {again} after {got}\n{}", world.logs());
     }
+}
+
+/// A follower ends where a command of its link fails. The only copy of the data does not.
+#[test]
+fn root_error_in_a_log_does_not_keep_the_only_copy_from_coming_back() {
+    let Some(module) = foreign_module() else { return };
+    let Some(mut world) = World::with(1, "hsuc", &["durable", "disk", "--loadmodule", &module]) else { return };
+    assert_eq!(world.ask(1, "RPUSH l a"), ":1\r\n");
+    // What the group does not know of: the next command succeeds here, and not when it is replayed.
+    assert_eq!(world.ask(1, "FOREIGN.SET l string"), "+OK\r\n");
+    assert_eq!(world.ask(1, "APPEND l x"), ":7\r\n");
+    assert_eq!(world.ask(1, "SET after v"), "+OK\r\n");
+    world.kill_all();
+    world.start_all();
+    let log = world.server(1).log();
+    assert!(log.contains("== CRITICAL == This replica is sending an error to its master: '-WRONGTYPE"), "{log}");
+    assert_eq!(world.ask(1, "GET after"), "$1\r\nv\r\n");
+    assert_eq!(world.ask(1, "LLEN l"), ":1\r\n");
 }

@@ -74,6 +74,12 @@ fn root_server_with_other_databases_or_another_port_is_told_so() {
     let mut connection = world.connect(leader);
     redis::cmd("SELECT").arg(9).exec(&mut connection).unwrap();
     redis::cmd("SET").arg("k").arg("v").exec(&mut connection).unwrap();
+    // A server of an older Redis than its leader is told so, too: what each has is in its dumps, before the checksum.
+    let dump: Vec<u8> = redis::cmd("DUMP").arg("k").query(&mut connection).unwrap();
+    let version = u16::from_le_bytes(dump[dump.len() - 10..dump.len() - 8].try_into().unwrap());
+    for host in [leader, follower] {
+        assert_eq!(world.status(host)["rdb_version"], version, "h{host}");
+    }
     world.kill(follower);
     for (arguments, wanted) in [
         (["--databases", "20"], format!("`databases` is 20 on this server, and 16 on h{leader}, which leads")),
