@@ -31,6 +31,8 @@ pub enum Class {
     Wait,
     /// CLIENT PAUSE: it holds up what the replication link brings, too.
     Pause,
+    /// CLIENT KILL.
+    Kill,
     /// It changes the configuration.
     Config,
     /// ACL SETUSER: the user may also execute what this module puts in front of commands.
@@ -188,6 +190,7 @@ fn class_of(name: &str, flags: &[&str]) -> Class {
         "exec" => return Class::Exec,
         "wait" => return Class::Wait,
         "client|pause" => return Class::Pause,
+        "client|kill" => return Class::Kill,
         "fide.once" => return Class::Once,
         "config|set" => return Class::Config,
         "acl|setuser" => return Class::SetUser,

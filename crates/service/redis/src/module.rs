@@ -7,6 +7,7 @@
 //! | `filter` | what becomes of each command before Redis looks it up |
 //! | `commands`, `sentinel` | `FIDE.*`; `SENTINEL`, for clients that follow the leader |
 //! | `waiting`, `access` | clients that wait for data; users with restricted rights |
+//! | `kill` | CLIENT KILL, where it would end the replication link |
 //! | `native` | writes that Redis executes without a word in front |
 //! | `numbered`, `answers` | FIDE.ONCE; answers that are kept, and taken over by servers that join |
 //! | `compare`, `compared`, `comparing` | digests of the data, compared between servers |
@@ -41,6 +42,7 @@ mod dump;
 mod feed;
 mod filter;
 mod info;
+mod kill;
 mod member;
 mod native;
 mod numbered;

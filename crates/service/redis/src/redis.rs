@@ -5,7 +5,7 @@
 //! type here is `Send`.
 
 use std::{
-    ffi::{CStr, CString, c_int, c_void},
+    ffi::{CStr, CString, c_char, c_int, c_void},
     os::fd::RawFd,
     ptr,
 };
@@ -484,6 +484,17 @@ pub(crate) fn unwatch(fd: RawFd, mask: u32) {
 
 pub(crate) fn now_ms() -> i64 {
     api!(RedisModule_Milliseconds())
+}
+
+/// Where the other end of a client's connection is, as Redis writes addresses; none: there is no such client.
+pub(crate) fn peer_of(client: u64) -> Option<String> {
+    let mut info = raw::RedisModuleClientInfo { version: 1, flags: 0, id: 0, addr: [0; 46], port: 0, db: 0 };
+    if api!(RedisModule_GetClientInfoById((&raw mut info).cast(), client)) != 0 {
+        return None;
+    }
+    let address = info.addr.map(c_char::cast_unsigned);
+    let address = CStr::from_bytes_until_nul(&address).ok()?.to_str().ok()?;
+    Some(format!("{address}:{}", info.port))
 }
 
 /// Lends strings of this module's own as arguments.

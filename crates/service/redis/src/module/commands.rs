@@ -344,6 +344,11 @@ pub(super) fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {
             "ERR CLIENT PAUSE is refused at a server that does not lead its group: what the leader writes would be held up, too; pause the leader",
         );
     }
+    if class_of(args) == Class::Kill {
+        return ctx.error(
+            "ERR this CLIENT KILL would end the server's own replication link, too, and with it the server; add TYPE normal, pubsub or replica",
+        );
+    }
     let moved = moved_slot(ctx, args);
     let text = with_state(|state| match state.mode {
         Mode::Following => match state.leader() {

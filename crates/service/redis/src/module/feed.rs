@@ -5,7 +5,7 @@
 use std::{
     fs::File,
     io::{ErrorKind, Read, Write},
-    net::{Ipv4Addr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::fd::{AsRawFd, RawFd},
 };
 
@@ -85,6 +85,12 @@ impl Feed {
 
     pub(super) fn connection(&self) -> Option<RawFd> {
         self.connection.as_ref().map(|connection| connection.stream.as_raw_fd())
+    }
+
+    /// The addresses of the link's two ends: as the server has them, this module's and its own.
+    pub(super) fn ends(&self) -> Option<[SocketAddr; 2]> {
+        let stream = &self.connection.as_ref()?.stream;
+        Some([stream.local_addr().ok()?, stream.peer_addr().ok()?])
     }
 
     pub(super) fn port(&self) -> u16 {

@@ -7,7 +7,7 @@
 use super::{
     HOT, Mode, TURN, UNREAD, Words, commit_now,
     config::{FollowerProxy, Reads},
-    native, pushed,
+    kill, native, pushed,
     state::State,
     unread::Unread,
     with_state,
@@ -52,6 +52,7 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             (Class::Write(Rule::IfStores), checks) if hot.mode.get() == Mode::Leader && !stores(command) => {
                 (Class::Read, checks)
             }
+            (Class::Kill, checks) if !kill::ends_link(command) => (Class::Free, checks),
             known => known,
         };
         // It may subscribe, or wait for data.
@@ -159,7 +160,7 @@ fn is_all_decided() -> bool {
 pub(super) fn decide(mode: Mode, class: Class, is_of_log: bool, is_late: bool, reads: Reads) -> Verdict {
     match (class, mode) {
         (Class::Free | Class::SetUser | Class::LoadUsers, _) | (_, Mode::Starting) => Verdict::Run,
-        (Class::Refused(_), _) => Verdict::Refuse,
+        (Class::Refused(_) | Class::Kill, _) => Verdict::Refuse,
         (Class::Config, _) => Verdict::Config,
         (Class::Sync, _) | (Class::Pause, Mode::Leader | Mode::Undecided) => Verdict::Run,
         (Class::Write(_), Mode::Following | Mode::Leading | Mode::Joining) if is_of_log => Verdict::Run,

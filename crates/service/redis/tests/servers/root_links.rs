@@ -118,3 +118,39 @@ fn root_server_whose_own_link_is_stuck_leaves_the_group_to_the_others() {
     assert_eq!(world.ask(follower, "GET n"), "$1\r\n3\r\n");
     world.assert_alike();
 }
+
+/// Redis counts the link among the clients, and a server that has lost it does not know what it has applied.
+#[test]
+fn root_client_kill_ends_clients_and_not_the_link() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    assert_eq!(world.ask(leader, "INCR n"), ":1\r\n");
+    world.assert_alike();
+    let list = world.ask(follower, "CLIENT LIST TYPE master");
+    let field = |name: &str| list.split(' ').find_map(|field| field.strip_prefix(name)).unwrap_or_default().to_owned();
+    let [id, address, own] = ["id=", "addr=", "laddr="].map(field);
+    let id = list.split("id=").nth(1).and_then(|rest| rest.split(' ').next()).map_or(id, str::to_owned);
+    for filters in [
+        "TYPE master",
+        &format!("ID {id}"),
+        &address,
+        &format!("ADDR {address}"),
+        &format!("LADDR {own}"),
+        "SKIPME yes",
+        "TYPE master SKIPME no",
+    ] {
+        let reply = world.ask(follower, &format!("CLIENT KILL {filters}"));
+        assert!(
+            reply.starts_with("-ERR this CLIENT KILL would end the server's own replication link"),
+            "{filters}: {reply}"
+        );
+    }
+    let mut client = world.connect(follower);
+    let number: u64 = redis::cmd("CLIENT").arg("ID").query(&mut client).expect("its number");
+    assert_eq!(world.ask(follower, &format!("CLIENT KILL ID {number}")), ":1\r\n");
+    assert!(redis::cmd("PING").exec(&mut client).is_err(), "it is disconnected");
+    assert_eq!(world.ask(follower, "CLIENT KILL TYPE normal"), ":0\r\n");
+    assert_eq!(world.ask(leader, "CLIENT KILL TYPE master"), ":0\r\n", "it has no link");
+    assert_eq!(world.ask(leader, "INCR n"), ":2\r\n");
+    world.assert_alike();
+}
