@@ -33,6 +33,8 @@ pub enum Class {
     Pause,
     /// CLIENT KILL.
     Kill,
+    /// ROLE.
+    Role,
     /// It changes the configuration.
     Config,
     /// ACL SETUSER: the user may also execute what this module puts in front of commands.
@@ -189,6 +191,7 @@ fn class_of(name: &str, flags: &[&str]) -> Class {
         "multi" => return Class::Multi,
         "exec" => return Class::Exec,
         "wait" => return Class::Wait,
+        "role" => return Class::Role,
         "client|pause" => return Class::Pause,
         "client|kill" => return Class::Kill,
         "fide.once" => return Class::Once,

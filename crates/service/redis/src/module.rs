@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `module` | loading, events of Redis' loop, and what Redis has to do ([`Act`]) |
 //! | `filter` | what becomes of each command before Redis looks it up |
-//! | `commands`, `sentinel` | `FIDE.*`; `SENTINEL`, for clients that follow the leader |
+//! | `commands`, `sentinel`, `role` | `FIDE.*`; `SENTINEL` and `ROLE`, for clients that follow the leader |
 //! | `waiting`, `access` | clients that wait for data; users with restricted rights |
 //! | `kill` | CLIENT KILL, where it would end the replication link |
 //! | `native` | writes that Redis executes without a word in front |
@@ -52,6 +52,7 @@ mod pushed;
 mod read;
 mod reads;
 mod replies;
+mod role;
 mod scripts;
 mod sentinel;
 mod spin;
@@ -166,6 +167,7 @@ struct Words {
     link: Text,
     config: Text,
     wait: Text,
+    role: Text,
     /// Rules by which a user may execute all of these.
     users: Vec<Text>,
 }
@@ -716,6 +718,7 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
         link: Text::new(b"fide.link"),
         config: Text::new(b"fide.config"),
         wait: Text::new(b"fide.wait"),
+        role: Text::new(b"fide.role"),
         users: access::rules().iter().map(|rule| Text::new(rule.as_bytes())).collect(),
     }));
     if !watch(fd, raw::REDISMODULE_EVENTLOOP_READABLE, on_member)

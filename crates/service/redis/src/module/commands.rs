@@ -16,6 +16,7 @@ use super::{
     hot, look, numbered, pass_on, password,
     proxy::{as_user, plain},
     pushed, reads,
+    role::fide_role,
     scripts::{execute_as, fide_as, is_checked_within},
     sentinel::sentinel,
     settle,
@@ -66,6 +67,7 @@ const IN_FRONT: [(&std::ffi::CStr, CommandFn, &std::ffi::CStr); words::IN_FRONT.
     (words::IN_FRONT[6], fide_link, c"write no-slowlog no-monitor"),
     (words::IN_FRONT[4], fide_config, c"admin deny-script no-slowlog no-monitor"),
     (words::IN_FRONT[5], fide_wait, c"readonly deny-script no-slowlog no-monitor"),
+    (words::IN_FRONT[7], fide_role, c"readonly deny-script allow-loading allow-stale fast no-slowlog no-monitor"),
 ];
 
 macro_rules! commands {

@@ -36,6 +36,7 @@ pub(super) enum Verdict {
     Skip,
     Config,
     Wait,
+    Role,
 }
 
 pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
@@ -103,6 +104,7 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             Verdict::Skip => &words.skip,
             Verdict::Config => &words.config,
             Verdict::Wait => &words.wait,
+            Verdict::Role => &words.role,
         };
         if matches!(class, Class::Write(_) | Class::Script | Class::Once) {
             hot.has_shown.set(true);
@@ -160,6 +162,8 @@ fn is_all_decided() -> bool {
 pub(super) fn decide(mode: Mode, class: Class, is_of_log: bool, is_late: bool, reads: Reads) -> Verdict {
     match (class, mode) {
         (Class::Free | Class::SetUser | Class::LoadUsers, _) | (_, Mode::Starting) => Verdict::Run,
+        (Class::Role, Mode::Leader | Mode::Undecided | Mode::Following | Mode::Leading) => Verdict::Role,
+        (Class::Role, _) => Verdict::Run,
         (Class::Refused(_) | Class::Kill, _) => Verdict::Refuse,
         (Class::Config, _) => Verdict::Config,
         (Class::Sync, _) | (Class::Pause, Mode::Leader | Mode::Undecided) => Verdict::Run,

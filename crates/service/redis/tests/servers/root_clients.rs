@@ -82,3 +82,41 @@ fn root_users_with_few_rights_may_do_what_they_may_without_a_group() {
     assert!(!slow.contains("unseen") && !slow.contains("fide."), "{slow}");
     world.assert_alike();
 }
+
+#[test]
+fn root_role_names_the_servers_of_the_group() {
+    let Some(mut world) = World::new(3, "hsuc") else { return };
+    let leader = world.leader();
+    let role = |world: &World, host: usize| -> redis::Value {
+        redis::cmd("ROLE").query(&mut world.connect(host)).unwrap_or_else(|why| panic!("h{host}: {why}"))
+    };
+    let address = |world: &World, host: usize| world.bed.host(host).address(0).to_string();
+    let of_leader: (String, u64, Vec<(String, String, String)>) =
+        redis::from_redis_value(role(&world, leader)).expect("a master's role");
+    assert_eq!(of_leader.0, "master");
+    let mut replicas: Vec<String> = of_leader.2.into_iter().map(|(ip, port, _)| format!("{ip}:{port}")).collect();
+    replicas.sort();
+    let wanted: Vec<String> =
+        world.followers().into_iter().map(|host| format!("{}:6379", address(&world, host))).collect();
+    assert_eq!(replicas, wanted);
+    let check = |world: &World| {
+        let leader = world.leader();
+        for host in world.followers() {
+            let (name, ip, port, link, offset): (String, String, u16, String, i64) =
+                redis::from_redis_value(role(world, host)).expect("a replica's role");
+            assert_eq!((name.as_str(), ip, port, link.as_str()), ("slave", address(world, leader), 6379, "connected"));
+            assert!(offset >= 0, "{offset}");
+        }
+    };
+    check(&world);
+    world.kill(leader);
+    world.await_ready();
+    check(&world);
+    let host = world.leader();
+    assert_eq!(world.ask(host, "ACL SETUSER ann on nopass ~* +@all -role"), "+OK\r\n");
+    let mut ann = world.connect(host);
+    redis::cmd("AUTH").arg("ann").arg("x").exec(&mut ann).expect("ann may log in");
+    let why = redis::cmd("ROLE").query::<redis::Value>(&mut ann).expect_err("she may not").to_string();
+    assert!(why.contains("no permissions to run the 'role' command"), "{why}");
+    assert!(world.ask(host, "FIDE.ROLE GET k").starts_with("-ERR FIDE.ROLE is for"));
+}
