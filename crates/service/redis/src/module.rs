@@ -234,6 +234,13 @@ fn call_args(ctx: Ctx, flags: &CStr, args: Args<'_>) -> Reply {
     reply
 }
 
+fn call_texts(ctx: Ctx, flags: &CStr, args: &[Text]) -> Reply {
+    hot(|hot| hot.direct.set(true));
+    let reply = ctx.call_texts(flags, args);
+    hot(|hot| hot.direct.set(false));
+    reply
+}
+
 /// Errors come as replies.
 const ERRORS: &CStr = c"E";
 

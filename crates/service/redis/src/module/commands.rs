@@ -393,8 +393,7 @@ unsafe extern "C" fn fide_link(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: 
     if !ctx.is_replicated() {
         return refuse(ctx, args);
     }
-    drop(call_args(ctx, ERRORS, args));
-    ctx.ok()
+    ctx.reply(&call_args(ctx, ERRORS, args))
 }
 
 /// Settings that would make this server differ from the others.
