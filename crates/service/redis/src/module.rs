@@ -298,6 +298,8 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
             told(&[b"REPLICAOF", address.as_bytes(), port.to_string().as_bytes()]);
         }
         Act::Mark(position, answers) => {
+            // Redis would end itself: it replicates nothing while clients are paused.
+            told(&[b"CLIENT", b"UNPAUSE"]);
             let position = position.to_string();
             let mut words: Vec<&[u8]> = vec![b"FIDE.MARK", position.as_bytes()];
             if let Some(answers) = &answers {
@@ -437,7 +439,7 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
             hot.has_shown.set(false);
         });
         UNREAD.with_borrow_mut(unread::Unread::begin_turn);
-        pushed::forget();
+        pushed::begin_turn();
         return;
     }
     if hot(|hot| hot.mode.get()) == Mode::Starting {

@@ -187,7 +187,8 @@ impl Remark {
             let (databases, rest) = rest.split_first_chunk()?;
             let (port, rest) = rest.split_first_chunk()?;
             let (hll_bytes, rest) = rest.split_first_chunk()?;
-            let (rdb_version, rest) = rest.split_first_chunk()?;
+            // Builds of the same version have not said it.
+            let (rdb_version, rest) = rest.split_first_chunk().unwrap_or((&[0; 2], &[]));
             let settings = Settings {
                 databases: u32::from_le_bytes(*databases),
                 port: u16::from_le_bytes(*port),

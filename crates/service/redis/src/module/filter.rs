@@ -56,9 +56,8 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             (Class::Kill, checks) if !kill::ends_link(command) => (Class::Free, checks),
             known => known,
         };
-        // It may subscribe, or wait for data.
-        if matches!(class, Class::Free | Class::Exec) || class == Class::Read && name.eq_ignore_ascii_case(b"xread") {
-            pushed::forget();
+        if matches!(class, Class::Free | Class::Exec | Class::Read) {
+            pushed::note_command(name);
         }
         match class {
             Class::SetUser => words.users.iter().for_each(|rule| command.append(rule)),
@@ -168,6 +167,8 @@ pub(super) fn decide(mode: Mode, class: Class, is_of_log: bool, is_late: bool, r
         (Class::Config, _) => Verdict::Config,
         (Class::Sync, _) | (Class::Pause, Mode::Leader | Mode::Undecided) => Verdict::Run,
         (Class::Write(_), Mode::Following | Mode::Leading | Mode::Joining) if is_of_log => Verdict::Run,
+        // The link may still bring what this server is not to apply any more.
+        (Class::Write(_), Mode::Out) if is_of_log => Verdict::Skip,
 
         (Class::Read | Class::ScriptExists, Mode::Leader) if !is_late => Verdict::Show,
         (Class::Read | Class::ScriptExists, Mode::Leader) => Verdict::Confirm,
@@ -220,6 +221,13 @@ mod tests {
             }
             assert_eq!(decide(mode, Class::Free, false, false, Reads::Any), Verdict::Run);
         }
+    }
+
+    /// An error to the link would end the server as one that differs.
+    #[test]
+    fn server_that_was_taken_out_passes_over_what_its_link_brings() {
+        assert_eq!(decide(Mode::Out, SET, true, false, Reads::Any), Verdict::Skip);
+        assert_eq!(decide(Mode::Out, SET, false, false, Reads::Any), Verdict::Refuse);
     }
 
     #[test]

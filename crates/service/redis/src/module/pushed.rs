@@ -7,7 +7,10 @@
 //! decided. So what others write is decided at once while there is such a client. A transaction cannot be: nothing of
 //! this module runs between its last command and the next client. It is refused.
 
-use std::{cell::RefCell, os::fd::RawFd};
+use std::{
+    cell::{Cell, RefCell},
+    os::fd::{BorrowedFd, RawFd},
+};
 
 use super::{ERRORS, UNREAD, call, commit_now, hot, unread::Unread, writing::has_unread};
 use crate::redis::Ctx;
@@ -16,12 +19,32 @@ use crate::redis::Ctx;
 const FLAGS: &[u8] = b"POtBb";
 
 thread_local! {
-    /// Whether any of these clients has unread replies; none: nobody has looked since a client may have become one.
-    static IS_ANY: RefCell<Option<bool>> = const { RefCell::new(None) };
+    /// These clients: id and descriptor; none: a client may have become one since the list was read. One that has ended
+    /// stays here until then: whoever has its descriptor is taken for one, and what others write is decided at once.
+    static KNOWN: RefCell<Option<Vec<(u64, Option<RawFd>)>>> = const { RefCell::new(None) };
+    /// Whether any of them has unread replies; none: nobody has looked in this turn.
+    static IS_ANY: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
-/// A client may become one of these, or a turn begins.
+/// Commands by which a client becomes one of these, but for those that wait for this module's data.
+const LISTENING: [&[u8]; 9] =
+    [b"subscribe", b"psubscribe", b"ssubscribe", b"monitor", b"client", b"hello", b"reset", b"exec", b"xread"];
+
+/// A command passes the filter.
+pub(super) fn note_command(name: &[u8]) {
+    if LISTENING.iter().any(|listening| name.eq_ignore_ascii_case(listening)) {
+        forget();
+    }
+}
+
+/// A client may become one of these.
 pub(super) fn forget() {
+    KNOWN.set(None);
+    IS_ANY.set(None);
+}
+
+/// A turn begins.
+pub(super) fn begin_turn() {
     IS_ANY.set(None);
 }
 
@@ -30,12 +53,16 @@ pub(super) fn may_be(ctx: Ctx) -> bool {
     if !UNREAD.with_borrow_mut(Unread::is_any) {
         return false;
     }
-    if let Some(known) = IS_ANY.with_borrow(|known| *known) {
+    if let Some(known) = IS_ANY.get() {
         return known;
     }
-    let clients = clients(call(ctx, ERRORS, &[b"CLIENT", b"LIST"]).bytes());
-    let is_any = UNREAD.with_borrow_mut(|unread| clients.iter().any(|(id, fd)| unread.is_of(*id, *fd)));
-    IS_ANY.set(Some(is_any));
+    let known = KNOWN.take().unwrap_or_else(|| clients(call(ctx, ERRORS, &[b"CLIENT", b"LIST"]).bytes()));
+    let is_any = UNREAD.with_borrow_mut(|unread| known.iter().any(|(id, fd)| unread.is_of(*id, *fd)));
+    // A transaction may subscribe after this.
+    if !ctx.is_nested() {
+        KNOWN.set(Some(known));
+        IS_ANY.set(Some(is_any));
+    }
     is_any
 }
 
@@ -45,17 +72,20 @@ pub(super) fn is_early(ctx: Ctx) -> bool {
     hot(|hot| hot.is_late.get()) || has_unread(ctx) || may_be(ctx)
 }
 
-/// Decides what this command has written. Whether it is decided. If not, nobody is sent it: such clients are
-/// disconnected at once, all others at the end of the turn.
+/// Decides what this command has written. Whether it is decided. If not, nobody is sent it: the connections of such
+/// clients are shut down at once, all others at the end of the turn.
 pub(super) fn decide(ctx: Ctx) -> bool {
     if commit_now() {
         return true;
     }
     let own = ctx.client();
-    for (id, _) in clients(call(ctx, ERRORS, &[b"CLIENT", b"LIST"]).bytes()) {
-        // Redis cannot close the connection whose command it executes.
-        if id != own {
-            drop(call(ctx, ERRORS, &[b"CLIENT", b"KILL", b"ID", id.to_string().as_bytes()]));
+    for (id, fd) in clients(call(ctx, ERRORS, &[b"CLIENT", b"LIST"]).bytes()) {
+        if let Some(fd) = fd.filter(|_| id != own) {
+            // Redis finds that out when it writes. To end the clients is not possible here: Redis may be going through
+            // those that wait, or executing the command of one.
+            // SAFETY: it is the descriptor of a client in the list that Redis has made just now.
+            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+            let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
         }
     }
     false

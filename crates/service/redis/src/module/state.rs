@@ -90,7 +90,7 @@ pub(super) enum Act {
     BecomeMaster,
     /// The server replicates from this module.
     FollowFeed,
-    /// What the link brings may fail: this server has the only copy of the data.
+    /// What the link brings may fail: the data of this server is the group's from now on, and may be the only copy.
     TolerateErrors,
     /// The server has no data, and follows nobody.
     Empty,
@@ -525,9 +525,7 @@ impl State {
                 self.seen.leads_ns = now_ns();
                 self.seen.death_ns = if self.was_handed_over(self.announced) { 0 } else { self.member.death_ns() };
                 self.mode = Mode::Leading;
-                if !self.member.has_others() {
-                    self.acts.push(Act::TolerateErrors);
-                }
+                self.acts.push(Act::TolerateErrors);
             }
         }
         if !self.member.may_answer() {

@@ -103,6 +103,7 @@ pub(super) fn wait_for_data(ctx: Ctx, rule: Rule, args: Args<'_>) -> bool {
     let number = wait.as_ref().map(Wait::number);
     let waiting = Waiting { rule, args: args.retain(), _wait: wait };
     let client = ctx.block_on_keys(&mut texts, timeout_ms, on_data, on_no_data, Box::new(waiting));
+    pushed::forget();
     if let Some(number) = number {
         awaited::begin(number, client, ctx.db(), keys);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What clients do to the links between servers, and to that of a server with its own module.
 
-use std::{path::Path, thread};
+use std::{path::Path, thread, time::Duration};
 
 use fide_testbed::retry_until;
 
@@ -152,5 +152,41 @@ fn root_client_kill_ends_clients_and_not_the_link() {
     assert_eq!(world.ask(follower, "CLIENT KILL TYPE normal"), ":0\r\n");
     assert_eq!(world.ask(leader, "CLIENT KILL TYPE master"), ":0\r\n", "it has no link");
     assert_eq!(world.ask(leader, "INCR n"), ":2\r\n");
+    world.assert_alike();
+}
+
+/// What a server is still sent when it was taken out is nothing to it, and no difference that would end it.
+#[test]
+fn root_server_that_is_taken_out_in_the_middle_of_a_unit_stays_and_says_so() {
+    let Some(world) = World::new(3, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    let many = "for i = 1, 100000 do redis.call('SET', i, i) end";
+    for _ in 0..3 {
+        redis::cmd("EVAL").arg(many).arg(0).exec(&mut world.connect(leader)).unwrap();
+    }
+    assert_eq!(world.ask(leader, &format!("FIDE.LEAVE h{follower}")), "+OK\r\n");
+    retry_until("it is out", LIMIT, || {
+        let mode = world.mode(follower);
+        if mode == "out" { Ok(()) } else { Err(mode) }
+    })
+    .unwrap();
+    // What is left of its link comes meanwhile.
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(world.mode(follower), "out", "{}", world.logs());
+    assert!(world.ask(follower, "SET k v").starts_with("-CLUSTERDOWN"));
+}
+
+/// Redis replicates nothing while it is paused, and would end itself where this module does.
+#[test]
+fn root_server_that_joins_ends_a_pause_of_the_leader() {
+    let Some(mut world) = World::new(2, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    assert_eq!(world.ask(leader, "SET k v"), "+OK\r\n");
+    assert_eq!(world.ask(leader, PAUSE), "+OK\r\n");
+    world.kill(follower);
+    world.start(follower);
+    world.await_ready();
+    assert_eq!(world.leader(), leader);
+    assert_eq!(world.ask(leader, "SET k w"), "+OK\r\n");
     world.assert_alike();
 }

@@ -7,7 +7,7 @@
 //! | `redis_set_pipelined_vs_standalone` | the same with 16 commands in each pipeline |
 //! | `redis_get_vs_standalone` | GET at the leader, and at a follower |
 //! | `redis_set_vs_wait1` | SET in a group of two, beside asynchronous replication to one replica and `WAIT 1` |
-//! | `redis_disk_vs_aof` | SET in a group of two with `durable disk`, beside a server alone with `appendfsync always` |
+//! | `redis_disk_vs_aof`, `redis_disk_vs_aof_of_one` | SET in a group of two, and of one, with `durable disk`, beside a server alone with `appendfsync always` |
 //! | `redis_set_vs_redisraft`, `redis_latency_vs_redisraft` | SET in groups of 2 and 3, beside 3 and 5 servers with RedisRaft, which tolerate as many failures |
 //! | `redis_failover_vs_sentinel` | the same as `redis_failover`, beside three sentinels that take a server for down after a second |
 //! | `redis_memory_growth`, `redis_memory_lost` | minutes of writes at the memory limit of a group of two |
@@ -123,7 +123,7 @@ const BESIDE_ALONE: [&str; 4] = [
 const PARTS: [Part; 6] = [
     (&BESIDE_ALONE, beside_alone),
     (&["redis_set_vs_wait1", "redis_set_vs_async"], wait1),
-    (&["redis_disk_vs_aof"], disk),
+    (&["redis_disk_vs_aof", "redis_disk_vs_aof_of_one"], disk),
     (&["redis_set_vs_redisraft", "redis_latency_vs_redisraft"], redisraft),
     (&["redis_failover"], failover),
     (&["redis_memory_growth", "redis_memory_lost"], memory),
@@ -176,15 +176,23 @@ fn beside_alone(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::
     Ok(())
 }
 
-/// A durable group of two beside a server alone that syncs its file, too.
+/// Durable groups of two and of one beside a server alone that syncs its file, too.
 fn disk(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()> {
-    eprintln!("redis_disk_vs_aof");
     let always = Cluster::start(&Kind::Alone, 1, &["--appendonly", "yes", "--appendfsync", "always"])?;
-    let group = start(&Kind::Durable, 2)?;
-    let leader = group.await_ready()?;
-    let (of, base) = measure(args, (&group, leader), &always, ("set", 1))?;
-    let figure = rate("redis_disk_vs_aof", &of).beside("a server alone, appendfsync always", &rate("always", &base));
-    report.add(figure.goal(Goal::AtLeast(0.8)));
+    for (name, servers, goal) in [("redis_disk_vs_aof", 2, Some(0.8)), ("redis_disk_vs_aof_of_one", 1, None)] {
+        if !args.wants(name) {
+            continue;
+        }
+        eprintln!("{name}");
+        let group = start(&Kind::Durable, servers)?;
+        let leader = group.await_ready()?;
+        let (of, base) = measure(args, (&group, leader), &always, ("set", 1))?;
+        let figure = rate(name, &of).beside("a server alone, appendfsync always", &rate("always", &base));
+        report.add(match goal {
+            Some(least) => figure.goal(Goal::AtLeast(least)),
+            None => figure,
+        });
+    }
     Ok(())
 }
 
