@@ -60,26 +60,26 @@ impl<'a> GroupRead<'a> {
 mod tests {
     use super::GroupRead;
 
-    fn read(line: &'static str) -> Option<(&'static str, &'static str, Option<i64>, bool, Vec<&'static str>)> {
+    /// Group, consumer, how long it waits, `NOACK`, and the keys, in words.
+    fn read(line: &'static str) -> Option<String> {
         let args: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-        let text = |bytes: &'static [u8]| std::str::from_utf8(bytes).unwrap();
         let of = GroupRead::of(&args)?;
-        Some((text(of.group), text(of.consumer), of.block_ms, of.no_ack, of.keys(&args).map(text).collect()))
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let keys: Vec<String> = of.keys(&args).map(text).collect();
+        Some(format!("{} {} {:?} {} {keys:?}", text(of.group), text(of.consumer), of.block_ms, of.no_ack))
     }
 
     #[test]
     fn words_are_taken_in_any_order_as_redis_takes_them() {
-        let usual = "XREADGROUP GROUP g c COUNT 2 BLOCK 50 STREAMS a b > 0";
-        assert_eq!(read(usual), Some(("g", "c", Some(50), false, vec!["a", "b"])));
-        let group_late = "xreadgroup block 0 count 10 noack group g c streams s >";
-        assert_eq!(read(group_late), Some(("g", "c", Some(0), true, vec!["s"])));
-        // Names that are options elsewhere.
-        let odd = "XREADGROUP GROUP streams noack BLOCK 5 STREAMS block >";
-        assert_eq!(read(odd), Some(("streams", "noack", Some(5), false, vec!["block"])));
-        assert_eq!(
-            read("XREADGROUP GROUP block 7 STREAMS block group > >"),
-            Some(("block", "7", None, false, vec!["block", "group"]))
-        );
+        for (line, want) in [
+            ("XREADGROUP GROUP g c COUNT 2 BLOCK 50 STREAMS a b > 0", r#"g c Some(50) false ["a", "b"]"#),
+            ("xreadgroup block 0 count 10 noack group g c streams s >", r#"g c Some(0) true ["s"]"#),
+            // Names that are options elsewhere.
+            ("XREADGROUP GROUP streams noack BLOCK 5 STREAMS block >", r#"streams noack Some(5) false ["block"]"#),
+            ("XREADGROUP GROUP block 7 STREAMS block group > >", r#"block 7 None false ["block", "group"]"#),
+        ] {
+            assert_eq!(read(line).as_deref(), Some(want), "{line}");
+        }
     }
 
     #[test]

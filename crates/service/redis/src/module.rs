@@ -23,7 +23,7 @@
 //! | `proxy`, `scripts` | writes, and scripts, that clients send to a follower |
 //! | `transfer` | the lead goes to another server |
 //! | `stopped` | a guard that kills a server which was stopped |
-//! | `stuck` | a server whose own replication link takes nothing ends |
+//! | `stuck`, `taking` | a server whose own replication link takes nothing ends |
 //! | `spin` | polling for a moment before the loop sleeps |
 //!
 //! **The module's state is borrowed for short.** Whatever makes Redis call back (a command, a change of role)
@@ -60,6 +60,7 @@ mod state;
 mod status;
 mod stopped;
 mod stuck;
+mod taking;
 mod transfer;
 mod unfit;
 mod unread;

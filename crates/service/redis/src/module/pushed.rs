@@ -18,10 +18,13 @@ use crate::redis::Ctx;
 /// Flags in the list of clients: subscribes (P), monitors (O), tracks keys (t, B), waits (b).
 const FLAGS: &[u8] = b"POtBb";
 
+/// Its id, and its descriptor if Redis names it.
+type Listener = (u64, Option<RawFd>);
+
 thread_local! {
-    /// These clients: id and descriptor; none: a client may have become one since the list was read. One that has ended
+    /// These clients; none: a client may have become one since the list was read. One that has ended
     /// stays here until then: whoever has its descriptor is taken for one, and what others write is decided at once.
-    static KNOWN: RefCell<Option<Vec<(u64, Option<RawFd>)>>> = const { RefCell::new(None) };
+    static KNOWN: RefCell<Option<Vec<Listener>>> = const { RefCell::new(None) };
     /// Whether any of them has unread replies; none: nobody has looked in this turn.
     static IS_ANY: Cell<Option<bool>> = const { Cell::new(None) };
 }
@@ -92,7 +95,7 @@ pub(super) fn decide(ctx: Ctx) -> bool {
 }
 
 /// Ids and descriptors of these clients in a list of all.
-fn clients(list: &[u8]) -> Vec<(u64, Option<RawFd>)> {
+fn clients(list: &[u8]) -> Vec<Listener> {
     let list = String::from_utf8_lossy(list);
     // What the tracking of one client finds may be sent to another one, which has no flag.
     let targets: Vec<&str> = list.split(' ').filter_map(|field| field.strip_prefix("redir=")).collect();

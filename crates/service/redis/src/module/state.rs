@@ -17,7 +17,7 @@ use super::{
     feed::{Fed, Feed},
     member::{Decided, Member},
     read::Reads,
-    stuck::Stuck,
+    taking::Taking,
 };
 use crate::{
     remark::Remark,
@@ -182,7 +182,7 @@ pub(super) struct State {
     pub(super) hands_over_in: Option<u32>,
     /// When the feed's server was last shown that its master lives.
     sign_of_life: Instant,
-    pub(super) stuck: Stuck,
+    pub(super) taking: Taking,
     /// The others do not know yet that the last unit is decided.
     is_untold: bool,
     /// The name of the group.
@@ -230,7 +230,7 @@ impl State {
             successor: None,
             hands_over_in: None,
             sign_of_life: Instant::now(),
-            stuck: Stuck::default(),
+            taking: Taking::default(),
             is_untold: false,
             name: name.to_owned(),
             announced: None,
@@ -440,7 +440,7 @@ impl State {
     pub(super) fn push_position(&mut self, position: u64) {
         let answers = self.kept.for_replicas(self.replicas > 0);
         self.feed.push_position(position, answers);
-        self.stuck.note_pushed(position);
+        self.taking.note_pushed(position);
     }
 
     /// The rest of a unit whose leader died never comes.
