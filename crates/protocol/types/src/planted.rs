@@ -114,6 +114,8 @@ planted! {
     TakesEachForFirst,
     /// a member that takes over the first view of others does not ask members that are up but not heard yet
     AsksOnlyTheKnown,
+    /// a founder takes a welcome to a first view, whatever ballot it has promised
+    EntersByWelcome,
     /// a broadcast is delivered once it is stored here, not once all members store it
     DeliversHeld,
     /// a crash is delivered before the survivors hold the same messages of the dead member

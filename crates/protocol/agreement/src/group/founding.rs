@@ -14,6 +14,18 @@
 //! them, as a host to which it was present begins nothing without it. What a dead founder sent, and nobody
 //! has taken yet, comes too late.
 //!
+//! **No welcome to a first view.** A host that founds begins a first view in two ways only: as its founder, or by
+//! `begin`, which has the ballot. A member of a first view sends a welcome ([`super::joining`]) to every member of
+//! that view that asks to join, also to one that has promised a higher ballot since. A welcome has no ballot, so
+//! that promise would be broken. The founder of the higher ballot would begin another view with this host, and
+//! both views would live. At best both wait for ever. But messages of the protocol have only the number of
+//! their view, which is 1 in both. Two hosts that have the same places in both views would take each other's
+//! messages, and each view could decide something else. The host loses nothing by the rule: the member that
+//! would send a welcome answers its `present` with `begin`. If its promise is higher, it has to refuse that view;
+//! the founder of the higher ballot hears of the view and takes it over, or knows that its members are dead. A
+//! welcome to a later view breaks no promise: all live members had begun the first view before it was
+//! decided.
+//!
 //! **Ballots order first views.** Of two first views that were begun, a decision may have been delivered only
 //! in the one of the higher ballot ([`super::refounding`] relies on this). It holds because all hosts have
 //! answered in every ballot of a view: the ballot's founder asks all, takes over a view that lives, and
@@ -254,6 +266,11 @@ impl Founding {
     /// The ballot with which the first view was begun; 0 for a view that was given.
     pub(super) fn ballot(&self) -> u32 {
         self.ballot
+    }
+
+    /// Whether a welcome to this view is refused. See the module's text: *No welcome to a first view*.
+    pub(super) fn refuses_welcome_to(&self, view: &View) -> bool {
+        view.number() == 1 && self.forming.is_some() && !planted::is(Planted::EntersByWelcome)
     }
 
     /// While the group is founded, and before this host waits for its record.

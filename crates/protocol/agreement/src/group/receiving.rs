@@ -73,6 +73,7 @@ impl<P: Start> Group<P> {
         let is_dead = prefix.sender <= dead && !planted::is(Planted::LetsInTheDead);
         let is_joining = self.standing == Standing::Joining;
         let is_mine = |view: &View| view.holds(self.config.me, self.config.incarnation);
+        let takes_welcome = |view: &View| is_joining && is_mine(view) && !self.founding.refuses_welcome_to(view);
         match control {
             // The sender lives, and in any view it would be dead from the beginning.
             Control::Join { .. } | Control::Present { .. } if is_dead => {
@@ -86,7 +87,7 @@ impl<P: Start> Group<P> {
             Control::Base { position, state } if is_joining && self.takes_over_from(prefix.view) => {
                 self.joining.offered(from, position, state, &mut self.transfers);
             }
-            Control::Welcome { from: after, start, decisions, view } if is_joining && is_mine(&view) => {
+            Control::Welcome { from: after, start, decisions, view } if takes_welcome(&view) => {
                 let welcome = Welcome { by: from, from: after, start, decisions, view };
                 self.joining.welcomed(welcome, &mut self.transfers);
             }

@@ -99,6 +99,7 @@ const ORDERS_ONLY: &[Planted] = &[
     Planted::RaisesItsBallot,
     Planted::TakesEachForFirst,
     Planted::AsksOnlyTheKnown,
+    Planted::EntersByWelcome,
     Planted::AnswersUnstored,
     Planted::OverlooksStored,
     Planted::StoresUnleased,

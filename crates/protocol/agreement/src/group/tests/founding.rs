@@ -106,6 +106,89 @@ fn deliveries_of_the_later_first_view_are_not_lost() {
     assert_eq!([1, 2, 3].map(|host| world.state(host)), ["x"; 3]);
 }
 
+/// Host 1 begins a first view, announces it to nobody, and is excluded, which the next founder hears first. The host
+/// after that founder promises to follow it, and asks host 1, which does not know of its exclusion yet, to be let
+/// in. Then host 1 is back, and the next founder begins the first view of its ballot. The next founder is host 2;
+/// or host 3, as a process of host 2 dies early and comes back without a record.
+fn member_answers_after_a_later_promise(count: u16, next_founder: HostId) -> World {
+    let (late, comes_back) = (next_founder + 1, next_founder == 3);
+    let mut world = unfounded(count);
+    for host in 2..=count {
+        world.says(host, 1);
+        world.group(1).resend(HELD);
+        world.hears(host, 1);
+        if host == 2 && comes_back {
+            world.dies(2);
+        }
+    }
+    world.stores(1);
+    world.sent(1);
+    world.group(next_founder).down(1, 10);
+    world.says(next_founder, late);
+    world.says(late, next_founder);
+    for _ in 0..4 {
+        world.group(late).resend(HELD);
+        for (to, from) in [(1, late), (late, 1), (1, late), (late, 1)] {
+            world.hears(to, from);
+            world.tell(to);
+        }
+    }
+    world.excluded(1);
+    world.comes_back(1);
+    if comes_back {
+        world.starts(2, 21, count);
+    }
+    world.meet();
+    let others = Vec::from_iter((1..=count).filter(|host| ![next_founder, late].contains(host)));
+    for host in &others {
+        world.says(next_founder, *host);
+        world.says(*host, next_founder);
+    }
+    world.group(next_founder).resend(HELD);
+    world.stores(next_founder);
+    for host in others.into_iter().chain([late]) {
+        world.says(host, next_founder);
+        world.group(next_founder).resend(HELD);
+        world.hears(host, next_founder);
+        world.group(host).recorded();
+    }
+    world
+}
+
+#[test]
+fn founder_enters_no_first_view_by_a_welcome() {
+    for (count, next_founder) in [(3, 2), (4, 2), (4, 3), (5, 3)] {
+        let mut world = member_answers_after_a_later_promise(count, next_founder);
+        world.run();
+        world.run();
+        let views = world.members.values().map(|(group, _)| group.view());
+        let founders = world.members[&next_founder].0.view();
+        let is_one = founders.is_some() && views.eq(vec![founders; usize::from(count)]);
+        assert!(is_one, "host {next_founder} of {count} founds after host 1");
+        world.writes(next_founder, "a");
+        world.run();
+        assert!((1..=count).all(|host| world.state(host) == "a"), "host {next_founder} of {count} founds after host 1");
+    }
+}
+
+/// In both first views hosts 4 and 5 have the same places, and messages have only the number of the view: host 4
+/// would decide in the earlier one with the acknowledgement of host 5 in the later one.
+#[test]
+fn no_decision_across_two_first_views() {
+    let mut world = member_answers_after_a_later_promise(5, 3);
+    assert_eq!([3, 2, 5].map(|host| world.members_of(host)), [[3, 2, 4, 5]; 3]);
+    world.excluded(3);
+    world.group(2).propose(HELD, b"y").unwrap();
+    let _ = world.group(4).propose(HELD, b"x");
+    for (to, from) in [(5, 2), (2, 5), (5, 4), (4, 5)] {
+        world.hears(to, from);
+    }
+    world.tell(4);
+    world.excluded(4);
+    world.tell(2);
+    assert_eq!([2, 4].map(|host| world.state(host)), ["y", ""]);
+}
+
 /// A message of host 1, which has begun a view in ballot 0, to one incarnation.
 fn begun_by_host_1(receiver: u32, members: &[ViewMember]) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -247,6 +330,8 @@ fn planted_faults_of_founders_are_found() {
         (Planted::RaisesItsBallot, "group::tests::founding::deliveries_of_the_later_first_view_are_not_lost"),
         (Planted::TakesEachForFirst, "group::tests::founding::founders_left_out_before_found_no_second_group"),
         (Planted::AsksOnlyTheKnown, "group::tests::founding::view_of_others_needs_promises_of_all_its_members"),
+        (Planted::EntersByWelcome, "group::tests::founding::founder_enters_no_first_view_by_a_welcome"),
+        (Planted::EntersByWelcome, "group::tests::founding::no_decision_across_two_first_views"),
         (Planted::BelievesOfTheMet, "group::tests::report_of_death_is_not_taken_for_a_member_that_was_met"),
         (Planted::WaitsForTheRecorded, "group::tests::founder_that_returns_with_a_record_is_not_awaited"),
         (Planted::TakesTheReturned, "group::tests::host_that_returned_without_a_record_is_awaited"),
