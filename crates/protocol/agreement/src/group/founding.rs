@@ -46,7 +46,9 @@
 //! - It has no record. Then it is waited for: it may have heard that the others are in no group, and would
 //!   found one without them when they are gone. So they begin nothing without it.
 //! - A process that some host had not heard before it died may have begun a view with others, and without
-//!   that host. Then all wait, unless there are first processes.
+//!   that host. Then all wait, with two exceptions: there are first processes, or a host lives that has begun the
+//!   view that the founder heard of. The founder of another view would have had to ask that host, and would have
+//!   taken over its view instead: nothing was delivered in another one.
 //!
 //! **First processes.** Let P be the first process of its host in this group, never excluded, and holding a
 //! lease. Then no decision was delivered to anybody:
@@ -209,7 +211,12 @@ impl Forming {
         let all_settled =
             |forming: &Self, unheard_count| others.iter().all(|host| forming.is_settled(host, unheard_count, liveness));
         let nothing_was_delivered = firsts.contains(me);
-        if founder == me && all_settled(self, nothing_was_delivered) {
+        // Nothing was delivered in any other view.
+        let best_lives = self.best.as_ref().is_some_and(|(_, view)| {
+            let has_begun = |host| self.has_begun(host, liveness) && view.holds(host, self.replies[host].0);
+            others.iter().any(has_begun)
+        });
+        if founder == me && all_settled(self, nothing_was_delivered || best_lives) {
             let present: HostSet = others.iter().filter(|host| self.is_present(*host, liveness)).collect();
             match &self.best {
                 Some((_, view)) if view.holds(me, incarnation) => self.begins = Some(view.clone()),

@@ -243,6 +243,30 @@ fn view_of_others_needs_promises_of_all_its_members() {
     assert_eq!(world.members_of(3), [1, 2, 3]);
 }
 
+/// Host 1 begins with all, announces it to host 2 alone, and dies. Host 3, which never heard host 1, has promised
+/// to follow host 2 when it hears of that view.
+#[test]
+fn founder_takes_over_a_view_that_lives_though_its_founder_died_unheard() {
+    let mut world = unfounded(3);
+    [2, 3].into_iter().for_each(|host| world.says(host, 1));
+    world.group(1).resend(HELD);
+    world.stores(1);
+    world.says(2, 1);
+    world.says(1, 2);
+    world.stores(2);
+    world.dies(1);
+    world.says(3, 2);
+    world.says(2, 3);
+    assert!(world.group(3).poll_record().is_none(), "it is a view of a lower ballot");
+    world.group(3).resend(HELD);
+    world.stores(3);
+    assert_eq!([2, 3].map(|host| world.members_of(host)), [[1, 2, 3]; 2]);
+    world.run();
+    world.writes(2, "a");
+    world.run();
+    assert_eq!([2, 3].map(|host| world.state(host)), ["a"; 2]);
+}
+
 /// Hosts 2 to `count` have heard each other but not host 1. Host 1 has heard all, begins, and dies before
 /// anybody hears of it.
 fn founder_dies_unheard(count: u16, firsts: impl IntoIterator<Item = u16>) -> World {
