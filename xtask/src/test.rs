@@ -35,6 +35,10 @@ pub(crate) const LONG: &[(&str, &str)] = &[
     ),
     ("root_reads::root_follower_answers_for_other_keys_with_huc_too", "the same with HSUC"),
     ("root_input::root_servers_with_other_settings_have_the_same_data", "random commands"),
+    (
+        "root_links::root_server_whose_own_link_is_stuck_leaves_the_group_to_the_others",
+        "what counts as stuck, beside the code",
+    ),
     ("root_libraries::root_session_of_go_redis_outlives_the_leader", "the session of redis-py"),
     ("root_libraries::root_session_of_jedis_outlives_the_leader", "the session of redis-py"),
     ("root_libraries::root_session_of_ioredis_outlives_the_leader", "the session of redis-py"),
