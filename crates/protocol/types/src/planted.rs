@@ -116,6 +116,8 @@ planted! {
     AsksOnlyTheKnown,
     /// a founder takes a welcome to a first view, whatever ballot it has promised
     EntersByWelcome,
+    /// a founder begins without a host whose new process is up, because no packet of that process has come yet
+    OverlooksTheUnsure,
     /// a broadcast is delivered once it is stored here, not once all members store it
     DeliversHeld,
     /// a crash is delivered before the survivors hold the same messages of the dead member

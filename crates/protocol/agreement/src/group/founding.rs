@@ -44,7 +44,8 @@
 //! - It had stored a record. Then it founds no group, and says so (`recorded`). What its former incarnation
 //!   said while it lived counts, as if the host had stayed away.
 //! - It has no record. Then it is waited for: it may have heard that the others are in no group, and would
-//!   found one without them when they are gone. So they begin nothing without it.
+//!   found one without them when they are gone. So they begin nothing without it. This includes a process that
+//!   is up and has not been heard yet, whose incarnation is not known.
 //! - A process that some host had not heard before it died may have begun a view with others, and without
 //!   that host. Then all wait, with two exceptions: there are first processes, or a host lives that has begun the
 //!   view that the founder heard of. The founder of another view would have had to ask that host, and would have
@@ -70,6 +71,11 @@
 //! processes, and the founder has to be one of them; a founder that is not passes the ballot on. The word of
 //! the others alone is not enough for it: one of them may have been excluded meanwhile, and others have gone
 //! on without it.
+//!
+//! **What this assumes.** A founder that hears of a host's death has heard before of every process that the dead
+//! host knew. Otherwise this could happen, which nothing here prevents: a process of host A dies without a
+//! record. Its successor begins a view with hosts B and C. C, which founded that view, dies at once. B, which
+//! has not begun that view, hears of C's death before it hears that A is up again, and begins alone.
 //!
 //! **Why a record.** Hosts that all died and come back would found the group anew, without what had been
 //! decided. So a host that has stored that there was a group only joins ([`Group::join`]). If this is true of
@@ -166,6 +172,10 @@ impl Forming {
     /// has to reply again, as it would found another group without the hosts that have not waited for it.
     fn is_over(&self, host: HostId, liveness: &Liveness) -> bool {
         let (up, dead) = (liveness.up(host), liveness.dead(host));
+        if liveness.is_unsure(host) && !planted::is(Planted::OverlooksTheUnsure) {
+            // Another process of it is up, and may be in a view with others by now.
+            return false;
+        }
         if up == 0 {
             // In the view that others have begun it is a later incarnation than has died: one that was not
             // heard yet.

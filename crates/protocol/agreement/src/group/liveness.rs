@@ -64,6 +64,11 @@ impl Liveness {
         self.unsure = hosts;
     }
 
+    /// Whether a host is up but its incarnation is not yet known.
+    pub(super) fn is_unsure(&self, host: HostId) -> bool {
+        self.unsure.contains(host)
+    }
+
     /// The incarnation of a host that is up; 0 for none, and for a host that there is not.
     pub(super) fn up(&self, host: HostId) -> u32 {
         self.up.get(host).copied().unwrap_or(0)
@@ -88,6 +93,6 @@ impl Liveness {
     pub(super) fn trusts_only_own_detector(&self, member: &ViewMember) -> bool {
         let is_up = self.up(member.host) == member.incarnation;
         let has_met = self.met.contains(member.host) && !planted::is(Planted::BelievesOfTheMet);
-        is_up && has_met || self.unsure.contains(member.host)
+        is_up && has_met || self.is_unsure(member.host)
     }
 }

@@ -100,6 +100,7 @@ const ORDERS_ONLY: &[Planted] = &[
     Planted::TakesEachForFirst,
     Planted::AsksOnlyTheKnown,
     Planted::EntersByWelcome,
+    Planted::OverlooksTheUnsure,
     Planted::AnswersUnstored,
     Planted::OverlooksStored,
     Planted::StoresUnleased,

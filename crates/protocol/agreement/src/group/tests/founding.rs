@@ -267,6 +267,47 @@ fn founder_takes_over_a_view_that_lives_though_its_founder_died_unheard() {
     assert_eq!([2, 3].map(|host| world.state(host)), ["a"; 2]);
 }
 
+/// Hosts 1 and 3 know that a process of host 2 has died. Host 3 has heard its successor and begins a view of all,
+/// which the successor begins too. Host 1 has promised that ballot. When host 3 dies, host 1 knows that a process
+/// of host 2 is up, and has had no packet of it.
+#[test]
+fn founder_waits_for_a_process_that_is_up_and_was_not_heard() {
+    let mut world = World { members: BTreeMap::new(), refused: Vec::new() };
+    [(1, 10), (2, 20), (3, 30)].into_iter().for_each(|(host, of)| world.starts(host, of, 3));
+    world.group(1).up(2, 20);
+    world.group(2).up(1, 10);
+    world.says(2, 1);
+    world.starts(2, 21, 3);
+    world.group(1).down(2, 20);
+    // It takes the hosts 1 and 2 for dead, so the next ballot is its own.
+    [(1, 9), (2, 20)].into_iter().for_each(|(host, of)| world.group(3).down(host, of));
+    world.group(3).resend(HELD);
+    for (host, of) in [(1, 10), (2, 21)] {
+        world.group(host).up(3, 30);
+        world.group(3).up(host, of);
+        world.says(3, host);
+        world.says(host, 3);
+    }
+    world.group(3).resend(HELD);
+    world.stores(3);
+    world.says(2, 3);
+    world.says(3, 2);
+    world.stores(2);
+    assert_eq!([2, 3].map(|host| world.members_of(host)), [[3, 1, 2]; 2]);
+    world.group(1).unsure_of(HostSet::only(2));
+    world.dies(3);
+    world.group(1).resend(HELD);
+    assert!(world.group(1).poll_record().is_none(), "the other view may live");
+    world.group(1).unsure_of(HostSet::EMPTY);
+    world.meet();
+    world.forms();
+    world.forms();
+    let views = [1, 2].map(|host| (world.group(host).view().map(View::number), world.members_of(host)));
+    assert_eq!(views, [(Some(2), vec![1, 2]), (Some(2), vec![1, 2])], "the view after that one");
+    world.writes(1, "a");
+    assert_eq!([1, 2].map(|host| world.state(host)), ["a"; 2]);
+}
+
 /// Hosts 2 to `count` have heard each other but not host 1. Host 1 has heard all, begins, and dies before
 /// anybody hears of it.
 fn founder_dies_unheard(count: u16, firsts: impl IntoIterator<Item = u16>) -> World {
@@ -356,6 +397,10 @@ fn planted_faults_of_founders_are_found() {
         (Planted::AsksOnlyTheKnown, "group::tests::founding::view_of_others_needs_promises_of_all_its_members"),
         (Planted::EntersByWelcome, "group::tests::founding::founder_enters_no_first_view_by_a_welcome"),
         (Planted::EntersByWelcome, "group::tests::founding::no_decision_across_two_first_views"),
+        (
+            Planted::OverlooksTheUnsure,
+            "group::tests::founding::founder_waits_for_a_process_that_is_up_and_was_not_heard",
+        ),
         (Planted::BelievesOfTheMet, "group::tests::report_of_death_is_not_taken_for_a_member_that_was_met"),
         (Planted::WaitsForTheRecorded, "group::tests::founder_that_returns_with_a_record_is_not_awaited"),
         (Planted::TakesTheReturned, "group::tests::host_that_returned_without_a_record_is_awaited"),
