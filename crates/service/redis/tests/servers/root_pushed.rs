@@ -78,6 +78,8 @@ impl Slow {
                 Ok(0) => return false,
                 Ok(len) => self.read.extend_from_slice(&buffer[..len]),
                 Err(why) if why.kind() == ErrorKind::ConnectionReset => return false,
+                // With a timeout Linux says so also when the whole process was stopped, or frozen, for a moment.
+                Err(why) if why.kind() == ErrorKind::Interrupted => {}
                 Err(why) => panic!("{why}"),
             }
         }

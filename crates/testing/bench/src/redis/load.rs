@@ -58,12 +58,23 @@ pub(super) fn redis_benchmark(host: &Host, test: &str, requests: u64, pipeline: 
     Ok(Measured { per_second, p50_ms, p99_ms, max_ms })
 }
 
-/// Closed-loop clients that send the same request again and again.
+/// Of a mix: GETs for each SET, and keys. The first is memtier_benchmark's default.
+const GETS: usize = 10;
+const KEYS: usize = 1000;
+/// Spreads the keys of a mix; a prime.
+const STEP: usize = 7919;
+
+/// A request, and the lines of its replies.
+#[derive(Debug, Clone)]
+struct Request {
+    bytes: Vec<u8>,
+    lines: usize,
+}
+
+/// Closed-loop clients that send the same requests again and again.
 pub(super) struct Clients {
     streams: Vec<TcpStream>,
-    request: Vec<u8>,
-    /// Lines of one request's replies.
-    lines: usize,
+    requests: Vec<Request>,
 }
 
 fn command(out: &mut Vec<u8>, words: &[&str]) {
@@ -72,30 +83,72 @@ fn command(out: &mut Vec<u8>, words: &[&str]) {
 }
 
 impl Clients {
-    /// SET, and after it WAIT for so many replicas.
-    pub(super) fn set(host: &Host, wait_for: Option<u32>) -> anyhow::Result<Self> {
+    fn connect(host: &Host, requests: Vec<Request>) -> anyhow::Result<Self> {
         let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, REDIS_PORT));
         let streams = host.run_in(|| (0..CLIENTS).map(|_| connect()).collect::<std::io::Result<Vec<_>>>())??;
         for stream in &streams {
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
         }
-        let mut request = Vec::new();
-        command(&mut request, &["SET", "key", &"x".repeat(VALUE_BYTES)]);
+        Ok(Self { streams, requests })
+    }
+
+    /// SET, and after it WAIT for so many replicas.
+    pub(super) fn set(host: &Host, wait_for: Option<u32>) -> anyhow::Result<Self> {
+        let mut bytes = Vec::new();
+        command(&mut bytes, &["SET", "key", &"x".repeat(VALUE_BYTES)]);
         if let Some(replicas) = wait_for {
-            command(&mut request, &["WAIT", &replicas.to_string(), "0"]);
+            command(&mut bytes, &["WAIT", &replicas.to_string(), "0"]);
         }
-        Ok(Self { streams, request, lines: 1 + usize::from(wait_for.is_some()) })
+        Self::connect(host, vec![Request { bytes, lines: 1 + usize::from(wait_for.is_some()) }])
+    }
+
+    /// One SET to ten GETs of keys that are there.
+    pub(super) fn mix(host: &Host) -> anyhow::Result<Self> {
+        let value = "x".repeat(VALUE_BYTES);
+        let request = |at: usize, is_set: bool| {
+            let (mut bytes, key) = (Vec::new(), format!("key:{}", at * STEP % KEYS));
+            let words = ["SET", &key, &value];
+            command(&mut bytes, if is_set { &words } else { &["GET", &key] });
+            Request { bytes, lines: 1 + usize::from(!is_set) }
+        };
+        let mut all = Self::connect(host, (0..KEYS).map(|at| request(at, true)).collect())?;
+        all.send_all()?;
+        all.requests = (0..KEYS * (GETS + 1)).map(|at| request(at, at % (GETS + 1) == 0)).collect();
+        Ok(all)
+    }
+
+    /// Sends each request once.
+    fn send_all(&mut self) -> anyhow::Result<()> {
+        let stream = &mut self.streams[0];
+        stream.set_nonblocking(false)?;
+        for request in &self.requests {
+            stream.write_all(&request.bytes)?;
+            let (mut lines, mut buffer) = (0, [0; 256]);
+            while lines < request.lines {
+                let len = stream.read(&mut buffer)?;
+                ensure!(
+                    len > 0 && buffer[0] != b'-',
+                    "the server refuses: {}",
+                    String::from_utf8_lossy(&buffer[..len])
+                );
+                lines += buffer[..len].iter().filter(|byte| **byte == b'\n').count();
+            }
+        }
+        Ok(stream.set_nonblocking(true)?)
     }
 
     /// Requests per second, and how long each took.
     pub(super) fn run(&mut self, length: Duration) -> anyhow::Result<(f64, Samples)> {
         let begun = Instant::now();
         let mut sent: Vec<Instant> = vec![begun; self.streams.len()];
-        let mut left: Vec<usize> = vec![self.lines; self.streams.len()];
+        let requests = &self.requests;
+        // Each client begins elsewhere.
+        let mut next: Vec<usize> = (0..self.streams.len()).map(|at| at * STEP % requests.len()).collect();
+        let mut left: Vec<usize> = next.iter().map(|at| requests[*at].lines).collect();
         let (mut samples, mut done, mut buffer) = (Samples::default(), 0_u64, [0; 4096]);
         for (at, stream) in self.streams.iter_mut().enumerate() {
-            stream.write_all(&self.request)?;
+            stream.write_all(&requests[next[at]].bytes)?;
             sent[at] = Instant::now();
         }
         let mut running = self.streams.len();
@@ -118,10 +171,11 @@ impl Clients {
                 }
                 samples.add(u64::try_from(sent[at].elapsed().as_nanos()).unwrap_or(u64::MAX));
                 done += 1;
-                left[at] = self.lines;
+                next[at] = (next[at] + 1) % requests.len();
+                left[at] = requests[next[at]].lines;
                 if begun.elapsed() < length {
                     sent[at] = Instant::now();
-                    self.streams[at].write_all(&self.request)?;
+                    self.streams[at].write_all(&requests[next[at]].bytes)?;
                 } else {
                     running -= 1;
                     left[at] = usize::MAX;

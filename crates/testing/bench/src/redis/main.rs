@@ -6,6 +6,7 @@
 //! | `redis_set_vs_standalone` | SET at the leader of a group that tolerates 1 to 4 failures, beside a server alone |
 //! | `redis_set_pipelined_vs_standalone` | the same with 16 commands in each pipeline |
 //! | `redis_get_vs_standalone` | GET at the leader, and at a follower |
+//! | `redis_mix_vs_standalone` | one SET to ten GETs, at the leader, beside a server alone |
 //! | `redis_set_vs_wait1` | SET in a group of two, beside asynchronous replication to one replica and `WAIT 1` |
 //! | `redis_disk_vs_aof`, `redis_disk_vs_aof_of_one` | SET in a group of two, and of one, with `durable disk`, beside a server alone with `appendfsync always` |
 //! | `redis_set_vs_redisraft`, `redis_latency_vs_redisraft` | SET in groups of 2 and 3, beside 3 and 5 servers with RedisRaft, which tolerate as many failures |
@@ -120,8 +121,9 @@ const BESIDE_ALONE: [&str; 4] = [
     "redis_get_follower_vs_standalone",
 ];
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     (&BESIDE_ALONE, beside_alone),
+    (&["redis_mix_vs_standalone"], mix),
     (&["redis_set_vs_wait1", "redis_set_vs_async"], wait1),
     (&["redis_disk_vs_aof", "redis_disk_vs_aof_of_one"], disk),
     (&["redis_set_vs_redisraft", "redis_latency_vs_redisraft"], redisraft),
@@ -250,6 +252,34 @@ fn redisraft(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Res
     Ok(())
 }
 
+fn one_round(clients: &mut Clients, length: Duration) -> anyhow::Result<Measured> {
+    let (per_second, samples) = clients.run(length)?;
+    #[allow(clippy::cast_precision_loss, reason = "milliseconds for people")]
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let [p50_ms, p99_ms] = [0.5, 0.99].map(|p| ms(samples.quantile(p)));
+    Ok(Measured { per_second, p50_ms, p99_ms, max_ms: ms(samples.max()) })
+}
+
+/// Reads and writes mixed, at the leader of a group and at a server alone, in turns.
+fn mix(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()> {
+    let length = Duration::from_millis(if args.quick { 300 } else { 2000 });
+    let alone = start(&Kind::Alone, 1)?;
+    for failures in 1..=usize::from(args.failures) {
+        eprintln!("redis_mix_vs_standalone: {failures} tolerated");
+        let group = start(&Kind::Group("hsuc"), failures + 1)?;
+        let leader = group.await_ready()?;
+        let mut clients = [Clients::mix(alone.bed.host(1))?, Clients::mix(group.bed.host(leader))?];
+        let (mut of, mut base) = (Vec::new(), Vec::new());
+        for _ in 0..args.rounds() {
+            base.push(one_round(&mut clients[0], length)?);
+            of.push(one_round(&mut clients[1], length)?);
+        }
+        let figure = rate(&format!("redis_mix_vs_standalone_{failures}"), &of);
+        report.add(figure.beside("a server alone", &rate("alone", &base)));
+    }
+    Ok(())
+}
+
 /// A group of two beside one replica that follows, in turns, by the same clients.
 fn wait1(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()> {
     let length = Duration::from_millis(if args.quick { 300 } else { 3000 });
@@ -258,15 +288,7 @@ fn wait1(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<
         let leader = if *kind == Kind::Replicas { 1 } else { cluster.await_ready()? };
         let mut clients = Clients::set(cluster.bed.host(leader), wait_for)?;
         clients.run(length / 5)?;
-        (0..args.rounds())
-            .map(|_| {
-                let (per_second, samples) = clients.run(length)?;
-                #[allow(clippy::cast_precision_loss, reason = "milliseconds for people")]
-                let ms = |ns: u64| ns as f64 / 1e6;
-                let [p50_ms, p99_ms] = [0.5, 0.99].map(|p| ms(samples.quantile(p)));
-                Ok(Measured { per_second, p50_ms, p99_ms, max_ms: ms(samples.max()) })
-            })
-            .collect()
+        (0..args.rounds()).map(|_| one_round(&mut clients, length)).collect()
     };
     eprintln!("redis_set_vs_wait1");
     let waiting = rate("wait1", &of(&Kind::Replicas, Some(1))?);
