@@ -108,8 +108,11 @@ impl Clients {
         let value = "x".repeat(VALUE_BYTES);
         let request = |at: usize, is_set: bool| {
             let (mut bytes, key) = (Vec::new(), format!("key:{}", at * STEP % KEYS));
-            let words = ["SET", &key, &value];
-            command(&mut bytes, if is_set { &words } else { &["GET", &key] });
+            if is_set {
+                command(&mut bytes, &["SET", &key, &value]);
+            } else {
+                command(&mut bytes, &["GET", &key]);
+            }
             Request { bytes, lines: 1 + usize::from(!is_set) }
         };
         let mut all = Self::connect(host, (0..KEYS).map(|at| request(at, true)).collect())?;
