@@ -358,8 +358,8 @@ impl<P: Start> Group<P> {
     }
 
     /// Hosts that are up but whose incarnation is not yet known: no other member's report of their death
-    /// counts, and a founder waits for them. To be called together with [`Group::heard_by`], by callers that learn incarnations later than
-    /// the detector does.
+    /// counts, and a founder waits for them. To be called together with [`Group::heard_by`], by callers that learn
+    /// incarnations later than the detector does.
     pub fn unsure_of(&mut self, hosts: HostSet) {
         self.liveness.set_unsure(hosts);
     }

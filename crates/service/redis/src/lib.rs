@@ -23,7 +23,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`commands`] | what a command is to the group: a read, a write, something that is refused |
-//! | [`rules`] | what a write did, as commands that do the same everywhere |
+//! | [`rules`], `group_read` | what a write did, as commands that do the same everywhere; the words of XREADGROUP |
 //! | [`stream`], [`unit`] | the content of the log |
 //! | [`written`] | keys that are written by what a follower has yet to apply |
 //! | [`remark`] | what the leader says to all servers: to compare their data |

@@ -6,7 +6,7 @@
 //! | `module` | loading, events of Redis' loop, and what Redis has to do ([`Act`]) |
 //! | `filter` | what becomes of each command before Redis looks it up |
 //! | `commands`, `sentinel`, `role` | `FIDE.*`; `SENTINEL` and `ROLE`, for clients that follow the leader |
-//! | `waiting`, `access` | clients that wait for data; users with restricted rights |
+//! | `waiting`, `awaited`, `access` | clients that wait for data; what they wait for, and is deleted; users with restricted rights |
 //! | `kill` | CLIENT KILL, where it would end the replication link |
 //! | `native` | writes that Redis executes without a word in front |
 //! | `numbered`, `answers` | FIDE.ONCE; answers that are kept, and taken over by servers that join |

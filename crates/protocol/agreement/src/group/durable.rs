@@ -12,7 +12,7 @@
 //! never a proposal, so that the disks of a view's members hold parts of one log, each from its beginning on.
 //!
 //! A member that decides before its leader does ([`crate::Agreement::decide_before_leader`]) stores the decision a
-//! round trip sooner: the disks of two members then work at the same time. It is a decision all the same.
+//! round trip sooner, while its acknowledgement is on its way. It is a decision all the same.
 //!
 //! The leader counts, delivers, and tells the others how far they may deliver; or the member that leads next,
 //! once the leader is dead. So nobody has been delivered more than the leader, which may answer at any time. A

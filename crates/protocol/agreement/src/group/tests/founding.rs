@@ -33,14 +33,11 @@ impl World {
     }
 }
 
-/// Two first views: {1, 3}, which host 1 began alone and announced to nobody, and {3, 2}, which hosts 3 and 2 began
-/// once host 1 was excluded, and in which a decision was delivered. Before that, processes died on hosts 2
-/// and 3, and host 1 heard of their promises to each other late.
-fn two_first_views() -> World {
+/// A process of host 2, from which host 1 has heard that it is in no group, has died, and another one is up. The process
+/// of host 3 knows that, and that one of host 1 has died, but of nobody that is up: the next ballot is its own.
+fn host_2_comes_back(of_host_3: u32) -> World {
     let mut world = World { members: BTreeMap::new(), refused: Vec::new() };
-    // Former processes, from which host 1 hears that they are in no group. The process of host 3 knows that
-    // one of host 1 has died, and not that another is up; then it hears of the death of host 2's process.
-    [(1, 10), (2, 20), (3, 29)].into_iter().for_each(|(host, of)| world.starts(host, of, 3));
+    [(1, 10), (2, 20), (3, of_host_3)].into_iter().for_each(|(host, of)| world.starts(host, of, 3));
     world.group(1).up(2, 20);
     world.group(2).up(1, 10);
     world.says(2, 1);
@@ -48,6 +45,14 @@ fn two_first_views() -> World {
     world.group(1).down(2, 20);
     [(1, 9), (2, 20)].into_iter().for_each(|(host, of)| world.group(3).down(host, of));
     world.group(3).resend(HELD);
+    world
+}
+
+/// Two first views: {1, 3}, which host 1 began alone and announced to nobody, and {3, 2}, which hosts 3 and 2 began
+/// once host 1 was excluded, and in which a decision was delivered. Before that, processes died on hosts 2
+/// and 3, and host 1 heard of their promises to each other late.
+fn two_first_views() -> World {
+    let mut world = host_2_comes_back(29);
     world.group(3).up(2, 21);
     world.group(2).up(3, 29);
     world.says(3, 2);
@@ -272,16 +277,7 @@ fn founder_takes_over_a_view_that_lives_though_its_founder_died_unheard() {
 /// of host 2 is up, and has had no packet of it.
 #[test]
 fn founder_waits_for_a_process_that_is_up_and_was_not_heard() {
-    let mut world = World { members: BTreeMap::new(), refused: Vec::new() };
-    [(1, 10), (2, 20), (3, 30)].into_iter().for_each(|(host, of)| world.starts(host, of, 3));
-    world.group(1).up(2, 20);
-    world.group(2).up(1, 10);
-    world.says(2, 1);
-    world.starts(2, 21, 3);
-    world.group(1).down(2, 20);
-    // It takes the hosts 1 and 2 for dead, so the next ballot is its own.
-    [(1, 9), (2, 20)].into_iter().for_each(|(host, of)| world.group(3).down(host, of));
-    world.group(3).resend(HELD);
+    let mut world = host_2_comes_back(30);
     for (host, of) in [(1, 10), (2, 21)] {
         world.group(host).up(3, 30);
         world.group(3).up(host, of);
