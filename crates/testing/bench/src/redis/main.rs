@@ -9,6 +9,7 @@
 //! | `redis_mix_vs_standalone` | one SET to ten GETs, at the leader, beside a server alone |
 //! | `redis_set_vs_wait1` | SET in a group of two, beside asynchronous replication to one replica and `WAIT 1` |
 //! | `redis_disk_vs_aof`, `redis_disk_vs_aof_of_one` | SET in a group of two, and of one, with `durable disk`, beside a server alone with `appendfsync always` |
+//! | `redis_disk_vs_wait1` | SET in a group of two with `durable disk`, beside a server and a replica with `appendfsync always`, and `WAIT 1` |
 //! | `redis_set_vs_redisraft`, `redis_latency_vs_redisraft` | SET in groups of 2 and 3, beside 3 and 5 servers with RedisRaft, which tolerate as many failures |
 //! | `redis_failover_vs_sentinel` | the same as `redis_failover`, beside three sentinels that take a server for down after a second |
 //! | `redis_memory_growth`, `redis_memory_lost` | minutes of writes at the memory limit of a group of two |
@@ -121,11 +122,12 @@ const BESIDE_ALONE: [&str; 4] = [
     "redis_get_follower_vs_standalone",
 ];
 
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     (&BESIDE_ALONE, beside_alone),
     (&["redis_mix_vs_standalone"], mix),
     (&["redis_set_vs_wait1", "redis_set_vs_async"], wait1),
     (&["redis_disk_vs_aof", "redis_disk_vs_aof_of_one"], disk),
+    (&["redis_disk_vs_wait1"], disk_of_two),
     (&["redis_set_vs_redisraft", "redis_latency_vs_redisraft"], redisraft),
     (&["redis_failover"], failover),
     (&["redis_memory_growth", "redis_memory_lost"], memory),
@@ -178,9 +180,12 @@ fn beside_alone(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::
     Ok(())
 }
 
+/// Redis' own log, synced before each answer.
+const APPEND_ONLY: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+
 /// Durable groups of two and of one beside a server alone that syncs its file, too.
 fn disk(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()> {
-    let always = Cluster::start(&Kind::Alone, 1, &["--appendonly", "yes", "--appendfsync", "always"])?;
+    let always = Cluster::start(&Kind::Alone, 1, &APPEND_ONLY)?;
     for (name, servers, goal) in [("redis_disk_vs_aof", 2, Some(0.8)), ("redis_disk_vs_aof_of_one", 1, None)] {
         if !args.wants(name) {
             continue;
@@ -260,6 +265,34 @@ fn one_round(clients: &mut Clients, length: Duration) -> anyhow::Result<Measured
     Ok(Measured { per_second, p50_ms, p99_ms, max_ms: ms(samples.max()) })
 }
 
+/// Rounds of both in turns, after a short one of each.
+fn in_turns(args: &Args, length: Duration, of: &mut Clients, base: &mut Clients) -> anyhow::Result<[Vec<Measured>; 2]> {
+    let mut measured = [Vec::new(), Vec::new()];
+    of.run(length / 5)?;
+    base.run(length / 5)?;
+    for _ in 0..args.rounds() {
+        measured[1].push(one_round(base, length)?);
+        measured[0].push(one_round(of, length)?);
+    }
+    Ok(measured)
+}
+
+/// A durable group of two beside what Redis has to put each write on two disks before its answer: a replica
+/// acknowledges to `WAIT` once its own append-only file is synced, as it answers at the end of a turn.
+fn disk_of_two(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()> {
+    eprintln!("redis_disk_vs_wait1");
+    let length = Duration::from_millis(if args.quick { 300 } else { 3000 });
+    let replicas = Cluster::start(&Kind::Replicas, 2, &APPEND_ONLY)?;
+    let group = start(&Kind::Durable, 2)?;
+    let leader = group.await_ready()?;
+    let mut own = Clients::set(group.bed.host(leader), None)?;
+    let mut waiting = Clients::set(replicas.bed.host(1), Some(1))?;
+    let [of, base] = in_turns(args, length, &mut own, &mut waiting)?;
+    let figure = rate("redis_disk_vs_wait1", &of);
+    report.add(figure.beside("one replica, WAIT 1, both appendfsync always", &rate("waiting", &base)));
+    Ok(())
+}
+
 /// Reads and writes mixed, at the leader of a group and at a server alone, in turns.
 fn mix(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()> {
     let length = Duration::from_millis(if args.quick { 300 } else { 2000 });
@@ -268,12 +301,8 @@ fn mix(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()
         eprintln!("redis_mix_vs_standalone: {failures} tolerated");
         let group = start(&Kind::Group("hsuc"), failures + 1)?;
         let leader = group.await_ready()?;
-        let mut clients = [Clients::mix(alone.bed.host(1))?, Clients::mix(group.bed.host(leader))?];
-        let (mut of, mut base) = (Vec::new(), Vec::new());
-        for _ in 0..args.rounds() {
-            base.push(one_round(&mut clients[0], length)?);
-            of.push(one_round(&mut clients[1], length)?);
-        }
+        let (mut own, mut plain) = (Clients::mix(group.bed.host(leader))?, Clients::mix(alone.bed.host(1))?);
+        let [of, base] = in_turns(args, length, &mut own, &mut plain)?;
         let figure = rate(&format!("redis_mix_vs_standalone_{failures}"), &of);
         report.add(figure.beside("a server alone", &rate("alone", &base)));
     }
