@@ -89,11 +89,18 @@ pub(crate) fn test(extent: Extent) -> Outcome {
         .args(features)
         .args(&["--all-targets", "--", "-D", "warnings"])
         .run("lints")?;
-    if builds_bpf {
-        Step::cargo(&["clippy", "--package", "fide", "--no-default-features", "--", "-D", "warnings"])
-            .run("lints of the agent alone")?;
+    // With the dependencies that are checked already.
+    Step::cargo(&["clippy"])
+        .args(&scope)
+        .args(&["--no-default-features", "--", "-D", "warnings"])
+        .run("lints without the features that are on by default")?;
+    if extent == Extent::All {
+        if builds_bpf {
+            Step::cargo(&["clippy", "--package", "fide", "--no-default-features", "--", "-D", "warnings"])
+                .run("lints of the agent alone")?;
+        }
+        book::book()?;
     }
-    book::book()?;
     // It uses the processor time that the tests leave, most of which wait.
     let specifications = spec::Background::start()?;
 
