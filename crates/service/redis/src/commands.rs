@@ -176,6 +176,10 @@ const REFUSED: &[(&str, &str)] = &[
     ("restore-asking", "it belongs to Redis Cluster"),
     ("module|load", "its writes would not be replicated; load it in redis.conf, before this module"),
     ("module|loadex", "its writes would not be replicated; load it in redis.conf, before this module"),
+    (
+        "script|debug",
+        "its debugger shows what the group has not agreed on, and its process outlives the server; debug at a server without this module",
+    ),
     ("config|rewrite", "the settings of this server's replication link are not to be kept"),
     (
         "module|unload",
@@ -330,6 +334,16 @@ impl Commands {
     /// All names, without those of subcommands.
     pub fn names(&self) -> impl Iterator<Item = &[u8]> {
         self.by_name.keys().map(Vec::as_slice).filter(|name| !name.contains(&b'|'))
+    }
+
+    /// The name of a command as people write it, with that of its subcommand: `CONFIG REWRITE`.
+    #[must_use]
+    pub fn title(&self, name: &[u8], subcommand: Option<&[u8]>) -> String {
+        let command = self.find(&mut [0; NAME_MAX], name, None);
+        let is_container = |command: Command| command.has_subcommands || command.class == Class::Debug;
+        let subcommand = subcommand.filter(|_| command.is_some_and(is_container));
+        let words = std::iter::once(name).chain(subcommand).map(String::from_utf8_lossy);
+        words.collect::<Vec<_>>().join(" ").to_ascii_uppercase()
     }
 
     fn find(&self, buffer: &mut [u8; NAME_MAX], name: &[u8], subcommand: Option<&[u8]>) -> Option<Command> {

@@ -47,6 +47,7 @@ mod member;
 mod native;
 mod numbered;
 mod password;
+mod pause;
 mod proxy;
 mod pushed;
 mod read;
@@ -119,6 +120,8 @@ struct Hot {
     scripts: Cell<u32>,
     /// Users were read from the file of ACLs.
     has_loaded_users: Cell<bool>,
+    /// The EXEC of a client was refused in this turn.
+    has_refused_exec: Cell<bool>,
     /// A client may be in a transaction.
     has_transactions: Cell<bool>,
     /// This server has other modules. None is loaded later: that is refused.
@@ -141,6 +144,7 @@ thread_local! {
             reads: Cell::new(config::Reads::Any),
             scripts: Cell::new(0),
             has_loaded_users: Cell::new(false),
+            has_refused_exec: Cell::new(false),
             has_transactions: Cell::new(false),
             has_other_modules: Cell::new(true),
             unheard: Cell::new(0),
@@ -169,6 +173,7 @@ struct Words {
     config: Text,
     wait: Text,
     role: Text,
+    pause: Text,
     /// Rules by which a user may execute all of these.
     users: Vec<Text>,
 }
@@ -453,6 +458,9 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
     seal(Ctx(ctx));
     compare::take_digest();
     with_state(State::hand_over);
+    if hot(|hot| hot.has_refused_exec.replace(false)) {
+        with_state(|state| state.act(Act::DisconnectTransactions));
+    }
     settle();
     disk::dump(Ctx(ctx));
     answer_reads();
@@ -729,6 +737,7 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
         config: Text::new(b"fide.config"),
         wait: Text::new(b"fide.wait"),
         role: Text::new(b"fide.role"),
+        pause: Text::new(b"fide.pause"),
         users: access::rules().iter().map(|rule| Text::new(rule.as_bytes())).collect(),
     }));
     if !watch(fd, raw::REDISMODULE_EVENTLOOP_READABLE, on_member)

@@ -27,6 +27,12 @@ macro_rules! api {
 }
 pub(crate) use api;
 
+/// Major and minor version of the server.
+pub(crate) fn server_version() -> (u8, u8) {
+    let [_, major, minor, _] = api!(RedisModule_GetServerVersion()).to_be_bytes();
+    (major, minor)
+}
+
 /// A string of Redis that outlives the call it came with. Counted, so that it costs no copy.
 #[derive(Debug)]
 pub(crate) struct Text(*mut raw::RedisModuleString);

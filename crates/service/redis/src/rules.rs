@@ -6,6 +6,7 @@
 //! choice, and blocking commands become those that do not block, as Redis' own replication has it.
 
 mod results;
+mod stream_id;
 
 use crate::{group_read::GroupRead, resp::Value};
 use results::{damaged_counter, empty_stream, geo_target, sort_target, whole_list, whole_sorted_set};
@@ -433,9 +434,8 @@ fn claimed(args: &[&[u8]], data: &mut dyn Data, log: &mut dyn FnMut(&[&[u8]])) {
     if args[5..].iter().any(|arg| is(arg, "lastid")) {
         position_of(key, group, data, log);
     }
-    let is_id = |arg: &&&[u8]| arg.first().is_some_and(u8::is_ascii_digit);
-    for id in args[5..].iter().take_while(is_id) {
-        pending(key, group, id, data, log);
+    for (ms, sequence) in args[5..].iter().map_while(|arg| stream_id::parse(arg)) {
+        pending(key, group, format!("{ms}-{sequence}").as_bytes(), data, log);
     }
 }
 

@@ -7,13 +7,14 @@ use std::{ffi::c_int, ptr};
 use redis_module::raw;
 
 use super::{
-    ERRORS, MODULE, PROOF,
+    COMMANDS, ERRORS, MODULE, PROOF,
     access::{NOT_ALLOWED, answer},
     answers::Answers,
     call, call_args, call_texts, class_of,
     compare::{fide_compare, fide_digest, take_digest},
     config::FollowerProxy,
     hot, look, numbered, pass_on, password,
+    pause::fide_pause,
     proxy::{as_user, plain},
     pushed, reads,
     role::fide_role,
@@ -32,7 +33,7 @@ use super::{
 };
 use crate::{
     commands::{Class, differs_in_resp3},
-    redis::{Args, Argv, CommandFn, Ctx, Reply, Text, User, api, first_key, is_allowed, user_of},
+    redis::{Args, Argv, CommandFn, Ctx, Reply, Text, User, api, first_key, is_allowed, server_version, user_of},
     resp::Value,
     rules::Rule,
     slot::slot_of,
@@ -68,6 +69,7 @@ const IN_FRONT: [(&std::ffi::CStr, CommandFn, &std::ffi::CStr); words::IN_FRONT.
     (words::IN_FRONT[4], fide_config, c"admin deny-script no-slowlog no-monitor"),
     (words::IN_FRONT[5], fide_wait, c"readonly deny-script no-slowlog no-monitor"),
     (words::IN_FRONT[7], fide_role, c"readonly deny-script allow-loading allow-stale fast no-slowlog no-monitor"),
+    (words::IN_FRONT[8], fide_pause, c"admin deny-script no-slowlog no-monitor"),
 ];
 
 macro_rules! commands {
@@ -173,7 +175,12 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
         note_failed(ctx, rule, args, &reply.value());
     } else if let Class::Write(rule) = class {
         let value = if rule.needs_reply() || rule.may_block() { reply.value() } else { Value::Null };
+        // From Redis 7.2 on it makes its consumer before it looks for messages.
+        let has_changed = matches!(rule, Rule::GroupRead) && server_version() >= (7, 2);
         if rule.may_block() && is_empty(&value) && !is_nested && wait_for_data(ctx, rule, args) {
+            if has_changed {
+                note(ctx, rule, args, &value);
+            }
             return 0;
         }
         note(ctx, rule, args, &value);
@@ -336,7 +343,8 @@ unsafe extern "C" fn fide_refuse_whole(ctx: *mut raw::RedisModuleCtx, argv: Argv
 pub(super) fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {
     let name = String::from_utf8_lossy(args.get(0).unwrap_or_default()).to_ascii_uppercase();
     if let Class::Refused(why) = class_of(args) {
-        return ctx.error(&format!("ERR {name} is refused in a group: {why}"));
+        let title = COMMANDS.with_borrow(|commands| commands.title(args.get(0).unwrap_or_default(), args.get(1)));
+        return ctx.error(&format!("ERR {title} is refused in a group: {why}"));
     }
     if class_of(args) == Class::Sync {
         return ctx.error(&format!("ERR {name} is refused in a group: the group decides who leads"));

@@ -37,6 +37,7 @@ pub(super) enum Verdict {
     Config,
     Wait,
     Role,
+    Pause,
 }
 
 pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
@@ -104,9 +105,14 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             Verdict::Config => &words.config,
             Verdict::Wait => &words.wait,
             Verdict::Role => &words.role,
+            Verdict::Pause => &words.pause,
         };
         if matches!(class, Class::Write(_) | Class::Script | Class::Once) {
             hot.has_shown.set(true);
+        }
+        if class == Class::Exec {
+            // Redis queues what stands in front, and the client would take that for the answer to its transaction.
+            hot.has_refused_exec.set(true);
         }
         command.prepend(word);
     });
@@ -165,7 +171,8 @@ pub(super) fn decide(mode: Mode, class: Class, is_of_log: bool, is_late: bool, r
         (Class::Role, _) => Verdict::Run,
         (Class::Refused(_) | Class::Kill, _) => Verdict::Refuse,
         (Class::Config, _) => Verdict::Config,
-        (Class::Sync, _) | (Class::Pause, Mode::Leader | Mode::Undecided) => Verdict::Run,
+        (Class::Sync, _) => Verdict::Run,
+        (Class::Pause, Mode::Leader | Mode::Undecided) => Verdict::Pause,
         (Class::Write(_), Mode::Following | Mode::Leading | Mode::Joining) if is_of_log => Verdict::Run,
         // The link may still bring what this server is not to apply any more.
         (Class::Write(_), Mode::Out) if is_of_log => Verdict::Skip,
@@ -274,8 +281,8 @@ mod tests {
     #[test]
     fn only_a_server_that_leads_is_paused() {
         for (mode, wanted) in [
-            (Mode::Leader, Verdict::Run),
-            (Mode::Undecided, Verdict::Run),
+            (Mode::Leader, Verdict::Pause),
+            (Mode::Undecided, Verdict::Pause),
             (Mode::Joining, Verdict::Refuse),
             (Mode::Syncing, Verdict::Refuse),
             (Mode::Following, Verdict::Refuse),

@@ -124,7 +124,10 @@ pub(super) fn disconnect_transactions(ctx: Ctx) {
     let list = String::from_utf8_lossy(list.bytes()).into_owned();
     for client in list.lines() {
         let id = client.split(' ').find_map(|field| field.strip_prefix("id="));
-        if let Some(id) = id.filter(|_| is_in_transaction(client.as_bytes())) {
+        // The link of a server that takes data over may be in one of the other server's.
+        let is_link =
+            client.split(' ').any(|field| field.strip_prefix("flags=").is_some_and(|flags| flags.contains('M')));
+        if let Some(id) = id.filter(|_| !is_link && is_in_transaction(client.as_bytes())) {
             call(ctx, ERRORS, &[b"CLIENT", b"KILL", b"ID", id.as_bytes()]);
         }
     }

@@ -2,10 +2,13 @@
 //! Servers that are not started in a group, as they would differ from the others.
 
 use super::{ERRORS, call};
-use crate::redis::Ctx;
+use crate::redis::{Ctx, server_version};
 
 /// Why this server may not be in a group; none if it may. `config`: the value of a setting.
 pub(super) fn why(ctx: Ctx, config: impl Fn(&str) -> Vec<u8>) -> Option<String> {
+    if let Some(why) = why_version(server_version()) {
+        return Some(why);
+    }
     if config("cluster-enabled") == b"yes" {
         return Some(
             "cluster-enabled yes: this server is part of a group, not of a Redis Cluster; leave it off".to_owned(),
@@ -21,6 +24,22 @@ pub(super) fn why(ctx: Ctx, config: impl Fn(&str) -> Vec<u8>) -> Option<String> 
         "the module {name} filters commands, too: Redis shows it what this module executes for clients and what the replication link \
          brings a second time, so servers would differ; load one of the two"
     ))
+}
+
+/// Versions of Redis whose commands, options and order of events this module knows, the first and the last.
+const KNOWN: [(u8, u8); 2] = [(7, 0), (7, 2)];
+
+/// A later version may have options that are replicated wrongly, fields that expire, and threads that answer before
+/// the group has agreed.
+fn why_version(version: (u8, u8)) -> Option<String> {
+    let [(first, of_first), (last, of_last)] = KNOWN;
+    (!(KNOWN[0]..=KNOWN[1]).contains(&version)).then(|| {
+        format!(
+            "this is Redis {}.{}, and this module knows {first}.{of_first} to {last}.{of_last}: what later ones do would not be \
+             replicated as it is done; run one of those",
+            version.0, version.1
+        )
+    })
 }
 
 /// The version of this Redis' dumps. 0 if it does not say: then it follows no server that does.
@@ -46,14 +65,15 @@ fn other_filter(info: &str) -> Option<&str> {
 
 /// Settings that each server needs: only the leader evicts keys; scripts are never interrupted by clients that would
 /// see what is not decided; nobody else is waited for before a server that joins is sent the data; no server has
-/// replicas that Redis could count; and a follower that cannot do what the leader has done ends.
-pub(super) const SETTINGS: [(&str, &str); 7] = [
+/// replicas that Redis could count, or wait for at its end; and a follower that cannot do what the leader has done ends.
+pub(super) const SETTINGS: [(&str, &str); 8] = [
     ("busy-reply-threshold", "0"),
     ("replica-read-only", "yes"),
     ("replica-ignore-maxmemory", "yes"),
     ("replica-ignore-disk-write-errors", "yes"),
     ("repl-diskless-sync-delay", "0"),
     ("min-replicas-to-write", "0"),
+    ("shutdown-timeout", "0"),
     (ON_ERROR, PANIC),
 ];
 
@@ -78,6 +98,10 @@ pub(super) fn check(name: &str, value: &[u8], is_durable: bool) -> Result<(), (&
         "min-replicas-to-write" | "min-slaves-to-write" => (
             "0",
             "each write is at all live servers before it is answered, and Redis, which counts other replicas, would refuse all",
+        ),
+        "shutdown-timeout" => (
+            "0",
+            "a server that is to end would hold up all writes until one that joins has caught up; the others have them already",
         ),
         ON_ERROR => (PANIC, "a follower on which a command of the leader has failed differs from the others"),
         "replicaof" | "slaveof" => ("", "the group decides who follows whom"),
@@ -116,6 +140,14 @@ mod tests {
         assert_eq!(version_of_dump(b"\x0a\x00]\x9b\\@\x0f\x7f\xa2\xda"), Some(10));
         assert_eq!(version_of_dump(b"\x00\x01v\x0a\x00\x91\x08\xce\xb2\x198\x8a\xce"), Some(10));
         assert_eq!(version_of_dump(b"short"), None);
+    }
+
+    #[test]
+    fn unknown_versions_are_refused_by_name() {
+        assert!([(7, 0), (7, 2)].into_iter().all(|version| why_version(version).is_none()));
+        for (version, text) in [((6, 2), "Redis 6.2"), ((7, 4), "Redis 7.4"), ((8, 0), "Redis 8.0")] {
+            assert!(why_version(version).unwrap().contains(text));
+        }
     }
 
     #[test]

@@ -17,8 +17,17 @@ pub(super) const WRITES: [(&CStr, &CStr); Checks::ALL.len()] = [
     (c"fide.wms", c"write deny-oom deny-script no-slowlog no-monitor"),
 ];
 /// The other ones.
-pub(super) const IN_FRONT: [&CStr; 8] =
-    [c"fide.p", c"fide.r", c"fide.refuse", c"fide.skip", c"fide.config", c"fide.wait", c"fide.link", c"fide.role"];
+pub(super) const IN_FRONT: [&CStr; 9] = [
+    c"fide.p",
+    c"fide.r",
+    c"fide.refuse",
+    c"fide.skip",
+    c"fide.config",
+    c"fide.wait",
+    c"fide.link",
+    c"fide.role",
+    c"fide.pause",
+];
 /// In front of scripts, and SORT, that a follower passes on ([`super::scripts`]).
 pub(super) const AS: &CStr = c"fide.as";
 

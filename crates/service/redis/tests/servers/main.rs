@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Real servers in network namespaces.
 
+mod history;
 mod root_clients;
 mod root_commands;
 mod root_compare;

@@ -115,7 +115,9 @@ fn root_server_whose_data_differs_says_so_and_takes_the_groups_over() {
     let (leader, follower) = (world.leader(), world.followers()[0]);
     world.ask(leader, "SET k right");
     world.assert_alike();
+    world.assert_alike();
     assert_eq!(world.ask(follower, "FOREIGN.SET k wrong"), "+OK\r\n");
+    assert_ne!(world.digest(follower), world.digest(leader), "what other tests rely on");
     assert_eq!(world.ask(follower, "GET k"), "$5\r\nwrong\r\n", "nobody has noticed");
     let number = world.compare(leader);
     let log = world.await_end(follower);

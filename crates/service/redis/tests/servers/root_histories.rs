@@ -2,278 +2,228 @@
 //! What clients saw while servers were killed, stopped and cut off, judged by porcupine: linearizable, with
 //! reads at all servers. `FIDE_REDIS_RUNS` says how many runs, `FIDE_REDIS_SEED` with which the first one is.
 
-use std::{
-    fs,
-    io::{BufRead, BufReader, Read, Write},
-    os::unix::net::UnixStream,
-    path::PathBuf,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
-    },
-    thread,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, fs, path::PathBuf, sync::atomic::Ordering::Relaxed, thread, time::Duration};
 
 use fide_histories::judge;
 use rand::RngExt as _;
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
-use crate::world::World;
+use crate::{
+    history::{Shared, WAYS, client},
+    world::{Stops, World},
+};
 
-const KEYS: u8 = 5;
 const CLIENTS: u64 = 6;
-/// A client gives up on a request after this, and does not know what became of it.
-const PATIENCE: Duration = Duration::from_secs(3);
-const PAUSE: Duration = Duration::from_millis(1);
+/// Faults of a run.
+const FAULTS: usize = 4;
+/// Acknowledged writes without which a run says nothing.
+const WRITES_MIN: u64 = 100;
+/// From so many runs on each fault has to have happened, and each way to write.
+const RUNS_OF_ALL: u64 = 20;
 
-/// What clients share.
-struct Shared {
-    sockets: Vec<PathBuf>,
-    stop: AtomicBool,
-    begun: Instant,
-    /// The next number of a client: one whose request is open for ever asks no more under its number.
-    clients: AtomicU32,
-    values: AtomicU64,
-    history: Mutex<Vec<String>>,
-    reads_by_host: Vec<AtomicU64>,
-}
-
-impl Shared {
-    fn now(&self) -> u64 {
-        u64::try_from(self.begun.elapsed().as_nanos()).expect("some seconds")
-    }
-}
-
-/// The answer to a request.
-enum Answer {
-    Found(u64),
-    /// It had no effect.
-    Refused,
-    Unknown,
-}
-
-fn ask(stream: &mut UnixStream, words: &[&str]) -> Answer {
-    let mut request = format!("*{}\r\n", words.len());
-    words.iter().for_each(|word| request.push_str(&format!("${}\r\n{word}\r\n", word.len())));
-    if stream.write_all(request.as_bytes()).is_err() {
-        return Answer::Unknown;
-    }
-    let mut reader = BufReader::new(stream);
-    let mut line = String::new();
-    match reader.read_line(&mut line) {
-        Ok(len) if len > 0 => {}
-        _ => return Answer::Unknown,
-    }
-    match line.as_bytes()[0] {
-        b'-' if line.starts_with("-UNKNOWN") => Answer::Unknown,
-        b'-' => Answer::Refused,
-        b'$' => {
-            let Ok(len) = usize::try_from(line[1..].trim().parse::<i64>().expect("a length")) else {
-                return Answer::Found(0);
-            };
-            let mut value = vec![0; len + 2];
-            if reader.read_exact(&mut value).is_err() {
-                return Answer::Unknown;
-            }
-            Answer::Found(String::from_utf8_lossy(&value[..len]).parse().expect("a number"))
-        }
-        _ => panic!("an answer of another kind: {line}"),
-    }
-}
-
-/// One client: it asks servers at random, and writes where that is taken.
-fn client(shared: &Shared, seed: u64) {
-    let mut random = ChaCha8Rng::seed_from_u64(seed);
-    let mut number = shared.clients.fetch_add(1, Relaxed);
-    let mut leader = 0;
-    while !shared.stop.load(Relaxed) {
-        thread::sleep(PAUSE);
-        let is_read = random.random_bool(0.5);
-        let host = if is_read { random.random_range(0..shared.sockets.len()) } else { leader };
-        let connect = || {
-            let stream = UnixStream::connect(&shared.sockets[host])?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            Ok::<_, std::io::Error>(stream)
-        };
-        let Ok(mut stream) = connect() else {
-            leader = random.random_range(0..shared.sockets.len());
-            continue;
-        };
-        // Some requests on one connection.
-        for _ in 0..random.random_range(1..20) {
-            let key = random.random_range(0..KEYS);
-            let name = format!("key{key}");
-            let call = shared.now();
-            let value = shared.values.fetch_add(1, Relaxed);
-            let text = value.to_string();
-            let answer = if is_read {
-                ask(&mut stream, &["GET", &name])
-            } else {
-                ask(&mut stream, &["SET", &name, &text, "GET"])
-            };
-            let returned = shared.now();
-            let head = format!("\"client\":{number},\"key\":{key},\"call\":{call},\"host\":{}", host + 1);
-            let line = match answer {
-                Answer::Refused => {
-                    leader = random.random_range(0..shared.sockets.len());
-                    break;
-                }
-                Answer::Unknown if is_read => break,
-                Answer::Unknown => format!("{{{head},\"op\":\"write\",\"value\":{value}}}"),
-                Answer::Found(found) if is_read => {
-                    shared.reads_by_host[host].fetch_add(1, Relaxed);
-                    format!("{{{head},\"op\":\"read\",\"return\":{returned},\"found\":{found}}}")
-                }
-                Answer::Found(found) => {
-                    format!("{{{head},\"op\":\"write\",\"value\":{value},\"return\":{returned},\"found\":{found}}}")
-                }
-            };
-            shared.history.lock().unwrap().push(line);
-            if matches!(answer, Answer::Unknown) {
-                number = shared.clients.fetch_add(1, Relaxed);
-                leader = random.random_range(0..shared.sockets.len());
-                break;
-            }
-        }
-    }
-}
+/// What happened in some runs, by name.
+type Counts = BTreeMap<String, u64>;
 
 /// What happens to the servers, one after the other.
-fn faults(world: &mut World, random: &mut ChaCha8Rng, count: usize) -> (Vec<String>, usize) {
-    let (mut diary, mut handed) = (Vec::new(), 0);
+fn faults(world: &mut World, random: &mut ChaCha8Rng, count: usize) -> (Vec<String>, Counts) {
+    let (mut diary, mut counts) = (Vec::new(), Counts::new());
     for _ in 0..count {
         thread::sleep(Duration::from_millis(random.random_range(200..500)));
-        let host = if random.random_bool(0.6) {
-            world.hosts().into_iter().find(|host| world.mode(*host) == "leader").unwrap_or(1)
-        } else {
-            random.random_range(1..=world.servers.len())
-        };
+        let leader = world.hosts().into_iter().find(|host| world.mode(*host) == "leader").unwrap_or(1);
+        let host = if random.random_bool(0.6) { leader } else { random.random_range(1..=world.servers.len()) };
         let length = Duration::from_millis(random.random_range(100..600));
-        match random.random_range(0..6) {
-            4 | 5 => {
+        let mut note = |what: &str, said: String| {
+            diary.push(said);
+            *counts.entry(what.to_owned()).or_default() += 1;
+        };
+        match random.random_range(0..8) {
+            0 | 1 => {
                 // The leader refuses a host that is not ready to lead.
                 let leader = world.leader();
                 let line = if host == leader { "FIDE.TRANSFER".to_owned() } else { format!("FIDE.TRANSFER h{host}") };
                 let answer = world.ask(leader, &line);
-                diary.push(format!("h{leader}: {line}: {}", answer.trim()));
-                handed += usize::from(answer == "+OK\r\n");
+                let what = if answer == "+OK\r\n" { "transferred" } else { "transfer refused" };
+                note(what, format!("h{leader}: {line}: {}", answer.trim()));
                 thread::sleep(length / 4);
             }
-            0 | 1 => {
-                diary.push(format!("h{host} is killed, and back after {length:?}"));
+            2 | 3 => {
+                note("killed", format!("h{host} is killed, and back after {length:?}"));
                 world.kill(host);
                 thread::sleep(length);
                 world.start(host);
             }
-            2 => {
-                diary.push(format!("h{host} is stopped for {length:?}"));
+            4 => {
+                note("stopped", format!("h{host} is stopped for {length:?}"));
                 world.server(host).pause();
                 thread::sleep(length);
                 world.server(host).resume();
             }
+            5 => {
+                // The group gives up waiting, and a leader disconnects its clients.
+                let length = Duration::from_millis(random.random_range(1200..2500));
+                note("stopped for long", format!("h{host} is stopped for {length:?}"));
+                world.server(host).pause();
+                thread::sleep(length);
+                world.server(host).resume();
+            }
+            6 => {
+                // Another server is lost while this one is stopped.
+                let other = host % world.servers.len() + 1;
+                note("stopped, and another killed", format!("h{host} is stopped, h{other} killed, for {length:?}"));
+                world.server(host).pause();
+                world.kill(other);
+                thread::sleep(length);
+                world.server(host).resume();
+                world.start(other);
+            }
             _ => {
-                diary.push(format!("h{host} is cut off for {length:?}"));
+                note("cut off", format!("h{host} is cut off for {length:?}"));
                 world.bed.isolate(host).expect("cut");
                 thread::sleep(length);
                 world.bed.rejoin(host).expect("back");
             }
         }
         world.await_ready();
+        let now = world.leader();
+        if now != leader {
+            *counts.entry("another leader".to_owned()).or_default() += 1;
+        }
     }
-    (diary, handed)
+    (diary, counts)
+}
+
+/// What became of a run.
+#[derive(Debug)]
+enum Outcome {
+    /// No namespaces, or no judge.
+    NotRun,
+    Linearizable(Counts),
+    /// Porcupine has found registers whose history is not linearizable.
+    Illegal(String),
+}
+
+/// The history of a run, kept if anything goes wrong from here on.
+struct Kept {
+    file: PathBuf,
+    is_needless: bool,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.is_needless {
+            let _ = fs::remove_file(&self.file);
+        } else {
+            eprintln!("history: {}", self.file.display());
+        }
+    }
 }
 
 /// How many faults there are, and how servers are read.
-fn run(seed: u64, count: usize, reads: &str) -> Result<(), String> {
+fn run(seed: u64, count: usize, reads: &str) -> Result<Outcome, String> {
     let protocol = if seed.is_multiple_of(4) { "huc" } else { "hsuc" };
-    let Some(mut world) = World::new(3, protocol) else { return Ok(()) };
+    let durable: &[&str] = if seed % 5 == 3 { &["durable", "disk"] } else { &[] };
+    let Ok(program) = fide_testbed::find_binary(judge::PROGRAM) else {
+        fide_testbed::say_not_tested(
+            "that histories are linearizable: go is not there, or `cargo xtask histories` was never run",
+        );
+        return Ok(Outcome::NotRun);
+    };
+    let Some(mut world) = World::with(3, protocol, durable) else { return Ok(Outcome::NotRun) };
     for host in world.hosts() {
         assert_eq!(world.ask(host, &format!("CONFIG SET fide.reads {reads}")), "+OK\r\n");
     }
-    let shared = Shared {
-        sockets: world.hosts().iter().map(|host| world.server(*host).socket()).collect(),
-        stop: AtomicBool::new(false),
-        begun: Instant::now(),
-        clients: AtomicU32::new(0),
-        values: AtomicU64::new(1),
-        history: Mutex::default(),
-        reads_by_host: (0..3).map(|_| AtomicU64::new(0)).collect(),
-    };
-    let (diary, handed) = thread::scope(|scope| {
+    let shared = Shared::new(world.hosts().iter().map(|host| world.server(*host).socket()).collect());
+    let (diary, mut counts) = thread::scope(|scope| {
         for number in 0..CLIENTS {
             let shared = &shared;
             scope.spawn(move || client(shared, seed * 1000 + number));
         }
-        let stop = StopsAtEnd(&shared.stop);
+        let stop = Stops(&shared.stop);
         let diary = faults(&mut world, &mut ChaCha8Rng::seed_from_u64(seed), count);
         thread::sleep(Duration::from_millis(300));
         drop(stop);
         diary
     });
+    let lines = shared.history.into_inner().unwrap();
+    let file = std::env::temp_dir().join(format!("fide-redis-history-{}-{seed}.jsonl", std::process::id()));
+    fs::write(&file, lines.join("\n")).expect("a file");
+    let mut kept = Kept { file, is_needless: false };
     world.await_ready();
     world.assert_alike();
-    let file = world.bed.scratch().join("history.jsonl");
-    let lines = shared.history.into_inner().unwrap();
-    fs::write(&file, lines.join("\n")).expect("a file");
-    let program = fide_testbed::find_binary(judge::PROGRAM);
-    let Ok(program) = program else {
-        fide_testbed::say_not_tested(
-            "that histories are linearizable: go is not there, or `cargo xtask histories` was never run",
-        );
-        return Ok(());
-    };
-    let verdict = judge::judge(&program, std::slice::from_ref(&file), &file.with_extension("drawn"))
+    let verdict = judge::judge(&program, std::slice::from_ref(&kept.file), &world.bed.scratch().join("drawn"))
         .map_err(|why| why.to_string())?;
     let by_host: Vec<u64> = shared.reads_by_host.iter().map(|reads| reads.load(Relaxed)).collect();
+    let by_way: Vec<u64> = shared.written.iter().map(|written| written.load(Relaxed)).collect();
+    let unknown = shared.unknown.load(Relaxed);
     println!(
-        "seed {seed}, {protocol}: {} operations, {} open, reads by host {by_host:?}, handed over {handed} times: {}",
-        verdict.operations, verdict.open, verdict.verdict
+        "seed {seed}, {protocol}{}: {} operations, {} open, reads by host {by_host:?}, writes by way {by_way:?}, {counts:?}: {}",
+        durable.iter().map(|word| format!(" {word}")).collect::<String>(),
+        verdict.operations,
+        verdict.open,
+        verdict.verdict
     );
-    if verdict.verdict == "ok" && by_host.iter().all(|reads| *reads > 0) {
-        return Ok(());
+    let why = || {
+        format!(
+            "seed {seed} ({protocol}): {verdict:?}, reads by host {by_host:?}, writes by way {by_way:?}\n{}\nagain: FIDE_REDIS_SEED={seed} cargo test -p fide-redis --test servers root_histories_are\n{}",
+            diary.join("\n"),
+            world.logs()
+        )
+    };
+    if verdict.verdict == "illegal" && !verdict.illegal_keys.is_empty() {
+        kept.is_needless = reads != "any";
+        return Ok(Outcome::Illegal(why()));
     }
-    let kept = std::env::temp_dir().join(format!("fide-redis-history-{seed}.jsonl"));
-    if reads == "any" {
-        let _ = fs::copy(&file, &kept);
+    let says_something = by_host.iter().all(|reads| *reads > 0) && by_way.iter().sum::<u64>() >= WRITES_MIN;
+    if verdict.verdict != "ok" || !says_something {
+        return Err(why());
     }
-    Err(format!(
-        "seed {seed} ({protocol}): {verdict:?}, reads by host {by_host:?}\n{}\nhistory: {}\nagain: FIDE_REDIS_SEED={seed} cargo test -p fide-redis --test servers histories\n{}",
-        diary.join("\n"),
-        kept.display(),
-        world.logs()
-    ))
+    kept.is_needless = true;
+    counts.insert("unknown outcomes".to_owned(), unknown);
+    for (way, written) in WAYS.iter().zip(by_way) {
+        counts.insert(format!("written by {way:?}"), written);
+    }
+    Ok(Outcome::Linearizable(counts))
 }
 
-/// Ends the clients also when a test fails meanwhile.
-struct StopsAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for StopsAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
+/// A number that the environment gives, or this one.
+fn number(name: &str, default: u64) -> u64 {
+    let given = std::env::var(name).ok();
+    given.map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
 }
 
 #[test]
 fn root_histories_are_linearizable_with_reads_at_all_servers() {
-    let number = |name: &str, default| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default);
-    let first = number("FIDE_REDIS_SEED", 1);
-    for seed in first..first + number("FIDE_REDIS_RUNS", 1) {
-        run(seed, 4, "any").unwrap_or_else(|why| panic!("{why}"));
+    let (first, runs) = (number("FIDE_REDIS_SEED", 1), number("FIDE_REDIS_RUNS", 1));
+    assert!(runs > 0, "FIDE_REDIS_RUNS=0 would test nothing");
+    let (mut all, mut judged) = (Counts::new(), 0);
+    for seed in first..first + runs {
+        match run(seed, FAULTS, "any").unwrap_or_else(|why| panic!("{why}")) {
+            Outcome::NotRun => return,
+            Outcome::Illegal(why) => panic!("{why}"),
+            Outcome::Linearizable(counts) => {
+                judged += 1;
+                counts.into_iter().for_each(|(what, count)| *all.entry(what).or_default() += count);
+            }
+        }
+    }
+    println!("{judged} histories judged: {all:#?}");
+    if runs >= RUNS_OF_ALL {
+        let faults = ["transferred", "killed", "stopped", "stopped for long", "stopped, and another killed", "cut off"];
+        let others = ["another leader", "unknown outcomes"];
+        let ways = WAYS.map(|way| format!("written by {way:?}"));
+        for what in faults.into_iter().chain(others).chain(ways.iter().map(String::as_str)) {
+            assert!(all.get(what).is_some_and(|count| *count > 0), "{what}: never in {runs} runs: {all:#?}");
+        }
     }
 }
 
 /// The judge sees what `fide.reads stale` permits, so it would see the same where it is not permitted.
 #[test]
 fn root_stale_reads_are_found_where_they_are_permitted() {
-    for seed in [1001, 1002, 1003] {
-        match run(seed, 0, "stale") {
-            Err(why) if why.contains("illegal") => return,
-            Ok(()) if fide_testbed::find_binary(judge::PROGRAM).is_err() || fide_testbed::supported().is_err() => {
-                return;
-            }
-            Ok(()) => {}
-            Err(why) => panic!("{why}"),
+    for seed in [1001, 1002, 1006] {
+        match run(seed, 0, "stale").unwrap_or_else(|why| panic!("{why}")) {
+            Outcome::NotRun | Outcome::Illegal(_) => return,
+            Outcome::Linearizable(_) => {}
         }
     }
     panic!("no stale read was seen in three runs that permit them");

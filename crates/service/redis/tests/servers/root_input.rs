@@ -121,7 +121,7 @@ fn root_second_module_that_filters_commands_is_refused_whatever_the_order() {
     world.await_ready();
     assert_eq!(world.ask(host, "SET k v"), "+OK\r\n");
     let reply = world.ask(host, &format!("MODULE LOAD {module} rename PUT SET"));
-    assert!(reply.starts_with("-ERR MODULE is refused in a group"), "{reply}");
+    assert!(reply.starts_with("-ERR MODULE LOAD is refused in a group"), "{reply}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use redis::{Connection, RedisResult, Value};
+use redis::{Connection, RedisError, RedisResult, Value};
 
 use crate::{
     root_commands::{run, stream},
@@ -62,6 +62,39 @@ fn join_while(prepare: impl Fn(&mut Connection), write: impl Fn(&mut Connection,
     });
     world.assert_alike();
     Some(world)
+}
+
+/// Redis takes MULTI while the server takes data over, as the link has it too. EXEC comes when the server follows: Redis
+/// would queue what refuses it, and answer QUEUED.
+#[test]
+fn root_transaction_begun_while_a_server_joins_is_ended_by_closing_the_connection() {
+    const ROUNDS: usize = 20;
+    let Some(mut world) = World::new(2, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    let mut connection = world.connect(leader);
+    for other in 0..20_000 {
+        redis::cmd("SET").arg(format!("other{other}")).arg("x".repeat(1000)).exec(&mut connection).unwrap();
+    }
+    for _ in 0..ROUNDS {
+        world.kill(follower);
+        world.start(follower);
+        // A refusal while the server begins; taken while it takes data over; refused again when it follows.
+        let begun = loop {
+            let mut client = world.connect(follower);
+            if run(&mut client, "MULTI").is_ok() {
+                break Some(client);
+            }
+            if world.mode(follower) == "following" {
+                break None;
+            }
+        };
+        world.await_ready();
+        let Some(mut client) = begun else { continue };
+        let answer = run(&mut client, "EXEC");
+        assert!(answer.as_ref().is_err_and(RedisError::is_io_error), "{answer:?}");
+        return world.assert_alike();
+    }
+    panic!("MULTI was never taken in {ROUNDS} rounds");
 }
 
 /// The order of members that weigh the same is another one at each server.

@@ -5,7 +5,10 @@ use std::{path::Path, thread, time::Duration};
 
 use fide_testbed::retry_until;
 
-use crate::world::{LIMIT, World};
+use crate::{
+    root_commands::run,
+    world::{LIMIT, World},
+};
 
 /// Longer than anything here waits.
 const PAUSE: &str = "CLIENT PAUSE 3600000 WRITE";
@@ -48,6 +51,29 @@ fn root_client_pause_holds_up_no_follower() {
     world.kill(followers[1]);
     world.await_ready();
     assert_eq!(world.ask(leader, "INCR n"), ":3\r\n");
+}
+
+/// Keys that expire during a pause are gone for commands, and deleted by nobody: those of the same transaction would do
+/// something else at followers.
+#[test]
+fn root_transaction_cannot_pause_clients() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let leader = world.leader();
+    let mut connection = world.connect(leader);
+    let mut asked = |line: &str| run(&mut connection, line).map_err(|why| why.to_string());
+    asked("DEBUG SET-ACTIVE-EXPIRE 0").unwrap();
+    asked("SADD k a b").unwrap();
+    asked("PEXPIRE k 1").unwrap();
+    thread::sleep(Duration::from_millis(20));
+    asked("MULTI").unwrap();
+    asked("CLIENT PAUSE 1 WRITE").unwrap();
+    asked("SUNIONSTORE d k").unwrap();
+    let answer = asked("EXEC");
+    assert!(format!("{answer:?}").contains("CLIENT PAUSE cannot stand in a transaction"), "{answer:?}");
+    world.assert_alike();
+    assert_eq!(world.ask(leader, "EXISTS d"), ":0\r\n");
+    let refused = world.ask(leader, "SCRIPT DEBUG YES");
+    assert!(refused.starts_with("-ERR SCRIPT DEBUG is refused in a group: its debugger"), "{refused}");
 }
 
 /// A follower authenticates at the leader by `masterauth`.

@@ -13,7 +13,7 @@ use std::{
 
 use fide_testbed::{
     Agents, AgentsSpec, RedisGroup, RedisServer, RedisSpec, Spec as BedSpec, Testbed, find_binary, retry_until,
-    supported,
+    say_not_tested, supported,
 };
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
@@ -61,7 +61,7 @@ pub(crate) fn foreign_module() -> Option<String> {
                 Some(target)
             }
             Err(why) => {
-                println!("skipped: cc: {why}");
+                say_not_tested(&format!("what another module does: cc: {why}"));
                 None
             }
         }
@@ -95,7 +95,7 @@ impl World {
     fn with_all(hosts: usize, protocol: &str, arguments: &[&str], of_server: &[&str]) -> Option<Self> {
         let of_module: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         if let Err(why) = supported() {
-            println!("skipped: {why}");
+            say_not_tested(&format!("anything of servers: {why}"));
             return None;
         }
         let bed = Testbed::build(BedSpec { hosts, offloads: true, ..BedSpec::default() }).expect("a testbed");
@@ -106,6 +106,8 @@ impl World {
         let names = bed.hosts().iter().map(|host| host.name().to_owned()).collect();
         let group = RedisGroup { module: module(), protocol: protocol.to_owned(), hosts: names, arguments: of_module };
         let spec = RedisSpec {
+            // Another build than Debian's.
+            program: std::env::var_os("FIDE_REDIS_SERVER").map(PathBuf::from),
             group: Some(group),
             arguments: vec!["--enable-debug-command".into(), "yes".into()],
             ..RedisSpec::default()
@@ -221,14 +223,23 @@ impl World {
         reply.unwrap_or_else(|why| panic!("h{host}: {line}: {why}\n{}", self.logs()))
     }
 
+    /// The digest of a server's data: one refusal is like another, and no digest.
+    pub(crate) fn digest(&self, host: usize) -> String {
+        let answer = self.ask(host, "DEBUG DIGEST");
+        let digest = answer.strip_prefix('+').unwrap_or_default().trim();
+        let is_one = digest.len() == 40 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+        assert!(is_one, "h{host}: DEBUG DIGEST: {answer}");
+        digest.to_owned()
+    }
+
     /// All servers have the same data and the same answers, once they have applied all.
     pub(crate) fn assert_alike(&self) {
         let until = Instant::now() + LIMIT;
         loop {
-            let digests: Vec<String> = self.hosts().iter().map(|host| self.ask(*host, "DEBUG DIGEST")).collect();
+            let digests: Vec<String> = self.hosts().iter().map(|host| self.digest(*host)).collect();
             let statuses: Vec<_> = self.hosts().iter().map(|host| self.status(*host)).collect();
             let is_quiet = statuses.windows(2).all(|two| two[0]["decided"] == two[1]["decided"])
-                && statuses.iter().all(|status| status["decided"] == status["applied"]);
+                && statuses.iter().all(|status| status["decided"].is_u64() && status["decided"] == status["applied"]);
             // Answers to numbered requests are no keys.
             let are_answers_alike = statuses.windows(2).all(|two| two[0]["numbered"] == two[1]["numbered"]);
             if is_quiet && are_answers_alike && digests.windows(2).all(|two| two[0] == two[1]) {

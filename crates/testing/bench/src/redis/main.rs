@@ -46,7 +46,7 @@ struct Args {
     #[arg(long, value_name = "FIGURE")]
     only: Vec<String>,
     /// Failures that the largest group tolerates.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=4))]
     failures: u8,
     /// A folder with `redis-server` and `redisraft.so`, built elsewhere: the figures beside RedisRaft are not measured
     /// without it.
