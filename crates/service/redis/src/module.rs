@@ -263,6 +263,9 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
         told(&[b"CLIENT", b"UNPAUSE"]);
         told(&[b"CONFIG", b"SET", unfit::ON_ERROR.as_bytes(), unfit::PANIC.as_bytes()]);
     };
+    // Servers that have taken over from one another call their histories by the same name, and count what the module's
+    // link brings, which is not what a leader replicates: one could be let go on at a place of another stream.
+    let forget_history = || told(&[b"DEBUG", b"CHANGE-REPL-ID"]);
     match act {
         Act::DisconnectClients => {
             // Subscribers, too: one may have written on the same connection, and all were shown messages.
@@ -275,6 +278,7 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
             // What a client has queued so far was looked at as that of a follower.
             transfer::disconnect_transactions(ctx);
             told(&[b"REPLICAOF", b"NO", b"ONE"]);
+            forget_history();
             with_state(State::became_master);
         }
         Act::FollowFeed => {
@@ -298,9 +302,10 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
             told(&[b"SCRIPT", b"FLUSH"]);
             begin_link();
             told(&[b"CONFIG", b"SET", b"masterauth", password]);
-            // It becomes the master of a history that nobody has: otherwise the other server might let it go
-            // on from where an earlier one ended, as if it had the same data.
+            // It becomes the master of a history that nobody has, also where it is a master already: otherwise the other
+            // server might let it go on from where an earlier one ended, as if it had the same data.
             told(&[b"REPLICAOF", b"NO", b"ONE"]);
+            forget_history();
             told(&[b"REPLICAOF", address.as_bytes(), port.to_string().as_bytes()]);
         }
         Act::Mark(position, answers) => {

@@ -9,7 +9,7 @@ use super::{
     words::{AS, IN_FRONT, WRITES},
 };
 use crate::{
-    redis::{Args, Ctx, Reply},
+    redis::{Args, Ctx, Reply, Text, is_allowed, with_args},
     resp::Value,
 };
 
@@ -32,6 +32,16 @@ pub(super) fn let_users(ctx: Ctx) {
             ctx.log(c"warning", &format!("ACL SETUSER: {}", String::from_utf8_lossy(&why)));
         }
     }
+}
+
+/// Refuses a client that may not do what Redis has instead: in Redis 7.0 the commands of modules are in no category, so
+/// that a user with `-@admin -@dangerous` could take servers out of the group. None: the client may.
+pub(super) fn refuse_unless(ctx: Ctx, may: &[&str]) -> Option<c_int> {
+    let words: Vec<Text> = may.iter().map(|word| Text::new(word.as_bytes())).collect();
+    let is_allowed = with_args(&words, |args| is_allowed(ctx, args));
+    let title = may.join(" ");
+    (!is_allowed)
+        .then(|| ctx.error(&format!("NOPERM this user needs the right to {title}, which it has not: it takes as much")))
 }
 
 /// The reply, with what a user may not do said as Redis says it to clients.

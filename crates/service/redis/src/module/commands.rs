@@ -8,7 +8,7 @@ use redis_module::raw;
 
 use super::{
     COMMANDS, ERRORS, MODULE, PROOF,
-    access::{NOT_ALLOWED, answer},
+    access::{NOT_ALLOWED, answer, refuse_unless},
     answers::Answers,
     call, call_args, call_texts, class_of,
     compare::{fide_compare, fide_digest, take_digest},
@@ -520,6 +520,9 @@ unsafe extern "C" fn fide_members(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_i
 /// Takes a member out of the group: this one, or the one named.
 unsafe extern "C" fn fide_leave(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     let (ctx, args) = (Ctx(ctx), inner(argv, argc));
+    if let Some(refused) = refuse_unless(ctx, &["REPLICAOF", "NO", "ONE"]) {
+        return refused;
+    }
     let host = args.get(0).map(|name| String::from_utf8_lossy(name).into_owned());
     let result = with_state(|state| {
         let me = state.member.host();

@@ -20,7 +20,9 @@ use rustix::{
 };
 
 use super::{
-    ERRORS, MODULE, PROOF, call,
+    ERRORS, MODULE, PROOF,
+    access::refuse_unless,
+    call,
     compared::Own,
     config, hot,
     state::{Mode, State},
@@ -214,6 +216,9 @@ fn functions(ctx: Ctx) -> u64 {
 /// `FIDE.COMPARE`
 pub(super) unsafe extern "C" fn fide_compare(ctx: *mut raw::RedisModuleCtx, _: Argv, argc: c_int) -> c_int {
     let ctx = Ctx(ctx);
+    if let Some(refused) = refuse_unless(ctx, &["BGSAVE"]) {
+        return refused;
+    }
     if argc > 1 {
         return ctx.error("ERR FIDE.COMPARE takes no arguments");
     }

@@ -97,8 +97,10 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             // What this server knows.
             Verdict::Pass if class == Class::ScriptExists => return,
             Verdict::Pass => &words.refuse,
-            // Redis executes it at once, so what holds now holds then.
-            Verdict::Read if with_state(|state| state.may_read()) == Some(true) => return,
+            // Redis executes it at once, so what holds now holds then; unless it is queued.
+            Verdict::Read if !hot.has_transactions.get() && with_state(|state| state.may_read()) == Some(true) => {
+                return;
+            }
             Verdict::Read => &words.read,
             Verdict::Refuse => &words.refuse,
             Verdict::Skip => &words.skip,
@@ -172,6 +174,10 @@ pub(super) fn decide(mode: Mode, class: Class, is_of_log: bool, is_late: bool, r
         (Class::Refused(_) | Class::Kill, _) => Verdict::Refuse,
         (Class::Config, _) => Verdict::Config,
         (Class::Sync, _) => Verdict::Run,
+        (Class::Multi, Mode::Cut) => Verdict::Skip,
+        // Wherever its commands are refused, too: after a refused MULTI those behind it in a pipeline would be executed
+        // one by one, here or at the leader.
+        (Class::Multi, _) => Verdict::Run,
         (Class::Pause, Mode::Leader | Mode::Undecided) => Verdict::Pause,
         (Class::Write(_), Mode::Following | Mode::Leading | Mode::Joining) if is_of_log => Verdict::Run,
         // The link may still bring what this server is not to apply any more.
@@ -190,7 +196,6 @@ pub(super) fn decide(mode: Mode, class: Class, is_of_log: bool, is_late: bool, r
                 Verdict::Show
             }
         }
-        (Class::Multi, Mode::Leader) => Verdict::Run,
         (Class::Wait, Mode::Leader) => Verdict::Wait,
 
         (Class::Read, Mode::Following) => match reads {
@@ -201,13 +206,14 @@ pub(super) fn decide(mode: Mode, class: Class, is_of_log: bool, is_late: bool, r
         (Class::Once | Class::Script | Class::ScriptExists, Mode::Following | Mode::Leading) => Verdict::Pass,
         // At a server that is about to lead it waits until that is done.
         (Class::Write(rule), Mode::Following | Mode::Leading) if !rule.may_block() => Verdict::Pass,
-        // Its transactions would be read in parts, and not written.
-        (Class::Multi | Class::Write(_) | Class::Wait, Mode::Following) => Verdict::Refuse,
+        (Class::Write(_) | Class::Wait, Mode::Following) => Verdict::Refuse,
+        // What stands in front of each queued command looks at the state of this server again.
+        (Class::Exec, Mode::Following | Mode::Leading) => Verdict::Run,
 
         // The other server's stream, unmarked. Redis refuses what clients write, as this is a replica; a transaction that
         // one begins is ended before this server leads.
-        (Class::Write(_) | Class::Multi | Class::Exec, Mode::Syncing) => Verdict::Run,
-        (Class::Write(_) | Class::Multi | Class::Exec, Mode::Cut) => Verdict::Skip,
+        (Class::Write(_) | Class::Exec, Mode::Syncing) => Verdict::Run,
+        (Class::Write(_) | Class::Exec, Mode::Cut) => Verdict::Skip,
         _ => Verdict::Refuse,
     }
 }
@@ -221,7 +227,7 @@ mod tests {
     #[test]
     fn no_data_is_shown_or_written_by_a_server_that_is_not_ready() {
         for mode in [Mode::Joining, Mode::Leading, Mode::Undecided, Mode::Out] {
-            for class in [SET, Class::Read, Class::Script, Class::Multi, Class::Wait] {
+            for class in [SET, Class::Read, Class::Script, Class::Wait] {
                 let waits = mode == Mode::Leading && matches!(class, SET | Class::Script);
                 let want = if waits { Verdict::Pass } else { Verdict::Refuse };
                 assert_eq!(decide(mode, class, false, false, Reads::Any), want, "{mode:?} {class:?}");
@@ -263,7 +269,7 @@ mod tests {
         for class in [Class::Script, Class::ScriptExists, Class::Once] {
             assert_eq!(decide(Mode::Following, class, false, false, Reads::Any), Verdict::Pass, "{class:?}");
         }
-        assert_eq!(decide(Mode::Following, Class::Multi, false, false, Reads::Any), Verdict::Refuse);
+        assert_eq!(decide(Mode::Following, Class::Exec, false, false, Reads::Any), Verdict::Run);
         assert_eq!(decide(Mode::Cut, SET, false, false, Reads::Any), Verdict::Skip);
     }
 
@@ -276,6 +282,16 @@ mod tests {
             assert!(!is_for_link_only(mode, SET, refused), "{mode:?}: Redis sees to it");
         }
         assert!(!is_for_link_only(Mode::Starting, publish, Checks::default()), "there is no group yet");
+    }
+
+    /// What stands behind it in a pipeline is executed one by one where it is refused.
+    #[test]
+    fn multi_is_taken_everywhere() {
+        let all =
+            [Mode::Leader, Mode::Undecided, Mode::Following, Mode::Leading, Mode::Joining, Mode::Syncing, Mode::Out];
+        for mode in all {
+            assert_eq!(decide(mode, Class::Multi, false, false, Reads::Any), Verdict::Run, "{mode:?}");
+        }
     }
 
     #[test]

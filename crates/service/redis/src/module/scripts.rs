@@ -26,8 +26,9 @@ use crate::{
     rules::Rule,
 };
 
-/// Errors as replies, the client's protocol, and the permissions of the user that was named.
-const SCRIPT: &std::ffi::CStr = c"E0C";
+/// Errors as replies, the client's protocol, the permissions of the user that was named, and Redis' own replication:
+/// without it Redis replicates nothing of what a script does.
+const SCRIPT: &std::ffi::CStr = c"!E0C";
 /// The same of a write; the word in front of it does not check the memory limit, so this does.
 const WRITE: &std::ffi::CStr = c"!E0CM";
 /// Of numbered requests: in RESP2, as their answers are kept.

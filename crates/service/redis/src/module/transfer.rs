@@ -9,14 +9,16 @@
 //! - A client that waits for data (`BLPOP`) is answered `-UNBLOCKED`, and disconnected, by Redis itself.
 //! - If the view is not decided in time all clients are disconnected, as at every stall of the group.
 //!
-//! A client that watches keys (`WATCH`) stays: `MULTI` is refused at a follower.
+//! A client that watches keys (`WATCH`) stays: the writes of its transaction are refused at a follower.
 
 use std::{ffi::c_int, time::Duration};
 
 use redis_module::raw;
 
 use super::{
-    ERRORS, Mode, TURN, call,
+    ERRORS, Mode, TURN,
+    access::refuse_unless,
+    call,
     replies::is_in_transaction,
     state::{Act, Commit, State},
     with_state,
@@ -136,6 +138,9 @@ pub(super) fn disconnect_transactions(ctx: Ctx) {
 /// `FIDE.TRANSFER [host]`
 pub(super) unsafe extern "C" fn fide_transfer(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     let (ctx, args) = (Ctx(ctx), inner(argv, argc));
+    if let Some(refused) = refuse_unless(ctx, &["FAILOVER"]) {
+        return refused;
+    }
     if args.len() > 1 {
         return ctx.error("ERR FIDE.TRANSFER takes the name of one host at most");
     }

@@ -409,6 +409,28 @@ fn root_evicted_keys_are_gone_everywhere() {
     world.assert_alike();
 }
 
+/// After a refused MULTI the commands behind it would be passed on one by one.
+#[test]
+fn root_transaction_in_one_pipeline_at_a_follower_does_nothing() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    world.ask(leader, "MSET left 50 right 50");
+    for (end, answer) in [("EXEC", "*3\r\n-READONLY"), ("DISCARD", "+OK\r\n")] {
+        let mut stream = std::os::unix::net::UnixStream::connect(world.server(follower).socket()).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let all = format!("MULTI\r\nDECRBY left 30\r\nINCRBY right 30\r\nGET left\r\n{end}\r\nQUIT\r\n");
+        stream.write_all(all.as_bytes()).unwrap();
+        let mut all = String::new();
+        stream.read_to_string(&mut all).unwrap();
+        assert!(all.starts_with(&format!("+OK\r\n{}{answer}", "+QUEUED\r\n".repeat(3))), "{all}");
+        assert!(end == "DISCARD" || all.contains("the leader is h") && all.contains("\r\n$2\r\n50\r\n"), "{all}");
+        for host in world.hosts() {
+            assert_eq!(world.ask(host, "MGET left right"), "*2\r\n$2\r\n50\r\n$2\r\n50\r\n");
+        }
+    }
+    world.assert_alike();
+}
+
 /// What Redis checks by the flags of a command holds for the commands of scripts and transactions, too.
 #[test]
 fn root_memory_limit_and_scripts_are_checked_as_redis_does() {

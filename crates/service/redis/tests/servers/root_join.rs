@@ -9,11 +9,12 @@ use std::{
     thread,
 };
 
+use fide_testbed::retry_until;
 use redis::{Connection, RedisError, RedisResult, Value};
 
 use crate::{
     root_commands::{run, stream},
-    world::{Stops, World},
+    world::{LIMIT, Stops, World},
 };
 
 /// A counter whose registers end in the middle: PFADD adds elements of the first half, and fails at the first one of the
@@ -95,6 +96,77 @@ fn root_transaction_begun_while_a_server_joins_is_ended_by_closing_the_connectio
         return world.assert_alike();
     }
     panic!("MULTI was never taken in {ROUNDS} rounds");
+}
+
+/// Redis replicates what a script does only where the command around it is to be replicated.
+#[test]
+fn root_script_that_a_follower_passes_on_is_at_a_server_that_joins() {
+    const ROUNDS: usize = 3;
+    let Some(mut world) = World::new(3, "hsuc") else { return };
+    let (leader, followers) = (world.leader(), world.followers());
+    let code = "#!lua name=l\nredis.register_function('count', function(keys) return redis.call('INCR', keys[1]) end)";
+    world.server(leader).command(&["FUNCTION", "LOAD", code]).unwrap();
+    let mut connection = world.connect(leader);
+    for other in 0..2000 {
+        redis::cmd("SET").arg(format!("other{other}")).arg("x".repeat(1000)).exec(&mut connection).unwrap();
+    }
+    let mut asks = world.connect(followers[0]);
+    let stop = AtomicBool::new(false);
+    let counted = thread::scope(|scope| {
+        let _stops = Stops(&stop);
+        let counts = scope.spawn(|| {
+            let mut counted = 0;
+            while !stop.load(Relaxed) {
+                for words in [["EVAL", "return redis.call('INCR',KEYS[1])", "1", "n"], ["FCALL", "count", "1", "m"]] {
+                    redis::cmd(words[0]).arg(&words[1..]).exec(&mut asks).unwrap();
+                }
+                counted += 1;
+            }
+            counted
+        });
+        for _ in 0..ROUNDS {
+            world.kill(followers[1]);
+            world.start(followers[1]);
+            world.await_ready();
+        }
+        stop.store(true, Relaxed);
+        counts.join().expect("a client")
+    });
+    world.assert_alike();
+    assert_eq!(world.ask(leader, "GET n"), format!("${}\r\n{counted}\r\n", counted.to_string().len()));
+}
+
+/// Servers that have taken over from one another would call their histories by the same name. A former leader that goes
+/// on as another one's replica takes over all data: a place in its own stream is none in that of another server.
+#[test]
+fn root_former_leader_that_lived_on_takes_over_all_data() {
+    let Some(mut world) = World::new(3, "hsuc") else { return };
+    let (leader, followers) = (world.leader(), world.followers());
+    for host in followers {
+        world.kill(host);
+        world.start(host);
+        world.await_ready();
+    }
+    for _ in 0..30 {
+        world.ask(leader, "INCR n");
+    }
+    world.bed.isolate(leader).expect("cut");
+    let others = world.hosts().into_iter().filter(|host| *host != leader).collect::<Vec<_>>();
+    let next = retry_until("another leader", LIMIT, || {
+        others.iter().copied().find(|host| world.mode(*host) == "leader").ok_or("none".to_owned())
+    });
+    let next = next.unwrap_or_else(|why| panic!("{why}\n{}", world.logs()));
+    world.ask(next, "INCR n");
+    world.bed.rejoin(leader).expect("back");
+    world.await_ready();
+    world.assert_alike();
+    assert_eq!(world.ask(leader, "GET n"), "$2\r\n31\r\n");
+    for host in world.hosts() {
+        let log = world.server(host).log();
+        let is_let_go_on =
+            |line: &str| line.contains("Partial resynchronization request from") && line.contains("accepted");
+        assert!(!log.lines().any(is_let_go_on), "{}", world.logs());
+    }
 }
 
 /// The order of members that weigh the same is another one at each server.

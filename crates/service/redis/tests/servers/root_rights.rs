@@ -29,6 +29,28 @@ impl World {
     }
 }
 
+/// The commands of modules are in no category of Redis 7.0.
+#[test]
+fn root_user_without_admin_rights_cannot_change_the_group() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    world.add_user("app on nopass ~app:* +@all -@admin -@dangerous");
+    let mut app = world.login(leader, "app");
+    for (line, needed) in [
+        (format!("FIDE.LEAVE h{follower}"), "REPLICAOF NO ONE"),
+        ("FIDE.TRANSFER".to_owned(), "FAILOVER"),
+        ("FIDE.COMPARE".to_owned(), "BGSAVE"),
+    ] {
+        let why = run(&mut app, &line).expect_err(&line).to_string();
+        assert!(why.contains(&format!("this user needs the right to {needed}")), "{line}: {why}");
+    }
+    run(&mut app, "FIDE.STATUS").expect("a reading");
+    world.add_user("operator on nopass ~* +fide.transfer +failover");
+    run(&mut world.login(leader, "operator"), "FIDE.TRANSFER").expect("it may");
+    world.await_ready();
+    assert_eq!(world.leader(), follower);
+}
+
 /// Redis checks the patterns of SORT while it executes it.
 #[test]
 fn root_sort_by_pattern_at_a_follower_has_the_rights_of_its_user() {

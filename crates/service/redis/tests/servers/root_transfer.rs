@@ -154,14 +154,22 @@ fn root_transfer_ends_transactions_and_waiting_clients_and_nothing_else() {
     // The same connection, and its writes go to the next leader.
     ask(&mut plain, "INCR k").unwrap();
     assert_eq!(ask(&mut plain, "GET k").unwrap(), redis::Value::BulkString(b"2".to_vec()));
-    let refused = ask(&mut watching, "MULTI").unwrap_err();
-    assert_eq!(refused.code(), Some("READONLY"), "{refused}");
+    // What was watched has changed; and nothing is written there.
+    ask(&mut watching, "MULTI").unwrap();
+    ask(&mut watching, "SET k mine").unwrap();
+    assert_eq!(ask(&mut watching, "EXEC").unwrap(), redis::Value::Nil);
+    ask(&mut watching, "MULTI").unwrap();
+    ask(&mut watching, "SET k mine").unwrap();
+    let refused = ask(&mut watching, "EXEC").unwrap_err().to_string();
+    assert!(refused.contains("this server follows; the leader is h"), "{refused}");
+    ask(&mut watching, "WATCH k").unwrap();
     let ip = |host: usize| world.bed.host(host).address(0).to_string();
     let message: String = subscription.get_message().unwrap().get_payload().unwrap();
     assert_eq!(message, format!("redis {} 6379 {} 6379", ip(leader), ip(next)));
     world.ask(next, "PUBLISH news hello");
     assert_eq!(subscription.get_message().unwrap().get_payload::<String>().unwrap(), "hello");
     // Back again: what was watched has changed.
+    ask(&mut plain, "SET k 2").unwrap();
     assert_eq!(world.ask(next, &format!("FIDE.TRANSFER h{leader}")), "+OK\r\n");
     world.await_ready();
     ask(&mut watching, "MULTI").unwrap();

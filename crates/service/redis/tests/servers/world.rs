@@ -110,7 +110,6 @@ impl World {
             program: std::env::var_os("FIDE_REDIS_SERVER").map(PathBuf::from),
             group: Some(group),
             arguments: vec!["--enable-debug-command".into(), "yes".into()],
-            ..RedisSpec::default()
         };
         let of_server = of_server.iter().map(|argument| (*argument).to_owned());
         let mut spec = spec;
