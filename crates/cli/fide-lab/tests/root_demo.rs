@@ -105,6 +105,8 @@ fn root_redis_loses_leader_after_leader_and_no_acknowledged_write() {
     assert!(writes["acknowledged"].as_u64().unwrap() > 100 && writes["lost"] == 0, "{json}");
     let digests = json["digests"].as_array().unwrap();
     assert!(digests.len() == 3 && digests.iter().all(|one| one["digest"] == digests[0]["digest"]), "{json}");
+    let cut_off = json["cut_off"].as_array().unwrap();
+    assert!(cut_off.len() == 1 && cut_off[0]["refused"].as_u64().unwrap() > 0, "{json}");
     // More than the numbering clients: redis-benchmark ran, too.
     let sets: u64 = json["sets"]["samples"].as_array().unwrap().iter().map(|one| one["sets"].as_u64().unwrap()).sum();
     assert!(sets > writes["acknowledged"].as_u64().unwrap(), "{sets} SETs: {json}");

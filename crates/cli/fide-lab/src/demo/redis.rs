@@ -4,6 +4,7 @@
 
 mod chart;
 mod connection;
+mod cut_off;
 mod faults;
 mod gap;
 mod load;
@@ -88,7 +89,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         load::CLIENTS,
         arguments.writers,
         arguments.kills,
-        (4000 + (faults_of(arguments) + 1) * (arguments.between + 600)) / 1000,
+        (5000 + (faults_of(arguments) + 1) * (arguments.between + 600)) / 1000,
     ));
     let mut site = Site::start(programs, arguments.hosts.into(), arguments.protocol.name())?;
     let outcome = lose_leaders(&mut site, arguments).map_err(|why| site.explain(&why))?;

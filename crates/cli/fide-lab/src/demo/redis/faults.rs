@@ -2,16 +2,19 @@
 //! Leaders are lost one after the other; each comes back before the next one is lost.
 
 use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use fide_sys::clock::mono_ns;
+use fide_testbed::Stops;
 use serde_json::Value;
 
 use super::{
-    gap::{CutOff, Fault, Gap},
+    cut_off::{self, CutOff},
+    gap::{Fault, Gap},
     shared::Shared,
     site::Site,
     view::View,
@@ -33,6 +36,21 @@ pub(super) fn lose(
     view: &View<'_>,
 ) -> anyhow::Result<(Gap, Option<CutOff>)> {
     let leader = site.await_ready()?;
+    let (mut gap, cut_off) = match fault {
+        Fault::Cut => {
+            let (gap, cut_off) = cut(site, shared, leader, view)?;
+            (gap, Some(cut_off))
+        }
+        Fault::Killed | Fault::Stopped => (kill(site, shared, leader, fault, view)?, None),
+    };
+    site.await_ready().with_context(|| format!("h{leader} does not come back"))?;
+    gap.back_ns = mono_ns();
+    view.back(&gap);
+    Ok((gap, cut_off))
+}
+
+/// Kills the leader, and starts its server again once another one leads.
+fn kill(site: &mut Site, shared: &Shared, leader: usize, fault: Fault, view: &View<'_>) -> anyhow::Result<Gap> {
     let writes = shared.count();
     let mut stopped_ns = None;
     if fault == Fault::Stopped {
@@ -40,17 +58,53 @@ pub(super) fn lose(
         view.say(&format!("h{leader}, the leader, is stopped (SIGSTOP): nothing is acknowledged meanwhile"));
         thread::sleep(STOPPED);
     }
-    let lost_ns = match fault {
-        Fault::Cut => site.bed.isolate(leader)?.0,
-        Fault::Killed | Fault::Stopped => site.kill(leader)?,
-    };
+    let lost_ns = site.kill(leader)?;
+    let mut gap = await_next(site, shared, fault, leader, writes, lost_ns)?;
+    gap.stopped_ns = stopped_ns.unwrap_or(lost_ns);
+    view.gap(&gap);
+    thread::sleep(GONE);
+    site.add(leader)?;
+    Ok(gap)
+}
+
+/// Cuts the leader off, and connects it again once another one leads and this one has refused a client. It is asked
+/// all the time in between.
+fn cut(site: &Site, shared: &Shared, leader: usize, view: &View<'_>) -> anyhow::Result<(Gap, CutOff)> {
+    let (socket, writes) = (site.server(leader)?.socket(), shared.count());
+    let (stop, refused) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (lost_ns, _) = site.bed.isolate(leader)?;
+    let (gap, asked) = thread::scope(|scope| -> anyhow::Result<_> {
+        let stops = Stops(&stop);
+        let asks = scope.spawn(|| cut_off::ask(&socket, &stop, &refused));
+        let gap = await_next(site, shared, Fault::Cut, leader, writes, lost_ns)?;
+        view.gap(&gap);
+        thread::sleep(GONE);
+        // Silence alone would not show that the server was there. The check says so if it has refused nothing.
+        await_some(|| refused.load(Relaxed).then_some(()));
+        drop(stops);
+        let asked = asks.join().map_err(|_| anyhow!("the thread that asks h{leader} has panicked"))?;
+        Ok((gap, asked))
+    })?;
+    site.bed.rejoin(leader)?;
+    Ok((gap, CutOff::judge(&asked, gap.known_ns)))
+}
+
+/// Waits until another server acknowledges a write, and takes the stages up to it.
+fn await_next(
+    site: &Site,
+    shared: &Shared,
+    fault: Fault,
+    leader: usize,
+    writes: usize,
+    lost_ns: u64,
+) -> anyhow::Result<Gap> {
     let acknowledged = await_some(|| shared.first_by_another(writes, lost_ns, leader))
         .with_context(|| format!("nothing was acknowledged within {LIMIT:?} after h{leader} was {}", fault.name()))?;
     let mut gap = Gap {
         fault,
         leader,
         next: acknowledged.host,
-        stopped_ns: stopped_ns.unwrap_or(lost_ns),
+        stopped_ns: lost_ns,
         lost_ns,
         known_ns: 0,
         levelled_ns: 0,
@@ -60,17 +114,7 @@ pub(super) fn lose(
         back_ns: 0,
     };
     stages(site, &mut gap)?;
-    let cut_off = (fault == Fault::Cut).then(|| ask_cut_off(site, leader));
-    view.gap(&gap);
-    thread::sleep(GONE);
-    match fault {
-        Fault::Cut => drop(site.bed.rejoin(leader)?),
-        Fault::Killed | Fault::Stopped => site.add(leader)?,
-    }
-    site.await_ready().with_context(|| format!("h{leader} does not come back"))?;
-    gap.back_ns = mono_ns();
-    view.back(&gap);
-    Ok((gap, cut_off))
+    Ok(gap)
 }
 
 fn await_some<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
@@ -105,13 +149,4 @@ fn stages(site: &Site, gap: &mut Gap) -> anyhow::Result<()> {
     };
     *gap = Gap { known_ns, levelled_ns, leads_ns, decided_ns, ..*gap };
     Ok(())
-}
-
-/// Asks the leader that was cut off for a value that the clients have overwritten by now.
-fn ask_cut_off(site: &Site, host: usize) -> CutOff {
-    match site.ask(host, &["GET", "writer:0"]) {
-        Ok(answer) if !answer.starts_with('-') => CutOff::Answered(answer),
-        // An error, or no answer at all.
-        _ => CutOff::Refused,
-    }
 }

@@ -25,14 +25,6 @@ impl Fault {
     }
 }
 
-/// What a leader that was cut off did with a read, after another one had acknowledged writes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum CutOff {
-    Refused,
-    /// It answered with this.
-    Answered(String),
-}
-
 /// One gap. Times are CLOCK_MONOTONIC, ns: the hosts are on one machine and share it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gap {

@@ -5,7 +5,8 @@ use fide_testbed::figures::Machine;
 use serde_json::{Map, Value, json};
 
 use super::{
-    gap::{CutOff, Gap},
+    cut_off::CutOff,
+    gap::Gap,
     sample::{EVERY, Rate},
     writers::Written,
 };
@@ -56,7 +57,7 @@ impl Outcome {
         let is_one = |of: &[(usize, String)]| of.windows(2).all(|two| two[0].1 == two[1].1);
         let digest = |(host, digest): &(usize, String)| format!("h{host} {}", digest.get(..12).unwrap_or(digest));
         let digests: Vec<String> = self.digests.iter().map(digest).collect();
-        let answered = self.cut_off.iter().find(|one| matches!(one, CutOff::Answered(_)));
+        let cut_off: Vec<String> = self.cut_off.iter().map(CutOff::seen).collect();
         vec![
             Check {
                 name: "every acknowledged write is at every server",
@@ -73,8 +74,8 @@ impl Outcome {
             },
             Check {
                 name: "a leader that is cut off answers no client",
-                held: answered.is_none() && !self.cut_off.is_empty(),
-                seen: answered.map_or("it refused".to_owned(), |answer| format!("{answer:?}")),
+                held: !self.cut_off.is_empty() && self.cut_off.iter().all(CutOff::has_held),
+                seen: cut_off.join("; "),
             },
         ]
     }
@@ -115,6 +116,9 @@ impl Outcome {
                 "clients": self.written.len(), "acknowledged": self.acknowledged(), "lost": self.lost(),
                 "asked_again": self.asked_again, "longest_pause_us": us(self.longest_pause_ns),
             },
+            "cut_off": self.cut_off.iter().map(|one| {
+                json!({"refused": one.refused, "unanswered": one.unanswered, "by_lease": one.by_lease})
+            }).collect::<Vec<_>>(),
             "digests": self.digests.iter().map(digest).collect::<Vec<_>>(),
             "sets": {
                 "every_us": EVERY.as_micros(),
