@@ -139,7 +139,7 @@ fn lose_leaders(site: &mut Site, arguments: &Arguments) -> anyhow::Result<Outcom
     let digests = site.digests()?;
     for one in &mut written {
         for host in site.running() {
-            one.check(host, site.ask(host, &["GET", &one.key])?.parse().ok());
+            one.check(host, site.number(host, &one.key)?);
         }
     }
     let lost: Vec<_> = gaps.iter().map(|gap| gap.stopped_ns..gap.acknowledged_ns).collect();

@@ -38,6 +38,25 @@ pub(super) struct Check {
     pub(super) seen: String,
 }
 
+/// Whether it is an answer to DEBUG DIGEST: 40 hexadecimal digits.
+fn is_digest(said: &str) -> bool {
+    said.len() == 40 && said.bytes().all(|digit| digit.is_ascii_hexdigit())
+}
+
+/// Whether the servers, by host, have answered DEBUG DIGEST, all with the same. Equal errors are no equal data.
+fn are_alike(said: &[(usize, String)]) -> Check {
+    let of = |(host, said): &(usize, String)| match said.get(..12).filter(|_| is_digest(said)) {
+        Some(begin) => format!("h{host} {begin}"),
+        None => format!("h{host} answered DEBUG DIGEST with {said:?}"),
+    };
+    let is_one = said.windows(2).all(|two| two[0].1 == two[1].1);
+    Check {
+        name: "all servers have the same data",
+        held: said.len() > 1 && is_one && said.iter().all(|(_, said)| is_digest(said)),
+        seen: said.iter().map(of).collect::<Vec<_>>().join(", "),
+    }
+}
+
 fn us(ns: u64) -> f64 {
     ns as f64 / 1000.0
 }
@@ -54,9 +73,6 @@ impl Outcome {
     pub(super) fn checks(&self) -> Vec<Check> {
         let wrong = self.written.iter().find_map(|one| one.wrong.as_ref());
         let (acknowledged, lost) = (self.acknowledged(), self.lost());
-        let is_one = |of: &[(usize, String)]| of.windows(2).all(|two| two[0].1 == two[1].1);
-        let digest = |(host, digest): &(usize, String)| format!("h{host} {}", digest.get(..12).unwrap_or(digest));
-        let digests: Vec<String> = self.digests.iter().map(digest).collect();
         let cut_off: Vec<String> = self.cut_off.iter().map(CutOff::seen).collect();
         vec![
             Check {
@@ -67,11 +83,7 @@ impl Outcome {
                     None => format!("{acknowledged} acknowledged, {lost} lost"),
                 },
             },
-            Check {
-                name: "all servers have the same data",
-                held: self.digests.len() > 1 && is_one(&self.digests),
-                seen: digests.join(", "),
-            },
+            are_alike(&self.digests),
             Check {
                 name: "a leader that is cut off answers no client",
                 held: !self.cut_off.is_empty() && self.cut_off.iter().all(CutOff::has_held),
@@ -128,5 +140,27 @@ impl Outcome {
             },
             "page": page,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_errors_are_no_equal_data() {
+        let said = |of: [&str; 2]| are_alike(&[(1, of[0].to_owned()), (2, of[1].to_owned())]);
+        let (one, other) = ("0123456789abcdef0123456789abcdef01234567", "1123456789abcdef0123456789abcdef01234567");
+        assert!(said([one, one]).held && !said([one, other]).held);
+        assert_eq!(said([one, other]).seen, "h1 0123456789ab, h2 1123456789ab");
+        for wrong in ["-ERR DEBUG command not allowed", "", "OK", &one[1..], &one.replace('a', "x")] {
+            let check = said([wrong, wrong]);
+            assert!(
+                !check.held && check.seen.contains(&format!("h2 answered DEBUG DIGEST with {wrong:?}")),
+                "{}",
+                check.seen
+            );
+        }
+        assert!(!are_alike(&[(1, one.to_owned())]).held, "of one server");
     }
 }

@@ -114,6 +114,15 @@ impl Site {
         })
     }
 
+    /// The number that a key has at a server; none: there is no such key.
+    ///
+    /// # Errors
+    /// The server answers with anything else, an error for one.
+    pub(super) fn number(&self, host: usize, key: &str) -> anyhow::Result<Option<u64>> {
+        let said = self.server(host)?.command(&["GET", key]).map_err(|why| anyhow!("h{host}: GET {key}: {why}"))?;
+        number_of(&said).ok_or_else(|| anyhow!("h{host} answered GET {key} with {said:?}, which is no number"))
+    }
+
     /// FIDE.STATUS; null if it does not answer.
     pub(super) fn status(&self, host: usize) -> Value {
         let said = self.ask(host, &["FIDE.STATUS"]).unwrap_or_default();
@@ -134,10 +143,11 @@ impl Site {
     /// The digest of each server's data, once all have applied everything that was decided. They may differ.
     pub(super) fn digests(&self) -> anyhow::Result<Vec<(usize, String)>> {
         retry_until("servers that have applied everything", LIMIT, || {
-            let statuses: Vec<Value> = self.running().into_iter().map(|host| self.status(host)).collect();
-            let is_quiet = statuses.windows(2).all(|two| two[0]["decided"] == two[1]["decided"])
-                && statuses.iter().all(|one| one["decided"].is_u64() && one["decided"] == one["applied"]);
-            if is_quiet { Ok(()) } else { Err(format!("{statuses:?}")) }
+            let ask = |host| self.ask(host, &["FIDE.STATUS"]).unwrap_or_else(|why| format!("h{host}: {why:#}"));
+            let said: Vec<String> = self.running().into_iter().map(ask).collect();
+            let applied: Option<Vec<u64>> = said.iter().map(|said| applied_all(said)).collect();
+            let is_quiet = applied.is_some_and(|of| of.windows(2).all(|two| two[0] == two[1]));
+            if is_quiet { Ok(()) } else { Err(said.join("; ")) }
         })?;
         self.running().into_iter().map(|host| Ok((host, self.ask(host, &["DEBUG", "DIGEST"])?))).collect()
     }
@@ -156,6 +166,22 @@ impl Site {
         let logs: Vec<String> = (1..=self.servers.len()).map(log).collect();
         anyhow!("{why:#}\n{}", logs.join("\n"))
     }
+}
+
+/// The number in a reply to GET; inside, none: there is no such key. Outside, none: it is no such reply.
+fn number_of(reply: &str) -> Option<Option<u64>> {
+    if reply == "$-1\r\n" {
+        return Some(None);
+    }
+    let (_, text) = reply.strip_prefix('$')?.split_once("\r\n")?;
+    text.strip_suffix("\r\n")?.parse().ok().map(Some)
+}
+
+/// The decisions that a server knows of, by its FIDE.STATUS; none: it has not applied all, or has answered otherwise.
+fn applied_all(said: &str) -> Option<u64> {
+    let said: Value = serde_json::from_str(said).ok()?;
+    let decided = said["decided"].as_u64()?;
+    (said["applied"].as_u64() == Some(decided)).then_some(decided)
 }
 
 /// Finds what the demo starts.
@@ -186,4 +212,26 @@ pub(super) fn programs() -> anyhow::Result<Programs> {
 fn installed(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{applied_all, number_of};
+
+    #[test]
+    fn error_is_not_taken_for_a_key_that_is_gone() {
+        assert_eq!(number_of("$2\r\n17\r\n"), Some(Some(17)));
+        assert_eq!(number_of("$-1\r\n"), Some(None));
+        for wrong in ["-LOADING no\r\n", "$2\r\nab\r\n", "$0\r\n\r\n", "$2\r\n17", ":17\r\n", ""] {
+            assert_eq!(number_of(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn server_that_does_not_say_so_has_not_applied_everything() {
+        assert_eq!(applied_all(r#"{"decided":7,"applied":7}"#), Some(7));
+        for wrong in [r#"{"decided":7,"applied":6}"#, r#"{"decided":"x","applied":"x"}"#, "{}", "-ERR no", ""] {
+            assert_eq!(applied_all(wrong), None, "{wrong}");
+        }
+    }
 }
