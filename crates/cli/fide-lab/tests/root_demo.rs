@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Runs the demos.
 
+mod left;
+
 use std::{
     fs,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::AtomicBool,
+    thread,
     time::Duration,
 };
 
-use fide_testbed::{Lines, documented, end_within, find_binary, retry_until, say_not_tested, supported};
+use fide_testbed::{Lines, Stops, documented, end_within, find_binary, say_not_tested, supported};
 use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
@@ -87,9 +91,19 @@ fn root_redis_loses_leader_after_leader_and_no_acknowledged_write() {
     let dir = tempfile::tempdir().unwrap();
     let words = ["demo", "redis", "--json", "--kills", "1", "--between", "300", "--out"];
     let mut demo = Command::new(env!("CARGO_BIN_EXE_fide-lab"));
-    let output = demo.args(words).arg(dir.path()).env("FIDE_BIN_DIR", module_dir).output().unwrap();
+    demo.args(words).arg(dir.path()).env("FIDE_BIN_DIR", module_dir);
+    let demo = demo.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (id, ended) = (demo.id(), AtomicBool::new(false));
+    let (output, started) = thread::scope(|scope| {
+        let lists = scope.spawn(|| left::processes_until(id, &ended));
+        let stops = Stops(&ended);
+        let output = demo.wait_with_output().unwrap();
+        drop(stops);
+        (output, lists.join().unwrap())
+    });
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
+    left::assert_all_gone(id, &started);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let gaps = json["gaps"].as_array().unwrap();
     let faults: Vec<_> = gaps.iter().map(|gap| gap["fault"].as_str().unwrap()).collect();
@@ -127,31 +141,21 @@ fn begun(dir: &tempfile::TempDir, module_dir: &Path) -> (Child, Lines) {
     (demo, lines)
 }
 
-/// Nothing that the demo has made is there any more: namespaces, processes in them, files.
-fn assert_all_gone(demo: u32) {
-    let left = || -> Vec<PathBuf> {
-        let prefix = format!("fide-{demo}-");
-        let dirs = ["/run/netns".into(), std::env::temp_dir()];
-        let all = dirs.iter().filter_map(|dir: &PathBuf| fs::read_dir(dir).ok()).flatten().flatten();
-        all.map(|entry| entry.path()).filter(|path| path.to_string_lossy().contains(&prefix)).collect()
-    };
-    let gone = retry_until("the removal", Duration::from_secs(30), || match left() {
-        left if left.is_empty() => Ok(()),
-        left => Err(format!("{left:?}")),
-    });
-    gone.unwrap();
-}
-
 #[test]
 fn root_redis_removes_everything_when_it_is_interrupted_or_killed() {
     let Some(module_dir) = redis_module_dir() else { return };
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         let dir = tempfile::tempdir().unwrap();
         let (mut demo, _said) = begun(&dir, &module_dir);
+        // It starts nothing while its processes are listed.
+        kill_process(Pid::from_child(&demo), Signal::STOP).unwrap();
+        left::await_stopped(demo.id());
+        let started = left::processes_of(demo.id());
         kill_process(Pid::from_child(&demo), signal).unwrap();
+        kill_process(Pid::from_child(&demo), Signal::CONT).unwrap();
         let status = end_within(&mut demo, Duration::from_secs(30)).unwrap();
         assert_eq!(status.code(), (signal != Signal::KILL).then_some(130), "{signal:?}: {status}");
-        assert_all_gone(demo.id());
+        left::assert_all_gone(demo.id(), &started);
     }
 }
 
