@@ -15,8 +15,10 @@ use fide_testbed::{Host, REDIS_PORT};
 const SILENCE_MAX_S: &str = "300";
 /// One file takes no longer: the longest takes two minutes on an idle machine.
 const UNIT_MAX: Duration = Duration::from_secs(1800);
-/// What fails outside of any test, in the list and in reports.
+/// What fails outside of any test, in the list and in reports. In the list, the command or the error follows it.
 pub(crate) const OUTSIDE: &str = "(outside of tests)";
+/// In the list, before the unit: so many tests do not run, as the step that failed ends their block.
+const HIDES: &str = "hides-";
 
 /// What one file of the suite has said.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -121,12 +123,25 @@ struct Entry {
     is_unsteady: bool,
     /// It fails with so many servers; none: with any number.
     servers: Option<usize>,
+    /// Tests that do not run because of it, for one outside of tests.
+    hides: usize,
     reason: String,
+}
+
+/// Whether an entry of the list means this failure. One outside of tests is known by a whole line of what was said:
+/// the command (Tcl shows it in quotes) or the error.
+fn is_meant(name: &str, failed: &str, why: &str) -> bool {
+    if failed != OUTSIDE {
+        return name == failed;
+    }
+    let Some(text) = name.strip_prefix(OUTSIDE).and_then(|rest| rest.strip_prefix(": ")) else { return false };
+    why.lines().any(|line| line == text || line.strip_prefix('"').and_then(|line| line.strip_suffix('"')) == Some(text))
 }
 
 impl LeftOut {
     /// Lines `unit: test`, each after the `# reason` that holds for it. Before the unit may stand `skip` (it is
-    /// not run), `unsteady` (it may pass), `one` or `three` (it fails with so many servers).
+    /// not run), `unsteady` (it may pass), `one` or `three` (it fails with so many servers). A step between tests is
+    /// `hides-N unit: (outside of tests): the command, or the error`: N tests do not run because of it.
     pub(crate) fn read(text: &str) -> Result<Self, String> {
         let mut list = Self::default();
         let mut reason = String::new();
@@ -141,15 +156,27 @@ impl LeftOut {
             let (head, name) = line.split_once(": ").ok_or(format!("line {}: no `unit: test`: {line}", at + 1))?;
             let mut words: Vec<&str> = head.split(' ').collect();
             let unit = words.pop().unwrap_or_default().to_owned();
-            let mut entry = Entry { is_skipped: false, is_unsteady: false, servers: None, reason: reason.clone() };
+            let mut entry =
+                Entry { is_skipped: false, is_unsteady: false, servers: None, hides: 0, reason: reason.clone() };
             for word in words {
+                if let Some(count) = word.strip_prefix(HIDES) {
+                    entry.hides = count.parse().map_err(|_| format!("line {}: {count} is no number", at + 1))?;
+                    continue;
+                }
                 match word {
                     "skip" => entry.is_skipped = true,
                     "unsteady" => entry.is_unsteady = true,
                     "one" => entry.servers = Some(1),
                     "three" => entry.servers = Some(3),
-                    _ => return Err(format!("line {}: {word} is none of skip, unsteady, one, three", at + 1)),
+                    _ => return Err(format!("line {}: {word} is none of skip, unsteady, one, three, hides-N", at + 1)),
                 }
+            }
+            let text = name.strip_prefix(OUTSIDE).map(|rest| rest.strip_prefix(": ").unwrap_or_default().trim());
+            if text.is_some_and(str::is_empty) || text.is_some() != (entry.hides > 0) {
+                return Err(format!(
+                    "line {}: a step outside of tests is `hides-N unit: {OUTSIDE}: command`, and nothing else is: {line}",
+                    at + 1
+                ));
             }
             if reason.is_empty() {
                 return Err(format!("line {}: no reason stands above it", at + 1));
@@ -179,12 +206,12 @@ impl LeftOut {
         }
         let listed: BTreeMap<&str, &Entry> = self.of(unit, servers).collect();
         for (name, why) in &said.failed {
-            if !listed.contains_key(name.as_str()) {
+            if !listed.keys().any(|listed| is_meant(listed, name, why)) {
                 wrong.push(format!("{unit}: {name}: failed, and is not on the list: {why}"));
             }
         }
         for (name, entry) in &listed {
-            let has_failed = said.failed.iter().any(|(failed, _)| failed == name);
+            let has_failed = said.failed.iter().any(|(failed, why)| is_meant(name, failed, why));
             let is_skipped = said.skipped.iter().any(|skipped| skipped == name);
             if entry.is_skipped && !is_skipped {
                 wrong.push(format!("{unit}: {name}: is on the list to be skipped, and the suite has no such test"));
@@ -196,13 +223,60 @@ impl LeftOut {
         wrong
     }
 
-    /// How many tests each reason leaves out.
+    /// How many tests each reason leaves out, by their names: some run twice.
     pub(crate) fn by_reason(&self, servers: usize) -> BTreeMap<&str, usize> {
         let mut count = BTreeMap::new();
         for entry in self.entries.values().filter(|entry| entry.servers.is_none_or(|wanted| wanted == servers)) {
-            *count.entry(entry.reason.as_str()).or_default() += 1;
+            *count.entry(entry.reason.as_str()).or_default() += entry.hides.max(1);
         }
         count
+    }
+
+    /// Failures that the list allows, but does not ask for.
+    fn unsteady_failures(&self, unit: &str, servers: usize, said: &Said) -> usize {
+        let unsteady: Vec<&str> =
+            self.of(unit, servers).filter(|(_, entry)| entry.is_unsteady).map(|(name, _)| name).collect();
+        said.failed.iter().filter(|(failed, why)| unsteady.iter().any(|name| is_meant(name, failed, why))).count()
+    }
+}
+
+/// How many tests of each file pass. Tests that the suite leaves out without a word are missing there.
+#[derive(Debug, Default)]
+pub(crate) struct Passed {
+    /// By file: with one server, and with three.
+    of: BTreeMap<String, [usize; 2]>,
+}
+
+impl Passed {
+    /// Lines `unit ONE THREE`: the tests that pass with one server, and with three.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        let mut of = BTreeMap::new();
+        for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.starts_with("//") && !line.is_empty()) {
+            let words: Vec<&str> = line.split(' ').collect();
+            let wrong = || format!("line {}: no `unit ONE THREE`: {line}", at + 1);
+            let [unit, one, three] = words[..] else { return Err(wrong()) };
+            let count = |word: &str| word.parse::<usize>().map_err(|_| wrong());
+            if of.insert(unit.to_owned(), [count(one)?, count(three)?]).is_some() {
+                return Err(format!("line {}: {unit} stands there twice", at + 1));
+            }
+        }
+        Ok(Self { of })
+    }
+
+    /// What is wrong with the number of tests that have passed in a file.
+    pub(crate) fn judge(&self, unit: &str, servers: usize, said: &Said, list: &LeftOut) -> Option<String> {
+        let Some(floors) = self.of.get(unit) else {
+            return Some(format!("{unit}: no number of tests that pass is recorded; {} have", said.passed.len()));
+        };
+        let floor = floors[usize::from(servers > 1)];
+        let unsteady = list.unsteady_failures(unit, servers, said);
+        (said.passed.len() + unsteady < floor).then(|| {
+            format!(
+                "{unit}: only {} tests passed, of {floor} that are recorded, and {unsteady} failed that may: others did \
+                 not run, or were left out without a word",
+                said.passed.len()
+            )
+        })
     }
 }
 
@@ -244,7 +318,7 @@ mod tests {
     fn list_and_run_have_to_agree() {
         let said = Said::read(OUTPUT, "unit/type/incr");
         let judge = |list: &str| LeftOut::read(list).expect("a list").judge("unit/type/incr", 3, &said).len();
-        let outside = "unit/type/incr: (outside of tests)";
+        let outside = "hides-2 unit/type/incr: (outside of tests): err: ad, very bad";
         assert_eq!(judge(&format!("# known\nunit/type/incr: DECR\n{outside}\n")), 0);
         assert_eq!(judge(&format!("# known\nthree unit/type/incr: DECR\n{outside}\nskip unit/type/incr: LESS\n")), 0);
         assert_eq!(judge(&format!("# known\none unit/type/incr: DECR\n{outside}\n")), 1, "it failed with three");
@@ -252,6 +326,40 @@ mod tests {
         assert_eq!(judge(&format!("# known\nunit/type/incr: DECR\n{outside}\nunit/type/incr: INCR (now)\n")), 1);
         assert_eq!(judge(&format!("# known\nunit/type/incr: DECR\n{outside}\nunsteady unit/type/incr: X\n")), 0);
         assert_eq!(judge(&format!("# known\nunit/type/incr: DECR\n{outside}\nskip unit/type/incr: X\n")), 1);
+    }
+
+    #[test]
+    fn failure_outside_of_tests_is_known_by_its_text() {
+        let output = "[err]: is refused\nERR DEBUG is refused\n    while executing\n\"r debug x 1\"\n    The End\n";
+        let said = Said::read(output, "unit/scripting");
+        let judge = |text: &str| {
+            let list = LeftOut::read(&format!("# known\nhides-2 unit/scripting: (outside of tests): {text}\n"));
+            list.expect("a list").judge("unit/scripting", 1, &said).len()
+        };
+        assert_eq!((judge("r debug x 1"), judge("ERR DEBUG is refused")), (0, 0));
+        // The one that failed is not on the list, and the one on the list has not failed.
+        assert_eq!((judge("r debug x"), judge("r debug y 1")), (2, 2));
+        let refused =
+            |line: &str| LeftOut::read(&format!("# known\n{line}\n")).is_err_and(|why| why.contains("hides-N"));
+        assert!(refused("unit/scripting: (outside of tests)") && refused("hides-2 unit/scripting: (outside of tests)"));
+        assert!(refused("unit/scripting: (outside of tests): r debug x 1") && refused("hides-2 unit/scripting: X"));
+    }
+
+    #[test]
+    fn fewer_tests_than_recorded_are_a_failure() {
+        let said = Said::read(OUTPUT, "unit/type/incr");
+        let judge = |recorded: &str, list: &str| {
+            let list = LeftOut::read(list).expect("a list");
+            Passed::read(recorded).expect("numbers").judge("unit/type/incr", 3, &said, &list)
+        };
+        assert_eq!(judge("// tests\nunit/type/incr 2 1\n", ""), None);
+        assert!(judge("unit/type/incr 1 2\n", "").is_some_and(|why| why.contains("only 1 tests passed, of 2")));
+        assert_eq!(judge("unit/type/incr 1 2\n", "# busy\nunsteady three unit/type/incr: DECR\n"), None);
+        assert!(judge("unit/type/incr 1 2\n", "# busy\nunsteady one unit/type/incr: DECR\n").is_some());
+        assert!(judge("unit/dump 1 2\n", "").is_some_and(|why| why.contains("no number")));
+        for wrong in ["unit/dump 1", "unit/dump 1 x", "unit/dump 1 2\nunit/dump 1 2"] {
+            assert!(Passed::read(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]
