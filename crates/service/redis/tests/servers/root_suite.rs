@@ -5,7 +5,7 @@
 use std::{path::PathBuf, time::Instant};
 
 use crate::{
-    suite::{LeftOut, Passed, run, units},
+    suite::{LeftOut, Passed, chosen, run, units},
     world::World,
 };
 
@@ -25,11 +25,7 @@ fn root_suite_of_redis_passes_but_for_what_is_listed() {
     let recorded = Passed::read(&std::fs::read_to_string(PASSED).expect(PASSED)).expect(PASSED);
     let wanted = std::env::var("FIDE_REDIS_SUITE_UNITS").unwrap_or_default();
     let sizes = std::env::var("FIDE_REDIS_SUITE_SERVERS").unwrap_or_else(|_| "1,3".to_owned());
-    let units: Vec<String> = units(&source)
-        .into_iter()
-        .filter(|unit| wanted.is_empty() || wanted.split(',').any(|wanted| wanted == unit))
-        .collect();
-    assert!(!units.is_empty(), "the suite has no file {wanted}");
+    let units = chosen(units(&source), &wanted).unwrap_or_else(|why| panic!("{why}"));
     let mut wrong = Vec::new();
     for servers in sizes.split(',').map(|size| size.parse::<usize>().expect("numbers of servers")) {
         let begun = Instant::now();

@@ -280,6 +280,18 @@ impl Passed {
     }
 }
 
+/// The files that are asked for, by names with commas between them; all without a name.
+///
+/// # Errors
+/// The suite has no such file; the error names those that it has.
+pub(crate) fn chosen(all: Vec<String>, wanted: &str) -> Result<Vec<String>, String> {
+    let wanted: Vec<&str> = wanted.split(',').map(str::trim).filter(|unit| !unit.is_empty()).collect();
+    if let Some(unknown) = wanted.iter().find(|wanted| !all.iter().any(|unit| unit == *wanted)) {
+        return Err(format!("the suite has no file {unknown:?}; it has {}", all.join(", ")));
+    }
+    Ok(all.into_iter().filter(|unit| wanted.is_empty() || wanted.contains(&unit.as_str())).collect())
+}
+
 /// The suite's files that can run against servers which it has not started.
 pub(crate) fn units(source: &Path) -> Vec<String> {
     let mut units: Vec<String> = ["tests/unit", "tests/unit/type"]
@@ -360,6 +372,15 @@ mod tests {
         for wrong in ["unit/dump 1", "unit/dump 1 x", "unit/dump 1 2\nunit/dump 1 2"] {
             assert!(Passed::read(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn mistyped_file_is_refused() {
+        let all = || vec!["unit/dump".to_owned(), "unit/multi".to_owned()];
+        assert_eq!(chosen(all(), "").as_deref(), Ok(&all()[..]));
+        assert_eq!(chosen(all(), "unit/multi").expect("a file"), ["unit/multi"]);
+        let why = chosen(all(), "unit/multi,unit/dmup").expect_err("no such file");
+        assert!(why.contains("\"unit/dmup\"") && why.contains("unit/dump, unit/multi"), "{why}");
     }
 
     #[test]
