@@ -383,6 +383,30 @@ mod tests {
         assert!(why.contains("\"unit/dmup\"") && why.contains("unit/dump, unit/multi"), "{why}");
     }
 
+    /// The table in the docs counts what the list leaves out, and what passes.
+    #[test]
+    fn docs_say_what_the_list_says() {
+        let docs = include_str!("../../../../../docs/redis.md");
+        let section = docs.split_once("## What Redis' own tests say").expect("the section").1;
+        let section = section.split("\n## ").next().expect("its text");
+        let list = LeftOut::read(include_str!("../suite/left-out.txt")).expect("the list");
+        let passed = Passed::read(include_str!("../suite/passed.txt")).expect("the numbers");
+        let left_out: usize = list.by_reason(1).values().sum();
+        let passes: usize = passed.of.values().map(|[one, _]| one).sum();
+        let thousands = format!("{},{:03}", passes / 1000, passes % 1000);
+        let wanted = format!("{thousands} tests pass against a group of one, and {left_out} are left out");
+        assert!(section.contains(&wanted), "docs/redis.md has to say: {wanted}");
+        let rows = section.split_once("| left out because |").expect("the table").1.lines().skip(2);
+        let rows = rows.map_while(|row| row.strip_prefix('|')?.strip_suffix(" |")?.rsplit_once("| "));
+        let in_rows: usize = rows.map(|(why, count)| count.parse::<usize>().unwrap_or_else(|_| panic!("{why}"))).sum();
+        assert_eq!(in_rows, left_out, "the rows of the table in docs/redis.md, and tests/suite/left-out.txt");
+        let unsteady = list.entries.values().filter(|entry| entry.is_unsteady).count();
+        assert!(
+            section.contains(&format!("Against three servers {unsteady} more may fail")),
+            "{unsteady} are unsteady"
+        );
+    }
+
     #[test]
     fn entry_without_a_reason_or_with_an_unknown_word_is_refused() {
         assert!(LeftOut::read("unit/dump: X\n").is_err_and(|why| why.contains("reason")));
