@@ -188,7 +188,8 @@ const REFUSED: &[(&str, &str)] = &[
 ];
 
 fn class_of(name: &str, flags: &[&str]) -> Class {
-    if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| *refused == name) {
+    let base = name.split('|').next().unwrap_or(name);
+    if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| *refused == name || *refused == base) {
         return Class::Refused(why);
     }
     match name {
@@ -212,7 +213,6 @@ fn class_of(name: &str, flags: &[&str]) -> Class {
     if name.starts_with("fide.") || name == "sentinel" {
         return Class::Free;
     }
-    let base = name.split('|').next().unwrap_or(name);
     match Rule::of(name).or_else(|| Rule::of(base)) {
         // Subcommands of XGROUP and the like that only read.
         Some(_) if name != base && flags.contains(&"readonly") => Class::Read,

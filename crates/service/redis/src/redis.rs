@@ -27,6 +27,11 @@ macro_rules! api {
 }
 pub(crate) use api;
 
+/// The wall clock as Redis has looked at it last, in milliseconds.
+pub(crate) fn cached_now_ms() -> i64 {
+    api!(RedisModule_CachedMicroseconds()) / 1000
+}
+
 /// Major and minor version of the server.
 pub(crate) fn server_version() -> (u8, u8) {
     let [_, major, minor, _] = api!(RedisModule_GetServerVersion()).to_be_bytes();

@@ -8,7 +8,7 @@ use std::{
 
 use super::{ERRORS, TURN, UNREAD, call, call_args, unread::Unread};
 use crate::{
-    redis::{Args, Ctx, Reply, now_ms},
+    redis::{Args, Ctx, Reply, cached_now_ms, now_ms, server_version},
     resp::Value,
     rules::{Data, Rule},
 };
@@ -31,7 +31,8 @@ impl Data for Own {
     }
 
     fn now_ms(&mut self) -> i64 {
-        now_ms()
+        // From Redis 7.2 on all commands of one call have one time, that of its beginning.
+        if server_version() >= (7, 2) { cached_now_ms() } else { now_ms() }
     }
 }
 

@@ -143,9 +143,11 @@ fn transaction(stream: &mut UnixStream, key: &str, value: &str) -> Answer {
             assert_eq!(line, "*2\r\n", "the answers of GET and SET, or an error");
             let found = answer(&mut reader);
             match (found, answer(&mut reader)) {
+                // A follower answers the read, and refuses the write.
+                (_, Answer::Refused) => Answer::Refused,
                 (Answer::Found(found), Answer::Done) => Answer::Found(found),
                 (Answer::Unknown, _) | (_, Answer::Unknown) => Answer::Unknown,
-                _ => panic!("another answer of a transaction"),
+                _ => panic!("SET was done, and GET in front of it was not"),
             }
         }
         _ => Answer::Unknown,

@@ -156,8 +156,8 @@ pub(crate) const LINES: &[&str] = &[
     "OBJECT FREQ s1",
 ];
 
-/// A stream with its groups, and what is pending of whom since when. Not when a consumer was last seen, which
-/// Redis does not replicate either.
+/// A stream with its groups, and what is pending of whom since when. Not when a consumer was last seen or active (Redis
+/// 7.2), which Redis does not replicate either.
 pub(crate) fn stream(connection: &mut Connection, key: &str) -> Vec<String> {
     fn flat(value: Value, all: &mut Vec<String>) {
         match value {
@@ -168,7 +168,8 @@ pub(crate) fn stream(connection: &mut Connection, key: &str) -> Vec<String> {
     }
     let mut all = Vec::new();
     flat(redis::cmd("XINFO").arg("STREAM").arg(key).arg("FULL").query(connection).unwrap(), &mut all);
-    for at in (1..all.len()).filter(|at| all[at - 1] == "seen-time").collect::<Vec<_>>() {
+    let is_local = |name: &str| name == "seen-time" || name == "active-time";
+    for at in (1..all.len()).filter(|at| is_local(&all[at - 1])).collect::<Vec<_>>() {
         all[at].clear();
     }
     all
@@ -361,6 +362,8 @@ fn root_what_would_make_servers_differ_is_refused_by_name() {
         ("FIDE.MARK 999999", "-ERR FIDE.MARK is for this module's own use"),
         ("FIDE.R DEL k", "-ERR FIDE.R is for"),
         ("MODULE LOAD /nowhere.so", "-ERR MODULE LOAD is refused in a group"),
+        ("CLUSTER SLOTS", "-ERR CLUSTER SLOTS is refused in a group: this server is part of a group"),
+        ("SCRIPT DEBUG YES", "-ERR SCRIPT DEBUG is refused in a group: its debugger"),
         ("CONFIG REWRITE", "-ERR CONFIG REWRITE is refused in a group"),
         ("DEBUG POPULATE 3", "-ERR DEBUG POPULATE is refused in a group"),
         ("PSYNC a 1 FAILOVER", "-ERR PSYNC is refused in a group: the group decides who leads"),

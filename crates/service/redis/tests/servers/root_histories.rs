@@ -2,15 +2,23 @@
 //! What clients saw while servers were killed, stopped and cut off, judged by porcupine: linearizable, with
 //! reads at all servers. `FIDE_REDIS_RUNS` says how many runs, `FIDE_REDIS_SEED` with which the first one is.
 
-use std::{collections::BTreeMap, fs, path::PathBuf, sync::atomic::Ordering::Relaxed, thread, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::PathBuf,
+    sync::atomic::Ordering::Relaxed,
+    thread,
+    time::{Duration, Instant},
+};
 
 use fide_histories::judge;
+use fide_testbed::RedisServer;
 use rand::RngExt as _;
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
 use crate::{
     history::{Shared, WAYS, client},
-    world::{Stops, World},
+    world::{LIMIT, Stops, World},
 };
 
 const CLIENTS: u64 = 6;
@@ -24,8 +32,30 @@ const RUNS_OF_ALL: u64 = 20;
 /// What happened in some runs, by name.
 type Counts = BTreeMap<String, u64>;
 
+/// Waits until one server leads and all others follow. Starts servers of a durable group again that have ended, as a
+/// service manager does: a leader that was excluded in the middle of writes ends. Others never do. Returns how many.
+fn await_ready(world: &mut World, is_durable: bool) -> u64 {
+    let (until, mut restarted) = (Instant::now() + LIMIT, 0);
+    loop {
+        for host in world.hosts() {
+            let Some(status) = world.servers[host - 1].as_mut().and_then(RedisServer::ended) else { continue };
+            assert!(is_durable, "h{host} has ended: {status}\n{}", world.logs());
+            world.servers[host - 1] = None;
+            world.start(host);
+            restarted += 1;
+        }
+        let modes: Vec<String> = world.hosts().into_iter().map(|host| world.mode(host)).collect();
+        let count = |mode: &str| modes.iter().filter(|of| *of == mode).count();
+        if count("leader") == 1 && count("following") + 1 == modes.len() {
+            return restarted;
+        }
+        assert!(Instant::now() < until, "{modes:?}\n{}", world.logs());
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// What happens to the servers, one after the other.
-fn faults(world: &mut World, random: &mut ChaCha8Rng, count: usize) -> (Vec<String>, Counts) {
+fn faults(world: &mut World, is_durable: bool, random: &mut ChaCha8Rng, count: usize) -> (Vec<String>, Counts) {
     let (mut diary, mut counts) = (Vec::new(), Counts::new());
     for _ in 0..count {
         thread::sleep(Duration::from_millis(random.random_range(200..500)));
@@ -83,10 +113,10 @@ fn faults(world: &mut World, random: &mut ChaCha8Rng, count: usize) -> (Vec<Stri
                 world.bed.rejoin(host).expect("back");
             }
         }
-        world.await_ready();
+        let restarted = await_ready(world, is_durable);
         let now = world.leader();
-        if now != leader {
-            *counts.entry("another leader".to_owned()).or_default() += 1;
+        for (what, count) in [("another leader", u64::from(now != leader)), ("started again", restarted)] {
+            *counts.entry(what.to_owned()).or_default() += count;
         }
     }
     (diary, counts)
@@ -139,7 +169,7 @@ fn run(seed: u64, count: usize, reads: &str) -> Result<Outcome, String> {
             scope.spawn(move || client(shared, seed * 1000 + number));
         }
         let stop = Stops(&shared.stop);
-        let diary = faults(&mut world, &mut ChaCha8Rng::seed_from_u64(seed), count);
+        let diary = faults(&mut world, !durable.is_empty(), &mut ChaCha8Rng::seed_from_u64(seed), count);
         thread::sleep(Duration::from_millis(300));
         drop(stop);
         diary
@@ -148,7 +178,7 @@ fn run(seed: u64, count: usize, reads: &str) -> Result<Outcome, String> {
     let file = std::env::temp_dir().join(format!("fide-redis-history-{}-{seed}.jsonl", std::process::id()));
     fs::write(&file, lines.join("\n")).expect("a file");
     let mut kept = Kept { file, is_needless: false };
-    world.await_ready();
+    await_ready(&mut world, !durable.is_empty());
     world.assert_alike();
     let verdict = judge::judge(&program, std::slice::from_ref(&kept.file), &world.bed.scratch().join("drawn"))
         .map_err(|why| why.to_string())?;
