@@ -22,6 +22,7 @@ mod cluster;
 mod failover;
 mod load;
 mod memory;
+mod rounds;
 mod sentinel;
 
 use std::{process::ExitCode, time::Duration};
@@ -30,7 +31,8 @@ use anyhow::ensure;
 use clap::Parser;
 use cluster::{Cluster, Kind};
 use fide_testbed::figures::{Figure, Goal, Report, Samples, Statistic};
-use load::{Clients, Measured, redis_benchmark};
+use load::{Clients, Measured};
+use rounds::{benchmark, clients, in_turns, rate};
 
 /// Measures the Redis module and writes target/bench/redis.json.
 #[derive(Debug, Parser)]
@@ -73,41 +75,6 @@ impl Args {
     fn rounds(&self) -> usize {
         if self.quick { 1 } else { 5 }
     }
-}
-
-/// The rates of some rounds, in ascending order.
-fn rate(name: &str, rounds: &[Measured]) -> Figure {
-    let mut rates: Vec<f64> = rounds.iter().map(|round| round.per_second).collect();
-    rates.sort_by(f64::total_cmp);
-    let worst = |of: fn(&Measured) -> f64| rounds.iter().map(of).fold(0.0, f64::max);
-    let latency = format!(
-        "latency p50 {} ms, p99 {} ms, max {} ms",
-        worst(|round| round.p50_ms),
-        worst(|round| round.p99_ms),
-        worst(|round| round.max_ms)
-    );
-    Figure::rate(name, &rates).remark(latency).spread_of(rates)
-}
-
-/// One test of redis-benchmark against a server, and against the one that it is compared with, in turns: this
-/// machine is shared, and its speed changes within a minute.
-fn measure(
-    args: &Args,
-    (cluster, host): (&Cluster, usize),
-    baseline: &Cluster,
-    (test, pipeline): (&str, u32),
-) -> anyhow::Result<(Vec<Measured>, Vec<Measured>)> {
-    let round = |cluster: &Cluster, host: usize, requests| {
-        let measured = redis_benchmark(cluster.bed.host(host), test, requests, pipeline);
-        measured.map_err(|why| cluster.explain(&why))
-    };
-    let (mut of, mut base) = (Vec::new(), Vec::new());
-    round(cluster, host, args.requests(pipeline) / 10)?;
-    for _ in 0..args.rounds() {
-        base.push(round(baseline, 1, args.requests(pipeline))?);
-        of.push(round(cluster, host, args.requests(pipeline))?);
-    }
-    Ok((of, base))
 }
 
 /// Starts servers of some kind, on so many hosts.
@@ -169,7 +136,8 @@ fn beside_alone(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::
         ];
         for (name, goal, host, test) in wanted.into_iter().filter(|(name, ..)| args.wants(name)) {
             eprintln!("{name}: {failures} tolerated");
-            let (of, base) = measure(args, (&group, host), &alone, test)?;
+            let [of, base] =
+                in_turns(args, [benchmark(args, (&group, host), test), benchmark(args, (&alone, 1), test)])?;
             let figure = rate(&format!("{name}_{failures}"), &of).beside("a server alone", &rate("alone", &base));
             report.add(match goal {
                 Some(least) => figure.goal(Goal::AtLeast(least)),
@@ -193,7 +161,9 @@ fn disk(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<(
         eprintln!("{name}");
         let group = start(&Kind::Durable, servers)?;
         let leader = group.await_ready()?;
-        let (of, base) = measure(args, (&group, leader), &always, ("set", 1))?;
+        let test = ("set", 1);
+        let [of, base] =
+            in_turns(args, [benchmark(args, (&group, leader), test), benchmark(args, (&always, 1), test)])?;
         let figure = rate(name, &of).beside("a server alone, appendfsync always", &rate("always", &base));
         report.add(match goal {
             Some(least) => figure.goal(Goal::AtLeast(least)),
@@ -241,7 +211,8 @@ fn redisraft(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Res
         let raft = Cluster::start(&Kind::Raft(folder.clone()), 2 * failures + 1, &[])?;
         let group = start(&Kind::Group("hsuc"), failures + 1)?;
         let leader = group.await_ready()?;
-        let (of, base) = measure(args, (&group, leader), &raft, ("set", 1))?;
+        let test = ("set", 1);
+        let [of, base] = in_turns(args, [benchmark(args, (&group, leader), test), benchmark(args, (&raft, 1), test)])?;
         let beside = format!("RedisRaft, {} servers", 2 * failures + 1);
         let figure = rate(&names[0], &of).beside(&beside, &rate("redisraft", &base));
         report.add(figure.goal(Goal::AtLeast(1.7)));
@@ -257,26 +228,6 @@ fn redisraft(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Res
     Ok(())
 }
 
-fn one_round(clients: &mut Clients, length: Duration) -> anyhow::Result<Measured> {
-    let (per_second, samples) = clients.run(length)?;
-    #[allow(clippy::cast_precision_loss, reason = "milliseconds for people")]
-    let ms = |ns: u64| ns as f64 / 1e6;
-    let [p50_ms, p99_ms] = [0.5, 0.99].map(|p| ms(samples.quantile(p)));
-    Ok(Measured { per_second, p50_ms, p99_ms, max_ms: ms(samples.max()) })
-}
-
-/// Rounds of both in turns, after a short one of each.
-fn in_turns(args: &Args, length: Duration, of: &mut Clients, base: &mut Clients) -> anyhow::Result<[Vec<Measured>; 2]> {
-    let mut measured = [Vec::new(), Vec::new()];
-    of.run(length / 5)?;
-    base.run(length / 5)?;
-    for _ in 0..args.rounds() {
-        measured[1].push(one_round(base, length)?);
-        measured[0].push(one_round(of, length)?);
-    }
-    Ok(measured)
-}
-
 /// A durable group of two beside what Redis has to put each write on two disks before its answer: a replica
 /// acknowledges to `WAIT` once its own append-only file is synced, as it answers at the end of a turn.
 fn disk_of_two(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()> {
@@ -285,9 +236,9 @@ fn disk_of_two(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::R
     let replicas = Cluster::start(&Kind::Replicas, 2, &APPEND_ONLY)?;
     let group = start(&Kind::Durable, 2)?;
     let leader = group.await_ready()?;
-    let mut own = Clients::set(group.bed.host(leader), None)?;
-    let mut waiting = Clients::set(replicas.bed.host(1), Some(1))?;
-    let [of, base] = in_turns(args, length, &mut own, &mut waiting)?;
+    let own = Clients::set(group.bed.host(leader), None)?;
+    let waiting = Clients::set(replicas.bed.host(1), Some(1))?;
+    let [of, base] = in_turns(args, [clients(own, length), clients(waiting, length)])?;
     let figure = rate("redis_disk_vs_wait1", &of);
     report.add(figure.beside("one replica, WAIT 1, both appendfsync always", &rate("waiting", &base)));
     Ok(())
@@ -301,31 +252,31 @@ fn mix(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()
         eprintln!("redis_mix_vs_standalone: {failures} tolerated");
         let group = start(&Kind::Group("hsuc"), failures + 1)?;
         let leader = group.await_ready()?;
-        let (mut own, mut plain) = (Clients::mix(group.bed.host(leader))?, Clients::mix(alone.bed.host(1))?);
-        let [of, base] = in_turns(args, length, &mut own, &mut plain)?;
+        let (own, plain) = (Clients::mix(group.bed.host(leader))?, Clients::mix(alone.bed.host(1))?);
+        let [of, base] = in_turns(args, [clients(own, length), clients(plain, length)])?;
         let figure = rate(&format!("redis_mix_vs_standalone_{failures}"), &of);
         report.add(figure.beside("a server alone", &rate("alone", &base)));
     }
     Ok(())
 }
 
-/// A group of two beside one replica that follows, in turns, by the same clients.
+/// A group of two beside a server that one replica follows: clients of the group, clients that wait for the
+/// replica, and clients that do not, in turns.
 fn wait1(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()> {
-    let length = Duration::from_millis(if args.quick { 300 } else { 3000 });
-    let of = |kind: &Kind, wait_for| -> anyhow::Result<Vec<Measured>> {
-        let cluster = start(kind, 2)?;
-        let leader = if *kind == Kind::Replicas { 1 } else { cluster.await_ready()? };
-        let mut clients = Clients::set(cluster.bed.host(leader), wait_for)?;
-        clients.run(length / 5)?;
-        (0..args.rounds()).map(|_| one_round(&mut clients, length)).collect()
-    };
     eprintln!("redis_set_vs_wait1");
-    let waiting = rate("wait1", &of(&Kind::Replicas, Some(1))?);
-    let without = rate("async", &of(&Kind::Replicas, None)?);
-    let group = of(&Kind::Group("hsuc"), None)?;
-    let with_wait = rate("redis_set_vs_wait1", &group).beside("one replica and WAIT 1", &waiting);
+    let length = Duration::from_millis(if args.quick { 300 } else { 3000 });
+    let replicas = start(&Kind::Replicas, 2)?;
+    let group = start(&Kind::Group("hsuc"), 2)?;
+    let leader = group.await_ready()?;
+    let own = Clients::set(group.bed.host(leader), None)?;
+    let waiting = Clients::set(replicas.bed.host(1), Some(1))?;
+    let without = Clients::set(replicas.bed.host(1), None)?;
+    let sides = [own, waiting, without].map(|side| clients(side, length));
+    let [of, waiting, without] = in_turns(args, sides)?;
+    let with_wait = rate("redis_set_vs_wait1", &of).beside("one replica and WAIT 1", &rate("wait1", &waiting));
     report.add(with_wait.goal(Goal::AtLeast(1.0)));
-    report.add(rate("redis_set_vs_async", &group).beside("one replica, no WAIT", &without).goal(Goal::AtLeast(1.0)));
+    let with_none = rate("redis_set_vs_async", &of).beside("one replica, no WAIT", &rate("async", &without));
+    report.add(with_none.goal(Goal::AtLeast(1.0)));
     Ok(())
 }
 
