@@ -150,9 +150,12 @@ pub struct Figure {
     /// The baseline's number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline_value: Option<f64>,
-    /// value / baseline_value.
+    /// value / baseline_value; where rounds of both come in pairs, the median of the ratios of the pairs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
+    /// Least and greatest ratio of the pairs of rounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_spread: Option<[f64; 2]>,
     /// The goal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goal: Option<String>,
@@ -182,6 +185,13 @@ pub struct Figure {
 
 fn us(ns: u64) -> f64 {
     ns as f64 / 1000.0
+}
+
+/// Least and greatest.
+fn spread(rounds: impl IntoIterator<Item = f64>) -> Option<[f64; 2]> {
+    rounds.into_iter().fold(None, |spread, value| {
+        Some(spread.map_or([value; 2], |[least, greatest]: [f64; 2]| [least.min(value), greatest.max(value)]))
+    })
 }
 
 impl Figure {
@@ -230,12 +240,21 @@ impl Figure {
         self
     }
 
+    /// Sets the ratio from pairs of rounds of the figure and of its baseline: the middle one of the pairs'
+    /// ratios, because what disturbs a pair disturbs both of its rounds. The baseline's value must be above 0.
+    #[must_use]
+    pub fn ratio_of_pairs(mut self, pairs: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        let mut ratios: Vec<f64> = pairs.into_iter().map(|(value, base)| value / base).collect();
+        ratios.sort_by(f64::total_cmp);
+        self.ratio = ratios.get(ratios.len() / 2).copied();
+        self.ratio_spread = spread(ratios);
+        self
+    }
+
     /// Sets the spread from its value in each round of the run.
     #[must_use]
     pub fn spread_of(mut self, rounds: impl IntoIterator<Item = f64>) -> Self {
-        self.spread = rounds.into_iter().fold(None, |spread, value| {
-            Some(spread.map_or([value; 2], |[least, greatest]: [f64; 2]| [least.min(value), greatest.max(value)]))
-        });
+        self.spread = spread(rounds);
         self
     }
 
@@ -451,6 +470,11 @@ fn row(figure: &Figure) -> [String; 12] {
         (Some(name), None) => name.clone(),
         _ => "-".into(),
     };
+    let ratio = match (figure.ratio, figure.ratio_spread) {
+        (Some(ratio), Some([least, greatest])) => format!("{ratio:.3} ({least:.3}..{greatest:.3})"),
+        (Some(ratio), None) => format!("{ratio:.3}"),
+        _ => "-".into(),
+    };
     [
         figure.figure.clone(),
         format!("{} {}", number(figure.value), figure.unit),
@@ -461,7 +485,7 @@ fn row(figure: &Figure) -> [String; 12] {
         number(figure.p99),
         number(figure.max),
         baseline,
-        figure.ratio.map_or("-".into(), |r| format!("{r:.3}")),
+        ratio,
         figure.goal.clone().unwrap_or("-".into()),
         figure.met.map_or("-", |m| if m { "yes" } else { "NO" }).into(),
     ]

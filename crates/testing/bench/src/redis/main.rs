@@ -30,9 +30,9 @@ use std::{process::ExitCode, time::Duration};
 use anyhow::ensure;
 use clap::Parser;
 use cluster::{Cluster, Kind};
-use fide_testbed::figures::{Figure, Goal, Report, Samples, Statistic};
-use load::{Clients, Measured};
-use rounds::{benchmark, clients, in_turns, rate};
+use fide_testbed::figures::{Figure, Goal, Report, Statistic};
+use load::Clients;
+use rounds::{benchmark, clients, in_turns, latency_beside, rate_beside};
 
 /// Measures the Redis module and writes target/bench/redis.json.
 #[derive(Debug, Parser)]
@@ -138,7 +138,7 @@ fn beside_alone(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::
             eprintln!("{name}: {failures} tolerated");
             let [of, base] =
                 in_turns(args, [benchmark(args, (&group, host), test), benchmark(args, (&alone, 1), test)])?;
-            let figure = rate(&format!("{name}_{failures}"), &of).beside("a server alone", &rate("alone", &base));
+            let figure = rate_beside(&format!("{name}_{failures}"), &of, "a server alone", &base);
             report.add(match goal {
                 Some(least) => figure.goal(Goal::AtLeast(least)),
                 None => figure,
@@ -164,7 +164,7 @@ fn disk(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<(
         let test = ("set", 1);
         let [of, base] =
             in_turns(args, [benchmark(args, (&group, leader), test), benchmark(args, (&always, 1), test)])?;
-        let figure = rate(name, &of).beside("a server alone, appendfsync always", &rate("always", &base));
+        let figure = rate_beside(name, &of, "a server alone, appendfsync always", &base);
         report.add(match goal {
             Some(least) => figure.goal(Goal::AtLeast(least)),
             None => figure,
@@ -214,16 +214,8 @@ fn redisraft(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Res
         let test = ("set", 1);
         let [of, base] = in_turns(args, [benchmark(args, (&group, leader), test), benchmark(args, (&raft, 1), test)])?;
         let beside = format!("RedisRaft, {} servers", 2 * failures + 1);
-        let figure = rate(&names[0], &of).beside(&beside, &rate("redisraft", &base));
-        report.add(figure.goal(Goal::AtLeast(1.7)));
-        let p50 = |rounds: &[Measured]| {
-            let mut samples = Samples::default();
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "milliseconds of a benchmark")]
-            rounds.iter().for_each(|round| samples.add((round.p50_ms * 1e6) as u64));
-            samples
-        };
-        let figure = Figure::time(&names[1], Statistic::P50, &p50(&of)).against(&beside, Statistic::P50, &p50(&base));
-        report.add(figure.goal(Goal::AtMost(0.46)));
+        report.add(rate_beside(&names[0], &of, &beside, &base).goal(Goal::AtLeast(1.7)));
+        report.add(latency_beside(&names[1], &of, &beside, &base).goal(Goal::AtMost(0.46)));
     }
     Ok(())
 }
@@ -239,8 +231,7 @@ fn disk_of_two(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::R
     let own = Clients::set(group.bed.host(leader), None)?;
     let waiting = Clients::set(replicas.bed.host(1), Some(1))?;
     let [of, base] = in_turns(args, [clients(own, length), clients(waiting, length)])?;
-    let figure = rate("redis_disk_vs_wait1", &of);
-    report.add(figure.beside("one replica, WAIT 1, both appendfsync always", &rate("waiting", &base)));
+    report.add(rate_beside("redis_disk_vs_wait1", &of, "one replica, WAIT 1, both appendfsync always", &base));
     Ok(())
 }
 
@@ -254,8 +245,7 @@ fn mix(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()
         let leader = group.await_ready()?;
         let (own, plain) = (Clients::mix(group.bed.host(leader))?, Clients::mix(alone.bed.host(1))?);
         let [of, base] = in_turns(args, [clients(own, length), clients(plain, length)])?;
-        let figure = rate(&format!("redis_mix_vs_standalone_{failures}"), &of);
-        report.add(figure.beside("a server alone", &rate("alone", &base)));
+        report.add(rate_beside(&format!("redis_mix_vs_standalone_{failures}"), &of, "a server alone", &base));
     }
     Ok(())
 }
@@ -273,9 +263,9 @@ fn wait1(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<
     let without = Clients::set(replicas.bed.host(1), None)?;
     let sides = [own, waiting, without].map(|side| clients(side, length));
     let [of, waiting, without] = in_turns(args, sides)?;
-    let with_wait = rate("redis_set_vs_wait1", &of).beside("one replica and WAIT 1", &rate("wait1", &waiting));
+    let with_wait = rate_beside("redis_set_vs_wait1", &of, "one replica and WAIT 1", &waiting);
     report.add(with_wait.goal(Goal::AtLeast(1.0)));
-    let with_none = rate("redis_set_vs_async", &of).beside("one replica, no WAIT", &rate("async", &without));
+    let with_none = rate_beside("redis_set_vs_async", &of, "one replica, no WAIT", &without);
     report.add(with_none.goal(Goal::AtLeast(1.0)));
     Ok(())
 }

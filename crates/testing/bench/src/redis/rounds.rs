@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fide_testbed::figures::Figure;
+use fide_testbed::figures::{Figure, Samples, Statistic};
 
 use super::{
     Args,
@@ -58,8 +58,27 @@ fn one_round(clients: &mut Clients, length: Duration) -> anyhow::Result<Measured
     Ok(Measured { per_second, p50_ms, p99_ms, max_ms: ms(samples.max()) })
 }
 
-/// The rates of some rounds, in ascending order.
-pub(super) fn rate(name: &str, rounds: &[Measured]) -> Figure {
+/// The rate of one side beside that of another, which were measured in turns.
+pub(super) fn rate_beside(name: &str, of: &[Measured], baseline: &str, base: &[Measured]) -> Figure {
+    let pairs = of.iter().zip(base).map(|(of, base)| (of.per_second, base.per_second));
+    rate(name, of).beside(baseline, &rate(baseline, base)).ratio_of_pairs(pairs)
+}
+
+/// The median of the rounds' median latencies, beside that of another side, which was measured in turns.
+pub(super) fn latency_beside(name: &str, of: &[Measured], baseline: &str, base: &[Measured]) -> Figure {
+    let p50 = |rounds: &[Measured]| {
+        let mut samples = Samples::default();
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "milliseconds of a benchmark")]
+        rounds.iter().for_each(|round| samples.add((round.p50_ms * 1e6) as u64));
+        samples
+    };
+    let pairs = of.iter().zip(base).map(|(of, base)| (of.p50_ms, base.p50_ms));
+    let figure = Figure::time(name, Statistic::P50, &p50(of)).against(baseline, Statistic::P50, &p50(base));
+    figure.ratio_of_pairs(pairs).remark("median of the rounds' p50, on both sides; n is rounds")
+}
+
+/// The rates of some rounds.
+fn rate(name: &str, rounds: &[Measured]) -> Figure {
     let mut rates: Vec<f64> = rounds.iter().map(|round| round.per_second).collect();
     rates.sort_by(f64::total_cmp);
     let worst = |of: fn(&Measured) -> f64| rounds.iter().map(of).fold(0.0, f64::max);

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// The fields that are read from an earlier figure.
+/// What is compared of a figure, and read from an earlier one.
 #[derive(Debug, Clone, Deserialize)]
 struct Before {
     figure: String,
@@ -20,7 +20,23 @@ struct Before {
     #[serde(default)]
     spread: Option<[f64; 2]>,
     #[serde(default)]
+    ratio_spread: Option<[f64; 2]>,
+    #[serde(default)]
     statistic: String,
+}
+
+impl From<&Figure> for Before {
+    fn from(figure: &Figure) -> Self {
+        Self {
+            figure: figure.figure.clone(),
+            value: figure.value,
+            baseline_value: figure.baseline_value,
+            ratio: figure.ratio,
+            spread: figure.spread,
+            ratio_spread: figure.ratio_spread,
+            statistic: figure.statistic.clone(),
+        }
+    }
 }
 
 /// An earlier report.
@@ -42,10 +58,14 @@ struct Compared {
 }
 
 impl Compared {
-    fn of(value: Option<f64>, ratio: Option<f64>, base: Option<f64>, spread: Option<[f64; 2]>) -> Option<Self> {
-        let by = if ratio.is_some() { base.filter(|base| *base > 0.0)? } else { 1.0 };
-        let value = ratio.or(value)?;
-        let [least, greatest] = spread.map_or([value; 2], |spread| spread.map(|value| value / by));
+    fn of(figure: &Before) -> Option<Self> {
+        let ratio = figure.ratio;
+        let by = if ratio.is_some() { figure.baseline_value.filter(|base| *base > 0.0)? } else { 1.0 };
+        let value = ratio.or(figure.value)?;
+        // The pairs' own ratios, where they are known; else the rounds beside the baseline's one value.
+        let of_pairs = ratio.and(figure.ratio_spread);
+        let of_rounds = figure.spread.map(|spread| spread.map(|value| value / by));
+        let [least, greatest] = of_pairs.or(of_rounds).unwrap_or([value; 2]);
         Some(Self { is_ratio: ratio.is_some(), value, least: least.min(value), greatest: greatest.max(value) })
     }
 }
@@ -72,8 +92,7 @@ impl Earlier {
                 new_names.push(figure.figure.as_str());
                 continue;
             };
-            let old = Compared::of(before.value, before.ratio, before.baseline_value, before.spread);
-            let new = Compared::of(figure.value, figure.ratio, figure.baseline_value, figure.spread);
+            let (old, new) = (Compared::of(before), Compared::of(&Before::from(figure)));
             let same_kind = before.statistic == figure.statistic;
             let (old, new) = match (old, new) {
                 (Some(old), Some(new)) if old.is_ratio == new.is_ratio && same_kind => (old, new),
@@ -183,6 +202,15 @@ mod tests {
         assert!(compared(&ratio(10_000, 100_000), &ratio(20_000, 200_000)).starts_with("against the earlier run: 1 "));
         let said = compared(&ratio(20_000, 100_000), &ratio(10_000, 100_000));
         assert!(said.contains("vs: ratio 0.20 -> 0.10, better"), "{said}");
+        // Pairs of rounds say more of a ratio than the rounds of one side: 0.9 to 1.1 of 0.2, but pairs alike.
+        let paired = |ours: u64, pairs: [(f64, f64); 3]| {
+            let figure = ratio(ours, 100_000).remove(0).ratio_of_pairs(pairs);
+            vec![figure.goal(Goal::AtMost(0.5))]
+        };
+        let before = paired(20_000, [(1.0, 5.0), (2.0, 9.5), (3.0, 15.0)]);
+        assert!(compared(&before, &paired(20_000, [(1.0, 5.0); 3])).starts_with("against the earlier run: 1 "));
+        let said = compared(&before, &paired(20_000, [(1.0, 5.2), (2.0, 10.3), (3.0, 15.7)]));
+        assert!(said.contains("vs: ratio 0.20 -> 0.19, better (rounds 0.20..0.21, then 0.19..0.19)"), "{said}");
         let why = Earlier::read(Path::new("/nonexistent/old.json"), "detect").unwrap_err().to_string();
         assert!(why.contains("/nonexistent/old.json"), "{why}");
     }

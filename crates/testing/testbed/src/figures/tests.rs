@@ -55,6 +55,22 @@ fn few_samples_have_a_maximum_and_no_percentile() {
 }
 
 #[test]
+fn ratio_of_pairs_is_the_middle_ratio_and_not_that_of_the_middles() {
+    let (rates, bases) = ([100.0, 50.0, 210.0], [200.0, 90.0, 300.0]);
+    let mut sorted = rates;
+    sorted.sort_by(f64::total_cmp);
+    let base = Figure::rate("base", &[90.0, 200.0, 300.0]);
+    let figure = Figure::rate("x", &sorted).beside("base", &base);
+    assert_eq!(figure.ratio, Some(0.5));
+    let figure = figure.ratio_of_pairs(rates.into_iter().zip(bases)).goal(Goal::AtLeast(0.55));
+    assert_eq!((figure.ratio, figure.ratio_spread), (Some(50.0 / 90.0), Some([0.5, 0.7])));
+    assert_eq!((figure.met, figure.baseline_value), (Some(true), Some(200.0)));
+    let mut report = Report::new("redis");
+    report.add(figure);
+    assert!(report.to_string().contains("0.556 (0.500..0.700)"), "{report}");
+}
+
+#[test]
 fn the_table_holds_every_figure_and_reason() {
     let mut report = Report::new("detect");
     report.add(Figure::count("false_deaths", 0, 100).goal(Goal::AtMost(0.0)));
