@@ -24,6 +24,7 @@ mod load;
 mod memory;
 mod rounds;
 mod sentinel;
+mod wanted;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -33,6 +34,7 @@ use cluster::{Cluster, Kind};
 use fide_testbed::figures::{Figure, Goal, Report, Statistic};
 use load::Clients;
 use rounds::{benchmark, clients, in_turns, latency_beside, rate_beside};
+use wanted::{RAFT_FAILURES, Wanted, settle};
 
 /// Measures the Redis module and writes target/bench/redis.json.
 #[derive(Debug, Parser)]
@@ -79,42 +81,68 @@ impl Args {
 
 /// Starts servers of some kind, on so many hosts.
 type Start<'a> = dyn Fn(&Kind, usize) -> anyhow::Result<Cluster> + 'a;
-/// Some figures that are measured together, by their names.
-type Part = (&'static [&'static str], fn(&Args, &Start<'_>, &mut Report) -> anyhow::Result<()>);
+/// Some figures that are measured together. What was measured stays in the report even if the rest fails.
+type Part = (&'static [Wanted], fn(&Args, &Start<'_>, &mut Report) -> anyhow::Result<()>);
 
-const BESIDE_ALONE: [&str; 4] = [
-    "redis_set_vs_standalone",
-    "redis_set_pipelined_vs_standalone",
-    "redis_get_vs_standalone",
-    "redis_get_follower_vs_standalone",
+const BESIDE_ALONE: [Wanted; 4] = [
+    Wanted::rate("redis_set_vs_standalone").each_failure(),
+    Wanted::rate("redis_set_pipelined_vs_standalone").each_failure(),
+    Wanted::rate("redis_get_vs_standalone").each_failure().goal(Goal::AtLeast(0.95)),
+    Wanted::rate("redis_get_follower_vs_standalone").each_failure().goal(Goal::AtLeast(0.95)),
+];
+const MIX: [Wanted; 1] = [Wanted::rate("redis_mix_vs_standalone").each_failure()];
+const WAIT1: [Wanted; 2] = [
+    Wanted::rate("redis_set_vs_wait1").goal(Goal::AtLeast(1.0)),
+    Wanted::rate("redis_set_vs_async").goal(Goal::AtLeast(1.0)),
+];
+const DISK: [Wanted; 2] =
+    [Wanted::rate("redis_disk_vs_aof").goal(Goal::AtLeast(0.8)), Wanted::rate("redis_disk_vs_aof_of_one")];
+const DISK_OF_TWO: [Wanted; 1] = [Wanted::rate("redis_disk_vs_wait1")];
+const RAFT: [Wanted; 2] = [
+    Wanted::rate("redis_set_vs_redisraft").each_raft().goal(Goal::AtLeast(1.7)),
+    Wanted::time("redis_latency_vs_redisraft").each_raft().goal(Goal::AtMost(0.46)),
+];
+const FAILOVER: [Wanted; 3] = [
+    Wanted::time("redis_failover").goal(Goal::AtMost(10_000.0)),
+    Wanted::time("redis_failover_p99").goal(Goal::AtMost(50_000.0)),
+    Wanted::time("redis_failover_vs_sentinel").goal(Goal::AtMost(0.02)),
+];
+const MEMORY: [Wanted; 2] = [
+    Wanted::share("redis_memory_growth").goal(Goal::AtMost(1.1)),
+    Wanted::count("redis_memory_lost").goal(Goal::AtMost(0.0)),
 ];
 
 const PARTS: [Part; 8] = [
     (&BESIDE_ALONE, beside_alone),
-    (&["redis_mix_vs_standalone"], mix),
-    (&["redis_set_vs_wait1", "redis_set_vs_async"], wait1),
-    (&["redis_disk_vs_aof", "redis_disk_vs_aof_of_one"], disk),
-    (&["redis_disk_vs_wait1"], disk_of_two),
-    (&["redis_set_vs_redisraft", "redis_latency_vs_redisraft"], redisraft),
-    (&["redis_failover"], failover),
-    (&["redis_memory_growth", "redis_memory_lost"], memory),
+    (&MIX, mix),
+    (&WAIT1, wait1),
+    (&DISK, disk),
+    (&DISK_OF_TWO, disk_of_two),
+    (&RAFT, redisraft),
+    (&FAILOVER, failover),
+    (&MEMORY, memory),
 ];
 
 fn run(args: &Args) -> anyhow::Result<()> {
     let mut report = Report::new("redis").compared_with(args.compare.as_deref())?;
     let server: Vec<&str> = args.server.iter().map(String::as_str).collect();
     let start = |kind: &Kind, hosts: usize| Cluster::start(kind, hosts, &server);
-    let wanted: Vec<&Part> = PARTS.iter().filter(|(names, _)| names.iter().any(|name| args.wants(name))).collect();
+    let is_wanted = |part: &&Part| part.0.iter().any(|figure| args.wants(figure.name));
+    let wanted: Vec<&Part> = PARTS.iter().filter(is_wanted).collect();
     ensure!(!wanted.is_empty(), "no figure begins with {}", args.only.join(" or "));
     let mut failed = Vec::new();
-    for (names, measure) in wanted {
-        // What the others have measured is not lost with one.
-        if let Err(why) = measure(args, &start, &mut report) {
-            eprintln!("bench-redis: {}: {why:#}", names[0]);
-            failed.push(names[0]);
-        }
+    for (figures, measure) in wanted {
+        let begun = report.figures.len();
+        let why = match measure(args, &start, &mut report) {
+            Ok(()) => "its part has ended without it".to_owned(),
+            Err(why) => {
+                eprintln!("bench-redis: {why:#}");
+                // What follows the first line is what the servers said.
+                format!("{why:#}").lines().next().unwrap_or_default().to_owned()
+            }
+        };
+        failed.extend(settle(args, figures, &mut report, begun, &why));
     }
-    report.figures.retain(|figure| args.wants(&figure.figure));
     report.conclude()?;
     ensure!(failed.is_empty(), "not measured: {}", failed.join(", "));
     Ok(())
@@ -127,22 +155,18 @@ fn beside_alone(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::
         let group = start(&Kind::Group("hsuc"), failures + 1)?;
         let leader = group.await_ready()?;
         let follower = group.running().into_iter().find(|host| *host != leader).expect("two servers");
-        let [set, pipelined, get, at_follower] = BESIDE_ALONE;
+        let [set, pipelined, get, at_follower] = BESIDE_ALONE.map(|figure| figure.name);
         let wanted = [
-            (set, None, leader, ("set", 1)),
-            (pipelined, None, leader, ("set", 16)),
-            (get, Some(0.95), leader, ("get", 1)),
-            (at_follower, Some(0.95), follower, ("get", 1)),
+            (set, leader, ("set", 1)),
+            (pipelined, leader, ("set", 16)),
+            (get, leader, ("get", 1)),
+            (at_follower, follower, ("get", 1)),
         ];
-        for (name, goal, host, test) in wanted.into_iter().filter(|(name, ..)| args.wants(name)) {
+        for (name, host, test) in wanted.into_iter().filter(|(name, ..)| args.wants(name)) {
             eprintln!("{name}: {failures} tolerated");
             let [of, base] =
                 in_turns(args, [benchmark(args, (&group, host), test), benchmark(args, (&alone, 1), test)])?;
-            let figure = rate_beside(&format!("{name}_{failures}"), &of, "a server alone", &base);
-            report.add(match goal {
-                Some(least) => figure.goal(Goal::AtLeast(least)),
-                None => figure,
-            });
+            report.add(rate_beside(&format!("{name}_{failures}"), &of, "a server alone", &base));
         }
     }
     Ok(())
@@ -154,7 +178,7 @@ const APPEND_ONLY: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"
 /// Durable groups of two and of one beside a server alone that syncs its file, too.
 fn disk(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()> {
     let always = Cluster::start(&Kind::Alone, 1, &APPEND_ONLY)?;
-    for (name, servers, goal) in [("redis_disk_vs_aof", 2, Some(0.8)), ("redis_disk_vs_aof_of_one", 1, None)] {
+    for (name, servers) in [("redis_disk_vs_aof", 2), ("redis_disk_vs_aof_of_one", 1)] {
         if !args.wants(name) {
             continue;
         }
@@ -164,11 +188,7 @@ fn disk(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<(
         let test = ("set", 1);
         let [of, base] =
             in_turns(args, [benchmark(args, (&group, leader), test), benchmark(args, (&always, 1), test)])?;
-        let figure = rate_beside(name, &of, "a server alone, appendfsync always", &base);
-        report.add(match goal {
-            Some(least) => figure.goal(Goal::AtLeast(least)),
-            None => figure,
-        });
+        report.add(rate_beside(name, &of, "a server alone, appendfsync always", &base));
     }
     Ok(())
 }
@@ -178,12 +198,11 @@ fn failover(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Resu
     let kills = if args.quick { 3 } else { 100 };
     let samples = failover::measure(&mut start(&Kind::Group("hsuc"), 3)?, kills)?;
     let own = |name: &str| Figure::time(name, Statistic::P50, &samples);
-    report.add(own("redis_failover").goal(Goal::AtMost(10_000.0)));
-    report.add(Figure::time("redis_failover_p99", Statistic::P99, &samples).goal(Goal::AtMost(50_000.0)));
+    report.add(own("redis_failover"));
+    report.add(Figure::time("redis_failover_p99", Statistic::P99, &samples));
     if args.wants("redis_failover_vs_sentinel") {
         let beside = sentinel::measure(&mut start(&Kind::Replicas, 3)?, if args.quick { 1 } else { 10 })?;
-        let figure = own("redis_failover_vs_sentinel").against("Sentinel", Statistic::P50, &beside);
-        report.add(figure.goal(Goal::AtMost(0.02)));
+        report.add(own("redis_failover_vs_sentinel").against("Sentinel", Statistic::P50, &beside));
     }
     Ok(())
 }
@@ -199,14 +218,15 @@ fn memory(args: &Args, _: &Start<'_>, report: &mut Report) -> anyhow::Result<()>
 
 /// Groups of two and three beside clusters of RedisRaft that tolerate as many failures, in turns.
 fn redisraft(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<()> {
-    for failures in 1..=2 {
-        let names = ["set", "latency"].map(|what| format!("redis_{what}_vs_redisraft_{failures}"));
-        let Some(folder) = &args.redisraft else {
-            let why = "no --redisraft FOLDER with redis-server and redisraft.so, whose licence keeps them out of here";
-            report.add(Figure::unmeasured(&names[0], "1/s", why));
-            report.add(Figure::unmeasured(&names[1], "us", why));
-            continue;
-        };
+    let Some(folder) = &args.redisraft else {
+        let why = "no --redisraft FOLDER with redis-server and redisraft.so, whose licence keeps them out of here";
+        for figure in RAFT {
+            figure.names(0).iter().for_each(|name| report.add(figure.unmeasured(name, why)));
+        }
+        return Ok(());
+    };
+    for failures in 1..=RAFT_FAILURES {
+        let names = RAFT.map(|figure| format!("{}_{failures}", figure.name));
         eprintln!("{}", names[0]);
         let raft = Cluster::start(&Kind::Raft(folder.clone()), 2 * failures + 1, &[])?;
         let group = start(&Kind::Group("hsuc"), failures + 1)?;
@@ -214,8 +234,8 @@ fn redisraft(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Res
         let test = ("set", 1);
         let [of, base] = in_turns(args, [benchmark(args, (&group, leader), test), benchmark(args, (&raft, 1), test)])?;
         let beside = format!("RedisRaft, {} servers", 2 * failures + 1);
-        report.add(rate_beside(&names[0], &of, &beside, &base).goal(Goal::AtLeast(1.7)));
-        report.add(latency_beside(&names[1], &of, &beside, &base).goal(Goal::AtMost(0.46)));
+        report.add(rate_beside(&names[0], &of, &beside, &base));
+        report.add(latency_beside(&names[1], &of, &beside, &base));
     }
     Ok(())
 }
@@ -263,10 +283,8 @@ fn wait1(args: &Args, start: &Start<'_>, report: &mut Report) -> anyhow::Result<
     let without = Clients::set(replicas.bed.host(1), None)?;
     let sides = [own, waiting, without].map(|side| clients(side, length));
     let [of, waiting, without] = in_turns(args, sides)?;
-    let with_wait = rate_beside("redis_set_vs_wait1", &of, "one replica and WAIT 1", &waiting);
-    report.add(with_wait.goal(Goal::AtLeast(1.0)));
-    let with_none = rate_beside("redis_set_vs_async", &of, "one replica, no WAIT", &without);
-    report.add(with_none.goal(Goal::AtLeast(1.0)));
+    report.add(rate_beside("redis_set_vs_wait1", &of, "one replica and WAIT 1", &waiting));
+    report.add(rate_beside("redis_set_vs_async", &of, "one replica, no WAIT", &without));
     Ok(())
 }
 
