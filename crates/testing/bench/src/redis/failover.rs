@@ -13,7 +13,7 @@ use fide_testbed::figures::Samples;
 
 use super::cluster::Cluster;
 
-const REQUEST: &[u8] = b"*2\r\n$4\r\nINCR\r\n$7\r\ncounter\r\n";
+pub(super) const REQUEST: &[u8] = b"*2\r\n$4\r\nINCR\r\n$7\r\ncounter\r\n";
 const LIMIT: Duration = Duration::from_secs(20);
 /// Between two questions of the client to the same server.
 const PAUSE: Duration = Duration::from_micros(100);
