@@ -45,6 +45,14 @@ fn run(args: &[String]) -> Outcome {
     Step::new(&program.to_string_lossy()).args(&args).run("histories (a failure prints what replays it)")
 }
 
+/// As [`prepare_test`], where nothing is to be tested without a judge.
+pub(crate) fn prepare() -> Outcome {
+    if !build_judge("debug") {
+        return Err("histories are judged by a Go program, and it could not be built: see above".into());
+    }
+    prepare_test()
+}
+
 /// Builds the judge for the tests, and runs its own tests. Where it cannot be built, tests that need it skip
 /// themselves.
 pub(crate) fn prepare_test() -> Outcome {

@@ -201,17 +201,25 @@ fn bench(names: &[&str], args: &[String]) -> Outcome {
 /// tests.
 fn test_redis(args: &[String]) -> Outcome {
     need_bpf("the Redis module")?;
-    setup::prepare(setup::REDIS, "the Redis module is not tested");
-    histories::prepare_test()?;
+    let runs = args.first().map_or("200", String::as_str);
+    if !runs.parse().is_ok_and(|runs: u64| runs > 0) {
+        return Err(format!("{runs} is no number of histories: give one, at least 1, or none for 200"));
+    }
+    if !setup::is_root() {
+        return Err("servers run in network namespaces: run this as root".into());
+    }
+    if !setup::prepare(setup::REDIS, "the Redis module is not tested") {
+        return Err("there is no Redis to load the module: see above".into());
+    }
+    histories::prepare()?;
     clients::prepare(clients::FEW);
     clients::prepare(clients::MORE);
-    let runs = args.first().map_or("200", String::as_str);
     Step::cargo(&["build", "-p", "fide", "-p", "fide-redis"]).run("build")?;
     let mut step = Step::cargo(&["test", "-p", "fide-redis", "--", "--nocapture", "--test-threads", "1"])
         .env("FIDE_REDIS_RUNS", runs);
     match redis_suite::source() {
         Ok(source) => step = step.env(redis_suite::PLACE, &source.to_string_lossy()),
-        Err(why) => println!("{why}: Redis' own tests do not run"),
+        Err(why) => return Err(format!("Redis' own tests cannot run: {why}")),
     }
     step.run("the Redis module")
 }
