@@ -13,6 +13,7 @@ mod root_join;
 mod root_libraries;
 mod root_links;
 mod root_once;
+mod root_power_cut;
 mod root_pushed;
 mod root_random;
 mod root_reads;
