@@ -14,7 +14,7 @@ use super::{
     compare::{fide_compare, fide_digest, take_digest},
     config::FollowerProxy,
     hot, look, numbered, pass_on, password,
-    pause::fide_pause,
+    pause::{NOT_LEADING, fide_pause},
     proxy::{as_user, plain},
     pushed, reads,
     role::fide_role,
@@ -350,9 +350,7 @@ pub(super) fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {
         return ctx.error(&format!("ERR {name} is refused in a group: the group decides who leads"));
     }
     if class_of(args) == Class::Pause {
-        return ctx.error(
-            "ERR CLIENT PAUSE is refused at a server that does not lead its group: what the leader writes would be held up, too; pause the leader",
-        );
+        return ctx.error(NOT_LEADING);
     }
     if class_of(args) == Class::Kill {
         return ctx.error(

@@ -10,12 +10,13 @@ use std::ffi::{CStr, c_int};
 
 use redis_module::raw;
 
-use super::{access::answer, call_args, class_of, commands::refuse, hot, state::Mode, words::inner};
+use super::{access::answer, call_args, class_of, hot, state::Mode, words::inner};
 use crate::{
     commands::Class,
     redis::{Argv, Ctx, server_version},
 };
 
+pub(super) const NOT_LEADING: &str = "ERR CLIENT PAUSE is refused at a server that does not lead its group: what the leader writes would be held up, too; pause the leader";
 /// Errors as replies, and the rights of the client.
 const PAUSE: &CStr = c"E0C";
 /// From this version on, what was held up is executed without another look.
@@ -27,7 +28,7 @@ pub(super) unsafe extern "C" fn fide_pause(ctx: *mut raw::RedisModuleCtx, argv: 
         return ctx.error("ERR FIDE.PAUSE is for this module's own use");
     }
     if !matches!(hot(|hot| hot.mode.get()), Mode::Leader | Mode::Undecided) {
-        return refuse(ctx, args);
+        return ctx.error(NOT_LEADING);
     }
     if ctx.is_nested() {
         return ctx.error(
