@@ -15,14 +15,15 @@ use std::{
     fs::File,
     io,
     mem::MaybeUninit,
-    os::fd::AsFd,
+    os::fd::{AsFd, OwnedFd},
     ptr,
     time::Duration,
 };
 
 use rustix::{
     process::{
-        Pid, Signal, WaitOptions, getpid, getppid, kill_process, set_parent_process_death_signal, setsid, waitpid,
+        Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitOptions, getpid, getppid, kill_process, pidfd_open,
+        pidfd_send_signal, set_parent_process_death_signal, setsid, waitid, waitpid,
     },
     time::{ClockId, Timespec, clock_gettime},
 };
@@ -48,7 +49,7 @@ struct Orders {
 
 /// The guard of this process.
 pub(super) struct Guard {
-    pid: Pid,
+    process: OwnedFd,
     /// In use until the guard has ended.
     _orders: Box<Orders>,
     _stack: Box<[MaybeUninit<u8>]>,
@@ -75,15 +76,21 @@ impl Guard {
         let result = if pid < 0 { Err(io::Error::last_os_error()) } else { Ok(pid) };
         drop(blocked);
         let pid = Pid::from_raw(result?).expect("a process has an id");
-        Ok(Self { pid, _orders: orders, _stack: stack })
+        // Redis awaits children that it does not know, too, so the id may be another process' later.
+        let process = pidfd_open(pid, PidfdFlags::empty()).inspect_err(|_| {
+            let _ = kill_process(pid, Signal::KILL);
+            while matches!(waitpid(Some(pid), WaitOptions::empty()), Err(rustix::io::Errno::INTR)) {}
+        })?;
+        Ok(Self { process, _orders: orders, _stack: stack })
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        let _ = kill_process(self.pid, Signal::KILL);
+        let _ = pidfd_send_signal(&self.process, Signal::KILL);
         // Its memory is freed after that.
-        while matches!(waitpid(Some(self.pid), WaitOptions::empty()), Err(rustix::io::Errno::INTR)) {}
+        let ended = || waitid(WaitId::PidFd(self.process.as_fd()), WaitIdOptions::EXITED);
+        while matches!(ended(), Err(rustix::io::Errno::INTR)) {}
     }
 }
 
