@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Commands of the leader's clients that wait until a key has data.
 
-use std::ffi::c_int;
+use std::ffi::{CString, c_int};
 
 use redis_module::raw;
 
@@ -75,12 +75,7 @@ impl Waiting {
 
 /// The keys of a blocking command, and its timeout, ms; none if it does not wait.
 pub(super) fn keys_and_timeout(rule: Rule, args: &[&[u8]]) -> Option<(Vec<Vec<u8>>, i64)> {
-    let seconds = |arg: &[u8]| -> Option<i64> {
-        let seconds: f64 = std::str::from_utf8(arg).ok()?.parse().ok()?;
-        // Redis has checked the range; 0 is for ever, and nothing else becomes 0.
-        #[allow(clippy::cast_possible_truncation, reason = "below 2^63, as Redis has checked")]
-        Some(if seconds == 0.0 { 0 } else { ((seconds * 1000.0).ceil() as i64).max(1) })
-    };
+    let seconds = timeout_ms;
     let number = |arg: &[u8]| std::str::from_utf8(arg).ok()?.parse::<usize>().ok();
     let owned = |keys: &[&[u8]]| keys.iter().map(|key| key.to_vec()).collect();
     Some(match rule {
@@ -93,6 +88,18 @@ pub(super) fn keys_and_timeout(rule: Rule, args: &[&[u8]]) -> Option<(Vec<Vec<u8
         }
         _ => return None,
     })
+}
+
+/// Seconds as Redis reads them, in milliseconds: also `0x1p-1`, and numbers so small that they are 0 as a double.
+fn timeout_ms(arg: &[u8]) -> Option<i64> {
+    let text = CString::new(arg).ok()?;
+    // SAFETY: a string with a zero at its end, and no place for where the number ends: Redis has seen that it is one.
+    let seconds = unsafe { libc::strtod(text.as_ptr(), std::ptr::null_mut()) };
+    let mantissa = arg.split(|byte| matches!(byte, b'e' | b'E' | b'p' | b'P')).next().unwrap_or_default();
+    let is_none = seconds == 0.0 && !mantissa.iter().any(|byte| matches!(byte, b'1'..=b'9'));
+    // Redis has checked the range; 0 is for ever, and nothing else becomes 0.
+    #[allow(clippy::cast_possible_truncation, reason = "below 2^63, as Redis has checked")]
+    Some(if is_none { 0 } else { ((seconds * 1000.0).ceil() as i64).max(1) })
 }
 
 /// Suspends the client until there is data for it.
@@ -143,4 +150,26 @@ unsafe extern "C" fn on_no_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int
         return Ctx(ctx).error(NO_STREAM);
     }
     api!(RedisModule_ReplyWithNullArray(ctx))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_read_as_redis_reads_them() {
+        for (text, ms) in [
+            ("0", 0),
+            ("0.0", 0),
+            ("-0", 0),
+            ("1", 1000),
+            ("0.0001", 1),
+            ("1e-400", 1),
+            ("0e5", 0),
+            ("0x1p-1", 500),
+            ("0xa", 10_000),
+        ] {
+            assert_eq!(timeout_ms(text.as_bytes()), Some(ms), "{text}");
+        }
+    }
 }
