@@ -87,6 +87,8 @@ pub struct Core<P: Start> {
     pub counters: Counters,
     /// The last datagram that the group refused, its sender, and why.
     pub(crate) refused: Option<(u16, DatagramError)>,
+    /// Hosts whose last datagram was of a group with other settings.
+    pub(crate) differing: HostSet,
 }
 
 impl<P: Start> Core<P> {
@@ -113,6 +115,7 @@ impl<P: Start> Core<P> {
             datagram: Vec::new(),
             counters: Counters::default(),
             refused: None,
+            differing: HostSet::EMPTY,
         })
     }
 
@@ -255,7 +258,7 @@ impl<P: Start> Core<P> {
 
     fn receive(&mut self, agent: &impl Agent, port: &mut impl Port) {
         self.report_hearers(agent);
-        let Self { group, liveness, counters, refused, .. } = self;
+        let Self { group, liveness, counters, refused, differing, .. } = self;
         let mut asking = HostSet::EMPTY;
         port.receive(|opened| {
             let Ok(Opened { sender, spoken, asks, datagrams }) = opened else {
@@ -270,9 +273,16 @@ impl<P: Start> Core<P> {
                 asking.insert(sender.host);
             }
             for datagram in datagrams {
-                if let Err(why) = group.receive(sender.host, datagram) {
-                    counters.datagrams_refused += 1;
-                    *refused = Some((sender.host, why));
+                match group.receive(sender.host, datagram) {
+                    // It may have been started with other settings meanwhile.
+                    Ok(()) => differing.remove(sender.host),
+                    Err(why) => {
+                        if matches!(why, DatagramError::OtherGroup { .. }) {
+                            differing.insert(sender.host);
+                        }
+                        counters.datagrams_refused += 1;
+                        *refused = Some((sender.host, why));
+                    }
                 }
             }
         });

@@ -38,6 +38,7 @@ use crate::{
 
 mod spoken;
 mod stored;
+mod waiting;
 
 const TOKEN_CLIENT: u64 = 0;
 const TOKEN_WATCHED: u64 = 1;
@@ -703,79 +704,6 @@ impl<P: Start> Member<P> {
     pub fn unstored(&self) -> Option<&str> {
         let disk = self.disk.as_ref().and_then(Disk::unstored);
         self.unstored.as_ref().map(|(what, _)| what.as_str()).or(disk)
-    }
-
-    /// What a host that is not a member yet waits for, for people; none if it is a member. A wrong key, a
-    /// wrong port or a lost group is named as the cause only after two seconds.
-    #[must_use]
-    pub fn waits_for(&self) -> Option<String> {
-        if self.standing() != Standing::Joining {
-            return None;
-        }
-        let (now, unheard) = (now_ns(), self.core.liveness.unheard());
-        let silent = self.link.monitors.iter().filter_map(|(host, target, _)| {
-            let name = &self.names[host_index(*host)];
-            match (self.core.liveness.is_up(*host), unheard.contains(*host)) {
-                (false, _) => Some(format!("no process {target} is known to run")),
-                // It is named as one that is refused.
-                (true, true) if self.core.liveness.refused().any(|(refused, _)| refused == *host) => None,
-                (true, true) => Some(match self.core.waits.blamed_ns(*host, now) {
-                    None => format!("{target} has come up, and its first packet is awaited"),
-                    Some(ns) => format!(
-                        "{target} has run for {} s, but no packet with this group's key has come from it ({} packets without that key have come); do \
-                         {name} and this host have the same key and port?",
-                        ns / 1_000_000_000,
-                        self.core.counters.packets_refused
-                    ),
-                }),
-                (true, false) => None,
-            }
-        });
-        let refused = self.core.refused.as_ref().map(|(host, why)| {
-            format!(
-                "the last message refused was from {}: {why}",
-                self.names.get(host_index(*host)).map_or("?", String::as_str)
-            )
-        });
-        let fenced = self.link.client.fenced().then(|| "this host has no lease".to_owned());
-        let held = self.core.group.refounding_awaits().map(|missing| {
-            let missing: Vec<&str> = missing.iter().filter_map(|host| self.name(host)).collect();
-            let missing = missing.join(", ");
-            match self.disk.as_ref().filter(|disk| disk.is_replaying()).and_then(|disk| disk.recovery().position) {
-                Some(position) => format!(
-                    "this host has the group's log on disk up to position {position}; the group goes on from it once all of its last members \
-                     are back: no word has come yet from those on {missing}"
-                ),
-                None => format!(
-                    "this host was excluded, and keeps its state until the group goes on elsewhere, or is founded again by all of its last \
-                     members; no word has come yet from those on {missing}"
-                ),
-            }
-        });
-        let mut all: Vec<String> = self
-            .unstored()
-            .map(str::to_owned)
-            .into_iter()
-            .chain(self.refuses())
-            .chain(held)
-            .chain(fenced)
-            .chain(silent)
-            .chain(refused)
-            .collect();
-        if all.is_empty() {
-            all.push(if !self.core.waits.is_stuck(now) {
-                "all hosts are up, and about to have this host in their group".to_owned()
-            } else if self.record.is_founded() {
-                "all hosts are up, and none lets this host in yet: if every member has died the group is lost; end all members, remove \
-                 their records (state_dir), and start them"
-                    .to_owned()
-            } else {
-                "all hosts are up, and not all of them found the group yet: a host that has a record of a group (in state_dir) only \
-                 joins one"
-                    .to_owned()
-            });
-        }
-        Some(all.join("; "))
     }
 
     #[must_use]

@@ -65,6 +65,7 @@ mod payloads;
 mod protocol;
 mod receiving;
 mod refounding;
+mod shown;
 mod tail;
 
 use std::fmt;
@@ -91,6 +92,7 @@ use liveness::Liveness;
 use outbox::Outbox;
 use payloads::Pending;
 use refounding::Past;
+use shown::Shown;
 use tail::Tail;
 
 pub use datagram::{DatagramError, PREFIX_LEN};
@@ -219,6 +221,7 @@ pub struct Group<P: Start> {
     backlog: Backlog,
     /// What this process was before, and what others were.
     past: Past,
+    shown: Shown,
     /// Decisions that wait for disks, where they have to.
     durable: Durable,
     /// Hosts that ask to be let in, members to be taken out, and the next view.
@@ -271,6 +274,7 @@ impl<P: Start> Group<P> {
             joining: Joining::default(),
             backlog: Backlog::default(),
             past: Past::new(config.incarnation),
+            shown: Shown::new(),
             durable: Durable::new(),
             admission: Admission::new(),
             pending: Pending::default(),

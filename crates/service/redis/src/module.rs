@@ -24,6 +24,7 @@
 //! | `transfer` | the lead goes to another server |
 //! | `stopped` | a guard that kills a server which was stopped |
 //! | `stuck`, `taking` | a server whose own replication link takes nothing ends |
+//! | `syncing`, `refused` | what keeps a server from taking the data over; what the group refuses, by name |
 //! | `spin` | polling for a moment before the loop sleeps |
 //!
 //! **The module's state is borrowed for short.** Whatever makes Redis call back (a command, a change of role)
@@ -61,6 +62,7 @@ mod state;
 mod status;
 mod stopped;
 mod stuck;
+mod syncing;
 mod taking;
 mod transfer;
 mod unfit;
@@ -346,6 +348,7 @@ unsafe extern "C" fn on_tick(ctx: *mut raw::RedisModuleCtx, _: *mut c_void) {
     native::look_for_transactions(Ctx(ctx));
     native::look_for_replicas(Ctx(ctx));
     with_state(State::look_whether_stuck);
+    syncing::look(Ctx(ctx));
     turn();
     let late = with_state(|state| state.take_late_reads(READ_MAX)).unwrap_or_default();
     for read in late {
@@ -459,6 +462,7 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
     if hot(|hot| hot.has_loaded_users.replace(false)) {
         access::let_users(Ctx(ctx));
     }
+    syncing::note_room();
     awaited::end(Ctx(ctx));
     seal(Ctx(ctx));
     compare::take_digest();
@@ -756,6 +760,7 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
     ctx.subscribe(raw::REDISMODULE_EVENT_EVENTLOOP, on_loop);
     ctx.subscribe(raw::REDISMODULE_EVENT_REPLICA_CHANGE, on_replica);
     ctx.subscribe(raw::REDISMODULE_EVENT_FORK_CHILD, on_child);
+    ctx.subscribe(raw::REDISMODULE_EVENT_LOADING, syncing::on_loading);
     ctx.subscribe(raw::REDISMODULE_EVENT_FLUSHDB, awaited::on_databases);
     ctx.subscribe(raw::REDISMODULE_EVENT_SWAPDB, awaited::on_databases);
     ctx.notify(raw::REDISMODULE_NOTIFY_EXPIRED | raw::REDISMODULE_NOTIFY_EVICTED, on_deleted);

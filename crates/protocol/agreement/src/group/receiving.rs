@@ -53,6 +53,7 @@ impl<P: Start> Group<P> {
         if prefix.sender != up {
             return Err(DatagramError::OtherIncarnation { host: from, got: prefix.sender, want: up });
         }
+        self.shown.note(from, &prefix);
         match prefix.kind {
             Kind::Transfer => self.transfers.receive(from, message)?,
             _ => self.receive_control(from, &prefix, Control::read(message)?)?,

@@ -467,4 +467,11 @@ impl<P: Start> Group<P> {
         }
         Some(self.refounded_view(Lease { now_ns: 0, until_ns: 1 }).err().unwrap_or(HostSet::EMPTY))
     }
+
+    /// Whether this host, or one that has said so, keeps a state from which the group could go on.
+    pub(super) fn is_kept(&self) -> bool {
+        let keeps = |membership: Option<&Membership>| membership.is_some_and(|of| of.position.is_some());
+        let claims = |host| self.claim_of(host).and_then(|claim| claim.membership.as_ref());
+        keeps(self.past.membership()) || (1..=MAX_HOSTS as u16).any(|host| keeps(claims(host)))
+    }
 }

@@ -763,4 +763,5 @@ mod installing;
 mod leaving;
 mod payloads;
 mod refounding;
+mod shown;
 mod stored;

@@ -367,12 +367,12 @@ pub(super) fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {
         Mode::Leading => "LOADING this server is about to lead its group; ask again".to_owned(),
         Mode::Undecided => format!(
             "TRYAGAIN the group does not agree at the moment: {}",
-            state.member.waits_for().unwrap_or_else(|| "another member does not answer".to_owned())
+            state.waits_for().unwrap_or_else(|| "another member does not answer".to_owned())
         ),
         Mode::Out => "CLUSTERDOWN this server has left its group; start it again to join".to_owned(),
         _ => format!(
             "LOADING this server is no member of its group yet: {}",
-            state.member.waits_for().unwrap_or_else(|| "it takes over the group's data".to_owned())
+            state.waits_for().unwrap_or_else(|| "it takes over the group's data".to_owned())
         ),
     });
     ctx.error(&text.unwrap_or_else(|| "LOADING the module begins".to_owned()))

@@ -69,6 +69,8 @@ pub(super) trait Member {
     /// Whether a host is another member that is not known to have crashed.
     fn lives(&self, host: u16) -> bool;
     fn waits_for(&self) -> Option<String>;
+    /// Of a host that has other settings: which, and what to compare.
+    fn differs(&self) -> Option<String>;
     /// The version of this module's messages that all servers speak.
     fn service_version(&self) -> u8;
     /// Servers that are refused, as they speak other versions.
@@ -225,6 +227,10 @@ impl<P: Start> Member for Of<P> {
 
     fn waits_for(&self) -> Option<String> {
         self.member.waits_for().or_else(|| self.member.unstored().map(str::to_owned))
+    }
+
+    fn differs(&self) -> Option<String> {
+        self.member.differs()
     }
 
     fn service_version(&self) -> u8 {

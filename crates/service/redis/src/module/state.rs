@@ -167,7 +167,7 @@ pub(super) struct State {
     pub(super) fed: u64,
     pub(super) applied: u64,
     /// The server that this one replicates from while it joins.
-    source: Option<(String, u16)>,
+    pub(super) source: Option<(String, u16)>,
     pub(super) reads: Reads,
     /// Servers that replicate from this one.
     pub(super) replicas: u32,

@@ -38,7 +38,7 @@ struct Status {
     last_failover_us: Option<Failover>,
     #[serde(skip_serializing_if = "Option::is_none")]
     waits_for: Option<String>,
-    /// Servers that run and are refused, as they speak other versions.
+    /// Servers that run and are refused, as they speak other versions or have other settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     refuses: Option<String>,
 }
@@ -159,8 +159,8 @@ fn status(state: &State) -> Status {
         rdb_version: state.compare.settings.rdb_version,
         version: Version { speaks: state.version, in_use: state.member.service_version() },
         last_failover_us: failover,
-        waits_for: state.member.waits_for(),
-        refuses: state.member.refuses(),
+        waits_for: state.waits_for(),
+        refuses: state.refuses_and_differs(),
     }
 }
 

@@ -23,5 +23,6 @@ mod root_stopped;
 mod root_suite;
 mod root_transfer;
 mod root_versions;
+mod root_waits;
 mod suite;
 mod world;

@@ -336,10 +336,10 @@ fn root_agent_that_is_down_or_restarts_costs_a_server_its_place_for_that_time() 
 const DURABLE: [&str; 2] = ["durable", "disk"];
 
 /// A file system of its own, unmounted at the end.
-struct Small(PathBuf);
+pub(crate) struct Small(pub(crate) PathBuf);
 
 impl Small {
-    fn over(dir: PathBuf, size: &str) -> Self {
+    pub(crate) fn over(dir: PathBuf, size: &str) -> Self {
         fs::create_dir_all(&dir).unwrap();
         let mounted =
             Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"]).arg(&dir).status();

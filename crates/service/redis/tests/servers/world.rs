@@ -125,6 +125,14 @@ impl World {
         self.servers[host - 1] = Some(server.unwrap_or_else(|why| panic!("{why}")));
     }
 
+    /// Starts a server with further arguments, in front of the module's.
+    pub(crate) fn start_beside(&mut self, host: usize, of_server: &[&str]) {
+        let mut spec = self.spec.clone();
+        spec.arguments.extend(of_server.iter().map(|argument| (*argument).to_owned()));
+        let server = RedisServer::start(self.bed.host(host), &self.agents, &spec);
+        self.servers[host - 1] = Some(server.unwrap_or_else(|why| panic!("{why}")));
+    }
+
     /// The names of the group's hosts, for servers that are started from now on.
     pub(crate) fn set_hosts(&mut self, hosts: &str) {
         if let Some(group) = &mut self.spec.group {
