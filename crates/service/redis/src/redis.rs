@@ -94,8 +94,12 @@ pub(crate) struct Args<'a>(&'a [*mut raw::RedisModuleString]);
 
 impl<'a> Args<'a> {
     /// # Safety
-    /// `argv` has `argc` strings, which live as long as `'a`.
+    /// `argv` is null, or has `argc` strings, which live as long as `'a`.
     pub(crate) unsafe fn new(argv: *mut *mut raw::RedisModuleString, argc: c_int) -> Self {
+        // Redis hands over none for a module without arguments.
+        if argv.is_null() {
+            return Self(&[]);
+        }
         // SAFETY: as the caller promises.
         Self(unsafe { std::slice::from_raw_parts(argv, usize::try_from(argc).unwrap_or(0)) })
     }

@@ -24,5 +24,6 @@ mod root_suite;
 mod root_transfer;
 mod root_versions;
 mod root_waits;
+mod root_words;
 mod suite;
 mod world;
