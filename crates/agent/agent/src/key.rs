@@ -8,25 +8,23 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use fide_sys::key_file;
 use fide_wire::Key;
 
 /// Length of a key.
 const KEY_BYTES: usize = 16;
+/// Longest key file that is read.
+const FILE_MAX: u64 = 1 << 16;
 
 /// Why a key file was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// It could not be read.
-    #[error("key file {path}: {why}")]
-    Read { path: PathBuf, why: io::Error },
+    /// It could not be read, or others may read it.
+    #[error(transparent)]
+    File(#[from] key_file::KeyFileError),
     /// It could not be created.
     #[error("key file {path} cannot be made: {why}")]
     Write { path: PathBuf, why: io::Error },
-    /// Others may read or write it.
-    #[error(
-        "key file {path} has mode {mode:04o}; whoever reads it can forge a death, so make it 0400: chmod 0400 {path}"
-    )]
-    Mode { path: PathBuf, mode: u32 },
     /// Not a key.
     #[error("key file {path}: {why}")]
     Content { path: PathBuf, why: fide_wire::KeyError },
@@ -37,12 +35,7 @@ pub enum KeyFileError {
 /// # Errors
 /// [`KeyFileError`].
 pub fn load(path: &Path) -> Result<Key, KeyFileError> {
-    let read = |why| KeyFileError::Read { path: path.to_owned(), why };
-    let mode = fs::metadata(path).map_err(read)?.mode() & 0o7777;
-    if mode & 0o077 != 0 {
-        return Err(KeyFileError::Mode { path: path.to_owned(), mode });
-    }
-    let text = fs::read_to_string(path).map_err(read)?;
+    let text = key_file::read_text(path, FILE_MAX)?;
     text.parse().map_err(|why| KeyFileError::Content { path: path.to_owned(), why })
 }
 

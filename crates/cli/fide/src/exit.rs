@@ -176,8 +176,10 @@ impl From<KeyFileError> for Failure {
 
 fn code_of_key(error: &KeyFileError) -> u8 {
     match error {
-        KeyFileError::Read { why, .. } | KeyFileError::Write { why, .. } => code_of_file(why),
-        KeyFileError::Mode { .. } | KeyFileError::Content { .. } => USAGE,
+        KeyFileError::File(fide_sys::key_file::KeyFileError::Read { why, .. }) | KeyFileError::Write { why, .. } => {
+            code_of_file(why)
+        }
+        KeyFileError::File(fide_sys::key_file::KeyFileError::Mode { .. }) | KeyFileError::Content { .. } => USAGE,
     }
 }
 

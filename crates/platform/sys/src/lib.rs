@@ -12,3 +12,4 @@ pub mod bounded;
 pub mod clock;
 pub mod ethtool;
 pub mod interface;
+pub mod key_file;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use fide_group::Key;
-use fide_sys::bounded;
+use fide_sys::{bounded, key_file};
 use serde::Deserialize;
 
 /// Longest configuration or key file that is read.
@@ -75,6 +75,9 @@ pub enum SettingsError {
     Missing(&'static str),
     #[error("{what} {value:?} is wrong: {why}")]
     Wrong { what: &'static str, value: String, why: String },
+    /// Others than its owner may read the group's key.
+    #[error(transparent)]
+    Key(key_file::KeyFileError),
     #[error("{}: {why}", path.display())]
     File { path: PathBuf, why: String },
 }
@@ -186,13 +189,16 @@ impl Settings {
             .map_err(|why| SettingsError::File { path: cluster.to_owned(), why: why.message().to_owned() })?;
         let beside = cluster.parent().unwrap_or(Path::new("."));
         let key_file = key.map_or_else(|| beside.join(KEY_FILE), PathBuf::from);
-        let key = read(&key_file).map_err(|why| SettingsError::Wrong {
-            what: "key",
-            value: key_file.display().to_string(),
-            why: format!(
-                "{why}; make the group's key by `fide agent --make-key {}`, the same file on all hosts, readable by Redis' user",
-                key_file.display()
-            ),
+        let key = key_file::read_text(&key_file, FILE_MAX).map_err(|why| match why {
+            key_file::KeyFileError::Read { why, .. } => SettingsError::Wrong {
+                what: "key",
+                value: key_file.display().to_string(),
+                why: format!(
+                    "{why}; make the group's key by `fide agent --make-key {}`, the same file on all hosts, owned by Redis' user",
+                    key_file.display()
+                ),
+            },
+            why => SettingsError::Key(why),
         })?;
         let key =
             key.trim().parse::<Key>().map_err(|why| SettingsError::File { path: key_file, why: why.to_string() })?;
@@ -217,7 +223,7 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use std::{fs, os::unix::fs::PermissionsExt};
 
     const KEY: &str = "00112233445566778899aabbccddeeff\n";
 
@@ -225,7 +231,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("fide.toml"), "[agent]\nruntime_dir = \"/run/x\"\n[cluster]\nname = \"c\"\n")
             .unwrap();
-        fs::write(dir.path().join("redis.key"), KEY).unwrap();
+        let key = dir.path().join("redis.key");
+        fs::write(&key, KEY).unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o400)).unwrap();
         dir
     }
 
@@ -239,6 +247,20 @@ mod tests {
         assert_eq!(settings.protocol, Protocol::Huc);
         assert_eq!(settings.socket, Path::new("/run/x/agent.sock"));
         assert_eq!(settings.group, "redis");
+    }
+
+    #[test]
+    fn key_that_others_may_read_is_refused() {
+        let dir = dir();
+        let (cluster, key) = (dir.path().join("fide.toml"), dir.path().join("redis.key"));
+        let open = || Settings::new(&["hosts", "a", "cluster", cluster.to_str().unwrap()]);
+        for mode in [0o644, 0o440, 0o402] {
+            fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
+            let why = open().unwrap_err().to_string();
+            assert!(why.contains(&format!("has mode {mode:04o};")) && why.contains("chmod 0400 "), "{why}");
+        }
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        assert!(open().is_ok());
     }
 
     #[test]
