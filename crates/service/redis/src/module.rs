@@ -53,6 +53,7 @@ mod proxy;
 mod pushed;
 mod read;
 mod reads;
+mod refused;
 mod replies;
 mod role;
 mod scripts;

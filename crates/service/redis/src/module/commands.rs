@@ -523,20 +523,9 @@ unsafe extern "C" fn fide_leave(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc:
     }
     let host = args.get(0).map(|name| String::from_utf8_lossy(name).into_owned());
     let result = with_state(|state| {
-        let me = state.member.host();
-        let host = match &host {
-            None => Some(me),
-            Some(wanted) => state.host_named(wanted),
-        };
-        let Some(host) = host else {
-            return Err(format!("ERR no host of this cluster is named {}", host.unwrap_or_default()));
-        };
-        state.member.remove(host).map_err(|why| match state.leader() {
-            Some((name, address)) => {
-                format!("ERR {why}; the leader is {name} at {address}: ask there, FIDE.LEAVE HOST")
-            }
-            None => format!("ERR {why}"),
-        })
+        let host = host.as_ref().map_or(Ok(state.member.host()), |wanted| state.host_of(wanted))?;
+        let command = format!("FIDE.LEAVE {}", state.member.name(host).unwrap_or_default());
+        state.member.remove(host).map_err(|why| format!("ERR {}", state.refusal(why, &command)))
     });
     match result {
         Some(Ok(())) => ctx.ok(),

@@ -185,7 +185,7 @@ fn root_transfer_is_refused_by_name() {
     let (leader, followers) = (world.leader(), world.followers());
     for (host, line, wanted) in [
         (followers[0], format!("FIDE.TRANSFER h{}", followers[1]), format!("-ERR the leader is h{leader} at ")),
-        (leader, format!("FIDE.TRANSFER h{leader}"), format!("-ERR host {leader} leads already")),
+        (leader, format!("FIDE.TRANSFER h{leader}"), format!("-ERR h{leader} leads already")),
         (leader, "FIDE.TRANSFER nowhere".to_owned(), "-ERR no host of this cluster is named nowhere".to_owned()),
         (leader, "FIDE.TRANSFER a b".to_owned(), "-ERR FIDE.TRANSFER takes".to_owned()),
     ] {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What servers answer to operators: with names, and with what to do next.
 
-use fide_testbed::{RedisServer, RedisSpec};
+use fide_testbed::{RedisServer, RedisSpec, retry_until};
 
-use crate::world::{World, module};
+use crate::world::{LIMIT, World, module};
 
 #[test]
 fn root_module_without_arguments_says_what_to_write() {
@@ -15,4 +15,42 @@ fn root_module_without_arguments_says_what_to_write() {
     let why = started.map(|_| ()).expect_err("it has no settings").to_string();
     assert!(why.contains("cluster is missing; for example: loadmodule fide_redis.so cluster"), "{why}");
     assert!(!why.contains("panicked"), "{why}");
+}
+
+#[test]
+fn root_refusals_have_the_names_of_hosts_and_what_to_do() {
+    let Some(mut world) = World::new(3, "hsuc") else { return };
+    let (leader, followers) = (world.leader(), world.followers());
+    let address = |host: usize| format!("{}:6379", world.bed.host(host).address(0));
+    let at_leader = format!("the leader is h{leader} at {}: ask there, ", address(leader));
+    for (host, line, wanted) in [
+        (leader, format!("FIDE.TRANSFER h{leader}"), format!("h{leader} leads already; name another member of h")),
+        (
+            leader,
+            "FIDE.LEAVE h9".to_owned(),
+            "no host of this cluster is named h9; its hosts are h1, h2, h3".to_owned(),
+        ),
+        (
+            leader,
+            "FIDE.TRANSFER h9".to_owned(),
+            "no host of this cluster is named h9; its hosts are h1, h2, h3".to_owned(),
+        ),
+        (followers[0], "FIDE.LEAVE".to_owned(), format!("{at_leader}FIDE.LEAVE h{}\r\n", followers[0])),
+        (followers[0], format!("FIDE.LEAVE h{}", followers[1]), format!("{at_leader}FIDE.LEAVE h{}\r\n", followers[1])),
+    ] {
+        let reply = world.ask(host, &line);
+        assert!(reply.starts_with(&format!("-ERR {wanted}")), "{line} at h{host}: {reply}");
+    }
+    // Without a name the server that is asked: the leader.
+    assert_eq!(world.ask(leader, "FIDE.LEAVE"), "+OK\r\n");
+    let out = retry_until("it is out", LIMIT, || match world.mode(leader).as_str() {
+        "out" => Ok(()),
+        mode => Err(mode.to_owned()),
+    });
+    out.unwrap_or_else(|why| panic!("{why}\n{}", world.logs()));
+    world.kill(leader);
+    world.await_ready();
+    let next = world.leader();
+    let reply = world.ask(next, &format!("FIDE.TRANSFER h{leader}"));
+    assert!(reply.starts_with(&format!("-ERR h{leader} is not a member; the members are h")), "{reply}");
 }
