@@ -411,7 +411,8 @@ unsafe extern "C" fn fide_config(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         if let Err((wanted, why)) = unfit::check(&name, value, is_durable) {
             let now = call(ctx, ERRORS, &[b"CONFIG", b"GET", name.as_bytes()]).value();
-            if now.list().get(1).and_then(Value::bytes) == Some(value) {
+            // The leader's own is another one than that which others may set.
+            if name != unfit::ON_ERROR && now.list().get(1).and_then(Value::bytes) == Some(value) {
                 continue;
             }
             let except = if wanted.is_empty() { String::new() } else { format!(", except for {wanted:?}") };

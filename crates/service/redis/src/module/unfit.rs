@@ -109,6 +109,10 @@ pub(super) fn check(name: &str, value: &[u8], is_durable: bool) -> Result<(), (&
             "",
             "the other servers look for this one where they are themselves; change it on all of them, in redis.conf",
         ),
+        "protected-mode" => (
+            "no",
+            "without a password the other servers could not take over this one's data; with one (requirepass, and masterauth on all) it has no effect",
+        ),
         "tls-replication" => ("no", "the link between this module and its own server is not encrypted"),
         "hll-sparse-max-bytes" => (
             "",

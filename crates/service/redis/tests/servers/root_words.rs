@@ -54,3 +54,27 @@ fn root_refusals_have_the_names_of_hosts_and_what_to_do() {
     let reply = world.ask(next, &format!("FIDE.TRANSFER h{leader}"));
     assert!(reply.starts_with(&format!("-ERR h{leader} is not a member; the members are h")), "{reply}");
 }
+
+/// A leader's setting was taken: it would have gone to whoever it was handed the lead by, and told nobody.
+#[test]
+fn root_settings_that_servers_need_are_refused_at_leaders_too() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    for host in [leader, follower] {
+        for value in ["ignore", "panic-on-all-errors"] {
+            let reply = world.ask(host, &format!("CONFIG SET propagation-error-behavior {value}"));
+            assert!(reply.starts_with("-ERR CONFIG SET propagation-error-behavior is refused"), "h{host}: {reply}");
+        }
+        let reply = world.ask(host, "CONFIG SET protected-mode yes");
+        assert!(reply.starts_with("-ERR CONFIG SET protected-mode is refused"), "h{host}: {reply}");
+        assert_eq!(world.ask(host, "CONFIG SET protected-mode no"), "+OK\r\n");
+    }
+    // The module's own: a leader goes on where its data is the only copy.
+    let behaviour = |host| world.ask(host, "CONFIG GET propagation-error-behavior");
+    assert!(behaviour(leader).contains("ignore"), "{}", behaviour(leader));
+    assert!(behaviour(follower).contains("panic-on-replicas"), "{}", behaviour(follower));
+    assert_eq!(world.ask(leader, &format!("FIDE.TRANSFER h{follower}")), "+OK\r\n");
+    world.await_ready();
+    assert!(behaviour(leader).contains("panic-on-replicas") && behaviour(follower).contains("ignore"));
+    world.assert_alike();
+}
