@@ -111,7 +111,10 @@ fn answer(state: &State, words: &[&[u8]]) -> Result<Answer, String> {
         b"replicas" | b"slaves" => ours().map(|()| Answer::Instances(replicas(state))),
         b"sentinels" => ours().map(|()| Answer::Instances(sentinels(state))),
         b"myid" => Ok(Answer::Value(leaf(run_id(state.member.host())))),
-        b"ckquorum" => ours().map(|()| Answer::Value(leaf("OK 1 usable Sentinels. The group agrees by itself"))),
+        b"ckquorum" => ours().map(|()| {
+            let usable = sentinels(state).len() + 1;
+            Answer::Value(leaf(format!("OK {usable} usable Sentinels. The group agrees by itself")))
+        }),
         _ => Err(format!(
             "ERR SENTINEL {} is not answered; there are GET-MASTER-ADDR-BY-NAME, MASTERS, MASTER, REPLICAS, SENTINELS, MYID, CKQUORUM",
             String::from_utf8_lossy(&what).to_ascii_uppercase()

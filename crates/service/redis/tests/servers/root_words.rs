@@ -55,6 +55,24 @@ fn root_refusals_have_the_names_of_hosts_and_what_to_do() {
     assert!(reply.starts_with(&format!("-ERR h{leader} is not a member; the members are h")), "{reply}");
 }
 
+#[test]
+fn root_quorum_counts_all_live_servers() {
+    let Some(mut world) = World::new(3, "hsuc") else { return };
+    let followers = world.followers();
+    let count = |world: &World, host, count: usize| {
+        let reply = world.ask(host, "SENTINEL CKQUORUM redis");
+        assert!(reply.contains(&format!("OK {count} usable Sentinels")), "h{host}: {reply}");
+    };
+    world.hosts().into_iter().for_each(|host| count(&world, host, 3));
+    world.kill(followers[0]);
+    let left = retry_until("a view of two", LIMIT, || match world.status(followers[1])["members"].as_array() {
+        Some(members) if members.len() == 2 => Ok(()),
+        members => Err(format!("{members:?}")),
+    });
+    left.unwrap_or_else(|why| panic!("{why}\n{}", world.logs()));
+    count(&world, followers[1], 2);
+}
+
 /// A leader's setting was taken: it would have gone to whoever it was handed the lead by, and told nobody.
 #[test]
 fn root_settings_that_servers_need_are_refused_at_leaders_too() {
