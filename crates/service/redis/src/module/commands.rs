@@ -17,6 +17,7 @@ use super::{
     pause::{NOT_LEADING, fide_pause},
     proxy::{as_user, plain},
     pushed, reads,
+    refused::{host_of, refusal},
     role::fide_role,
     scripts::{execute_as, fide_as, is_checked_within},
     sentinel::sentinel,
@@ -524,9 +525,12 @@ unsafe extern "C" fn fide_leave(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc:
     }
     let host = args.get(0).map(|name| String::from_utf8_lossy(name).into_owned());
     let result = with_state(|state| {
-        let host = host.as_ref().map_or(Ok(state.member.host()), |wanted| state.host_of(wanted))?;
+        let host = host.as_ref().map_or(Ok(state.member.host()), |wanted| host_of(&*state.member, wanted))?;
         let command = format!("FIDE.LEAVE {}", state.member.name(host).unwrap_or_default());
-        state.member.remove(host).map_err(|why| format!("ERR {}", state.refusal(why, &command)))
+        state
+            .member
+            .remove(host)
+            .map_err(|why| format!("ERR {}", refusal(&*state.member, state.leader(), why, &command)))
     });
     match result {
         Some(Ok(())) => ctx.ok(),

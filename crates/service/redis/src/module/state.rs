@@ -267,11 +267,6 @@ impl State {
         self.decided == self.sealed && self.fragments.is_empty()
     }
 
-    /// The host of this name.
-    pub(super) fn host_named(&self, name: &str) -> Option<u16> {
-        (1..=64).find(|host| self.member.name(*host).as_deref() == Some(name))
-    }
-
     /// The loop has begun, and the server has loaded what it had.
     pub(super) fn begin(&mut self, port: u16) {
         self.port = port;

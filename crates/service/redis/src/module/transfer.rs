@@ -19,6 +19,7 @@ use super::{
     ERRORS, Mode, TURN,
     access::refuse_unless,
     call,
+    refused::{host_of, refusal},
     replies::is_in_transaction,
     state::{Act, Commit, State},
     with_state,
@@ -45,7 +46,9 @@ impl State {
         let Some(host) = host.or_else(senior) else {
             return Err("ERR no other server is in the group: there is none to lead".to_owned());
         };
-        self.member.may_hand_over(host).map_err(|why| format!("ERR {}", self.refusal(why, "FIDE.TRANSFER HOST")))?;
+        self.member
+            .may_hand_over(host)
+            .map_err(|why| format!("ERR {}", refusal(&*self.member, self.leader(), why, "FIDE.TRANSFER HOST")))?;
         self.successor = Some(host);
         Ok(())
     }
@@ -150,7 +153,7 @@ pub(super) unsafe extern "C" fn fide_transfer(ctx: *mut raw::RedisModuleCtx, arg
     let name = args.get(0).map(|name| String::from_utf8_lossy(name).into_owned());
     let result = with_state(|state| match &name {
         None => state.name_successor(None),
-        Some(name) => state.host_of(name).and_then(|host| state.name_successor(Some(host))),
+        Some(name) => host_of(&*state.member, name).and_then(|host| state.name_successor(Some(host))),
     });
     match result {
         Some(Ok(())) => ctx.ok(),
