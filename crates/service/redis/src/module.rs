@@ -24,6 +24,7 @@
 //! | `transfer` | the lead goes to another server |
 //! | `stopped` | a guard that kills a server which was stopped |
 //! | `stuck`, `taking` | a server whose own replication link takes nothing ends |
+//! | `caught_up` | when a server that takes data over leaves the other server's stream |
 //! | `syncing`, `refused` | what keeps a server from taking the data over; what the group refuses, by name |
 //! | `spin` | polling for a moment before the loop sleeps |
 //!
@@ -33,6 +34,7 @@
 mod access;
 mod answers;
 mod awaited;
+mod caught_up;
 mod commands;
 mod compare;
 mod compared;
@@ -350,6 +352,7 @@ unsafe extern "C" fn on_tick(ctx: *mut raw::RedisModuleCtx, _: *mut c_void) {
     native::look_for_replicas(Ctx(ctx));
     with_state(State::look_whether_stuck);
     syncing::look(Ctx(ctx));
+    syncing::leave_at_rest(Ctx(ctx));
     turn();
     let late = with_state(|state| state.take_late_reads(READ_MAX)).unwrap_or_default();
     for read in late {

@@ -195,6 +195,7 @@ impl<P: Start> Group<P> {
     /// The user begins to replace its state by the one that is offered, in a way that leaves it without any if
     /// that fails: its former state is not counted on any more.
     pub fn state_dropped(&mut self) {
+        self.joining.taken();
         self.past.note_replaced();
     }
 

@@ -55,6 +55,8 @@ pub(super) struct Joining {
     base: Option<OfferedState>,
     /// The base has arrived, and the user has not installed it yet.
     is_installable: bool,
+    /// The user has dropped its own state to take this one: a welcome for the former one comes too late.
+    is_being_taken: bool,
     welcome: Option<Welcome>,
     /// Payloads that the welcome's decisions name and that have not arrived.
     lacks: Vec<Identity>,
@@ -90,9 +92,14 @@ impl Joining {
 
     /// A member says that this host is in a view.
     pub(super) fn welcomed(&mut self, welcome: Welcome, transfers: &mut Transfers) {
-        let fits = self.welcome.is_none() && self.have == Some(welcome.from) && self.base.is_none();
+        let fits = self.welcome.is_none() && self.have == Some(welcome.from) && !self.is_being_taken;
         if fits && transfers.fetch(welcome.decisions, welcome.by).is_ok() {
             self.welcome = Some(welcome);
+            // A later state that was offered meanwhile, for another host: this one can be brought up to date.
+            if let Some(base) = self.base.take() {
+                transfers.forget(&base.state);
+            }
+            self.is_installable = false;
         }
     }
 
@@ -201,9 +208,16 @@ impl Joining {
         }
     }
 
+    /// The user replaces its state by the one that is offered: until that is done it has none.
+    pub(super) fn taken(&mut self) {
+        if self.base.is_some() && self.is_installable {
+            (self.is_being_taken, self.have) = (true, None);
+        }
+    }
+
     /// The user has installed the state.
     pub(super) fn installed(&mut self, transfers: &mut Transfers) {
-        self.is_installable = false;
+        (self.is_installable, self.is_being_taken) = (false, false);
         if let Some(base) = self.base.take() {
             transfers.forget(&base.state);
             self.have = Some(base.position);

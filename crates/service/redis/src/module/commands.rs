@@ -10,7 +10,9 @@ use super::{
     COMMANDS, ERRORS, MODULE, PROOF,
     access::{NOT_ALLOWED, answer, refuse_unless},
     answers::Answers,
-    call, call_args, call_texts, class_of,
+    call, call_args, call_texts,
+    caught_up::may_leave_at,
+    class_of,
     compare::{fide_compare, fide_digest, take_digest},
     config::FollowerProxy,
     hot, look, numbered, pass_on, password,
@@ -461,7 +463,7 @@ unsafe extern "C" fn fide_applied(ctx: *mut raw::RedisModuleCtx, argv: Argv, arg
         return ctx.error("ERR FIDE.APPLIED is for the replication link");
     };
     if hot(|hot| hot.mode.get()) == Mode::Syncing {
-        mark(inner(argv, argc), position);
+        mark(ctx, inner(argv, argc), position);
     } else {
         with_state(|state| state.note_applied(position));
         // Reads are answered before the loop sleeps: in this command Redis would show expired keys.
@@ -476,7 +478,7 @@ unsafe extern "C" fn fide_mark(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: 
     let ctx = Ctx(ctx);
     let Some(position) = position(argv, argc) else { return ctx.error("ERR FIDE.MARK is for the replication link") };
     if ctx.is_replicated() {
-        mark(inner(argv, argc), position);
+        mark(ctx, inner(argv, argc), position);
     } else if hot(|hot| hot.is_marking.get()) {
         ctx.replicate_verbatim();
     } else {
@@ -485,7 +487,7 @@ unsafe extern "C" fn fide_mark(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: 
     ctx.ok()
 }
 
-fn mark(args: Args<'_>, position: u64) {
+fn mark(ctx: Ctx, args: Args<'_>, position: u64) {
     unsafe extern "C" fn cut(_: *mut std::ffi::c_void) {
         with_state(State::cut);
         settle();
@@ -496,7 +498,8 @@ fn mark(args: Args<'_>, position: u64) {
         });
         return;
     };
-    if with_state(|state| state.note_mark(position, answers)) == Some(true) {
+    let may_leave = may_leave_at(ctx, position);
+    if with_state(|state| state.note_mark(position, answers, may_leave)) == Some(true) {
         // Not here, in a command of the link that is to be closed.
         api!(RedisModule_EventLoopAddOneShot(Some(cut), ptr::null_mut()));
     }

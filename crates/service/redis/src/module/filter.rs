@@ -5,7 +5,7 @@
 //! tell apart but by [`crate::stream`]'s mark.
 
 use super::{
-    HOT, Mode, TURN, UNREAD, Words, commit_now,
+    HOT, Mode, TURN, UNREAD, Words, caught_up, commit_now,
     config::{FollowerProxy, Reads},
     kill, native, pushed,
     state::State,
@@ -65,6 +65,9 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             Class::Sync => native::note_replica(),
             Class::LoadUsers => hot.has_loaded_users.set(true),
             _ => {}
+        }
+        if hot.mode.get() == Mode::Syncing && matches!(class, Class::Write(_) | Class::Multi | Class::Exec) {
+            caught_up::note_command();
         }
         if is_marked(name) && matches!(class, Class::Write(_)) && hot.mode.get() != Mode::Leader {
             note_of_log(hot);

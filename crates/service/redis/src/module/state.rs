@@ -12,6 +12,7 @@ use fide_group::{Error, Refused, Standing};
 
 use super::{
     answers::{Answers, Kept},
+    caught_up,
     compared::Compare,
     dump::Dumps,
     feed::{Fed, Feed},
@@ -601,17 +602,21 @@ impl State {
         if !matches!(self.mode, Mode::Joining | Mode::Syncing) {
             return;
         }
-        let Some((_, state)) = self.member.offered_state() else { return };
+        let Some((_, state)) = self.member.offered_state() else {
+            caught_up::note_no_offer();
+            return;
+        };
         let Some((address, port)) = std::str::from_utf8(&state).ok().and_then(|state| state.rsplit_once(':')) else {
             return;
         };
         let Ok(port) = port.parse() else { return };
         let source = (address.to_owned(), port);
-        if self.source.as_ref() == Some(&source) {
+        if self.source.as_ref() == Some(&source) && !caught_up::is_left_behind(self.mode == Mode::Joining) {
             return;
         }
         self.source = Some(source);
         self.mode = Mode::Syncing;
+        caught_up::begin();
         self.member.state_dropped();
         self.kept.begin_taking();
         self.compare.drop_own();
@@ -643,12 +648,22 @@ impl State {
 
     /// The server that this one replicates from says that everything before is decided, up to this position.
     /// Whether this one has the state now.
-    pub(super) fn note_mark(&mut self, position: u64, answers: Option<Answers>) -> bool {
-        if self.mode != Mode::Syncing {
+    pub(super) fn note_mark(&mut self, position: u64, answers: Option<Answers>, may_leave: bool) -> bool {
+        if !self.takes_over() {
             return false;
         }
         self.kept.take(answers);
-        if !self.kept.is_taken() || !self.member.installed_at(position) {
+        may_leave && self.leave_stream(position)
+    }
+
+    /// Whether another server's data is being taken over.
+    pub(super) fn takes_over(&self) -> bool {
+        self.mode == Mode::Syncing
+    }
+
+    /// This server's data is that of this position, at which it leaves the other server's stream if the group lets it.
+    pub(super) fn leave_stream(&mut self, position: u64) -> bool {
+        if !self.takes_over() || !self.kept.is_taken() || !self.member.installed_at(position) {
             return false;
         }
         self.kept.install();

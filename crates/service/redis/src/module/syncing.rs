@@ -12,7 +12,7 @@ use std::{
 
 use redis_module::raw;
 
-use super::{ERRORS, Mode, call, hot, state::State, with_state};
+use super::{ERRORS, Mode, call, caught_up, hot, state::State, with_state};
 use crate::redis::Ctx;
 
 /// Between two looks at the link and at the group.
@@ -113,6 +113,19 @@ pub(super) fn note_room() {
     }
     if let Ok(room) = rustix::fs::statvfs(".") {
         SEEN.with_borrow_mut(|seen| seen.note_room(Instant::now(), room.f_bavail.saturating_mul(room.f_frsize)));
+    }
+}
+
+/// In each tick: a server that has caught up leaves the other server's stream where nothing more comes.
+pub(super) fn leave_at_rest(ctx: Ctx) {
+    if with_state(|state| state.takes_over()) == Some(true)
+        && let Some(position) = caught_up::rest(ctx)
+    {
+        with_state(|state| {
+            if state.leave_stream(position) {
+                state.cut();
+            }
+        });
     }
 }
 

@@ -102,6 +102,48 @@ fn root_transaction_of_a_server_that_joins_is_ended_by_closing_the_connection() 
     panic!("no EXEC was refused in {ROUNDS} rounds");
 }
 
+/// The second one waits for the first one's dump to end, so its own comes late, and the marks of the first one's are in
+/// the stream behind it.
+#[test]
+fn root_two_servers_join_at_once_under_load() {
+    const KEYS: u64 = 4000;
+    const CLIENTS: u64 = 4;
+    let Some(mut world) = World::new(3, "hsuc") else { return };
+    let (leader, followers) = (world.leader(), world.followers());
+    let mut connection = world.connect(leader);
+    for number in 0..KEYS {
+        redis::cmd("SET").arg(format!("other{number}")).arg(number).exec(&mut connection).unwrap();
+    }
+    // A dump takes two seconds.
+    world.ask(leader, "CONFIG SET rdb-key-save-delay 500");
+    let stop = AtomicBool::new(false);
+    let sockets = world.server(leader).socket();
+    thread::scope(|scope| {
+        let _stops = Stops(&stop);
+        for writer in 0..CLIENTS {
+            let (stop, sockets) = (&stop, &sockets);
+            scope.spawn(move || {
+                let client = redis::Client::open(format!("redis+unix://{}", sockets.display())).unwrap();
+                let mut connection = client.get_connection().unwrap();
+                for number in 0_u64.. {
+                    if stop.load(Relaxed) {
+                        return;
+                    }
+                    let mut set = redis::cmd("SET");
+                    set.arg(format!("k{writer}:{}", number % 100)).arg("x".repeat(1000));
+                    set.exec(&mut connection).expect("writes go on");
+                }
+            });
+        }
+        followers.iter().for_each(|host| {
+            world.kill(*host);
+        });
+        followers.iter().for_each(|host| world.start(*host));
+        world.await_ready();
+    });
+    world.assert_alike();
+}
+
 /// Redis replicates what a script does only where the command around it is to be replicated.
 #[test]
 fn root_script_that_a_follower_passes_on_is_at_a_server_that_joins() {

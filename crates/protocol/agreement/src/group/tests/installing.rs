@@ -89,3 +89,45 @@ fn state_that_was_fetched_elsewhere_may_be_a_later_one() {
     assert_eq!([1, 2, 3].map(|host| world.state(host)), ["abcd"; 3]);
     assert_eq!(world.group(3).standing(), Standing::Member);
 }
+
+/// The user of an address does not take the same address again.
+#[test]
+fn offer_that_comes_late_does_not_keep_a_host_out() {
+    let mut world = with_an_offer();
+    let (offered, _) = world.group(3).poll_install().expect("offered");
+    world.group(3).state_dropped();
+    assert!(world.group(3).installed_at(offered));
+    world.members.get_mut(&3).expect("it joins").1 = b"a".to_vec();
+    // A later state, as another host has asked for it.
+    world.group(1).propose(HELD, b"b").unwrap();
+    for _ in 0..4 {
+        for from in 1..=2 {
+            for (to, bytes) in world.sent(from).into_iter().filter(|(to, _)| *to != 3) {
+                let _ = world.group(to).receive(from, &bytes);
+            }
+        }
+        [1, 2].into_iter().for_each(|host| world.tell(host));
+    }
+    let late = world.group(1).position();
+    assert!(late > offered);
+    let state = b"ab".to_vec();
+    world.group(1).give_state(state.clone()).unwrap();
+    let identity = crate::transfer::Identity::of(&state);
+    let joins = world.group(3);
+    joins.joining.offered(1, late, identity, &mut joins.transfers);
+    // It is here, and the user leaves it where it is.
+    let rounds = (0..60).take_while(|_| {
+        world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+        for from in 1..=3 {
+            for (to, bytes) in world.sent(from) {
+                let _ = world.group(to).receive(from, &bytes);
+            }
+        }
+        [1, 2].into_iter().for_each(|host| world.tell(host));
+        world.group(3).standing() != Standing::Member
+    });
+    assert!(rounds.count() < 60, "let in with what it has: {:?}", world.group(3).poll_install().map(|(at, _)| at));
+    world.run();
+    world.writes(1, "c");
+    assert_eq!([1, 3].map(|host| world.state(host)), ["abc"; 2]);
+}
