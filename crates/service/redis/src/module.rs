@@ -24,6 +24,7 @@
 //! | `transfer` | the lead goes to another server |
 //! | `stopped` | a guard that kills a server which was stopped |
 //! | `stuck`, `taking` | a server whose own replication link takes nothing ends |
+//! | `closing` | connections that are closed after an answer |
 //! | `caught_up` | when a server that takes data over leaves the other server's stream |
 //! | `syncing`, `refused` | what keeps a server from taking the data over; what the group refuses, by name |
 //! | `spin` | polling for a moment before the loop sleeps |
@@ -35,6 +36,7 @@ mod access;
 mod answers;
 mod awaited;
 mod caught_up;
+mod closing;
 mod commands;
 mod compare;
 mod compared;
@@ -468,6 +470,7 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
     }
     syncing::note_room();
     awaited::end(Ctx(ctx));
+    closing::end_turn(Ctx(ctx));
     seal(Ctx(ctx));
     compare::take_digest();
     with_state(State::hand_over);

@@ -297,6 +297,11 @@ impl Ctx {
         Ctx(ptr::null_mut()).flags() & within != 0
     }
 
+    /// Inside of a transaction.
+    pub(crate) fn is_in_transaction(self) -> bool {
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_MULTI != 0
+    }
+
     /// Inside of a script.
     pub(crate) fn is_in_script(self) -> bool {
         self.flags() & raw::REDISMODULE_CTX_FLAGS_LUA != 0

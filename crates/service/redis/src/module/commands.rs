@@ -12,7 +12,7 @@ use super::{
     answers::Answers,
     call, call_args, call_texts,
     caught_up::may_leave_at,
-    class_of,
+    class_of, closing,
     compare::{fide_compare, fide_digest, take_digest},
     config::FollowerProxy,
     hot, look, numbered, pass_on, password,
@@ -359,6 +359,10 @@ pub(super) fn refuse(ctx: Ctx, args: Args<'_>) -> c_int {
         return ctx.error(
             "ERR this CLIENT KILL would end the server's own replication link, too, and with it the server; add TYPE normal, pubsub or replica",
         );
+    }
+    let is_write = matches!(class_of(args), Class::Write(_) | Class::Script | Class::Once);
+    if is_write && ctx.is_in_transaction() && !ctx.is_in_script() {
+        closing::after_this(ctx);
     }
     let moved = moved_slot(ctx, args);
     let text = with_state(|state| match state.mode {

@@ -162,6 +162,8 @@ fn root_transfer_ends_transactions_and_waiting_clients_and_nothing_else() {
     ask(&mut watching, "SET k mine").unwrap();
     let refused = ask(&mut watching, "EXEC").unwrap_err().to_string();
     assert!(refused.contains("this server follows; the leader is h"), "{refused}");
+    assert!(ask(&mut watching, "PING").is_err(), "it looks for the leader when it connects again");
+    let mut watching = world.connect(leader);
     ask(&mut watching, "WATCH k").unwrap();
     let ip = |host: usize| world.bed.host(host).address(0).to_string();
     let message: String = subscription.get_message().unwrap().get_payload().unwrap();
