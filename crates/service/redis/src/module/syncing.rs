@@ -12,7 +12,11 @@ use std::{
 
 use redis_module::raw;
 
-use super::{ERRORS, Mode, call, caught_up, hot, state::State, with_state};
+use super::{
+    ERRORS, Mode, call, caught_up, hot,
+    state::{Act, State},
+    with_state,
+};
 use crate::redis::Ctx;
 
 /// Between two looks at the link and at the group.
@@ -24,6 +28,9 @@ const SEEN_FOR: Duration = Duration::from_secs(10);
 /// Data that does not come is named after so long: a link takes a second to begin.
 const BLAMED_AFTER: Duration = Duration::from_secs(3);
 
+/// Dumps in a row that Redis cannot load, after which this server ends.
+const FAILURES_MAX: u32 = 5;
+
 /// What was seen while data was taken over.
 #[derive(Default)]
 struct Seen {
@@ -34,6 +41,7 @@ struct Seen {
     apart: Option<Instant>,
     /// Redis could not load a dump that it was sent.
     unread: Option<Instant>,
+    failures: u32,
     /// What was logged last: of the data, and of servers with other settings.
     logged: [Option<String>; 2],
 }
@@ -172,8 +180,40 @@ pub(super) unsafe extern "C" fn on_loading(
     sub: u64,
     _: *mut std::ffi::c_void,
 ) {
-    if sub == raw::REDISMODULE_SUBEVENT_LOADING_FAILED && hot(|hot| hot.mode.get()) == Mode::Syncing {
-        SEEN.with_borrow_mut(|seen| seen.unread = Some(Instant::now()));
+    if hot(|hot| hot.mode.get()) != Mode::Syncing {
+        return;
+    }
+    if sub == raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
+        SEEN.with_borrow_mut(|seen| seen.failures = 0);
+    }
+    if sub != raw::REDISMODULE_SUBEVENT_LOADING_FAILED {
+        return;
+    }
+    let failures = SEEN.with_borrow_mut(|seen| {
+        seen.unread = Some(Instant::now());
+        seen.failures += 1;
+        seen.failures
+    });
+    if failures >= FAILURES_MAX {
+        with_state(State::end_unread);
+    }
+}
+
+impl State {
+    /// Redis cannot load what it is sent: it would go on asking for it, and the other server go on writing dumps.
+    fn end_unread(&mut self) {
+        let path = &self.dumps.path;
+        // The next start would fail with it before this module is asked.
+        let unread = path.with_extension("unread");
+        let moved = match std::fs::rename(path, &unread) {
+            Ok(()) => format!(", and is now {}", unread.display()),
+            Err(_) => String::new(),
+        };
+        self.act(Act::End(format!(
+            "its Redis could not load the group's data {FAILURES_MAX} times: the lines above say why. A dump of a newer Redis takes a newer Redis: \
+             upgrade this server, or have a server of its version lead (FIDE.TRANSFER). The dump was in {}{moved}",
+            path.display()
+        )));
     }
 }
 
