@@ -311,6 +311,10 @@ int fide_group_offered_state(const fide_group_t *group, struct fide_group_state 
 // is done: the group does not count on its former state any more.
 int fide_group_state_dropped(fide_group_t *group);
 
+// The service cannot have the state of fide_group_offered_state, for example as the host that it names is
+// dead: another one is asked for. Does nothing if there is no offer. Returns 0, or a negative errno.
+int fide_group_decline_offer(fide_group_t *group);
+
 // The service has replaced its state by the one after the decisions up to `position`, which is at least that
 // of fide_group_offered_state. Returns 0, or -EINVAL if there is no such offer, and nothing has changed.
 int fide_group_installed_at(fide_group_t *group, uint64_t position);

@@ -140,6 +140,21 @@ pub unsafe extern "C" fn fide_group_state_dropped(group: *mut FideGroup) -> c_in
     })
 }
 
+/// The service cannot have the state of fide_group_offered_state, for example as the host that it names is
+/// dead: another one is asked for. Does nothing if there is no offer. Returns 0, or a negative errno.
+///
+/// # Safety
+/// `group` is a live handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_group_decline_offer(group: *mut FideGroup) -> c_int {
+    guard(|| {
+        // SAFETY: by the contract.
+        let mut group = unsafe { FideGroup::enter(group) }?;
+        with!(&mut group.member, member => member.decline_offer());
+        Ok(0)
+    })
+}
+
 /// The service has replaced its state by the one after the decisions up to `position`, which is at least that
 /// of fide_group_offered_state. Returns 0, or -EINVAL if there is no such offer, and nothing has changed.
 ///

@@ -158,6 +158,7 @@ fn no_handle_is_an_error_everywhere() {
             fide_group_poll_install(null_mut(), null_mut()).into(),
             fide_group_offered_state(null(), null_mut()).into(),
             fide_group_state_dropped(null_mut()).into(),
+            fide_group_decline_offer(null_mut()).into(),
             fide_group_installed_at(null_mut(), 1).into(),
             fide_group_standing(null()).into(),
             fide_group_leads(null()).into(),

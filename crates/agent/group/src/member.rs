@@ -629,6 +629,12 @@ impl<P: Start> Member<P> {
         self.core.group.state_dropped();
     }
 
+    /// The user cannot have the state of [`Member::offered_state`], for example as the host that it names is dead:
+    /// another one is asked for. Does nothing if there is no offer.
+    pub fn decline_offer(&mut self) {
+        self.core.group.decline_offer();
+    }
+
     /// Whether a decision needs another member: one that is not known to have crashed.
     #[must_use]
     pub fn has_others(&self) -> bool {

@@ -107,6 +107,7 @@ int main(int argc, char **argv)
     CHECK(fide_group_members(group, &view) == 1 && view.number > 0 && view.members_len > 0 && view.members_len < 3);
     CHECK(fide_group_host_name(group, view.members[0].host_id) && view.members[0].incarnation > 0);
     CHECK(fide_group_counters_of(group, &counters) == 0 && counters.trains_sent > 0);
+    CHECK(fide_group_decline_offer(group) == 0);
     CHECK(fide_group_state_dropped(group) == 0 && fide_group_has_others(group) >= 0);
     fide_group_close(group);
     return 0;

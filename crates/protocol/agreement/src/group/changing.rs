@@ -199,6 +199,12 @@ impl<P: Start> Group<P> {
         self.past.note_replaced();
     }
 
+    /// The user cannot have the state that is offered, for example as the host that it names is dead: another one is
+    /// asked for. Does nothing if there is no offer.
+    pub fn decline_offer(&mut self) {
+        self.joining.declined(&mut self.transfers);
+    }
+
     /// The state that the user has to put in place of its own, and its position. It counts as the user's from
     /// this call on.
     pub fn take_install(&mut self) -> Option<(u64, Vec<u8>)> {

@@ -215,6 +215,14 @@ impl Joining {
         }
     }
 
+    /// The user cannot have the offered state: another member is asked for one.
+    pub(super) fn declined(&mut self, transfers: &mut Transfers) {
+        if let Some(base) = self.base.take_if(|_| self.is_installable) {
+            transfers.forget(&base.state);
+            (self.is_installable, self.is_being_taken) = (false, false);
+        }
+    }
+
     /// The user has installed the state.
     pub(super) fn installed(&mut self, transfers: &mut Transfers) {
         (self.is_installable, self.is_being_taken) = (false, false);

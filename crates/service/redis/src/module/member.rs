@@ -61,6 +61,7 @@ pub(super) trait Member {
     fn offered_state(&self) -> Option<(u64, Vec<u8>)>;
     fn installed_at(&mut self, position: u64) -> bool;
     fn state_dropped(&mut self);
+    fn decline_offer(&mut self);
     fn wants_state(&self) -> bool;
     fn give_state(&mut self, state: Vec<u8>) -> bool;
     fn remove(&mut self, host: u16) -> Result<(), Refused>;
@@ -199,6 +200,10 @@ impl<P: Start> Member for Of<P> {
 
     fn state_dropped(&mut self) {
         self.member.state_dropped();
+    }
+
+    fn decline_offer(&mut self) {
+        self.member.decline_offer();
     }
 
     fn wants_state(&self) -> bool {

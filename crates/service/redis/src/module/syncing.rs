@@ -39,6 +39,8 @@ struct Seen {
     room: Option<(Instant, u64)>,
     /// Since when no data comes.
     apart: Option<Instant>,
+    /// When the group was last told that the data does not come.
+    declined: Option<Instant>,
     /// Redis could not load a dump that it was sent.
     unread: Option<Instant>,
     failures: u32,
@@ -64,6 +66,16 @@ impl Seen {
         // Redis asks again and again where it is refused, so whether it asks right now says nothing.
         let comes = is("master_sync_in_progress:1") && !is("master_sync_read_bytes:0");
         self.apart = (!comes && !is("master_link_status:up")).then(|| self.apart.unwrap_or(now));
+    }
+
+    /// Whether no data has come for long, since the last time that this was said.
+    fn is_in_vain(&mut self, now: Instant) -> bool {
+        let since = self.apart.map(|apart| self.declined.map_or(apart, |declined| declined.max(apart)));
+        let is_in_vain = since.is_some_and(|since| now.duration_since(since) > BLAMED_AFTER);
+        if is_in_vain {
+            self.declined = Some(now);
+        }
+        is_in_vain
     }
 
     /// Why the data does not come, for people; `dir`: Redis' directory, `source`: the server that it comes from.
@@ -157,7 +169,14 @@ pub(super) fn look(ctx: Ctx) {
     if mode == Mode::Syncing {
         let info = call(ctx, ERRORS, &[b"INFO", b"replication"]);
         let info = String::from_utf8_lossy(info.bytes()).into_owned();
-        SEEN.with_borrow_mut(|seen| seen.note_link(now, &info));
+        let is_in_vain = SEEN.with_borrow_mut(|seen| {
+            seen.note_link(now, &info);
+            seen.is_in_vain(now)
+        });
+        if is_in_vain {
+            // The server that it should come from may be dead, and then another one offers its data.
+            with_state(|state| state.member.decline_offer());
+        }
     }
     let said = with_state(|state| [state.why_no_data(), state.member.differs()]).unwrap_or_default();
     SEEN.with_borrow_mut(|seen| {
@@ -220,6 +239,19 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_server_is_asked_for_once_in_a_while_where_no_data_comes() {
+        let (mut seen, begin) = (Seen::default(), Instant::now());
+        assert!(!seen.is_in_vain(begin));
+        seen.note_link(begin, "master_link_status:down");
+        assert!(!seen.is_in_vain(begin + BLAMED_AFTER));
+        let later = begin + BLAMED_AFTER + LOOK_EVERY;
+        assert!(seen.is_in_vain(later) && !seen.is_in_vain(later + LOOK_EVERY));
+        assert!(seen.is_in_vain(later + BLAMED_AFTER + LOOK_EVERY));
+        seen.note_link(later, "master_sync_in_progress:1\nmaster_sync_read_bytes:5");
+        assert!(!seen.is_in_vain(later + 9 * BLAMED_AFTER), "it comes");
+    }
 
     #[test]
     fn full_disk_is_named_until_it_has_had_room_for_a_while() {

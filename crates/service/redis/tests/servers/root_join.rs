@@ -144,6 +144,32 @@ fn root_two_servers_join_at_once_under_load() {
     world.assert_alike();
 }
 
+/// The offer names the server that the data comes from.
+#[test]
+fn root_server_whose_source_dies_takes_the_data_over_from_another_one() {
+    const KEYS: u64 = 4000;
+    let Some(mut world) = World::new(3, "hsuc") else { return };
+    let (leader, followers) = (world.leader(), world.followers());
+    let mut connection = world.connect(leader);
+    for number in 0..KEYS {
+        redis::cmd("SET").arg(format!("other{number}")).arg(number).exec(&mut connection).unwrap();
+    }
+    world.kill(followers[1]);
+    // A dump takes two seconds.
+    world.ask(leader, "CONFIG SET rdb-key-save-delay 500");
+    world.start(followers[1]);
+    let syncs = retry_until("a dump under way", LIMIT, || {
+        let info = world.ask(leader, "INFO persistence");
+        if info.contains("rdb_bgsave_in_progress:1") { Ok(()) } else { Err(world.mode(followers[1])) }
+    });
+    syncs.unwrap_or_else(|why| panic!("{why}\n{}", world.logs()));
+    world.kill(leader);
+    world.await_ready();
+    assert_eq!(world.leader(), followers[0]);
+    world.assert_alike();
+    assert_eq!(world.ask(followers[1], "GET other7"), "$1\r\n7\r\n");
+}
+
 /// Redis replicates what a script does only where the command around it is to be replicated.
 #[test]
 fn root_script_that_a_follower_passes_on_is_at_a_server_that_joins() {

@@ -131,3 +131,15 @@ fn offer_that_comes_late_does_not_keep_a_host_out() {
     world.writes(1, "c");
     assert_eq!([1, 3].map(|host| world.state(host)), ["abc"; 2]);
 }
+
+#[test]
+fn offer_that_is_declined_is_made_anew() {
+    let mut world = with_an_offer();
+    world.group(3).state_dropped();
+    world.group(3).decline_offer();
+    assert!(world.group(3).poll_install().is_none());
+    world.group(3).decline_offer();
+    world.run();
+    world.writes(1, "b");
+    assert_eq!((world.group(3).standing(), world.state(3).as_str()), (Standing::Member, "ab"));
+}
