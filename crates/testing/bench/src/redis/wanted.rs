@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn failed_part_keeps_what_it_measured_and_names_the_rest() {
-        let (missing, figures) = settled(&[]);
+        let (missing, figures) = settled(&["--failures", "2"]);
         assert_eq!(missing, ["redis_a_2", "redis_b"]);
         let names: Vec<&str> = figures.iter().map(|figure| figure.figure.as_str()).collect();
         assert_eq!(names, ["redis_before", "redis_a_1", "redis_a_2", "redis_b"]);
