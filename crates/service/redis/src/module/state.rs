@@ -33,6 +33,8 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 /// From so many commands in a unit on, the note that it is decided waits for the next unit: under load that
 /// comes soon, and the others are woken once for both.
 const BUSY: u32 = 8;
+/// Longest time between two marks for servers that replicate from this one: they leave at one.
+const MARK_EVERY: Duration = Duration::from_millis(100);
 /// One wait for the group within a stall.
 const STEP: Duration = Duration::from_millis(1);
 /// Bytes of decided units that wait for this process' own server, after which no further decision is taken:
@@ -173,6 +175,7 @@ pub(super) struct State {
     /// Servers that replicate from this one.
     pub(super) replicas: u32,
     mark_wanted: bool,
+    marked: Instant,
     /// This leader has decided a unit. The first one is empty: it ends what its predecessor left open.
     has_begun: bool,
     /// A command could not be decided before it was answered: the clients are to be disconnected.
@@ -226,6 +229,7 @@ impl State {
             reads: Reads::default(),
             replicas: 0,
             mark_wanted: false,
+            marked: Instant::now(),
             has_begun: false,
             is_open: false,
             successor: None,
@@ -826,8 +830,9 @@ impl State {
 
     /// The note that servers which replicate from this one wait for, if there are any.
     pub(super) fn mark(&mut self, has_committed: bool) {
-        if self.replicas > 0 && self.mode == Mode::Leader && (has_committed || self.mark_wanted) {
-            self.mark_wanted = false;
+        let is_due = || has_committed || self.mark_wanted || self.marked.elapsed() > MARK_EVERY;
+        if self.replicas > 0 && self.mode == Mode::Leader && is_due() {
+            (self.mark_wanted, self.marked) = (false, Instant::now());
             let answers = self.kept.for_replicas(true);
             self.acts.push(Act::Mark(self.fed, answers));
         }
