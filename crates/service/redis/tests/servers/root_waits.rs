@@ -92,6 +92,10 @@ fn root_durable_server_that_waits_for_another_disk_advises_to_remove_nothing() {
     let Some(mut world) = World::with(2, "hsuc", &DURABLE) else { return };
     assert_eq!(world.ask(world.leader(), "SET k v"), "+OK\r\n");
     world.assert_alike();
+    // Both in one view: neither goes on alone for the moment between two kills.
+    for host in world.hosts() {
+        world.server(host).pause();
+    }
     world.kill_all();
     world.start(1);
     let said = world.await_said(1, "this host has the group's log on disk up to position");
