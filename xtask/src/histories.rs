@@ -50,7 +50,7 @@ pub(crate) fn prepare() -> Outcome {
     if !build_judge("debug") {
         return Err("histories are judged by a Go program, and it could not be built: see above".into());
     }
-    prepare_test()
+    test_judge()
 }
 
 /// Builds the judge for the tests, and runs its own tests. Where it cannot be built, tests that need it skip
@@ -59,6 +59,10 @@ pub(crate) fn prepare_test() -> Outcome {
     if !build_judge("debug") {
         return Ok(());
     }
+    test_judge()
+}
+
+fn test_judge() -> Outcome {
     Step::new("go").args(&["test", "./..."]).dir(&root_dir().join("baselines/histories")).run("the judge of histories")
 }
 

@@ -4,7 +4,8 @@
 //! The stream behind a dump begins where the dump did, and in it are marks of that time, if another server was joining
 //! then. The group keeps its last decisions for servers that join, and not for as long as a dump takes to write, to send
 //! and to load. So a server goes on with the stream until it has caught up: for [`QUIET`] little has waited to be read.
-//! It leaves at the next mark, or at the last one, if nothing has come behind it.
+//! It leaves at the next mark, or at the last one, if nothing has come behind it: a leader of the version before marks
+//! only what it decides, and may be idle.
 
 use std::{
     cell::{Cell, RefCell},

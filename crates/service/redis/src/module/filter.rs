@@ -66,7 +66,7 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             Class::LoadUsers => hot.has_loaded_users.set(true),
             _ => {}
         }
-        if hot.mode.get() == Mode::Syncing && matches!(class, Class::Write(_) | Class::Multi | Class::Exec) {
+        if hot.mode.get() == Mode::Syncing && !matches!(class, Class::Free | Class::Read) {
             caught_up::note_command();
         }
         if is_marked(name) && matches!(class, Class::Write(_)) && hot.mode.get() != Mode::Leader {

@@ -21,6 +21,13 @@ use crate::{
 /// second.
 const DAMAGED: &[u8] = b"HYLL\x01\0\0\0\0\0\0\0\0\0\0\0\x5f\xff";
 
+/// So many keys, each with so many bytes: they take a moment to be loaded.
+fn fill(connection: &mut Connection, keys: u32, bytes: usize) {
+    for number in 0..keys {
+        redis::cmd("SET").arg(format!("other{number}")).arg("x".repeat(bytes)).exec(connection).unwrap();
+    }
+}
+
 fn set_damaged(connection: &mut Connection, key: &str) {
     redis::cmd("SET").arg(key).arg(DAMAGED).exec(connection).unwrap();
 }
@@ -43,9 +50,7 @@ fn join_while(prepare: impl Fn(&mut Connection), write: impl Fn(&mut Connection,
     let (leader, follower) = (world.leader(), world.followers()[0]);
     world.kill(follower);
     let mut connection = world.connect(leader);
-    for other in 0..OTHERS {
-        redis::cmd("SET").arg(format!("other{other}")).arg("x".repeat(1000)).exec(&mut connection).unwrap();
-    }
+    fill(&mut connection, OTHERS, 1000);
     prepare(&mut connection);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -72,9 +77,7 @@ fn root_transaction_of_a_server_that_joins_is_ended_by_closing_the_connection() 
     let Some(mut world) = World::new(2, "hsuc") else { return };
     let (leader, follower) = (world.leader(), world.followers()[0]);
     let mut connection = world.connect(leader);
-    for other in 0..20_000 {
-        redis::cmd("SET").arg(format!("other{other}")).arg("x".repeat(1000)).exec(&mut connection).unwrap();
-    }
+    fill(&mut connection, 20_000, 1000);
     let mut ended = 0;
     for _ in 0..ROUNDS {
         world.kill(follower);
@@ -106,14 +109,12 @@ fn root_transaction_of_a_server_that_joins_is_ended_by_closing_the_connection() 
 /// the stream behind it.
 #[test]
 fn root_two_servers_join_at_once_under_load() {
-    const KEYS: u64 = 4000;
+    const KEYS: u32 = 4000;
     const CLIENTS: u64 = 4;
     let Some(mut world) = World::new(3, "hsuc") else { return };
     let (leader, followers) = (world.leader(), world.followers());
     let mut connection = world.connect(leader);
-    for number in 0..KEYS {
-        redis::cmd("SET").arg(format!("other{number}")).arg(number).exec(&mut connection).unwrap();
-    }
+    fill(&mut connection, KEYS, 1);
     // A dump takes two seconds.
     world.ask(leader, "CONFIG SET rdb-key-save-delay 500");
     let stop = AtomicBool::new(false);
@@ -147,13 +148,11 @@ fn root_two_servers_join_at_once_under_load() {
 /// The offer names the server that the data comes from.
 #[test]
 fn root_server_whose_source_dies_takes_the_data_over_from_another_one() {
-    const KEYS: u64 = 4000;
+    const KEYS: u32 = 4000;
     let Some(mut world) = World::new(3, "hsuc") else { return };
     let (leader, followers) = (world.leader(), world.followers());
     let mut connection = world.connect(leader);
-    for number in 0..KEYS {
-        redis::cmd("SET").arg(format!("other{number}")).arg(number).exec(&mut connection).unwrap();
-    }
+    fill(&mut connection, KEYS, 1);
     world.kill(followers[1]);
     // A dump takes two seconds.
     world.ask(leader, "CONFIG SET rdb-key-save-delay 500");
@@ -167,7 +166,7 @@ fn root_server_whose_source_dies_takes_the_data_over_from_another_one() {
     world.await_ready();
     assert_eq!(world.leader(), followers[0]);
     world.assert_alike();
-    assert_eq!(world.ask(followers[1], "GET other7"), "$1\r\n7\r\n");
+    assert_eq!(world.ask(followers[1], "GET other7"), "$1\r\nx\r\n");
 }
 
 /// Redis replicates what a script does only where the command around it is to be replicated.
@@ -179,9 +178,7 @@ fn root_script_that_a_follower_passes_on_is_at_a_server_that_joins() {
     let code = "#!lua name=l\nredis.register_function('count', function(keys) return redis.call('INCR', keys[1]) end)";
     world.server(leader).command(&["FUNCTION", "LOAD", code]).unwrap();
     let mut connection = world.connect(leader);
-    for other in 0..2000 {
-        redis::cmd("SET").arg(format!("other{other}")).arg("x".repeat(1000)).exec(&mut connection).unwrap();
-    }
+    fill(&mut connection, 2000, 1000);
     let mut asks = world.connect(followers[0]);
     let stop = AtomicBool::new(false);
     let counted = thread::scope(|scope| {

@@ -9,15 +9,33 @@ fn with_an_offer() -> World {
     world.writes(1, "a");
     world.joins(3, 30);
     while world.group(3).poll_install().is_none() {
-        world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
-        for from in 1..=3 {
-            for (to, bytes) in world.sent(from) {
+        exchange(&mut world);
+    }
+    world
+}
+
+/// All hosts resend, and are heard; hosts 1 and 2 deliver.
+fn exchange(world: &mut World) {
+    world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
+    for from in 1..=3 {
+        for (to, bytes) in world.sent(from) {
+            let _ = world.group(to).receive(from, &bytes);
+        }
+    }
+    [1, 2].into_iter().for_each(|host| world.tell(host));
+}
+
+/// Hosts 1 and 2 decide, and host 3 hears nothing of it.
+fn goes_on_without_3(world: &mut World, text: &str) {
+    world.group(1).propose(HELD, text.as_bytes()).unwrap();
+    for _ in 0..4 {
+        for from in 1..=2 {
+            for (to, bytes) in world.sent(from).into_iter().filter(|(to, _)| *to != 3) {
                 let _ = world.group(to).receive(from, &bytes);
             }
         }
         [1, 2].into_iter().for_each(|host| world.tell(host));
     }
-    world
 }
 
 #[test]
@@ -68,17 +86,7 @@ fn state_that_was_fetched_elsewhere_may_be_a_later_one() {
     assert!(!world.group(3).installed_at(offered - 1), "older than the offer");
     world.group(3).state_dropped();
     // Meanwhile the group goes on.
-    for text in ["b", "c"] {
-        world.group(1).propose(HELD, text.as_bytes()).unwrap();
-        for _ in 0..4 {
-            for from in 1..=2 {
-                for (to, bytes) in world.sent(from).into_iter().filter(|(to, _)| *to != 3) {
-                    let _ = world.group(to).receive(from, &bytes);
-                }
-            }
-            [1, 2].into_iter().for_each(|host| world.tell(host));
-        }
-    }
+    ["b", "c"].into_iter().for_each(|text| goes_on_without_3(&mut world, text));
     let position = world.group(2).position();
     assert!(position > offered);
     world.members.get_mut(&3).expect("it joins").1 = b"abc".to_vec();
@@ -99,15 +107,7 @@ fn offer_that_comes_late_does_not_keep_a_host_out() {
     assert!(world.group(3).installed_at(offered));
     world.members.get_mut(&3).expect("it joins").1 = b"a".to_vec();
     // A later state, as another host has asked for it.
-    world.group(1).propose(HELD, b"b").unwrap();
-    for _ in 0..4 {
-        for from in 1..=2 {
-            for (to, bytes) in world.sent(from).into_iter().filter(|(to, _)| *to != 3) {
-                let _ = world.group(to).receive(from, &bytes);
-            }
-        }
-        [1, 2].into_iter().for_each(|host| world.tell(host));
-    }
+    goes_on_without_3(&mut world, "b");
     let late = world.group(1).position();
     assert!(late > offered);
     let state = b"ab".to_vec();
@@ -117,13 +117,7 @@ fn offer_that_comes_late_does_not_keep_a_host_out() {
     joins.joining.offered(1, late, identity, &mut joins.transfers);
     // It is here, and the user leaves it where it is.
     let rounds = (0..60).take_while(|_| {
-        world.members.values_mut().for_each(|(group, _)| group.resend(HELD));
-        for from in 1..=3 {
-            for (to, bytes) in world.sent(from) {
-                let _ = world.group(to).receive(from, &bytes);
-            }
-        }
-        [1, 2].into_iter().for_each(|host| world.tell(host));
+        exchange(&mut world);
         world.group(3).standing() != Standing::Member
     });
     assert!(rounds.count() < 60, "let in with what it has: {:?}", world.group(3).poll_install().map(|(at, _)| at));
