@@ -10,10 +10,18 @@ use std::{
 };
 
 use fide_agreement::View;
-use rustix::fs::{FlockOperation, flock};
+use rustix::{
+    fs::{FlockOperation, flock},
+    rand::{GetRandomFlags, getrandom},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::files;
+
+/// The first incarnation of a host without a record is behind the clock by less than this, at random. So it
+/// is hardly that of a process whose record was lost, also if that began within the same second, or the
+/// clock was set back: a process with its number would answer for what it did.
+const FIRST_BEHIND_MAX_S: u32 = 1 << 16;
 
 /// Why a member cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +75,13 @@ fn lock(path: PathBuf) -> Result<fs::File, RecordError> {
     }
 }
 
+/// Seconds that the first incarnation is behind the clock.
+fn behind() -> io::Result<u32> {
+    let mut bytes = [0; 4];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u32::from_le_bytes(bytes) % FIRST_BEHIND_MAX_S)
+}
+
 impl Record {
     /// Begins a new incarnation, which is stored when this returns.
     pub(crate) fn begin(dir: &Path, group: &str) -> Result<Self, RecordError> {
@@ -80,12 +95,14 @@ impl Record {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => (true, Content::default()),
             Err(why) => return Err(RecordError::Io { path, why }),
         };
-        // Higher than all before. If the record was lost, this depends on the clock, and exclusions within a
-        // second may have used higher incarnations: the others say so, and the member takes a higher one.
+        // Higher than all before, if there is a record. If it was lost, former processes may have used higher
+        // incarnations: the others say so, and the member takes a higher one.
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let seconds = u32::try_from(seconds).unwrap_or(0).max(FIRST_BEHIND_MAX_S);
+        let behind = if is_first { behind().map_err(|why| RecordError::Io { path: path.clone(), why })? } else { 0 };
         let next = content.incarnation.checked_add(1);
         let next = next.ok_or(RecordError::LastIncarnation { path: path.clone(), incarnation: content.incarnation })?;
-        let incarnation = next.max(u32::try_from(seconds).unwrap_or(0));
+        let incarnation = next.max(seconds - behind);
         let mut record = Self { path, content, is_first, unused: None, _lock: lock };
         record.store(Content { incarnation, ..record.content.clone() })?;
         Ok(record)
@@ -172,6 +189,23 @@ mod tests {
         drop(third);
         assert!(begin("g").incarnation() > before);
         assert!(!begin("other").is_founded());
+    }
+
+    /// All within a second or two.
+    #[test]
+    fn host_that_lost_its_record_is_not_taken_for_its_former_process() {
+        let used: Vec<u32> = (0..16)
+            .map(|_| {
+                let dir = tempfile::tempdir().unwrap();
+                let first = Record::begin(dir.path(), "g").unwrap().incarnation();
+                let again = Record::begin(dir.path(), "g").unwrap().incarnation();
+                assert!(first > 0 && again > first);
+                first
+            })
+            .collect();
+        let different: std::collections::BTreeSet<&u32> = used.iter().collect();
+        // Two of 16 are the same once in 500 times, six never.
+        assert!(different.len() > 10, "{used:?}");
     }
 
     #[test]

@@ -110,6 +110,7 @@ fn root_durable_server_that_waits_for_another_disk_advises_to_remove_nothing() {
             let said = world.waits_for(host);
             assert!(!said.contains("remove"), "h{host}: {said}");
         }
+        assert_ne!(world.waits_for(1), "", "{}", world.logs());
         std::thread::sleep(Duration::from_millis(100));
     }
     world.kill(2);

@@ -105,6 +105,45 @@ fn group_found_again_skips_the_number_of_a_view_that_may_be_decided() {
     assert_eq!(world.group(1).view().unwrap().number(), 3);
 }
 
+/// A host without its disk answers for none of its former processes, as none of them it may know of.
+#[test]
+fn member_that_lost_its_disk_is_awaited_until_that_is_back() {
+    let view = View::new(4, &[member(1, 10), member(2, 20)]).unwrap();
+    let recalled = |incarnation, position| {
+        let member = RecalledMember { incarnation, ballot: 0, view: view.clone(), position: Some(position) };
+        Recalled { first: 1, member: Some(member) }
+    };
+    let with = |me, incarnation, recalled| {
+        let mut group = Group::join(config(me, incarnation)).unwrap();
+        group.set_durable();
+        group.recall(recalled);
+        (group, Vec::new())
+    };
+    // Without a record: lower or higher than the one that is in the view.
+    for lost in [19, 21] {
+        let mut world = World::durable(1);
+        world.members.insert(1, with(1, 11, recalled(10, 3)));
+        world.members.insert(2, with(2, lost, Recalled { first: lost, member: None }));
+        world.meet();
+        world.stores_all();
+        // It is told that there was a higher one.
+        assert_eq!(world.standing(2) == Standing::Excluded, lost == 19);
+        if lost == 19 {
+            world.group(2).rejoin(21).unwrap();
+            world.meet();
+            world.stores_all();
+        }
+        assert_eq!([1, 2].map(|host| world.standing(host)), [Standing::Joining; 2], "as {lost}");
+        assert_eq!(world.group(1).refounding_awaits(), Some(HostSet::from_iter([2])));
+        world.dies(2);
+        world.members.insert(2, with(2, 22, recalled(20, 5)));
+        world.meet();
+        world.stores_all();
+        assert_eq!([1, 2].map(|host| world.standing(host)), [Standing::Member; 2], "as {lost}");
+        assert_eq!(world.group(1).leader(), Some(2), "it had more");
+    }
+}
+
 #[test]
 fn leader_that_was_taken_out_tells_the_others_how_far_they_may_deliver() {
     let mut world = World::durable(3);
