@@ -22,6 +22,9 @@ use crate::{
     log::{Found, Log, Replay},
 };
 
+/// Bytes that may wait for room on a full disk, beside those of payloads. As long as the group waits for this disk
+/// there are fewer.
+const BEHIND_MAX: usize = 64 << 20;
 /// Between two attempts to store what found no room.
 const RETRY_NS: u64 = 20_000_000;
 
@@ -63,6 +66,8 @@ pub(crate) struct Disk {
     base: Option<Base>,
     /// Bytes of decisions after which the user is asked for its state.
     compact_bytes: u64,
+    /// Bytes that may wait for room.
+    behind_max: usize,
     recovery: Recovery,
     /// What could not be stored, for people, and when that is tried next.
     unstored: Option<(String, u64)>,
@@ -70,13 +75,15 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Opens the log of a group in its state folder. To be called before the member is made a founder or not.
+    /// Opens the log of a group in its state folder. `payloads_max`: bytes of all payloads that decisions name which
+    /// nobody was delivered. To be called before the member is made a founder or not.
     pub(crate) fn open(
         state_dir: &Path,
         name: &str,
         group: u64,
         incarnation: u32,
         compact_bytes: u64,
+        payloads_max: u64,
     ) -> Result<(Self, Found), LogError> {
         let (log, found) = Log::open(&state_dir.join(format!("{name}.log")), group, incarnation)?;
         let member = found.recalled.member.as_ref();
@@ -93,6 +100,7 @@ impl Disk {
             replaced: None,
             base: None,
             compact_bytes,
+            behind_max: BEHIND_MAX.saturating_add(usize::try_from(payloads_max).unwrap_or(usize::MAX)),
             recovery,
             unstored: None,
             value: Vec::new(),
@@ -173,10 +181,10 @@ impl Disk {
         log.is_unsynced() || self.base.is_some() || self.unstored.is_some()
     }
 
-    /// Stores what was taken. A full disk is no error: it is tried again.
+    /// Stores what was taken. A full disk is no error, it is tried again, until too much waits for it.
     ///
     /// # Errors
-    /// [`LogError`]: nobody knows any more what is on disk.
+    /// [`LogError`]: nobody knows any more what is on disk, or [`LogError::Behind`].
     pub(crate) fn store<P: Start>(&mut self, core: &mut Core<P>, now_ns: u64) -> Result<(), LogError> {
         if self.unstored.as_ref().is_some_and(|(_, again_ns)| now_ns < *again_ns) {
             return Ok(());
@@ -186,6 +194,7 @@ impl Disk {
                 self.unstored = None;
                 Ok(())
             }
+            Err(why) if why.is_full() && self.log.waiting_bytes() > self.behind_max => Err(self.log.behind(&why)),
             Err(why) if why.is_full() => {
                 let what = "this host cannot store the group's log; make room there, it tries again";
                 self.unstored = Some((format!("{what}: {why}"), now_ns.saturating_add(RETRY_NS)));

@@ -125,6 +125,8 @@ pub enum Error {
          all hosts, or planes with a larger MTU"
     )]
     Heartbeat { need: usize, granted: u16 },
+    #[error("payloads of up to {got} bytes do not fit the log of a durable group; make payload_max {max} at most")]
+    PayloadMax { got: u64, max: u64 },
     #[error("{what}: {why}")]
     System { what: &'static str, why: std::io::Error },
 }

@@ -20,8 +20,9 @@
 //! segment that begins with a mark. Until the manifest says that the new state is stored, a reader stops at the
 //! mark and has what was there before.
 //!
-//! **A disk that fails.** A write that finds no room is repeated later. After a sync that failed nobody knows
-//! what is on disk: the member ends.
+//! **A disk that fails.** A write that finds no room is repeated later, while what waits for it stays below
+//! [`Log::open`]'s bound. After a sync that failed nobody knows what is on disk, and the member ends. The kernel
+//! still has what was written in memory then, and takes it for stored. So a log is read from the disk itself.
 
 mod manifest;
 mod record;
@@ -39,8 +40,11 @@ use fide_agreement::{
     group::{Recalled, RecalledMember},
 };
 
+use rustix::fs::{Advice, fadvise};
+
 use crate::files;
 use manifest::{Base, Manifest};
+pub(crate) use record::PAYLOAD_MAX;
 use record::{End, Membership, Record};
 pub(crate) use replay::Replay;
 pub use replay::StoredState;
@@ -49,6 +53,7 @@ pub use replay::StoredState;
 const SEGMENT_BYTES: u64 = 8 << 20;
 /// So much room is written ahead.
 const ROOM_BYTES: u64 = 256 << 10;
+static ZEROS: [u8; ROOM_BYTES as usize] = [0; ROOM_BYTES as usize];
 
 /// Why a log cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -60,12 +65,21 @@ pub enum LogError {
     )]
     Manifest { path: PathBuf, why: String },
     #[error(
-        "{path} is the log of a group with other hosts, or another protocol; name the former ones, or move the folder away"
+        "{path} is the log of a group with other hosts, or another protocol; name the former ones, or start the version that wrote it. Only if \
+         the group's data is elsewhere, move the folder away"
     )]
     OtherGroup { path: PathBuf },
+    #[error("{path} has something at byte {at} that this version does not know; start the version that wrote it")]
+    Newer { path: PathBuf, at: u64 },
+    #[error(
+        "{path}: {bytes} bytes wait for room on this disk ({why}), and the others do not wait for them: the member ends, so that they go on \
+         without it. Make room, and start it again"
+    )]
+    Behind { path: PathBuf, bytes: usize, why: String },
     #[error(
         "{path} is damaged at byte {at}: {why}. The disk has lost data that was stored. If the group runs on the other hosts, move this folder \
-         away, and the host takes the data over from them; if it does not, they wait for this log: restore it"
+         away, and the host takes the data over from them; if it does not, they wait for this log: repair the disk. An older copy of the \
+         folder is no replacement: what was answered since would be lost"
     )]
     Damaged { path: PathBuf, at: u64, why: &'static str },
     #[error(
@@ -188,10 +202,19 @@ impl Log {
         let mut begun = Begun { membership, is_whole: manifest.is_whole };
         let (mut done, mut bytes_since, mut torn) = (Vec::new(), 0, 0);
         let mut numbers: Vec<u64> = segments(dir)?;
+        // By a manifest whose place is stored for certain.
+        files::sync_dir(dir).map_err(io(dir))?;
         for old in numbers.iter().filter(|number| **number < manifest.segments_from) {
             fs::remove_file(path(dir, *old)).map_err(io(dir))?;
         }
         numbers.retain(|number| *number >= manifest.segments_from);
+        // A segment that found no room, or was just begun, and has no record.
+        while let [_, .., last] = numbers[..]
+            && record::is_empty(&read(&path(dir, last))?, last)
+        {
+            fs::remove_file(path(dir, last)).and_then(|()| files::sync_dir(dir)).map_err(io(dir))?;
+            numbers.pop();
+        }
         let is_whole = |(at, number): (usize, &u64)| *number == manifest.segments_from + at as u64;
         if numbers.is_empty() || !numbers.iter().enumerate().all(is_whole) {
             let path = path(dir, manifest.segments_from);
@@ -202,14 +225,15 @@ impl Log {
             let before = Begun { membership: reader.membership.clone(), is_whole: reader.is_whole };
             let last_before = reader.last();
             let file = path(dir, number);
-            let bytes = fs::read(&file).map_err(io(&file))?;
+            let bytes = read(&file)?;
             let scanned = record::scan(&bytes, number, |_, record| match record {
                 Record::State if number == manifest.segments_from => Ok(()),
                 Record::State => Err(Stop::OtherState),
                 record => reader.take(&record),
             });
             let (end, is_broken) = match scanned {
-                Ok(End { at, damaged }) => (at, damaged),
+                Ok(End { at, is_unknown: true, .. }) => return Err(LogError::Newer { path: file, at: at as u64 }),
+                Ok(End { at, damaged, .. }) => (at, damaged),
                 Err(Stop::OtherState) => {
                     // The last one first: without its mark a later segment would be taken for the log.
                     for later in numbers[at..].iter().rev() {
@@ -298,6 +322,16 @@ impl Log {
         !self.buffer.is_empty() || self.synced < self.written
     }
 
+    /// Bytes that were appended and are not written.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Why the member ends rather than waits for room any longer.
+    pub(crate) fn behind(&self, why: &LogError) -> LogError {
+        LogError::Behind { path: path(&self.dir, self.number), bytes: self.buffer.len(), why: why.to_string() }
+    }
+
     /// Bytes that were appended since the stored state.
     pub(crate) fn since_base(&self) -> u64 {
         self.since_base
@@ -311,12 +345,14 @@ impl Log {
         let end = self.written + self.buffer.len() as u64;
         if end > self.room {
             let room = end.next_multiple_of(ROOM_BYTES) + ROOM_BYTES;
-            let zeros = vec![0; usize::try_from(room - self.room).expect("room in memory")];
-            // On a disk that is nearly full there may be room for the records all the same.
-            match self.file.write_all_at(&zeros, self.room).map_err(self.io(self.number)) {
-                Ok(()) => self.room = room,
-                Err(why) if why.is_full() => {}
-                Err(why) => return Err(why),
+            while self.room < room {
+                let zeros = &ZEROS[..(room - self.room).min(ROOM_BYTES) as usize];
+                // On a disk that is nearly full there may be room for the records all the same.
+                match self.file.write_all_at(zeros, self.room).map_err(self.io(self.number)) {
+                    Ok(()) => self.room += zeros.len() as u64,
+                    Err(why) if why.is_full() => break,
+                    Err(why) => return Err(why),
+                }
             }
         }
         self.file.write_all_at(&self.buffer, self.written).map_err(self.io(self.number))?;
@@ -337,7 +373,12 @@ impl Log {
 
     /// Ends the segment, of which everything is stored, and begins the next one.
     fn roll(&mut self) -> Result<(), LogError> {
-        let (file, written) = begin(&self.dir, self.number + 1, 0)?;
+        let next = begin(&self.dir, self.number + 1, 0);
+        if next.is_err() {
+            // Records go on in this segment, so none may follow it.
+            let _ = fs::remove_file(path(&self.dir, self.number + 1));
+        }
+        let (file, written) = next?;
         self.file.set_len(self.written).and_then(|()| self.file.sync_data()).map_err(|why| self.lost(why))?;
         let begun = Begun { membership: self.membership.clone(), is_whole: self.is_whole };
         let begun = std::mem::replace(&mut self.begun, begun);
@@ -452,9 +493,11 @@ impl Log {
         self.replaced.is_some_and(|replaced| position < replaced.position)
     }
 
-    /// The name of a state's file: another one than that of any state before, also of one at the same position.
+    /// The name of a state's file: another one than that of the state before, also of one at the same position.
     fn state_name(&self, position: u64) -> String {
-        format!("state-{position}-{}", self.replaced.map_or(0, |replaced| replaced.segment))
+        let name = format!("state-{position}-{}", self.replaced.map_or(0, |replaced| replaced.segment));
+        let is_taken = self.manifest.base.as_ref().is_some_and(|base| base.file == name);
+        if is_taken { format!("{name}-again") } else { name }
     }
 }
 
@@ -501,6 +544,19 @@ impl Reader {
 
 fn path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:08}.seg"))
+}
+
+/// Reads a segment from the disk itself: after a sync that failed, the kernel's memory has what the disk has not.
+fn read(path: &Path) -> Result<Vec<u8>, LogError> {
+    let read = || {
+        let mut file = fs::File::options().read(true).write(true).open(path)?;
+        file.sync_all()?;
+        fadvise(&file, 0, None, Advice::DontNeed)?;
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().map_err(|why| LogError::Io { path: path.to_owned(), why })
 }
 
 /// The numbers of the segments that are there, in order.

@@ -221,11 +221,13 @@ impl<P: Start> Member<P> {
         }
         let hosts = ids(&config.hosts, &hello)?;
         let me = hello.host_id;
+        if config.is_durable && config.payload_max > crate::log::PAYLOAD_MAX {
+            return Err(Error::PayloadMax { got: config.payload_max, max: crate::log::PAYLOAD_MAX });
+        }
         // Before anything is stored; a group of all hosts could not begin otherwise, without a word.
         let setting = P::start(&config.setting, 1, HostSet::first(hosts.len()));
         setting.map_err(|why| group::GroupError::Setting(why.to_string()))?;
-        let record = Record::begin(&config.state_dir, &config.group)?;
-        let incarnation = record.incarnation();
+        let mut record = Record::begin(&config.state_dir, &config.group)?;
         let number = if config.is_durable {
             group::group_of(&config.group, hosts, &(config.setting, "durable"))
         } else {
@@ -234,10 +236,21 @@ impl<P: Start> Member<P> {
         if !config.is_durable {
             Disk::refuse(&config.state_dir, &config.group)?;
         }
-        let disk = config
-            .is_durable
-            .then(|| Disk::open(&config.state_dir, &config.group, number, incarnation, config.compact_bytes));
-        let (disk, found) = disk.transpose()?.unzip();
+        let disk = config.is_durable.then(|| {
+            let (stored_max, first) = (config.transfer().stored_max, record.incarnation());
+            Disk::open(&config.state_dir, &config.group, number, first, config.compact_bytes, stored_max)
+        });
+        let (disk, mut found) = disk.transpose()?.unzip();
+        if let Some(found) = &mut found {
+            // The record may have been lost, and the log not.
+            let member = found.recalled.member.as_ref().map_or(0, |member| member.incarnation);
+            if record.incarnation() <= member {
+                record.next_incarnation(member)?;
+                record.used();
+            }
+            found.recalled.first = found.recalled.first.max(record.answers_from());
+        }
+        let incarnation = record.incarnation();
         // A host stores what it is a member of before its record.
         let is_founded = record.is_founded() || found.as_ref().is_some_and(|found| found.recalled.member.is_some());
         let group_config = group::Config {

@@ -6,22 +6,14 @@ use std::{
     fs, io,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
-    time::{SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use fide_agreement::View;
-use rustix::{
-    fs::{FlockOperation, flock},
-    rand::{GetRandomFlags, getrandom},
-};
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use crate::files;
-
-/// The first incarnation of a host without a record is behind the clock by less than this, at random. So it
-/// is hardly that of a process whose record was lost, also if that began within the same second, or the
-/// clock was set back: a process with its number would answer for what it did.
-const FIRST_BEHIND_MAX_S: u32 = 1 << 16;
 
 /// Why a member cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +38,10 @@ pub enum RecordError {
 #[serde(deny_unknown_fields)]
 struct Content {
     incarnation: u32,
+    /// Numbers below this one may belong to processes whose record was lost. Not there: since the record exists
+    /// none was skipped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    answers_from: Option<u32>,
     /// Hosts of the view with which the group was recorded, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     founded_with: Option<Vec<u16>>,
@@ -75,15 +71,22 @@ fn lock(path: PathBuf) -> Result<fs::File, RecordError> {
     }
 }
 
-/// Seconds that the first incarnation is behind the clock.
-fn behind() -> io::Result<u32> {
-    let mut bytes = [0; 4];
-    getrandom(&mut bytes, GetRandomFlags::empty())?;
-    Ok(u32::from_le_bytes(bytes) % FIRST_BEHIND_MAX_S)
+/// Waits until the clock shows `seconds` since 1970, but no longer than the second that it may take.
+fn await_clock(seconds: u32) {
+    let begun = Instant::now();
+    while now_s() < seconds && begun.elapsed() < Duration::from_secs(1) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The clock's seconds since 1970.
+fn now_s() -> u32 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(now.as_secs()).unwrap_or(0)
 }
 
 impl Record {
-    /// Begins a new incarnation, which is stored when this returns.
+    /// Begins a new incarnation, which is stored when this returns. Without a record that may take a second.
     pub(crate) fn begin(dir: &Path, group: &str) -> Result<Self, RecordError> {
         let path = dir.join(format!("{group}.toml"));
         fs::create_dir_all(dir).map_err(|why| RecordError::Io { path: dir.to_owned(), why })?;
@@ -95,16 +98,18 @@ impl Record {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => (true, Content::default()),
             Err(why) => return Err(RecordError::Io { path, why }),
         };
-        // Higher than all before, if there is a record. If it was lost, former processes may have used higher
-        // incarnations: the others say so, and the member takes a higher one.
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let seconds = u32::try_from(seconds).unwrap_or(0).max(FIRST_BEHIND_MAX_S);
-        let behind = if is_first { behind().map_err(|why| RecordError::Io { path: path.clone(), why })? } else { 0 };
+        // With a record the next number, so that all from the first one on belong to this record. Without one
+        // higher than all before: hosts take less than one number a second. If the clock was set back, the
+        // others say so, and the member takes a higher one.
         let next = content.incarnation.checked_add(1);
         let next = next.ok_or(RecordError::LastIncarnation { path: path.clone(), incarnation: content.incarnation })?;
-        let incarnation = next.max(seconds - behind);
+        let incarnation = if is_first { now_s().saturating_add(1) } else { next };
         let mut record = Self { path, content, is_first, unused: None, _lock: lock };
         record.store(Content { incarnation, ..record.content.clone() })?;
+        if is_first {
+            // A process that began in this second, and whose record was lost, has this number at most.
+            await_clock(incarnation);
+        }
         Ok(record)
     }
 
@@ -121,7 +126,11 @@ impl Record {
         let incarnation = last.checked_add(1);
         let incarnation =
             incarnation.ok_or_else(|| RecordError::LastIncarnation { path: self.path.clone(), incarnation: last })?;
-        self.store(Content { incarnation, ..self.content.clone() })?;
+        let mut content = Content { incarnation, ..self.content.clone() };
+        if last > self.content.incarnation {
+            content.answers_from = Some(incarnation);
+        }
+        self.store(content)?;
         self.unused = Some(incarnation);
         Ok(incarnation)
     }
@@ -133,6 +142,11 @@ impl Record {
 
     pub(crate) fn incarnation(&self) -> u32 {
         self.content.incarnation
+    }
+
+    /// No process of this record had a number below this one, or it was skipped since.
+    pub(crate) fn answers_from(&self) -> u32 {
+        self.content.answers_from.unwrap_or(0)
     }
 
     /// Whether no process of this host was in the group before, or wanted to be: there was no record.
@@ -191,21 +205,33 @@ mod tests {
         assert!(!begin("other").is_founded());
     }
 
-    /// All within a second or two.
+    /// Each loses its record, and all begin one after the other.
     #[test]
     fn host_that_lost_its_record_is_not_taken_for_its_former_process() {
-        let used: Vec<u32> = (0..16)
-            .map(|_| {
-                let dir = tempfile::tempdir().unwrap();
-                let first = Record::begin(dir.path(), "g").unwrap().incarnation();
-                let again = Record::begin(dir.path(), "g").unwrap().incarnation();
-                assert!(first > 0 && again > first);
-                first
-            })
-            .collect();
-        let different: std::collections::BTreeSet<&u32> = used.iter().collect();
-        // Two of 16 are the same once in 500 times, six never.
-        assert!(different.len() > 10, "{used:?}");
+        let mut last = 0;
+        for _ in 0..3 {
+            let dir = tempfile::tempdir().unwrap();
+            let first = Record::begin(dir.path(), "g").unwrap().incarnation();
+            assert!(first > last);
+            last = first;
+        }
+    }
+
+    #[test]
+    fn numbers_of_a_record_follow_each_other_and_skipped_ones_are_not_answered_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut record = Record::begin(dir.path(), "g").unwrap();
+        let first = record.incarnation();
+        assert_eq!((record.next_incarnation(0).unwrap(), record.answers_from()), (first + 1, 0));
+        record.used();
+        drop(record);
+        let mut record = Record::begin(dir.path(), "g").unwrap();
+        assert_eq!((record.incarnation(), record.answers_from()), (first + 2, 0));
+        // The others know of a process whose record was lost.
+        assert_eq!((record.next_incarnation(first + 9).unwrap(), record.answers_from()), (first + 10, first + 10));
+        drop(record);
+        let record = Record::begin(dir.path(), "g").unwrap();
+        assert_eq!((record.incarnation(), record.answers_from()), (first + 11, first + 10));
     }
 
     #[test]

@@ -171,6 +171,8 @@ planted! {
     LetsInTheDead,
     /// a joiner with an incarnation above dead ones answers for those
     AnswersForOthers,
+    /// hosts without a record found a group although another host has the state of one
+    FoundsBesideAState,
     /// the end of a process is reported after the start of its successor
     ReportsTheFormerLate,
     /// the death of an earlier incarnation counts as the death of the member's incarnation in the view

@@ -21,6 +21,8 @@ const HEAD: usize = 16;
 const ALIGN: usize = 8;
 /// Longest record: a payload of the longest kind.
 const LEN_MAX: usize = 1 << 30;
+/// Longest payload of a decision.
+pub(crate) const PAYLOAD_MAX: u64 = LEN_MAX as u64 - 64;
 
 /// What a segment begins with, before its number.
 const MAGIC: &[u8; 8] = b"FIDELOG1";
@@ -96,15 +98,8 @@ pub(super) struct Read<'a> {
 
 /// The record at `at`; none if there is no whole one.
 pub(super) fn read(segment: &[u8], number: u64, at: usize) -> Option<Read<'_>> {
-    let word = |at: usize| Some(u32::from_le_bytes(*segment.get(at..)?.first_chunk()?));
-    let len = word(at)? as usize;
-    if len == 0 || len > LEN_MAX {
-        return None;
-    }
+    let len = whole_len(segment, number, at)?;
     let body = segment.get(at + HEAD..at + HEAD + len)?;
-    if word(at + 4)? != checksum(number, segment.get(at + 8..at + HEAD + len)?) {
-        return None;
-    }
     let synced = u64::from_le_bytes(*segment.get(at + 8..)?.first_chunk()?);
     let (&kind, content) = body.split_first()?;
     let half = |at: usize| Some(u32::from_le_bytes(*content.get(at..)?.first_chunk()?));
@@ -125,11 +120,31 @@ pub(super) fn read(segment: &[u8], number: u64, at: usize) -> Option<Read<'_>> {
     Some(Read { record, synced, end: (at + HEAD + len).next_multiple_of(ALIGN) })
 }
 
-/// Where the records of a segment end, and whether that is because one of them was damaged: a later record says
-/// that it was synced.
+/// Where the records of a segment end, and why.
 pub(super) struct End {
     pub(super) at: usize,
+    /// The record there was damaged: a later one says that it was synced.
     pub(super) damaged: bool,
+    /// The record there is whole, and says something that this version does not know.
+    pub(super) is_unknown: bool,
+}
+
+/// The length of what a record says, if its checksum fits.
+fn whole_len(segment: &[u8], number: u64, at: usize) -> Option<usize> {
+    let word = |at: usize| Some(u32::from_le_bytes(*segment.get(at..)?.first_chunk()?));
+    let len = word(at)? as usize;
+    if len == 0 || len > LEN_MAX {
+        return None;
+    }
+    let sum = checksum(number, segment.get(at + 8..at + HEAD + len)?);
+    (word(at + 4)? == sum).then_some(len)
+}
+
+/// Whether a segment has no record, nor the beginning of one.
+pub(super) fn is_empty(segment: &[u8], number: u64) -> bool {
+    let head = &segment_head(number)[..segment.len().min(SEGMENT_HEAD)];
+    segment.starts_with(head) && segment[head.len()..].iter().all(|byte| *byte == 0)
+        || segment.iter().all(|byte| *byte == 0)
 }
 
 /// Reads a segment from its beginning. `each` is called with every record and where it begins; it stops the
@@ -143,7 +158,8 @@ pub(super) fn scan<E>(
     mut each: impl FnMut(usize, Record<'_>) -> Result<(), E>,
 ) -> Result<End, E> {
     if segment.get(..SEGMENT_HEAD) != Some(&segment_head(number)) {
-        return Ok(End { at: 0, damaged: segment.iter().any(|byte| *byte != 0) && segment.len() > SEGMENT_HEAD });
+        let damaged = segment.iter().any(|byte| *byte != 0) && segment.len() > SEGMENT_HEAD;
+        return Ok(End { at: 0, damaged, is_unknown: false });
     }
     let mut at = SEGMENT_HEAD;
     while let Some(read) = read(segment, number, at) {
@@ -159,7 +175,7 @@ pub(super) fn scan<E>(
         may_be && read(segment, number, later).is_some_and(|read| read.synced > at as u64)
     };
     let damaged = (at + ALIGN..segment.len()).step_by(ALIGN).any(is_beyond);
-    Ok(End { at, damaged })
+    Ok(End { at, damaged, is_unknown: whole_len(segment, number, at).is_some() })
 }
 
 #[cfg(test)]
@@ -238,6 +254,21 @@ mod tests {
             prop_assert!(positions.len() >= synced && !end.damaged);
             prop_assert_eq!(&positions, &(1..=positions.len() as u64).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn record_of_a_later_version_is_no_torn_end() {
+        let mut bytes = segment(1, &[b"one".to_vec()], 1);
+        let at = read(&bytes, 1, SEGMENT_HEAD).unwrap().end;
+        bytes.truncate(at);
+        push(&mut bytes, 1, 0, &Record::State);
+        bytes[at + HEAD] = 9;
+        let sum = checksum(1, &bytes[at + 8..at + HEAD + 1]);
+        bytes[at + 4..at + 8].copy_from_slice(&sum.to_le_bytes());
+        let (read, end) = positions(&bytes, 1);
+        assert_eq!((read, end.at, end.is_unknown), (vec![1], at, true));
+        bytes[at + HEAD] = 8;
+        assert!(!positions(&bytes, 1).1.is_unknown, "its checksum does not fit");
     }
 
     #[test]

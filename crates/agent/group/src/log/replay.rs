@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads the decisions of a log again, after its stored state.
 
-use std::{collections::VecDeque, fs, path::PathBuf};
+use std::{collections::VecDeque, path::PathBuf};
 
 use fide_agreement::Identity;
 
 use super::{
-    Log, LogError, path,
+    Log, LogError, path, read,
     record::{self, Record},
 };
 
@@ -156,10 +156,6 @@ impl Replay {
     pub(crate) fn payload(&self, identity: &Identity) -> Option<&[u8]> {
         self.payloads.iter().find(|(named, _)| named == identity).map(|(_, bytes)| bytes.as_slice())
     }
-}
-
-fn read(path: &PathBuf) -> Result<Vec<u8>, LogError> {
-    fs::read(path).map_err(|why| LogError::Io { path: path.clone(), why })
 }
 
 fn from_hex(digits: &str) -> Vec<u8> {

@@ -303,21 +303,20 @@ fn torn_value_that_looks_like_records_is_looked_at_quickly() {
     assert_eq!((end.at, end.damaged), (at, false));
 }
 
-/// Where the process of [`root_full_disk_loses_nothing`] works.
+/// Where the process of [`on_a_small_disk`] works.
 const FULL: &str = "FIDE_FULL_DISK";
 
-/// In a process of its own, with a disk of one megabyte.
-#[test]
-fn root_full_disk_loses_nothing() {
+/// Runs a test in a process of its own, with a disk of so many megabytes, that it fills.
+fn on_a_small_disk(megabytes: u32, test: &str, fill: fn(&Path)) {
     if let Some(dir) = std::env::var_os(FULL) {
         return fill(Path::new(&dir));
     }
     let dir = tempfile::tempdir().unwrap();
-    let mount = format!("mount -t tmpfs -o size=1m none {0} && exec \"$0\" \"$@\"", dir.path().display());
+    let mount = format!("mount -t tmpfs -o size={megabytes}m none {} && exec \"$0\" \"$@\"", dir.path().display());
     let run = std::process::Command::new("unshare")
         .args(["--mount", "sh", "-c", &mount])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "log::tests::root_full_disk_loses_nothing", "--nocapture"])
+        .args(["--exact", &format!("log::tests::{test}"), "--nocapture"])
         .env(FULL, dir.path())
         .output();
     let run = match run {
@@ -329,6 +328,93 @@ fn root_full_disk_loses_nothing() {
         Err(why) => return println!("skipped: unshare: {why}"),
     };
     assert!(String::from_utf8_lossy(&run.stdout).contains("was full"), "{run:?}");
+}
+
+#[test]
+fn root_full_disk_loses_nothing() {
+    on_a_small_disk(1, "root_full_disk_loses_nothing", fill);
+}
+
+#[test]
+fn root_disk_that_is_full_as_a_segment_ends_loses_nothing() {
+    on_a_small_disk(12, "root_disk_that_is_full_as_a_segment_ends_loses_nothing", |dir| {
+        let (mut log, _) = open(dir);
+        log.append_member(11, 0, &view(1), 0);
+        let mut position = 0;
+        let mut append = |log: &mut Log, bytes: usize| {
+            position += 1;
+            log.append_decision(position, &vec![7; bytes]);
+            position
+        };
+        while log.written + (100 << 10) < SEGMENT_BYTES {
+            append(&mut log, 50 << 10);
+            log.sync().unwrap();
+        }
+        log.file.write_all_at(&ZEROS, log.room).unwrap();
+        log.room += ROOM_BYTES;
+        let mut filler = fs::File::create(dir.join("filler")).unwrap();
+        while filler.write_all(&[1; 4096]).is_ok() {}
+        // There is room for the end of this segment, and not for the next one.
+        let rest = usize::try_from(SEGMENT_BYTES - log.written).unwrap();
+        let stored = append(&mut log, rest + 8192);
+        let why = log.sync().unwrap_err();
+        assert!(why.is_full() && log.synced > SEGMENT_BYTES, "{why}");
+        println!("the disk was full at {stored}: {why}");
+        // Until a write ends in the middle of a record.
+        for _ in 0..8 {
+            append(&mut log, 100 << 10);
+            assert!(log.sync().unwrap_err().is_full());
+        }
+        assert!(log.waiting_bytes() > 0);
+        let behind = log.behind(&why).to_string();
+        assert!(behind.contains("wait for room") && behind.contains("start it again"), "{behind}");
+        drop((log, filler));
+        fs::remove_file(dir.join("filler")).unwrap();
+        let (mut log, found) = open(dir);
+        let last = found.recalled.member.unwrap().position.unwrap();
+        assert!(last >= stored && found.torn > 0, "{last} of {stored}, {} torn", found.torn);
+        log.append_decision(last + 1, b"after it");
+        log.sync().unwrap();
+        drop(log);
+        assert_eq!(open(dir).1.recalled.member.unwrap().position, Some(last + 1));
+    });
+}
+
+/// A process ended, or the power went, after a segment was begun and before it had a record.
+#[test]
+fn segment_that_was_just_begun_is_begun_anew() {
+    for head in [0, 7, record::SEGMENT_HEAD] {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut log, _) = open(dir.path());
+        log.append_member(11, 0, &view(1), 0);
+        write(&mut log, 1..=4);
+        log.sync().unwrap();
+        write(&mut log, 5..=6);
+        log.file.write_all_at(&log.buffer[..20], log.written).unwrap();
+        drop(log);
+        fs::write(path(dir.path(), 2), &record::segment_head(2)[..head]).unwrap();
+        let (log, found) = open(dir.path());
+        assert_eq!((found.recalled.member.unwrap().position, log.number), (Some(4), 1), "{head}");
+        assert!(found.torn > 0);
+    }
+}
+
+#[test]
+fn log_of_a_later_version_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(dir.path());
+    log.append_member(11, 0, &view(1), 0);
+    log.sync().unwrap();
+    let (at, number) = (log.written, log.number);
+    let mut unknown = Vec::new();
+    record::push(&mut unknown, number, at, &Record::State);
+    unknown[16] = 77;
+    let sum = crc32c::crc32c_append(crc32c::crc32c(&number.to_le_bytes()), &unknown[8..17]);
+    unknown[4..8].copy_from_slice(&sum.to_le_bytes());
+    log.file.write_all_at(&unknown, at).unwrap();
+    drop(log);
+    let why = Log::open(dir.path(), GROUP, 5).unwrap_err().to_string();
+    assert!(why.contains(&format!("at byte {at}")) && why.contains("start the version that wrote it"), "{why}");
 }
 
 fn fill(dir: &Path) {

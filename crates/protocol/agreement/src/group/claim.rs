@@ -42,6 +42,11 @@ impl Membership {
         (self.view.number(), if planted::is(Planted::IgnoresBallots) { 0 } else { self.ballot })
     }
 
+    /// Whether something was decided: then a group was founded, and is not founded a second time.
+    pub(super) fn proves_a_group(&self) -> bool {
+        self.view.number() > 1 || self.position.is_some_and(|position| position > 0)
+    }
+
     /// Whether a state offered by a member of view `number` replaces this one.
     pub(super) fn gives_way_to(&self, number: u32, me: u16) -> bool {
         let nothing_delivered = self.position == Some(0) && !planted::is(Planted::KeepsNothing);

@@ -70,7 +70,8 @@
 //! members of the first one die unheard. So more than half of all hosts have to be up with their first
 //! processes, and the founder has to be one of them; a founder that is not passes the ballot on. The word of
 //! the others alone is not enough for it: one of them may have been excluded meanwhile, and others have gone
-//! on without it.
+//! on without it. A host that has the state of a group, in memory or on its disk, and waits for others, says so
+//! instead of `recorded`: it is waited for, and whoever hears it holds itself for no first process any more.
 //!
 //! **What this assumes.** A founder that hears of a host's death has heard before of every process that the dead
 //! host knew. Otherwise this could happen, which nothing here prevents: a process of host A dies without a
@@ -87,7 +88,7 @@ use fide_types::{
     planted::{self, Planted},
 };
 
-use super::{Config, Group, Standing, control::Control, durable::ToStore, liveness::Liveness};
+use super::{Config, Group, Standing, claim::Membership, control::Control, durable::ToStore, liveness::Liveness};
 use crate::{
     Start,
     lease::Lease,
@@ -399,7 +400,11 @@ impl<P: Start> Group<P> {
             forming.ballot = forming.ballot.max(ballot);
             forming.replies[from] = (incarnation, Reply::Present { ballot, is_first });
         } else if self.standing == Standing::Joining && self.founding.forming.is_none() {
-            self.say(HostSet::only(from), Control::Recorded);
+            // With a state to go on from it says that at each resend, and nobody founds a group without it.
+            let keeps = self.past.membership().is_some_and(Membership::proves_a_group);
+            if !keeps || planted::is(Planted::FoundsBesideAState) {
+                self.say(HostSet::only(from), Control::Recorded);
+            }
         } else {
             self.founding.present.insert(from);
             if planted::is(Planted::RaisesItsBallot) && founder(self.config.hosts, ballot) == Some(self.config.me) {
@@ -412,6 +417,16 @@ impl<P: Start> Group<P> {
     pub(super) fn handle_recorded(&mut self, from: u16, incarnation: u32) {
         if let Some(forming) = &mut self.founding.forming {
             forming.recorded[from] = incarnation;
+        }
+    }
+
+    /// A host claims to have been a member of a group in which something was decided. So a record was lost here if
+    /// there is none.
+    pub(super) fn note_group(&mut self) {
+        if let Some(forming) = &mut self.founding.forming
+            && !planted::is(Planted::FoundsBesideAState)
+        {
+            forming.is_first = false;
         }
     }
 

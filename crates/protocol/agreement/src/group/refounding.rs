@@ -411,6 +411,9 @@ impl<P: Start> Group<P> {
     /// Of [`Control::Claim`].
     pub(super) fn handle_claim(&mut self, from: u16, sender: u32, claim: Claim) {
         if self.standing == Standing::Joining {
+            if claim.membership.as_ref().is_some_and(Membership::proves_a_group) {
+                self.note_group();
+            }
             self.past.claims[from] = Some((sender, claim));
         }
     }

@@ -144,6 +144,36 @@ fn member_that_lost_its_disk_is_awaited_until_that_is_back() {
     }
 }
 
+/// They are more than half of the hosts, and the first processes of theirs as far as they know.
+#[test]
+fn hosts_that_lost_their_disks_found_no_group_beside_a_disk() {
+    for number in [1, 5] {
+        let members: Vec<ViewMember> = (1..=3).map(|host| member(host, 10 * u32::from(host))).collect();
+        let view = View::new(number, &members).unwrap();
+        let mut world = World { members: BTreeMap::new(), refused: Vec::new() };
+        for host in [1, 2] {
+            let hosts = HostSet::first(3);
+            let mut group = Group::form(Config { hosts, ..config(host, 10 * u32::from(host) + 5) }).unwrap();
+            group.set_first_process();
+            group.set_durable();
+            world.members.insert(host, (group, Vec::new()));
+        }
+        let mut kept = Group::join(Config { hosts: HostSet::first(3), ..config(3, 31) }).unwrap();
+        kept.set_durable();
+        let member = RecalledMember { incarnation: 30, ballot: 1, view, position: Some(7) };
+        kept.recall(Recalled { first: 1, member: Some(member) });
+        world.members.insert(3, (kept, Vec::new()));
+        world.meet();
+        world.stores_all();
+        assert!([1, 2].iter().all(|host| world.group(*host).poll_record().is_none()), "view {number}");
+        assert_eq!(world.group(3).refounding_awaits(), Some(HostSet::from_iter([1, 2])));
+        // Also if it ends.
+        world.dies(3);
+        world.stores_all();
+        assert!([1, 2].iter().all(|host| world.group(*host).poll_record().is_none()), "view {number}");
+    }
+}
+
 #[test]
 fn leader_that_was_taken_out_tells_the_others_how_far_they_may_deliver() {
     let mut world = World::durable(3);
@@ -168,5 +198,8 @@ fn leader_that_was_taken_out_tells_the_others_how_far_they_may_deliver() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_of_disks_are_found() {
-    are_found(&[(Planted::WelcomesUnstored, "group::tests::stored::host_joins_only_a_view_that_is_on_disk")]);
+    are_found(&[
+        (Planted::WelcomesUnstored, "group::tests::stored::host_joins_only_a_view_that_is_on_disk"),
+        (Planted::FoundsBesideAState, "group::tests::stored::hosts_that_lost_their_disks_found_no_group_beside_a_disk"),
+    ]);
 }
