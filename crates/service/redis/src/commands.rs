@@ -173,9 +173,16 @@ const REFUSED: &[(&str, &str)] = &[
     ("failover", "the group decides who leads"),
     ("cluster", "this server is part of a group, not of a Redis Cluster"),
     ("migrate", "it writes to another server too; use DUMP and RESTORE"),
+    (
+        "waitaof",
+        "what is answered is held by all live servers already, with `durable disk` also on most disks; WAIT says by how many others",
+    ),
     ("restore-asking", "it belongs to Redis Cluster"),
-    ("module|load", "its writes would not be replicated; load it in redis.conf, before this module"),
-    ("module|loadex", "its writes would not be replicated; load it in redis.conf, before this module"),
+    ("module|load", "its writes would not be replicated; load it in redis.conf, and allow it there by `other-modules`"),
+    (
+        "module|loadex",
+        "its writes would not be replicated; load it in redis.conf, and allow it there by `other-modules`",
+    ),
     (
         "script|debug",
         "its debugger shows what the group has not agreed on, and its process outlives the server; debug at a server without this module",
@@ -428,6 +435,8 @@ mod tests {
         assert_eq!(class("CONFIG SET maxmemory 1"), Class::Config);
         assert_eq!(class("CONFIG GET maxmemory"), Class::Free);
         assert!(matches!(class("REPLICAOF NO ONE"), Class::Refused(_)));
+        // Of Redis 7.2.
+        assert!(matches!(class_of("waitaof", &["blocking"]), Class::Refused(_)));
     }
 
     #[test]

@@ -80,6 +80,7 @@ use std::{
     cell::{Cell, RefCell},
     ffi::{CStr, c_int, c_void},
     path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -137,6 +138,9 @@ struct Hot {
     unheard: Cell<u32>,
 }
 
+/// The module's variables are those of Redis' main thread; another thread may see that they are there.
+static IS_LOADED: AtomicBool = AtomicBool::new(false);
+
 thread_local! {
     static HOT: Hot = const {
         Hot {
@@ -191,6 +195,8 @@ struct Module {
     ctx: Ctx,
     /// `masterauth` as the operator has set it.
     password: Vec<u8>,
+    /// Names of other modules that this server may have.
+    other_modules: Vec<String>,
 }
 
 fn hot<T>(look: impl FnOnce(&Hot) -> T) -> T {
@@ -571,7 +577,9 @@ fn begin(ctx: Ctx) {
         }
         port => port,
     };
-    if let Some(why) = unfit::why(ctx, config) {
+    let allowed =
+        MODULE.with_borrow(|module| module.as_ref().map_or_else(Vec::new, |module| module.other_modules.clone()));
+    if let Some(why) = unfit::why(ctx, &allowed, config) {
         refuse_to_run(ctx, &why);
     }
     let commands = Commands::new(&call(ctx, ERRORS, &[b"COMMAND"]).value());
@@ -663,6 +671,9 @@ unsafe extern "C" fn on_deleted(
     _: *const std::ffi::c_char,
     key: *mut raw::RedisModuleString,
 ) -> c_int {
+    if WORDS.with_borrow(Option::is_none) {
+        end_if_another_thread();
+    }
     if matches!(hot(|hot| hot.mode.get()), Mode::Leader | Mode::Undecided) {
         TURN.with_borrow_mut(|turn| turn.push(Ctx(ctx).db(), &[b"DEL", key_bytes(key)]));
     }
@@ -677,12 +688,18 @@ unsafe extern "C" fn on_replica(_: *mut raw::RedisModuleCtx, _: raw::RedisModule
 unsafe extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
     let command = Filtered(filter);
     COMMANDS.with_borrow(|commands| {
-        WORDS.with_borrow(|words| {
-            if let Some(words) = words {
-                filter::apply(&command, commands, words);
-            }
+        WORDS.with_borrow(|words| match words {
+            Some(words) => filter::apply(&command, commands, words),
+            None => end_if_another_thread(),
         });
     });
+}
+
+/// To be called where nothing is known of the module: it is another thread's.
+fn end_if_another_thread() {
+    if IS_LOADED.load(Ordering::Relaxed) {
+        unfit::end_for_another_thread();
+    }
 }
 
 fn class_of(args: Args<'_>) -> Class {
@@ -742,7 +759,14 @@ fn load(ctx: Ctx, args: Args<'_>) -> Result<(), String> {
     let (fd, listener) = (member.descriptor(), feed.listener());
     let state = State::new(member, feed, &settings.group, settings.version);
     PROOF.set(scripts::proof(settings.key));
-    MODULE.set(Some(Module { state, proxy: proxy::Proxy::default(), ctx: ctx.detached(), password: Vec::new() }));
+    MODULE.set(Some(Module {
+        state,
+        proxy: proxy::Proxy::default(),
+        ctx: ctx.detached(),
+        password: Vec::new(),
+        other_modules: settings.other_modules,
+    }));
+    IS_LOADED.store(true, Ordering::Relaxed);
     WORDS.set(Some(Words {
         write: words::WRITES.map(|(name, ..)| Text::new(name.to_bytes())),
         pass: Text::new(b"fide.p"),

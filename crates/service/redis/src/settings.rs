@@ -54,6 +54,8 @@ pub struct Settings {
     pub is_durable: bool,
     /// Bytes of the log on disk after which it begins anew with a dump.
     pub log_bytes: Option<u64>,
+    /// Names of other modules that this server may have.
+    pub other_modules: Vec<String>,
     /// [`VERSION`]; tests have servers that claim others.
     pub version: u8,
 }
@@ -64,7 +66,7 @@ pub enum SettingsError {
     #[error("{0} is given without a value")]
     NoValue(String),
     #[error(
-        "unknown argument {0:?}; known are cluster FILE, protocol hsuc|huc, hosts A,B,C, group NAME, key FILE, port N, socket PATH, state-dir DIR, durable group|disk, log-bytes N"
+        "unknown argument {0:?}; known are cluster FILE, protocol hsuc|huc, hosts A,B,C, group NAME, key FILE, port N, socket PATH, state-dir DIR, durable group|disk, log-bytes N, other-modules A,B"
     )]
     Unknown(String),
     #[error("{0} is given twice")]
@@ -105,7 +107,7 @@ impl Settings {
     /// # Errors
     /// [`SettingsError`].
     pub fn new(args: &[&str]) -> Result<Self, SettingsError> {
-        const NAMES: [&str; 11] = [
+        const NAMES: [&str; 12] = [
             "cluster",
             "protocol",
             "hosts",
@@ -116,6 +118,7 @@ impl Settings {
             "state-dir",
             "durable",
             "log-bytes",
+            "other-modules",
             CLAIMED,
         ];
         let mut values: [Option<&str>; NAMES.len()] = [None; NAMES.len()];
@@ -127,7 +130,8 @@ impl Settings {
                 return Err(SettingsError::Twice(name));
             }
         }
-        let [cluster, protocol, hosts, group, key, port, socket, state_dir, durable, log_bytes, claimed] = values;
+        let [cluster, protocol, hosts, group, key, port, socket, state_dir, durable, log_bytes, others, claimed] =
+            values;
         let cluster = Path::new(cluster.ok_or(SettingsError::Missing("cluster"))?);
         let protocol = match protocol {
             None | Some("hsuc") => Protocol::Hsuc,
@@ -175,6 +179,8 @@ impl Settings {
                 why: "names of hosts of fide.toml, with commas between them".to_owned(),
             });
         }
+        let other_modules =
+            others.map_or_else(Vec::new, |names| names.split(',').map(|name| name.trim().to_owned()).collect());
         let port = port
             .map(|port| {
                 port.parse().ok().filter(|port| *port > 0).ok_or_else(|| SettingsError::Wrong {
@@ -205,6 +211,7 @@ impl Settings {
         Ok(Self {
             is_durable,
             log_bytes,
+            other_modules,
             version,
             protocol,
             hosts,

@@ -4,8 +4,9 @@
 use super::{ERRORS, call};
 use crate::redis::{Ctx, server_version};
 
-/// Why this server may not be in a group; none if it may. `config`: the value of a setting.
-pub(super) fn why(ctx: Ctx, config: impl Fn(&str) -> Vec<u8>) -> Option<String> {
+/// Why this server may not be in a group; none if it may. `allowed`: names of other modules that it may have. `config`:
+/// the value of a setting.
+pub(super) fn why(ctx: Ctx, allowed: &[String], config: impl Fn(&str) -> Vec<u8>) -> Option<String> {
     if let Some(why) = why_version(server_version()) {
         return Some(why);
     }
@@ -19,11 +20,28 @@ pub(super) fn why(ctx: Ctx, config: impl Fn(&str) -> Vec<u8>) -> Option<String> 
     }
     let modules = call(ctx, ERRORS, &[b"INFO", b"modules"]).value();
     let modules = modules.bytes().map(String::from_utf8_lossy).unwrap_or_default();
-    let name = other_filter(&modules)?;
+    if let Some(name) = others(&modules, |field| field("filters") != Some("0")).next() {
+        return Some(format!(
+            "the module {name} filters commands, too: Redis shows it what this module executes for clients and what the replication link \
+             brings a second time, so servers would differ; load one of the two"
+        ));
+    }
+    let name = others(&modules, |_| true).find(|name| !allowed.iter().any(|allowed| allowed == name))?;
     Some(format!(
-        "the module {name} filters commands, too: Redis shows it what this module executes for clients and what the replication link \
-         brings a second time, so servers would differ; load one of the two"
+        "the module {name} is loaded, too: what it changes by itself (in a thread, a timer, or a command that Redis does not know for a \
+         write) would not be replicated, and what waits in the same turn would be answered too early if it calls RedisModule_Yield. If \
+         it does neither, allow it: loadmodule fide_redis.so ... other-modules {name}"
     ))
+}
+
+/// A module has a thread that calls commands, which only the loop of Redis may do: nobody would replicate them.
+pub(super) fn end_for_another_thread() -> ! {
+    Ctx(std::ptr::null_mut()).log(
+        c"warning",
+        "a thread of another module calls commands of this server, which are not replicated: this server ends, so that it answers \
+         nothing that the others do not have; load that module elsewhere",
+    );
+    std::process::exit(1);
 }
 
 /// Versions of Redis whose commands, options and order of events this module knows, the first and the last.
@@ -53,13 +71,17 @@ fn version_of_dump(dump: &[u8]) -> Option<u16> {
     rest.split_last_chunk().map(|(_, version)| u16::from_le_bytes(*version))
 }
 
-/// The name of another module that filters commands, from INFO's section `modules`.
-fn other_filter(info: &str) -> Option<&str> {
-    info.lines().find_map(|line| {
+/// The names of other modules of which `is_such` is true, from INFO's section `modules`. It is given what looks up a
+/// field.
+fn others<'a>(
+    info: &'a str,
+    is_such: impl Fn(&dyn Fn(&str) -> Option<&'a str>) -> bool,
+) -> impl Iterator<Item = &'a str> {
+    info.lines().filter_map(move |line| {
         let fields = line.strip_prefix("module:")?;
         let field = |name: &str| fields.split(',').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
         let name = field("name")?;
-        (name != super::NAME && field("filters")? != "0").then_some(name)
+        (name != super::NAME && is_such(&field)).then_some(name)
     })
 }
 
@@ -130,12 +152,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn module_with_filters_is_found_in_info() {
+    fn other_modules_are_found_in_info() {
         let info = "# Modules\r\nmodule:name=fide,ver=1,api=1,filters=1,usedby=[],using=[],options=[]\r\n\
-                    module:name=plain,ver=1,api=1,filters=0,usedby=[],using=[],options=[]\r\n";
-        assert_eq!(other_filter(info), None);
-        let with = format!("{info}module:name=other,ver=1,api=1,filters=2,usedby=[],using=[],options=[]\r\n");
-        assert_eq!(other_filter(&with), Some("other"));
+                    module:name=plain,ver=1,api=1,filters=0,usedby=[],using=[],options=[]\r\n\
+                    module:name=other,ver=1,api=1,filters=2,usedby=[],using=[],options=[]\r\n";
+        assert!(others(info, |_| true).eq(["plain", "other"]));
+        assert!(others(info, |field| field("filters") != Some("0")).eq(["other"]));
     }
 
     #[test]

@@ -46,7 +46,7 @@ impl World {
         last.unwrap_or_else(|why| panic!("h{host}, comparison {number}: {why}\n{}", self.logs()))
     }
 
-    fn await_end(&mut self, host: usize) -> String {
+    pub(crate) fn await_end(&mut self, host: usize) -> String {
         let mut server = self.servers[host - 1].take().expect("it runs");
         let ended = retry_until("its end", LIMIT, || {
             server.ended().map_or_else(|| Err("it runs".to_owned()), |status| Ok(status.to_string()))
@@ -111,7 +111,9 @@ fn root_servers_with_the_same_data_compare_equal_under_load() {
 #[test]
 fn root_server_whose_data_differs_says_so_and_takes_the_groups_over() {
     let Some(module) = foreign_module() else { return };
-    let Some(mut world) = World::beside(3, &["--loadmodule", &module]) else { return };
+    let Some(mut world) = World::with(3, "hsuc", &["other-modules", "foreign", "--loadmodule", &module]) else {
+        return;
+    };
     let (leader, follower) = (world.leader(), world.followers()[0]);
     world.ask(leader, "SET k right");
     world.assert_alike();
@@ -158,7 +160,9 @@ fn root_server_whose_data_differs_says_so_and_takes_the_groups_over() {
 #[test]
 fn root_comparison_is_made_by_itself_and_sees_deadlines() {
     let Some(module) = foreign_module() else { return };
-    let Some(mut world) = World::beside(2, &["--loadmodule", &module]) else { return };
+    let Some(mut world) = World::with(2, "hsuc", &["other-modules", "foreign", "--loadmodule", &module]) else {
+        return;
+    };
     let (leader, follower) = (world.leader(), world.followers()[0]);
     // A second deadline behind the group's back: both have one, and the same value.
     world.ask(leader, "SET k v EX 1000");
@@ -247,7 +251,7 @@ fn root_server_on_which_a_command_of_the_leader_fails_ends_at_once() {
     let Some(mut world) = World::new(3, "hsuc") else { return };
     let (leader, follower) = (world.leader(), world.followers()[0]);
     world.kill(follower);
-    world.set_arguments(&["--loadmodule", &module]);
+    world.set_arguments(&["other-modules", "foreign", "--loadmodule", &module]);
     world.start(follower);
     world.await_ready();
     assert_eq!(world.ask(leader, "RPUSH k a"), ":1\r\n");

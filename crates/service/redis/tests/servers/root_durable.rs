@@ -228,7 +228,11 @@ fn root_leader_that_is_excluded_in_the_middle_of_a_write_answers_nothing_that_ma
 #[test]
 fn root_error_in_a_log_does_not_keep_the_only_copy_from_coming_back() {
     let Some(module) = foreign_module() else { return };
-    let Some(mut world) = World::with(1, "hsuc", &["durable", "disk", "--loadmodule", &module]) else { return };
+    let Some(mut world) =
+        World::with(1, "hsuc", &["durable", "disk", "other-modules", "foreign", "--loadmodule", &module])
+    else {
+        return;
+    };
     assert_eq!(world.ask(1, "RPUSH l a"), ":1\r\n");
     // What the group does not know of: the next command succeeds here, and not when it is replayed.
     assert_eq!(world.ask(1, "FOREIGN.SET l string"), "+OK\r\n");

@@ -115,13 +115,20 @@ fn root_second_module_that_filters_commands_is_refused_whatever_the_order() {
         let log = world.start_in_vain(host, of_server, of_module);
         assert!(log.contains("the module foreign filters commands, too"), "{log}");
     }
-    // One without a filter is welcome, and its writes are refused unless they are hidden.
-    world.set_arguments(&["--loadmodule", &module]);
+    // One without a filter has to be allowed by name.
+    let log = world.start_in_vain(host, &[], &["--loadmodule", &module]);
+    assert!(log.contains("the module foreign is loaded, too") && log.contains("other-modules foreign"), "{log}");
+    world.set_arguments(&["other-modules", "other,foreign", "--loadmodule", &module]);
     world.start(host);
     world.await_ready();
     assert_eq!(world.ask(host, "SET k v"), "+OK\r\n");
     let reply = world.ask(host, &format!("MODULE LOAD {module} rename PUT SET"));
     assert!(reply.starts_with("-ERR MODULE LOAD is refused in a group"), "{reply}");
+    // Nobody would replicate what its thread writes.
+    assert_eq!(world.ask(host, "FOREIGN.THREAD k other"), "+OK\r\n");
+    let log = world.await_end(host);
+    assert!(log.contains("a thread of another module calls commands of this server"), "{log}");
+    assert_eq!(world.ask(world.leader(), "GET k"), "$1\r\nv\r\n");
 }
 
 #[test]
