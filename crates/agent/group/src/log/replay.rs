@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads the decisions of a log again, after its stored state.
 
-use std::{collections::VecDeque, path::PathBuf};
+use std::{
+    collections::VecDeque,
+    path::{Path, PathBuf},
+};
 
 use fide_agreement::Identity;
 
@@ -130,7 +133,7 @@ impl Replay {
         (self.position, &self.value)
     }
 
-    fn read_segment(&mut self, number: u64, path: &PathBuf) -> Result<(), LogError> {
+    fn read_segment(&mut self, number: u64, path: &Path) -> Result<(), LogError> {
         let bytes = read(path)?;
         let mut payloads = Vec::new();
         let Self { voids, read, queue, base_position, until, .. } = self;

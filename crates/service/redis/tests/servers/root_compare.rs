@@ -111,7 +111,7 @@ fn root_servers_with_the_same_data_compare_equal_under_load() {
 #[test]
 fn root_server_whose_data_differs_says_so_and_takes_the_groups_over() {
     let Some(module) = foreign_module() else { return };
-    let Some(mut world) = World::with(3, "hsuc", &["other-modules", "foreign", "--loadmodule", &module]) else {
+    let Some(mut world) = World::beside(3, &module) else {
         return;
     };
     let (leader, follower) = (world.leader(), world.followers()[0]);
@@ -160,7 +160,7 @@ fn root_server_whose_data_differs_says_so_and_takes_the_groups_over() {
 #[test]
 fn root_comparison_is_made_by_itself_and_sees_deadlines() {
     let Some(module) = foreign_module() else { return };
-    let Some(mut world) = World::with(2, "hsuc", &["other-modules", "foreign", "--loadmodule", &module]) else {
+    let Some(mut world) = World::beside(2, &module) else {
         return;
     };
     let (leader, follower) = (world.leader(), world.followers()[0]);

@@ -80,9 +80,9 @@ impl World {
         Self::with_all(hosts, protocol, arguments, &[])
     }
 
-    /// With further arguments of the servers, before those that load the module.
-    pub(crate) fn beside(hosts: usize, of_server: &[&str]) -> Option<Self> {
-        Self::with_all(hosts, "hsuc", &[], of_server)
+    /// With another module, loaded before this one.
+    pub(crate) fn beside(hosts: usize, foreign: &str) -> Option<Self> {
+        Self::with_all(hosts, "hsuc", &["other-modules", "foreign"], &["--loadmodule", foreign])
     }
 
     /// The module's arguments of servers that are started from now on.
