@@ -19,7 +19,7 @@
 //! | `writing`, `words`, `replies` | what all ways of writing have in common; names; replies from elsewhere |
 //! | `disk`, `dump` | `durable disk`: dumps for the group's log, and coming back from it |
 //! | `unfit` | servers and settings that would differ from the others |
-//! | `unread`, `pushed` | clients whose earlier replies wait to be written, and such that are sent messages |
+//! | `unread`, `pushed`, `whole` | clients whose earlier replies wait to be written, and such that are sent messages; transactions at such moments |
 //! | `proxy`, `scripts` | writes, and scripts, that clients send to a follower |
 //! | `transfer` | the lead goes to another server |
 //! | `stopped` | a guard that kills a server which was stopped |
@@ -73,6 +73,7 @@ mod transfer;
 mod unfit;
 mod unread;
 mod waiting;
+mod whole;
 mod words;
 mod writing;
 

@@ -30,9 +30,9 @@ use super::{
     transfer::fide_transfer,
     unfit,
     waiting::{is_empty, keys_and_timeout, wait_for_data},
-    with_state,
+    whole, with_state,
     words::{self, WRITES, inner},
-    writing::{UNKNOWN, WRITE, call_write, has_unread, note, note_failed},
+    writing::{UNKNOWN, WRITE, call_write, note, note_failed},
 };
 use crate::{
     commands::{Class, differs_in_resp3},
@@ -58,9 +58,6 @@ const ONCE_NESTED: &str =
     "ERR FIDE.ONCE cannot stand in a transaction or script; number the script: FIDE.ONCE client number EVAL ...";
 const LATE: &str = "TRYAGAIN transactions cannot stand in one pipeline behind a command that waits; send it again";
 const OWN_WRITE: &str = "ERR FIDE.W is for this module's own use";
-const UNREAD_FIRST: &str = "TRYAGAIN read the earlier replies of this connection before a transaction";
-const OTHER_UNREAD: &str =
-    "TRYAGAIN another client that is sent messages is about to read its earlier replies; send the transaction again";
 /// What else is put in front of clients' commands. Redis' slow log and MONITOR have the command itself, and not these,
 /// which would show the passwords that Redis keeps from both.
 const IN_FRONT: [(&std::ffi::CStr, CommandFn, &std::ffi::CStr); words::IN_FRONT.len()] = [
@@ -129,15 +126,14 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     hot(|hot| hot.has_shown.set(true));
     let is_nested = ctx.is_nested();
     let (is_late, in_script) = hot(|hot| (hot.is_late.get(), hot.scripts.get() > 0));
-    let is_unread = !is_late && !in_script && has_unread(ctx);
-    let is_early = is_late || is_unread || !in_script && pushed::may_be(ctx);
-    if is_nested && !in_script && is_early {
-        return ctx.error(match () {
-            () if is_late => LATE,
-            () if is_unread => UNREAD_FIRST,
-            () => OTHER_UNREAD,
-        });
+    // What a script writes that this module has called is decided with the whole script.
+    if is_nested
+        && !in_script
+        && let Err(why) = if is_late { Err(LATE) } else { whole::may_write(ctx) }
+    {
+        return ctx.error(why);
     }
+    let is_early = !is_nested && pushed::is_early(ctx);
     if class == Class::Once {
         if is_nested {
             return ctx.error(ONCE_NESTED);
@@ -188,7 +184,7 @@ unsafe extern "C" fn fide_w(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
         }
         note(ctx, rule, args, &value);
     }
-    if is_early && !is_nested && !pushed::decide(ctx) {
+    if is_early && !pushed::decide(ctx) {
         return ctx.error(UNKNOWN);
     }
     answer(ctx, args, &reply)

@@ -10,7 +10,7 @@ use super::{
     kill, native, pushed,
     state::State,
     unread::Unread,
-    with_state,
+    whole, with_state,
 };
 use crate::{
     commands::{Checks, Class, Commands},
@@ -79,8 +79,10 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
         if is_native && !is_any_unread() && native::write_down(command) {
             return hot.has_shown.set(true);
         }
-        if class == Class::Multi {
-            native::note_transaction();
+        match class {
+            Class::Multi => native::note_transaction(),
+            Class::Exec => whole::begin(),
+            _ => {}
         }
         // Without the link there is nobody who may write so. With it this is a replica, and Redis refuses what clients
         // write.
