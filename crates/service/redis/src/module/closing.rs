@@ -4,8 +4,15 @@
 //! A client of Sentinel looks for the leader when it connects. Where a stock replica refuses a write as it is queued,
 //! libraries disconnect by themselves; here the refusal stands in the answer to EXEC, which they take for the
 //! transaction's own. So after it the connection is closed: the client finds the leader.
+//!
+//! A connection over which nothing more may leave is shut down at once ([`shut`]). Redis finds that out when it writes or
+//! reads. To end its client is possible at the end of a turn only: Redis may be going through those that wait, or
+//! executing the command of one.
 
-use std::cell::RefCell;
+use std::{
+    cell::RefCell,
+    os::fd::{BorrowedFd, RawFd},
+};
 
 use super::{ERRORS, call};
 use crate::redis::Ctx;
@@ -30,6 +37,13 @@ pub(super) fn after_this(ctx: Ctx) {
             closing.now.push(client);
         }
     });
+}
+
+/// Nothing more is sent to a client. Its descriptor is that of a list that Redis has made just now.
+pub(super) fn shut(fd: RawFd) {
+    // SAFETY: Redis closes no connection between the list and this call, so the descriptor is open, and the client's.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
 }
 
 /// The loop is about to sleep, before replies are written.

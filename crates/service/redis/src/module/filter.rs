@@ -9,6 +9,7 @@ use super::{
     config::{FollowerProxy, Reads},
     kill, native, pushed,
     state::State,
+    transfer,
     unread::Unread,
     whole, with_state,
 };
@@ -118,7 +119,9 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             hot.has_shown.set(true);
         }
         if class == Class::Exec {
-            // Redis queues what stands in front, and the client would take that for the answer to its transaction.
+            // Redis queues what stands in front, and the client would take that for the answer to its transaction. The
+            // end of the turn may be over, and Redis may write to a client with unread replies before that.
+            transfer::shut_transactions();
             hot.has_refused_exec.set(true);
         }
         command.prepend(word);

@@ -9,10 +9,10 @@
 
 use std::{
     cell::{Cell, RefCell},
-    os::fd::{BorrowedFd, RawFd},
+    os::fd::RawFd,
 };
 
-use super::{ERRORS, UNREAD, call, commit_now, hot, unread::Unread, writing::has_unread};
+use super::{ERRORS, UNREAD, call, closing, commit_now, hot, unread::Unread, writing::has_unread};
 use crate::redis::Ctx;
 
 /// Flags in the list of clients: subscribes (P), monitors (O), tracks keys (t, B), waits (b).
@@ -84,11 +84,7 @@ pub(super) fn decide(ctx: Ctx) -> bool {
     let own = ctx.client();
     for (id, fd) in clients(call(ctx, ERRORS, &[b"CLIENT", b"LIST"]).bytes()) {
         if let Some(fd) = fd.filter(|_| id != own) {
-            // Redis finds that out when it writes. To end the clients is not possible here: Redis may be going through
-            // those that wait, or executing the command of one.
-            // SAFETY: it is the descriptor of a client in the list that Redis has made just now.
-            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-            let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
+            closing::shut(fd);
         }
     }
     false

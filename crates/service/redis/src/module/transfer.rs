@@ -16,9 +16,9 @@ use std::{ffi::c_int, time::Duration};
 use redis_module::raw;
 
 use super::{
-    ERRORS, Mode, TURN,
+    ERRORS, MODULE, Mode, TURN,
     access::refuse_unless,
-    call,
+    call, closing,
     refused::{host_of, refusal},
     replies::is_in_transaction,
     state::{Act, Commit, State},
@@ -126,16 +126,31 @@ impl State {
 /// Closes the connections of clients in a transaction.
 pub(super) fn disconnect_transactions(ctx: Ctx) {
     let list = call(ctx, ERRORS, &[b"CLIENT", b"LIST"]);
-    let list = String::from_utf8_lossy(list.bytes()).into_owned();
-    for client in list.lines() {
-        let id = client.split(' ').find_map(|field| field.strip_prefix("id="));
-        // The link of a server that takes data over may be in one of the other server's.
-        let is_link =
-            client.split(' ').any(|field| field.strip_prefix("flags=").is_some_and(|flags| flags.contains('M')));
-        if let Some(id) = id.filter(|_| !is_link && is_in_transaction(client.as_bytes())) {
+    for client in in_transactions(&String::from_utf8_lossy(list.bytes())) {
+        if let Some(id) = field(client, "id") {
             call(ctx, ERRORS, &[b"CLIENT", b"KILL", b"ID", id.as_bytes()]);
         }
     }
+}
+
+/// Has nothing more sent to clients in a transaction. They are [disconnected](disconnect_transactions) at the end of the
+/// turn. Also in the filter, which is not told whose command it looks at.
+pub(super) fn shut_transactions() {
+    let Some(ctx) = MODULE.with_borrow(|module| module.as_ref().map(|module| module.ctx)) else { return };
+    let list = call(ctx, ERRORS, &[b"CLIENT", b"LIST"]);
+    let list = String::from_utf8_lossy(list.bytes());
+    in_transactions(&list).filter_map(|client| field(client, "fd")?.parse().ok()).for_each(closing::shut);
+}
+
+/// The lines of clients in a transaction. The link of a server that takes data over may be in one of the other server's,
+/// and is none of them.
+fn in_transactions(list: &str) -> impl Iterator<Item = &str> {
+    let is_link = |client: &str| field(client, "flags").is_some_and(|flags| flags.contains('M'));
+    list.lines().filter(move |client| !is_link(client) && is_in_transaction(client.as_bytes()))
+}
+
+fn field<'a>(client: &'a str, name: &str) -> Option<&'a str> {
+    client.split(' ').find_map(|field| field.strip_prefix(name)?.strip_prefix('='))
 }
 
 /// `FIDE.TRANSFER [host]`

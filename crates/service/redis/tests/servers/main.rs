@@ -6,6 +6,7 @@ mod root_clients;
 mod root_commands;
 mod root_compare;
 mod root_durable;
+mod root_exec;
 mod root_group;
 mod root_histories;
 mod root_input;
