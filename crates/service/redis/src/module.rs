@@ -647,6 +647,8 @@ fn begin(ctx: Ctx) {
             module.password = password;
         }
     });
+    // While Redis loaded its data, this module looked at nothing that clients have queued.
+    transfer::disconnect_transactions(ctx);
     with_state(|state| state.begin(port));
 }
 

@@ -42,3 +42,39 @@ fn root_exec_that_is_refused_behind_a_command_that_waited_is_not_answered() {
     assert!(counts.contains("cmdstat_multi:calls=1,") && !counts.contains("cmdstat_exec:"), "{counts}");
     world.assert_alike();
 }
+
+/// The module has looked at nothing of it.
+#[test]
+fn root_transaction_that_begins_while_redis_loads_its_dump_is_ended() {
+    /// With the delay of each, enough for a few requests.
+    const KEYS: u32 = 1000;
+    let Some(mut world) = World::new(2, "hsuc") else { return };
+    let (leader, follower) = (world.leader(), world.followers()[0]);
+    let mut connection = world.connect(leader);
+    for number in 0..KEYS {
+        redis::cmd("SET").arg(format!("key{number}")).arg("x".repeat(30)).exec(&mut connection).unwrap();
+    }
+    world.assert_alike();
+    assert_eq!(world.ask(follower, "SAVE"), "+OK\r\n");
+    world.kill(follower);
+    world.start_beside(follower, &["--key-load-delay", "3000", "--loading-process-events-interval-bytes", "1024"]);
+    let mut stream = UnixStream::connect(world.server(follower).socket()).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    // Redis takes it while it loads, and a group refuses it.
+    let setting = "replica-read-only";
+    stream.write_all(format!("MULTI\r\nCONFIG SET {setting} no\r\n").as_bytes()).unwrap();
+    let mut queued = [0; b"+OK\r\n+QUEUED\r\n".len()];
+    stream.read_exact(&mut queued).unwrap();
+    assert_eq!(&queued, b"+OK\r\n+QUEUED\r\n");
+    let loading = world.ask(follower, "INFO persistence");
+    assert!(loading.contains("\nloading:1\r"), "it has loaded before that: {loading}");
+    world.await_ready();
+    let mut answer = Vec::new();
+    // If the connection has ended, that may be known already.
+    let _ = stream.write_all(b"EXEC\r\nQUIT\r\n");
+    let _ = stream.read_to_end(&mut answer);
+    assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
+    let answer = world.ask(follower, &format!("CONFIG GET {setting}"));
+    assert!(answer.ends_with("$3\r\nyes\r\n"), "{answer}");
+    world.assert_alike();
+}
