@@ -604,6 +604,8 @@ fn begin(ctx: Ctx) {
         }
     }
     call(ctx, ERRORS, &[b"FUNCTION", b"FLUSH"]);
+    // A client may have asked for it while Redis loaded its dump.
+    call(ctx, ERRORS, &[b"CLIENT", b"UNPAUSE"]);
     if config("tls-replication") == b"yes" {
         refuse_to_run(
             ctx,
