@@ -182,8 +182,10 @@ pub(super) fn decide(mode: Mode, class: Class, is_of_log: bool, is_late: bool, r
         (Class::Refused(_) | Class::Kill, _) => Verdict::Refuse,
         (Class::Config, _) => Verdict::Config,
         (Class::Sync, _) => Verdict::Run,
+        // Of the link, whose EXEC may have been passed over. (A client that sends it in this moment is refused.)
+        (Class::Multi, Mode::Cut) => Verdict::Skip,
         // Wherever its commands are refused, too: after a refused MULTI those behind it in a pipeline would be executed
-        // one by one, here or at the leader. What the link begins once it is cut Redis discards with it.
+        // one by one, here or at the leader.
         (Class::Multi, _) => Verdict::Run,
         (Class::Pause, Mode::Leader | Mode::Undecided) => Verdict::Pause,
         (Class::Write(_), Mode::Following | Mode::Leading | Mode::Joining) if is_of_log => Verdict::Run,
