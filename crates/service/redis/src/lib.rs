@@ -32,6 +32,7 @@
 //! | [`resp`], [`answer`] | Redis' protocol; where another server's answers end |
 //! | [`link`] | the master's side of a replication link |
 //! | [`settings`] | the arguments of `loadmodule`, and the files that they name |
+//! | `suspended` | clients that wait for an answer of this module, which a server has to give before it becomes a replica |
 //! | `module` | the parts that run inside Redis |
 //!
 //! **Invariant:** `unsafe` only in `module` and `redis`, where Redis' C interface is met.
@@ -52,3 +53,4 @@ pub mod written;
 mod group_read;
 mod module;
 mod redis;
+mod suspended;

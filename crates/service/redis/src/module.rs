@@ -94,6 +94,7 @@ use crate::{
     resp::Value,
     settings::Settings,
     stream::Stream,
+    suspended,
 };
 use state::{Act, Commit, Mode, State};
 
@@ -366,7 +367,7 @@ unsafe extern "C" fn on_tick(ctx: *mut raw::RedisModuleCtx, _: *mut c_void) {
     let late = with_state(|state| state.take_late_reads(READ_MAX)).unwrap_or_default();
     for read in late {
         read.client.end(|ctx| {
-            ctx.error("TRYAGAIN this server has no lease, or waits for the leader to decide what may have changed; ask again, or ask the leader");
+            ctx.error("TRYAGAIN this server has no lease, is no member, or waits for the leader to decide what may have changed; ask again, or ask the leader");
         });
     }
 }
@@ -392,7 +393,8 @@ fn pass_on() {
         }
         match state.mode {
             Mode::Leader => own = proxy.take_waiting(),
-            Mode::Out => proxy.refuse_all(&mut answers),
+            // Their clients are told now: later, when this server follows again, nothing of it may happen any more.
+            mode if mode.is_outside() => proxy.refuse_all(&mut answers),
             _ => {}
         }
         let member = &state.member;
@@ -467,6 +469,7 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
         });
         UNREAD.with_borrow_mut(unread::Unread::begin_turn);
         pushed::begin_turn();
+        suspended::begin_turn();
         return;
     }
     if hot(|hot| hot.mode.get()) == Mode::Starting {

@@ -12,7 +12,7 @@ use std::{
 
 use redis_module::raw;
 
-use crate::resp::Value;
+use crate::{resp::Value, suspended};
 
 /// Calls a function of the interface. Redis fills all of them in before it calls this module.
 macro_rules! api {
@@ -376,6 +376,7 @@ impl Ctx {
 
     /// Suspends the client of this command until [`Blocked::end`].
     pub(crate) fn block(self) -> Blocked {
+        suspended::note_suspended();
         Blocked(api!(RedisModule_BlockClient(self.0, None, None, None, 0)))
     }
 
@@ -454,6 +455,7 @@ impl Blocked {
         write(Ctx(ctx));
         api!(RedisModule_FreeThreadSafeContext(ctx));
         api!(RedisModule_UnblockClient(self.0, ptr::null_mut()));
+        suspended::note_answered();
     }
 }
 

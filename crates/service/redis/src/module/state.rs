@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     remark::Remark,
+    suspended,
     unit::{Assembly, Unit},
 };
 
@@ -567,6 +568,7 @@ impl State {
 
     fn follow(&mut self) {
         match self.mode {
+            Mode::Joining if suspended::is_any() => {}
             Mode::Joining => {
                 self.mode = Mode::Following;
                 self.source = None;
@@ -603,7 +605,7 @@ impl State {
             self.mode = Mode::Joining;
             self.say("this server's host was excluded from the group; it asks to be let in again".to_owned());
         }
-        if !matches!(self.mode, Mode::Joining | Mode::Syncing) {
+        if !matches!(self.mode, Mode::Joining | Mode::Syncing) || suspended::is_any() {
             return;
         }
         let Some((_, state)) = self.member.offered_state() else {

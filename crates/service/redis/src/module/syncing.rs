@@ -103,6 +103,13 @@ fn dir() -> String {
     std::env::current_dir().map_or_else(|_| "Redis' directory".to_owned(), |dir| dir.display().to_string())
 }
 
+impl Mode {
+    /// The server is no member of its group: clients that wait for the group are answered.
+    pub(super) fn is_outside(self) -> bool {
+        matches!(self, Self::Joining | Self::Syncing | Self::Cut | Self::Out)
+    }
+}
+
 impl State {
     /// What this server waits for, for people; none if it waits for nothing.
     pub(super) fn waits_for(&self) -> Option<String> {

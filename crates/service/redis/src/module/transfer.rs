@@ -28,6 +28,7 @@ use super::{
 use crate::{
     redis::{Argv, Ctx},
     stream::Stream,
+    suspended,
 };
 
 impl State {
@@ -55,6 +56,10 @@ impl State {
 
     /// Hands over, if that was asked for in this turn, whose unit is decided.
     pub(super) fn hand_over(&mut self) {
+        // A moment later, where the former leader still owes answers to clients of this server.
+        if suspended::is_any() {
+            return;
+        }
         let Some(host) = self.successor.take() else { return };
         if self.mode != Mode::Leader || !self.is_clean() {
             return self.say("the lead was not handed over: the group has not agreed on what clients wrote".to_owned());

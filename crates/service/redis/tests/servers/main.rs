@@ -5,6 +5,7 @@ mod history;
 mod root_clients;
 mod root_commands;
 mod root_compare;
+mod root_cut_off;
 mod root_durable;
 mod root_exec;
 mod root_group;
