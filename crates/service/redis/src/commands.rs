@@ -45,6 +45,8 @@ pub enum Class {
     Debug,
     /// Another server asks for this one's data.
     Sync,
+    /// Its client is sent from then on what others do.
+    Listen,
     /// Refused, as this says.
     Refused(&'static str),
 }
@@ -211,6 +213,7 @@ fn class_of(name: &str, flags: &[&str]) -> Class {
         "acl|setuser" => return Class::SetUser,
         "acl|load" => return Class::LoadUsers,
         "psync" | "sync" => return Class::Sync,
+        "subscribe" | "psubscribe" | "ssubscribe" | "monitor" | "client|tracking" => return Class::Listen,
         "debug" => return Class::Debug,
         "script|exists" => return Class::ScriptExists,
         "function|list" | "function|dump" => return Class::Read,

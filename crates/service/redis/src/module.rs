@@ -322,6 +322,9 @@ fn perform(ctx: Ctx, password: &[u8], act: Act) {
             told(&[b"REPLICAOF", b"NO", b"ONE"]);
             forget_history();
             told(&[b"REPLICAOF", address.as_bytes(), port.to_string().as_bytes()]);
+            // What is queued may listen, too.
+            transfer::disconnect_transactions(ctx);
+            pushed::end(ctx);
         }
         Act::Mark(position, answers) => {
             // Redis would end itself: it replicates nothing while clients are paused.

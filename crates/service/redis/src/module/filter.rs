@@ -58,7 +58,7 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             (Class::Kill, checks) if !kill::ends_link(command) => (Class::Free, checks),
             known => known,
         };
-        if matches!(class, Class::Free | Class::Exec | Class::Read) {
+        if matches!(class, Class::Free | Class::Exec | Class::Read | Class::Listen) {
             pushed::note_command(name);
         }
         match class {
@@ -67,7 +67,7 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             Class::LoadUsers => hot.has_loaded_users.set(true),
             _ => {}
         }
-        if hot.mode.get() == Mode::Syncing && !matches!(class, Class::Free | Class::Read) {
+        if hot.mode.get() == Mode::Syncing && !matches!(class, Class::Free | Class::Read | Class::Listen) {
             caught_up::note_command();
         }
         if is_marked(name) && matches!(class, Class::Write(_)) && hot.mode.get() != Mode::Leader {
@@ -182,6 +182,9 @@ pub(super) fn decide(mode: Mode, class: Class, is_of_log: bool, is_late: bool, r
         (Class::Refused(_) | Class::Kill, _) => Verdict::Refuse,
         (Class::Config, _) => Verdict::Config,
         (Class::Sync, _) => Verdict::Run,
+        // The other server sends what is not decided yet.
+        (Class::Listen, Mode::Syncing | Mode::Cut) => Verdict::Refuse,
+        (Class::Listen, _) => Verdict::Run,
         // Of the link, whose EXEC may have been passed over. (A client that sends it in this moment is refused.)
         (Class::Multi, Mode::Cut) => Verdict::Skip,
         // Wherever its commands are refused, too: after a refused MULTI those behind it in a pipeline would be executed
@@ -315,6 +318,14 @@ mod tests {
         ] {
             assert_eq!(decide(mode, Class::Pause, false, false, Reads::Any), wanted, "{mode:?}");
         }
+    }
+
+    #[test]
+    fn nobody_listens_to_what_another_server_sends_undecided() {
+        let listen = |mode| decide(mode, Class::Listen, false, false, Reads::Any);
+        assert_eq!([Mode::Syncing, Mode::Cut].map(listen), [Verdict::Refuse; 2]);
+        let others = [Mode::Starting, Mode::Joining, Mode::Following, Mode::Leading, Mode::Leader, Mode::Undecided];
+        assert_eq!(others.map(listen), [Verdict::Run; 6]);
     }
 
     #[test]

@@ -90,6 +90,13 @@ pub(super) fn decide(ctx: Ctx) -> bool {
     false
 }
 
+/// Ends the connections of these clients: what this server executes from now on may never be decided.
+pub(super) fn end(ctx: Ctx) {
+    for (id, _) in clients(call(ctx, ERRORS, &[b"CLIENT", b"LIST"]).bytes()) {
+        call(ctx, ERRORS, &[b"CLIENT", b"KILL", b"ID", id.to_string().as_bytes()]);
+    }
+}
+
 /// Ids and descriptors of these clients in a list of all.
 fn clients(list: &[u8]) -> Vec<Listener> {
     let list = String::from_utf8_lossy(list);

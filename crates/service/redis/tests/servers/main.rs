@@ -14,6 +14,7 @@ mod root_input;
 mod root_join;
 mod root_libraries;
 mod root_links;
+mod root_listening;
 mod root_once;
 mod root_power_cut;
 mod root_pushed;

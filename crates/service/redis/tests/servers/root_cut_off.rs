@@ -21,12 +21,12 @@ const NOT_DONE: &str = "-TRYAGAIN no leader has taken this write; it did not hap
 const ANSWER_MAX: usize = 1024;
 
 /// A client that has sent one request.
-struct Asks {
+pub(crate) struct Asks {
     stream: UnixStream,
 }
 
 impl Asks {
-    fn new(world: &World, host: usize, database: u32, request: &str) -> Self {
+    pub(crate) fn new(world: &World, host: usize, database: u32, request: &str) -> Self {
         let mut stream = UnixStream::connect(world.server(host).socket()).expect("a connection");
         stream.set_read_timeout(Some(LIMIT)).expect("a timeout");
         let mut one = Self { stream: stream.try_clone().expect("a descriptor") };
@@ -37,7 +37,7 @@ impl Asks {
     }
 
     /// Empty: the connection was closed.
-    fn answer(&mut self) -> String {
+    pub(crate) fn answer(&mut self) -> String {
         let mut buffer = [0; ANSWER_MAX];
         let len = match self.stream.read(&mut buffer) {
             Ok(len) => len,
@@ -45,6 +45,29 @@ impl Asks {
             Err(why) => panic!("no answer: {why}"),
         };
         String::from_utf8_lossy(&buffer[..len]).into_owned()
+    }
+
+    /// What has come so far.
+    pub(crate) fn received(&mut self) -> String {
+        let mut all = Vec::new();
+        self.stream.set_nonblocking(true).expect("a setting");
+        let end = self.stream.read_to_end(&mut all);
+        self.stream.set_nonblocking(false).expect("a setting");
+        assert!(end.is_ok() || end.is_err_and(|why| why.kind() == ErrorKind::WouldBlock));
+        String::from_utf8_lossy(&all).into_owned()
+    }
+}
+
+impl World {
+    /// Waits until the leader says that a host is no member.
+    pub(crate) fn await_excluded(&self, leader: usize, host: usize) {
+        let name = format!("h{host}");
+        let excluded = retry_until("an exclusion", LIMIT, || {
+            let members = self.status(leader)["members"].clone();
+            let is_member = members.as_array().is_none_or(|members| members.iter().any(|member| *member == *name));
+            if is_member { Err(members.to_string()) } else { Ok(()) }
+        });
+        excluded.unwrap_or_else(|why| panic!("{why}\n{}", self.logs()));
     }
 }
 
@@ -70,13 +93,7 @@ fn root_excluded_follower_answers_what_it_was_to_pass_on() {
     // It waits for the leader to answer SELECT.
     let mut unsent = Asks::new(&world, follower, 1, "INCR unsent");
     await_blocked(&world, follower, 3);
-    let name = format!("h{follower}");
-    let excluded = retry_until("an exclusion", LIMIT, || {
-        let members = world.status(leader)["members"].clone();
-        let is_member = members.as_array().is_none_or(|members| members.iter().any(|member| *member == *name));
-        if is_member { Err(members.to_string()) } else { Ok(()) }
-    });
-    excluded.unwrap_or_else(|why| panic!("{why}\n{}", world.logs()));
+    world.await_excluded(leader, follower);
     thread::sleep(CUT);
     let mut read = Asks::new(&world, follower, 0, "GET warm");
     await_blocked(&world, follower, 4);
