@@ -233,22 +233,22 @@ fn class_of(name: &str, flags: &[&str]) -> Class {
     }
 }
 
-/// Whether a subcommand of DEBUG changes no data. Keys that are not looked for when they expire (SET-ACTIVE-EXPIRE)
+/// Whether a subcommand of DEBUG shows the value of a key that it names.
+fn reads_key(subcommand: &[u8]) -> bool {
+    const READS: [&str; 6] = ["digest-value", "htstats-key", "listpack", "object", "quicklist", "sdslen"];
+    READS.iter().any(|name| subcommand.eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// Whether another subcommand of DEBUG changes no data. Keys that are not looked for when they expire (SET-ACTIVE-EXPIRE)
 /// are still deleted everywhere when somebody asks for them.
 fn is_harmless(subcommand: &[u8]) -> bool {
-    const HARMLESS: [&str; 16] = [
+    const HARMLESS: [&str; 10] = [
         "digest",
-        "digest-value",
         "help",
         "htstats",
-        "htstats-key",
-        "listpack",
         "log",
-        "object",
         "protocol",
-        "quicklist",
         "quicklist-packed-threshold",
-        "sdslen",
         "set-active-expire",
         "sleep",
         "stringmatch-len",
@@ -320,6 +320,7 @@ impl Commands {
             _ if !fits => Class::Free,
             // PFCOUNT of one key stores the count there; of several it changes nothing.
             Class::Write(_) if count > 2 && name.eq_ignore_ascii_case(b"pfcount") => Class::Read,
+            Class::Debug if subcommand.is_some_and(reads_key) => Class::Read,
             Class::Debug if subcommand.is_some_and(is_harmless) => Class::Free,
             Class::Debug => Class::Refused("this subcommand changes data, or what is replicated"),
             class => class,
@@ -408,6 +409,7 @@ mod tests {
             command("pfcount", -2, &["readonly", "may_replicate"], vec![]),
             command("frobnicate", -2, &["write"], vec![]),
             command("replicaof", 3, &["admin"], vec![]),
+            command("debug", -2, &["admin", "noscript"], vec![]),
             command(
                 "xgroup",
                 -2,
@@ -440,6 +442,16 @@ mod tests {
         assert!(matches!(class("REPLICAOF NO ONE"), Class::Refused(_)));
         // Of Redis 7.2.
         assert!(matches!(class_of("waitaof", &["blocking"]), Class::Refused(_)));
+        for line in
+            ["DEBUG OBJECT k", "debug digest-value k l", "DEBUG LISTPACK k", "DEBUG SDSLEN k", "DEBUG QUICKLIST k"]
+        {
+            assert_eq!(class(line), Class::Read, "{line}");
+        }
+        assert_eq!(
+            (class("DEBUG DIGEST"), class("DEBUG SLEEP 1"), class("DEBUG")),
+            (Class::Free, Class::Free, Class::Free)
+        );
+        assert!(matches!(class("DEBUG RELOAD"), Class::Refused(_)));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{
     words::{AS, IN_FRONT, WRITES},
 };
 use crate::{
-    redis::{Args, Ctx, Reply, Text, is_allowed, with_args},
+    redis::{Args, Ctx, Reply, Text, is_allowed, peer_of, with_args},
     resp::Value,
 };
 
@@ -44,6 +44,26 @@ pub(super) fn refuse_unless(ctx: Ctx, may: &[&str]) -> Option<c_int> {
         .then(|| ctx.error(&format!("NOPERM this user needs the right to {title}, which it has not: it takes as much")))
 }
 
+/// Why the client may not execute DEBUG. Redis does not look at that setting for what a module calls.
+pub(super) fn why_no_debug(ctx: Ctx) -> Option<&'static str> {
+    let setting = call(ctx, ERRORS, &[b"CONFIG", b"GET", b"enable-debug-command"]).value();
+    let is_allowed = match setting.list().get(1).and_then(Value::bytes) {
+        Some(b"yes") => true,
+        Some(b"local") => is_local(&peer_of(ctx.client()).unwrap_or_default()),
+        _ => false,
+    };
+    (!is_allowed).then_some(
+        "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from a local connection, \
+         otherwise you need to set this option in the configuration file, and then restart the server.",
+    )
+}
+
+/// Whether a client's address is one of this host, as Redis sees it.
+fn is_local(peer: &str) -> bool {
+    let ip = peer.rsplit_once(':').map_or(peer, |(ip, _)| ip);
+    matches!(ip, "127.0.0.1" | "::1" | "/unixsocket")
+}
+
 /// The reply, with what a user may not do said as Redis says it to clients.
 pub(super) fn answer(ctx: Ctx, args: Args<'_>, reply: &Reply) -> c_int {
     let Some(why) = reply.bytes().strip_prefix(b"-ERR acl verification failed") else { return ctx.reply(reply) };
@@ -56,4 +76,19 @@ pub(super) fn answer(ctx: Ctx, args: Args<'_>, reply: &Reply) -> c_int {
     }
     let name = String::from_utf8_lossy(args.get(0).unwrap_or_default()).to_ascii_lowercase();
     ctx.error(&format!("NOPERM this user has no permissions to run the '{name}' command"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_local;
+
+    #[test]
+    fn clients_of_this_host_are_known_by_their_address() {
+        for peer in ["127.0.0.1:4000", "::1:4000", "/unixsocket:0"] {
+            assert!(is_local(peer), "{peer}");
+        }
+        for peer in ["10.0.0.1:4000", "127.0.0.2:1", "::10:1", ""] {
+            assert!(!is_local(peer), "{peer}");
+        }
+    }
 }

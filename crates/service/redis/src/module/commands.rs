@@ -8,7 +8,7 @@ use redis_module::raw;
 
 use super::{
     COMMANDS, ERRORS, MODULE, PROOF,
-    access::{NOT_ALLOWED, answer, refuse_unless},
+    access::{NOT_ALLOWED, answer, refuse_unless, why_no_debug},
     answers::Answers,
     call, call_args, call_texts,
     caught_up::may_leave_at,
@@ -244,6 +244,11 @@ unsafe extern "C" fn fide_r(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_i
     let (ctx, args) = (Ctx(ctx), inner(argv, argc));
     if class_of(args) != Class::Read {
         return ctx.error("ERR FIDE.R is for this module's own use");
+    }
+    if args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"debug"))
+        && let Some(why) = why_no_debug(ctx)
+    {
+        return ctx.error(why);
     }
     match with_state(|state| (state.mode == Mode::Following, state.may_read())) {
         Some((true, true)) => return answer(ctx, args, &call_args(ctx, READ, args)),

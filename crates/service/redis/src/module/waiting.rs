@@ -9,7 +9,7 @@ use super::{
     ERRORS,
     access::answer,
     awaited::{self, Wait},
-    call, hot, pushed,
+    call, commit_now, hot, pushed,
     state::Mode,
     writing::{UNKNOWN, WRITE, call_write, note},
 };
@@ -22,6 +22,8 @@ use crate::{
 
 /// To one that waits in XREADGROUP, in Redis' words.
 const NO_STREAM: &str = "UNBLOCKED the stream key no longer exists";
+/// Where nobody can say whether there was data.
+const UNSURE: &str = "TRYAGAIN the group does not agree at the moment; ask again";
 
 pub(super) fn is_empty(value: &Value) -> bool {
     matches!(value, Value::Null) || matches!(value, Value::List(values) if values.is_empty())
@@ -145,7 +147,12 @@ unsafe extern "C" fn on_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -
     crate::redis::with_args(&args, |args| answer(ctx, args, &reply))
 }
 
+/// A client has waited for long enough: it is shown that there was no data.
 unsafe extern "C" fn on_no_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -> c_int {
+    hot(|hot| hot.has_shown.set(true));
+    if hot(|hot| hot.is_late.get()) && !commit_now() {
+        return Ctx(ctx).error(UNSURE);
+    }
     if awaited::is_deleted() {
         return Ctx(ctx).error(NO_STREAM);
     }

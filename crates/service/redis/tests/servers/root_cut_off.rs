@@ -114,3 +114,29 @@ fn root_excluded_follower_answers_what_it_was_to_pass_on() {
     assert_eq!(world.ask(leader, "GET numbered"), "$1\r\n1\r\n", "it happened once");
     world.assert_alike();
 }
+
+/// That there was no data is data, too.
+#[test]
+fn root_wait_that_ends_at_a_leader_that_is_cut_off_is_not_answered() {
+    let Some(world) = World::new(3, "hsuc") else { return };
+    let leader = world.leader();
+    assert_eq!(world.ask(leader, "XGROUP CREATE s g $ MKSTREAM"), "+OK\r\n");
+    let waiting = || {
+        let all = ["BLPOP l 2", "XREADGROUP GROUP g c BLOCK 2000 STREAMS s >"];
+        let all = all.map(|request| Asks::new(&world, leader, 0, request));
+        await_blocked(&world, leader, 2);
+        all
+    };
+    for mut one in waiting() {
+        assert_eq!(one.answer(), "*-1\r\n");
+    }
+    let all = waiting();
+    world.bed.isolate(leader).expect("cut");
+    for mut one in all {
+        let answer = one.answer();
+        assert!(answer.is_empty(), "{answer}");
+    }
+    world.bed.rejoin(leader).expect("back");
+    world.await_ready();
+    world.assert_alike();
+}

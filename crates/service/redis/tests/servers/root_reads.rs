@@ -56,6 +56,8 @@ fn reads_go_past(protocol: &str) {
             "SCAN 0",
             "RANDOMKEY",
             "OBJECT ENCODING b",
+            "DEBUG OBJECT a",
+            "DEBUG DIGEST-VALUE a",
             "SORT_RO l BY b",
         ] {
             let (told, world) = (told.clone(), &world);

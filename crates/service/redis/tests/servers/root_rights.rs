@@ -146,3 +146,24 @@ fn root_numbered_write_takes_the_right_to_number() {
     }
     world.assert_alike();
 }
+
+/// Redis does not look at that setting for what a module calls, and in a transaction at a follower this module calls it.
+#[test]
+fn root_debug_is_allowed_where_the_server_allows_it() {
+    for (setting, is_allowed) in [("no", false), ("local", true)] {
+        let Some(world) = World::with_servers(2, &["--enable-debug-command", setting]) else { return };
+        let (leader, follower) = (world.leader(), world.followers()[0]);
+        assert_eq!(world.ask(leader, "SET k v"), "+OK\r\n");
+        for host in [leader, follower] {
+            let mut client = world.connect(host);
+            for line in ["MULTI", "DEBUG OBJECT k"] {
+                let _ = run(&mut client, line);
+            }
+            let transaction = format!("{:?}", run(&mut client, "EXEC"));
+            let alone = world.ask(host, "DEBUG OBJECT k");
+            for answer in [transaction, alone] {
+                assert_eq!(answer.contains("Value at:"), is_allowed, "{setting} at h{host}: {answer}");
+            }
+        }
+    }
+}

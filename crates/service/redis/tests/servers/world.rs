@@ -80,6 +80,11 @@ impl World {
         Self::with_all(hosts, protocol, arguments, &[])
     }
 
+    /// With further arguments of the servers, in front of the module.
+    pub(crate) fn with_servers(hosts: usize, of_server: &[&str]) -> Option<Self> {
+        Self::with_all(hosts, "hsuc", &[], of_server)
+    }
+
     /// With another module, loaded before this one.
     pub(crate) fn beside(hosts: usize, foreign: &str) -> Option<Self> {
         Self::with_all(hosts, "hsuc", &["other-modules", "foreign"], &["--loadmodule", foreign])
