@@ -55,6 +55,9 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             (Class::Write(Rule::IfStores), checks) if hot.mode.get() == Mode::Leader && !stores(command) => {
                 (Class::Read, checks)
             }
+            // It writes nothing, so nothing has to be decided before its answer. Redis remembers the keys for CLIENT TRACKING
+            // only where the client executes the script itself.
+            (Class::Script, checks) if hot.mode.get() == Mode::Leader && is_read_only(name) => (Class::Read, checks),
             (Class::Kill, checks) if !kill::ends_link(command) => (Class::Free, checks),
             known => known,
         };
@@ -153,6 +156,11 @@ fn listen_while_applying(hot: &super::Hot) {
     if since == LISTEN_EVERY {
         with_state(State::listen);
     }
+}
+
+/// Whether Redis lets a script of this command write nothing, and send nothing.
+fn is_read_only(name: &[u8]) -> bool {
+    name.len() > 3 && name[name.len() - 3..].eq_ignore_ascii_case(b"_ro")
 }
 
 fn stores(command: &Filtered) -> bool {

@@ -149,6 +149,26 @@ fn root_message_is_not_sent_to_a_slow_subscriber_before_it_is_decided() {
 }
 
 #[test]
+fn root_keys_of_a_reading_script_are_tracked_while_a_client_reads_slowly() {
+    let Some(world) = World::new(2, "hsuc") else { return };
+    let leader = world.leader();
+    assert_eq!(world.ask(leader, "SET k old"), "+OK\r\n");
+    let mut slow = Slow::new(&world, leader, "SUBSCRIBE s");
+    let mut tracks = connect(world.server(leader));
+    for words in ["HELLO 3", "CLIENT TRACKING ON"] {
+        tracks.write_all(&line(words)).unwrap();
+        let reply = reply_of(&mut tracks);
+        assert!(!reply.starts_with('-'), "{words}: {reply}");
+    }
+    let script = line("EVAL_RO \"return redis.call('get',KEYS[1])\" 1 k");
+    at_once(world.server(leader), &mut tracks, &script, &mut slow);
+    assert_eq!(reply_of(&mut tracks), "$3\r\nold\r\n");
+    assert_eq!(world.ask(leader, "SET k new"), "+OK\r\n");
+    assert_eq!(reply_of(&mut tracks), ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n");
+    world.assert_alike();
+}
+
+#[test]
 fn root_script_is_decided_before_a_slow_reader_is_sent_what_it_wrote() {
     let script = format!("EVAL \"return redis.call('PUBLISH','s','{ENTRY}')\" 0");
     nothing_undecided_is_sent("SUBSCRIBE s", &script);
