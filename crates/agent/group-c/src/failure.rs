@@ -19,7 +19,8 @@ pub(crate) fn failed(error: Error) -> Failure {
         Error::Record(RecordError::Content { .. }) => libc::EBADMSG,
         Error::Log(LogError::Io { ref why, .. }) => errno(why),
         Error::Log(LogError::OtherGroup { .. } | LogError::NotDurable { .. }) => libc::EINVAL,
-        Error::Log(LogError::Manifest { .. } | LogError::Damaged { .. }) => libc::EBADMSG,
+        Error::Log(LogError::Manifest { .. } | LogError::Damaged { .. } | LogError::Newer { .. }) => libc::EBADMSG,
+        Error::Log(LogError::Behind { .. }) => libc::ENOSPC,
         Error::Record(RecordError::LastIncarnation { .. }) => libc::EOVERFLOW,
         Error::Record(RecordError::Held { .. }) => libc::EBUSY,
         Error::Group(_) | Error::NotAMember { .. } | Error::Twice { .. } | Error::NoHosts => libc::EINVAL,
@@ -27,6 +28,7 @@ pub(crate) fn failed(error: Error) -> Failure {
         Error::OldAgent => libc::EPROTONOSUPPORT,
         Error::TooLong { .. } => libc::EMSGSIZE,
         Error::Heartbeat { .. } => libc::ERANGE,
+        Error::PayloadMax { .. } => libc::EINVAL,
     };
     Failure(-code, error.to_string())
 }
