@@ -130,8 +130,8 @@ struct Hot {
     scripts: Cell<u32>,
     /// Users were read from the file of ACLs.
     has_loaded_users: Cell<bool>,
-    /// The EXEC of a client was refused in this turn.
-    has_refused_exec: Cell<bool>,
+    /// So many EXECs of clients were refused in this turn.
+    refused_execs: Cell<u32>,
     /// A client may be in a transaction.
     has_transactions: Cell<bool>,
     /// This server has other modules. None is loaded later: that is refused.
@@ -157,7 +157,7 @@ thread_local! {
             reads: Cell::new(config::Reads::Any),
             scripts: Cell::new(0),
             has_loaded_users: Cell::new(false),
-            has_refused_exec: Cell::new(false),
+            refused_execs: Cell::new(0),
             has_transactions: Cell::new(false),
             has_other_modules: Cell::new(true),
             unheard: Cell::new(0),
@@ -487,7 +487,7 @@ unsafe extern "C" fn on_loop(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleE
     seal(Ctx(ctx));
     compare::take_digest();
     with_state(State::hand_over);
-    if hot(|hot| hot.has_refused_exec.replace(false)) {
+    if hot(|hot| hot.refused_execs.replace(0)) > 0 {
         with_state(|state| state.act(Act::DisconnectTransactions));
     }
     settle();

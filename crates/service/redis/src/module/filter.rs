@@ -85,13 +85,15 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
         }
         match class {
             Class::Multi => native::note_transaction(),
-            Class::Exec => whole::begin(),
+            // A script that calls EXEC is refused by Redis, and is in the transaction that was begun.
+            Class::Exec if !Ctx::is_within_other() => whole::begin(),
             _ => {}
         }
         // Without the link there is nobody who may write so. With it this is a replica, and Redis refuses what clients
         // write.
         let is_of_log = is_marked(name) && hot.has_link.get();
-        let word = match decide(hot.mode.get(), class, is_of_log, is_late, hot.reads.get()) {
+        let verdict = decide(hot.mode.get(), class, is_of_log, is_late, hot.reads.get());
+        let word = match verdict {
             Verdict::Run if is_for_link_only(hot.mode.get(), class, checks) => &words.link,
             Verdict::Run => return,
             // Confirmed at the end of the turn. A client with unread replies may be shown it before that.
@@ -121,15 +123,23 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
         if matches!(class, Class::Write(_) | Class::Script | Class::Once) {
             hot.has_shown.set(true);
         }
-        if class == Class::Exec {
-            // Redis queues what stands in front, and the client would take that for the answer to its transaction. The
-            // end of the turn may be over, and Redis may write to a client with unread replies before that.
-            transfer::shut_transactions();
-            hot.has_refused_exec.set(true);
+        if class == Class::Exec && !matches!(verdict, Verdict::Skip) && !Ctx::is_within_other() {
+            // Redis queues what stands in front, and the client would take that for the answer to its transaction. It is
+            // disconnected at the end of the turn, before that is sent; unless the end is over, or Redis writes to a
+            // client with unread replies before.
+            let refused = hot.refused_execs.get();
+            if refused < SHUT_MAX && (hot.is_late.get() || is_any_unread()) {
+                transfer::shut_transactions();
+            }
+            hot.refused_execs.set(refused.saturating_add(1));
         }
         command.prepend(word);
     });
 }
+
+/// Times in a turn that all clients are listed to shut those in transactions. Beyond that one could be told that its EXEC
+/// was queued, before it is disconnected: anybody may send EXEC, without a transaction and a password.
+const SHUT_MAX: u32 = 64;
 
 /// A write that runs at a replica because its master may have sent it, and that Redis would let anybody send: the word
 /// in front, which Redis lets nobody else send, executes it.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `FIDE.TRANSFER`: the lead goes to another server.
 //!
-//! At the end of the turn, when everything that clients wrote is decided, the leader hands over and waits for
+//! At the end of the turn, when everything that clients wrote is decided, and once a former leader has answered what
+//! clients of this server passed on to it, the leader hands over and waits for
 //! the view in which the other one leads. Its server becomes a replica before it executes another command, so
 //! its data is that of the log. Clients stay connected, and their writes are passed on. Three kinds do not:
 //!

@@ -11,7 +11,7 @@ use super::{
     awaited::{self, Wait},
     call, commit_now, hot, pushed,
     state::Mode,
-    writing::{UNKNOWN, WRITE, call_write, note},
+    writing::{UNKNOWN, WRITE, call_write, has_unread, note},
 };
 use crate::{
     group_read::GroupRead,
@@ -150,7 +150,9 @@ unsafe extern "C" fn on_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -
 /// A client has waited for long enough: it is shown that there was no data.
 unsafe extern "C" fn on_no_data(ctx: *mut raw::RedisModuleCtx, _: Argv, _: c_int) -> c_int {
     hot(|hot| hot.has_shown.set(true));
-    if hot(|hot| hot.is_late.get()) && !commit_now() {
+    // Its answer may leave before the end of the turn.
+    let is_early = hot(|hot| hot.is_late.get()) || has_unread(Ctx(ctx));
+    if is_early && !commit_now() {
         return Ctx(ctx).error(UNSURE);
     }
     if awaited::is_deleted() {

@@ -68,12 +68,14 @@ fn has_exec_unread(ctx: Ctx) -> bool {
 
 /// The id and the descriptor of the client in this list whose EXEC Redis executes.
 fn in_exec(list: &str) -> Option<(u64, Option<RawFd>)> {
-    list.lines().find_map(|line| {
+    let mut all = list.lines().filter_map(|line| {
         let field = |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
-        // After its EXEC a client is in no transaction. That of a client that is held up (CLIENT PAUSE) has not begun.
-        let is_it = field("cmd")? == "exec" && field("multi")? != "-1" && !field("flags")?.contains('b');
+        // After its EXEC a client is in no transaction. That of a client that is held up (CLIENT PAUSE), or was until now,
+        // has not begun.
+        let is_it = field("cmd")? == "exec" && field("multi")? != "-1" && !field("flags")?.contains(['b', 'u']);
         is_it.then(|| Some((field("id")?.parse().ok()?, field("fd").and_then(|fd| fd.parse().ok()))))?
-    })
+    });
+    all.next().filter(|_| all.next().is_none())
 }
 
 #[cfg(test)]
@@ -89,6 +91,7 @@ mod tests {
             line(3, "N", -1, "exec"),
             line(4, "x", 2, "set"),
             line(5, "xb", 2, "exec"),
+            line(9, "xu", 2, "exec"),
             line(6, "N", -1, "client|list"),
             line(7, "x", 0, "multi"),
         ];
@@ -96,5 +99,7 @@ mod tests {
         let list = [others.concat(), line(8, "xU", 2, "exec")].concat();
         assert_eq!(in_exec(&list), Some((8, Some(13))));
         assert_eq!(in_exec("-ERR no\r\n"), None);
+        let two = [list, line(10, "x", 2, "exec")].concat();
+        assert_eq!(in_exec(&two), None, "it may be either");
     }
 }
