@@ -192,6 +192,8 @@ impl Log {
         if let Some(base) = &manifest.base {
             check_base(dir, base)?;
         }
+        // By a manifest whose place is stored for certain.
+        files::sync_dir(dir).map_err(io(dir))?;
         remove_left_over(dir, &manifest).map_err(io(dir))?;
         let mut reader = Reader {
             is_whole: manifest.is_whole,
@@ -202,23 +204,21 @@ impl Log {
         let mut begun = Begun { membership, is_whole: manifest.is_whole };
         let (mut done, mut bytes_since, mut torn) = (Vec::new(), 0, 0);
         let mut numbers: Vec<u64> = segments(dir)?;
-        // By a manifest whose place is stored for certain.
-        files::sync_dir(dir).map_err(io(dir))?;
         for old in numbers.iter().filter(|number| **number < manifest.segments_from) {
             fs::remove_file(path(dir, *old)).map_err(io(dir))?;
         }
         numbers.retain(|number| *number >= manifest.segments_from);
-        // A segment that found no room, or was just begun, and has no record.
-        while let [_, .., last] = numbers[..]
-            && record::is_empty(&read(&path(dir, last))?, last)
-        {
-            fs::remove_file(path(dir, last)).and_then(|()| files::sync_dir(dir)).map_err(io(dir))?;
-            numbers.pop();
-        }
         let is_whole = |(at, number): (usize, &u64)| *number == manifest.segments_from + at as u64;
         if numbers.is_empty() || !numbers.iter().enumerate().all(is_whole) {
             let path = path(dir, manifest.segments_from);
             return Err(LogError::Damaged { path, at: 0, why: "it, or one that follows it, is not there" });
+        }
+        // A segment that found no room: the log went on in the one before.
+        while let [_, .., last] = numbers[..]
+            && record::has_no_head(&read(&path(dir, last))?, last)
+        {
+            fs::remove_file(path(dir, last)).and_then(|()| files::sync_dir(dir)).map_err(io(dir))?;
+            numbers.pop();
         }
         let mut open: Option<(u64, u64)> = None;
         for (at, &number) in numbers.iter().enumerate() {

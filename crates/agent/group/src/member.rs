@@ -227,7 +227,7 @@ impl<P: Start> Member<P> {
         // Before anything is stored; a group of all hosts could not begin otherwise, without a word.
         let setting = P::start(&config.setting, 1, HostSet::first(hosts.len()));
         setting.map_err(|why| group::GroupError::Setting(why.to_string()))?;
-        let mut record = Record::begin(&config.state_dir, &config.group)?;
+        let mut record = Record::begin(&config.state_dir, &config.group, config.is_durable)?;
         let number = if config.is_durable {
             group::group_of(&config.group, hosts, &(config.setting, "durable"))
         } else {
@@ -247,6 +247,9 @@ impl<P: Start> Member<P> {
             if record.incarnation() <= member {
                 record.next_incarnation(member)?;
                 record.used();
+            }
+            if record.is_first() && found.recalled.first < record.incarnation() {
+                record.answer_from_now()?;
             }
             found.recalled.first = found.recalled.first.max(record.answers_from());
         }

@@ -87,7 +87,8 @@ fn now_s() -> u32 {
 
 impl Record {
     /// Begins a new incarnation, which is stored when this returns. Without a record that may take a second.
-    pub(crate) fn begin(dir: &Path, group: &str) -> Result<Self, RecordError> {
+    /// `is_durable`: the member goes on to answer for its former processes.
+    pub(crate) fn begin(dir: &Path, group: &str, is_durable: bool) -> Result<Self, RecordError> {
         let path = dir.join(format!("{group}.toml"));
         fs::create_dir_all(dir).map_err(|why| RecordError::Io { path: dir.to_owned(), why })?;
         let lock = lock(dir.join(format!("{group}.lock")))?;
@@ -98,12 +99,17 @@ impl Record {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => (true, Content::default()),
             Err(why) => return Err(RecordError::Io { path, why }),
         };
-        // With a record the next number, so that all from the first one on belong to this record. Without one
-        // higher than all before: hosts take less than one number a second. If the clock was set back, the
-        // others say so, and the member takes a higher one.
+        // With a record the next number, so that all that a durable member answers for belong to this record.
+        // Others answer for nothing before them, and come higher than any process of another record. Without a
+        // record higher than all before: hosts take less than one number a second. If the clock was set back,
+        // the others say so, and the member takes a higher one.
         let next = content.incarnation.checked_add(1);
         let next = next.ok_or(RecordError::LastIncarnation { path: path.clone(), incarnation: content.incarnation })?;
-        let incarnation = if is_first { now_s().saturating_add(1) } else { next };
+        let incarnation = match () {
+            () if is_first => now_s().saturating_add(1),
+            () if is_durable => next,
+            () => next.max(now_s()),
+        };
         let mut record = Self { path, content, is_first, unused: None, _lock: lock };
         record.store(Content { incarnation, ..record.content.clone() })?;
         if is_first {
@@ -127,7 +133,8 @@ impl Record {
         let incarnation =
             incarnation.ok_or_else(|| RecordError::LastIncarnation { path: self.path.clone(), incarnation: last })?;
         let mut content = Content { incarnation, ..self.content.clone() };
-        if last > self.content.incarnation {
+        // Those between are another process's, and so is one that was stored here and not used in time.
+        if last > self.content.incarnation || self.unused.is_some_and(|unused| unused <= floor) {
             content.answers_from = Some(incarnation);
         }
         self.store(content)?;
@@ -142,6 +149,11 @@ impl Record {
 
     pub(crate) fn incarnation(&self) -> u32 {
         self.content.incarnation
+    }
+
+    /// A log is there that is older than the record: it answers for nothing that came between.
+    pub(crate) fn answer_from_now(&mut self) -> Result<(), RecordError> {
+        self.store(Content { answers_from: Some(self.content.incarnation), ..self.content.clone() })
     }
 
     /// No process of this record had a number below this one, or it was skipped since.
@@ -183,7 +195,7 @@ mod tests {
     #[test]
     fn incarnations_grow_and_the_group_is_recorded() {
         let dir = tempfile::tempdir().unwrap();
-        let begin = |group| Record::begin(dir.path(), group).unwrap();
+        let begin = |group| Record::begin(dir.path(), group, true).unwrap();
         let first = begin("g");
         let (before, was_first) = (first.incarnation(), first.is_first());
         drop(first);
@@ -211,7 +223,7 @@ mod tests {
         let mut last = 0;
         for _ in 0..3 {
             let dir = tempfile::tempdir().unwrap();
-            let first = Record::begin(dir.path(), "g").unwrap().incarnation();
+            let first = Record::begin(dir.path(), "g", true).unwrap().incarnation();
             assert!(first > last);
             last = first;
         }
@@ -220,37 +232,37 @@ mod tests {
     #[test]
     fn numbers_of_a_record_follow_each_other_and_skipped_ones_are_not_answered_for() {
         let dir = tempfile::tempdir().unwrap();
-        let mut record = Record::begin(dir.path(), "g").unwrap();
+        let mut record = Record::begin(dir.path(), "g", true).unwrap();
         let first = record.incarnation();
         assert_eq!((record.next_incarnation(0).unwrap(), record.answers_from()), (first + 1, 0));
         record.used();
         drop(record);
-        let mut record = Record::begin(dir.path(), "g").unwrap();
+        let mut record = Record::begin(dir.path(), "g", true).unwrap();
         assert_eq!((record.incarnation(), record.answers_from()), (first + 2, 0));
         // The others know of a process whose record was lost.
         assert_eq!((record.next_incarnation(first + 9).unwrap(), record.answers_from()), (first + 10, first + 10));
         drop(record);
-        let record = Record::begin(dir.path(), "g").unwrap();
+        let record = Record::begin(dir.path(), "g", true).unwrap();
         assert_eq!((record.incarnation(), record.answers_from()), (first + 11, first + 10));
     }
 
     #[test]
     fn second_process_of_a_group_is_refused_while_the_first_lives() {
         let dir = tempfile::tempdir().unwrap();
-        let mut first = Record::begin(dir.path(), "g").unwrap();
-        let why = Record::begin(dir.path(), "g").unwrap_err().to_string();
+        let mut first = Record::begin(dir.path(), "g", true).unwrap();
+        let why = Record::begin(dir.path(), "g", true).unwrap_err().to_string();
         assert!(why.contains("g.lock is held by another process") && why.contains("End it first"), "{why}");
-        let other = Record::begin(dir.path(), "other").unwrap();
+        let other = Record::begin(dir.path(), "other", true).unwrap();
         assert_eq!(first.next_incarnation(0).unwrap(), first.incarnation(), "nothing was given out twice");
         let last = first.incarnation();
         drop((first, other));
-        assert!(Record::begin(dir.path(), "g").unwrap().incarnation() > last);
+        assert!(Record::begin(dir.path(), "g", true).unwrap().incarnation() > last);
     }
 
     #[test]
     fn incarnation_is_above_that_of_a_replaced_record() {
         let dir = tempfile::tempdir().unwrap();
-        let mut record = Record::begin(dir.path(), "g").unwrap();
+        let mut record = Record::begin(dir.path(), "g", true).unwrap();
         let put = record.incarnation() + 7;
         fs::write(dir.path().join("g.toml"), format!("incarnation = {put}")).unwrap();
         assert_eq!(record.next_incarnation(0).unwrap(), put + 1);
@@ -263,7 +275,7 @@ mod tests {
     fn failed_store_is_retried_and_uses_up_no_incarnation() {
         let dir = tempfile::tempdir().unwrap();
         let state_dir = dir.path().join("state");
-        let mut record = Record::begin(&state_dir, "g").unwrap();
+        let mut record = Record::begin(&state_dir, "g", true).unwrap();
         let first = record.incarnation();
         fs::remove_dir_all(&state_dir).unwrap();
         for _ in 0..3 {
@@ -278,16 +290,16 @@ mod tests {
         record.used();
         assert_eq!(record.next_incarnation(0).unwrap(), first + 42);
         drop(record);
-        assert!(Record::begin(&state_dir, "g").unwrap().incarnation() > first + 42);
+        assert!(Record::begin(&state_dir, "g", true).unwrap().incarnation() > first + 42);
     }
 
     #[test]
     fn unreadable_record_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("g.toml"), "incarnation = \"x\"").unwrap();
-        let error = Record::begin(dir.path(), "g").unwrap_err().to_string();
+        let error = Record::begin(dir.path(), "g", true).unwrap_err().to_string();
         assert!(error.contains("g.toml is no record") && error.contains("remove it"), "{error}");
         fs::write(dir.path().join("g.toml"), format!("incarnation = {}", u32::MAX)).unwrap();
-        assert!(matches!(Record::begin(dir.path(), "g"), Err(RecordError::LastIncarnation { .. })));
+        assert!(matches!(Record::begin(dir.path(), "g", true), Err(RecordError::LastIncarnation { .. })));
     }
 }

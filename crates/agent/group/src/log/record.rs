@@ -140,11 +140,12 @@ fn whole_len(segment: &[u8], number: u64, at: usize) -> Option<usize> {
     (word(at + 4)? == sum).then_some(len)
 }
 
-/// Whether a segment has no record, nor the beginning of one.
-pub(super) fn is_empty(segment: &[u8], number: u64) -> bool {
-    let head = &segment_head(number)[..segment.len().min(SEGMENT_HEAD)];
-    segment.starts_with(head) && segment[head.len()..].iter().all(|byte| *byte == 0)
-        || segment.iter().all(|byte| *byte == 0)
+/// Whether a segment was not begun: not all of its head is there, and nothing behind it. Once it was, the one before is
+/// complete.
+pub(super) fn has_no_head(segment: &[u8], number: u64) -> bool {
+    let (head, rest) = segment.split_at(segment.len().min(SEGMENT_HEAD));
+    let is_part = head.iter().zip(segment_head(number)).all(|(byte, of_head)| *byte == of_head || *byte == 0);
+    is_part && head != segment_head(number) && rest.iter().all(|byte| *byte == 0)
 }
 
 /// Reads a segment from its beginning. `each` is called with every record and where it begins; it stops the

@@ -3,13 +3,14 @@
 
 use std::{
     collections::VecDeque,
+    fs,
     path::{Path, PathBuf},
 };
 
 use fide_agreement::Identity;
 
 use super::{
-    Log, LogError, path, read,
+    Log, LogError, path,
     record::{self, Record},
 };
 
@@ -159,6 +160,10 @@ impl Replay {
     pub(crate) fn payload(&self, identity: &Identity) -> Option<&[u8]> {
         self.payloads.iter().find(|(named, _)| named == identity).map(|(_, bytes)| bytes.as_slice())
     }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, LogError> {
+    fs::read(path).map_err(|why| LogError::Io { path: path.to_owned(), why })
 }
 
 fn from_hex(digits: &str) -> Vec<u8> {

@@ -380,10 +380,10 @@ fn root_disk_that_is_full_as_a_segment_ends_loses_nothing() {
     });
 }
 
-/// A process ended, or the power went, after a segment was begun and before it had a record.
+/// A process ended, or the power went, before it had begun a segment for which there was no room.
 #[test]
-fn segment_that_was_just_begun_is_begun_anew() {
-    for head in [0, 7, record::SEGMENT_HEAD] {
+fn segment_that_was_not_begun_is_begun_anew() {
+    for head in [0, 7] {
         let dir = tempfile::tempdir().unwrap();
         let (mut log, _) = open(dir.path());
         log.append_member(11, 0, &view(1), 0);
@@ -397,6 +397,24 @@ fn segment_that_was_just_begun_is_begun_anew() {
         assert_eq!((found.recalled.member.unwrap().position, log.number), (Some(4), 1), "{head}");
         assert!(found.torn > 0);
     }
+}
+
+/// A segment is begun once the one before is stored.
+#[test]
+fn segment_that_was_begun_shows_that_the_one_before_was_stored() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut log, _) = open(dir.path());
+    log.append_member(11, 0, &view(1), 0);
+    write(&mut log, 1..=4);
+    log.sync().unwrap();
+    log.file.write_all_at(b"torn", log.written).unwrap();
+    drop(log);
+    fs::write(path(dir.path(), 2), record::segment_head(2)).unwrap();
+    assert!(matches!(Log::open(dir.path(), GROUP, 5), Err(LogError::Damaged { .. })));
+    // One between two others is missing.
+    fs::rename(path(dir.path(), 2), path(dir.path(), 3)).unwrap();
+    fs::write(path(dir.path(), 3), []).unwrap();
+    assert!(matches!(Log::open(dir.path(), GROUP, 5), Err(LogError::Damaged { .. })));
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl<P: Start> Group<P> {
 
     /// The highest incarnation of a host that is known to be dead. Also those before the one in the view that
     /// this host kept, as a host that is out meanwhile is not notified when they end.
-    fn highest_dead(&self, from: u16, sender: u32) -> u32 {
+    pub(super) fn highest_dead(&self, from: u16, sender: u32) -> u32 {
         let member = Some(self.past.member(from)).filter(|member| *member > sender);
         self.liveness.dead(from).max(member.unwrap_or(0))
     }
@@ -77,7 +77,7 @@ impl<P: Start> Group<P> {
         let takes_welcome = |view: &View| is_joining && is_mine(view) && !self.founding.refuses_welcome_to(view);
         match control {
             // The sender lives, and in any view it would be dead from the beginning.
-            Control::Join { .. } | Control::Present { .. } if is_dead => {
+            Control::Join { .. } | Control::Present { .. } | Control::Claim(_) if is_dead => {
                 self.say(HostSet::only(from), Control::Higher { dead });
             }
             Control::Higher { dead } if is_joining => self.past.note_reported_dead(dead),
@@ -85,16 +85,16 @@ impl<P: Start> Group<P> {
                 self.past.note_asking(from, prefix.sender);
                 self.handle_join(from, Request { incarnation: prefix.sender, have })?;
             }
-            Control::Base { position, state } if is_joining && self.takes_over_from(prefix.view) => {
+            Control::Base { position, state } if is_joining && !is_dead && self.takes_over_from(prefix.view) => {
                 self.joining.offered(from, position, state, &mut self.transfers);
             }
-            Control::Welcome { from: after, start, decisions, view } if takes_welcome(&view) => {
+            Control::Welcome { from: after, start, decisions, view } if takes_welcome(&view) && !is_dead => {
                 let welcome = Welcome { by: from, from: after, start, decisions, view };
                 self.joining.welcomed(welcome, &mut self.transfers);
             }
             Control::Dead { places, asks } => self.handle_dead(from, prefix, places, asks)?,
             Control::Present { ballot, is_first } => self.handle_present(from, prefix.sender, ballot, is_first),
-            Control::Begin { ballot, view } if is_joining => {
+            Control::Begin { ballot, view } if is_joining && !is_dead => {
                 self.handle_begin(from, prefix.sender, prefix.view != 0, ballot, view);
             }
             Control::Recorded => self.handle_recorded(from, prefix.sender),

@@ -68,7 +68,9 @@
 //! dead incarnation (`higher`), nobody lets it in, and it comes as a higher one. It answers for none of the
 //! incarnations between, which belonged to another process. The dead incarnation may also be this process,
 //! excluded just now, which its agent reports too: so the host waits for its agent for [`LET_IN_RESENDS`]
-//! resends first. The word of a host that kept a view with a later incarnation of that host counts as well:
+//! resends first. A disk that comes back after its host has run without it has such an incarnation, too: what it
+//! kept as a member it goes on to claim, as the higher one. Until then nobody gives it a claim, so that it founds
+//! nothing, and nobody takes a state or a view from it. The word of a host that kept a view with a later incarnation of that host counts as well:
 //! it may have been out when that incarnation ended, and is not notified of the end.
 //!
 //! **The record on disk** has no part in this: it keeps hosts from founding a *first* view
@@ -201,7 +203,6 @@ impl Past {
     /// none of them.
     fn skip_dead(&mut self, dead: u32) {
         if !planted::is(Planted::AnswersForOthers) {
-            self.forget();
             self.first = dead.saturating_add(1);
         }
     }
@@ -385,6 +386,12 @@ impl<P: Start> Group<P> {
         self.excluded();
     }
 
+    /// Whether the incarnation of a host that is up is one that this host knows to be dead.
+    fn is_held_dead(&self, host: HostId) -> bool {
+        let up = self.liveness.up(host);
+        up != 0 && up <= self.highest_dead(host, up) && !planted::is(Planted::LetsInTheDead)
+    }
+
     /// To be called at each resend while in no group: tells the others this host's claim, and founds the
     /// group again if that is up to it.
     pub(super) fn go_on_refounding(&mut self, lease: Lease) {
@@ -392,12 +399,18 @@ impl<P: Start> Group<P> {
         if claim.membership.is_none() && claim.last < claim.first {
             return;
         }
-        let others = self.liveness.hosts_up().and(self.config.hosts);
+        let mut others = self.liveness.hosts_up().and(self.config.hosts);
+        // To be founded by a dead incarnation would be to be led by one that is dead to this host.
+        for host in others.iter().filter(|host| self.is_held_dead(*host)).collect::<HostSet>().iter() {
+            others.remove(host);
+        }
         if !others.is_empty() {
             self.say(others, Control::Claim(claim));
         }
+        let is_dead = self.past.reported_dead >= self.config.incarnation && !planted::is(Planted::LetsInTheDead);
         if let Ok((view, founder)) = self.refounded_view(lease)
             && founder == self.config.me
+            && !is_dead
         {
             self.joining.give_up(&mut self.transfers);
             self.past.forget();

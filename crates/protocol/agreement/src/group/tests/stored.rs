@@ -174,6 +174,44 @@ fn hosts_that_lost_their_disks_found_no_group_beside_a_disk() {
     }
 }
 
+/// Its host has run without it meanwhile, as a higher incarnation, which the others know to be dead.
+#[test]
+fn disk_that_comes_back_is_not_led_by_a_dead_incarnation() {
+    for order in [[member(2, 20), member(1, 10)], [member(1, 10), member(2, 20)]] {
+        let view = View::new(4, &order).unwrap();
+        let with = |me, incarnation, was, position| {
+            let mut group = Group::join(config(me, incarnation)).unwrap();
+            group.set_durable();
+            let member = RecalledMember { incarnation: was, ballot: 0, view: view.clone(), position: Some(position) };
+            group.recall(Recalled { first: 1, member: Some(member) });
+            (group, Vec::new())
+        };
+        let mut world = World::durable(1);
+        world.members.insert(1, with(1, 11, 10, 3));
+        let mut empty = Group::join(config(2, 1000)).unwrap();
+        empty.set_durable();
+        world.members.insert(2, (empty, Vec::new()));
+        world.meet();
+        world.stores_all();
+        // What was under way to the former one is lost.
+        world.sent(1);
+        world.dies(2);
+        world.members.insert(2, with(2, 21, 20, 5));
+        world.meet();
+        world.stores_all();
+        assert_eq!([1, 2].map(|host| world.standing(host)), [Standing::Joining, Standing::Excluded]);
+        let floor = world.group(2).incarnation_floor();
+        world.group(2).rejoin(floor + 1).unwrap();
+        world.meet();
+        world.stores_all();
+        assert_eq!([1, 2].map(|host| world.standing(host)), [Standing::Member; 2]);
+        assert_eq!([1, 2].map(|host| world.group(host).leader()), [Some(2); 2], "it had more on its disk");
+        world.group(2).propose(HELD, b"a").unwrap();
+        world.stores_all();
+        assert_eq!([1, 2].map(|host| world.group(host).position()), [world.group(1).position(); 2]);
+    }
+}
+
 #[test]
 fn leader_that_was_taken_out_tells_the_others_how_far_they_may_deliver() {
     let mut world = World::durable(3);
@@ -199,6 +237,7 @@ fn leader_that_was_taken_out_tells_the_others_how_far_they_may_deliver() {
 #[test]
 fn planted_faults_of_disks_are_found() {
     are_found(&[
+        (Planted::LetsInTheDead, "group::tests::stored::disk_that_comes_back_is_not_led_by_a_dead_incarnation"),
         (Planted::WelcomesUnstored, "group::tests::stored::host_joins_only_a_view_that_is_on_disk"),
         (Planted::FoundsBesideAState, "group::tests::stored::hosts_that_lost_their_disks_found_no_group_beside_a_disk"),
     ]);
