@@ -218,7 +218,7 @@ extern "C" {
 // On success `*out` is the handle, to be used by one thread at a time. Returns 0 or a negative errno:
 // -EINVAL for options that cannot be (the message names the field), -ENOENT or -ECONNREFUSED without an
 // agent, -EHOSTUNREACH for an unknown host, -EBUSY if another process of the group runs on this host,
-// -EADDRINUSE for a port in use, -EBADMSG for a damaged record, -ERANGE if heartbeats are too short for
+// -EADDRINUSE for a port in use, -EBADMSG for a damaged record or log, -ERANGE if heartbeats are too short for
 // FIDE_GROUP_PROTOCOL_HUC.
 int fide_group_open(const struct fide_group_options *options, fide_group_t **out);
 

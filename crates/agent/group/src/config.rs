@@ -69,7 +69,7 @@ pub struct Config<S> {
     /// Most bytes of decisions that are kept while a host joins, and of payloads that decisions have named.
     /// All that is decided while a state is transferred has to fit.
     pub tail_max: u64,
-    /// Longest payload, and longest state of a user, bytes.
+    /// Longest payload, and longest state of a user, bytes; for a durable member somewhat less than 1 GiB at most.
     pub payload_max: u64,
     /// Decisions are delivered once they are on the disks of most members, and the group comes back from them when
     /// all its processes have ended ([`Config::durable`]). The same at all hosts.

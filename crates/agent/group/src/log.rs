@@ -20,8 +20,7 @@
 //! segment that begins with a mark. Until the manifest says that the new state is stored, a reader stops at the
 //! mark and has what was there before.
 //!
-//! **A disk that fails.** A write that finds no room is repeated later, while what waits for it stays below
-//! [`Log::open`]'s bound. After a sync that failed nobody knows what is on disk, and the member ends. The kernel
+//! **A disk that fails.** A write that finds no room is repeated later. After a sync that failed nobody knows what is on disk, and the member ends. The kernel
 //! still has what was written in memory then, and takes it for stored. So a log is read from the disk itself.
 
 mod manifest;
@@ -39,7 +38,6 @@ use fide_agreement::{
     Identity, View,
     group::{Recalled, RecalledMember},
 };
-
 use rustix::fs::{Advice, fadvise};
 
 use crate::files;
@@ -53,6 +51,7 @@ pub use replay::StoredState;
 const SEGMENT_BYTES: u64 = 8 << 20;
 /// So much room is written ahead.
 const ROOM_BYTES: u64 = 256 << 10;
+/// What the room is filled with.
 static ZEROS: [u8; ROOM_BYTES as usize] = [0; ROOM_BYTES as usize];
 
 /// Why a log cannot be used.

@@ -15,6 +15,13 @@ fn open(dir: &Path) -> (Log, Found) {
     Log::open(dir, GROUP, 5).unwrap()
 }
 
+/// The log of a host in its first view.
+fn begun(dir: &Path) -> Log {
+    let (mut log, _) = open(dir);
+    log.append_member(11, 0, &view(1), 0);
+    log
+}
+
 fn write(log: &mut Log, positions: std::ops::RangeInclusive<u64>) {
     for position in positions {
         log.append_decision(position, format!("value {position}").as_bytes());
@@ -58,8 +65,7 @@ fn what_was_synced_is_found() {
 #[test]
 fn a_view_makes_later_positions_void() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut log, _) = open(dir.path());
-    log.append_member(11, 0, &view(1), 0);
+    let mut log = begun(dir.path());
     write(&mut log, 1..=6);
     log.append_member(12, 0, &view(2), 4);
     log.append_decision(5, b"another");
@@ -77,8 +83,7 @@ fn a_view_makes_later_positions_void() {
 #[test]
 fn stored_state_takes_the_place_of_what_was_before() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut log, _) = open(dir.path());
-    log.append_member(11, 0, &view(1), 0);
+    let mut log = begun(dir.path());
     write(&mut log, 1..=9);
     // Also a state that is older than the end of the log.
     log.store_base(7, b"seven").unwrap();
@@ -104,8 +109,7 @@ fn state_of_others_counts_once_it_is_stored() {
     let dir = tempfile::tempdir().unwrap();
     for is_stored in [false, true] {
         let dir = dir.path().join(is_stored.to_string());
-        let (mut log, _) = open(&dir);
-        log.append_member(11, 0, &view(1), 0);
+        let mut log = begun(&dir);
         write(&mut log, 1..=3);
         log.sync().unwrap();
         let kept = RecalledMember { incarnation: 11, ballot: 0, view: view(1), position: None };
@@ -135,8 +139,7 @@ fn state_of_others_counts_once_it_is_stored() {
 #[test]
 fn state_in_a_file_of_the_user_is_taken_over() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut log, _) = open(dir.path());
-    log.append_member(11, 0, &view(1), 0);
+    let mut log = begun(dir.path());
     write(&mut log, 1..=3);
     fs::write(log.base_file(), b"state of three").unwrap();
     assert!(log.take_base_file(3, &[0, 7, 255], crc32c::crc32c(b"state of three")).unwrap());
@@ -173,8 +176,7 @@ fn state_of_a_member_that_was_excluded_before_the_log_was_told_is_whole() {
 #[test]
 fn log_goes_on_in_further_segments() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut log, _) = open(dir.path());
-    log.append_member(11, 0, &view(1), 0);
+    let mut log = begun(dir.path());
     let long = vec![7; 1 << 20];
     for position in 1..=40 {
         log.append_payload(Identity::of(&long), &long);
@@ -198,8 +200,7 @@ fn log_goes_on_in_further_segments() {
 #[test]
 fn torn_end_is_cut_and_written_over() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut log, _) = open(dir.path());
-    log.append_member(11, 0, &view(1), 0);
+    let mut log = begun(dir.path());
     write(&mut log, 1..=3);
     log.sync().unwrap();
     let end = log.written;
@@ -224,8 +225,7 @@ fn torn_end_is_cut_and_written_over() {
 #[test]
 fn damage_is_refused_with_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut log, _) = open(dir.path());
-    log.append_member(11, 0, &view(1), 0);
+    let mut log = begun(dir.path());
     for position in 1..=5 {
         write(&mut log, position..=position);
         log.sync().unwrap();
@@ -246,8 +246,7 @@ fn damage_is_refused_with_what_to_do() {
 #[test]
 fn lost_part_of_a_log_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut log, _) = open(dir.path());
-    log.append_member(11, 0, &view(1), 0);
+    let mut log = begun(dir.path());
     write(&mut log, 1..=3);
     log.sync().unwrap();
     drop(log);
@@ -279,8 +278,7 @@ fn process_that_ends_between_first_segment_and_manifest_leaves_nothing_in_the_wa
 #[test]
 fn state_from_before_the_users_was_replaced_is_not_taken() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut log, _) = open(dir.path());
-    log.append_member(11, 0, &view(1), 0);
+    let mut log = begun(dir.path());
     write(&mut log, 1..=3);
     let kept = RecalledMember { incarnation: 11, ballot: 0, view: view(1), position: None };
     log.replace_state(50, Recalled { first: 5, member: Some(kept) }).unwrap();
@@ -338,8 +336,7 @@ fn root_full_disk_loses_nothing() {
 #[test]
 fn root_disk_that_is_full_as_a_segment_ends_loses_nothing() {
     on_a_small_disk(12, "root_disk_that_is_full_as_a_segment_ends_loses_nothing", |dir| {
-        let (mut log, _) = open(dir);
-        log.append_member(11, 0, &view(1), 0);
+        let mut log = begun(dir);
         let mut position = 0;
         let mut append = |log: &mut Log, bytes: usize| {
             position += 1;
@@ -385,8 +382,7 @@ fn root_disk_that_is_full_as_a_segment_ends_loses_nothing() {
 fn segment_that_was_not_begun_is_begun_anew() {
     for head in [0, 7] {
         let dir = tempfile::tempdir().unwrap();
-        let (mut log, _) = open(dir.path());
-        log.append_member(11, 0, &view(1), 0);
+        let mut log = begun(dir.path());
         write(&mut log, 1..=4);
         log.sync().unwrap();
         write(&mut log, 5..=6);
@@ -403,8 +399,7 @@ fn segment_that_was_not_begun_is_begun_anew() {
 #[test]
 fn segment_that_was_begun_shows_that_the_one_before_was_stored() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut log, _) = open(dir.path());
-    log.append_member(11, 0, &view(1), 0);
+    let mut log = begun(dir.path());
     write(&mut log, 1..=4);
     log.sync().unwrap();
     log.file.write_all_at(b"torn", log.written).unwrap();
@@ -420,8 +415,7 @@ fn segment_that_was_begun_shows_that_the_one_before_was_stored() {
 #[test]
 fn log_of_a_later_version_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
-    let (mut log, _) = open(dir.path());
-    log.append_member(11, 0, &view(1), 0);
+    let mut log = begun(dir.path());
     log.sync().unwrap();
     let (at, number) = (log.written, log.number);
     let mut unknown = Vec::new();
@@ -436,8 +430,7 @@ fn log_of_a_later_version_is_refused_by_name() {
 }
 
 fn fill(dir: &Path) {
-    let (mut log, _) = open(dir);
-    log.append_member(11, 0, &view(1), 0);
+    let mut log = begun(dir);
     log.sync().unwrap();
     fs::write(dir.join("filler"), vec![1; 500 << 10]).unwrap();
     let long = vec![7; 50 << 10];

@@ -70,8 +70,9 @@
 //! excluded just now, which its agent reports too: so the host waits for its agent for [`LET_IN_RESENDS`]
 //! resends first. A disk that comes back after its host has run without it has such an incarnation, too: what it
 //! kept as a member it goes on to claim, as the higher one. Until then nobody gives it a claim, so that it founds
-//! nothing, and nobody takes a state or a view from it. The word of a host that kept a view with a later incarnation of that host counts as well:
-//! it may have been out when that incarnation ended, and is not notified of the end.
+//! nothing, and nobody takes a state or a view from it. The word of a host that kept a view with a later
+//! incarnation of that host counts as well: it may have been out when that incarnation ended, and is not notified
+//! of the end.
 //!
 //! **The record on disk** has no part in this: it keeps hosts from founding a *first* view
 //! ([`super::founding`]). Incarnations only grow, as the record has the last one.
@@ -399,11 +400,9 @@ impl<P: Start> Group<P> {
         if claim.membership.is_none() && claim.last < claim.first {
             return;
         }
-        let mut others = self.liveness.hosts_up().and(self.config.hosts);
         // To be founded by a dead incarnation would be to be led by one that is dead to this host.
-        for host in others.iter().filter(|host| self.is_held_dead(*host)).collect::<HostSet>().iter() {
-            others.remove(host);
-        }
+        let others = self.liveness.hosts_up().and(self.config.hosts);
+        let others: HostSet = others.iter().filter(|host| !self.is_held_dead(*host)).collect();
         if !others.is_empty() {
             self.say(others, Control::Claim(claim));
         }
