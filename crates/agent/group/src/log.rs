@@ -149,7 +149,7 @@ pub(crate) struct Log {
     written: u64,
     room: u64,
     synced: u64,
-    /// Records to be written.
+    /// Records to be written. If there was no room for all of them, a part is behind `written` in the file.
     buffer: Vec<u8>,
     /// Bytes since the stored state.
     since_base: u64,
@@ -374,8 +374,8 @@ impl Log {
     fn roll(&mut self) -> Result<(), LogError> {
         let next = begin(&self.dir, self.number + 1, 0);
         if next.is_err() {
-            // Records go on in this segment, so none may follow it.
-            let _ = fs::remove_file(path(&self.dir, self.number + 1));
+            // Records go on in this segment, so none may follow it, also after a power cut.
+            self.remove_next()?;
         }
         let (file, written) = next?;
         self.file.set_len(self.written).and_then(|()| self.file.sync_data()).map_err(|why| self.lost(why))?;
@@ -387,12 +387,34 @@ impl Log {
         Ok(())
     }
 
+    /// Removes the next segment, which could not be begun.
+    fn remove_next(&self) -> Result<(), LogError> {
+        let path = path(&self.dir, self.number + 1);
+        let removed = match fs::remove_file(&path) {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.and_then(|()| files::sync_dir(&self.dir)),
+        };
+        removed.map_err(|why| {
+            let why = io::Error::other(format!("it could not be begun, and not be removed: {why}"));
+            LogError::Io { path, why }
+        })
+    }
+
+    /// Drops records that are not written, and what a write that found no room has left of them in the file.
+    fn drop_unwritten(&mut self) -> Result<(), LogError> {
+        self.buffer.clear();
+        self.file.set_len(self.written).map_err(self.io(self.number))?;
+        self.file.sync_data().map_err(|why| self.lost(why))?;
+        (self.room, self.synced) = (self.written, self.written);
+        Ok(())
+    }
+
     /// The user has another state in place of the one whose log this is; it is not stored yet. `recalled`: what
     /// is to be known of former incarnations once it is.
     pub(crate) fn replace_state(&mut self, position: u64, recalled: Recalled) -> Result<(), LogError> {
-        // What belongs to the former state is of no use.
-        self.buffer.clear();
-        self.sync()?;
+        // What belongs to the former state is of no use. It goes before the next segment begins, which shows that this one is
+        // complete.
+        self.drop_unwritten()?;
         self.roll()?;
         let member = recalled.member.as_ref();
         self.membership = member.map(|member| Membership {

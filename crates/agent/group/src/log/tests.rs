@@ -395,7 +395,7 @@ fn segment_that_was_not_begun_is_begun_anew() {
     }
 }
 
-/// A segment is begun once the one before is stored.
+/// A segment is begun once the one before is stored, and nothing else is behind its records.
 #[test]
 fn segment_that_was_begun_shows_that_the_one_before_was_stored() {
     let dir = tempfile::tempdir().unwrap();
@@ -410,6 +410,33 @@ fn segment_that_was_begun_shows_that_the_one_before_was_stored() {
     fs::rename(path(dir.path(), 2), path(dir.path(), 3)).unwrap();
     fs::write(path(dir.path(), 3), []).unwrap();
     assert!(matches!(Log::open(dir.path(), GROUP, 5), Err(LogError::Damaged { .. })));
+}
+
+/// The disk was full, and the host takes over the others' state: what was written of a record goes before the next segment
+/// begins. Otherwise a process that ends in between could not read its log again.
+#[test]
+fn part_of_a_record_goes_before_another_state_begins() {
+    for last in [1, SEGMENT_BYTES] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = begun(dir.path());
+        write(&mut log, 1..=3);
+        log.append_decision(4, &vec![7; usize::try_from(last).unwrap()]);
+        // The next segment cannot be begun, so that the process ends where it would be.
+        let next = path(dir.path(), 2);
+        fs::create_dir(&next).unwrap();
+        assert_eq!(log.sync().is_err(), last == SEGMENT_BYTES);
+        assert_eq!(log.synced, log.written);
+        write(&mut log, 5..=6);
+        let part = log.buffer.len() - 20;
+        log.file.write_all_at(&log.buffer[..part], log.written).unwrap();
+        let kept = RecalledMember { incarnation: 11, ballot: 0, view: view(1), position: None };
+        log.replace_state(50, Recalled { first: 5, member: Some(kept) }).unwrap_err();
+        drop(log);
+        fs::remove_dir(&next).unwrap();
+        fs::write(&next, record::segment_head(2)).unwrap();
+        let (log, found) = open(dir.path());
+        assert_eq!((found.recalled.member.unwrap().position, found.torn, log.number), (Some(4), 0, 2), "{last}");
+    }
 }
 
 #[test]
