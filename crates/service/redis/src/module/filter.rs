@@ -123,15 +123,21 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
         if matches!(class, Class::Write(_) | Class::Script | Class::Once) {
             hot.has_shown.set(true);
         }
-        if class == Class::Exec && !matches!(verdict, Verdict::Skip) && !Ctx::is_within_other() {
-            // Redis queues what stands in front, and the client would take that for the answer to its transaction. It is
-            // disconnected at the end of the turn, before that is sent; unless the end is over, or Redis writes to a
-            // client with unread replies before.
+        if class == Class::Exec && !Ctx::is_within_other() {
             let refused = hot.refused_execs.get();
-            if refused < SHUT_MAX && (hot.is_late.get() || is_any_unread()) {
-                transfer::shut_transactions();
+            if verdict == Verdict::Skip {
+                // Redis refuses what stands in front, and leaves the client in its transaction: what it reads next would be
+                // queued. So it is disconnected, too. The link stays.
+                hot.refused_execs.set(refused.max(1));
+            } else {
+                // Redis queues what stands in front, and the client would take that for the answer to its transaction. It is
+                // disconnected at the end of the turn, before that is sent; unless the end is over, or Redis writes to a
+                // client with unread replies before.
+                if refused < SHUT_MAX && (hot.is_late.get() || is_any_unread()) {
+                    transfer::shut_transactions();
+                }
+                hot.refused_execs.set(refused.saturating_add(1));
             }
-            hot.refused_execs.set(refused.saturating_add(1));
         }
         command.prepend(word);
     });

@@ -2,13 +2,19 @@
 //! Transactions at the moments in which `EXEC` is refused, and those that begin before a server is one of its group.
 
 use std::{
+    collections::BTreeSet,
     io::{Read, Write},
     os::unix::net::UnixStream,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
+    thread,
 };
 
 use fide_testbed::retry_until;
 
-use crate::world::{LIMIT, World};
+use crate::world::{LIMIT, Stops, World};
 
 /// Redis queues what refuses it, and would say so before anything of the module runs again. Here the group does not
 /// agree on the deletion of a key that was found expired just before.
@@ -76,5 +82,87 @@ fn root_transaction_that_begins_while_redis_loads_its_dump_is_ended() {
     assert!(answer.is_empty(), "{}", String::from_utf8_lossy(&answer));
     let answer = world.ask(follower, &format!("CONFIG GET {setting}"));
     assert!(answer.ends_with("$3\r\nyes\r\n"), "{answer}");
+    world.assert_alike();
+}
+
+/// The answer to a line; empty: the connection has ended.
+fn ask(stream: &mut UnixStream, line: &str) -> String {
+    let mut answer = [0; 512];
+    let len = stream.write_all(format!("{line}\r\n").as_bytes()).and_then(|()| stream.read(&mut answer)).unwrap_or(0);
+    String::from_utf8_lossy(&answer[..len]).into_owned()
+}
+
+/// Has clients talk to a server that takes the data over from a leader under load, and again, until one has met the moment
+/// in which the server leaves the leader's stream. `talk`: whether the connection is kept for the next talk. `has_met`: given
+/// how often Redis has refused what the module puts in front then.
+fn at_the_cut(world: &mut World, talk: impl Fn(&mut UnixStream) -> bool + Sync, has_met: impl Fn(u32) -> bool) {
+    const ROUNDS: usize = 20;
+    const CLIENTS: usize = 4;
+    let (leader, joins) = (world.leader(), world.followers()[0]);
+    let mut writer = world.connect(leader);
+    redis::cmd("SET").arg("key").arg("value").exec(&mut writer).unwrap();
+    for _ in 0..ROUNDS {
+        world.kill(joins);
+        world.start(joins);
+        let (world, talk, stop) = (&*world, &talk, &AtomicBool::new(false));
+        let socket = world.server(joins).socket();
+        thread::scope(|scope| {
+            let _stops = Stops(stop);
+            // The leader marks in its stream what is decided.
+            let mut writer = world.connect(leader);
+            scope.spawn(move || {
+                while !stop.load(Relaxed) {
+                    redis::cmd("SET").arg("other").arg("value").exec(&mut writer).unwrap();
+                }
+            });
+            for _ in 0..CLIENTS {
+                scope.spawn(|| {
+                    while !stop.load(Relaxed) {
+                        let Ok(mut stream) = UnixStream::connect(&socket) else { continue };
+                        stream.set_read_timeout(Some(LIMIT)).unwrap();
+                        while talk(&mut stream) && !stop.load(Relaxed) {}
+                    }
+                });
+            }
+            world.await_ready();
+        });
+        let counts = world.ask(joins, "INFO commandstats");
+        let refused = counts.lines().find_map(|line| {
+            let fields = line.strip_prefix("cmdstat_fide.skip:")?;
+            fields.split(',').find_map(|field| field.strip_prefix("rejected_calls=")?.parse().ok())
+        });
+        if has_met(refused.unwrap_or(0)) {
+            return;
+        }
+    }
+    panic!("no client has met the moment in {ROUNDS} rounds");
+}
+
+/// Redis refuses it then, and leaves the client in its transaction: its next command would be queued.
+#[test]
+fn root_exec_at_the_cut_is_answered_by_closing_the_connection() {
+    let Some(mut world) = World::new(2, "hsuc") else { return };
+    let (wrong, refused_multis) = (Mutex::new(BTreeSet::new()), AtomicU32::new(0));
+    let talk = |stream: &mut UnixStream| {
+        let begun = ask(stream, "MULTI");
+        if begun.starts_with("-READONLY ") {
+            refused_multis.fetch_add(1, Relaxed);
+            return true;
+        }
+        let answers = [begun, ask(stream, "GET key"), ask(stream, "EXEC")];
+        let is_right = match &answers {
+            [begun, queued, executed] if begun == "+OK\r\n" && queued == "+QUEUED\r\n" => {
+                executed.is_empty() || executed.starts_with("*1\r\n")
+            }
+            [.., executed] => executed.is_empty(),
+        };
+        let has_ended = answers[2].is_empty();
+        if !is_right {
+            wrong.lock().unwrap().insert(answers);
+        }
+        !has_ended
+    };
+    at_the_cut(&mut world, talk, |refused| refused > refused_multis.swap(0, Relaxed));
+    assert_eq!(wrong.into_inner().unwrap(), BTreeSet::new());
     world.assert_alike();
 }
