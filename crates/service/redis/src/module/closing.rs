@@ -21,7 +21,7 @@ use crate::redis::Ctx;
 struct Closing {
     /// To be closed once the replies of this turn are written.
     now: Vec<u64>,
-    /// Their replies are written.
+    /// Their replies are written, or are not to be.
     next: Vec<u64>,
 }
 
@@ -37,6 +37,12 @@ pub(super) fn after_this(ctx: Ctx) {
             closing.now.push(client);
         }
     });
+}
+
+/// The client of this context, as soon as nothing more is executed in this turn, and before it is answered.
+pub(super) fn after_this_turn(ctx: Ctx) {
+    let client = ctx.client();
+    CLOSING.with_borrow_mut(|closing| closing.next.push(client));
 }
 
 /// Nothing more is sent to a client. Its descriptor is that of a list that Redis has made just now.

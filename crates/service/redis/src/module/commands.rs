@@ -70,6 +70,8 @@ const IN_FRONT: [(&std::ffi::CStr, CommandFn, &std::ffi::CStr); words::IN_FRONT.
     (words::IN_FRONT[5], fide_wait, c"readonly deny-script no-slowlog no-monitor"),
     (words::IN_FRONT[7], fide_role, c"readonly deny-script allow-loading allow-stale fast no-slowlog no-monitor"),
     (words::IN_FRONT[8], fide_pause, c"admin deny-script no-slowlog no-monitor"),
+    // As MULTI, Redis lets anybody send it at a replica.
+    (words::IN_FRONT[9], fide_multi, c"readonly deny-script allow-loading allow-stale fast no-slowlog no-monitor"),
 ];
 
 macro_rules! commands {
@@ -399,6 +401,17 @@ fn moved_slot(ctx: Ctx, args: Args<'_>) -> Option<u16> {
 unsafe extern "C" fn fide_skip(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
     let ctx = Ctx(ctx);
     if ctx.is_replicated() { ctx.ok() } else { refuse(ctx, inner(argv, argc)) }
+}
+
+/// MULTI while what the other server's stream brings is passed over. What a client has sent behind it would be executed
+/// one by one once this server follows, so nothing of that is read any more.
+unsafe extern "C" fn fide_multi(ctx: *mut raw::RedisModuleCtx, argv: Argv, argc: c_int) -> c_int {
+    let ctx = Ctx(ctx);
+    if ctx.is_replicated() {
+        return ctx.ok();
+    }
+    closing::after_this_turn(ctx);
+    refuse(ctx, inner(argv, argc))
 }
 
 /// What the replication link has sent, and Redis would take from clients too.

@@ -35,6 +35,8 @@ pub(super) enum Verdict {
     Read,
     Refuse,
     Skip,
+    /// The link's is passed over. Another client is disconnected.
+    Multi,
     Config,
     Wait,
     Role,
@@ -115,6 +117,7 @@ pub(super) fn apply(command: &Filtered, commands: &Commands, words: &Words) {
             Verdict::Read => &words.read,
             Verdict::Refuse => &words.refuse,
             Verdict::Skip => &words.skip,
+            Verdict::Multi => &words.multi,
             Verdict::Config => &words.config,
             Verdict::Wait => &words.wait,
             Verdict::Role => &words.role,
@@ -209,8 +212,8 @@ pub(super) fn decide(mode: Mode, class: Class, is_of_log: bool, is_late: bool, r
         // The other server sends what is not decided yet.
         (Class::Listen, Mode::Syncing | Mode::Cut) => Verdict::Refuse,
         (Class::Listen, _) => Verdict::Run,
-        // Of the link, whose EXEC may have been passed over. (A client that sends it in this moment is refused.)
-        (Class::Multi, Mode::Cut) => Verdict::Skip,
+        // Of the link, whose EXEC may have been passed over.
+        (Class::Multi, Mode::Cut) => Verdict::Multi,
         // Wherever its commands are refused, too: after a refused MULTI those behind it in a pipeline would be executed
         // one by one, here or at the leader.
         (Class::Multi, _) => Verdict::Run,
@@ -328,6 +331,7 @@ mod tests {
         for mode in all {
             assert_eq!(decide(mode, Class::Multi, false, false, Reads::Any), Verdict::Run, "{mode:?}");
         }
+        assert_eq!(decide(Mode::Cut, Class::Multi, false, false, Reads::Any), Verdict::Multi, "or its client goes");
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(super) const WRITES: [(&CStr, &CStr); Checks::ALL.len()] = [
     (c"fide.wms", c"write deny-oom deny-script no-slowlog no-monitor"),
 ];
 /// The other ones.
-pub(super) const IN_FRONT: [&CStr; 9] = [
+pub(super) const IN_FRONT: [&CStr; 10] = [
     c"fide.p",
     c"fide.r",
     c"fide.refuse",
@@ -27,6 +27,7 @@ pub(super) const IN_FRONT: [&CStr; 9] = [
     c"fide.link",
     c"fide.role",
     c"fide.pause",
+    c"fide.multi",
 ];
 /// In front of scripts, and SORT, that a follower passes on ([`super::scripts`]).
 pub(super) const AS: &CStr = c"fide.as";
