@@ -20,9 +20,10 @@ const WINGS: &[(&str, &[&str])] = &[
     ("agent", &["protocol", "platform", "agent"]),
     ("controller", &["protocol", "platform", "controller"]),
     ("service", &["protocol", "platform", "agent"]),
+    ("transport", &["protocol", "platform", "transport"]),
     ("lab", &["protocol", "platform", "lab"]),
-    ("testing", &["protocol", "platform", "agent", "controller", "lab", "testing", "examples"]),
-    ("cli", &["protocol", "platform", "agent", "controller", "lab", "cli"]),
+    ("testing", &["protocol", "platform", "agent", "controller", "lab", "transport", "testing", "examples"]),
+    ("cli", &["protocol", "platform", "agent", "controller", "lab", "transport", "cli"]),
     ("examples", &["protocol", "platform", "agent", "testing"]),
 ];
 /// Crates of types that cross a boundary between processes, and which wings or crates may use each. They
@@ -41,9 +42,21 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
 ];
 /// What tests may use in addition.
 const FOR_TESTS: &[&str] = &["testing", "examples"];
-/// All foreign crates that pure crates may use: formats, checksums, serialisation. None of them knows a
+/// All foreign crates that pure crates may use: formats, checksums, serialisation, codes, ciphers. None of them knows a
 /// kernel, a clock, a thread or a random source.
-const PURE: &[&str] = &["blake3", "crc", "postcard", "serde", "serde-big-array", "siphasher", "thiserror", "toml"];
+const PURE: &[&str] = &[
+    "base64",
+    "blake3",
+    "crc",
+    "postcard",
+    "reed-solomon-simd",
+    "serde",
+    "serde-big-array",
+    "siphasher",
+    "snow",
+    "thiserror",
+    "toml",
+];
 /// What the sources of pure crates must not name, except in tests.
 const IMPURE: &[&str] = &[
     "std::env",

@@ -1,0 +1,492 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One socket's worth of connections: datagrams and addresses in, datagrams and events out. It sets connections up, seals
+//! and opens, and follows a peer whose address changes.
+//!
+//! A datagram that is forged, replayed, cut or not for this endpoint changes nothing, and is answered by less than itself or not at
+//! all.
+
+mod dues;
+mod setting_up;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::SocketAddr,
+};
+
+use crate::{
+    keys::{ClientKey, ServerKey},
+    packet::{HEADER_LEN, Kind, TAG_LEN, low},
+    secure::{Entropy, Sealer},
+    setup::{Baker, Refused, SetUp},
+    step::Step,
+    transport::{Closed, Config, Transport},
+};
+use dues::Dues;
+use setting_up::Client;
+
+/// Most connections of one endpoint, unless the user says fewer.
+pub const CONNECTIONS_MAX: usize = 4096;
+/// Answers to set-ups that wait to be sent; further ones are dropped, and the clients ask again.
+const ANSWERS_MAX: usize = 256;
+/// Connections that clients have not confirmed, at most; further ones are refused.
+const UNCONFIRMED_MAX: usize = 1024;
+/// A connection that the client has not confirmed is forgotten after this time.
+const CONFIRMED_WITHIN_NS: u64 = 5_000_000_000;
+/// A connection that is over is remembered so long, to tell a peer that still sends.
+const OVER_NS: u64 = 3_000_000_000;
+/// A new address is asked so often at most whether the peer is there.
+const CHALLENGE_NS: u64 = 100_000_000;
+/// Bytes of the largest datagram.
+pub const DATAGRAM_MAX: usize = 1500;
+
+/// A connection of an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(u32);
+
+/// Why a set-up came to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SetUpError {
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    #[error("nobody answered within {} s: is the address right, does the other end run, and is UDP let through?", .after_ns / 1_000_000_000)]
+    Silence { after_ns: u64 },
+}
+
+/// What has happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A client's connection stands.
+    Connected(ConnectionId),
+    /// A client has connected, from this address.
+    Accepted(ConnectionId, SocketAddr),
+    /// A set-up came to nothing.
+    Failed(ConnectionId, SetUpError),
+    /// The connection is over.
+    Closed(ConnectionId, Closed),
+    /// The peer is at another address now.
+    Moved(ConnectionId, SocketAddr),
+}
+
+/// Why no connection is begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    #[error("there are {0} connections already, as many as are allowed")]
+    Full(usize),
+    #[error("the other end's public key is no point of the curve: copy it once more")]
+    Key,
+}
+
+/// What became of datagrams that were no packet of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Dropped {
+    /// Not of this protocol, or cut.
+    pub malformed: u64,
+    /// For a connection that is not here.
+    pub unknown: u64,
+    /// Not sealed by the peer.
+    pub forged: u64,
+    /// Set-ups with a cookie that is not this endpoint's, or is too old.
+    pub cookies: u64,
+    /// Set-ups by clients with another key.
+    pub keys: u64,
+    /// Set-ups while there were as many connections as are allowed.
+    pub full: u64,
+    /// Answers for which there was no room.
+    pub answers: u64,
+}
+
+/// How an endpoint is to be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndpointConfig {
+    /// Accepts connections of clients that know this key; none: accepts no connection.
+    pub accepts: Option<ServerKey>,
+    pub connections_max: usize,
+    /// Of connections that are accepted.
+    pub connection: Config,
+}
+
+/// A datagram to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Datagram {
+    pub to: SocketAddr,
+    pub len: usize,
+    /// When it is to leave.
+    pub departs_ns: u64,
+    /// The connection that stands whose packet it is: it may be marked as ECN-capable. None: it belongs to a set-up.
+    pub connection: Option<ConnectionId>,
+}
+
+/// How far a server's connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The client has not shown that it has the keys.
+    Unconfirmed {
+        until_ns: u64,
+    },
+    Stands,
+    Over {
+        until_ns: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Connection {
+    transport: Transport,
+    sealer: Sealer,
+    /// The number that the peer knows it by.
+    peer_id: u32,
+    address: SocketAddr,
+    /// An address from which the peer's newest packet came, and the bytes that are to come back from there.
+    challenged: Option<(SocketAddr, [u8; 8])>,
+    challenge_ns: u64,
+    stage: Stage,
+    due_ns: u64,
+    /// The client's message that began it, and the answer: a repetition makes no second connection.
+    set_up: Option<(setting_up::Key, SetUp)>,
+}
+
+/// The connections of one socket.
+#[derive(Debug)]
+pub struct Endpoint {
+    config: EndpointConfig,
+    baker: Baker,
+    /// Of challenges.
+    secret: [u8; 32],
+    next_id: u32,
+    connections: HashMap<u32, Connection>,
+    clients: HashMap<u32, Client>,
+    /// Set-ups that were answered.
+    answered: HashMap<setting_up::Key, u32>,
+    unconfirmed: usize,
+    /// When connections and set-ups have something to do.
+    dues: Dues,
+    /// Of [`Endpoint::timeout`], so that it allocates nothing.
+    due: Vec<u32>,
+    answers: VecDeque<(SocketAddr, SetUp)>,
+    events: VecDeque<Event>,
+    dropped: Dropped,
+    plain: Vec<u8>,
+}
+
+impl Endpoint {
+    /// `entropy`: of its cookies, its numbers and its challenges.
+    #[must_use]
+    pub fn new(config: EndpointConfig, entropy: &Entropy) -> Self {
+        let first = blake3::derive_key("fide-pace connection numbers", entropy);
+        Self {
+            config,
+            baker: Baker::new(entropy),
+            secret: blake3::derive_key("fide-pace challenges", entropy),
+            next_id: first.first_chunk().copied().map_or(1, u32::from_be_bytes),
+            connections: HashMap::new(),
+            clients: HashMap::new(),
+            answered: HashMap::new(),
+            unconfirmed: 0,
+            dues: Dues::default(),
+            due: Vec::new(),
+            answers: VecDeque::new(),
+            events: VecDeque::new(),
+            dropped: Dropped::default(),
+            plain: vec![0; DATAGRAM_MAX],
+        }
+    }
+
+    /// Begins a connection. [`Event::Connected`] or [`Event::Failed`] follows.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn connect(
+        &mut self,
+        now_ns: u64,
+        to: SocketAddr,
+        key: &ClientKey,
+        config: Config,
+        entropy: Entropy,
+    ) -> Result<ConnectionId, ConnectError> {
+        if self.is_full() {
+            return Err(ConnectError::Full(self.config.connections_max));
+        }
+        let id = self.new_id();
+        let client = Client::new(now_ns, to, key.clone(), config, entropy).ok_or(ConnectError::Key)?;
+        self.dues.push(client.due_ns(), id);
+        self.clients.insert(id, client);
+        Ok(ConnectionId(id))
+    }
+
+    /// Connections and set-ups, those that are over left out.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        let open = self.connections.values().filter(|connection| !matches!(connection.stage, Stage::Over { .. }));
+        open.count() + self.clients.len()
+    }
+
+    fn is_full(&self) -> bool {
+        self.connections.len() + self.clients.len() >= self.config.connections_max.min(CONNECTIONS_MAX)
+    }
+
+    fn new_id(&mut self) -> u32 {
+        loop {
+            self.next_id = self.next_id.wrapping_add(1);
+            let id = self.next_id;
+            if !self.connections.contains_key(&id) && !self.clients.contains_key(&id) {
+                return id;
+            }
+        }
+    }
+
+    #[must_use]
+    pub fn dropped(&self) -> Dropped {
+        self.dropped
+    }
+
+    /// What has happened, in order.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Does something with a connection; none if it is not there, or over for a while.
+    pub fn with<R>(&mut self, id: ConnectionId, now_ns: u64, act: impl FnOnce(&mut Transport) -> R) -> Option<R> {
+        let connection = self.connections.get_mut(&id.0)?;
+        let result = act(&mut connection.transport);
+        self.refresh(id.0, now_ns);
+        Some(result)
+    }
+
+    /// A connection, to look at.
+    #[must_use]
+    pub fn get(&self, id: ConnectionId) -> Option<&Transport> {
+        self.connections.get(&id.0).map(|connection| &connection.transport)
+    }
+
+    /// What a step at this end has taken for a packet of a connection, as the caller measured it: transmit and receive.
+    pub fn note_step(&mut self, id: ConnectionId, now_ns: u64, step: Step, took_ns: u64) {
+        if let Some(connection) = self.connections.get_mut(&id.0) {
+            connection.transport.note_step(now_ns, step, took_ns);
+        }
+    }
+
+    /// Where the peer is.
+    #[must_use]
+    pub fn address(&self, id: ConnectionId) -> Option<SocketAddr> {
+        self.connections.get(&id.0).map(|connection| connection.address)
+    }
+
+    /// Gives up a connection that is being set up, or ends one that stands.
+    pub fn close(&mut self, id: ConnectionId, now_ns: u64, reason: &str) {
+        self.clients.remove(&id.0);
+        self.with(id, now_ns, |transport| transport.close(reason));
+    }
+
+    /// When to call [`Endpoint::timeout`], and [`Endpoint::transmit`] after it, even if nothing comes.
+    #[must_use]
+    pub fn due_ns(&mut self) -> u64 {
+        let first_ns = self.first_due().map_or(u64::MAX, |(due_ns, _)| due_ns);
+        if self.answers.is_empty() { first_ns } else { 0 }
+    }
+
+    fn first_due(&mut self) -> Option<(u64, u32)> {
+        let Self { dues, connections, clients, .. } = self;
+        dues.first(connections.len() + clients.len(), |id| {
+            let connection = || connections.get(&id).map(|connection| connection.due_ns);
+            clients.get(&id).map(Client::due_ns).or_else(connection)
+        })
+    }
+
+    /// Notes when a connection has something to do, and what became of it.
+    fn refresh(&mut self, id: u32, now_ns: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if let Some(why) = connection.transport.closed()
+            && !matches!(connection.stage, Stage::Over { .. })
+        {
+            let was_shown = connection.stage == Stage::Stands;
+            if was_shown {
+                self.events.push_back(Event::Closed(ConnectionId(id), why.clone()));
+            }
+            connection.stage = Stage::Over { until_ns: now_ns + OVER_NS };
+        }
+        let due_ns = connection.transport.due_ns(now_ns);
+        let due_ns = match connection.stage {
+            Stage::Unconfirmed { until_ns } => until_ns,
+            Stage::Stands => due_ns,
+            Stage::Over { until_ns } => due_ns.min(until_ns),
+        };
+        connection.due_ns = due_ns;
+        self.dues.push(due_ns, id);
+    }
+
+    fn forget(&mut self, id: u32) {
+        if let Some(connection) = self.connections.remove(&id) {
+            self.unconfirmed -= usize::from(matches!(connection.stage, Stage::Unconfirmed { .. }));
+            if let Some((key, _)) = connection.set_up {
+                self.answered.remove(&key);
+            }
+        }
+    }
+
+    /// Time has passed.
+    pub fn timeout(&mut self, now_ns: u64) {
+        let mut due = std::mem::take(&mut self.due);
+        while let Some((_, id)) = self.first_due().filter(|(due_ns, _)| *due_ns <= now_ns) {
+            self.dues.pop();
+            due.push(id);
+        }
+        for id in due.drain(..) {
+            if let Some(client) = self.clients.get(&id) {
+                self.dues.push(client.due_ns(), id);
+                self.client_timeout(id, now_ns);
+                continue;
+            }
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            match connection.stage {
+                Stage::Unconfirmed { until_ns } | Stage::Over { until_ns } if now_ns >= until_ns => self.forget(id),
+                _ => {
+                    connection.transport.timeout(now_ns);
+                    self.refresh(id, now_ns);
+                }
+            }
+        }
+        self.due = due;
+    }
+
+    /// The next datagram to send; none if there is none now. `into` has room for [`DATAGRAM_MAX`] bytes.
+    pub fn transmit(&mut self, now_ns: u64, into: &mut [u8]) -> Option<Datagram> {
+        if let Some((to, answer)) = self.answers.pop_front() {
+            let len = answer.write(into);
+            return Some(Datagram { to, len, departs_ns: now_ns, connection: None });
+        }
+        // Each turn of this loop moves the one that is looked at behind `now_ns`, or sends.
+        for _ in 0..self.connections.len() + self.clients.len() {
+            let (_, id) = self.first_due().filter(|(due_ns, _)| *due_ns <= now_ns)?;
+            if self.clients.contains_key(&id) {
+                return self.client_transmit(id, now_ns, into);
+            }
+            if let Some(datagram) = self.write(id, now_ns, into) {
+                return Some(datagram);
+            }
+            if let Some(connection) = self.connections.get_mut(&id).filter(|connection| connection.due_ns <= now_ns) {
+                // It waits for time to pass.
+                connection.due_ns = now_ns + 1;
+                self.dues.push(now_ns + 1, id);
+            }
+        }
+        None
+    }
+
+    fn write(&mut self, id: u32, now_ns: u64, into: &mut [u8]) -> Option<Datagram> {
+        let connection = self.connections.get_mut(&id)?;
+        let sent = if matches!(connection.stage, Stage::Unconfirmed { .. }) {
+            None
+        } else {
+            connection.transport.write(now_ns, &mut self.plain)
+        };
+        let datagram = sent.and_then(|written| {
+            into[0] = Kind::Sealed as u8;
+            into[1..5].copy_from_slice(&connection.peer_id.to_be_bytes());
+            into[5..HEADER_LEN].copy_from_slice(&low(written.number).to_be_bytes());
+            let plain = &self.plain[..written.len];
+            let len = HEADER_LEN + connection.sealer.seal(written.number, plain, &mut into[HEADER_LEN..])?;
+            let to = match connection.challenged {
+                Some((address, _)) if written.is_challenge => address,
+                _ => connection.address,
+            };
+            Some(Datagram { to, len, departs_ns: written.departs_ns, connection: Some(ConnectionId(id)) })
+        });
+        self.refresh(id, now_ns);
+        datagram
+    }
+
+    /// A datagram has come. `is_marked`: with a mark of congestion (ECN). `entropy`: called for each connection that is accepted.
+    /// Returns the connection whose packet it was.
+    pub fn receive(
+        &mut self,
+        now_ns: u64,
+        from: SocketAddr,
+        datagram: &[u8],
+        is_marked: bool,
+        entropy: impl FnOnce() -> Entropy,
+    ) -> Option<ConnectionId> {
+        if Kind::of(datagram) == Some(Kind::Sealed) {
+            return self.sealed(now_ns, from, datagram, is_marked);
+        }
+        match SetUp::read(datagram) {
+            Some(SetUp::Initiation { client, attempt, cookie, message }) => {
+                let asks = setting_up::Asks { client, attempt, cookie, message };
+                self.initiation(now_ns, from, &asks, entropy);
+            }
+            Some(SetUp::Cookie { client, cookie, .. }) => self.cookie(now_ns, from, client, cookie),
+            Some(SetUp::Response { client, attempt, server, message }) => {
+                return self.response(now_ns, from, client, attempt, server, &message);
+            }
+            Some(SetUp::Refusal { client, attempt, reason }) => self.refusal(from, client, attempt, reason),
+            None => self.dropped.malformed += 1,
+        }
+        None
+    }
+
+    fn sealed(&mut self, now_ns: u64, from: SocketAddr, datagram: &[u8], is_marked: bool) -> Option<ConnectionId> {
+        let header = datagram.get(1..HEADER_LEN).filter(|_| datagram.len() >= HEADER_LEN + TAG_LEN);
+        let Some((id, number)) = header.and_then(|header| Some((header.first_chunk()?, header.last_chunk()?))) else {
+            self.dropped.malformed += 1;
+            return None;
+        };
+        let (id, number) = (u32::from_be_bytes(*id), u32::from_be_bytes(*number));
+        let Some(connection) = self.connections.get_mut(&id) else {
+            self.dropped.unknown += 1;
+            return None;
+        };
+        let number = connection.transport.whole_number(number);
+        if self.plain.len() < datagram.len() {
+            self.plain.resize(datagram.len(), 0);
+        }
+        let Some(len) = connection.sealer.open(number, &datagram[HEADER_LEN..], &mut self.plain) else {
+            self.dropped.forged += 1;
+            return None;
+        };
+        let is_newest = connection.transport.largest_received().is_none_or(|largest| number > largest);
+        match connection.stage {
+            Stage::Unconfirmed { .. } => {
+                connection.stage = Stage::Stands;
+                self.unconfirmed -= 1;
+                self.events.push_back(Event::Accepted(ConnectionId(id), connection.address));
+            }
+            Stage::Stands => {}
+            Stage::Over { .. } => {
+                if is_newest {
+                    connection.transport.close_again();
+                    self.refresh(id, now_ns);
+                }
+                return None;
+            }
+        }
+        // An error ends the connection, which `refresh` sees.
+        let _ = connection.transport.open(now_ns, number, &self.plain[..len], is_marked);
+        if let Some(echo) = connection.transport.take_answered()
+            && connection.challenged == Some((from, echo))
+        {
+            connection.address = from;
+            connection.challenged = None;
+            connection.transport.path_changed();
+            self.events.push_back(Event::Moved(ConnectionId(id), from));
+        }
+        if from != connection.address && is_newest && now_ns >= connection.challenge_ns {
+            let hash = blake3::Hasher::new_keyed(&self.secret)
+                .update(&id.to_be_bytes())
+                .update(&number.to_be_bytes())
+                .finalize();
+            let echo = hash.as_bytes().first_chunk().copied().unwrap_or_default();
+            connection.challenged = Some((from, echo));
+            connection.challenge_ns = now_ns + CHALLENGE_NS;
+            connection.transport.challenge(echo);
+        }
+        self.refresh(id, now_ns);
+        Some(ConnectionId(id))
+    }
+
+    fn answer(&mut self, to: SocketAddr, answer: SetUp) {
+        if self.answers.len() >= ANSWERS_MAX {
+            self.dropped.answers += 1;
+            return;
+        }
+        self.answers.push_back((to, answer));
+    }
+}

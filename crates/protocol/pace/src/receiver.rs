@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What one end has received: symbols, what is restored from redundancy, and messages in order.
+//!
+//! A message is delivered once all its symbols are here and nothing before it is awaited any more. What is missing is
+//! awaited until the sender says that it does not come ([`Receiver::set_floor`]), or a message behind it would expire.
+//! Nothing is delivered after it has expired, by the sender's clock.
+
+use std::collections::VecDeque;
+
+use crate::{
+    block::{BLOCK_MAX, Codec},
+    packet::extend,
+    symbol::Description,
+};
+
+/// Symbols for which there is room: three quarters from the first that is awaited on, and a quarter before it, which
+/// blocks may need. If one comes that is farther ahead, what is awaited before it is given up.
+const HELD_MAX: u64 = 16_384;
+/// Blocks whose redundancy is kept.
+const BLOCKS_MAX: usize = 64;
+/// Messages that wait for the application, and their bytes; the oldest give way.
+const READY_MAX: usize = 4096;
+const READY_BYTES_MAX: usize = 32 << 20;
+
+/// What is missing is awaited until so long before a message behind it expires, so that the application has time to
+/// take that.
+const EARLY_US: u64 = 1000;
+
+/// A symbol or redundancy that no sender would have sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SymbolError {
+    #[error("symbol {0} is no part of a message")]
+    Symbol(u64),
+    #[error(
+        "redundancy for {data} symbols with {redundancy} coded packets, and at most {BLOCK_MAX} of each are allowed"
+    )]
+    Block { data: u8, redundancy: u8 },
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    /// One more than the symbol's number; 0 for none.
+    holds: u64,
+    content: Vec<u8>,
+    expires_us: u64,
+}
+
+/// The redundancy of a block.
+#[derive(Debug)]
+struct Block {
+    first: u64,
+    data: u8,
+    redundancy: u8,
+    coded: Vec<(u8, Vec<u8>)>,
+}
+
+/// A message in its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its number; numbers that are skipped were lost.
+    pub number: u64,
+    pub bytes: Vec<u8>,
+    /// When it expires, by the sender's clock.
+    pub expires_us: u64,
+}
+
+/// What became of what was sent, as far as the receiver knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReceivedCounts {
+    /// Messages delivered.
+    pub delivered: u64,
+    /// Messages that were not: lost on their way, or late.
+    pub lost: u64,
+    /// Of those, messages that were here when they expired.
+    pub late: u64,
+    /// Symbols restored from redundancy.
+    pub restored: u64,
+    /// Symbols that came again, or too late.
+    pub repeated: u64,
+}
+
+/// One direction of a connection, at its receiver.
+#[derive(Debug, Default)]
+pub struct Receiver {
+    slots: Vec<Slot>,
+    /// The first symbol that is awaited.
+    next: u64,
+    /// One more than the highest symbol that has come.
+    end: u64,
+    floor: u64,
+    /// Of the message that begins at `next`: the symbol after those that are here, and their bytes.
+    progress: Option<(u64, usize)>,
+    /// The earliest expiry of what is behind a gap at `next`.
+    behind_us: Option<u64>,
+    /// It is of a symbol that is passed, perhaps.
+    is_behind_stale: bool,
+    blocks: VecDeque<Block>,
+    codec: Codec,
+    ready: VecDeque<Message>,
+    ready_bytes: usize,
+    spare: Vec<Vec<u8>>,
+    /// One more than the number of the last message that was passed.
+    passed: u64,
+    counts: ReceivedCounts,
+}
+
+enum Step {
+    /// The next symbol to look at.
+    To(u64),
+    Wait,
+}
+
+impl Receiver {
+    #[must_use]
+    pub fn counts(&self) -> ReceivedCounts {
+        self.counts
+    }
+
+    /// Messages that wait for the application.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// The first symbol that is awaited, for extending the lowest bits of others.
+    #[must_use]
+    pub fn next_symbol(&self) -> u64 {
+        self.next
+    }
+
+    fn place(number: u64) -> usize {
+        usize::try_from(number % HELD_MAX).unwrap_or(0)
+    }
+
+    fn get(&self, number: u64) -> Option<&Slot> {
+        self.slots.get(Self::place(number)).filter(|slot| slot.holds == number + 1)
+    }
+
+    /// A symbol has come. `peer_us`: about the sender's present time.
+    ///
+    /// # Errors
+    /// No sender would have sent it. Nothing has changed.
+    pub fn symbol(&mut self, number: u64, content: &[u8], peer_us: u64) -> Result<(), SymbolError> {
+        if number < self.next || self.get(number).is_some() {
+            self.counts.repeated += 1;
+            return Ok(());
+        }
+        self.store(number, content, peer_us)?;
+        let block =
+            self.blocks.iter().position(|block| (block.first..block.first + u64::from(block.data)).contains(&number));
+        if let Some(block) = block {
+            self.restore(block, peer_us);
+        }
+        Ok(())
+    }
+
+    fn store(&mut self, number: u64, content: &[u8], peer_us: u64) -> Result<(), SymbolError> {
+        let (description, _) = Description::read(content).ok_or(SymbolError::Symbol(number))?;
+        self.make_room(number);
+        let place = Self::place(number);
+        if self.slots.len() <= place {
+            let len = (place + 1).next_power_of_two().min(Self::place(HELD_MAX - 1) + 1);
+            self.slots.resize_with(len, Slot::default);
+        }
+        let slot = &mut self.slots[place];
+        slot.holds = number + 1;
+        slot.content.clear();
+        slot.content.extend_from_slice(content);
+        slot.expires_us = extend(description.expires_us, peer_us);
+        if number > self.next {
+            self.behind_us = Some(self.behind_us.map_or(slot.expires_us, |behind_us| behind_us.min(slot.expires_us)));
+        }
+        self.end = self.end.max(number + 1);
+        Ok(())
+    }
+
+    /// Nothing that is so far before a symbol is awaited any more.
+    fn make_room(&mut self, number: u64) {
+        let least = (number + 1).saturating_sub(HELD_MAX / 4 * 3);
+        if least > self.next {
+            // What is complete before it is not lost: the slots that are needed for others are those before `next`.
+            self.floor = self.floor.max(least);
+            self.advance(0);
+            self.go_to(self.next.max(least));
+        }
+    }
+
+    fn go_to(&mut self, next: u64) {
+        self.next = next;
+        self.progress = None;
+        self.is_behind_stale = true;
+    }
+
+    /// Redundancy has come. `peer_us`: about the sender's present time.
+    ///
+    /// # Errors
+    /// No sender would have sent it. Nothing has changed.
+    pub fn redundancy(
+        &mut self,
+        first: u64,
+        data: u8,
+        redundancy: u8,
+        index: u8,
+        coded: &[u8],
+        peer_us: u64,
+    ) -> Result<(), SymbolError> {
+        let is_count = |count: u8| (1..=BLOCK_MAX).contains(&count.into());
+        if !is_count(data) || !is_count(redundancy) || index >= redundancy {
+            return Err(SymbolError::Block { data, redundancy });
+        }
+        if first.saturating_add(data.into()) <= self.next {
+            // Nothing of it is awaited any more.
+            return Ok(());
+        }
+        self.make_room(first);
+        let known = self.blocks.iter().position(|block| block.first == first);
+        let at = known.unwrap_or_else(|| {
+            if self.blocks.len() >= BLOCKS_MAX {
+                self.blocks.pop_front();
+            }
+            self.blocks.push_back(Block { first, data, redundancy, coded: Vec::new() });
+            self.blocks.len() - 1
+        });
+        let block = &mut self.blocks[at];
+        if (block.data, block.redundancy) != (data, redundancy) {
+            return Err(SymbolError::Block { data, redundancy });
+        }
+        if block.coded.iter().all(|(known, _)| *known != index) {
+            block.coded.push((index, coded.to_vec()));
+        }
+        self.restore(at, peer_us);
+        Ok(())
+    }
+
+    /// Restores what is missing of a block, if enough of it is here.
+    fn restore(&mut self, at: usize, peer_us: u64) {
+        let block = &self.blocks[at];
+        let numbers = block.first..block.first + u64::from(block.data);
+        let missing = numbers.clone().filter(|number| self.get(*number).is_none());
+        let (missing, awaited) =
+            missing.fold((0, false), |(count, any), number| (count + 1, any || number >= self.next));
+        if missing > 0 && awaited && block.coded.len() < missing {
+            return;
+        }
+        let Some(block) = self.blocks.remove(at) else { return };
+        if missing == 0 || !awaited {
+            return;
+        }
+        let mut restored = Vec::new();
+        let mut codec = std::mem::take(&mut self.codec);
+        let symbols: Vec<Option<&[u8]>> =
+            numbers.map(|number| self.get(number).map(|slot| &slot.content[..])).collect();
+        let coded = block.coded.iter().map(|(index, coded)| (usize::from(*index), &coded[..]));
+        // If the peer coded something else nothing is restored.
+        let _ = codec.decode(symbols.iter().copied(), block.redundancy.into(), coded, |index, symbol| {
+            restored.push((block.first + index as u64, symbol.to_vec()));
+        });
+        self.codec = codec;
+        for (number, symbol) in restored {
+            if number >= self.next && self.store(number, &symbol, peer_us).is_ok() {
+                self.counts.restored += 1;
+            }
+        }
+    }
+
+    /// Symbols below this one do not come any more. False: no sender gets so far ahead, and nothing has changed.
+    pub fn set_floor(&mut self, floor: u64) -> bool {
+        let is_near = floor <= self.end.max(self.next).saturating_add(HELD_MAX);
+        if is_near {
+            self.floor = self.floor.max(floor);
+        }
+        is_near
+    }
+
+    /// Goes on with what is here. `peer_now_us`: the latest that the sender's clock may show now.
+    pub fn advance(&mut self, peer_now_us: u64) {
+        while let Step::To(next) = self.step(peer_now_us) {
+            self.go_to(next);
+        }
+        let next = self.next;
+        while let Some(block) = self.blocks.front()
+            && block.first + u64::from(block.data) <= next
+        {
+            self.blocks.pop_front();
+        }
+        while let Some(message) = self.ready.front()
+            && message.expires_us < peer_now_us
+        {
+            self.drop_ready();
+        }
+    }
+
+    fn drop_ready(&mut self) {
+        if let Some(message) = self.ready.pop_front() {
+            self.ready_bytes -= message.bytes.len();
+            self.counts.lost += 1;
+            self.counts.late += 1;
+            self.give_back(message.bytes);
+        }
+    }
+
+    /// A symbol behind a gap would expire if the gap was awaited any longer.
+    fn would_expire(&mut self, peer_now_us: u64) -> bool {
+        if std::mem::take(&mut self.is_behind_stale) {
+            let behind = (self.next + 1..self.end).filter_map(|number| Some(self.get(number)?.expires_us));
+            self.behind_us = behind.min();
+        }
+        self.behind_us.is_some_and(|behind_us| behind_us <= peer_now_us + EARLY_US)
+    }
+
+    /// What to do with the first symbol that is awaited.
+    fn step(&mut self, peer_now_us: u64) -> Step {
+        let next = self.next;
+        let Some(slot) = self.get(next) else {
+            let is_given_up = next < self.floor;
+            let would_expire = self.would_expire(peer_now_us);
+            let present = || (next + 1..self.end).find(|number| self.get(*number).is_some());
+            return match (is_given_up, would_expire) {
+                (true, _) => Step::To(present().map_or(self.floor, |present| present.min(self.floor))),
+                (_, true) => present().map_or(Step::Wait, Step::To),
+                _ => Step::Wait,
+            };
+        };
+        let Some((begin, _)) = Description::read(&slot.content) else { return Step::To(next + 1) };
+        let expires_us = slot.expires_us;
+        if begin.offset != 0 {
+            // Its beginning was given up.
+            return Step::To(next + 1);
+        }
+        let (mut at, mut bytes) = self.progress.unwrap_or((next, 0));
+        loop {
+            let part = self.get(at).and_then(|slot| Description::read(&slot.content));
+            let Some((description, part)) = part else {
+                self.progress = Some((at, bytes));
+                let is_over = at < self.floor || expires_us < peer_now_us;
+                // A shorter one behind it would expire: rather that than both.
+                let would_expire = self.would_expire(peer_now_us) && at < self.end;
+                return if is_over || would_expire { Step::To(at.max(next + 1)) } else { Step::Wait };
+            };
+            let is_same = (description.message, description.len) == (begin.message, begin.len);
+            if !is_same || description.offset as usize != bytes {
+                // The rest of the message was dropped.
+                return Step::To(at);
+            }
+            bytes += part.len();
+            at += 1;
+            if bytes == begin.len as usize {
+                break;
+            }
+        }
+        self.complete(next..at, begin, expires_us, peer_now_us);
+        Step::To(at)
+    }
+
+    fn complete(&mut self, symbols: std::ops::Range<u64>, begin: Description, expires_us: u64, peer_now_us: u64) {
+        let number = extend(begin.message, self.passed);
+        if number < self.passed {
+            // A sender numbers its messages upwards.
+            return;
+        }
+        self.counts.lost += number - self.passed;
+        self.passed = number + 1;
+        if expires_us < peer_now_us {
+            self.counts.lost += 1;
+            self.counts.late += 1;
+            return;
+        }
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.clear();
+        for symbol in symbols {
+            if let Some((_, part)) = self.get(symbol).and_then(|slot| Description::read(&slot.content)) {
+                bytes.extend_from_slice(part);
+            }
+        }
+        while self.ready.len() >= READY_MAX || self.ready_bytes + bytes.len() > READY_BYTES_MAX {
+            if self.ready.is_empty() {
+                break;
+            }
+            self.drop_ready();
+        }
+        self.ready_bytes += bytes.len();
+        self.ready.push_back(Message { number, bytes, expires_us });
+    }
+
+    fn give_back(&mut self, bytes: Vec<u8>) {
+        if self.spare.len() < READY_MAX {
+            self.spare.push(bytes);
+        }
+    }
+
+    /// The next message, unless it has expired. `peer_now_us`: the latest that the sender's clock may show now.
+    pub fn poll(&mut self, peer_now_us: u64) -> Option<Message> {
+        self.advance(peer_now_us);
+        let message = self.ready.pop_front()?;
+        self.ready_bytes -= message.bytes.len();
+        self.counts.delivered += 1;
+        Some(message)
+    }
+
+    /// A message's memory may be used again.
+    pub fn recycle(&mut self, message: Message) {
+        self.give_back(message.bytes);
+    }
+
+    /// When to call [`Receiver::advance`] even if nothing comes, by the sender's clock.
+    #[must_use]
+    pub fn due_us(&self) -> Option<u64> {
+        let awaited = self.progress.map_or(self.next, |(at, _)| at);
+        let waits = self.end > awaited;
+        let own = self.get(self.next).map(|slot| slot.expires_us + 1);
+        let ready = self.ready.front().map(|message| message.expires_us + 1);
+        [self.behind_us.filter(|_| waits).map(|us| us.saturating_sub(EARLY_US)), own, ready].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Set-up and sealing, by the Noise protocol framework (`snow`).
+//!
+//! Noise, and not TLS: two messages set a connection up, without certificates, names, or a negotiation that might go wrong; and
+//! what is sealed is a datagram with its number, as here.
+//!
+//! | key | pattern |
+//! |---|---|
+//! | a secret that both know | `NNpsk0`: both are sure of each other, and what was sent stays closed if the secret is stolen later |
+//! | the server's private key | `NK`: the client is sure of the server |
+//!
+//! Randomness comes from outside: 32 bytes of it for each set-up.
+
+use snow::{
+    Builder, HandshakeState, StatelessTransportState,
+    params::{CipherChoice, DHChoice, HashChoice, NoiseParams},
+    resolvers::{CryptoResolver, DefaultResolver},
+    types::{Cipher, Dh, Hash, Random},
+};
+
+use crate::{
+    keys::{ClientKey, KEY_LEN, ServerKey},
+    packet::TAG_LEN,
+};
+
+/// Bytes that nobody can guess, for one set-up.
+pub type Entropy = [u8; 32];
+
+/// Bytes of each of the two messages.
+pub const MESSAGE_LEN: usize = 32 + TAG_LEN;
+
+const WITH_SECRET: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+const WITH_KEY: &str = "Noise_NK_25519_ChaChaPoly_BLAKE2s";
+/// Both ends mix it in, so that a set-up of another protocol or version is none of this one.
+const PROLOGUE: &[u8] = b"fide-pace 1";
+
+/// Gives the entropy of one set-up, stretched.
+struct Given(blake3::OutputReader);
+
+impl Random for Given {
+    fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), snow::Error> {
+        self.0.fill(dest);
+        Ok(())
+    }
+}
+
+struct Resolver(Entropy);
+
+impl CryptoResolver for Resolver {
+    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
+        let mut hasher = blake3::Hasher::new_derive_key("fide-pace ephemeral keys");
+        hasher.update(&self.0);
+        Some(Box::new(Given(hasher.finalize_xof())))
+    }
+
+    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
+        DefaultResolver.resolve_dh(choice)
+    }
+
+    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
+        DefaultResolver.resolve_hash(choice)
+    }
+
+    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
+        DefaultResolver.resolve_cipher(choice)
+    }
+}
+
+fn builder(pattern: &str, entropy: Entropy) -> Option<Builder<'static>> {
+    let params: NoiseParams = pattern.parse().ok()?;
+    Builder::with_resolver(params, Box::new(Resolver(entropy))).prologue(PROLOGUE).ok()
+}
+
+/// The public key of a private one.
+///
+/// # Panics
+/// Never: the curve is there.
+#[must_use]
+pub fn public_key(private: &[u8; KEY_LEN]) -> [u8; KEY_LEN] {
+    let mut dh = DefaultResolver.resolve_dh(&DHChoice::Curve25519).expect("the curve is compiled in");
+    dh.set(private);
+    dh.pubkey().try_into().expect("a public key of the curve")
+}
+
+/// A client's half of a set-up.
+pub struct Initiator {
+    state: HandshakeState,
+}
+
+/// Keys that were agreed on.
+pub struct Sealer {
+    state: StatelessTransportState,
+}
+
+impl std::fmt::Debug for Sealer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Sealer(..)")
+    }
+}
+
+impl std::fmt::Debug for Initiator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Initiator(..)")
+    }
+}
+
+impl Initiator {
+    /// Begins a set-up. None: the key is none of the curve.
+    #[must_use]
+    pub fn new(key: &ClientKey, entropy: Entropy) -> Option<(Self, [u8; MESSAGE_LEN])> {
+        let state = match key {
+            ClientKey::Secret(secret) => builder(WITH_SECRET, entropy)?.psk(0, secret).ok()?.build_initiator(),
+            ClientKey::Public(public) => builder(WITH_KEY, entropy)?.remote_public_key(public).ok()?.build_initiator(),
+        };
+        let (mut state, mut message) = (state.ok()?, [0; MESSAGE_LEN]);
+        let len = state.write_message(&[], &mut message).ok()?;
+        (len == MESSAGE_LEN).then_some((Self { state }, message))
+    }
+
+    /// Ends it with the server's message. None: it is not from the server, or not for this set-up. The set-up is spent
+    /// then, as the message may be forged: [`Initiator::new`] with the same entropy gives it again.
+    #[must_use]
+    pub fn finish(mut self, message: &[u8]) -> Option<Sealer> {
+        let read = self.state.read_message(message, &mut []).ok()?;
+        let state = self.state.into_stateless_transport_mode().ok()?;
+        (read == 0).then_some(Sealer { state })
+    }
+}
+
+/// A server's answer to a client's message. None: it is from a client without the key.
+#[must_use]
+pub fn respond(key: &ServerKey, message: &[u8], entropy: Entropy) -> Option<(Sealer, [u8; MESSAGE_LEN])> {
+    let state = match key {
+        ServerKey::Secret(secret) => builder(WITH_SECRET, entropy)?.psk(0, secret).ok()?.build_responder(),
+        ServerKey::Private(private) => builder(WITH_KEY, entropy)?.local_private_key(private).ok()?.build_responder(),
+    };
+    let (mut state, mut answer) = (state.ok()?, [0; MESSAGE_LEN]);
+    state.read_message(message, &mut []).ok()?;
+    let len = state.write_message(&[], &mut answer).ok()?;
+    let state = state.into_stateless_transport_mode().ok()?;
+    (len == MESSAGE_LEN).then_some((Sealer { state }, answer))
+}
+
+impl Sealer {
+    /// Seals a packet with its number, which no other packet of this end has. Returns the bytes written: those of `plain` and
+    /// [`TAG_LEN`]. None: `sealed` is too short.
+    #[must_use]
+    pub fn seal(&self, number: u64, plain: &[u8], sealed: &mut [u8]) -> Option<usize> {
+        self.state.write_message(number, plain, sealed).ok()
+    }
+
+    /// Opens one. None: it was not sealed by the other end with this number.
+    #[must_use]
+    pub fn open(&self, number: u64, sealed: &[u8], plain: &mut [u8]) -> Option<usize> {
+        self.state.read_message(number, sealed, plain).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(server: &ServerKey, client: &ClientKey) -> Option<(Sealer, Sealer)> {
+        let (initiator, first) = Initiator::new(client, [1; 32]).unwrap();
+        let (there, second) = respond(server, &first, [2; 32])?;
+        Some((initiator.finish(&second)?, there))
+    }
+
+    #[test]
+    fn both_ends_open_what_the_other_sealed_and_nothing_else() {
+        for server in [ServerKey::Secret([7; 32]), ServerKey::Private([9; 32])] {
+            let (here, there) = ends(&server, &server.for_clients()).unwrap();
+            let (mut sealed, mut plain) = ([0; 100], [0; 100]);
+            let len = here.seal(5, b"some bytes", &mut sealed).unwrap();
+            assert_eq!(len, 10 + TAG_LEN);
+            assert_eq!(there.open(5, &sealed[..len], &mut plain), Some(10));
+            assert_eq!(&plain[..10], b"some bytes");
+            assert_eq!(there.open(6, &sealed[..len], &mut plain), None, "another number");
+            assert_eq!(here.open(5, &sealed[..len], &mut plain), None, "its own packet");
+            for at in 0..len {
+                let mut forged = sealed;
+                forged[at] ^= 1;
+                assert_eq!(there.open(5, &forged[..len], &mut plain), None);
+            }
+        }
+    }
+
+    #[test]
+    fn other_keys_set_nothing_up() {
+        let secret = ServerKey::Secret([7; 32]);
+        assert!(ends(&secret, &ClientKey::Secret([8; 32])).is_none());
+        let private = ServerKey::Private([9; 32]);
+        assert!(ends(&private, &ServerKey::Private([8; 32]).for_clients()).is_none());
+        assert!(ends(&private, &secret.for_clients()).is_none());
+        assert!(ends(&secret, &private.for_clients()).is_none());
+    }
+}

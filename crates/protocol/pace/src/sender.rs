@@ -1,0 +1,501 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What one end has to send: messages that wait, symbols of which nothing is known yet, symbols that are sent
+//! again, and redundancy.
+//!
+//! ```text
+//!  push ──► messages ──► symbols ──► packets ──► came: done
+//!                           ▲                      lost: again, if there is time, else given up
+//!                           └─────── again ◄──────┘
+//!  symbols of a block ──► redundancy ──► packets
+//! ```
+//!
+//! A symbol that is done or given up moves the *floor*: symbols below it do not come any more, and the receiver
+//! need not wait for them.
+
+use std::collections::VecDeque;
+
+use crate::{
+    block::Codec,
+    plan::Plan,
+    symbol::{DESCRIPTION_LEN, Description, MESSAGE_MAX},
+};
+
+/// Most symbols of which nothing is known yet; while there are more, no new one is sent.
+pub const SYMBOLS_MAX: usize = 8192;
+/// Most messages that wait to be sent, whatever the user asked for.
+pub const MESSAGES_MAX: usize = 4096;
+
+/// Why a message is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    #[error("a message of {len} bytes, and at most {max} are allowed: cut it")]
+    TooLong { len: usize, max: usize },
+    #[error(
+        "{0} messages wait to be sent already: wait until one has left, or send less often (`bottleneck_pace` says how often)"
+    )]
+    Full(usize),
+    #[error("the message expired before it was sent: its deadline is in the past")]
+    Expired,
+}
+
+/// A message that waits, or is just being cut.
+#[derive(Debug)]
+struct Queued {
+    message: u64,
+    bytes: Vec<u8>,
+    cut: usize,
+    expires_ns: u64,
+    expires_us: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    UnderWay,
+    /// Lost, and to be sent again.
+    Again,
+    /// Lost, and there is no time to send it again; redundancy may stand for it.
+    Hoped,
+    Done,
+}
+
+#[derive(Debug)]
+struct Symbol {
+    content: Vec<u8>,
+    expires_ns: u64,
+    state: State,
+    /// Packets under way that carry it.
+    copies: u32,
+}
+
+/// A block whose redundancy is not known to have come, or to be lost.
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    first: u64,
+    end: u64,
+    outstanding: usize,
+}
+
+#[derive(Debug)]
+struct Coded {
+    first: u64,
+    data: u8,
+    redundancy: u8,
+    index: u8,
+    content: Vec<u8>,
+    expires_ns: u64,
+}
+
+/// What to put into the next packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outgoing<'a> {
+    Symbol { number: u64, content: &'a [u8] },
+    Redundancy { first: u64, data: u8, redundancy: u8, index: u8, content: &'a [u8] },
+}
+
+/// What became of messages and symbols so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SentCounts {
+    /// Messages taken.
+    pub messages: u64,
+    /// Messages that were dropped before all of it was sent, as it could not arrive in time.
+    pub dropped: u64,
+    /// Symbols sent for the first time.
+    pub symbols: u64,
+    /// Symbols sent again.
+    pub again: u64,
+    /// Coded packets sent.
+    pub redundancy: u64,
+    /// Symbols given up.
+    pub given_up: u64,
+}
+
+/// What is known of the way, for what can still arrive in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Way {
+    /// The least time that a packet takes.
+    pub least_ns: u64,
+    /// What it takes usually, with queues.
+    pub usual_ns: u64,
+    /// Time between two packets.
+    pub pace_ns: u64,
+}
+
+/// One direction of a connection, at its sender.
+#[derive(Debug)]
+pub struct Sender {
+    /// Messages that may wait.
+    queue_max: usize,
+    queue: VecDeque<Queued>,
+    symbols: VecDeque<Symbol>,
+    /// Number of the first one in `symbols`.
+    first: u64,
+    again: VecDeque<u64>,
+    coded: VecDeque<Coded>,
+    /// First symbol of the block that is not closed.
+    block_from: u64,
+    blocks: VecDeque<Block>,
+    plan: Plan,
+    codec: Codec,
+    spare: Vec<Vec<u8>>,
+    messages: u64,
+    counts: SentCounts,
+}
+
+impl Sender {
+    /// `queue_max`: messages that may wait to be sent.
+    #[must_use]
+    pub fn new(queue_max: usize) -> Self {
+        Self {
+            queue_max: queue_max.clamp(1, MESSAGES_MAX),
+            queue: VecDeque::new(),
+            symbols: VecDeque::new(),
+            first: 0,
+            again: VecDeque::new(),
+            coded: VecDeque::new(),
+            block_from: 0,
+            blocks: VecDeque::new(),
+            plan: Plan { rounds: 0, data: 1, redundancy: 0 },
+            codec: Codec::default(),
+            spare: Vec::new(),
+            messages: 0,
+            counts: SentCounts::default(),
+        }
+    }
+
+    /// Takes a message. `expires_us`: the same moment as `expires_ns`, as it is told to the receiver.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing has changed.
+    pub fn push(&mut self, now_ns: u64, bytes: &[u8], expires_ns: u64, expires_us: u64) -> Result<u64, SendError> {
+        if bytes.len() > MESSAGE_MAX {
+            return Err(SendError::TooLong { len: bytes.len(), max: MESSAGE_MAX });
+        }
+        if expires_ns <= now_ns {
+            return Err(SendError::Expired);
+        }
+        if !self.has_room() {
+            return Err(SendError::Full(self.queue.len()));
+        }
+        let mut copy = self.buffer();
+        copy.extend_from_slice(bytes);
+        let message = self.messages;
+        self.messages += 1;
+        self.counts.messages += 1;
+        self.queue.push_back(Queued { message, bytes: copy, cut: 0, expires_ns, expires_us });
+        Ok(message)
+    }
+
+    /// Whether a message would be taken.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.queue.len() < self.queue_max
+    }
+
+    /// Messages that wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    #[must_use]
+    pub fn counts(&self) -> SentCounts {
+        self.counts
+    }
+
+    /// How the next block is protected.
+    pub fn set_plan(&mut self, plan: Plan) {
+        self.plan = plan;
+    }
+
+    /// Symbols below this one do not come any more.
+    #[must_use]
+    pub fn floor(&self) -> u64 {
+        self.first
+    }
+
+    fn next_number(&self) -> u64 {
+        self.first + self.symbols.len() as u64
+    }
+
+    /// Whether everything that was taken has arrived, or was given up.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.symbols.is_empty() && self.coded.is_empty()
+    }
+
+    fn buffer(&mut self) -> Vec<u8> {
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.clear();
+        buffer
+    }
+
+    fn give_back(&mut self, buffer: Vec<u8>) {
+        // As many as may be needed again soon.
+        if self.spare.len() < 1024 {
+            self.spare.push(buffer);
+        }
+    }
+
+    fn symbol(&mut self, number: u64) -> Option<&mut Symbol> {
+        self.symbols.get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
+    }
+
+    /// Whether there is anything to send now.
+    #[must_use]
+    pub fn has_something(&self) -> bool {
+        let is_new = !self.queue.is_empty() && self.symbols.len() < SYMBOLS_MAX;
+        !self.again.is_empty() || !self.coded.is_empty() || is_new
+    }
+
+    /// Drops what cannot arrive in time, and makes redundancy that is due. Returns how many bytes [`Sender::next`] will
+    /// give.
+    pub fn prepare(&mut self, now_ns: u64, way: &Way, symbol_max: usize) -> Option<usize> {
+        self.drop_late(now_ns, way, symbol_max);
+        self.close_block(now_ns, way);
+        if let Some(number) = self.again.front() {
+            let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+            return self.symbols.get(at).map(|symbol| symbol.content.len());
+        }
+        if let Some(coded) = self.coded.front() {
+            return Some(coded.content.len());
+        }
+        let queued = self.queue.front().filter(|_| self.symbols.len() < SYMBOLS_MAX)?;
+        Some((queued.bytes.len() - queued.cut + DESCRIPTION_LEN).min(symbol_max))
+    }
+
+    /// After [`Sender::prepare`]: what the next packet carries, with a symbol of at most `symbol_max` bytes; none if there
+    /// is nothing. To be followed by [`Sender::left`].
+    pub fn next(&mut self, symbol_max: usize) -> Option<Outgoing<'_>> {
+        if let Some(number) = self.again.front().copied() {
+            let content = &self.symbols[usize::try_from(number - self.first).ok()?].content;
+            return Some(Outgoing::Symbol { number, content });
+        }
+        if !self.coded.is_empty() {
+            let Coded { first, data, redundancy, index, ref content, .. } = self.coded[0];
+            return Some(Outgoing::Redundancy { first, data, redundancy, index, content });
+        }
+        if self.symbols.len() >= SYMBOLS_MAX {
+            return None;
+        }
+        let number = self.next_number();
+        let mut content = self.buffer();
+        let Some(queued) = self.queue.front_mut() else {
+            self.give_back(content);
+            return None;
+        };
+        let (expires_ns, bytes) = (queued.expires_ns, &queued.bytes);
+        let end = bytes.len().min(queued.cut + symbol_max.saturating_sub(DESCRIPTION_LEN).max(1));
+        #[allow(clippy::cast_possible_truncation, reason = "at most MESSAGE_MAX, and the lowest bits of the others")]
+        let description = Description {
+            message: queued.message as u32,
+            len: bytes.len() as u32,
+            offset: queued.cut as u32,
+            expires_us: queued.expires_us as u32,
+        };
+        content.extend_from_slice(&description.write());
+        content.extend_from_slice(&bytes[queued.cut..end]);
+        queued.cut = end;
+        if end == bytes.len()
+            && let Some(queued) = self.queue.pop_front()
+        {
+            self.give_back(queued.bytes);
+        }
+        self.symbols.push_back(Symbol { content, expires_ns, state: State::Done, copies: 0 });
+        let content = &self.symbols.back()?.content;
+        Some(Outgoing::Symbol { number, content })
+    }
+
+    /// What [`Sender::next`] gave is on its way.
+    pub fn left(&mut self, sent: Left) {
+        match sent {
+            Left::Symbol(number) => {
+                let is_again = self.again.front() == Some(&number);
+                if is_again {
+                    self.again.pop_front();
+                    self.counts.again += 1;
+                } else {
+                    self.counts.symbols += 1;
+                    if self.plan.redundancy == 0 && self.block_from == number {
+                        self.block_from = number + 1;
+                    }
+                }
+                if let Some(symbol) = self.symbol(number) {
+                    symbol.state = State::UnderWay;
+                    symbol.copies += 1;
+                }
+            }
+            Left::Redundancy => {
+                if let Some(coded) = self.coded.pop_front() {
+                    self.counts.redundancy += 1;
+                    self.give_back(coded.content);
+                }
+            }
+        }
+    }
+
+    /// A packet with this symbol has come, or is lost.
+    pub fn resolve_symbol(&mut self, now_ns: u64, number: u64, came: bool, way: &Way) {
+        let has_hope = self.has_hope(number);
+        let Some(symbol) = self.symbol(number) else { return };
+        symbol.copies = symbol.copies.saturating_sub(1);
+        match (symbol.state, came) {
+            (State::Done, _) => {}
+            (_, true) => {
+                symbol.state = State::Done;
+                self.again.retain(|again| *again != number);
+            }
+            (State::UnderWay, false) if symbol.copies == 0 => {
+                let is_in_time = now_ns + way.usual_ns <= symbol.expires_ns;
+                symbol.state = match (is_in_time, has_hope) {
+                    (true, _) => State::Again,
+                    (false, true) => State::Hoped,
+                    (false, false) => State::Done,
+                };
+                match symbol.state {
+                    State::Again => self.again.push_back(number),
+                    State::Done => self.counts.given_up += 1,
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+        self.advance();
+    }
+
+    /// A coded packet of the block that begins with this symbol has come, or is lost.
+    pub fn resolve_redundancy(&mut self, first: u64) {
+        let Some(at) = self.blocks.iter().position(|block| block.first == first) else { return };
+        let block = &mut self.blocks[at];
+        block.outstanding = block.outstanding.saturating_sub(1);
+        if block.outstanding == 0 {
+            let Block { first, end, .. } = *block;
+            self.blocks.remove(at);
+            self.give_up_hope(first, end);
+        }
+        self.advance();
+    }
+
+    /// Redundancy may stand for a symbol: its block is not closed, or not all of its coded packets are known to have
+    /// come or to be lost.
+    fn has_hope(&self, number: u64) -> bool {
+        let is_open = number >= self.block_from && self.plan.redundancy > 0;
+        is_open || self.blocks.iter().any(|block| (block.first..block.end).contains(&number))
+    }
+
+    fn give_up_hope(&mut self, first: u64, end: u64) {
+        for number in first.max(self.first)..end {
+            if let Some(symbol) = self.symbol(number)
+                && symbol.state == State::Hoped
+            {
+                symbol.state = State::Done;
+                self.counts.given_up += 1;
+            }
+        }
+    }
+
+    /// Drops messages, and gives up symbols, that cannot arrive in time, or are too long for a path that has become
+    /// narrower.
+    fn drop_late(&mut self, now_ns: u64, way: &Way, symbol_max: usize) {
+        let arrives_ns = now_ns + way.least_ns;
+        while let Some(queued) = self.queue.front()
+            && arrives_ns > queued.expires_ns
+        {
+            if let Some(queued) = self.queue.pop_front() {
+                self.give_back(queued.bytes);
+            }
+            self.counts.dropped += 1;
+        }
+        while let Some(number) = self.again.front().copied() {
+            let has_hope = self.has_hope(number);
+            let Some(symbol) = self.symbol(number) else { break };
+            if arrives_ns <= symbol.expires_ns && symbol.content.len() <= symbol_max {
+                break;
+            }
+            symbol.state = if has_hope { State::Hoped } else { State::Done };
+            self.counts.given_up += u64::from(!has_hope);
+            self.again.pop_front();
+        }
+        while let Some(coded) = self.coded.front()
+            && (arrives_ns > coded.expires_ns || coded.content.len() > crate::block::coded_len(symbol_max))
+        {
+            let first = coded.first;
+            if let Some(coded) = self.coded.pop_front() {
+                self.give_back(coded.content);
+            }
+            self.resolve_redundancy(first);
+        }
+        // What has expired needs no hope, and no answer.
+        for symbol in &mut self.symbols {
+            if symbol.expires_ns >= now_ns || symbol.state == State::Again {
+                break;
+            }
+            self.counts.given_up += u64::from(symbol.state != State::Done);
+            symbol.state = State::Done;
+        }
+        self.advance();
+    }
+
+    /// Symbols at the front that are done are forgotten.
+    fn advance(&mut self) {
+        while let Some(symbol) = self.symbols.front()
+            // The open block needs its symbols.
+            && (self.first < self.block_from || self.plan.redundancy == 0)
+            && symbol.state == State::Done
+        {
+            if let Some(symbol) = self.symbols.pop_front() {
+                self.give_back(symbol.content);
+            }
+            self.first += 1;
+            self.block_from = self.block_from.max(self.first);
+        }
+    }
+
+    /// When the open block is closed even if no more symbols come, so that its redundancy comes in time.
+    #[must_use]
+    pub fn block_due_ns(&self, way: &Way) -> Option<u64> {
+        let oldest = self.symbols.get(usize::try_from(self.block_from.checked_sub(self.first)?).ok()?)?;
+        let needs_ns = way.usual_ns + (self.plan.redundancy as u64 + 1) * way.pace_ns;
+        (self.plan.redundancy > 0).then_some(oldest.expires_ns.saturating_sub(needs_ns))
+    }
+
+    /// Makes the redundancy of the open block if it is complete, or due.
+    fn close_block(&mut self, now_ns: u64, way: &Way) {
+        let open = usize::try_from(self.next_number() - self.block_from).unwrap_or(usize::MAX);
+        let is_due = self.block_due_ns(way).is_some_and(|due_ns| now_ns >= due_ns);
+        if self.plan.redundancy == 0 {
+            self.block_from = self.next_number();
+            return;
+        }
+        if open == 0 || open < self.plan.data && !is_due {
+            return;
+        }
+        let data = open.min(crate::block::BLOCK_MAX);
+        let first = self.block_from;
+        let from = usize::try_from(first - self.first).unwrap_or(0);
+        let expires_ns = self.symbols.range(from..from + data).map(|symbol| symbol.expires_ns).max().unwrap_or(0);
+        let (coded, spare) = (&mut self.coded, &mut self.spare);
+        let redundancy = self.plan.redundancy.min(crate::block::BLOCK_MAX);
+        let symbols: Vec<&[u8]> = self.symbols.range(from..from + data).map(|symbol| &symbol.content[..]).collect();
+        let made = self.codec.encode(symbols.iter().copied(), redundancy, |index, bytes| {
+            let mut content = spare.pop().unwrap_or_default();
+            content.clear();
+            content.extend_from_slice(bytes);
+            #[allow(clippy::cast_possible_truncation, reason = "at most BLOCK_MAX")]
+            let (data, redundancy, index) = (data as u8, redundancy as u8, index as u8);
+            coded.push_back(Coded { first, data, redundancy, index, content, expires_ns });
+        });
+        let end = first + data as u64;
+        self.block_from = end;
+        if made.is_ok() {
+            self.blocks.push_back(Block { first, end, outstanding: redundancy });
+        }
+        self.advance();
+    }
+}
+
+/// What has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    Symbol(u64),
+    Redundancy,
+}

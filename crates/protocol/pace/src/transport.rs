@@ -1,0 +1,511 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One connection between two ends, both directions, without addresses and keys: times and opened packets in;
+//! packets to be sealed, times to wait for, and messages out.
+//!
+//! ```text
+//!  send ──► sender ──► write ──► (sealed, on the wire) ──► open ──► receiver ──► poll_message
+//!              ▲                                             │
+//!              └── flight, congestion, clock ◄── FEEDBACK ◄──┘
+//! ```
+
+mod incoming;
+mod outgoing;
+mod pace;
+
+pub use incoming::PeerError;
+pub use outgoing::Written;
+pub use pace::View;
+
+use incoming::NAMED_SINGLY;
+
+use crate::{
+    clock::RoundTrips,
+    congestion::{Congestion, Level, XPace},
+    flight::{Cargo, Flight, News},
+    mtu::{self, PathMtu},
+    numbers::Numbers,
+    packet::{self, DATA_OVERHEAD, PacesFrame},
+    plan::Path,
+    receiver::{Message, ReceivedCounts, Receiver},
+    sender::{SendError, Sender, SentCounts, Way},
+    step::Meter,
+};
+
+/// Which answer to congestion a connection has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Algorithm {
+    /// As X-PACE's paper has it.
+    #[default]
+    XPace,
+    Level,
+}
+
+/// How a connection is to be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Config {
+    /// From the time a message is sent to its expiry, unless it has a deadline of its own.
+    pub deadline_ns: u64,
+    /// The share of messages that may be lost.
+    pub residual_loss: f64,
+    /// Messages that may wait to be sent; one keeps what is sent fresh.
+    pub queue_max: usize,
+    pub algorithm: Algorithm,
+    /// Bytes of the largest datagram that the own link takes.
+    pub datagram_max: usize,
+    /// A peer that is not heard for so long has vanished.
+    pub idle_ns: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            deadline_ns: 100_000_000,
+            residual_loss: 0.01,
+            queue_max: 1,
+            algorithm: Algorithm::default(),
+            datagram_max: mtu::MOST,
+            idle_ns: 30_000_000_000,
+        }
+    }
+}
+
+/// Why a connection is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Closed {
+    /// By this end.
+    Here,
+    /// By the other end, with its reason.
+    There(String),
+    /// It was not heard for [`Config::idle_ns`].
+    Vanished,
+    /// It sent what no end would send.
+    Peer(PeerError),
+}
+
+/// What a connection has done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    pub sent: SentCounts,
+    pub received: ReceivedCounts,
+    /// Packets that came twice, or too late to tell.
+    pub repeated_packets: u64,
+    pub black_holes: u64,
+    pub clock_steps: u64,
+}
+
+/// Shortest and longest time between two requests for the other end's clock.
+const PING_NS: [u64; 2] = [50_000_000, 500_000_000];
+/// While packets leave, a request waits for one so long.
+const CARRIED_NS: u64 = 20_000_000;
+/// Requests before they become rare.
+const PINGS_SOON: u32 = 8;
+
+/// An application that is woken to send is so late at most; one that is later is slower than the path.
+const LATE_MAX_NS: u64 = 300_000;
+/// How redundancy is planned is looked at so often.
+const PLANS_NS: u64 = 50_000_000;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Transport {
+    config: Config,
+    sender: Sender,
+    receiver: Receiver,
+    flight: Flight,
+    numbers: Numbers,
+    trips: RoundTrips,
+    congestion: Box<dyn Congestion>,
+    mtu: PathMtu,
+    /// Of the next packet.
+    next_number: u64,
+    /// The next packet that is paced leaves at this time at the earliest.
+    departs_ns: u64,
+    /// Bytes of packets without a symbol that are paced.
+    control_room: u64,
+    /// Since then the path has room for another packet.
+    room_ns: u64,
+    /// So does the next message, as far as the other end's application is concerned.
+    message_departs_ns: u64,
+    /// Packets to be named in FEEDBACK: how many, since when, and when it is due.
+    unnamed: u32,
+    feedback_due_ns: Option<u64>,
+    /// When the largest packet came, by this clock.
+    largest_came_us: u64,
+    marked: u32,
+    /// The latest time by the other end's clock that a packet said: it shows more by now.
+    peer_us: u64,
+    told_floor: u64,
+    planned_ns: u64,
+    told_paces_ns: u64,
+    /// The other end's paces.
+    peer_paces: PacesFrame,
+    ping: Option<([u8; 8], u64)>,
+    pings: u64,
+    /// A message did not fit one packet: a path that takes larger ones is looked for.
+    wants_larger: bool,
+    ping_ns: u64,
+    /// What the other end asked with, and when it came, in microseconds.
+    pong: Option<([u8; 8], u64)>,
+    heard_ns: u64,
+    /// Feedback is missing since this packet was sent; how often the wait was doubled.
+    silences: u32,
+    peer_marked: u32,
+    send: Meter,
+    transmit: Meter,
+    receive: Meter,
+    deliver: Meter,
+    challenge: Option<[u8; 8]>,
+    challenged: Option<[u8; 8]>,
+    answered: Option<[u8; 8]>,
+    closing: Option<String>,
+    last_reason: String,
+    closed: Option<Closed>,
+    repeated_packets: u64,
+}
+
+impl Transport {
+    /// A connection that was set up. `round_trip_us`: as the set-up took it.
+    #[must_use]
+    pub fn new(now_ns: u64, config: Config, round_trip_us: u64) -> Self {
+        let congestion = congestion(config.algorithm, round_trip_us);
+        Self {
+            config,
+            sender: Sender::new(config.queue_max),
+            receiver: Receiver::default(),
+            flight: Flight::default(),
+            numbers: Numbers::default(),
+            trips: RoundTrips::default(),
+            congestion,
+            mtu: PathMtu::new(config.datagram_max),
+            next_number: 0,
+            departs_ns: now_ns,
+            control_room: 0,
+            room_ns: now_ns,
+            message_departs_ns: now_ns,
+            unnamed: 0,
+            feedback_due_ns: None,
+            largest_came_us: 0,
+            marked: 0,
+            peer_us: 0,
+            told_floor: 0,
+            planned_ns: 0,
+            told_paces_ns: 0,
+            peer_paces: PacesFrame::default(),
+            ping: None,
+            pings: 0,
+            wants_larger: false,
+            ping_ns: now_ns,
+            pong: None,
+            heard_ns: now_ns,
+            silences: 0,
+            peer_marked: 0,
+            send: Meter::default(),
+            transmit: Meter::default(),
+            receive: Meter::default(),
+            deliver: Meter::default(),
+            challenge: None,
+            challenged: None,
+            answered: None,
+            closing: None,
+            last_reason: String::new(),
+            closed: None,
+            repeated_packets: 0,
+        }
+    }
+
+    /// Takes a message, to be delivered within [`Config::deadline_ns`], or within a time of its own.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing has changed.
+    pub fn send(&mut self, now_ns: u64, bytes: &[u8], deadline_ns: Option<u64>) -> Result<u64, SendError> {
+        let expires_ns = now_ns.saturating_add(deadline_ns.unwrap_or(self.config.deadline_ns));
+        let message = self.sender.push(now_ns, bytes, expires_ns, clock_us(expires_ns))?;
+        self.wants_larger |= bytes.len() > self.symbol_max();
+        self.send.turn(now_ns);
+        // The path could have taken it before, so that it may be faster than what is sent.
+        if now_ns > self.departs_ns.max(self.room_ns) + (self.pace_ns() / 4).min(LATE_MAX_NS) {
+            self.flight.note_app_limited();
+        }
+        self.message_departs(now_ns);
+        Ok(message)
+    }
+
+    /// The next message. None: nothing is here that has not expired.
+    pub fn poll_message(&mut self, now_ns: u64) -> Option<Message> {
+        let message = self.peer_now_us(now_ns).and_then(|peer_now_us| self.receiver.poll(peer_now_us));
+        if message.is_some() {
+            self.deliver.turn(now_ns);
+        } else {
+            self.deliver.waits(now_ns);
+        }
+        message
+    }
+
+    /// The memory of a message may be used again.
+    pub fn recycle(&mut self, message: Message) {
+        self.receiver.recycle(message);
+    }
+
+    /// The latest that the other end's clock may show now: nothing is delivered that has expired by it. None, and
+    /// nothing is delivered, before the first exchange of times; nor from the moment on in which a packet shows that a
+    /// clock has stepped, until the next exchange.
+    #[must_use]
+    pub fn peer_now_us(&self, now_ns: u64) -> Option<u64> {
+        let offset = self.trips.offset(clock_us(now_ns))?;
+        let latest_us = clock_us(now_ns).wrapping_add_signed(offset.us).saturating_add(offset.uncertainty_us);
+        (latest_us >= self.peer_us).then_some(latest_us)
+    }
+
+    /// How the two clocks differ, in microseconds, and how sure that is.
+    #[must_use]
+    pub fn round_trips(&self) -> &RoundTrips {
+        &self.trips
+    }
+
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        Counts {
+            sent: self.sender.counts(),
+            received: self.receiver.counts(),
+            repeated_packets: self.repeated_packets,
+            black_holes: self.mtu.black_holes(),
+            clock_steps: self.trips.steps(),
+        }
+    }
+
+    /// Why the connection is over; none while it is not.
+    #[must_use]
+    pub fn closed(&self) -> Option<&Closed> {
+        self.closed.as_ref()
+    }
+
+    /// Ends the connection, and tells the other end why.
+    pub fn close(&mut self, reason: &str) {
+        if self.closed.is_none() {
+            let end = (0..=reason.len().min(crate::packet::REASON_MAX)).rev().find(|at| reason.is_char_boundary(*at));
+            reason[..end.unwrap_or(0)].clone_into(&mut self.last_reason);
+            self.closing = Some(self.last_reason.clone());
+        }
+    }
+
+    /// The whole number of a packet whose lowest bits these are.
+    #[must_use]
+    pub fn whole_number(&self, low: u32) -> u64 {
+        packet::extend(low, self.numbers.largest().unwrap_or(0))
+    }
+
+    /// The largest number that has come.
+    #[must_use]
+    pub fn largest_received(&self) -> Option<u64> {
+        self.numbers.largest()
+    }
+
+    /// Asks for these bytes back, in a packet of its own, to see whether the other end gets packets at another address:
+    /// [`Written::is_challenge`]. That packet goes there, and all others to where they went before.
+    pub fn challenge(&mut self, echo: [u8; 8]) {
+        self.challenge = Some(echo);
+        self.challenged = None;
+    }
+
+    /// The bytes of the last challenge that came back, once.
+    pub fn take_answered(&mut self) -> Option<[u8; 8]> {
+        self.answered.take()
+    }
+
+    /// The other end is at another address: what was known of the path does not hold.
+    pub fn path_changed(&mut self) {
+        self.congestion = congestion(self.config.algorithm, self.trips.smoothed_us());
+        self.mtu = PathMtu::new(self.config.datagram_max);
+    }
+
+    /// A connection that is over tells the other end so once more, as that still sends.
+    pub fn close_again(&mut self) {
+        if let Some(reason) = match &self.closed {
+            Some(Closed::Here) => Some(self.last_reason.clone()),
+            Some(Closed::Peer(why)) => Some(why.to_string()),
+            _ => None,
+        } {
+            self.closing = Some(reason);
+        }
+    }
+
+    /// Whether everything that was sent has arrived, or was given up.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.sender.is_idle()
+    }
+
+    /// When a request for the other end's clock leaves in a packet of its own, if none comes that may carry it.
+    fn ping_due_ns(&self) -> u64 {
+        let is_soon_carried = self.pings > 0 && !self.flight.is_empty();
+        self.ping_ns + if is_soon_carried { CARRIED_NS } else { 0 }
+    }
+
+    /// The same of an answer; the first ones leave at once.
+    fn pong_due_ns(&self) -> Option<u64> {
+        let (_, came_us) = self.pong?;
+        let is_soon_carried =
+            !self.flight.is_empty() && self.numbers.largest().is_some_and(|largest| largest >= NAMED_SINGLY);
+        Some(came_us * 1000 + if is_soon_carried { CARRIED_NS } else { 0 })
+    }
+
+    /// Whether a larger packet would be of use, and there is feedback to come.
+    fn probes_mtu(&self) -> bool {
+        self.wants_larger && !self.flight.is_empty()
+    }
+
+    /// Whether the path takes another packet.
+    fn has_room(&self) -> bool {
+        self.flight.bytes() + self.packet_max() as u64 <= self.congestion.window_bytes() && !self.flight.is_full()
+    }
+
+    fn packet_max(&self) -> usize {
+        self.mtu.size()
+    }
+
+    fn symbol_max(&self) -> usize {
+        self.packet_max() - DATA_OVERHEAD - crate::block::coded_len(0) - 4
+    }
+
+    fn round_trip_ns(&self) -> u64 {
+        (self.trips.smoothed_us().max(self.trips.latest_us())
+            + 4 * self.trips.variation_us().min(self.trips.smoothed_us() / 8))
+            * 1000
+    }
+
+    /// What a packet of the largest size takes at the rate of the path.
+    fn pace_ns(&self) -> u64 {
+        crate::congestion::time_ns(self.packet_max() as u64, self.congestion.bytes_per_s())
+    }
+
+    fn way(&self) -> Way {
+        let least_ns = self.trips.shortest_us() * 500;
+        let usual_ns = self.trips.smoothed_us() * 500 + self.trips.variation_us() * 1000;
+        Way { least_ns: if self.trips.is_known() { least_ns } else { 0 }, usual_ns, pace_ns: self.pace_ns() }
+    }
+
+    fn plan(&mut self, now_ns: u64) {
+        if now_ns < self.planned_ns + PLANS_NS {
+            return;
+        }
+        self.planned_ns = now_ns;
+        let send_ns = self.send.mean().total_ns;
+        let path = Path {
+            losses: self.flight.losses().model(),
+            round_trip_ns: self.round_trip_ns(),
+            one_way_ns: self.way().usual_ns,
+            pace_ns: self.pace_ns().max(send_ns),
+            deadline_ns: self.config.deadline_ns,
+            residual_loss: self.config.residual_loss,
+        };
+        self.sender.set_plan(path.plan());
+    }
+
+    /// What became of a packet.
+    fn resolve(&mut self, now_ns: u64, cargo: Cargo, came: bool) {
+        let way = self.way();
+        match cargo {
+            Cargo::Symbol(number) => self.sender.resolve_symbol(now_ns, number, came, &way),
+            Cargo::Redundancy(first) => self.sender.resolve_redundancy(first),
+            Cargo::Probe => self.mtu.probed(now_ns, came),
+        }
+    }
+
+    /// When feedback that is missing counts as lost: RFC 9002 §6.2.
+    fn silence_ns(&self) -> Option<u64> {
+        let sent_ns = self.flight.newest_unknown_sent_ns()?;
+        let wait_us = self.trips.smoothed_us() + 4 * self.trips.variation_us().max(1000) + 10_000;
+        Some(sent_ns + ((wait_us * 1000) << self.silences.min(6)))
+    }
+
+    /// When to call [`Transport::timeout`], and [`Transport::write`] after it, even if nothing comes.
+    #[must_use]
+    pub fn due_ns(&self, now_ns: u64) -> u64 {
+        if self.closing.is_some() || self.challenge.is_some() {
+            return now_ns;
+        }
+        if self.closed.is_some() {
+            return u64::MAX;
+        }
+        let way = self.way();
+        let paced = self.has_paced(now_ns, &way).then_some(self.departs_ns);
+        let received = self.receiver.due_us().zip(self.peer_now_us(now_ns)).map(|(due_us, peer_now_us)| {
+            now_ns.saturating_add(due_us.saturating_sub(peer_now_us).saturating_mul(1000))
+        });
+        let block =
+            self.sender.block_due_ns(&way).filter(|_| self.has_room()).map(|due_ns| due_ns.max(self.departs_ns));
+        let lost = self.flight.loss_at_ns(self.round_trip_ns());
+        let all = [
+            paced,
+            self.feedback_due_ns,
+            received,
+            block,
+            lost,
+            self.silence_ns(),
+            Some(self.ping_due_ns()),
+            self.pong_due_ns(),
+            Some(self.heard_ns + self.config.idle_ns),
+            self.probes_mtu().then(|| self.mtu.due_ns()),
+        ];
+        all.into_iter().flatten().min().unwrap_or(u64::MAX).max(now_ns)
+    }
+
+    /// Time has passed.
+    pub fn timeout(&mut self, now_ns: u64) {
+        if self.closed.is_some() {
+            return;
+        }
+        if now_ns >= self.heard_ns + self.config.idle_ns {
+            self.closed = Some(Closed::Vanished);
+            return;
+        }
+        self.receiver.advance(self.peer_now_us(now_ns).unwrap_or(0));
+        let round_trip_ns = self.round_trip_ns();
+        let mut told = Vec::new();
+        let news = self.flight.timeout(now_ns, round_trip_ns, &mut |cargo, came| told.push((cargo, came)));
+        if self.silence_ns().is_some_and(|at_ns| now_ns >= at_ns) {
+            self.silences += 1;
+            self.flight.all_lost(&mut |cargo, came| told.push((cargo, came)));
+            self.congestion.silence(now_ns);
+        }
+        told.into_iter().for_each(|(cargo, came)| self.resolve(now_ns, cargo, came));
+        self.tell_congestion(now_ns, &news, None);
+    }
+
+    fn tell_congestion(&mut self, now_ns: u64, news: &News, came: Option<incoming::Came>) {
+        if *news == News::default() && came.is_none() {
+            return;
+        }
+        let marked_packets = came.map_or(0, |came| u64::from(came.marked));
+        self.congestion.feedback(
+            now_ns,
+            &crate::congestion::Feedback {
+                came_bytes: news.came_bytes,
+                lost_bytes: news.lost_bytes,
+                marked_packets,
+                in_flight_bytes: self.flight.bytes(),
+                delivered: self.flight.delivered(),
+                delivered_before: news.delivered_before,
+                rate: news.rate,
+                round_trip_us: came.and_then(|came| came.round_trip_us),
+                one_way_us: came.and_then(|came| came.one_way_us),
+                came_us: came.map_or(0, |came| came.came_us),
+                packet_bytes: self.packet_max() as u64,
+            },
+        );
+    }
+}
+
+fn congestion(algorithm: Algorithm, round_trip_us: u64) -> Box<dyn Congestion> {
+    let packet_bytes = mtu::LEAST as u64;
+    match algorithm {
+        Algorithm::XPace => Box::new(XPace::new(packet_bytes, round_trip_us)),
+        Algorithm::Level => Box::new(Level::new(packet_bytes, round_trip_us)),
+    }
+}
+
+/// Microseconds of this end's clock, as packets have them.
+#[must_use]
+pub fn clock_us(now_ns: u64) -> u64 {
+    now_ns / 1000
+}

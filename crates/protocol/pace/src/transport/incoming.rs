@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Opened packets of the other end.
+
+use super::{Closed, PING_NS, Transport, clock_us};
+use crate::{
+    clock::Stamps,
+    flight::Cargo,
+    packet::{self, Feedback, Frame, Malformed, SENT_LEN, extend, read_frame},
+    receiver::SymbolError,
+};
+
+/// The other end has the keys, and sent what no end would send: the connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PeerError {
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    #[error(transparent)]
+    Symbol(#[from] SymbolError),
+    #[error("FEEDBACK for packet {largest}, and {sent} were sent")]
+    NeverSent { largest: u64, sent: u64 },
+    #[error("FLOOR of {0}, which is farther than any sender gets ahead")]
+    Floor(u32),
+}
+
+/// FEEDBACK that comes sooner than it has to is for each packet: paces of a millisecond and more are seen one by one.
+const FEEDBACK_AFTER_NS: u64 = 1_000_000;
+/// Packets that one FEEDBACK names at most, while there is room for it.
+const NAMED_MAX: u32 = 16;
+/// The first packets are named one by one.
+pub(super) const NAMED_SINGLY: u64 = 64;
+
+/// What is known with FEEDBACK of its newest packet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Came {
+    pub(super) round_trip_us: Option<u64>,
+    pub(super) one_way_us: Option<i64>,
+    pub(super) came_us: u64,
+    pub(super) marked: u32,
+}
+
+#[allow(clippy::cast_possible_wrap, reason = "a difference of two clocks")]
+fn difference(of: u64, and: u64) -> i64 {
+    of.wrapping_sub(and) as i64
+}
+
+impl Transport {
+    /// A packet of the other end was opened. `plain`: when it was sent, and its frames. `is_marked`: it came with a
+    /// mark of congestion (ECN).
+    ///
+    /// # Errors
+    /// The other end is at fault: the connection ends, which is told to it.
+    pub fn open(&mut self, now_ns: u64, number: u64, plain: &[u8], is_marked: bool) -> Result<(), PeerError> {
+        if self.closed.is_some() {
+            return Ok(());
+        }
+        if !self.numbers.take(number) {
+            self.repeated_packets += 1;
+            return Ok(());
+        }
+        self.heard_ns = now_ns;
+        let result = self.open_frames(now_ns, number, plain, is_marked);
+        if let Err(why) = &result {
+            self.close(&why.to_string());
+            self.closed.get_or_insert(Closed::Peer(*why));
+        }
+        result
+    }
+
+    fn open_frames(&mut self, now_ns: u64, number: u64, plain: &[u8], is_marked: bool) -> Result<(), PeerError> {
+        let (sent, mut frames) = plain.split_first_chunk::<SENT_LEN>().ok_or(Malformed::Short("sent"))?;
+        let sent_us = u32::from_be_bytes(*sent);
+        let sent_us = if self.peer_us == 0 { u64::from(sent_us) | 1 << 32 } else { extend(sent_us, self.peer_us) };
+        self.peer_us = self.peer_us.max(sent_us);
+        if self.trips.is_known()
+            && self.peer_now_us(now_ns).is_none()
+            && self.ping.is_none_or(|(_, at_ns)| now_ns > at_ns + PING_NS[0])
+        {
+            self.ping_ns = now_ns;
+        }
+        let is_largest = self.numbers.largest() == Some(number);
+        let mut is_to_be_named = false;
+        while let Some(frame) = read_frame(&mut frames)? {
+            is_to_be_named |=
+                matches!(frame, Frame::Data { .. } | Frame::Redundancy { .. } | Frame::Ping(_) | Frame::Padding);
+            self.frame(now_ns, sent_us, frame)?;
+        }
+        if is_largest {
+            self.largest_came_us = clock_us(now_ns);
+        }
+        self.marked += u32::from(is_marked);
+        if is_to_be_named {
+            self.note_unnamed(now_ns, is_largest, is_marked);
+        }
+        // Without a clock nothing expires.
+        self.receiver.advance(self.peer_now_us(now_ns).unwrap_or(0));
+        Ok(())
+    }
+
+    fn note_unnamed(&mut self, now_ns: u64, is_largest: bool, is_marked: bool) {
+        self.unnamed += 1;
+        let is_gap = self.numbers.runs().is_some_and(|(_, newest, _)| u32::from(newest) < self.unnamed);
+        let is_early = self.numbers.largest().is_some_and(|largest| largest < NAMED_SINGLY);
+        let is_soon = is_early || is_gap || !is_largest || is_marked || self.unnamed >= NAMED_MAX;
+        let due_ns = if is_soon { now_ns } else { now_ns + FEEDBACK_AFTER_NS.min(self.trips.smoothed_us() * 125) };
+        self.feedback_due_ns = Some(self.feedback_due_ns.map_or(due_ns, |before_ns| before_ns.min(due_ns)));
+    }
+
+    fn frame(&mut self, now_ns: u64, sent_us: u64, frame: Frame<'_>) -> Result<(), PeerError> {
+        match frame {
+            Frame::Data { symbol, content } => {
+                let number = extend(symbol, self.receiver.next_symbol());
+                self.receiver.symbol(number, content, self.peer_us)?;
+            }
+            Frame::Redundancy { first, data, redundancy, index, content } => {
+                let first = extend(first, self.receiver.next_symbol());
+                self.receiver.redundancy(first, data, redundancy, index, content, self.peer_us)?;
+            }
+            Frame::Feedback(feedback) => self.feedback(now_ns, sent_us, &feedback)?,
+            Frame::Paces(paces) => self.peer_paces = paces,
+            Frame::Floor { symbol } => {
+                let floor = extend(symbol, self.receiver.next_symbol());
+                if !self.receiver.set_floor(floor) {
+                    return Err(PeerError::Floor(symbol));
+                }
+            }
+            Frame::Ping(echo) => self.pong = Some((echo, clock_us(now_ns))),
+            Frame::Pong { echo, came_us } => {
+                if self.challenged.take_if(|sent| *sent == echo).is_some() {
+                    self.answered = Some(echo);
+                }
+                if let Some((_, pinged_ns)) = self.ping.take_if(|(sent, _)| *sent == echo) {
+                    let t2_us = extend(came_us, self.peer_us);
+                    let t4_us = clock_us(now_ns);
+                    self.exchanged(now_ns, &Stamps { t1_us: clock_us(pinged_ns), t2_us, t3_us: sent_us, t4_us });
+                }
+            }
+            Frame::Close { reason } => self.closed = Some(Closed::There(reason.to_owned())),
+            Frame::Padding => {}
+        }
+        Ok(())
+    }
+
+    /// Four times are known.
+    fn exchanged(&mut self, now_ns: u64, stamps: &Stamps) {
+        let steps = self.trips.steps();
+        self.trips.add(now_ns, stamps);
+        if self.trips.steps() > steps {
+            self.peer_us = stamps.t3_us;
+        }
+    }
+
+    fn feedback(&mut self, now_ns: u64, sent_us: u64, feedback: &Feedback) -> Result<(), PeerError> {
+        let largest = extend(feedback.largest, self.next_number);
+        if largest >= self.next_number {
+            return Err(PeerError::NeverSent { largest, sent: self.next_number });
+        }
+        let came_us = extend(feedback.received_us, self.peer_us);
+        let mut below = largest + 1;
+        let newest = packet::Run { gap: 0, len: feedback.newest };
+        let runs = std::iter::once(newest).chain(feedback.runs.as_slice().iter().copied()).map_while(|run| {
+            let last = below.checked_sub(u64::from(run.gap) + 1)?;
+            let first = (last + 1).checked_sub(run.len.into())?;
+            below = first;
+            Some((first, last))
+        });
+        let (round_trip_ns, had_room) = (self.round_trip_ns(), self.has_room());
+        let mut told: Vec<(Cargo, bool)> = Vec::new();
+        let news =
+            self.flight.feedback(now_ns, runs, came_us, round_trip_ns, &mut |cargo, came| told.push((cargo, came)));
+        if news.came_bytes > 0 {
+            self.silences = 0;
+        }
+        let mut came = Came {
+            round_trip_us: None,
+            one_way_us: None,
+            came_us,
+            marked: feedback.marked.wrapping_sub(self.peer_marked),
+        };
+        self.peer_marked = feedback.marked;
+        if let Some(sent_ns) = news.largest_sent_ns {
+            let t1_us = clock_us(sent_ns);
+            let stamps = Stamps { t1_us, t2_us: came_us, t3_us: sent_us, t4_us: clock_us(now_ns) };
+            self.exchanged(now_ns, &stamps);
+            came.round_trip_us = Some(stamps.round_trip_us());
+            came.one_way_us = Some(difference(came_us, t1_us));
+        }
+        told.into_iter().for_each(|(cargo, came)| self.resolve(now_ns, cargo, came));
+        self.tell_congestion(now_ns, &news, Some(came));
+        if news.came_bytes > 0 || news.lost_bytes > 0 {
+            self.plan(now_ns);
+        }
+        if !had_room && self.has_room() {
+            self.room_ns = now_ns;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Packets to the other end.
+
+use super::{Closed, PING_NS, PINGS_SOON, Transport, clock_us};
+use crate::{
+    congestion::time_ns,
+    flight::Cargo,
+    packet::{DATA_OVERHEAD, Feedback, Frame, HEADER_LEN, REDUNDANCY_LEN, TAG_LEN, Writer, frame_len, low},
+    sender::{Left, Outgoing, Way},
+};
+
+/// How much of a pace, and how much time, a packet that left late may be followed sooner.
+const CATCH_UP: u64 = 4;
+const CATCH_UP_MAX_NS: u64 = 200_000;
+/// Packets without a symbol delay symbols by as much as they are themselves, up to one byte for so many of symbols: the rate of
+/// a path is measured with symbols, so that it would seem ever slower otherwise.
+const CONTROL_SHARE: u64 = 32;
+const CONTROL_ROOM_MAX: u64 = 1000;
+
+/// Bytes of UDP's and IPv4's headers, which a link carries, too.
+const AROUND_LEN: usize = 28;
+
+/// Bytes on a link of a packet with so many to seal.
+fn wire_bytes(len: usize) -> u64 {
+    (len + HEADER_LEN + TAG_LEN + AROUND_LEN) as u64
+}
+
+/// Paces are told so often at least while packets leave.
+const PACES_NS: u64 = 10_000_000;
+
+/// A packet to be sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    pub number: u64,
+    /// Bytes of what is to be sealed.
+    pub len: usize,
+    /// When it is to leave: now, or somewhat later where the host can hold packets.
+    pub departs_ns: u64,
+    /// It goes to the address that is to be proven: [`Transport::challenge`].
+    pub is_challenge: bool,
+}
+
+impl Transport {
+    /// Whether something is to be sent that is paced, and the path has room for it.
+    pub(super) fn has_paced(&self, now_ns: u64, way: &Way) -> bool {
+        let is_due = self.sender.block_due_ns(way).is_some_and(|due_ns| due_ns <= now_ns);
+        self.has_room() && (self.sender.has_something() || is_due)
+    }
+
+    /// Writes the next packet that is to leave now; none if there is none. `plain` has room for the largest packet.
+    pub fn write(&mut self, now_ns: u64, plain: &mut [u8]) -> Option<Written> {
+        if self.closed.is_some() && self.closing.is_none() {
+            return None;
+        }
+        let room = (self.packet_max() - HEADER_LEN - TAG_LEN).min(plain.len());
+        let mut writer = Writer::new(&mut plain[..room]);
+        writer.sent(clock_us(now_ns));
+        let empty = writer.len();
+        if let Some(reason) = self.closing.take() {
+            writer.frame(&Frame::Close { reason: &reason });
+            self.closed.get_or_insert(Closed::Here);
+            let len = writer.len();
+            return Some(self.control(now_ns, len));
+        }
+        if let Some(echo) = self.challenge.take() {
+            writer.frame(&Frame::Ping(echo));
+            self.challenged = Some(echo);
+            let len = writer.len();
+            return Some(Written { is_challenge: true, ..self.control(now_ns, len) });
+        }
+        if let Some(size) = self.probes_mtu().then(|| self.mtu.probe(now_ns)).flatten() {
+            return self.write_probe(now_ns, size, plain);
+        }
+        let way = self.way();
+        let is_paced = now_ns >= self.departs_ns && self.has_paced(now_ns, &way);
+        self.write_control(now_ns, is_paced, &mut writer);
+        let has_control = writer.len() > empty;
+        if !is_paced {
+            let len = writer.len();
+            return has_control.then(|| self.control(now_ns, len));
+        }
+        let symbol_max = self.symbol_max();
+        let needs = self.sender.prepare(now_ns, &way, symbol_max);
+        // A symbol that leaves no room for the rest: the rest goes first.
+        if has_control && needs.is_some_and(|needs| needs + REDUNDANCY_LEN > writer.room()) {
+            let len = writer.len();
+            return Some(self.control(now_ns, len));
+        }
+        let Some(outgoing) = self.sender.next(symbol_max) else {
+            let len = writer.len();
+            return has_control.then(|| self.control(now_ns, len));
+        };
+        let (frame, left, cargo) = match outgoing {
+            Outgoing::Symbol { number, content } => {
+                (Frame::Data { symbol: low(number), content }, Left::Symbol(number), Cargo::Symbol(number))
+            }
+            Outgoing::Redundancy { first, data, redundancy, index, content } => {
+                let frame = Frame::Redundancy { first: low(first), data, redundancy, index, content };
+                (frame, Left::Redundancy, Cargo::Redundancy(first))
+            }
+        };
+        debug_assert!(frame_len(&frame) <= writer.room());
+        if !writer.frame(&frame) {
+            let len = writer.len();
+            return has_control.then(|| self.control(now_ns, len));
+        }
+        let len = writer.len();
+        self.sender.left(left);
+        let written = self.number(now_ns, len);
+        let bytes = wire_bytes(len);
+        #[allow(clippy::cast_possible_truncation, reason = "at most a datagram")]
+        self.flight.sent(now_ns, written.number, cargo, bytes as u32);
+        self.congestion.sent(now_ns, bytes, self.flight.bytes());
+        self.control_room = (self.control_room + bytes / CONTROL_SHARE).min(CONTROL_ROOM_MAX);
+        self.departs(now_ns, bytes);
+        Some(written)
+    }
+
+    /// The next one follows at the path's pace.
+    fn departs(&mut self, now_ns: u64, bytes: u64) {
+        let gap_ns = time_ns(bytes, self.congestion.bytes_per_s());
+        let catch_up_ns = (gap_ns / CATCH_UP).min(CATCH_UP_MAX_NS);
+        self.departs_ns = self.departs_ns.max(now_ns.saturating_sub(catch_up_ns)) + gap_ns;
+    }
+
+    /// A packet without a symbol: it leaves at once, and the next symbol somewhat later.
+    fn control(&mut self, now_ns: u64, len: usize) -> Written {
+        let paced = wire_bytes(len).min(self.control_room);
+        if paced > 0 {
+            self.control_room -= paced;
+            self.departs(now_ns, paced);
+        }
+        self.number(now_ns, len)
+    }
+
+    fn number(&mut self, now_ns: u64, len: usize) -> Written {
+        let number = self.next_number;
+        self.next_number += 1;
+        Written { number, len, departs_ns: now_ns, is_challenge: false }
+    }
+
+    fn write_control(&mut self, now_ns: u64, is_paced: bool, writer: &mut Writer<'_>) {
+        let is_due = self.feedback_due_ns.is_some_and(|due_ns| now_ns >= due_ns);
+        if is_due || is_paced && self.unnamed > 0 {
+            self.write_feedback(writer);
+        }
+        if let Some((echo, came_us)) = self.pong
+            && (is_paced || self.pong_due_ns().is_some_and(|due_ns| now_ns >= due_ns))
+            && writer.frame(&Frame::Pong { echo, came_us: low(came_us) })
+        {
+            self.pong = None;
+        }
+        if now_ns >= self.ping_ns && is_paced || now_ns >= self.ping_due_ns() {
+            let echo = self.pings.to_be_bytes();
+            if writer.frame(&Frame::Ping(echo)) {
+                self.pings += 1;
+                self.ping = Some((echo, now_ns));
+                let soon = self.pings < u64::from(PINGS_SOON);
+                self.ping_ns = now_ns + PING_NS[usize::from(!soon)];
+            }
+        }
+        if self.sender.floor() > self.told_floor && (is_paced || is_due) {
+            let symbol = self.sender.floor();
+            if writer.frame(&Frame::Floor { symbol: low(symbol) }) {
+                self.told_floor = symbol;
+            }
+        }
+        if (is_paced || is_due) && now_ns.saturating_sub(self.told_paces_ns) >= PACES_NS {
+            let frame = self.paces_frame(now_ns);
+            if writer.frame(&Frame::Paces(frame)) {
+                self.told_paces_ns = now_ns;
+            }
+        }
+    }
+
+    fn write_feedback(&mut self, writer: &mut Writer<'_>) {
+        let Some((largest, newest, runs)) = self.numbers.runs() else { return };
+        let lost = low(self.receiver.counts().lost);
+        let received_us = low(self.largest_came_us);
+        let marked = self.marked;
+        if writer.frame(&Frame::Feedback(Feedback { largest, received_us, newest, runs, marked, lost })) {
+            (self.unnamed, self.feedback_due_ns) = (0, None);
+        }
+    }
+
+    fn write_probe(&mut self, now_ns: u64, size: usize, plain: &mut [u8]) -> Option<Written> {
+        let len = size - HEADER_LEN - TAG_LEN;
+        let mut writer = Writer::new(plain.get_mut(..len)?);
+        writer.sent(clock_us(now_ns));
+        writer.frame(&Frame::Padding);
+        let written = self.number(now_ns, len);
+        #[allow(clippy::cast_possible_truncation, reason = "at most a datagram")]
+        self.flight.sent(now_ns, written.number, Cargo::Probe, wire_bytes(len) as u32);
+        self.departs(now_ns, wire_bytes(len));
+        Some(written)
+    }
+}
+
+const _: () = assert!(DATA_OVERHEAD > HEADER_LEN + TAG_LEN);

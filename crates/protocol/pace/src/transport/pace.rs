@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Paces of a connection, and what an application does with them (X-PACE §IV-C).
+
+use super::Transport;
+use crate::{
+    congestion::time_ns,
+    packet::PacesFrame,
+    step::{Pace, Paces, Step},
+};
+
+/// What an application may want to know of a direction.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct View {
+    pub paces: Paces,
+    /// The slowest step, and its time for a packet in nanoseconds; none before any is known.
+    pub bottleneck: Option<(Step, u64)>,
+    /// Bytes a second that the network takes, as far as it is known.
+    pub network_bytes_per_s: Option<u64>,
+    /// From sending to delivery, by both ends' clocks; half of a round trip before these are known.
+    pub delay_ns: u64,
+    /// Messages at the receiver that wait for its application.
+    pub waiting_there: u16,
+}
+
+/// A queue of half a message at the receiver is level; each message more makes a sender slower by two parts of so many.
+const BALANCE: u64 = 40;
+/// Messages that wait there, beyond which more make no difference.
+const WAITING_MAX: u16 = 20;
+
+fn bounded(ns: u64) -> u32 {
+    u32::try_from(ns).unwrap_or(u32::MAX)
+}
+
+impl Transport {
+    /// What this end tells of itself.
+    pub(super) fn paces_frame(&self, now_ns: u64) -> PacesFrame {
+        let network = self.congestion.path_bytes_per_s().map_or(0, |rate| time_ns(self.packet_max() as u64, rate));
+        let slowest = |pace: Pace| bounded(pace.effective_ns);
+        PacesFrame {
+            paces_ns: [
+                slowest(self.send.slowest(now_ns)),
+                slowest(self.transmit.slowest(now_ns)),
+                bounded(network),
+                slowest(self.receive.slowest(now_ns)),
+                // Its mean: the receiver's queue says whether that is enough.
+                slowest(self.deliver.mean()),
+            ],
+            waiting: u16::try_from(self.receiver.waiting()).unwrap_or(u16::MAX),
+        }
+    }
+
+    /// When a message would leave at once, so that an application that sends then is paced to the bottleneck. None: only
+    /// feedback makes room.
+    #[must_use]
+    pub fn may_send_at(&self, now_ns: u64) -> Option<u64> {
+        let is_free = self.sender.waiting() == 0 && self.has_room();
+        is_free.then(|| self.departs_ns.max(self.message_departs_ns).max(now_ns))
+    }
+
+    /// The next message waits for the application at the other end, if that is slow: its pace, and somewhat more or less
+    /// as its queue is longer or shorter than half of a message.
+    pub(super) fn message_departs(&mut self, now_ns: u64) {
+        let [_, _, _, receive_ns, deliver_ns] = self.peer_paces.paces_ns;
+        let there_ns = u64::from(receive_ns.max(deliver_ns));
+        let waiting = u64::from(self.peer_paces.waiting.min(WAITING_MAX));
+        let gap_ns = there_ns * (BALANCE - 1 + 2 * waiting) / BALANCE;
+        self.message_departs_ns = self.message_departs_ns.max(now_ns.saturating_sub(gap_ns / 4)) + gap_ns;
+    }
+
+    /// The application is held, or waits by itself, until it may send: that is none of its own work.
+    pub fn send_waits(&mut self, now_ns: u64) {
+        self.send.waits(now_ns);
+    }
+
+    /// What a step has taken for a packet, as the caller measured it: transmit and receive.
+    pub fn note_step(&mut self, now_ns: u64, step: Step, took_ns: u64) {
+        let pace = Pace { effective_ns: took_ns, total_ns: took_ns };
+        match step {
+            Step::Transmit => self.transmit.note(now_ns, pace),
+            Step::Receive => self.receive.note(now_ns, pace),
+            Step::Send | Step::Network | Step::Deliver => {}
+        }
+    }
+
+    /// The paces of the direction from here to there.
+    #[must_use]
+    pub fn view(&self, now_ns: u64) -> View {
+        let here = self.paces_frame(now_ns);
+        let mut paces = Paces::default();
+        paces.set(Step::Send, here.paces_ns[0].into());
+        paces.set(Step::Transmit, here.paces_ns[1].into());
+        paces.set(Step::Network, here.paces_ns[2].into());
+        paces.set(Step::Receive, self.peer_paces.paces_ns[3].into());
+        paces.set(Step::Deliver, self.peer_paces.paces_ns[4].into());
+        View {
+            paces,
+            bottleneck: paces.bottleneck(),
+            network_bytes_per_s: self.congestion.path_bytes_per_s(),
+            delay_ns: self.trips.smoothed_us() * 500,
+            waiting_there: self.peer_paces.waiting,
+        }
+    }
+}

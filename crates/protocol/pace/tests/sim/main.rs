@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Whole connections over simulated links, by seed: nothing is delivered late, twice, out of order or wrong.
+
+mod endpoints;
+mod link;
+mod net;
+mod promises;
+mod queues;
+mod world;

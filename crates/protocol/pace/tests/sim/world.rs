@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Flows that share a path, each a connection with an application at either end.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+};
+
+use fide_pace::transport::{Config, Transport};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+
+use crate::link::{Link, LinkSpec};
+
+/// Room for a packet.
+const PACKET_MAX: usize = 1500;
+/// Bytes around what a connection writes: header, tag, UDP and IP.
+const AROUND: usize = 9 + 16 + 28;
+
+/// When an application sends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Sends {
+    /// Whenever a message would leave at once.
+    Held,
+    /// Each so many nanoseconds.
+    Every(u64),
+}
+
+/// A flow's two applications.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct FlowSpec {
+    pub(crate) config: Config,
+    pub(crate) sends: Sends,
+    /// Bytes of a message, from and to.
+    pub(crate) bytes: (usize, usize),
+    /// What the receiver does with a message takes so long, by a fifth more or less.
+    pub(crate) work_ns: u64,
+    pub(crate) starts_ns: u64,
+    /// By how much the receiver's clock is ahead, and how much faster it runs.
+    pub(crate) ahead_ns: i64,
+    pub(crate) drift_ppm: i64,
+}
+
+impl FlowSpec {
+    pub(crate) fn held() -> Self {
+        Self {
+            config: Config::default(),
+            sends: Sends::Held,
+            bytes: (1000, 1000),
+            work_ns: 0,
+            starts_ns: 0,
+            ahead_ns: 0,
+            drift_ppm: 0,
+        }
+    }
+}
+
+/// A message that was sent.
+#[derive(Debug, Clone)]
+pub(crate) struct SentMessage {
+    pub(crate) at_ns: u64,
+    pub(crate) expires_ns: u64,
+    content: Vec<u8>,
+}
+
+/// One end.
+#[derive(Debug)]
+struct End {
+    transport: Transport,
+    /// By how much its clock is ahead of the true time, and how much faster it runs.
+    ahead_ns: i64,
+    drift_ppm: i64,
+}
+
+impl End {
+    fn clock(&self, now_ns: u64) -> u64 {
+        let drift = i128::from(now_ns) * i128::from(self.drift_ppm) / 1_000_000;
+        let now = i128::from(now_ns) + i128::from(self.ahead_ns) + drift;
+        u64::try_from(now).unwrap_or(0)
+    }
+
+    /// The true time of one by this clock.
+    fn true_ns(&self, clock_ns: u64) -> u64 {
+        let now =
+            (i128::from(clock_ns) - i128::from(self.ahead_ns)) * 1_000_000 / (1_000_000 + i128::from(self.drift_ppm));
+        u64::try_from(now + 1).unwrap_or(0)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Flow {
+    spec: FlowSpec,
+    ends: [End; 2],
+    pub(crate) sent: BTreeMap<u64, SentMessage>,
+    /// Number, when it was delivered.
+    pub(crate) delivered: Vec<(u64, u64)>,
+    /// The receiver works until then.
+    busy_ns: u64,
+    next_send_ns: u64,
+}
+
+impl Flow {
+    /// Time from sending to delivery of each message sent within a time.
+    pub(crate) fn delivery_times_ns(&self, from_ns: u64, to_ns: u64) -> Vec<u64> {
+        let of = |(number, at_ns): &(u64, u64)| (self.sent[number].at_ns, at_ns - self.sent[number].at_ns);
+        self.delivered
+            .iter()
+            .map(of)
+            .filter(|(sent_ns, _)| (from_ns..to_ns).contains(sent_ns))
+            .map(|(_, time)| time)
+            .collect()
+    }
+
+    /// Times between messages sent within a time.
+    pub(crate) fn gaps_ns(&self, from_ns: u64, to_ns: u64) -> Vec<u64> {
+        let sent: Vec<u64> =
+            self.sent.values().map(|sent| sent.at_ns).filter(|at_ns| (from_ns..to_ns).contains(at_ns)).collect();
+        sent.windows(2).map(|pair| pair[1] - pair[0]).collect()
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A packet comes at an end.
+    Arrives { flow: usize, end: usize, number: u64, is_marked: bool, plain: Vec<u8> },
+    /// An end, or its application, has something to do.
+    Wakes { flow: usize, end: usize },
+}
+
+pub(crate) struct World {
+    pub(crate) now_ns: u64,
+    pub(crate) flows: Vec<Flow>,
+    /// There and back, shared by all.
+    pub(crate) links: [Link; 2],
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    /// The earliest event of each end that is in the heap.
+    wakes: BTreeMap<(usize, usize), u64>,
+    count: u64,
+    pub(crate) random: SmallRng,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, there: LinkSpec, back: LinkSpec, flows: &[FlowSpec]) -> Self {
+        let round_trip_us = (there.delay_ns + back.delay_ns) / 1000;
+        let flows: Vec<Flow> = flows
+            .iter()
+            .map(|spec| {
+                let end = |ahead_ns: i64, drift_ppm| {
+                    let mut end = End { transport: Transport::new(0, spec.config, round_trip_us), ahead_ns, drift_ppm };
+                    end.transport = Transport::new(end.clock(spec.starts_ns), spec.config, round_trip_us);
+                    end
+                };
+                // The sender's clock has shown an hour and more, so that neither shows less than nothing.
+                let base = 5_000_000_000_000;
+                Flow {
+                    spec: *spec,
+                    ends: [end(base, 0), end(base + spec.ahead_ns, spec.drift_ppm)],
+                    sent: BTreeMap::new(),
+                    delivered: Vec::new(),
+                    busy_ns: 0,
+                    next_send_ns: spec.starts_ns,
+                }
+            })
+            .collect();
+        let mut world = Self {
+            now_ns: 0,
+            links: [Link::new(there), Link::new(back)],
+            events: BinaryHeap::new(),
+            wakes: BTreeMap::new(),
+            count: 0,
+            random: SmallRng::seed_from_u64(seed),
+            flows,
+        };
+        for flow in 0..world.flows.len() {
+            let at_ns = world.flows[flow].spec.starts_ns;
+            (0..2).for_each(|end| world.wake(at_ns, flow, end));
+        }
+        world
+    }
+
+    fn add(&mut self, at_ns: u64, event: Event) {
+        self.count += 1;
+        self.events.push(Reverse((at_ns, self.count, event)));
+        assert!(self.count < 20_000_000, "at {at_ns} too much happens");
+    }
+
+    fn wake(&mut self, at_ns: u64, flow: usize, end: usize) {
+        let at_ns = at_ns.max(self.now_ns);
+        if self.wakes.get(&(flow, end)).is_none_or(|known_ns| at_ns < *known_ns) {
+            self.wakes.insert((flow, end), at_ns);
+            self.add(at_ns, Event::Wakes { flow, end });
+        }
+    }
+
+    /// Runs until a time.
+    pub(crate) fn run_until(&mut self, until_ns: u64) {
+        while let Some(Reverse((at_ns, ..))) = self.events.peek()
+            && *at_ns <= until_ns
+        {
+            let Some(Reverse((at_ns, _, event))) = self.events.pop() else { break };
+            self.now_ns = at_ns;
+            let (flow, end) = match event {
+                Event::Arrives { flow, end, number, is_marked, plain } => {
+                    let clock_ns = self.flows[flow].ends[end].clock(at_ns);
+                    let opened = self.flows[flow].ends[end].transport.open(clock_ns, number, &plain, is_marked);
+                    opened.unwrap_or_else(|why| panic!("an end refuses the other's packet: {why}"));
+                    (flow, end)
+                }
+                Event::Wakes { flow, end } => {
+                    if self.wakes.get(&(flow, end)) != Some(&at_ns) {
+                        continue;
+                    }
+                    self.wakes.remove(&(flow, end));
+                    (flow, end)
+                }
+            };
+            self.act(flow, end);
+        }
+        self.now_ns = until_ns;
+    }
+
+    /// A clock shows so much more from now on: its host was suspended, or the other one.
+    pub(crate) fn step_clock(&mut self, flow: usize, end: usize, by_ns: i64) {
+        self.flows[flow].ends[end].ahead_ns += by_ns;
+        self.wake(self.now_ns, flow, end);
+    }
+
+    /// An end does all that it can do now.
+    fn act(&mut self, flow: usize, end: usize) {
+        let now_ns = self.now_ns;
+        let clock_ns = self.flows[flow].ends[end].clock(now_ns);
+        self.flows[flow].ends[end].transport.timeout(clock_ns);
+        let mut wakes_ns = u64::MAX;
+        for turn in 0.. {
+            assert!(turn < 20_000, "an end never rests: {:?}", self.flows[flow].ends[end].transport);
+            let application_ns = if end == 0 { self.sends(flow) } else { self.receives(flow) };
+            wakes_ns = wakes_ns.min(application_ns);
+            if !self.transmits(flow, end) {
+                break;
+            }
+            wakes_ns = u64::MAX;
+        }
+        let this = &self.flows[flow].ends[end];
+        let due_ns = this.transport.due_ns(clock_ns);
+        let due_ns = if due_ns == u64::MAX { u64::MAX } else { this.true_ns(due_ns).max(now_ns + 1) };
+        self.wake(wakes_ns.min(due_ns), flow, end);
+    }
+
+    /// Whether anything was sent.
+    fn transmits(&mut self, flow: usize, end: usize) -> bool {
+        let (mut any, mut count) = (false, 0);
+        let clock_ns = self.flows[flow].ends[end].clock(self.now_ns);
+        let mut plain = [0; PACKET_MAX];
+        while let Some(written) = self.flows[flow].ends[end].transport.write(clock_ns, &mut plain) {
+            any = true;
+            count += 1;
+            assert!(count < 20_000, "an end never stops to send: {:?}", self.flows[flow].ends[end].transport);
+            let arrivals = self.links[end].enter(self.now_ns, written.len + AROUND, &mut self.random);
+            for arrival in arrivals {
+                let plain = plain[..written.len].to_vec();
+                let (number, is_marked) = (written.number, arrival.is_marked);
+                self.add(arrival.at_ns, Event::Arrives { flow, end: 1 - end, number, is_marked, plain });
+            }
+        }
+        any
+    }
+
+    /// The sending application. Returns when it wants to send again.
+    fn sends(&mut self, flow: usize) -> u64 {
+        let now_ns = self.now_ns;
+        let this = &mut self.flows[flow];
+        let clock_ns = this.ends[0].clock(now_ns);
+        let at_ns = match this.spec.sends {
+            Sends::Held => {
+                let Some(clock_at_ns) = this.ends[0].transport.may_send_at(clock_ns) else {
+                    this.ends[0].transport.send_waits(clock_ns);
+                    return u64::MAX;
+                };
+                this.ends[0].true_ns(clock_at_ns).saturating_sub(1)
+            }
+            Sends::Every(_) => this.next_send_ns,
+        };
+        if at_ns > now_ns {
+            this.ends[0].transport.send_waits(clock_ns);
+            return at_ns;
+        }
+        let (from, to) = this.spec.bytes;
+        let len = self.random.random_range(from..=to);
+        let first: u8 = self.random.random();
+        let content: Vec<u8> = (0..len).map(|at| first.wrapping_add(u8::try_from(at % 251).unwrap())).collect();
+        if let Sends::Every(every_ns) = this.spec.sends {
+            this.next_send_ns += every_ns;
+        }
+        if let Ok(number) = this.ends[0].transport.send(clock_ns, &content, None) {
+            let expires_ns = now_ns + this.spec.config.deadline_ns;
+            this.sent.insert(number, SentMessage { at_ns: now_ns, expires_ns, content });
+        }
+        match this.spec.sends {
+            Sends::Held => u64::MAX,
+            Sends::Every(_) => this.next_send_ns,
+        }
+    }
+
+    /// The receiving application: takes messages while it has time. Returns when it has again.
+    fn receives(&mut self, flow: usize) -> u64 {
+        let now_ns = self.now_ns;
+        let this = &mut self.flows[flow];
+        let clock_ns = this.ends[1].clock(now_ns);
+        while this.busy_ns <= now_ns {
+            let Some(message) = this.ends[1].transport.poll_message(clock_ns) else { return u64::MAX };
+            let sent = this.sent.get(&message.number).expect("a message that was sent");
+            assert_eq!(message.bytes, sent.content, "message {} is another one", message.number);
+            assert!(now_ns <= sent.expires_ns, "message {} is {} ns late", message.number, now_ns - sent.expires_ns);
+            let last = this.delivered.last().map(|(number, _)| *number);
+            assert!(last.is_none_or(|last| last < message.number), "{} after {last:?}", message.number);
+            this.delivered.push((message.number, now_ns));
+            this.ends[1].transport.recycle(message);
+            if this.spec.work_ns > 0 {
+                let fifth = this.spec.work_ns / 5;
+                this.busy_ns = now_ns + self.random.random_range(this.spec.work_ns - fifth..=this.spec.work_ns + fifth);
+            }
+        }
+        this.busy_ns
+    }
+}
+
+/// The value below which a share of all is, in milliseconds.
+pub(crate) fn percentile_ms(values: &mut [u64], share: f64) -> f64 {
+    values.sort_unstable();
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+    let at = ((values.len() as f64 - 1.0) * share) as usize;
+    #[allow(clippy::cast_precision_loss)]
+    values.get(at).map_or(f64::NAN, |ns| *ns as f64 / 1e6)
+}
