@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The thread of an endpoint: reads its socket, keeps its times, and wakes those who wait.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    os::fd::{AsFd, OwnedFd},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    task::Waker,
+};
+
+use fide_pace::{
+    endpoint::{self, ConnectionId, DATAGRAM_MAX, Event, SetUpError},
+    step::Step,
+    transport::Closed,
+};
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    io::{read, write},
+};
+
+use crate::{
+    now_ns,
+    socket::{Batch, Received, Socket},
+};
+
+/// Batches that are received in one turn, before something is sent again.
+const RECEIVES_MAX: usize = 8;
+/// Datagrams that are sent in one turn; the next turn follows at once.
+const SENDS_MAX: usize = 1024;
+/// Connections that were accepted and that nobody has taken; further ones are closed.
+const ACCEPTED_MAX: usize = 1024;
+
+/// Those who wait for a connection, or for one to come.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    wakers: Vec<Waker>,
+}
+
+/// A connection's fate, and those who wait for it to change.
+#[derive(Debug, Default)]
+pub(crate) struct Fate {
+    pub(crate) stands: bool,
+    pub(crate) failed: Option<SetUpError>,
+    pub(crate) closed: Option<Closed>,
+    pub(crate) waiting: Waiting,
+}
+
+/// What is behind the lock.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) endpoint: endpoint::Endpoint,
+    pub(crate) fates: HashMap<ConnectionId, Fate>,
+    pub(crate) accepted: VecDeque<ConnectionId>,
+    pub(crate) accepting: Waiting,
+    batch: Batch,
+    one: Vec<u8>,
+    /// When the thread wakes next.
+    planned_ns: u64,
+    /// The endpoint's last handle is gone: the thread ends when all is said.
+    pub(crate) is_ending: bool,
+}
+
+/// An endpoint's socket, its state, and its thread's bell.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) socket: Socket,
+    state: Mutex<State>,
+    /// Something has changed for somebody who waits.
+    changed: Condvar,
+    bell: OwnedFd,
+}
+
+impl Waiting {
+    /// Wakes once.
+    pub(crate) fn add(&mut self, waker: &Waker) {
+        if !self.wakers.iter().any(|known| known.will_wake(waker)) {
+            self.wakers.push(waker.clone());
+        }
+    }
+
+    fn wake(&mut self) {
+        self.wakers.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(socket: Socket, endpoint: endpoint::Endpoint) -> std::io::Result<Arc<Self>> {
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let state = State {
+            endpoint,
+            fates: HashMap::new(),
+            accepted: VecDeque::new(),
+            accepting: Waiting::default(),
+            batch: Batch::new(),
+            one: vec![0; DATAGRAM_MAX],
+            planned_ns: 0,
+            is_ending: false,
+        };
+        Ok(Arc::new(Self { socket, state: Mutex::new(state), changed: Condvar::new(), bell }))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // What a thread that panicked left is whole: each call of the endpoint ends what it began.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until something has changed for anybody.
+    pub(crate) fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what may leave now, and sees to it that the thread wakes when the next is due.
+    pub(crate) fn flush(&self, state: &mut State) {
+        let now_ns = now_ns();
+        self.transmit(state, now_ns);
+        self.note_events(state);
+        if state.endpoint.due_ns() < state.planned_ns {
+            self.ring();
+        }
+    }
+
+    pub(crate) fn ring(&self) {
+        // A bell that rings already is full.
+        let _ = write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    /// Whether all that may leave now has left.
+    fn transmit(&self, state: &mut State, now_ns: u64) -> bool {
+        let segments_max = self.socket.segments_max();
+        let State { endpoint, batch, one, .. } = state;
+        let mut began_ns = now_ns;
+        let mut send = |endpoint: &mut endpoint::Endpoint, batch: &mut Batch| {
+            let of = batch.of();
+            let is_sent = self.socket.send(batch);
+            if let Some((id, count)) = of.filter(|_| is_sent) {
+                let ended_ns = crate::now_ns();
+                let took_ns = ended_ns.saturating_sub(std::mem::replace(&mut began_ns, ended_ns));
+                endpoint.note_step(id, ended_ns, Step::Transmit, took_ns / count);
+            }
+            is_sent
+        };
+        if !send(endpoint, batch) {
+            return false;
+        }
+        for _ in 0..SENDS_MAX {
+            let Some(datagram) = endpoint.transmit(now_ns, one) else {
+                return send(endpoint, batch);
+            };
+            if !batch.add(&datagram, one, segments_max) {
+                if !send(endpoint, batch) {
+                    // This one is lost, as in any full queue.
+                    return false;
+                }
+                batch.add(&datagram, one, segments_max);
+            }
+        }
+        send(endpoint, batch);
+        false
+    }
+
+    /// Notes what has happened, and wakes those who wait for it.
+    fn note_events(&self, state: &mut State) {
+        let mut has_changed = false;
+        while let Some(event) = state.endpoint.poll_event() {
+            has_changed = true;
+            let (id, change): (_, fn(&mut Fate, Event)) = match event {
+                Event::Accepted(id, _) => {
+                    if state.accepted.len() >= ACCEPTED_MAX || state.is_ending {
+                        state.endpoint.close(id, now_ns(), "nobody accepts connections here");
+                        continue;
+                    }
+                    state.accepted.push_back(id);
+                    state.accepting.wake();
+                    (id, |fate, _| fate.stands = true)
+                }
+                Event::Connected(id) => (id, |fate, _| fate.stands = true),
+                Event::Failed(id, _) => (id, |fate, event| {
+                    if let Event::Failed(_, why) = event {
+                        fate.failed = Some(why);
+                    }
+                }),
+                Event::Closed(id, _) => (id, |fate, event| {
+                    if let Event::Closed(_, why) = event {
+                        fate.closed = Some(why);
+                    }
+                }),
+                Event::Moved(id, _) => (id, |_, _| {}),
+            };
+            let fate = state.fates.entry(id).or_default();
+            change(fate, event);
+            fate.waiting.wake();
+        }
+        if has_changed {
+            self.changed.notify_all();
+        }
+    }
+
+    fn receive(&self, received: &mut Received, touched: &mut Vec<ConnectionId>) {
+        for _ in 0..RECEIVES_MAX {
+            if !self.socket.receive(received) {
+                return;
+            }
+            let mut state = self.lock();
+            let now_ns = now_ns();
+            touched.clear();
+            let mut count = 0;
+            for (from, bytes, is_marked) in received.datagrams() {
+                let id = state.endpoint.receive(now_ns, from, bytes, is_marked, entropy);
+                count += 1;
+                if let Some(id) = id.filter(|id| touched.last() != Some(id)) {
+                    touched.push(id);
+                }
+            }
+            let ended_ns = crate::now_ns();
+            if let [id] = touched[..] {
+                state.endpoint.note_step(id, ended_ns, Step::Receive, (ended_ns - now_ns) / count);
+            }
+            self.transmit(&mut state, now_ns);
+            self.note_events(&mut state);
+            for id in &*touched {
+                if let Some(fate) = state.fates.get_mut(id) {
+                    fate.waiting.wake();
+                }
+            }
+            if !touched.is_empty() {
+                self.changed.notify_all();
+            }
+        }
+    }
+
+    /// The thread.
+    pub(crate) fn run(&self) {
+        // Times are kept to the microsecond where the kernel lets it.
+        let _ = rustix::thread::set_current_timer_slack(Some(1.try_into().expect("not zero")));
+        let (mut received, mut touched) = (Received::new(), Vec::new());
+        loop {
+            self.receive(&mut received, &mut touched);
+            let mut state = self.lock();
+            let begun_ns = now_ns();
+            state.endpoint.timeout(begun_ns);
+            let has_sent_all = self.transmit(&mut state, begun_ns);
+            self.note_events(&mut state);
+            let due_ns = state.endpoint.due_ns();
+            if state.is_ending && state.endpoint.connections() == 0 && has_sent_all {
+                return;
+            }
+            state.planned_ns = due_ns;
+            drop(state);
+            let wait_ns = if has_sent_all { due_ns.saturating_sub(now_ns()) } else { 0 };
+            self.sleep(wait_ns, has_sent_all);
+        }
+    }
+
+    fn sleep(&self, wait_ns: u64, has_sent_all: bool) {
+        let wanted = if has_sent_all { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.socket.descriptor().as_fd(), wanted),
+            PollFd::new(&self.bell, PollFlags::IN),
+        ];
+        // An hour is as good as for ever.
+        let wait_ns = wait_ns.min(3_600_000_000_000);
+        let timeout = Timespec {
+            tv_sec: i64::try_from(wait_ns / 1_000_000_000).unwrap_or(0),
+            tv_nsec: i64::try_from(wait_ns % 1_000_000_000).unwrap_or(0),
+        };
+        // A signal interrupts it at most.
+        let _ = poll(&mut fds, Some(&timeout));
+        if fds[1].revents().contains(PollFlags::IN) {
+            let _ = read(&self.bell, &mut [0; 8]);
+        }
+    }
+}
+
+/// 32 bytes that nobody can guess.
+pub(crate) fn entropy() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    let mut have = 0;
+    while have < bytes.len() {
+        let got = rustix::rand::getrandom(&mut bytes[have..], rustix::rand::GetRandomFlags::empty());
+        have += got.expect("a kernel that has started gives random bytes");
+    }
+    bytes
+}

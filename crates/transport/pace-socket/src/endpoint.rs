@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An endpoint: a socket, and connections from it and to it.
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    task::{Context, Poll},
+    thread,
+};
+
+use fide_pace::{
+    endpoint::{self, CONNECTIONS_MAX, EndpointConfig, SetUpError},
+    keys::{ClientKey, ServerKey},
+    transport::Config,
+};
+
+use crate::{
+    connection::Connection,
+    driver::{Shared, State, entropy},
+    now_ns,
+    socket::Socket,
+};
+
+/// Why an endpoint cannot be.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    #[error("no UDP socket at {address}: {why}")]
+    Bind { address: SocketAddr, why: io::Error },
+    #[error("no thread for an endpoint: {0}")]
+    Thread(io::Error),
+}
+
+/// Why there is no connection.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ConnectError {
+    #[error(transparent)]
+    Begin(#[from] endpoint::ConnectError),
+    #[error("no connection to {address}: {why}")]
+    SetUp { address: SocketAddr, why: SetUpError },
+}
+
+/// Why no connection is accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum AcceptError {
+    #[error("the endpoint was closed")]
+    Closed,
+    #[error("this endpoint has no key for clients: make it with `Endpoint::server`")]
+    NoServer,
+}
+
+/// A socket and its thread. Dropped, it takes no more connections; those that stand go on until they are dropped.
+#[derive(Debug)]
+pub struct Endpoint {
+    shared: Arc<Shared>,
+    is_server: bool,
+}
+
+impl Endpoint {
+    /// One that only connects, at any free port.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub fn client() -> Result<Self, BindError> {
+        Self::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), None, Config::default(), 64)
+    }
+
+    /// One that accepts connections of clients with a key. `config`: of these connections.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub fn server(address: SocketAddr, key: ServerKey, config: Config) -> Result<Self, BindError> {
+        Self::bind(address, Some(key), config, CONNECTIONS_MAX)
+    }
+
+    /// Either. `connections_max`: most connections at a time.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub fn bind(
+        address: SocketAddr,
+        accepts: Option<ServerKey>,
+        config: Config,
+        connections_max: usize,
+    ) -> Result<Self, BindError> {
+        let is_server = accepts.is_some();
+        let socket = Socket::bind(address).map_err(|why| BindError::Bind { address, why })?;
+        let endpoint =
+            endpoint::Endpoint::new(EndpointConfig { accepts, connections_max, connection: config }, &entropy());
+        let shared = Shared::new(socket, endpoint).map_err(BindError::Thread)?;
+        let of_thread = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("fide-pace".to_owned()).spawn(move || of_thread.run());
+        thread.map_err(BindError::Thread)?;
+        Ok(Self { shared, is_server })
+    }
+
+    /// Where it is.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        self.shared.socket.local_address()
+    }
+
+    /// Connects, and returns when the connection stands.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn connect(&self, to: SocketAddr, key: &ClientKey, config: Config) -> Result<Connection, ConnectError> {
+        let (connection, mut state) = self.begin(to, key, config)?;
+        loop {
+            if let Some(result) = connection.is_set_up(&mut state) {
+                drop(state);
+                return result.map(|()| connection).map_err(|why| ConnectError::SetUp { address: to, why });
+            }
+            state = self.shared.wait(state);
+        }
+    }
+
+    /// The same, asynchronously.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub async fn connect_async(
+        &self,
+        to: SocketAddr,
+        key: &ClientKey,
+        config: Config,
+    ) -> Result<Connection, ConnectError> {
+        let (connection, state) = self.begin(to, key, config)?;
+        drop(state);
+        let result = std::future::poll_fn(|context| {
+            let mut state = self.shared.lock();
+            let result = connection.is_set_up(&mut state);
+            connection.poll(&mut state, context, result)
+        });
+        result.await.map(|()| connection).map_err(|why| ConnectError::SetUp { address: to, why })
+    }
+
+    fn begin(
+        &self,
+        to: SocketAddr,
+        key: &ClientKey,
+        config: Config,
+    ) -> Result<(Connection, std::sync::MutexGuard<'_, State>), ConnectError> {
+        let mut state = self.shared.lock();
+        let id = state.endpoint.connect(now_ns(), to, key, config, entropy())?;
+        state.fates.insert(id, crate::driver::Fate::default());
+        self.shared.flush(&mut state);
+        Ok((Connection::new(Arc::clone(&self.shared), id), state))
+    }
+
+    /// The next connection of a client.
+    ///
+    /// # Errors
+    /// [`AcceptError`].
+    pub fn accept(&self) -> Result<Connection, AcceptError> {
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(result) = self.next(&mut state) {
+                return result;
+            }
+            state = self.shared.wait(state);
+        }
+    }
+
+    /// The same, asynchronously.
+    ///
+    /// # Errors
+    /// [`AcceptError`].
+    pub async fn accept_async(&self) -> Result<Connection, AcceptError> {
+        std::future::poll_fn(|context: &mut Context<'_>| {
+            let mut state = self.shared.lock();
+            match self.next(&mut state) {
+                Some(result) => Poll::Ready(result),
+                None => {
+                    state.accepting.add(context.waker());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    fn next(&self, state: &mut State) -> Option<Result<Connection, AcceptError>> {
+        if !self.is_server {
+            return Some(Err(AcceptError::NoServer));
+        }
+        let id = state.accepted.pop_front()?;
+        Some(Ok(Connection::new(Arc::clone(&self.shared), id)))
+    }
+
+    /// Datagrams that were no packet of a connection.
+    #[must_use]
+    pub fn dropped(&self) -> endpoint::Dropped {
+        self.shared.lock().endpoint.dropped()
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.is_ending = true;
+        let now_ns = now_ns();
+        while let Some(id) = state.accepted.pop_front() {
+            state.endpoint.close(id, now_ns, "the endpoint was closed");
+        }
+        drop(state);
+        self.shared.ring();
+    }
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//! X-PACE over UDP sockets: connections that carry messages with deadlines, in order, paced to the slowest step
+//! between two applications.
+//!
+//! ```no_run
+//! use fide_pace_socket::{ClientKey, Config, Endpoint};
+//!
+//! let endpoint = Endpoint::client()?;
+//! let key = ClientKey::parse("fide-pace-secret:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=")?;
+//! let connection = endpoint.connect("192.0.2.7:7000".parse()?, &key, Config::default())?;
+//! for frame in 0..100_u32 {
+//!     // Returns when the next message may leave: a loop becomes paced by it.
+//!     connection.send(&frame.to_be_bytes())?;
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! One thread for each [`Endpoint`] reads its socket and keeps its times. A message is sent by the thread that sends it,
+//! without a hop, if it may leave at once. The state is behind one lock, which is held for the work on one batch of
+//! packets at most.
+//!
+//! Blocking functions have an asynchronous one beside them, for any executor: [`Connection::send_async`].
+
+mod connection;
+mod driver;
+mod endpoint;
+mod socket;
+
+pub use connection::{Connection, RecvError, SendError};
+pub use endpoint::{AcceptError, BindError, ConnectError, Endpoint};
+pub use fide_pace::{
+    congestion,
+    keys::{ClientKey, KeyError, ServerKey},
+    receiver::Message,
+    sender,
+    step::Step,
+    transport::{Algorithm, Closed, Config, Counts, View},
+};
+
+/// Nanoseconds of the clock that all times of this crate are of (`CLOCK_BOOTTIME`): it never steps, and counts while the
+/// host is suspended.
+#[must_use]
+pub fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let (seconds, nanoseconds) = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));
+    seconds.unwrap_or(0) * 1_000_000_000 + nanoseconds.unwrap_or(0)
+}
+
+/// A new secret for both ends.
+#[must_use]
+pub fn new_secret() -> ServerKey {
+    ServerKey::Secret(driver::entropy())
+}
+
+/// A new private key for a server.
+#[must_use]
+pub fn new_private() -> ServerKey {
+    ServerKey::Private(driver::entropy())
+}

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A UDP socket: batches of datagrams in and out, with marks of congestion, without fragments.
+
+use std::{
+    io::{self, IoSliceMut},
+    net::{SocketAddr, UdpSocket},
+};
+
+use fide_pace::endpoint::{ConnectionId, DATAGRAM_MAX, Datagram};
+use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
+
+/// Bytes of datagrams that are sent by one call.
+const BATCH_BYTES: usize = 60_000;
+/// Bytes of the socket's buffers: what comes while the thread does not run.
+const BUFFER_BYTES: usize = 4 << 20;
+/// Longest batch of datagrams that the kernel joins into one.
+const JOINED_BYTES: usize = 65_536;
+
+/// The socket.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    socket: UdpSocket,
+    state: UdpSocketState,
+}
+
+/// Datagrams to one peer, of one length but for the last, which one call sends.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    bytes: Vec<u8>,
+    to: Option<SocketAddr>,
+    connection: Option<ConnectionId>,
+    /// Bytes of each.
+    each: usize,
+    count: usize,
+    is_closed: bool,
+}
+
+/// What one call received.
+#[derive(Debug)]
+pub(crate) struct Received {
+    buffers: Vec<Vec<u8>>,
+    metas: [RecvMeta; BATCH_SIZE],
+    count: usize,
+}
+
+impl Socket {
+    pub(crate) fn bind(address: SocketAddr) -> io::Result<Self> {
+        let socket = UdpSocket::bind(address)?;
+        let state = UdpSocketState::new((&socket).into())?;
+        // As far as the host's limits let it.
+        let _ = state.set_recv_buffer_size((&socket).into(), BUFFER_BYTES);
+        let _ = state.set_send_buffer_size((&socket).into(), BUFFER_BYTES);
+        Ok(Self { socket, state })
+    }
+
+    pub(crate) fn local_address(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+
+    pub(crate) fn descriptor(&self) -> &UdpSocket {
+        &self.socket
+    }
+
+    /// Datagrams that one call can send.
+    pub(crate) fn segments_max(&self) -> usize {
+        self.state.max_gso_segments()
+    }
+
+    /// Sends a batch. False: the socket's buffer is full, and the batch is kept. What the kernel refuses is lost, as anywhere
+    /// on the path.
+    pub(crate) fn send(&self, batch: &mut Batch) -> bool {
+        let Some(destination) = batch.to.filter(|_| batch.count > 0) else { return true };
+        let transmit = Transmit {
+            destination,
+            ecn: batch.connection.map(|_| EcnCodepoint::Ect0),
+            contents: &batch.bytes,
+            segment_size: (batch.count > 1).then_some(batch.each),
+            src_ip: None,
+        };
+        let result = self.state.try_send((&self.socket).into(), &transmit);
+        if result.is_err_and(|why| why.kind() == io::ErrorKind::WouldBlock) {
+            return false;
+        }
+        batch.clear();
+        true
+    }
+
+    /// Receives what is there. False: nothing.
+    pub(crate) fn receive(&self, into: &mut Received) -> bool {
+        let Received { buffers, metas, count } = into;
+        *count = 0;
+        let mut buffers = buffers.iter_mut();
+        let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
+            std::array::from_fn(|_| IoSliceMut::new(buffers.next().map_or(&mut [], |buffer| &mut buffer[..])));
+        // An error is one of an earlier datagram that was sent: nobody listens there, or it was too large.
+        if let Ok(received) = self.state.recv((&self.socket).into(), &mut slices, metas) {
+            *count = received;
+        }
+        *count > 0
+    }
+}
+
+impl Batch {
+    pub(crate) fn new() -> Self {
+        let bytes = Vec::with_capacity(BATCH_BYTES + DATAGRAM_MAX);
+        Self { bytes, to: None, connection: None, each: 0, count: 0, is_closed: false }
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        (self.count, self.is_closed, self.to) = (0, false, None);
+    }
+
+    /// Whose packets they are, and how many.
+    pub(crate) fn of(&self) -> Option<(ConnectionId, u64)> {
+        self.connection.filter(|_| self.count > 0).map(|id| (id, self.count as u64))
+    }
+
+    /// Whether a datagram goes into it; it is appended then.
+    pub(crate) fn add(&mut self, datagram: &Datagram, bytes: &[u8], segments_max: usize) -> bool {
+        let is_first = self.count == 0;
+        let is_alike = self.to == Some(datagram.to)
+            && self.connection == datagram.connection
+            && datagram.len <= self.each
+            && !self.is_closed
+            && self.count < segments_max
+            && self.bytes.len() + datagram.len <= BATCH_BYTES;
+        if !is_first && !is_alike {
+            return false;
+        }
+        if is_first {
+            (self.to, self.connection, self.each) = (Some(datagram.to), datagram.connection, datagram.len);
+        }
+        // Only the last one may be shorter.
+        self.is_closed = datagram.len < self.each;
+        self.bytes.extend_from_slice(&bytes[..datagram.len]);
+        self.count += 1;
+        true
+    }
+}
+
+impl Received {
+    pub(crate) fn new() -> Self {
+        Self { buffers: vec![vec![0; JOINED_BYTES]; BATCH_SIZE], metas: [RecvMeta::default(); BATCH_SIZE], count: 0 }
+    }
+
+    /// Each datagram: from where, its bytes, and whether it was marked as congested.
+    pub(crate) fn datagrams(&self) -> impl Iterator<Item = (SocketAddr, &[u8], bool)> {
+        self.buffers.iter().zip(&self.metas[..self.count]).flat_map(|(buffer, meta)| {
+            let is_marked = meta.ecn == Some(EcnCodepoint::Ce);
+            let joined = &buffer[..meta.len.min(buffer.len())];
+            joined.chunks(meta.stride.max(1)).map(move |bytes| (meta.addr, bytes, is_marked))
+        })
+    }
+}
