@@ -17,6 +17,7 @@ mod host;
 mod jitter;
 mod lane;
 mod manual;
+mod pace;
 mod plan;
 mod reader;
 mod replace;
@@ -81,6 +82,8 @@ enum Command {
     Metrics(ask::MetricsArguments),
     /// Send and hear messages with a latency contract
     Lane(lane::Arguments),
+    /// Carry messages with deadlines between two hosts, paced to the slowest step: no agent, no root
+    Pace(pace::Arguments),
     /// Measure what this host and its path to another host can promise
     Jitter(jitter::Arguments),
     /// Plan redundant multicast trees through a network, and say how long a packet can take
@@ -123,7 +126,7 @@ impl Command {
     fn outlives_its_reader(&self) -> bool {
         match self {
             Self::Agent(_) | Self::Witness(_) | Self::Watch(_) | Self::Run(_) | Self::Guard(_) => true,
-            Self::Lane(_) | Self::Plan(_) | Self::Demo(_) => true,
+            Self::Lane(_) | Self::Pace(_) | Self::Plan(_) | Self::Demo(_) => true,
             #[cfg(feature = "controller")]
             Self::Controller(arguments) => arguments.outlives_its_reader(),
             Self::Jitter(arguments) => arguments.outlives_its_reader(),
@@ -162,6 +165,7 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => ask::explain(&arguments),
         Command::Metrics(arguments) => ask::metrics(&arguments),
         Command::Lane(arguments) => lane::run(&arguments),
+        Command::Pace(arguments) => pace::run(&arguments),
         Command::Jitter(arguments) => jitter::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

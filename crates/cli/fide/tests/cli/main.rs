@@ -13,4 +13,5 @@ mod jitter_cli;
 mod jitter_report;
 mod lane_cli;
 mod loopback;
+mod pace_cli;
 mod plan_cli;

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `fide pace`: messages with deadlines between two hosts, paced to the slowest step, from a shell.
+
+mod key;
+mod receive;
+mod send;
+mod tunnel;
+
+use std::{
+    net::{SocketAddr, ToSocketAddrs},
+    os::unix::fs::MetadataExt,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::anyhow;
+use fide_pace_socket::{Algorithm, BindError, ClientKey, Closed, Config, Connection, Endpoint, ServerKey};
+use serde_json::{Value, json};
+
+use crate::{
+    exit::{Done, Failure, USAGE},
+    say::say,
+};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Make a key, or print what a server's clients need of its key
+    Key(key::Arguments),
+    /// Send standard input to a host that runs `fide pace recv`
+    ///
+    /// Exit codes: 0 all was sent, 1 there is no connection, or it has ended, 2 usage.
+    Send(send::Arguments),
+    /// Wait for `fide pace send`, and write what it sends to standard output
+    ///
+    /// Exit codes: 0 the sender has sent all, 1 the connection has broken, 2 usage.
+    Recv(receive::Arguments),
+    /// Carry UDP datagrams of any program between two hosts
+    ///
+    /// One end has --from and --to: it takes datagrams of local programs, and connects to the other end. That one has
+    /// --accept and --forward: it hands them to a local program, and carries its answers back.
+    Tunnel(tunnel::Arguments),
+}
+
+/// What all connections have.
+#[derive(clap::Args)]
+struct Way {
+    /// File with the key, as `fide pace key` makes it
+    #[arg(long, value_name = "FILE")]
+    key: PathBuf,
+    /// Messages older than this are dropped
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]
+    deadline: Duration,
+    /// The share of messages that may be lost, above 0 and below 1
+    #[arg(long, value_name = "SHARE", default_value_t = 0.01, value_parser = share)]
+    loss: f64,
+    /// Messages that may wait at the sender: more smooth bursts, fewer keep what is sent fresh
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    queue: Option<u16>,
+    /// How congestion is answered
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    congestion: Congestion,
+    /// Print one JSON object at the end
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
+enum Congestion {
+    /// As the paper on X-PACE has it
+    #[default]
+    Xpace,
+    /// Holds a queue of a part of one packet
+    Level,
+}
+
+impl Way {
+    fn config(&self, queue: u16) -> Config {
+        Config {
+            deadline_ns: u64::try_from(self.deadline.as_nanos()).unwrap_or(u64::MAX),
+            residual_loss: self.loss,
+            queue_max: self.queue.unwrap_or(queue).into(),
+            algorithm: match self.congestion {
+                Congestion::Xpace => Algorithm::XPace,
+                Congestion::Level => Algorithm::Level,
+            },
+            ..Config::default()
+        }
+    }
+
+    fn server(&self, address: &str, queue: u16) -> Result<Endpoint, Failure> {
+        let key = ServerKey::parse(&self.text()?).map_err(|why| self.unfit(&why))?;
+        let address = resolve(address)?;
+        Endpoint::server(address, key, self.config(queue)).map_err(unbound)
+    }
+
+    fn connect(&self, address: &str, queue: u16) -> Result<Connection, Failure> {
+        let key = ClientKey::parse(&self.text()?).map_err(|why| self.unfit(&why))?;
+        let to = resolve(address)?;
+        let endpoint = Endpoint::client().map_err(unbound)?;
+        endpoint.connect(to, &key, self.config(queue)).map_err(|why| anyhow::Error::from(why).into())
+    }
+
+    fn text(&self) -> Result<String, Failure> {
+        let unread = |why| Failure::file(&self.key, &why);
+        let text = std::fs::read_to_string(&self.key).map_err(unread)?;
+        let mode = std::fs::metadata(&self.key).map_err(unread)?.mode() & 0o7777;
+        let is_public = matches!(ClientKey::parse(&text), Ok(ClientKey::Public(_)));
+        // A pipe or the like is its reader's alone.
+        let is_file = self.key.is_file();
+        if is_file && !is_public && mode & 0o077 != 0 {
+            return Err(self.unfit(&format!(
+                "others may read it (mode {mode:04o}), and whoever has it can join the connection: chmod 0400 {}",
+                self.key.display()
+            )));
+        }
+        Ok(text)
+    }
+
+    fn unfit(&self, why: &impl std::fmt::Display) -> Failure {
+        Failure::new(USAGE, anyhow!("{}: {why}", self.key.display()))
+    }
+
+    /// What a connection has done, at its end.
+    fn report(&self, connection: &Connection, why: Option<&Closed>) -> Result<(), Failure> {
+        let counts = connection.counts();
+        let (sent, received) = (counts.sent, counts.received);
+        if self.json {
+            let value = json!({
+                "sent": { "messages": sent.messages, "dropped": sent.dropped, "packets": sent.symbols, "again": sent.again,
+                    "redundancy": sent.redundancy, "given_up": sent.given_up },
+                "received": { "messages": received.delivered, "lost": received.lost, "late": received.late,
+                    "restored": received.restored },
+                "ended": why.map(|why| format!("{why:?}")),
+                "bottleneck": bottleneck(connection),
+            });
+            return crate::say::show_text(&format!("{value}\n"));
+        }
+        if sent.messages > 0 {
+            say!(
+                "fide: {} messages sent ({} dropped as too late, {} packets sent again, {} of redundancy)",
+                sent.messages,
+                sent.dropped,
+                sent.again,
+                sent.redundancy
+            );
+        }
+        if received.delivered + received.lost > 0 {
+            say!(
+                "fide: {} messages received, {} lost ({} of them late)",
+                received.delivered,
+                received.lost,
+                received.late
+            );
+        }
+        Ok(())
+    }
+}
+
+fn bottleneck(connection: &Connection) -> Value {
+    match connection.view().and_then(|view| view.bottleneck) {
+        Some((step, ns)) => json!({ "step": step.name(), "pace_ns": ns }),
+        None => Value::Null,
+    }
+}
+
+fn unbound(why: BindError) -> Failure {
+    let code = match &why {
+        BindError::Bind { why, .. } if why.kind() == std::io::ErrorKind::PermissionDenied => crate::exit::NOT_PERMITTED,
+        BindError::Bind { .. } => USAGE,
+        BindError::Thread(_) => crate::exit::UNHEALTHY,
+    };
+    Failure::new(code, why)
+}
+
+/// "host:port", by name or number.
+fn resolve(address: &str) -> Result<SocketAddr, Failure> {
+    let wrong = |why: String| {
+        Failure::new(USAGE, anyhow!("'{address}' is no address: {why}; use HOST:PORT, such as 192.0.2.7:7000"))
+    };
+    let mut found = address.to_socket_addrs().map_err(|why| wrong(why.to_string()))?;
+    found.next().ok_or_else(|| wrong("no host has this name".to_owned()))
+}
+
+/// "250us", "1.5ms", "2s".
+fn duration(text: &str) -> Result<Duration, String> {
+    let unit = text.trim_start_matches(|c: char| c == '.' || c.is_ascii_digit());
+    let time = humantime::parse_duration(text).ok().filter(|_| ["us", "ms", "s"].contains(&unit));
+    time.filter(|time| (Duration::from_millis(1)..=Duration::from_secs(60)).contains(time))
+        .ok_or_else(|| format!("'{text}' is not a time from 1ms to 60s; use a number and us, ms or s, such as 100ms"))
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| *share > 0.0 && *share < 1.0);
+    share.ok_or_else(|| format!("'{text}' is no share above 0 and below 1, such as 0.01 for one in a hundred"))
+}
+
+/// Ends a connection, and tells the other end, when a signal ends this program.
+fn end_on_signal(connection: &Arc<Connection>) {
+    let connection = Arc::downgrade(connection);
+    // There is one handler in a process, and this is the only command in it.
+    let _ = ctrlc::set_handler(move || {
+        if let Some(connection) = connection.upgrade() {
+            connection.close("ended by a signal");
+        }
+    });
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Done {
+    match &arguments.command {
+        Command::Key(arguments) => key::run(arguments),
+        Command::Send(arguments) => send::run(arguments),
+        Command::Recv(arguments) => receive::run(arguments),
+        Command::Tunnel(arguments) => tunnel::run(arguments),
+    }
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `fide pace tunnel`: UDP datagrams of any program.
+
+use std::{
+    io,
+    net::{SocketAddr, UdpSocket},
+    process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use anyhow::anyhow;
+use fide_pace_socket::{Closed, Connection, RecvError, SendError};
+
+use super::{Way, end_on_signal, resolve};
+use crate::{
+    exit::{Done, Failure, UNHEALTHY, USAGE},
+    say::say,
+};
+
+/// Longest datagram.
+const DATAGRAM_MAX: usize = 65_536;
+/// How soon a thread that waits for a datagram sees that the connection is over.
+const LOOKS_EVERY: Duration = Duration::from_millis(100);
+/// Datagrams that may wait at the sender, unless the user says otherwise: a burst of one video frame.
+const QUEUE: u16 = 64;
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// Take datagrams of local programs here, as ADDRESS:PORT
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "to")]
+    from: Option<String>,
+    /// Connect to the tunnel's other end, as HOST:PORT
+    #[arg(long, value_name = "HOST:PORT", requires = "from")]
+    to: Option<String>,
+    /// Wait for the tunnel's other end here, as ADDRESS:PORT
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "forward", conflicts_with = "from")]
+    accept: Option<String>,
+    /// Hand datagrams to the program here, as HOST:PORT
+    #[arg(long, value_name = "HOST:PORT", requires = "accept")]
+    forward: Option<String>,
+    #[command(flatten)]
+    way: Way,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Done {
+    let ends = (&arguments.from, &arguments.to, &arguments.accept, &arguments.forward);
+    match ends {
+        (Some(from), Some(to), None, None) => {
+            let socket = bind(resolve(from)?)?;
+            say!("fide: datagrams to {from} are carried to {to}");
+            carry(arguments.way.connect(to, QUEUE)?, &socket, None, &arguments.way)
+        }
+        (None, None, Some(accept), Some(forward)) => {
+            let forward = resolve(forward)?;
+            let endpoint = arguments.way.server(accept, QUEUE)?;
+            say!("fide: waiting for the other end at {accept}");
+            let connection = endpoint.accept().map_err(anyhow::Error::from)?;
+            drop(endpoint);
+            let any: SocketAddr = if forward.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
+            carry(connection, &bind(any)?, Some(forward), &arguments.way)
+        }
+        _ => Err(Failure::new(USAGE, anyhow!("a tunnel's end has --from and --to, or --accept and --forward"))),
+    }
+}
+
+fn bind(address: SocketAddr) -> Result<UdpSocket, Failure> {
+    let socket = UdpSocket::bind(address).and_then(|socket| {
+        socket.set_read_timeout(Some(LOOKS_EVERY))?;
+        Ok(socket)
+    });
+    socket.map_err(|why| Failure::new(crate::exit::code_of_file(&why), anyhow!("no UDP socket at {address}: {why}")))
+}
+
+/// Both ways until the connection is over. `program`: where it is; none until it has sent something.
+fn carry(connection: Connection, socket: &UdpSocket, program: Option<SocketAddr>, way: &Way) -> Done {
+    let connection = Arc::new(connection);
+    end_on_signal(&connection);
+    let program = Mutex::new(program);
+    let (last, why) = thread::scope(|scope| {
+        let inwards = scope.spawn(|| inwards(&connection, socket, &program));
+        let last = outwards(&connection, socket, &program);
+        (last, inwards.join())
+    });
+    let why = why.map_err(|_| anyhow!("a thread of the tunnel has ended by itself"))?;
+    way.report(&connection, Some(&why))?;
+    last?;
+    match why {
+        Closed::Here => Ok(ExitCode::SUCCESS),
+        Closed::There(_) => Ok(ExitCode::SUCCESS),
+        why => Err(Failure::new(UNHEALTHY, anyhow!("{}", RecvError(why)))),
+    }
+}
+
+/// Datagrams of the program into the connection.
+fn outwards(connection: &Connection, socket: &UdpSocket, program: &Mutex<Option<SocketAddr>>) -> Result<(), Failure> {
+    let mut datagram = vec![0; DATAGRAM_MAX];
+    loop {
+        match socket.recv_from(&mut datagram) {
+            Ok((len, from)) => {
+                *program.lock().unwrap_or_else(PoisonError::into_inner) = Some(from);
+                match connection.try_send(&datagram[..len], None) {
+                    // What finds the queue full is dropped, as by any router, and counted.
+                    Ok(()) | Err(SendError::Message(_)) => {}
+                    Err(SendError::Closed(_)) => return Ok(()),
+                }
+            }
+            Err(why) if matches!(why.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            // An answer to a datagram that was sent: nobody listens there now.
+            Err(why) if why.kind() == io::ErrorKind::ConnectionRefused => {}
+            Err(why) => {
+                connection.close("the tunnel's socket has failed");
+                return Err(Failure::new(UNHEALTHY, anyhow!("the tunnel's socket: {why}")));
+            }
+        }
+        if connection.is_over() {
+            return Ok(());
+        }
+    }
+}
+
+/// Messages of the connection to the program.
+fn inwards(connection: &Connection, socket: &UdpSocket, program: &Mutex<Option<SocketAddr>>) -> Closed {
+    loop {
+        match connection.recv() {
+            Ok(message) => {
+                let to = *program.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(to) = to {
+                    // Lost, if the program is not there.
+                    let _ = socket.send_to(&message.bytes, to);
+                }
+                connection.recycle(message);
+            }
+            Err(RecvError(why)) => return why,
+        }
+    }
+}
