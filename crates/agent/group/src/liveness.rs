@@ -155,10 +155,15 @@ impl Liveness {
     /// A packet has come. Whether its sender is known to be up, and speaks a version that this program speaks.
     pub(crate) fn note_packet<P: Start>(&mut self, sender: Sender, spoken: Spoken, group: &mut Group<P>) -> bool {
         let Some(peer) = self.peers.get_mut(sender.host) else { return false };
-        if peer.process == sender.process && peer.incarnation == sender.incarnation {
+        let is_up = peer.process == sender.process && peer.incarnation == sender.incarnation;
+        // A packet of a former process that comes late says nothing about the present one.
+        if is_up && peer.spoken.is_some_and(|(process, _)| process == sender.process) {
             return true;
         }
         peer.spoken = Some((sender.process, spoken));
+        if is_up {
+            return true;
+        }
         // Like one that has another key: its process is up, and no member.
         if self.mine.common(spoken).is_none() {
             return false;

@@ -225,4 +225,8 @@ fn process_without_a_common_version_is_no_member() {
     hears(&mut core, [ended(2, 2), up(2, 3)]);
     assert!(hear(&mut core, 3, 3));
     assert_eq!(core.liveness.common(), (1, 2));
+    // A packet of the former one comes late.
+    hear(&mut core, 1, 2);
+    assert!(hear(&mut core, 3, 3));
+    assert_eq!(core.liveness.common(), (1, 2));
 }
