@@ -140,6 +140,7 @@ impl<P: Start> Core<P> {
         // joiners, as under load each packet brings more decisions.
         if now_ns >= self.resend_ns {
             self.resend_ns = now_ns.saturating_add(self.resend_every_ns);
+            self.group.speak(self.liveness.common().0);
             self.group.resend(agent.lease());
             if self.group.standing() == Standing::Joining {
                 let is_complete =

@@ -240,18 +240,12 @@ impl<P: Start> Member<P> {
             let (stored_max, first) = (config.transfer().stored_max, record.incarnation());
             Disk::open(&config.state_dir, &config.group, number, first, config.compact_bytes, stored_max)
         });
-        let (disk, mut found) = disk.transpose()?.unzip();
-        if let Some(found) = &mut found {
-            // The record may have been lost, and the log not.
-            let member = found.recalled.member.as_ref().map_or(0, |member| member.incarnation);
-            if record.incarnation() <= member {
-                record.next_incarnation(member)?;
-                record.used();
-            }
-            if record.is_first() && found.recalled.first < record.incarnation() {
-                record.answer_from_now()?;
-            }
-            found.recalled.first = found.recalled.first.max(record.answers_from());
+        let (disk, found) = disk.transpose()?.unzip();
+        // The record may have been lost, and the log not.
+        let member = found.as_ref().and_then(|found| found.recalled.member.as_ref());
+        if let Some(member) = member.map(|member| member.incarnation).filter(|member| *member >= record.incarnation()) {
+            record.next_incarnation(member, record.own().clone())?;
+            record.used();
         }
         let incarnation = record.incarnation();
         // A host stores what it is a member of before its record.
@@ -274,7 +268,10 @@ impl<P: Start> Member<P> {
         }
         if let Some(found) = found {
             core.group.set_durable();
-            core.group.recall(found.recalled);
+            core.group.recall(found.recalled, record.own());
+        }
+        if !is_founded {
+            record.may_be_let_in()?;
         }
         let addresses: Vec<_> = hello.members.iter().map(|member| member.addresses.clone()).collect();
         let port = Port::open(me, &addresses, config.port)?;
@@ -422,7 +419,8 @@ impl<P: Start> Member<P> {
     fn rejoin(&mut self) -> Result<(), Error> {
         // Stored before anybody hears of it. If that fails, the member goes on: the state that it keeps is
         // worth more than an error.
-        let incarnation = match self.record.next_incarnation(self.core.group.incarnation_floor()) {
+        let (floor, own) = (self.core.group.incarnation_floor(), self.core.group.own_incarnations());
+        let incarnation = match self.record.next_incarnation(floor, own) {
             Ok(incarnation) => incarnation,
             Err(why) => {
                 let what = "this host was excluded, and cannot store as which incarnation it comes back; make room there, it tries again";
@@ -613,6 +611,8 @@ impl<P: Start> Member<P> {
                 }
             };
         }
+        self.core.group.poll_install()?;
+        self.may_be_let_in();
         let (position, state) = self.core.group.take_install()?;
         if let Some(disk) = &mut self.disk {
             disk.replaced(position);
@@ -632,11 +632,19 @@ impl<P: Start> Member<P> {
     /// The user has replaced its state by the one after the decisions up to `position`, which is at least
     /// that of [`Member::offered_state`]. False, and nothing has changed, if there is no such offer.
     pub fn installed_at(&mut self, position: u64) -> bool {
+        self.may_be_let_in();
         let is_installed = self.core.group.installed_at(position);
         if let Some(disk) = self.disk.as_mut().filter(|_| is_installed) {
             disk.replaced(position);
         }
         is_installed
+    }
+
+    /// With the state that it was offered this host asks to be let in: a durable one stores that before.
+    fn may_be_let_in(&mut self) {
+        // On a full disk this host does not answer for the present incarnation when it comes back. Others may wait then,
+        // and nothing is lost.
+        let _ = self.record.may_be_let_in();
     }
 
     /// The user begins to replace its state by the one of [`Member::offered_state`], and has none until that is

@@ -17,7 +17,7 @@ pub struct Versions {
 
 /// Of the group's protocol. A program with a higher `newest` still has to speak this version with members that
 /// speak no higher one ([`crate::Member::group_version`]).
-pub const PROTOCOL: Versions = Versions::only(1);
+pub const PROTOCOL: Versions = Versions::up_to(fide_agreement::group::VERSION);
 
 impl Versions {
     /// One version.
@@ -141,10 +141,10 @@ mod tests {
             mine.refusal(theirs, "h2"),
             "host h2 speaks versions 3 and 4 of its service's messages, and this program versions 1 and 2; upgrade one version at a time"
         );
-        let theirs = Spoken { group: Versions::up_to(3), ..Spoken::default() };
+        let theirs = Spoken { group: Versions::up_to(4), ..Spoken::default() };
         assert_eq!(
             mine.refusal(theirs, "h2"),
-            "host h2 speaks versions 2 and 3 of the group's protocol, and this program version 1; upgrade one version at a time"
+            "host h2 speaks versions 3 and 4 of the group's protocol, and this program versions 1 and 2; upgrade one version at a time"
         );
     }
 }

@@ -52,15 +52,18 @@ mod changing;
 mod claim;
 mod control;
 mod datagram;
+mod dead;
 mod durable;
 mod entry;
 mod epoch;
 mod epochs;
 mod founding;
 mod held;
+mod incarnations;
 mod joining;
 mod liveness;
 mod outbox;
+mod past;
 mod payloads;
 mod protocol;
 mod receiving;
@@ -90,14 +93,15 @@ use founding::Founding;
 use joining::{Backlog, Joining};
 use liveness::Liveness;
 use outbox::Outbox;
+use past::Past;
 use payloads::Pending;
-use refounding::Past;
 use shown::Shown;
 use tail::Tail;
 
 pub use datagram::{DatagramError, PREFIX_LEN};
 pub use durable::{Recalled, RecalledMember, ToStore};
 pub use entry::{Entry, entries};
+pub use incarnations::{Incarnations, RANGES_MAX, RangesError};
 
 /// The configuration of a member.
 #[derive(Debug, Clone, Copy)]
@@ -122,6 +126,14 @@ pub struct Config<S> {
 /// changes only if programs of the version before cannot be members any more; a member's packets say which versions
 /// of what is said in this layout it speaks, and it is refused by these, by name, before its datagrams are looked at.
 const FORMAT: &[u8] = b"fide group 7";
+
+/// The version of what is said in that layout. Programs of the version before are told nothing that only this one has
+/// ([`Group::speak`]).
+///
+/// | version | new in it |
+/// |---|---|
+/// | 2 | a claim may name several ranges of incarnations |
+pub const VERSION: u8 = 2;
 
 /// The number of a group: a hash of its name, of the hosts that may be members, and of the protocol's
 /// setting. So members whose lists or settings differ refuse each other ([`DatagramError::OtherGroup`]),
@@ -221,6 +233,8 @@ pub struct Group<P: Start> {
     backlog: Backlog,
     /// What this process was before, and what others were.
     past: Past,
+    /// The version of the group's protocol that all processes speak ([`Group::speak`]).
+    version: u8,
     shown: Shown,
     /// Decisions that wait for disks, where they have to.
     durable: Durable,
@@ -274,6 +288,7 @@ impl<P: Start> Group<P> {
             joining: Joining::default(),
             backlog: Backlog::default(),
             past: Past::new(config.incarnation),
+            version: VERSION,
             shown: Shown::new(),
             durable: Durable::new(),
             admission: Admission::new(),
@@ -353,6 +368,11 @@ impl<P: Start> Group<P> {
             }
             self.transfers.joined(host);
         }
+    }
+
+    /// All processes that are up speak this version of the group's protocol; [`VERSION`] if nothing else is said.
+    pub fn speak(&mut self, version: u8) {
+        self.version = version;
     }
 
     /// Hosts that hear this one (`Detector::heard_by`). To be called before each datagram is received: the
@@ -546,6 +566,7 @@ impl<P: Start> Group<P> {
             Standing::Member => {
                 self.report_deaths();
                 self.ask_for_stored();
+                self.give_up_dead_incarnation();
             }
             Standing::Leaving => self.ask_for_begun(),
             _ => {}

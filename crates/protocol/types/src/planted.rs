@@ -171,6 +171,8 @@ planted! {
     LetsInTheDead,
     /// a joiner with an incarnation above dead ones answers for those
     AnswersForOthers,
+    /// a host answers for the processes that it had between those of its disk
+    AnswersForGaps,
     /// hosts without a record found a group although another host has the state of one
     FoundsBesideAState,
     /// the end of a process is reported after the start of its successor

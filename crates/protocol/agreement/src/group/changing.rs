@@ -287,6 +287,7 @@ impl<P: Start> Group<P> {
         if self.durable.is_on() {
             epoch.protocol.decide_before_leader();
         }
+        self.tell_held_dead(&view);
         for member in view.members() {
             epoch.crashed(member.host, self.liveness.dead(member.host));
         }

@@ -3,7 +3,7 @@
 //! ([`super::refounding`]).
 //!
 //! ```text
-//!  0 u32 first incarnation that the process answers for, u32 last one
+//!  0 u32 first incarnation of the last range that the process answers for, u32 last one
 //!  8 u32 number of the view that it was let in to and gave up, 0 for none; u32 its incarnation in that view; u64 hosts whose members of
 //!        that view were dead by then
 //! 24 u32 its incarnation that was a member last, 0 for none, which ends the claim
@@ -11,17 +11,26 @@
 //! 36 u32 ballot with which the view was begun if it was the first one, else 0
 //! 40 the view
 //! ```
+//!
+//! Where it answers for more ranges than that one, these come before it all, oldest first (version 2):
+//!
+//! ```text
+//!  0 u8 how many, at least one
+//!  1 each: u32 first incarnation, u32 last one
+//! ```
 
 use fide_types::{
     HostSet,
     planted::{self, Planted},
 };
 
-use super::datagram::DatagramError;
+use super::{datagram::DatagramError, incarnations::Incarnations};
 use crate::view::View;
 
 /// Bytes of a claim without a membership.
 const SHORT_LEN: usize = 28;
+/// Bytes of an earlier range.
+const RANGE_LEN: usize = 8;
 
 /// What an excluded member kept of its group.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,9 +78,11 @@ pub(super) struct GaveUp {
 /// What a process claims about its incarnations that are over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Claim {
-    /// The first incarnation that it answers for.
+    /// Incarnations that it answers for, beside those from `first` to `last`, which are higher.
+    pub(super) earlier: Incarnations,
+    /// The first one of the last range that it answers for.
     pub(super) first: u32,
-    /// The last one.
+    /// The last one; below the first one if it answers for none.
     pub(super) last: u32,
     /// One of them was let in to a view, and gave that up.
     pub(super) gave_up: Option<GaveUp>,
@@ -88,6 +99,31 @@ pub(super) enum Testimony {
 }
 
 impl Claim {
+    /// Of a process that answers for `own`, all of which are below the present incarnation.
+    pub(super) fn new(
+        own: &Incarnations,
+        incarnation: u32,
+        gave_up: Option<GaveUp>,
+        membership: Option<Membership>,
+    ) -> Self {
+        let (first, last) = own.ranges().last().copied().unwrap_or((incarnation, incarnation - 1));
+        Self { earlier: own.before(first), first, last, gave_up, membership }
+    }
+
+    /// Whether it answers for nothing.
+    pub(super) fn says_nothing(&self) -> bool {
+        self.membership.is_none() && self.last < self.first
+    }
+
+    /// What a process of version 1 understands of it.
+    pub(super) fn of_last_range(self) -> Self {
+        Self { earlier: Incarnations::default(), ..self }
+    }
+
+    fn answers_for(&self, incarnation: u32) -> bool {
+        (self.first..=self.last).contains(&incarnation) || self.earlier.contains(incarnation)
+    }
+
     /// What is known of an incarnation in the last view; none if it may be acting, or have acted.
     pub(super) fn testimony(&self, incarnation: u32, last: &Membership) -> Option<Testimony> {
         let member = self.membership.as_ref().map_or(0, |membership| membership.incarnation);
@@ -96,7 +132,7 @@ impl Claim {
                 let before = (membership.age() < last.age()).then_some(Testimony::NeverBegan);
                 membership.position.map(Testimony::DeliveredUpTo).or(before)
             }
-            _ if member < incarnation && (self.first..=self.last).contains(&incarnation) => Some(Testimony::NeverBegan),
+            _ if member < incarnation && self.answers_for(incarnation) => Some(Testimony::NeverBegan),
             _ => None,
         }
     }
@@ -109,7 +145,12 @@ impl Claim {
     }
 
     pub(super) fn write(&self, out: &mut Vec<u8>) {
-        let Self { first, last, gave_up, membership } = self;
+        let Self { earlier, first, last, gave_up, membership } = self;
+        if !earlier.is_empty() {
+            out.push(u8::try_from(earlier.ranges().len()).expect("few"));
+            let numbers = earlier.ranges().iter().flat_map(|(first, last)| [first, last]);
+            numbers.for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+        }
         out.extend_from_slice(&first.to_le_bytes());
         out.extend_from_slice(&last.to_le_bytes());
         let none = GaveUp { number: 0, incarnation: 0, dead: HostSet::EMPTY };
@@ -126,8 +167,28 @@ impl Claim {
         view.write(out);
     }
 
-    /// Reads what [`Claim::write`] wrote; none if it is too short, or too long.
+    /// Reads what [`Claim::write`] wrote of a claim with earlier ranges; none if it is too short, or too long.
+    pub(super) fn read_with_earlier(content: &[u8]) -> Option<Result<Self, DatagramError>> {
+        let (&count, rest) = content.split_first()?;
+        let (ranges, rest) = rest.split_at_checked(usize::from(count) * RANGE_LEN).filter(|_| count > 0)?;
+        let number = |bytes: &[u8]| Some(u32::from_le_bytes(*bytes.first_chunk()?));
+        let range = |bytes: &[u8]| Some((number(bytes)?, number(bytes.get(4..)?)?));
+        let ranges: Option<Vec<(u32, u32)>> = ranges.chunks_exact(RANGE_LEN).map(range).collect();
+        let claim = match Self::read(rest)? {
+            Ok(claim) => claim,
+            Err(why) => return Some(Err(why)),
+        };
+        // The last one follows them.
+        let all = Incarnations::from_ranges(ranges?.into_iter().chain([(claim.first, claim.last)]));
+        Some(match all {
+            Ok(all) => Ok(Self { earlier: all.before(claim.first), ..claim }),
+            Err(why) => Err(why.into()),
+        })
+    }
+
+    /// Reads what [`Claim::write`] wrote of a claim without earlier ranges; none if it is too short, or too long.
     pub(super) fn read(content: &[u8]) -> Option<Result<Self, DatagramError>> {
+        let earlier = Incarnations::default();
         let word = |at: usize| Some(u32::from_le_bytes(*content.get(at..)?.first_chunk()?));
         let long = |at: usize| Some(u64::from_le_bytes(*content.get(at..)?.first_chunk()?));
         let (first, last, member) = (word(0)?, word(4)?, word(24)?);
@@ -138,12 +199,18 @@ impl Claim {
         }
         let gave_up = Some(gave_up).filter(|_| !is_none);
         if member == 0 {
-            return (content.len() == SHORT_LEN).then_some(Ok(Self { first, last, gave_up, membership: None }));
+            return (content.len() == SHORT_LEN).then_some(Ok(Self {
+                earlier,
+                first,
+                last,
+                gave_up,
+                membership: None,
+            }));
         }
         let position = Some(long(28)?).filter(|position| *position != u64::MAX);
         let (ballot, view) = (word(36)?, View::read(content.get(40..)?));
         let membership = view.map(|view| Some(Membership { incarnation: member, position, ballot, view }));
-        Some(membership.map(|membership| Self { first, last, gave_up, membership }).map_err(Into::into))
+        Some(membership.map(|membership| Self { earlier, first, last, gave_up, membership }).map_err(Into::into))
     }
 }
 

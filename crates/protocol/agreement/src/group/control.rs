@@ -18,6 +18,7 @@
 //!    higher (11):  u32 incarnation
 //!    stored (12):  u64 position up to which the sender has stored the log; u8 1 if it asks for the receiver's, else 0
 //!    told (13):    u64 position up to which decisions may be delivered
+//!    claim (14):   a claim with several ranges, see `claim`; from version 2 on
 //! ```
 
 use fide_types::HostSet;
@@ -92,7 +93,7 @@ impl Control {
                 view.write(out);
             }
             Self::Claim(claim) => {
-                out.push(8);
+                out.push(if claim.earlier.is_empty() { 8 } else { 14 });
                 claim.write(out);
             }
             Self::Out { view } => {
@@ -150,6 +151,9 @@ impl Control {
         if kind == 8 {
             return Ok(Self::Claim(Claim::read(content).ok_or(wrong)??));
         }
+        if kind == 14 {
+            return Ok(Self::Claim(Claim::read_with_earlier(content).ok_or(wrong)??));
+        }
         if kind != 3 {
             return read().ok_or(wrong);
         }
@@ -165,10 +169,27 @@ impl Control {
 mod tests {
     use super::*;
     use crate::{
-        group::claim::{GaveUp, Membership},
+        group::{
+            Incarnations, RANGES_MAX,
+            claim::{GaveUp, Membership},
+        },
         view::ViewMember,
     };
     use proptest::prelude::*;
+
+    /// A few ranges, and an incarnation above them.
+    fn any_incarnations() -> impl Strategy<Value = (Incarnations, u32)> {
+        prop::collection::vec((0u32..1 << 20, 0u32..1 << 20), 0..=RANGES_MAX).prop_map(|steps| {
+            let mut last = 0;
+            let ranges = steps.into_iter().map(|(gap, more)| {
+                let first = last + 2 + gap;
+                last = first + more;
+                (first, last)
+            });
+            let own = Incarnations::from_ranges(ranges).unwrap();
+            (own, last + 1)
+        })
+    }
 
     fn any_control() -> impl Strategy<Value = Control> {
         let identity = prop::collection::vec(any::<u8>(), 0..40).prop_map(|bytes| Identity::of(&bytes));
@@ -189,11 +210,12 @@ mod tests {
             view.clone().prop_map(|view| Control::Out { view }),
             (any::<u32>(), view.clone()).prop_map(|(ballot, view)| Control::Begin { ballot, view }),
             (
-                any::<[u32; 3]>(),
+                any_incarnations(),
+                any::<u32>(),
                 prop::option::of((1u32.., any::<u32>(), any::<u64>())),
                 prop::option::of((1u32.., prop::option::of(0..u64::MAX), view))
             )
-                .prop_map(|([first, last, ballot], gave_up, membership)| {
+                .prop_map(|((own, incarnation), ballot, gave_up, membership)| {
                     let gave_up =
                         gave_up.map(|(number, incarnation, dead)| GaveUp { number, incarnation, dead: HostSet(dead) });
                     let membership = membership.map(|(incarnation, position, view)| Membership {
@@ -202,7 +224,7 @@ mod tests {
                         ballot,
                         view,
                     });
-                    Control::Claim(Claim { first, last, gave_up, membership })
+                    Control::Claim(Claim::new(&own, incarnation, gave_up, membership))
                 }),
         ]
     }
@@ -218,7 +240,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_control_message_or_refused(kind in 0u8..14, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+        fn any_bytes_are_a_control_message_or_refused(kind in 0u8..15, bytes in prop::collection::vec(any::<u8>(), 0..120)) {
             let bytes: Vec<u8> = std::iter::once(kind).chain(bytes).collect();
             if let Ok(control) = Control::read(&bytes) {
                 let mut again = Vec::new();

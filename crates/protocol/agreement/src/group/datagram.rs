@@ -13,6 +13,7 @@
 
 use fide_types::{HostId, MAX_HOSTS};
 
+use super::incarnations::RangesError;
 use crate::{message::MessageError, transfer::TransferError, view::ViewError};
 
 /// Bytes before the message.
@@ -57,6 +58,8 @@ pub enum DatagramError {
     Transfer(#[from] TransferError),
     #[error(transparent)]
     View(#[from] ViewError),
+    #[error("a claim: {0}")]
+    Ranges(#[from] RangesError),
     #[error("a control message of kind {kind} and {len} bytes; there is none")]
     Control { kind: u8, len: usize },
     #[error(

@@ -62,6 +62,7 @@ use super::{
     control::Control,
     entry::{Entry, entries_but_values},
     epoch::Epoch,
+    incarnations::Incarnations,
 };
 use crate::{Start, lease::Lease, transfer::Identity, view::View};
 
@@ -92,7 +93,8 @@ pub enum ToStore<'a> {
 /// What a process finds on disk of former processes of its host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recalled {
-    /// The first incarnation of which everything is on disk that others may have relied on.
+    /// The first incarnation of which everything is on disk that others may have relied on, if it was one of this disk's
+    /// processes ([`Group::recall`]).
     pub first: u32,
     /// The last membership.
     pub member: Option<RecalledMember>,
@@ -271,8 +273,8 @@ impl<P: Start> Group<P> {
     }
 
     /// What former processes of this host have stored. To be called when the group is made. The user's state is
-    /// taken for the one after the position there.
-    pub fn recall(&mut self, recalled: Recalled) {
+    /// taken for the one after the position there. `own`: the incarnations of those processes, as far as they are known.
+    pub fn recall(&mut self, recalled: Recalled, own: &Incarnations) {
         let Recalled { first, member } = recalled;
         let membership = member.map(|member| {
             let RecalledMember { incarnation, ballot, view, position } = member;
@@ -280,7 +282,7 @@ impl<P: Start> Group<P> {
         });
         // A host that was never a member has nothing to keep.
         let position = membership.as_ref().map_or(Some(0), |membership| membership.position);
-        self.past.recall(first, membership);
+        self.past.recall(first, own.before(self.config.incarnation), membership);
         self.position = position.unwrap_or(0);
         (self.durable.handed, self.durable.mine) = (self.position, position);
     }

@@ -62,39 +62,45 @@ impl<P: Start> Group<P> {
         Ok(())
     }
 
-    /// The highest incarnation of a host that is known to be dead. Also those before the one in the view that
-    /// this host kept, as a host that is out meanwhile is not notified when they end.
-    pub(super) fn highest_dead(&self, from: u16, sender: u32) -> u32 {
-        let member = Some(self.past.member(from)).filter(|member| *member > sender);
-        self.liveness.dead(from).max(member.unwrap_or(0))
-    }
-
     fn receive_control(&mut self, from: u16, prefix: &Prefix, control: Control) -> Result<(), DatagramError> {
         let dead = self.highest_dead(from, prefix.sender);
         let is_dead = prefix.sender <= dead && !planted::is(Planted::LetsInTheDead);
         let is_joining = self.standing == Standing::Joining;
+        // While others hold it dead it becomes no member as that incarnation.
+        let may_enter = is_joining && !self.is_reported_dead();
         let is_mine = |view: &View| view.holds(self.config.me, self.config.incarnation);
-        let takes_welcome = |view: &View| is_joining && is_mine(view) && !self.founding.refuses_welcome_to(view);
+        let takes_welcome = |view: &View| may_enter && is_mine(view) && !self.founding.refuses_welcome_to(view);
         match control {
             // The sender lives, and in any view it would be dead from the beginning.
             Control::Join { .. } | Control::Present { .. } | Control::Claim(_) if is_dead => {
                 self.say(HostSet::only(from), Control::Higher { dead });
             }
-            Control::Higher { dead } if is_joining => self.past.note_reported_dead(dead),
+            // Others have let it in, which do not know.
+            Control::Base { .. } | Control::Welcome { .. } | Control::Begin { .. } if is_joining && is_dead => {
+                self.say(HostSet::only(from), Control::Higher { dead });
+            }
+            Control::Welcome { ref view, .. } | Control::Begin { ref view, .. }
+                if is_joining && !self.held_dead_of(view).is_empty() =>
+            {
+                self.tell_held_dead(&view.clone());
+            }
+            Control::Higher { dead } if is_joining || self.standing == Standing::Member => {
+                self.past.note_reported_dead(dead);
+            }
             Control::Join { have } => {
                 self.past.note_asking(from, prefix.sender);
                 self.handle_join(from, Request { incarnation: prefix.sender, have })?;
             }
-            Control::Base { position, state } if is_joining && !is_dead && self.takes_over_from(prefix.view) => {
+            Control::Base { position, state } if may_enter && self.takes_over_from(prefix.view) => {
                 self.joining.offered(from, position, state, &mut self.transfers);
             }
-            Control::Welcome { from: after, start, decisions, view } if takes_welcome(&view) && !is_dead => {
+            Control::Welcome { from: after, start, decisions, view } if takes_welcome(&view) => {
                 let welcome = Welcome { by: from, from: after, start, decisions, view };
                 self.joining.welcomed(welcome, &mut self.transfers);
             }
             Control::Dead { places, asks } => self.handle_dead(from, prefix, places, asks)?,
             Control::Present { ballot, is_first } => self.handle_present(from, prefix.sender, ballot, is_first),
-            Control::Begin { ballot, view } if is_joining && !is_dead => {
+            Control::Begin { ballot, view } if may_enter => {
                 self.handle_begin(from, prefix.sender, prefix.view != 0, ballot, view);
             }
             Control::Recorded => self.handle_recorded(from, prefix.sender),

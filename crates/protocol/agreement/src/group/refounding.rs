@@ -62,17 +62,31 @@
 //! known to everyone that founds the group again; or J was outlived by another member whose word everyone
 //! has, and then J's word counts for nobody.
 //!
-//! **Known to be dead.** A host that lost its record, and whose clock was set back, comes as an incarnation
-//! that others know to be dead already. In a view it would be dead from the beginning, to the others and not
-//! to itself: they would decide without it, and it would lead when they have died. So they send it the highest
-//! dead incarnation (`higher`), nobody lets it in, and it comes as a higher one. It answers for none of the
-//! incarnations between, which belonged to another process. The dead incarnation may also be this process,
-//! excluded just now, which its agent reports too: so the host waits for its agent for [`LET_IN_RESENDS`]
-//! resends first. A disk that comes back after its host has run without it has such an incarnation, too: what it
-//! kept as a member it goes on to claim, as the higher one. Until then nobody gives it a claim, so that it founds
-//! nothing, and nobody takes a state or a view from it. The word of a host that kept a view with a later
-//! incarnation of that host counts as well: it may have been out when that incarnation ended, and is not notified
-//! of the end.
+//! **Own incarnations.** A host's disk may be lost, and come back after its host has run without it. So processes take
+//! their numbers from the clock, and each is above those of all other disks of its host, unless the clock was set back. A
+//! disk answers for exactly the processes that it knows to be its own ([`Incarnations`]): what ran between them may have
+//! been a member of the last view, and have answered alone. Beyond [`super::RANGES_MAX`] ranges the oldest are forgotten,
+//! and the others wait where they would be needed.
+//!
+//! **Known to be dead.** A host whose clock was set back comes as an incarnation that others know to be dead already: it has
+//! lost its record, or its disk has come back. In a view it would be dead from the beginning, to those that know and
+//! not to itself: they would decide without it, and it would lead when they have died. So whoever knows sends it the
+//! highest dead incarnation (`higher`), and it comes as a higher one. It does not answer for the one it gives up, which
+//! may have been another process's too; and for none before that, unless it has kept a membership: there was no higher
+//! one when it was let in.
+//!
+//! - From then on it enters no view, founds no group, and is given no claim.
+//! - Others may have let it in before, which do not know; or it needed nobody's claim to found the group. Whoever knows
+//!   takes no state and no view from it, enters no view with it, and says `higher` to it; it also does so if it is a member.
+//!   To the others that is the crash of a member.
+//! - The dead incarnation may also be this process, excluded just now, which its agent reports too: so the host waits for
+//!   its agent for [`LET_IN_RESENDS`] resends first.
+//! - The word of a host that kept a view with a later incarnation of that host counts as well: it may have been out when
+//!   that incarnation ended, and is not notified of the end.
+//!
+//! One case is left: the clock was set back, a member that does not know lets the host in, and `higher` reaches it only
+//! after that. Until it has given up, members that know decide without it, while it takes itself for a member of the view
+//! before, and answers reads from that.
 //!
 //! **The record on disk** has no part in this: it keeps hosts from founding a *first* view
 //! ([`super::founding`]). Incarnations only grow, as the record has the last one.
@@ -101,7 +115,7 @@
 //! one it kept: it may be in a view that others have begun, and have been out before it heard of that view.
 
 use fide_types::{
-    HostId, HostSet, MAX_HOSTS, PerHost,
+    HostId, HostSet, MAX_HOSTS,
     planted::{self, Planted},
 };
 
@@ -109,6 +123,8 @@ use super::{
     Group, GroupError, Standing,
     claim::{Claim, GaveUp, Membership, Testimony, outlived},
     control::Control,
+    incarnations::Incarnations,
+    past::Past,
     tail::Tail,
 };
 use crate::{
@@ -120,123 +136,6 @@ use crate::{
 /// Resends until a host that was let in with others, which are over, gives up waiting for their welcome.
 /// Those of them that act answer each of its requests, and are asked with every resend.
 const LET_IN_RESENDS: u32 = 16;
-
-/// What this process and others were before.
-#[derive(Debug, Clone)]
-pub(super) struct Past {
-    /// The first incarnation that this process answers for.
-    first: u32,
-    /// What this process kept of the group when it was excluded.
-    membership: Option<Membership>,
-    /// The view without this member, once it was delivered.
-    without_me: Option<View>,
-    /// The last claim of each host, and the incarnation that sent it.
-    claims: PerHost<Option<(u32, Claim)>>,
-    /// Resends since others, which are over, claimed a view that this incarnation was let in to.
-    unwelcomed: u32,
-    /// The view that this incarnation was let in to, as a member says that was taken out by it; and how often
-    /// that was said.
-    let_in_to: Option<(View, u32)>,
-    /// The incarnation of each host that asked to be let in last.
-    asking: PerHost<u32>,
-    /// The view that this process was let in to, and gave up last.
-    gave_up: Option<GaveUp>,
-    /// The highest incarnation of this host that others know to be dead.
-    reported_dead: u32,
-    /// Resends since that incarnation was not below the present one.
-    reported_dead_resends: u32,
-}
-
-impl Past {
-    pub(super) fn new(first: u32) -> Self {
-        Self {
-            first,
-            membership: None,
-            without_me: None,
-            claims: PerHost::new(MAX_HOSTS, |_| None),
-            unwelcomed: 0,
-            let_in_to: None,
-            asking: PerHost::new(MAX_HOSTS, |_| 0),
-            gave_up: None,
-            reported_dead: 0,
-            reported_dead_resends: 0,
-        }
-    }
-
-    /// What former processes of this host have stored.
-    pub(super) fn recall(&mut self, first: u32, membership: Option<Membership>) {
-        self.first = self.first.min(first);
-        self.membership = membership;
-    }
-
-    /// The first incarnation that this process answers for.
-    pub(super) fn first(&self) -> u32 {
-        self.first
-    }
-
-    /// The view without this member was delivered.
-    pub(super) fn note_taken_out(&mut self, view: View) {
-        self.without_me = Some(view);
-    }
-
-    /// Whether a member that has begun view `number` has begun the view without this member, or a later one.
-    pub(super) fn is_replaced_by(&self, number: u32) -> bool {
-        self.without_me.as_ref().is_none_or(|view| view.number() <= number)
-    }
-
-    /// A member that was taken out by this view says that the view contains this incarnation.
-    pub(super) fn note_let_in(&mut self, view: View) {
-        let times = self.let_in_to.take().filter(|(known, _)| *known == view).map_or(0, |(_, times)| times);
-        self.let_in_to = Some((view, times.saturating_add(1)));
-    }
-
-    /// A host asks to be let in: it is not a member as that incarnation.
-    pub(super) fn note_asking(&mut self, host: HostId, incarnation: u32) {
-        self.asking[host] = incarnation;
-    }
-
-    /// Others know all incarnations of this host up to this one to be dead.
-    pub(super) fn note_reported_dead(&mut self, up_to: u32) {
-        self.reported_dead = self.reported_dead.max(up_to);
-    }
-
-    /// All incarnations up to `dead` are dead, which is not below the present one: this process answers for
-    /// none of them.
-    fn skip_dead(&mut self, dead: u32) {
-        if !planted::is(Planted::AnswersForOthers) {
-            self.first = dead.saturating_add(1);
-        }
-    }
-
-    /// The incarnation of a host in the view that this process kept; 0 for none.
-    pub(super) fn member(&self, host: HostId) -> u32 {
-        self.membership().and_then(|membership| membership.view.incarnation(host)).unwrap_or(0)
-    }
-
-    pub(super) fn membership(&self) -> Option<&Membership> {
-        self.membership.as_ref()
-    }
-
-    /// The user's state was replaced by one of a later view, which this process goes on to say that it never
-    /// began. A process to which nothing was delivered gave nothing up, and goes on to say that.
-    pub(super) fn note_replaced(&mut self) {
-        match &mut self.membership {
-            Some(Membership { position: Some(0), .. }) => self.membership = None,
-            _ if planted::is(Planted::ForgetsItsView) => self.forget(),
-            Some(membership) => membership.position = None,
-            None => {}
-        }
-    }
-
-    /// What was kept is not needed any more, as the group goes on. This process does not answer for the
-    /// incarnation that kept it.
-    pub(super) fn forget(&mut self) {
-        if let Some(membership) = self.membership.take() {
-            self.first = self.first.max(membership.incarnation + 1);
-        }
-        self.claims.values_mut().fill(None);
-    }
-}
 
 impl<P: Start> Group<P> {
     /// This host was excluded: the others go on without it, or all hosts were excluded. The member is over as
@@ -280,12 +179,8 @@ impl<P: Start> Group<P> {
             return Err(GroupError::Incarnation { incarnation, was, standing: self.standing });
         }
         let mut group = Self::join(super::Config { incarnation, ..self.config })?;
-        // The incarnations between belong to another process. `was` is this process's, if its agent says that
-        // it was excluded as that one.
-        if self.past.reported_dead > was {
-            self.past.skip_dead(self.past.reported_dead);
-        }
-        group.past = self.past.clone();
+        group.past = Past { own: self.own_incarnations(), is_disowned: false, ..self.past.clone() };
+        group.version = self.version;
         group.liveness = self.liveness.deaths_only();
         group.position = self.position;
         for identity in self.durable.named() {
@@ -300,13 +195,30 @@ impl<P: Start> Group<P> {
         Ok(())
     }
 
+    /// Incarnations for which this host answers as its next one ([`Group::rejoin`]): they are to be stored with that.
+    #[must_use]
+    pub fn own_incarnations(&self) -> Incarnations {
+        let Past { own, is_disowned, membership, reported_dead, .. } = &self.past;
+        let (mut own, incarnation) = (own.clone(), self.config.incarnation);
+        // Those between belong to another process. The present one is this process's, if its agent says that it was
+        // excluded as that one.
+        match *is_disowned || *reported_dead > incarnation {
+            false => own.push(incarnation),
+            true if planted::is(Planted::AnswersForOthers) => own = Incarnations::range(1, self.incarnation_floor()),
+            // It was a member as one of those before: so there was no higher one then.
+            true if membership.is_some() => {}
+            true => own.disown(incarnation),
+        }
+        own
+    }
+
     /// The next incarnation of this host has to be above this one.
     #[must_use]
     pub fn incarnation_floor(&self) -> u32 {
         self.config.incarnation.max(self.past.reported_dead)
     }
 
-    /// To be called at each resend while in no group: gives up an incarnation that others know to be dead.
+    /// To be called at each resend: gives up an incarnation that others know to be dead.
     /// See the module's text: *Known to be dead*.
     pub(super) fn give_up_dead_incarnation(&mut self) {
         let (incarnation, dead) = (self.config.incarnation, self.past.reported_dead);
@@ -321,15 +233,15 @@ impl<P: Start> Group<P> {
         self.excluded();
         // What this process kept it kept as a member, so it knows its own numbers; incarnations above its own
         // are another process's anyway.
-        if dead > incarnation || self.past.membership.is_none() {
-            self.past.skip_dead(dead);
-        }
+        self.past.is_disowned = dead > incarnation || self.past.membership.is_none();
     }
 
     /// What this process answers for: all its incarnations but the present one.
     fn claim(&self) -> Claim {
-        let Past { first, gave_up, membership, .. } = &self.past;
-        Claim { first: *first, last: self.config.incarnation - 1, gave_up: *gave_up, membership: membership.clone() }
+        let Past { first, own, gave_up, membership, .. } = &self.past;
+        let before = self.config.incarnation - 1;
+        let own = if planted::is(Planted::AnswersForGaps) { &Incarnations::range(1, before) } else { own };
+        Claim::new(&own.since(*first), self.config.incarnation, *gave_up, membership.clone())
     }
 
     /// The claim of a host's incarnation that is up.
@@ -387,26 +299,22 @@ impl<P: Start> Group<P> {
         self.excluded();
     }
 
-    /// Whether the incarnation of a host that is up is one that this host knows to be dead.
-    fn is_held_dead(&self, host: HostId) -> bool {
-        let up = self.liveness.up(host);
-        up != 0 && up <= self.highest_dead(host, up) && !planted::is(Planted::LetsInTheDead)
-    }
-
     /// To be called at each resend while in no group: tells the others this host's claim, and founds the
     /// group again if that is up to it.
     pub(super) fn go_on_refounding(&mut self, lease: Lease) {
         let claim = self.claim();
-        if claim.membership.is_none() && claim.last < claim.first {
+        if claim.says_nothing() {
             return;
         }
+        // A process of version 1 knows one range: it hears of the last one, and waits where it would need another.
+        let told = if self.version < 2 { claim.of_last_range() } else { claim };
         // To be founded by a dead incarnation would be to be led by one that is dead to this host.
         let others = self.liveness.hosts_up().and(self.config.hosts);
         let others: HostSet = others.iter().filter(|host| !self.is_held_dead(*host)).collect();
         if !others.is_empty() {
-            self.say(others, Control::Claim(claim));
+            self.say(others, Control::Claim(told));
         }
-        let is_dead = self.past.reported_dead >= self.config.incarnation && !planted::is(Planted::LetsInTheDead);
+        let is_dead = self.is_reported_dead();
         if let Ok((view, founder)) = self.refounded_view(lease)
             && founder == self.config.me
             && !is_dead

@@ -763,5 +763,6 @@ mod installing;
 mod leaving;
 mod payloads;
 mod refounding;
+mod returned;
 mod shown;
 mod stored;

@@ -9,7 +9,11 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::disks::Disk;
-use fide_agreement::{Entry, Group, HostSet, Hsuc, Lease, Links, Standing, group, group::ToStore, hsuc, transfer};
+use fide_agreement::{
+    Entry, Group, HostSet, Hsuc, Lease, Links, Standing, group,
+    group::{Incarnations, ToStore},
+    hsuc, transfer,
+};
 
 const HELD: Lease = Lease { now_ns: 5, until_ns: 6 };
 const RUN_OUT: Lease = Lease { now_ns: 6, until_ns: 6 };
@@ -21,6 +25,9 @@ const CALM_ROUNDS: usize = 300;
 /// Enough rounds for a host that was taken out, and joins again late.
 const LATE_ROUNDS: usize = 3 * CALM_ROUNDS;
 
+/// Most disks that a host has.
+const DISKS: usize = 2;
+
 /// What happens in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -29,6 +36,8 @@ enum Kind {
     Steady,
     /// Decisions are stored, and all processes may end at once.
     Durable,
+    /// As before, and one host also runs with another disk, which is empty at first, and then with its former one again.
+    Disks,
 }
 
 struct Random(ChaCha8Rng);
@@ -79,16 +88,29 @@ struct Host {
     /// It was excluded, and goes on as this incarnation.
     comes_back_as: Option<u32>,
     disk: Disk,
+    /// Incarnations of this disk's processes that may have been let in to a view.
+    own: Incarnations,
+    /// A disk with which this host ran before.
+    aside: Option<Aside>,
+}
+
+struct Aside {
+    disk: Disk,
+    own: Incarnations,
+    is_founded: bool,
 }
 
 impl Host {
     fn new(group: Group<Hsuc>, incarnation: u32, is_founded: bool) -> Self {
         let (news, log, up) = (VecDeque::new(), Vec::new(), BTreeMap::new());
-        Self { group, incarnation, news, log, is_founded, up, comes_back_as: None, disk: Disk::new(incarnation) }
+        let (disk, own) = (Disk::new(incarnation), Incarnations::default());
+        Self { group, incarnation, news, log, is_founded, up, comes_back_as: None, disk, own, aside: None }
     }
 
     fn comes_back(&mut self) {
         if let Some(incarnation) = self.comes_back_as.take() {
+            self.own = self.group.own_incarnations();
+            self.own.push(incarnation);
             self.group.rejoin(incarnation).expect("a higher incarnation");
             self.incarnation = incarnation;
             self.up.iter().for_each(|(other, incarnation)| self.group.up(*other, *incarnation));
@@ -128,6 +150,8 @@ struct World {
     died: bool,
     /// Decisions are stored, and processes that begin anew know what is on disk.
     is_durable: bool,
+    /// One host has two disks.
+    swaps_disks: bool,
 }
 
 fn config(me: u16, incarnation: u32) -> group::Config<hsuc::Setting> {
@@ -159,7 +183,8 @@ impl World {
     fn new(seed: u64, kind: Kind) -> Self {
         let mut world = Self {
             steady: kind == Kind::Steady,
-            is_durable: kind == Kind::Durable,
+            is_durable: matches!(kind, Kind::Durable | Kind::Disks),
+            swaps_disks: kind == Kind::Disks,
             random: Random(ChaCha8Rng::seed_from_u64(seed)),
             hosts: BTreeMap::new(),
             leased: BTreeMap::new(),
@@ -176,10 +201,12 @@ impl World {
             let incarnation = 10 + u32::from(id);
             let mut group = Group::form(config(id, incarnation)).unwrap();
             group.set_first_process();
-            if kind == Kind::Durable {
+            if world.is_durable {
                 group.set_durable();
             }
-            world.hosts.insert(id, Host::new(group, incarnation, false));
+            let mut host = Host::new(group, incarnation, false);
+            host.own.push(incarnation);
+            world.hosts.insert(id, host);
             world.leased.insert(id, incarnation);
         }
         world.incarnations += u32::from(HOSTS);
@@ -236,6 +263,7 @@ impl World {
             2..=4 if !self.leased.contains_key(&id) && self.leased.len() > 1 => self.admit(id),
             // The process of this host dies, and starts again.
             5 if self.random.below(8) == 0 => self.dies(id),
+            5 if self.swaps_disks && self.random.below(3) == 0 => self.swaps(id),
             // All processes end at once.
             5 if self.is_durable && self.random.below(3) == 0 => (1..=HOSTS).for_each(|id| self.dies(id)),
             6 if self.random.below(4) == 0 => {
@@ -315,27 +343,56 @@ impl World {
         (1..=HOSTS).try_for_each(|id| self.follow(id))
     }
 
+    /// The process of this host dies, and starts again with another disk. Only one host does so, and only where
+    /// all others have a record: hosts without one found another group.
+    fn swaps(&mut self, id: u16) {
+        let is_founded = |host: &Host| host.aside.is_none() && host.is_founded;
+        if self.hosts[&id].aside.is_some() || self.hosts.values().all(is_founded) {
+            self.begins_anew(id, true);
+        }
+    }
+
     /// The process of this host dies, and starts again.
     fn dies(&mut self, id: u16) {
+        self.begins_anew(id, false);
+    }
+
+    fn begins_anew(&mut self, id: u16, swaps: bool) {
         self.died = true;
-        let Host { incarnation: was, is_founded, ref disk, .. } = self.hosts[&id];
-        let mut disk = disk.clone();
+        let lost = if self.is_durable { self.random.below(4) } else { 0 };
+        let host = self.hosts.get_mut(&id).unwrap();
+        let (was, mut is_founded, mut disk, mut own) =
+            (host.incarnation, host.is_founded, host.disk.clone(), host.own.clone());
+        let (mut recalled, mut log) = disk.crash(lost);
+        let mut aside = host.aside.take();
         self.dead(id, was);
+        // By a clock.
         self.incarnations += 1;
         let incarnation = self.incarnations;
-        let lost = if self.is_durable { self.random.below(4) } else { 0 };
-        let (recalled, log) = disk.crash(lost);
+        let is_empty = swaps && aside.is_none();
+        if swaps {
+            let other = aside.replace(Aside { disk, own, is_founded });
+            let empty = || Aside { disk: Disk::new(incarnation), own: Incarnations::default(), is_founded: false };
+            Aside { disk, own, is_founded } = other.unwrap_or_else(empty);
+            (recalled, log) = disk.crash(0);
+        }
         // The membership is stored before the record.
-        let is_founded = is_founded || self.is_durable && recalled.member.is_some();
+        is_founded |= self.is_durable && recalled.member.is_some();
         let begin = if is_founded { Group::join } else { Group::form };
         let mut group = begin(config(id, incarnation)).unwrap();
+        if is_empty {
+            group.set_first_process();
+        }
         if self.is_durable {
             group.set_durable();
-            group.recall(recalled);
+            group.recall(recalled, &own);
         }
         let mut host = Host::new(group, incarnation, is_founded);
         if self.is_durable {
-            (host.disk, host.log) = (disk, log);
+            (host.disk, host.log, host.own, host.aside) = (disk, log, own, aside);
+        }
+        if !is_founded {
+            host.own.push(incarnation);
         }
         self.hosts.insert(id, host);
         if let Some(leased) = self.leased.get_mut(&id) {
@@ -447,6 +504,7 @@ impl World {
             let _ = host.group.give_state(state);
         }
         if let Some((position, state)) = host.group.poll_install() {
+            host.own.push(host.incarnation);
             host.log = state.as_chunks().0.iter().map(|number| u64::from_le_bytes(*number)).collect();
             if host.log.len() as u64 != position || !decided.starts_with(&host.log) {
                 return Err(format!("h{id} takes over another state than that at {position}"));
@@ -547,13 +605,8 @@ impl World {
         wrong.map_or(Ok(()), Err)
     }
 
-    /// From here on all hosts are back, and everything arrives.
-    fn calm(&mut self) -> Result<(), String> {
-        (1..=HOSTS)
-            .filter(|id| !self.leased.contains_key(id))
-            .collect::<Vec<_>>()
-            .into_iter()
-            .for_each(|id| self.admit(id));
+    /// Everything arrives, until all hosts are members or long after.
+    fn goes_on_in_peace(&mut self) -> Result<(), String> {
         let is_member = |host: &Host| host.group.standing() == Standing::Member;
         for round in 0..LATE_ROUNDS {
             if round >= CALM_ROUNDS && self.hosts.values().all(is_member) {
@@ -573,6 +626,27 @@ impl World {
                 let _ = self.hosts.get_mut(&to).unwrap().group.receive(from, &bytes);
                 self.follow(to)?;
             }
+        }
+        Ok(())
+    }
+
+    /// From here on all hosts are back, and everything arrives.
+    fn calm(&mut self) -> Result<(), String> {
+        (1..=HOSTS)
+            .filter(|id| !self.leased.contains_key(id))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|id| self.admit(id));
+        let is_member = |host: &Host| host.group.standing() == Standing::Member;
+        self.goes_on_in_peace()?;
+        for _ in 0..DISKS {
+            // The disk that is waited for comes back; or the only one that has anything.
+            if self.hosts.values().all(is_member) {
+                break;
+            }
+            let Some(id) = self.hosts.iter().find_map(|(id, host)| host.aside.as_ref().map(|_| *id)) else { break };
+            self.begins_anew(id, true);
+            self.goes_on_in_peace()?;
         }
         let standings: Vec<_> = self.hosts.values().map(|host| host.group.standing()).collect();
         let acts = standings.contains(&Standing::Member);
@@ -639,6 +713,13 @@ fn durable_group_loses_nothing_when_all_processes_end() {
     assert!(back == seeds && handed > 0, "all hosts are members in the end; {handed} leaders handed over");
 }
 
+#[test]
+fn durable_group_loses_nothing_when_a_host_runs_with_another_disk_meanwhile() {
+    let seeds = std::env::var("FIDE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(400);
+    let (back, _) = run(seeds, Kind::Disks).unwrap();
+    assert!(back == seeds, "all hosts are members in the end");
+}
+
 #[cfg(feature = "planted")]
 fn is_found(fault: fide_agreement::planted::Planted, seeds: u64, kind: Kind) {
     use fide_agreement::planted::arm;
@@ -670,4 +751,5 @@ fn planted_faults_in_groups_are_seen() {
     for fault in [Planted::StoresUnleased, Planted::TellsUnstored, Planted::AnswersUntold] {
         is_found(fault, 16_000, Kind::Durable);
     }
+    is_found(Planted::AnswersForGaps, 16_000, Kind::Disks);
 }

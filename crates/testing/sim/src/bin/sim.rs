@@ -71,6 +71,7 @@ const SEEDS: u64 = 1000;
 const ORDERS_ONLY: &[Planted] = &[
     Planted::LetsInTheDead,
     Planted::AnswersForOthers,
+    Planted::AnswersForGaps,
     Planted::FoundsBesideAState,
     Planted::BelievesOfTheMet,
     Planted::AdoptsLower,

@@ -13,10 +13,10 @@ impl<T> Default for Disk<T> {
     }
 }
 
-impl<T: Copy> Disk<T> {
+impl<T: Clone> Disk<T> {
     /// As a program reads it.
     pub(super) fn read(&self) -> Option<T> {
-        self.written
+        self.written.clone()
     }
 
     pub(super) fn write(&mut self, content: T) {
@@ -24,11 +24,11 @@ impl<T: Copy> Disk<T> {
     }
 
     pub(super) fn sync(&mut self) {
-        self.synced = self.written;
+        self.synced = self.written.clone();
     }
 
     pub(super) fn crash(&mut self) {
-        self.written = self.synced;
+        self.written = self.synced.clone();
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::{collections::VecDeque, rc::Rc};
 
-use fide_agreement::{HostSet, Standing};
+use fide_agreement::{HostSet, Standing, group::Incarnations};
 use fide_detector::receive_model::ReceiveModel;
 use fide_detector::{Config, Detector, Member, Role, Trust, Vote};
 use fide_group::packet::Sender;
@@ -20,7 +20,7 @@ use super::{
     clock::Clock,
     disk::Disk,
     numbers::Numbers,
-    plan::{HEARTBEAT_NS, Plan},
+    plan::{HEARTBEAT_NS, MS, Plan},
     protocol::Protocol,
     seat::Seat,
     service::Service,
@@ -63,8 +63,15 @@ pub(super) enum Voice {
     Member { sender: Sender, asks: bool },
 }
 
-/// A member's record on disk: its incarnation, and whether there is a group.
-pub(super) type Record = (u32, bool);
+/// A member's record on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Record {
+    pub(super) incarnation: u32,
+    /// Incarnations of this record that may have been let in to a view.
+    pub(super) own: Incarnations,
+    /// Whether there is a group.
+    pub(super) is_founded: bool,
+}
 
 /// What an agent stores before it promises anything, as `agent/src/promise.rs` does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -278,17 +285,36 @@ impl<P: Protocol> Host<P> {
         self.restart_ns = None;
     }
 
-    /// Starts a member's process, as the next incarnation, which is stored first.
-    pub(super) fn start_seat(&mut self, plan: &Plan, now_ns: u64, pid: u32) -> Checked {
-        let (before, is_founded) = self.record.read().unwrap_or_default();
-        let record = (before + 1, is_founded);
+    /// The next incarnation of the member, as `crates/agent/group/src/record.rs` takes it, whose seconds are milliseconds
+    /// here: by the clock, and above all that the record has.
+    pub(super) fn next_of_seat(&self, true_ns: u64) -> u32 {
+        let clock = u32::try_from(true_ns / MS).expect("seconds");
+        self.record.read().map_or(clock + 1, |record| clock.max(record.incarnation + 1))
+    }
+
+    /// Starts a member's process, as the next incarnation, which is stored first. `true_ns`: the time of the world.
+    pub(super) fn start_seat(&mut self, plan: &Plan, true_ns: u64, now_ns: u64, pid: u32) -> Checked {
+        let is_first = self.record.read().is_none();
+        let incarnation = self.next_of_seat(true_ns);
+        let mut record = Record { incarnation, ..self.record.read().unwrap_or_default() };
+        self.record.write(record.clone());
+        self.record.sync();
+        let recalled = plan.durable.map(|_| self.store.open(incarnation)).transpose()?;
+        // A host stores what it is a member of before its record.
+        record.is_founded |= recalled.as_ref().is_some_and(|recalled| recalled.member.is_some());
+        self.seat = Some(Seat::new(plan, self.id, pid, (&record, is_first), recalled, now_ns));
+        if !record.is_founded {
+            self.may_be_let_in();
+        }
+        Ok(())
+    }
+
+    /// Stored before the member asks to be let in with the state that it was offered, or founds the group.
+    pub(super) fn may_be_let_in(&mut self) {
+        let Some(mut record) = self.record.read() else { return };
+        record.own.push(record.incarnation);
         self.record.write(record);
         self.record.sync();
-        let recalled = plan.durable.map(|_| self.store.open(record.0)).transpose()?;
-        // A host stores what it is a member of before its record.
-        let is_founded = is_founded || recalled.as_ref().is_some_and(|recalled| recalled.member.is_some());
-        self.seat = Some(Seat::new(plan, self.id, pid, (record.0, is_founded), recalled, now_ns));
-        Ok(())
     }
 
     pub(super) fn is_witness(&self, plan: &Plan) -> bool {

@@ -217,10 +217,11 @@ impl<P: Protocol> Seat<P> {
         plan: &Plan,
         host: HostId,
         pid: u32,
-        (incarnation, is_founded): (u32, bool),
+        (record, is_first): (&Record, bool),
         recalled: Option<Recalled>,
         now_ns: u64,
     ) -> Self {
+        let (incarnation, is_founded) = (record.incarnation, record.is_founded);
         let config = group::Config {
             group: GROUP,
             me: host,
@@ -238,13 +239,13 @@ impl<P: Protocol> Seat<P> {
             },
         };
         let mut core = Core::<P>::new(config, is_founded, RESEND_NS).expect("a good group");
-        if incarnation == 1 {
+        if is_first {
             core.group.set_first_process();
         }
         let found = recalled.as_ref().and_then(|recalled| recalled.member.as_ref()?.position);
         if let Some(recalled) = recalled {
             core.group.set_durable();
-            core.group.recall(recalled);
+            core.group.recall(recalled, &record.own);
         }
         let mut wants = vec![Wants::Join(NAME.to_owned())];
         wants.extend(core.others().iter().map(|host| Wants::Monitor(host, Some(NAME.to_owned()))));
@@ -331,9 +332,11 @@ impl<P: Protocol> Seat<P> {
             let Ok(process) = self.client.watch_again(Some(&mut *agent), host) else { return false };
             up.push((host, process));
         }
-        let (before, is_founded) = record.read().unwrap_or_default();
-        let incarnation = before.max(self.core.group.incarnation_floor()) + 1;
-        record.write((incarnation, is_founded));
+        let before = record.read().unwrap_or_default();
+        let incarnation = before.incarnation.max(self.core.group.incarnation_floor()) + 1;
+        let mut own = self.core.group.own_incarnations();
+        own.push(incarnation);
+        record.write(Record { incarnation, own, ..before });
         record.sync();
         self.sender = Sender { process: joined.incarnation, incarnation, ..self.sender };
         self.core.rejoin(incarnation).expect("excluded, and a higher incarnation");

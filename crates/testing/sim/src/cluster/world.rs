@@ -298,13 +298,13 @@ impl<'p, P: Protocol> World<'p, P> {
             return Ok(());
         }
         self.pids += 1;
-        let before = host.record.read().map_or(0, |(before, _)| before);
-        if self.machines > 0 && self.processes.contains_key(&(id, before + 1)) {
+        let next = host.next_of_seat(self.now_ns);
+        if self.machines > 0 && self.processes.contains_key(&(id, next)) {
             // The disk was put back: other hosts know another process under this incarnation of the member.
             self.tear();
         }
         let host = &mut self.hosts[at];
-        host.start_seat(self.plan, local_ns, self.pids)?;
+        host.start_seat(self.plan, self.now_ns, local_ns, self.pids)?;
         let seat = host.seat.as_mut().expect("it started");
         seat.turn_ns = self.now_ns;
         // The founder's process may have ended before it knew that its view was stored.

@@ -5,7 +5,7 @@ use super::*;
 
 impl World {
     /// As [`World::of`], of members that store.
-    fn durable(count: u16) -> Self {
+    pub(super) fn durable(count: u16) -> Self {
         let mut world = Self::of(count);
         world.members.values_mut().for_each(|(group, _)| group.set_durable());
         world
@@ -35,7 +35,7 @@ impl World {
     }
 
     /// Lets time pass.
-    fn stores_all(&mut self) {
+    pub(super) fn stores_all(&mut self) {
         for _ in 0..40 {
             let hosts: Vec<HostId> = self.members.keys().copied().collect();
             for _ in 0..8 {
@@ -47,7 +47,7 @@ impl World {
         }
     }
 
-    fn standing(&mut self, host: HostId) -> Standing {
+    pub(super) fn standing(&mut self, host: HostId) -> Standing {
         self.group(host).standing()
     }
 }
@@ -98,7 +98,7 @@ fn group_found_again_skips_the_number_of_a_view_that_may_be_decided() {
     let member = RecalledMember { incarnation: 10, ballot: 0, view, position: Some(4) };
     let mut again = Group::join(config(1, 11)).unwrap();
     again.set_durable();
-    again.recall(Recalled { first: 1, member: Some(member) });
+    again.recall(Recalled { first: 1, member: Some(member) }, &Incarnations::range(1, 10));
     world.members.insert(1, (again, Vec::new()));
     world.stores_all();
     assert_eq!(world.standing(1), Standing::Member);
@@ -113,10 +113,11 @@ fn member_that_lost_its_disk_is_awaited_until_that_is_back() {
         let member = RecalledMember { incarnation, ballot: 0, view: view.clone(), position: Some(position) };
         Recalled { first: 1, member: Some(member) }
     };
-    let with = |me, incarnation, recalled| {
+    let with = |me, incarnation, recalled: Recalled| {
         let mut group = Group::join(config(me, incarnation)).unwrap();
         group.set_durable();
-        group.recall(recalled);
+        let own = Incarnations::range(recalled.first, incarnation);
+        group.recall(recalled, &own);
         (group, Vec::new())
     };
     // Without a record: lower or higher than the one that is in the view.
@@ -161,7 +162,7 @@ fn hosts_that_lost_their_disks_found_no_group_beside_a_disk() {
         let mut kept = Group::join(Config { hosts: HostSet::first(3), ..config(3, 31) }).unwrap();
         kept.set_durable();
         let member = RecalledMember { incarnation: 30, ballot: 1, view, position: Some(7) };
-        kept.recall(Recalled { first: 1, member: Some(member) });
+        kept.recall(Recalled { first: 1, member: Some(member) }, &Incarnations::range(1, 30));
         world.members.insert(3, (kept, Vec::new()));
         world.meet();
         world.stores_all();
@@ -183,7 +184,7 @@ fn disk_that_comes_back_is_not_led_by_a_dead_incarnation() {
             let mut group = Group::join(config(me, incarnation)).unwrap();
             group.set_durable();
             let member = RecalledMember { incarnation: was, ballot: 0, view: view.clone(), position: Some(position) };
-            group.recall(Recalled { first: 1, member: Some(member) });
+            group.recall(Recalled { first: 1, member: Some(member) }, &Incarnations::range(1, was));
             (group, Vec::new())
         };
         let mut world = World::durable(1);

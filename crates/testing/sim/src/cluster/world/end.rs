@@ -138,7 +138,7 @@ impl<P: Protocol> World<'_, P> {
 
     /// No running process has begun: why none founds the group.
     fn loss_of_founders(&self) -> Loss {
-        let is_recorded = |host: &Host<P>| host.record.read().is_some_and(|(_, is_founded)| is_founded);
+        let is_recorded = |host: &Host<P>| host.record.read().is_some_and(|record| record.is_founded);
         // All members have to be there at once.
         let all_there = self.members().all(|host| host.seat.is_some() && !host.leaves);
         if !self.members().any(is_recorded) {

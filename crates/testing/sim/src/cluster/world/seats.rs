@@ -11,7 +11,7 @@ use rand::RngExt;
 use super::{
     super::{
         check::{Checked, Violation, leased, number, one_leader, violated},
-        host::{Host, Voice},
+        host::{Host, Record, Voice},
         plan::MS,
         protocol::Protocol,
         state::{PAYLOAD_MAX_BYTES, State},
@@ -205,8 +205,8 @@ impl<P: Protocol> World<'_, P> {
     pub(super) fn record(&mut self, at: usize) -> bool {
         let host = &mut self.hosts[at];
         let Some(seat) = &mut host.seat else { return false };
-        let (incarnation, is_founded) = host.record.read().unwrap_or_default();
-        let Some(view) = seat.core.poll_record(is_founded).cloned() else { return true };
+        let record = host.record.read().unwrap_or_default();
+        let Some(view) = seat.core.poll_record(record.is_founded).cloned() else { return true };
         let (id, member) = (host.id, seat.sender.incarnation);
         let crashes = self.plan.early && !self.network.calm && self.network.chance(50);
         let when = self.network.random.random_range(0..3);
@@ -214,7 +214,7 @@ impl<P: Protocol> World<'_, P> {
             self.crash(at);
             return false;
         }
-        host.record.write((incarnation, true));
+        host.record.write(Record { is_founded: true, ..record });
         if crashes && when == 1 {
             self.crash(at);
             return false;
@@ -327,7 +327,9 @@ impl<P: Protocol> World<'_, P> {
         }
         let Some((position, bytes)) = group.poll_install() else { return Ok(false) };
         let (id, state) = (host.id, State::read(bytes));
-        group.installed();
+        host.may_be_let_in();
+        let Some(seat) = &mut host.seat else { return Ok(false) };
+        seat.core.group.installed();
         seat.state = if self.torn { state.unwrap_or_default() } else { self.log.taken_over(id, position, state)? };
         let at_once = self.plan.durable.is_some() && self.disks.random_range(0..2) == 0;
         seat.state_replaced(at_once);

@@ -9,10 +9,11 @@ use rand::RngExt;
 use super::{
     super::{
         check::{Checked, Violation},
+        host::Record,
         plan::MS,
         protocol::Protocol,
         seat::Step,
-        store::Record,
+        store,
     },
     NAP_NS, Next, World,
 };
@@ -66,7 +67,7 @@ impl<P: Protocol> World<'_, P> {
         let now_ns = host.clock.read(self.now_ns).raw_ns;
         let is_full = host.full_until_ns > self.now_ns;
         let Some(seat) = &mut host.seat else { return Ok(false) };
-        let is_founded = host.record.read().is_some_and(|(_, is_founded)| is_founded);
+        let is_founded = host.record.read().is_some_and(|record| record.is_founded);
         let Some(durable) = seat.durable.as_mut().filter(|_| seat.core.poll_record(is_founded).is_some()) else {
             return self.store_record(at);
         };
@@ -80,14 +81,14 @@ impl<P: Protocol> World<'_, P> {
         }
         let first = match seat.core.group.poll_store_first() {
             Some(ToStore::Member { incarnation, ballot, view, start }) => {
-                Record::member(incarnation, ballot, view, start)
+                store::Record::member(incarnation, ballot, view, start)
             }
             _ => return self.store_record(at),
         };
         if planted::is(Planted::StoresRecordFirst)
-            && let Some((incarnation, _)) = host.record.read()
+            && let Some(record) = host.record.read()
         {
-            host.record.write((incarnation, true));
+            host.record.write(Record { is_founded: true, ..record });
             host.record.sync();
         }
         host.store.write([first]);
