@@ -109,6 +109,8 @@ pub(super) struct Host<P: Protocol> {
     pub(super) record: Disk<Record>,
     /// The log of a durable group.
     pub(super) store: Store,
+    /// Record and log on the disk with which this host ran before.
+    pub(super) aside: Option<(Disk<Record>, Store)>,
     /// The disk of that log is full until then, true time.
     pub(super) full_until_ns: u64,
     /// The vote of a witness, and how often the witness has started.
@@ -164,6 +166,7 @@ impl<P: Protocol> Host<P> {
             service: None,
             record: Disk::default(),
             store: Store::default(),
+            aside: None,
             full_until_ns: 0,
             votes: Disk::default(),
             promise: Disk::default(),
@@ -306,6 +309,14 @@ impl<P: Protocol> Host<P> {
         if !record.is_founded {
             self.may_be_let_in();
         }
+        Ok(())
+    }
+
+    /// The member's next process has the disk with which this host ran before, or an empty one.
+    pub(super) fn swap_disk(&mut self) -> Checked {
+        self.store.sync()?;
+        let (record, store) = self.aside.take().unwrap_or_default();
+        self.aside = Some((std::mem::replace(&mut self.record, record), std::mem::replace(&mut self.store, store)));
         Ok(())
     }
 

@@ -173,6 +173,12 @@ impl Store {
         (content.base, log)
     }
 
+    /// Number of the last view on disk; 0 for none.
+    pub(super) fn view_number(&self) -> u32 {
+        let member = self.synced.as_ref().and_then(|content| content.member.as_ref());
+        member.map_or(0, |member| member.view.number())
+    }
+
     /// Whether this view is the last one on disk.
     pub(super) fn has_begun(&self, view: &View) -> bool {
         let content = self.synced.as_ref().and_then(|content| content.member.as_ref());

@@ -236,7 +236,7 @@ impl<'p, P: Protocol> World<'p, P> {
                 Next::Renew(at, machine) => self.renew(at, machine),
                 Next::Gone(at, lives) => self.gone(at, lives),
                 Next::Begins => self.begin()?,
-                Next::Fault(at) => self.fault(self.plan.faults[at].what),
+                Next::Fault(at) => self.fault(self.plan.faults[at].what)?,
                 Next::CutOff(host) => {
                     if !self.network.calm {
                         self.network.cut_off(host, 0);
@@ -246,7 +246,7 @@ impl<'p, P: Protocol> World<'p, P> {
                 Next::Replay(at, until_ns) => self.replay(at, until_ns),
                 Next::Work => self.work()?,
                 Next::Act => self.act()?,
-                Next::Quiet => self.quiet(),
+                Next::Quiet => self.quiet()?,
                 Next::End => return self.end(),
             }
         }
@@ -290,7 +290,7 @@ impl<'p, P: Protocol> World<'p, P> {
         let now = host.clock.read(self.now_ns);
         let is_in = host.agent.as_ref().is_some_and(|agent| agent.table.lease_left_ns(host.incarnation, &now) > 0);
         let id = host.id;
-        if host.record.read().is_some()
+        if (host.record.read().is_some() || host.aside.is_some())
             && !self.plan.hasty
             && !(is_in && (self.all_know(id) || self.now_ns > host.ended_ns + PATIENCE_NS))
         {

@@ -36,6 +36,7 @@ impl<P: Protocol> Host<P> {
             service: service.map(|service| service.copy(copies)),
             record: self.record.clone(),
             store: self.store.clone(),
+            aside: self.aside.clone(),
             full_until_ns: self.full_until_ns,
             votes: self.votes.clone(),
             promise: self.promise.clone(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Durable groups: slow disks, full disks, and ends of all hosts or all members at once.
+//! Durable groups: slow disks, full disks, disks that come back, and ends of all hosts or all members at once.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -21,6 +21,23 @@ pub struct Durable {
 pub(super) const BACK_NS: u64 = 150 * MS;
 
 impl Plan {
+    /// One host runs with an empty disk, and then with its former one again, also after all others have ended.
+    fn swap_disks(&mut self, random: &mut ChaCha8Rng) {
+        let host = random.random_range(1..=self.hosts);
+        let mut at_ns = random.random_range(0..FAULTS_NS / 2);
+        for _ in 0..random.random_range(2..6) {
+            let what = match random.random_range(0..3) {
+                0 => Some(What::KillSeats),
+                1 => Some(What::PowerCut { down_ns: random.random_range(MS..20 * MS) }),
+                _ => None,
+            };
+            self.faults.extend(what.map(|what| Fault { at_ns, what }));
+            at_ns += random.random_range(0..4 * MS);
+            self.faults.push(Fault { at_ns, what: What::SwapDisk { host } });
+            at_ns += [5 * MS, 30 * MS, 150 * MS][random.random_range(0..3)];
+        }
+    }
+
     pub(super) fn be_durable(&mut self, random: &mut ChaCha8Rng) {
         self.durable = Some(Durable {
             sync_ns: [60_000, MS / 2, 3 * MS, 8 * MS][random.random_range(0..4)],
@@ -69,6 +86,10 @@ impl Plan {
         }
         if random.random_range(0..3) == 0 {
             self.add(random, 4, |random, host| What::FillDisk { host, for_ns: random.random_range(MS..150 * MS) });
+        }
+        // Drawn after everything else, so that plans without it stay what they were.
+        if random.random_range(0..2) == 0 {
+            self.swap_disks(random);
         }
     }
 }

@@ -169,6 +169,10 @@ pub enum What {
     },
     /// All members are killed at once, and others start.
     KillSeats,
+    /// The member is killed, and goes on with the disk that it had before, or with an empty one.
+    SwapDisk {
+        host: HostId,
+    },
     /// The disk of the member's log is full for so long.
     FillDisk {
         host: HostId,
@@ -257,6 +261,7 @@ impl fmt::Display for Fault {
                 milliseconds(down_ns)
             ),
             What::KillSeats => f.write_str("all members are killed"),
+            What::SwapDisk { host } => write!(f, "the member of h{host} is killed, and goes on with another disk"),
             What::FillDisk { host, for_ns } => {
                 write!(f, "the disk of h{host} is full for {:.3} ms", milliseconds(for_ns))
             }

@@ -28,6 +28,8 @@ enum Loss {
     /// No host of the newest view has been a member: the members that had the state were removed, and are
     /// gone.
     States,
+    /// A host has two disks, and others may wait for the one that it does not run with.
+    OtherDisk,
 }
 
 impl<P: Protocol> World<'_, P> {
@@ -112,7 +114,12 @@ impl<P: Protocol> World<'_, P> {
         if self.plan.durable.is_some() {
             // Nothing is lost with the processes.
             let all_there = self.members().all(|host| host.seat.is_some() && !host.leaves);
-            return if all_there { Loss::Nothing } else { Loss::HostsAway };
+            let has_two = self.members().any(|host| host.aside.is_some());
+            return match all_there {
+                true if has_two => Loss::OtherDisk,
+                true => Loss::Nothing,
+                false => Loss::HostsAway,
+            };
         }
         // The last view that a running process has begun: no process is left that could deliver a later one.
         let Some(view) = seats().filter_map(|seat| seat.core.group.view()).max_by_key(|view| view.number()) else {
@@ -214,6 +221,7 @@ impl<P: Protocol> World<'_, P> {
         self.stats.idle_recorded = (loss == Some(Loss::Recorded)).into();
         self.stats.idle_processes_lost = (loss == Some(Loss::Processes)).into();
         self.stats.idle_states_lost = (loss == Some(Loss::States)).into();
+        self.stats.idle_other_disk = (loss == Some(Loss::OtherDisk)).into();
         self.stats.acting_at_the_end = acting;
         self.stats.bereft = bereft.into();
         self.stats.views = self.views.agreed() - 1;

@@ -8,11 +8,13 @@ use rand::RngExt;
 
 use super::{
     super::{
+        check::Checked,
         clock::Stands,
         host::Host,
         machines::place_of,
         plan::{MS, What},
         protocol::Protocol,
+        store::Store,
     },
     Next, World,
 };
@@ -102,11 +104,11 @@ impl<P: Protocol> World<'_, P> {
         }
     }
 
-    pub(super) fn fault(&mut self, what: What) {
+    pub(super) fn fault(&mut self, what: What) -> Checked {
         self.note(|_| format!("{what:?}"));
         let now_ns = self.now_ns;
         if host_inside(what).is_some_and(|host| self.host(host).stopped_until_ns > now_ns) {
-            return;
+            return Ok(());
         }
         match what {
             What::Crash { host } => self.crash(place_of(host)),
@@ -155,6 +157,7 @@ impl<P: Protocol> World<'_, P> {
             }
             What::PowerCut { down_ns } => self.power_cut(down_ns),
             What::PowerCutAtRecord { down_ns } => self.cuts_at_record = Some(down_ns),
+            What::SwapDisk { host } => self.swap_disk(host)?,
             What::FillDisk { host, for_ns } => {
                 let host = self.host(host);
                 host.full_until_ns = host.full_until_ns.max(now_ns + for_ns);
@@ -171,12 +174,26 @@ impl<P: Protocol> World<'_, P> {
                 self.network.push(now_ns, Next::Replay(place_of(host), now_ns + for_ns));
             }
         }
+        Ok(())
     }
 
     fn kill_seat(&mut self, at: usize) {
         if self.hosts[at].standing().is_some_and(|standing| standing != Standing::Left) {
             self.end_seat(at);
         }
+    }
+
+    /// Only one host has two disks, and only where all others have a record: hosts without one found another group.
+    fn swap_disk(&mut self, host: HostId) -> Checked {
+        let is_founded =
+            |host: &Host<P>| host.aside.is_none() && host.record.read().is_some_and(|record| record.is_founded);
+        let all_founded = self.members().count() > 1 && self.members().all(is_founded);
+        if self.hosts[host].is_witness(self.plan) || !(all_founded || self.hosts[host].aside.is_some()) {
+            return Ok(());
+        }
+        self.stats.swaps += 1;
+        self.kill_seat(place_of(host));
+        if self.hosts[host].seat.is_some() { Ok(()) } else { self.host(host).swap_disk() }
     }
 
     /// The host's agent and member say goodbye for [`GOODBYES_NS`], then the host ends. A witness says no
@@ -315,7 +332,7 @@ impl<P: Protocol> World<'_, P> {
         self.wake_seat(at);
     }
 
-    pub(super) fn quiet(&mut self) {
+    pub(super) fn quiet(&mut self) -> Checked {
         self.note(|_| "all is well from here on".to_owned());
         self.network.calm = true;
         self.network.mend();
@@ -326,6 +343,15 @@ impl<P: Protocol> World<'_, P> {
         self.restart_those_put_back();
         self.calm.begins(now_ns);
         for at in 0..self.hosts.originals().len() {
+            // The disk with the later view is the one that others may wait for.
+            let host = &self.hosts[at];
+            let is_later = |(_, other): &(_, Store)| other.view_number() > host.store.view_number();
+            if host.standing() != Some(Standing::Member) && host.aside.as_ref().is_some_and(is_later) {
+                self.kill_seat(at);
+                if self.hosts[at].seat.is_none() {
+                    self.hosts[at].swap_disk()?;
+                }
+            }
             self.hosts[at].full_until_ns = 0;
             if !self.hosts[at].is_up {
                 self.restore(at);
@@ -350,6 +376,7 @@ impl<P: Protocol> World<'_, P> {
                 self.network.push(wakes_ns, Next::Seat(at));
             }
         }
+        Ok(())
     }
 }
 
@@ -365,6 +392,7 @@ fn host_inside(what: What) -> Option<u16> {
         | What::KillAgent { host, .. }
         | What::TakeOver { host, .. }
         | What::KillSeat { host }
+        | What::SwapDisk { host }
         | What::Slew { host, .. }
         | What::Suspend { host, .. }
         | What::Flood { host, .. }

@@ -58,6 +58,8 @@ stats! {
     full,
     /// Times that all hosts crashed at once.
     power_cuts,
+    /// Times that a host went on with another disk.
+    swaps,
     /// Groups that were founded again by a process from its disk.
     founded_from_disk,
     /// Decisions that such a process's user was given from disk.
@@ -107,6 +109,8 @@ stats! {
     idle_processes_lost,
     /// Runs in which the members that had the state were removed.
     idle_states_lost,
+    /// Runs in which the group may have waited for the other one of a host's two disks.
+    idle_other_disk,
     /// Runs that ended with a member waiting for one of whose death no host is left to notify it.
     bereft,
     /// True time that passed.
