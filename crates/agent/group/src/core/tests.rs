@@ -66,8 +66,8 @@ const ARMED: &str = "FIDE_PLANTED";
 
 fn core() -> Core<Hsuc> {
     #[cfg(feature = "planted")]
-    if std::env::var(ARMED).is_ok_and(|name| name == format!("{:?}", Planted::TakesPacketsFirst)) {
-        planted::arm(Some(Planted::TakesPacketsFirst));
+    if let Ok(name) = std::env::var(ARMED) {
+        planted::arm(Planted::ALL.iter().find(|fault| format!("{fault:?}") == name).copied());
     }
     let key = "00112233445566778899aabbccddeeff".parse::<Key>().unwrap();
     let config = Config::new("g", &["a", "b", "c"], key, "/", hsuc(4));
@@ -126,15 +126,21 @@ fn packets_wait_for_all_events_of_the_agent() {
 #[cfg(feature = "planted")]
 #[test]
 fn planted_faults_of_the_turns_order_are_found() {
-    let run = |fault: &str| {
-        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-        let test = "core::tests::packets_wait_for_all_events_of_the_agent";
-        command.args(["--exact", test]).env(ARMED, fault).output().unwrap()
-    };
-    let well = run("none");
-    let said = String::from_utf8_lossy(&well.stdout).into_owned();
-    assert!(well.status.success() && said.contains("1 passed"), "without a fault: {said}");
-    assert!(!run("TakesPacketsFirst").status.success());
+    let faults = [
+        ("TakesPacketsFirst", "packets_wait_for_all_events_of_the_agent"),
+        // In the simulator the others refuse what such a member would do.
+        ("AsksTheNewAgent", "processes_unknown_to_a_new_agent_are_not_dead"),
+    ];
+    for (fault, test) in faults {
+        let run = |fault: &str| {
+            let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", &format!("core::tests::{test}")]).env(ARMED, fault).output().unwrap()
+        };
+        let well = run("none");
+        let said = String::from_utf8_lossy(&well.stdout).into_owned();
+        assert!(well.status.success() && said.contains("1 passed"), "without a fault: {said}");
+        assert!(!run(fault).status.success(), "{fault} is not found");
+    }
 }
 
 #[test]

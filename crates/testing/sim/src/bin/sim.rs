@@ -80,6 +80,7 @@ const ORDERS_ONLY: &[Planted] = &[
     Planted::KeepsNext,
     Planted::WaitsForHosts,
     Planted::TakesPacketsFirst,
+    Planted::AsksTheNewAgent,
     Planted::AwaitsWelcome,
     Planted::AwaitsTheLeaving,
     Planted::ForgetsWhoDied,
