@@ -50,6 +50,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   bench-jitter     tests of the jitter bench -> target/bench/jitter.json
   bench-planner    the planner's bounds, trees and times -> target/bench/planner.json
   bench-agreement  decisions per second, also beside etcd's raft -> target/bench/agreement.json
+  bench-pace       X-PACE beside TCP over emulated links -> target/bench/pace.json; needs root
   bench            all benches
   test-redis [RUNS] histories of clients of the Redis module under faults (default 200 runs), and Redis' own tests
   test-redis-suite [FILE ...] Redis' own tests against servers with the module, or some of their files (unit/type/list)
@@ -98,7 +99,11 @@ fn main() -> ExitCode {
         "bench-planner" => bench(&["bench-planner"], rest),
         "bench-agreement" => bench(&["bench-agreement"], rest),
         "bench-redis" => bench(&["bench-redis"], rest),
-        "bench" => bench(&["bench-detect", "bench-jitter", "bench-planner", "bench-agreement", "bench-redis"], rest),
+        "bench-pace" => bench(&["bench-pace"], rest),
+        "bench" => bench(
+            &["bench-detect", "bench-jitter", "bench-planner", "bench-agreement", "bench-redis", "bench-pace"],
+            rest,
+        ),
         "test-redis" => test_redis(rest),
         "test-redis-suite" => need_bpf("the Redis module").and_then(|()| redis_suite::run(rest)),
         "soak" => soak(rest),

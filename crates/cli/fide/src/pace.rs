@@ -73,11 +73,11 @@ struct Way {
 
 #[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
 enum Congestion {
-    /// As the paper on X-PACE has it
-    #[default]
-    Xpace,
     /// Holds a queue of a part of one packet
+    #[default]
     Level,
+    /// BBR for datagrams, as the paper on X-PACE has it
+    Xpace,
 }
 
 impl Way {

@@ -33,6 +33,8 @@ pub struct Feedback {
     pub came_us: u64,
     /// Bytes of that packet.
     pub packet_bytes: u64,
+    /// An application that asks has been kept waiting since the last feedback: it would send more.
+    pub was_held: bool,
 }
 
 /// A way to control congestion.

@@ -35,8 +35,9 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Algorithm {
     /// As X-PACE's paper has it.
-    #[default]
     XPace,
+    /// Holds a queue of a part of one packet: [`Level`].
+    #[default]
     Level,
 }
 
@@ -157,6 +158,8 @@ pub struct Transport {
     challenge: Option<[u8; 8]>,
     challenged: Option<[u8; 8]>,
     answered: Option<[u8; 8]>,
+    /// The application was kept waiting since the last feedback.
+    was_held: bool,
     closing: Option<String>,
     last_reason: String,
     closed: Option<Closed>,
@@ -206,6 +209,7 @@ impl Transport {
             challenge: None,
             challenged: None,
             answered: None,
+            was_held: false,
             closing: None,
             last_reason: String::new(),
             closed: None,
@@ -491,6 +495,7 @@ impl Transport {
                 one_way_us: came.and_then(|came| came.one_way_us),
                 came_us: came.map_or(0, |came| came.came_us),
                 packet_bytes: self.packet_max() as u64,
+                was_held: std::mem::take(&mut self.was_held),
             },
         );
     }

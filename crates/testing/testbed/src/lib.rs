@@ -28,6 +28,7 @@ mod agents;
 pub mod baseline;
 pub mod browser;
 pub mod documented;
+pub mod emulator;
 mod error;
 pub mod fabric;
 pub mod figures;

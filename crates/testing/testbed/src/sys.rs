@@ -211,3 +211,25 @@ pub(crate) fn link_index(link: &str) -> Result<u32> {
         .map_err(|e| Error::io("opening a socket to name a link", e))?;
     rustix::net::netdevice::name_to_index(&socket, link).map_err(|e| Error::io(format!("looking up link {link}"), e))
 }
+
+/// Makes a TUN device in the calling thread's namespace, which is there as long as the descriptor: what is read from it are
+/// IP packets that the host sends, and what is written to it comes to the host.
+pub(crate) fn open_tun(name: &str) -> Result<OwnedFd> {
+    const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+    let path = "/dev/net/tun";
+    let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::CLOEXEC;
+    let device = rustix::fs::open(path, flags, rustix::fs::Mode::empty())
+        .map_err(|e| Error::io(format!("opening {path} (is the kernel without TUN?)"), e))?;
+    // SAFETY: an `ifreq` of zeros is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: the kernel reads and writes one `ifreq`, which outlives the call.
+    let rc = unsafe { libc::ioctl(device.as_raw_fd(), TUNSETIFF, &raw mut request) };
+    if rc != 0 {
+        return Err(Error::io(format!("making the TUN device {name}"), std::io::Error::last_os_error()));
+    }
+    Ok(device)
+}

@@ -3,7 +3,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::Arc,
+    sync::{Arc, MutexGuard},
     task::{Context, Poll},
     time::Duration,
 };
@@ -49,6 +49,9 @@ impl std::fmt::Display for Over<'_> {
     }
 }
 
+/// A time of a connection.
+type When = fn(&Transport, u64) -> Option<u64>;
+
 /// A connection that stands. Dropped, it is closed; what has not left is dropped with it ([`Connection::finish`]).
 #[derive(Debug)]
 pub struct Connection {
@@ -91,32 +94,8 @@ impl Connection {
         state.endpoint.with(self.id, now_ns, |transport| act(transport, now_ns))
     }
 
-    /// Sends if the message may leave at once: true. `Err(at)`: not before that time, or when feedback has come.
-    fn send_if_due(
-        &self,
-        state: &mut State,
-        bytes: &[u8],
-        deadline: Option<Duration>,
-    ) -> Result<Result<(), Option<u64>>, SendError> {
-        if let Some(why) = self.closed(state) {
-            return Err(SendError::Closed(why));
-        }
-        let now_ns = now_ns();
-        let result = state.endpoint.with(self.id, now_ns, |transport| {
-            let at_ns = transport.may_send_at(now_ns);
-            if at_ns.is_some_and(|at_ns| at_ns <= now_ns) {
-                return transport.send(now_ns, bytes, deadline.map(nanoseconds)).map(|_| Ok(()));
-            }
-            transport.send_waits(now_ns);
-            Ok(Err(at_ns))
-        });
-        let sent = result.unwrap_or(Ok(Err(None)))?;
-        self.shared.flush(state);
-        Ok(sent)
-    }
-
-    /// Sends a message when it may leave: returns after the slowest step between the two applications has taken the one
-    /// before, so that a loop around it is paced, and what it sends is fresh.
+    /// Sends a message, and returns when the next one may leave, as far as the slowest step between the two applications is
+    /// concerned: a loop around it is paced, and each message that it makes is fresh.
     ///
     /// # Errors
     /// [`SendError`].
@@ -124,15 +103,54 @@ impl Connection {
         self.send_within(bytes, None)
     }
 
-    /// The same with a deadline of its own, from the time on at which it leaves.
+    /// The same with a deadline of its own.
     ///
     /// # Errors
     /// [`SendError`].
     pub fn send_within(&self, bytes: &[u8], deadline: Option<Duration>) -> Result<(), SendError> {
         let mut state = self.shared.lock();
+        // Before it only if this connection is used by others, too.
+        state = self.wait_for(state, Transport::may_send_at);
+        self.send_now(&mut state, bytes, deadline)?;
+        drop(self.wait_for(state, Transport::may_make_at));
+        Ok(())
+    }
+
+    fn send_now(&self, state: &mut State, bytes: &[u8], deadline: Option<Duration>) -> Result<(), SendError> {
+        if let Some(why) = self.closed(state) {
+            return Err(SendError::Closed(why));
+        }
+        let now_ns = now_ns();
+        let sent =
+            state.endpoint.with(self.id, now_ns, |transport| transport.send(now_ns, bytes, deadline.map(nanoseconds)));
+        sent.unwrap_or(Ok(0))?;
+        self.shared.flush(state);
+        Ok(())
+    }
+
+    /// Whether a time has come: `Err(at)` not before then, or when feedback has come. A connection that is over keeps nobody
+    /// waiting.
+    fn has_come(&self, state: &mut State, when: When) -> Result<(), Option<u64>> {
+        if self.closed(state).is_some() {
+            return Ok(());
+        }
+        let now_ns = now_ns();
+        let may = state.endpoint.with(self.id, now_ns, |transport| {
+            let at_ns = when(transport, now_ns);
+            if at_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+                transport.send_goes_on(now_ns);
+                return Ok(());
+            }
+            transport.send_waits(now_ns);
+            Err(at_ns)
+        });
+        may.unwrap_or(Ok(()))
+    }
+
+    fn wait_for<'a>(&'a self, mut state: MutexGuard<'a, State>, when: When) -> MutexGuard<'a, State> {
         loop {
-            match self.send_if_due(&mut state, bytes, deadline)? {
-                Ok(()) => return Ok(()),
+            match self.has_come(&mut state, when) {
+                Ok(()) => return state,
                 Err(Some(at_ns)) => {
                     drop(state);
                     sleep_until(at_ns);
@@ -148,16 +166,7 @@ impl Connection {
     /// # Errors
     /// [`SendError`]: also if the queue is full.
     pub fn try_send(&self, bytes: &[u8], deadline: Option<Duration>) -> Result<(), SendError> {
-        let mut state = self.shared.lock();
-        if let Some(why) = self.closed(&state) {
-            return Err(SendError::Closed(why));
-        }
-        let now_ns = now_ns();
-        let sent =
-            state.endpoint.with(self.id, now_ns, |transport| transport.send(now_ns, bytes, deadline.map(nanoseconds)));
-        sent.unwrap_or(Ok(0))?;
-        self.shared.flush(&mut state);
-        Ok(())
+        self.send_now(&mut self.shared.lock(), bytes, deadline)
     }
 
     /// [`Connection::send`], asynchronously. `sleep`: the executor's, for instance `tokio::time::sleep`.
@@ -169,18 +178,24 @@ impl Connection {
         bytes: &[u8],
         sleep: impl Fn(Duration) -> S,
     ) -> Result<(), SendError> {
+        self.wait_for_async(Transport::may_send_at, &sleep).await;
+        self.send_now(&mut self.shared.lock(), bytes, None)?;
+        self.wait_for_async(Transport::may_make_at, &sleep).await;
+        Ok(())
+    }
+
+    async fn wait_for_async<S: Future<Output = ()>>(&self, when: When, sleep: &impl Fn(Duration) -> S) {
         loop {
             let due = std::future::poll_fn(|context| {
                 let mut state = self.shared.lock();
-                match self.send_if_due(&mut state, bytes, None) {
-                    Err(why) => Poll::Ready(Err(why)),
-                    Ok(Ok(())) => Poll::Ready(Ok(None)),
-                    Ok(Err(Some(at_ns))) => Poll::Ready(Ok(Some(at_ns))),
-                    Ok(Err(None)) => self.poll(&mut state, context, None),
+                match self.has_come(&mut state, when) {
+                    Ok(()) => Poll::Ready(None),
+                    Err(Some(at_ns)) => Poll::Ready(Some(at_ns)),
+                    Err(None) => self.poll(&mut state, context, None),
                 }
             });
-            match due.await? {
-                None => return Ok(()),
+            match due.await {
+                None => return,
                 Some(at_ns) => sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns()))).await,
             }
         }
@@ -203,6 +218,24 @@ impl Connection {
                 return result;
             }
             state = self.shared.wait(state);
+        }
+    }
+
+    /// The next message; waits for it no longer than a time. None: nothing has come.
+    ///
+    /// # Errors
+    /// The connection is over, and all that came has been taken.
+    pub fn recv_timeout(&self, within: Duration) -> Result<Option<Message>, RecvError> {
+        let until_ns = now_ns().saturating_add(nanoseconds(within));
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(result) = self.next(&mut state) {
+                return result.map(Some);
+            }
+            if now_ns() >= until_ns {
+                return Ok(None);
+            }
+            state = self.shared.wait_until(state, until_ns);
         }
     }
 

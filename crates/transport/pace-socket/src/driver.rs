@@ -109,6 +109,12 @@ impl Shared {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The same, but no longer than until a time.
+    pub(crate) fn wait_until<'a>(&self, state: MutexGuard<'a, State>, at_ns: u64) -> MutexGuard<'a, State> {
+        let wait = std::time::Duration::from_nanos(at_ns.saturating_sub(now_ns()));
+        self.changed.wait_timeout(state, wait).map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state)
+    }
+
     /// Sends what may leave now, and sees to it that the thread wakes when the next is due.
     pub(crate) fn flush(&self, state: &mut State) {
         let now_ns = now_ns();

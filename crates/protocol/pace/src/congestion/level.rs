@@ -2,91 +2,173 @@
 //! Holds a queue of a part of one packet, instead of filling one and draining it.
 //!
 //! BBR learns that a path takes no more by sending more than it takes, for a round trip in eight: what X-PACE's paper
-//! leaves of queues are these peaks, and the one of the startup (§V-A3). Here the way there is measured of each
-//! packet, by the receiver's clock: what exceeds the shortest of the last seconds is the queue. The rate follows from
-//! it, as in Copa (Arun and Balakrishnan, NSDI 2018): the wanted queue is [`TARGET`] of a packet at the sender's own
-//! rate, so a sender that is slower than others wants more of the common queue, and all come to the same rate.
+//! leaves of queues are these peaks, and the one of the startup (§V-A3). Here the one-way delay of each packet is
+//! measured by the receiver's clock. What exceeds the shortest of the last seconds is the queue ([`queue`]).
 //!
-//! - **Below the target** the rate grows, at first by little, and twice as fast after each round trip in which the
-//!   queue stays empty: a path that has become faster is filled in a few.
-//! - **Above it** packets come as fast as the path takes them, so the time between two that were queued is the path's
-//!   pace. The rate is set to that, less what drains the excess in two round trips.
-//! - **At the start** a few packets leave at once: the time between them, when they come, is the path's pace.
-//!
-//! **Beside senders that fill queues** nothing would be left for one that avoids them. Where the queue stays although
-//! the rate has fallen to half, the rate is BBR's, until the queue is gone for a moment.
+//! - **Startup.** Two packets leave at once. The time between them at the receiver is the path's pace. The rate begins
+//!   at a quarter of that and doubles each round trip, until a queue shows.
+//! - **Steady.** The rate grows slowly without a queue and shrinks with one, by the logarithm of the queue over the
+//!   *target*. The target is longer for slower flows, so flows that share a queue come to the same rate. This is the
+//!   argument of Copa (Arun and Balakrishnan, NSDI 2018), with a target by the square root of the pace.
+//! - **Crowded.** If the queue is far above the target, the rate is what the path delivers.
+//! - **Beside senders that fill queues** nothing would be left. If the queue stays although the rate has fallen to
+//!   half, a window by losses decides for a while.
+//! - **A path that has become faster** shows no queue at a rate that had one before. Growth doubles each round trip.
 
-use super::{Congestion, Feedback, XPace};
-use crate::windowed::{Smallest, Windowed};
+mod deliveries;
+mod drift;
+mod pairs;
+mod queue;
 
-/// The wanted queue, in packets at the sender's own rate.
-const TARGET: f64 = 0.08;
-/// Smallest wanted queue: what clocks and interrupts can tell.
-const TARGET_MIN_US: f64 = 100.0;
-/// Largest one: of a sender of a packet each 100 ms.
-const TARGET_MAX_US: f64 = 15_000.0;
-/// How long the shortest way counts. After that the sender leaves out a packet, to see whether there is a shorter.
-const BASE_WINDOW_NS: u64 = 10_000_000_000;
-/// Packets that leave at once at the start.
-const TRAIN: u64 = 2;
-/// Growth of the rate in a round trip, at first and at most.
-const GROWTH_MIN: f64 = 0.02;
-const GROWTH_MAX: f64 = 1.0;
+use deliveries::Deliveries;
+use drift::Drift;
+use pairs::Pairs;
+use queue::Queue;
+
+use super::{Congestion, Feedback};
+
+/// The target queue in microseconds is this times the square root of the own pace in microseconds: 0.08 packets at
+/// 1.6 Mbit/s, 2 packets at 1 Gbit/s. Clocks and interrupts can tell it at any rate.
+const TARGET_FACTOR: f64 = 5.85;
+/// Packets in a round trip while nothing is known.
+const START_PACKETS: u64 = 2;
+/// Packets between two pairs: at the start, and later, while the flow has less of the link than this share.
+const PAIRS_APART: [u64; 2] = [4, 100];
+const PAIRS_SHARE: f64 = 0.9;
+/// How much the gap between packets varies while other flows use the link.
+const GAP_VARIES: f64 = 0.1;
+/// The rate between two packets that leave at once.
+const AT_ONCE: u64 = u64::MAX / 2;
+/// The first rate, as a share of the link's.
+const STARTUP_SHARE: f64 = 0.0625;
+/// Growth in startup, in each round trip.
+const STARTUP_GROWTH: f64 = 1.4;
+/// The share of the link's rate that counts as having had a queue, once the startup has come to that rate without one.
+const CEILING: f64 = 0.92;
+/// Growth in a second without a queue: on a calm path, and after the start or a crowd, while flows have yet to come to
+/// their shares.
+const GROWTH_PER_S: [f64; 2] = [0.05, 0.3];
+/// Smallest share of a link that counts.
+const SHARE_MIN: f64 = 1.0 / 32.0;
+/// Time in which a path becomes calm.
+const CALM_S: f64 = 6.0;
+/// Round trip, with the time of a few packets, from which growth is slower; and how much slower it becomes at most.
+const PROMPT_US: f64 = 60_000.0;
+const SLOWNESS_MAX: f64 = 4.0;
+/// Decrease for a queue of `e` targets, in growths.
+const DECREASE: f64 = 3.5;
+/// Largest logarithm of queue over target that counts.
+const EXCESS_MAX: f64 = 3.0;
+/// How much of what the path delivers is left by the decrease.
+const DECREASE_FLOOR: f64 = 0.85;
+/// The path counts as faster if there is no queue at a rate by this factor above one that had a queue.
+const FASTER: f64 = 1.1;
+/// Growth in a round trip once the path counts as faster, at first and at most.
+const FASTER_GROWTH: [f64; 2] = [0.02, 0.5];
+/// Growth ends at once if two packets find a queue of so many targets, and so many changes from packet to packet.
+const QUEUED_TARGETS: f64 = 3.0;
+const QUEUED_CHANGES: f64 = 2.0;
+/// A queue is long suddenly if a few packets find so many changes more than a crowded one.
+const SUDDEN_CHANGES: f64 = 6.0;
+/// A queue is crowded from so many targets on, and this share of a round trip more.
+const CROWDED_TARGETS: f64 = 4.0;
+const CROWDED_ROUNDS: f64 = 1.0 / 16.0;
+/// Round trips, and own packets, in which an excess of the queue is drained.
+const DRAIN_ROUNDS: f64 = 2.0;
+const DRAIN_PACKETS: f64 = 6.0;
+/// Largest share by which the rate is reduced to drain, and raised to have the target queue.
+const DRAIN_MAX: f64 = 0.75;
+const LEAN_MAX: f64 = 0.01;
+/// Round trips after which a queue that does not change is none.
+const FLAT_ROUNDS: f64 = 8.0;
+/// Weight of a round trip in the share of marked packets, and the share at which the path is not faster.
+const MARKS_WEIGHT: f64 = 1.0 / 16.0;
+const MARKS_MAX: f64 = 0.1;
+/// Others fill the queue if it is crowded for this share of time, though the rate has become so much slower, or is a
+/// small share of the link. Both over so many round trips, and so long.
+const PRESSED: f64 = 0.65;
+const PRESSED_LEAST: f64 = 0.1;
+const PRESSED_SLOWER: f64 = 0.5;
+const PRESSED_SHARE: f64 = 0.4;
+const PRESSED_ROUNDS: f64 = 8.0;
+const PRESSED_US: f64 = 400_000.0;
+const PRESSED_PACKETS: f64 = 16.0;
+/// How much longer the flow competes than it took to find out.
+const COMPETES: f64 = 10.0;
+/// The window it begins with gives it this share of the link at least.
+const COMPETES_SHARE: f64 = 0.4;
+/// Growth of its window in a second, at least a packet in a round trip, and the cut in a round trip with losses: some
+/// times the share lost, within bounds. TCP CUBIC grows by about as much, and is cut by 0.3.
+const COMPETES_GROWTH: f64 = 0.1;
+const COMPETES_LOSS: f64 = 3.0;
+const COMPETES_CUT: [f64; 2] = [0.05, 0.3];
 /// The share of lost packets that a path may lose by itself.
-const LOSS_MAX: f64 = 0.15;
-/// How much longer than wanted a queue has to stay until others are held to fill it, in round trips.
-const COMPETES_AFTER: u32 = 8;
-
-/// A packet that came so much later than the fastest has waited for another one.
-const QUEUED_US: f64 = 150.0;
-/// Round trips in which an excess is drained.
-const DRAIN_ROUNDS: f64 = 3.0;
-
+const LOSS_MAX: f64 = 0.2;
+/// Three standard deviations of the share lost in a round trip, at one lost in ten, times the root of the packets.
+const LOSS_CHANCE: f64 = 0.9;
+/// Packets over which the share of lost ones is taken, and the weight of a round trip at most.
+const LOSS_PACKETS: f64 = 100.0;
+const LOSS_WEIGHT: f64 = 1.0 / 8.0;
 /// Fastest rate in bytes a second: of 100 Gbit/s.
 const RATE_MAX: f64 = 12.5e9;
-
-/// Most that the rate is above the path's, to have the wanted queue.
-const LEAN_MAX: f64 = 0.01;
-/// Round trips without a queue, at a rate that should have made one, after which the path counts as faster.
-const GROWS_AFTER: f64 = 6.0;
-
-/// Any constant that makes a difference of two clocks positive.
-const CLOCK_ZERO: i64 = 1 << 62;
 
 /// The controller that levels the queue.
 #[derive(Debug)]
 pub struct Level {
     packet_bytes: u64,
+    phase: Phase,
+    /// Bytes a second, without what drains the queue.
     rate: f64,
+    /// The share by which the rate is reduced for now.
+    drain: f64,
+    pairs: Pairs,
+    /// The last rate that had a queue.
+    queued_rate: f64,
+    /// Growth in a round trip, while the path counts as faster.
     growth: f64,
-    /// Round trips without a queue.
-    empty_rounds: f64,
+    /// The gap after the last packet, in gaps of the rate.
+    gap: f64,
+    /// The share of packets that were marked (ECN), over some round trips.
+    marked: f64,
+    /// From 1 at the start, and after a crowd, to 0 on a calm path.
+    unrest: f64,
+    /// Smoothed, with the queue.
     round_trip_us: f64,
-    base: Windowed<Smallest>,
-    /// The shortest queue of the last half round trip.
-    standing: Windowed<Smallest>,
-    /// How much the way of packets differs from one to the next without a queue.
-    noise_us: f64,
-    last_queue_us: Option<f64>,
-    last_came_us: Option<u64>,
+    drift: Drift,
+    queue: Queue,
+    deliveries: Deliveries,
     last_ns: u64,
-    /// Bytes a second between packets that were queued.
-    service: [f64; 5],
-    served: usize,
+    /// Feedback has not come in time, and not since.
+    is_silent: bool,
     /// What has come and what was lost since the round began.
     round_until: u64,
     round_came: u64,
-    round_lost: u64,
     round_marked: u64,
     round_is_app_limited: bool,
-    /// Rounds in which the queue was well above the target, and the rate as they began.
-    crowded_rounds: u32,
-    crowded_rate: f64,
-    competes: bool,
-    calm_rounds: u32,
-    round_queue_min_us: f64,
+    /// Bytes sent, delivered, and lost so far.
     sent: u64,
-    bbr: XPace,
+    delivered: u64,
+    net_lost: u64,
+    rounds: u64,
+    /// The share of time in which the queue was crowded, and the rate before.
+    pressed: f64,
+    unpressed_rate: f64,
+    /// The share of bytes lost, over some round trips.
+    loss: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Phase {
+    /// Nothing is known.
+    Start,
+    /// The link's rate is known; what other flows leave of it is not.
+    Startup,
+    Steady,
+    /// Others fill the queue: so many bytes are under way, until this round trip.
+    Competes {
+        window: f64,
+        until_round: u64,
+    },
 }
 
 impl Level {
@@ -94,149 +176,275 @@ impl Level {
     #[must_use]
     pub fn new(packet_bytes: u64, round_trip_us: u64) -> Self {
         let round_trip_us = round_trip_us.max(100);
-        let window_ns = round_trip_us * 500;
         Self {
             packet_bytes,
-            // A train for each round trip, until its packets have come.
-            rate: as_f64(TRAIN * packet_bytes) * 1e6 / as_f64(round_trip_us),
-            growth: GROWTH_MAX,
-            empty_rounds: 0.0,
+            phase: Phase::Start,
+            rate: as_f64(START_PACKETS * packet_bytes) * 1e6 / as_f64(round_trip_us),
+            drain: 0.0,
+            pairs: Pairs::new(),
+            queued_rate: 0.0,
+            growth: 0.0,
+            unrest: 1.0,
+            marked: 0.0,
+            gap: 1.0,
             round_trip_us: as_f64(round_trip_us),
-            base: Windowed::new(BASE_WINDOW_NS),
-            standing: Windowed::new(window_ns),
-            noise_us: 0.0,
-            last_queue_us: None,
-            last_came_us: None,
+            drift: Drift::new(),
+            queue: Queue::new(),
+            deliveries: Deliveries::new(),
             last_ns: 0,
-            service: [0.0; 5],
-            served: 0,
             round_until: 0,
             round_came: 0,
-            round_lost: 0,
             round_marked: 0,
             round_is_app_limited: false,
-            crowded_rounds: 0,
-            crowded_rate: 0.0,
-            competes: false,
-            calm_rounds: 0,
-            round_queue_min_us: f64::MAX,
             sent: 0,
-            bbr: XPace::new(packet_bytes, round_trip_us),
+            delivered: 0,
+            net_lost: 0,
+            is_silent: false,
+            rounds: 0,
+            pressed: 0.0,
+            unpressed_rate: 0.0,
+            loss: 0.0,
         }
+    }
+
+    fn packet_us(&self) -> f64 {
+        as_f64(self.packet_bytes) * 1e6 / self.rate.max(1.0)
+    }
+
+    /// The share of the link that this flow has.
+    fn share(&self) -> f64 {
+        self.pairs.link().map_or(1.0, |link| (self.rate / link).clamp(SHARE_MIN, 1.0))
     }
 
     /// The wanted queue.
     fn target_us(&self) -> f64 {
-        let packet_us = as_f64(self.packet_bytes) * 1e6 / self.rate.max(1.0);
-        (TARGET * packet_us).clamp(TARGET_MIN_US, TARGET_MAX_US) + 2.0 * self.noise_us
+        self.base_target_us() + self.queue.noise_us()
     }
 
-    /// The rate of packets that were queued: the middle one of the last ones.
-    fn service(&self) -> Option<f64> {
-        let known = self.served.min(self.service.len());
-        if known == 0 {
-            return None;
-        }
-        let mut sorted = self.service;
-        sorted[..known].sort_by(f64::total_cmp);
-        Some(sorted[known / 2])
+    /// The same on a path without jitter.
+    fn base_target_us(&self) -> f64 {
+        TARGET_FACTOR * self.packet_us().sqrt() * self.share().powf(-0.25)
     }
 
-    fn note_service(&mut self, queue_us: f64, feedback: &Feedback) {
-        let came_us = feedback.came_us;
-        let gap_us = self.last_came_us.replace(came_us).map(|last_us| came_us.saturating_sub(last_us));
-        // It waited for the one before.
-        let was_queued = queue_us > QUEUED_US + 2.0 * self.noise_us;
-        if let Some(gap_us) = gap_us.filter(|us| *us > 0)
-            && was_queued
-            && feedback.came_bytes > 0
-        {
-            let rate = as_f64(feedback.came_bytes) * 1e6 / as_f64(gap_us);
-            let place = self.served % self.service.len();
-            self.service[place] = rate;
-            self.served += 1;
-        }
+    /// A few packets have waited: sooner than a standing queue, and less sure.
+    fn is_queued_now(&self) -> bool {
+        self.queue.recent_us() > QUEUED_TARGETS * self.target_us() + QUEUED_CHANGES * self.queue.change_us()
     }
 
-    fn note_queue(&mut self, now_ns: u64, one_way_us: i64, feedback: &Feedback) -> f64 {
-        let absolute = u64::try_from(one_way_us.saturating_add(CLOCK_ZERO)).unwrap_or(0);
-        self.base.update(now_ns, Smallest(absolute));
-        let base = self.base.get().map_or(absolute, |smallest| smallest.0);
-        let queue_us = as_f64(absolute - base.min(absolute));
-        self.note_service(queue_us, feedback);
-        if let Some(last_us) = self.last_queue_us {
-            let change_us = (queue_us - last_us).abs();
-            // Without a queue, what changes from packet to packet is noise.
-            if queue_us < self.target_us() {
-                self.noise_us += (change_us / 4.0 - self.noise_us) / 64.0;
+    /// The standing queue, or one that has become long suddenly.
+    fn queue_us(&self) -> f64 {
+        let (standing_us, recent_us) = (self.queue.standing_us(), self.queue.recent_us());
+        let is_sudden = recent_us > self.crowded_us() + SUDDEN_CHANGES * self.queue.change_us();
+        if is_sudden { standing_us.max(recent_us) } else { standing_us }
+    }
+
+    fn crowded_us(&self) -> f64 {
+        CROWDED_TARGETS * self.target_us() + CROWDED_ROUNDS * self.path_us()
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.queue_us() > self.crowded_us()
+    }
+
+    /// The round trip without the queue.
+    fn path_us(&self) -> f64 {
+        (self.round_trip_us - self.queue.standing_us()).max(100.0)
+    }
+
+    /// The time in which the delivery rate is measured.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
+    fn span_us(&self) -> u64 {
+        self.path_us().max(4.0 * self.packet_us()).max(8000.0) as u64
+    }
+
+    /// What the path delivers, with what it loses by itself.
+    fn delivered_per_s(&self) -> Option<f64> {
+        Some(self.deliveries.bytes_per_s(self.span_us())? / (1.0 - self.loss.min(LOSS_MAX)))
+    }
+
+    fn startup(&mut self, rounds: f64, queue_us: f64, target_us: f64) {
+        if queue_us > 2.0 * target_us || self.is_queued_now() {
+            let delivered = self.delivered_per_s();
+            self.rate = delivered.map_or(self.rate, |delivered| self.rate.min(delivered));
+            self.phase = Phase::Steady;
+        } else if !self.round_is_app_limited {
+            self.rate *= 1.0 + STARTUP_GROWTH * rounds;
+            if let Some(link) = self.pairs.link().filter(|link| *link <= self.rate) {
+                self.rate = link;
+                self.unrest = 0.0;
+                self.phase = Phase::Steady;
+                // The pair may have met a burst of the link: growth is soon faster, if no queue shows.
+                self.queued_rate = CEILING * link;
+                return;
             }
         }
-        self.last_queue_us = Some(queue_us);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "less than the clock's constant")]
-        self.standing.update(now_ns, Smallest(queue_us as u64));
-        self.round_queue_min_us = self.round_queue_min_us.min(queue_us);
-        self.standing.get().map_or(queue_us, |smallest| as_f64(smallest.0))
+        self.queued_rate = self.rate;
+    }
+
+    fn steady(&mut self, passed_us: f64, rounds: f64, queue_us: f64, target_us: f64) {
+        // An application that sends less than it might has filled no queue: what seems to be one is noise of the hosts.
+        if self.round_is_app_limited && !self.is_crowded() {
+            return;
+        }
+        let excess = (queue_us.max(1.0) / target_us).ln().min(EXCESS_MAX);
+        let delivered = self.delivered_per_s().filter(|_| !self.round_is_app_limited);
+        if let Some(delivered) = delivered {
+            self.pairs.at_least(delivered);
+        }
+        let passed_s = passed_us / 1e6;
+        let path_us = self.path_us();
+        let growth = GROWTH_PER_S[0] + (GROWTH_PER_S[1] - GROWTH_PER_S[0]) * self.unrest;
+        // Slower, and for longer, where the answer of the path takes longer.
+        let slowness = ((path_us + 4.0 * self.packet_us() + 8000.0) / PROMPT_US).clamp(1.0, SLOWNESS_MAX);
+        let growth = growth / slowness;
+        self.unrest *= 1.0 - passed_s / (CALM_S * slowness);
+        // Marks say the same of a queue that is too short for the clocks.
+        self.rate *= 1.0 - DECREASE * growth * EXCESS_MAX * self.marked * passed_s * self.share().sqrt();
+        if self.marked > MARKS_MAX {
+            self.growth = 0.0;
+        }
+        if excess > 0.0 {
+            self.growth = 0.0;
+            if self.is_crowded()
+                && let Some(delivered) = delivered.filter(|delivered| *delivered < self.rate)
+            {
+                self.unrest = self.unrest.max((4.0 * (1.0 - delivered / self.rate)).min(1.0));
+                self.rate = delivered;
+            }
+            if delivered.is_none_or(|delivered| self.rate > DECREASE_FLOOR * delivered) {
+                self.rate *= 1.0 - DECREASE * growth * excess * passed_s * (self.share() / 1.0).powf(0.5);
+            }
+            self.queued_rate = delivered.unwrap_or(self.rate).max(self.rate);
+        } else if self.growth > 0.0 && self.is_queued_now() {
+            // Too fast already, though the queue has not stood for long enough.
+            self.growth = 0.0;
+            let delivered = delivered.unwrap_or(self.rate);
+            self.rate = self.rate.min(delivered.max(self.queued_rate));
+            self.queued_rate = self.rate;
+        } else if !self.round_is_app_limited {
+            self.rate *= 1.0 + growth * (-excess).min(1.0) * passed_s * self.share().powf(-0.75) + self.growth * rounds;
+            if self.rate > FASTER * self.queued_rate && self.marked <= MARKS_MAX {
+                self.growth = (self.growth * (1.0 + rounds)).clamp(FASTER_GROWTH[0], FASTER_GROWTH[1]);
+            }
+        }
+    }
+
+    fn steer(&mut self, now_ns: u64) {
+        let last_ns = std::mem::replace(&mut self.last_ns, now_ns);
+        let passed_us = if last_ns == 0 { 0.0 } else { as_f64(now_ns.saturating_sub(last_ns)) / 1e3 };
+        let path_us = self.path_us();
+        let round_us = path_us + self.packet_us();
+        let passed_us = passed_us.min(2.0 * round_us);
+        let rounds = (passed_us / round_us).min(1.0);
+        let target_us = self.target_us();
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
+        let flat_ns = (FLAT_ROUNDS * path_us * 1e3) as u64;
+        if let Some(delivered) = self.delivered_per_s() {
+            self.queue.rebase(now_ns, target_us, delivered, flat_ns);
+        }
+        let queue_us = self.queue_us();
+        match self.phase {
+            Phase::Start | Phase::Startup => self.startup(rounds, queue_us, target_us),
+            Phase::Competes { window, .. } => self.rate = window * 1e6 / self.round_trip_us,
+            Phase::Steady => self.steady(passed_us, rounds, queue_us, target_us),
+        }
+        let drain_us = (DRAIN_ROUNDS * path_us).max(DRAIN_PACKETS * self.packet_us());
+        self.drain = ((queue_us - target_us) / drain_us).clamp(-LEAN_MAX, DRAIN_MAX);
+        self.rate = self.rate.clamp(as_f64(self.packet_bytes) / 2.0, RATE_MAX);
+    }
+
+    /// Others fill the queue, if it stays although this flow has slowed down far. Whether they still do is tried again
+    /// after a while.
+    fn compete(&mut self, lost: f64) {
+        self.rounds += 1;
+        if let Phase::Competes { window, until_round } = &mut self.phase {
+            let packet = as_f64(self.packet_bytes);
+            if lost > 0.0 {
+                *window *= 1.0 - (lost * COMPETES_LOSS).clamp(COMPETES_CUT[0], COMPETES_CUT[1]);
+            } else {
+                *window += packet.max(COMPETES_GROWTH * *window * self.round_trip_us / 1e6);
+            }
+            *window = window.max(2.0 * packet);
+            let is_over = self.rounds >= *until_round;
+            if is_over || self.queue.standing_us() <= self.target_us() {
+                self.phase = Phase::Steady;
+                self.rate = self.delivered_per_s().unwrap_or(self.rate);
+                self.pressed = 0.0;
+            }
+            return;
+        }
+        // Over as many round trips as it takes, and not less than some time.
+        let least_us = PRESSED_US.max(PRESSED_PACKETS * self.packet_us());
+        let rounds = (least_us / self.round_trip_us).max(PRESSED_ROUNDS);
+        self.pressed += (f64::from(u8::from(self.is_crowded())) - self.pressed) / rounds;
+        if self.pressed < PRESSED_LEAST {
+            self.unpressed_rate = self.rate;
+        }
+        let is_slow = self.rate * (1.0 - self.drain) < PRESSED_SLOWER * self.unpressed_rate;
+        if self.pressed > PRESSED && (is_slow || self.share() < PRESSED_SHARE) {
+            let share = self.pairs.link().map_or(0.0, |link| COMPETES_SHARE * link);
+            let window = self.unpressed_rate.max(share) * self.round_trip_us / 1e6;
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounds")]
+            let until_round = self.rounds + (COMPETES * rounds) as u64;
+            self.phase = Phase::Competes { window, until_round };
+        }
     }
 
     /// A round trip has passed.
-    fn round(&mut self) {
-        let all = as_f64(self.round_came + self.round_lost);
-        if all > 0.0 && as_f64(self.round_lost) / all > LOSS_MAX {
+    fn round(&mut self, in_flight_bytes: u64) {
+        // Packets that were only late are not lost.
+        let net_lost = self.sent.saturating_sub(self.delivered + in_flight_bytes);
+        let lost = net_lost.saturating_sub(std::mem::replace(&mut self.net_lost, net_lost));
+        let all = as_f64(self.round_came + lost);
+        self.compete(as_f64(lost) / all.max(1.0));
+        let weight = (all / (LOSS_PACKETS * as_f64(self.packet_bytes))).min(LOSS_WEIGHT);
+        self.loss += (as_f64(lost) / all.max(1.0) - self.loss) * weight;
+        // Of few packets many may be lost by chance.
+        let packets = (all / as_f64(self.packet_bytes)).max(1.0);
+        let is_much = as_f64(lost) / all.max(1.0) > LOSS_MAX + LOSS_CHANCE / packets.sqrt();
+        if self.phase == Phase::Steady && (is_much || self.loss > LOSS_MAX) {
             self.rate *= 0.85;
-            self.growth = GROWTH_MIN;
+            self.growth = 0.0;
         }
-        if self.round_marked > 0 {
-            // As DCTCP and L4S (RFC 9331): by half of the marked share.
-            let share = (as_f64(self.round_marked * self.packet_bytes) / all.max(1.0)).min(1.0);
-            self.rate *= 1.0 - share / 2.0;
-            self.growth = GROWTH_MIN;
-        }
-        let least_us = std::mem::replace(&mut self.round_queue_min_us, f64::MAX);
-        let target_us = self.target_us();
-        if least_us < f64::MAX && least_us > 4.0 * target_us {
-            if self.crowded_rounds == 0 {
-                self.crowded_rate = self.rate;
-            }
-            self.crowded_rounds += 1;
-            self.calm_rounds = 0;
-        } else {
-            self.crowded_rounds = 0;
-            self.calm_rounds += 1;
-        }
-        if self.crowded_rounds >= COMPETES_AFTER && self.rate < 0.5 * self.crowded_rate {
-            self.competes = true;
-        }
-        if self.competes && self.calm_rounds > 0 {
-            self.competes = false;
-            self.rate = as_f64(self.bbr.path_bytes_per_s().unwrap_or(self.packet_bytes));
-            self.growth = GROWTH_MIN;
-        }
-        (self.round_came, self.round_lost, self.round_marked) = (0, 0, 0);
+        // The second packet of a pair waits for the first one, and is no sign of congestion.
+        let marked = self.round_marked.saturating_sub(self.pairs.take_sent());
+        let share = (as_f64(marked * self.packet_bytes) / all.max(1.0)).min(1.0);
+        self.marked += (share - self.marked) * MARKS_WEIGHT;
+        (self.round_came, self.round_marked) = (0, 0);
         self.round_is_app_limited = false;
     }
 
-    fn steer(&mut self, now_ns: u64, standing_us: f64) {
-        let passed_us = as_f64(now_ns.saturating_sub(std::mem::replace(&mut self.last_ns, now_ns))) / 1e3;
-        let rounds = (passed_us / self.round_trip_us).min(1.0);
-        let target_us = self.target_us();
-        self.empty_rounds = if standing_us < target_us / 4.0 { self.empty_rounds + rounds } else { 0.0 };
-        match self.service() {
-            // The path's rate is known: somewhat more while the queue is shorter than wanted, somewhat less while it is
-            // longer.
-            Some(service) if self.empty_rounds < GROWS_AFTER => {
-                let excess = (standing_us - target_us) / (DRAIN_ROUNDS * self.round_trip_us);
-                self.rate = service * (1.0 - excess.clamp(-LEAN_MAX, 0.5));
-                self.growth = GROWTH_MIN;
-            }
-            // It has become faster, or was never filled.
-            _ if standing_us <= target_us && !self.round_is_app_limited => {
-                self.rate *= 1.0 + self.growth * rounds;
-                self.growth = (self.growth * (1.0 + rounds)).min(GROWTH_MAX);
-            }
-            _ if standing_us > target_us => self.rate *= 1.0 - 0.5 * rounds,
-            _ => {}
+    /// A pair of packets has come.
+    fn note_pair(&mut self) {
+        if let Some(link) = self.pairs.link()
+            && self.phase == Phase::Start
+        {
+            self.phase = Phase::Startup;
+            self.rate = self.rate.min(link).max(STARTUP_SHARE * link);
         }
-        self.rate = self.rate.clamp(as_f64(self.packet_bytes) / 2.0, RATE_MAX);
+    }
+
+    /// The next gap. Flows with the same gaps, or a multiple, would meet in the queue in the same order each time, and
+    /// each would see another queue.
+    fn vary(&mut self, now_ns: u64) {
+        let share = self.share();
+        if share >= PAIRS_SHARE {
+            self.gap = 1.0;
+            return;
+        }
+        // Any number of [-1; 1) that depends on the time alone.
+        let bits = (now_ns / 100).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 44;
+        let number = as_f64(bits) / f64::from(1 << 19) - 1.0;
+        self.gap = 1.0 + GAP_VARIES * number;
+    }
+
+    /// Packets between two pairs.
+    fn pairs_apart(&self) -> Option<u64> {
+        match self.pairs.link() {
+            None => Some(PAIRS_APART[0]),
+            Some(_) if self.share() < PAIRS_SHARE => Some(PAIRS_APART[1]),
+            Some(_) => None,
+        }
     }
 }
 
@@ -251,55 +459,68 @@ impl Congestion for Level {
     }
 
     fn feedback(&mut self, now_ns: u64, feedback: &Feedback) {
-        self.bbr.feedback(now_ns, feedback);
         self.round_came += feedback.came_bytes;
-        self.round_lost += feedback.lost_bytes;
+        self.is_silent &= feedback.came_bytes == 0;
+        self.delivered = feedback.delivered;
         self.round_marked += feedback.marked_packets;
         if let Some(round_trip_us) = feedback.round_trip_us {
             self.round_trip_us += (as_f64(round_trip_us.max(100)) - self.round_trip_us) / 8.0;
         }
         if let Some(rate) = feedback.rate {
-            self.round_is_app_limited |= rate.is_app_limited;
+            self.round_is_app_limited |= rate.is_app_limited && !feedback.was_held;
         }
         if let Some(one_way_us) = feedback.one_way_us {
-            let was_unknown = self.served == 0;
-            let standing_us = self.note_queue(now_ns, one_way_us, feedback);
-            if was_unknown && let Some(service) = self.service() {
-                // The first of the train.
-                self.rate = service;
-                self.growth = GROWTH_MIN;
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
+            let bucket_ns = (self.path_us() * 250.0) as u64;
+            let one_way_us = match feedback.round_trip_us {
+                Some(round_trip_us) => self.drift.corrected(now_ns, one_way_us, round_trip_us),
+                None => one_way_us,
+            };
+            self.deliveries.add(feedback.came_us, feedback.delivered, self.span_us());
+            // The second packet of a pair has waited for the first one.
+            if self.pairs.came(feedback.came_us, feedback.came_bytes, feedback.delivered) {
+                self.note_pair();
+            } else {
+                self.queue.add(now_ns, one_way_us, bucket_ns, self.base_target_us(), self.is_crowded());
             }
-            self.steer(now_ns, standing_us);
+            self.steer(now_ns);
         }
         if feedback.came_bytes > 0 && feedback.delivered_before >= self.round_until {
             self.round_until = feedback.delivered;
-            self.round();
+            self.round(feedback.in_flight_bytes);
         }
     }
 
     fn sent(&mut self, now_ns: u64, bytes: u64, in_flight_bytes: u64) {
-        self.sent += 1;
-        self.bbr.sent(now_ns, bytes, in_flight_bytes);
+        self.sent += bytes;
+        self.vary(now_ns);
+        let apart = self.pairs_apart();
+        self.pairs.sent(now_ns, bytes, in_flight_bytes, apart);
     }
 
-    fn silence(&mut self, now_ns: u64) {
-        self.rate = (self.rate / 2.0).max(as_f64(self.packet_bytes) / 2.0);
-        self.growth = GROWTH_MIN;
-        self.bbr.silence(now_ns);
+    fn silence(&mut self, _now_ns: u64) {
+        self.growth = 0.0;
+        // In a flow of rare messages the first is a lost packet, with no other behind it.
+        if std::mem::replace(&mut self.is_silent, true) {
+            self.rate = (self.rate / 2.0).max(as_f64(self.packet_bytes) / 2.0);
+        }
     }
 
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate")]
     fn bytes_per_s(&self) -> u64 {
-        if self.sent < TRAIN {
-            // All at once.
-            return u64::MAX / 2;
+        if matches!(self.phase, Phase::Competes { .. }) {
+            return self.rate as u64;
         }
-        if self.competes { self.bbr.bytes_per_s() } else { self.rate as u64 }
+        match self.pairs.gap() {
+            0.0 => AT_ONCE,
+            gap => (self.rate * (1.0 - self.drain) / (gap * self.gap)) as u64,
+        }
     }
 
     fn window_bytes(&self) -> u64 {
-        if self.competes {
-            return self.bbr.window_bytes();
+        if let Phase::Competes { window, .. } = self.phase {
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes")]
+            return window as u64;
         }
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate")]
         let product = (self.rate * self.round_trip_us / 1e6 * 2.0) as u64;
@@ -307,6 +528,6 @@ impl Congestion for Level {
     }
 
     fn path_bytes_per_s(&self) -> Option<u64> {
-        (self.served > 0).then(|| self.bytes_per_s())
+        (self.phase != Phase::Start).then_some((self.rate * (1.0 - self.drain)) as u64)
     }
 }

@@ -27,6 +27,9 @@ const BALANCE: u64 = 40;
 /// Messages that wait there, beyond which more make no difference.
 const WAITING_MAX: u16 = 20;
 
+/// The share of an application's usual work on a message for which it is let go sooner. If it takes less, the message waits.
+const WORK_SHARE: [u64; 2] = [3, 4];
+
 fn bounded(ns: u64) -> u32 {
     u32::try_from(ns).unwrap_or(u32::MAX)
 }
@@ -67,9 +70,23 @@ impl Transport {
         self.message_departs_ns = self.message_departs_ns.max(now_ns.saturating_sub(gap_ns / 4)) + gap_ns;
     }
 
+    /// When the application may begin to make a message that then leaves at once: sooner than [`Transport::may_send_at`] by most
+    /// of the time that it usually takes for one.
+    #[must_use]
+    pub fn may_make_at(&self, now_ns: u64) -> Option<u64> {
+        let work_ns = self.send.mean().effective_ns / WORK_SHARE[1] * WORK_SHARE[0];
+        Some(self.may_send_at(now_ns)?.saturating_sub(work_ns).max(now_ns))
+    }
+
     /// The application is held, or waits by itself, until it may send: that is none of its own work.
     pub fn send_waits(&mut self, now_ns: u64) {
         self.send.waits(now_ns);
+        self.was_held = true;
+    }
+
+    /// It waits no longer.
+    pub fn send_goes_on(&mut self, now_ns: u64) {
+        self.send.goes_on(now_ns);
     }
 
     /// What a step has taken for a packet, as the caller measured it: transmit and receive.

@@ -15,6 +15,7 @@ const S: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
 
 fn config() -> Config {
+    // These tests are not about congestion.
     Config { queue_max: 100, deadline_ns: S, algorithm: Algorithm::XPace, ..Config::default() }
 }
 

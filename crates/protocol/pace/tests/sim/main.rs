@@ -2,8 +2,9 @@
 //! Whole connections over simulated links, by seed: nothing is delivered late, twice, out of order or wrong.
 
 mod endpoints;
-mod link;
 mod net;
 mod promises;
 mod queues;
+mod share;
+mod tcp;
 mod world;

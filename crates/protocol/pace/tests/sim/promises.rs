@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Promises of every connection, over whatever link.
 
+use fide_link_model::LinkSpec;
 use fide_pace::{
     loss::Gilbert,
     transport::{Algorithm, Config},
 };
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-use crate::{
-    link::LinkSpec,
-    world::{FlowSpec, Sends, World},
-};
+use crate::world::{FlowSpec, Sends, World};
 
 const MS: u64 = 1_000_000;
 /// Runs with these seeds, unless `FIDE_PACE_SEEDS=from..to` says others.

@@ -2,12 +2,10 @@
 //! How long the queues of bottlenecks become: the scenarios of X-PACE §V-B. Times here are simulated, so that they are
 //! the same in every run.
 
-use fide_pace::transport::Algorithm;
+use fide_link_model::LinkSpec;
+use fide_pace::{loss::Gilbert, transport::Algorithm};
 
-use crate::{
-    link::LinkSpec,
-    world::{FlowSpec, World, percentile_ms},
-};
+use crate::world::{FlowSpec, Sends, World, percentile_ms};
 
 const S: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
@@ -57,4 +55,77 @@ fn receiver_is_the_bottleneck() {
     let times = spread(flow.delivery_times_ns(S / 5, 10 * S));
     println!("after 200 ms: {times:.2?}");
     assert!(times[1] < 15.5 + 5.0, "half a message waits for the receiver: {times:?}");
+}
+
+/// Jain's index of what flows got in a time.
+fn jain(world: &World, from_ns: u64, to_ns: u64) -> f64 {
+    let got: Vec<f64> = world.flows.iter().map(|flow| flow.delivery_times_ns(from_ns, to_ns).len() as f64).collect();
+    println!("{got:?}");
+    let (sum, squares) = got.iter().fold((0.0, 0.0), |(sum, squares), got| (sum + got, squares + got * got));
+    sum * sum / (got.len() as f64 * squares)
+}
+
+#[test]
+fn flows_share_fairly() {
+    for (count, bits_per_s) in [(2, 3_200_000), (10, 16_000_000)] {
+        let there = LinkSpec::of(15 * MS).with_rate(bits_per_s, 100_000);
+        let flows: Vec<FlowSpec> =
+            (0..count).map(|at| FlowSpec { starts_ns: at * S / 4, ..held(Algorithm::Level) }).collect();
+        let mut world = World::new(1, there, LinkSpec::of(15 * MS), &flows);
+        world.run_until(10 * S);
+        world.links[0].longest_queue_ns = 0;
+        world.run_until(40 * S);
+        let index = jain(&world, 10 * S, 40 * S);
+        let queue = world.links[0].longest_queue_ns as f64 / 1e6;
+        let times = spread(world.flows[0].delivery_times_ns(10 * S, 40 * S));
+        println!("{count} flows: {index:.3}, longest queue {queue:.1} ms, delivery {times:.2?}");
+        assert!(index >= 0.95);
+    }
+}
+
+/// The network becomes slower, and faster again.
+#[test]
+fn bottleneck_that_moves_is_followed() {
+    let of = |bits_per_s| LinkSpec::of(15 * MS).with_rate(bits_per_s, 60_000);
+    let mut world = World::new(1, of(3_200_000), LinkSpec::of(15 * MS), &[held(Algorithm::Level)]);
+    for (at, bits_per_s) in [3_200_000, 1_600_000, 6_400_000, 800_000, 1_600_000].into_iter().enumerate() {
+        world.links[0].spec = of(bits_per_s);
+        let from = at as u64 * 10 * S;
+        // Two windows of the filter.
+        world.run_until(from + 4 * S);
+        world.links[0].longest_queue_ns = 0;
+        world.run_until(from + 10 * S);
+        let packet_ms = 1079.0 * 8e3 / bits_per_s as f64;
+        let queue = world.links[0].longest_queue_ns as f64 / 1e6 / packet_ms;
+        let times = spread(world.flows[0].delivery_times_ns(from + 4 * S, from + 10 * S));
+        let sent = world.flows[0].gaps_ns(from + 4 * S, from + 10 * S).len() as f64 * packet_ms / 6000.0;
+        println!("{bits_per_s}: queue of {queue:.2} packets, delivery {times:.2?}, {sent:.2} of the path used");
+        assert!(queue <= 2.0 && sent > 0.9);
+    }
+}
+
+/// A message each 10 ms over a path that is never full: one lost packet after another says nothing about its rate.
+#[test]
+fn losses_and_jitter_do_not_slow_a_flow_down() {
+    for (loss, jitter_ns) in [(0.05, 0), (0.1, 0), (0.05, 2 * MS), (0.1, 2 * MS)] {
+        for algorithm in [Algorithm::XPace, Algorithm::Level] {
+            let way = LinkSpec {
+                losses: Gilbert::of(loss, 1.0),
+                jitter_ns,
+                ..LinkSpec::of(5 * MS).with_rate(50_000_000, 1_000_000)
+            };
+            let mut flow = FlowSpec { sends: Sends::Every(10 * MS), bytes: (900, 1000), ..held(algorithm) };
+            (flow.config.queue_max, flow.config.deadline_ns) = (100, S);
+            let mut world = World::new(1, way, way, &[flow]);
+            world.run_until(10 * S);
+            let flow = &world.flows[0];
+            let times = spread(flow.delivery_times_ns(0, 10 * S));
+            println!(
+                "{algorithm:?}, {loss} lost, jitter {jitter_ns} ns: {} of {}; delivery {times:.2?}",
+                flow.delivered.len(),
+                flow.sent.len()
+            );
+            assert!(flow.sent.len() > 990 && flow.delivered.len() > 990);
+        }
+    }
 }

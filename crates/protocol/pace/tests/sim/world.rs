@@ -6,11 +6,11 @@ use std::{
     collections::{BTreeMap, BinaryHeap},
 };
 
+use fide_link_model::{Link, LinkSpec};
 use fide_pace::transport::{Config, Transport};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-use crate::link::{Link, LinkSpec};
-
+use crate::tcp::{Cubic, TCP_BYTES, TIMEOUT_NS};
 /// Room for a packet.
 const PACKET_MAX: usize = 1500;
 /// Bytes around what a connection writes: header, tag, UDP and IP.
@@ -93,6 +93,8 @@ pub(crate) struct Flow {
     pub(crate) sent: BTreeMap<u64, SentMessage>,
     /// Number, when it was delivered.
     pub(crate) delivered: Vec<(u64, u64)>,
+    /// Bytes of this flow that the link there has carried, with headers and repairs.
+    pub(crate) carried_bytes: u64,
     /// The receiver works until then.
     busy_ns: u64,
     next_send_ns: u64,
@@ -124,11 +126,15 @@ enum Event {
     Arrives { flow: usize, end: usize, number: u64, is_marked: bool, plain: Vec<u8> },
     /// An end, or its application, has something to do.
     Wakes { flow: usize, end: usize },
+    /// A packet of a TCP is acknowledged; none when it starts, and for its timeout.
+    Acked { tcp: usize, number: Option<u64> },
 }
 
 pub(crate) struct World {
     pub(crate) now_ns: u64,
     pub(crate) flows: Vec<Flow>,
+    /// They share the links.
+    pub(crate) tcps: Vec<Cubic>,
     /// There and back, shared by all.
     pub(crate) links: [Link; 2],
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
@@ -156,6 +162,7 @@ impl World {
                     ends: [end(base, 0), end(base + spec.ahead_ns, spec.drift_ppm)],
                     sent: BTreeMap::new(),
                     delivered: Vec::new(),
+                    carried_bytes: 0,
                     busy_ns: 0,
                     next_send_ns: spec.starts_ns,
                 }
@@ -163,11 +170,12 @@ impl World {
             .collect();
         let mut world = Self {
             now_ns: 0,
-            links: [Link::new(there), Link::new(back)],
+            links: [Link::new(there, seed), Link::new(back, !seed)],
             events: BinaryHeap::new(),
             wakes: BTreeMap::new(),
             count: 0,
             random: SmallRng::seed_from_u64(seed),
+            tcps: Vec::new(),
             flows,
         };
         for flow in 0..world.flows.len() {
@@ -212,10 +220,38 @@ impl World {
                     self.wakes.remove(&(flow, end));
                     (flow, end)
                 }
+                Event::Acked { tcp, number } => {
+                    self.acked(tcp, number);
+                    continue;
+                }
             };
             self.act(flow, end);
         }
         self.now_ns = until_ns;
+    }
+
+    /// A TCP starts.
+    pub(crate) fn add_tcp(&mut self, starts_ns: u64) {
+        self.tcps.push(Cubic::new());
+        self.add(starts_ns, Event::Acked { tcp: self.tcps.len() - 1, number: None });
+    }
+
+    fn acked(&mut self, tcp: usize, number: Option<u64>) {
+        let now_ns = self.now_ns;
+        match number {
+            Some(number) => self.tcps[tcp].acked(now_ns, number),
+            None => {
+                self.tcps[tcp].timeout(now_ns);
+                self.add(now_ns + TIMEOUT_NS, Event::Acked { tcp, number: None });
+            }
+        }
+        while let Some(number) = self.tcps[tcp].send() {
+            for arrival in self.links[0].enter(now_ns, TCP_BYTES) {
+                self.tcps[tcp].carried_bytes += TCP_BYTES as u64;
+                let back_ns = self.links[1].spec.delay_ns;
+                self.add(arrival.at_ns + back_ns, Event::Acked { tcp, number: Some(number) });
+            }
+        }
     }
 
     /// A clock shows so much more from now on: its host was suspended, or the other one.
@@ -254,7 +290,10 @@ impl World {
             any = true;
             count += 1;
             assert!(count < 20_000, "an end never stops to send: {:?}", self.flows[flow].ends[end].transport);
-            let arrivals = self.links[end].enter(self.now_ns, written.len + AROUND, &mut self.random);
+            let arrivals: Vec<_> = self.links[end].enter(self.now_ns, written.len + AROUND).collect();
+            if end == 0 && !arrivals.is_empty() {
+                self.flows[flow].carried_bytes += (written.len + AROUND) as u64;
+            }
             for arrival in arrivals {
                 let plain = plain[..written.len].to_vec();
                 let (number, is_marked) = (written.number, arrival.is_marked);

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One flow over an emulated link, as X-PACE §V-A2: an application that sends messages with their time as fast as it may, and one
+//! that takes them. Both are on this machine, so one clock tells how long each was on its way.
+
+use std::{
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use fide_pace_socket::{Algorithm, now_ns};
+use fide_testbed::{Host, Testbed};
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+
+use crate::{ours, tcp};
+
+/// Messages of one run.
+pub(crate) const ROUNDS: usize = 2000;
+/// A run that takes longer is ended; what has not come is lost.
+const LIMIT: Duration = Duration::from_secs(90);
+/// A receiver that gets nothing for so long knows that no more comes.
+pub(crate) const SILENCE: Duration = Duration::from_secs(3);
+
+/// What carries messages.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Carrier {
+    Pace(Algorithm),
+    Tcp { congestion: &'static str, is_tuned: bool },
+}
+
+impl Carrier {
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Pace(Algorithm::XPace) => "pace-xpace".into(),
+            Self::Pace(Algorithm::Level) => "pace-level".into(),
+            Self::Tcp { congestion, is_tuned: true } => format!("tcp-{congestion}"),
+            Self::Tcp { congestion, is_tuned: false } => format!("tcp-{congestion}-untuned"),
+        }
+    }
+
+    /// Bytes of a message with which a packet on the link has a thousand.
+    pub(crate) fn message_len(self) -> usize {
+        match self {
+            // IP, UDP, the header, the time, the frame, the symbol's description, the tag.
+            Self::Pace(_) => 1000 - 79,
+            // IP and TCP without options.
+            Self::Tcp { .. } => 1000 - 40,
+        }
+    }
+}
+
+/// Where the applications take time, and the sizes of TCP's buffers, §V-A3.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    pub(crate) send_work: Duration,
+    pub(crate) receive_work: Duration,
+    pub(crate) send_buffer: usize,
+    pub(crate) receive_buffer: usize,
+}
+
+/// One end that sends: returns when the next message may be made. False: the connection is over.
+pub(crate) type Send = Box<dyn FnMut(&[u8]) -> bool + std::marker::Send>;
+/// One end that takes: the message's length; none if no more comes.
+pub(crate) type Receive = Box<dyn FnMut(&mut [u8]) -> Option<usize> + std::marker::Send>;
+
+/// What a run has shown.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Run {
+    /// When each message that came was sent, since the first one, and how long it was on its way, ns.
+    pub(crate) times: Vec<(u64, u64)>,
+    /// Between two messages at the sender, ns.
+    pub(crate) gaps: Vec<u64>,
+    pub(crate) sent: usize,
+    /// From the first message sent to the last that came.
+    pub(crate) whole_ns: u64,
+}
+
+impl Run {
+    /// The value that a share of delivery times, of messages sent after a time, does not exceed, ms.
+    pub(crate) fn time_ms(&self, from_ns: u64, share: f64) -> f64 {
+        let after = self.times.iter().filter(|(sent_ns, _)| *sent_ns >= from_ns);
+        percentile_ms(after.map(|(_, time)| *time).collect(), share)
+    }
+
+    pub(crate) fn gap_ms(&self, share: f64) -> f64 {
+        percentile_ms(self.gaps.clone(), share)
+    }
+}
+
+fn percentile_ms(mut values: Vec<u64>, share: f64) -> f64 {
+    values.sort_unstable();
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "an index")]
+    let at = ((values.len() as f64 - 1.0) * share).round().max(0.0) as usize;
+    values.get(at).map_or(f64::NAN, |ns| *ns as f64 / 1e6)
+}
+
+/// A fifth more or less than a time.
+fn about(work: Duration, random: &mut SmallRng) -> Duration {
+    work.mul_f64(random.random_range(0.8..1.2))
+}
+
+/// Sends and takes [`ROUNDS`] messages from the first host of a testbed to the second one.
+pub(crate) fn run(
+    testbed: &Testbed,
+    to: SocketAddr,
+    carrier: Carrier,
+    scenario: &Scenario,
+    rounds: usize,
+) -> Result<Run> {
+    let (here, there): (&Host, &Host) = (testbed.host(1), testbed.host(2));
+    let (send, receive) = match carrier {
+        Carrier::Pace(algorithm) => ours::open(here, there, to, algorithm),
+        Carrier::Tcp { congestion, is_tuned } => tcp::open(here, there, to, congestion, is_tuned.then_some(scenario)),
+    }
+    .with_context(|| format!("{} in scenario {}", carrier.name(), scenario.name))?;
+    let (len, begun) = (carrier.message_len(), Instant::now());
+    let taken = thread::scope(|scope| {
+        let taker = scope.spawn(move || take(receive, scenario.receive_work, rounds));
+        let sent = give(send, scenario.send_work, len, rounds, begun);
+        (sent, taker.join())
+    });
+    let (sent, taken) = (taken.0, taken.1.map_err(|_| anyhow::anyhow!("the receiving thread has ended by itself"))?);
+    let first_ns = sent.first().copied().unwrap_or(0);
+    let last_ns = taken.iter().map(|(sent_ns, time)| sent_ns + time).max().unwrap_or(first_ns);
+    Ok(Run {
+        times: taken.iter().map(|(sent_ns, time)| (sent_ns.saturating_sub(first_ns), *time)).collect(),
+        gaps: sent.windows(2).map(|pair| pair[1] - pair[0]).collect(),
+        sent: sent.len(),
+        whole_ns: last_ns.saturating_sub(first_ns),
+    })
+}
+
+/// When each message was sent.
+fn give(mut send: Send, work: Duration, len: usize, rounds: usize, begun: Instant) -> Vec<u64> {
+    let mut random = SmallRng::seed_from_u64(1);
+    let mut message = vec![0; len];
+    let mut times = Vec::with_capacity(rounds);
+    for round in 0..rounds as u64 {
+        if work > Duration::ZERO {
+            thread::sleep(about(work, &mut random));
+        }
+        let now_ns = now_ns();
+        message[..8].copy_from_slice(&now_ns.to_be_bytes());
+        message[8..16].copy_from_slice(&round.to_be_bytes());
+        if begun.elapsed() > LIMIT || !send(&message) {
+            break;
+        }
+        times.push(now_ns);
+    }
+    times
+}
+
+/// When each message that came was sent, and how long it was on its way.
+fn take(mut receive: Receive, work: Duration, rounds: usize) -> Vec<(u64, u64)> {
+    let mut random = SmallRng::seed_from_u64(2);
+    let mut message = vec![0; 2000];
+    let mut times = Vec::with_capacity(rounds);
+    while let Some(len) = receive(&mut message).filter(|len| *len >= 16) {
+        let now_ns = now_ns();
+        let word = |at: usize| u64::from_be_bytes(message[at..at + 8].first_chunk().copied().unwrap_or_default());
+        times.push((word(0), now_ns.saturating_sub(word(0))));
+        debug_assert!(len <= message.len());
+        if word(8) + 1 == rounds as u64 {
+            break;
+        }
+        if work > Duration::ZERO {
+            thread::sleep(about(work, &mut random));
+        }
+    }
+    times
+}
