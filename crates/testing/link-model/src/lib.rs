@@ -2,7 +2,7 @@
 //! What a link does to packets, in simulations and between real namespaces (`fide_testbed::emulator`): a rate, a buffer, a
 //! delay, losses at random and in bursts, jitter, repetitions, marks of congestion, and a rate that changes by itself.
 //!
-//! Times in, times out, by seed.
+//! Times in, times out, by seed. A crate of its own: the simulator of connections has it without the testbed.
 
 use fide_pace::loss::Gilbert;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
