@@ -227,15 +227,16 @@ impl<P: Start> Member<P> {
         // Before anything is stored; a group of all hosts could not begin otherwise, without a word.
         let setting = P::start(&config.setting, 1, HostSet::first(hosts.len()));
         setting.map_err(|why| group::GroupError::Setting(why.to_string()))?;
+        if !config.is_durable {
+            // Before the record takes a number that no disk answers for.
+            Disk::refuse(&config.state_dir, &config.group)?;
+        }
         let mut record = Record::begin(&config.state_dir, &config.group, config.is_durable)?;
         let number = if config.is_durable {
             group::group_of(&config.group, hosts, &(config.setting, "durable"))
         } else {
             group::group_of(&config.group, hosts, &config.setting)
         };
-        if !config.is_durable {
-            Disk::refuse(&config.state_dir, &config.group)?;
-        }
         let disk = config.is_durable.then(|| {
             let (stored_max, first) = (config.transfer().stored_max, record.incarnation());
             Disk::open(&config.state_dir, &config.group, number, first, config.compact_bytes, stored_max)

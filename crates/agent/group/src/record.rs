@@ -16,6 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::files;
 
+/// Numbers that may be left out, where others know of a higher one: so many steps are possible for a million times.
+const JUMP_MAX: u32 = 2048;
+
 /// Why a member cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -88,6 +91,15 @@ fn await_clock(seconds: u32) {
     }
 }
 
+/// How far above a number that others know of this host takes one. By chance, as another record of this host may do the
+/// same.
+fn jump() -> u32 {
+    let mut bytes = [0; 2];
+    // Cannot fail for so few bytes on a kernel that has started.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    2 + u32::from(u16::from_le_bytes(bytes)) % JUMP_MAX
+}
+
 /// The clock's seconds since 1970.
 fn now_s() -> u32 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -134,8 +146,9 @@ impl Record {
         let names_own = is_durable || content.own.is_some();
         let mut record = Self { path, content, own, names_own, is_first, unused: None, _lock: lock };
         record.store(incarnation, record.own.clone())?;
-        if is_first {
-            // A process that began in this second, and whose record was lost, has this number at most.
+        if is_first || is_durable {
+            // A process that began in this second, and whose record was lost, has this number at most. A record does not get
+            // ahead of the clock either, by a process that ends again and again at once.
             await_clock(incarnation);
         }
         Ok(record)
@@ -150,8 +163,12 @@ impl Record {
         }
         // A record that a person has put there meanwhile counts. One that cannot be read is replaced.
         let there = fs::read_to_string(&self.path).ok().and_then(|text| Content::read(&text).ok());
-        let last = self.content.incarnation.max(floor).max(there.map_or(0, |(content, _)| content.incarnation));
-        let incarnation = last.checked_add(1);
+        let known = self.content.incarnation.max(there.map_or(0, |(content, _)| content.incarnation));
+        let last = known.max(floor);
+        // A process of another record, if its disk comes back, takes the number after the one that others know of: not
+        // the same one as this process.
+        let step = if floor > known { jump() } else { 1 };
+        let incarnation = last.checked_add(step).or_else(|| last.checked_add(1));
         let incarnation =
             incarnation.ok_or_else(|| RecordError::LastIncarnation { path: self.path.clone(), incarnation: last })?;
         own.push(incarnation);
@@ -220,7 +237,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use fide_agreement::{ViewMember, group::RANGES_MAX};
+    use fide_agreement::ViewMember;
 
     #[test]
     fn incarnations_grow_and_the_group_is_recorded() {
@@ -302,19 +319,22 @@ mod tests {
         assert_eq!(ranges(&record), [(20, 21), (first, first + 1)]);
         // Others know of a process whose record was lost: what the member goes on to answer for is before that.
         let (dead, own) = (record.incarnation() + 9, Incarnations::range(20, 21));
-        assert_eq!(record.next_incarnation(dead, own).unwrap(), dead + 1);
+        let above = record.next_incarnation(dead, own).unwrap();
+        // Not the next one: that is what another disk of this host takes whose record ends with the dead one.
+        assert!((dead + 2..dead + 2 + JUMP_MAX).contains(&above), "{above} after {dead}");
         drop(record);
         let record = Record::begin(dir.path(), "g", true).unwrap();
-        assert_eq!((record.incarnation(), ranges(&record)), (dead + 2, &[(20, 21), (dead + 1, dead + 1)][..]));
+        assert_eq!((record.incarnation(), ranges(&record)), (above + 1, &[(20, 21), (above, above)][..]));
     }
 
     /// Nobody has heard of them.
     #[test]
     fn processes_that_only_began_use_up_no_ranges() {
         let dir = tempfile::tempdir().unwrap();
-        let began: Vec<u32> =
-            (0..2 * RANGES_MAX).map(|_| Record::begin(dir.path(), "g", true).unwrap().incarnation()).collect();
+        // Each waits for the clock.
+        let began: Vec<u32> = (0..3).map(|_| Record::begin(dir.path(), "g", true).unwrap().incarnation()).collect();
         assert!(began.is_sorted_by(|a, b| a < b), "{began:?}");
+        assert!(now_s() >= *began.last().unwrap(), "the record is not ahead of the clock");
         assert_eq!(ranges(&Record::begin(dir.path(), "g", true).unwrap()), []);
     }
 
@@ -411,14 +431,13 @@ mod tests {
         // The agent may refuse to be joined with meanwhile.
         assert_eq!([0; 3].map(|_| record.next_incarnation(first, Incarnations::default()).unwrap()), [first + 1; 3]);
         // Others have said meanwhile which of them they hold dead.
-        assert_eq!(
-            [0; 3].map(|_| record.next_incarnation(first + 40, Incarnations::default()).unwrap()),
-            [first + 41; 3]
-        );
+        let above = record.next_incarnation(first + 40, Incarnations::default()).unwrap();
+        assert!(above > first + 41);
+        assert_eq!([0; 2].map(|_| record.next_incarnation(first + 40, Incarnations::default()).unwrap()), [above; 2]);
         record.used();
-        assert_eq!(record.next_incarnation(0, Incarnations::default()).unwrap(), first + 42);
+        assert_eq!(record.next_incarnation(0, Incarnations::default()).unwrap(), above + 1);
         drop(record);
-        assert!(Record::begin(&state_dir, "g", true).unwrap().incarnation() > first + 42);
+        assert!(Record::begin(&state_dir, "g", true).unwrap().incarnation() > above + 1);
     }
 
     #[test]

@@ -567,6 +567,7 @@ impl<P: Start> Group<P> {
                 self.report_deaths();
                 self.ask_for_stored();
                 self.give_up_dead_incarnation();
+                self.tell_held_dead_members();
             }
             Standing::Leaving => self.ask_for_begun(),
             _ => {}

@@ -38,6 +38,13 @@ impl<P: Start> Group<P> {
         up.filter(|host| self.is_held_dead(*host)).collect()
     }
 
+    /// To be called at each resend of a member: as [`Group::tell_held_dead`], of its view. What it said as the view began may
+    /// be lost, and such a member asks nobody to be let in.
+    pub(super) fn tell_held_dead_members(&mut self) {
+        let Some(view) = self.view().filter(|view| !self.held_dead_of(view).is_empty()) else { return };
+        self.tell_held_dead(&view.clone());
+    }
+
     /// Tells members of a view that are up that they are dead here.
     pub(super) fn tell_held_dead(&mut self, view: &View) {
         for host in self.held_dead_of(view).iter() {

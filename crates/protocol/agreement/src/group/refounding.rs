@@ -77,7 +77,7 @@
 //!
 //! - From then on it enters no view, founds no group, and is given no claim.
 //! - Others may have let it in before, which do not know; or it needed nobody's claim to found the group. Whoever knows
-//!   takes no state and no view from it, enters no view with it, and says `higher` to it; it also does so if it is a member.
+//!   takes no state and no view from it, enters no view with it, and says `higher` to it, a member at each resend.
 //!   To the others that is the crash of a member.
 //! - The dead incarnation may also be this process, excluded just now, which its agent reports too: so the host waits for
 //!   its agent for [`LET_IN_RESENDS`] resends first.
@@ -86,7 +86,7 @@
 //!
 //! One case is left: the clock was set back, a member that does not know lets the host in, and `higher` reaches it only
 //! after that. Until it has given up, members that know decide without it, while it takes itself for a member of the view
-//! before, and answers reads from that.
+//! before, answers reads from that, and would lead if all of them died.
 //!
 //! **The record on disk** has no part in this: it keeps hosts from founding a *first* view
 //! ([`super::founding`]). Incarnations only grow, as the record has the last one.
@@ -231,9 +231,10 @@ impl<P: Start> Group<P> {
         }
         self.past.reported_dead_resends = 0;
         self.excluded();
-        // What this process kept it kept as a member, so it knows its own numbers; incarnations above its own
-        // are another process's anyway.
-        self.past.is_disowned = dead > incarnation || self.past.membership.is_none();
+        // Unless this process was a member as this very incarnation, the dead one may have been another process of that
+        // number; incarnations above its own are another process's anyway.
+        let is_own = self.past.membership.as_ref().is_some_and(|membership| membership.incarnation == incarnation);
+        self.past.is_disowned = dead > incarnation || !is_own;
     }
 
     /// What this process answers for: all its incarnations but the present one.

@@ -179,6 +179,27 @@ fn founder_that_knows_nothing_of_it_lets_no_dead_host_in_beside_one_that_does() 
     }
 }
 
+/// What host 1 said as the view began was lost, or it had not heard host 2 yet: it says again that host 2 is dead to it.
+#[test]
+fn member_that_is_dead_to_another_is_told_so_until_it_hears_it() {
+    let view = View::new(4, &[member(3, 30), member(2, 20), member(1, 10)]).unwrap();
+    let mut world = World::durable(1);
+    for host in 1..=3 {
+        world.members.insert(host, with(host, u32::from(host) * 10 + 1, u32::from(host) * 10, &view, 7, &[(1, 30)]));
+    }
+    world.meet();
+    world.goes_on();
+    world.are_members(&[1, 2, 3]);
+    world.group(1).down(2, 1000);
+    world.group(1).up(2, 21);
+    for _ in 0..2 {
+        world.sent(1);
+        world.group(1).resend(HELD);
+        let says = |bytes: &[u8]| matches!(Control::read(&bytes[PREFIX_LEN..]), Ok(Control::Higher { dead: 1000 }));
+        assert!(world.sent(1).iter().any(|(to, bytes)| *to == 2 && bytes.len() > PREFIX_LEN && says(bytes)));
+    }
+}
+
 /// 2:21 was let in to the last view and its disk has 2:20, as the power went before its state was stored. Then host 2 ran
 /// with an empty disk as 2:1000. The disk comes back with a number from the clock, and with one from a clock that was set
 /// back, which is given up for a higher one.
@@ -202,7 +223,7 @@ fn disk_that_comes_back_answers_for_the_processes_before_the_jump() {
 fn disk_that_comes_back_does_not_answer_for_the_empty_one() {
     let before = View::new(4, &[member(1, 10), member(2, 20)]).unwrap();
     let last = View::new(6, &[member(1, 10), member(2, 1000)]).unwrap();
-    for incarnation in [1005, 900, 22] {
+    for incarnation in [1005, 1000, 900, 22] {
         let mut world = World::after_an_empty_disk(&last);
         world.members.insert(2, with(2, incarnation, 20, &before, 9, &[(20, 21)]));
         world.meet();
