@@ -6,7 +6,7 @@
 //! measured by the receiver's clock. What exceeds the shortest of the last seconds is the queue ([`queue`]).
 //!
 //! - **Startup.** Two packets leave at once. The time between them at the receiver is the path's pace. The rate begins
-//!   at a quarter of that and doubles each round trip, until a queue shows.
+//!   at a sixteenth of that and more than doubles each round trip, until a queue shows.
 //! - **Steady.** The rate grows slowly without a queue and shrinks with one, by the logarithm of the queue over the
 //!   *target*. The target is longer for slower flows, so flows that share a queue come to the same rate. This is the
 //!   argument of Copa (Arun and Balakrishnan, NSDI 2018), with a target by the square root of the pace.
@@ -312,7 +312,7 @@ impl Level {
                 self.rate = delivered;
             }
             if delivered.is_none_or(|delivered| self.rate > DECREASE_FLOOR * delivered) {
-                self.rate *= 1.0 - DECREASE * growth * excess * passed_s * (self.share() / 1.0).powf(0.5);
+                self.rate *= 1.0 - DECREASE * growth * excess * passed_s * self.share().sqrt();
             }
             self.queued_rate = delivered.unwrap_or(self.rate).max(self.rate);
         } else if self.growth > 0.0 && self.is_queued_now() {

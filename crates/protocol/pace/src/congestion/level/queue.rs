@@ -90,8 +90,7 @@ impl Queue {
     }
 
     /// Takes the one-way delay of a packet, by two clocks that differ by any constant. `bucket_ns`: half a round trip
-    /// or so. While it is
-    /// crowded, what changes from packet to packet is no noise.
+    /// or so. While it is crowded, what changes from packet to packet is no noise.
     pub(super) fn add(&mut self, now_ns: u64, one_way_us: i64, bucket_ns: u64, target_us: f64, is_crowded: bool) {
         let absolute = u64::try_from(one_way_us.saturating_add(CLOCK_ZERO)).unwrap_or(0);
         let before = self.base.get().map(|smallest| smallest.0);
@@ -172,6 +171,6 @@ impl Queue {
     /// somewhat above the shortest of all.
     pub(super) fn noise_us(&self) -> f64 {
         let samples = self.current.samples.max(self.previous.samples).max(BUCKET_SAMPLES);
-        1.0 * self.change_us / f64::from(samples)
+        self.change_us / f64::from(samples)
     }
 }
