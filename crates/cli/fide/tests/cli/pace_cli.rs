@@ -112,7 +112,8 @@ fn datagrams_of_any_program_go_through_a_tunnel_and_back() {
     program.set_read_timeout(Some(LIMIT)).unwrap();
     let (there, here) = (format!("127.0.0.1:{}", port()), format!("127.0.0.1:{}", port()));
     let forward = program.local_addr().unwrap().to_string();
-    let (_far, _far_errors) = waits(&["tunnel", "--accept", &there, "--forward", &forward, "--key", key]);
+    let (far, _far_errors) =
+        waits(&["tunnel", "--accept", &there, "--forward", &forward, "--key", key, "--deadline", "5s"]);
     let (near, _near_errors) = waits(&["tunnel", "--from", &here, "--to", &there, "--key", key, "--deadline", "5s"]);
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     client.set_read_timeout(Some(LIMIT)).unwrap();
@@ -130,7 +131,7 @@ fn datagrams_of_any_program_go_through_a_tunnel_and_back() {
     // One end goes, and the other with it.
     rustix::process::kill_process(rustix::process::Pid::from_child(&near.0), rustix::process::Signal::TERM).unwrap();
     assert_eq!(status(near), Some(0));
-    assert_eq!(status(_far), Some(0));
+    assert_eq!(status(far), Some(0));
 }
 
 #[test]

@@ -58,7 +58,7 @@ pub enum DatagramError {
     Transfer(#[from] TransferError),
     #[error(transparent)]
     View(#[from] ViewError),
-    #[error("a claim: {0}")]
+    #[error(transparent)]
     Ranges(#[from] RangesError),
     #[error("a control message of kind {kind} and {len} bytes; there is none")]
     Control { kind: u8, len: usize },
