@@ -15,6 +15,7 @@ use std::{
 };
 
 use anyhow::anyhow;
+use fide_cli::units;
 use fide_pace_socket::{Algorithm, BindError, ClientKey, Closed, Config, Connection, Endpoint, ServerKey};
 use serde_json::{Value, json};
 
@@ -190,9 +191,8 @@ fn resolve(address: &str) -> Result<SocketAddr, Failure> {
 
 /// "250us", "1.5ms", "2s".
 fn duration(text: &str) -> Result<Duration, String> {
-    let unit = text.trim_start_matches(|c: char| c == '.' || c.is_ascii_digit());
-    let time = humantime::parse_duration(text).ok().filter(|_| ["us", "ms", "s"].contains(&unit));
-    time.filter(|time| (Duration::from_millis(1)..=Duration::from_secs(60)).contains(time))
+    units::duration(text)
+        .filter(|time| (Duration::from_millis(1)..=Duration::from_secs(60)).contains(time))
         .ok_or_else(|| format!("'{text}' is not a time from 1ms to 60s; use a number and us, ms or s, such as 100ms"))
 }
 

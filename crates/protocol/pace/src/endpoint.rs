@@ -110,8 +110,6 @@ pub struct EndpointConfig {
 pub struct Datagram {
     pub to: SocketAddr,
     pub len: usize,
-    /// When it is to leave.
-    pub departs_ns: u64,
     /// The connection that stands whose packet it is: it may be marked as ECN-capable. None: it belongs to a set-up.
     pub connection: Option<ConnectionId>,
 }
@@ -352,7 +350,7 @@ impl Endpoint {
     pub fn transmit(&mut self, now_ns: u64, into: &mut [u8]) -> Option<Datagram> {
         if let Some((to, answer)) = self.answers.pop_front() {
             let len = answer.write(into);
-            return Some(Datagram { to, len, departs_ns: now_ns, connection: None });
+            return Some(Datagram { to, len, connection: None });
         }
         // Each turn of this loop moves the one that is looked at behind `now_ns`, or sends.
         for _ in 0..self.connections.len() + self.clients.len() {
@@ -389,7 +387,7 @@ impl Endpoint {
                 Some((address, _)) if written.is_challenge => address,
                 _ => connection.address,
             };
-            Some(Datagram { to, len, departs_ns: written.departs_ns, connection: Some(ConnectionId(id)) })
+            Some(Datagram { to, len, connection: Some(ConnectionId(id)) })
         });
         self.refresh(id, now_ns);
         datagram

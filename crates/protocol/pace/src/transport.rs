@@ -158,6 +158,8 @@ pub struct Transport {
     challenge: Option<[u8; 8]>,
     challenged: Option<[u8; 8]>,
     answered: Option<[u8; 8]>,
+    /// What became of packets: empty between two calls, so that none allocates.
+    told: Vec<(Cargo, bool)>,
     /// The application was kept waiting since the last feedback.
     was_held: bool,
     closing: Option<String>,
@@ -209,6 +211,7 @@ impl Transport {
             challenge: None,
             challenged: None,
             answered: None,
+            told: Vec::new(),
             was_held: false,
             closing: None,
             last_reason: String::new(),
@@ -465,14 +468,15 @@ impl Transport {
         }
         self.receiver.advance(self.peer_now_us(now_ns).unwrap_or(0));
         let round_trip_ns = self.round_trip_ns();
-        let mut told = Vec::new();
+        let mut told = std::mem::take(&mut self.told);
         let news = self.flight.timeout(now_ns, round_trip_ns, &mut |cargo, came| told.push((cargo, came)));
         if self.silence_ns().is_some_and(|at_ns| now_ns >= at_ns) {
             self.silences += 1;
             self.flight.all_lost(&mut |cargo, came| told.push((cargo, came)));
             self.congestion.silence(now_ns);
         }
-        told.into_iter().for_each(|(cargo, came)| self.resolve(now_ns, cargo, came));
+        told.drain(..).for_each(|(cargo, came)| self.resolve(now_ns, cargo, came));
+        self.told = told;
         self.tell_congestion(now_ns, &news, None);
     }
 

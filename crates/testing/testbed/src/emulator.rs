@@ -6,6 +6,7 @@
 
 use crate::{Error, Host, Result, sys};
 use fide_link_model::{Link, LinkSpec};
+use fide_sys::clock::mono_ns;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::{read, write};
@@ -99,11 +100,6 @@ impl Drop for Emulator {
     }
 }
 
-fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
-}
-
 fn run(shared: &Shared, devices: &[OwnedFd]) {
     let _ = rustix::thread::set_current_timer_slack(Some(1.try_into().expect("not zero")));
     let mut under_way: BinaryHeap<UnderWay> = BinaryHeap::new();
@@ -116,7 +112,7 @@ fn run(shared: &Shared, devices: &[OwnedFd]) {
                     continue;
                 }
                 let mut links = shared.links.lock().unwrap_or_else(PoisonError::into_inner);
-                for arrival in links[way].enter(now_ns(), len) {
+                for arrival in links[way].enter(mono_ns(), len) {
                     let mut packet: Vec<u8> = spare.pop().unwrap_or_default();
                     packet.clear();
                     packet.extend_from_slice(&buffer[..len]);
@@ -125,7 +121,7 @@ fn run(shared: &Shared, devices: &[OwnedFd]) {
                 }
             }
         }
-        let now = now_ns();
+        let now = mono_ns();
         while let Some(Reverse((at_ns, ..))) = under_way.peek()
             && *at_ns <= now
         {
@@ -138,7 +134,7 @@ fn run(shared: &Shared, devices: &[OwnedFd]) {
             spare.push(packet);
         }
         let next_ns = under_way.peek().map_or(u64::MAX, |Reverse((at_ns, ..))| *at_ns);
-        let wait_ns = next_ns.saturating_sub(now_ns()).min(LOOKS_EVERY_NS);
+        let wait_ns = next_ns.saturating_sub(mono_ns()).min(LOOKS_EVERY_NS);
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::try_from(wait_ns).unwrap_or(0) };
         let mut fds: Vec<PollFd<'_>> =
             devices.iter().map(|device| PollFd::from_borrowed_fd(device.as_fd(), PollFlags::IN)).collect();

@@ -41,9 +41,7 @@ pub use fide_pace::{
 /// host is suspended.
 #[must_use]
 pub fn now_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let (seconds, nanoseconds) = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));
-    seconds.unwrap_or(0) * 1_000_000_000 + nanoseconds.unwrap_or(0)
+    fide_sys::clock::boot_ns()
 }
 
 /// A new secret for both ends.

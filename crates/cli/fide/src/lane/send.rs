@@ -5,6 +5,7 @@ use std::{io, process::ExitCode, time::Duration};
 
 use anyhow::anyhow;
 use fide_agent::signals::Signals;
+use fide_cli::units;
 use fide_client::{Client, Declined, Event, LaneId, LaneWanted, now_ns};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
@@ -63,16 +64,13 @@ pub(super) struct Arguments {
     json: bool,
 }
 
-/// Units of a time. The other units of humantime are refused: somebody may take "1m" for a millisecond.
-const TIME_UNITS: [&str; 4] = ["ns", "us", "ms", "s"];
 /// Longest time; an `i64` of nanoseconds holds it with room to spare.
 const TIME_MAX: Duration = Duration::from_secs(1_000_000_000);
 
 /// "250us", "1.5ms", "2s".
 fn duration(text: &str) -> Result<Duration, String> {
-    let unit = text.trim_start_matches(|c: char| c == '.' || c.is_ascii_digit());
-    let time = humantime::parse_duration(text).ok().filter(|_| TIME_UNITS.contains(&unit));
-    time.filter(|time| !time.is_zero() && *time <= TIME_MAX)
+    units::duration(text)
+        .filter(|time| !time.is_zero() && *time <= TIME_MAX)
         .ok_or_else(|| format!("'{text}' is not a time; use a number and ns, us, ms or s, such as 10ms"))
 }
 

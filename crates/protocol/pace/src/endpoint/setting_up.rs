@@ -122,7 +122,7 @@ impl Endpoint {
             client.next_ns = now_ns + client.wait_ns;
             client.wait_ns = (2 * client.wait_ns).min(AGAIN_MAX_NS);
         });
-        Some(Datagram { to, len, departs_ns: now_ns, connection: None })
+        Some(Datagram { to, len, connection: None })
     }
 
     /// The server wants to see that this end gets packets here.

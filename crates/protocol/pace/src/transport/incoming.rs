@@ -4,7 +4,6 @@
 use super::{Closed, PING_NS, Transport, clock_us};
 use crate::{
     clock::Stamps,
-    flight::Cargo,
     packet::{self, Feedback, Frame, Malformed, SENT_LEN, extend, read_frame},
     receiver::SymbolError,
 };
@@ -164,7 +163,7 @@ impl Transport {
             Some((first, last))
         });
         let (round_trip_ns, had_room) = (self.round_trip_ns(), self.has_room());
-        let mut told: Vec<(Cargo, bool)> = Vec::new();
+        let mut told = std::mem::take(&mut self.told);
         let news =
             self.flight.feedback(now_ns, runs, came_us, round_trip_ns, &mut |cargo, came| told.push((cargo, came)));
         if news.came_bytes > 0 {
@@ -184,7 +183,8 @@ impl Transport {
             came.round_trip_us = Some(stamps.round_trip_us());
             came.one_way_us = Some(difference(came_us, t1_us));
         }
-        told.into_iter().for_each(|(cargo, came)| self.resolve(now_ns, cargo, came));
+        told.drain(..).for_each(|(cargo, came)| self.resolve(now_ns, cargo, came));
+        self.told = told;
         self.tell_congestion(now_ns, &news, Some(came));
         if news.came_bytes > 0 || news.lost_bytes > 0 {
             self.plan(now_ns);

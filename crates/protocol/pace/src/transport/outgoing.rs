@@ -34,8 +34,6 @@ pub struct Written {
     pub number: u64,
     /// Bytes of what is to be sealed.
     pub len: usize,
-    /// When it is to leave: now, or somewhat later where the host can hold packets.
-    pub departs_ns: u64,
     /// It goes to the address that is to be proven: [`Transport::challenge`].
     pub is_challenge: bool,
 }
@@ -106,7 +104,7 @@ impl Transport {
         }
         let len = writer.len();
         self.sender.left(left);
-        let written = self.number(now_ns, len);
+        let written = self.number(len);
         let bytes = wire_bytes(len);
         #[allow(clippy::cast_possible_truncation, reason = "at most a datagram")]
         self.flight.sent(now_ns, written.number, cargo, bytes as u32);
@@ -130,13 +128,13 @@ impl Transport {
             self.control_room -= paced;
             self.departs(now_ns, paced);
         }
-        self.number(now_ns, len)
+        self.number(len)
     }
 
-    fn number(&mut self, now_ns: u64, len: usize) -> Written {
+    fn number(&mut self, len: usize) -> Written {
         let number = self.next_number;
         self.next_number += 1;
-        Written { number, len, departs_ns: now_ns, is_challenge: false }
+        Written { number, len, is_challenge: false }
     }
 
     fn write_control(&mut self, now_ns: u64, is_paced: bool, writer: &mut Writer<'_>) {
@@ -188,7 +186,7 @@ impl Transport {
         let mut writer = Writer::new(plain.get_mut(..len)?);
         writer.sent(clock_us(now_ns));
         writer.frame(&Frame::Padding);
-        let written = self.number(now_ns, len);
+        let written = self.number(len);
         #[allow(clippy::cast_possible_truncation, reason = "at most a datagram")]
         self.flight.sent(now_ns, written.number, Cargo::Probe, wire_bytes(len) as u32);
         self.departs(now_ns, wire_bytes(len));
