@@ -58,8 +58,8 @@ struct Way {
     /// Messages older than this are dropped
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = duration)]
     deadline: Duration,
-    /// The share of messages that may be lost, above 0 and below 1
-    #[arg(long, value_name = "SHARE", default_value_t = 0.01, value_parser = share)]
+    /// The share of messages that may be lost, above 0 and below 1: as long as no more are, none waits for a lost one
+    #[arg(long, value_name = "SHARE", default_value_t = 0.001, value_parser = share)]
     loss: f64,
     /// Messages that may wait at the sender: more smooth bursts, fewer keep what is sent fresh
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]

@@ -116,18 +116,18 @@ impl Codec {
     }
 
     /// Restores the missing symbols of a block, and hands them out with their index. `symbols`: those that are
-    /// here, one for each of the block's. `coded`: coded packets with their index.
+    /// here, one for each of the block's `data`. `coded`: coded packets with their index.
     ///
     /// # Errors
     /// There are too few, or the peer coded something else. Symbols that were handed out before are whole.
     pub fn decode<'a>(
         &mut self,
-        symbols: impl ExactSizeIterator<Item = Option<&'a [u8]>> + Clone,
+        symbols: impl Iterator<Item = Option<&'a [u8]>> + Clone,
+        data: usize,
         redundancy: usize,
         coded: impl Iterator<Item = (usize, &'a [u8])> + Clone,
         mut take: impl FnMut(usize, &[u8]),
     ) -> Result<(), BlockError> {
-        let data = symbols.len();
         let size = coded.clone().next().map_or(0, |(_, coded)| coded.len());
         check(data, redundancy, size)?;
         let have = symbols.clone().flatten().count() + coded.clone().count();
@@ -202,7 +202,7 @@ mod tests {
             let missing = here.clone().filter(Option::is_none).count();
             let mut restored: Vec<Option<Vec<u8>>> = here.clone().map(|symbol| symbol.map(<[u8]>::to_vec)).collect();
             let count = left.clone().count();
-            let outcome = codec.decode(here, redundancy, left, |at, symbol| {
+            let outcome = codec.decode(here, symbols.len(), redundancy, left, |at, symbol| {
                 assert!(restored[at].replace(symbol.to_vec()).is_none());
             });
             if count == 0 {
@@ -225,7 +225,7 @@ mod tests {
         ) {
             let here = symbols.iter().map(|symbol| symbol.as_deref());
             let coded = coded.iter().map(|(at, coded)| (*at, &coded[..]));
-            let _ = Codec::default().decode(here, redundancy, coded, |_, _| {});
+            let _ = Codec::default().decode(here, symbols.len(), redundancy, coded, |_, _| {});
         }
     }
 }

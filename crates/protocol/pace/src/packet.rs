@@ -16,8 +16,8 @@
 //! |---|---|
 //! | DATA | number of the symbol, and the symbol: to the end of the packet |
 //! | REDUNDANCY | first symbol of its block, symbols of data and of redundancy in the block, index among these, and the coded bytes: to the end of the packet |
-//! | FEEDBACK | largest number received, when, runs of numbers received before it, symbols lost so far |
-//! | PACES | what is known of the paces of this packet's sender's side |
+//! | FEEDBACK | largest number received, when, runs of numbers received before it, messages lost so far, the first symbol that is awaited |
+//! | PACES | what is known of the paces of this packet's sender's side, and how many messages may be lost |
 //! | FLOOR | symbols below this one do not come any more |
 //! | PING | eight bytes that come back |
 //! | PONG | the eight bytes, and when they came |
@@ -140,6 +140,8 @@ pub struct Feedback {
     pub marked: u32,
     /// Messages that were not delivered, so far.
     pub lost: u32,
+    /// Symbols below this one are not awaited.
+    pub awaited: u32,
 }
 
 /// Paces, in nanoseconds, and what waits for the application that receives.
@@ -149,6 +151,8 @@ pub struct PacesFrame {
     pub paces_ns: [u32; 5],
     /// Messages that are here and that the application has not taken.
     pub waiting: u16,
+    /// Of a million messages of this packet's sender so many may be lost.
+    pub tolerated_ppm: u32,
 }
 
 /// A part of a packet.
@@ -268,6 +272,7 @@ pub fn read_frame<'a>(bytes: &mut &'a [u8]) -> Result<Option<Frame<'a>>, Malform
                 received_us: reader.u32()?,
                 marked: reader.u32()?,
                 lost: reader.u32()?,
+                awaited: reader.u32()?,
                 newest: reader.u16()?,
                 runs: Runs::new(),
             };
@@ -293,6 +298,7 @@ pub fn read_frame<'a>(bytes: &mut &'a [u8]) -> Result<Option<Frame<'a>>, Malform
                 *pace = reader.u32()?;
             }
             frame.waiting = reader.u16()?;
+            frame.tolerated_ppm = reader.u32()?;
             (Frame::Paces(frame), reader.bytes)
         }
         FLOOR => {
@@ -381,7 +387,8 @@ impl<'a> Writer<'a> {
             }
             Frame::Feedback(feedback) => {
                 self.put(&[FEEDBACK]);
-                for number in [feedback.largest, feedback.received_us, feedback.marked, feedback.lost] {
+                let Feedback { largest, received_us, marked, lost, awaited, .. } = *feedback;
+                for number in [largest, received_us, marked, lost, awaited] {
                     self.put(&number.to_be_bytes());
                 }
                 self.put(&feedback.newest.to_be_bytes());
@@ -397,6 +404,7 @@ impl<'a> Writer<'a> {
                 self.put(&[PACES]);
                 paces.paces_ns.iter().for_each(|pace| self.put(&pace.to_be_bytes()));
                 self.put(&paces.waiting.to_be_bytes());
+                self.put(&paces.tolerated_ppm.to_be_bytes());
             }
             Frame::Floor { symbol } => {
                 self.put(&[FLOOR]);
@@ -432,8 +440,8 @@ pub fn frame_len(frame: &Frame<'_>) -> usize {
     match frame {
         Frame::Data { content, .. } => 5 + content.len(),
         Frame::Redundancy { content, .. } => REDUNDANCY_LEN + content.len(),
-        Frame::Feedback(feedback) => 20 + 4 * feedback.runs.as_slice().len(),
-        Frame::Paces(_) => 23,
+        Frame::Feedback(feedback) => 24 + 4 * feedback.runs.as_slice().len(),
+        Frame::Paces(_) => 27,
         Frame::Floor { .. } => 5,
         Frame::Ping(_) => 9,
         Frame::Pong { .. } => 13,
@@ -488,10 +496,11 @@ mod tests {
 
     #[test]
     fn each_frame_is_read_as_it_was_written() {
-        let feedback = Feedback { largest: 9, received_us: 8, newest: 3, runs: runs(4), marked: 5, lost: 6 };
+        let feedback =
+            Feedback { largest: 9, received_us: 8, newest: 3, runs: runs(4), marked: 5, lost: 6, awaited: 10 };
         let small = [
             Frame::Feedback(feedback),
-            Frame::Paces(PacesFrame { paces_ns: [1, 2, 3, 4, 5], waiting: 7 }),
+            Frame::Paces(PacesFrame { paces_ns: [1, 2, 3, 4, 5], waiting: 7, tolerated_ppm: 12 }),
             Frame::Floor { symbol: 11 },
             Frame::Ping(*b"12345678"),
             Frame::Pong { echo: *b"abcdefgh", came_us: 9 },
@@ -522,7 +531,7 @@ mod tests {
         assert_eq!(read(&[&[CLOSE][..], &[b'x'; REASON_MAX + 1]].concat()), Err(Malformed::Reason));
         let feedback = Feedback { newest: 1, runs: runs(32), ..Feedback::default() };
         let mut bytes = written(&[Frame::Feedback(feedback)], 400);
-        bytes[19] = 33;
+        bytes[23] = 33;
         bytes.extend([0, 1, 0, 1]);
         assert_eq!(read(&bytes), Err(Malformed::Runs(33)));
         let empty = Feedback { newest: 0, ..feedback };

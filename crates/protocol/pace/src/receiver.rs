@@ -2,10 +2,15 @@
 //! What one end has received: symbols, what is restored from redundancy, and messages in order.
 //!
 //! A message is delivered once all its symbols are here and nothing before it is awaited any more. What is missing is
-//! awaited until the sender says that it does not come ([`Receiver::set_floor`]), or a message behind it would expire.
+//! awaited until the sender says that it does not come ([`Receiver::set_floor`]), a message behind it would expire, or it
+//! may be lost ([`tolerance`]).
 //! Nothing is delivered after it has expired, by the sender's clock.
 
+mod tolerance;
+
 use std::collections::VecDeque;
+
+use tolerance::Tolerance;
 
 use crate::{
     block::{BLOCK_MAX, Codec},
@@ -77,6 +82,8 @@ pub struct ReceivedCounts {
     pub restored: u64,
     /// Symbols that came again, or too late.
     pub repeated: u64,
+    /// Gaps that were not awaited, as what is missing may be lost.
+    pub passed_over: u64,
 }
 
 /// One direction of a connection, at its receiver.
@@ -99,9 +106,17 @@ pub struct Receiver {
     ready: VecDeque<Message>,
     ready_bytes: usize,
     spare: Vec<Vec<u8>>,
+    /// Empty, but for their memory.
+    spare_coded: Vec<Vec<(u8, Vec<u8>)>>,
+    restored: Vec<(u64, Vec<u8>)>,
     /// One more than the number of the last message that was passed.
     passed: u64,
+    tolerance: Tolerance,
     counts: ReceivedCounts,
+}
+
+fn slot(slots: &[Slot], number: u64) -> Option<&Slot> {
+    slots.get(Receiver::place(number)).filter(|slot| slot.holds == number + 1)
 }
 
 enum Step {
@@ -133,7 +148,7 @@ impl Receiver {
     }
 
     fn get(&self, number: u64) -> Option<&Slot> {
-        self.slots.get(Self::place(number)).filter(|slot| slot.holds == number + 1)
+        slot(&self.slots, number)
     }
 
     /// A symbol has come. `peer_us`: about the sender's present time.
@@ -143,6 +158,7 @@ impl Receiver {
     pub fn symbol(&mut self, number: u64, content: &[u8], peer_us: u64) -> Result<(), SymbolError> {
         if number < self.next || self.get(number).is_some() {
             self.counts.repeated += 1;
+            self.tolerance.late(number);
             return Ok(());
         }
         self.store(number, content, peer_us)?;
@@ -213,12 +229,14 @@ impl Receiver {
             return Ok(());
         }
         self.make_room(first);
+        self.tolerance.coded(first + 3 * BLOCK_MAX as u64);
         let known = self.blocks.iter().position(|block| block.first == first);
         let at = known.unwrap_or_else(|| {
             if self.blocks.len() >= BLOCKS_MAX {
-                self.blocks.pop_front();
+                self.forget_block(0);
             }
-            self.blocks.push_back(Block { first, data, redundancy, coded: Vec::new() });
+            let coded = self.spare_coded.pop().unwrap_or_default();
+            self.blocks.push_back(Block { first, data, redundancy, coded });
             self.blocks.len() - 1
         });
         let block = &mut self.blocks[at];
@@ -226,7 +244,10 @@ impl Receiver {
             return Err(SymbolError::Block { data, redundancy });
         }
         if block.coded.iter().all(|(known, _)| *known != index) {
-            block.coded.push((index, coded.to_vec()));
+            let mut content = self.spare.pop().unwrap_or_default();
+            content.clear();
+            content.extend_from_slice(coded);
+            block.coded.push((index, content));
         }
         self.restore(at, peer_us);
         Ok(())
@@ -242,25 +263,40 @@ impl Receiver {
         if missing > 0 && awaited && block.coded.len() < missing {
             return;
         }
-        let Some(block) = self.blocks.remove(at) else { return };
-        if missing == 0 || !awaited {
-            return;
-        }
-        let mut restored = Vec::new();
-        let mut codec = std::mem::take(&mut self.codec);
-        let symbols: Vec<Option<&[u8]>> =
-            numbers.map(|number| self.get(number).map(|slot| &slot.content[..])).collect();
-        let coded = block.coded.iter().map(|(index, coded)| (usize::from(*index), &coded[..]));
-        // If the peer coded something else nothing is restored.
-        let _ = codec.decode(symbols.iter().copied(), block.redundancy.into(), coded, |index, symbol| {
-            restored.push((block.first + index as u64, symbol.to_vec()));
-        });
-        self.codec = codec;
-        for (number, symbol) in restored {
-            if number >= self.next && self.store(number, &symbol, peer_us).is_ok() {
-                self.counts.restored += 1;
+        if missing > 0 && awaited {
+            let mut codec = std::mem::take(&mut self.codec);
+            let mut restored = std::mem::take(&mut self.restored);
+            let (block, spare) = (&self.blocks[at], &mut self.spare);
+            let (slots, first) = (&self.slots, block.first);
+            let symbols = (0..u64::from(block.data)).map(|at| slot(slots, first + at).map(|slot| &slot.content[..]));
+            let coded = block.coded.iter().map(|(index, coded)| (usize::from(*index), &coded[..]));
+            // If the peer coded something else nothing is restored.
+            let _ = codec.decode(symbols, block.data.into(), block.redundancy.into(), coded, |index, symbol| {
+                let mut content = spare.pop().unwrap_or_default();
+                content.clear();
+                content.extend_from_slice(symbol);
+                restored.push((first + index as u64, content));
+            });
+            for (number, symbol) in restored.drain(..) {
+                if number >= self.next && self.store(number, &symbol, peer_us).is_ok() {
+                    self.counts.restored += 1;
+                }
+                self.give_back(symbol);
             }
+            (self.codec, self.restored) = (codec, restored);
         }
+        self.forget_block(at);
+    }
+
+    fn forget_block(&mut self, at: usize) {
+        let Some(Block { mut coded, .. }) = self.blocks.remove(at) else { return };
+        coded.drain(..).for_each(|(_, content)| self.give_back(content));
+        self.spare_coded.push(coded);
+    }
+
+    /// The share of messages that the sender's application lets be lost, and the time of a round trip.
+    pub fn set_tolerance(&mut self, share: f64, round_trip_us: u64) {
+        self.tolerance.set(share, round_trip_us);
     }
 
     /// Symbols below this one do not come any more. False: no sender gets so far ahead, and nothing has changed.
@@ -272,6 +308,11 @@ impl Receiver {
         is_near
     }
 
+    /// What comes now comes at this time by the sender's clock, at the latest; 0 if that is not known.
+    pub fn set_now(&mut self, peer_now_us: u64) {
+        self.tolerance.set_now(peer_now_us);
+    }
+
     /// Goes on with what is here. `peer_now_us`: the latest that the sender's clock may show now.
     pub fn advance(&mut self, peer_now_us: u64) {
         while let Step::To(next) = self.step(peer_now_us) {
@@ -281,7 +322,7 @@ impl Receiver {
         while let Some(block) = self.blocks.front()
             && block.first + u64::from(block.data) <= next
         {
-            self.blocks.pop_front();
+            self.forget_block(0);
         }
         while let Some(message) = self.ready.front()
             && message.expires_us < peer_now_us
@@ -308,18 +349,31 @@ impl Receiver {
         self.behind_us.is_some_and(|behind_us| behind_us <= peer_now_us + EARLY_US)
     }
 
+    /// The first symbol behind this one, and before `until`, that is here.
+    fn present_after(&self, number: u64, until: u64) -> Option<u64> {
+        (number + 1..until).find(|number| self.get(*number).is_some())
+    }
+
+    /// If a gap is not awaited any longer, as what is missing may be lost: the symbol behind it.
+    fn passes(&mut self, from: u64, peer_now_us: u64) -> Option<u64> {
+        let to = self.present_after(from, self.end.min(from + 2 + tolerance::GAP_MAX))?;
+        let passes = self.tolerance.passes(from, to, self.end, peer_now_us);
+        self.counts.passed_over += u64::from(passes);
+        passes.then_some(to)
+    }
+
     /// What to do with the first symbol that is awaited.
     fn step(&mut self, peer_now_us: u64) -> Step {
         let next = self.next;
         let Some(slot) = self.get(next) else {
             let is_given_up = next < self.floor;
             let would_expire = self.would_expire(peer_now_us);
-            let present = || (next + 1..self.end).find(|number| self.get(*number).is_some());
-            return match (is_given_up, would_expire) {
-                (true, _) => Step::To(present().map_or(self.floor, |present| present.min(self.floor))),
-                (_, true) => present().map_or(Step::Wait, Step::To),
-                _ => Step::Wait,
-            };
+            if is_given_up {
+                let present = self.present_after(next, self.end);
+                return Step::To(present.map_or(self.floor, |present| present.min(self.floor)));
+            }
+            let passed = if would_expire { self.present_after(next, self.end) } else { self.passes(next, peer_now_us) };
+            return passed.map_or(Step::Wait, Step::To);
         };
         let Some((begin, _)) = Description::read(&slot.content) else { return Step::To(next + 1) };
         let expires_us = slot.expires_us;
@@ -335,7 +389,11 @@ impl Receiver {
                 let is_over = at < self.floor || expires_us < peer_now_us;
                 // A shorter one behind it would expire: rather that than both.
                 let would_expire = self.would_expire(peer_now_us) && at < self.end;
-                return if is_over || would_expire { Step::To(at.max(next + 1)) } else { Step::Wait };
+                let at = at.max(next + 1);
+                if is_over || would_expire {
+                    return Step::To(at);
+                }
+                return self.passes(at, peer_now_us).map_or(Step::Wait, Step::To);
             };
             let is_same = (description.message, description.len) == (begin.message, begin.len);
             if !is_same || description.offset as usize != bytes {
@@ -358,9 +416,12 @@ impl Receiver {
             // A sender numbers its messages upwards.
             return;
         }
-        self.counts.lost += number - self.passed;
+        let lost = number - self.passed;
+        self.counts.lost += lost;
         self.passed = number + 1;
-        if expires_us < peer_now_us {
+        let is_late = expires_us < peer_now_us;
+        self.tolerance.count(lost + 1, lost + u64::from(is_late));
+        if is_late {
             self.counts.lost += 1;
             self.counts.late += 1;
             return;
@@ -409,6 +470,7 @@ impl Receiver {
         let waits = self.end > awaited;
         let own = self.get(self.next).map(|slot| slot.expires_us + 1);
         let ready = self.ready.front().map(|message| message.expires_us + 1);
-        [self.behind_us.filter(|_| waits).map(|us| us.saturating_sub(EARLY_US)), own, ready].into_iter().flatten().min()
+        let behind = self.behind_us.filter(|_| waits).map(|us| us.saturating_sub(EARLY_US));
+        [behind, own, ready, self.tolerance.due_us(awaited)].into_iter().flatten().min()
     }
 }

@@ -12,7 +12,11 @@
 //! A symbol that is done or given up moves the *floor*: symbols below it do not come any more, and the receiver
 //! need not wait for them.
 
+mod repair;
+
 use std::collections::VecDeque;
+
+use repair::{Block, Tolerated};
 
 use crate::{
     block::Codec,
@@ -63,16 +67,16 @@ struct Symbol {
     content: Vec<u8>,
     expires_ns: u64,
     state: State,
-    /// Packets under way that carry it.
+    /// Packets under way that carry it, and copies that are sent later.
     copies: u32,
+    pending: u32,
 }
 
-/// A block whose redundancy is not known to have come, or to be lost.
+/// A symbol, or a copy of it, that is sent again at this time.
 #[derive(Debug, Clone, Copy)]
-struct Block {
-    first: u64,
-    end: u64,
-    outstanding: usize,
+struct Later {
+    at_ns: u64,
+    number: u64,
 }
 
 #[derive(Debug)]
@@ -112,9 +116,9 @@ pub struct SentCounts {
 /// What is known of the way, for what can still arrive in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Way {
-    /// The least time that a packet takes.
+    /// How long before its expiry a packet has to leave, at least.
     pub least_ns: u64,
-    /// What it takes usually, with queues.
+    /// The same with the usual queues.
     pub usual_ns: u64,
     /// Time between two packets.
     pub pace_ns: u64,
@@ -130,6 +134,10 @@ pub struct Sender {
     /// Number of the first one in `symbols`.
     first: u64,
     again: VecDeque<u64>,
+    later: VecDeque<Later>,
+    /// Copies that are to be sent: a part of one is kept for the next symbol.
+    copies_due: f64,
+    tolerated: Tolerated,
     coded: VecDeque<Coded>,
     /// First symbol of the block that is not closed.
     block_from: u64,
@@ -151,10 +159,13 @@ impl Sender {
             symbols: VecDeque::new(),
             first: 0,
             again: VecDeque::new(),
+            later: VecDeque::new(),
+            copies_due: 0.0,
+            tolerated: Tolerated::default(),
             coded: VecDeque::new(),
             block_from: 0,
             blocks: VecDeque::new(),
-            plan: Plan { rounds: 0, data: 1, redundancy: 0 },
+            plan: Plan::NONE,
             codec: Codec::default(),
             spare: Vec::new(),
             messages: 0,
@@ -181,6 +192,7 @@ impl Sender {
         let message = self.messages;
         self.messages += 1;
         self.counts.messages += 1;
+        self.tolerated.sent();
         self.queue.push_back(Queued { message, bytes: copy, cut: 0, expires_ns, expires_us });
         Ok(message)
     }
@@ -213,7 +225,9 @@ impl Sender {
         self.first
     }
 
-    fn next_number(&self) -> u64 {
+    /// Of the next symbol.
+    #[must_use]
+    pub fn next_number(&self) -> u64 {
         self.first + self.symbols.len() as u64
     }
 
@@ -250,8 +264,10 @@ impl Sender {
     /// Drops what cannot arrive in time, and makes redundancy that is due. Returns how many bytes [`Sender::next`] will
     /// give.
     pub fn prepare(&mut self, now_ns: u64, way: &Way, symbol_max: usize) -> Option<usize> {
+        self.take_later(now_ns, way);
         self.drop_late(now_ns, way, symbol_max);
         self.close_block(now_ns, way);
+        self.skip_done();
         if let Some(number) = self.again.front() {
             let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
             return self.symbols.get(at).map(|symbol| symbol.content.len());
@@ -300,7 +316,7 @@ impl Sender {
         {
             self.give_back(queued.bytes);
         }
-        self.symbols.push_back(Symbol { content, expires_ns, state: State::Done, copies: 0 });
+        self.symbols.push_back(Symbol { content, expires_ns, state: State::Done, copies: 0, pending: 0 });
         let content = &self.symbols.back()?.content;
         Some(Outgoing::Symbol { number, content })
     }
@@ -333,66 +349,6 @@ impl Sender {
         }
     }
 
-    /// A packet with this symbol has come, or is lost.
-    pub fn resolve_symbol(&mut self, now_ns: u64, number: u64, came: bool, way: &Way) {
-        let has_hope = self.has_hope(number);
-        let Some(symbol) = self.symbol(number) else { return };
-        symbol.copies = symbol.copies.saturating_sub(1);
-        match (symbol.state, came) {
-            (State::Done, _) => {}
-            (_, true) => {
-                symbol.state = State::Done;
-                self.again.retain(|again| *again != number);
-            }
-            (State::UnderWay, false) if symbol.copies == 0 => {
-                let is_in_time = now_ns + way.usual_ns <= symbol.expires_ns;
-                symbol.state = match (is_in_time, has_hope) {
-                    (true, _) => State::Again,
-                    (false, true) => State::Hoped,
-                    (false, false) => State::Done,
-                };
-                match symbol.state {
-                    State::Again => self.again.push_back(number),
-                    State::Done => self.counts.given_up += 1,
-                    _ => {}
-                }
-            }
-            _ => {}
-        }
-        self.advance();
-    }
-
-    /// A coded packet of the block that begins with this symbol has come, or is lost.
-    pub fn resolve_redundancy(&mut self, first: u64) {
-        let Some(at) = self.blocks.iter().position(|block| block.first == first) else { return };
-        let block = &mut self.blocks[at];
-        block.outstanding = block.outstanding.saturating_sub(1);
-        if block.outstanding == 0 {
-            let Block { first, end, .. } = *block;
-            self.blocks.remove(at);
-            self.give_up_hope(first, end);
-        }
-        self.advance();
-    }
-
-    /// Redundancy may stand for a symbol: its block is not closed, or not all of its coded packets are known to have
-    /// come or to be lost.
-    fn has_hope(&self, number: u64) -> bool {
-        let is_open = number >= self.block_from && self.plan.redundancy > 0;
-        is_open || self.blocks.iter().any(|block| (block.first..block.end).contains(&number))
-    }
-
-    fn give_up_hope(&mut self, first: u64, end: u64) {
-        for number in first.max(self.first)..end {
-            if let Some(symbol) = self.symbol(number)
-                && symbol.state == State::Hoped
-            {
-                symbol.state = State::Done;
-                self.counts.given_up += 1;
-            }
-        }
-    }
-
     /// Drops messages, and gives up symbols, that cannot arrive in time, or are too long for a path that has become
     /// narrower.
     fn drop_late(&mut self, now_ns: u64, way: &Way, symbol_max: usize) {
@@ -406,13 +362,19 @@ impl Sender {
             self.counts.dropped += 1;
         }
         while let Some(number) = self.again.front().copied() {
-            let has_hope = self.has_hope(number);
-            let Some(symbol) = self.symbol(number) else { break };
+            let Some(symbol) = self.symbol(number) else {
+                self.again.pop_front();
+                continue;
+            };
             if arrives_ns <= symbol.expires_ns && symbol.content.len() <= symbol_max {
                 break;
             }
-            symbol.state = if has_hope { State::Hoped } else { State::Done };
-            self.counts.given_up += u64::from(!has_hope);
+            if symbol.copies > 0 {
+                symbol.state = State::UnderWay;
+            } else if symbol.state != State::Done {
+                symbol.state = State::Done;
+                self.counts.given_up += 1;
+            }
             self.again.pop_front();
         }
         while let Some(coded) = self.coded.front()
@@ -422,7 +384,7 @@ impl Sender {
             if let Some(coded) = self.coded.pop_front() {
                 self.give_back(coded.content);
             }
-            self.resolve_redundancy(first);
+            self.resolve_redundancy(now_ns, first, false, way);
         }
         // What has expired needs no hope, and no answer.
         for symbol in &mut self.symbols {
@@ -450,9 +412,15 @@ impl Sender {
         }
     }
 
-    /// When the open block is closed even if no more symbols come, so that its redundancy comes in time.
+    /// When there is something to send even if nothing comes: a copy, or the redundancy of the open block.
     #[must_use]
-    pub fn block_due_ns(&self, way: &Way) -> Option<u64> {
+    pub fn due_ns(&self, way: &Way) -> Option<u64> {
+        let later_ns = self.later.front().map(|later| later.at_ns);
+        later_ns.into_iter().chain(self.block_due_ns(way)).min()
+    }
+
+    /// When the open block is closed even if no more symbols come, so that its redundancy comes in time.
+    fn block_due_ns(&self, way: &Way) -> Option<u64> {
         let oldest = self.symbols.get(usize::try_from(self.block_from.checked_sub(self.first)?).ok()?)?;
         let needs_ns = way.usual_ns + (self.plan.redundancy as u64 + 1) * way.pace_ns;
         (self.plan.redundancy > 0).then_some(oldest.expires_ns.saturating_sub(needs_ns))
@@ -463,7 +431,7 @@ impl Sender {
         let open = usize::try_from(self.next_number() - self.block_from).unwrap_or(usize::MAX);
         let is_due = self.block_due_ns(way).is_some_and(|due_ns| now_ns >= due_ns);
         if self.plan.redundancy == 0 {
-            self.block_from = self.next_number();
+            self.without_redundancy(now_ns, way);
             return;
         }
         if open == 0 || open < self.plan.data && !is_due {
@@ -475,8 +443,8 @@ impl Sender {
         let expires_ns = self.symbols.range(from..from + data).map(|symbol| symbol.expires_ns).max().unwrap_or(0);
         let (coded, spare) = (&mut self.coded, &mut self.spare);
         let redundancy = self.plan.redundancy.min(crate::block::BLOCK_MAX);
-        let symbols: Vec<&[u8]> = self.symbols.range(from..from + data).map(|symbol| &symbol.content[..]).collect();
-        let made = self.codec.encode(symbols.iter().copied(), redundancy, |index, bytes| {
+        let symbols = self.symbols.range(from..from + data).map(|symbol| &symbol.content[..]);
+        let made = self.codec.encode(symbols, redundancy, |index, bytes| {
             let mut content = spare.pop().unwrap_or_default();
             content.clear();
             content.extend_from_slice(bytes);
@@ -487,7 +455,7 @@ impl Sender {
         let end = first + data as u64;
         self.block_from = end;
         if made.is_ok() {
-            self.blocks.push_back(Block { first, end, outstanding: redundancy });
+            self.blocks.push_back(Block { first, end, outstanding: redundancy, came: 0 });
         }
         self.advance();
     }

@@ -25,7 +25,7 @@ use crate::{
     mtu::{self, PathMtu},
     numbers::Numbers,
     packet::{self, DATA_OVERHEAD, PacesFrame},
-    plan::Path,
+    plan::{self, Path},
     receiver::{Message, ReceivedCounts, Receiver},
     sender::{SendError, Sender, SentCounts, Way},
     step::Meter,
@@ -46,7 +46,7 @@ pub enum Algorithm {
 pub struct Config {
     /// From the time a message is sent to its expiry, unless it has a deadline of its own.
     pub deadline_ns: u64,
-    /// The share of messages that may be lost.
+    /// The share of messages that may be lost: as long as no more are, none waits for a lost one, and none is sent again.
     pub residual_loss: f64,
     /// Messages that may wait to be sent; one keeps what is sent fresh.
     pub queue_max: usize,
@@ -61,7 +61,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             deadline_ns: 100_000_000,
-            residual_loss: 0.01,
+            residual_loss: 0.001,
             queue_max: 1,
             algorithm: Algorithm::default(),
             datagram_max: mtu::MOST,
@@ -137,6 +137,7 @@ pub struct Transport {
     peer_us: u64,
     told_floor: u64,
     planned_ns: u64,
+    plan_lost: plan::Lost,
     told_paces_ns: u64,
     /// The other end's paces.
     peer_paces: PacesFrame,
@@ -173,9 +174,11 @@ impl Transport {
     #[must_use]
     pub fn new(now_ns: u64, config: Config, round_trip_us: u64) -> Self {
         let congestion = congestion(config.algorithm, round_trip_us);
+        let mut sender = Sender::new(config.queue_max);
+        sender.set_tolerated(config.residual_loss);
         Self {
             config,
-            sender: Sender::new(config.queue_max),
+            sender,
             receiver: Receiver::default(),
             flight: Flight::default(),
             numbers: Numbers::default(),
@@ -194,6 +197,7 @@ impl Transport {
             peer_us: 0,
             told_floor: 0,
             planned_ns: 0,
+            plan_lost: plan::Lost::default(),
             told_paces_ns: 0,
             peer_paces: PacesFrame::default(),
             ping: None,
@@ -385,9 +389,12 @@ impl Transport {
         crate::congestion::time_ns(self.packet_max() as u64, self.congestion.bytes_per_s())
     }
 
+    /// How long before its expiry a symbol has to leave: the other end knows this clock but for what the way back takes, and delivers
+    /// nothing that may have expired, so it counts with a whole round trip.
     fn way(&self) -> Way {
-        let least_ns = self.trips.shortest_us() * 500;
-        let usual_ns = self.trips.smoothed_us() * 500 + self.trips.variation_us() * 1000;
+        let least_ns = self.trips.shortest_us() * 1000;
+        let queue_us = self.trips.smoothed_us().saturating_sub(self.trips.shortest_us());
+        let usual_ns = least_ns + (queue_us / 2 + self.trips.variation_us()) * 1000;
         Way { least_ns: if self.trips.is_known() { least_ns } else { 0 }, usual_ns, pace_ns: self.pace_ns() }
     }
 
@@ -403,9 +410,9 @@ impl Transport {
             one_way_ns: self.way().usual_ns,
             pace_ns: self.pace_ns().max(send_ns),
             deadline_ns: self.config.deadline_ns,
-            residual_loss: self.config.residual_loss,
+            residual_loss: self.sender.planned_loss(),
         };
-        self.sender.set_plan(path.plan());
+        self.sender.set_plan(path.plan(&mut self.plan_lost));
     }
 
     /// What became of a packet.
@@ -413,7 +420,7 @@ impl Transport {
         let way = self.way();
         match cargo {
             Cargo::Symbol(number) => self.sender.resolve_symbol(now_ns, number, came, &way),
-            Cargo::Redundancy(first) => self.sender.resolve_redundancy(first),
+            Cargo::Redundancy(first) => self.sender.resolve_redundancy(now_ns, first, came, &way),
             Cargo::Probe => self.mtu.probed(now_ns, came),
         }
     }
@@ -439,14 +446,13 @@ impl Transport {
         let received = self.receiver.due_us().zip(self.peer_now_us(now_ns)).map(|(due_us, peer_now_us)| {
             now_ns.saturating_add(due_us.saturating_sub(peer_now_us).saturating_mul(1000))
         });
-        let block =
-            self.sender.block_due_ns(&way).filter(|_| self.has_room()).map(|due_ns| due_ns.max(self.departs_ns));
+        let sent = self.sender.due_ns(&way).filter(|_| self.has_room()).map(|due_ns| due_ns.max(self.departs_ns));
         let lost = self.flight.loss_at_ns(self.round_trip_ns());
         let all = [
             paced,
             self.feedback_due_ns,
             received,
-            block,
+            sent,
             lost,
             self.silence_ns(),
             Some(self.ping_due_ns()),

@@ -102,6 +102,10 @@ const COMPETES_SHARE: f64 = 0.4;
 const COMPETES_GROWTH: f64 = 0.1;
 const COMPETES_LOSS: f64 = 3.0;
 const COMPETES_CUT: [f64; 2] = [0.05, 0.3];
+/// Its window is at least for this share of the link, whatever is lost: a sender that does not answer to losses (BBR) would leave
+/// nothing. Not if the share of lost packets is larger: then there are too many such flows.
+const COMPETES_LEAST: f64 = 0.3;
+const COMPETES_LOSS_MAX: f64 = 0.1;
 /// The share of lost packets that a path may lose by itself.
 const LOSS_MAX: f64 = 0.2;
 /// Three standard deviations of the share lost in a round trip, at one lost in ten, times the root of the packets.
@@ -364,7 +368,9 @@ impl Level {
             } else {
                 *window += packet.max(COMPETES_GROWTH * *window * self.round_trip_us / 1e6);
             }
-            *window = window.max(2.0 * packet);
+            let share = if self.loss < COMPETES_LOSS_MAX { COMPETES_LEAST } else { 0.0 };
+            let least = share * self.pairs.link().unwrap_or(0.0) * self.round_trip_us / 1e6;
+            *window = window.max(least).max(2.0 * packet);
             let is_over = self.rounds >= *until_round;
             if is_over || self.queue.standing_us() <= self.target_us() {
                 self.phase = Phase::Steady;

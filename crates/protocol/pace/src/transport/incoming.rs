@@ -17,6 +17,8 @@ pub enum PeerError {
     Symbol(#[from] SymbolError),
     #[error("FEEDBACK for packet {largest}, and {sent} were sent")]
     NeverSent { largest: u64, sent: u64 },
+    #[error("FEEDBACK that awaits symbol {awaited}, and {sent} were sent")]
+    Awaits { awaited: u64, sent: u64 },
     #[error("FLOOR of {0}, which is farther than any sender gets ahead")]
     Floor(u32),
 }
@@ -76,6 +78,7 @@ impl Transport {
         {
             self.ping_ns = now_ns;
         }
+        self.receiver.set_now(self.peer_now_us(now_ns).unwrap_or(0));
         let is_largest = self.numbers.largest() == Some(number);
         let mut is_to_be_named = false;
         while let Some(frame) = read_frame(&mut frames)? {
@@ -115,7 +118,11 @@ impl Transport {
                 self.receiver.redundancy(first, data, redundancy, index, content, self.peer_us)?;
             }
             Frame::Feedback(feedback) => self.feedback(now_ns, sent_us, &feedback)?,
-            Frame::Paces(paces) => self.peer_paces = paces,
+            Frame::Paces(paces) => {
+                self.peer_paces = paces;
+                let tolerated = f64::from(paces.tolerated_ppm) / 1e6;
+                self.receiver.set_tolerance(tolerated, self.trips.smoothed_us());
+            }
             Frame::Floor { symbol } => {
                 let floor = extend(symbol, self.receiver.next_symbol());
                 if !self.receiver.set_floor(floor) {
@@ -153,6 +160,10 @@ impl Transport {
         if largest >= self.next_number {
             return Err(PeerError::NeverSent { largest, sent: self.next_number });
         }
+        let (awaited, sent) = (extend(feedback.awaited, self.sender.next_number()), self.sender.next_number());
+        if awaited > sent {
+            return Err(PeerError::Awaits { awaited, sent });
+        }
         let came_us = extend(feedback.received_us, self.peer_us);
         let mut below = largest + 1;
         let newest = packet::Run { gap: 0, len: feedback.newest };
@@ -183,6 +194,7 @@ impl Transport {
             came.round_trip_us = Some(stamps.round_trip_us());
             came.one_way_us = Some(difference(came_us, t1_us));
         }
+        self.sender.is_awaited_from(awaited, feedback.lost);
         told.drain(..).for_each(|(cargo, came)| self.resolve(now_ns, cargo, came));
         self.told = told;
         self.tell_congestion(now_ns, &news, Some(came));

@@ -41,7 +41,7 @@ pub struct Written {
 impl Transport {
     /// Whether something is to be sent that is paced, and the path has room for it.
     pub(super) fn has_paced(&self, now_ns: u64, way: &Way) -> bool {
-        let is_due = self.sender.block_due_ns(way).is_some_and(|due_ns| due_ns <= now_ns);
+        let is_due = self.sender.due_ns(way).is_some_and(|due_ns| due_ns <= now_ns);
         self.has_room() && (self.sender.has_something() || is_due)
     }
 
@@ -176,7 +176,8 @@ impl Transport {
         let lost = low(self.receiver.counts().lost);
         let received_us = low(self.largest_came_us);
         let marked = self.marked;
-        if writer.frame(&Frame::Feedback(Feedback { largest, received_us, newest, runs, marked, lost })) {
+        let awaited = low(self.receiver.next_symbol());
+        if writer.frame(&Frame::Feedback(Feedback { largest, received_us, newest, runs, marked, lost, awaited })) {
             (self.unnamed, self.feedback_due_ns) = (0, None);
         }
     }

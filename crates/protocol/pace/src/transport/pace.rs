@@ -49,7 +49,13 @@ impl Transport {
                 slowest(self.deliver.mean()),
             ],
             waiting: u16::try_from(self.receiver.waiting()).unwrap_or(u16::MAX),
+            tolerated_ppm: self.tolerated_ppm(),
         }
+    }
+
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most a million")]
+    fn tolerated_ppm(&self) -> u32 {
+        (self.config.residual_loss.clamp(0.0, 1.0) * 1e6) as u32
     }
 
     /// When a message would leave at once, so that an application that sends then is paced to the bottleneck. None: only

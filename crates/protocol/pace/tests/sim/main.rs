@@ -2,6 +2,8 @@
 //! Whole connections over simulated links, by seed: nothing is delivered late, twice, out of order or wrong.
 
 mod endpoints;
+mod hostile;
+mod losses;
 mod net;
 mod promises;
 mod queues;

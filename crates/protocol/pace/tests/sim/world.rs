@@ -7,7 +7,7 @@ use std::{
 };
 
 use fide_link_model::{Link, LinkSpec};
-use fide_pace::transport::{Config, Transport};
+use fide_pace::transport::{Config, Counts, Transport};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 use crate::tcp::{Cubic, TCP_BYTES, TIMEOUT_NS};
@@ -101,6 +101,11 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
+    /// What the sending end has done.
+    pub(crate) fn counts(&self) -> Counts {
+        self.ends[0].transport.counts()
+    }
+
     /// Time from sending to delivery of each message sent within a time.
     pub(crate) fn delivery_times_ns(&self, from_ns: u64, to_ns: u64) -> Vec<u64> {
         let of = |(number, at_ns): &(u64, u64)| (self.sent[number].at_ns, at_ns - self.sent[number].at_ns);

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What becomes of symbols and redundancy that were sent, and what is sent again.
+//!
+//! A lost symbol of a block with redundancy is *hoped* for: it is not sent again before it is clear that the block's coded
+//! packets do not suffice, and then only as many symbols as are missing are.
+
+use super::{Later, Sender, State, Way};
+
+/// The share of what may be lost with which a receiver may pass over gaps, and most messages at once: what it does itself
+/// ([`crate::receiver`]).
+const TOLERATED: f64 = 0.95;
+const TOLERATED_MAX: f64 = 4.0;
+/// Messages lost beyond that are remembered, at most so many.
+const DEBT_MAX: f64 = 64.0;
+/// As long as the receiver may pass over a gap, what is lost is sent again this share of a round trip later, and so much:
+/// perhaps nobody awaits it.
+const DOUBT_SHARE: u64 = 8;
+const DOUBT_NS: u64 = 3_000_000;
+
+/// What the receiver may pass over.
+#[derive(Debug, Default)]
+pub(super) struct Tolerated {
+    pub(super) share: f64,
+    credit: f64,
+    lost: u32,
+}
+
+impl Tolerated {
+    pub(super) fn sent(&mut self) {
+        self.credit = (self.credit + TOLERATED * self.share).min(TOLERATED_MAX);
+    }
+
+    fn is_any(&self) -> bool {
+        self.credit >= 1.0
+    }
+
+    /// The share to plan with: less than was asked for if more was lost.
+    pub(super) fn planned(&self) -> f64 {
+        self.share / (1.0 - self.credit.min(0.0) / TOLERATED_MAX)
+    }
+}
+
+/// A block whose redundancy is not known to have come, or to be lost.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Block {
+    pub(super) first: u64,
+    pub(super) end: u64,
+    /// Coded packets of which nothing is known, and those that have come.
+    pub(super) outstanding: usize,
+    pub(super) came: usize,
+}
+
+impl Sender {
+    /// A packet with this symbol has come, or is lost.
+    pub fn resolve_symbol(&mut self, now_ns: u64, number: u64, came: bool, way: &Way) {
+        let has_hope = self.has_hope(number);
+        let Some(symbol) = self.symbol(number) else { return };
+        symbol.copies = symbol.copies.saturating_sub(1);
+        match (symbol.state, came) {
+            (State::Done, _) => {}
+            (_, true) => symbol.state = State::Done,
+            (State::UnderWay, false) if symbol.copies == 0 && symbol.pending == 0 => {
+                symbol.state = State::Hoped;
+                if !has_hope && self.tolerated.is_any() {
+                    let at_ns = now_ns + way.least_ns / DOUBT_SHARE + DOUBT_NS;
+                    self.put_later(at_ns, number);
+                } else if !has_hope {
+                    self.send_again(now_ns, number, way);
+                }
+            }
+            _ => {}
+        }
+        if has_hope {
+            self.settle(now_ns, number, way);
+        }
+        self.advance();
+    }
+
+    /// A lost symbol is sent again if there is time; else it is given up.
+    fn send_again(&mut self, now_ns: u64, number: u64, way: &Way) {
+        let plan = self.plan;
+        let Some(symbol) = self.symbol(number) else { return };
+        let left_ns = symbol.expires_ns.checked_sub(now_ns + way.usual_ns);
+        let Some(left_ns) = left_ns else {
+            symbol.state = State::Done;
+            self.counts.given_up += 1;
+            return;
+        };
+        symbol.state = State::Again;
+        let is_last = left_ns < plan.round_ns;
+        let mut copies = 0;
+        if is_last {
+            self.copies_due += plan.copies;
+            while self.copies_due >= 1.0 {
+                self.copies_due -= 1.0;
+                copies += 1;
+            }
+        }
+        if let Some(symbol) = self.symbol(number) {
+            symbol.pending = copies;
+        }
+        self.again.push_back(number);
+        for copy in 1..=u64::from(copies) {
+            self.put_later(now_ns + copy * plan.apart_ns, number);
+        }
+    }
+
+    /// In the order of times.
+    fn put_later(&mut self, at_ns: u64, number: u64) {
+        let at = self.later.partition_point(|later| later.at_ns <= at_ns);
+        self.later.insert(at, Later { at_ns, number });
+    }
+
+    /// What was put off is sent.
+    pub(super) fn take_later(&mut self, now_ns: u64, way: &Way) {
+        while let Some(Later { number, .. }) = self.later.front().filter(|later| later.at_ns <= now_ns).copied() {
+            self.later.pop_front();
+            let Some(symbol) = self.symbol(number) else { continue };
+            match symbol.state {
+                State::Done => {}
+                State::Hoped => self.send_again(now_ns, number, way),
+                State::UnderWay | State::Again => {
+                    symbol.pending = symbol.pending.saturating_sub(1);
+                    symbol.state = State::Again;
+                    self.again.push_back(number);
+                }
+            }
+        }
+    }
+
+    /// A coded packet of the block that begins with this symbol has come, or is lost.
+    pub fn resolve_redundancy(&mut self, now_ns: u64, first: u64, came: bool, way: &Way) {
+        let Some(block) = self.blocks.iter_mut().find(|block| block.first == first) else { return };
+        block.outstanding = block.outstanding.saturating_sub(1);
+        block.came += usize::from(came);
+        self.settle(now_ns, first, way);
+        self.advance();
+    }
+
+    /// Redundancy may stand for a symbol: its block is not closed, or not all of its coded packets are known to have
+    /// come or to be lost.
+    pub(super) fn has_hope(&self, number: u64) -> bool {
+        let is_open = number >= self.block_from && self.plan.redundancy > 0;
+        is_open || self.block_of(number).is_some()
+    }
+
+    fn block_of(&self, number: u64) -> Option<usize> {
+        self.blocks.iter().position(|block| (block.first..block.end).contains(&number))
+    }
+
+    /// Of a closed block nothing more is awaited if its redundancy suffices, and some symbols are sent again if it cannot.
+    fn settle(&mut self, now_ns: u64, number: u64, way: &Way) {
+        let Some(at) = self.block_of(number) else { return };
+        let Block { first, end, outstanding, came } = self.blocks[at];
+        let of = |state| move |symbol: &&mut super::Symbol| symbol.state == state;
+        let hoped = self.range(first, end).filter(of(State::Hoped)).count();
+        let missing = self.range(first, end).filter(|symbol| symbol.state != State::Done).count();
+        if came >= missing {
+            self.range(first, end).for_each(|symbol| symbol.state = State::Done);
+            self.blocks.remove(at);
+            return;
+        }
+        let again = hoped.saturating_sub(came + outstanding);
+        if outstanding == 0 {
+            self.blocks.remove(at);
+        }
+        let mut numbers = first.max(self.first)..end;
+        for _ in 0..again {
+            let next = numbers.find(|number| self.is_hoped(*number));
+            if let Some(number) = next {
+                self.send_again(now_ns, number, way);
+            }
+        }
+        if outstanding == 0 {
+            // Coded packets that have come stand for the others, once these have come, too.
+            self.range(first, end).filter(of(State::Hoped)).for_each(|symbol| symbol.state = State::Done);
+        }
+    }
+
+    fn is_hoped(&mut self, number: u64) -> bool {
+        self.symbol(number).is_some_and(|symbol| symbol.state == State::Hoped)
+    }
+
+    fn range(&mut self, first: u64, end: u64) -> impl Iterator<Item = &mut super::Symbol> {
+        let at = |number: u64| usize::try_from(number.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        let (from, to) = (at(first).min(self.symbols.len()), at(end).min(self.symbols.len()));
+        self.symbols.range_mut(from..to)
+    }
+
+    /// There is no redundancy for the open block, after all: what is lost of it is sent again.
+    pub(super) fn without_redundancy(&mut self, now_ns: u64, way: &Way) {
+        for number in self.block_from.max(self.first)..self.next_number() {
+            if self.is_hoped(number) {
+                self.send_again(now_ns, number, way);
+            }
+        }
+        self.block_from = self.next_number();
+    }
+
+    /// The share of messages to be lost that redundancy is planned for.
+    #[must_use]
+    pub fn planned_loss(&self) -> f64 {
+        self.tolerated.planned()
+    }
+
+    /// The share of messages that may be lost.
+    pub fn set_tolerated(&mut self, share: f64) {
+        self.tolerated.share = share;
+    }
+
+    /// The receiver does not await symbols below this one: they are here, restored, or passed over. `lost`: the lowest bits
+    /// of the number of messages that were lost so far.
+    pub fn is_awaited_from(&mut self, awaited: u64, lost: u32) {
+        let more = lost.wrapping_sub(self.tolerated.lost);
+        // FEEDBACK may be overtaken.
+        if more < u32::MAX / 2 {
+            self.tolerated.lost = lost;
+            self.tolerated.credit = (self.tolerated.credit - f64::from(more)).max(-DEBT_MAX);
+        }
+        self.range(0, awaited).for_each(|symbol| symbol.state = State::Done);
+        self.blocks.retain(|block| block.end > awaited);
+        self.advance();
+    }
+
+    /// What nobody awaits any more is not sent.
+    pub(super) fn skip_done(&mut self) {
+        while let Some(number) = self.again.front().copied()
+            && self.symbol(number).is_none_or(|symbol| symbol.state == State::Done)
+        {
+            self.again.pop_front();
+        }
+        while let Some(coded) = self.coded.front()
+            && coded.first + u64::from(coded.data) <= self.first
+        {
+            if let Some(coded) = self.coded.pop_front() {
+                self.give_back(coded.content);
+            }
+        }
+    }
+}
