@@ -3,7 +3,7 @@
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement bench-redis bench-pace test-redis test-redis-suite soak spec sim deaths histories histories-guest rdma clocks man book clean
+.PHONY: help setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement bench-redis bench-pace test-redis test-redis-suite soak spec sim sim-pace deaths histories histories-guest rdma clocks man book clean
 
 help:
 	@echo "make setup         check for the Debian packages that the build needs, install them if root"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-all      the same, and tests that take long and find little in a single change"
 	@echo "make spec          check the TLA+ specifications with the model checker TLC, and mutants that it has to reject; larger sizes than in make test"
 	@echo "make sim SEEDS=n   simulate whole clusters from seeds: drift, pauses, loss, cuts, crashes; a failure replays from its seed"
+	@echo "make sim-pace SEEDS=n  connections of X-PACE over links that lose, delay, reorder and repeat packets (100,000 seeds, about an hour)"
 	@echo "make deaths ROUNDS=n  40 programs of a host die at once, on n fresh clusters of five hosts (200); a few rounds are in make test"
 	@echo "make histories     registers replicated by real members under faults, 200 runs, judged by porcupine; a failure replays from its seed"
 	@echo "make histories-guest  the same, with an emulated machine as one of five hosts, stopped and slewed (downloads 70 MB once)"
@@ -33,6 +34,6 @@ help:
 	@echo "make man           the manual pages, into target/man; completions: fide completions SHELL"
 	@echo "make clean         remove build results, and left-over namespaces of dead runs"
 
-setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement bench-redis bench-pace test-redis test-redis-suite soak spec sim deaths histories histories-guest rdma clocks man book clean:
+setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement bench-redis bench-pace test-redis test-redis-suite soak spec sim sim-pace deaths histories histories-guest rdma clocks man book clean:
 	@command -v cargo >/dev/null || { echo "fide needs Rust 1.95 or later and found no cargo: install it with rustup" >&2; exit 1; }
-	@cargo xtask $@ $(if $(filter sim,$@),$(if $(SEEDS),--seeds $(SEEDS))) $(if $(filter deaths,$@),$(ROUNDS)) $(if $(filter test-redis,$@),$(RUNS)) $(if $(filter test-redis-suite,$@),$(UNITS)) $(ARGS)
+	@cargo xtask $@ $(if $(filter sim,$@),$(if $(SEEDS),--seeds $(SEEDS))) $(if $(filter sim-pace,$@),$(SEEDS)) $(if $(filter deaths,$@),$(ROUNDS)) $(if $(filter test-redis,$@),$(RUNS)) $(if $(filter test-redis-suite,$@),$(UNITS)) $(ARGS)

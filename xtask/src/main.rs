@@ -39,6 +39,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   test-all         the same, and tests that take long and find little in a single change; the crates with planted faults are tested without them too
   spec [--small | --large]  check the TLA+ specifications and their mutants with the model checker; [--trace] [PART OF A LINE]
   sim [SEED] [--seeds N] [...] clusters by seed, or one seed with all its events; --planted all: faults that it has to find
+  sim-pace [SEEDS] connections of X-PACE by seed (default 100,000, about an hour)
   deaths [ROUNDS]  40 programs of one host die at once, on ROUNDS fresh clusters of five hosts (default 200); needs root
   histories [...]  registers replicated by real members under faults; porcupine judges what clients saw; --runs N, --seed N, --list
   histories-guest [...]  the same with an emulated machine among five hosts, stopped and slewed; downloads a kernel once
@@ -87,6 +88,7 @@ fn main() -> ExitCode {
         "test-all" => test::test(test::Extent::All),
         "spec" => spec::spec(rest),
         "sim" => sim::sim(rest),
+        "sim-pace" => sim::pace(rest),
         "deaths" => deaths(rest),
         "histories" => need_bpf("it").and_then(|()| histories::histories(rest)),
         "histories-guest" => need_bpf("it").and_then(|()| histories::with_guest(rest)),

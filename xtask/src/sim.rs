@@ -43,6 +43,21 @@ pub(crate) fn test(skipped: &[&str], total: &mut Total) -> Outcome {
     run(&["--planted", "all", "--known", "--seeds", PLANTED_SEEDS], "planted faults, by seed")
 }
 
+/// Seeds of [`pace`], unless others are asked for.
+const PACE_SEEDS: u64 = 100_000;
+
+/// `cargo xtask sim-pace [SEEDS]`: connections of X-PACE by seed.
+pub(crate) fn pace(args: &[String]) -> Outcome {
+    let seeds = match args {
+        [] => PACE_SEEDS,
+        [seeds] => seeds.parse().map_err(|_| format!("'{seeds}' is no number of seeds, such as 1000"))?,
+        _ => return Err("sim-pace takes one number of seeds".into()),
+    };
+    Step::cargo(&["test", "--quiet", "-p", "fide-pace", "--test", "sim", "promises", "--", "--nocapture"])
+        .env("FIDE_PACE_SEEDS", &format!("0..{seeds}"))
+        .run("connections of X-PACE by seed (a failure says how to replay it)")
+}
+
 fn run(profile: &[&str], args: &[&str], what: &str) -> Outcome {
     Step::cargo(&["run", "--quiet", "-p", "fide-sim", "--features", "planted", "--bin", "sim"])
         .args(profile)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Promises of every connection, over whatever link.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use fide_link_model::LinkSpec;
 use fide_pace::{
     loss::Gilbert,
@@ -58,7 +60,29 @@ fn flow(random: &mut SmallRng) -> FlowSpec {
     }
 }
 
-/// [`World`] looks at each message that is delivered.
+/// Messages sent and delivered in a run. [`World`] looks at each that is delivered.
+fn run(seed: u64) -> [u64; 2] {
+    let run = std::panic::catch_unwind(|| {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let flows: Vec<FlowSpec> = (0..random.random_range(1..4)).map(|_| flow(&mut random)).collect();
+        let (there, back) = (link(&mut random), link(&mut random));
+        let mut world = World::new(seed, there, back, &flows);
+        world.run_until(1_000_000_000);
+        // What can change in mid-run.
+        world.links[0].spec = link(&mut random);
+        world.links[1].spec = link(&mut random);
+        for flow in 0..world.flows.len() {
+            if random.random_bool(0.3) {
+                world.step_clock(flow, random.random_range(0..2), random.random_range(1000..20_000_000_000));
+            }
+        }
+        world.run_until(2_000_000_000);
+        let count = |of: fn(&crate::world::Flow) -> usize| world.flows.iter().map(of).sum::<usize>() as u64;
+        [count(|flow| flow.sent.len()), count(|flow| flow.delivered.len())]
+    });
+    run.unwrap_or_else(|_| panic!("again: FIDE_PACE_SEEDS={seed}..{}", seed + 1))
+}
+
 #[test]
 fn nothing_is_delivered_late_twice_out_of_order_or_wrong() {
     let chosen = std::env::var("FIDE_PACE_SEEDS").ok();
@@ -66,31 +90,29 @@ fn nothing_is_delivered_late_twice_out_of_order_or_wrong() {
         let ends = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
         ends.unwrap_or_else(|| panic!("FIDE_PACE_SEEDS={text}: it has the form 0..100"))
     });
-    let count = seeds.end - seeds.start;
-    let (mut sent, mut delivered) = (0, 0);
-    for seed in seeds {
-        let run = std::panic::catch_unwind(|| {
-            let mut random = SmallRng::seed_from_u64(seed);
-            let flows: Vec<FlowSpec> = (0..random.random_range(1..4)).map(|_| flow(&mut random)).collect();
-            let (there, back) = (link(&mut random), link(&mut random));
-            let mut world = World::new(seed, there, back, &flows);
-            world.run_until(1_000_000_000);
-            // What can change in mid-run.
-            world.links[0].spec = link(&mut random);
-            world.links[1].spec = link(&mut random);
-            for flow in 0..world.flows.len() {
-                if random.random_bool(0.3) {
-                    world.step_clock(flow, random.random_range(0..2), random.random_range(1000..20_000_000_000));
+    let (next, count) = (AtomicU64::new(seeds.start), seeds.end - seeds.start);
+    let (sent, delivered) = (AtomicU64::new(0), AtomicU64::new(0));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    let [of_sent, of_delivered] = run(seed);
+                    sent.fetch_add(of_sent, Relaxed);
+                    delivered.fetch_add(of_delivered, Relaxed);
+                    let done = seed + 1 - seeds.start;
+                    if done.is_multiple_of(1000) {
+                        println!("{done} of {count} seeds");
+                    }
                 }
-            }
-            world.run_until(2_000_000_000);
-            let count = |of: fn(&crate::world::Flow) -> usize| world.flows.iter().map(of).sum::<usize>();
-            (count(|flow| flow.sent.len()), count(|flow| flow.delivered.len()))
-        });
-        let (of_sent, of_delivered) = run.unwrap_or_else(|_| panic!("again: FIDE_PACE_SEEDS={seed}..{}", seed + 1));
-        sent += of_sent;
-        delivered += of_delivered;
-    }
+            });
+        }
+    });
+    let [sent, delivered] = [sent, delivered].map(AtomicU64::into_inner);
     println!("{delivered} of {sent} messages were delivered");
     // A run of a single seed may be over a path that lets nothing through in time.
     assert!(count < SEEDS || delivered > sent / 4 && sent > 10_000, "{delivered} of {sent}");
