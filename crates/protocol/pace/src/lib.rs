@@ -29,6 +29,7 @@ pub mod mtu;
 pub mod numbers;
 pub mod packet;
 pub mod plan;
+mod pool;
 pub mod receiver;
 pub mod secure;
 pub mod sender;

@@ -15,12 +15,20 @@ use tolerance::Tolerance;
 use crate::{
     block::{BLOCK_MAX, Codec},
     packet::extend,
-    symbol::Description,
+    pool::Pool,
+    symbol::{Description, SYMBOL_MAX},
 };
 
 /// Symbols for which there is room: three quarters from the first that is awaited on, and a quarter before it, which
 /// blocks may need. If one comes that is farther ahead, what is awaited before it is given up.
 const HELD_MAX: u64 = 16_384;
+/// Symbols that are kept before the first that is awaited: redundancy of a block with that one may need them.
+const KEPT: u64 = 2 * BLOCK_MAX as u64;
+/// Bytes of symbols that are held.
+const HELD_BYTES_MAX: usize = 24 << 20;
+/// Bytes of memory of symbols and of messages that is kept to be used again.
+const SYMBOL_POOL_BYTES: usize = 1 << 20;
+const MESSAGE_POOL_BYTES: usize = 1 << 20;
 /// Blocks whose redundancy is kept.
 const BLOCKS_MAX: usize = 64;
 /// Messages that wait for the application, and their bytes; the oldest give way.
@@ -29,13 +37,15 @@ const READY_BYTES_MAX: usize = 32 << 20;
 
 /// What is missing is awaited until so long before a message behind it expires, so that the application has time to
 /// take that.
-const EARLY_US: u64 = 1000;
+const EARLY_US: u64 = 2000;
 
 /// A symbol or redundancy that no sender would have sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SymbolError {
     #[error("symbol {0} is no part of a message")]
     Symbol(u64),
+    #[error("a symbol of {0} bytes, and at most {SYMBOL_MAX} are allowed")]
+    Long(usize),
     #[error(
         "redundancy for {data} symbols with {redundancy} coded packets, and at most {BLOCK_MAX} of each are allowed"
     )]
@@ -87,7 +97,7 @@ pub struct ReceivedCounts {
 }
 
 /// One direction of a connection, at its receiver.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Receiver {
     slots: Vec<Slot>,
     /// The first symbol that is awaited.
@@ -97,15 +107,19 @@ pub struct Receiver {
     floor: u64,
     /// Of the message that begins at `next`: the symbol after those that are here, and their bytes.
     progress: Option<(u64, usize)>,
-    /// The earliest expiry of what is behind a gap at `next`.
+    /// Nothing behind a gap at `next` expires before that. It may be of a symbol that is passed.
     behind_us: Option<u64>,
-    /// It is of a symbol that is passed, perhaps.
-    is_behind_stale: bool,
+    /// Gaps before this symbol are not awaited: it would expire.
+    hopeless: u64,
+    /// Bytes of the symbols that are held, and the first of them.
+    held_bytes: usize,
+    held_from: u64,
     blocks: VecDeque<Block>,
     codec: Codec,
     ready: VecDeque<Message>,
     ready_bytes: usize,
-    spare: Vec<Vec<u8>>,
+    symbols: Pool,
+    messages: Pool,
     /// Empty, but for their memory.
     spare_coded: Vec<Vec<(u8, Vec<u8>)>>,
     restored: Vec<(u64, Vec<u8>)>,
@@ -123,6 +137,33 @@ enum Step {
     /// The next symbol to look at.
     To(u64),
     Wait,
+}
+
+impl Default for Receiver {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            next: 0,
+            end: 0,
+            floor: 0,
+            progress: None,
+            behind_us: None,
+            hopeless: 0,
+            held_bytes: 0,
+            held_from: 0,
+            blocks: VecDeque::new(),
+            codec: Codec::default(),
+            ready: VecDeque::new(),
+            ready_bytes: 0,
+            symbols: Pool::new(SYMBOL_POOL_BYTES),
+            messages: Pool::new(MESSAGE_POOL_BYTES),
+            spare_coded: Vec::new(),
+            restored: Vec::new(),
+            passed: 0,
+            tolerance: Tolerance::default(),
+            counts: ReceivedCounts::default(),
+        }
+    }
 }
 
 impl Receiver {
@@ -172,16 +213,24 @@ impl Receiver {
 
     fn store(&mut self, number: u64, content: &[u8], peer_us: u64) -> Result<(), SymbolError> {
         let (description, _) = Description::read(content).ok_or(SymbolError::Symbol(number))?;
+        if content.len() > SYMBOL_MAX {
+            return Err(SymbolError::Long(content.len()));
+        }
         self.make_room(number);
+        if self.held_bytes + content.len() > HELD_BYTES_MAX {
+            // As if it had been lost on its way.
+            return Ok(());
+        }
         let place = Self::place(number);
         if self.slots.len() <= place {
             let len = (place + 1).next_power_of_two().min(Self::place(HELD_MAX - 1) + 1);
             self.slots.resize_with(len, Slot::default);
         }
         let slot = &mut self.slots[place];
+        // What may have been there before was let go of.
         slot.holds = number + 1;
-        slot.content.clear();
-        slot.content.extend_from_slice(content);
+        slot.content = self.symbols.copy(content);
+        self.held_bytes += content.len();
         slot.expires_us = extend(description.expires_us, peer_us);
         if number > self.next {
             self.behind_us = Some(self.behind_us.map_or(slot.expires_us, |behind_us| behind_us.min(slot.expires_us)));
@@ -204,7 +253,18 @@ impl Receiver {
     fn go_to(&mut self, next: u64) {
         self.next = next;
         self.progress = None;
-        self.is_behind_stale = true;
+        let until = next.saturating_sub(KEPT);
+        // Each place once at most.
+        self.held_from = self.held_from.max(until.saturating_sub(HELD_MAX));
+        while self.held_from < until {
+            let number = self.held_from;
+            self.held_from += 1;
+            if let Some(slot) = self.slots.get_mut(Self::place(number)).filter(|slot| slot.holds == number + 1) {
+                slot.holds = 0;
+                self.held_bytes -= slot.content.len();
+                self.symbols.give(std::mem::take(&mut slot.content));
+            }
+        }
     }
 
     /// Redundancy has come. `peer_us`: about the sender's present time.
@@ -244,10 +304,7 @@ impl Receiver {
             return Err(SymbolError::Block { data, redundancy });
         }
         if block.coded.iter().all(|(known, _)| *known != index) {
-            let mut content = self.spare.pop().unwrap_or_default();
-            content.clear();
-            content.extend_from_slice(coded);
-            block.coded.push((index, content));
+            block.coded.push((index, self.symbols.copy(coded)));
         }
         self.restore(at, peer_us);
         Ok(())
@@ -266,22 +323,19 @@ impl Receiver {
         if missing > 0 && awaited {
             let mut codec = std::mem::take(&mut self.codec);
             let mut restored = std::mem::take(&mut self.restored);
-            let (block, spare) = (&self.blocks[at], &mut self.spare);
+            let (block, pool) = (&self.blocks[at], &mut self.symbols);
             let (slots, first) = (&self.slots, block.first);
             let symbols = (0..u64::from(block.data)).map(|at| slot(slots, first + at).map(|slot| &slot.content[..]));
             let coded = block.coded.iter().map(|(index, coded)| (usize::from(*index), &coded[..]));
             // If the peer coded something else nothing is restored.
             let _ = codec.decode(symbols, block.data.into(), block.redundancy.into(), coded, |index, symbol| {
-                let mut content = spare.pop().unwrap_or_default();
-                content.clear();
-                content.extend_from_slice(symbol);
-                restored.push((first + index as u64, content));
+                restored.push((first + index as u64, pool.copy(symbol)));
             });
             for (number, symbol) in restored.drain(..) {
                 if number >= self.next && self.store(number, &symbol, peer_us).is_ok() {
                     self.counts.restored += 1;
                 }
-                self.give_back(symbol);
+                self.symbols.give(symbol);
             }
             (self.codec, self.restored) = (codec, restored);
         }
@@ -290,7 +344,7 @@ impl Receiver {
 
     fn forget_block(&mut self, at: usize) {
         let Some(Block { mut coded, .. }) = self.blocks.remove(at) else { return };
-        coded.drain(..).for_each(|(_, content)| self.give_back(content));
+        coded.drain(..).for_each(|(_, content)| self.symbols.give(content));
         self.spare_coded.push(coded);
     }
 
@@ -336,17 +390,26 @@ impl Receiver {
             self.ready_bytes -= message.bytes.len();
             self.counts.lost += 1;
             self.counts.late += 1;
-            self.give_back(message.bytes);
+            self.messages.give(message.bytes);
         }
     }
 
-    /// A symbol behind a gap would expire if the gap was awaited any longer.
-    fn would_expire(&mut self, peer_now_us: u64) -> bool {
-        if std::mem::take(&mut self.is_behind_stale) {
-            let behind = (self.next + 1..self.end).filter_map(|number| Some(self.get(number)?.expires_us));
-            self.behind_us = behind.min();
+    /// A symbol behind a gap that begins here would expire if the gap was awaited any longer.
+    fn would_expire(&mut self, from: u64, peer_now_us: u64) -> bool {
+        let until_us = peer_now_us + EARLY_US;
+        if self.behind_us.is_some_and(|behind_us| behind_us <= until_us) {
+            // All gaps before all of these at once: one look for all.
+            let (mut behind_us, mut hopeless) = (None, 0);
+            for number in from + 1..self.end {
+                match self.get(number).map(|slot| slot.expires_us) {
+                    Some(us) if us <= until_us => hopeless = number,
+                    Some(us) => behind_us = Some(behind_us.map_or(us, |before_us: u64| before_us.min(us))),
+                    None => {}
+                }
+            }
+            (self.behind_us, self.hopeless) = (behind_us, self.hopeless.max(hopeless));
         }
-        self.behind_us.is_some_and(|behind_us| behind_us <= peer_now_us + EARLY_US)
+        from < self.hopeless
     }
 
     /// The first symbol behind this one, and before `until`, that is here.
@@ -366,14 +429,11 @@ impl Receiver {
     fn step(&mut self, peer_now_us: u64) -> Step {
         let next = self.next;
         let Some(slot) = self.get(next) else {
-            let is_given_up = next < self.floor;
-            let would_expire = self.would_expire(peer_now_us);
-            if is_given_up {
-                let present = self.present_after(next, self.end);
-                return Step::To(present.map_or(self.floor, |present| present.min(self.floor)));
+            let given_up = self.floor.max(if self.would_expire(next, peer_now_us) { self.hopeless } else { 0 });
+            if next < given_up {
+                return Step::To(self.present_after(next, self.end.min(given_up)).unwrap_or(given_up));
             }
-            let passed = if would_expire { self.present_after(next, self.end) } else { self.passes(next, peer_now_us) };
-            return passed.map_or(Step::Wait, Step::To);
+            return self.passes(next, peer_now_us).map_or(Step::Wait, Step::To);
         };
         let Some((begin, _)) = Description::read(&slot.content) else { return Step::To(next + 1) };
         let expires_us = slot.expires_us;
@@ -388,7 +448,7 @@ impl Receiver {
                 self.progress = Some((at, bytes));
                 let is_over = at < self.floor || expires_us < peer_now_us;
                 // A shorter one behind it would expire: rather that than both.
-                let would_expire = self.would_expire(peer_now_us) && at < self.end;
+                let would_expire = self.would_expire(at, peer_now_us);
                 let at = at.max(next + 1);
                 if is_over || would_expire {
                     return Step::To(at);
@@ -426,8 +486,7 @@ impl Receiver {
             self.counts.late += 1;
             return;
         }
-        let mut bytes = self.spare.pop().unwrap_or_default();
-        bytes.clear();
+        let mut bytes = self.messages.take();
         for symbol in symbols {
             if let Some((_, part)) = self.get(symbol).and_then(|slot| Description::read(&slot.content)) {
                 bytes.extend_from_slice(part);
@@ -443,12 +502,6 @@ impl Receiver {
         self.ready.push_back(Message { number, bytes, expires_us });
     }
 
-    fn give_back(&mut self, bytes: Vec<u8>) {
-        if self.spare.len() < READY_MAX {
-            self.spare.push(bytes);
-        }
-    }
-
     /// The next message, unless it has expired. `peer_now_us`: the latest that the sender's clock may show now.
     pub fn poll(&mut self, peer_now_us: u64) -> Option<Message> {
         self.advance(peer_now_us);
@@ -460,7 +513,7 @@ impl Receiver {
 
     /// A message's memory may be used again.
     pub fn recycle(&mut self, message: Message) {
-        self.give_back(message.bytes);
+        self.messages.give(message.bytes);
     }
 
     /// When to call [`Receiver::advance`] even if nothing comes, by the sender's clock.
@@ -472,5 +525,86 @@ impl Receiver {
         let ready = self.ready.front().map(|message| message.expires_us + 1);
         let behind = self.behind_us.filter(|_| waits).map(|us| us.saturating_sub(EARLY_US));
         [behind, own, ready, self.tolerance.due_us(awaited)].into_iter().flatten().min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symbol(message: u32, len: u32, offset: u32, part: usize) -> Vec<u8> {
+        let description = Description { message, len, offset, expires_us: 2_000_000_000 };
+        [&description.write()[..], &vec![0; part]].concat()
+    }
+
+    fn held(receiver: &Receiver) -> usize {
+        receiver.slots.iter().map(|slot| slot.content.capacity() + size_of::<Slot>()).sum()
+    }
+
+    /// Each message is taken at once, and nothing is ever missing.
+    #[test]
+    fn connection_without_losses_holds_nothing() {
+        let mut receiver = Receiver::default();
+        for at in 0..20_000_u32 {
+            receiver.symbol(at.into(), &symbol(at, 1300, 0, 1300), 1).unwrap();
+            let message = receiver.poll(1).unwrap();
+            receiver.recycle(message);
+        }
+        assert!(held(&receiver) < 1 << 20, "{} KiB are held for nothing", held(&receiver) >> 10);
+    }
+
+    #[test]
+    fn memory_that_a_peer_can_take_has_a_bound() {
+        let mut receiver = Receiver::default();
+        let long = receiver.symbol(1, &symbol(1, 60_000, 0, 60_000), 1);
+        assert_eq!(long, Err(SymbolError::Long(60_016)));
+        for at in 1..40_000_u32 {
+            receiver.symbol(at.into(), &symbol(at, 1400, 0, 1400), 1).unwrap();
+            receiver.advance(0);
+            assert!(receiver.held_bytes <= HELD_BYTES_MAX);
+        }
+        assert!(held(&receiver) <= HELD_BYTES_MAX + (1 << 20));
+    }
+
+    /// Each second one is missing: one look at all of them, and each is looked at once more.
+    #[test]
+    fn many_gaps_are_passed_in_one_go() {
+        for is_floor in [true, false] {
+            let (mut receiver, last) = (Receiver::default(), 12_280_u32);
+            for at in (1..last).step_by(2) {
+                receiver.symbol(at.into(), &symbol(at, 1, 0, 1), 1).unwrap();
+                receiver.advance(0);
+            }
+            if is_floor {
+                assert!(receiver.set_floor(last.into()));
+                receiver.advance(0);
+            } else {
+                receiver.advance(2_000_000_000 - EARLY_US);
+            }
+            assert_eq!((receiver.waiting(), receiver.next_symbol()), (READY_MAX, u64::from(last)));
+        }
+    }
+
+    /// The application is 60 messages behind; one in 60 is long.
+    #[test]
+    fn memory_of_long_messages_is_not_kept_for_short_ones() {
+        let (mut receiver, mut next, mut message) = (Receiver::default(), 0_u64, 0_u32);
+        for round in 0..600 {
+            let len: u32 = if round % 60 == 0 { 1 << 20 } else { 1 };
+            for offset in (0..len).step_by(1400) {
+                let part = usize::try_from((len - offset).min(1400)).unwrap();
+                receiver.symbol(next, &symbol(message, len, offset, part), 1).unwrap();
+                next += 1;
+                receiver.advance(1);
+            }
+            message += 1;
+            if receiver.waiting() > 60 {
+                let message = receiver.poll(1).unwrap();
+                receiver.recycle(message);
+            }
+        }
+        let ready: usize = receiver.ready.iter().map(|message| message.bytes.capacity()).sum();
+        let holds: usize = receiver.ready.iter().map(|message| message.bytes.len()).sum();
+        assert!(ready < 6 << 20, "{} KiB wait, in {} KiB", holds >> 10, ready >> 10);
     }
 }

@@ -21,6 +21,7 @@ use repair::{Block, Tolerated};
 use crate::{
     block::Codec,
     plan::Plan,
+    pool::Pool,
     symbol::{DESCRIPTION_LEN, Description, MESSAGE_MAX},
 };
 
@@ -28,6 +29,9 @@ use crate::{
 pub const SYMBOLS_MAX: usize = 8192;
 /// Most messages that wait to be sent, whatever the user asked for.
 pub const MESSAGES_MAX: usize = 4096;
+
+/// Bytes of memory that is kept to be used again, of symbols and of messages each.
+const POOL_BYTES: usize = 2 << 20;
 
 /// Why a message is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -144,7 +148,9 @@ pub struct Sender {
     blocks: VecDeque<Block>,
     plan: Plan,
     codec: Codec,
-    spare: Vec<Vec<u8>>,
+    /// Of symbols and coded packets, and of messages.
+    pool: Pool,
+    messages_pool: Pool,
     messages: u64,
     counts: SentCounts,
 }
@@ -167,7 +173,8 @@ impl Sender {
             blocks: VecDeque::new(),
             plan: Plan::NONE,
             codec: Codec::default(),
-            spare: Vec::new(),
+            pool: Pool::new(POOL_BYTES),
+            messages_pool: Pool::new(POOL_BYTES),
             messages: 0,
             counts: SentCounts::default(),
         }
@@ -187,8 +194,7 @@ impl Sender {
         if !self.has_room() {
             return Err(SendError::Full(self.queue.len()));
         }
-        let mut copy = self.buffer();
-        copy.extend_from_slice(bytes);
+        let copy = self.messages_pool.copy(bytes);
         let message = self.messages;
         self.messages += 1;
         self.counts.messages += 1;
@@ -237,19 +243,6 @@ impl Sender {
         self.queue.is_empty() && self.symbols.is_empty() && self.coded.is_empty()
     }
 
-    fn buffer(&mut self) -> Vec<u8> {
-        let mut buffer = self.spare.pop().unwrap_or_default();
-        buffer.clear();
-        buffer
-    }
-
-    fn give_back(&mut self, buffer: Vec<u8>) {
-        // As many as may be needed again soon.
-        if self.spare.len() < 1024 {
-            self.spare.push(buffer);
-        }
-    }
-
     fn symbol(&mut self, number: u64) -> Option<&mut Symbol> {
         self.symbols.get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
@@ -294,9 +287,9 @@ impl Sender {
             return None;
         }
         let number = self.next_number();
-        let mut content = self.buffer();
+        let mut content = self.pool.take();
         let Some(queued) = self.queue.front_mut() else {
-            self.give_back(content);
+            self.pool.give(content);
             return None;
         };
         let (expires_ns, bytes) = (queued.expires_ns, &queued.bytes);
@@ -314,7 +307,7 @@ impl Sender {
         if end == bytes.len()
             && let Some(queued) = self.queue.pop_front()
         {
-            self.give_back(queued.bytes);
+            self.messages_pool.give(queued.bytes);
         }
         self.symbols.push_back(Symbol { content, expires_ns, state: State::Done, copies: 0, pending: 0 });
         let content = &self.symbols.back()?.content;
@@ -343,7 +336,7 @@ impl Sender {
             Left::Redundancy => {
                 if let Some(coded) = self.coded.pop_front() {
                     self.counts.redundancy += 1;
-                    self.give_back(coded.content);
+                    self.pool.give(coded.content);
                 }
             }
         }
@@ -357,7 +350,7 @@ impl Sender {
             && arrives_ns > queued.expires_ns
         {
             if let Some(queued) = self.queue.pop_front() {
-                self.give_back(queued.bytes);
+                self.messages_pool.give(queued.bytes);
             }
             self.counts.dropped += 1;
         }
@@ -382,7 +375,7 @@ impl Sender {
         {
             let first = coded.first;
             if let Some(coded) = self.coded.pop_front() {
-                self.give_back(coded.content);
+                self.pool.give(coded.content);
             }
             self.resolve_redundancy(now_ns, first, false, way);
         }
@@ -405,7 +398,7 @@ impl Sender {
             && symbol.state == State::Done
         {
             if let Some(symbol) = self.symbols.pop_front() {
-                self.give_back(symbol.content);
+                self.pool.give(symbol.content);
             }
             self.first += 1;
             self.block_from = self.block_from.max(self.first);
@@ -441,13 +434,11 @@ impl Sender {
         let first = self.block_from;
         let from = usize::try_from(first - self.first).unwrap_or(0);
         let expires_ns = self.symbols.range(from..from + data).map(|symbol| symbol.expires_ns).max().unwrap_or(0);
-        let (coded, spare) = (&mut self.coded, &mut self.spare);
+        let (coded, pool) = (&mut self.coded, &mut self.pool);
         let redundancy = self.plan.redundancy.min(crate::block::BLOCK_MAX);
         let symbols = self.symbols.range(from..from + data).map(|symbol| &symbol.content[..]);
         let made = self.codec.encode(symbols, redundancy, |index, bytes| {
-            let mut content = spare.pop().unwrap_or_default();
-            content.clear();
-            content.extend_from_slice(bytes);
+            let content = pool.copy(bytes);
             #[allow(clippy::cast_possible_truncation, reason = "at most BLOCK_MAX")]
             let (data, redundancy, index) = (data as u8, redundancy as u8, index as u8);
             coded.push_back(Coded { first, data, redundancy, index, content, expires_ns });
@@ -466,4 +457,36 @@ impl Sender {
 pub enum Left {
     Symbol(u64),
     Redundancy,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_that_of_what_is_under_way() {
+        const LEN: usize = 256 * 1024;
+        // A round trip of so many packets.
+        const UNDER_WAY: usize = 200;
+        let way = Way { least_ns: 0, usual_ns: 0, pace_ns: 0 };
+        let (mut sender, mut now_ns, mut numbers) = (Sender::new(1), 1, VecDeque::new());
+        for _ in 0..200 {
+            now_ns += 1_000_000;
+            sender.push(now_ns, &vec![0; LEN], u64::MAX, 0).unwrap();
+            while sender.prepare(now_ns, &way, 1160).is_some() {
+                let Some(Outgoing::Symbol { number, .. }) = sender.next(1160) else { break };
+                sender.left(Left::Symbol(number));
+                numbers.push_back(number);
+                if numbers.len() > UNDER_WAY
+                    && let Some(number) = numbers.pop_front()
+                {
+                    sender.resolve_symbol(now_ns, number, true, &way);
+                }
+            }
+            let most: usize = sender.symbols.iter().map(|symbol| symbol.content.capacity()).sum();
+            assert!(most <= (UNDER_WAY + 1) * 2400, "{most} bytes");
+        }
+        numbers.into_iter().for_each(|number| sender.resolve_symbol(now_ns, number, true, &way));
+        assert!(sender.is_idle());
+    }
 }

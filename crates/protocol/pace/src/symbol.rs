@@ -18,6 +18,9 @@ pub const DESCRIPTION_LEN: usize = 16;
 /// Longest message.
 pub const MESSAGE_MAX: usize = 4 << 20;
 
+/// Longest symbol: no datagram takes more.
+pub const SYMBOL_MAX: usize = 1500;
+
 /// What a symbol is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Description {

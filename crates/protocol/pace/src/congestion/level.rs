@@ -153,6 +153,8 @@ pub struct Level {
     sent: u64,
     delivered: u64,
     net_lost: u64,
+    /// Bytes that others have sent on this connection: a controller may begin in its middle.
+    sent_before: Option<u64>,
     rounds: u64,
     /// The share of time in which the queue was crowded, and the rate before.
     pressed: f64,
@@ -203,6 +205,7 @@ impl Level {
             sent: 0,
             delivered: 0,
             net_lost: 0,
+            sent_before: None,
             is_silent: false,
             rounds: 0,
             pressed: 0.0,
@@ -399,7 +402,8 @@ impl Level {
     /// A round trip has passed.
     fn round(&mut self, in_flight_bytes: u64) {
         // Packets that were only late are not lost.
-        let net_lost = self.sent.saturating_sub(self.delivered + in_flight_bytes);
+        let all_sent = self.sent + self.sent_before.unwrap_or(0);
+        let net_lost = all_sent.saturating_sub(self.delivered + in_flight_bytes);
         let lost = net_lost.saturating_sub(std::mem::replace(&mut self.net_lost, net_lost));
         let all = as_f64(self.round_came + lost);
         self.compete(as_f64(lost) / all.max(1.0));
@@ -468,6 +472,8 @@ impl Congestion for Level {
         self.round_came += feedback.came_bytes;
         self.is_silent &= feedback.came_bytes == 0;
         self.delivered = feedback.delivered;
+        let known = feedback.delivered + feedback.in_flight_bytes + feedback.lost_bytes;
+        self.sent_before.get_or_insert(known.saturating_sub(self.sent));
         self.round_marked += feedback.marked_packets;
         if let Some(round_trip_us) = feedback.round_trip_us {
             self.round_trip_us += (as_f64(round_trip_us.max(100)) - self.round_trip_us) / 8.0;
@@ -535,5 +541,49 @@ impl Congestion for Level {
 
     fn path_bytes_per_s(&self) -> Option<u64> {
         (self.phase != Phase::Start).then_some((self.rate * (1.0 - self.drain)) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The share of lost bytes that it sees, if half of all are lost, and so many bytes were delivered before it was made.
+    fn seen(before: u64) -> f64 {
+        let mut level = Level::new(1200, 20_000);
+        let (mut delivered, mut now_ns) = (before, 1_000_000_000);
+        for _ in 0..50 {
+            let delivered_before = delivered;
+            for _ in 0..10 {
+                level.sent(now_ns, 1200, 0);
+                now_ns += 2_000_000;
+            }
+            delivered += 6000;
+            let feedback = Feedback {
+                came_bytes: 6000,
+                lost_bytes: 6000,
+                marked_packets: 0,
+                in_flight_bytes: 0,
+                delivered,
+                delivered_before,
+                rate: None,
+                round_trip_us: Some(20_000),
+                one_way_us: Some(10_000),
+                came_us: now_ns / 1000,
+                packet_bytes: 1200,
+                was_held: false,
+            };
+            level.feedback(now_ns, &feedback);
+        }
+        level.loss
+    }
+
+    #[test]
+    fn losses_are_seen_after_a_change_of_the_path() {
+        let (fresh, moved) = (seen(0), seen(1_000_000_000));
+        assert!(
+            fresh > 0.3 && (fresh - moved).abs() < 0.02,
+            "{fresh:.2} of a new connection, {moved:.2} of one that has moved"
+        );
     }
 }

@@ -233,7 +233,7 @@ impl Sender {
             && coded.first + u64::from(coded.data) <= self.first
         {
             if let Some(coded) = self.coded.pop_front() {
-                self.give_back(coded.content);
+                self.pool.give(coded.content);
             }
         }
     }
