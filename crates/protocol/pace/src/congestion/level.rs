@@ -93,6 +93,8 @@ const PRESSED_SHARE: f64 = 0.4;
 const PRESSED_ROUNDS: f64 = 8.0;
 const PRESSED_US: f64 = 400_000.0;
 const PRESSED_PACKETS: f64 = 16.0;
+/// A queue is long by the target of this share of the link at least: a flow that is left with less would take it for short.
+const PRESSED_RATE: f64 = 0.125;
 /// How much longer the flow competes than it took to find out.
 const COMPETES: f64 = 10.0;
 /// The window it begins with gives it this share of the link at least.
@@ -102,10 +104,10 @@ const COMPETES_SHARE: f64 = 0.4;
 const COMPETES_GROWTH: f64 = 0.1;
 const COMPETES_LOSS: f64 = 3.0;
 const COMPETES_CUT: [f64; 2] = [0.05, 0.3];
-/// Its window is at least for this share of the link, whatever is lost: a sender that does not answer to losses (BBR) would leave
-/// nothing. Not if the share of lost packets is larger: then there are too many such flows.
+/// Its window is at least for this share of the link while so much is lost: others that do not answer to losses (BBR) would leave
+/// nothing. If less is lost they do answer; if more, there are too many.
 const COMPETES_LEAST: f64 = 0.3;
-const COMPETES_LOSS_MAX: f64 = 0.1;
+const COMPETES_LOSSES: std::ops::Range<f64> = 0.05..0.3;
 /// The share of lost packets that a path may lose by itself.
 const LOSS_MAX: f64 = 0.2;
 /// Three standard deviations of the share lost in a round trip, at one lost in ten, times the root of the packets.
@@ -230,7 +232,14 @@ impl Level {
 
     /// The same on a path without jitter.
     fn base_target_us(&self) -> f64 {
-        TARGET_FACTOR * self.packet_us().sqrt() * self.share().powf(-0.25)
+        self.target_at_us(self.rate)
+    }
+
+    /// The same at another rate.
+    fn target_at_us(&self, rate: f64) -> f64 {
+        let packet_us = as_f64(self.packet_bytes) * 1e6 / rate.max(1.0);
+        let share = self.pairs.link().map_or(1.0, |link| (rate / link).clamp(SHARE_MIN, 1.0));
+        TARGET_FACTOR * packet_us.sqrt() * share.powf(-0.25)
     }
 
     /// A few packets have waited: sooner than a standing queue, and less sure.
@@ -247,6 +256,13 @@ impl Level {
 
     fn crowded_us(&self) -> f64 {
         CROWDED_TARGETS * self.target_us() + CROWDED_ROUNDS * self.path_us()
+    }
+
+    /// Others press this flow, if that lasts.
+    fn is_pressed(&self) -> bool {
+        let least = PRESSED_RATE * self.unpressed_rate.max(self.pairs.link().unwrap_or(0.0));
+        let target_us = self.target_at_us(self.rate.max(least)) + self.queue.noise_us();
+        self.queue_us() > CROWDED_TARGETS * target_us + CROWDED_ROUNDS * self.path_us()
     }
 
     fn is_crowded(&self) -> bool {
@@ -347,7 +363,8 @@ impl Level {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
         let flat_ns = (FLAT_ROUNDS * path_us * 1e3) as u64;
         if let Some(delivered) = self.delivered_per_s() {
-            self.queue.rebase(now_ns, target_us, delivered, flat_ns);
+            let share = delivered / self.pairs.link().unwrap_or(delivered).max(delivered);
+            self.queue.rebase(now_ns, target_us, share, self.round_trip_us, flat_ns);
         }
         let queue_us = self.queue_us();
         match self.phase {
@@ -371,7 +388,7 @@ impl Level {
             } else {
                 *window += packet.max(COMPETES_GROWTH * *window * self.round_trip_us / 1e6);
             }
-            let share = if self.loss < COMPETES_LOSS_MAX { COMPETES_LEAST } else { 0.0 };
+            let share = if COMPETES_LOSSES.contains(&self.loss) { COMPETES_LEAST } else { 0.0 };
             let least = share * self.pairs.link().unwrap_or(0.0) * self.round_trip_us / 1e6;
             *window = window.max(least).max(2.0 * packet);
             let is_over = self.rounds >= *until_round;
@@ -385,7 +402,7 @@ impl Level {
         // Over as many round trips as it takes, and not less than some time.
         let least_us = PRESSED_US.max(PRESSED_PACKETS * self.packet_us());
         let rounds = (least_us / self.round_trip_us).max(PRESSED_ROUNDS);
-        self.pressed += (f64::from(u8::from(self.is_crowded())) - self.pressed) / rounds;
+        self.pressed += (f64::from(u8::from(self.is_pressed())) - self.pressed) / rounds;
         if self.pressed < PRESSED_LEAST {
             self.unpressed_rate = self.rate;
         }

@@ -24,8 +24,10 @@ const ONE_WAY_MAX: u32 = 6;
 const BUCKET_MAX: u64 = 4;
 /// A standing queue is flat if it changes by at most so many targets.
 const FLAT_TARGETS: f64 = 0.5;
-/// How much slower a flow has become, at least, for a flat queue to be none.
+/// How much slower a flow has become, at least, for a flat queue to be none; and by how many targets the queue would have
+/// become shorter then, if it was one of others whose windows fill it.
 const FLAT_SLOWER: f64 = 0.93;
+const FLAT_DRAINS: f64 = 1.0;
 /// Any constant that makes a difference of two clocks positive.
 const CLOCK_ZERO: i64 = 1 << 62;
 
@@ -62,7 +64,7 @@ struct Flat {
     since_ns: u64,
     least_us: f64,
     most_us: f64,
-    /// Bytes a second delivered as it began.
+    /// The share of the link that was delivered as it began.
     delivered: f64,
 }
 
@@ -130,8 +132,16 @@ impl Queue {
     }
 
     /// A queue drains once less is sent. If the standing queue is the same although less comes, it is no
-    /// queue: the path has become longer, or its link slower. Returns whether the base delay was corrected.
-    pub(super) fn rebase(&mut self, now_ns: u64, target_us: f64, delivered: f64, least_ns: u64) -> bool {
+    /// queue: the path has become longer, or its link slower. `delivered`: as a share of the link. Returns whether the base
+    /// delay was corrected.
+    pub(super) fn rebase(
+        &mut self,
+        now_ns: u64,
+        target_us: f64,
+        delivered: f64,
+        round_trip_us: f64,
+        least_ns: u64,
+    ) -> bool {
         let queue_us = self.standing_us();
         let (least_us, most_us) = (self.flat.least_us.min(queue_us), self.flat.most_us.max(queue_us));
         if queue_us <= target_us || most_us - least_us > FLAT_TARGETS * target_us {
@@ -139,7 +149,9 @@ impl Queue {
             return false;
         }
         (self.flat.least_us, self.flat.most_us) = (least_us, most_us);
-        if now_ns.saturating_sub(self.flat.since_ns) < least_ns || delivered > FLAT_SLOWER * self.flat.delivered {
+        let drains_us = (self.flat.delivered - delivered) * round_trip_us;
+        let is_slower = delivered <= FLAT_SLOWER * self.flat.delivered && drains_us >= FLAT_DRAINS * target_us;
+        if now_ns.saturating_sub(self.flat.since_ns) < least_ns || !is_slower {
             return false;
         }
         let Some(base) = self.base.get() else { return false };
