@@ -13,6 +13,7 @@
 //!           ├─ flight, loss, congestion ─── what is under way, and how fast the path is
 //!           ├─ clock ────────────────────── round trips, the other end's time
 //!           ├─ step ─────────────────────── paces
+//!           ├─ rhythm ───────────────────── when the applications send and receive next
 //!           └─ numbers, packet, mtu
 //! ```
 
@@ -31,6 +32,7 @@ pub mod packet;
 pub mod plan;
 mod pool;
 pub mod receiver;
+pub mod rhythm;
 pub mod secure;
 pub mod sender;
 pub mod setup;

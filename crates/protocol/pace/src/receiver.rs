@@ -126,6 +126,8 @@ pub struct Receiver {
     /// One more than the number of the last message that was passed.
     passed: u64,
     tolerance: Tolerance,
+    /// Messages that have been here as a whole, and in time.
+    completed: u64,
     counts: ReceivedCounts,
 }
 
@@ -161,6 +163,7 @@ impl Default for Receiver {
             restored: Vec::new(),
             passed: 0,
             tolerance: Tolerance::default(),
+            completed: 0,
             counts: ReceivedCounts::default(),
         }
     }
@@ -176,6 +179,12 @@ impl Receiver {
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.ready.len()
+    }
+
+    /// Messages that the application could take so far.
+    #[must_use]
+    pub fn completed(&self) -> u64 {
+        self.completed
     }
 
     /// The first symbol that is awaited, for extending the lowest bits of others.
@@ -499,6 +508,7 @@ impl Receiver {
             self.drop_ready();
         }
         self.ready_bytes += bytes.len();
+        self.completed += 1;
         self.ready.push_back(Message { number, bytes, expires_us });
     }
 

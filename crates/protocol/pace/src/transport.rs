@@ -27,8 +27,9 @@ use crate::{
     packet::{self, DATA_OVERHEAD, PacesFrame},
     plan::{self, Path},
     receiver::{Message, ReceivedCounts, Receiver},
+    rhythm::Rhythm,
     sender::{SendError, Sender, SentCounts, Way},
-    step::Meter,
+    step::{Meter, Step},
 };
 
 /// Which answer to congestion a connection has.
@@ -156,6 +157,14 @@ pub struct Transport {
     transmit: Meter,
     receive: Meter,
     deliver: Meter,
+    /// The application's sends, and messages that came whole: these are so many.
+    sends: Rhythm,
+    arrivals: Rhythm,
+    arrived: u64,
+    /// The running mean of the way there, by both ends' clocks.
+    one_way_us: Option<u64>,
+    /// The bottleneck as [`Transport::take_change`] told it.
+    told_bottleneck: Option<(Step, u64)>,
     challenge: Option<[u8; 8]>,
     challenged: Option<[u8; 8]>,
     answered: Option<[u8; 8]>,
@@ -212,6 +221,11 @@ impl Transport {
             transmit: Meter::default(),
             receive: Meter::default(),
             deliver: Meter::default(),
+            sends: Rhythm::default(),
+            arrivals: Rhythm::default(),
+            arrived: 0,
+            one_way_us: None,
+            told_bottleneck: None,
             challenge: None,
             challenged: None,
             answered: None,
@@ -233,6 +247,7 @@ impl Transport {
         let message = self.sender.push(now_ns, bytes, expires_ns, clock_us(expires_ns))?;
         self.wants_larger |= bytes.len() > self.symbol_max();
         self.send.turn(now_ns);
+        self.sends.note(now_ns);
         // The path could have taken it before, so that it may be faster than what is sent.
         if now_ns > self.departs_ns.max(self.room_ns) + (self.pace_ns() / 4).min(LATE_MAX_NS) {
             self.flight.note_app_limited();
@@ -244,6 +259,7 @@ impl Transport {
     /// The next message. None: nothing is here that has not expired.
     pub fn poll_message(&mut self, now_ns: u64) -> Option<Message> {
         let message = self.peer_now_us(now_ns).and_then(|peer_now_us| self.receiver.poll(peer_now_us));
+        self.note_arrivals(now_ns);
         if message.is_some() {
             self.deliver.turn(now_ns);
         } else {
@@ -327,6 +343,7 @@ impl Transport {
     pub fn path_changed(&mut self) {
         self.congestion = congestion(self.config.algorithm, self.trips.smoothed_us());
         self.mtu = PathMtu::new(self.config.datagram_max);
+        self.one_way_us = None;
     }
 
     /// A connection that is over tells the other end so once more, as that still sends.
@@ -473,6 +490,7 @@ impl Transport {
             return;
         }
         self.receiver.advance(self.peer_now_us(now_ns).unwrap_or(0));
+        self.note_arrivals(now_ns);
         let round_trip_ns = self.round_trip_ns();
         let mut told = std::mem::take(&mut self.told);
         let news = self.flight.timeout(now_ns, round_trip_ns, &mut |cargo, came| told.push((cargo, came)));

@@ -95,6 +95,7 @@ impl Transport {
         }
         // Without a clock nothing expires.
         self.receiver.advance(self.peer_now_us(now_ns).unwrap_or(0));
+        self.note_arrivals(now_ns);
         Ok(())
     }
 
@@ -193,6 +194,7 @@ impl Transport {
             self.exchanged(now_ns, &stamps);
             came.round_trip_us = Some(stamps.round_trip_us());
             came.one_way_us = Some(difference(came_us, t1_us));
+            self.note_one_way(now_ns, difference(came_us, t1_us));
         }
         self.sender.is_awaited_from(awaited, feedback.lost);
         told.drain(..).for_each(|(cargo, came)| self.resolve(now_ns, cargo, came));

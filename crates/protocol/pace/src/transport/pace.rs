@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Paces of a connection, and what an application does with them (X-PACE §IV-C).
 
-use super::Transport;
+use super::{Transport, clock_us};
 use crate::{
     congestion::time_ns,
     packet::PacesFrame,
+    rhythm::Rhythm,
     step::{Pace, Paces, Step},
 };
 
@@ -16,11 +17,22 @@ pub struct View {
     pub bottleneck: Option<(Step, u64)>,
     /// Bytes a second that the network takes, as far as it is known.
     pub network_bytes_per_s: Option<u64>,
-    /// From sending to delivery, by both ends' clocks; half of a round trip before these are known.
+    /// Of a message that leaves at once, from sending to delivery: the mean time on the way, by both ends' clocks, and the
+    /// work of the receiver's application on the messages that wait there. It is half of a round trip before the clocks are
+    /// known. Where the two directions of the path differ by themselves, it is wrong by half of that difference.
     pub delay_ns: u64,
     /// Messages at the receiver that wait for its application.
     pub waiting_there: u16,
+    /// From one send of this end's application to the next; none: it does not send periodically.
+    pub send_period_ns: Option<u64>,
+    /// From one message of the other end to the next, as they come; none: they do not come periodically.
+    pub receive_period_ns: Option<u64>,
 }
+
+/// The share by which a bottleneck's pace differs from the one that was told last, for a change: one part of so many.
+const CHANGE_SHARE: u64 = 8;
+/// The share of the newest one in the mean of ways: an eighth, as TCP smooths its round trips.
+const ONE_WAY_SHARE: u64 = 8;
 
 /// A queue of half a message at the receiver is level; each message more makes a sender slower by two parts of so many.
 const BALANCE: u64 = 40;
@@ -115,12 +127,60 @@ impl Transport {
         paces.set(Step::Network, here.paces_ns[2].into());
         paces.set(Step::Receive, self.peer_paces.paces_ns[3].into());
         paces.set(Step::Deliver, self.peer_paces.paces_ns[4].into());
+        let on_the_way_ns = self.one_way_us.map_or(self.trips.smoothed_us() * 500, |us| us * 1000);
+        let there_ns = paces.get(Step::Receive).max(paces.get(Step::Deliver));
         View {
             paces,
             bottleneck: paces.bottleneck(),
             network_bytes_per_s: self.congestion.path_bytes_per_s(),
-            delay_ns: self.trips.smoothed_us() * 500,
+            delay_ns: on_the_way_ns + there_ns * u64::from(self.peer_paces.waiting),
             waiting_there: self.peer_paces.waiting,
+            send_period_ns: self.sends.period_ns(),
+            receive_period_ns: self.arrivals.period_ns(),
         }
+    }
+
+    /// The newest packet that the other end has named took so long by the two clocks.
+    pub(super) fn note_one_way(&mut self, now_ns: u64, difference_us: i64) {
+        let Some(offset) = self.trips.offset(clock_us(now_ns)) else { return };
+        let us = u64::try_from(difference_us.saturating_sub(offset.us)).unwrap_or(0);
+        let smooth = |mean: u64| (mean * (ONE_WAY_SHARE - 1) + us) / ONE_WAY_SHARE;
+        self.one_way_us = Some(self.one_way_us.map_or(us, smooth));
+    }
+
+    /// Messages that came whole are noted as of now.
+    pub(super) fn note_arrivals(&mut self, now_ns: u64) {
+        let arrived = self.receiver.completed();
+        if std::mem::replace(&mut self.arrived, arrived) != arrived {
+            self.arrivals.note(now_ns);
+        }
+    }
+
+    /// The application's sends: when the next one is to be expected.
+    #[must_use]
+    pub fn sends(&self) -> &Rhythm {
+        &self.sends
+    }
+
+    /// When there will be a message for the application: now, if one waits, or as the other end's messages come if they come
+    /// periodically. None: they do not, or have stopped.
+    #[must_use]
+    pub fn next_message_at(&self, now_ns: u64) -> Option<u64> {
+        if self.receiver.waiting() > 0 { Some(now_ns) } else { self.arrivals.next_ns(now_ns) }
+    }
+
+    /// The view, if its bottleneck differs from the one that was returned here last: another step is slower than that by
+    /// more than an eighth, or its pace has changed by more than an eighth.
+    pub fn take_change(&mut self, now_ns: u64) -> Option<View> {
+        let view = self.view(now_ns);
+        let (step, ns) = view.bottleneck?;
+        let is_far = |one: u64, other: u64| one.abs_diff(other) > other / CHANGE_SHARE;
+        let is_change = self.told_bottleneck.is_none_or(|(told_step, told_ns)| {
+            is_far(ns, told_ns) || step != told_step && is_far(view.paces.get(told_step), ns)
+        });
+        is_change.then(|| {
+            self.told_bottleneck = Some((step, ns));
+            view
+        })
     }
 }

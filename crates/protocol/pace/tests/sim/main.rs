@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whole connections over simulated links, by seed: nothing is delivered late, twice, out of order or wrong.
 
+mod asked;
 mod endpoints;
 mod hostile;
 mod losses;

@@ -259,6 +259,13 @@ impl World {
         }
     }
 
+    /// An end, and what its clock shows.
+    pub(crate) fn transport(&mut self, flow: usize, end: usize) -> (&mut Transport, u64) {
+        let this = &mut self.flows[flow].ends[end];
+        let clock_ns = this.clock(self.now_ns);
+        (&mut this.transport, clock_ns)
+    }
+
     /// A clock shows so much more from now on: its host was suspended, or the other one.
     pub(crate) fn step_clock(&mut self, flow: usize, end: usize, by_ns: i64) {
         self.flows[flow].ends[end].ahead_ns += by_ns;
