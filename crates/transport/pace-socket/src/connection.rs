@@ -11,7 +11,7 @@ use std::{
 use fide_pace::{
     endpoint::{ConnectionId, SetUpError},
     sender,
-    transport::{Closed, Counts, Transport, View},
+    transport::{Closed, Counts, Transport},
 };
 
 use crate::{
@@ -55,8 +55,8 @@ type When = fn(&Transport, u64) -> Option<u64>;
 /// A connection that stands. Dropped, it is closed; what has not left is dropped with it ([`Connection::finish`]).
 #[derive(Debug)]
 pub struct Connection {
-    shared: Arc<Shared>,
-    id: ConnectionId,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) id: ConnectionId,
 }
 
 impl Connection {
@@ -88,7 +88,7 @@ impl Connection {
         of_fate.or_else(|| state.endpoint.get(self.id)?.closed().cloned())
     }
 
-    fn with<R>(&self, act: impl FnOnce(&mut Transport, u64) -> R) -> Option<R> {
+    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Transport, u64) -> R) -> Option<R> {
         let mut state = self.shared.lock();
         let now_ns = now_ns();
         state.endpoint.with(self.id, now_ns, |transport| act(transport, now_ns))
@@ -125,6 +125,7 @@ impl Connection {
             state.endpoint.with(self.id, now_ns, |transport| transport.send(now_ns, bytes, deadline.map(nanoseconds)));
         sent.unwrap_or(Ok(0))?;
         self.shared.flush(state);
+        self.shared.note_change(state, self.id);
         Ok(())
     }
 
@@ -178,8 +179,21 @@ impl Connection {
         bytes: &[u8],
         sleep: impl Fn(Duration) -> S,
     ) -> Result<(), SendError> {
+        self.send_within_async(bytes, None, sleep).await
+    }
+
+    /// [`Connection::send_within`], asynchronously.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub async fn send_within_async<S: Future<Output = ()>>(
+        &self,
+        bytes: &[u8],
+        deadline: Option<Duration>,
+        sleep: impl Fn(Duration) -> S,
+    ) -> Result<(), SendError> {
         self.wait_for_async(Transport::may_send_at, &sleep).await;
-        self.send_now(&mut self.shared.lock(), bytes, None)?;
+        self.send_now(&mut self.shared.lock(), bytes, deadline)?;
         self.wait_for_async(Transport::may_make_at, &sleep).await;
         Ok(())
     }
@@ -265,27 +279,6 @@ impl Connection {
         self.with(|transport, _| transport.recycle(message));
     }
 
-    /// The paces of the way from here to there, and its slowest step.
-    #[must_use]
-    pub fn view(&self) -> Option<View> {
-        self.with(|transport, now_ns| transport.view(now_ns))
-    }
-
-    /// What the slowest step takes for a message, as far as it is known: the time between two messages that nothing waits
-    /// for.
-    #[must_use]
-    pub fn bottleneck_pace(&self) -> Option<Duration> {
-        self.view()?.bottleneck.map(|(_, ns)| Duration::from_nanos(ns))
-    }
-
-    /// When a message would leave at once; none: after the next feedback.
-    #[must_use]
-    pub fn next_send_in(&self) -> Option<Duration> {
-        let (at_ns, now_ns) =
-            self.with(|transport, now_ns| Some((transport.may_send_at(now_ns)?, now_ns))).flatten()?;
-        Some(Duration::from_nanos(at_ns.saturating_sub(now_ns)))
-    }
-
     /// Whether it has ended, at either end.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -305,7 +298,7 @@ impl Connection {
 
     /// Waits until everything that was sent has arrived or expired, but no longer than a time. False: something has not.
     pub fn finish(&self, within: Duration) -> bool {
-        let until_ns = now_ns() + nanoseconds(within);
+        let until_ns = now_ns().saturating_add(nanoseconds(within));
         loop {
             let is_idle = self.with(|transport, _| transport.is_idle() || transport.closed().is_some()).unwrap_or(true);
             if is_idle || now_ns() >= until_ns {
@@ -326,12 +319,13 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.close("");
-        self.shared.lock().fates.remove(&self.id);
+        let fate = self.shared.lock().fates.remove(&self.id);
+        self.shared.tell_watchers(fate);
         self.shared.ring();
     }
 }
 
-fn nanoseconds(duration: Duration) -> u64 {
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

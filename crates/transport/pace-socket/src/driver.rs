@@ -11,7 +11,7 @@ use std::{
 use fide_pace::{
     endpoint::{self, ConnectionId, DATAGRAM_MAX, Event, SetUpError},
     step::Step,
-    transport::Closed,
+    transport::{Closed, View},
 };
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
@@ -29,6 +29,8 @@ const RECEIVES_MAX: usize = 8;
 const SENDS_MAX: usize = 1024;
 /// Connections that were accepted and that nobody has taken; further ones are closed.
 const ACCEPTED_MAX: usize = 1024;
+/// Nobody sleeps longer at a time: an hour is as good as for ever.
+const WAIT_MAX_NS: u64 = 3_600_000_000_000;
 
 /// Those who wait for a connection, or for one to come.
 #[derive(Debug, Default)]
@@ -42,6 +44,16 @@ pub(crate) struct Fate {
     pub(crate) stands: bool,
     pub(crate) failed: Option<SetUpError>,
     pub(crate) closed: Option<Closed>,
+    pub(crate) waiting: Waiting,
+    /// Somebody wants to know of changes of its bottleneck.
+    pub(crate) watched: Option<Watched>,
+}
+
+/// A bottleneck that is watched.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    /// How many changes there were, and the view of the last one.
+    pub(crate) last: Option<(u64, View)>,
     pub(crate) waiting: Waiting,
 }
 
@@ -67,6 +79,8 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Something has changed for somebody who waits.
     changed: Condvar,
+    /// A bottleneck that is watched has changed, or its connection is over: much rarer than the other.
+    bottleneck_changed: Condvar,
     bell: OwnedFd,
 }
 
@@ -78,7 +92,7 @@ impl Waiting {
         }
     }
 
-    fn wake(&mut self) {
+    pub(crate) fn wake(&mut self) {
         self.wakers.drain(..).for_each(Waker::wake);
     }
 }
@@ -96,7 +110,13 @@ impl Shared {
             planned_ns: 0,
             is_ending: false,
         };
-        Ok(Arc::new(Self { socket, state: Mutex::new(state), changed: Condvar::new(), bell }))
+        Ok(Arc::new(Self {
+            socket,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            bottleneck_changed: Condvar::new(),
+            bell,
+        }))
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
@@ -111,8 +131,36 @@ impl Shared {
 
     /// The same, but no longer than until a time.
     pub(crate) fn wait_until<'a>(&self, state: MutexGuard<'a, State>, at_ns: u64) -> MutexGuard<'a, State> {
-        let wait = std::time::Duration::from_nanos(at_ns.saturating_sub(now_ns()));
+        let wait = std::time::Duration::from_nanos(at_ns.saturating_sub(now_ns()).min(WAIT_MAX_NS));
         self.changed.wait_timeout(state, wait).map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state)
+    }
+
+    /// Waits until a bottleneck that is watched has changed, but no longer than until a time.
+    pub(crate) fn wait_for_change<'a>(&self, state: MutexGuard<'a, State>, at_ns: u64) -> MutexGuard<'a, State> {
+        let wait = std::time::Duration::from_nanos(at_ns.saturating_sub(now_ns()).min(WAIT_MAX_NS));
+        let waited = self.bottleneck_changed.wait_timeout(state, wait);
+        waited.map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state)
+    }
+
+    /// Tells those who watch a connection's bottleneck if it has changed.
+    pub(crate) fn note_change(&self, state: &mut State, id: ConnectionId) {
+        let State { endpoint, fates, .. } = state;
+        let Some(watched) = fates.get_mut(&id).and_then(|fate| fate.watched.as_mut()) else { return };
+        let now_ns = now_ns();
+        if let Some(view) = endpoint.with(id, now_ns, |transport| transport.take_change(now_ns)).flatten() {
+            let count = watched.last.map_or(0, |(count, _)| count);
+            watched.last = Some((count + 1, view));
+            watched.waiting.wake();
+            self.bottleneck_changed.notify_all();
+        }
+    }
+
+    /// Tells those who watch it that a connection is no longer there.
+    pub(crate) fn tell_watchers(&self, fate: Option<Fate>) {
+        if let Some(mut watched) = fate.and_then(|fate| fate.watched) {
+            watched.waiting.wake();
+            self.bottleneck_changed.notify_all();
+        }
     }
 
     /// Sends what may leave now, and sees to it that the thread wakes when the next is due.
@@ -123,6 +171,11 @@ impl Shared {
         if state.endpoint.due_ns() < state.planned_ns {
             self.ring();
         }
+    }
+
+    /// Something has changed for all who wait.
+    pub(crate) fn tell_all(&self) {
+        self.changed.notify_all();
     }
 
     pub(crate) fn ring(&self) {
@@ -195,6 +248,10 @@ impl Shared {
             let fate = state.fates.entry(id).or_default();
             change(fate, event);
             fate.waiting.wake();
+            if let Some(watched) = &mut fate.watched {
+                watched.waiting.wake();
+                self.bottleneck_changed.notify_all();
+            }
         }
         if has_changed {
             self.changed.notify_all();
@@ -224,6 +281,7 @@ impl Shared {
             self.transmit(&mut state, now_ns);
             self.note_events(&mut state);
             for id in &*touched {
+                self.note_change(&mut state, *id);
                 if let Some(fate) = state.fates.get_mut(id) {
                     fate.waiting.wake();
                 }
@@ -263,8 +321,7 @@ impl Shared {
             PollFd::from_borrowed_fd(self.socket.descriptor().as_fd(), wanted),
             PollFd::new(&self.bell, PollFlags::IN),
         ];
-        // An hour is as good as for ever.
-        let wait_ns = wait_ns.min(3_600_000_000_000);
+        let wait_ns = wait_ns.min(WAIT_MAX_NS);
         let timeout = Timespec {
             tv_sec: i64::try_from(wait_ns / 1_000_000_000).unwrap_or(0),
             tv_nsec: i64::try_from(wait_ns % 1_000_000_000).unwrap_or(0),

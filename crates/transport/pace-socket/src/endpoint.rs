@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
     task::{Context, Poll},
     thread,
+    time::Duration,
 };
 
 use fide_pace::{
@@ -16,7 +17,7 @@ use fide_pace::{
 };
 
 use crate::{
-    connection::Connection,
+    connection::{Connection, nanoseconds},
     driver::{Shared, State, entropy},
     now_ns,
     socket::Socket,
@@ -36,6 +37,8 @@ pub enum BindError {
 pub enum ConnectError {
     #[error(transparent)]
     Begin(#[from] endpoint::ConnectError),
+    #[error("the endpoint was closed")]
+    Closed,
     #[error("no connection to {address}: {why}")]
     SetUp { address: SocketAddr, why: SetUpError },
 }
@@ -144,6 +147,9 @@ impl Endpoint {
         config: Config,
     ) -> Result<(Connection, std::sync::MutexGuard<'_, State>), ConnectError> {
         let mut state = self.shared.lock();
+        if state.is_ending {
+            return Err(ConnectError::Closed);
+        }
         let id = state.endpoint.connect(now_ns(), to, key, config, entropy())?;
         state.fates.insert(id, crate::driver::Fate::default());
         self.shared.flush(&mut state);
@@ -164,7 +170,25 @@ impl Endpoint {
         }
     }
 
-    /// The same, asynchronously.
+    /// The next connection of a client; waits for it no longer than a time. None: nobody has connected.
+    ///
+    /// # Errors
+    /// [`AcceptError`].
+    pub fn accept_timeout(&self, within: Duration) -> Result<Option<Connection>, AcceptError> {
+        let until_ns = now_ns().saturating_add(nanoseconds(within));
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(result) = self.next(&mut state) {
+                return result.map(Some);
+            }
+            if now_ns() >= until_ns {
+                return Ok(None);
+            }
+            state = self.shared.wait_until(state, until_ns);
+        }
+    }
+
+    /// [`Endpoint::accept`], asynchronously.
     ///
     /// # Errors
     /// [`AcceptError`].
@@ -186,6 +210,9 @@ impl Endpoint {
         if !self.is_server {
             return Some(Err(AcceptError::NoServer));
         }
+        if state.is_ending {
+            return Some(Err(AcceptError::Closed));
+        }
         let id = state.accepted.pop_front()?;
         Some(Ok(Connection::new(Arc::clone(&self.shared), id)))
     }
@@ -195,17 +222,25 @@ impl Endpoint {
     pub fn dropped(&self) -> endpoint::Dropped {
         self.shared.lock().endpoint.dropped()
     }
-}
 
-impl Drop for Endpoint {
-    fn drop(&mut self) {
+    /// Takes no more connections, and makes none: those who wait for one get an error. Connections that stand go on until
+    /// they are dropped.
+    pub fn close(&self) {
         let mut state = self.shared.lock();
         state.is_ending = true;
         let now_ns = now_ns();
         while let Some(id) = state.accepted.pop_front() {
             state.endpoint.close(id, now_ns, "the endpoint was closed");
         }
+        state.accepting.wake();
+        self.shared.tell_all();
         drop(state);
         self.shared.ring();
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.close();
     }
 }

@@ -21,19 +21,22 @@
 //!
 //! Blocking functions have an asynchronous one beside them, for any executor: [`Connection::send_async`].
 
+mod ask;
 mod connection;
 mod driver;
 mod endpoint;
 mod socket;
 
+pub use ask::Changes;
 pub use connection::{Connection, RecvError, SendError};
 pub use endpoint::{AcceptError, BindError, ConnectError, Endpoint};
 pub use fide_pace::{
     congestion,
+    endpoint::{ConnectError as BeginError, SetUpError},
     keys::{ClientKey, KeyError, ServerKey},
     receiver::Message,
     sender,
-    step::Step,
+    step::{Paces, Step},
     transport::{Algorithm, Closed, Config, Counts, View},
 };
 

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an application learns that asks, and those who wait for something that does not come.
+
+use std::{
+    sync::mpsc::{RecvTimeoutError, channel},
+    thread,
+    time::Duration,
+};
+
+use fide_pace_socket::{AcceptError, ClientKey, Closed, Config, ConnectError, Connection, Endpoint, ServerKey};
+
+/// Longer than anything here takes.
+const LIMIT: Duration = Duration::from_secs(60);
+const KEY: ServerKey = ServerKey::Secret([7; 32]);
+
+fn config() -> Config {
+    Config { deadline_ns: 2_000_000_000, queue_max: 100, ..Config::default() }
+}
+
+fn pair() -> (Connection, Connection) {
+    let server = Endpoint::server("127.0.0.1:0".parse().unwrap(), KEY, config()).unwrap();
+    let address = server.local_address().unwrap();
+    let accepts = thread::spawn(move || server.accept_timeout(LIMIT).unwrap().expect("a client"));
+    let here = Endpoint::client().unwrap().connect(address, &KEY.for_clients(), config()).unwrap();
+    (here, accepts.join().unwrap())
+}
+
+#[test]
+fn changes_of_the_bottleneck_are_called_back_until_the_connection_is_dropped() {
+    let (here, there) = pair();
+    let (tells, told) = channel();
+    here.on_change(move |view| tells.send(view.bottleneck).unwrap_or_default()).unwrap();
+    let mut changes = here.changes();
+    let takes = thread::spawn(move || {
+        while let Ok(message) = there.recv() {
+            there.recycle(message);
+            thread::sleep(Duration::from_millis(2));
+        }
+    });
+    for _ in 0..100 {
+        here.send(&[0; 1000]).unwrap();
+    }
+    let first = told.recv_timeout(LIMIT).expect("a change").expect("of a bottleneck");
+    let (_, pace_ns) = changes.wait_timeout(LIMIT).unwrap().expect("a change").bottleneck.expect("of a bottleneck");
+    println!("{first:?} first, {pace_ns} ns last, {:?} now", here.view());
+    assert!(here.expected_delay().is_none_or(|delay| delay > Duration::ZERO));
+    drop(here);
+    let over = std::iter::repeat_with(|| changes.wait()).find_map(Result::err);
+    assert_eq!(over.expect("it ends").0, Closed::Here);
+    // The callback, and what it holds, is dropped with the thread that called it.
+    let ended = std::iter::repeat_with(|| told.recv_timeout(LIMIT)).find_map(Result::err);
+    assert_eq!(ended, Some(RecvTimeoutError::Disconnected));
+    takes.join().unwrap();
+}
+
+#[test]
+fn periodic_messages_are_foretold_at_both_ends() {
+    let (here, there) = pair();
+    assert_eq!((here.expected_send_in(), there.next_recv_in()), (None, None), "nothing is known");
+    // A busy machine may need more of them than one at rest.
+    for _ in 0..2000 {
+        here.try_send(b"tick", None).unwrap();
+        thread::sleep(Duration::from_millis(5));
+        while there.try_recv().unwrap().is_some() {}
+        let (sends, receives) = (here.view().unwrap().send_period_ns, there.view().unwrap().receive_period_ns);
+        if let (Some(sends), Some(receives), Some(next)) = (sends, receives, there.next_recv_in()) {
+            println!("every {sends} and {receives} ns, next in {next:?}");
+            assert!(sends >= 5_000_000, "the thread slept at least so long");
+            return;
+        }
+    }
+    panic!("no period was found");
+}
+
+#[test]
+fn those_who_wait_at_an_endpoint_that_is_closed_are_told() {
+    let server = Endpoint::server("127.0.0.1:0".parse().unwrap(), KEY, config()).unwrap();
+    assert!(server.accept_timeout(Duration::from_millis(1)).unwrap().is_none());
+    let server = std::sync::Arc::new(server);
+    let waits = {
+        let server = std::sync::Arc::clone(&server);
+        thread::spawn(move || server.accept().unwrap_err())
+    };
+    server.close();
+    assert_eq!(waits.join().unwrap(), AcceptError::Closed);
+    let why = server.connect("127.0.0.1:9".parse().unwrap(), &ClientKey::Secret([7; 32]), config()).unwrap_err();
+    assert!(matches!(why, ConnectError::Closed), "{why}");
+}
