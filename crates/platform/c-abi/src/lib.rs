@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What every function of a C ABI does at its boundary: arguments are checked, errors become numbers and a
-//! text, and panics end. For this crate and `fide-group-c`, whose functions are in the same library.
+//! text, and panics end.
+//!
+//! A crate of its own, because the C ABIs of agents' clients and of transports share it, and neither wing may depend on
+//! the other. The text of the last error is one for each library that is linked.
 
-use crate::{Declined, Error};
-use fide_agent_api::protocol::ErrorCode;
 use libc::{c_char, c_int, c_void};
 use std::{
     cell::RefCell,
@@ -11,57 +12,12 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-/// A failure for C: a negative errno, and the message for `fide_last_error`.
+/// A failure for C: a negative errno, and the message for [`last_error`].
+#[derive(Debug)]
 pub struct Failure(pub c_int, pub String);
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        let code = match &error {
-            Error::NoAgent { errno, .. } | Error::System { errno, .. } => errno.raw_os_error(),
-            Error::Refused(refusal) => match refusal.code {
-                ErrorCode::Version => libc::EPROTONOSUPPORT,
-                ErrorCode::NameTaken => libc::EEXIST,
-                ErrorCode::NotPermitted => libc::EPERM,
-                ErrorCode::UnknownHost => libc::EHOSTUNREACH,
-                ErrorCode::TimeoutTooShort => libc::ERANGE,
-                ErrorCode::Full => libc::ENOSPC,
-                ErrorCode::NoCapacity => libc::EBUSY,
-                ErrorCode::NotFound => libc::ENOENT,
-                ErrorCode::BadRequest => libc::EINVAL,
-                ErrorCode::Gone => libc::ESRCH,
-                ErrorCode::NotSupported => libc::EOPNOTSUPP,
-                ErrorCode::Other => libc::EPROTO,
-            },
-            Error::Name(_) => libc::EINVAL,
-            Error::Protocol { .. } | Error::Memory(_) | Error::BpfRing(_) => libc::EPROTO,
-            Error::TimeNamespace { .. } => libc::ENOTSUP,
-            Error::Inbox(_) => libc::EIO,
-            Error::Timeout { .. } => libc::ETIMEDOUT,
-            Error::Detached(_) | Error::HungUp { .. } => libc::ENOTCONN,
-            Error::Unregistered(_) => libc::ENOENT,
-            Error::NotRejoined { .. } => libc::ESTALE,
-            Error::TooMany { .. } => libc::ENOSPC,
-        };
-        Self(-code, error.to_string())
-    }
-}
-
-impl From<Declined> for Failure {
-    fn from(declined: Declined) -> Self {
-        let code = match declined {
-            Declined::TooLarge { .. } | Declined::MessageTooLarge { .. } => libc::EMSGSIZE,
-            Declined::Service => libc::EINVAL,
-            Declined::NoLane => libc::ENOENT,
-            Declined::Detached => libc::ENOTCONN,
-            Declined::Full => libc::EAGAIN,
-            Declined::NotJoined => libc::ENOENT,
-            Declined::Broken => libc::EIO,
-        };
-        Self(-code, declined.to_string())
-    }
-}
-
 /// -EINVAL, and what would be right.
+#[must_use]
 pub fn invalid(what: &str) -> Failure {
     Failure(-libc::EINVAL, what.to_owned())
 }
@@ -70,14 +26,16 @@ thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
-pub(super) fn remember(message: &str) {
+/// Keeps the message of a failed call for [`last_error`].
+fn remember(message: &str) {
     let text = CString::new(message.replace('\0', " ")).unwrap_or_default();
     // Fails while the thread's storage is being torn down; nobody asks for the message then.
     let _ = LAST_ERROR.try_with(|last| last.replace(text));
 }
 
-/// The message of the last failed call of this thread, for `fide_last_error`.
-pub(super) fn last_error() -> *const c_char {
+/// The message of the last failed call of this thread; empty before the first. It lives until the next one fails.
+#[must_use]
+pub fn last_error() -> *const c_char {
     LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
