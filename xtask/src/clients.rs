@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fetches the client libraries whose sessions with the Redis module are tested: `baselines/clients/LIBRARY`, by
-//! the package client of its language, into `target/clients/LIBRARY`.
+//! the package client of its language, into `target/clients/LIBRARY`; and what builds the Python package of X-PACE.
 
 use crate::Outcome;
 use crate::run::{Step, root_dir, target_dir};
@@ -10,6 +10,10 @@ use std::path::{Path, PathBuf};
 
 pub(crate) struct Library {
     name: &'static str,
+    /// Where it is described.
+    sources: &'static str,
+    /// What is not tested without it.
+    tests: &'static str,
     needs: &'static [Package],
     /// What says which versions are wanted. Nothing is fetched while it is as it was the last time.
     pinned_by: &'static str,
@@ -17,33 +21,69 @@ pub(crate) struct Library {
 }
 
 /// The one of them that `make test` has: it is fetched fastest.
-pub(crate) const FEW: &[Library] =
-    &[Library { name: "redis-py", needs: setup::PYTHON, pinned_by: "requirements.txt", fetch: redis_py }];
+pub(crate) const FEW: &[Library] = &[Library {
+    name: "redis-py",
+    sources: "baselines/clients/redis-py",
+    tests: "the Redis module is not tested with redis-py",
+    needs: setup::PYTHON,
+    pinned_by: "requirements.txt",
+    fetch: of_python,
+}];
+
+/// What builds the Python package of X-PACE.
+pub(crate) const WHEEL: &[Library] = &[Library {
+    name: "pace-python",
+    sources: "crates/transport/pace-python/tests",
+    tests: "the Python package of X-PACE is not tested",
+    needs: setup::PYTHON,
+    pinned_by: "requirements.txt",
+    fetch: of_python,
+}];
 
 /// The others.
 pub(crate) const MORE: &[Library] = &[
     // Go keeps what it has fetched, and its sources may have changed.
-    Library { name: "go-redis", needs: setup::JUDGE, pinned_by: "", fetch: go_redis },
-    Library { name: "jedis", needs: setup::JAVA, pinned_by: "SHA256SUMS", fetch: jedis },
-    Library { name: "ioredis", needs: setup::NODE, pinned_by: "package-lock.json", fetch: ioredis },
+    Library {
+        name: "go-redis",
+        sources: "baselines/clients/go-redis",
+        tests: "the Redis module is not tested with go-redis",
+        needs: setup::JUDGE,
+        pinned_by: "",
+        fetch: go_redis,
+    },
+    Library {
+        name: "jedis",
+        sources: "baselines/clients/jedis",
+        tests: "the Redis module is not tested with Jedis",
+        needs: setup::JAVA,
+        pinned_by: "SHA256SUMS",
+        fetch: jedis,
+    },
+    Library {
+        name: "ioredis",
+        sources: "baselines/clients/ioredis",
+        tests: "the Redis module is not tested with ioredis",
+        needs: setup::NODE,
+        pinned_by: "package-lock.json",
+        fetch: ioredis,
+    },
 ];
 
 /// The sessions of libraries that cannot be fetched say so and skip themselves.
 pub(crate) fn prepare(libraries: &[Library]) {
     for library in libraries {
-        let consequence = format!("the Redis module is not tested with {}", library.name);
-        if !setup::prepare(library.needs, &consequence) {
+        if !setup::prepare(library.needs, library.tests) {
             continue;
         }
         if let Err(why) = library.prepare() {
-            println!("{why}: {consequence}");
+            println!("{why}: {}", library.tests);
         }
     }
 }
 
 impl Library {
     fn prepare(&self) -> Outcome {
-        let from = root_dir().join("baselines/clients").join(self.name);
+        let from = root_dir().join(self.sources);
         let to = target_dir().join("clients").join(self.name);
         let (wanted, stamp) = (from.join(self.pinned_by), to.join("fetched"));
         if !self.pinned_by.is_empty() && is_same(&wanted, &stamp) {
@@ -71,12 +111,13 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-fn redis_py(from: &Path, to: &Path) -> Outcome {
-    Step::new("python3").args(&["-m", "venv", &text(to)]).run("a Python of its own for redis-py")?;
+fn of_python(from: &Path, to: &Path) -> Outcome {
+    let name = to.file_name().unwrap_or_default().to_string_lossy();
+    Step::new("python3").args(&["-m", "venv", &text(to)]).run(&format!("a Python of its own for {name}"))?;
     Step::new(&text(&to.join("bin/pip")))
         .args(&["install", "-q", "--disable-pip-version-check", "--require-hashes", "-r"])
         .args(&[&text(&from.join("requirements.txt"))])
-        .run("redis-py")
+        .run(&format!("what {name} needs"))
 }
 
 fn go_redis(from: &Path, to: &Path) -> Outcome {

@@ -11,7 +11,7 @@ const BPF_HEADER: &str = "SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause";
 const MAX_LINES: usize = 850;
 /// The header stands within this many lines: it may follow a `#!` line.
 const HEADER_LINES: usize = 2;
-const EXTENSIONS: [&str; 10] = ["rs", "c", "h", "go", "sh", "py", "js", "java", "tla", "cfg"];
+const EXTENSIONS: [&str; 11] = ["rs", "c", "h", "go", "sh", "py", "pyi", "js", "java", "tla", "cfg"];
 /// Limits on the directory levels and the files that are checked.
 const MAX_DEPTH: usize = 12;
 const MAX_FILES: usize = 20_000;

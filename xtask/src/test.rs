@@ -66,6 +66,7 @@ pub(crate) fn test(extent: Extent) -> Outcome {
     let (builds_bpf, features) = prepare();
     setup::prepare(setup::REDIS, "the Redis module is not tested");
     clients::prepare(clients::FEW);
+    clients::prepare(clients::WHEEL);
     if extent == Extent::All {
         clients::prepare(clients::MORE);
     }
