@@ -222,6 +222,10 @@ int64_t fide_pace_expected_delay_ns(fide_pace_connection connection);
 // now, and errors as fide_pace_bottleneck_pace_ns; -EAGAIN if it is after the next feedback.
 int64_t fide_pace_next_send_in_ns(fide_pace_connection connection);
 
+// When the application will send next, if it sends periodically by itself: for those who schedule it; 0: it is late. Returns
+// nanoseconds from now, and errors as fide_pace_bottleneck_pace_ns; -EAGAIN if it does not send periodically, or has stopped.
+int64_t fide_pace_expected_send_in_ns(fide_pace_connection connection);
+
 // When the next message is to be expected, if they come periodically; 0: one waits, or is late. Returns nanoseconds from now,
 // and errors as fide_pace_bottleneck_pace_ns; -EAGAIN if they do not come periodically, or have stopped.
 int64_t fide_pace_next_recv_in_ns(fide_pace_connection connection);

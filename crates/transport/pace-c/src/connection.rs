@@ -192,6 +192,13 @@ pub extern "C" fn fide_pace_next_send_in_ns(connection: FidePaceConnection) -> i
     time(connection, "a message may leave after the next feedback", |open| open.connection.next_send_in())
 }
 
+/// When the application will send next, if it sends periodically by itself: for those who schedule it; 0: it is late. Returns
+/// nanoseconds from now, and errors as fide_pace_bottleneck_pace_ns; -EAGAIN if it does not send periodically, or has stopped.
+#[unsafe(no_mangle)]
+pub extern "C" fn fide_pace_expected_send_in_ns(connection: FidePaceConnection) -> i64 {
+    time(connection, "the application does not send periodically", |open| open.connection.expected_send_in())
+}
+
 /// When the next message is to be expected, if they come periodically; 0: one waits, or is late. Returns nanoseconds from now,
 /// and errors as fide_pace_bottleneck_pace_ns; -EAGAIN if they do not come periodically, or have stopped.
 #[unsafe(no_mangle)]

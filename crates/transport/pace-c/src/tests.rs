@@ -88,13 +88,14 @@ fn handles_that_are_none_are_errors_everywhere() {
                 fide_pace_bottleneck_pace_ns(wrong),
                 fide_pace_expected_delay_ns(wrong),
                 fide_pace_next_send_in_ns(wrong),
+                fide_pace_expected_send_in_ns(wrong),
                 fide_pace_next_recv_in_ns(wrong),
                 fide_pace_on_change(wrong, None, null_mut()).into(),
                 fide_pace_finish(wrong, 0).into(),
                 close(wrong).into(),
             ]
         };
-        assert_eq!(codes, [-i64::from(libc::EBADF); 12], "{wrong}");
+        assert_eq!(codes, [-i64::from(libc::EBADF); 13], "{wrong}");
         let text = said();
         assert!(text.contains(&format!("{wrong} is {why}")) && text.contains("fide_pace_connect"), "{text}");
     }

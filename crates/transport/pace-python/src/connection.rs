@@ -128,6 +128,10 @@ impl Connection {
         self.0.next_send_in().as_ref().map(Duration::as_secs_f64)
     }
 
+    fn expected_send_in(&self) -> Option<f64> {
+        self.0.expected_send_in().as_ref().map(Duration::as_secs_f64)
+    }
+
     fn next_recv_in(&self) -> Option<f64> {
         self.0.next_recv_in().as_ref().map(Duration::as_secs_f64)
     }

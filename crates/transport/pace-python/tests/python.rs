@@ -16,15 +16,17 @@ fn python() -> (PathBuf, PathBuf) {
     (target.join("clients/pace-python/bin/python"), target)
 }
 
-/// A command in the package's directory, without what cargo has told this test: cargo would build for other settings.
+/// What cargo tells a test of itself, and what would lead Python elsewhere.
+const NOT_PASSED_ON: [&str; 6] =
+    ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_BIN_", "PYTHON", "VIRTUAL_ENV", "LD_LIBRARY_PATH"];
+
+/// A command in the package's directory. Its cargo has the settings of the one that has built this test, so that nothing is
+/// built twice.
 fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
-    command.current_dir(env!("CARGO_MANIFEST_DIR"));
-    let kept = ["CARGO_HOME", "CARGO_NET_OFFLINE"];
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).env_remove("CARGO");
     for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        let is_of_cargo = text.starts_with("CARGO") && !kept.contains(&&*text) || text.starts_with("PYTHON");
-        if is_of_cargo || ["LD_LIBRARY_PATH", "VIRTUAL_ENV"].contains(&&*text) {
+        if NOT_PASSED_ON.iter().any(|begin| name.to_string_lossy().starts_with(begin)) {
             command.env_remove(&name);
         }
     }

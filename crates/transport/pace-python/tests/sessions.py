@@ -95,7 +95,12 @@ class Blocking(unittest.TestCase):
         self.assertEqual(told[0].paces.keys(), view.paces.keys())
         self.assertGreater(view.delay, 0)
         self.assertGreater(here.bottleneck_pace(), 0)
-        for time_or_none in (here.expected_delay(), here.next_send_in(), there.next_recv_in()):
+        for time_or_none in (
+            here.expected_delay(),
+            here.next_send_in(),
+            here.expected_send_in(),
+            there.next_recv_in(),
+        ):
             self.assertTrue(time_or_none is None or time_or_none >= 0)
         self.assertTrue(here.peer.startswith("127.0.0.1:"))
         self.assertTrue(here.finish(LIMIT))

@@ -181,6 +181,10 @@ class Connection:
         """When a message would leave at once; None: after the next feedback."""
         return self._native.next_send_in()
 
+    def expected_send_in(self) -> float | None:
+        """When this application will send next, for those who schedule it; None: it does not send periodically."""
+        return self._native.expected_send_in()
+
     def next_recv_in(self) -> float | None:
         """When the next message is to be expected; None: they do not come periodically. 0: one waits, or is late."""
         return self._native.next_recv_in()
@@ -189,7 +193,7 @@ class Connection:
         """Calls back with the view, once the bottleneck is known and at each change of it, until the connection is over.
 
         A change: another step is the slowest one, or its pace differs by more than an eighth. The callback runs on a thread
-        of its own.
+        of its own, which ends with the first exception of it.
         """
         changes = self._native.changes()
 
