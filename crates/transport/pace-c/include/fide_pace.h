@@ -218,8 +218,9 @@ int64_t fide_pace_bottleneck_pace_ns(fide_pace_connection connection);
 // fide_pace_bottleneck_pace_ns; -EAGAIN if it would wait for feedback.
 int64_t fide_pace_expected_delay_ns(fide_pace_connection connection);
 
-// When a message would leave at once: an application that sleeps until then, and sends, is paced. Returns nanoseconds from
-// now, and errors as fide_pace_bottleneck_pace_ns; -EAGAIN if it is after the next feedback.
+// When a message would leave at once: an application that sleeps until then, and sends, is paced. From this call on until it
+// sends, it waits: that time is none of its own work. Returns nanoseconds from now, and errors as fide_pace_bottleneck_pace_ns;
+// -EAGAIN if it is after the next feedback.
 int64_t fide_pace_next_send_in_ns(fide_pace_connection connection);
 
 // When the application will send next, if it sends periodically by itself: for those who schedule it; 0: it is late. Returns

@@ -185,8 +185,9 @@ pub extern "C" fn fide_pace_expected_delay_ns(connection: FidePaceConnection) ->
     time(connection, "a message would wait for feedback", |open| open.connection.expected_delay())
 }
 
-/// When a message would leave at once: an application that sleeps until then, and sends, is paced. Returns nanoseconds from
-/// now, and errors as fide_pace_bottleneck_pace_ns; -EAGAIN if it is after the next feedback.
+/// When a message would leave at once: an application that sleeps until then, and sends, is paced. From this call on until it
+/// sends, it waits: that time is none of its own work. Returns nanoseconds from now, and errors as fide_pace_bottleneck_pace_ns;
+/// -EAGAIN if it is after the next feedback.
 #[unsafe(no_mangle)]
 pub extern "C" fn fide_pace_next_send_in_ns(connection: FidePaceConnection) -> i64 {
     time(connection, "a message may leave after the next feedback", |open| open.connection.next_send_in())

@@ -47,10 +47,18 @@ impl Connection {
     }
 
     /// When a message would leave at once; none: after the next feedback. An application that sleeps until then, and sends, is
-    /// paced to the slowest step.
+    /// paced to the slowest step. From this call on until it sends, it waits: that time is none of its own work, and it would send
+    /// more if the path was faster.
     #[must_use]
     pub fn next_send_in(&self) -> Option<Duration> {
-        self.time_until(|transport, now_ns| transport.may_send_at(now_ns))
+        let wait_ns = |transport: &mut Transport, now_ns: u64| {
+            let at_ns = transport.may_send_at(now_ns);
+            if at_ns != Some(now_ns) {
+                transport.send_waits(now_ns);
+            }
+            at_ns.map(|at_ns| at_ns - now_ns)
+        };
+        self.with(wait_ns).flatten().map(Duration::from_nanos)
     }
 
     /// When the application will send next, if it sends periodically by itself: for those who schedule it. None: it does not,

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use fide_pace_socket::{AcceptError, ClientKey, Closed, Config, ConnectError, Connection, Endpoint, ServerKey};
+use fide_pace_socket::{AcceptError, ClientKey, Closed, Config, ConnectError, Connection, Endpoint, ServerKey, Step};
 
 /// Longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -70,6 +70,33 @@ fn periodic_messages_are_foretold_at_both_ends() {
         }
     }
     panic!("no period was found");
+}
+
+/// Its sleeps are none of its own work, or it would seem to be the slowest step itself.
+#[test]
+fn sender_that_sleeps_by_itself_sees_that_its_receiver_is_slow() {
+    let (here, there) = pair();
+    let takes = thread::spawn(move || {
+        while let Ok(message) = there.recv() {
+            there.recycle(message);
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let mut paces = Vec::new();
+    for _ in 0..300 {
+        // Until feedback comes.
+        let waits = std::iter::repeat_with(|| here.next_send_in().unwrap_or(Duration::from_millis(1)));
+        waits.take_while(|wait| !wait.is_zero()).for_each(thread::sleep);
+        here.try_send(&[0; 1000], None).unwrap();
+        let view = here.view().unwrap();
+        paces.push((view.paces.get(Step::Send), view.paces.get(Step::Deliver)));
+        if paces.len() > 30 && paces.last().is_some_and(|(send, deliver)| send * 2 < *deliver) {
+            drop(here);
+            takes.join().unwrap();
+            return;
+        }
+    }
+    panic!("{paces:?}");
 }
 
 #[test]

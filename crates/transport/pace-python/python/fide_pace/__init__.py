@@ -178,7 +178,10 @@ class Connection:
         return self._native.expected_delay()
 
     def next_send_in(self) -> float | None:
-        """When a message would leave at once; None: after the next feedback."""
+        """When a message would leave at once; None: after the next feedback. An application that sleeps until then is paced.
+
+        From this call on until it sends, it waits: that time is none of its own work.
+        """
         return self._native.next_send_in()
 
     def expected_send_in(self) -> float | None:
