@@ -205,3 +205,35 @@ fn connection_that_is_closed_ends_waits_and_callbacks() {
     assert_eq!(close(there), 0);
     assert_eq!(endpoints.map(|endpoint| fide_pace_endpoint_close(endpoint)), [0; 2]);
 }
+
+/// What [`close_and_tell`] gets.
+struct Closes {
+    connection: u64,
+    tells: Sender<i32>,
+}
+
+unsafe extern "C" fn close_and_tell(context: *mut c_void, _: *const FidePaceView) {
+    // SAFETY: the test's own, which is never freed.
+    let closes = unsafe { &*context.cast::<Closes>() };
+    closes.tells.send(close(closes.connection)).unwrap_or_default();
+}
+
+#[test]
+fn callback_may_close_its_own_connection() {
+    let ([here, there], endpoints) = pair();
+    let (tells, told) = channel::<i32>();
+    // Nobody says when such a callback has returned.
+    let closes = Box::into_raw(Box::new(Closes { connection: here, tells }));
+    // SAFETY: the context is never freed.
+    assert_eq!(unsafe { fide_pace_on_change(here, Some(close_and_tell), closes.cast()) }, 0, "{}", said());
+    let code = loop {
+        if let Ok(code) = told.try_recv() {
+            break code;
+        }
+        send(here, b"more", 0);
+        thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!((code, close(here)), (0, -libc::EBADF));
+    assert_eq!(close(there), 0);
+    assert_eq!(endpoints.map(|endpoint| fide_pace_endpoint_close(endpoint)), [0; 2]);
+}
