@@ -143,7 +143,8 @@ impl Transport {
     /// The newest packet that the other end has named took so long by the two clocks.
     pub(super) fn note_one_way(&mut self, now_ns: u64, difference_us: i64) {
         let Some(offset) = self.trips.offset(clock_us(now_ns)) else { return };
-        let us = u64::try_from(difference_us.saturating_sub(offset.us)).unwrap_or(0);
+        // No way takes longer than there and back, whatever the other end's clock says.
+        let us = u64::try_from(difference_us.saturating_sub(offset.us)).unwrap_or(0).min(self.trips.latest_us());
         let smooth = |mean: u64| (mean * (ONE_WAY_SHARE - 1) + us) / ONE_WAY_SHARE;
         self.one_way_us = Some(self.one_way_us.map_or(us, smooth));
     }
