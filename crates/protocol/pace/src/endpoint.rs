@@ -43,6 +43,14 @@ pub const DATAGRAM_MAX: usize = 1500;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(u32);
 
+impl ConnectionId {
+    /// The number by which the other end knows it.
+    #[must_use]
+    pub fn number(self) -> u32 {
+        self.0
+    }
+}
+
 /// Why a set-up came to nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SetUpError {

@@ -11,10 +11,12 @@
 mod incoming;
 mod outgoing;
 mod pace;
+mod snapshot;
 
 pub use incoming::PeerError;
 pub use outgoing::Written;
 pub use pace::View;
+pub use snapshot::Snapshot;
 
 use incoming::NAMED_SINGLY;
 

@@ -9,15 +9,17 @@ use std::{
 };
 
 use fide_pace::{
+    clock::Offset,
     endpoint::{ConnectionId, SetUpError},
     sender,
-    transport::{Closed, Counts, Transport},
+    transport::{Closed, Counts, Snapshot, Transport, clock_us},
 };
 
 use crate::{
     Message,
     driver::{Shared, State},
     now_ns,
+    shown::Writer,
 };
 
 /// Why a message is not sent.
@@ -279,6 +281,19 @@ impl Connection {
         self.with(|transport, _| transport.recycle(message));
     }
 
+    /// All numbers of the connection at once.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        self.with(|transport, now_ns| transport.snapshot(now_ns))
+    }
+
+    /// By how much the other end's clock ([`crate::now_ns`] there) is ahead, in microseconds, and how sure that is. None
+    /// before the first exchange of times.
+    #[must_use]
+    pub fn peer_clock(&self) -> Option<Offset> {
+        self.with(|transport, now_ns| transport.round_trips().offset(clock_us(now_ns))).flatten()
+    }
+
     /// Whether it has ended, at either end.
     #[must_use]
     pub fn is_over(&self) -> bool {
@@ -319,7 +334,10 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.close("");
-        let fate = self.shared.lock().fates.remove(&self.id);
+        let mut state = self.shared.lock();
+        let fate = state.fates.remove(&self.id);
+        state.shown.iter_mut().for_each(Writer::write_soon);
+        drop(state);
         self.shared.tell_watchers(fate);
         self.shared.ring();
     }

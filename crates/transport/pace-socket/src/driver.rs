@@ -20,6 +20,7 @@ use rustix::{
 
 use crate::{
     now_ns,
+    shown::{ConnectionRecord, Writer},
     socket::{Batch, Received, Socket},
 };
 
@@ -68,6 +69,8 @@ pub(crate) struct State {
     one: Vec<u8>,
     /// When the thread wakes next.
     planned_ns: u64,
+    /// Shows the connections to other programs, if that was asked for.
+    pub(crate) shown: Option<Writer>,
     /// The endpoint's last handle is gone: the thread ends when all is said.
     pub(crate) is_ending: bool,
 }
@@ -82,6 +85,29 @@ pub(crate) struct Shared {
     /// A bottleneck that is watched has changed, or its connection is over: much rarer than the other.
     bottleneck_changed: Condvar,
     bell: OwnedFd,
+}
+
+impl State {
+    /// Shows the connections, if that was asked for and is due.
+    fn show(&mut self, now_ns: u64) {
+        let Self { endpoint, fates, shown: Some(writer), .. } = self else { return };
+        if !writer.is_due(now_ns) {
+            return;
+        }
+        let dropped = endpoint.dropped();
+        let dropped = dropped.malformed
+            + dropped.unknown
+            + dropped.forged
+            + dropped.cookies
+            + dropped.keys
+            + dropped.full
+            + dropped.answers;
+        let each = fates.iter().filter(|(_, fate)| fate.stands).filter_map(|(id, _)| {
+            let (peer, snapshot) = (endpoint.address(*id)?, endpoint.get(*id)?.snapshot(now_ns));
+            Some(ConnectionRecord { id: id.number().into(), peer, snapshot })
+        });
+        writer.write(now_ns, fates.len(), each, dropped);
+    }
 }
 
 impl Waiting {
@@ -108,6 +134,7 @@ impl Shared {
             batch: Batch::new(),
             one: vec![0; DATAGRAM_MAX],
             planned_ns: 0,
+            shown: None,
             is_ending: false,
         };
         Ok(Arc::new(Self {
@@ -254,6 +281,7 @@ impl Shared {
             }
         }
         if has_changed {
+            state.shown.iter_mut().for_each(Writer::write_soon);
             self.changed.notify_all();
         }
     }
@@ -304,6 +332,7 @@ impl Shared {
             state.endpoint.timeout(begun_ns);
             let has_sent_all = self.transmit(&mut state, begun_ns);
             self.note_events(&mut state);
+            state.show(begun_ns);
             let due_ns = state.endpoint.due_ns();
             if state.is_ending && state.endpoint.connections() == 0 && has_sent_all {
                 return;

@@ -20,8 +20,12 @@ use crate::{
     connection::{Connection, nanoseconds},
     driver::{Shared, State, entropy},
     now_ns,
+    shown::{ShowError, Writer},
     socket::Socket,
 };
+
+/// If it is set, and neither empty nor 0, all endpoints of the process show their connections ([`Endpoint::show`]).
+const SHOW_VARIABLE: &str = "FIDE_PACE_SHOW";
 
 /// Why an endpoint cannot be.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +98,25 @@ impl Endpoint {
         let of_thread = Arc::clone(&shared);
         let thread = thread::Builder::new().name("fide-pace".to_owned()).spawn(move || of_thread.run());
         thread.map_err(BindError::Thread)?;
-        Ok(Self { shared, is_server })
+        let this = Self { shared, is_server };
+        if std::env::var_os(SHOW_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0") {
+            // Connections are worth more than a view of them.
+            let _ = this.show();
+        }
+        Ok(this)
+    }
+
+    /// Shows the connections of this endpoint to `fide pace top`, of the same user or root, from now on. It costs a copy of
+    /// some numbers ten times a second.
+    ///
+    /// # Errors
+    /// [`ShowError`]: there is no memory for that. The endpoint is as before.
+    pub fn show(&self) -> Result<(), ShowError> {
+        let local = self.local_address().unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+        let writer = Writer::new(local, self.is_server)?;
+        self.shared.lock().shown.get_or_insert(writer);
+        self.shared.ring();
+        Ok(())
     }
 
     /// Where it is.

@@ -25,19 +25,25 @@ mod ask;
 mod connection;
 mod driver;
 mod endpoint;
+mod shown;
 mod socket;
 
 pub use ask::Changes;
 pub use connection::{Connection, RecvError, SendError};
 pub use endpoint::{AcceptError, BindError, ConnectError, Endpoint};
 pub use fide_pace::{
+    clock::Offset,
     congestion,
     endpoint::{ConnectError as BeginError, SetUpError},
     keys::{ClientKey, KeyError, ServerKey},
     receiver::Message,
     sender,
     step::{Paces, Step},
-    transport::{Algorithm, Closed, Config, Counts, View},
+    transport::{Algorithm, Closed, Config, Counts, Snapshot, View},
+};
+pub use shown::{
+    SHOWN_MAX, ShowError,
+    read::{Shown, ShownConnection, ShownEndpoint, shown},
 };
 
 /// Nanoseconds of the clock that all times of this crate are of (`CLOCK_BOOTTIME`): it never steps, and counts while the

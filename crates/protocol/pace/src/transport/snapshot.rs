@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+//! All that one end knows of a connection at a time, as numbers: what `fide pace top` shows.
+
+use super::{Counts, Transport, clock_us};
+use crate::step::{Paces, Step};
+
+/// A connection at a time, as one end knows it. Plain numbers: taking one allocates nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Snapshot {
+    /// The paces of the way from here to there, and of the way back.
+    pub there: Paces,
+    pub back: Paces,
+    /// Messages that wait: to be sent here; at the other end for its application; here for this application.
+    pub waiting_to_leave: u64,
+    pub waiting_there: u64,
+    pub waiting_here: u64,
+    /// Bytes a second: what the network is believed to take (none: not known yet), and at which packets leave.
+    pub network_bytes_per_s: Option<u64>,
+    pub paced_bytes_per_s: u64,
+    /// Round trips in microseconds: the running mean, and the shortest of the last seconds. None before the first. What
+    /// the mean is longer is the queue.
+    pub round_trip_us: Option<u64>,
+    pub shortest_us: Option<u64>,
+    /// How far this end may be wrong about the other end's clock, in microseconds; none before the first round trip.
+    pub clock_uncertainty_us: Option<u64>,
+    pub in_flight_bytes: u64,
+    pub window_bytes: u64,
+    /// Bytes of the largest packet that the path takes.
+    pub packet_bytes: u64,
+    /// Packets of this end that have come, and that were lost.
+    pub came_packets: u64,
+    pub lost_packets: u64,
+    /// From sending to expiry, unless a message has a deadline of its own.
+    pub deadline_ns: u64,
+    pub counts: Counts,
+    pub is_over: bool,
+}
+
+impl Transport {
+    /// All numbers at once.
+    #[must_use]
+    pub fn snapshot(&self, now_ns: u64) -> Snapshot {
+        let (here, peer) = (self.paces_frame(now_ns).paces_ns, self.peer_paces.paces_ns);
+        // A sender knows the first three steps of its direction, and the receiver the other two.
+        let way = |sender: [u32; 5], receiver: [u32; 5]| {
+            let mut paces = Paces::default();
+            for (at, step) in Step::ALL.into_iter().enumerate() {
+                let end = if step <= Step::Network { sender } else { receiver };
+                paces.set(step, end[at].into());
+            }
+            paces
+        };
+        let losses = self.flight.losses();
+        let is_known = self.trips.is_known();
+        Snapshot {
+            there: way(here, peer),
+            back: way(peer, here),
+            waiting_to_leave: self.sender.waiting() as u64,
+            waiting_there: self.peer_paces.waiting.into(),
+            waiting_here: self.receiver.waiting() as u64,
+            network_bytes_per_s: self.congestion.path_bytes_per_s(),
+            paced_bytes_per_s: self.congestion.bytes_per_s(),
+            round_trip_us: is_known.then(|| self.trips.smoothed_us()),
+            shortest_us: is_known.then(|| self.trips.shortest_us()),
+            clock_uncertainty_us: self.trips.offset(clock_us(now_ns)).map(|offset| offset.uncertainty_us),
+            in_flight_bytes: self.flight.bytes(),
+            window_bytes: self.congestion.window_bytes(),
+            packet_bytes: self.packet_max() as u64,
+            came_packets: losses.received(),
+            lost_packets: losses.lost(),
+            deadline_ns: self.config.deadline_ns,
+            counts: self.counts(),
+            is_over: self.closed.is_some(),
+        }
+    }
+}
