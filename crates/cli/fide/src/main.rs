@@ -106,8 +106,8 @@ enum Command {
     /// Build a cluster on this machine and show what happens when its processes and hosts die
     ///
     /// `fide demo redis` loses leader after leader of a replicated Redis, `fide demo agreement` those of a
-    /// counter. It starts `fide-lab`, which is not for production hosts. Exit codes: those of the demo; 3 if
-    /// there is no `fide-lab`.
+    /// counter; `fide demo pace` shows delivery times of X-PACE beside TCP's. It starts `fide-lab`, which is not
+    /// for production hosts. Exit codes: those of the demo; 3 if there is no `fide-lab`.
     Demo(demo::Arguments),
     /// Print a script that lets a shell complete `fide`'s subcommands and options
     ///
@@ -126,7 +126,8 @@ impl Command {
     fn outlives_its_reader(&self) -> bool {
         match self {
             Self::Agent(_) | Self::Witness(_) | Self::Watch(_) | Self::Run(_) | Self::Guard(_) => true,
-            Self::Lane(_) | Self::Pace(_) | Self::Plan(_) | Self::Demo(_) => true,
+            Self::Lane(_) | Self::Plan(_) | Self::Demo(_) => true,
+            Self::Pace(arguments) => arguments.outlives_its_reader(),
             #[cfg(feature = "controller")]
             Self::Controller(arguments) => arguments.outlives_its_reader(),
             Self::Jitter(arguments) => arguments.outlives_its_reader(),

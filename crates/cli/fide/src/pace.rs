@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide pace`: messages with deadlines between two hosts, paced to the slowest step, from a shell.
 
+mod bench;
 mod key;
 mod receive;
 mod send;
+mod top;
 mod tunnel;
 
 use std::{
@@ -47,6 +49,27 @@ enum Command {
     /// One end has --from and --to: it takes datagrams of local programs, and connects to the other end. That one has
     /// --accept and --forward: it hands them to a local program, and carries its answers back.
     Tunnel(tunnel::Arguments),
+    /// Measure how long messages are on their way between two hosts, and which step is the slowest
+    ///
+    /// One end has --accept, the other HOST:PORT, and prints the figures. Delivery times are by both hosts' clocks, whose
+    /// difference is measured; how far that may be wrong is printed, too.
+    ///
+    /// Exit codes: 0 it has run, 1 there is no connection, or it has ended, 2 usage.
+    Bench(bench::Arguments),
+    /// Show which step of each connection on this host is the slowest, and what it does
+    ///
+    /// It shows connections of this user's programs, and of all users' to root: those of `fide pace`, and of programs that
+    /// are started with FIDE_PACE_SHOW=1 in their environment, or that ask for it (`Endpoint::show`).
+    ///
+    /// Exit codes: 0 ended, 1 --once --pid and that process shows nothing, 2 usage.
+    Top(top::Arguments),
+}
+
+impl Arguments {
+    /// Whether it still has something to do when nobody reads what it prints.
+    pub(crate) fn outlives_its_reader(&self) -> bool {
+        !matches!(self.command, Command::Top(_) | Command::Key(_))
+    }
 }
 
 /// What all connections have.
@@ -98,13 +121,16 @@ impl Way {
     fn server(&self, address: &str, queue: u16) -> Result<Endpoint, Failure> {
         let key = ServerKey::parse(&self.text()?).map_err(|why| self.unfit(&why))?;
         let address = resolve(address)?;
-        Endpoint::server(address, key, self.config(queue)).map_err(unbound)
+        let endpoint = Endpoint::server(address, key, self.config(queue)).map_err(unbound)?;
+        show(&endpoint);
+        Ok(endpoint)
     }
 
     fn connect(&self, address: &str, queue: u16) -> Result<Connection, Failure> {
         let key = ClientKey::parse(&self.text()?).map_err(|why| self.unfit(&why))?;
         let to = resolve(address)?;
         let endpoint = Endpoint::client().map_err(unbound)?;
+        show(&endpoint);
         endpoint.connect(to, &key, self.config(queue)).map_err(|why| anyhow::Error::from(why).into())
     }
 
@@ -171,6 +197,13 @@ fn bottleneck(connection: &Connection) -> Value {
     }
 }
 
+/// For `fide pace top`.
+fn show(endpoint: &Endpoint) {
+    if let Err(why) = endpoint.show() {
+        say!("fide: {why}");
+    }
+}
+
 fn unbound(why: BindError) -> Failure {
     let code = match &why {
         BindError::Bind { why, .. } if why.kind() == std::io::ErrorKind::PermissionDenied => crate::exit::NOT_PERMITTED,
@@ -218,5 +251,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         Command::Send(arguments) => send::run(arguments),
         Command::Recv(arguments) => receive::run(arguments),
         Command::Tunnel(arguments) => tunnel::run(arguments),
+        Command::Bench(arguments) => bench::run(arguments),
+        Command::Top(arguments) => top::run(arguments),
     }
 }

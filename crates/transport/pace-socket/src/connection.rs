@@ -287,11 +287,15 @@ impl Connection {
         self.with(|transport, now_ns| transport.snapshot(now_ns))
     }
 
-    /// By how much the other end's clock ([`crate::now_ns`] there) is ahead, in microseconds, and how sure that is. None
-    /// before the first exchange of times.
+    /// By how much the other end's clock ([`crate::now_ns`] there) is ahead, in microseconds, and how sure that is. Only the lowest
+    /// 32 bits of a time cross the network: this is a number of as many, from which multiples of 2^32 are missing. None before
+    /// the first exchange of times.
     #[must_use]
     pub fn peer_clock(&self) -> Option<Offset> {
-        self.with(|transport, now_ns| transport.round_trips().offset(clock_us(now_ns))).flatten()
+        let offset = self.with(|transport, now_ns| transport.round_trips().offset(clock_us(now_ns))).flatten()?;
+        #[allow(clippy::cast_possible_truncation, reason = "the rest is not known")]
+        let lowest = offset.us as i32;
+        Some(Offset { us: lowest.into(), ..offset })
     }
 
     /// Whether it has ended, at either end.

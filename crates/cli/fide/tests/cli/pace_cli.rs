@@ -134,6 +134,106 @@ fn datagrams_of_any_program_go_through_a_tunnel_and_back() {
     assert_eq!(status(far), Some(0));
 }
 
+fn json(output: &Output) -> serde_json::Value {
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Views until one is as it should be.
+fn await_top(words: &[&str], is_so: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+    let since = std::time::Instant::now();
+    loop {
+        let view = json(&output(words));
+        if is_so(&view) {
+            return view;
+        }
+        assert!(since.elapsed() < LIMIT, "{view:#}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn top_shows_connections_of_running_programs_and_nothing_of_killed_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = new_key(dir.path(), "key");
+    let key = key.to_str().unwrap();
+    let at = format!("127.0.0.1:{}", port());
+    let (receiver, _errors) = waits(&["recv", &at, "--key", key, "--lines"]);
+    let mut sender = Process(fide(&["send", &at, "--key", key, "--lines", "--deadline", "5s"]).spawn().unwrap());
+    let mut input = sender.0.stdin.take().unwrap();
+    for line in 0..200 {
+        writeln!(input, "line {line}").unwrap();
+    }
+    let (there, here) = (receiver.0.id().to_string(), sender.0.id().to_string());
+    let of_sender = await_top(&["top", "--once", "--json", "--pid", &here], |view| {
+        view["endpoints"][0]["shown"][0]["out"]["messages"] == 200
+    });
+    let endpoint = &of_sender["endpoints"][0];
+    assert_eq!(
+        (&endpoint["program"], &endpoint["accepts"]),
+        (&"fide pace send".into(), &false.into()),
+        "{of_sender:#}"
+    );
+    let shown = &endpoint["shown"][0];
+    assert_eq!(shown["peer"], at, "{of_sender:#}");
+    assert!(
+        shown["out"]["bottleneck"].is_string() && shown["out"]["paces_ns"]["transmit"].as_u64() > Some(0),
+        "{shown:#}"
+    );
+    assert!(shown["path"]["round_trip_us"].is_u64() && shown["path"]["loss"] == 0.0, "{shown:#}");
+    await_top(&["top", "--once", "--json", "--pid", &there], |view| {
+        view["endpoints"][0]["shown"][0]["in"]["messages"] == 200
+    });
+    let view = text(&output(&["top", "--once", "--pid", &here]).stdout);
+    assert!(view.contains("fide pace send") && view.contains("200 messages") && view.contains('['), "{view}");
+
+    // One object for each view, and rates from the second one on.
+    let mut top = Process(fide(&["top", "--json", "--every", "100ms", "--pid", &here]).spawn().unwrap());
+    let lines = BufReader::new(top.0.stdout.take().unwrap()).lines().take(2);
+    let views: Vec<serde_json::Value> = lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    let rate = |view: &serde_json::Value| view["endpoints"][0]["shown"][0]["out"]["messages_per_s"].clone();
+    assert!(rate(&views[0]).is_null(), "{views:#?}");
+
+    sender.0.kill().unwrap();
+    sender.0.wait().unwrap();
+    let gone = output(&["top", "--once", "--pid", &here]);
+    let errors = text(&gone.stderr);
+    assert!(gone.status.code() == Some(1) && errors.contains("FIDE_PACE_SHOW=1"), "{errors}");
+}
+
+#[test]
+fn bench_says_what_the_other_end_got() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = new_key(dir.path(), "key");
+    let key = key.to_str().unwrap();
+    let at = format!("127.0.0.1:{}", port());
+    let (other, _errors) = waits(&["bench", "--accept", &at, "--key", key]);
+    let words = ["bench", &at, "--key", key, "--deadline", "5s", "--seconds", "2", "--every", "5ms", "--size", "300"];
+    let whole = json(&fide(&words).arg("--json").output().unwrap());
+    let number = |name: &str| whole[name].as_u64().unwrap();
+    assert!(number("sent") > 50 && number("sent") == number("delivered"), "{whole:#}");
+    assert_eq!((number("lost"), number("size")), (0, 300), "{whole:#}");
+    assert!(whole["delivery"]["p50_us"].as_u64() > Some(0) && number("uncertainty_us") > 0, "{whole:#}");
+    // Nothing is delivered after its deadline.
+    let longest_us = whole["delivery"]["longest_us"].as_u64().unwrap();
+    assert!(longest_us <= 5_000_000 + number("uncertainty_us"), "{whole:#}");
+    let shares: f64 = whole["bottleneck"].as_object().unwrap().values().map(|share| share.as_f64().unwrap()).sum();
+    assert!((shares - 1.0).abs() < 1e-6, "{whole:#}");
+    // The other end serves one after another.
+    let said = fide(&["bench", &at, "--key", key, "--seconds", "1"]).output().unwrap();
+    let said = text(&said.stdout);
+    assert!(said.contains("delivered") && said.contains("slowest step"), "{said}");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&other.0), rustix::process::Signal::TERM).unwrap();
+    assert_eq!(status(other), Some(0));
+
+    // `fide pace recv` answers nobody.
+    let at = format!("127.0.0.1:{}", port());
+    let (_receiver, _errors) = waits(&["recv", &at, "--key", key]);
+    let wrong = output(&["bench", &at, "--key", key, "--seconds", "1"]);
+    let errors = text(&wrong.stderr);
+    assert!(wrong.status.code() == Some(1) && errors.contains("`fide pace bench --accept`"), "{errors}");
+}
+
 #[test]
 fn what_cannot_be_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -151,6 +251,10 @@ fn what_cannot_be_is_refused_by_name() {
     refused(&["send", "127.0.0.1:9", "--key", key, "--loss", "0"], 2, "is no share");
     refused(&["recv", "203.0.113.1:9", "--key", key], 2, "no UDP socket at 203.0.113.1:9");
     refused(&["tunnel", "--key", key], 2, "--accept and --forward");
+    refused(&["top", "--every", "1ms"], 2, "is not a time from 100ms to 60s");
+    refused(&["bench", "--key", key], 2, "--accept");
+    refused(&["bench", "127.0.0.1:9", "--key", key, "--every", "1m"], 2, "is not a time from 10us to 10s");
+    refused(&["bench", "127.0.0.1:9", "--key", key, "--size", "3"], 2, "29..=");
     let open = dir.path().join("open");
     fs::write(&open, text(&output(&["key"]).stdout)).unwrap();
     fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).unwrap();
