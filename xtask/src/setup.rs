@@ -37,6 +37,8 @@ pub(crate) const TEST: &[Package] = &[
     package("openvswitch-switch", Some("/usr/sbin/ovs-vswitchd")),
     package("etcd-server", Some("etcd")),
     package("systemd", Some("/lib/systemd/systemd")),
+    // A video through `fide pace tunnel`: 55 MB to get, and GStreamer with the same codecs is more.
+    package("ffmpeg", Some("ffmpeg")),
 ];
 
 /// For the judge of histories.

@@ -70,7 +70,10 @@ pub(crate) fn test(extent: Extent) -> Outcome {
     if extent == Extent::All {
         clients::prepare(clients::MORE);
     }
-    setup::prepare(setup::TEST, "the jitter report is not opened in a browser, or Open vSwitch is not tested,");
+    setup::prepare(
+        setup::TEST,
+        "the jitter report is not opened in a browser, or Open vSwitch or a video over X-PACE is not tested,",
+    );
     let excluded = |names: &[&'static str]| names.iter().flat_map(|name| ["--exclude", *name]).collect::<Vec<_>>();
     let mut scope = vec!["--workspace"];
     if !builds_bpf {

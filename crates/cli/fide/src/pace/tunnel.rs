@@ -21,6 +21,8 @@ use crate::{
 
 /// Longest datagram.
 const DATAGRAM_MAX: usize = 65_536;
+/// Bytes of datagrams that the socket holds while the tunnel does not run, as far as the host lets it: a large video frame.
+const BUFFER_BYTES: usize = 4 << 20;
 /// How soon a thread that waits for a datagram sees that the connection is over.
 const LOOKS_EVERY: Duration = Duration::from_millis(100);
 /// Datagrams that may wait at the sender, unless the user says otherwise: a burst of one video frame.
@@ -68,6 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
 fn bind(address: SocketAddr) -> Result<UdpSocket, Failure> {
     let socket = UdpSocket::bind(address).and_then(|socket| {
         socket.set_read_timeout(Some(LOOKS_EVERY))?;
+        let _ = rustix::net::sockopt::set_socket_recv_buffer_size(&socket, BUFFER_BYTES);
         Ok(socket)
     });
     socket.map_err(|why| Failure::new(crate::exit::code_of_file(&why), anyhow!("no UDP socket at {address}: {why}")))
