@@ -7,7 +7,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 help:
 	@echo "make setup         check for the Debian packages that the build needs, install them if root"
-	@echo "make demo          four hosts in network namespaces, processes and hosts die, and every other host is notified; without root, three agents over loopback; cargo xtask demo redis: a replicated Redis loses leader after leader"
+	@echo "make demo          four hosts in network namespaces, processes and hosts die, and every other host is notified; without root, three agents over loopback; cargo xtask demo redis: a replicated Redis loses leader after leader; cargo xtask demo pace: X-PACE beside TCP"
 	@echo "make demo-network  a network of switches: trees are planned, every cable is cut in turn, and drawings show before and after"
 	@echo "make check         format, lints, documents, unit tests of what you changed since your branch left main; run it before each commit"
 	@echo "make test          everything that CI runs: format, lints, headers, unit tests, specifications, clusters by seed, end-to-end tests"

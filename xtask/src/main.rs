@@ -45,7 +45,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   histories-guest [...]  the same with an emulated machine among five hosts, stopped and slewed; downloads a kernel once
   book             the documentation as a book of HTML pages -> target/book; installs mdBook into target/tools once
   headers          only the check of licence headers and file lengths
-  demo [...]       `fide-lab demo`, with its arguments; without root, over loopback; `demo redis` and `demo agreement` lose leaders and need root
+  demo [...]       `fide-lab demo`, with its arguments; without root, over loopback; `demo redis` and `demo agreement` lose leaders, `demo pace` shows delivery times; these need root
   demo-network [...] `fide-lab demo-network`, with its arguments; needs root
   bench-detect     detection times and their baselines -> target/bench/detect.json
   bench-jitter     tests of the jitter bench -> target/bench/jitter.json
@@ -162,7 +162,7 @@ fn demo(args: &[String]) -> Outcome {
     }
     let mut step = lab()?.args(&["demo"]);
     // These cannot run over loopback, and say so themselves.
-    let needs_hosts = matches!(args.first(), Some(&("agreement" | "redis")));
+    let needs_hosts = matches!(args.first(), Some(&("agreement" | "redis" | "pace")));
     if !setup::is_root() && !needs_hosts && !args.contains(&"--loopback") {
         println!("not root: no namespaces and no BPF, so the demo runs over loopback with pidfds");
         step = step.args(&["--loopback"]);

@@ -8,6 +8,7 @@ mod deaths;
 mod ears;
 mod loopback;
 pub(crate) mod network;
+mod pace;
 mod page;
 mod plot;
 mod redis;
@@ -77,6 +78,10 @@ enum Other {
     /// Exit codes: 0 nothing acknowledged was lost and all servers have the same data, 1 not so, 2 usage, 3 no
     /// root, or a program is missing.
     Redis(redis::Arguments),
+    /// Send the same messages over two equal links, by X-PACE and by TCP, and show how long each is on its way
+    ///
+    /// Exit codes: 0 both have run, 1 one has not, 2 usage, 3 no root, or no such TCP.
+    Pace(pace::Arguments),
 }
 
 /// Parts of the demo on a testbed.
@@ -91,6 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     match &arguments.other {
         Some(Other::Agreement(arguments)) => return agreement::run(arguments),
         Some(Other::Redis(arguments)) => return redis::run(arguments),
+        Some(Other::Pace(arguments)) => return pace::run(arguments),
         None => {}
     }
     make_out(&arguments.out)?;

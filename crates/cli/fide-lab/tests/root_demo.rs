@@ -44,6 +44,34 @@ fn root_the_demo_kills_leader_after_leader_and_loses_nothing() {
     assert!(chart.starts_with("<svg") && chart.contains("h2 killed"), "{chart:.200}");
 }
 
+#[test]
+fn root_messages_by_pace_and_by_tcp_are_drawn_side_by_side() {
+    if let Err(why) = supported() {
+        println!("skipped: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    // CUBIC is in each kernel.
+    let words = ["demo", "pace", "--json", "--seconds", "2", "--against", "cubic", "--out"];
+    let output = Command::new(env!("CARGO_BIN_EXE_fide-lab")).args(words).arg(dir.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let flows = json["flows"].as_array().unwrap();
+    let names: Vec<_> = flows.iter().map(|flow| flow["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["X-PACE", "TCP CUBIC"]);
+    let best = json["optimum_ms"].as_f64().unwrap();
+    for flow in flows {
+        let messages = flow["messages"].as_array().unwrap();
+        assert_eq!(flow["delivered"], messages.len(), "{flow}");
+        assert!(messages.len() > 20 && flow["sent"].as_u64().unwrap() >= messages.len() as u64, "{flow}");
+        // The link lets none through sooner.
+        assert!(flow["delivery_ms"]["p1"].as_f64().unwrap() > best - 1.0, "{flow}");
+    }
+    let chart = fs::read_to_string(dir.path().join("pace.svg")).unwrap();
+    assert!(chart.starts_with("<svg") && chart.contains("TCP CUBIC: p50"), "{chart:.200}");
+}
+
 /// The demo goes on even if the reader of its output goes away: the results have a page of their own.
 #[test]
 fn root_demo_says_of_each_part_how_long_it_took() {
