@@ -4,7 +4,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
-    os::fd::BorrowedFd,
+    os::{fd::BorrowedFd, unix::process::CommandExt},
     process::{Command, Stdio},
     thread,
     time::Duration,
@@ -84,6 +84,16 @@ fn connections_are_shown_while_they_are_there_and_asked_for() {
     assert_eq!((of_server.connections, of_server.shown.len()), (1, 1));
     let snapshot = of_client.shown[0].snapshot;
     assert!(snapshot.there.get(Step::Transmit) > 0 && snapshot.round_trip_us.is_some(), "{snapshot:?}");
+
+    // Another user sees nothing of it.
+    if rustix::process::geteuid().is_root() {
+        let fds = format!("/proc/{}/fd", std::process::id());
+        let looks = |uid: u32| Command::new("ls").arg("-l").arg(&fds).uid(uid).gid(uid).output().unwrap();
+        let by_root = String::from_utf8(looks(0).stdout).unwrap();
+        assert!(by_root.contains("/memfd:fide-pace"), "{by_root}");
+        let by_nobody = looks(65_534);
+        assert!(!by_nobody.status.success() && by_nobody.stdout.is_empty(), "{by_nobody:?}");
+    }
 
     // A program that it starts keeps the file, if somebody lets it, and shows nothing by it.
     let descriptors = fs::read_dir("/proc/self/fd").unwrap().flatten();
