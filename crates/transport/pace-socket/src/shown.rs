@@ -37,7 +37,7 @@ const CONNECTION_WORDS: usize = 43;
 /// There is no memory to show connections in.
 #[derive(Debug, thiserror::Error)]
 #[error("connections cannot be shown to `fide pace top`: {0}")]
-pub struct ShowError(#[from] RegionError);
+pub struct ShowError(RegionError);
 
 #[repr(C)]
 #[derive(Debug)]
@@ -219,7 +219,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn new(local: SocketAddr, is_server: bool) -> Result<Self, ShowError> {
-        let region = Region::<Layout>::create(NAME)?;
+        let region = Region::<Layout>::create(NAME).map_err(ShowError)?;
         // Each page is there before the endpoint's thread writes to it.
         region.get().connections.iter().for_each(|slot| slot.write(&[0; CONNECTION_WORDS]));
         let mut writer = Self { region, local, is_server, due_ns: 0 };

@@ -65,6 +65,8 @@ const LINGER: Duration = Duration::from_secs(2);
 /// How often, and how long each time, the other end is asked for the whole run's figures.
 const ASKS_MAX: u32 = 10;
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
+/// Such an ask is worth so long to wait for.
+const ASK_WITHIN: Duration = Duration::from_secs(5);
 /// Times between two messages that are kept, for their percentiles: the first ones.
 const TIMES_MAX: usize = 1 << 22;
 
@@ -271,7 +273,8 @@ impl Sent {
 fn whole(connection: &Connection, answers: &mpsc::Receiver<(u32, Tally)>) -> Result<Tally, Failure> {
     connection.finish(LINGER);
     for number in (u32::MAX - ASKS_MAX..u32::MAX).rev() {
-        connection.send(&ask(number, true)).map_err(|why| Failure::new(UNHEALTHY, why))?;
+        // Nothing is measured behind it any more.
+        connection.send_within(&ask(number, true), Some(ASK_WITHIN)).map_err(|why| Failure::new(UNHEALTHY, why))?;
         let until = Instant::now() + ANSWER_WITHIN;
         while let Ok((answered, tally)) = answers.recv_timeout(until.saturating_duration_since(Instant::now())) {
             if answered >= u32::MAX - ASKS_MAX {
