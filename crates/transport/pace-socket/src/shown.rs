@@ -32,7 +32,7 @@ pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fpace\0\0\x01");
 
 /// Words of the endpoint's record, and of a connection's.
 const ENDPOINT_WORDS: usize = 10;
-const CONNECTION_WORDS: usize = 43;
+const CONNECTION_WORDS: usize = 44;
 
 /// There is no memory to show connections in.
 #[derive(Debug, thiserror::Error)]
@@ -187,10 +187,10 @@ impl ConnectionRecord {
         words.flag(is_over);
         let Counts { sent, received, repeated_packets, black_holes, clock_steps } = counts;
         let SentCounts { messages, dropped, symbols, again, redundancy, given_up } = sent;
-        let ReceivedCounts { delivered, lost, late, restored, repeated } = received;
+        let ReceivedCounts { delivered, lost, late, restored, repeated, passed_over } = received;
         [messages, dropped, symbols, again, redundancy, given_up, delivered, lost, late, restored, repeated]
             .into_iter()
-            .chain([repeated_packets, black_holes, clock_steps])
+            .chain([passed_over, repeated_packets, black_holes, clock_steps])
             .for_each(|value| words.word(value));
     }
 

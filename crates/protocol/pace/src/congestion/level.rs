@@ -48,6 +48,9 @@ const CEILING: f64 = 0.92;
 /// Growth in a second without a queue: on a calm path, and after the start or a crowd, while flows have yet to come to
 /// their shares.
 const GROWTH_PER_S: [f64; 2] = [0.05, 0.3];
+/// The rate while an application sends less than it might, in rates of that; and how it grows to that in a round trip.
+const APP_ROOM: f64 = 2.0;
+const APP_GROWTH: f64 = 0.25;
 /// Smallest share of a link that counts.
 const SHARE_MIN: f64 = 1.0 / 32.0;
 /// Time in which a path becomes calm.
@@ -285,8 +288,19 @@ impl Level {
         Some(self.deliveries.bytes_per_s(self.span_us())? / (1.0 - self.loss.min(LOSS_MAX)))
     }
 
+    /// An application that sends less than it might fills no queue: what seems to be one is noise of the hosts, and what is
+    /// delivered says nothing of the path. So that the path is not taken for as slow as the application, the rate becomes twice
+    /// what that sends.
+    fn app_limited(&mut self, rounds: f64) {
+        if let Some(delivered) = self.delivered_per_s().filter(|delivered| self.rate < APP_ROOM * delivered) {
+            self.rate = (self.rate * (1.0 + APP_GROWTH * rounds)).min(APP_ROOM * delivered);
+        }
+    }
+
     fn startup(&mut self, rounds: f64, queue_us: f64, target_us: f64) {
-        if queue_us > 2.0 * target_us || self.is_queued_now() {
+        if self.round_is_app_limited && !self.is_crowded() {
+            self.app_limited(rounds);
+        } else if queue_us > 2.0 * target_us || self.is_queued_now() {
             let delivered = self.delivered_per_s();
             self.rate = delivered.map_or(self.rate, |delivered| self.rate.min(delivered));
             self.phase = Phase::Steady;
@@ -305,8 +319,8 @@ impl Level {
     }
 
     fn steady(&mut self, passed_us: f64, rounds: f64, queue_us: f64, target_us: f64) {
-        // An application that sends less than it might has filled no queue: what seems to be one is noise of the hosts.
         if self.round_is_app_limited && !self.is_crowded() {
+            self.app_limited(rounds);
             return;
         }
         let excess = (queue_us.max(1.0) / target_us).ln().min(EXCESS_MAX);
