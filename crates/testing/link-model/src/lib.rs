@@ -111,10 +111,15 @@ pub struct Link {
     is_bad: bool,
     /// When the last packet came.
     last_ns: u64,
+    /// Packets and bytes that entered.
+    pub packets: u64,
+    pub bytes: u64,
     /// Packets that were lost, or found no room.
     pub dropped: u64,
     /// The longest time in the buffer since somebody looked.
     pub longest_queue_ns: u64,
+    /// The most bytes that a packet found before it since somebody looked, at the rate of that time.
+    pub longest_queue_bytes: u64,
 }
 
 /// What becomes of a packet: when it comes, and whether it was marked.
@@ -135,14 +140,19 @@ impl Link {
             share_until_ns: 0,
             is_bad: false,
             last_ns: 0,
+            packets: 0,
+            bytes: 0,
             dropped: 0,
             longest_queue_ns: 0,
+            longest_queue_bytes: 0,
         }
     }
 
     /// A packet of so many bytes enters; it comes once, twice or never.
     pub fn enter(&mut self, now_ns: u64, bytes: usize) -> impl Iterator<Item = Arrival> + use<> {
         let LinkSpec { bits_per_s, delay_ns, buffer_bytes, losses, repeats, mtu, marks_from_bytes, .. } = self.spec;
+        self.packets += 1;
+        self.bytes += bytes as u64;
         let leaves = if self.is_bad { losses.to_good } else { losses.to_bad };
         self.is_bad ^= self.random.random_bool(leaves.clamp(0.0, 1.0));
         let (mut is_marked, mut left_ns) = (false, now_ns);
@@ -154,6 +164,8 @@ impl Link {
             is_marked = queued > u128::from(marks_from_bytes);
             if has_room {
                 self.longest_queue_ns = self.longest_queue_ns.max(queue_ns);
+                let queued = u64::try_from(queued).unwrap_or(u64::MAX);
+                self.longest_queue_bytes = self.longest_queue_bytes.max(queued);
                 self.free_ns = self.serve(self.free_ns.max(now_ns), bytes);
                 left_ns = self.free_ns;
             }
@@ -216,7 +228,8 @@ mod tests {
             times.extend(link.enter(0, 1000).map(|arrival| arrival.at_ns));
         }
         assert_eq!((times, link.dropped), (vec![11 * MS, 12 * MS, 13 * MS], 2));
-        assert_eq!(link.longest_queue_ns, 2 * MS);
+        assert_eq!((link.longest_queue_ns, link.longest_queue_bytes), (2 * MS, 2000));
+        assert_eq!((link.packets, link.bytes), (5, 5000));
     }
 
     #[test]

@@ -40,6 +40,16 @@ struct Shared {
     links: Mutex<[Link; 2]>,
 }
 
+/// What has entered a way of a link so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    pub packets: u64,
+    /// With IP's header.
+    pub bytes: u64,
+    /// Lost, or without room.
+    pub dropped: u64,
+}
+
 /// A packet under way: when it comes, in which order, which way, and whether it was marked.
 type UnderWay = Reverse<(u64, u64, usize, bool, Vec<u8>)>;
 
@@ -84,6 +94,18 @@ impl Emulator {
     pub fn take_longest_queue_ns(&self, way: usize) -> (u64, u64) {
         let link = &mut self.links()[way];
         (std::mem::take(&mut link.longest_queue_ns), link.dropped)
+    }
+
+    /// The most bytes that a packet found before it in the buffer of a way since this was asked last.
+    pub fn take_longest_queue_bytes(&self, way: usize) -> u64 {
+        std::mem::take(&mut self.links()[way].longest_queue_bytes)
+    }
+
+    /// What has entered a way so far.
+    #[must_use]
+    pub fn seen(&self, way: usize) -> Seen {
+        let Link { packets, bytes, dropped, .. } = self.links()[way];
+        Seen { packets, bytes, dropped }
     }
 
     fn links(&self) -> std::sync::MutexGuard<'_, [Link; 2]> {
@@ -215,6 +237,12 @@ mod tests {
         let (queue_ns, dropped) = emulator.take_longest_queue_ns(0);
         assert_eq!(dropped, 10);
         assert!((8_000_000..=9_300_000).contains(&queue_ns), "{queue_ns}");
+        // The host may say something by itself.
+        let seen = emulator.seen(0);
+        assert!(seen.packets >= 20 && seen.bytes >= 20 * 1028 && seen.dropped == 10, "{seen:?}");
+        let queue_bytes = emulator.take_longest_queue_bytes(0);
+        assert!((8000..=9300).contains(&queue_bytes), "{queue_bytes}");
+        assert_eq!(emulator.take_longest_queue_bytes(0), 0);
         there.send_to(b"back", (Emulator::address(0), 7000)).unwrap();
         here.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         assert_eq!(here.recv_from(&mut buffer).unwrap().0, 4);
