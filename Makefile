@@ -23,7 +23,7 @@ help:
 	@echo "make bench-planner planned trees: bounds checked packet by packet, cost, time to plan"
 	@echo "make bench-agreement decisions per second"
 	@echo "make bench-redis   the Redis module beside a server alone, WAIT, an append-only file and Sentinel; fail-over; ten minutes at the memory limit"
-	@echo "make bench-pace    X-PACE beside TCP over emulated links: delivery times, paces, the whole run"
+	@echo "make bench-pace    X-PACE beside TCP, QUIC and SRT: delivery times, paces, losses, shared links, cost"
 	@echo "make test-redis RUNS=n  the Redis module: histories of clients under kills, stops and cuts (200 runs), judged by porcupine"
 	@echo "make test-redis-suite UNITS='unit/type/list ...'  Redis' own tests against servers with the module: all that can run against a server they have not started"
 	@echo "make bench         all benchmarks"

@@ -51,7 +51,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   bench-jitter     tests of the jitter bench -> target/bench/jitter.json
   bench-planner    the planner's bounds, trees and times -> target/bench/planner.json
   bench-agreement  decisions per second, also beside etcd's raft -> target/bench/agreement.json
-  bench-pace       X-PACE beside TCP over emulated links -> target/bench/pace.json; needs root
+  bench-pace       X-PACE beside TCP, QUIC and SRT over emulated links -> target/bench/pace.json, target/bench/pace/*.svg; needs root
   bench            all benches
   test-redis [RUNS] histories of clients of the Redis module under faults (default 200 runs), and Redis' own tests
   test-redis-suite [FILE ...] Redis' own tests against servers with the module, or some of their files (unit/type/list)
@@ -187,6 +187,9 @@ fn bench(names: &[&str], args: &[String]) -> Outcome {
     // A missing baseline is not a failure: its figures say why they are missing.
     setup::prepare(setup::BENCH, "some baselines will be missing");
     setup::prepare(setup::REDIS, "the Redis module is not measured");
+    if names.contains(&"bench-pace") {
+        setup::prepare(setup::PACE, "X-PACE is not measured beside SRT");
+    }
     Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-testbed", "-p", "fide-bench", "-p", "fide-redis"])
         .run("build")?;
     build_go_baselines();

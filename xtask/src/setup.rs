@@ -76,6 +76,9 @@ pub(crate) const BENCH: &[Package] = &[
     package("rt-tests", Some("cyclictest")),
 ];
 
+/// For SRT, beside which X-PACE is measured.
+pub(crate) const PACE: &[Package] = &[package("srt-tools", Some("srt-live-transmit"))];
+
 /// While this script exits with 101, Debian's packages start no services.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 

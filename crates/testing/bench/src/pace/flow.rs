@@ -8,47 +8,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result};
-use fide_pace_socket::{Algorithm, now_ns};
-use fide_testbed::{Host, Testbed};
+use anyhow::Result;
+use fide_pace_socket::now_ns;
+use fide_testbed::Testbed;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-use crate::{ours, tcp};
+use crate::carriers::{Carrier, Receive, Send};
 
 /// Messages of one run.
 pub(crate) const ROUNDS: usize = 2000;
 /// A run that takes longer is ended; what has not come is lost.
 const LIMIT: Duration = Duration::from_secs(90);
-/// A receiver that gets nothing for so long knows that no more comes.
-pub(crate) const SILENCE: Duration = Duration::from_secs(3);
-
-/// What carries messages.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Carrier {
-    Pace(Algorithm),
-    Tcp { congestion: &'static str, is_tuned: bool },
-}
-
-impl Carrier {
-    pub(crate) fn name(self) -> String {
-        match self {
-            Self::Pace(Algorithm::XPace) => "pace-xpace".into(),
-            Self::Pace(Algorithm::Level) => "pace-level".into(),
-            Self::Tcp { congestion, is_tuned: true } => format!("tcp-{congestion}"),
-            Self::Tcp { congestion, is_tuned: false } => format!("tcp-{congestion}-untuned"),
-        }
-    }
-
-    /// Bytes of a message with which a packet on the link has a thousand.
-    pub(crate) fn message_len(self) -> usize {
-        match self {
-            // IP, UDP, the header, the time, the frame, the symbol's description, the tag.
-            Self::Pace(_) => 1000 - 79,
-            // IP and TCP without options.
-            Self::Tcp { .. } => 1000 - 40,
-        }
-    }
-}
 
 /// Where the applications take time, and the sizes of TCP's buffers, §V-A3.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -58,12 +28,11 @@ pub(crate) struct Scenario {
     pub(crate) receive_work: Duration,
     pub(crate) send_buffer: usize,
     pub(crate) receive_buffer: usize,
+    /// Of the slowest step, for a packet; the mean where it varies.
+    pub(crate) pace: Duration,
+    /// Delivery without any queue, at the link's full rate.
+    pub(crate) least: Duration,
 }
-
-/// One end that sends: returns when the next message may be made. False: the connection is over.
-pub(crate) type Send = Box<dyn FnMut(&[u8]) -> bool + std::marker::Send>;
-/// One end that takes: the message's length; none if no more comes.
-pub(crate) type Receive = Box<dyn FnMut(&mut [u8]) -> Option<usize> + std::marker::Send>;
 
 /// What a run has shown.
 #[derive(Debug, Clone, Default)]
@@ -97,11 +66,11 @@ fn percentile_ms(mut values: Vec<u64>, share: f64) -> f64 {
 }
 
 /// A fifth more or less than a time.
-fn about(work: Duration, random: &mut SmallRng) -> Duration {
+pub(crate) fn about(work: Duration, random: &mut SmallRng) -> Duration {
     work.mul_f64(random.random_range(0.8..1.2))
 }
 
-/// Sends and takes [`ROUNDS`] messages from the first host of a testbed to the second one.
+/// Sends and takes messages from the first host of a testbed to the second one.
 pub(crate) fn run(
     testbed: &Testbed,
     to: SocketAddr,
@@ -109,16 +78,13 @@ pub(crate) fn run(
     scenario: &Scenario,
     rounds: usize,
 ) -> Result<Run> {
-    let (here, there): (&Host, &Host) = (testbed.host(1), testbed.host(2));
-    let (send, receive) = match carrier {
-        Carrier::Pace(algorithm) => ours::open(here, there, to, algorithm),
-        Carrier::Tcp { congestion, is_tuned } => tcp::open(here, there, to, congestion, is_tuned.then_some(scenario)),
-    }
-    .with_context(|| format!("{} in scenario {}", carrier.name(), scenario.name))?;
-    let (len, begun) = (carrier.message_len(), Instant::now());
+    let (send, receive) = carrier.open(testbed.host(1), testbed.host(2), to, scenario)?;
+    // Both begin here, so that a carrier that took long to open has its whole time.
+    let (len, gap, begun) = (carrier.message_len(), carrier.told_gap(scenario), Instant::now());
     let taken = thread::scope(|scope| {
         let taker = scope.spawn(move || take(receive, scenario.receive_work, rounds));
-        let sent = give(send, scenario.send_work, len, rounds, begun);
+        // The sender's end stays until all has come: what has not left would end with it.
+        let (sent, _send) = give(send, scenario.send_work, gap, len, rounds, begun);
         (sent, taker.join())
     });
     let (sent, taken) = (taken.0, taken.1.map_err(|_| anyhow::anyhow!("the receiving thread has ended by itself"))?);
@@ -132,14 +98,24 @@ pub(crate) fn run(
     })
 }
 
-/// When each message was sent.
-fn give(mut send: Send, work: Duration, len: usize, rounds: usize, begun: Instant) -> Vec<u64> {
+/// When each message was sent. `gap`: the pace of a sender that is told one.
+fn give(
+    mut send: Send,
+    work: Duration,
+    gap: Option<Duration>,
+    len: usize,
+    rounds: usize,
+    begun: Instant,
+) -> (Vec<u64>, Send) {
     let mut random = SmallRng::seed_from_u64(1);
     let mut message = vec![0; len];
     let mut times = Vec::with_capacity(rounds);
     for round in 0..rounds as u64 {
         if work > Duration::ZERO {
             thread::sleep(about(work, &mut random));
+        } else if let Some(gap) = gap {
+            let due = begun + gap * u32::try_from(round).unwrap_or(u32::MAX);
+            thread::sleep(due.saturating_duration_since(Instant::now()));
         }
         let now_ns = now_ns();
         message[..8].copy_from_slice(&now_ns.to_be_bytes());
@@ -149,7 +125,7 @@ fn give(mut send: Send, work: Duration, len: usize, rounds: usize, begun: Instan
         }
         times.push(now_ns);
     }
-    times
+    (times, send)
 }
 
 /// When each message that came was sent, and how long it was on its way.

@@ -10,14 +10,16 @@ use anyhow::Result;
 use fide_testbed::Host;
 use rustix::net::sockopt;
 
-use crate::flow::{Carrier, Receive, SILENCE, Scenario, Send};
+use super::{Receive, SILENCE, Send};
+use crate::flow::Scenario;
 
-pub(crate) fn open(
+pub(super) fn open(
     here: &Host,
     there: &Host,
     to: SocketAddr,
     congestion: &'static str,
     tuned: Option<&Scenario>,
+    len: usize,
 ) -> Result<(Send, Receive)> {
     let listener = there.run_in(|| -> io::Result<TcpListener> {
         let listener = TcpListener::bind(to)?;
@@ -35,7 +37,6 @@ pub(crate) fn open(
         sockopt::set_socket_send_buffer_size(&sender, scenario.send_buffer / 2)?;
     }
     receiver.set_read_timeout(Some(SILENCE))?;
-    let len = Carrier::Tcp { congestion, is_tuned: tuned.is_some() }.message_len();
     let is_tuned = tuned.is_some();
     let send = move |message: &[u8]| sender.write_all(message).is_ok();
     let receive = move |into: &mut [u8]| {

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What carries messages: X-PACE, TCP, QUIC and SRT, each as its users would have it for fresh data.
+
+mod ours;
+mod quic;
+mod srt;
+mod tcp;
+
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::{Context, Result};
+use fide_pace_socket::{Algorithm, Config};
+use fide_testbed::Host;
+
+pub(crate) use ours::pair;
+pub(crate) use quic::Quic;
+
+use crate::flow::Scenario;
+
+/// A receiver that gets nothing for so long knows that no more comes.
+pub(crate) const SILENCE: Duration = Duration::from_secs(3);
+/// Bytes of a packet on the link.
+pub(crate) const PACKET: usize = 1000;
+/// What X-PACE puts around a message of one packet: IP, UDP, the header, the time, the frame, the symbol's description,
+/// the tag.
+pub(crate) const OURS_AROUND: usize = 79;
+/// The share of the link that the source of an SRT stream takes: the rest is SRT's default for what is sent again
+/// (`oheadbw`, 25 % more).
+const SRT_SHARE: f64 = 0.8;
+
+/// One end that sends: returns when the next message may be made. False: the connection is over.
+pub(crate) type Send = Box<dyn FnMut(&[u8]) -> bool + std::marker::Send>;
+/// One end that takes: the message's length; none if no more comes.
+pub(crate) type Receive = Box<dyn FnMut(&mut [u8]) -> Option<usize> + std::marker::Send>;
+
+/// What carries messages.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Carrier {
+    Pace(Algorithm),
+    Tcp { congestion: &'static str, is_tuned: bool },
+    Quic(Quic),
+    Srt,
+}
+
+pub(crate) const XPACE: Carrier = Carrier::Pace(Algorithm::XPace);
+pub(crate) const LEVEL: Carrier = Carrier::Pace(Algorithm::Level);
+pub(crate) const CUBIC: Carrier = Carrier::Tcp { congestion: "cubic", is_tuned: true };
+pub(crate) const BBR: Carrier = Carrier::Tcp { congestion: "bbr", is_tuned: true };
+pub(crate) const DATAGRAMS: Carrier = Carrier::Quic(Quic::Datagrams);
+pub(crate) const STREAM: Carrier = Carrier::Quic(Quic::Stream);
+pub(crate) const ALL: [Carrier; 9] = [
+    XPACE,
+    LEVEL,
+    CUBIC,
+    BBR,
+    Carrier::Tcp { congestion: "cubic", is_tuned: false },
+    Carrier::Tcp { congestion: "bbr", is_tuned: false },
+    DATAGRAMS,
+    STREAM,
+    Carrier::Srt,
+];
+
+impl Carrier {
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Pace(Algorithm::XPace) => "pace-xpace".into(),
+            Self::Pace(Algorithm::Level) => "pace-level".into(),
+            Self::Tcp { congestion, is_tuned: true } => format!("tcp-{congestion}"),
+            Self::Tcp { congestion, is_tuned: false } => format!("tcp-{congestion}-untuned"),
+            Self::Quic(Quic::Datagrams) => "quic-datagrams".into(),
+            Self::Quic(Quic::Stream) => "quic-stream".into(),
+            Self::Srt => "srt".into(),
+        }
+    }
+
+    /// Bytes of a message with which a packet on the link has [`PACKET`], or on the average nearly so where a carrier cuts
+    /// a stream into packets by itself.
+    pub(crate) fn message_len(self) -> usize {
+        PACKET
+            - match self {
+                Self::Pace(_) => OURS_AROUND,
+                // IP and TCP without options.
+                Self::Tcp { .. } => 40,
+                // IP, UDP, a short header with a connection's name of eight bytes, the frame's type and length, the tag.
+                Self::Quic(_) => 28 + 11 + 3 + 16,
+                // IP, UDP, SRT's header.
+                Self::Srt => 28 + 16,
+            }
+    }
+
+    /// How often the sender makes a message by itself, for a carrier that neither holds it nor tells it a pace.
+    pub(crate) fn told_gap(self, scenario: &Scenario) -> Option<Duration> {
+        (self == Self::Srt).then(|| scenario.pace.div_f64(SRT_SHARE))
+    }
+
+    /// Both ends, from the first host to the second one.
+    pub(crate) fn open(
+        self,
+        here: &Host,
+        there: &Host,
+        to: SocketAddr,
+        scenario: &Scenario,
+    ) -> Result<(Send, Receive)> {
+        let len = self.message_len();
+        match self {
+            Self::Pace(algorithm) => ours::open(here, there, to, Config { algorithm, ..Config::default() }),
+            Self::Tcp { congestion, is_tuned } => {
+                tcp::open(here, there, to, congestion, is_tuned.then_some(scenario), len)
+            }
+            Self::Quic(kind) => quic::open(here, there, to, kind, scenario, len),
+            Self::Srt => srt::open(here, there, to, scenario.pace.div_f64(SRT_SHARE)),
+        }
+        .with_context(|| format!("{} in scenario {}", self.name(), scenario.name))
+    }
+}

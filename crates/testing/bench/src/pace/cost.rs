@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a message costs its sender beside TCP, and how much goes through, over a veth pair without an emulated link: each end is
+//! a process of its own on a core of its own, and its CPU time is that of all its threads, with what the kernel did in them.
+//!
+//! The same rate for both: a message of 1,200 bytes every 100 us. TCP writes each by itself (`TCP_NODELAY`).
+
+mod side;
+
+use std::{
+    io::Write,
+    process::{Child, Stdio},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use fide_pace_socket::new_secret;
+use fide_testbed::{
+    Host, Lines, Spec, Testbed, end_within,
+    figures::{Figure, Goal, Report},
+    sys::usable_cores,
+};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use side::{Side, run as side_main};
+
+use crate::found::figure;
+
+/// Bytes of a message.
+const MESSAGE: usize = 1200;
+/// Messages a second where both have the same rate.
+const RATE: u64 = 10_000;
+const SECONDS: u64 = 3;
+/// Rounds of both, in turns.
+const ROUNDS: usize = 3;
+/// A side that has not ended so long after its time has failed.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What a side has counted; it prints it as its last line.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Done {
+    messages: u64,
+    cpu_ns: u64,
+    /// Of the sender: from its first message to its last; of the receiver too.
+    whole_ns: u64,
+}
+
+/// A side that is killed if nobody has seen its end.
+struct Process {
+    child: Child,
+    lines: Lines,
+}
+
+impl Process {
+    fn start(host: &Host, side: &Side) -> Result<Self> {
+        let program = std::env::current_exe().context("where this program is")?;
+        let mut command = host.command(program);
+        command.arg("side").arg(serde_json::to_string(side)?);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().context("starting a side")?;
+        let lines = Lines::of(child.stdout.take().context("its output")?).within(LIMIT);
+        Ok(Self { child, lines })
+    }
+
+    fn done(mut self) -> Result<Done> {
+        let line = self.lines.read()?.context("a side has ended without a result")?;
+        let done = serde_json::from_str(&line).with_context(|| format!("a side said {line:?}"))?;
+        let status = end_within(&mut self.child, LIMIT)?;
+        ensure!(status.success(), "a side has ended with {status}");
+        Ok(done)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sender and receiver.
+fn run(testbed: &Testbed, is_tcp: bool, rate: u64, seconds: u64) -> Result<[Done; 2]> {
+    let cores = usable_cores();
+    ensure!(cores.len() >= 2, "each side needs a core of its own, and this machine gives {}", cores.len());
+    let (to, key) = ((testbed.host(2).address(0), 7000).into(), new_secret());
+    let side = |is_sender: bool| Side {
+        is_sender,
+        is_tcp,
+        to,
+        key: if is_sender { key.for_clients().to_text() } else { key.to_text() },
+        rate,
+        seconds,
+        core: cores[usize::from(!is_sender)],
+    };
+    let mut receiver = Process::start(testbed.host(2), &side(false))?;
+    let ready = receiver.lines.read()?;
+    ensure!(ready.as_deref() == Some(side::READY), "the receiving side said {ready:?}");
+    let sender = Process::start(testbed.host(1), &side(true))?.done()?;
+    Ok([sender, receiver.done()?])
+}
+
+/// Adds the figures.
+pub(crate) fn measure(report: &mut Report, is_quick: bool) {
+    let (rounds, seconds) = if is_quick { (1, 1) } else { (ROUNDS, SECONDS) };
+    // Each round: ours and TCP's, at the rate, and as fast as may be.
+    let measured = || -> Result<Vec<[[Done; 2]; 4]>> {
+        // Links as hosts have them: what the kernel can send and receive as one, it does.
+        let testbed = Testbed::build(Spec { planes: 1, offloads: true, ..Spec::hosts(2) })?;
+        (0..rounds)
+            .map(|_| {
+                let run = |is_tcp, rate| run(&testbed, is_tcp, rate, seconds);
+                Ok([run(false, RATE)?, run(true, RATE)?, run(false, 0)?, run(true, 0)?])
+            })
+            .collect()
+    };
+    let found = measured().map_err(|why| format!("{why:#}"));
+    let mut out = std::io::stdout().lock();
+    match &found {
+        Ok(found) => found.iter().for_each(|round| say(&mut out, round)),
+        Err(why) => _ = writeln!(out, "cost      NOT MEASURED: {why}"),
+    }
+    drop(out);
+    let n = found.as_ref().map_or(0, |found| found.iter().map(|round| round[0][0].messages).sum::<u64>());
+    #[allow(clippy::cast_possible_truncation, reason = "a count")]
+    let of = |name: &str, unit: &str, value: &dyn Fn(&[[Done; 2]; 4]) -> f64| -> Figure {
+        let middle = found.as_ref().map_err(Clone::clone).map(|found| {
+            let mut values: Vec<f64> = found.iter().map(value).collect();
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        });
+        let figure = figure(name, unit, n as usize, middle);
+        figure.spread_of(found.iter().flatten().map(value))
+    };
+    let pairs = |of: [usize; 2], value: fn(&[Done; 2]) -> f64| {
+        found.iter().flatten().map(move |round| (value(&round[of[0]]), value(&round[of[1]]))).collect::<Vec<_>>()
+    };
+    let tcp = of("tcp", "us", &|round| cpu_us(&round[1]));
+    let vs = of("cpu_vs_tcp", "us", &|round| cpu_us(&round[0]));
+    report.add(vs.beside("TCP", &tcp).ratio_of_pairs(pairs([0, 1], cpu_us)).goal(Goal::AtMost(1.0)));
+    report.add(of("goodput_gbps", "Gbit/s", &|round| gbps(&round[2])).goal(Goal::AtLeast(1.0)));
+    let tcp = of("tcp", "Gbit/s", &|round| gbps(&round[3]));
+    let vs = of("goodput_vs_tcp", "Gbit/s", &|round| gbps(&round[2]));
+    report.add(vs.beside("TCP", &tcp).ratio_of_pairs(pairs([2, 3], gbps)));
+}
+
+fn say(out: &mut impl Write, round: &[[Done; 2]; 4]) {
+    for (name, sides) in ["X-PACE, 10,000 a second", "TCP, 10,000 a second", "X-PACE", "TCP"].iter().zip(round) {
+        let [sender, receiver] = sides;
+        // Nobody else writes there.
+        let _ = writeln!(
+            out,
+            "cost      {name:24} sent {:8} in {:5.2} s, {:6.2} us of CPU each; {:8} came, {:6.2} us each; {:5.2} Gbit/s",
+            sender.messages,
+            sender.whole_ns as f64 / 1e9,
+            cpu_us(sides),
+            receiver.messages,
+            receiver.cpu_ns as f64 / 1000.0 / receiver.messages.max(1) as f64,
+            gbps(sides),
+        );
+    }
+}
+
+/// At the sender, for each message.
+fn cpu_us(sides: &[Done; 2]) -> f64 {
+    sides[0].cpu_ns as f64 / 1000.0 / sides[0].messages as f64
+}
+
+/// What came, while it came.
+fn gbps(sides: &[Done; 2]) -> f64 {
+    (sides[1].messages as usize * MESSAGE * 8) as f64 / sides[1].whole_ns as f64
+}

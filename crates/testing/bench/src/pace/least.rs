@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The least redundancy that any transport needs for a loss, a deadline and a residual loss.
+//!
+//! **Whatever the deadline.** A link that loses a share p of its packets is an erasure channel of capacity 1 - p: of n packets
+//! no more than (1 - p) n messages of a packet's size are known at the other end, by whatever code, and feedback adds nothing
+//! to that. If a share r of the messages may be lost, 1 - r of each message has to come:
+//!
+//! > (1 - p) n >= 1 - r, so the redundancy n - 1 >= (1 - r) / (1 - p) - 1; none if p <= r.
+//!
+//! **Who reaches it.** One who sends again exactly what was lost, as often as is needed. One repetition of a share f of the lost
+//! ones leaves p (1 - f) + f p^2, which is r for f = (p - r) / (p (1 - p)), and costs p f: the bound above. That goes if f <= 1,
+//! so r >= p^2, and in general with k repetitions in time if r >= p^(k + 1).
+//!
+//! **With one repetition in time, and r < p^2.** Of what is repeated last nothing is heard before the deadline, so more has to be
+//! repeated than was lost. Of N messages L are lost, which the sender knows; it sends x packets, each of use for any of the lost
+//! (an ideal code), of which B come. What is not restored is at least (L - B)+. So the least is
+//!
+//! > the minimum of E\[x(L)\] / N over all choices of x(L), among them random ones, with E\[(L - B)+\] / N <= r.
+//!
+//! It is found by the multiplier of the constraint: for each L the x that makes x + m E\[(L - B)+\] least; between the two m
+//! where r is passed, the two choices are mixed. Packets that are sent ahead, before it is known what was lost, are never better
+//! here than ones that are sent when it is.
+//!
+//! The bound is in favour of an ideal sender three times: N is all that a deadline's time holds, as if all of these messages were
+//! protected together and their losses known at once; losses of repetitions are independent of each other, as if each burst met
+//! one of them at most; and what costs nothing here, as the description of a code, is not free in a packet.
+
+use fide_pace::loss::Gilbert;
+
+/// Most packets of a last round, for each message: beyond that there is no use for one more.
+const ROUND_MAX: usize = 3;
+
+/// Packets more than the messages', for each message. `together`: messages of one packet that a deadline's time holds, from the
+/// first sending to the last packet that comes in time; one repetition is in time.
+pub(crate) fn redundancy(losses: Gilbert, asked: f64, together: usize) -> f64 {
+    let rate = losses.rate();
+    let any = ((1.0 - asked) / (1.0 - rate) - 1.0).max(0.0);
+    if rate <= asked || asked >= rate * rate {
+        return any;
+    }
+    any.max(Last::new(losses, together).least(asked))
+}
+
+/// The last round.
+struct Last {
+    /// The probability that so many of the messages are lost.
+    lost: Vec<f64>,
+    /// How many of so many lost messages are not restored by so many packets, on the average.
+    left: Vec<Vec<f64>>,
+}
+
+impl Last {
+    fn new(losses: Gilbert, together: usize) -> Self {
+        let lost = counts(losses, together).pop().unwrap_or_default();
+        let rate = losses.rate();
+        let independent = Gilbert { to_bad: rate, to_good: 1.0 - rate };
+        let packets = counts(independent, together * ROUND_MAX);
+        let left = (0..=together)
+            .map(|lost| {
+                let of = |gone: &[f64]| {
+                    let sent = gone.len() - 1;
+                    let short = |gone: usize| lost.saturating_sub(sent - gone) as f64;
+                    gone.iter().enumerate().map(|(gone, odds)| odds * short(gone)).sum()
+                };
+                packets.iter().map(|gone| of(gone)).collect()
+            })
+            .collect();
+        Self { lost, left }
+    }
+
+    /// Packets and messages lost for good, for each message, if one lost message is worth so many packets.
+    fn at(&self, worth: f64) -> (f64, f64) {
+        let (mut packets, mut gone) = (0.0, 0.0);
+        for (odds, left) in self.lost.iter().zip(&self.left) {
+            let costs = left.iter().enumerate().map(|(sent, left)| (sent as f64 + worth * left, sent as f64, *left));
+            let Some((_, sent, left)) = costs.min_by(|one, other| one.0.total_cmp(&other.0)) else { continue };
+            packets += odds * sent;
+            gone += odds * left;
+        }
+        let messages = (self.lost.len() - 1) as f64;
+        (packets / messages, gone / messages)
+    }
+
+    fn least(&self, asked: f64) -> f64 {
+        let (mut low, mut high) = (1.0_f64, 1e9_f64);
+        for _ in 0..60 {
+            let middle = (low * high).sqrt();
+            if self.at(middle).1 > asked {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        let ((few, more_lost), (many, less_lost)) = (self.at(low), self.at(high));
+        let part = if more_lost > less_lost { (more_lost - asked) / (more_lost - less_lost) } else { 0.0 };
+        few + part.clamp(0.0, 1.0) * (many - few)
+    }
+}
+
+/// For 0 up to so many packets: the probabilities that none, one, two and so on of them are lost.
+fn counts(losses: Gilbert, packets: usize) -> Vec<Vec<f64>> {
+    let rate = losses.rate();
+    let mut all = vec![vec![1.0]];
+    // [lost][whether the last one was]
+    let mut now = vec![[1.0 - rate, 0.0], [0.0, rate]];
+    for _ in 0..packets {
+        all.push(now.iter().map(|[good, bad]| good + bad).collect());
+        let mut next = vec![[0.0; 2]; now.len() + 1];
+        for (lost, [good, bad]) in now.into_iter().enumerate() {
+            next[lost][0] += good * (1.0 - losses.to_bad) + bad * losses.to_good;
+            next[lost + 1][1] += good * losses.to_bad + bad * (1.0 - losses.to_good);
+        }
+        now = next;
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn random(rate: f64) -> Gilbert {
+        Gilbert { to_bad: rate, to_good: 1.0 - rate }
+    }
+
+    #[test]
+    fn counts_of_losses_are_those_of_the_model() {
+        let all = counts(random(0.25), 3);
+        assert_eq!(all.len(), 4);
+        let binomial = [27.0, 27.0, 9.0, 1.0].map(|ways| ways / 64.0);
+        assert!(all[3].iter().zip(binomial).all(|(one, other)| (one - other).abs() < 1e-12), "{all:?}");
+        let mean: f64 = counts(Gilbert::of(0.1, 4.0), 50)[50].iter().enumerate().map(|(n, odds)| n as f64 * odds).sum();
+        assert!((mean - 5.0).abs() < 1e-9, "{mean}");
+    }
+
+    #[test]
+    fn capacity_is_enough_where_one_repetition_is() {
+        assert!(redundancy(random(0.01), 0.01, 45).abs() < 1e-12);
+        assert!((redundancy(random(0.1), 0.01, 45) - 0.1).abs() < 1e-12);
+        // The search for the last round finds the same.
+        let last = Last::new(random(0.03), 20).least(0.001);
+        assert!((last - (0.999 / 0.97 - 1.0)).abs() < 1e-6, "{last}");
+    }
+
+    #[test]
+    fn last_round_costs_more_where_one_repetition_is_too_few() {
+        // A single message is repeated twice if it was lost: 0.1 * 0.1^2 are lost then.
+        let alone = redundancy(random(0.1), 0.001, 1);
+        assert!((alone - 0.2).abs() < 1e-6, "{alone}");
+        let [few, many] = [5, 45].map(|together| redundancy(random(0.1), 0.001, together));
+        assert!(alone > few && few > many && many > 0.999 / 0.9 - 1.0, "{few} {many}");
+    }
+}

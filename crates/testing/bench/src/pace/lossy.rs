@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Links that lose packets, at random and in bursts: how many messages are lost in the end, of those that may be, and what
+//! that costs beside the least that is possible ([`crate::least`]).
+//!
+//! A message each millisecond over 16 Mbit/s, so that the rate of the link does not matter; both ways lose.
+
+use std::{
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use fide_link_model::LinkSpec;
+use fide_pace::loss::Gilbert;
+use fide_pace_socket::{Config, Connection, Counts};
+use fide_testbed::{
+    Spec, Testbed,
+    emulator::Emulator,
+    figures::{Figure, Goal, Report},
+};
+
+use crate::{
+    carriers::{LEVEL, SILENCE, pair},
+    found::figure,
+    least,
+};
+
+const DELAY: Duration = Duration::from_millis(15);
+const DEADLINE: Duration = Duration::from_millis(60);
+const GAP: Duration = Duration::from_millis(1);
+/// Messages before it is measured: by then a path is known.
+const WARM: usize = 2000;
+const MESSAGES: usize = 12_000;
+const MESSAGES_QUICK: usize = 1000;
+const RATES: [f64; 3] = [0.01, 0.03, 0.1];
+/// Packets of a burst, on the average.
+const BURST: f64 = 3.0;
+const ASKED: [f64; 2] = [0.01, 0.001];
+
+/// What was asked for.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    rate: f64,
+    in_bursts: bool,
+    asked: f64,
+}
+
+/// What a row has shown.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    messages: usize,
+    /// Shares of messages: lost for good; sent again; coded packets.
+    lost: f64,
+    again: f64,
+    coded: f64,
+    /// Of all packets there.
+    packets_lost: f64,
+    whole: Duration,
+}
+
+impl Row {
+    fn losses(&self) -> Gilbert {
+        // Alone: a packet after a lost one is lost as often as any.
+        Gilbert::of(self.rate, if self.in_bursts { BURST } else { 1.0 / (1.0 - self.rate) })
+    }
+
+    fn name(&self) -> String {
+        let kind = if self.in_bursts { "bursts" } else { "random" };
+        format!("{kind}_{:.0}_asked_{}", self.rate * 100.0, self.asked)
+    }
+
+    fn least(&self) -> f64 {
+        #[allow(clippy::cast_possible_truncation, reason = "some tens")]
+        let together = (DEADLINE - DELAY).div_duration_f64(GAP) as usize;
+        least::redundancy(self.losses(), self.asked, together)
+    }
+}
+
+fn rows() -> impl Iterator<Item = Row> {
+    let kinds = [false, true].into_iter().flat_map(|in_bursts| RATES.map(|rate| (in_bursts, rate)));
+    kinds.flat_map(|(in_bursts, rate)| ASKED.map(|asked| Row { rate, in_bursts, asked }))
+}
+
+/// Adds the figures.
+pub(crate) fn measure(report: &mut Report, is_quick: bool) {
+    let messages = if is_quick { MESSAGES_QUICK } else { MESSAGES };
+    let mut worst: [Option<(f64, String)>; 2] = [None, None];
+    let (mut missing, mut count) = (None, 0);
+    for row in rows() {
+        let seen = run(&row, messages).map_err(|why| format!("{why:#}"));
+        say(&row, &seen);
+        let (n, name, least) = (seen.as_ref().map_or(0, |seen| seen.messages), row.name(), row.least());
+        let sent = seen.as_ref().map(|seen| seen.again + seen.coded).map_err(Clone::clone);
+        let lost = seen.as_ref().map(|seen| seen.lost).map_err(Clone::clone);
+        for (worst, ratio) in
+            worst.iter_mut().zip([lost.as_ref().map(|lost| lost / row.asked), sent.as_ref().map(|sent| sent / least)])
+        {
+            // Where nothing is needed there is nothing to compare with.
+            if let Ok(ratio) = ratio
+                && ratio.is_finite()
+                && worst.as_ref().is_none_or(|(most, _)| ratio > *most)
+            {
+                *worst = Some((ratio, name.clone()));
+            }
+        }
+        if let Err(why) = &seen {
+            missing.get_or_insert_with(|| format!("{name}: {why}"));
+        }
+        count += n;
+        report.add(figure(&format!("lost_{name}"), "share", n, lost));
+        let sent = figure(&format!("redundancy_{name}"), "share", n, sent);
+        report.add(if least > 0.0 { sent.beside("least", &figure("least", "share", 0, Ok(least))) } else { sent });
+    }
+    let of = |name: &str, worst: Option<(f64, String)>, limit: f64| -> Figure {
+        let value = match (&missing, &worst) {
+            (Some(why), _) => Err(why.clone()),
+            (None, Some((ratio, _))) => Ok(*ratio),
+            (None, None) => Err("no row has a least above nothing".to_owned()),
+        };
+        let figure = figure(name, "ratio", count, value).goal(Goal::AtMost(limit));
+        match worst {
+            Some((ratio, row)) => figure.remark(match &missing {
+                Some(why) => format!("{why}; the worst of the others, {row}: {ratio:.2}"),
+                None => format!("the worst row: {row}"),
+            }),
+            None => figure,
+        }
+    };
+    let [lost, redundancy] = worst;
+    report.add(of("residual_loss_over_asked", lost, 1.0));
+    report.add(of("redundancy_over_least", redundancy, 1.3));
+}
+
+fn say(row: &Row, seen: &Result<Seen, String>) {
+    let name = row.name();
+    let seen = match seen {
+        Ok(seen) => seen,
+        Err(why) => return println!("loss      {name:24} NOT MEASURED: {why}"),
+    };
+    println!(
+        "loss      {name:24} {:5.2} % of packets; {:7.4} % of {} messages lost; again {:6.2} %, coded {:6.2} %, least {:6.2} % of messages; {:.1} s",
+        seen.packets_lost * 100.0,
+        seen.lost * 100.0,
+        seen.messages,
+        seen.again * 100.0,
+        seen.coded * 100.0,
+        row.least() * 100.0,
+        seen.whole.as_secs_f64(),
+    );
+}
+
+fn run(row: &Row, messages: usize) -> Result<Seen> {
+    let testbed = Testbed::build(Spec { planes: 1, ..Spec::hosts(2) })?;
+    #[allow(clippy::cast_possible_truncation, reason = "milliseconds")]
+    let way = LinkSpec { losses: row.losses(), ..LinkSpec::of(DELAY.as_nanos() as u64) };
+    let ways = [way.with_rate(16_000_000, 180_000), way];
+    let emulator = Emulator::between(testbed.host(1), testbed.host(2), ways, 7)?;
+    let to = SocketAddr::from((Emulator::address(1), 7000));
+    #[allow(clippy::cast_possible_truncation, reason = "milliseconds")]
+    let config = Config { deadline_ns: DEADLINE.as_nanos() as u64, residual_loss: row.asked, ..Config::default() };
+    let (sender, receiver) = pair(testbed.host(1), testbed.host(2), to, config)?;
+    let (all, begun) = (WARM + messages, Instant::now());
+    let (sent, came) = thread::scope(|scope| {
+        let taker = scope.spawn(|| take(&receiver, all));
+        (give(&sender, all), taker.join())
+    });
+    let came = came.map_err(|_| anyhow::anyhow!("the receiving thread has ended by itself"))?;
+    ensure!(
+        sent.len() == 2,
+        "the connection ended after {} messages: {:?}",
+        came.iter().filter(|came| **came).count(),
+        sender.counts()
+    );
+    let of = |count: fn(&Counts) -> u64| count(&sent[1]).saturating_sub(count(&sent[0])) as f64;
+    let symbols = of(|counts| counts.sent.symbols);
+    let seen = emulator.seen(0);
+    Ok(Seen {
+        messages,
+        lost: came[WARM..].iter().filter(|came| !**came).count() as f64 / messages as f64,
+        again: of(|counts| counts.sent.again) / symbols,
+        coded: of(|counts| counts.sent.redundancy) / symbols,
+        packets_lost: seen.dropped as f64 / seen.packets.max(1) as f64,
+        whole: begun.elapsed(),
+    })
+}
+
+/// What was sent when it was warm, and in the end; less if the connection has ended.
+fn give(sender: &Connection, all: usize) -> Vec<Counts> {
+    let mut message = vec![0; LEVEL.message_len()];
+    let (begun, mut counts) = (Instant::now(), Vec::new());
+    for round in 0..all {
+        if round == WARM {
+            counts.push(sender.counts());
+        }
+        let due = begun + GAP * u32::try_from(round).unwrap_or(u32::MAX);
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        message[..8].copy_from_slice(&(round as u64).to_be_bytes());
+        if sender.send(&message).is_err() {
+            return counts;
+        }
+    }
+    sender.finish(SILENCE);
+    counts.push(sender.counts());
+    counts
+}
+
+/// Which messages came.
+fn take(receiver: &Connection, all: usize) -> Vec<bool> {
+    let mut came = vec![false; all];
+    while let Ok(Some(message)) = receiver.recv_timeout(SILENCE) {
+        let number = message.bytes.first_chunk().map_or(u64::MAX, |bytes| u64::from_be_bytes(*bytes));
+        receiver.recycle(message);
+        let Some(place) = usize::try_from(number).ok().and_then(|number| came.get_mut(number)) else { continue };
+        *place = true;
+        if number + 1 == all as u64 {
+            break;
+        }
+    }
+    came
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_the_losses_that_they_name() {
+        assert_eq!(rows().count(), RATES.len() * ASKED.len() * 2);
+        for row in rows() {
+            assert!((row.losses().rate() - row.rate).abs() < 1e-9, "{row:?}");
+            let burst = if row.in_bursts { BURST } else { 1.0 / (1.0 - row.rate) };
+            assert!((row.losses().burst() - burst).abs() < 1e-9, "{row:?}");
+        }
+        assert_eq!(rows().map(|row| row.name()).last().as_deref(), Some("bursts_10_asked_0.001"));
+    }
+}
