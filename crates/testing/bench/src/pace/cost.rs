@@ -36,12 +36,14 @@ const ROUNDS: usize = 3;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// What a side has counted; it prints it as its last line.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 struct Done {
     messages: u64,
     cpu_ns: u64,
     /// Of the sender: from its first message to its last; of the receiver too.
     whole_ns: u64,
+    /// X-PACE's sender: the slowest step in the end, and its time for a packet.
+    slowest: Option<(String, u64)>,
 }
 
 /// A side that is killed if nobody has seen its end.
@@ -145,10 +147,13 @@ pub(crate) fn measure(report: &mut Report, is_quick: bool) {
 fn say(out: &mut impl Write, round: &[[Done; 2]; 4]) {
     for (name, sides) in ["X-PACE, 10,000 a second", "TCP, 10,000 a second", "X-PACE", "TCP"].iter().zip(round) {
         let [sender, receiver] = sides;
+        let slowest = sender.slowest.as_ref();
+        let slowest =
+            slowest.map_or(String::new(), |(step, ns)| format!("; slowest step: {step}, {:.1} us", *ns as f64 / 1e3));
         // Nobody else writes there.
         let _ = writeln!(
             out,
-            "cost      {name:24} sent {:8} in {:5.2} s, {:6.2} us of CPU each; {:8} came, {:6.2} us each; {:5.2} Gbit/s",
+            "cost      {name:24} sent {:8} in {:5.2} s, {:6.2} us of CPU each; {:8} came, {:6.2} us each; {:5.2} Gbit/s{slowest}",
             sender.messages,
             sender.whole_ns as f64 / 1e9,
             cpu_us(sides),

@@ -56,6 +56,9 @@ struct Seen {
     coded: f64,
     /// Of all packets there.
     packets_lost: f64,
+    /// Messages that the sender dropped, as they could not arrive in time; that were there when they expired.
+    dropped: u64,
+    late: u64,
     whole: Duration,
 }
 
@@ -139,13 +142,15 @@ fn say(row: &Row, seen: &Result<Seen, String>) {
         Err(why) => return println!("loss      {name:24} NOT MEASURED: {why}"),
     };
     println!(
-        "loss      {name:24} {:5.2} % of packets; {:7.4} % of {} messages lost; again {:6.2} %, coded {:6.2} %, least {:6.2} % of messages; {:.1} s",
+        "loss      {name:24} {:5.2} % of packets; {:7.4} % of {} messages lost; again {:6.2} %, coded {:6.2} %, least {:6.2} % of messages; {} dropped by the sender, {} late; {:.1} s",
         seen.packets_lost * 100.0,
         seen.lost * 100.0,
         seen.messages,
         seen.again * 100.0,
         seen.coded * 100.0,
         row.least() * 100.0,
+        seen.dropped,
+        seen.late,
         seen.whole.as_secs_f64(),
     );
 }
@@ -180,6 +185,8 @@ fn run(row: &Row, messages: usize) -> Result<Seen> {
         lost: came[WARM..].iter().filter(|came| !**came).count() as f64 / messages as f64,
         again: of(|counts| counts.sent.again) / symbols,
         coded: of(|counts| counts.sent.redundancy) / symbols,
+        dropped: sent[1].sent.dropped - sent[0].sent.dropped,
+        late: receiver.counts().received.late,
         packets_lost: seen.dropped as f64 / seen.packets.max(1) as f64,
         whole: begun.elapsed(),
     })

@@ -52,13 +52,15 @@ struct Phase {
 }
 
 /// What a phase has shown.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Seen {
     begun_ns: u64,
     steady_ns: u64,
     ended_ns: u64,
     queue_packets: f64,
     waiting_there: u16,
+    /// What the sender takes for the slowest step in the end.
+    slowest: String,
 }
 
 fn phases() -> [Phase; 4] {
@@ -147,13 +149,14 @@ fn run(steady: Duration) -> Result<(Vec<Seen>, Vec<u64>)> {
     let sent = works.sent.into_inner().unwrap_or_else(PoisonError::into_inner);
     for (phase, seen) in phases().iter().zip(&seen) {
         println!(
-            "moves     to {:9} pace {:2} ms: mean off by {:5.1} % two windows later, reached after {:5.2} s; longest queue {:.1} packets, {} messages waited at the receiver",
+            "moves     to {:9} pace {:2} ms: mean off by {:5.1} % two windows later, reached after {:5.2} s; longest queue {:.1} packets, {} messages waited at the receiver; slowest step: {}",
             phase.name,
             phase.pace.as_millis(),
             off(&sent, seen.steady_ns, seen.ended_ns, phase.pace) * 100.0,
             reached_ns(&sent, seen.begun_ns, seen.ended_ns, phase.pace) / 1e9,
             seen.queue_packets,
             seen.waiting_there,
+            seen.slowest,
         );
     }
     Ok((seen.to_vec(), sent))
@@ -175,7 +178,9 @@ fn observe(phase: &Phase, steady: Duration, emulator: &Emulator, sender: &Connec
         waiting_there = sender.view().map_or(0, |view| view.waiting_there).max(waiting_there);
     }
     let queue_packets = emulator.take_longest_queue_bytes(0) as f64 / PACKET as f64;
-    Seen { begun_ns, steady_ns, ended_ns: now_ns(), queue_packets, waiting_there }
+    let slowest = sender.view().and_then(|view| view.bottleneck);
+    let slowest = slowest.map_or("none".into(), |(step, ns)| format!("{}, {:.1} ms", step.name(), ns as f64 / 1e6));
+    Seen { begun_ns, steady_ns, ended_ns: now_ns(), queue_packets, waiting_there, slowest }
 }
 
 fn work(us: &AtomicU64, random: &mut SmallRng) {

@@ -38,6 +38,8 @@ const WARM: Duration = Duration::from_secs(10);
 /// The same for ten flows, which take longer to come to equal rates.
 const WARM_MANY: Duration = Duration::from_secs(30);
 const STEADY: Duration = Duration::from_secs(20);
+/// What each of two flows should have of its half.
+const SHARE: f64 = 0.333;
 /// A receiver looks so often whether it is to end.
 const LOOK: Duration = Duration::from_millis(200);
 /// Bytes of a TCP packet on the link, and of its data.
@@ -193,7 +195,7 @@ pub(crate) fn measure(report: &mut Report, is_quick: bool) {
     for (name, congestion) in [("share_beside_bbr", "bbr"), ("share_beside_cubic", "cubic")] {
         let rates = run(&[Party::Tcp(congestion), Party::Pace], WARM);
         let least = rates.as_ref().map(|rates| least_share(rates)).map_err(Clone::clone);
-        add(report, figure(name, "share", 2, least).goal(Goal::AtLeast(1.0 / 3.0)), &rates);
+        add(report, figure(name, "share", 2, least).goal(Goal::AtLeast(SHARE)), &rates);
     }
 }
 

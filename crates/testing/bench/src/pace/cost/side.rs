@@ -61,7 +61,9 @@ pub(crate) fn run(spec: &str) -> Result<()> {
         (true, false) => {
             let config = Config { queue_max: QUEUE, ..Config::default() };
             let connection = Endpoint::client()?.connect(side.to, &ClientKey::parse(&side.key)?, config)?;
-            let done = give(&side, |message| Ok(connection.send(message)?))?;
+            let mut done = give(&side, |message| Ok(connection.send(message)?))?;
+            let slowest = connection.view().and_then(|view| view.bottleneck);
+            done.slowest = slowest.map(|(step, ns)| (step.name().to_owned(), ns));
             connection.finish(SILENCE);
             done
         }
@@ -104,7 +106,7 @@ fn give(side: &Side, mut send: impl FnMut(&[u8]) -> Result<()>) -> Result<Done> 
         send(&message)?;
         messages += 1;
     }
-    Ok(Done { messages, cpu_ns: cpu_ns() - cpu, whole_ns: elapsed_ns(begun) })
+    Ok(Done { messages, cpu_ns: cpu_ns() - cpu, whole_ns: elapsed_ns(begun), slowest: None })
 }
 
 /// Until there is none: how many came at each turn.
@@ -117,7 +119,7 @@ fn take(mut receive: impl FnMut() -> Option<usize>) -> Done {
     }
     #[allow(clippy::cast_possible_truncation, reason = "seconds")]
     let whole_ns = last.map_or(0, |last| last.as_nanos() as u64);
-    Done { messages, cpu_ns: cpu_ns() - cpu, whole_ns }
+    Done { messages, cpu_ns: cpu_ns() - cpu, whole_ns, slowest: None }
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "seconds")]
