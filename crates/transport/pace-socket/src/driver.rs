@@ -28,6 +28,9 @@ use crate::{
 const RECEIVES_MAX: usize = 8;
 /// Datagrams that are sent in one turn; the next turn follows at once.
 const SENDS_MAX: usize = 1024;
+/// While messages are sent, the thread looks so often by itself: no timer of a message that has just left is shorter, so that
+/// none of them has to wake it.
+const LOOKS_NS: u64 = 10_000_000;
 /// Connections that were accepted and that nobody has taken; further ones are closed.
 const ACCEPTED_MAX: usize = 1024;
 /// Nobody sleeps longer at a time: an hour is as good as for ever.
@@ -67,10 +70,14 @@ pub(crate) struct State {
     pub(crate) accepting: Waiting,
     batch: Batch,
     one: Vec<u8>,
+    /// Threads that wait in [`Shared::wait`]: to wake nobody costs a system call, too.
+    waiting: usize,
     /// When the thread wakes next.
     planned_ns: u64,
     /// Shows the connections to other programs, if that was asked for.
     pub(crate) shown: Option<Writer>,
+    /// Another thread has sent something since the endpoint's thread looked last.
+    is_in_use: bool,
     /// The endpoint's last handle is gone: the thread ends when all is said.
     pub(crate) is_ending: bool,
 }
@@ -133,8 +140,10 @@ impl Shared {
             accepting: Waiting::default(),
             batch: Batch::new(),
             one: vec![0; DATAGRAM_MAX],
+            waiting: 0,
             planned_ns: 0,
             shown: None,
+            is_in_use: false,
             is_ending: false,
         };
         Ok(Arc::new(Self {
@@ -152,14 +161,27 @@ impl Shared {
     }
 
     /// Waits until something has changed for anybody.
-    pub(crate) fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn wait<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.waiting += 1;
+        let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+        state
     }
 
     /// The same, but no longer than until a time.
-    pub(crate) fn wait_until<'a>(&self, state: MutexGuard<'a, State>, at_ns: u64) -> MutexGuard<'a, State> {
+    pub(crate) fn wait_until<'a>(&self, mut state: MutexGuard<'a, State>, at_ns: u64) -> MutexGuard<'a, State> {
         let wait = std::time::Duration::from_nanos(at_ns.saturating_sub(now_ns()).min(WAIT_MAX_NS));
-        self.changed.wait_timeout(state, wait).map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state)
+        state.waiting += 1;
+        let woken = self.changed.wait_timeout(state, wait);
+        let mut state = woken.map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state);
+        state.waiting -= 1;
+        state
+    }
+
+    fn wake_all(&self, state: &State) {
+        if state.waiting > 0 {
+            self.changed.notify_all();
+        }
     }
 
     /// Waits until a bottleneck that is watched has changed, but no longer than until a time.
@@ -195,6 +217,7 @@ impl Shared {
         let now_ns = now_ns();
         self.transmit(state, now_ns);
         self.note_events(state);
+        state.is_in_use = true;
         if state.endpoint.due_ns() < state.planned_ns {
             self.ring();
         }
@@ -282,7 +305,7 @@ impl Shared {
         }
         if has_changed {
             state.shown.iter_mut().for_each(Writer::write_soon);
-            self.changed.notify_all();
+            self.wake_all(state);
         }
     }
 
@@ -315,7 +338,12 @@ impl Shared {
                 }
             }
             if !touched.is_empty() {
-                self.changed.notify_all();
+                self.wake_all(&state);
+            }
+            drop(state);
+            // What comes meanwhile is seen by the next look at the socket.
+            if !received.is_full() {
+                return;
             }
         }
     }
@@ -333,7 +361,8 @@ impl Shared {
             let has_sent_all = self.transmit(&mut state, begun_ns);
             self.note_events(&mut state);
             state.show(begun_ns);
-            let due_ns = state.endpoint.due_ns();
+            let looks_ns = if std::mem::take(&mut state.is_in_use) { begun_ns + LOOKS_NS } else { u64::MAX };
+            let due_ns = state.endpoint.due_ns().min(looks_ns);
             if state.is_ending && state.endpoint.connections() == 0 && has_sent_all {
                 return;
             }

@@ -144,6 +144,11 @@ impl Received {
         Self { buffers: vec![vec![0; JOINED_BYTES]; BATCH_SIZE], metas: [RecvMeta::default(); BATCH_SIZE], count: 0 }
     }
 
+    /// Whether there was as much as one call can receive, so that there may be more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.count == BATCH_SIZE
+    }
+
     /// Each datagram: from where, its bytes, and whether it was marked as congested.
     pub(crate) fn datagrams(&self) -> impl Iterator<Item = (SocketAddr, &[u8], bool)> {
         self.buffers.iter().zip(&self.metas[..self.count]).flat_map(|(buffer, meta)| {
