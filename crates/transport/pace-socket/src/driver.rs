@@ -76,8 +76,8 @@ pub(crate) struct State {
     planned_ns: u64,
     /// Shows the connections to other programs, if that was asked for.
     pub(crate) shown: Option<Writer>,
-    /// Another thread has sent something since the endpoint's thread looked last.
-    is_in_use: bool,
+    /// When another thread has sent something last.
+    used_ns: u64,
     /// The endpoint's last handle is gone: the thread ends when all is said.
     pub(crate) is_ending: bool,
 }
@@ -143,7 +143,7 @@ impl Shared {
             waiting: 0,
             planned_ns: 0,
             shown: None,
-            is_in_use: false,
+            used_ns: 0,
             is_ending: false,
         };
         Ok(Arc::new(Self {
@@ -217,7 +217,7 @@ impl Shared {
         let now_ns = now_ns();
         self.transmit(state, now_ns);
         self.note_events(state);
-        state.is_in_use = true;
+        state.used_ns = now_ns;
         if state.endpoint.due_ns() < state.planned_ns {
             self.ring();
         }
@@ -361,7 +361,8 @@ impl Shared {
             let has_sent_all = self.transmit(&mut state, begun_ns);
             self.note_events(&mut state);
             state.show(begun_ns);
-            let looks_ns = if std::mem::take(&mut state.is_in_use) { begun_ns + LOOKS_NS } else { u64::MAX };
+            let is_in_use = begun_ns < state.used_ns + LOOKS_NS;
+            let looks_ns = if is_in_use { begun_ns + LOOKS_NS } else { u64::MAX };
             let due_ns = state.endpoint.due_ns().min(looks_ns);
             if state.is_ending && state.endpoint.connections() == 0 && has_sent_all {
                 return;
