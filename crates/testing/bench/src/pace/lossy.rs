@@ -56,9 +56,11 @@ struct Seen {
     coded: f64,
     /// Of all packets there.
     packets_lost: f64,
-    /// Messages that the sender dropped, as they could not arrive in time; that were there when they expired.
+    /// Messages that the sender dropped, as they could not arrive in time; that were there when they expired; symbols that came
+    /// again, or too late.
     dropped: u64,
     late: u64,
+    too_late: u64,
     whole: Duration,
 }
 
@@ -142,7 +144,7 @@ fn say(row: &Row, seen: &Result<Seen, String>) {
         Err(why) => return println!("loss      {name:24} NOT MEASURED: {why}"),
     };
     println!(
-        "loss      {name:24} {:5.2} % of packets; {:7.4} % of {} messages lost; again {:6.2} %, coded {:6.2} %, least {:6.2} % of messages; {} dropped by the sender, {} late; {:.1} s",
+        "loss      {name:24} {:5.2} % of packets; {:7.4} % of {} messages lost; again {:6.2} %, coded {:6.2} %, least {:6.2} % of messages; {} dropped by the sender, {} late, {} symbols came too late or twice; {:.1} s",
         seen.packets_lost * 100.0,
         seen.lost * 100.0,
         seen.messages,
@@ -151,6 +153,7 @@ fn say(row: &Row, seen: &Result<Seen, String>) {
         row.least() * 100.0,
         seen.dropped,
         seen.late,
+        seen.too_late,
         seen.whole.as_secs_f64(),
     );
 }
@@ -187,6 +190,7 @@ fn run(row: &Row, messages: usize) -> Result<Seen> {
         coded: of(|counts| counts.sent.redundancy) / symbols,
         dropped: sent[1].sent.dropped - sent[0].sent.dropped,
         late: receiver.counts().received.late,
+        too_late: receiver.counts().received.repeated,
         packets_lost: seen.dropped as f64 / seen.packets.max(1) as f64,
         whole: begun.elapsed(),
     })

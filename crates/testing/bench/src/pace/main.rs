@@ -26,6 +26,7 @@ mod least;
 mod lossy;
 mod moves;
 mod plots;
+mod priority;
 mod scenarios;
 mod shared;
 
@@ -48,6 +49,10 @@ struct Args {
     /// Only the parts whose names begin so: network, receiver, sender, internet, wlan, moves, loss, shared, cost.
     #[arg(long, value_name = "PART")]
     only: Vec<String>,
+    /// Run as ordinary processes. Otherwise all carriers and links have real-time priority alike, so that what else runs on
+    /// the machine counts less.
+    #[arg(long)]
+    ordinary: bool,
     #[command(subcommand)]
     side: Option<OneSide>,
 }
@@ -86,6 +91,7 @@ fn run(args: &Args) -> Result<()> {
         );
     }
     let is_wanted = |part: &str| args.only.is_empty() || args.only.iter().any(|begin| part.starts_with(begin.as_str()));
+    println!("{}", if args.ordinary { "as ordinary processes" } else { priority::get() });
     let (mut report, begun) = (Report::new("pace").compared_with(args.compare.as_deref())?, Instant::now());
     let done = scenarios::measure(&mut report, is_wanted, args.quick)?;
     let parts: [(&str, fn(&mut Report, bool)); 4] =
