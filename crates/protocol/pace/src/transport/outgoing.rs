@@ -9,8 +9,10 @@ use crate::{
     sender::{Left, Outgoing, Way},
 };
 
-/// How much of a pace, and how much time, a packet that left late may be followed sooner.
+/// How much of a pace, and how much time at least and at most, a packet that left late may be followed sooner: a host wakes a
+/// thread some tens of microseconds late, which at a fast pace is many packets.
 const CATCH_UP: u64 = 4;
+pub(super) const CATCH_UP_LEAST_NS: u64 = 100_000;
 const CATCH_UP_MAX_NS: u64 = 200_000;
 /// Packets without a symbol delay symbols by as much as they are themselves, up to one byte for so many of symbols: the rate of
 /// a path is measured with symbols, so that it would seem ever slower otherwise.
@@ -117,7 +119,7 @@ impl Transport {
     /// The next one follows at the path's pace.
     fn departs(&mut self, now_ns: u64, bytes: u64) {
         let gap_ns = time_ns(bytes, self.congestion.bytes_per_s());
-        let catch_up_ns = (gap_ns / CATCH_UP).min(CATCH_UP_MAX_NS);
+        let catch_up_ns = (gap_ns / CATCH_UP).clamp(CATCH_UP_LEAST_NS, CATCH_UP_MAX_NS);
         self.departs_ns = self.departs_ns.max(now_ns.saturating_sub(catch_up_ns)) + gap_ns;
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Paces of a connection, and what an application does with them (X-PACE §IV-C).
 
-use super::{Transport, clock_us};
+use super::{Transport, clock_us, outgoing::CATCH_UP_LEAST_NS};
 use crate::{
     congestion::time_ns,
     packet::PacesFrame,
@@ -56,8 +56,9 @@ impl Transport {
                 slowest(self.send.slowest(now_ns)),
                 slowest(self.transmit.slowest(now_ns)),
                 bounded(network),
-                slowest(self.receive.slowest(now_ns)),
-                // Its mean: the receiver's queue says whether that is enough.
+                // The means: the receiver's queue says whether they are enough, and a thread that did not run for a moment holds
+                // nobody up for the time that a pace counts.
+                slowest(self.receive.mean()),
                 slowest(self.deliver.mean()),
             ],
             waiting: u16::try_from(self.receiver.waiting()).unwrap_or(u16::MAX),
@@ -85,7 +86,8 @@ impl Transport {
         let there_ns = u64::from(receive_ns.max(deliver_ns));
         let waiting = u64::from(self.peer_paces.waiting.min(WAITING_MAX));
         let gap_ns = there_ns * (BALANCE - 1 + 2 * waiting) / BALANCE;
-        self.message_departs_ns = self.message_departs_ns.max(now_ns.saturating_sub(gap_ns / 4)) + gap_ns;
+        let catch_up_ns = (gap_ns / 4).max(CATCH_UP_LEAST_NS);
+        self.message_departs_ns = self.message_departs_ns.max(now_ns.saturating_sub(catch_up_ns)) + gap_ns;
     }
 
     /// When the application may begin to make a message that then leaves at once: sooner than [`Transport::may_send_at`] by most
