@@ -64,6 +64,9 @@ enum OneSide {
     Side { spec: String },
 }
 
+/// Adds the figures of a part; briefly if it is to be quick.
+type Measure = fn(&mut Report, bool);
+
 /// All that can be asked for.
 const PARTS: [&str; 9] = ["network", "receiver", "sender", "internet", "wlan", "moves", "loss", "shared", "cost"];
 
@@ -94,7 +97,7 @@ fn run(args: &Args) -> Result<()> {
     println!("{}", if args.ordinary { "as ordinary processes" } else { priority::get() });
     let (mut report, begun) = (Report::new("pace").compared_with(args.compare.as_deref())?, Instant::now());
     let done = scenarios::measure(&mut report, is_wanted, args.quick)?;
-    let parts: [(&str, fn(&mut Report, bool)); 4] =
+    let parts: [(&str, Measure); 4] =
         [("moves", moves::measure), ("loss", lossy::measure), ("shared", shared::measure), ("cost", cost::measure)];
     for (part, measure) in parts {
         if is_wanted(part) {
