@@ -128,7 +128,7 @@ fn panel(area: &Area<'_>, scenario: &Scenario, runs: &Runs, shows: Shows) -> Dra
         }
         Shows::TimesShare => {
             let mut chart = chart.build_cartesian_2d(TIMES_MS.log_scale(), 0.0..1.0)?;
-            chart.configure_mesh().x_desc("ms").y_desc("share of messages").light_line_style(WHITE).draw()?;
+            chart.configure_mesh().x_desc("ms").y_desc("share of messages that came").light_line_style(WHITE).draw()?;
             series_of(&mut chart, series, [(least_ms, 0.0), (least_ms, 1.0)])
         }
         Shows::GapsShare => {
