@@ -68,7 +68,7 @@ fn no_more_is_lost_than_was_asked_for() {
                 outcome.p50_ms,
                 outcome.p99_ms,
             );
-            assert!(outcome.lost <= residual_loss, "{outcome:?}");
+            assert!(outcome.lost <= residual_loss + 1e-6, "{outcome:?}");
             // Rounds that the deadline has room for cost what was lost; where more must be done blocks are short.
             let has_rounds = delay_ns < 15 * MS;
             // A burst longer than what may be passed over is sent again.
