@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::{SocketAddr, UdpSocket},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     process::ExitCode,
     sync::{Arc, Mutex, PoisonError},
     thread,
@@ -52,16 +52,15 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         (Some(from), Some(to), None, None) => {
             let socket = bind(resolve(from)?)?;
             say!("fide: datagrams to {from} are carried to {to}");
-            carry(arguments.way.connect(to, QUEUE)?, &socket, None, &arguments.way)
+            carry(arguments.way.connect(to, QUEUE)?, &Local::Any(socket, Mutex::new(None)), &arguments.way)
         }
         (None, None, Some(accept), Some(forward)) => {
-            let forward = resolve(forward)?;
+            let socket = towards(resolve(forward)?)?;
             let endpoint = arguments.way.server(accept, QUEUE)?;
             say!("fide: waiting for the other end at {accept}");
             let connection = endpoint.accept().map_err(anyhow::Error::from)?;
             drop(endpoint);
-            let any: SocketAddr = if forward.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
-            carry(connection, &bind(any)?, Some(forward), &arguments.way)
+            carry(connection, &Local::One(socket), &arguments.way)
         }
         _ => Err(Failure::new(USAGE, anyhow!("a tunnel's end has --from and --to, or --accept and --forward"))),
     }
@@ -76,14 +75,54 @@ fn bind(address: SocketAddr) -> Result<UdpSocket, Failure> {
     socket.map_err(|why| Failure::new(crate::exit::code_of_file(&why), anyhow!("no UDP socket at {address}: {why}")))
 }
 
-/// Both ways until the connection is over. `program`: where it is; none until it has sent something.
-fn carry(connection: Connection, socket: &UdpSocket, program: Option<SocketAddr>, way: &Way) -> Done {
+/// A socket that takes datagrams of one program alone, which is there.
+fn towards(program: SocketAddr) -> Result<UdpSocket, Failure> {
+    let any = if program.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+    let socket = bind(any)?;
+    let unfit = |why| Failure::new(crate::exit::code_of_file(&why), anyhow!("no way to {program}: {why}"));
+    socket.connect(program).map_err(unfit)?;
+    Ok(socket)
+}
+
+/// The local end of a tunnel.
+enum Local {
+    /// Takes datagrams of any program, and answers the one that was last; none until one has sent something.
+    Any(UdpSocket, Mutex<Option<SocketAddr>>),
+    /// Connected to the one program.
+    One(UdpSocket),
+}
+
+impl Local {
+    fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Any(socket, last) => {
+                let (len, from) = socket.recv_from(into)?;
+                *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(from);
+                Ok(len)
+            }
+            Self::One(socket) => socket.recv(into),
+        }
+    }
+
+    /// Lost, if the program is not there.
+    fn send(&self, datagram: &[u8]) {
+        let _ = match self {
+            Self::Any(socket, last) => {
+                let last = *last.lock().unwrap_or_else(PoisonError::into_inner);
+                last.map_or(Ok(0), |to| socket.send_to(datagram, to))
+            }
+            Self::One(socket) => socket.send(datagram),
+        };
+    }
+}
+
+/// Both ways until the connection is over.
+fn carry(connection: Connection, local: &Local, way: &Way) -> Done {
     let connection = Arc::new(connection);
     end_on_signal(&connection);
-    let program = Mutex::new(program);
     let (last, why) = thread::scope(|scope| {
-        let inwards = scope.spawn(|| inwards(&connection, socket, &program));
-        let last = outwards(&connection, socket, &program);
+        let inwards = scope.spawn(|| inwards(&connection, local));
+        let last = outwards(&connection, local);
         (last, inwards.join())
     });
     let why = why.map_err(|_| anyhow!("a thread of the tunnel has ended by itself"))?;
@@ -97,12 +136,11 @@ fn carry(connection: Connection, socket: &UdpSocket, program: Option<SocketAddr>
 }
 
 /// Datagrams of the program into the connection.
-fn outwards(connection: &Connection, socket: &UdpSocket, program: &Mutex<Option<SocketAddr>>) -> Result<(), Failure> {
+fn outwards(connection: &Connection, local: &Local) -> Result<(), Failure> {
     let mut datagram = vec![0; DATAGRAM_MAX];
     loop {
-        match socket.recv_from(&mut datagram) {
-            Ok((len, from)) => {
-                *program.lock().unwrap_or_else(PoisonError::into_inner) = Some(from);
+        match local.receive(&mut datagram) {
+            Ok(len) => {
                 match connection.try_send(&datagram[..len], None) {
                     // What finds the queue full is dropped, as by any router, and counted.
                     Ok(()) | Err(SendError::Message(_)) => {}
@@ -124,15 +162,11 @@ fn outwards(connection: &Connection, socket: &UdpSocket, program: &Mutex<Option<
 }
 
 /// Messages of the connection to the program.
-fn inwards(connection: &Connection, socket: &UdpSocket, program: &Mutex<Option<SocketAddr>>) -> Closed {
+fn inwards(connection: &Connection, local: &Local) -> Closed {
     loop {
         match connection.recv() {
             Ok(message) => {
-                let to = *program.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(to) = to {
-                    // Lost, if the program is not there.
-                    let _ = socket.send_to(&message.bytes, to);
-                }
+                local.send(&message.bytes);
                 connection.recycle(message);
             }
             Err(RecvError(why)) => return why,

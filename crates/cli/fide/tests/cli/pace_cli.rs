@@ -236,6 +236,38 @@ fn bench_says_what_the_other_end_got() {
     assert!(wrong.status.code() == Some(1) && errors.contains("`fide pace bench --accept`"), "{errors}");
 }
 
+/// Somebody sends to the far end's socket for the program, whose port it guesses.
+#[test]
+fn tunnel_takes_and_gives_nothing_but_to_its_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = new_key(dir.path(), "key");
+    let key = key.to_str().unwrap();
+    let program = UdpSocket::bind("127.0.0.1:0").unwrap();
+    program.set_read_timeout(Some(LIMIT)).unwrap();
+    let (there, here) = (format!("127.0.0.1:{}", port()), format!("127.0.0.1:{}", port()));
+    let forward = program.local_addr().unwrap().to_string();
+    let (_far, _far_errors) =
+        waits(&["tunnel", "--accept", &there, "--forward", &forward, "--key", key, "--deadline", "5s"]);
+    let (_near, _near_errors) = waits(&["tunnel", "--from", &here, "--to", &there, "--key", key, "--deadline", "5s"]);
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.set_read_timeout(Some(LIMIT)).unwrap();
+    client.connect(&here).unwrap();
+    let mut buffer = [0; 2000];
+    client.send(b"hello").unwrap();
+    let (_, inside) = program.recv_from(&mut buffer).unwrap();
+    let stranger = UdpSocket::bind("127.0.0.3:0").unwrap();
+    stranger.set_nonblocking(true).unwrap();
+    stranger.send_to(b"evil", ("127.0.0.1", inside.port())).unwrap();
+    // What the program says after it comes first.
+    program.send_to(b"an answer", inside).unwrap();
+    let len = client.recv(&mut buffer).unwrap();
+    assert_eq!(text(&buffer[..len]), "an answer");
+    client.send(b"for the program alone").unwrap();
+    let len = program.recv(&mut buffer).unwrap();
+    assert_eq!(text(&buffer[..len]), "for the program alone");
+    assert_eq!(stranger.recv(&mut buffer).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
 #[test]
 fn what_cannot_be_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
