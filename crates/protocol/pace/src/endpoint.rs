@@ -80,7 +80,7 @@ pub enum Event {
 pub enum ConnectError {
     #[error("there are {0} connections already, as many as are allowed")]
     Full(usize),
-    #[error("the other end's public key is no point of the curve: copy it once more")]
+    #[error("the other end's public key is none that a server can have: copy it once more")]
     Key,
 }
 

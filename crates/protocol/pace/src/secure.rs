@@ -82,6 +82,15 @@ pub fn public_key(private: &[u8; KEY_LEN]) -> [u8; KEY_LEN] {
     dh.pubkey().try_into().expect("a public key of the curve")
 }
 
+/// A point of low order, which agrees on one secret with every key: whoever has it as a server's key is sure of nobody.
+fn is_of_low_order(public: &[u8; KEY_LEN]) -> bool {
+    let Some(mut dh) = DefaultResolver.resolve_dh(&DHChoice::Curve25519) else { return true };
+    // Any private key: each is a multiple of all low orders.
+    dh.set(&[1; KEY_LEN]);
+    let mut secret = [0; KEY_LEN];
+    dh.dh(public, &mut secret).is_err() || secret == [0; KEY_LEN]
+}
+
 /// A client's half of a set-up.
 pub struct Initiator {
     state: HandshakeState,
@@ -105,11 +114,12 @@ impl std::fmt::Debug for Initiator {
 }
 
 impl Initiator {
-    /// Begins a set-up. None: the key is none of the curve.
+    /// Begins a set-up. None: the key is none of the curve, or of low order.
     #[must_use]
     pub fn new(key: &ClientKey, entropy: Entropy) -> Option<(Self, [u8; MESSAGE_LEN])> {
         let state = match key {
             ClientKey::Secret(secret) => builder(WITH_SECRET, entropy)?.psk(0, secret).ok()?.build_initiator(),
+            ClientKey::Public(public) if is_of_low_order(public) => return None,
             ClientKey::Public(public) => builder(WITH_KEY, entropy)?.remote_public_key(public).ok()?.build_initiator(),
         };
         let (mut state, mut message) = (state.ok()?, [0; MESSAGE_LEN]);
@@ -182,6 +192,31 @@ mod tests {
                 forged[at] ^= 1;
                 assert_eq!(there.open(5, &forged[..len], &mut plain), None);
             }
+        }
+    }
+
+    /// All that the curve and its twist have: <https://cr.yp.to/ecdh.html#validate>.
+    #[test]
+    fn public_keys_of_low_order_are_refused() {
+        let order_8 = "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800";
+        let other_8 = "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157";
+        let hex = |text: &str| std::array::from_fn(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).unwrap());
+        let of = |first: u8, rest: u8, last: u8| {
+            let mut key = [rest; KEY_LEN];
+            (key[0], key[KEY_LEN - 1]) = (first, last);
+            key
+        };
+        let keys = [
+            of(0, 0, 0),
+            of(1, 0, 0),
+            hex(order_8),
+            hex(other_8),
+            of(0xec, 0xff, 0x7f),
+            of(0xed, 0xff, 0x7f),
+            of(0xee, 0xff, 0x7f),
+        ];
+        for key in keys {
+            assert!(Initiator::new(&ClientKey::Public(key), [1; 32]).is_none(), "{key:x?}");
         }
     }
 
