@@ -166,7 +166,7 @@ pub struct Endpoint {
     unconfirmed: usize,
     /// When connections and set-ups have something to do.
     dues: Dues,
-    /// Of [`Endpoint::timeout`], so that it allocates nothing.
+    /// Those that the last [`Endpoint::timeout`] looked at.
     due: Vec<u32>,
     answers: VecDeque<(SocketAddr, SetUp)>,
     events: VecDeque<Event>,
@@ -332,11 +332,12 @@ impl Endpoint {
     /// Time has passed.
     pub fn timeout(&mut self, now_ns: u64) {
         let mut due = std::mem::take(&mut self.due);
+        due.clear();
         while let Some((_, id)) = self.first_due().filter(|(due_ns, _)| *due_ns <= now_ns) {
             self.dues.pop();
             due.push(id);
         }
-        for id in due.drain(..) {
+        for id in due.iter().copied() {
             if let Some(client) = self.clients.get(&id) {
                 self.dues.push(client.due_ns(), id);
                 self.client_timeout(id, now_ns);
@@ -352,6 +353,11 @@ impl Endpoint {
             }
         }
         self.due = due;
+    }
+
+    /// The connections whose time had come in the last [`Endpoint::timeout`]: it may have released messages, or made room for some.
+    pub fn timed_out(&self) -> impl Iterator<Item = ConnectionId> {
+        self.due.iter().copied().map(ConnectionId)
     }
 
     /// The next datagram to send; none if there is none now. `into` has room for [`DATAGRAM_MAX`] bytes.

@@ -187,6 +187,12 @@ impl Receiver {
         self.completed
     }
 
+    /// Whether a message waits for the application that has not expired. `peer_now_us`: the latest that the sender's clock may show.
+    #[must_use]
+    pub fn has_message(&self, peer_now_us: u64) -> bool {
+        self.ready.iter().any(|message| message.expires_us >= peer_now_us)
+    }
+
     /// The first symbol that is awaited, for extending the lowest bits of others.
     #[must_use]
     pub fn next_symbol(&self) -> u64 {

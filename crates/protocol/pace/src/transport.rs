@@ -270,6 +270,12 @@ impl Transport {
         message
     }
 
+    /// Whether a message is here that has not expired.
+    #[must_use]
+    pub fn has_message(&self, now_ns: u64) -> bool {
+        self.peer_now_us(now_ns).is_some_and(|peer_now_us| self.receiver.has_message(peer_now_us))
+    }
+
     /// The memory of a message may be used again.
     pub fn recycle(&mut self, message: Message) {
         self.receiver.recycle(message);

@@ -16,8 +16,10 @@ use fide_pace::{
 
 use crate::{
     connection::{Connection, RecvError, nanoseconds},
-    driver::{Shared, State},
+    driver::Shared,
     now_ns,
+    state::State,
+    waiting::Locked,
 };
 
 impl Connection {
@@ -87,7 +89,7 @@ impl Connection {
         if let Some(fate) = state.fates.get_mut(&self.id) {
             fate.watched.get_or_insert_default();
         }
-        self.shared.note_change(&mut state, self.id);
+        state.note_change(self.id);
         Changes { shared: Arc::clone(&self.shared), id: self.id, seen: 0 }
     }
 
@@ -132,6 +134,13 @@ impl Changes {
         fate.closed.clone().map(|why| Err(RecvError(why)))
     }
 
+    fn wait_for_change<'a>(&self, state: Locked<'a>, until_ns: Option<u64>) -> Locked<'a> {
+        state.wait(until_ns, |state| {
+            let watched = state.fates.get_mut(&self.id).and_then(|fate| fate.watched.as_mut());
+            watched.map(|watched| &mut watched.waiting)
+        })
+    }
+
     /// The next change; waits for it.
     ///
     /// # Errors
@@ -143,7 +152,7 @@ impl Changes {
             if let Some(result) = self.next(&mut state) {
                 return result;
             }
-            state = shared.wait_for_change(state, u64::MAX);
+            state = self.wait_for_change(state, None);
         }
     }
 
@@ -162,7 +171,7 @@ impl Changes {
             if now_ns() >= until_ns {
                 return Ok(None);
             }
-            state = shared.wait_for_change(state, until_ns);
+            state = self.wait_for_change(state, Some(until_ns));
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, MutexGuard},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -17,9 +17,10 @@ use fide_pace::{
 
 use crate::{
     Message,
-    driver::{Shared, State},
+    driver::Shared,
     now_ns,
-    shown::Writer,
+    state::{For, State},
+    waiting::Locked,
 };
 
 /// Why a message is not sent.
@@ -75,14 +76,24 @@ impl Connection {
         }
     }
 
-    pub(crate) fn poll<R>(&self, state: &mut State, context: &mut Context<'_>, result: Option<R>) -> Poll<R> {
-        match result {
-            Some(result) => Poll::Ready(result),
-            None => {
-                state.fates.entry(self.id).or_default().waiting.add(context.waker());
-                Poll::Pending
-            }
+    pub(crate) fn poll<R>(
+        &self,
+        state: &mut State,
+        context: &mut Context<'_>,
+        what: For,
+        result: Option<R>,
+    ) -> Poll<R> {
+        if result.is_none()
+            && let Some(waiting) = state.waiting(self.id, what)
+        {
+            waiting.add(context.waker());
         }
+        result.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Waits until what is waited for may be there, or until a time.
+    pub(crate) fn wait<'a>(&self, state: Locked<'a>, what: For, until_ns: Option<u64>) -> Locked<'a> {
+        state.wait(until_ns, |state| state.waiting(self.id, what))
     }
 
     fn closed(&self, state: &State) -> Option<Closed> {
@@ -127,7 +138,7 @@ impl Connection {
             state.endpoint.with(self.id, now_ns, |transport| transport.send(now_ns, bytes, deadline.map(nanoseconds)));
         sent.unwrap_or(Ok(0))?;
         self.shared.flush(state);
-        self.shared.note_change(state, self.id);
+        state.note_change(self.id);
         Ok(())
     }
 
@@ -150,16 +161,13 @@ impl Connection {
         may.unwrap_or(Ok(()))
     }
 
-    fn wait_for<'a>(&'a self, mut state: MutexGuard<'a, State>, when: When) -> MutexGuard<'a, State> {
+    fn wait_for<'a>(&self, mut state: Locked<'a>, when: When) -> Locked<'a> {
         loop {
-            match self.has_come(&mut state, when) {
+            state = match self.has_come(&mut state, when) {
                 Ok(()) => return state,
-                Err(Some(at_ns)) => {
-                    drop(state);
-                    sleep_until(at_ns);
-                    state = self.shared.lock();
-                }
-                Err(None) => state = self.shared.wait(state),
+                // Until then only the end of the connection matters.
+                Err(Some(at_ns)) => to_the_microsecond(|| self.wait(state, For::Event, Some(at_ns))),
+                Err(None) => self.wait(state, For::Room, None),
             }
         }
     }
@@ -207,13 +215,18 @@ impl Connection {
                 match self.has_come(&mut state, when) {
                     Ok(()) => Poll::Ready(None),
                     Err(Some(at_ns)) => Poll::Ready(Some(at_ns)),
-                    Err(None) => self.poll(&mut state, context, None),
+                    Err(None) => self.poll(&mut state, context, For::Room, None),
                 }
             });
-            match due.await {
-                None => return,
-                Some(at_ns) => sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns()))).await,
-            }
+            let Some(at_ns) = due.await else { return };
+            let mut sleeps = std::pin::pin!(sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns()))));
+            std::future::poll_fn(|context| {
+                let is_over = sleeps.as_mut().poll(context).is_ready();
+                let mut state = self.shared.lock();
+                let is_over = is_over || self.closed(&state).is_some();
+                self.poll(&mut state, context, For::Event, is_over.then_some(()))
+            })
+            .await;
         }
     }
 
@@ -233,7 +246,7 @@ impl Connection {
             if let Some(result) = self.next(&mut state) {
                 return result;
             }
-            state = self.shared.wait(state);
+            state = self.wait(state, For::Message, None);
         }
     }
 
@@ -251,7 +264,7 @@ impl Connection {
             if now_ns() >= until_ns {
                 return Ok(None);
             }
-            state = self.shared.wait_until(state, until_ns);
+            state = self.wait(state, For::Message, Some(until_ns));
         }
     }
 
@@ -271,7 +284,7 @@ impl Connection {
         std::future::poll_fn(|context| {
             let mut state = self.shared.lock();
             let result = self.next(&mut state);
-            self.poll(&mut state, context, result)
+            self.poll(&mut state, context, For::Message, result)
         })
         .await
     }
@@ -318,12 +331,14 @@ impl Connection {
     /// Waits until everything that was sent has arrived or expired, but no longer than a time. False: something has not.
     pub fn finish(&self, within: Duration) -> bool {
         let until_ns = now_ns().saturating_add(nanoseconds(within));
+        let mut state = self.shared.lock();
         loop {
-            let is_idle = self.with(|transport, _| transport.is_idle() || transport.closed().is_some()).unwrap_or(true);
+            let is_idle =
+                state.endpoint.get(self.id).is_none_or(|transport| transport.is_idle() || transport.closed().is_some());
             if is_idle || now_ns() >= until_ns {
                 return is_idle;
             }
-            std::thread::sleep(Duration::from_millis(1));
+            state = self.wait(state, For::Room, Some(until_ns));
         }
     }
 
@@ -337,12 +352,10 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.close("");
         let mut state = self.shared.lock();
-        let fate = state.fates.remove(&self.id);
-        state.shown.iter_mut().for_each(Writer::write_soon);
+        state.leave(self.id, "");
+        self.shared.flush(&mut state);
         drop(state);
-        self.shared.tell_watchers(fate);
         self.shared.ring();
     }
 }
@@ -351,13 +364,14 @@ pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Sleeps to the microsecond, as far as the kernel lets it.
-fn sleep_until(at_ns: u64) {
-    // The shortest slack for this sleep alone: the rest is the application's thread.
+/// Waits to the microsecond, as far as the kernel lets it.
+fn to_the_microsecond<R>(wait: impl FnOnce() -> R) -> R {
+    // The shortest slack for this wait alone: the rest is the application's thread.
     let slack = rustix::thread::current_timer_slack();
     let _ = rustix::thread::set_current_timer_slack(Some(1.try_into().expect("not zero")));
-    std::thread::sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns())));
+    let result = wait();
     if let Ok(slack) = slack {
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(slack));
     }
+    result
 }

@@ -2,16 +2,13 @@
 //! The thread of an endpoint: reads its socket, keeps its times, and wakes those who wait.
 
 use std::{
-    collections::{HashMap, VecDeque},
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    task::Waker,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use fide_pace::{
-    endpoint::{self, ConnectionId, DATAGRAM_MAX, Event, SetUpError},
+    endpoint::{self, ConnectionId},
     step::Step,
-    transport::{Closed, View},
 };
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
@@ -20,8 +17,9 @@ use rustix::{
 
 use crate::{
     now_ns,
-    shown::{ConnectionRecord, Writer},
-    socket::{Batch, Received, Socket},
+    socket::{Received, Socket},
+    state::State,
+    waiting::Locked,
 };
 
 /// Batches that are received in one turn, before something is sent again.
@@ -31,201 +29,55 @@ const SENDS_MAX: usize = 1024;
 /// While messages are sent, the thread looks so often by itself: no timer of a message that has just left is shorter, so that
 /// none of them has to wake it.
 const LOOKS_NS: u64 = 10_000_000;
-/// Connections that were accepted and that nobody has taken; further ones are closed.
-const ACCEPTED_MAX: usize = 1024;
 /// Nobody sleeps longer at a time: an hour is as good as for ever.
-const WAIT_MAX_NS: u64 = 3_600_000_000_000;
-
-/// Those who wait for a connection, or for one to come.
-#[derive(Debug, Default)]
-pub(crate) struct Waiting {
-    wakers: Vec<Waker>,
-}
-
-/// A connection's fate, and those who wait for it to change.
-#[derive(Debug, Default)]
-pub(crate) struct Fate {
-    pub(crate) stands: bool,
-    pub(crate) failed: Option<SetUpError>,
-    pub(crate) closed: Option<Closed>,
-    pub(crate) waiting: Waiting,
-    /// Somebody wants to know of changes of its bottleneck.
-    pub(crate) watched: Option<Watched>,
-}
-
-/// A bottleneck that is watched.
-#[derive(Debug, Default)]
-pub(crate) struct Watched {
-    /// How many changes there were, and the view of the last one.
-    pub(crate) last: Option<(u64, View)>,
-    pub(crate) waiting: Waiting,
-}
-
-/// What is behind the lock.
-#[derive(Debug)]
-pub(crate) struct State {
-    pub(crate) endpoint: endpoint::Endpoint,
-    pub(crate) fates: HashMap<ConnectionId, Fate>,
-    pub(crate) accepted: VecDeque<ConnectionId>,
-    pub(crate) accepting: Waiting,
-    batch: Batch,
-    one: Vec<u8>,
-    /// Threads that wait in [`Shared::wait`]: to wake nobody costs a system call, too.
-    waiting: usize,
-    /// When the thread wakes next.
-    planned_ns: u64,
-    /// Shows the connections to other programs, if that was asked for.
-    pub(crate) shown: Option<Writer>,
-    /// When another thread has sent something last.
-    used_ns: u64,
-    /// The endpoint's last handle is gone: the thread ends when all is said.
-    pub(crate) is_ending: bool,
-}
+pub(crate) const WAIT_MAX_NS: u64 = 3_600_000_000_000;
+/// While the socket's buffer is full times are kept as well as this.
+const FULL_NS: u64 = 50_000_000;
 
 /// An endpoint's socket, its state, and its thread's bell.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) socket: Socket,
     state: Mutex<State>,
-    /// Something has changed for somebody who waits.
-    changed: Condvar,
-    /// A bottleneck that is watched has changed, or its connection is over: much rarer than the other.
-    bottleneck_changed: Condvar,
     bell: OwnedFd,
 }
 
-impl State {
-    /// Shows the connections, if that was asked for and is due.
-    fn show(&mut self, now_ns: u64) {
-        let Self { endpoint, fates, shown: Some(writer), .. } = self else { return };
-        if !writer.is_due(now_ns) {
-            return;
-        }
-        let dropped = endpoint.dropped();
-        let dropped = dropped.malformed
-            + dropped.unknown
-            + dropped.forged
-            + dropped.cookies
-            + dropped.keys
-            + dropped.full
-            + dropped.answers;
-        let each = fates.iter().filter(|(_, fate)| fate.stands).filter_map(|(id, _)| {
-            let (peer, snapshot) = (endpoint.address(*id)?, endpoint.get(*id)?.snapshot(now_ns));
-            Some(ConnectionRecord { id: id.number().into(), peer, snapshot })
-        });
-        writer.write(now_ns, fates.len(), each, dropped);
-    }
-}
-
-impl Waiting {
-    /// Wakes once.
-    pub(crate) fn add(&mut self, waker: &Waker) {
-        if !self.wakers.iter().any(|known| known.will_wake(waker)) {
-            self.wakers.push(waker.clone());
-        }
-    }
-
-    pub(crate) fn wake(&mut self) {
-        self.wakers.drain(..).for_each(Waker::wake);
-    }
+/// What is left to be sent now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    /// For the next turn.
+    More,
+    /// The socket's buffer is full.
+    Full,
 }
 
 impl Shared {
     pub(crate) fn new(socket: Socket, endpoint: endpoint::Endpoint) -> std::io::Result<Arc<Self>> {
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        let state = State {
-            endpoint,
-            fates: HashMap::new(),
-            accepted: VecDeque::new(),
-            accepting: Waiting::default(),
-            batch: Batch::new(),
-            one: vec![0; DATAGRAM_MAX],
-            waiting: 0,
-            planned_ns: 0,
-            shown: None,
-            used_ns: 0,
-            is_ending: false,
-        };
-        Ok(Arc::new(Self {
-            socket,
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-            bottleneck_changed: Condvar::new(),
-            bell,
-        }))
+        Ok(Arc::new(Self { socket, state: Mutex::new(State::new(endpoint)), bell }))
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> Locked<'_> {
         // What a thread that panicked left is whole: each call of the endpoint ends what it began.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until something has changed for anybody.
-    pub(crate) fn wait<'a>(&self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        state.waiting += 1;
-        let mut state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        state.waiting -= 1;
-        state
-    }
-
-    /// The same, but no longer than until a time.
-    pub(crate) fn wait_until<'a>(&self, mut state: MutexGuard<'a, State>, at_ns: u64) -> MutexGuard<'a, State> {
-        let wait = std::time::Duration::from_nanos(at_ns.saturating_sub(now_ns()).min(WAIT_MAX_NS));
-        state.waiting += 1;
-        let woken = self.changed.wait_timeout(state, wait);
-        let mut state = woken.map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state);
-        state.waiting -= 1;
-        state
-    }
-
-    fn wake_all(&self, state: &State) {
-        if state.waiting > 0 {
-            self.changed.notify_all();
-        }
-    }
-
-    /// Waits until a bottleneck that is watched has changed, but no longer than until a time.
-    pub(crate) fn wait_for_change<'a>(&self, state: MutexGuard<'a, State>, at_ns: u64) -> MutexGuard<'a, State> {
-        let wait = std::time::Duration::from_nanos(at_ns.saturating_sub(now_ns()).min(WAIT_MAX_NS));
-        let waited = self.bottleneck_changed.wait_timeout(state, wait);
-        waited.map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state)
-    }
-
-    /// Tells those who watch a connection's bottleneck if it has changed.
-    pub(crate) fn note_change(&self, state: &mut State, id: ConnectionId) {
-        let State { endpoint, fates, .. } = state;
-        let Some(watched) = fates.get_mut(&id).and_then(|fate| fate.watched.as_mut()) else { return };
-        let now_ns = now_ns();
-        if let Some(view) = endpoint.with(id, now_ns, |transport| transport.take_change(now_ns)).flatten() {
-            let count = watched.last.map_or(0, |(count, _)| count);
-            watched.last = Some((count + 1, view));
-            watched.waiting.wake();
-            self.bottleneck_changed.notify_all();
-        }
-    }
-
-    /// Tells those who watch it that a connection is no longer there.
-    pub(crate) fn tell_watchers(&self, fate: Option<Fate>) {
-        if let Some(mut watched) = fate.and_then(|fate| fate.watched) {
-            watched.waiting.wake();
-            self.bottleneck_changed.notify_all();
-        }
+        Locked::new(self, self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Sends what may leave now, and sees to it that the thread wakes when the next is due.
     pub(crate) fn flush(&self, state: &mut State) {
         let now_ns = now_ns();
-        self.transmit(state, now_ns);
-        self.note_events(state);
+        let left = self.transmit(state, now_ns);
+        state.note_events();
         state.used_ns = now_ns;
-        if state.endpoint.due_ns() < state.planned_ns {
+        state.wake_touched(now_ns);
+        let is_for_thread = match left {
+            Left::Nothing => state.endpoint.due_ns() < state.planned_ns,
+            Left::More => true,
+            Left::Full => !state.awaits_room,
+        };
+        if is_for_thread {
             self.ring();
         }
-    }
-
-    /// Something has changed for all who wait.
-    pub(crate) fn tell_all(&self) {
-        self.changed.notify_all();
     }
 
     pub(crate) fn ring(&self) {
@@ -233,80 +85,44 @@ impl Shared {
         let _ = write(&self.bell, &1_u64.to_ne_bytes());
     }
 
-    /// Whether all that may leave now has left.
-    fn transmit(&self, state: &mut State, now_ns: u64) -> bool {
-        let segments_max = self.socket.segments_max();
-        let State { endpoint, batch, one, .. } = state;
-        let mut began_ns = now_ns;
-        let mut send = |endpoint: &mut endpoint::Endpoint, batch: &mut Batch| {
-            let of = batch.of();
-            let is_sent = self.socket.send(batch);
-            if let Some((id, count)) = of.filter(|_| is_sent) {
-                let ended_ns = crate::now_ns();
-                let took_ns = ended_ns.saturating_sub(std::mem::replace(&mut began_ns, ended_ns));
-                endpoint.note_step(id, ended_ns, Step::Transmit, took_ns / count);
-            }
-            is_sent
-        };
-        if !send(endpoint, batch) {
-            return false;
+    /// Sends a batch, and notes what that took. False: the socket's buffer is full.
+    fn send(&self, state: &mut State, began_ns: &mut u64) -> bool {
+        let of = state.batch.of();
+        let is_sent = self.socket.send(&mut state.batch);
+        if let Some((id, count)) = of.filter(|_| is_sent) {
+            let ended_ns = now_ns();
+            let took_ns = ended_ns.saturating_sub(std::mem::replace(began_ns, ended_ns));
+            state.endpoint.note_step(id, ended_ns, Step::Transmit, took_ns / count);
         }
-        for _ in 0..SENDS_MAX {
-            let Some(datagram) = endpoint.transmit(now_ns, one) else {
-                return send(endpoint, batch);
-            };
-            if !batch.add(&datagram, one, segments_max) {
-                if !send(endpoint, batch) {
-                    // This one is lost, as in any full queue.
-                    return false;
-                }
-                batch.add(&datagram, one, segments_max);
-            }
-        }
-        send(endpoint, batch);
-        false
+        is_sent
     }
 
-    /// Notes what has happened, and wakes those who wait for it.
-    fn note_events(&self, state: &mut State) {
-        let mut has_changed = false;
-        while let Some(event) = state.endpoint.poll_event() {
-            has_changed = true;
-            let (id, change): (_, fn(&mut Fate, Event)) = match event {
-                Event::Accepted(id, _) => {
-                    if state.accepted.len() >= ACCEPTED_MAX || state.is_ending {
-                        state.endpoint.close(id, now_ns(), "nobody accepts connections here");
-                        continue;
-                    }
-                    state.accepted.push_back(id);
-                    state.accepting.wake();
-                    (id, |fate, _| fate.stands = true)
+    /// Sends what may leave now.
+    fn transmit(&self, state: &mut State, now_ns: u64) -> Left {
+        let segments_max = self.socket.segments_max();
+        let mut began_ns = now_ns;
+        if !self.send(state, &mut began_ns) {
+            return Left::Full;
+        }
+        for _ in 0..SENDS_MAX {
+            let Some(datagram) = state.endpoint.transmit(now_ns, &mut state.one) else {
+                if !self.send(state, &mut began_ns) {
+                    return Left::Full;
                 }
-                Event::Connected(id) => (id, |fate, _| fate.stands = true),
-                Event::Failed(id, _) => (id, |fate, event| {
-                    if let Event::Failed(_, why) = event {
-                        fate.failed = Some(why);
-                    }
-                }),
-                Event::Closed(id, _) => (id, |fate, event| {
-                    if let Event::Closed(_, why) = event {
-                        fate.closed = Some(why);
-                    }
-                }),
-                Event::Moved(id, _) => (id, |_, _| {}),
+                return Left::Nothing;
             };
-            let fate = state.fates.entry(id).or_default();
-            change(fate, event);
-            fate.waiting.wake();
-            if let Some(watched) = &mut fate.watched {
-                watched.waiting.wake();
-                self.bottleneck_changed.notify_all();
+            if let Some(id) = datagram.connection {
+                state.touch(id);
+            }
+            if !state.batch.add(&datagram, &state.one, segments_max) {
+                if !self.send(state, &mut began_ns) {
+                    // This one is lost, as in any full queue.
+                    return Left::Full;
+                }
+                state.batch.add(&datagram, &state.one, segments_max);
             }
         }
-        if has_changed {
-            state.shown.iter_mut().for_each(Writer::write_soon);
-            self.wake_all(state);
-        }
+        if self.send(state, &mut began_ns) { Left::More } else { Left::Full }
     }
 
     fn receive(&self, received: &mut Received, touched: &mut Vec<ConnectionId>) {
@@ -316,13 +132,14 @@ impl Shared {
             }
             let mut state = self.lock();
             let now_ns = now_ns();
-            touched.clear();
             let mut count = 0;
+            touched.clear();
             for (from, bytes, is_marked) in received.datagrams() {
                 let id = state.endpoint.receive(now_ns, from, bytes, is_marked, entropy);
                 count += 1;
                 if let Some(id) = id.filter(|id| touched.last() != Some(id)) {
                     touched.push(id);
+                    state.touch(id);
                 }
             }
             let ended_ns = crate::now_ns();
@@ -330,16 +147,9 @@ impl Shared {
                 state.endpoint.note_step(id, ended_ns, Step::Receive, (ended_ns - now_ns) / count);
             }
             self.transmit(&mut state, now_ns);
-            self.note_events(&mut state);
-            for id in &*touched {
-                self.note_change(&mut state, *id);
-                if let Some(fate) = state.fates.get_mut(id) {
-                    fate.waiting.wake();
-                }
-            }
-            if !touched.is_empty() {
-                self.wake_all(&state);
-            }
+            state.note_events();
+            state.wake_touched(now_ns);
+            touched.iter().for_each(|id| state.note_change(*id));
             drop(state);
             // What comes meanwhile is seen by the next look at the socket.
             if !received.is_full() {
@@ -357,30 +167,41 @@ impl Shared {
             self.receive(&mut received, &mut touched);
             let mut state = self.lock();
             let begun_ns = now_ns();
-            state.endpoint.timeout(begun_ns);
-            let has_sent_all = self.transmit(&mut state, begun_ns);
-            self.note_events(&mut state);
+            {
+                let State { endpoint, touched, .. } = &mut *state;
+                endpoint.timeout(begun_ns);
+                // Time may have released a message, or made room for one.
+                touched.extend(endpoint.timed_out());
+            }
+            let left = self.transmit(&mut state, begun_ns);
+            state.note_events();
+            state.wake_touched(begun_ns);
             state.show(begun_ns);
             let is_in_use = begun_ns < state.used_ns + LOOKS_NS;
             let looks_ns = if is_in_use { begun_ns + LOOKS_NS } else { u64::MAX };
             let due_ns = state.endpoint.due_ns().min(looks_ns);
-            if state.is_ending && state.endpoint.connections() == 0 && has_sent_all {
+            if state.is_ending && state.endpoint.connections() == 0 && left == Left::Nothing {
                 return;
             }
             state.planned_ns = due_ns;
+            state.awaits_room = left == Left::Full;
             drop(state);
-            let wait_ns = if has_sent_all { due_ns.saturating_sub(now_ns()) } else { 0 };
-            self.sleep(wait_ns, has_sent_all);
+            self.sleep(due_ns, left);
         }
     }
 
-    fn sleep(&self, wait_ns: u64, has_sent_all: bool) {
-        let wanted = if has_sent_all { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
+    fn sleep(&self, due_ns: u64, left: Left) {
+        let wanted = if left == Left::Full { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let mut fds = [
             PollFd::from_borrowed_fd(self.socket.descriptor().as_fd(), wanted),
             PollFd::new(&self.bell, PollFlags::IN),
         ];
-        let wait_ns = wait_ns.min(WAIT_MAX_NS);
+        let wait_ns = match left {
+            Left::Nothing => due_ns.saturating_sub(now_ns()).min(WAIT_MAX_NS),
+            Left::More => 0,
+            // What is due then is what finds no room, as a rule.
+            Left::Full => FULL_NS,
+        };
         let timeout = Timespec {
             tv_sec: i64::try_from(wait_ns / 1_000_000_000).unwrap_or(0),
             tv_nsec: i64::try_from(wait_ns % 1_000_000_000).unwrap_or(0),
@@ -402,4 +223,81 @@ pub(crate) fn entropy() -> [u8; 32] {
         have += got.expect("a kernel that has started gives random bytes");
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        process::Command,
+        thread,
+        time::{Duration, Instant},
+    };
+
+    use crate::{Config, Endpoint, ServerKey};
+
+    const LIMIT: Duration = Duration::from_secs(60);
+    const INSIDE: &str = "FIDE_PACE_INSIDE";
+
+    /// Nanoseconds that the threads of endpoints have computed.
+    fn computed_ns() -> u64 {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
+        let of = |path: std::path::PathBuf| {
+            let name = std::fs::read_to_string(path.join("comm")).ok().filter(|name| name.trim() == "fide-pace")?;
+            let times = std::fs::read_to_string(path.join("schedstat")).ok().filter(|_| !name.is_empty())?;
+            times.split(' ').next()?.parse::<u64>().ok()
+        };
+        tasks.filter_map(of).sum()
+    }
+
+    /// A socket with room for two packets, on a link that takes an eighth of a second for each.
+    fn sends_through_a_full_socket() {
+        for words in ["ip link set lo up", "tc qdisc add dev lo root tbf rate 80kbit burst 2000 limit 1000000"] {
+            let mut words = words.split(' ');
+            let status = Command::new(words.next().unwrap()).args(words).status().unwrap();
+            assert!(status.success());
+        }
+        let config = Config { deadline_ns: 60_000_000_000, queue_max: 100, ..Config::default() };
+        let key = ServerKey::Secret([7; 32]);
+        let server = Endpoint::server("127.0.0.1:0".parse().unwrap(), key.clone(), config).unwrap();
+        let client = Endpoint::client().unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(client.shared.socket.descriptor(), 0).unwrap();
+        let here = client.connect(server.local_address().unwrap(), &key.for_clients(), config).unwrap();
+        let there = server.accept().unwrap();
+        let (before_ns, since) = (computed_ns(), Instant::now());
+        let mut was_full = false;
+        for _ in 0..20 {
+            here.try_send(&[0; 1000], None).unwrap();
+        }
+        let looks = thread::spawn(move || {
+            for _ in 0..20 {
+                let _ = there.recv_timeout(LIMIT).unwrap().expect("a message");
+            }
+        });
+        while !looks.is_finished() {
+            was_full |= client.shared.lock().awaits_room;
+            thread::sleep(Duration::from_millis(1));
+        }
+        looks.join().unwrap();
+        let (took_ms, elapsed_ms) = ((computed_ns() - before_ns) / 1_000_000, since.elapsed().as_millis());
+        println!("{took_ms} ms computed of {elapsed_ms}");
+        assert!(was_full, "the socket was never full");
+        assert!(u128::from(took_ms) < elapsed_ms / 20, "{took_ms} ms of {elapsed_ms} were computed: it spins");
+    }
+
+    /// In a network of its own, which ends with the process.
+    #[test]
+    fn full_socket_is_waited_for() {
+        if std::env::var_os(INSIDE).is_some() {
+            return sends_through_a_full_socket();
+        }
+        let is_possible = Command::new("unshare").args(["-rn", "tc", "qdisc"]).output();
+        if !is_possible.is_ok_and(|output| output.status.success()) {
+            println!("skipped: no network namespace here, or no tc");
+            return;
+        }
+        let name = format!("{}::full_socket_is_waited_for", module_path!().split_once("::").unwrap().1);
+        let mut inside = Command::new("unshare");
+        inside.arg("-rn").arg(std::env::current_exe().unwrap()).args(["--exact", &name, "--nocapture"]);
+        assert!(inside.env(INSIDE, "1").status().unwrap().success());
+    }
 }

@@ -18,10 +18,12 @@ use fide_pace::{
 
 use crate::{
     connection::{Connection, nanoseconds},
-    driver::{Shared, State, entropy},
+    driver::{Shared, entropy},
     now_ns,
     shown::{ShowError, Writer},
     socket::Socket,
+    state::{Fate, For, State},
+    waiting::Locked,
 };
 
 /// If it is set, and neither empty nor 0, all endpoints of the process show their connections ([`Endpoint::show`]).
@@ -59,7 +61,7 @@ pub enum AcceptError {
 /// A socket and its thread. Dropped, it takes no more connections; those that stand go on until they are dropped.
 #[derive(Debug)]
 pub struct Endpoint {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     is_server: bool,
 }
 
@@ -138,7 +140,7 @@ impl Endpoint {
                 drop(state);
                 return result.map(|()| connection).map_err(|why| ConnectError::SetUp { address: to, why });
             }
-            state = self.shared.wait(state);
+            state = connection.wait(state, For::Event, None);
         }
     }
 
@@ -157,23 +159,18 @@ impl Endpoint {
         let result = std::future::poll_fn(|context| {
             let mut state = self.shared.lock();
             let result = connection.is_set_up(&mut state);
-            connection.poll(&mut state, context, result)
+            connection.poll(&mut state, context, For::Event, result)
         });
         result.await.map(|()| connection).map_err(|why| ConnectError::SetUp { address: to, why })
     }
 
-    fn begin(
-        &self,
-        to: SocketAddr,
-        key: &ClientKey,
-        config: Config,
-    ) -> Result<(Connection, std::sync::MutexGuard<'_, State>), ConnectError> {
+    fn begin(&self, to: SocketAddr, key: &ClientKey, config: Config) -> Result<(Connection, Locked<'_>), ConnectError> {
         let mut state = self.shared.lock();
         if state.is_ending {
             return Err(ConnectError::Closed);
         }
         let id = state.endpoint.connect(now_ns(), to, key, config, entropy())?;
-        state.fates.insert(id, crate::driver::Fate::default());
+        state.fates.insert(id, Fate::default());
         self.shared.flush(&mut state);
         Ok((Connection::new(Arc::clone(&self.shared), id), state))
     }
@@ -188,7 +185,7 @@ impl Endpoint {
             if let Some(result) = self.next(&mut state) {
                 return result;
             }
-            state = self.shared.wait(state);
+            state = state.wait(None, |state| Some(&mut state.accepting));
         }
     }
 
@@ -206,7 +203,7 @@ impl Endpoint {
             if now_ns() >= until_ns {
                 return Ok(None);
             }
-            state = self.shared.wait_until(state, until_ns);
+            state = state.wait(Some(until_ns), |state| Some(&mut state.accepting));
         }
     }
 
@@ -245,18 +242,9 @@ impl Endpoint {
         self.shared.lock().endpoint.dropped()
     }
 
-    /// Takes no more connections, and makes none: those who wait for one get an error. Connections that stand go on until
-    /// they are dropped.
+    /// Takes no more connections, and makes none: those who wait for one get an error, and nobody is let in. Connections that stand go on until they are dropped.
     pub fn close(&self) {
-        let mut state = self.shared.lock();
-        state.is_ending = true;
-        let now_ns = now_ns();
-        while let Some(id) = state.accepted.pop_front() {
-            state.endpoint.close(id, now_ns, "the endpoint was closed");
-        }
-        state.accepting.wake();
-        self.shared.tell_all();
-        drop(state);
+        self.shared.lock().close();
         self.shared.ring();
     }
 }

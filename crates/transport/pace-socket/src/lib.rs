@@ -17,7 +17,7 @@
 //!
 //! One thread for each [`Endpoint`] reads its socket and keeps its times. A message is sent by the thread that sends it,
 //! without a hop, if it may leave at once. The state is behind one lock, which is held for the work on one batch of
-//! packets at most.
+//! packets at most, and never while a waker is called.
 //!
 //! Blocking functions have an asynchronous one beside them, for any executor: [`Connection::send_async`].
 
@@ -27,6 +27,8 @@ mod driver;
 mod endpoint;
 mod shown;
 mod socket;
+mod state;
+mod waiting;
 
 pub use ask::Changes;
 pub use connection::{Connection, RecvError, SendError};

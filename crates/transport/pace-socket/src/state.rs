@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is behind an endpoint's lock: its connections, their fates, and who waits for them.
+
+use std::collections::{HashMap, VecDeque};
+
+use fide_pace::{
+    endpoint::{self, ConnectionId, DATAGRAM_MAX, Event, SetUpError},
+    transport::{Closed, View},
+};
+
+use crate::{
+    now_ns,
+    shown::{ConnectionRecord, Writer},
+    socket::Batch,
+    waiting::{Waiting, Wakes},
+};
+
+/// Connections that were accepted and that nobody has taken. Further ones are closed.
+const ACCEPTED_MAX: usize = 1024;
+/// What is waited for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum For {
+    Message,
+    /// Room for a message, or nothing left to be sent.
+    Room,
+    /// That the connection stands, or is over.
+    Event,
+}
+
+/// A connection's fate, and who waits for it to change.
+#[derive(Debug, Default)]
+pub(crate) struct Fate {
+    pub(crate) stands: bool,
+    pub(crate) failed: Option<SetUpError>,
+    pub(crate) closed: Option<Closed>,
+    waiting: [Waiting; 3],
+    /// Somebody wants to know of changes of its bottleneck.
+    pub(crate) watched: Option<Watched>,
+}
+
+/// A bottleneck that is watched.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    /// How many changes there were, and the view of the last one.
+    pub(crate) last: Option<(u64, View)>,
+    pub(crate) waiting: Waiting,
+}
+
+/// What is behind the lock.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) endpoint: endpoint::Endpoint,
+    /// Of connections that somebody has, or that wait to be taken.
+    pub(crate) fates: HashMap<ConnectionId, Fate>,
+    pub(crate) accepted: VecDeque<ConnectionId>,
+    pub(crate) accepting: Waiting,
+    pub(crate) batch: Batch,
+    /// Room for one datagram.
+    pub(crate) one: Vec<u8>,
+    /// Connections that have sent or received something, or whose time has come.
+    pub(crate) touched: Vec<ConnectionId>,
+    /// To be woken when the lock is released.
+    pub(crate) wakes: Wakes,
+    /// Empty, but for their memory.
+    pub(crate) spare: Vec<Wakes>,
+    /// When the thread wakes next.
+    pub(crate) planned_ns: u64,
+    /// When another thread has sent something last.
+    pub(crate) used_ns: u64,
+    /// The socket's buffer is full, and the thread waits for room in it.
+    pub(crate) awaits_room: bool,
+    /// Shows the connections to other programs, if that was asked for.
+    pub(crate) shown: Option<Writer>,
+    /// The endpoint was closed: the thread ends when all is said.
+    pub(crate) is_ending: bool,
+}
+
+impl Fate {
+    pub(crate) fn waiting(&mut self, what: For) -> &mut Waiting {
+        &mut self.waiting[what as usize]
+    }
+
+    fn wake_all(&mut self, wakes: &mut Wakes) {
+        let watched = self.watched.as_mut().map(|watched| &mut watched.waiting);
+        self.waiting.iter_mut().chain(watched).for_each(|waiting| waiting.wake(wakes));
+    }
+}
+
+impl State {
+    pub(crate) fn new(endpoint: endpoint::Endpoint) -> Self {
+        Self {
+            endpoint,
+            fates: HashMap::new(),
+            accepted: VecDeque::new(),
+            accepting: Waiting::default(),
+            batch: Batch::new(),
+            one: vec![0; DATAGRAM_MAX],
+            touched: Vec::new(),
+            wakes: Wakes::default(),
+            spare: Vec::new(),
+            planned_ns: 0,
+            used_ns: 0,
+            awaits_room: false,
+            shown: None,
+            is_ending: false,
+        }
+    }
+
+    /// Who waits for a connection; none if nobody has it.
+    pub(crate) fn waiting(&mut self, id: ConnectionId, what: For) -> Option<&mut Waiting> {
+        self.fates.get_mut(&id).map(|fate| fate.waiting(what))
+    }
+
+    /// Notes what has happened, and who is to be woken for it.
+    pub(crate) fn note_events(&mut self) {
+        while let Some(event) = self.endpoint.poll_event() {
+            self.shown.iter_mut().for_each(Writer::write_soon);
+            match event {
+                Event::Accepted(id, _) => self.accept(id),
+                Event::Connected(id) => self.change(id, |fate| fate.stands = true),
+                Event::Failed(id, why) => self.change(id, |fate| fate.failed = Some(why)),
+                Event::Closed(id, why) => self.change(id, |fate| fate.closed = Some(why)),
+                Event::Moved(..) => {}
+            }
+        }
+    }
+
+    fn change(&mut self, id: ConnectionId, change: impl FnOnce(&mut Fate)) {
+        // None: nobody has it.
+        if let Some(fate) = self.fates.get_mut(&id) {
+            change(fate);
+            fate.wake_all(&mut self.wakes);
+        }
+    }
+
+    fn accept(&mut self, id: ConnectionId) {
+        if self.accepted.len() >= ACCEPTED_MAX || self.is_ending {
+            self.endpoint.close(id, now_ns(), "nobody accepts connections here");
+            return;
+        }
+        self.fates.insert(id, Fate { stands: true, ..Fate::default() });
+        self.accepted.push_back(id);
+        self.accepting.wake(&mut self.wakes);
+    }
+
+    /// Nobody has a connection any more, but those who watch it.
+    pub(crate) fn leave(&mut self, id: ConnectionId, reason: &str) {
+        self.endpoint.close(id, now_ns(), reason);
+        if let Some(mut fate) = self.fates.remove(&id) {
+            // Its wakers are woken, and so dropped, when the lock is released.
+            fate.wake_all(&mut self.wakes);
+        }
+        self.shown.iter_mut().for_each(Writer::write_soon);
+    }
+
+    /// Shows the connections, if that was asked for and is due.
+    pub(crate) fn show(&mut self, now_ns: u64) {
+        let Self { endpoint, fates, shown: Some(writer), .. } = self else { return };
+        if !writer.is_due(now_ns) {
+            return;
+        }
+        let dropped = endpoint.dropped();
+        let dropped = dropped.malformed
+            + dropped.unknown
+            + dropped.forged
+            + dropped.cookies
+            + dropped.keys
+            + dropped.full
+            + dropped.answers;
+        let each = fates.iter().filter(|(_, fate)| fate.stands).filter_map(|(id, _)| {
+            let (peer, snapshot) = (endpoint.address(*id)?, endpoint.get(*id)?.snapshot(now_ns));
+            Some(ConnectionRecord { id: id.number().into(), peer, snapshot })
+        });
+        writer.write(now_ns, fates.len(), each, dropped);
+    }
+
+    /// Notes whether a connection's bottleneck has changed, and that those who watch it are to be woken.
+    pub(crate) fn note_change(&mut self, id: ConnectionId) {
+        let Self { endpoint, fates, wakes, .. } = self;
+        let Some(watched) = fates.get_mut(&id).and_then(|fate| fate.watched.as_mut()) else { return };
+        let now_ns = now_ns();
+        if let Some(view) = endpoint.with(id, now_ns, |transport| transport.take_change(now_ns)).flatten() {
+            let count = watched.last.map_or(0, |(count, _)| count);
+            watched.last = Some((count + 1, view));
+            watched.waiting.wake(wakes);
+        }
+    }
+
+    /// Nobody is let in any more.
+    pub(crate) fn close(&mut self) {
+        self.is_ending = true;
+        while let Some(id) = self.accepted.pop_front() {
+            self.leave(id, "the endpoint was closed");
+        }
+        self.accepting.wake(&mut self.wakes);
+    }
+
+    pub(crate) fn touch(&mut self, id: ConnectionId) {
+        if self.touched.last() != Some(&id) {
+            self.touched.push(id);
+        }
+    }
+
+    /// Notes who is to be woken as what it waits for is there now.
+    pub(crate) fn wake_touched(&mut self, now_ns: u64) {
+        let Self { touched, fates, endpoint, wakes, .. } = self;
+        for id in touched.drain(..) {
+            let Some(fate) = fates.get_mut(&id) else { continue };
+            let is_for = |what: For| !fate.waiting[what as usize].is_empty();
+            let (for_message, for_room) = (is_for(For::Message), is_for(For::Room));
+            let Some(transport) = endpoint.get(id).filter(|_| for_message || for_room) else { continue };
+            if for_message && transport.has_message(now_ns) {
+                fate.waiting(For::Message).wake(wakes);
+            }
+            if for_room && (transport.may_send_at(now_ns).is_some() || transport.is_idle()) {
+                fate.waiting(For::Room).wake(wakes);
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Who waits for a connection, and how it is woken: after the lock is released, since a waker is foreign code that may call the
+//! endpoint, or drop a connection.
+
+use std::{
+    ops::{Deref, DerefMut},
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Condvar, MutexGuard, PoisonError},
+    task::Waker,
+    time::Duration,
+};
+
+use crate::{
+    driver::{Shared, WAIT_MAX_NS},
+    now_ns,
+    state::State,
+};
+
+/// Threads and tasks that wait for one thing.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    changed: Arc<Condvar>,
+    threads: usize,
+    wakers: Vec<Waker>,
+}
+
+/// Threads and tasks that are to be woken once the lock is released.
+#[derive(Debug, Default)]
+pub(crate) struct Wakes {
+    threads: Vec<Arc<Condvar>>,
+    wakers: Vec<Waker>,
+}
+
+/// The state, locked. When it is released those who are to be woken are.
+#[derive(Debug)]
+pub(crate) struct Locked<'a> {
+    shared: &'a Shared,
+    /// None only while a thread waits, and while this is dropped.
+    state: Option<MutexGuard<'a, State>>,
+}
+
+impl Waiting {
+    /// Wakes once.
+    pub(crate) fn add(&mut self, waker: &Waker) {
+        if !self.wakers.iter().any(|known| known.will_wake(waker)) {
+            self.wakers.push(waker.clone());
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.threads == 0 && self.wakers.is_empty()
+    }
+
+    pub(crate) fn wake(&mut self, into: &mut Wakes) {
+        let is_known = || into.threads.last().is_some_and(|known| Arc::ptr_eq(known, &self.changed));
+        if self.threads > 0 && !is_known() {
+            into.threads.push(Arc::clone(&self.changed));
+        }
+        into.wakers.append(&mut self.wakers);
+    }
+}
+
+impl Wakes {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.threads.is_empty() && self.wakers.is_empty()
+    }
+
+    fn wake(&mut self) {
+        self.threads.drain(..).for_each(|changed| changed.notify_all());
+        for waker in self.wakers.drain(..) {
+            // One that panics has said so. The others are woken, and the endpoint's thread goes on.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        }
+    }
+}
+
+impl<'a> Locked<'a> {
+    pub(crate) fn new(shared: &'a Shared, state: MutexGuard<'a, State>) -> Self {
+        Self { shared, state: Some(state) }
+    }
+
+    /// Waits until it is woken by `of`, or until a time. It may return sooner.
+    pub(crate) fn wait(mut self, until_ns: Option<u64>, of: impl Fn(&mut State) -> Option<&mut Waiting>) -> Self {
+        let shared = self.shared;
+        if !self.wakes.is_empty() {
+            // These first, and then what is waited for may be here.
+            drop(self);
+            return shared.lock();
+        }
+        let Some(waiting) = of(&mut self) else { return self };
+        waiting.threads += 1;
+        let changed = Arc::clone(&waiting.changed);
+        if let Some(state) = self.state.take() {
+            let state = match until_ns {
+                None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(until_ns) => {
+                    let wait = Duration::from_nanos(until_ns.saturating_sub(now_ns()).min(WAIT_MAX_NS));
+                    changed
+                        .wait_timeout(state, wait)
+                        .map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state)
+                }
+            };
+            self.state = Some(state);
+        }
+        if let Some(waiting) = of(&mut self) {
+            waiting.threads -= 1;
+        }
+        self
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        self.state.as_deref().expect("locked until it is dropped")
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        self.state.as_deref_mut().expect("locked until it is dropped")
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let Some(mut state) = self.state.take() else { return };
+        if state.wakes.is_empty() {
+            return;
+        }
+        // Lists are used again, so that nothing is allocated.
+        let empty = state.spare.pop().unwrap_or_default();
+        let mut wakes = std::mem::replace(&mut state.wakes, empty);
+        drop(state);
+        wakes.wake();
+        self.shared.lock().spare.push(wakes);
+    }
+}
