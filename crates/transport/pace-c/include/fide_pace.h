@@ -162,7 +162,8 @@ int fide_pace_local_address(fide_pace_endpoint endpoint,
 // Connects to HOST:PORT, and returns when the connection stands. `key`: of clients. `config`: NULL for the defaults. On
 // success `*out` is its handle. Returns 0; -EBADF if `endpoint` is none; -EINVAL for an address, a key or a configuration that
 // cannot be; -ECONNREFUSED if the other end has another key, another version, or too many connections; -ETIMEDOUT if nobody
-// answers; -ENOSPC if there are as many connections as are allowed; -ESHUTDOWN if the endpoint was closed.
+// answers; -ENOSPC if there are as many connections as are allowed; -ESHUTDOWN if the endpoint was closed;
+// -EAFNOSUPPORT if the endpoint is at an address of the other family.
 int fide_pace_connect(fide_pace_endpoint endpoint,
                       const char *address,
                       const char *key,

@@ -160,7 +160,8 @@ pub unsafe extern "C" fn fide_pace_local_address(endpoint: FidePaceEndpoint, int
 /// Connects to HOST:PORT, and returns when the connection stands. `key`: of clients. `config`: NULL for the defaults. On
 /// success `*out` is its handle. Returns 0; -EBADF if `endpoint` is none; -EINVAL for an address, a key or a configuration that
 /// cannot be; -ECONNREFUSED if the other end has another key, another version, or too many connections; -ETIMEDOUT if nobody
-/// answers; -ENOSPC if there are as many connections as are allowed; -ESHUTDOWN if the endpoint was closed.
+/// answers; -ENOSPC if there are as many connections as are allowed; -ESHUTDOWN if the endpoint was closed;
+/// -EAFNOSUPPORT if the endpoint is at an address of the other family.
 ///
 /// # Safety
 /// `address` and `key` are NULL or NUL-terminated strings; `config` is NULL or points to a fide_pace_config whose `size` is

@@ -26,6 +26,7 @@ pub(crate) fn connect(why: &ConnectError) -> Failure {
         ConnectError::Begin(fide_pace_socket::BeginError::Full(_)) => libc::ENOSPC,
         ConnectError::Begin(fide_pace_socket::BeginError::Key) => libc::EINVAL,
         ConnectError::Closed => libc::ESHUTDOWN,
+        ConnectError::Family { .. } => libc::EAFNOSUPPORT,
         ConnectError::SetUp { why: SetUpError::Silence { .. }, .. } => libc::ETIMEDOUT,
         ConnectError::SetUp { why: SetUpError::Refused(_), .. } => libc::ECONNREFUSED,
     };

@@ -109,17 +109,19 @@ impl Shared {
                 if !self.send(state, &mut began_ns) {
                     return Left::Full;
                 }
+                state.has_answered();
                 return Left::Nothing;
             };
             if let Some(id) = datagram.connection {
                 state.touch(id);
             }
-            if !state.batch.add(&datagram, &state.one, segments_max) {
+            let from = state.leaves_from(&datagram);
+            if !state.batch.add(&datagram, from, &state.one, segments_max) {
                 if !self.send(state, &mut began_ns) {
                     // This one is lost, as in any full queue.
                     return Left::Full;
                 }
-                state.batch.add(&datagram, &state.one, segments_max);
+                state.batch.add(&datagram, from, &state.one, segments_max);
             }
         }
         if self.send(state, &mut began_ns) { Left::More } else { Left::Full }
@@ -134,12 +136,19 @@ impl Shared {
             let now_ns = now_ns();
             let mut count = 0;
             touched.clear();
-            for (from, bytes, is_marked) in received.datagrams() {
-                let id = state.endpoint.receive(now_ns, from, bytes, is_marked, entropy);
+            for came in received.datagrams() {
+                let id = state.endpoint.receive(now_ns, came.from, came.bytes, came.is_marked, entropy);
                 count += 1;
-                if let Some(id) = id.filter(|id| touched.last() != Some(id)) {
-                    touched.push(id);
-                    state.touch(id);
+                match (id, came.to) {
+                    (Some(id), to) if touched.last() != Some(&id) => {
+                        touched.push(id);
+                        state.touch(id);
+                        // The fate of one that is accepted now.
+                        state.note_events();
+                        to.into_iter().for_each(|here| state.came_to(id, here));
+                    }
+                    (None, Some(here)) => state.was_asked(came.from, here),
+                    _ => {}
                 }
             }
             let ended_ns = crate::now_ns();

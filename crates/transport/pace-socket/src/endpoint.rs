@@ -47,6 +47,8 @@ pub enum ConnectError {
     Closed,
     #[error("no connection to {address}: {why}")]
     SetUp { address: SocketAddr, why: SetUpError },
+    #[error("no connection to {address}: the endpoint is at {here}, which reaches no address of {}; bind it to [::], which reaches both families", if .address.is_ipv6() { "IPv6" } else { "IPv4" })]
+    Family { address: SocketAddr, here: SocketAddr },
 }
 
 /// Why no connection is accepted.
@@ -58,6 +60,9 @@ pub enum AcceptError {
     NoServer,
 }
 
+/// Connections of an endpoint that only connects.
+const CLIENT_CONNECTIONS_MAX: usize = 64;
+
 /// A socket and its thread. Dropped, it takes no more connections; those that stand go on until they are dropped.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -66,15 +71,17 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// One that only connects, at any free port.
+    /// One that only connects, at any free port, to addresses of IPv4 and, where the host has it, of IPv6.
     ///
     /// # Errors
     /// [`BindError`].
     pub fn client() -> Result<Self, BindError> {
-        Self::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), None, Config::default(), 64)
+        let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        let socket = Socket::anywhere().map_err(|why| BindError::Bind { address, why })?;
+        Self::with_socket(socket, None, Config::default(), CLIENT_CONNECTIONS_MAX)
     }
 
-    /// One that accepts connections of clients with a key. `config`: of these connections.
+    /// One that accepts connections of clients with a key. `address`: `[::]` is for both families. `config`: of these connections.
     ///
     /// # Errors
     /// [`BindError`].
@@ -92,8 +99,17 @@ impl Endpoint {
         config: Config,
         connections_max: usize,
     ) -> Result<Self, BindError> {
-        let is_server = accepts.is_some();
         let socket = Socket::bind(address).map_err(|why| BindError::Bind { address, why })?;
+        Self::with_socket(socket, accepts, config, connections_max)
+    }
+
+    fn with_socket(
+        socket: Socket,
+        accepts: Option<ServerKey>,
+        config: Config,
+        connections_max: usize,
+    ) -> Result<Self, BindError> {
+        let is_server = accepts.is_some();
         let endpoint =
             endpoint::Endpoint::new(EndpointConfig { accepts, connections_max, connection: config }, &entropy());
         let shared = Shared::new(socket, endpoint).map_err(BindError::Thread)?;
@@ -165,6 +181,10 @@ impl Endpoint {
     }
 
     fn begin(&self, to: SocketAddr, key: &ClientKey, config: Config) -> Result<(Connection, Locked<'_>), ConnectError> {
+        if !self.shared.socket.reaches(to) {
+            let here = self.local_address().unwrap_or_else(|_| (Ipv4Addr::UNSPECIFIED, 0).into());
+            return Err(ConnectError::Family { address: to, here });
+        }
         let mut state = self.shared.lock();
         if state.is_ending {
             return Err(ConnectError::Closed);

@@ -3,11 +3,12 @@
 
 use std::{
     io::{self, IoSliceMut},
-    net::{SocketAddr, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket},
 };
 
 use fide_pace::endpoint::{ConnectionId, DATAGRAM_MAX, Datagram};
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 /// Bytes of datagrams that are sent by one call.
 const BATCH_BYTES: usize = 60_000;
@@ -21,6 +22,18 @@ const JOINED_BYTES: usize = 65_536;
 pub(crate) struct Socket {
     socket: UdpSocket,
     state: UdpSocketState,
+    family: Family,
+    /// It has all addresses of the host, so that the kernel may choose another one for an answer than was asked.
+    is_anywhere: bool,
+}
+
+/// Addresses of which family a socket sends to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
+    /// Both, those of IPv4 as addresses of IPv6.
+    Both,
 }
 
 /// Datagrams to one peer, of one length but for the last, which one call sends.
@@ -29,10 +42,23 @@ pub(crate) struct Batch {
     bytes: Vec<u8>,
     to: Option<SocketAddr>,
     connection: Option<ConnectionId>,
+    /// From this address of the host; none: the kernel's choice.
+    from: Option<IpAddr>,
     /// Bytes of each.
     each: usize,
     count: usize,
     is_closed: bool,
+}
+
+/// A datagram that has come.
+#[derive(Debug)]
+pub(crate) struct Came<'a> {
+    pub(crate) from: SocketAddr,
+    /// To this address of the host, if the socket is at all of them.
+    pub(crate) to: Option<IpAddr>,
+    pub(crate) bytes: &'a [u8],
+    /// As congested.
+    pub(crate) is_marked: bool,
 }
 
 /// What one call received.
@@ -41,16 +67,36 @@ pub(crate) struct Received {
     buffers: Vec<Vec<u8>>,
     metas: [RecvMeta; BATCH_SIZE],
     count: usize,
+    is_anywhere: bool,
 }
 
 impl Socket {
+    /// `[::]` is for both families.
     pub(crate) fn bind(address: SocketAddr) -> io::Result<Self> {
-        let socket = UdpSocket::bind(address)?;
+        let (socket, family) = match address {
+            SocketAddr::V6(v6) if v6.ip().is_unspecified() => (both_families(&v6)?, Family::Both),
+            SocketAddr::V6(_) => (UdpSocket::bind(address)?, Family::V6),
+            SocketAddr::V4(_) => (UdpSocket::bind(address)?, Family::V4),
+        };
         let state = UdpSocketState::new((&socket).into())?;
         // As far as the host's limits let it.
         let _ = state.set_recv_buffer_size((&socket).into(), BUFFER_BYTES);
         let _ = state.set_send_buffer_size((&socket).into(), BUFFER_BYTES);
-        Ok(Self { socket, state })
+        Ok(Self { socket, state, family, is_anywhere: address.ip().is_unspecified() })
+    }
+
+    /// At any free port, for both families if the host has both.
+    pub(crate) fn anywhere() -> io::Result<Self> {
+        Self::bind((Ipv6Addr::UNSPECIFIED, 0).into()).or_else(|_| Self::bind((Ipv4Addr::UNSPECIFIED, 0).into()))
+    }
+
+    /// Whether it can send to an address of this family.
+    pub(crate) fn reaches(&self, address: SocketAddr) -> bool {
+        match self.family {
+            Family::V4 => address.is_ipv4(),
+            Family::V6 => address.is_ipv6(),
+            Family::Both => true,
+        }
     }
 
     pub(crate) fn local_address(&self) -> io::Result<SocketAddr> {
@@ -69,15 +115,24 @@ impl Socket {
     /// Sends a batch. False: the socket's buffer is full, and the batch is kept. What the kernel refuses is lost, as anywhere
     /// on the path.
     pub(crate) fn send(&self, batch: &mut Batch) -> bool {
-        let Some(destination) = batch.to.filter(|_| batch.count > 0) else { return true };
-        let transmit = Transmit {
+        let Some(to) = batch.to.filter(|_| batch.count > 0) else { return true };
+        let destination = match to {
+            SocketAddr::V4(v4) if self.family == Family::Both => (v4.ip().to_ipv6_mapped(), v4.port()).into(),
+            to => to,
+        };
+        let mut transmit = Transmit {
             destination,
             ecn: batch.connection.map(|_| EcnCodepoint::Ect0),
             contents: &batch.bytes,
             segment_size: (batch.count > 1).then_some(batch.each),
-            src_ip: None,
+            src_ip: batch.from,
         };
-        let result = self.state.try_send((&self.socket).into(), &transmit);
+        let mut result = self.state.try_send((&self.socket).into(), &transmit);
+        if transmit.src_ip.is_some() && result.as_ref().is_err_and(|why| why.kind() != io::ErrorKind::WouldBlock) {
+            // The host may not have this address any more.
+            transmit.src_ip = None;
+            result = self.state.try_send((&self.socket).into(), &transmit);
+        }
         if result.is_err_and(|why| why.kind() == io::ErrorKind::WouldBlock) {
             return false;
         }
@@ -87,8 +142,8 @@ impl Socket {
 
     /// Receives what is there. False: nothing.
     pub(crate) fn receive(&self, into: &mut Received) -> bool {
-        let Received { buffers, metas, count } = into;
-        *count = 0;
+        let Received { buffers, metas, count, is_anywhere } = into;
+        (*count, *is_anywhere) = (0, self.is_anywhere);
         let mut buffers = buffers.iter_mut();
         let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
             std::array::from_fn(|_| IoSliceMut::new(buffers.next().map_or(&mut [], |buffer| &mut buffer[..])));
@@ -103,7 +158,7 @@ impl Socket {
 impl Batch {
     pub(crate) fn new() -> Self {
         let bytes = Vec::with_capacity(BATCH_BYTES + DATAGRAM_MAX);
-        Self { bytes, to: None, connection: None, each: 0, count: 0, is_closed: false }
+        Self { bytes, to: None, connection: None, from: None, each: 0, count: 0, is_closed: false }
     }
 
     fn clear(&mut self) {
@@ -116,11 +171,12 @@ impl Batch {
         self.connection.filter(|_| self.count > 0).map(|id| (id, self.count as u64))
     }
 
-    /// Whether a datagram goes into it; it is appended then.
-    pub(crate) fn add(&mut self, datagram: &Datagram, bytes: &[u8], segments_max: usize) -> bool {
+    /// Whether a datagram goes into it; it is appended then. `from`: the own address from which it leaves.
+    pub(crate) fn add(&mut self, datagram: &Datagram, from: Option<IpAddr>, bytes: &[u8], segments_max: usize) -> bool {
         let is_first = self.count == 0;
         let is_alike = self.to == Some(datagram.to)
             && self.connection == datagram.connection
+            && self.from == from
             && datagram.len <= self.each
             && !self.is_closed
             && self.count < segments_max
@@ -130,6 +186,7 @@ impl Batch {
         }
         if is_first {
             (self.to, self.connection, self.each) = (Some(datagram.to), datagram.connection, datagram.len);
+            self.from = from;
         }
         // Only the last one may be shorter.
         self.is_closed = datagram.len < self.each;
@@ -141,7 +198,12 @@ impl Batch {
 
 impl Received {
     pub(crate) fn new() -> Self {
-        Self { buffers: vec![vec![0; JOINED_BYTES]; BATCH_SIZE], metas: [RecvMeta::default(); BATCH_SIZE], count: 0 }
+        Self {
+            buffers: vec![vec![0; JOINED_BYTES]; BATCH_SIZE],
+            metas: [RecvMeta::default(); BATCH_SIZE],
+            count: 0,
+            is_anywhere: false,
+        }
     }
 
     /// Whether there was as much as one call can receive, so that there may be more.
@@ -149,12 +211,25 @@ impl Received {
         self.count == BATCH_SIZE
     }
 
-    /// Each datagram: from where, its bytes, and whether it was marked as congested.
-    pub(crate) fn datagrams(&self) -> impl Iterator<Item = (SocketAddr, &[u8], bool)> {
+    pub(crate) fn datagrams(&self) -> impl Iterator<Item = Came<'_>> {
         self.buffers.iter().zip(&self.metas[..self.count]).flat_map(|(buffer, meta)| {
             let is_marked = meta.ecn == Some(EcnCodepoint::Ce);
             let joined = &buffer[..meta.len.min(buffer.len())];
-            joined.chunks(meta.stride.max(1)).map(move |bytes| (meta.addr, bytes, is_marked))
+            let (from, to) = (unmapped(meta.addr), meta.dst_ip.filter(|_| self.is_anywhere));
+            joined.chunks(meta.stride.max(1)).map(move |bytes| Came { from, to, bytes, is_marked })
         })
     }
+}
+
+fn both_families(address: &SocketAddrV6) -> io::Result<UdpSocket> {
+    let socket = rustix::net::socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_ipv6_v6only(&socket, false)?;
+    rustix::net::bind(&socket, address)?;
+    Ok(socket.into())
+}
+
+/// An address of IPv4 as itself.
+fn unmapped(address: SocketAddr) -> SocketAddr {
+    let ip = address.ip().to_canonical();
+    if ip == address.ip() { address } else { (ip, address.port()).into() }
 }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is behind an endpoint's lock: its connections, their fates, and who waits for them.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    net::{IpAddr, SocketAddr},
+};
 
 use fide_pace::{
-    endpoint::{self, ConnectionId, DATAGRAM_MAX, Event, SetUpError},
+    endpoint::{self, ConnectionId, DATAGRAM_MAX, Datagram, Event, SetUpError},
     transport::{Closed, View},
 };
 
@@ -17,6 +20,10 @@ use crate::{
 
 /// Connections that were accepted and that nobody has taken. Further ones are closed.
 const ACCEPTED_MAX: usize = 1024;
+/// Addresses of clients whose set-up is to be answered, with the own address that they asked. The answers to further ones leave
+/// from where the kernel chooses.
+const ASKED_MAX: usize = 256;
+
 /// What is waited for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum For {
@@ -34,6 +41,10 @@ pub(crate) struct Fate {
     pub(crate) failed: Option<SetUpError>,
     pub(crate) closed: Option<Closed>,
     waiting: [Waiting; 3],
+    /// A client's: its first packet came to this address, from which it is answered. The way of a connection that this end began is
+    /// the kernel's choice.
+    is_of_client: bool,
+    here: Option<IpAddr>,
     /// Somebody wants to know of changes of its bottleneck.
     pub(crate) watched: Option<Watched>,
 }
@@ -57,6 +68,7 @@ pub(crate) struct State {
     pub(crate) batch: Batch,
     /// Room for one datagram.
     pub(crate) one: Vec<u8>,
+    asked: Vec<(SocketAddr, IpAddr)>,
     /// Connections that have sent or received something, or whose time has come.
     pub(crate) touched: Vec<ConnectionId>,
     /// To be woken when the lock is released.
@@ -95,6 +107,7 @@ impl State {
             accepting: Waiting::default(),
             batch: Batch::new(),
             one: vec![0; DATAGRAM_MAX],
+            asked: Vec::new(),
             touched: Vec::new(),
             wakes: Wakes::default(),
             spare: Vec::new(),
@@ -120,7 +133,8 @@ impl State {
                 Event::Connected(id) => self.change(id, |fate| fate.stands = true),
                 Event::Failed(id, why) => self.change(id, |fate| fate.failed = Some(why)),
                 Event::Closed(id, why) => self.change(id, |fate| fate.closed = Some(why)),
-                Event::Moved(..) => {}
+                // Its next packet says which address it asks now.
+                Event::Moved(id, _) => self.change(id, |fate| fate.here = None),
             }
         }
     }
@@ -138,7 +152,7 @@ impl State {
             self.endpoint.close(id, now_ns(), "nobody accepts connections here");
             return;
         }
-        self.fates.insert(id, Fate { stands: true, ..Fate::default() });
+        self.fates.insert(id, Fate { stands: true, is_of_client: true, ..Fate::default() });
         self.accepted.push_back(id);
         self.accepting.wake(&mut self.wakes);
     }
@@ -193,6 +207,34 @@ impl State {
             self.leave(id, "the endpoint was closed");
         }
         self.accepting.wake(&mut self.wakes);
+    }
+
+    /// A connection's packet came to this address.
+    pub(crate) fn came_to(&mut self, id: ConnectionId, here: IpAddr) {
+        if let Some(fate) = self.fates.get_mut(&id).filter(|fate| fate.is_of_client) {
+            // Not for each one: somebody may send on an old one to another address of this host.
+            fate.here.get_or_insert(here);
+        }
+    }
+
+    /// A set-up came from there to this address.
+    pub(crate) fn was_asked(&mut self, from: SocketAddr, here: IpAddr) {
+        if self.asked.len() < ASKED_MAX && self.asked.last() != Some(&(from, here)) {
+            self.asked.push((from, here));
+        }
+    }
+
+    /// All set-ups are answered.
+    pub(crate) fn has_answered(&mut self) {
+        self.asked.clear();
+    }
+
+    /// The own address from which a datagram is to leave; none: the kernel's choice.
+    pub(crate) fn leaves_from(&self, datagram: &Datagram) -> Option<IpAddr> {
+        match datagram.connection {
+            Some(id) => self.fates.get(&id)?.here,
+            None => self.asked.iter().rev().find(|(from, _)| *from == datagram.to).map(|(_, here)| *here),
+        }
     }
 
     pub(crate) fn touch(&mut self, id: ConnectionId) {
