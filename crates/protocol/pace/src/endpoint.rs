@@ -158,6 +158,8 @@ pub struct Endpoint {
     baker: Baker,
     /// Of challenges.
     secret: [u8; 32],
+    /// Clients that ask for a connection are refused.
+    refuses: bool,
     next_id: u32,
     connections: HashMap<u32, Connection>,
     clients: HashMap<u32, Client>,
@@ -183,6 +185,7 @@ impl Endpoint {
             config,
             baker: Baker::new(entropy),
             secret: blake3::derive_key("fide-pace challenges", entropy),
+            refuses: false,
             next_id: first.first_chunk().copied().map_or(1, u32::from_be_bytes),
             connections: HashMap::new(),
             clients: HashMap::new(),
@@ -217,6 +220,17 @@ impl Endpoint {
         self.dues.push(client.due_ns(), id);
         self.clients.insert(id, client);
         Ok(ConnectionId(id))
+    }
+
+    /// From now on clients that ask for a connection are refused, as by an endpoint that is full. What they have been answered
+    /// already, but not confirmed, is forgotten.
+    pub fn refuse(&mut self) {
+        self.refuses = true;
+        let is_unconfirmed = |connection: &Connection| matches!(connection.stage, Stage::Unconfirmed { .. });
+        let unconfirmed = self.connections.iter().filter(|(_, connection)| is_unconfirmed(connection));
+        for id in unconfirmed.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.forget(id);
+        }
     }
 
     /// Connections and set-ups, those that are over left out.

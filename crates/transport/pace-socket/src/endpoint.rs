@@ -262,7 +262,8 @@ impl Endpoint {
         self.shared.lock().endpoint.dropped()
     }
 
-    /// Takes no more connections, and makes none: those who wait for one get an error, and nobody is let in. Connections that stand go on until they are dropped.
+    /// Takes no more connections, and makes none: those who wait for one get an error, and clients are refused. Connections that
+    /// stand go on until they are dropped.
     pub fn close(&self) {
         self.shared.lock().close();
         self.shared.ring();
@@ -272,5 +273,35 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They are closed with the endpoint, which says so in events of its own.
+    #[test]
+    fn connections_that_nobody_took_leave_nothing() {
+        let key = ServerKey::Secret([7; 32]);
+        let server =
+            Endpoint::server((Ipv4Addr::LOCALHOST, 0).into(), key.clone(), Config::default()).expect("the loopback");
+        let (at, client) = (server.local_address().expect("bound"), Endpoint::client().expect("a socket"));
+        let connect = || client.connect(at, &key.for_clients(), Config::default()).expect("a connection");
+        let (here, there) = (connect(), server.accept().expect("one that connected"));
+        let others: Vec<_> = (0..5).map(|_| connect()).collect();
+        while server.shared.lock().accepted.len() < others.len() {
+            thread::yield_now();
+        }
+        server.close();
+        for other in &others {
+            assert!(other.recv().is_err());
+        }
+        while server.shared.lock().endpoint.connections() > 1 {
+            thread::yield_now();
+        }
+        assert_eq!(server.shared.lock().fates.len(), 1, "of the one that was taken");
+        drop((here, there));
+        assert_eq!(server.shared.lock().fates.len(), 0);
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     waiting::{Waiting, Wakes},
 };
 
-/// Connections that were accepted and that nobody has taken. Further ones are closed.
+/// Connections that were accepted and that nobody has taken. Those that are over make way for others; further ones are closed.
 const ACCEPTED_MAX: usize = 1024;
 /// Addresses of clients whose set-up is to be answered, with the own address that they asked. The answers to further ones leave
 /// from where the kernel chooses.
@@ -148,6 +148,12 @@ impl State {
     }
 
     fn accept(&mut self, id: ConnectionId) {
+        if self.accepted.len() >= ACCEPTED_MAX {
+            let is_over = |id: &ConnectionId| self.fates.get(id).is_none_or(|fate| fate.closed.is_some());
+            let (over, accepted): (VecDeque<_>, _) = self.accepted.iter().partition(|id| is_over(id));
+            self.accepted = accepted;
+            over.into_iter().for_each(|id| self.leave(id, ""));
+        }
         if self.accepted.len() >= ACCEPTED_MAX || self.is_ending {
             self.endpoint.close(id, now_ns(), "nobody accepts connections here");
             return;
@@ -203,6 +209,7 @@ impl State {
     /// Nobody is let in any more.
     pub(crate) fn close(&mut self) {
         self.is_ending = true;
+        self.endpoint.refuse();
         while let Some(id) = self.accepted.pop_front() {
             self.leave(id, "the endpoint was closed");
         }

@@ -214,7 +214,7 @@ impl Endpoint {
             self.answer(from, answer);
             return;
         }
-        if self.is_full() || self.unconfirmed >= UNCONFIRMED_MAX {
+        if self.refuses || self.is_full() || self.unconfirmed >= UNCONFIRMED_MAX {
             self.dropped.full += 1;
             self.answer(from, SetUp::Refusal { client, attempt, reason: Refused::Full });
             return;
