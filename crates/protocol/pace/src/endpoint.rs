@@ -32,7 +32,8 @@ const ANSWERS_MAX: usize = 256;
 const UNCONFIRMED_MAX: usize = 1024;
 /// A connection that the client has not confirmed is forgotten after this time.
 const CONFIRMED_WITHIN_NS: u64 = 5_000_000_000;
-/// A connection that is over is remembered so long, to tell a peer that still sends.
+/// A connection that is over is remembered so long, to tell a peer that still sends; and as long as it has messages for the
+/// application that have not expired.
 const OVER_NS: u64 = 3_000_000_000;
 /// A new address is asked so often at most whether the peer is there.
 const CHALLENGE_NS: u64 = 100_000_000;
@@ -358,6 +359,12 @@ impl Endpoint {
                 continue;
             }
             let Some(connection) = self.connections.get_mut(&id) else { continue };
+            if let Stage::Over { until_ns } = &mut connection.stage
+                && now_ns >= *until_ns
+                && connection.transport.has_message(now_ns)
+            {
+                *until_ns = now_ns + OVER_NS;
+            }
             match connection.stage {
                 Stage::Unconfirmed { until_ns } | Stage::Over { until_ns } if now_ns >= until_ns => self.forget(id),
                 _ => {

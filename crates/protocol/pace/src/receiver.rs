@@ -193,6 +193,18 @@ impl Receiver {
         self.ready.iter().any(|message| message.expires_us >= peer_now_us)
     }
 
+    /// Nothing more comes: what is here waits for nothing.
+    pub fn end(&mut self) {
+        self.floor = self.floor.max(self.end);
+    }
+
+    /// The application takes nothing more.
+    pub fn drop_messages(&mut self) {
+        while !self.ready.is_empty() {
+            self.drop_ready();
+        }
+    }
+
     /// The first symbol that is awaited, for extending the lowest bits of others.
     #[must_use]
     pub fn next_symbol(&self) -> u64 {

@@ -276,6 +276,11 @@ impl Transport {
         self.peer_now_us(now_ns).is_some_and(|peer_now_us| self.receiver.has_message(peer_now_us))
     }
 
+    /// The application takes nothing more.
+    pub fn drop_messages(&mut self) {
+        self.receiver.drop_messages();
+    }
+
     /// The memory of a message may be used again.
     pub fn recycle(&mut self, message: Message) {
         self.receiver.recycle(message);

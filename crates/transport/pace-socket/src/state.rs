@@ -8,7 +8,7 @@ use std::{
 
 use fide_pace::{
     endpoint::{self, ConnectionId, DATAGRAM_MAX, Datagram, Event, SetUpError},
-    transport::{Closed, View},
+    transport::{Closed, Transport, View},
 };
 
 use crate::{
@@ -165,7 +165,9 @@ impl State {
 
     /// Nobody has a connection any more, but those who watch it.
     pub(crate) fn leave(&mut self, id: ConnectionId, reason: &str) {
-        self.endpoint.close(id, now_ns(), reason);
+        let now_ns = now_ns();
+        self.endpoint.close(id, now_ns, reason);
+        self.endpoint.with(id, now_ns, Transport::drop_messages);
         if let Some(mut fate) = self.fates.remove(&id) {
             // Its wakers are woken, and so dropped, when the lock is released.
             fate.wake_all(&mut self.wakes);

@@ -3,13 +3,51 @@
 
 mod common;
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
-use common::{config, connect, key, pair, server};
+use common::{config, connect, key, loses_long_ones, pair, server};
 use fide_pace_socket::{AcceptError, ConnectError, Endpoint};
 
 /// Accepted connections that wait to be taken.
 const ACCEPTED_MAX: usize = 1024;
+
+/// The second message is here, behind one that is lost, when the other end closes.
+#[test]
+fn what_came_is_delivered_when_the_other_end_closes() {
+    let state = Arc::new(AtomicU32::new(0));
+    let (here, there, _relay) = pair(config(60_000), loses_long_ones(Arc::clone(&state), true));
+    state.store(1, Ordering::Relaxed);
+    here.try_send(&[1; 1100], None).unwrap();
+    here.try_send(&[2; 750], None).unwrap();
+    while state.load(Ordering::Relaxed) == 1 {
+        thread::sleep(Duration::from_millis(1));
+    }
+    here.close("");
+    assert_eq!(there.recv().map(|message| message.bytes.len()), Ok(750));
+    assert!(there.recv().is_err());
+}
+
+/// An endpoint forgets a connection that is over after three seconds.
+#[test]
+fn what_came_before_the_end_can_be_taken_long_after_it() {
+    let (here, there, _relay) = pair(config(60_000), Box::new(|_, _| true));
+    for at in 0..5 {
+        here.send(&[at; 100]).unwrap();
+    }
+    // They are there by then, whether or not that is known here.
+    here.finish(Duration::from_secs(2));
+    here.close("");
+    thread::sleep(Duration::from_secs(5));
+    let came = std::iter::from_fn(|| there.recv().ok()).map(|message| message.bytes[0]);
+    assert_eq!(came.collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+}
 
 #[test]
 fn finish_may_wait_without_an_end() {

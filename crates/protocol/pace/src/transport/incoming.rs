@@ -141,7 +141,11 @@ impl Transport {
                     self.exchanged(now_ns, &Stamps { t1_us: clock_us(pinged_ns), t2_us, t3_us: sent_us, t4_us });
                 }
             }
-            Frame::Close { reason } => self.closed = Some(Closed::There(reason.to_owned())),
+            Frame::Close { reason } => {
+                self.closed = Some(Closed::There(reason.to_owned()));
+                // What came before it is delivered.
+                self.receiver.end();
+            }
             Frame::Padding => {}
         }
         Ok(())
