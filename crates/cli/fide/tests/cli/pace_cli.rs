@@ -8,6 +8,10 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -266,6 +270,96 @@ fn tunnel_takes_and_gives_nothing_but_to_its_program() {
     let len = program.recv(&mut buffer).unwrap();
     assert_eq!(text(&buffer[..len]), "for the program alone");
     assert_eq!(stranger.recv(&mut buffer).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
+/// The sender waits for its standard input, which stays open.
+#[test]
+fn send_ends_by_a_signal_while_it_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = new_key(dir.path(), "key");
+    let key = key.to_str().unwrap();
+    let at = format!("127.0.0.1:{}", port());
+    let (mut receiver, _errors) = waits(&["recv", &at, "--key", key]);
+    let mut sender = Process(fide(&["send", &at, "--key", key, "--deadline", "5s"]).spawn().unwrap());
+    let mut input = sender.0.stdin.take().unwrap();
+    input.write_all(b"one").unwrap();
+    let mut out = [0; 3];
+    receiver.0.stdout.as_mut().unwrap().read_exact(&mut out).unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_child(&sender.0), rustix::process::Signal::TERM).unwrap();
+    assert_eq!(status(sender), Some(1));
+    // It has told the other end why.
+    assert_eq!(status(receiver), Some(1));
+    drop(input);
+}
+
+#[test]
+fn send_ends_with_its_receiver_while_it_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = new_key(dir.path(), "key");
+    let key = key.to_str().unwrap();
+    let at = format!("127.0.0.1:{}", port());
+    let (mut receiver, _errors) = waits(&["recv", &at, "--key", key]);
+    let mut sender = Process(fide(&["send", &at, "--key", key, "--deadline", "5s"]).spawn().unwrap());
+    let mut input = sender.0.stdin.take().unwrap();
+    input.write_all(b"one").unwrap();
+    let mut out = [0; 3];
+    receiver.0.stdout.as_mut().unwrap().read_exact(&mut out).unwrap();
+    rustix::process::kill_process(rustix::process::Pid::from_child(&receiver.0), rustix::process::Signal::TERM)
+        .unwrap();
+    assert_eq!(status(sender), Some(1));
+    drop(input);
+}
+
+/// The way is cut for four seconds just as the last messages leave.
+#[test]
+fn send_waits_for_its_last_messages_as_long_as_their_deadline() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = new_key(dir.path(), "key");
+    let key = key.to_str().unwrap();
+    let at = format!("127.0.0.1:{}", port());
+    let (mut receiver, _errors) = waits(&["recv", &at, "--key", key, "--lines"]);
+    let (front, back) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    back.connect(&at).unwrap();
+    let (through, is_cut) = (front.local_addr().unwrap().to_string(), &AtomicBool::new(false));
+    let is_over = &AtomicBool::new(false);
+    let (client, front, back) = (&Mutex::new(None), &front, &back);
+    for socket in [front, back] {
+        socket.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+    }
+    let came = std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut buffer = [0; 2000];
+            while !is_over.load(Relaxed) {
+                let Ok((len, from)) = front.recv_from(&mut buffer) else { continue };
+                *client.lock().unwrap() = Some(from);
+                let _ = (!is_cut.load(Relaxed)).then(|| back.send(&buffer[..len]));
+            }
+        });
+        scope.spawn(move || {
+            let mut buffer = [0; 2000];
+            while !is_over.load(Relaxed) {
+                let (Ok(len), Some(to)) = (back.recv(&mut buffer), *client.lock().unwrap()) else { continue };
+                let _ = (!is_cut.load(Relaxed)).then(|| front.send_to(&buffer[..len], to));
+            }
+        });
+        let words = ["send", &through, "--key", key, "--lines", "--deadline", "40s", "--loss", "0.000001"];
+        let mut sender = fide(&words).spawn().unwrap();
+        let mut input = sender.stdin.take().unwrap();
+        let mut out = BufReader::new(receiver.0.stdout.take().unwrap()).lines();
+        input.write_all(b"first\n").unwrap();
+        let first = out.next().unwrap().unwrap();
+        is_cut.store(true, Relaxed);
+        input.write_all(b"second\nthird\n").unwrap();
+        drop(input);
+        std::thread::sleep(Duration::from_secs(4));
+        is_cut.store(false, Relaxed);
+        let sent = sender.wait_with_output().unwrap();
+        let came: Vec<_> = std::iter::once(first).chain(out.map(Result::unwrap)).collect();
+        is_over.store(true, Relaxed);
+        (sent.status.code(), came)
+    });
+    assert_eq!(came, (Some(0), ["first", "second", "third"].map(str::to_owned).to_vec()));
+    assert_eq!(status(receiver), Some(0));
 }
 
 #[test]
