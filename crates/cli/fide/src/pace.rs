@@ -90,7 +90,7 @@ struct Way {
     /// How congestion is answered
     #[arg(long, value_name = "NAME", value_enum, default_value_t)]
     congestion: Congestion,
-    /// Print one JSON object at the end
+    /// Print one JSON object at the end; `recv`, which has its messages on standard output, on standard error
     #[arg(long)]
     json: bool,
 }
@@ -154,8 +154,8 @@ impl Way {
         Failure::new(USAGE, anyhow!("{}: {why}", self.key.display()))
     }
 
-    /// What a connection has done, at its end.
-    fn report(&self, connection: &Connection, why: Option<&Closed>) -> Result<(), Failure> {
+    /// What a connection has done, at its end. `recv` has its messages on standard output.
+    fn report(&self, connection: &Connection, why: Option<&Closed>, to: Out) -> Result<(), Failure> {
         let counts = connection.counts();
         let (sent, received) = (counts.sent, counts.received);
         if self.json {
@@ -167,7 +167,13 @@ impl Way {
                 "ended": why.map(|why| format!("{why:?}")),
                 "bottleneck": bottleneck(connection),
             });
-            return crate::say::show_text(&format!("{value}\n"));
+            return match to {
+                Out::Standard => crate::say::show_text(&format!("{value}\n")),
+                Out::Errors => {
+                    say!("{value}");
+                    Ok(())
+                }
+            };
         }
         if sent.messages > 0 {
             say!(
@@ -188,6 +194,13 @@ impl Way {
         }
         Ok(())
     }
+}
+
+/// Where the JSON object goes.
+#[derive(Debug, Clone, Copy)]
+enum Out {
+    Standard,
+    Errors,
 }
 
 fn bottleneck(connection: &Connection) -> Value {

@@ -10,7 +10,7 @@ use std::{
 use anyhow::anyhow;
 use fide_pace_socket::{Closed, RecvError};
 
-use super::{Way, end_on_signal};
+use super::{Out, Way, end_on_signal};
 use crate::{
     exit::{Done, Failure, UNHEALTHY},
     say::{say, shown},
@@ -53,9 +53,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         connection.recycle(message);
     };
     drop(out);
-    if !arguments.way.json {
-        arguments.way.report(&connection, Some(&why))?;
-    }
+    arguments.way.report(&connection, Some(&why), Out::Errors)?;
     match why {
         Closed::There(reason) if reason.is_empty() => Ok(ExitCode::SUCCESS),
         Closed::Here => Ok(ExitCode::SUCCESS),

@@ -14,7 +14,7 @@ use anyhow::anyhow;
 use fide_pace_socket::{Closed, Connection, SendError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use super::{Way, end_on_signal};
+use super::{Out, Way, end_on_signal};
 use crate::exit::{Done, Failure, UNHEALTHY};
 
 /// Longest message.
@@ -68,7 +68,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         Some(SendError::Closed(why)) => Some(why.clone()),
         _ => None,
     };
-    arguments.way.report(&connection, closed.as_ref())?;
+    arguments.way.report(&connection, closed.as_ref(), Out::Standard)?;
     connection.close("");
     if let Some(why) = failed {
         return Err(anyhow::Error::from(why).into());

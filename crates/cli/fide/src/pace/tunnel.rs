@@ -13,7 +13,7 @@ use std::{
 use anyhow::anyhow;
 use fide_pace_socket::{Closed, Connection, RecvError, SendError};
 
-use super::{Way, end_on_signal, resolve};
+use super::{Out, Way, end_on_signal, resolve};
 use crate::{
     exit::{Done, Failure, UNHEALTHY, USAGE},
     say::say,
@@ -126,7 +126,7 @@ fn carry(connection: Connection, local: &Local, way: &Way) -> Done {
         (last, inwards.join())
     });
     let why = why.map_err(|_| anyhow!("a thread of the tunnel has ended by itself"))?;
-    way.report(&connection, Some(&why))?;
+    way.report(&connection, Some(&why), Out::Standard)?;
     last?;
     match why {
         Closed::Here => Ok(ExitCode::SUCCESS),

@@ -310,6 +310,24 @@ fn send_ends_with_its_receiver_while_it_reads() {
     drop(input);
 }
 
+#[test]
+fn recv_says_in_json_what_came() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = new_key(dir.path(), "key");
+    let key = key.to_str().unwrap();
+    let at = format!("127.0.0.1:{}", port());
+    let (mut receiver, mut errors) = waits(&["recv", &at, "--key", key, "--json"]);
+    let mut sender = fide(&["send", &at, "--key", key, "--deadline", "5s"]).spawn().unwrap();
+    sender.stdin.take().unwrap().write_all(b"one").unwrap();
+    assert!(sender.wait().unwrap().success());
+    let (mut out, mut says) = (String::new(), String::new());
+    receiver.0.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    errors.read_to_string(&mut says).unwrap();
+    assert_eq!(out, "one");
+    let report: serde_json::Value = serde_json::from_str(says.lines().last().unwrap()).unwrap();
+    assert_eq!(report["received"]["messages"], 1, "{report}");
+}
+
 /// The way is cut for four seconds just as the last messages leave.
 #[test]
 fn send_waits_for_its_last_messages_as_long_as_their_deadline() {
