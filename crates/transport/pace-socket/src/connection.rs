@@ -45,7 +45,7 @@ impl std::fmt::Display for Over<'_> {
         match self.0 {
             Closed::Here => f.write_str("the connection was closed at this end"),
             Closed::There(why) if why.is_empty() => f.write_str("the other end has closed the connection"),
-            Closed::There(why) => write!(f, "the other end has closed the connection: {why}"),
+            Closed::There(why) => write!(f, "the other end has closed the connection: {}", why.escape_debug()),
             Closed::Vanished => f.write_str("the other end was not heard any more"),
             Closed::Peer(why) => write!(f, "the other end is at fault: {why}"),
         }

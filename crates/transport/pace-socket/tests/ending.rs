@@ -49,6 +49,17 @@ fn what_came_before_the_end_can_be_taken_long_after_it() {
     assert_eq!(came.collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
 }
 
+/// What the other end says reaches terminals and logs.
+#[test]
+fn reason_of_the_other_end_is_escaped() {
+    let (server, client) = (server(5000), Endpoint::client().unwrap());
+    let here = connect(&client, &server, 5000);
+    let there = server.accept().unwrap();
+    here.close("gone\x1b[2J\r\nfide: \u{202e}all is well");
+    let says = there.recv().unwrap_err().to_string();
+    assert!(says.contains("gone") && says.chars().all(|c| c.is_ascii_graphic() || c == ' '), "{says:?}");
+}
+
 #[test]
 fn finish_may_wait_without_an_end() {
     let (here, _there, _relay) = pair(config(60_000), Box::new(|_, _| true));
