@@ -128,10 +128,7 @@ impl Way {
 
     fn connect(&self, address: &str, queue: u16) -> Result<Connection, Failure> {
         let key = ClientKey::parse(&self.text()?).map_err(|why| self.unfit(&why))?;
-        let to = resolve(address)?;
-        let endpoint = Endpoint::client().map_err(unbound)?;
-        show(&endpoint);
-        endpoint.connect(to, &key, self.config(queue)).map_err(|why| anyhow::Error::from(why).into())
+        connect_to_any(&resolve_all(address)?, &key, self.config(queue))
     }
 
     fn text(&self) -> Result<String, Failure> {
@@ -226,13 +223,35 @@ fn unbound(why: BindError) -> Failure {
     Failure::new(code, why)
 }
 
-/// "host:port", by name or number.
+/// Connects to the first of a host's addresses that answers.
+fn connect_to_any(addresses: &[SocketAddr], key: &ClientKey, config: Config) -> Result<Connection, Failure> {
+    let endpoint = Endpoint::client().map_err(unbound)?;
+    show(&endpoint);
+    let mut failed = Vec::new();
+    for address in addresses {
+        match endpoint.connect(*address, key, config) {
+            Ok(connection) => return Ok(connection),
+            Err(why) => failed.push(why.to_string()),
+        }
+    }
+    Err(anyhow!("{}", failed.join("; ")).into())
+}
+
+/// "host:port", by name or number: the first address.
 fn resolve(address: &str) -> Result<SocketAddr, Failure> {
+    resolve_all(address).map(|found| found[0])
+}
+
+/// The same: all addresses, one at least.
+fn resolve_all(address: &str) -> Result<Vec<SocketAddr>, Failure> {
     let wrong = |why: String| {
         Failure::new(USAGE, anyhow!("'{address}' is no address: {why}; use HOST:PORT, such as 192.0.2.7:7000"))
     };
-    let mut found = address.to_socket_addrs().map_err(|why| wrong(why.to_string()))?;
-    found.next().ok_or_else(|| wrong("no host has this name".to_owned()))
+    let found: Vec<_> = address.to_socket_addrs().map_err(|why| wrong(why.to_string()))?.collect();
+    if found.is_empty() {
+        return Err(wrong("no host has this name".to_owned()));
+    }
+    Ok(found)
 }
 
 /// "250us", "1.5ms", "2s".
@@ -266,5 +285,23 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         Command::Tunnel(arguments) => tunnel::run(arguments),
         Command::Bench(arguments) => bench::run(arguments),
         Command::Top(arguments) => top::run(arguments),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_address_of_a_name_is_tried_and_those_that_fail_are_named() {
+        let keys = [ServerKey::Secret([7; 32]), ServerKey::Secret([8; 32])];
+        let config = Config::default();
+        let servers = keys.clone().map(|key| Endpoint::server(([127, 0, 0, 1], 0).into(), key, config).unwrap());
+        let addresses = [&servers[0], &servers[1]].map(|server| server.local_address().unwrap());
+        let connection = connect_to_any(&addresses, &keys[1].for_clients(), config).unwrap();
+        assert_eq!(connection.peer(), Some(addresses[1]));
+        let other = ClientKey::Secret([9; 32]);
+        let why = connect_to_any(&addresses, &other, config).err().unwrap().to_string();
+        assert!(addresses.iter().all(|address| why.contains(&address.to_string())), "{why}");
     }
 }
