@@ -120,7 +120,7 @@ impl Transport {
     fn departs(&mut self, now_ns: u64, bytes: u64) {
         let gap_ns = time_ns(bytes, self.congestion.bytes_per_s());
         // Of two packets that leave at once, to measure the link, the first is not late.
-        let catch_up_ns = (gap_ns / CATCH_UP).min(CATCH_UP_MAX_NS);
+        let catch_up_ns = if gap_ns == 0 { 0 } else { (gap_ns / CATCH_UP).clamp(CATCH_UP_LEAST_NS, CATCH_UP_MAX_NS) };
         self.departs_ns = self.departs_ns.max(now_ns.saturating_sub(catch_up_ns)) + gap_ns;
     }
 
