@@ -20,6 +20,8 @@ from fide_pace import _native
 # Longer than anything here takes.
 LIMIT = 60
 CONFIG = {"deadline": 2.0, "queue": 100}
+# Python has no handler of its own if whoever started it ignores this signal, as shells do for what runs in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pair(key=None, **config):
