@@ -6,7 +6,7 @@
 //! may be lost ([`tolerance`]).
 //! Nothing is delivered after it has expired, by the sender's clock.
 
-mod tolerance;
+pub(crate) mod tolerance;
 
 use std::collections::VecDeque;
 

@@ -107,21 +107,37 @@ fn standard_input_comes_out_at_the_other_end() {
     }
 }
 
+/// A program, a client, and a tunnel between them.
+struct Tunnel {
+    _dir: tempfile::TempDir,
+    program: UdpSocket,
+    client: UdpSocket,
+    /// The end that forwards, and the one that takes; what they say is read to no end.
+    far: (Process, BufReader<std::process::ChildStderr>),
+    near: (Process, BufReader<std::process::ChildStderr>),
+}
+
+impl Tunnel {
+    fn open() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let key = new_key(dir.path(), "key");
+        let key = key.to_str().unwrap();
+        let program = UdpSocket::bind("127.0.0.1:0").unwrap();
+        program.set_read_timeout(Some(LIMIT)).unwrap();
+        let (there, here) = (format!("127.0.0.1:{}", port()), format!("127.0.0.1:{}", port()));
+        let forward = program.local_addr().unwrap().to_string();
+        let far = waits(&["tunnel", "--accept", &there, "--forward", &forward, "--key", key, "--deadline", "5s"]);
+        let near = waits(&["tunnel", "--from", &here, "--to", &there, "--key", key, "--deadline", "5s"]);
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        client.set_read_timeout(Some(LIMIT)).unwrap();
+        client.connect(&here).unwrap();
+        Self { _dir: dir, program, client, far, near }
+    }
+}
+
 #[test]
 fn datagrams_of_any_program_go_through_a_tunnel_and_back() {
-    let dir = tempfile::tempdir().unwrap();
-    let key = new_key(dir.path(), "key");
-    let key = key.to_str().unwrap();
-    let program = UdpSocket::bind("127.0.0.1:0").unwrap();
-    program.set_read_timeout(Some(LIMIT)).unwrap();
-    let (there, here) = (format!("127.0.0.1:{}", port()), format!("127.0.0.1:{}", port()));
-    let forward = program.local_addr().unwrap().to_string();
-    let (far, _far_errors) =
-        waits(&["tunnel", "--accept", &there, "--forward", &forward, "--key", key, "--deadline", "5s"]);
-    let (near, _near_errors) = waits(&["tunnel", "--from", &here, "--to", &there, "--key", key, "--deadline", "5s"]);
-    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
-    client.set_read_timeout(Some(LIMIT)).unwrap();
-    client.connect(&here).unwrap();
+    let Tunnel { _dir, program, client, far: (far, _far_errors), near: (near, _near_errors) } = Tunnel::open();
     let mut buffer = [0; 65_536];
     for len in [0, 1, 1000, 1472, 9000, 60_000] {
         let sent: Vec<u8> = (0..len).map(|at| u8::try_from(at % 251).unwrap()).collect();
@@ -243,19 +259,7 @@ fn bench_says_what_the_other_end_got() {
 /// Somebody sends to the far end's socket for the program, whose port it guesses.
 #[test]
 fn tunnel_takes_and_gives_nothing_but_to_its_program() {
-    let dir = tempfile::tempdir().unwrap();
-    let key = new_key(dir.path(), "key");
-    let key = key.to_str().unwrap();
-    let program = UdpSocket::bind("127.0.0.1:0").unwrap();
-    program.set_read_timeout(Some(LIMIT)).unwrap();
-    let (there, here) = (format!("127.0.0.1:{}", port()), format!("127.0.0.1:{}", port()));
-    let forward = program.local_addr().unwrap().to_string();
-    let (_far, _far_errors) =
-        waits(&["tunnel", "--accept", &there, "--forward", &forward, "--key", key, "--deadline", "5s"]);
-    let (_near, _near_errors) = waits(&["tunnel", "--from", &here, "--to", &there, "--key", key, "--deadline", "5s"]);
-    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
-    client.set_read_timeout(Some(LIMIT)).unwrap();
-    client.connect(&here).unwrap();
+    let Tunnel { program, client, far: _far, near: _near, _dir } = Tunnel::open();
     let mut buffer = [0; 2000];
     client.send(b"hello").unwrap();
     let (_, inside) = program.recv_from(&mut buffer).unwrap();

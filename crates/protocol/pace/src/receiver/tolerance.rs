@@ -8,19 +8,20 @@
 
 use crate::flight::REORDERED_MAX;
 
-/// The share of what may be lost that gaps may use up. The rest is for what is lost for good although it is awaited.
-const USED: f64 = 0.95;
+/// The share of what may be lost that gaps may use up. The rest is for what is lost for good although it is awaited. The sender
+/// counts with these, too: [`crate::sender`].
+pub(crate) const USED: f64 = 0.95;
 /// Longest gap, in symbols, that is passed over.
 pub(super) const GAP_MAX: u64 = 4;
 /// Messages that may be passed over one after another, and messages lost beyond what was asked for that are remembered.
-const CREDIT_MAX: f64 = GAP_MAX as f64;
-const DEBT_MAX: f64 = 64.0;
+pub(crate) const CREDIT_MAX: f64 = GAP_MAX as f64;
+pub(crate) const DEBT_MAX: f64 = 64.0;
 /// Gaps that are remembered, to see whether they were of overtaken packets.
 const REMEMBERED: usize = 16;
 /// A packet that comes after this share of a round trip was sent again: it was not overtaken.
 const AGAIN_SHARE: f64 = 0.75;
 /// After this share of a round trip, and a millisecond, a gap is passed over though few packets came after it.
-pub(crate) const PASSED_SHARE: f64 = 0.125;
+const PASSED_SHARE: f64 = 0.125;
 const PASSED_US: f64 = 1000.0;
 /// Packets that were overtaken are awaited longer by this factor, and each message that is delivered makes it shorter again.
 const PATIENCE: f64 = 1.25;

@@ -5,19 +5,14 @@
 //! packets do not suffice, and then only as many symbols as are missing are.
 
 use super::{Later, Sender, State, Way};
+use crate::receiver::tolerance::{CREDIT_MAX, DEBT_MAX, USED};
 
-/// The share of what may be lost with which a receiver may pass over gaps, and most messages at once: what it does itself
-/// ([`crate::receiver`]).
-const TOLERATED: f64 = 0.95;
-const TOLERATED_MAX: f64 = 4.0;
-/// Messages lost beyond that are remembered, at most so many.
-const DEBT_MAX: f64 = 64.0;
 /// As long as the receiver may pass over a gap, what is lost is sent again this share of a round trip later, and so much:
 /// perhaps nobody awaits it.
 const DOUBT_SHARE: u64 = 8;
 const DOUBT_NS: u64 = 3_000_000;
 
-/// What the receiver may pass over.
+/// What the receiver may pass over, as it counts that itself.
 #[derive(Debug, Default)]
 pub(super) struct Tolerated {
     pub(super) share: f64,
@@ -27,7 +22,7 @@ pub(super) struct Tolerated {
 
 impl Tolerated {
     pub(super) fn sent(&mut self) {
-        self.credit = (self.credit + TOLERATED * self.share).min(TOLERATED_MAX);
+        self.credit = (self.credit + USED * self.share).min(CREDIT_MAX);
     }
 
     fn is_any(&self) -> bool {
@@ -36,7 +31,7 @@ impl Tolerated {
 
     /// The share to plan with: less than was asked for if more was lost.
     pub(super) fn planned(&self) -> f64 {
-        self.share / (1.0 - self.credit.min(0.0) / TOLERATED_MAX)
+        self.share / (1.0 - self.credit.min(0.0) / CREDIT_MAX)
     }
 }
 
