@@ -13,6 +13,8 @@ use std::{
     net::SocketAddr,
 };
 
+use rustc_hash::FxHashMap;
+
 use crate::{
     keys::{ClientKey, ServerKey},
     packet::{HEADER_LEN, Kind, TAG_LEN, low},
@@ -162,8 +164,9 @@ pub struct Endpoint {
     /// Clients that ask for a connection are refused.
     refuses: bool,
     next_id: u32,
-    connections: HashMap<u32, Connection>,
-    clients: HashMap<u32, Client>,
+    // By numbers of this end's own making: nobody chooses any that meet in one place.
+    connections: FxHashMap<u32, Connection>,
+    clients: FxHashMap<u32, Client>,
     /// Set-ups that were answered.
     answered: HashMap<setting_up::Key, u32>,
     unconfirmed: usize,
@@ -188,8 +191,8 @@ impl Endpoint {
             secret: blake3::derive_key("fide-pace challenges", entropy),
             refuses: false,
             next_id: first.first_chunk().copied().map_or(1, u32::from_be_bytes),
-            connections: HashMap::new(),
-            clients: HashMap::new(),
+            connections: FxHashMap::default(),
+            clients: FxHashMap::default(),
             answered: HashMap::new(),
             unconfirmed: 0,
             dues: Dues::default(),

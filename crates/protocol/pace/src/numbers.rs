@@ -64,23 +64,29 @@ impl Numbers {
         true
     }
 
-    fn is_marked(&self, number: u64) -> bool {
-        let (word, bit) = place(number);
-        self.seen[word] & bit != 0
-    }
-
     /// Numbers in a row, downwards from this one, that have come, or have not.
     fn run(&self, from: u64, come: bool) -> u64 {
-        let largest = self.largest.unwrap_or(0);
-        let oldest = largest.saturating_sub(REPLAY_WINDOW - 1);
-        let mut number = from;
-        while number >= oldest && self.is_marked(number) == come {
-            if number == 0 {
-                return from + 1;
+        let oldest = self.largest.unwrap_or(0).saturating_sub(REPLAY_WINDOW - 1);
+        let most = (from + 1).saturating_sub(oldest);
+        let mut len = 0;
+        while len < most {
+            let (word, bit) = place(from - len);
+            // This number and those below it in the word, from the highest bit on.
+            let below = bit.trailing_zeros() + 1;
+            let bits = self.seen[word] << (u64::BITS - below);
+            let alike = if come { bits.leading_ones() } else { bits.leading_zeros() }.min(below);
+            len += u64::from(alike);
+            if alike < below {
+                break;
             }
-            number -= 1;
         }
-        from - number
+        len.min(most)
+    }
+
+    /// How many came without a gap up to the largest.
+    #[must_use]
+    pub fn newest_run(&self) -> u64 {
+        self.largest.map_or(0, |largest| self.run(largest, true))
     }
 
     /// What FEEDBACK says: the largest number, how many came without a gap up to it, and the runs before. None

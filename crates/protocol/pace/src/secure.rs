@@ -14,7 +14,7 @@
 use snow::{
     Builder, HandshakeState, StatelessTransportState,
     params::{CipherChoice, DHChoice, HashChoice, NoiseParams},
-    resolvers::{CryptoResolver, DefaultResolver},
+    resolvers::{CryptoResolver, DefaultResolver, RingResolver},
     types::{Cipher, Dh, Hash, Random},
 };
 
@@ -62,7 +62,8 @@ impl CryptoResolver for Resolver {
     }
 
     fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
-        DefaultResolver.resolve_cipher(choice)
+        // Each packet passes it: ring's takes a third of the time of the default.
+        RingResolver.resolve_cipher(choice)
     }
 }
 

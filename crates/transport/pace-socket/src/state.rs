@@ -2,7 +2,7 @@
 //! What is behind an endpoint's lock: its connections, their fates, and who waits for them.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     net::{IpAddr, SocketAddr},
 };
 
@@ -10,6 +10,7 @@ use fide_pace::{
     endpoint::{self, ConnectionId, DATAGRAM_MAX, Datagram, Event, SetUpError},
     transport::{Closed, Transport, View},
 };
+use rustc_hash::FxHashMap;
 
 use crate::{
     now_ns,
@@ -62,7 +63,7 @@ pub(crate) struct Watched {
 pub(crate) struct State {
     pub(crate) endpoint: endpoint::Endpoint,
     /// Of connections that somebody has, or that wait to be taken.
-    pub(crate) fates: HashMap<ConnectionId, Fate>,
+    pub(crate) fates: FxHashMap<ConnectionId, Fate>,
     pub(crate) accepted: VecDeque<ConnectionId>,
     pub(crate) accepting: Waiting,
     pub(crate) batch: Batch,
@@ -102,7 +103,7 @@ impl State {
     pub(crate) fn new(endpoint: endpoint::Endpoint) -> Self {
         Self {
             endpoint,
-            fates: HashMap::new(),
+            fates: FxHashMap::default(),
             accepted: VecDeque::new(),
             accepting: Waiting::default(),
             batch: Batch::new(),

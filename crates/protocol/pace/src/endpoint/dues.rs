@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When connections have something to do: a heap in which a time that no longer holds stays until it comes to the front.
+//! When connections have something to do: a heap with one time of each, at which to look whether it has become a later one. A
+//! connection in use puts its timers off with each packet, which costs nothing so.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
+
+use rustc_hash::FxHashMap;
 
 /// Times that do not hold are cleared away when there are so many more than connections.
 const STALE_MAX: usize = 64;
@@ -10,25 +13,36 @@ const STALE_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Dues {
     heap: BinaryHeap<Reverse<(u64, u32)>>,
+    /// The time in the heap that counts for a connection: at that, or later, it has something to do.
+    looks: FxHashMap<u32, u64>,
 }
 
 impl Dues {
     /// A connection has something to do then. Its earlier times do not hold any more.
     pub(super) fn push(&mut self, due_ns: u64, id: u32) {
-        if due_ns < u64::MAX {
+        if due_ns < u64::MAX && self.looks.get(&id).is_none_or(|look_ns| due_ns < *look_ns) {
+            self.looks.insert(id, due_ns);
             self.heap.push(Reverse((due_ns, id)));
         }
     }
 
     /// The earliest time that holds, by `of`: the time of a connection as it is now.
     pub(super) fn first(&mut self, count: usize, of: impl Fn(u32) -> Option<u64>) -> Option<(u64, u32)> {
-        if self.heap.len() > 4 * count + STALE_MAX {
-            self.heap.retain(|Reverse((due_ns, id))| of(*id) == Some(*due_ns));
+        let Self { heap, looks } = self;
+        if heap.len() > 4 * count + STALE_MAX {
+            heap.retain(|Reverse((look_ns, id))| looks.get(id) == Some(look_ns));
         }
         loop {
-            let Reverse((due_ns, id)) = *self.heap.peek()?;
-            if of(id) == Some(due_ns) {
-                return Some((due_ns, id));
+            let Reverse((look_ns, id)) = *self.heap.peek()?;
+            if self.looks.get(&id) == Some(&look_ns) {
+                match of(id) {
+                    Some(due_ns) if due_ns <= look_ns => return Some((due_ns, id)),
+                    later => {
+                        self.pop();
+                        self.push(later.unwrap_or(u64::MAX), id);
+                        continue;
+                    }
+                }
             }
             self.heap.pop();
         }
@@ -36,7 +50,11 @@ impl Dues {
 
     /// Takes the earliest one away, until it is pushed again.
     pub(super) fn pop(&mut self) {
-        self.heap.pop();
+        if let Some(Reverse((look_ns, id))) = self.heap.pop()
+            && self.looks.get(&id) == Some(&look_ns)
+        {
+            self.looks.remove(&id);
+        }
     }
 }
 
