@@ -12,6 +12,14 @@ pub use level::Level;
 
 use crate::flight::RateSample;
 
+/// At a pace of less than half of this, packets leave together, as many as are due within it: one call to the kernel for all, and as
+/// long a queue on a path that is no faster.
+pub(crate) const TOGETHER_NS: u64 = 100_000;
+
+/// FEEDBACK waits for further packets so long at least. Paces of a millisecond and more are seen one by one, and on a short path not
+/// each packet wakes its sender.
+pub(crate) const FEEDBACK_LEAST_NS: u64 = 500_000;
+
 /// What one FEEDBACK brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feedback {

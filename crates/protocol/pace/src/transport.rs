@@ -22,7 +22,7 @@ use incoming::NAMED_SINGLY;
 
 use crate::{
     clock::RoundTrips,
-    congestion::{Congestion, Level, XPace},
+    congestion::{Congestion, FEEDBACK_LEAST_NS, Level, XPace},
     flight::{Cargo, Flight, News},
     mtu::{self, PathMtu},
     numbers::Numbers,
@@ -124,6 +124,8 @@ pub struct Transport {
     next_number: u64,
     /// The next packet that is paced leaves at this time at the earliest.
     departs_ns: u64,
+    /// Until then packets leave together with the last one.
+    together_until_ns: u64,
     /// Bytes of packets without a symbol that are paced.
     control_room: u64,
     /// Since then the path has room for another packet.
@@ -198,6 +200,7 @@ impl Transport {
             mtu: PathMtu::new(config.datagram_max),
             next_number: 0,
             departs_ns: now_ns,
+            together_until_ns: 0,
             control_room: 0,
             room_ns: now_ns,
             message_departs_ns: now_ns,
@@ -397,7 +400,10 @@ impl Transport {
 
     /// Whether the path takes another packet.
     fn has_room(&self) -> bool {
-        self.flight.bytes() + self.packet_max() as u64 <= self.congestion.window_bytes() && !self.flight.is_full()
+        // What comes while feedback waits is no queue.
+        let unnamed = self.congestion.path_bytes_per_s().map_or(0, |rate| rate / (1_000_000_000 / FEEDBACK_LEAST_NS));
+        let window = self.congestion.window_bytes() + unnamed;
+        self.flight.bytes() + self.packet_max() as u64 <= window && !self.flight.is_full()
     }
 
     fn packet_max(&self) -> usize {
@@ -472,11 +478,11 @@ impl Transport {
             return u64::MAX;
         }
         let way = self.way();
-        let paced = self.has_paced(now_ns, &way).then_some(self.departs_ns);
+        let paced = self.has_paced(now_ns, &way).then_some(self.leaves_ns());
         let received = self.receiver.due_us().zip(self.peer_now_us(now_ns)).map(|(due_us, peer_now_us)| {
             now_ns.saturating_add(due_us.saturating_sub(peer_now_us).saturating_mul(1000))
         });
-        let sent = self.sender.due_ns(&way).filter(|_| self.has_room()).map(|due_ns| due_ns.max(self.departs_ns));
+        let sent = self.sender.due_ns(&way).filter(|_| self.has_room()).map(|due_ns| due_ns.max(self.leaves_ns()));
         let lost = self.flight.loss_at_ns(self.round_trip_ns());
         let all = [
             paced,

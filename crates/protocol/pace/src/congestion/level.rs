@@ -25,11 +25,16 @@ use drift::Drift;
 use pairs::Pairs;
 use queue::Queue;
 
-use super::{Congestion, Feedback};
+use super::{Congestion, FEEDBACK_LEAST_NS, Feedback, TOGETHER_NS};
 
 /// The target queue in microseconds is this times the square root of the own pace in microseconds: 0.08 packets at
 /// 1.6 Mbit/s, 2 packets at 1 Gbit/s. Clocks and interrupts can tell it at any rate.
 const TARGET_FACTOR: f64 = 5.85;
+/// As long as the queue that packets make which leave together, for paces from none up to those that leave one by one.
+const TOGETHER_US: f64 = TOGETHER_NS as f64 / 1e3;
+const TOGETHER_PACE_US: f64 = TOGETHER_US / 2.0;
+/// How long FEEDBACK waits at least.
+const FEEDBACK_US: f64 = FEEDBACK_LEAST_NS as f64 / 1e3;
 /// Packets in a round trip while nothing is known.
 const START_PACKETS: u64 = 2;
 /// Packets between two pairs: at the start, and later, while the flow has less of the link than this share.
@@ -242,7 +247,9 @@ impl Level {
     fn target_at_us(&self, rate: f64) -> f64 {
         let packet_us = as_f64(self.packet_bytes) * 1e6 / rate.max(1.0);
         let share = self.pairs.link().map_or(1.0, |link| (rate / link).clamp(SHARE_MIN, 1.0));
-        TARGET_FACTOR * packet_us.sqrt() * share.powf(-0.25)
+        // Packets that leave together make a queue of their own, where the path is no faster than they are meant to leave.
+        let together_us = TOGETHER_US * (1.0 - packet_us / TOGETHER_PACE_US).max(0.0);
+        TARGET_FACTOR * packet_us.sqrt() * share.powf(-0.25) + together_us
     }
 
     /// A few packets have waited: sooner than a standing queue, and less sure.
@@ -370,7 +377,9 @@ impl Level {
         let last_ns = std::mem::replace(&mut self.last_ns, now_ns);
         let passed_us = if last_ns == 0 { 0.0 } else { as_f64(now_ns.saturating_sub(last_ns)) / 1e3 };
         let path_us = self.path_us();
-        let round_us = path_us + self.packet_us();
+        // On a short path FEEDBACK waits for longer than an eighth of a round trip.
+        let waits_us = (FEEDBACK_US - path_us / 8.0).max(0.0);
+        let round_us = path_us + self.packet_us() + waits_us;
         let passed_us = passed_us.min(2.0 * round_us);
         let rounds = (passed_us / round_us).min(1.0);
         let target_us = self.target_us();
@@ -386,7 +395,7 @@ impl Level {
             Phase::Competes { window, .. } => self.rate = window * 1e6 / self.round_trip_us,
             Phase::Steady => self.steady(passed_us, rounds, queue_us, target_us),
         }
-        let drain_us = (DRAIN_ROUNDS * path_us).max(DRAIN_PACKETS * self.packet_us());
+        let drain_us = (DRAIN_ROUNDS * (path_us + waits_us)).max(DRAIN_PACKETS * self.packet_us());
         self.drain = ((queue_us - target_us) / drain_us).clamp(-LEAN_MAX, DRAIN_MAX);
         self.rate = self.rate.clamp(as_f64(self.packet_bytes) / 2.0, RATE_MAX);
     }

@@ -4,6 +4,7 @@
 use super::{Closed, PING_NS, Transport, clock_us};
 use crate::{
     clock::Stamps,
+    congestion::FEEDBACK_LEAST_NS,
     packet::{self, Feedback, Frame, Malformed, SENT_LEN, extend, read_frame},
     receiver::SymbolError,
 };
@@ -23,10 +24,10 @@ pub enum PeerError {
     Floor(u32),
 }
 
-/// FEEDBACK that comes sooner than it has to is for each packet: paces of a millisecond and more are seen one by one.
-const FEEDBACK_AFTER_NS: u64 = 1_000_000;
+/// FEEDBACK waits for further packets for an eighth of a round trip, but no longer than this.
+const FEEDBACK_MOST_NS: u64 = 1_000_000;
 /// Packets that one FEEDBACK names at most, while there is room for it.
-const NAMED_MAX: u32 = 16;
+const NAMED_MAX: u32 = 32;
 /// The first packets are named one by one.
 pub(super) const NAMED_SINGLY: u64 = 64;
 
@@ -101,10 +102,11 @@ impl Transport {
 
     fn note_unnamed(&mut self, now_ns: u64, is_largest: bool, is_marked: bool) {
         self.unnamed += 1;
-        let is_gap = self.numbers.runs().is_some_and(|(_, newest, _)| u32::from(newest) < self.unnamed);
+        let is_gap = self.numbers.newest_run() < self.unnamed.into();
         let is_early = self.numbers.largest().is_some_and(|largest| largest < NAMED_SINGLY);
         let is_soon = is_early || is_gap || !is_largest || is_marked || self.unnamed >= NAMED_MAX;
-        let due_ns = if is_soon { now_ns } else { now_ns + FEEDBACK_AFTER_NS.min(self.trips.smoothed_us() * 125) };
+        let wait_ns = (self.trips.smoothed_us() * 125).clamp(FEEDBACK_LEAST_NS, FEEDBACK_MOST_NS);
+        let due_ns = if is_soon { now_ns } else { now_ns + wait_ns };
         self.feedback_due_ns = Some(self.feedback_due_ns.map_or(due_ns, |before_ns| before_ns.min(due_ns)));
     }
 

@@ -3,7 +3,7 @@
 
 use super::{Closed, PING_NS, PINGS_SOON, Transport, clock_us};
 use crate::{
-    congestion::time_ns,
+    congestion::{TOGETHER_NS, time_ns},
     flight::Cargo,
     packet::{DATA_OVERHEAD, Feedback, Frame, HEADER_LEN, REDUNDANCY_LEN, TAG_LEN, Writer, frame_len, low},
     sender::{Left, Outgoing, Way},
@@ -72,7 +72,7 @@ impl Transport {
             return self.write_probe(now_ns, size, plain);
         }
         let way = self.way();
-        let is_paced = now_ns >= self.departs_ns && self.has_paced(now_ns, &way);
+        let is_paced = self.leaves_ns() <= now_ns && self.has_paced(now_ns, &way);
         self.write_control(now_ns, is_paced, &mut writer);
         let has_control = writer.len() > empty;
         if !is_paced {
@@ -112,8 +112,21 @@ impl Transport {
         self.flight.sent(now_ns, written.number, cargo, bytes as u32);
         self.congestion.sent(now_ns, bytes, self.flight.bytes());
         self.control_room = (self.control_room + bytes / CONTROL_SHARE).min(CONTROL_ROOM_MAX);
+        if now_ns >= self.departs_ns {
+            self.together_until_ns = if self.is_fast() { now_ns + TOGETHER_NS } else { 0 };
+        }
         self.departs(now_ns, bytes);
         Some(written)
+    }
+
+    /// Whether packets leave together.
+    pub(super) fn is_fast(&self) -> bool {
+        self.pace_ns() < TOGETHER_NS / 2
+    }
+
+    /// When the next packet that is paced may leave: in the past if it may leave with the last one.
+    pub(super) fn leaves_ns(&self) -> u64 {
+        if self.departs_ns < self.together_until_ns { 0 } else { self.departs_ns }
     }
 
     /// The next one follows at the path's pace.

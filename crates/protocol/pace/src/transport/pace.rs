@@ -3,7 +3,7 @@
 
 use super::{Transport, clock_us, outgoing::CATCH_UP_LEAST_NS};
 use crate::{
-    congestion::time_ns,
+    congestion::{TOGETHER_NS, time_ns},
     packet::PacesFrame,
     rhythm::Rhythm,
     step::{Pace, Paces, Step},
@@ -37,7 +37,10 @@ const ONE_WAY_SHARE: u64 = 8;
 /// A queue of half a message at the receiver is level; each message more makes a sender slower by two parts of so many.
 const BALANCE: u64 = 40;
 /// Messages that wait there, beyond which more make no difference.
-const WAITING_MAX: u16 = 20;
+const WAITING_MAX: u64 = 20;
+
+/// Where packets leave together, messages are made so much sooner: those of this time, and of the time by which a thread wakes late.
+const AHEAD_NS: u64 = 2 * TOGETHER_NS;
 
 /// The share of an application's usual work on a message for which it is let go sooner. If it takes less, the message waits.
 const WORK_SHARE: [u64; 2] = [3, 4];
@@ -75,8 +78,21 @@ impl Transport {
     /// feedback makes room.
     #[must_use]
     pub fn may_send_at(&self, now_ns: u64) -> Option<u64> {
-        let is_free = self.sender.waiting() == 0 && self.has_room();
-        is_free.then(|| self.departs_ns.max(self.message_departs_ns).max(now_ns))
+        if !self.has_room() {
+            return None;
+        }
+        let waiting = self.sender.waiting();
+        let at_ns = self.leaves_ns().max(self.message_departs_ns);
+        if self.config.queue_max == 1 || !self.is_fast() {
+            return (waiting == 0).then_some(at_ns.max(now_ns));
+        }
+        if waiting >= self.config.queue_max {
+            return (at_ns > now_ns).then_some(at_ns);
+        }
+        // So many may wait that they leave together; the next ones are made when these have left.
+        let last_ns = self.leaves_ns().max(now_ns) + waiting as u64 * self.pace_ns();
+        let is_early = last_ns.max(self.message_departs_ns) <= now_ns + AHEAD_NS;
+        Some(if is_early { now_ns } else { at_ns.max(now_ns) })
     }
 
     /// The next message waits for the application at the other end, if that is slow: its pace, and somewhat more or less
@@ -84,7 +100,9 @@ impl Transport {
     pub(super) fn message_departs(&mut self, now_ns: u64) {
         let [_, _, _, receive_ns, deliver_ns] = self.peer_paces.paces_ns;
         let there_ns = u64::from(receive_ns.max(deliver_ns));
-        let waiting = u64::from(self.peer_paces.waiting.min(WAITING_MAX));
+        // Those that came together wait for each other.
+        let together = TOGETHER_NS.checked_div(there_ns).unwrap_or(0);
+        let waiting = u64::from(self.peer_paces.waiting).saturating_sub(together).min(WAITING_MAX);
         let gap_ns = there_ns * (BALANCE - 1 + 2 * waiting) / BALANCE;
         let catch_up_ns = (gap_ns / 4).max(CATCH_UP_LEAST_NS);
         self.message_departs_ns = self.message_departs_ns.max(now_ns.saturating_sub(catch_up_ns)) + gap_ns;

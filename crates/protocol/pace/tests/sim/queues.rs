@@ -129,3 +129,26 @@ fn losses_and_jitter_do_not_slow_a_flow_down() {
         }
     }
 }
+
+/// Paths so fast that packets leave together: they are used, and the queue is that of packets that left together.
+#[test]
+fn packets_of_fast_paths_leave_together() {
+    for (mbits_per_s, queue_max) in [(300, 64), (1000, 64), (1000, 1), (4000, 64)] {
+        let way = LinkSpec::of(50_000).with_rate(mbits_per_s * 1_000_000, 4_000_000);
+        let mut flow = held(Algorithm::Level);
+        flow.config.queue_max = queue_max;
+        let mut world = World::new(1, way, LinkSpec::of(50_000), &[flow]);
+        world.run_until(S / 5);
+        world.links[0].longest_queue_ns = 0;
+        world.run_until(S);
+        let flow = &world.flows[0];
+        let packet_ns = 1079.0 * 8e3 / mbits_per_s as f64;
+        let sent = flow.gaps_ns(S / 5, S).len() as f64 * packet_ns / 0.8e9;
+        let queue_us = world.links[0].longest_queue_ns as f64 / 1e3;
+        let times = spread(flow.delivery_times_ns(S / 5, S));
+        println!(
+            "{mbits_per_s} Mbit/s, {queue_max} wait: {sent:.2} of the path used, queue {queue_us:.0} us, delivery {times:.3?}"
+        );
+        assert!(sent > 0.9 && queue_us < 400.0);
+    }
+}
