@@ -73,13 +73,11 @@ impl LinkSpec {
     /// comes and goes, one packet in a thousand lost.
     #[must_use]
     pub fn internet() -> Self {
-        let varies = Varies { every_ns: 50 * MS, least_share: 0.6, pauses: 0.0 };
         Self {
             losses: Gilbert::of(0.001, 1.5),
-            jitter_ns: MS / 2,
+            jitter_ns: MS,
             reorders: false,
-            varies: Some(varies),
-            ..Self::of(15 * MS).with_rate(20_000_000, 250_000)
+            ..Self::of(15 * MS).with_rate(10_000_000, 32_000)
         }
     }
 

@@ -5,8 +5,8 @@
 //! leaves of queues are these peaks, and the one of the startup (§V-A3). Here the one-way delay of each packet is
 //! measured by the receiver's clock. What exceeds the shortest of the last seconds is the queue ([`queue`]).
 //!
-//! - **Startup.** Two packets leave at once. The time between them at the receiver is the path's pace. The rate begins
-//!   at a sixteenth of that and more than doubles each round trip, until a queue shows.
+//! - **Startup.** Packets leave in pairs. The time between the two at the receiver is the path's pace, by the middle one
+//!   of a few pairs. The rate begins at a sixteenth of that and more than doubles each round trip, until a queue shows.
 //! - **Steady.** The rate grows slowly without a queue and shrinks with one, by the logarithm of the queue over the
 //!   *target*. The target is longer for slower flows, so flows that share a queue come to the same rate. This is the
 //!   argument of Copa (Arun and Balakrishnan, NSDI 2018), with a target by the square root of the pace.
@@ -22,7 +22,7 @@ mod queue;
 
 use deliveries::Deliveries;
 use drift::Drift;
-use pairs::Pairs;
+use pairs::{KEPT as PAIRS_KEPT, Pairs};
 use queue::Queue;
 
 use super::{Congestion, FEEDBACK_LEAST_NS, Feedback, TOGETHER_NS};
@@ -35,10 +35,13 @@ const TOGETHER_US: f64 = TOGETHER_NS as f64 / 1e3;
 const TOGETHER_PACE_US: f64 = TOGETHER_US / 2.0;
 /// How long FEEDBACK waits at least.
 const FEEDBACK_US: f64 = FEEDBACK_LEAST_NS as f64 / 1e3;
-/// Packets in a round trip while nothing is known.
+/// Packets in a round trip at first.
 const START_PACKETS: u64 = 2;
-/// Packets between two pairs: at the start, and later, while the flow has less of the link than this share.
-const PAIRS_APART: [u64; 2] = [4, 100];
+/// So many pairs have to be measured, as jitter moves the packets of one together or apart.
+const START_PAIRS: usize = 3;
+/// Packets between two pairs: at first, then until there are as many as are kept, and later, while the flow has less of the link
+/// than this share.
+const PAIRS_APART: [u64; 3] = [0, 4, 100];
 const PAIRS_SHARE: f64 = 0.9;
 /// How much the gap between packets varies while other flows use the link.
 const GAP_VARIES: f64 = 0.1;
@@ -114,7 +117,7 @@ const COMPETES_LOSS: f64 = 3.0;
 const COMPETES_CUT: [f64; 2] = [0.05, 0.3];
 /// Its window is at least for this share of the link while so much is lost: others that do not answer to losses (BBR) would leave
 /// nothing. If less is lost they do answer; if more, there are too many.
-const COMPETES_LEAST: f64 = 0.3;
+const COMPETES_LEAST: f64 = 0.35;
 const COMPETES_LOSSES: std::ops::Range<f64> = 0.05..0.3;
 /// The share of lost packets that a path may lose by itself.
 const LOSS_MAX: f64 = 0.2;
@@ -313,9 +316,9 @@ impl Level {
             self.phase = Phase::Steady;
         } else if !self.round_is_app_limited {
             self.rate *= 1.0 + STARTUP_GROWTH * rounds;
-            if let Some(link) = self.pairs.link().filter(|link| *link <= self.rate) {
+            if let Some(link) = self.pairs.sure_link().filter(|link| *link <= self.rate) {
                 self.rate = link;
-                self.unrest = 0.0;
+                self.unrest = self.pairs.spread();
                 self.phase = Phase::Steady;
                 // The pair may have met a burst of the link: growth is soon faster, if no queue shows.
                 self.queued_rate = CEILING * link;
@@ -385,7 +388,10 @@ impl Level {
         let target_us = self.target_us();
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
         let flat_ns = (FLAT_ROUNDS * path_us * 1e3) as u64;
-        if let Some(delivered) = self.delivered_per_s() {
+        // The queue of a full buffer does not change either.
+        if self.loss < COMPETES_LOSSES.start
+            && let Some(delivered) = self.delivered_per_s()
+        {
             let share = delivered / self.pairs.link().unwrap_or(delivered).max(delivered);
             self.queue.rebase(now_ns, target_us, share, self.round_trip_us, flat_ns);
         }
@@ -412,7 +418,7 @@ impl Level {
                 *window += packet.max(COMPETES_GROWTH * *window * self.round_trip_us / 1e6);
             }
             let share = if COMPETES_LOSSES.contains(&self.loss) { COMPETES_LEAST } else { 0.0 };
-            let least = share * self.pairs.link().unwrap_or(0.0) * self.round_trip_us / 1e6;
+            let least = share * self.pairs.fast_link().unwrap_or(0.0) * self.round_trip_us / 1e6;
             *window = window.max(least).max(2.0 * packet);
             let is_over = self.rounds >= *until_round;
             if is_over || self.queue.standing_us() <= self.target_us() {
@@ -468,6 +474,7 @@ impl Level {
     fn note_pair(&mut self) {
         if let Some(link) = self.pairs.link()
             && self.phase == Phase::Start
+            && self.pairs.count() >= START_PAIRS
         {
             self.phase = Phase::Startup;
             self.rate = self.rate.min(link).max(STARTUP_SHARE * link);
@@ -491,8 +498,10 @@ impl Level {
     /// Packets between two pairs.
     fn pairs_apart(&self) -> Option<u64> {
         match self.pairs.link() {
-            None => Some(PAIRS_APART[0]),
-            Some(_) if self.share() < PAIRS_SHARE => Some(PAIRS_APART[1]),
+            _ if self.phase == Phase::Start => Some(PAIRS_APART[0]),
+            None => Some(PAIRS_APART[1]),
+            Some(_) if self.phase == Phase::Startup && self.pairs.count() < PAIRS_KEPT => Some(PAIRS_APART[1]),
+            Some(_) if self.share() < PAIRS_SHARE => Some(PAIRS_APART[2]),
             Some(_) => None,
         }
     }

@@ -152,3 +152,41 @@ fn packets_of_fast_paths_leave_together() {
         assert!(sent > 0.9 && queue_us < 400.0);
     }
 }
+
+/// Jitter moves the packets of a pair together, so that the path seems fast: its buffer is small, and little is lost all the same.
+#[test]
+fn jitter_does_not_hide_a_path_at_the_start() {
+    for seed in 1..=6 {
+        let there = LinkSpec { losses: Gilbert::of(0.0, 1.0), ..LinkSpec::internet() };
+        let back = LinkSpec { jitter_ns: there.jitter_ns, reorders: false, ..LinkSpec::of(there.delay_ns) };
+        let mut world = World::new(seed, there, back, &[held(Algorithm::Level)]);
+        world.run_until(2 * S);
+        let sent = world.flows[0].sent.len();
+        let times = spread(world.flows[0].delivery_times_ns(0, 2 * S));
+        println!("{seed}: {sent} sent, {} dropped, delivery {times:.1?}", world.links[0].dropped);
+        // The link carries 2,300.
+        assert!(world.links[0].dropped <= 20 && sent > 1000);
+    }
+}
+
+/// A flow whose own packets fill the buffer, as the link has become ten times slower, does not take them for others'.
+#[test]
+fn link_that_becomes_ten_times_slower_is_used() {
+    let of = |bits_per_s| LinkSpec::of(15 * MS).with_rate(bits_per_s, 60_000);
+    let mut world = World::new(1, of(16_000_000), LinkSpec::of(15 * MS), &[held(Algorithm::Level)]);
+    for (at, bits_per_s) in [16_000_000, 1_600_000, 16_000_000, 2_000_000].into_iter().enumerate() {
+        world.links[0].spec = of(bits_per_s);
+        let from = at as u64 * 12 * S;
+        for part in [2, 4, 8, 12] {
+            let part_from = world.now_ns;
+            world.links[0].longest_queue_ns = 0;
+            world.run_until(from + part * S);
+            let packet_ms = 1079.0 * 8e3 / bits_per_s as f64;
+            let queue = world.links[0].longest_queue_ns as f64 / 1e6 / packet_ms;
+            let ms = (world.now_ns - part_from) as f64 / 1e6;
+            let sent = world.flows[0].gaps_ns(part_from, world.now_ns).len() as f64 * packet_ms / ms;
+            println!("{bits_per_s} until {part} s: {sent:.2} of the path used, queue of {queue:.1} packets");
+            assert!(part < 8 || queue <= 2.0 && sent > 0.85);
+        }
+    }
+}

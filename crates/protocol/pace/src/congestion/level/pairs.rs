@@ -2,10 +2,14 @@
 //! The rate of the bottleneck's link, from pairs of packets that leave at once: the link serves one after the other,
 //! whatever other flows do.
 
+use std::collections::VecDeque;
+
 use super::as_f64;
 
 /// Rates of pairs that are kept; the middle one counts.
-const KEPT: usize = 5;
+pub(super) const KEPT: usize = 5;
+/// Pairs under way at a time that are measured.
+const UNDER_WAY: usize = 8;
 /// Two packets are a pair if they leave within this time.
 const AT_ONCE_NS: u64 = 100_000;
 
@@ -23,20 +27,31 @@ enum State {
 #[derive(Debug)]
 pub(super) struct Pairs {
     state: State,
-    /// Bytes delivered once the second packet of a pair has come, and its bytes.
-    expected: Option<(u64, u64)>,
+    /// Of pairs under way: bytes delivered once the second packet has come, and its bytes.
+    expected: VecDeque<(u64, u64)>,
     /// Pairs that were sent since somebody asked.
     sent: u64,
     delivered: u64,
     came_us: u64,
     rates: [f64; KEPT],
     count: usize,
+    /// Pairs that came at once: the path delivers in bursts, or is faster than clocks tell.
+    together: usize,
 }
 
 impl Pairs {
     /// The first two packets are a pair.
     pub(super) fn new() -> Self {
-        Self { state: State::Waits(0), expected: None, sent: 0, delivered: 0, came_us: 0, rates: [0.0; KEPT], count: 0 }
+        Self {
+            state: State::Waits(0),
+            expected: VecDeque::with_capacity(UNDER_WAY),
+            sent: 0,
+            delivered: 0,
+            came_us: 0,
+            rates: [0.0; KEPT],
+            count: 0,
+            together: 0,
+        }
     }
 
     /// A packet has left. `apart`: packets between two pairs; none for no pairs.
@@ -46,7 +61,10 @@ impl Pairs {
             State::Waits(left) => State::Waits(left.saturating_sub(1)),
             State::Open { left_ns } if now_ns.saturating_sub(left_ns) <= AT_ONCE_NS => {
                 self.sent += 1;
-                self.expected = Some((self.delivered + in_flight_bytes, bytes));
+                // Of more pairs the newest ones are not measured.
+                if self.expected.len() < UNDER_WAY {
+                    self.expected.push_back((self.delivered + in_flight_bytes, bytes));
+                }
                 State::Repays
             }
             State::Open { .. } | State::Repays => State::Waits(apart.unwrap_or(0)),
@@ -66,11 +84,18 @@ impl Pairs {
     pub(super) fn came(&mut self, came_us: u64, came_bytes: u64, delivered: u64) -> bool {
         let last_us = std::mem::replace(&mut self.came_us, came_us);
         let before = std::mem::replace(&mut self.delivered, delivered);
-        let Some((at, bytes)) = self.expected.filter(|(at, _)| delivered >= *at) else { return false };
-        self.expected = None;
+        let mut newest = None;
+        while let Some(pair) = self.expected.pop_front_if(|(at, _)| delivered >= *at) {
+            newest = Some(pair);
+        }
+        let Some((at, bytes)) = newest else { return false };
         // Only if each of the two has come with feedback of its own, and nothing was lost.
-        if delivered != at || came_bytes != bytes || before + bytes != at || came_us <= last_us {
+        if delivered != at || came_bytes != bytes || before + bytes != at {
             return false;
+        }
+        if came_us <= last_us {
+            self.together += 1;
+            return true;
         }
         self.rates[self.count % KEPT] = as_f64(bytes) * 1e6 / as_f64(came_us - last_us);
         self.count += 1;
@@ -82,12 +107,46 @@ impl Pairs {
         std::mem::take(&mut self.sent)
     }
 
+    /// How many have come.
+    pub(super) fn count(&self) -> usize {
+        self.count + self.together
+    }
+
     /// Bytes a second.
     pub(super) fn link(&self) -> Option<f64> {
+        self.ranked(1, 2)
+    }
+
+    /// The rate of which this share of the pairs is slower.
+    fn ranked(&self, share: usize, of: usize) -> Option<f64> {
         let known = self.count.min(KEPT);
         let mut sorted = self.rates;
         sorted[..known].sort_by(f64::total_cmp);
-        (known > 0).then(|| sorted[known / 2])
+        (known > 0).then(|| sorted[known * share / of])
+    }
+
+    /// The slowest of the pairs.
+    fn least(&self) -> f64 {
+        self.rates[..self.count.min(KEPT)].iter().copied().fold(f64::MAX, f64::min)
+    }
+
+    /// How far the slowest is below the middle one, in shares of that, twice: from 0, if they agree, to 1.
+    pub(super) fn spread(&self) -> f64 {
+        self.link().map_or(1.0, |link| (2.0 * (1.0 - self.least() / link)).clamp(0.0, 1.0))
+    }
+
+    /// The link's rate, as far as the pairs agree on it; the slowest of them if they do not. None: as many came at once.
+    pub(super) fn sure_link(&self) -> Option<f64> {
+        if self.together >= self.count {
+            return None;
+        }
+        let (link, least) = (self.link()?, self.least());
+        Some(least + (link - least) * (1.0 - self.spread()))
+    }
+
+    /// The same by the faster ones: others' packets between two make a link seem slow.
+    pub(super) fn fast_link(&self) -> Option<f64> {
+        self.ranked(3, 4)
     }
 
     /// The path delivers this: its link is not slower.
