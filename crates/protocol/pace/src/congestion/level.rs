@@ -226,6 +226,11 @@ impl Level {
         as_f64(self.packet_bytes) * 1e6 / self.rate.max(1.0)
     }
 
+    /// The slowest rate.
+    fn least(&self) -> f64 {
+        2.0 * as_f64(self.packet_bytes) * 1e6 / self.round_trip_us.max(100_000.0)
+    }
+
     /// The share of the link that this flow has.
     fn share(&self) -> f64 {
         self.pairs.link().map_or(1.0, |link| (self.rate / link).clamp(SHARE_MIN, 1.0))
@@ -400,7 +405,7 @@ impl Level {
         }
         let drain_us = (DRAIN_ROUNDS * path_us).max(DRAIN_PACKETS * self.packet_us());
         self.drain = ((queue_us - target_us) / drain_us).clamp(-LEAN_MAX, DRAIN_MAX);
-        self.rate = self.rate.clamp(as_f64(self.packet_bytes) / 2.0, RATE_MAX);
+        self.rate = self.rate.clamp(self.least(), RATE_MAX);
     }
 
     /// Others fill the queue, if it stays although this flow has slowed down far. Whether they still do is tried again
@@ -572,7 +577,7 @@ impl Congestion for Level {
         self.growth = 0.0;
         // In a flow of rare messages the first is a lost packet, with no other behind it.
         if std::mem::replace(&mut self.is_silent, true) {
-            self.rate = (self.rate / 2.0).max(as_f64(self.packet_bytes) / 2.0);
+            self.rate = (self.rate / 2.0).max(self.least());
         } else {
             self.resumes = self.rate;
         }
