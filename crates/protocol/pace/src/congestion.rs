@@ -65,6 +65,11 @@ pub trait Congestion: std::fmt::Debug + Send {
     /// Most bytes under way.
     fn window_bytes(&self) -> u64;
 
+    /// The path's buffer is filled: what it loses then says nothing of how it loses otherwise.
+    fn is_full(&self) -> bool {
+        false
+    }
+
     /// What the path is believed to take: the rate of the network's pace. None: not known yet.
     fn path_bytes_per_s(&self) -> Option<u64>;
 }

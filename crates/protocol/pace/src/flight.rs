@@ -29,6 +29,17 @@ pub enum Cargo {
     Probe,
 }
 
+/// What became of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    pub number: u64,
+    pub cargo: Cargo,
+    /// On the link, as [`Flight::sent`] was told.
+    pub bytes: u32,
+    /// False: it counts as lost.
+    pub came: bool,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Unknown,
@@ -52,6 +63,14 @@ struct Sent {
     first_sent_ns: u64,
     /// The application had nothing more to send.
     is_app_limited: bool,
+    /// It was lost as a buffer was full.
+    is_of_full: bool,
+}
+
+impl Sent {
+    fn outcome(&self, came: bool) -> Outcome {
+        Outcome { number: self.number, cargo: self.cargo, bytes: self.bytes, came }
+    }
 }
 
 /// How fast packets were delivered.
@@ -96,11 +115,14 @@ pub struct Flight {
     delivered: u64,
     delivered_there_us: u64,
     first_sent_ns: u64,
+    /// Since then none of the packets under way has come.
+    waits_ns: u64,
     /// Of the first packets of a flight that came: bytes delivered with them, and when, by the receiver's clock.
     first_there: Option<(u64, u64)>,
     /// Until so many bytes are delivered, what is sent was limited by the application.
     app_limited_until: u64,
     losses: Losses,
+    is_full: bool,
 }
 
 impl Default for Flight {
@@ -112,9 +134,11 @@ impl Default for Flight {
             delivered: 0,
             delivered_there_us: 0,
             first_sent_ns: 0,
+            waits_ns: 0,
             first_there: None,
             app_limited_until: 0,
             losses: Losses::default(),
+            is_full: false,
         }
     }
 }
@@ -161,6 +185,9 @@ impl Flight {
             // The receiver's clock at this moment is not known: samples count from what comes first.
             (self.delivered_there_us, self.first_there) = (0, None);
         }
+        if self.bytes == 0 {
+            self.waits_ns = now_ns;
+        }
         self.bytes += u64::from(bytes);
         self.packets.push_back(Sent {
             number,
@@ -172,6 +199,7 @@ impl Flight {
             delivered_there_us: self.delivered_there_us,
             first_sent_ns: self.first_sent_ns,
             is_app_limited: self.app_limited_until > 0,
+            is_of_full: false,
         });
     }
 
@@ -179,6 +207,17 @@ impl Flight {
     #[must_use]
     pub fn newest_unknown_sent_ns(&self) -> Option<u64> {
         self.packets.iter().rev().find(|sent| sent.fate == Fate::Unknown).map(|sent| sent.sent_ns)
+    }
+
+    /// Whether the path's buffer is full, so that what is lost now is no part of the model of losses.
+    pub fn set_full(&mut self, is_full: bool) {
+        self.is_full = is_full;
+    }
+
+    /// Since when none of the packets under way has come.
+    #[must_use]
+    pub fn waits_since_ns(&self) -> Option<u64> {
+        (self.bytes > 0).then_some(self.waits_ns)
     }
 
     /// When the oldest packet below the largest that came counts as lost, unless it comes.
@@ -191,15 +230,14 @@ impl Flight {
     }
 
     /// FEEDBACK names packets: runs from the first to the last number, the newest run first. `there_us`: when
-    /// the largest came, by the receiver's clock. `tell`: what became of each cargo of which nothing was known,
-    /// and whether it came.
+    /// the largest came, by the receiver's clock. `tell`: what became of each packet of which nothing was known.
     pub fn feedback(
         &mut self,
         now_ns: u64,
         runs: impl Iterator<Item = (u64, u64)>,
         there_us: u64,
         round_trip_ns: u64,
-        tell: &mut impl FnMut(Cargo, bool),
+        tell: &mut impl FnMut(Outcome),
     ) -> News {
         let mut news = News::default();
         let mut newest: Option<Sent> = None;
@@ -219,7 +257,7 @@ impl Flight {
                 sent.fate = Fate::Came;
                 self.delivered += u64::from(sent.bytes);
                 news.came_bytes += u64::from(sent.bytes);
-                tell(sent.cargo, true);
+                tell(sent.outcome(true));
                 if sent.number == last && at == 0 {
                     news.largest_sent_ns = Some(sent.sent_ns);
                 }
@@ -229,6 +267,7 @@ impl Flight {
             }
         }
         if let Some(newest) = newest {
+            self.waits_ns = now_ns;
             news.delivered_before = newest.delivered;
             news.rate = self.rate(there_us, &newest);
             self.first_there.get_or_insert((self.delivered, there_us));
@@ -255,13 +294,13 @@ impl Flight {
     }
 
     /// Time has passed: packets may count as lost now.
-    pub fn timeout(&mut self, now_ns: u64, round_trip_ns: u64, tell: &mut impl FnMut(Cargo, bool)) -> News {
+    pub fn timeout(&mut self, now_ns: u64, round_trip_ns: u64, tell: &mut impl FnMut(Outcome)) -> News {
         let mut news = News::default();
         self.find_lost(now_ns, round_trip_ns, &mut news, tell);
         news
     }
 
-    fn find_lost(&mut self, now_ns: u64, round_trip_ns: u64, news: &mut News, tell: &mut impl FnMut(Cargo, bool)) {
+    fn find_lost(&mut self, now_ns: u64, round_trip_ns: u64, news: &mut News, tell: &mut impl FnMut(Outcome)) {
         let Some(largest) = self.largest_came else { return };
         let after_ns = loss_after_ns(round_trip_ns);
         for sent in self.packets.iter_mut().take_while(|sent| sent.number < largest) {
@@ -271,7 +310,8 @@ impl Flight {
                 self.bytes -= u64::from(sent.bytes);
                 news.lost_bytes += u64::from(sent.bytes);
                 news.lost_packets += 1;
-                tell(sent.cargo, false);
+                sent.is_of_full = self.is_full;
+                tell(sent.outcome(false));
             }
         }
         // Lost ones stay for a while, as they may come yet.
@@ -287,20 +327,23 @@ impl Flight {
                 break;
             }
             if oldest.cargo != Cargo::Probe {
-                self.losses.note(oldest.fate == Fate::Lost);
+                match oldest.fate {
+                    Fate::Lost if oldest.is_of_full || self.is_full => self.losses.note_of_full(),
+                    fate => self.losses.note(fate == Fate::Lost),
+                }
             }
             self.packets.pop_front();
         }
     }
 
     /// Nothing has come for long: everything under way counts as lost.
-    pub fn all_lost(&mut self, tell: &mut impl FnMut(Cargo, bool)) -> u64 {
+    pub fn all_lost(&mut self, tell: &mut impl FnMut(Outcome)) -> u64 {
         let mut lost = 0;
         for sent in &mut self.packets {
             if sent.fate == Fate::Unknown {
                 sent.fate = Fate::Lost;
                 lost += u64::from(sent.bytes);
-                tell(sent.cargo, false);
+                tell(sent.outcome(false));
             }
         }
         self.bytes = 0;
@@ -323,8 +366,8 @@ mod tests {
 
     fn of(flight: &mut Flight, now_ns: u64, there_us: u64, runs: &[(u64, u64)]) -> (News, Vec<(Cargo, bool)>) {
         let mut told = Told(Vec::new());
-        let news = flight.feedback(now_ns, runs.iter().copied(), there_us, ROUND_TRIP, &mut |cargo, came| {
-            told.0.push((cargo, came))
+        let news = flight.feedback(now_ns, runs.iter().copied(), there_us, ROUND_TRIP, &mut |outcome| {
+            told.0.push((outcome.cargo, outcome.came))
         });
         (news, told.0)
     }
@@ -359,10 +402,10 @@ mod tests {
         of(&mut flight, 31 * MS, 1, &[(1, 1)]);
         let at = flight.loss_at_ns(ROUND_TRIP).unwrap();
         assert_eq!(at, ROUND_TRIP / 8 * 9);
-        assert_eq!(flight.timeout(at - 1, ROUND_TRIP, &mut |_, _| panic!()).lost_packets, 0);
-        assert_eq!(flight.timeout(at, ROUND_TRIP, &mut |_, came| assert!(!came)).lost_packets, 1);
+        assert_eq!(flight.timeout(at - 1, ROUND_TRIP, &mut |_| panic!()).lost_packets, 0);
+        assert_eq!(flight.timeout(at, ROUND_TRIP, &mut |outcome| assert!(!outcome.came)).lost_packets, 1);
         assert!(flight.is_empty());
-        flight.timeout(at + 3 * ROUND_TRIP, ROUND_TRIP, &mut |_, _| panic!());
+        flight.timeout(at + 3 * ROUND_TRIP, ROUND_TRIP, &mut |_| panic!());
         assert_eq!((flight.losses().lost(), flight.losses().received()), (1, 1));
     }
 

@@ -3,12 +3,15 @@
 //!
 //! The model is Gilbert's: the path is good or bad, loses every packet while it is bad, and changes from one to the
 //! other with fixed probabilities. Their two values follow from how often a loss follows a receipt, and a receipt a
-//! loss. Old packets count less and less.
+//! loss. Old packets count less and less. An *outage*, in which everything is lost for long, is no part of it: no redundancy
+//! helps against it, and for thousands of packets after it the path would seem to lose most of them.
 
 /// Packets after which the older ones count half.
 const HALF_AFTER: f64 = 2000.0;
 /// Packets before a rate is believed; until then a path counts as losing [`Gilbert::UNKNOWN`].
 const KNOWN_FROM: f64 = 50.0;
+/// More packets lost in a row are an outage.
+const BURST_MAX: u32 = 32;
 
 /// Probabilities of a path.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -59,19 +62,40 @@ pub struct Losses {
     /// Of packets after a loss: all, and the lost ones.
     after_loss: [f64; 2],
     was_lost: bool,
+    /// Losses since the last receipt: they count with the next one.
+    burst: u32,
     lost: u64,
     received: u64,
 }
 
 impl Default for Losses {
     fn default() -> Self {
-        Self { after_receipt: [0.0; 2], after_loss: [0.0; 2], was_lost: false, lost: 0, received: 0 }
+        Self { after_receipt: [0.0; 2], after_loss: [0.0; 2], was_lost: false, burst: 0, lost: 0, received: 0 }
     }
 }
 
 impl Losses {
     /// The next packet was received, or lost.
     pub fn note(&mut self, is_lost: bool) {
+        if is_lost {
+            self.lost += 1;
+            self.burst = self.burst.saturating_add(1);
+            return;
+        }
+        self.received += 1;
+        let burst = std::mem::take(&mut self.burst);
+        if burst <= BURST_MAX {
+            (0..burst).for_each(|_| self.count(true));
+        }
+        self.count(false);
+    }
+
+    /// One was lost by a full buffer: no part of the model, as redundancy would fill it more.
+    pub fn note_of_full(&mut self) {
+        self.lost += 1;
+    }
+
+    fn count(&mut self, is_lost: bool) {
         let keep = 0.5_f64.powf(1.0 / HALF_AFTER);
         for count in self.after_receipt.iter_mut().chain(&mut self.after_loss) {
             *count *= keep;
@@ -80,7 +104,6 @@ impl Losses {
         counts[0] += 1.0;
         counts[1] += f64::from(u8::from(is_lost));
         self.was_lost = is_lost;
-        if is_lost { self.lost += 1 } else { self.received += 1 }
     }
 
     /// Packets lost so far.
@@ -160,6 +183,17 @@ mod tests {
         assert!(losses.model().rate() < 0.05, "{:?}", losses.model());
         (0..5000).for_each(|_| losses.note(false));
         assert!(losses.model().rate() < 0.002, "{:?}", losses.model());
+    }
+
+    #[test]
+    fn outage_says_nothing_of_losses() {
+        let mut losses = Losses::default();
+        (0..3000).for_each(|at| losses.note(at % 100 == 0));
+        let before = losses.model();
+        (0..20_000).for_each(|_| losses.note(true));
+        losses.note(false);
+        assert!((losses.model().rate() - before.rate()).abs() < 0.001, "{before:?} {:?}", losses.model());
+        assert_eq!((losses.lost(), losses.received()), (20_030, 2971));
     }
 
     #[test]

@@ -22,6 +22,9 @@ use crate::{
 /// Symbols for which there is room: three quarters from the first that is awaited on, and a quarter before it, which
 /// blocks may need. If one comes that is farther ahead, what is awaited before it is given up.
 const HELD_MAX: u64 = 16_384;
+/// A sender gives up at most so many symbols beyond those that have come, in an outage at whatever rate: their lowest 32 bits
+/// tell which they are.
+const FLOOR_AHEAD_MAX: u64 = 1 << 28;
 /// Symbols that are kept before the first that is awaited: redundancy of a block with that one may need them.
 const KEPT: u64 = 2 * BLOCK_MAX as u64;
 /// Bytes of symbols that are held.
@@ -382,7 +385,7 @@ impl Receiver {
 
     /// Symbols below this one do not come any more. False: no sender gets so far ahead, and nothing has changed.
     pub fn set_floor(&mut self, floor: u64) -> bool {
-        let is_near = floor <= self.end.max(self.next).saturating_add(HELD_MAX);
+        let is_near = floor <= self.end.max(self.next).saturating_add(FLOOR_AHEAD_MAX);
         if is_near {
             self.floor = self.floor.max(floor);
         }
@@ -592,6 +595,19 @@ mod tests {
             assert!(receiver.held_bytes <= HELD_BYTES_MAX);
         }
         assert!(held(&receiver) <= HELD_BYTES_MAX + (1 << 20));
+    }
+
+    #[test]
+    fn floor_after_an_outage_is_taken() {
+        let mut receiver = Receiver::default();
+        receiver.symbol(0, &symbol(0, 1, 0, 1), 1).unwrap();
+        assert!(receiver.poll(1).is_some());
+        assert!(!receiver.set_floor(1 << 30), "no sender gets so far ahead");
+        assert!(receiver.set_floor(4_000_000));
+        receiver.symbol(4_000_001, &symbol(4_000_001, 1, 0, 1), 1).unwrap();
+        assert!(receiver.poll(1).is_none(), "the one before it may come yet");
+        receiver.symbol(4_000_000, &symbol(4_000_000, 1, 0, 1), 1).unwrap();
+        assert_eq!((receiver.poll(1).unwrap().number, receiver.poll(1).unwrap().number), (4_000_000, 4_000_001));
     }
 
     /// Each second one is missing: one look at all of them, and each is looked at once more.

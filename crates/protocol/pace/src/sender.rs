@@ -258,9 +258,9 @@ impl Sender {
     /// give.
     pub fn prepare(&mut self, now_ns: u64, way: &Way, symbol_max: usize) -> Option<usize> {
         self.take_later(now_ns, way);
-        self.drop_late(now_ns, way, symbol_max);
         self.close_block(now_ns, way);
-        self.skip_done();
+        // Last: what is made above may be of symbols that have become too long.
+        self.drop_late(now_ns, way, symbol_max);
         if let Some(number) = self.again.front() {
             let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
             return self.symbols.get(at).map(|symbol| symbol.content.len());
@@ -342,8 +342,8 @@ impl Sender {
         }
     }
 
-    /// Drops messages, and gives up symbols, that cannot arrive in time, or are too long for a path that has become
-    /// narrower.
+    /// Drops messages, and gives up symbols, that cannot arrive in time, are too long for a path that has become narrower, or that
+    /// nobody awaits any more. What is at the front then may leave.
     fn drop_late(&mut self, now_ns: u64, way: &Way, symbol_max: usize) {
         let arrives_ns = now_ns + way.least_ns;
         while let Some(queued) = self.queue.front()
@@ -354,31 +354,6 @@ impl Sender {
             }
             self.counts.dropped += 1;
         }
-        while let Some(number) = self.again.front().copied() {
-            let Some(symbol) = self.symbol(number) else {
-                self.again.pop_front();
-                continue;
-            };
-            if arrives_ns <= symbol.expires_ns && symbol.content.len() <= symbol_max {
-                break;
-            }
-            if symbol.copies > 0 {
-                symbol.state = State::UnderWay;
-            } else if symbol.state != State::Done {
-                symbol.state = State::Done;
-                self.counts.given_up += 1;
-            }
-            self.again.pop_front();
-        }
-        while let Some(coded) = self.coded.front()
-            && (arrives_ns > coded.expires_ns || coded.content.len() > crate::block::coded_len(symbol_max))
-        {
-            let first = coded.first;
-            if let Some(coded) = self.coded.pop_front() {
-                self.pool.give(coded.content);
-            }
-            self.resolve_redundancy(now_ns, first, false, way);
-        }
         // What has expired needs no hope, and no answer.
         for symbol in &mut self.symbols {
             if symbol.expires_ns >= now_ns || symbol.state == State::Again {
@@ -386,6 +361,32 @@ impl Sender {
             }
             self.counts.given_up += u64::from(symbol.state != State::Done);
             symbol.state = State::Done;
+        }
+        self.advance();
+        while let Some(coded) = self.coded.front()
+            && (arrives_ns > coded.expires_ns
+                || coded.content.len() > crate::block::coded_len(symbol_max)
+                || coded.first + u64::from(coded.data) <= self.first)
+        {
+            let first = coded.first;
+            if let Some(coded) = self.coded.pop_front() {
+                self.pool.give(coded.content);
+            }
+            self.resolve_redundancy(now_ns, first, false, way);
+        }
+        while let Some(number) = self.again.front().copied() {
+            if let Some(symbol) = self.symbol(number).filter(|symbol| symbol.state != State::Done) {
+                if arrives_ns <= symbol.expires_ns && symbol.content.len() <= symbol_max {
+                    break;
+                }
+                if symbol.copies > 0 {
+                    symbol.state = State::UnderWay;
+                } else {
+                    symbol.state = State::Done;
+                    self.counts.given_up += 1;
+                }
+            }
+            self.again.pop_front();
         }
         self.advance();
     }
@@ -410,6 +411,20 @@ impl Sender {
     pub fn due_ns(&self, way: &Way) -> Option<u64> {
         let later_ns = self.later.front().map(|later| later.at_ns);
         later_ns.into_iter().chain(self.block_due_ns(way)).min()
+    }
+
+    /// When the first of what waits cannot arrive any more, or has expired: [`Sender::prepare`] drops it then.
+    #[must_use]
+    pub fn late_ns(&self, way: &Way) -> Option<u64> {
+        let leaves = |expires_ns: u64| expires_ns.saturating_add(1).saturating_sub(way.least_ns);
+        let queued = self.queue.front().map(|queued| leaves(queued.expires_ns));
+        let coded = self.coded.front().map(|coded| leaves(coded.expires_ns));
+        let at = |number: &u64| usize::try_from(number.checked_sub(self.first)?).ok();
+        let again = self.again.front().and_then(at).and_then(|at| self.symbols.get(at));
+        let again = again.map(|symbol| leaves(symbol.expires_ns));
+        let is_awaited = |symbol: &&Symbol| matches!(symbol.state, State::UnderWay | State::Hoped);
+        let awaited = self.symbols.front().filter(is_awaited).map(|symbol| symbol.expires_ns.saturating_add(1));
+        [queued, coded, again, awaited].into_iter().flatten().min()
     }
 
     /// When the open block is closed even if no more symbols come, so that its redundancy comes in time.
@@ -488,5 +503,24 @@ mod tests {
         }
         numbers.into_iter().for_each(|number| sender.resolve_symbol(now_ns, number, true, &way));
         assert!(sender.is_idle());
+    }
+
+    #[test]
+    fn symbols_of_a_wider_path_are_given_up() {
+        let way = Way { least_ns: 0, usual_ns: 0, pace_ns: 0 };
+        let mut sender = Sender::new(3);
+        for len in [100, 100, 1300] {
+            sender.push(1, &vec![0; len], u64::MAX, 0).unwrap();
+            sender.prepare(1, &way, 1400);
+            let Some(Outgoing::Symbol { number, .. }) = sender.next(1400) else { panic!("a message waits") };
+            sender.left(Left::Symbol(number));
+        }
+        for (number, came) in [(1, false), (2, false), (1, true)] {
+            sender.resolve_symbol(2, number, came, &way);
+        }
+        // The one before the long one has come after all.
+        assert_eq!(sender.prepare(3, &way, 1160), None);
+        assert!(sender.next(1160).is_none());
+        assert_eq!(sender.counts().given_up, 1);
     }
 }

@@ -11,6 +11,7 @@
 mod incoming;
 mod outgoing;
 mod pace;
+mod silence;
 mod snapshot;
 
 pub use incoming::PeerError;
@@ -23,7 +24,7 @@ use incoming::NAMED_SINGLY;
 use crate::{
     clock::RoundTrips,
     congestion::{Congestion, FEEDBACK_LEAST_NS, Level, XPace},
-    flight::{Cargo, Flight, News},
+    flight::{Cargo, Flight, News, Outcome},
     mtu::{self, PathMtu},
     numbers::Numbers,
     packet::{self, DATA_OVERHEAD, PacesFrame},
@@ -154,8 +155,10 @@ pub struct Transport {
     /// What the other end asked with, and when it came, in microseconds.
     pong: Option<([u8; 8], u64)>,
     heard_ns: u64,
-    /// Feedback is missing since this packet was sent; how often the wait was doubled.
+    /// How often in a row feedback was missing for so long that everything under way counts as lost.
     silences: u32,
+    /// The largest number that feedback has named.
+    named: Option<u64>,
     peer_marked: u32,
     send: Meter,
     transmit: Meter,
@@ -173,7 +176,7 @@ pub struct Transport {
     challenged: Option<[u8; 8]>,
     answered: Option<[u8; 8]>,
     /// What became of packets: empty between two calls, so that none allocates.
-    told: Vec<(Cargo, bool)>,
+    told: Vec<Outcome>,
     /// The application was kept waiting since the last feedback.
     was_held: bool,
     closing: Option<String>,
@@ -221,6 +224,7 @@ impl Transport {
             pong: None,
             heard_ns: now_ns,
             silences: 0,
+            named: None,
             peer_marked: 0,
             send: Meter::default(),
             transmit: Meter::default(),
@@ -403,7 +407,7 @@ impl Transport {
         // What comes while feedback waits is no queue.
         let unnamed = self.congestion.path_bytes_per_s().map_or(0, |rate| rate / (1_000_000_000 / FEEDBACK_LEAST_NS));
         let window = self.congestion.window_bytes() + unnamed;
-        self.flight.bytes() + self.packet_max() as u64 <= window && !self.flight.is_full()
+        !self.is_out() && self.flight.bytes() + self.packet_max() as u64 <= window && !self.flight.is_full()
     }
 
     fn packet_max(&self) -> usize {
@@ -452,20 +456,18 @@ impl Transport {
     }
 
     /// What became of a packet.
-    fn resolve(&mut self, now_ns: u64, cargo: Cargo, came: bool) {
+    fn resolve(&mut self, now_ns: u64, outcome: Outcome) {
         let way = self.way();
+        let Outcome { number, cargo, bytes, came } = outcome;
+        let datagram = bytes as usize - outgoing::AROUND_LEN;
+        if cargo != Cargo::Probe {
+            self.mtu.note(now_ns, number, datagram, came);
+        }
         match cargo {
             Cargo::Symbol(number) => self.sender.resolve_symbol(now_ns, number, came, &way),
             Cargo::Redundancy(first) => self.sender.resolve_redundancy(now_ns, first, came, &way),
-            Cargo::Probe => self.mtu.probed(now_ns, came),
+            Cargo::Probe => self.mtu.probed(now_ns, datagram, came),
         }
-    }
-
-    /// When feedback that is missing counts as lost: RFC 9002 §6.2.
-    fn silence_ns(&self) -> Option<u64> {
-        let sent_ns = self.flight.newest_unknown_sent_ns()?;
-        let wait_us = self.trips.smoothed_us() + 4 * self.trips.variation_us().max(1000) + 10_000;
-        Some(sent_ns + ((wait_us * 1000) << self.silences.min(6)))
     }
 
     /// When to call [`Transport::timeout`], and [`Transport::write`] after it, even if nothing comes.
@@ -482,7 +484,10 @@ impl Transport {
         let received = self.receiver.due_us().zip(self.peer_now_us(now_ns)).map(|(due_us, peer_now_us)| {
             now_ns.saturating_add(due_us.saturating_sub(peer_now_us).saturating_mul(1000))
         });
-        let sent = self.sender.due_ns(&way).filter(|_| self.has_room()).map(|due_ns| due_ns.max(self.leaves_ns()));
+        let sent = match self.has_room() {
+            true => self.sender.due_ns(&way).map(|due_ns| due_ns.max(self.leaves_ns())),
+            false => self.late_ns(&way),
+        };
         let lost = self.flight.loss_at_ns(self.round_trip_ns());
         let all = [
             paced,
@@ -512,15 +517,12 @@ impl Transport {
         self.note_arrivals(now_ns);
         let round_trip_ns = self.round_trip_ns();
         let mut told = std::mem::take(&mut self.told);
-        let news = self.flight.timeout(now_ns, round_trip_ns, &mut |cargo, came| told.push((cargo, came)));
-        if self.silence_ns().is_some_and(|at_ns| now_ns >= at_ns) {
-            self.silences += 1;
-            self.flight.all_lost(&mut |cargo, came| told.push((cargo, came)));
-            self.congestion.silence(now_ns);
-        }
-        told.drain(..).for_each(|(cargo, came)| self.resolve(now_ns, cargo, came));
+        let news = self.flight.timeout(now_ns, round_trip_ns, &mut |outcome| told.push(outcome));
+        self.note_silence(now_ns, &mut told);
+        told.drain(..).for_each(|outcome| self.resolve(now_ns, outcome));
         self.told = told;
         self.tell_congestion(now_ns, &news, None);
+        self.drop_late(now_ns);
     }
 
     fn tell_congestion(&mut self, now_ns: u64, news: &News, came: Option<incoming::Came>) {
@@ -545,6 +547,7 @@ impl Transport {
                 was_held: std::mem::take(&mut self.was_held),
             },
         );
+        self.flight.set_full(self.congestion.is_full());
     }
 }
 

@@ -157,6 +157,8 @@ pub struct Level {
     last_ns: u64,
     /// Feedback has not come in time, and not since.
     is_silent: bool,
+    /// The rate before that, until it is reached again; 0 for none.
+    resumes: f64,
     /// What has come and what was lost since the round began.
     round_until: u64,
     round_came: u64,
@@ -220,6 +222,7 @@ impl Level {
             net_lost: 0,
             sent_before: None,
             is_silent: false,
+            resumes: 0.0,
             rounds: 0,
             pressed: 0.0,
             unpressed_rate: 0.0,
@@ -229,6 +232,11 @@ impl Level {
 
     fn packet_us(&self) -> f64 {
         as_f64(self.packet_bytes) * 1e6 / self.rate.max(1.0)
+    }
+
+    /// The slowest rate.
+    fn least(&self) -> f64 {
+        2.0 * as_f64(self.packet_bytes) * 1e6 / self.round_trip_us.max(100_000.0)
     }
 
     /// The share of the link that this flow has.
@@ -333,6 +341,9 @@ impl Level {
             self.app_limited(rounds);
             return;
         }
+        if self.growth == 0.0 {
+            self.resumes = 0.0;
+        }
         let excess = (queue_us.max(1.0) / target_us).ln().min(EXCESS_MAX);
         let delivered = self.delivered_per_s().filter(|_| !self.round_is_app_limited);
         if let Some(delivered) = delivered {
@@ -370,6 +381,12 @@ impl Level {
             self.queued_rate = self.rate;
         } else if !self.round_is_app_limited {
             self.rate *= 1.0 + growth * (-excess).min(1.0) * passed_s * self.share().powf(-0.75) + self.growth * rounds;
+            if self.resumes > 0.0 {
+                if self.rate >= self.resumes {
+                    (self.rate, self.growth) = (self.resumes, 0.0);
+                }
+                return;
+            }
             if self.rate > FASTER * self.queued_rate && self.marked <= MARKS_MAX {
                 self.growth = (self.growth * (1.0 + rounds)).clamp(FASTER_GROWTH[0], FASTER_GROWTH[1]);
             }
@@ -403,7 +420,7 @@ impl Level {
         }
         let drain_us = (DRAIN_ROUNDS * (path_us + waits_us)).max(DRAIN_PACKETS * self.packet_us());
         self.drain = ((queue_us - target_us) / drain_us).clamp(-LEAN_MAX, DRAIN_MAX);
-        self.rate = self.rate.clamp(as_f64(self.packet_bytes) / 2.0, RATE_MAX);
+        self.rate = self.rate.clamp(self.least(), RATE_MAX);
     }
 
     /// Others fill the queue, if it stays although this flow has slowed down far. Whether they still do is tried again
@@ -445,11 +462,23 @@ impl Level {
         }
     }
 
+    /// Bytes that did not come, and are not under way. Packets that were only late are not lost.
+    fn all_lost(&self, in_flight_bytes: u64) -> u64 {
+        (self.sent + self.sent_before.unwrap_or(0)).saturating_sub(self.delivered + in_flight_bytes)
+    }
+
+    /// The path is back: the former rate is soon reached again, unless a queue shows. What an outage has swallowed is no sign of
+    /// congestion.
+    fn resume(&mut self, in_flight_bytes: u64) {
+        self.net_lost = self.all_lost(in_flight_bytes);
+        if self.phase == Phase::Steady {
+            self.growth = FASTER_GROWTH[1];
+        }
+    }
+
     /// A round trip has passed.
     fn round(&mut self, in_flight_bytes: u64) {
-        // Packets that were only late are not lost.
-        let all_sent = self.sent + self.sent_before.unwrap_or(0);
-        let net_lost = all_sent.saturating_sub(self.delivered + in_flight_bytes);
+        let net_lost = self.all_lost(in_flight_bytes);
         let lost = net_lost.saturating_sub(std::mem::replace(&mut self.net_lost, net_lost));
         let all = as_f64(self.round_came + lost);
         self.compete(as_f64(lost) / all.max(1.0));
@@ -519,10 +548,13 @@ impl Congestion for Level {
 
     fn feedback(&mut self, now_ns: u64, feedback: &Feedback) {
         self.round_came += feedback.came_bytes;
-        self.is_silent &= feedback.came_bytes == 0;
         self.delivered = feedback.delivered;
         let known = feedback.delivered + feedback.in_flight_bytes + feedback.lost_bytes;
         self.sent_before.get_or_insert(known.saturating_sub(self.sent));
+        if self.is_silent && feedback.came_bytes > 0 {
+            self.is_silent = false;
+            self.resume(feedback.in_flight_bytes);
+        }
         self.round_marked += feedback.marked_packets;
         if let Some(round_trip_us) = feedback.round_trip_us {
             self.round_trip_us += (as_f64(round_trip_us.max(100)) - self.round_trip_us) / 8.0;
@@ -563,7 +595,9 @@ impl Congestion for Level {
         self.growth = 0.0;
         // In a flow of rare messages the first is a lost packet, with no other behind it.
         if std::mem::replace(&mut self.is_silent, true) {
-            self.rate = (self.rate / 2.0).max(as_f64(self.packet_bytes) / 2.0);
+            self.rate = (self.rate / 2.0).max(self.least());
+        } else {
+            self.resumes = self.rate;
         }
     }
 
@@ -586,6 +620,10 @@ impl Congestion for Level {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate")]
         let product = (self.rate * self.round_trip_us / 1e6 * 2.0) as u64;
         product + 4 * self.packet_bytes
+    }
+
+    fn is_full(&self) -> bool {
+        self.is_crowded() || matches!(self.phase, Phase::Competes { .. })
     }
 
     fn path_bytes_per_s(&self) -> Option<u64> {

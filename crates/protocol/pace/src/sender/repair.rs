@@ -216,20 +216,4 @@ impl Sender {
         self.blocks.retain(|block| block.end > awaited);
         self.advance();
     }
-
-    /// What nobody awaits any more is not sent.
-    pub(super) fn skip_done(&mut self) {
-        while let Some(number) = self.again.front().copied()
-            && self.symbol(number).is_none_or(|symbol| symbol.state == State::Done)
-        {
-            self.again.pop_front();
-        }
-        while let Some(coded) = self.coded.front()
-            && coded.first + u64::from(coded.data) <= self.first
-        {
-            if let Some(coded) = self.coded.pop_front() {
-                self.pool.give(coded.content);
-            }
-        }
-    }
 }

@@ -181,9 +181,14 @@ impl Transport {
             Some((first, last))
         });
         let (round_trip_ns, had_room) = (self.round_trip_ns(), self.has_room());
+        // Also a packet without a symbol shows that the path is back, and takes small ones.
+        if self.named.is_none_or(|named| named < largest) {
+            self.named = Some(largest);
+            self.silences = 0;
+        }
+        self.mtu.heard(largest);
         let mut told = std::mem::take(&mut self.told);
-        let news =
-            self.flight.feedback(now_ns, runs, came_us, round_trip_ns, &mut |cargo, came| told.push((cargo, came)));
+        let news = self.flight.feedback(now_ns, runs, came_us, round_trip_ns, &mut |outcome| told.push(outcome));
         if news.came_bytes > 0 {
             self.silences = 0;
         }
@@ -203,7 +208,7 @@ impl Transport {
             self.note_one_way(now_ns, difference(came_us, t1_us));
         }
         self.sender.is_awaited_from(awaited, feedback.lost);
-        told.drain(..).for_each(|(cargo, came)| self.resolve(now_ns, cargo, came));
+        told.drain(..).for_each(|outcome| self.resolve(now_ns, outcome));
         self.told = told;
         self.tell_congestion(now_ns, &news, Some(came));
         if news.came_bytes > 0 || news.lost_bytes > 0 {

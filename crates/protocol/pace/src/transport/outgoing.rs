@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Packets to the other end.
 
-use super::{Closed, PING_NS, PINGS_SOON, Transport, clock_us};
+use super::{Closed, PING_NS, PINGS_SOON, Transport, clock_us, silence::OUTAGE_PING_NS};
 use crate::{
     congestion::{TOGETHER_NS, time_ns},
     flight::Cargo,
@@ -20,7 +20,7 @@ const CONTROL_SHARE: u64 = 32;
 const CONTROL_ROOM_MAX: u64 = 1000;
 
 /// Bytes of UDP's and IPv4's headers, which a link carries, too.
-const AROUND_LEN: usize = 28;
+pub(super) const AROUND_LEN: usize = 28;
 
 /// Bytes on a link of a packet with so many to seal.
 fn wire_bytes(len: usize) -> u64 {
@@ -171,6 +171,11 @@ impl Transport {
                 self.ping = Some((echo, now_ns));
                 let soon = self.pings < u64::from(PINGS_SOON);
                 self.ping_ns = now_ns + PING_NS[usize::from(!soon)];
+                if self.is_out() {
+                    // The answer to this one comes before the next one.
+                    let gap_ns = OUTAGE_PING_NS.max(2 * self.round_trip_ns());
+                    self.ping_ns = self.ping_ns.min(now_ns + gap_ns);
+                }
             }
         }
         if self.sender.floor() > self.told_floor && (is_paced || is_due) {
