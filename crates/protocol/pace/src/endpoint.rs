@@ -6,7 +6,9 @@
 //! all.
 
 mod dues;
+mod paths;
 mod setting_up;
+mod spent;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -15,14 +17,16 @@ use std::{
 
 use crate::{
     keys::{ClientKey, ServerKey},
-    packet::{HEADER_LEN, Kind, TAG_LEN, low},
+    packet::{AT_ONCE, HEADER_LEN, Kind, TAG_LEN, low},
     secure::{Entropy, Sealer},
-    setup::{Baker, Refused, SetUp},
+    setup::{Baker, Refused, SetUp, Tagger},
     step::Step,
     transport::{Closed, Config, Transport},
 };
 use dues::Dues;
+use paths::{Came, Paths};
 use setting_up::Client;
+use spent::Spent;
 
 /// Most connections of one endpoint, unless the user says fewer.
 pub const CONNECTIONS_MAX: usize = 4096;
@@ -35,8 +39,8 @@ const CONFIRMED_WITHIN_NS: u64 = 5_000_000_000;
 /// A connection that is over is remembered so long, to tell a peer that still sends; and as long as it has messages for the
 /// application that have not expired.
 const OVER_NS: u64 = 3_000_000_000;
-/// A new address is asked so often at most whether the peer is there.
-const CHALLENGE_NS: u64 = 100_000_000;
+/// It tells it so often at most.
+const CLOSES_NS: u64 = 20_000_000;
 /// Bytes of the largest datagram.
 pub const DATAGRAM_MAX: usize = 1500;
 
@@ -142,10 +146,9 @@ struct Connection {
     sealer: Sealer,
     /// The number that the peer knows it by.
     peer_id: u32,
-    address: SocketAddr,
-    /// An address from which the peer's newest packet came, and the bytes that are to come back from there.
-    challenged: Option<(SocketAddr, [u8; 8])>,
-    challenge_ns: u64,
+    paths: Paths,
+    /// One that is over does not tell so before this time.
+    closes_ns: u64,
     stage: Stage,
     due_ns: u64,
     /// The client's message that began it, and the answer: a repetition makes no second connection.
@@ -157,6 +160,8 @@ struct Connection {
 pub struct Endpoint {
     config: EndpointConfig,
     baker: Baker,
+    /// Of answers to clients.
+    tagger: Option<Tagger>,
     /// Of challenges.
     secret: [u8; 32],
     /// Clients that ask for a connection are refused.
@@ -166,12 +171,14 @@ pub struct Endpoint {
     clients: HashMap<u32, Client>,
     /// Set-ups that were answered.
     answered: HashMap<setting_up::Key, u32>,
+    spent: Spent,
     unconfirmed: usize,
     /// When connections and set-ups have something to do.
     dues: Dues,
     /// Those that the last [`Endpoint::timeout`] looked at.
     due: Vec<u32>,
-    answers: VecDeque<(SocketAddr, SetUp)>,
+    /// To whom, and what.
+    answers: VecDeque<(setting_up::Key, SetUp)>,
     events: VecDeque<Event>,
     dropped: Dropped,
     plain: Vec<u8>,
@@ -183,14 +190,16 @@ impl Endpoint {
     pub fn new(config: EndpointConfig, entropy: &Entropy) -> Self {
         let first = blake3::derive_key("fide-pace connection numbers", entropy);
         Self {
-            config,
             baker: Baker::new(entropy),
+            tagger: config.accepts.as_ref().map(Tagger::of_server),
+            config,
             secret: blake3::derive_key("fide-pace challenges", entropy),
             refuses: false,
             next_id: first.first_chunk().copied().map_or(1, u32::from_be_bytes),
             connections: HashMap::new(),
             clients: HashMap::new(),
             answered: HashMap::new(),
+            spent: Spent::default(),
             unconfirmed: 0,
             dues: Dues::default(),
             due: Vec::new(),
@@ -217,7 +226,7 @@ impl Endpoint {
             return Err(ConnectError::Full(self.config.connections_max));
         }
         let id = self.new_id();
-        let client = Client::new(now_ns, to, key.clone(), config, entropy).ok_or(ConnectError::Key)?;
+        let client = Client::new(id, now_ns, to, key.clone(), config, entropy).ok_or(ConnectError::Key)?;
         self.dues.push(client.due_ns(), id);
         self.clients.insert(id, client);
         Ok(ConnectionId(id))
@@ -289,7 +298,7 @@ impl Endpoint {
     /// Where the peer is.
     #[must_use]
     pub fn address(&self, id: ConnectionId) -> Option<SocketAddr> {
-        self.connections.get(&id.0).map(|connection| connection.address)
+        self.connections.get(&id.0).map(|connection| connection.paths.current())
     }
 
     /// Gives up a connection that is being set up, or ends one that stands.
@@ -328,7 +337,7 @@ impl Endpoint {
         let due_ns = connection.transport.due_ns(now_ns);
         let due_ns = match connection.stage {
             Stage::Unconfirmed { until_ns } => until_ns,
-            Stage::Stands => due_ns,
+            Stage::Stands => due_ns.min(connection.paths.due_ns()),
             Stage::Over { until_ns } => due_ns.min(until_ns),
         };
         connection.due_ns = due_ns;
@@ -369,6 +378,9 @@ impl Endpoint {
                 Stage::Unconfirmed { until_ns } | Stage::Over { until_ns } if now_ns >= until_ns => self.forget(id),
                 _ => {
                     connection.transport.timeout(now_ns);
+                    let before = connection.paths.current();
+                    connection.paths.timeout(now_ns);
+                    self.moved(id, now_ns, before);
                     self.refresh(id, now_ns);
                 }
             }
@@ -383,15 +395,18 @@ impl Endpoint {
 
     /// The next datagram to send; none if there is none now. `into` has room for [`DATAGRAM_MAX`] bytes.
     pub fn transmit(&mut self, now_ns: u64, into: &mut [u8]) -> Option<Datagram> {
-        if let Some((to, answer)) = self.answers.pop_front() {
-            let len = answer.write(into);
+        if let (Some(((to, _, asked), answer)), Some(tagger)) = (self.answers.pop_front(), &self.tagger) {
+            let len = answer.write(tagger, Some(&asked), into);
             return Some(Datagram { to, len, connection: None });
         }
         // Each turn of this loop moves the one that is looked at behind `now_ns`, or sends.
         for _ in 0..self.connections.len() + self.clients.len() {
             let (_, id) = self.first_due().filter(|(due_ns, _)| *due_ns <= now_ns)?;
             if self.clients.contains_key(&id) {
-                return self.client_transmit(id, now_ns, into);
+                match self.client_transmit(id, now_ns, into) {
+                    None => continue,
+                    datagram => return datagram,
+                }
             }
             if let Some(datagram) = self.write(id, now_ns, into) {
                 return Some(datagram);
@@ -418,10 +433,8 @@ impl Endpoint {
             into[5..HEADER_LEN].copy_from_slice(&low(written.number).to_be_bytes());
             let plain = &self.plain[..written.len];
             let len = HEADER_LEN + connection.sealer.seal(written.number, plain, &mut into[HEADER_LEN..])?;
-            let to = match connection.challenged {
-                Some((address, _)) if written.is_challenge => address,
-                _ => connection.address,
-            };
+            let paths = &connection.paths;
+            let to = written.challenge.map_or(paths.current(), |echo| paths.asked(echo));
             Some(Datagram { to, len, connection: Some(ConnectionId(id)) })
         });
         self.refresh(id, now_ns);
@@ -441,17 +454,20 @@ impl Endpoint {
         if Kind::of(datagram) == Some(Kind::Sealed) {
             return self.sealed(now_ns, from, datagram, is_marked);
         }
-        match SetUp::read(datagram) {
-            Some(SetUp::Initiation { client, attempt, cookie, message }) => {
-                let asks = setting_up::Asks { client, attempt, cookie, message };
-                self.initiation(now_ns, from, &asks, entropy);
+        let Some(read) = SetUp::read(datagram) else {
+            self.dropped.malformed += 1;
+            return None;
+        };
+        match read.packet {
+            SetUp::Initiation { version, client, attempt, cookie, message } => {
+                let asks = setting_up::Asks { version, client, attempt, cookie, message };
+                self.initiation(now_ns, from, &asks, &read, entropy);
             }
-            Some(SetUp::Cookie { client, cookie, .. }) => self.cookie(now_ns, from, client, cookie),
-            Some(SetUp::Response { client, attempt, server, message }) => {
-                return self.response(now_ns, from, client, attempt, server, &message);
+            SetUp::Cookie { client, cookie, .. } => self.cookie(now_ns, from, client, cookie, &read),
+            SetUp::Response { client, attempt, message } => {
+                return self.response(now_ns, from, client, attempt, &message, &read);
             }
-            Some(SetUp::Refusal { client, attempt, reason }) => self.refusal(from, client, attempt, reason),
-            None => self.dropped.malformed += 1,
+            SetUp::Refusal { client, attempt, reason } => self.refusal(from, client, attempt, reason, &read),
         }
         None
     }
@@ -480,11 +496,13 @@ impl Endpoint {
             Stage::Unconfirmed { .. } => {
                 connection.stage = Stage::Stands;
                 self.unconfirmed -= 1;
-                self.events.push_back(Event::Accepted(ConnectionId(id), connection.address));
+                self.events.push_back(Event::Accepted(ConnectionId(id), connection.paths.current()));
             }
             Stage::Stands => {}
             Stage::Over { .. } => {
-                if is_newest {
+                // Each packet counts once, so that copies of one make no flood.
+                if connection.transport.take_number(number) && is_newest && now_ns >= connection.closes_ns {
+                    connection.closes_ns = now_ns + CLOSES_NS;
                     connection.transport.close_again();
                     self.refresh(id, now_ns);
                 }
@@ -493,33 +511,45 @@ impl Endpoint {
         }
         // An error ends the connection, which `refresh` sees.
         let _ = connection.transport.open(now_ns, number, &self.plain[..len], is_marked);
-        if let Some(echo) = connection.transport.take_answered()
-            && connection.challenged == Some((from, echo))
-        {
-            connection.address = from;
-            connection.challenged = None;
-            connection.transport.path_changed();
-            self.events.push_back(Event::Moved(ConnectionId(id), from));
+        let before = connection.paths.current();
+        while let Some(echo) = connection.transport.take_answered() {
+            connection.paths.answered(now_ns, from, echo);
         }
-        if from != connection.address && is_newest && now_ns >= connection.challenge_ns {
-            let hash = blake3::Hasher::new_keyed(&self.secret)
-                .update(&id.to_be_bytes())
-                .update(&number.to_be_bytes())
-                .finalize();
-            let echo = hash.as_bytes().first_chunk().copied().unwrap_or_default();
-            connection.challenged = Some((from, echo));
-            connection.challenge_ns = now_ns + CHALLENGE_NS;
-            connection.transport.challenge(echo);
-        }
+        let round_trip_ns = connection.transport.round_trip_ns();
+        let came = Came { from, number, is_newest, len: datagram.len(), round_trip_ns };
+        let secret = &self.secret;
+        let asks = connection.paths.came(now_ns, came, |which| challenge(secret, id, number, which));
+        asks.into_iter().flatten().for_each(|echo| connection.transport.challenge(echo));
+        self.moved(id, now_ns, before);
         self.refresh(id, now_ns);
         Some(ConnectionId(id))
     }
 
-    fn answer(&mut self, to: SocketAddr, answer: SetUp) {
+    /// Notes whether the peer is elsewhere now.
+    fn moved(&mut self, id: u32, now_ns: u64, before: SocketAddr) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let address = connection.paths.current();
+        if address != before {
+            // Another port is another mapping of a NAT, as a rule, on the same path: RFC 9000 §9.4.
+            connection.transport.moved(now_ns, address.ip() == before.ip());
+            self.events.push_back(Event::Moved(ConnectionId(id), address));
+        }
+    }
+
+    fn answer(&mut self, asked: &setting_up::Key, answer: SetUp) {
         if self.answers.len() >= ANSWERS_MAX {
             self.dropped.answers += 1;
             return;
         }
-        self.answers.push_back((to, answer));
+        self.answers.push_back((*asked, answer));
     }
+}
+
+/// Bytes that are to come back: those who do not see them cannot guess them.
+fn challenge(secret: &[u8; 32], id: u32, number: u64, which: u8) -> [u8; 8] {
+    let mut hasher = blake3::Hasher::new_keyed(secret);
+    hasher.update(&id.to_be_bytes()).update(&number.to_be_bytes()).update(&[which]);
+    let mut echo: [u8; 8] = hasher.finalize().as_bytes().first_chunk().copied().unwrap_or_default();
+    echo[0] |= AT_ONCE;
+    echo
 }

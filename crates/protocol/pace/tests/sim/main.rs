@@ -6,6 +6,7 @@ mod endpoints;
 mod hostile;
 mod losses;
 mod net;
+mod on_path;
 mod promises;
 mod queues;
 mod share;
