@@ -288,6 +288,12 @@ impl Endpoint {
         self.connections.get(&id.0).map(|connection| &connection.transport)
     }
 
+    /// The same, to do what makes nothing due sooner: to take a message, to look at what changes by being looked at, or to note that the
+    /// application waits. It costs no look at all that is under way.
+    pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Transport> {
+        self.connections.get_mut(&id.0).map(|connection| &mut connection.transport)
+    }
+
     /// What a step at this end has taken for a packet of a connection, as the caller measured it: transmit and receive.
     pub fn note_step(&mut self, id: ConnectionId, now_ns: u64, step: Step, took_ns: u64) {
         if let Some(connection) = self.connections.get_mut(&id.0) {
