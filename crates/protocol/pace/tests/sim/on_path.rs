@@ -305,6 +305,36 @@ fn relay_that_is_faster_takes_no_connection_away() {
     }
 }
 
+/// Where packets are lost the old address may seem silent, and the relay has the connection for a moment.
+#[test]
+fn connection_comes_back_from_a_relay() {
+    let mut moves = 0;
+    for seed in 0..20 {
+        let (mut net, ids) = net(seed, Harm::default(), &secret(), 1);
+        net.run(3 * S);
+        let (there, own) = (net.hosts[0].connections()[0], net.hosts[1].address);
+        let hands_on = Rc::new(RefCell::new(true));
+        relays(&mut net, Rc::clone(&hands_on));
+        net.harm.loses = 0.5;
+        for _ in 0..200 {
+            send(&mut net, 1, ids[0], b"there");
+            send(&mut net, 0, there, b"back");
+            net.run(10 * MS);
+        }
+        (net.harm.loses, *hands_on.borrow_mut()) = (0.0, false);
+        for _ in 0..100 {
+            send(&mut net, 1, ids[0], b"there");
+            net.run(10 * MS);
+        }
+        moves += moved(&net);
+        assert_eq!(net.hosts[0].endpoint.address(there), Some(own), "seed {seed}: {:?}", net.hosts[0].events);
+        exchange(&mut net, 1, ids[0], there);
+        assert_eq!(delivered(&net, 1, ids[0]), all(100), "seed {seed}");
+    }
+    println!("{moves} moves");
+    assert!(moves > 0, "the relay never had it");
+}
+
 /// Messages of a server, one each millisecond, that were lost as its client's address changed. The client sends some, too.
 fn lost_in_a_move(delay_ns: u64) -> usize {
     let (mut net, ids) = net(1, Harm::default(), &secret(), 1);
