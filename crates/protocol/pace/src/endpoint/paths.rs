@@ -15,13 +15,15 @@
 
 use std::net::SocketAddr;
 
+use crate::packet::{HEADER_LEN, SENT_LEN, TAG_LEN};
+
 /// Bytes that come back.
 pub(super) type Echo = [u8; 8];
 
 /// An address is asked so often at most.
 const CHALLENGE_NS: u64 = 100_000_000;
 /// Bytes of a packet that asks. A packet that is shorter makes none: an address that is not proven gets no more than it sent.
-const CHALLENGE_LEN: usize = 38;
+const CHALLENGE_LEN: usize = HEADER_LEN + SENT_LEN + 1 + size_of::<Echo>() + TAG_LEN;
 /// A new address has this time and two round trips, before another one is asked in its place.
 const PATIENCE_NS: u64 = 100_000_000;
 /// The old one has so much more than a round trip.

@@ -4,10 +4,10 @@
 use std::{cell::RefCell, collections::HashSet, net::SocketAddr, rc::Rc};
 
 use fide_pace::{
-    endpoint::{Endpoint, Event},
+    endpoint::{Endpoint, Event, SetUpError},
     keys::ServerKey,
     packet::Kind,
-    setup::{COOKIE_LEN, INITIATION_LEN},
+    setup::{COOKIE_LEN, INITIATION_LEN, Refused},
     transport::{Config, Transport},
 };
 
@@ -214,6 +214,31 @@ fn set_up_of_a_connection_that_is_over_makes_no_other() {
     }
 }
 
+/// A server of this version names it to a client of version 1, and a client to itself what a server of version 1 answers.
+#[test]
+fn ends_of_version_1_are_named() {
+    let (mut server, now_ns, mut bytes) = (endpoint(Some(secret()), 10, 0), 3600 * S, vec![0; INITIATION_LEN]);
+    bytes[..2].copy_from_slice(&[Kind::Initiation as u8, 1]);
+    let mut answer = [0; 1500];
+    let mut ask = |bytes: &[u8]| {
+        server.receive(now_ns, address(9, 5000), bytes, false, || [3; 32]);
+        let len = server.transmit(now_ns, &mut answer).unwrap().len;
+        answer[..len].to_vec()
+    };
+    let cookie = ask(&bytes);
+    assert_eq!(Kind::of(&cookie), Some(Kind::Cookie));
+    bytes[COOKIE_AT].copy_from_slice(&cookie[6..6 + COOKIE_LEN]);
+    assert_eq!(ask(&bytes)[..7], [Kind::Refusal as u8, 0, 0, 0, 0, 0, Refused::Version as u8]);
+
+    let (mut client, to) = (endpoint(None, 10, 1), address(1, 5000));
+    let id = client.connect(now_ns, to, &secret().for_clients(), Config::default(), [1; 32]).unwrap();
+    client.transmit(now_ns, &mut bytes).unwrap();
+    let cookie = [&[Kind::Cookie as u8], &bytes[2..7], &[7; COOKIE_LEN]].concat();
+    client.receive(now_ns, to, &cookie, false, || [0; 32]);
+    client.timeout(now_ns + 10 * S);
+    assert_eq!(client.poll_event(), Some(Event::Failed(id, SetUpError::Refused(Refused::Version))));
+}
+
 #[test]
 fn set_up_that_is_given_up_sends_nothing_more() {
     let (mut client, now_ns, mut bytes) = (endpoint(None, 10, 1), S, [0; INITIATION_LEN + 300]);
@@ -303,6 +328,22 @@ fn relay_that_is_faster_takes_no_connection_away() {
         assert_eq!((delivered(&net, 1, ids[0]), delivered(&net, 0, there)), (all(100), all(100)), "{delay_ns} ns");
         assert_eq!(moved(&net), 0, "{:?}", net.hosts[0].events);
     }
+}
+
+#[test]
+fn address_that_does_not_answer_gets_few_packets() {
+    let (mut net, ids) = net(1, Harm::default(), &secret(), 1);
+    net.run(3 * S);
+    relays(&mut net, Rc::new(RefCell::new(false)));
+    let there = net.hosts[0].connections()[0];
+    for _ in 0..1000 {
+        send(&mut net, 1, ids[0], b"there");
+        send(&mut net, 0, there, &[0; 1000]);
+        net.run(MS);
+    }
+    // Ten questions a second, each of 38 bytes.
+    assert!((1..=38 * 11).contains(&net.to_attacker), "{} bytes", net.to_attacker);
+    assert_eq!(moved(&net), 0);
 }
 
 /// Where packets are lost the old address may seem silent, and the relay has the connection for a moment.
