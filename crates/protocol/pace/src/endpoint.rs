@@ -6,7 +6,10 @@
 //! all.
 
 mod dues;
+mod paths;
+mod sealed;
 mod setting_up;
+mod spent;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,14 +20,16 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     keys::{ClientKey, ServerKey},
-    packet::{HEADER_LEN, Kind, TAG_LEN, low},
+    packet::{HEADER_LEN, Kind, low},
     secure::{Entropy, Sealer},
-    setup::{Baker, Refused, SetUp},
+    setup::{Baker, Refused, SetUp, Tagger},
     step::Step,
     transport::{Closed, Config, Transport},
 };
 use dues::Dues;
+use paths::Paths;
 use setting_up::Client;
+use spent::Spent;
 
 /// Most connections of one endpoint, unless the user says fewer.
 pub const CONNECTIONS_MAX: usize = 4096;
@@ -37,8 +42,8 @@ const CONFIRMED_WITHIN_NS: u64 = 5_000_000_000;
 /// A connection that is over is remembered so long, to tell a peer that still sends; and as long as it has messages for the
 /// application that have not expired.
 const OVER_NS: u64 = 3_000_000_000;
-/// A new address is asked so often at most whether the peer is there.
-const CHALLENGE_NS: u64 = 100_000_000;
+/// It tells it so often at most.
+const CLOSES_NS: u64 = 20_000_000;
 /// Bytes of the largest datagram.
 pub const DATAGRAM_MAX: usize = 1500;
 
@@ -144,10 +149,9 @@ struct Connection {
     sealer: Sealer,
     /// The number that the peer knows it by.
     peer_id: u32,
-    address: SocketAddr,
-    /// An address from which the peer's newest packet came, and the bytes that are to come back from there.
-    challenged: Option<(SocketAddr, [u8; 8])>,
-    challenge_ns: u64,
+    paths: Paths,
+    /// One that is over does not tell so before this time.
+    closes_ns: u64,
     stage: Stage,
     due_ns: u64,
     /// The client's message that began it, and the answer: a repetition makes no second connection.
@@ -159,6 +163,8 @@ struct Connection {
 pub struct Endpoint {
     config: EndpointConfig,
     baker: Baker,
+    /// Of answers to clients.
+    tagger: Option<Tagger>,
     /// Of challenges.
     secret: [u8; 32],
     /// Clients that ask for a connection are refused.
@@ -169,12 +175,14 @@ pub struct Endpoint {
     clients: FxHashMap<u32, Client>,
     /// Set-ups that were answered.
     answered: HashMap<setting_up::Key, u32>,
+    spent: Spent,
     unconfirmed: usize,
     /// When connections and set-ups have something to do.
     dues: Dues,
     /// Those that the last [`Endpoint::timeout`] looked at.
     due: Vec<u32>,
-    answers: VecDeque<(SocketAddr, SetUp)>,
+    /// To whom, and what.
+    answers: VecDeque<(setting_up::Key, SetUp)>,
     events: VecDeque<Event>,
     dropped: Dropped,
     plain: Vec<u8>,
@@ -186,14 +194,16 @@ impl Endpoint {
     pub fn new(config: EndpointConfig, entropy: &Entropy) -> Self {
         let first = blake3::derive_key("fide-pace connection numbers", entropy);
         Self {
-            config,
             baker: Baker::new(entropy),
+            tagger: config.accepts.as_ref().map(Tagger::of_server),
+            config,
             secret: blake3::derive_key("fide-pace challenges", entropy),
             refuses: false,
             next_id: first.first_chunk().copied().map_or(1, u32::from_be_bytes),
             connections: FxHashMap::default(),
             clients: FxHashMap::default(),
             answered: HashMap::new(),
+            spent: Spent::default(),
             unconfirmed: 0,
             dues: Dues::default(),
             due: Vec::new(),
@@ -220,7 +230,7 @@ impl Endpoint {
             return Err(ConnectError::Full(self.config.connections_max));
         }
         let id = self.new_id();
-        let client = Client::new(now_ns, to, key.clone(), config, entropy).ok_or(ConnectError::Key)?;
+        let client = Client::new(id, now_ns, to, key.clone(), config, entropy).ok_or(ConnectError::Key)?;
         self.dues.push(client.due_ns(), id);
         self.clients.insert(id, client);
         Ok(ConnectionId(id))
@@ -282,6 +292,12 @@ impl Endpoint {
         self.connections.get(&id.0).map(|connection| &connection.transport)
     }
 
+    /// The same, to do what makes nothing due sooner: to take a message, to look at what changes by being looked at, or to note that the
+    /// application waits. It costs no look at all that is under way.
+    pub fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Transport> {
+        self.connections.get_mut(&id.0).map(|connection| &mut connection.transport)
+    }
+
     /// What a step at this end has taken for a packet of a connection, as the caller measured it: transmit and receive.
     pub fn note_step(&mut self, id: ConnectionId, now_ns: u64, step: Step, took_ns: u64) {
         if let Some(connection) = self.connections.get_mut(&id.0) {
@@ -292,7 +308,7 @@ impl Endpoint {
     /// Where the peer is.
     #[must_use]
     pub fn address(&self, id: ConnectionId) -> Option<SocketAddr> {
-        self.connections.get(&id.0).map(|connection| connection.address)
+        self.connections.get(&id.0).map(|connection| connection.paths.current())
     }
 
     /// Gives up a connection that is being set up, or ends one that stands.
@@ -331,7 +347,7 @@ impl Endpoint {
         let due_ns = connection.transport.due_ns(now_ns);
         let due_ns = match connection.stage {
             Stage::Unconfirmed { until_ns } => until_ns,
-            Stage::Stands => due_ns,
+            Stage::Stands => due_ns.min(connection.paths.due_ns()),
             Stage::Over { until_ns } => due_ns.min(until_ns),
         };
         connection.due_ns = due_ns;
@@ -372,6 +388,9 @@ impl Endpoint {
                 Stage::Unconfirmed { until_ns } | Stage::Over { until_ns } if now_ns >= until_ns => self.forget(id),
                 _ => {
                     connection.transport.timeout(now_ns);
+                    let before = connection.paths.current();
+                    connection.paths.timeout(now_ns);
+                    self.moved(id, now_ns, before);
                     self.refresh(id, now_ns);
                 }
             }
@@ -386,15 +405,18 @@ impl Endpoint {
 
     /// The next datagram to send; none if there is none now. `into` has room for [`DATAGRAM_MAX`] bytes.
     pub fn transmit(&mut self, now_ns: u64, into: &mut [u8]) -> Option<Datagram> {
-        if let Some((to, answer)) = self.answers.pop_front() {
-            let len = answer.write(into);
+        if let (Some(((to, _, asked), answer)), Some(tagger)) = (self.answers.pop_front(), &self.tagger) {
+            let len = answer.write(tagger, Some(&asked), into);
             return Some(Datagram { to, len, connection: None });
         }
         // Each turn of this loop moves the one that is looked at behind `now_ns`, or sends.
         for _ in 0..self.connections.len() + self.clients.len() {
             let (_, id) = self.first_due().filter(|(due_ns, _)| *due_ns <= now_ns)?;
             if self.clients.contains_key(&id) {
-                return self.client_transmit(id, now_ns, into);
+                match self.client_transmit(id, now_ns, into) {
+                    None => continue,
+                    datagram => return datagram,
+                }
             }
             if let Some(datagram) = self.write(id, now_ns, into) {
                 return Some(datagram);
@@ -421,10 +443,8 @@ impl Endpoint {
             into[5..HEADER_LEN].copy_from_slice(&low(written.number).to_be_bytes());
             let plain = &self.plain[..written.len];
             let len = HEADER_LEN + connection.sealer.seal(written.number, plain, &mut into[HEADER_LEN..])?;
-            let to = match connection.challenged {
-                Some((address, _)) if written.is_challenge => address,
-                _ => connection.address,
-            };
+            let paths = &connection.paths;
+            let to = written.challenge.map_or(paths.current(), |echo| paths.asked(echo));
             Some(Datagram { to, len, connection: Some(ConnectionId(id)) })
         });
         self.refresh(id, now_ns);
@@ -444,85 +464,29 @@ impl Endpoint {
         if Kind::of(datagram) == Some(Kind::Sealed) {
             return self.sealed(now_ns, from, datagram, is_marked);
         }
-        match SetUp::read(datagram) {
-            Some(SetUp::Initiation { client, attempt, cookie, message }) => {
-                let asks = setting_up::Asks { client, attempt, cookie, message };
-                self.initiation(now_ns, from, &asks, entropy);
+        let Some(read) = SetUp::read(datagram) else {
+            self.dropped.malformed += 1;
+            return None;
+        };
+        match read.packet {
+            SetUp::Initiation { version, client, attempt, cookie, message } => {
+                let asks = setting_up::Asks { version, client, attempt, cookie, message };
+                self.initiation(now_ns, from, &asks, &read, entropy);
             }
-            Some(SetUp::Cookie { client, cookie, .. }) => self.cookie(now_ns, from, client, cookie),
-            Some(SetUp::Response { client, attempt, server, message }) => {
-                return self.response(now_ns, from, client, attempt, server, &message);
+            SetUp::Cookie { client, cookie, .. } => self.cookie(now_ns, from, client, cookie, &read),
+            SetUp::Response { client, attempt, message } => {
+                return self.response(now_ns, from, client, attempt, &message, &read);
             }
-            Some(SetUp::Refusal { client, attempt, reason }) => self.refusal(from, client, attempt, reason),
-            None => self.dropped.malformed += 1,
+            SetUp::Refusal { client, attempt, reason } => self.refusal(from, client, attempt, reason, &read),
         }
         None
     }
 
-    fn sealed(&mut self, now_ns: u64, from: SocketAddr, datagram: &[u8], is_marked: bool) -> Option<ConnectionId> {
-        let header = datagram.get(1..HEADER_LEN).filter(|_| datagram.len() >= HEADER_LEN + TAG_LEN);
-        let Some((id, number)) = header.and_then(|header| Some((header.first_chunk()?, header.last_chunk()?))) else {
-            self.dropped.malformed += 1;
-            return None;
-        };
-        let (id, number) = (u32::from_be_bytes(*id), u32::from_be_bytes(*number));
-        let Some(connection) = self.connections.get_mut(&id) else {
-            self.dropped.unknown += 1;
-            return None;
-        };
-        let number = connection.transport.whole_number(number);
-        if self.plain.len() < datagram.len() {
-            self.plain.resize(datagram.len(), 0);
-        }
-        let Some(len) = connection.sealer.open(number, &datagram[HEADER_LEN..], &mut self.plain) else {
-            self.dropped.forged += 1;
-            return None;
-        };
-        let is_newest = connection.transport.largest_received().is_none_or(|largest| number > largest);
-        match connection.stage {
-            Stage::Unconfirmed { .. } => {
-                connection.stage = Stage::Stands;
-                self.unconfirmed -= 1;
-                self.events.push_back(Event::Accepted(ConnectionId(id), connection.address));
-            }
-            Stage::Stands => {}
-            Stage::Over { .. } => {
-                if is_newest {
-                    connection.transport.close_again();
-                    self.refresh(id, now_ns);
-                }
-                return None;
-            }
-        }
-        // An error ends the connection, which `refresh` sees.
-        let _ = connection.transport.open(now_ns, number, &self.plain[..len], is_marked);
-        if let Some(echo) = connection.transport.take_answered()
-            && connection.challenged == Some((from, echo))
-        {
-            connection.address = from;
-            connection.challenged = None;
-            connection.transport.path_changed();
-            self.events.push_back(Event::Moved(ConnectionId(id), from));
-        }
-        if from != connection.address && is_newest && now_ns >= connection.challenge_ns {
-            let hash = blake3::Hasher::new_keyed(&self.secret)
-                .update(&id.to_be_bytes())
-                .update(&number.to_be_bytes())
-                .finalize();
-            let echo = hash.as_bytes().first_chunk().copied().unwrap_or_default();
-            connection.challenged = Some((from, echo));
-            connection.challenge_ns = now_ns + CHALLENGE_NS;
-            connection.transport.challenge(echo);
-        }
-        self.refresh(id, now_ns);
-        Some(ConnectionId(id))
-    }
-
-    fn answer(&mut self, to: SocketAddr, answer: SetUp) {
+    fn answer(&mut self, asked: &setting_up::Key, answer: SetUp) {
         if self.answers.len() >= ANSWERS_MAX {
             self.dropped.answers += 1;
             return;
         }
-        self.answers.push_back((to, answer));
+        self.answers.push_back((*asked, answer));
     }
 }

@@ -19,7 +19,7 @@
 //! | FEEDBACK | largest number received, when, runs of numbers received before it, messages lost so far, the first symbol that is awaited |
 //! | PACES | what is known of the paces of this packet's sender's side, and how many messages may be lost |
 //! | FLOOR | symbols below this one do not come any more |
-//! | PING | eight bytes that come back |
+//! | PING | eight bytes that come back: at once, if the first bit is set ([`AT_ONCE`]), else with a packet that leaves soon |
 //! | PONG | the eight bytes, and when they came |
 //! | CLOSE | why, as text |
 //! | PADDING | to the end of the packet: the packet measures the path |
@@ -64,6 +64,8 @@ pub const DATA_OVERHEAD: usize = HEADER_LEN + SENT_LEN + 5 + TAG_LEN;
 pub const REDUNDANCY_LEN: usize = 8;
 /// Most runs that one FEEDBACK names; older ones were named by earlier ones.
 pub const RUNS_MAX: usize = 32;
+/// In the first byte of a PING that is to be answered at once.
+pub const AT_ONCE: u8 = 0x80;
 /// Longest reason to close.
 pub const REASON_MAX: usize = 200;
 

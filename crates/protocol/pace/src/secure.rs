@@ -26,15 +26,20 @@ use crate::{
 /// Bytes that nobody can guess, for one set-up.
 pub type Entropy = [u8; 32];
 
-/// Bytes of each of the two messages.
+/// Bytes of the client's message.
 pub const MESSAGE_LEN: usize = 32 + TAG_LEN;
+/// Bytes of the server's: with its number of the connection.
+pub const ANSWER_LEN: usize = 32 + NUMBER_LEN + TAG_LEN;
+const NUMBER_LEN: usize = 4;
 
 const WITH_SECRET: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const WITH_KEY: &str = "Noise_NK_25519_ChaChaPoly_BLAKE2s";
-/// Both ends mix it in, so that a set-up of another protocol or version is none of this one.
-const PROLOGUE: &[u8] = b"fide-pace 1";
+/// Both ends mix it in, so that a set-up of another protocol or version is none of this one; and after it what the messages are
+/// bound to.
+const PROLOGUE: &[u8] = b"fide-pace 2";
 
-/// Gives the entropy of one set-up, stretched.
+/// Gives the entropy of one set-up, stretched. What the set-up is bound to goes in: what is bound to something else has another
+/// ephemeral key, and so nothing is sealed twice by one key.
 struct Given(blake3::OutputReader);
 
 impl Random for Given {
@@ -44,12 +49,15 @@ impl Random for Given {
     }
 }
 
-struct Resolver(Entropy);
+struct Resolver {
+    entropy: Entropy,
+    bound: Vec<u8>,
+}
 
 impl CryptoResolver for Resolver {
     fn resolve_rng(&self) -> Option<Box<dyn Random>> {
         let mut hasher = blake3::Hasher::new_derive_key("fide-pace ephemeral keys");
-        hasher.update(&self.0);
+        hasher.update(&self.entropy).update(&self.bound);
         Some(Box::new(Given(hasher.finalize_xof())))
     }
 
@@ -67,9 +75,10 @@ impl CryptoResolver for Resolver {
     }
 }
 
-fn builder(pattern: &str, entropy: Entropy) -> Option<Builder<'static>> {
+fn builder<'a>(pattern: &str, prologue: &'a [u8], entropy: Entropy) -> Option<Builder<'a>> {
     let params: NoiseParams = pattern.parse().ok()?;
-    Builder::with_resolver(params, Box::new(Resolver(entropy))).prologue(PROLOGUE).ok()
+    let resolver = Resolver { entropy, bound: prologue.to_vec() };
+    Builder::with_resolver(params, Box::new(resolver)).prologue(prologue).ok()
 }
 
 /// The public key of a private one.
@@ -115,41 +124,55 @@ impl std::fmt::Debug for Initiator {
 }
 
 impl Initiator {
-    /// Begins a set-up. None: the key is none of the curve, or of low order.
+    /// Begins a set-up. `bound`: what the server has to know of it, too ([`crate::setup::bound`]). The same again with the same
+    /// entropy. None: the key is none of the curve, or of low order.
     #[must_use]
-    pub fn new(key: &ClientKey, entropy: Entropy) -> Option<(Self, [u8; MESSAGE_LEN])> {
+    pub fn new(key: &ClientKey, bound: &[u8], entropy: Entropy) -> Option<(Self, [u8; MESSAGE_LEN])> {
+        let prologue = [PROLOGUE, bound].concat();
+        let builder = |pattern| builder(pattern, &prologue, entropy);
         let state = match key {
-            ClientKey::Secret(secret) => builder(WITH_SECRET, entropy)?.psk(0, secret).ok()?.build_initiator(),
+            ClientKey::Secret(secret) => builder(WITH_SECRET)?.psk(0, secret).ok()?.build_initiator(),
             ClientKey::Public(public) if is_of_low_order(public) => return None,
-            ClientKey::Public(public) => builder(WITH_KEY, entropy)?.remote_public_key(public).ok()?.build_initiator(),
+            ClientKey::Public(public) => builder(WITH_KEY)?.remote_public_key(public).ok()?.build_initiator(),
         };
         let (mut state, mut message) = (state.ok()?, [0; MESSAGE_LEN]);
         let len = state.write_message(&[], &mut message).ok()?;
         (len == MESSAGE_LEN).then_some((Self { state }, message))
     }
 
-    /// Ends it with the server's message. None: it is not from the server, or not for this set-up. The set-up is spent
-    /// then, as the message may be forged: [`Initiator::new`] with the same entropy gives it again.
+    /// Ends it with the server's message: the keys, and the server's number of the connection. None: it is not from the server,
+    /// or not for this set-up. The set-up is spent then, as the message may be forged: [`Initiator::new`] with the same
+    /// entropy gives it again.
     #[must_use]
-    pub fn finish(mut self, message: &[u8]) -> Option<Sealer> {
-        let read = self.state.read_message(message, &mut []).ok()?;
+    pub fn finish(mut self, message: &[u8]) -> Option<(Sealer, u32)> {
+        let mut number = [0; NUMBER_LEN];
+        let read = self.state.read_message(message, &mut number).ok()?;
         let state = self.state.into_stateless_transport_mode().ok()?;
-        (read == 0).then_some(Sealer { state })
+        (read == NUMBER_LEN).then_some((Sealer { state }, u32::from_be_bytes(number)))
     }
 }
 
-/// A server's answer to a client's message. None: it is from a client without the key.
+/// A server's answer to a client's message: the keys, and the message that says the server's number of the connection. None: it
+/// is from a client without the key, or bound to something else.
 #[must_use]
-pub fn respond(key: &ServerKey, message: &[u8], entropy: Entropy) -> Option<(Sealer, [u8; MESSAGE_LEN])> {
+pub fn respond(
+    key: &ServerKey,
+    message: &[u8],
+    bound: &[u8],
+    number: u32,
+    entropy: Entropy,
+) -> Option<(Sealer, [u8; ANSWER_LEN])> {
+    let prologue = [PROLOGUE, bound].concat();
+    let builder = |pattern| builder(pattern, &prologue, entropy);
     let state = match key {
-        ServerKey::Secret(secret) => builder(WITH_SECRET, entropy)?.psk(0, secret).ok()?.build_responder(),
-        ServerKey::Private(private) => builder(WITH_KEY, entropy)?.local_private_key(private).ok()?.build_responder(),
+        ServerKey::Secret(secret) => builder(WITH_SECRET)?.psk(0, secret).ok()?.build_responder(),
+        ServerKey::Private(private) => builder(WITH_KEY)?.local_private_key(private).ok()?.build_responder(),
     };
-    let (mut state, mut answer) = (state.ok()?, [0; MESSAGE_LEN]);
+    let (mut state, mut answer) = (state.ok()?, [0; ANSWER_LEN]);
     state.read_message(message, &mut []).ok()?;
-    let len = state.write_message(&[], &mut answer).ok()?;
+    let len = state.write_message(&number.to_be_bytes(), &mut answer).ok()?;
     let state = state.into_stateless_transport_mode().ok()?;
-    (len == MESSAGE_LEN).then_some((Sealer { state }, answer))
+    (len == ANSWER_LEN).then_some((Sealer { state }, answer))
 }
 
 impl Sealer {
@@ -172,9 +195,30 @@ mod tests {
     use super::*;
 
     fn ends(server: &ServerKey, client: &ClientKey) -> Option<(Sealer, Sealer)> {
-        let (initiator, first) = Initiator::new(client, [1; 32]).unwrap();
-        let (there, second) = respond(server, &first, [2; 32])?;
-        Some((initiator.finish(&second)?, there))
+        let (initiator, first) = Initiator::new(client, b"a set-up", [1; 32]).unwrap();
+        let (there, second) = respond(server, &first, b"a set-up", 7, [2; 32])?;
+        let (here, number) = initiator.finish(&second)?;
+        assert_eq!(number, 7);
+        Some((here, there))
+    }
+
+    #[test]
+    fn messages_are_of_one_set_up() {
+        for server in [ServerKey::Secret([7; 32]), ServerKey::Private([9; 32])] {
+            let begin = |bound: &[u8]| Initiator::new(&server.for_clients(), bound, [1; 32]).unwrap();
+            let (_, first) = begin(b"a set-up");
+            assert!(respond(&server, &first, b"another", 7, [2; 32]).is_none());
+            let (other, other_first) = begin(b"another");
+            assert_ne!(first[..32], other_first[..32], "the same ephemeral key");
+            let (_, second) = respond(&server, &first, b"a set-up", 7, [2; 32]).unwrap();
+            assert!(other.finish(&second).is_none());
+            for at in 0..ANSWER_LEN {
+                let mut forged = second;
+                forged[at] ^= 1;
+                assert!(begin(b"a set-up").0.finish(&forged).is_none(), "byte {at}");
+            }
+            assert!(begin(b"a set-up").0.finish(&second).is_some());
+        }
     }
 
     #[test]
@@ -217,7 +261,7 @@ mod tests {
             of(0xee, 0xff, 0x7f),
         ];
         for key in keys {
-            assert!(Initiator::new(&ClientKey::Public(key), [1; 32]).is_none(), "{key:x?}");
+            assert!(Initiator::new(&ClientKey::Public(key), &[], [1; 32]).is_none(), "{key:x?}");
         }
     }
 

@@ -19,6 +19,8 @@ pub use outgoing::Written;
 pub use pace::View;
 pub use snapshot::Snapshot;
 
+use std::collections::VecDeque;
+
 use incoming::NAMED_SINGLY;
 
 use crate::{
@@ -102,6 +104,8 @@ pub struct Counts {
 const PING_NS: [u64; 2] = [50_000_000, 500_000_000];
 /// While packets leave, a request waits for one so long.
 const CARRIED_NS: u64 = 20_000_000;
+/// Requests that are not answered yet, and challenges: an end makes three at a time at most. Of more the oldest is dropped.
+const PONGS_MAX: usize = 4;
 /// Requests before they become rare.
 const PINGS_SOON: u32 = 8;
 
@@ -152,8 +156,8 @@ pub struct Transport {
     /// A message did not fit one packet: a path that takes larger ones is looked for.
     wants_larger: bool,
     ping_ns: u64,
-    /// What the other end asked with, and when it came, in microseconds.
-    pong: Option<([u8; 8], u64)>,
+    /// What the other end asked with, and when it came, in microseconds: the last ones.
+    pongs: VecDeque<([u8; 8], u64)>,
     heard_ns: u64,
     /// How often in a row feedback was missing for so long that everything under way counts as lost.
     silences: u32,
@@ -172,9 +176,9 @@ pub struct Transport {
     one_way_us: Option<u64>,
     /// The bottleneck as [`Transport::take_change`] told it.
     told_bottleneck: Option<(Step, u64)>,
-    challenge: Option<[u8; 8]>,
-    challenged: Option<[u8; 8]>,
-    answered: Option<[u8; 8]>,
+    /// Bytes that are to be asked for in packets of their own, and bytes that have come back: the last ones.
+    challenges: VecDeque<[u8; 8]>,
+    answered: VecDeque<[u8; 8]>,
     /// What became of packets: empty between two calls, so that none allocates.
     told: Vec<Outcome>,
     /// The application was kept waiting since the last feedback.
@@ -221,7 +225,7 @@ impl Transport {
             pings: 0,
             wants_larger: false,
             ping_ns: now_ns,
-            pong: None,
+            pongs: VecDeque::with_capacity(PONGS_MAX),
             heard_ns: now_ns,
             silences: 0,
             named: None,
@@ -235,9 +239,8 @@ impl Transport {
             arrived: 0,
             one_way_us: None,
             told_bottleneck: None,
-            challenge: None,
-            challenged: None,
-            answered: None,
+            challenges: VecDeque::with_capacity(PONGS_MAX),
+            answered: VecDeque::with_capacity(PONGS_MAX),
             told: Vec::new(),
             was_held: false,
             closing: None,
@@ -347,23 +350,35 @@ impl Transport {
         self.numbers.largest()
     }
 
-    /// Asks for these bytes back, in a packet of its own, to see whether the other end gets packets at another address:
-    /// [`Written::is_challenge`]. That packet goes there, and all others to where they went before.
+    /// Asks for these bytes back, in a packet of its own, to see whether the other end gets packets at an address:
+    /// [`Written::challenge`]. That packet goes there, and all others to where they went before.
     pub fn challenge(&mut self, echo: [u8; 8]) {
-        self.challenge = Some(echo);
-        self.challenged = None;
+        if !self.challenges.contains(&echo) {
+            push_bounded(&mut self.challenges, echo);
+        }
     }
 
-    /// The bytes of the last challenge that came back, once.
+    /// Bytes that have come back and that were no question for the time.
     pub fn take_answered(&mut self) -> Option<[u8; 8]> {
-        self.answered.take()
+        self.answered.pop_front()
     }
 
-    /// The other end is at another address: what was known of the path does not hold.
-    pub fn path_changed(&mut self) {
-        self.congestion = congestion(self.config.algorithm, self.trips.smoothed_us());
-        self.mtu = PathMtu::new(self.config.datagram_max);
-        self.one_way_us = None;
+    /// Counts a packet of a connection that is over. False: it has come before.
+    pub fn take_number(&mut self, number: u64) -> bool {
+        self.numbers.take(number)
+    }
+
+    /// The other end is at another address: what is under way is lost; and on another path what was known of that does not hold.
+    pub fn moved(&mut self, now_ns: u64, is_same_path: bool) {
+        if !is_same_path {
+            self.congestion = congestion(self.config.algorithm, self.trips.smoothed_us());
+            self.mtu = PathMtu::new(self.config.datagram_max);
+            self.one_way_us = None;
+        }
+        let mut told = std::mem::take(&mut self.told);
+        self.flight.all_lost(&mut |outcome| told.push(outcome));
+        told.drain(..).for_each(|outcome| self.resolve(now_ns, outcome));
+        self.told = told;
     }
 
     /// A connection that is over tells the other end so once more, as that still sends.
@@ -391,10 +406,11 @@ impl Transport {
 
     /// The same of an answer; the first ones leave at once.
     fn pong_due_ns(&self) -> Option<u64> {
-        let (_, came_us) = self.pong?;
         let is_soon_carried =
             !self.flight.is_empty() && self.numbers.largest().is_some_and(|largest| largest >= NAMED_SINGLY);
-        Some(came_us * 1000 + if is_soon_carried { CARRIED_NS } else { 0 })
+        let is_carried = |echo: &[u8; 8]| is_soon_carried && echo[0] & packet::AT_ONCE == 0;
+        let due_ns = |(echo, came_us): &([u8; 8], u64)| came_us * 1000 + if is_carried(echo) { CARRIED_NS } else { 0 };
+        self.pongs.iter().map(due_ns).min()
     }
 
     /// Whether a larger packet would be of use, and there is feedback to come.
@@ -418,7 +434,8 @@ impl Transport {
         self.packet_max() - DATA_OVERHEAD - crate::block::coded_len(0) - 4
     }
 
-    fn round_trip_ns(&self) -> u64 {
+    /// How long a packet and its answer take at most, as a rule.
+    pub(crate) fn round_trip_ns(&self) -> u64 {
         (self.trips.smoothed_us().max(self.trips.latest_us())
             + 4 * self.trips.variation_us().min(self.trips.smoothed_us() / 8))
             * 1000
@@ -473,7 +490,7 @@ impl Transport {
     /// When to call [`Transport::timeout`], and [`Transport::write`] after it, even if nothing comes.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> u64 {
-        if self.closing.is_some() || self.challenge.is_some() {
+        if self.closing.is_some() || !self.challenges.is_empty() {
             return now_ns;
         }
         if self.closed.is_some() {
@@ -549,6 +566,13 @@ impl Transport {
         );
         self.flight.set_full(self.congestion.is_full());
     }
+}
+
+fn push_bounded<T>(queue: &mut VecDeque<T>, new: T) {
+    if queue.len() >= PONGS_MAX {
+        queue.pop_front();
+    }
+    queue.push_back(new);
 }
 
 fn congestion(algorithm: Algorithm, round_trip_us: u64) -> Box<dyn Congestion> {

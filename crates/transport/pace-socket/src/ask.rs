@@ -23,11 +23,11 @@ use crate::{
 };
 
 impl Connection {
-    /// The paces of the way from here to there, its slowest step, the delay, and the periods of both applications. None: the
-    /// connection is over.
+    /// The paces of the way from here to there, its slowest step, the delay, and the periods of both applications, as they were at most
+    /// a millisecond ago. None: the connection is over.
     #[must_use]
     pub fn view(&self) -> Option<View> {
-        self.with(|transport, now_ns| transport.view(now_ns))
+        self.recent_view()
     }
 
     /// What the slowest step takes for a message, as far as it is known: the time between two messages that nothing waits

@@ -3,7 +3,10 @@
 
 use std::{
     net::SocketAddr,
-    sync::Arc,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -12,7 +15,7 @@ use fide_pace::{
     clock::Offset,
     endpoint::{ConnectionId, SetUpError},
     sender,
-    transport::{Closed, Counts, Snapshot, Transport, clock_us},
+    transport::{Closed, Counts, Snapshot, Transport, View, clock_us},
 };
 
 use crate::{
@@ -60,11 +63,20 @@ type When = fn(&Transport, u64) -> Option<u64>;
 pub struct Connection {
     pub(crate) shared: Arc<Shared>,
     pub(crate) id: ConnectionId,
+    /// Of its fate.
+    is_empty: Arc<AtomicBool>,
+    /// The last view, and when it was taken.
+    viewed: Mutex<Option<(u64, View)>>,
 }
 
+/// A view serves so long: those who look more often take no lock of the endpoint.
+const VIEWED_NS: u64 = 1_000_000;
+
 impl Connection {
-    pub(crate) fn new(shared: Arc<Shared>, id: ConnectionId) -> Self {
-        Self { shared, id }
+    /// One that has a fate.
+    pub(crate) fn new(shared: Arc<Shared>, id: ConnectionId, state: &State) -> Self {
+        let is_empty = state.fates.get(&id).map(|fate| Arc::clone(&fate.is_empty)).unwrap_or_default();
+        Self { shared, id, is_empty, viewed: Mutex::new(None) }
     }
 
     /// Whether it stands, or came to nothing; none while neither is known.
@@ -101,10 +113,20 @@ impl Connection {
         of_fate.or_else(|| state.endpoint.get(self.id)?.closed().cloned())
     }
 
+    /// Does what makes nothing due sooner.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Transport, u64) -> R) -> Option<R> {
         let mut state = self.shared.lock();
+        state.endpoint.get_mut(self.id).map(|transport| act(transport, now_ns()))
+    }
+
+    /// A view of the last millisecond.
+    pub(crate) fn recent_view(&self) -> Option<View> {
+        let mut viewed = self.viewed.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ns = now_ns();
-        state.endpoint.with(self.id, now_ns, |transport| act(transport, now_ns))
+        if viewed.is_none_or(|(at_ns, _)| now_ns >= at_ns + VIEWED_NS) {
+            *viewed = self.with(|transport, now_ns| (now_ns, transport.view(now_ns)));
+        }
+        viewed.map(|(_, view)| view)
     }
 
     /// Sends a message, and returns when the next one may leave, as far as the slowest step between the two applications is
@@ -149,7 +171,7 @@ impl Connection {
             return Ok(());
         }
         let now_ns = now_ns();
-        let may = state.endpoint.with(self.id, now_ns, |transport| {
+        let may = state.endpoint.get_mut(self.id).map(|transport| {
             let at_ns = when(transport, now_ns);
             if at_ns.is_some_and(|at_ns| at_ns <= now_ns) {
                 transport.send_goes_on(now_ns);
@@ -232,7 +254,7 @@ impl Connection {
 
     fn next(&self, state: &mut State) -> Option<Result<Message, RecvError>> {
         let now_ns = now_ns();
-        let message = state.endpoint.with(self.id, now_ns, |transport| transport.poll_message(now_ns)).flatten();
+        let message = state.endpoint.get_mut(self.id).and_then(|transport| transport.poll_message(now_ns));
         message.map(Ok).or_else(|| self.closed(state).map(|why| Err(RecvError(why))))
     }
 
@@ -268,12 +290,19 @@ impl Connection {
         }
     }
 
-    /// The next message, if it is here.
+    /// The next message, if it is here. As long as nothing has come it takes no lock, and may be called in a loop.
     ///
     /// # Errors
     /// The connection is over, and all that came has been taken.
     pub fn try_recv(&self) -> Result<Option<Message>, RecvError> {
-        self.next(&mut self.shared.lock()).transpose()
+        if self.is_empty.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let mut state = self.shared.lock();
+        let result = self.next(&mut state);
+        // While the lock is held, so that what comes from now on is seen.
+        self.is_empty.store(result.is_none(), Ordering::Release);
+        result.transpose()
     }
 
     /// [`Connection::recv`], asynchronously.

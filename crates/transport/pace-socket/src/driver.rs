@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub(crate) socket: Socket,
     state: Mutex<State>,
     bell: OwnedFd,
+    #[cfg(test)]
+    locks: std::sync::atomic::AtomicU64,
 }
 
 /// What is left to be sent now.
@@ -55,10 +57,24 @@ enum Left {
 impl Shared {
     pub(crate) fn new(socket: Socket, endpoint: endpoint::Endpoint) -> std::io::Result<Arc<Self>> {
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Arc::new(Self { socket, state: Mutex::new(State::new(endpoint)), bell }))
+        Ok(Arc::new(Self {
+            socket,
+            state: Mutex::new(State::new(endpoint)),
+            bell,
+            #[cfg(test)]
+            locks: std::sync::atomic::AtomicU64::new(0),
+        }))
+    }
+
+    /// How often it was locked.
+    #[cfg(test)]
+    pub(crate) fn locks(&self) -> u64 {
+        self.locks.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     pub(crate) fn lock(&self) -> Locked<'_> {
+        #[cfg(test)]
+        self.locks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         // What a thread that panicked left is whole: each call of the endpoint ends what it began.
         Locked::new(self, self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }

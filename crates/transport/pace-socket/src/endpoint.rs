@@ -192,7 +192,7 @@ impl Endpoint {
         let id = state.endpoint.connect(now_ns(), to, key, config, entropy())?;
         state.fates.insert(id, Fate::default());
         self.shared.flush(&mut state);
-        Ok((Connection::new(Arc::clone(&self.shared), id), state))
+        Ok((Connection::new(Arc::clone(&self.shared), id, &state), state))
     }
 
     /// The next connection of a client.
@@ -253,7 +253,7 @@ impl Endpoint {
             return Some(Err(AcceptError::Closed));
         }
         let id = state.accepted.pop_front()?;
-        Some(Ok(Connection::new(Arc::clone(&self.shared), id)))
+        Some(Ok(Connection::new(Arc::clone(&self.shared), id, state)))
     }
 
     /// Datagrams that were no packet of a connection.
@@ -279,6 +279,40 @@ impl Drop for Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn connected(server: &Endpoint, client: &Endpoint, key: &ServerKey) -> (Connection, Connection) {
+        let at = server.local_address().expect("bound");
+        let here = client.connect(at, &key.for_clients(), Config::default()).expect("a connection");
+        (here, server.accept().expect("one that connected"))
+    }
+
+    /// Those who poll leave the lock to the endpoint's thread.
+    #[test]
+    fn polls_take_no_lock_as_long_as_nothing_comes() {
+        let key = ServerKey::Secret([7; 32]);
+        let server = Endpoint::server((Ipv4Addr::LOCALHOST, 0).into(), key.clone(), Config::default()).expect("bound");
+        let client = Endpoint::client().expect("a socket");
+        let (here, there) = connected(&server, &client, &key);
+        let locks = |act: &dyn Fn()| {
+            let before = server.shared.locks();
+            (0..20_000).for_each(|_| act());
+            server.shared.locks() - before
+        };
+        let began_ns = now_ns();
+        let of_polls = locks(&|| assert!(there.try_recv().expect("it stands").is_none()));
+        let of_views = locks(&|| assert!(there.view().is_some()));
+        // The thread's own ones, and one for each millisecond.
+        let most = 1000 + (now_ns() - began_ns) / 1_000_000;
+        assert!(of_polls < 1000 && of_views < most, "{of_polls} and {of_views} of 20,000, and {most} are enough");
+        // What comes is seen, and so is the end.
+        here.send(b"comes").expect("it stands");
+        let came = std::iter::repeat_with(|| there.try_recv().expect("it stands")).flatten().next();
+        assert_eq!(came.map(|message| message.bytes), Some(b"comes".to_vec()));
+        here.close("enough");
+        while there.try_recv().is_ok() {
+            thread::yield_now();
+        }
+    }
 
     /// They are closed with the endpoint, which says so in events of its own.
     #[test]

@@ -4,6 +4,10 @@
 use std::{
     collections::VecDeque,
     net::{IpAddr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use fide_pace::{
@@ -42,6 +46,8 @@ pub(crate) struct Fate {
     pub(crate) failed: Option<SetUpError>,
     pub(crate) closed: Option<Closed>,
     waiting: [Waiting; 3],
+    /// Nothing was here when the application looked last, and nothing has come since: it need not look again.
+    pub(crate) is_empty: Arc<AtomicBool>,
     /// A client's: its first packet came to this address, from which it is answered. The way of a connection that this end began is
     /// the kernel's choice.
     is_of_client: bool,
@@ -94,6 +100,7 @@ impl Fate {
     }
 
     fn wake_all(&mut self, wakes: &mut Wakes) {
+        self.is_empty.store(false, Ordering::Release);
         let watched = self.watched.as_mut().map(|watched| &mut watched.waiting);
         self.waiting.iter_mut().chain(watched).for_each(|waiting| waiting.wake(wakes));
     }
@@ -202,7 +209,7 @@ impl State {
         let Self { endpoint, fates, wakes, .. } = self;
         let Some(watched) = fates.get_mut(&id).and_then(|fate| fate.watched.as_mut()) else { return };
         let now_ns = now_ns();
-        if let Some(view) = endpoint.with(id, now_ns, |transport| transport.take_change(now_ns)).flatten() {
+        if let Some(view) = endpoint.get_mut(id).and_then(|transport| transport.take_change(now_ns)) {
             let count = watched.last.map_or(0, |(count, _)| count);
             watched.last = Some((count + 1, view));
             watched.waiting.wake(wakes);
@@ -259,9 +266,11 @@ impl State {
         for id in touched.drain(..) {
             let Some(fate) = fates.get_mut(&id) else { continue };
             let is_for = |what: For| !fate.waiting[what as usize].is_empty();
-            let (for_message, for_room) = (is_for(For::Message), is_for(For::Room));
+            let looks_away = fate.is_empty.load(Ordering::Relaxed);
+            let (for_message, for_room) = (is_for(For::Message) || looks_away, is_for(For::Room));
             let Some(transport) = endpoint.get(id).filter(|_| for_message || for_room) else { continue };
             if for_message && transport.has_message(now_ns) {
+                fate.is_empty.store(false, Ordering::Release);
                 fate.waiting(For::Message).wake(wakes);
             }
             if for_room && (transport.may_send_at(now_ns).is_some() || transport.is_idle()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Opened packets of the other end.
 
-use super::{Closed, PING_NS, Transport, clock_us};
+use super::{Closed, PING_NS, Transport, clock_us, push_bounded};
 use crate::{
     clock::Stamps,
     congestion::FEEDBACK_LEAST_NS,
@@ -132,10 +132,10 @@ impl Transport {
                     return Err(PeerError::Floor(symbol));
                 }
             }
-            Frame::Ping(echo) => self.pong = Some((echo, clock_us(now_ns))),
+            Frame::Ping(echo) => push_bounded(&mut self.pongs, (echo, clock_us(now_ns))),
             Frame::Pong { echo, came_us } => {
-                if self.challenged.take_if(|sent| *sent == echo).is_some() {
-                    self.answered = Some(echo);
+                if echo[0] & packet::AT_ONCE != 0 {
+                    push_bounded(&mut self.answered, echo);
                 }
                 if let Some((_, pinged_ns)) = self.ping.take_if(|(sent, _)| *sent == echo) {
                     let t2_us = extend(came_us, self.peer_us);

@@ -36,8 +36,8 @@ pub struct Written {
     pub number: u64,
     /// Bytes of what is to be sealed.
     pub len: usize,
-    /// It goes to the address that is to be proven: [`Transport::challenge`].
-    pub is_challenge: bool,
+    /// What it asks for: it goes to the address that is to be proven by these bytes ([`Transport::challenge`]).
+    pub challenge: Option<[u8; 8]>,
 }
 
 impl Transport {
@@ -62,11 +62,10 @@ impl Transport {
             let len = writer.len();
             return Some(self.control(now_ns, len));
         }
-        if let Some(echo) = self.challenge.take() {
+        if let Some(echo) = self.challenges.pop_front() {
             writer.frame(&Frame::Ping(echo));
-            self.challenged = Some(echo);
             let len = writer.len();
-            return Some(Written { is_challenge: true, ..self.control(now_ns, len) });
+            return Some(Written { challenge: Some(echo), ..self.control(now_ns, len) });
         }
         if let Some(size) = self.probes_mtu().then(|| self.mtu.probe(now_ns)).flatten() {
             return self.write_probe(now_ns, size, plain);
@@ -150,7 +149,7 @@ impl Transport {
     fn number(&mut self, len: usize) -> Written {
         let number = self.next_number;
         self.next_number += 1;
-        Written { number, len, is_challenge: false }
+        Written { number, len, challenge: None }
     }
 
     fn write_control(&mut self, now_ns: u64, is_paced: bool, writer: &mut Writer<'_>) {
@@ -158,11 +157,11 @@ impl Transport {
         if is_due || is_paced && self.unnamed > 0 {
             self.write_feedback(writer);
         }
-        if let Some((echo, came_us)) = self.pong
-            && (is_paced || self.pong_due_ns().is_some_and(|due_ns| now_ns >= due_ns))
+        let answers = is_paced || self.pong_due_ns().is_some_and(|due_ns| now_ns >= due_ns);
+        while let Some((echo, came_us)) = self.pongs.front().copied().filter(|_| answers)
             && writer.frame(&Frame::Pong { echo, came_us: low(came_us) })
         {
-            self.pong = None;
+            self.pongs.pop_front();
         }
         if now_ns >= self.ping_ns && is_paced || now_ns >= self.ping_due_ns() {
             let echo = self.pings.to_be_bytes();

@@ -6,6 +6,7 @@ mod endpoints;
 mod hostile;
 mod losses;
 mod net;
+mod on_path;
 mod paths;
 mod promises;
 mod queues;

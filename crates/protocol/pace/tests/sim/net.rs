@@ -28,13 +28,19 @@ pub(crate) struct Host {
 }
 
 /// From, to, and the datagram.
-type Sent = (SocketAddr, SocketAddr, Vec<u8>);
+pub(crate) type Sent = (SocketAddr, SocketAddr, Vec<u8>);
+
+/// Somebody on the path, who sees each datagram as it is sent. What he adds is faster than all others.
+pub(crate) type OnPath = Box<dyn FnMut(&Sent) -> Vec<Sent>>;
 
 pub(crate) struct Net {
     pub(crate) now_ns: u64,
     pub(crate) hosts: Vec<Host>,
     pub(crate) harm: Harm,
     pub(crate) attacker: SocketAddr,
+    pub(crate) on_path: Option<OnPath>,
+    /// How long datagrams are on their way, at least.
+    pub(crate) delay_ns: u64,
     /// When each comes, and in which order of those that come at once.
     under_way: BinaryHeap<Reverse<(u64, u64, Sent)>>,
     /// What the attacker has seen.
@@ -62,6 +68,8 @@ impl Net {
             hosts: endpoints.into_iter().enumerate().map(host).collect(),
             harm,
             attacker: address(200, 6666),
+            on_path: None,
+            delay_ns: 4 * MS,
             under_way: BinaryHeap::new(),
             seen: Vec::new(),
             count: 0,
@@ -75,13 +83,21 @@ impl Net {
     }
 
     fn add(&mut self, from: SocketAddr, to: SocketAddr, bytes: Vec<u8>) {
+        let takes_ns = self.random.random_range(self.delay_ns..self.delay_ns + 2 * MS);
+        self.add_in(takes_ns, (from, to, bytes));
+    }
+
+    fn add_in(&mut self, takes_ns: u64, sent: Sent) {
         self.count += 1;
-        let at_ns = self.now_ns + self.random.random_range(4 * MS..6 * MS);
-        self.under_way.push(Reverse((at_ns, self.count, (from, to, bytes))));
+        self.under_way.push(Reverse((self.now_ns + takes_ns, self.count, sent)));
     }
 
     /// A datagram enters the network.
     pub(crate) fn send(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+        if let Some(on_path) = &mut self.on_path {
+            let added = on_path(&(from, to, bytes.to_vec()));
+            added.into_iter().for_each(|sent| self.add_in(MS, sent));
+        }
         let Harm { loses, repeats, forges, replays } = self.harm;
         if self.random.random_bool(forges) {
             let mut forged = bytes.to_vec();
