@@ -158,14 +158,69 @@ fn full_buffer_is_no_path_of_small_packets() {
                 changes += u32::from(bytes < before);
                 before = bytes;
             }
+            let is_hopeless = algorithm == Algorithm::XPace && buffer_bytes == 4000;
             let holes = world.flows[0].counts().black_holes;
             let losses = world.links[0].dropped as f64 / world.links[0].packets as f64;
             println!(
                 "{algorithm:?}, {mbit_per_s} Mbit/s, buffer of {buffer_bytes}, {tcps} TCPs: {losses:.3} lost, {holes} found, {changes} times smaller, for {} ms",
                 small * 10
             );
-            // Where a third of all is lost, six probes in a row may be, too.
-            assert!(holes == 0 && small < 150 || losses > 0.3 && algorithm == Algorithm::XPace);
+            // A third of all packets are lost there: so may all probes be.
+            assert!(is_hopeless || holes == 0 && small < 150);
         }
+    }
+}
+
+/// A path that is another one from four seconds to nine, and then as before: the share of messages delivered from three seconds
+/// after that on, and how many were delivered a second before it and then.
+fn changed(flow: FlowSpec, usual: LinkSpec, other: LinkSpec) -> (f64, [f64; 2]) {
+    let mut world = World::new(1, usual, usual, &[flow]);
+    world.run_until(4 * S);
+    (world.links[0].spec, world.links[1].spec) = (other, other);
+    world.run_until(9 * S);
+    (world.links[0].spec, world.links[1].spec) = (usual, usual);
+    world.run_until(15 * S);
+    let rates = [per_s(&world, 2 * S, 4 * S), per_s(&world, 12 * S, 14 * S)];
+    (share(&world, 12 * S, 14 * S), rates)
+}
+
+/// [`World`] looks at each message: none is late, comes twice, or out of order.
+#[test]
+fn path_that_changes_for_a_while_is_used_again() {
+    let usual = LinkSpec::of(5 * MS).with_rate(20_000_000, 100_000);
+    let others = [
+        ("longer", LinkSpec { delay_ns: 100 * MS, ..usual }),
+        ("with overtaking", LinkSpec { jitter_ns: 100 * MS, ..usual }),
+        ("in bursts of 10 ms", LinkSpec { bursts_ns: 10 * MS, reorders: false, ..usual }),
+        ("in bursts of 40 ms", LinkSpec { bursts_ns: 40 * MS, reorders: false, ..usual }),
+    ];
+    for algorithm in BOTH {
+        for sends in [Sends::Held, Sends::Every(5 * MS)] {
+            for (what, other) in others {
+                let mut flow = FlowSpec { sends, ..held(algorithm) };
+                (flow.config.queue_max, flow.config.deadline_ns) =
+                    (if sends == Sends::Held { 1 } else { 20 }, 600 * MS);
+                let (later, [before, after]) = changed(flow, usual, other);
+                println!(
+                    "{algorithm:?}, {sends:?}, {what}: {before:.0} a second before, {after:.0} after, {later:.3} of them"
+                );
+                assert!(later > 0.99 && after >= 0.75 * before);
+            }
+        }
+    }
+}
+
+/// More than any window later.
+#[test]
+fn packets_that_come_again_a_second_later_change_nothing() {
+    for algorithm in BOTH {
+        let way = LinkSpec::of(5 * MS).with_rate(50_000_000, 200_000);
+        let mut world = World::new(1, way, way, &[held(algorithm)]);
+        world.again_ns = S;
+        world.run_until(5 * S);
+        let repeated = world.transport(0, 1).0.counts().repeated_packets;
+        let delivered = per_s(&world, 2 * S, 4 * S);
+        println!("{algorithm:?}: {delivered:.0} a second, {repeated} came again");
+        assert!(delivered > 5000.0 && repeated > 15_000);
     }
 }

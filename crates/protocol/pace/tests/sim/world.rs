@@ -147,6 +147,8 @@ pub(crate) struct World {
     wakes: BTreeMap<(usize, usize), u64>,
     count: u64,
     pub(crate) random: SmallRng,
+    /// Each packet comes once more so much later; 0 for none.
+    pub(crate) again_ns: u64,
 }
 
 impl World {
@@ -180,6 +182,7 @@ impl World {
             wakes: BTreeMap::new(),
             count: 0,
             random: SmallRng::seed_from_u64(seed),
+            again_ns: 0,
             tcps: Vec::new(),
             flows,
         };
@@ -309,6 +312,11 @@ impl World {
             for arrival in arrivals {
                 let plain = plain[..written.len].to_vec();
                 let (number, is_marked) = (written.number, arrival.is_marked);
+                if self.again_ns > 0 {
+                    let plain = plain.clone();
+                    let again = Event::Arrives { flow, end: 1 - end, number, is_marked, plain };
+                    self.add(arrival.at_ns + self.again_ns, again);
+                }
                 self.add(arrival.at_ns, Event::Arrives { flow, end: 1 - end, number, is_marked, plain });
             }
         }
