@@ -46,6 +46,8 @@ pub(crate) const XPACE: Carrier = Carrier::Pace(Algorithm::XPace);
 pub(crate) const LEVEL: Carrier = Carrier::Pace(Algorithm::Level);
 pub(crate) const CUBIC: Carrier = Carrier::Tcp { congestion: "cubic", is_tuned: true };
 pub(crate) const BBR: Carrier = Carrier::Tcp { congestion: "bbr", is_tuned: true };
+/// With the kernel's own buffers.
+pub(crate) const BBR_UNTUNED: Carrier = Carrier::Tcp { congestion: "bbr", is_tuned: false };
 pub(crate) const DATAGRAMS: Carrier = Carrier::Quic(Quic::Datagrams);
 pub(crate) const STREAM: Carrier = Carrier::Quic(Quic::Stream);
 pub(crate) const ALL: [Carrier; 9] = [
@@ -54,7 +56,7 @@ pub(crate) const ALL: [Carrier; 9] = [
     CUBIC,
     BBR,
     Carrier::Tcp { congestion: "cubic", is_tuned: false },
-    Carrier::Tcp { congestion: "bbr", is_tuned: false },
+    BBR_UNTUNED,
     DATAGRAMS,
     STREAM,
     Carrier::Srt,
@@ -103,7 +105,11 @@ impl Carrier {
     ) -> Result<(Send, Receive)> {
         let len = self.message_len();
         match self {
-            Self::Pace(algorithm) => ours::open(here, there, to, Config { algorithm, ..Config::default() }),
+            Self::Pace(algorithm) => {
+                // The latest data: nothing waits for a lost message while no more than one in a hundred is lost.
+                let config = Config { algorithm, residual_loss: 0.01, ..Config::default() };
+                ours::open(here, there, to, config)
+            }
             Self::Tcp { congestion, is_tuned } => {
                 tcp::open(here, there, to, congestion, is_tuned.then_some(scenario), len)
             }

@@ -10,7 +10,7 @@
 //! | `receiver_time_over_optimum` | the receiver takes 5 ms for a message, by a fifth more or less: the whole run, over 10 s |
 //! | `receiver_settled_p99_ms` | the same: delivery time of messages sent after the first 200 ms |
 //! | `internet_p99_vs_cubic`, `internet_range_vs_cubic` | a path like one through the Internet to a home: p99, and p1 to p99 |
-//! | `wlan_range_vs_bbr` | a path like a wireless network's: p1 to p99 |
+//! | `wlan_range_vs_bbr`, `wlan_range_vs_bbr_tuned` | a path like a wireless network's: p1 to p99, beside BBR with the kernel's buffers, for which the paper's table has no others, and with those of the path through the Internet |
 //! | `queue_after_move_packets` | the bottleneck moves: the longest queue on the link from two filter windows (4 s) after each move on |
 //! | `pace_after_move_off`, `windows_until_pace` | the same: how far the pace is from the slowest step's then, and when it was reached |
 //! | `residual_loss_over_asked`, `redundancy_over_least` | links that lose 1, 3 and 10 %: the worst row (`lossy.rs`, `least.rs`) |
