@@ -217,6 +217,26 @@ impl Sender {
         self.advance();
     }
 
+    /// All that was taken so far is given up: it may have expired.
+    pub fn give_up_all(&mut self) {
+        while let Some(queued) = self.queue.pop_front() {
+            self.messages_pool.give(queued.bytes);
+            self.counts.dropped += 1;
+        }
+        while let Some(coded) = self.coded.pop_front() {
+            self.pool.give(coded.content);
+        }
+        for symbol in &mut self.symbols {
+            self.counts.given_up += u64::from(symbol.state != State::Done);
+            symbol.state = State::Done;
+        }
+        self.again.clear();
+        self.later.clear();
+        self.blocks.clear();
+        self.block_from = self.next_number();
+        self.advance();
+    }
+
     /// What nobody awaits any more is not sent.
     pub(super) fn skip_done(&mut self) {
         while let Some(number) = self.again.front().copied()

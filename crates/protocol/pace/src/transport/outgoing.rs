@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Packets to the other end.
 
-use super::{Closed, PING_NS, PINGS_SOON, Transport, clock_us};
+use super::{Closed, Transport, clock_us};
 use crate::{
     congestion::time_ns,
     flight::Cargo,
@@ -52,6 +52,7 @@ impl Transport {
         if self.closed.is_some() && self.closing.is_none() {
             return None;
         }
+        let now_ns = self.reads(now_ns);
         let room = (self.packet_max() - HEADER_LEN - TAG_LEN).min(plain.len());
         let mut writer = Writer::new(&mut plain[..room]);
         writer.sent(clock_us(now_ns));
@@ -145,20 +146,17 @@ impl Transport {
         if is_due || is_paced && self.unnamed > 0 {
             self.write_feedback(writer);
         }
-        if let Some((echo, came_us)) = self.pong
-            && (is_paced || self.pong_due_ns().is_some_and(|due_ns| now_ns >= due_ns))
+        let leaves_anyway = is_due || is_paced;
+        if let Some((echo, came_us, due_ns)) = self.pong
+            && (leaves_anyway || now_ns >= due_ns)
             && writer.frame(&Frame::Pong { echo, came_us: low(came_us) })
         {
             self.pong = None;
         }
-        if now_ns >= self.ping_ns && is_paced || now_ns >= self.ping_due_ns() {
-            let echo = self.pings.to_be_bytes();
-            if writer.frame(&Frame::Ping(echo)) {
-                self.pings += 1;
-                self.ping = Some((echo, now_ns));
-                let soon = self.pings < u64::from(PINGS_SOON);
-                self.ping_ns = now_ns + PING_NS[usize::from(!soon)];
-            }
+        let is_carried = leaves_anyway
+            && (now_ns >= self.pings.next_ns() || self.pings.is_carried(now_ns, self.trips.smoothed_us() * 1000));
+        if (is_carried || now_ns >= self.ping_due_ns()) && writer.frame(&Frame::Ping(self.pings.echo())) {
+            self.pings.left(now_ns);
         }
         if self.sender.floor() > self.told_floor && (is_paced || is_due) {
             let symbol = self.sender.floor();
