@@ -232,7 +232,7 @@ impl RoundTrips {
         self.drift_ppm
     }
 
-    /// Times at which a clock has stepped.
+    /// Times at which a clock was seen to step, or this end did not run for a second.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps
