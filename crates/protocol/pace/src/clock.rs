@@ -11,6 +11,14 @@
 //! ways take equally long, and by at most half a round trip more or less if they do not. The sample with the
 //! shortest round trip of the last seconds counts: it waited least in queues. A clock's rate differs from the
 //! other's by its *drift*, so a sample's uncertainty grows with its age.
+//!
+//! That is for people. Whether a message may have expired is said by [`latest`], which stands steps of the clocks, too.
+
+mod latest;
+
+pub use latest::Told;
+
+use latest::Latest;
 
 use crate::windowed::{Smallest, Windowed};
 
@@ -18,8 +26,9 @@ use crate::windowed::{Smallest, Windowed};
 const SHORTEST_WINDOW_NS: u64 = 10_000_000_000;
 /// How much faster one clock may run than the other, before it is measured: 100 us in a second, as crystals do.
 const DRIFT_MAX_PPM: u64 = 100;
-/// A sample's round trip, before any is known.
+/// A sample's round trip, before any is known, and the longest that a set-up may say.
 const INITIAL_US: u64 = 333_000;
+const INITIAL_MAX_US: u64 = 10_000_000;
 /// Shortest time over which a drift is measured.
 const DRIFT_SPAN_US: u64 = 1_000_000;
 
@@ -71,16 +80,18 @@ struct Sample {
 }
 
 impl Sample {
-    /// The most by which it may be wrong at a time.
-    fn uncertainty_us(&self, now_us: u64) -> u64 {
+    /// The most by which it may be wrong at a time, if the drift is taken for this one.
+    fn uncertainty_us(&self, now_us: u64, drift_ppm: i64) -> u64 {
         let age_us = now_us.saturating_sub(self.at_us);
-        self.round_trip_us / 2 + age_us.saturating_mul(DRIFT_MAX_PPM) / 1_000_000
+        self.round_trip_us / 2 + age_us.saturating_mul(DRIFT_MAX_PPM + drift_ppm.unsigned_abs()) / 1_000_000
     }
 }
 
 /// What one end knows of the path and of the other end's clock.
 #[derive(Debug, Clone)]
 pub struct RoundTrips {
+    /// A round trip, before any is known.
+    initial_us: u64,
     smoothed_us: u64,
     variation_us: u64,
     latest_us: u64,
@@ -89,12 +100,14 @@ pub struct RoundTrips {
     /// A good sample of some time before, for the drift.
     earlier: Option<Sample>,
     drift_ppm: i64,
+    latest: Latest,
     steps: u64,
 }
 
 impl Default for RoundTrips {
     fn default() -> Self {
         Self {
+            initial_us: INITIAL_US,
             smoothed_us: 0,
             variation_us: 0,
             latest_us: 0,
@@ -102,14 +115,50 @@ impl Default for RoundTrips {
             best: None,
             earlier: None,
             drift_ppm: 0,
+            latest: Latest::default(),
             steps: 0,
         }
     }
 }
 
 impl RoundTrips {
+    /// `set_up_us`: the time that the set-up took, for a path that takes longer than most.
+    #[must_use]
+    pub fn new(set_up_us: u64) -> Self {
+        Self { initial_us: set_up_us.clamp(INITIAL_US, INITIAL_MAX_US), ..Self::default() }
+    }
+
+    /// The newest packet of the other end has come, which left at `sent_us` by that end's clock.
+    pub fn came(&mut self, now_us: u64, sent_us: u64) -> Told {
+        let told = self.latest.came(now_us, sent_us, self.shortest_us());
+        if told.stepped {
+            self.stepped();
+        }
+        told
+    }
+
+    /// This end's clock has stepped. Exchanges that began before are not to be added.
+    pub fn own_clock_stepped(&mut self, now_us: u64) {
+        if self.is_known() {
+            self.latest.forget(now_us);
+            self.stepped();
+        }
+    }
+
+    fn stepped(&mut self) {
+        self.steps += 1;
+        self.drift_ppm = 0;
+        (self.best, self.earlier) = (None, None);
+    }
+
     /// Takes one exchange. `now_ns`: this end's clock, as in `t4_us`.
-    pub fn add(&mut self, now_ns: u64, stamps: &Stamps) {
+    pub fn add(&mut self, now_ns: u64, stamps: &Stamps) -> Told {
+        let (whole_us, there_us) = (ahead(stamps.t4_us, stamps.t1_us), ahead(stamps.t3_us, stamps.t2_us));
+        if there_us < 0 || there_us > whole_us {
+            self.latest.forget(stamps.t4_us);
+            self.stepped();
+            return Told { stepped: true, ..Told::default() };
+        }
         let round_trip_us = stamps.round_trip_us();
         self.latest_us = round_trip_us;
         self.shortest.update(now_ns, Smallest(round_trip_us));
@@ -120,7 +169,21 @@ impl RoundTrips {
             self.variation_us = (3 * self.variation_us + self.smoothed_us.abs_diff(round_trip_us)) / 4;
             self.smoothed_us = (7 * self.smoothed_us + round_trip_us) / 8;
         }
-        self.add_offset(Sample { at_us: stamps.t4_us, offset_us: stamps.offset_us(), round_trip_us });
+        let told = self.latest.exchanged(stamps, self.shortest_us());
+        if told.stepped {
+            self.stepped();
+        }
+        if told.counts {
+            self.add_offset(Sample { at_us: stamps.t4_us, offset_us: stamps.offset_us(), round_trip_us });
+        }
+        told
+    }
+
+    /// The latest that the other end's clock may show: nothing is delivered that has expired by it. None before the first exchange,
+    /// and from a step of a clock on until the next one is over that begins after it.
+    #[must_use]
+    pub fn latest_there_us(&self, now_us: u64) -> Option<u64> {
+        self.latest.get(now_us, self.shortest_us())
     }
 
     fn add_offset(&mut self, new: Sample) {
@@ -128,12 +191,12 @@ impl RoundTrips {
             self.best = Some(new);
             return;
         };
-        let (of_new, of_best) = (new.uncertainty_us(new.at_us), best.uncertainty_us(new.at_us));
+        let uncertainty_us = |of: &Sample| of.uncertainty_us(new.at_us, 0);
+        let (of_new, of_best) = (uncertainty_us(&new), uncertainty_us(&best));
         if new.offset_us.abs_diff(best.offset_us) > of_new + of_best {
             // Both cannot be right: a clock has stepped, or an end was suspended.
-            self.steps += 1;
-            self.drift_ppm = 0;
-            (self.best, self.earlier) = (Some(new), None);
+            self.stepped();
+            self.best = Some(new);
             return;
         }
         if of_new > of_best {
@@ -160,7 +223,7 @@ impl RoundTrips {
         let age_us = i64::try_from(now_us.saturating_sub(best.at_us)).unwrap_or(i64::MAX);
         let moved = i128::from(age_us) * i128::from(self.drift_ppm) / 1_000_000;
         let us = best.offset_us.saturating_add(i64::try_from(moved).unwrap_or(0));
-        Some(Offset { us, uncertainty_us: best.uncertainty_us(now_us) })
+        Some(Offset { us, uncertainty_us: best.uncertainty_us(now_us, self.drift_ppm) })
     }
 
     /// How much faster the other clock runs, in microseconds for each second.
@@ -169,7 +232,7 @@ impl RoundTrips {
         self.drift_ppm
     }
 
-    /// Times at which a clock has stepped.
+    /// Times at which a clock was seen to step, or this end did not run for a second.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps
@@ -180,16 +243,16 @@ impl RoundTrips {
         self.smoothed_us > 0
     }
 
-    /// The running mean; a third of a second before the first.
+    /// The running mean; before the first a third of a second, or what the set-up took if that is more.
     #[must_use]
     pub fn smoothed_us(&self) -> u64 {
-        if self.is_known() { self.smoothed_us } else { INITIAL_US }
+        if self.is_known() { self.smoothed_us } else { self.initial_us }
     }
 
     /// The mean distance from that.
     #[must_use]
     pub fn variation_us(&self) -> u64 {
-        if self.is_known() { self.variation_us } else { INITIAL_US / 2 }
+        if self.is_known() { self.variation_us } else { self.initial_us / 2 }
     }
 
     #[must_use]
@@ -200,7 +263,7 @@ impl RoundTrips {
     /// The shortest of the last seconds: what the path takes with empty queues.
     #[must_use]
     pub fn shortest_us(&self) -> u64 {
-        self.shortest.get().map_or(INITIAL_US, |smallest| smallest.0)
+        self.shortest.get().map_or(self.initial_us, |smallest| smallest.0)
     }
 }
 
@@ -265,6 +328,28 @@ mod tests {
         assert!((38..=42).contains(&trips.drift_ppm()), "{}", trips.drift_ppm());
         let later = trips.offset(62 * 1_000_000).unwrap();
         assert!(later.us.abs_diff(1000 + 40 * 62) < 30, "{later:?}");
+    }
+
+    /// The two ways of the first exchanges differ, which looks like a drift.
+    #[test]
+    fn drift_that_was_measured_wrong_is_within_the_uncertainty() {
+        let mut trips = RoundTrips::default();
+        let true_us = |now_us: u64| 1000 + i64::try_from(now_us / 10_000).unwrap();
+        for (second, there_us, back_us) in [(1, 10_000, 0), (2, 10_000, 0), (3, 0, 10_000)] {
+            let stamps = exchange(second * 1_000_000, true_us(second * 1_000_000), there_us, back_us);
+            trips.add(stamps.t4_us * 1000, &stamps);
+        }
+        assert_eq!(trips.drift_ppm(), -100);
+        for second in 4..300_u64 {
+            let now_us = second * 1_000_000;
+            let stamps = exchange(now_us, true_us(now_us), 80_000, 80_000);
+            trips.add(stamps.t4_us * 1000, &stamps);
+            let offset = trips.offset(stamps.t4_us).unwrap();
+            assert!(offset.us.abs_diff(true_us(stamps.t4_us)) <= offset.uncertainty_us + 1, "{second} s: {offset:?}");
+            assert!(
+                trips.latest_there_us(stamps.t4_us) >= Some(stamps.t4_us.wrapping_add_signed(true_us(stamps.t4_us)))
+            );
+        }
     }
 
     #[test]

@@ -293,6 +293,15 @@ impl Flight {
         (came_ns > 0).then_some(RateSample { bytes, interval_ns: sent_ns.max(came_ns), is_app_limited })
     }
 
+    /// This end's clock went on by so much at once: nobody could hear of what is under way.
+    pub fn jumped(&mut self, by_ns: u64) {
+        for sent in &mut self.packets {
+            sent.sent_ns += by_ns;
+            sent.first_sent_ns += by_ns;
+        }
+        self.first_sent_ns += by_ns;
+    }
+
     /// Time has passed: packets may count as lost now.
     pub fn timeout(&mut self, now_ns: u64, round_trip_ns: u64, tell: &mut impl FnMut(Outcome)) -> News {
         let mut news = News::default();

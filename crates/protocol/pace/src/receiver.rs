@@ -397,6 +397,15 @@ impl Receiver {
         self.tolerance.set_now(peer_now_us);
     }
 
+    /// What is here is older by so much than the sender's clock says: it expires so much sooner.
+    pub fn age(&mut self, us: u64) {
+        self.tolerance.forget_gap();
+        let slots = self.slots.iter_mut().filter(|slot| slot.holds > 0).map(|slot| &mut slot.expires_us);
+        let ready = self.ready.iter_mut().map(|message| &mut message.expires_us);
+        let all = slots.chain(ready).chain(&mut self.behind_us);
+        all.for_each(|expires_us| *expires_us = expires_us.saturating_sub(us));
+    }
+
     /// Goes on with what is here. `peer_now_us`: the latest that the sender's clock may show now.
     pub fn advance(&mut self, peer_now_us: u64) {
         while let Step::To(next) = self.step(peer_now_us) {

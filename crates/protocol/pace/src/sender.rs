@@ -42,8 +42,15 @@ pub enum SendError {
         "{0} messages wait to be sent already: wait until one has left, or send less often (`bottleneck_pace` says how often)"
     )]
     Full(usize),
+    #[error("a deadline of {} s, and at most {} s are allowed: give a shorter one", seconds(*.given_ns), seconds(*.max_ns))]
+    Deadline { given_ns: u64, max_ns: u64 },
     #[error("the message expired before it was sent: its deadline is in the past")]
     Expired,
+}
+
+#[allow(clippy::cast_precision_loss, reason = "for people")]
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
 }
 
 /// A message that waits, or is just being cut.

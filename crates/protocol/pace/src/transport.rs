@@ -13,6 +13,7 @@ mod outgoing;
 mod pace;
 mod silence;
 mod snapshot;
+mod times;
 
 pub use incoming::PeerError;
 pub use outgoing::Written;
@@ -22,6 +23,7 @@ pub use snapshot::Snapshot;
 use std::collections::VecDeque;
 
 use incoming::NAMED_SINGLY;
+use times::{OwnClock, Pings, Reading};
 
 use crate::{
     clock::RoundTrips,
@@ -50,7 +52,7 @@ pub enum Algorithm {
 /// How a connection is to be.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Config {
-    /// From the time a message is sent to its expiry, unless it has a deadline of its own.
+    /// From the time a message is sent to its expiry, unless it has a deadline of its own; at most [`DEADLINE_MAX_NS`].
     pub deadline_ns: u64,
     /// The share of messages that may be lost: as long as no more are, none waits for a lost one, and none is sent again.
     pub residual_loss: f64,
@@ -100,14 +102,14 @@ pub struct Counts {
     pub clock_steps: u64,
 }
 
-/// Shortest and longest time between two requests for the other end's clock.
-const PING_NS: [u64; 2] = [50_000_000, 500_000_000];
 /// While packets leave, a request waits for one so long.
 const CARRIED_NS: u64 = 20_000_000;
 /// Requests that are not answered yet, and challenges: an end makes three at a time at most. Of more the oldest is dropped.
 const PONGS_MAX: usize = 4;
-/// Requests before they become rare.
-const PINGS_SOON: u32 = 8;
+/// A peer that was not heard because this end did not run is given so much time, or four round trips, to be heard.
+const GRACE_NS: u64 = 2_000_000_000;
+/// Longest deadline. Times cross the network as 32 bits of microseconds: half of that may be ahead, 35 minutes.
+pub const DEADLINE_MAX_NS: u64 = 1_800_000_000_000;
 
 /// An application that is woken to send is so late at most; one that is later is slower than the path.
 const LATE_MAX_NS: u64 = 300_000;
@@ -143,7 +145,10 @@ pub struct Transport {
     /// When the largest packet came, by this clock.
     largest_came_us: u64,
     marked: u32,
-    /// The latest time by the other end's clock that a packet said: it shows more by now.
+    /// When a clock was seen to be set last, and by how much the way there by both clocks is longer since then in all: congestion
+    /// looks at these ways as if no clock had been set.
+    longer: (u64, i64),
+    /// The time by the other end's clock that its newest packet said.
     peer_us: u64,
     told_floor: u64,
     planned_ns: u64,
@@ -151,13 +156,12 @@ pub struct Transport {
     told_paces_ns: u64,
     /// The other end's paces.
     peer_paces: PacesFrame,
-    ping: Option<([u8; 8], u64)>,
-    pings: u64,
+    own: OwnClock,
+    pings: Pings,
     /// A message did not fit one packet: a path that takes larger ones is looked for.
     wants_larger: bool,
-    ping_ns: u64,
-    /// What the other end asked with, and when it came, in microseconds: the last ones.
-    pongs: VecDeque<([u8; 8], u64)>,
+    /// What the other end asked with, when it came, in microseconds, and when the answer is due: the last ones.
+    pongs: VecDeque<([u8; 8], u64, u64)>,
     heard_ns: u64,
     /// How often in a row feedback was missing for so long that everything under way counts as lost.
     silences: u32,
@@ -202,7 +206,7 @@ impl Transport {
             receiver: Receiver::default(),
             flight: Flight::default(),
             numbers: Numbers::default(),
-            trips: RoundTrips::default(),
+            trips: RoundTrips::new(round_trip_us),
             congestion,
             mtu: PathMtu::new(config.datagram_max),
             next_number: 0,
@@ -215,16 +219,16 @@ impl Transport {
             feedback_due_ns: None,
             largest_came_us: 0,
             marked: 0,
+            longer: (0, 0),
             peer_us: 0,
             told_floor: 0,
             planned_ns: 0,
             plan_lost: plan::Lost::default(),
             told_paces_ns: 0,
             peer_paces: PacesFrame::default(),
-            ping: None,
-            pings: 0,
+            own: OwnClock::new(now_ns),
+            pings: Pings::new(now_ns),
             wants_larger: false,
-            ping_ns: now_ns,
             pongs: VecDeque::with_capacity(PONGS_MAX),
             heard_ns: now_ns,
             silences: 0,
@@ -255,7 +259,12 @@ impl Transport {
     /// # Errors
     /// [`SendError`]; nothing has changed.
     pub fn send(&mut self, now_ns: u64, bytes: &[u8], deadline_ns: Option<u64>) -> Result<u64, SendError> {
-        let expires_ns = now_ns.saturating_add(deadline_ns.unwrap_or(self.config.deadline_ns));
+        let now_ns = self.reads(now_ns);
+        let deadline_ns = deadline_ns.unwrap_or(self.config.deadline_ns);
+        if deadline_ns > DEADLINE_MAX_NS {
+            return Err(SendError::Deadline { given_ns: deadline_ns, max_ns: DEADLINE_MAX_NS });
+        }
+        let expires_ns = now_ns.saturating_add(deadline_ns);
         let message = self.sender.push(now_ns, bytes, expires_ns, clock_us(expires_ns))?;
         self.wants_larger |= bytes.len() > self.symbol_max();
         self.send.turn(now_ns);
@@ -270,7 +279,8 @@ impl Transport {
 
     /// The next message. None: nothing is here that has not expired.
     pub fn poll_message(&mut self, now_ns: u64) -> Option<Message> {
-        let message = self.peer_now_us(now_ns).and_then(|peer_now_us| self.receiver.poll(peer_now_us));
+        let now_ns = self.reads(now_ns);
+        let message = self.latest_there_us(now_ns).and_then(|peer_now_us| self.receiver.poll(peer_now_us));
         self.note_arrivals(now_ns);
         if message.is_some() {
             self.deliver.turn(now_ns);
@@ -301,9 +311,29 @@ impl Transport {
     /// clock has stepped, until the next exchange.
     #[must_use]
     pub fn peer_now_us(&self, now_ns: u64) -> Option<u64> {
-        let offset = self.trips.offset(clock_us(now_ns))?;
-        let latest_us = clock_us(now_ns).wrapping_add_signed(offset.us).saturating_add(offset.uncertainty_us);
-        (latest_us >= self.peer_us).then_some(latest_us)
+        self.latest_there_us(self.own.of(now_ns))
+    }
+
+    fn latest_there_us(&self, now_ns: u64) -> Option<u64> {
+        self.trips.latest_there_us(clock_us(now_ns))
+    }
+
+    /// Reads the caller's clock, by which everything here is done. If that has lost time, what waits here is older than it says.
+    fn reads(&mut self, caller_ns: u64) -> u64 {
+        let (now_ns, reading) = self.own.read(caller_ns);
+        match reading {
+            Reading::GoesOn => return now_ns,
+            Reading::WentBack => self.sender.give_up_all(),
+            Reading::Jumped(by_ns) => {
+                // So that they have left before this moment.
+                self.flight.jumped(by_ns - 1000);
+                let grace_ns = GRACE_NS.max(4 * self.round_trip_ns());
+                self.heard_ns = self.heard_ns.max((now_ns + grace_ns).saturating_sub(self.config.idle_ns));
+            }
+        }
+        self.trips.own_clock_stepped(clock_us(now_ns));
+        self.pings.start_again(now_ns);
+        now_ns
     }
 
     /// How the two clocks differ, in microseconds, and how sure that is.
@@ -375,6 +405,7 @@ impl Transport {
             self.mtu = PathMtu::new(self.config.datagram_max);
             self.one_way_us = None;
         }
+        let now_ns = self.reads(now_ns);
         let mut told = std::mem::take(&mut self.told);
         self.flight.all_lost(&mut |outcome| told.push(outcome));
         told.drain(..).for_each(|outcome| self.resolve(now_ns, outcome));
@@ -400,17 +431,21 @@ impl Transport {
 
     /// When a request for the other end's clock leaves in a packet of its own, if none comes that may carry it.
     fn ping_due_ns(&self) -> u64 {
-        let is_soon_carried = self.pings > 0 && !self.flight.is_empty();
-        self.ping_ns + if is_soon_carried { CARRIED_NS } else { 0 }
+        let is_soon_carried = self.pings.count() > 0 && !self.flight.is_empty();
+        self.pings.next_ns() + if is_soon_carried { CARRIED_NS } else { 0 }
     }
 
-    /// The same of an answer; the first ones leave at once.
+    /// The same of an answer; the first ones leave at once, and those to a challenge.
+    fn answers(&mut self, now_ns: u64, echo: [u8; 8]) {
+        let is_soon_carried = echo[0] & packet::AT_ONCE == 0
+            && !self.flight.is_empty()
+            && self.numbers.largest().is_some_and(|largest| largest >= NAMED_SINGLY);
+        let due_ns = now_ns + if is_soon_carried { CARRIED_NS } else { 0 };
+        push_bounded(&mut self.pongs, (echo, clock_us(now_ns), due_ns));
+    }
+
     fn pong_due_ns(&self) -> Option<u64> {
-        let is_soon_carried =
-            !self.flight.is_empty() && self.numbers.largest().is_some_and(|largest| largest >= NAMED_SINGLY);
-        let is_carried = |echo: &[u8; 8]| is_soon_carried && echo[0] & packet::AT_ONCE == 0;
-        let due_ns = |(echo, came_us): &([u8; 8], u64)| came_us * 1000 + if is_carried(echo) { CARRIED_NS } else { 0 };
-        self.pongs.iter().map(due_ns).min()
+        self.pongs.iter().map(|(.., due_ns)| *due_ns).min()
     }
 
     /// Whether a larger packet would be of use, and there is feedback to come.
@@ -490,6 +525,11 @@ impl Transport {
     /// When to call [`Transport::timeout`], and [`Transport::write`] after it, even if nothing comes.
     #[must_use]
     pub fn due_ns(&self, now_ns: u64) -> u64 {
+        let own_ns = self.own.of(now_ns);
+        self.own.callers(self.own_due_ns(own_ns)).max(now_ns)
+    }
+
+    fn own_due_ns(&self, now_ns: u64) -> u64 {
         if self.closing.is_some() || !self.challenges.is_empty() {
             return now_ns;
         }
@@ -498,7 +538,7 @@ impl Transport {
         }
         let way = self.way();
         let paced = self.has_paced(now_ns, &way).then_some(self.leaves_ns());
-        let received = self.receiver.due_us().zip(self.peer_now_us(now_ns)).map(|(due_us, peer_now_us)| {
+        let received = self.receiver.due_us().zip(self.latest_there_us(now_ns)).map(|(due_us, peer_now_us)| {
             now_ns.saturating_add(due_us.saturating_sub(peer_now_us).saturating_mul(1000))
         });
         let sent = match self.has_room() {
@@ -515,7 +555,7 @@ impl Transport {
             self.silence_ns(),
             Some(self.ping_due_ns()),
             self.pong_due_ns(),
-            Some(self.heard_ns + self.config.idle_ns),
+            Some(self.heard_ns.saturating_add(self.config.idle_ns)),
             self.probes_mtu().then(|| self.mtu.due_ns()),
         ];
         all.into_iter().flatten().min().unwrap_or(u64::MAX).max(now_ns)
@@ -526,11 +566,12 @@ impl Transport {
         if self.closed.is_some() {
             return;
         }
-        if now_ns >= self.heard_ns + self.config.idle_ns {
+        let now_ns = self.reads(now_ns);
+        if now_ns >= self.heard_ns.saturating_add(self.config.idle_ns) {
             self.closed = Some(Closed::Vanished);
             return;
         }
-        self.receiver.advance(self.peer_now_us(now_ns).unwrap_or(0));
+        self.receiver.advance(self.latest_there_us(now_ns).unwrap_or(0));
         self.note_arrivals(now_ns);
         let round_trip_ns = self.round_trip_ns();
         let mut told = std::mem::take(&mut self.told);

@@ -183,7 +183,7 @@ int fide_pace_endpoint_close(fide_pace_endpoint endpoint);
 
 // Sends a message, and returns when the next one may be made: a loop around it is paced to the slowest step. `deadline_us`:
 // from now to the delivery; 0: as the connection is configured. Returns 0; -EBADF if `connection` is none; -EMSGSIZE for more
-// than 4 MiB; -ETIME for a deadline in the past; -EAGAIN if as many messages wait as are allowed, which happens only beside
+// than 4 MiB; -ETIME for a deadline in the past, or above half an hour; -EAGAIN if as many messages wait as are allowed, which happens only beside
 // fide_pace_try_send; -EPIPE if the other end has closed the connection, -ESHUTDOWN if this one has, -ETIMEDOUT if the other
 // one vanished, -EPROTO if it is at fault.
 int fide_pace_send(fide_pace_connection connection,

@@ -56,7 +56,7 @@ pub(crate) fn send(why: &SendError) -> Failure {
     let code = match why {
         SendError::Message(sender::SendError::TooLong { .. }) => libc::EMSGSIZE,
         SendError::Message(sender::SendError::Full(_)) => libc::EAGAIN,
-        SendError::Message(sender::SendError::Expired) => libc::ETIME,
+        SendError::Message(sender::SendError::Expired | sender::SendError::Deadline { .. }) => libc::ETIME,
         SendError::Closed(why) => closed(why),
     };
     Failure(-code, why.to_string())

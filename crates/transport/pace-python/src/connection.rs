@@ -56,7 +56,9 @@ fn unsent(why: SendError) -> PyErr {
     match &why {
         SendError::Message(sender::SendError::TooLong { .. }) => errors::MessageTooLong::new_err(text),
         SendError::Message(sender::SendError::Full(_)) => errors::QueueFull::new_err(text),
-        SendError::Message(sender::SendError::Expired) => errors::DeadlineError::new_err(text),
+        SendError::Message(sender::SendError::Expired | sender::SendError::Deadline { .. }) => {
+            errors::DeadlineError::new_err(text)
+        }
         SendError::Closed(why) => closed(why, text),
     }
 }

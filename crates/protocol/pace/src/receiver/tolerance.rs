@@ -73,6 +73,11 @@ impl Tolerance {
         self.now_us = now_us;
     }
 
+    /// The sender's clock has stepped: since when a gap is awaited is not known.
+    pub(super) fn forget_gap(&mut self) {
+        (self.gap, self.due_us) = (None, None);
+    }
+
     /// So many messages are known to be delivered or lost.
     pub(super) fn count(&mut self, all: u64, lost: u64) {
         self.pending = 0.0;

@@ -216,4 +216,24 @@ impl Sender {
         self.blocks.retain(|block| block.end > awaited);
         self.advance();
     }
+
+    /// All that was taken so far is given up: it may have expired.
+    pub fn give_up_all(&mut self) {
+        while let Some(queued) = self.queue.pop_front() {
+            self.messages_pool.give(queued.bytes);
+            self.counts.dropped += 1;
+        }
+        while let Some(coded) = self.coded.pop_front() {
+            self.pool.give(coded.content);
+        }
+        for symbol in &mut self.symbols {
+            self.counts.given_up += u64::from(symbol.state != State::Done);
+            symbol.state = State::Done;
+        }
+        self.again.clear();
+        self.later.clear();
+        self.blocks.clear();
+        self.block_from = self.next_number();
+        self.advance();
+    }
 }

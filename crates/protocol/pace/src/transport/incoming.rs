@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Opened packets of the other end.
 
-use super::{Closed, PING_NS, Transport, clock_us, push_bounded};
+use super::{Closed, Transport, clock_us, push_bounded};
 use crate::{
-    clock::Stamps,
+    clock::{Stamps, Told},
     congestion::FEEDBACK_LEAST_NS,
     packet::{self, Feedback, Frame, Malformed, SENT_LEN, extend, read_frame},
     receiver::SymbolError,
@@ -55,6 +55,7 @@ impl Transport {
         if self.closed.is_some() {
             return Ok(());
         }
+        let now_ns = self.reads(now_ns);
         if !self.numbers.take(number) {
             self.repeated_packets += 1;
             return Ok(());
@@ -72,30 +73,33 @@ impl Transport {
         let (sent, mut frames) = plain.split_first_chunk::<SENT_LEN>().ok_or(Malformed::Short("sent"))?;
         let sent_us = u32::from_be_bytes(*sent);
         let sent_us = if self.peer_us == 0 { u64::from(sent_us) | 1 << 32 } else { extend(sent_us, self.peer_us) };
-        self.peer_us = self.peer_us.max(sent_us);
-        if self.trips.is_known()
-            && self.peer_now_us(now_ns).is_none()
-            && self.ping.is_none_or(|(_, at_ns)| now_ns > at_ns + PING_NS[0])
-        {
-            self.ping_ns = now_ns;
-        }
-        self.receiver.set_now(self.peer_now_us(now_ns).unwrap_or(0));
         let is_largest = self.numbers.largest() == Some(number);
-        let mut is_to_be_named = false;
+        if is_largest {
+            self.peer_us = sent_us;
+            let told = self.trips.came(clock_us(now_ns), sent_us);
+            self.clocks_told(now_ns, told);
+        }
+        self.receiver.set_now(self.latest_there_us(now_ns).unwrap_or(0));
+        let (mut is_to_be_named, mut asks, mut has_feedback) = (false, false, false);
         while let Some(frame) = read_frame(&mut frames)? {
-            is_to_be_named |=
-                matches!(frame, Frame::Data { .. } | Frame::Redundancy { .. } | Frame::Ping(_) | Frame::Padding);
+            is_to_be_named |= matches!(frame, Frame::Data { .. } | Frame::Redundancy { .. } | Frame::Padding);
+            asks |= matches!(frame, Frame::Ping(_));
+            has_feedback |= matches!(frame, Frame::Feedback(_));
+            if matches!(frame, Frame::Data { .. } | Frame::Redundancy { .. }) {
+                self.pings.wants();
+            }
             self.frame(now_ns, sent_us, frame)?;
         }
         if is_largest {
             self.largest_came_us = clock_us(now_ns);
         }
         self.marked += u32::from(is_marked);
-        if is_to_be_named {
+        // A request that leaves by itself shows that the path is there. Not one beside FEEDBACK, or that would go to and fro.
+        if is_to_be_named || asks && !has_feedback {
             self.note_unnamed(now_ns, is_largest, is_marked);
         }
         // Without a clock nothing expires.
-        self.receiver.advance(self.peer_now_us(now_ns).unwrap_or(0));
+        self.receiver.advance(self.latest_there_us(now_ns).unwrap_or(0));
         self.note_arrivals(now_ns);
         Ok(())
     }
@@ -132,12 +136,12 @@ impl Transport {
                     return Err(PeerError::Floor(symbol));
                 }
             }
-            Frame::Ping(echo) => push_bounded(&mut self.pongs, (echo, clock_us(now_ns))),
+            Frame::Ping(echo) => self.answers(now_ns, echo),
             Frame::Pong { echo, came_us } => {
                 if echo[0] & packet::AT_ONCE != 0 {
                     push_bounded(&mut self.answered, echo);
                 }
-                if let Some((_, pinged_ns)) = self.ping.take_if(|(sent, _)| *sent == echo) {
+                if let Some(pinged_ns) = self.pings.answered(echo) {
                     let t2_us = extend(came_us, self.peer_us);
                     let t4_us = clock_us(now_ns);
                     self.exchanged(now_ns, &Stamps { t1_us: clock_us(pinged_ns), t2_us, t3_us: sent_us, t4_us });
@@ -153,12 +157,29 @@ impl Transport {
         Ok(())
     }
 
-    /// Four times are known.
-    fn exchanged(&mut self, now_ns: u64, stamps: &Stamps) {
-        let steps = self.trips.steps();
-        self.trips.add(now_ns, stamps);
-        if self.trips.steps() > steps {
-            self.peer_us = stamps.t3_us;
+    /// Four times are known. None: this end's clock has stepped since the first one.
+    fn exchanged(&mut self, now_ns: u64, stamps: &Stamps) -> Option<Told> {
+        if stamps.t1_us < clock_us(self.own.whole_since_ns) {
+            return None;
+        }
+        let told = self.trips.add(now_ns, stamps);
+        self.clocks_told(now_ns, told);
+        Some(told)
+    }
+
+    /// What a packet or an exchange says of steps. What waits here, to be sent or to be delivered, may be older than the clocks say.
+    fn clocks_told(&mut self, now_ns: u64, told: Told) {
+        if told.stepped {
+            self.pings.start_again(now_ns);
+        }
+        if told.lost_time {
+            self.sender.give_up_all();
+        }
+        if told.older_us > 0 {
+            self.receiver.age(told.older_us);
+        }
+        if told.longer_us != 0 {
+            self.longer = (now_ns, self.longer.1.wrapping_add(told.longer_us));
         }
     }
 
@@ -202,9 +223,13 @@ impl Transport {
         if let Some(sent_ns) = news.largest_sent_ns {
             let t1_us = clock_us(sent_ns);
             let stamps = Stamps { t1_us, t2_us: came_us, t3_us: sent_us, t4_us: clock_us(now_ns) };
-            self.exchanged(now_ns, &stamps);
-            came.round_trip_us = Some(stamps.round_trip_us());
-            came.one_way_us = Some(difference(came_us, t1_us));
+            let told = self.exchanged(now_ns, &stamps);
+            came.round_trip_us = told.map(|_| stamps.round_trip_us());
+            // With the packet that showed a step a time of before may have come.
+            let (longer_ns, longer_us) = self.longer;
+            let one_way_us = difference(came_us, t1_us).wrapping_sub(longer_us);
+            let is_whole = longer_ns < now_ns && told.is_some_and(|told| told.counts);
+            came.one_way_us = is_whole.then_some(one_way_us);
             self.note_one_way(now_ns, difference(came_us, t1_us));
         }
         self.sender.is_awaited_from(awaited, feedback.lost);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Packets to the other end.
 
-use super::{Closed, PING_NS, PINGS_SOON, Transport, clock_us, silence::OUTAGE_PING_NS};
+use super::{Closed, Transport, clock_us, silence::OUTAGE_PING_NS};
 use crate::{
     congestion::{TOGETHER_NS, time_ns},
     flight::Cargo,
@@ -52,6 +52,7 @@ impl Transport {
         if self.closed.is_some() && self.closing.is_none() {
             return None;
         }
+        let now_ns = self.reads(now_ns);
         let room = (self.packet_max() - HEADER_LEN - TAG_LEN).min(plain.len());
         let mut writer = Writer::new(&mut plain[..room]);
         writer.sent(clock_us(now_ns));
@@ -157,24 +158,21 @@ impl Transport {
         if is_due || is_paced && self.unnamed > 0 {
             self.write_feedback(writer);
         }
-        let answers = is_paced || self.pong_due_ns().is_some_and(|due_ns| now_ns >= due_ns);
-        while let Some((echo, came_us)) = self.pongs.front().copied().filter(|_| answers)
+        let leaves_anyway = is_due || is_paced;
+        let answers = leaves_anyway || self.pong_due_ns().is_some_and(|due_ns| now_ns >= due_ns);
+        while let Some((echo, came_us, _)) = self.pongs.front().copied().filter(|_| answers)
             && writer.frame(&Frame::Pong { echo, came_us: low(came_us) })
         {
             self.pongs.pop_front();
         }
-        if now_ns >= self.ping_ns && is_paced || now_ns >= self.ping_due_ns() {
-            let echo = self.pings.to_be_bytes();
-            if writer.frame(&Frame::Ping(echo)) {
-                self.pings += 1;
-                self.ping = Some((echo, now_ns));
-                let soon = self.pings < u64::from(PINGS_SOON);
-                self.ping_ns = now_ns + PING_NS[usize::from(!soon)];
-                if self.is_out() {
-                    // The answer to this one comes before the next one.
-                    let gap_ns = OUTAGE_PING_NS.max(2 * self.round_trip_ns());
-                    self.ping_ns = self.ping_ns.min(now_ns + gap_ns);
-                }
+        let is_carried = leaves_anyway
+            && (now_ns >= self.pings.next_ns() || self.pings.is_carried(now_ns, self.trips.smoothed_us() * 1000));
+        if (is_carried || now_ns >= self.ping_due_ns()) && writer.frame(&Frame::Ping(self.pings.echo())) {
+            self.pings.left(now_ns);
+            if self.is_out() {
+                // The answer to this one comes before the next one.
+                let gap_ns = OUTAGE_PING_NS.max(2 * self.round_trip_ns());
+                self.pings.no_later_than(now_ns + gap_ns);
             }
         }
         if self.sender.floor() > self.told_floor && (is_paced || is_due) {

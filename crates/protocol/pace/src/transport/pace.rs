@@ -81,18 +81,20 @@ impl Transport {
         if !self.has_room() {
             return None;
         }
+        let own_ns = self.own.of(now_ns);
+        let callers = |at_ns: u64| self.own.callers(at_ns).max(now_ns);
         let waiting = self.sender.waiting();
         let at_ns = self.leaves_ns().max(self.message_departs_ns);
         if self.config.queue_max == 1 || !self.is_fast() {
-            return (waiting == 0).then_some(at_ns.max(now_ns));
+            return (waiting == 0).then(|| callers(at_ns));
         }
         if waiting >= self.config.queue_max {
-            return (at_ns > now_ns).then_some(at_ns);
+            return (at_ns > own_ns).then(|| callers(at_ns));
         }
         // So many may wait that they leave together; the next ones are made when these have left.
-        let last_ns = self.leaves_ns().max(now_ns) + waiting as u64 * self.pace_ns();
-        let is_early = last_ns.max(self.message_departs_ns) <= now_ns + AHEAD_NS;
-        Some(if is_early { now_ns } else { at_ns.max(now_ns) })
+        let last_ns = self.leaves_ns().max(own_ns) + waiting as u64 * self.pace_ns();
+        let is_early = last_ns.max(self.message_departs_ns) <= own_ns + AHEAD_NS;
+        Some(if is_early { now_ns } else { callers(at_ns) })
     }
 
     /// The next message waits for the application at the other end, if that is slow: its pace, and somewhat more or less
@@ -118,17 +120,18 @@ impl Transport {
 
     /// The application is held, or waits by itself, until it may send: that is none of its own work.
     pub fn send_waits(&mut self, now_ns: u64) {
-        self.send.waits(now_ns);
+        self.send.waits(self.own.of(now_ns));
         self.was_held = true;
     }
 
     /// It waits no longer.
     pub fn send_goes_on(&mut self, now_ns: u64) {
-        self.send.goes_on(now_ns);
+        self.send.goes_on(self.own.of(now_ns));
     }
 
     /// What a step has taken for a packet, as the caller measured it: transmit and receive.
     pub fn note_step(&mut self, now_ns: u64, step: Step, took_ns: u64) {
+        let now_ns = self.own.of(now_ns);
         let pace = Pace { effective_ns: took_ns, total_ns: took_ns };
         match step {
             Step::Transmit => self.transmit.note(now_ns, pace),
@@ -140,7 +143,7 @@ impl Transport {
     /// The paces of the direction from here to there.
     #[must_use]
     pub fn view(&self, now_ns: u64) -> View {
-        let here = self.paces_frame(now_ns);
+        let here = self.paces_frame(self.own.of(now_ns));
         let mut paces = Paces::default();
         paces.set(Step::Send, here.paces_ns[0].into());
         paces.set(Step::Transmit, here.paces_ns[1].into());
@@ -187,7 +190,11 @@ impl Transport {
     /// periodically. None: they do not, or have stopped.
     #[must_use]
     pub fn next_message_at(&self, now_ns: u64) -> Option<u64> {
-        if self.receiver.waiting() > 0 { Some(now_ns) } else { self.arrivals.next_ns(now_ns) }
+        if self.receiver.waiting() > 0 {
+            Some(now_ns)
+        } else {
+            self.arrivals.next_ns(self.own.of(now_ns)).map(|next_ns| self.own.callers(next_ns))
+        }
     }
 
     /// The view, if its bottleneck differs from the one that was returned here last: another step is slower than that by

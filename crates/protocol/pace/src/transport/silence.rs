@@ -46,7 +46,7 @@ impl Transport {
         });
         self.congestion.silence(now_ns);
         if self.is_out() {
-            self.ping_ns = self.ping_ns.min(now_ns);
+            self.pings.no_later_than(now_ns);
         }
     }
 

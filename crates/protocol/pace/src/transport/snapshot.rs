@@ -40,6 +40,7 @@ impl Transport {
     /// All numbers at once.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> Snapshot {
+        let now_ns = self.own.of(now_ns);
         let (here, peer) = (self.paces_frame(now_ns).paces_ns, self.peer_paces.paces_ns);
         // A sender knows the first three steps of its direction, and the receiver the other two.
         let way = |sender: [u32; 5], receiver: [u32; 5]| {

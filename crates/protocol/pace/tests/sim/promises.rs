@@ -83,13 +83,18 @@ fn run(seed: u64) -> [u64; 2] {
     run.unwrap_or_else(|_| panic!("again: FIDE_PACE_SEEDS={seed}..{}", seed + 1))
 }
 
-#[test]
-fn nothing_is_delivered_late_twice_out_of_order_or_wrong() {
+/// The seeds to run with: so many, unless `FIDE_PACE_SEEDS` says others.
+pub(crate) fn seeds(count: u64) -> std::ops::Range<u64> {
     let chosen = std::env::var("FIDE_PACE_SEEDS").ok();
-    let seeds = chosen.as_deref().map_or(0..SEEDS, |text| {
+    chosen.as_deref().map_or(0..count, |text| {
         let ends = text.split_once("..").and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
         ends.unwrap_or_else(|| panic!("FIDE_PACE_SEEDS={text}: it has the form 0..100"))
-    });
+    })
+}
+
+#[test]
+fn nothing_is_delivered_late_twice_out_of_order_or_wrong() {
+    let seeds = seeds(SEEDS);
     let (next, count) = (AtomicU64::new(seeds.start), seeds.end - seeds.start);
     let (sent, delivered) = (AtomicU64::new(0), AtomicU64::new(0));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

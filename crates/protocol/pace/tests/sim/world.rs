@@ -153,6 +153,16 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(seed: u64, there: LinkSpec, back: LinkSpec, flows: &[FlowSpec]) -> Self {
+        // The sender's clock has shown an hour and more, so that neither shows less than nothing.
+        Self::since(5_000_000_000_000, seed, there, back, flows)
+    }
+
+    /// The same with clocks that have shown months, and may step back by hours.
+    pub(crate) fn aged(seed: u64, there: LinkSpec, back: LinkSpec, flows: &[FlowSpec]) -> Self {
+        Self::since(10_000_000_000_000_000, seed, there, back, flows)
+    }
+
+    fn since(base: i64, seed: u64, there: LinkSpec, back: LinkSpec, flows: &[FlowSpec]) -> Self {
         let round_trip_us = (there.delay_ns + back.delay_ns) / 1000;
         let flows: Vec<Flow> = flows
             .iter()
@@ -162,8 +172,6 @@ impl World {
                     end.transport = Transport::new(end.clock(spec.starts_ns), spec.config, round_trip_us);
                     end
                 };
-                // The sender's clock has shown an hour and more, so that neither shows less than nothing.
-                let base = 5_000_000_000_000;
                 Flow {
                     spec: *spec,
                     ends: [end(base, 0), end(base + spec.ahead_ns, spec.drift_ppm)],
@@ -368,7 +376,14 @@ impl World {
             let Some(message) = this.ends[1].transport.poll_message(clock_ns) else { return u64::MAX };
             let sent = this.sent.get(&message.number).expect("a message that was sent");
             assert_eq!(message.bytes, sent.content, "message {} is another one", message.number);
-            assert!(now_ns <= sent.expires_ns, "message {} is {} ns late", message.number, now_ns - sent.expires_ns);
+            assert!(
+                now_ns <= sent.expires_ns,
+                "message {} is {} ns late, sent at {}, now {}",
+                message.number,
+                now_ns - sent.expires_ns,
+                sent.at_ns / 1000000,
+                now_ns / 1000000
+            );
             let last = this.delivered.last().map(|(number, _)| *number);
             assert!(last.is_none_or(|last| last < message.number), "{} after {last:?}", message.number);
             this.delivered.push((message.number, now_ns));

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//! This end's own clock, and its requests for the other end's.
+
+/// A clock that goes on by more at once has been set forward, or this end did not run for so long.
+const JUMP_NS: u64 = 1_000_000_000;
+
+/// Packets tell times that differ by so much.
+const MOMENT_NS: u64 = 1000;
+
+/// The caller's clock, made so that it never goes back: what is planned by it is still done in time. Where the caller's goes back this
+/// one stands still at that moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OwnClock {
+    last_ns: u64,
+    /// It is ahead of the caller's.
+    ahead_ns: u64,
+    /// Since then it has not stepped, as far as can be seen.
+    pub(super) whole_since_ns: u64,
+}
+
+/// What is seen of a clock when it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reading {
+    GoesOn,
+    /// It was set back: some time is lost, at most that since it was read last.
+    WentBack,
+    /// It went on by so much.
+    Jumped(u64),
+}
+
+impl OwnClock {
+    pub(super) fn new(now_ns: u64) -> Self {
+        Self { last_ns: now_ns, ahead_ns: 0, whole_since_ns: 0 }
+    }
+
+    /// This clock's time at one of the caller's.
+    pub(super) fn of(&self, caller_ns: u64) -> u64 {
+        caller_ns.saturating_add(self.ahead_ns).max(self.last_ns)
+    }
+
+    /// The caller's time at one of this clock.
+    pub(super) fn callers(&self, own_ns: u64) -> u64 {
+        if own_ns == u64::MAX { own_ns } else { own_ns.saturating_sub(self.ahead_ns) }
+    }
+
+    /// Reads the clock.
+    pub(super) fn read(&mut self, caller_ns: u64) -> (u64, Reading) {
+        let (before_ns, shown_ns) = (self.last_ns, caller_ns.saturating_add(self.ahead_ns));
+        let reading = if shown_ns < before_ns {
+            // A moment later, so that what happened before differs from what happens from now on.
+            self.last_ns = before_ns + MOMENT_NS;
+            self.ahead_ns = self.last_ns - caller_ns;
+            Reading::WentBack
+        } else {
+            self.last_ns = shown_ns;
+            let by_ns = shown_ns - before_ns;
+            if by_ns > JUMP_NS { Reading::Jumped(by_ns) } else { Reading::GoesOn }
+        };
+        if reading != Reading::GoesOn {
+            self.whole_since_ns = self.last_ns;
+        }
+        (self.last_ns, reading)
+    }
+}
+
+/// Longest time between two requests, and the time between the first ones, and those after a step.
+const EVERY_NS: u64 = 500_000_000;
+const SOON_NS: u64 = 50_000_000;
+const SOON: u32 = 8;
+/// While messages come a request goes with a packet that leaves anyway, as often as this, or this share of a round trip.
+const CARRIED_EVERY_NS: u64 = 20_000_000;
+const CARRIED_SHARE: u64 = 8;
+/// Requests whose time is known: an answer may come after so many more have left.
+const PINGS: usize = 32;
+
+/// Requests for the other end's clock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pings {
+    /// When each left, in the place of its number; 0 if it was answered.
+    left_ns: [u64; PINGS],
+    count: u64,
+    last_ns: u64,
+    next_ns: u64,
+    /// So many follow soon.
+    soon: u32,
+    /// Messages came since the last one.
+    is_wanted: bool,
+}
+
+impl Pings {
+    pub(super) fn new(now_ns: u64) -> Self {
+        Self { left_ns: [0; PINGS], count: 0, last_ns: 0, next_ns: now_ns, soon: SOON, is_wanted: false }
+    }
+
+    /// Requests so far.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// When one is to leave by itself.
+    pub(super) fn next_ns(&self) -> u64 {
+        self.next_ns
+    }
+
+    /// A message has come: the other end's clock matters.
+    pub(super) fn wants(&mut self) {
+        self.is_wanted = true;
+    }
+
+    /// One is to leave by itself by this time.
+    pub(super) fn no_later_than(&mut self, at_ns: u64) {
+        self.next_ns = self.next_ns.min(at_ns);
+    }
+
+    /// Nothing is known of the other end's clock.
+    pub(super) fn start_again(&mut self, now_ns: u64) {
+        (self.next_ns, self.soon) = (now_ns, SOON);
+    }
+
+    /// Whether one goes with a packet that leaves now.
+    pub(super) fn is_carried(&self, now_ns: u64, round_trip_ns: u64) -> bool {
+        let every_ns = CARRIED_EVERY_NS.max(round_trip_ns / CARRIED_SHARE);
+        self.is_wanted && now_ns >= self.last_ns.saturating_add(every_ns)
+    }
+
+    /// What the next one says.
+    pub(super) fn echo(&self) -> [u8; 8] {
+        self.count.to_be_bytes()
+    }
+
+    fn place(number: u64) -> usize {
+        usize::try_from(number % PINGS as u64).unwrap_or(0)
+    }
+
+    /// It leaves.
+    pub(super) fn left(&mut self, now_ns: u64) {
+        self.left_ns[Self::place(self.count)] = now_ns;
+        self.count += 1;
+        let gap_ns = if self.soon > 0 { SOON_NS } else { EVERY_NS };
+        self.soon = self.soon.saturating_sub(1);
+        (self.last_ns, self.next_ns, self.is_wanted) = (now_ns, now_ns + gap_ns, false);
+    }
+
+    /// When the one with this answer left; none if there is none, or it was answered.
+    pub(super) fn answered(&mut self, echo: [u8; 8]) -> Option<u64> {
+        let number = u64::from_be_bytes(echo);
+        let is_known = number < self.count && self.count - number <= PINGS as u64;
+        let left_ns = is_known.then(|| std::mem::take(&mut self.left_ns[Self::place(number)]))?;
+        (left_ns > 0).then_some(left_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clock_that_goes_back_stands_still_for_a_moment() {
+        let mut clock = OwnClock::new(1000);
+        assert_eq!(clock.read(5000), (5000, Reading::GoesOn));
+        assert_eq!(clock.read(3000), (6000, Reading::WentBack));
+        assert_eq!((clock.read(3500), clock.of(3600)), ((6500, Reading::GoesOn), 6600));
+        assert_eq!((clock.callers(7000), clock.callers(u64::MAX)), (4000, u64::MAX));
+        assert_eq!(clock.read(0), (7500, Reading::WentBack));
+        assert_eq!(clock.read(JUMP_NS + 1), (JUMP_NS + 7501, Reading::Jumped(JUMP_NS + 1)));
+        assert_eq!(clock.whole_since_ns, JUMP_NS + 7501);
+    }
+
+    #[test]
+    fn answers_are_known_though_more_requests_have_left() {
+        let mut pings = Pings::new(7);
+        for at in 0..40 {
+            pings.left(100 + at);
+        }
+        let answered = |pings: &mut Pings, number: u64| pings.answered(number.to_be_bytes());
+        assert_eq!((answered(&mut pings, 8), answered(&mut pings, 39)), (Some(108), Some(139)));
+        assert_eq!((answered(&mut pings, 8), answered(&mut pings, 7), answered(&mut pings, 40)), (None, None, None));
+        assert_eq!(answered(&mut pings, u64::MAX), None);
+    }
+}
