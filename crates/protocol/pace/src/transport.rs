@@ -165,8 +165,6 @@ pub struct Transport {
     heard_ns: u64,
     /// How often in a row feedback was missing for so long that everything under way counts as lost.
     silences: u32,
-    /// The largest number that feedback has named.
-    named: Option<u64>,
     peer_marked: u32,
     send: Meter,
     transmit: Meter,
@@ -232,7 +230,6 @@ impl Transport {
             pongs: VecDeque::with_capacity(PONGS_MAX),
             heard_ns: now_ns,
             silences: 0,
-            named: None,
             peer_marked: 0,
             send: Meter::default(),
             transmit: Meter::default(),

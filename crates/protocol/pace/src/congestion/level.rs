@@ -43,8 +43,8 @@ const START_PAIRS: usize = 3;
 /// than this share.
 const PAIRS_APART: [u64; 3] = [0, 4, 100];
 const PAIRS_SHARE: f64 = 0.9;
-/// How much the gap between packets varies while other flows use the link.
-const GAP_VARIES: f64 = 0.1;
+/// How much the gap between packets varies while other flows use the link, and on a path that delivers in bursts.
+const GAP_VARIES: [f64; 2] = [0.1, 0.15];
 /// The rate between two packets that leave at once.
 const AT_ONCE: u64 = u64::MAX / 2;
 /// The first rate, as a share of the link's.
@@ -513,15 +513,19 @@ impl Level {
     /// The next gap. Flows with the same gaps, or a multiple, would meet in the queue in the same order each time, and
     /// each would see another queue.
     fn vary(&mut self, now_ns: u64) {
-        let share = self.share();
-        if share >= PAIRS_SHARE {
-            self.gap = 1.0;
-            return;
-        }
+        let varies = match self.pairs.are_together() {
+            // Packets that leave in step with bursts would see a queue where there is none.
+            true => GAP_VARIES[1],
+            false if self.share() < PAIRS_SHARE => GAP_VARIES[0],
+            false => {
+                self.gap = 1.0;
+                return;
+            }
+        };
         // Any number of [-1; 1) that depends on the time alone.
         let bits = (now_ns / 100).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 44;
         let number = as_f64(bits) / f64::from(1 << 19) - 1.0;
-        self.gap = 1.0 + GAP_VARIES * number;
+        self.gap = 1.0 + varies * number;
     }
 
     /// Packets between two pairs.

@@ -80,11 +80,9 @@ impl Transport {
             self.clocks_told(now_ns, told);
         }
         self.receiver.set_now(self.latest_there_us(now_ns).unwrap_or(0));
-        let (mut is_to_be_named, mut asks, mut has_feedback) = (false, false, false);
+        let mut is_to_be_named = false;
         while let Some(frame) = read_frame(&mut frames)? {
             is_to_be_named |= matches!(frame, Frame::Data { .. } | Frame::Redundancy { .. } | Frame::Padding);
-            asks |= matches!(frame, Frame::Ping(_));
-            has_feedback |= matches!(frame, Frame::Feedback(_));
             if matches!(frame, Frame::Data { .. } | Frame::Redundancy { .. }) {
                 self.pings.wants();
             }
@@ -94,8 +92,7 @@ impl Transport {
             self.largest_came_us = clock_us(now_ns);
         }
         self.marked += u32::from(is_marked);
-        // A request that leaves by itself shows that the path is there. Not one beside FEEDBACK, or that would go to and fro.
-        if is_to_be_named || asks && !has_feedback {
+        if is_to_be_named {
             self.note_unnamed(now_ns, is_largest, is_marked);
         }
         // Without a clock nothing expires.
@@ -141,7 +138,10 @@ impl Transport {
                 if echo[0] & packet::AT_ONCE != 0 {
                     push_bounded(&mut self.answered, echo);
                 }
-                if let Some(pinged_ns) = self.pings.answered(echo) {
+                if let Some((pinged_ns, number)) = self.pings.answered(echo) {
+                    // Also a packet without a symbol shows that the path is back, and takes small ones.
+                    self.silences = 0;
+                    self.mtu.heard(number);
                     let t2_us = extend(came_us, self.peer_us);
                     let t4_us = clock_us(now_ns);
                     self.exchanged(now_ns, &Stamps { t1_us: clock_us(pinged_ns), t2_us, t3_us: sent_us, t4_us });
@@ -202,11 +202,6 @@ impl Transport {
             Some((first, last))
         });
         let (round_trip_ns, had_room) = (self.round_trip_ns(), self.has_room());
-        // Also a packet without a symbol shows that the path is back, and takes small ones.
-        if self.named.is_none_or(|named| named < largest) {
-            self.named = Some(largest);
-            self.silences = 0;
-        }
         self.mtu.heard(largest);
         let mut told = std::mem::take(&mut self.told);
         let news = self.flight.feedback(now_ns, runs, came_us, round_trip_ns, &mut |outcome| told.push(outcome));

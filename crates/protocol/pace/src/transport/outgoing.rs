@@ -168,7 +168,7 @@ impl Transport {
         let is_carried = leaves_anyway
             && (now_ns >= self.pings.next_ns() || self.pings.is_carried(now_ns, self.trips.smoothed_us() * 1000));
         if (is_carried || now_ns >= self.ping_due_ns()) && writer.frame(&Frame::Ping(self.pings.echo())) {
-            self.pings.left(now_ns);
+            self.pings.left(now_ns, self.next_number);
             if self.is_out() {
                 // The answer to this one comes before the next one.
                 let gap_ns = OUTAGE_PING_NS.max(2 * self.round_trip_ns());

@@ -3,7 +3,7 @@
 //!
 //! In an outage nothing leaves but requests for the other end's clock, so that whatever is sent into nothing is little, and the
 //! other end's record of numbers is not outrun. They are small, so they also come over a path that takes no large packets any more
-//! ([`crate::mtu`]). Once one is named in FEEDBACK everything goes on. Messages expire all the while.
+//! ([`crate::mtu`]). Once one is answered everything goes on. Messages expire all the while.
 
 use super::Transport;
 use crate::{

@@ -78,6 +78,8 @@ const PINGS: usize = 32;
 pub(super) struct Pings {
     /// When each left, in the place of its number; 0 if it was answered.
     left_ns: [u64; PINGS],
+    /// Of the packets with which they left.
+    numbers: [u64; PINGS],
     count: u64,
     last_ns: u64,
     next_ns: u64,
@@ -89,7 +91,15 @@ pub(super) struct Pings {
 
 impl Pings {
     pub(super) fn new(now_ns: u64) -> Self {
-        Self { left_ns: [0; PINGS], count: 0, last_ns: 0, next_ns: now_ns, soon: SOON, is_wanted: false }
+        Self {
+            left_ns: [0; PINGS],
+            numbers: [0; PINGS],
+            count: 0,
+            last_ns: 0,
+            next_ns: now_ns,
+            soon: SOON,
+            is_wanted: false,
+        }
     }
 
     /// Requests so far.
@@ -132,21 +142,23 @@ impl Pings {
         usize::try_from(number % PINGS as u64).unwrap_or(0)
     }
 
-    /// It leaves.
-    pub(super) fn left(&mut self, now_ns: u64) {
-        self.left_ns[Self::place(self.count)] = now_ns;
+    /// It leaves, with the packet of this number.
+    pub(super) fn left(&mut self, now_ns: u64, number: u64) {
+        let place = Self::place(self.count);
+        (self.left_ns[place], self.numbers[place]) = (now_ns, number);
         self.count += 1;
         let gap_ns = if self.soon > 0 { SOON_NS } else { EVERY_NS };
         self.soon = self.soon.saturating_sub(1);
         (self.last_ns, self.next_ns, self.is_wanted) = (now_ns, now_ns + gap_ns, false);
     }
 
-    /// When the one with this answer left; none if there is none, or it was answered.
-    pub(super) fn answered(&mut self, echo: [u8; 8]) -> Option<u64> {
+    /// When the one with this answer left, and with which packet; none if there is none, or it was answered.
+    pub(super) fn answered(&mut self, echo: [u8; 8]) -> Option<(u64, u64)> {
         let number = u64::from_be_bytes(echo);
         let is_known = number < self.count && self.count - number <= PINGS as u64;
-        let left_ns = is_known.then(|| std::mem::take(&mut self.left_ns[Self::place(number)]))?;
-        (left_ns > 0).then_some(left_ns)
+        let place = Self::place(number);
+        let left_ns = is_known.then(|| std::mem::take(&mut self.left_ns[place]))?;
+        (left_ns > 0).then_some((left_ns, self.numbers[place]))
     }
 }
 
@@ -170,10 +182,10 @@ mod tests {
     fn answers_are_known_though_more_requests_have_left() {
         let mut pings = Pings::new(7);
         for at in 0..40 {
-            pings.left(100 + at);
+            pings.left(100 + at, 1000 + at);
         }
         let answered = |pings: &mut Pings, number: u64| pings.answered(number.to_be_bytes());
-        assert_eq!((answered(&mut pings, 8), answered(&mut pings, 39)), (Some(108), Some(139)));
+        assert_eq!((answered(&mut pings, 8), answered(&mut pings, 39)), (Some((108, 1008)), Some((139, 1039))));
         assert_eq!((answered(&mut pings, 8), answered(&mut pings, 7), answered(&mut pings, 40)), (None, None, None));
         assert_eq!(answered(&mut pings, u64::MAX), None);
     }

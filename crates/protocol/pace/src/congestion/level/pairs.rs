@@ -8,6 +8,8 @@ use super::as_f64;
 
 /// Rates of pairs that are kept; the middle one counts.
 pub(super) const KEPT: usize = 5;
+/// So many pairs at least have come at once, before that says anything.
+const TOGETHER_LEAST: usize = 2;
 /// Pairs under way at a time that are measured.
 const UNDER_WAY: usize = 8;
 /// Two packets are a pair if they leave within this time.
@@ -125,6 +127,11 @@ impl Pairs {
         (known > 0).then(|| sorted[known * share / of])
     }
 
+    /// Most pairs came at once.
+    pub(super) fn are_together(&self) -> bool {
+        self.together >= (2 * self.count).max(TOGETHER_LEAST)
+    }
+
     /// The slowest of the pairs.
     fn least(&self) -> f64 {
         self.rates[..self.count.min(KEPT)].iter().copied().fold(f64::MAX, f64::min)
@@ -137,7 +144,7 @@ impl Pairs {
 
     /// The link's rate, as far as the pairs agree on it; the slowest of them if they do not. None: as many came at once.
     pub(super) fn sure_link(&self) -> Option<f64> {
-        if self.together >= self.count {
+        if self.are_together() {
             return None;
         }
         let (link, least) = (self.link()?, self.least());
