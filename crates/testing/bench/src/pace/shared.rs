@@ -55,7 +55,7 @@ enum Party {
 }
 
 enum Flow {
-    Pace(Connection, Connection),
+    Pace(Box<(Connection, Connection)>),
     Tcp(TcpStream, TcpStream),
 }
 
@@ -63,7 +63,7 @@ impl Flow {
     fn open(party: Party, here: &Host, there: &Host, to: SocketAddr) -> Result<Self> {
         let Party::Tcp(congestion) = party else {
             let (sender, receiver) = pair(here, there, to, Config::default())?;
-            return Ok(Self::Pace(sender, receiver));
+            return Ok(Self::Pace(Box::new((sender, receiver))));
         };
         let listener = there.run_in(|| TcpListener::bind(to))??;
         let sender = here.run_in(|| TcpStream::connect(to))??;
@@ -79,7 +79,7 @@ impl Flow {
         let bytes = vec![0; WRITE];
         while !is_over.load(Ordering::Relaxed) {
             match self {
-                Self::Pace(sender, _) if sender.send(&bytes[..LEVEL.message_len()]).is_err() => return,
+                Self::Pace(ends) if ends.0.send(&bytes[..LEVEL.message_len()]).is_err() => return,
                 Self::Pace(..) => {}
                 // It writes as much as there is room for, or nothing within a time.
                 Self::Tcp(sender, _) => _ = (&*sender).write(&bytes),
@@ -92,9 +92,9 @@ impl Flow {
         let mut buffer = vec![0; 1 << 16];
         while !is_over.load(Ordering::Relaxed) {
             let bytes = match self {
-                Self::Pace(_, receiver) => match receiver.recv_timeout(LOOK) {
+                Self::Pace(ends) => match ends.1.recv_timeout(LOOK) {
                     Ok(Some(message)) => {
-                        receiver.recycle(message);
+                        ends.1.recycle(message);
                         PACKET as u64
                     }
                     Ok(None) => 0,
