@@ -50,6 +50,7 @@ const PURE: &[&str] = &[
     "crc",
     "postcard",
     "reed-solomon-simd",
+    "rustc-hash",
     "serde",
     "serde-big-array",
     "siphasher",
