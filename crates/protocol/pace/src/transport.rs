@@ -317,6 +317,10 @@ impl Transport {
 
     /// Reads the caller's clock, by which everything here is done. If that has lost time, what waits here is older than it says.
     fn reads(&mut self, caller_ns: u64) -> u64 {
+        if self.closed.is_some() {
+            // It is not read while nothing happens, and no exchange of times follows. What waits here expires no later by it.
+            return self.own.goes_on(caller_ns);
+        }
         let (now_ns, reading) = self.own.read(caller_ns);
         match reading {
             Reading::GoesOn => return now_ns,

@@ -156,9 +156,23 @@ impl Site {
 pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
+    /// Sends a signal. A process that is stopped has stopped, with all its threads, when this returns.
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw).expect("a process");
         kill_process(pid, signal).expect("a signal");
+        while signal == Signal::STOP && self.runs() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether one of its threads is not stopped.
+    fn runs(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).into_iter().flatten().flatten();
+        // The state follows the name, which is in parentheses.
+        let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).ok();
+        tasks
+            .filter_map(stat)
+            .any(|stat| !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['T', 'Z', 'X'])))
     }
 
     pub(crate) fn kill(&mut self) {
