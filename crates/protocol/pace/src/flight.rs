@@ -300,6 +300,7 @@ impl Flight {
             sent.first_sent_ns += by_ns;
         }
         self.first_sent_ns += by_ns;
+        self.waits_ns += by_ns;
     }
 
     /// Time has passed: packets may count as lost now.
@@ -310,8 +311,9 @@ impl Flight {
     }
 
     fn find_lost(&mut self, now_ns: u64, round_trip_ns: u64, news: &mut News, tell: &mut impl FnMut(Outcome)) {
-        let Some(largest) = self.largest_came else { return };
         let after_ns = loss_after_ns(round_trip_ns);
+        // None has come: those that are lost already are forgotten all the same.
+        let largest = self.largest_came.unwrap_or(0);
         for sent in self.packets.iter_mut().take_while(|sent| sent.number < largest) {
             let is_late = sent.number + REORDERED_MAX <= largest || now_ns.saturating_sub(sent.sent_ns) >= after_ns;
             if sent.fate == Fate::Unknown && is_late {
@@ -372,6 +374,26 @@ mod tests {
     const ROUND_TRIP: u64 = 30 * MS;
 
     struct Told(Vec<(Cargo, bool)>);
+
+    #[test]
+    fn lost_packets_are_forgotten_though_none_has_ever_come() {
+        let mut flight = Flight::default();
+        for number in 0..FLIGHT_MAX as u64 {
+            flight.sent(0, number, Cargo::Symbol(number), 1000);
+        }
+        assert!(flight.is_full());
+        flight.all_lost(&mut |_| {});
+        flight.timeout(100 * ROUND_TRIP, ROUND_TRIP, &mut |_| {});
+        assert!(!flight.is_full());
+    }
+
+    #[test]
+    fn clock_that_jumps_makes_no_silence() {
+        let mut flight = Flight::default();
+        flight.sent(MS, 0, Cargo::Symbol(0), 1000);
+        flight.jumped(1_000_000_000);
+        assert_eq!(flight.waits_since_ns(), Some(MS + 1_000_000_000));
+    }
 
     fn of(flight: &mut Flight, now_ns: u64, there_us: u64, runs: &[(u64, u64)]) -> (News, Vec<(Cargo, bool)>) {
         let mut told = Told(Vec::new());

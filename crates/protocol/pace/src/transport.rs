@@ -28,6 +28,7 @@ use times::{OwnClock, Pings, Reading};
 use crate::{
     clock::RoundTrips,
     congestion::{Congestion, FEEDBACK_LEAST_NS, Level, XPace},
+    endpoint::DATAGRAM_MAX,
     flight::{Cargo, Flight, News, Outcome},
     mtu::{self, PathMtu},
     numbers::Numbers,
@@ -195,6 +196,7 @@ impl Transport {
     /// A connection that was set up. `round_trip_us`: as the set-up took it.
     #[must_use]
     pub fn new(now_ns: u64, config: Config, round_trip_us: u64) -> Self {
+        let config = Config { datagram_max: config.datagram_max.min(DATAGRAM_MAX), ..config };
         let congestion = congestion(config.algorithm, round_trip_us);
         let mut sender = Sender::new(config.queue_max);
         sender.set_tolerated(config.residual_loss);
@@ -384,7 +386,7 @@ impl Transport {
     /// Asks for these bytes back, in a packet of its own, to see whether the other end gets packets at an address:
     /// [`Written::challenge`]. That packet goes there, and all others to where they went before.
     pub fn challenge(&mut self, echo: [u8; 8]) {
-        if !self.challenges.contains(&echo) {
+        if self.closed.is_none() && !self.challenges.contains(&echo) {
             push_bounded(&mut self.challenges, echo);
         }
     }
@@ -401,12 +403,18 @@ impl Transport {
 
     /// The other end is at another address: what is under way is lost; and on another path what was known of that does not hold.
     pub fn moved(&mut self, now_ns: u64, is_same_path: bool) {
+        if self.closed.is_some() {
+            return;
+        }
         if !is_same_path {
             self.congestion = congestion(self.config.algorithm, self.trips.smoothed_us());
             self.mtu = PathMtu::new(self.config.datagram_max);
             self.one_way_us = None;
         }
         let now_ns = self.reads(now_ns);
+        // It has answered from there: an outage is over.
+        self.silences = 0;
+        self.pings.no_later_than(now_ns);
         let mut told = std::mem::take(&mut self.told);
         self.flight.all_lost(&mut |outcome| told.push(outcome));
         told.drain(..).for_each(|outcome| self.resolve(now_ns, outcome));
@@ -505,7 +513,14 @@ impl Transport {
             deadline_ns: self.config.deadline_ns,
             residual_loss: self.sender.planned_loss(),
         };
-        self.sender.set_plan(path.plan(&mut self.plan_lost));
+        let plan = path.plan(&mut self.plan_lost);
+        let is_without = plan.redundancy == 0;
+        self.sender.set_plan(plan);
+        if is_without {
+            // Nothing comes any more for what hoped for it.
+            let way = self.way();
+            self.sender.without_redundancy(now_ns, &way);
+        }
     }
 
     /// What became of a packet.
@@ -531,11 +546,14 @@ impl Transport {
     }
 
     fn own_due_ns(&self, now_ns: u64) -> u64 {
-        if self.closing.is_some() || !self.challenges.is_empty() {
+        if self.closing.is_some() {
             return now_ns;
         }
         if self.closed.is_some() {
             return u64::MAX;
+        }
+        if !self.challenges.is_empty() {
+            return now_ns;
         }
         let way = self.way();
         let paced = self.has_paced(now_ns, &way).then_some(self.leaves_ns());

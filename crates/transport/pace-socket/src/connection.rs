@@ -246,6 +246,9 @@ impl Connection {
                 let is_over = sleeps.as_mut().poll(context).is_ready();
                 let mut state = self.shared.lock();
                 let is_over = is_over || self.closed(&state).is_some();
+                if is_over && let Some(waiting) = state.waiting(self.id, For::Event) {
+                    waiting.remove(context.waker());
+                }
                 self.poll(&mut state, context, For::Event, is_over.then_some(()))
             })
             .await;
@@ -255,6 +258,10 @@ impl Connection {
     fn next(&self, state: &mut State) -> Option<Result<Message, RecvError>> {
         let now_ns = now_ns();
         let message = state.endpoint.get_mut(self.id).and_then(|transport| transport.poll_message(now_ns));
+        if message.is_some() {
+            // There may be more.
+            self.is_empty.store(false, Ordering::Release);
+        }
         message.map(Ok).or_else(|| self.closed(state).map(|why| Err(RecvError(why))))
     }
 

@@ -208,7 +208,8 @@ impl Shared {
             if state.is_ending && state.endpoint.connections() == 0 && left == Left::Nothing {
                 return;
             }
-            state.planned_ns = due_ns;
+            // Waiting for room, it keeps times no better.
+            state.planned_ns = if left == Left::Full { begun_ns + FULL_NS } else { due_ns };
             state.awaits_room = left == Left::Full;
             drop(state);
             self.sleep(due_ns, left);

@@ -47,6 +47,11 @@ impl Waiting {
         }
     }
 
+    /// It waits no longer.
+    pub(crate) fn remove(&mut self, waker: &Waker) {
+        self.wakers.retain(|known| !known.will_wake(waker));
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.threads == 0 && self.wakers.is_empty()
     }

@@ -102,6 +102,7 @@ impl Tolerance {
     /// Whether the gap of these symbols is passed over; those from `end` on have not been sent yet, as far as is known.
     pub(super) fn passes(&mut self, from: u64, to: u64, end: u64, now_us: u64) -> bool {
         if self.share == 0.0 || now_us == 0 {
+            self.due_us = None;
             return false;
         }
         let since_us = match self.gap {

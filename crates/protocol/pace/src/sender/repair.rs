@@ -183,7 +183,7 @@ impl Sender {
     }
 
     /// There is no redundancy for the open block, after all: what is lost of it is sent again.
-    pub(super) fn without_redundancy(&mut self, now_ns: u64, way: &Way) {
+    pub(crate) fn without_redundancy(&mut self, now_ns: u64, way: &Way) {
         for number in self.block_from.max(self.first)..self.next_number() {
             if self.is_hoped(number) {
                 self.send_again(now_ns, number, way);

@@ -91,7 +91,7 @@ impl Transport {
         if is_largest {
             self.largest_came_us = clock_us(now_ns);
         }
-        self.marked += u32::from(is_marked);
+        self.marked = self.marked.wrapping_add(is_marked.into());
         if is_to_be_named {
             self.note_unnamed(now_ns, is_largest, is_marked);
         }

@@ -42,6 +42,9 @@ const WAITING_MAX: u64 = 20;
 /// Where packets leave together, messages are made so much sooner: those of this time, and of the time by which a thread wakes late.
 const AHEAD_NS: u64 = 2 * TOGETHER_NS;
 
+/// An application waits for so many messages of the other end's at most.
+const BEHIND_MAX: u64 = 4;
+
 /// The share of an application's usual work on a message for which it is let go sooner. If it takes less, the message waits.
 const WORK_SHARE: [u64; 2] = [3, 4];
 
@@ -107,7 +110,9 @@ impl Transport {
         let waiting = u64::from(self.peer_paces.waiting).saturating_sub(together).min(WAITING_MAX);
         let gap_ns = there_ns * (BALANCE - 1 + 2 * waiting) / BALANCE;
         let catch_up_ns = (gap_ns / 4).max(CATCH_UP_LEAST_NS);
-        self.message_departs_ns = self.message_departs_ns.max(now_ns.saturating_sub(catch_up_ns)) + gap_ns;
+        let departs_ns = self.message_departs_ns.max(now_ns.saturating_sub(catch_up_ns)) + gap_ns;
+        // Those that an application sends without waiting do not keep others for ever.
+        self.message_departs_ns = departs_ns.min(now_ns + BEHIND_MAX * gap_ns + AHEAD_NS);
     }
 
     /// When the application may begin to make a message that then leaves at once: sooner than [`Transport::may_send_at`] by most

@@ -2,6 +2,7 @@
 //! Whole connections over simulated links, by seed: nothing is delivered late, twice, out of order or wrong.
 
 mod asked;
+mod between;
 mod clocks;
 mod endpoints;
 mod hostile;
