@@ -126,6 +126,8 @@ const LOSS_CHANCE: f64 = 0.9;
 /// Packets over which the share of lost ones is taken, and the weight of a round trip at most.
 const LOSS_PACKETS: f64 = 100.0;
 const LOSS_WEIGHT: f64 = 1.0 / 8.0;
+/// Weight of a round trip in what was lost lately.
+const LATELY_WEIGHT: f64 = 0.25;
 /// Fastest rate in bytes a second: of 100 Gbit/s.
 const RATE_MAX: f64 = 12.5e9;
 
@@ -176,6 +178,8 @@ pub struct Level {
     unpressed_rate: f64,
     /// The share of bytes lost, over some round trips.
     loss: f64,
+    /// The same over the last few, however few packets they had.
+    lately_lost: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -227,6 +231,7 @@ impl Level {
             pressed: 0.0,
             unpressed_rate: 0.0,
             loss: 0.0,
+            lately_lost: 0.0,
         }
     }
 
@@ -405,10 +410,10 @@ impl Level {
         let target_us = self.target_us();
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
         let flat_ns = (FLAT_ROUNDS * path_us * 1e3) as u64;
-        // The queue of a full buffer does not change either.
-        if self.loss < COMPETES_LOSSES.start
-            && let Some(delivered) = self.delivered_per_s()
-        {
+        if self.lately_lost >= COMPETES_LOSSES.start {
+            // The queue of a full buffer does not change either.
+            self.queue.changes(now_ns);
+        } else if let Some(delivered) = self.delivered_per_s() {
             let share = delivered / self.pairs.link().unwrap_or(delivered).max(delivered);
             self.queue.rebase(now_ns, target_us, share, self.round_trip_us, flat_ns);
         }
@@ -484,6 +489,7 @@ impl Level {
         self.compete(as_f64(lost) / all.max(1.0));
         let weight = (all / (LOSS_PACKETS * as_f64(self.packet_bytes))).min(LOSS_WEIGHT);
         self.loss += (as_f64(lost) / all.max(1.0) - self.loss) * weight;
+        self.lately_lost += (as_f64(lost) / all.max(1.0) - self.lately_lost) * LATELY_WEIGHT;
         // Of few packets many may be lost by chance.
         let packets = (all / as_f64(self.packet_bytes)).max(1.0);
         let is_much = as_f64(lost) / all.max(1.0) > LOSS_MAX + LOSS_CHANCE / packets.sqrt();

@@ -88,7 +88,7 @@ impl End {
 
 #[derive(Debug)]
 pub(crate) struct Flow {
-    spec: FlowSpec,
+    pub(crate) spec: FlowSpec,
     ends: [End; 2],
     pub(crate) sent: BTreeMap<u64, SentMessage>,
     /// Number, when it was delivered.
@@ -268,6 +268,12 @@ impl World {
                 self.add(arrival.at_ns + back_ns, Event::Acked { tcp, number: Some(number) });
             }
         }
+    }
+
+    /// The sending application of a flow does otherwise from now on.
+    pub(crate) fn restart_sends(&mut self, flow: usize) {
+        self.flows[flow].next_send_ns = self.now_ns;
+        self.wake(self.now_ns, flow, 0);
     }
 
     /// An end, and what its clock shows.

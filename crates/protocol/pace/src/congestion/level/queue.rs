@@ -163,6 +163,11 @@ impl Queue {
         true
     }
 
+    /// Whether the standing queue is flat is seen from now on.
+    pub(super) fn changes(&mut self, now_ns: u64) {
+        self.flat.since_ns = now_ns;
+    }
+
     /// The shortest queue of one to two buckets: a queue that stands.
     pub(super) fn standing_us(&self) -> f64 {
         let least_us = self.current.least_us.min(self.previous.least_us);
