@@ -92,6 +92,11 @@ fn standard_input_comes_out_at_the_other_end() {
         let at = format!("127.0.0.1:{}", port());
         let (mut receiver, _errors) = waits(&["recv", &at, "--key", of_server.to_str().unwrap(), "--lines"]);
         let mut out = receiver.0.stdout.take().unwrap();
+        // From the beginning: what a reader leaves in a full pipe until its deadline is not delivered.
+        let reads = std::thread::spawn(move || {
+            let mut came = String::new();
+            out.read_to_string(&mut came).map(|_| came)
+        });
         let key = of_client.to_str().unwrap();
         let mut sender = fide(&["send", &at, "--key", key, "--lines", "--deadline", "5s", "--json"]).spawn().unwrap();
         let lines: String = (0..500).map(|at| format!("line {at} {}\n", "x".repeat(at))).collect();
@@ -100,8 +105,7 @@ fn standard_input_comes_out_at_the_other_end() {
         assert!(sent.status.success(), "{}", text(&sent.stderr));
         let report: serde_json::Value = serde_json::from_slice(&sent.stdout).unwrap();
         assert_eq!(report["sent"]["messages"], 500, "{report}");
-        let mut came = String::new();
-        out.read_to_string(&mut came).unwrap();
+        let came = reads.join().unwrap().unwrap();
         assert!(came == lines, "{} bytes came of {}", came.len(), lines.len());
         assert_eq!(status(receiver), Some(0));
     }

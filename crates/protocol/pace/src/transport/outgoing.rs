@@ -58,10 +58,6 @@ impl Transport {
         writer.sent(clock_us(now_ns));
         let empty = writer.len();
         if let Some(reason) = self.closing.take() {
-            // Without its answer the other end may know no clock, and deliver nothing of what it has.
-            while let Some((echo, came_us, _)) = self.pongs.pop_front() {
-                writer.frame(&Frame::Pong { echo, came_us: low(came_us) });
-            }
             writer.frame(&Frame::Close { reason: &reason });
             self.closed.get_or_insert(Closed::Here);
             let len = writer.len();
