@@ -94,8 +94,8 @@ fn connections_are_set_up_and_used_beside_an_attacker() {
         exchange(&mut net, 1, ids[0], there.unwrap());
         for (host, id) in [(1, ids[0]), (0, there.unwrap())] {
             let came = delivered(&net, host, id);
-            // A few are lost for good where redundancy was expected to be enough.
-            assert!(came.is_sorted_by(|one, next| one < next) && came.len() >= 90, "seed {seed}: {came:?}");
+            // All should come. Two of a hundred do not with seed 6, and why is not found.
+            assert!(came.is_sorted_by(|one, next| one < next) && came.len() >= 98, "seed {seed}: {came:?}");
         }
         let dropped = net.hosts[0].endpoint.dropped();
         assert!(dropped.forged > 0, "the attacker was busy: {dropped:?}");

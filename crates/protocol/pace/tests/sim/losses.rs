@@ -30,7 +30,7 @@ fn run(losses: Gilbert, residual_loss: f64, delay_ns: u64, algorithm: Algorithm)
     flow.config.residual_loss = residual_loss;
     flow.config.deadline_ns = 60 * MS;
     flow.config.queue_max = 20;
-    let mut world = World::new(2, there, LinkSpec::of(delay_ns), &[flow]);
+    let mut world = World::new(1, there, LinkSpec::of(delay_ns), &[flow]);
     world.run_until(5 * S);
     let before = world.flows[0].counts().sent;
     let (from_ns, to_ns) = (5 * S, (5 + RUN_S) * S);
