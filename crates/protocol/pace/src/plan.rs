@@ -12,6 +12,9 @@
 //! **Ahead.** Of a block of symbols that is sent within a part of the deadline, with coded packets right behind it, up
 //! to as many packets may be lost as are coded. What is lost beyond that is sent again, if there is a round.
 //!
+//! **Never more than the path takes.** What is sent besides an application's messages has to fit between them: else it is a queue,
+//! which makes late what it was to save. Where nothing suffices that fits, the way is taken by which least is lost.
+//!
 //! Sending again costs just what was lost, which is the least that is possible (a channel that loses a share p needs
 //! p/(1-p) more packets). So of all ways that reach the loss that was asked for the one with the fewest packets is taken.
 
@@ -25,8 +28,10 @@ pub struct Path {
     pub round_trip_ns: u64,
     /// How long before its expiry a symbol has to leave.
     pub one_way_ns: u64,
-    /// Time between two packets.
+    /// Time between two packets that the path takes.
     pub pace_ns: u64,
+    /// Time between two symbols as the application makes them by itself; shorter than `pace_ns` if it is the path that holds it.
+    pub symbols_ns: u64,
     /// From the time a message is handed over to its expiry.
     pub deadline_ns: u64,
     /// The share of messages that may be lost.
@@ -63,11 +68,20 @@ const COPIES_MAX: i32 = 3;
 const APART_CORRELATION: f64 = 0.1;
 /// The share of the loss that was asked for that is planned with: the rest is for what the model does not know.
 const PLANNED: f64 = 0.85;
+/// Most packets besides the one of each symbol, if the path holds the application.
+const MORE_MAX: f64 = 1.0;
+/// The share of the path's room between symbols that is used: the rest is for FEEDBACK, and for a pace that varies.
+const FITS: f64 = 0.9;
 
 impl Path {
+    /// Between two symbols.
+    fn between_ns(&self) -> u64 {
+        self.symbols_ns.max(self.pace_ns).max(1)
+    }
+
     /// Between two rounds.
     fn round_ns(&self) -> u64 {
-        self.round_trip_ns + (REORDERED_MAX * self.pace_ns).min(self.round_trip_ns / 8 + 1_000_000)
+        self.round_trip_ns + (REORDERED_MAX * self.between_ns()).min(self.round_trip_ns / 8 + 1_000_000)
     }
 
     /// The time in which a symbol that was handed over so long ago can be sent.
@@ -82,6 +96,19 @@ impl Path {
         u32::try_from(rounds).unwrap_or(ROUNDS_MAX).min(ROUNDS_MAX)
     }
 
+    /// Most packets besides the one of each symbol.
+    fn more_max(&self) -> f64 {
+        if self.symbols_ns <= self.pace_ns {
+            return MORE_MAX;
+        }
+        (FITS * self.symbols_ns as f64 / self.pace_ns.max(1) as f64 - 1.0).clamp(0.0, MORE_MAX)
+    }
+
+    /// The time in which a block and its coded packets leave.
+    fn block_ns(&self, data: usize, redundancy: usize) -> u64 {
+        data as u64 * self.between_ns() + redundancy as u64 * self.pace_ns
+    }
+
     /// The probability that a packet is lost if one before it was.
     fn lost_after(&self, packets: u64) -> f64 {
         let rate = self.losses.rate();
@@ -92,7 +119,7 @@ impl Path {
 
     /// Of a share of symbols that were lost first: what is lost in all rounds, and the packets that this costs.
     fn again(&self, first: f64, rounds: u32) -> (f64, f64) {
-        let again = self.lost_after(self.round_trip_ns / self.pace_ns.max(1));
+        let again = self.lost_after(self.round_trip_ns / self.between_ns());
         let mut lost = first;
         let mut packets = 0.0;
         for _ in 0..rounds {
@@ -105,7 +132,7 @@ impl Path {
     /// Packets between two copies of the last round.
     fn apart(&self, rounds: u32) -> u64 {
         let left_ns = self.room_ns(0).saturating_sub(u64::from(rounds) * self.round_ns());
-        let most = (left_ns / 2 / self.pace_ns.max(1)).clamp(1, 64);
+        let most = (left_ns / 2 / self.between_ns()).clamp(1, 64);
         (1..most).find(|packets| self.lost_after(*packets) < self.losses.rate() + APART_CORRELATION).unwrap_or(most)
     }
 
@@ -123,47 +150,57 @@ impl Path {
             let with_another = lost * again;
             if with_another <= wanted {
                 let copies = f64::from(copies) + (lost - wanted) / (lost - with_another);
-                return Some((packets + last * copies, Plan { copies, apart_ns: apart * self.pace_ns, ..none }));
+                return Some((packets + last * copies, Plan { copies, apart_ns: apart * self.between_ns(), ..none }));
             }
             lost = with_another;
         }
         None
     }
 
-    /// The way with the fewest packets by which at most the wanted share is lost.
+    /// The way with the fewest packets by which at most the wanted share is lost; where none suffices, of those that the path takes
+    /// the one by which least is lost.
     #[must_use]
     pub fn plan(&self, lost: &mut Lost) -> Plan {
         let rounds = self.rounds(0);
         let none = Plan { rounds, data: BLOCK_MAX, round_ns: self.round_ns(), ..Plan::NONE };
-        let wanted = PLANNED * self.residual_loss;
-        let mut best = self.by_rounds(none, wanted);
-        if best.is_some_and(|(_, plan)| plan == none) {
+        let (wanted, more_max) = (PLANNED * self.residual_loss, self.more_max());
+        let by_rounds = self.by_rounds(none, wanted);
+        if by_rounds.is_some_and(|(_, plan)| plan == none) {
             return none;
         }
-        // A block and its coded packets are sent within the time that one way leaves of the deadline.
-        let room = usize::try_from(self.room_ns(0) / self.pace_ns.max(1)).unwrap_or(usize::MAX).min(PACKETS_MAX);
-        lost.set(&self.losses, room);
-        for data in 1..=BLOCK_MAX.min(room.saturating_sub(1)) {
-            for redundancy in 1..=BLOCK_MAX.min(room - data) {
+        let mut cheapest = by_rounds.filter(|(packets, _)| *packets <= more_max);
+        let (without, _) = self.again(self.losses.rate(), rounds);
+        let mut safest = (without, none);
+        // A block and its coded packets leave within the time that one way leaves of the deadline.
+        let room_ns = self.room_ns(0);
+        let most = usize::try_from(room_ns / self.pace_ns.max(1)).unwrap_or(usize::MAX).min(PACKETS_MAX);
+        lost.set(&self.losses, most);
+        for data in 1..=BLOCK_MAX {
+            for redundancy in 1..=BLOCK_MAX {
                 // The first symbol of a block waits longest: what is not restored has less time to come again.
-                let spent_ns = (data + redundancy) as u64 * self.pace_ns;
+                let spent_ns = self.block_ns(data, redundancy);
+                if data + redundancy > most || spent_ns > room_ns {
+                    break;
+                }
                 let (after, packets) = self.again(lost.beyond(data, redundancy), self.rounds(spent_ns));
+                let cost = redundancy as f64 / data as f64 + packets;
+                if cost > more_max {
+                    break;
+                }
+                let plan = Plan { data, redundancy, ..none };
+                if after < safest.0 {
+                    safest = (after, plan);
+                }
                 if after <= wanted {
-                    let cost = redundancy as f64 / data as f64 + packets;
                     // Of several the longest block.
-                    if best.is_none_or(|(least, _)| cost <= least) {
-                        best = Some((cost, Plan { data, redundancy, ..none }));
+                    if cheapest.is_none_or(|(least, _)| cost <= least) {
+                        cheapest = Some((cost, plan));
                     }
                     break;
                 }
             }
         }
-        // Where nothing suffices, as much as there is room for.
-        let most = || match room {
-            0 | 1 => none,
-            _ => Plan { data: (room / 2).clamp(1, BLOCK_MAX), redundancy: (room / 2).clamp(1, BLOCK_MAX), ..none },
-        };
-        best.map_or_else(most, |(_, plan)| plan)
+        cheapest.map_or(safest.1, |(_, plan)| plan)
     }
 }
 
@@ -236,6 +273,7 @@ mod tests {
             round_trip_ns: round_trip_ms * MS,
             one_way_ns: round_trip_ms * MS / 2,
             pace_ns: pace_us * 1000,
+            symbols_ns: 0,
             deadline_ns: deadline_ms * MS,
             residual_loss: 0.001,
         }
@@ -270,6 +308,25 @@ mod tests {
         assert!(share(bursts) > share(plan), "{bursts:?} {plan:?}");
     }
 
+    /// Where nothing suffices, as much is coded as the path takes, and no more.
+    #[test]
+    fn redundancy_fits_between_the_symbols() {
+        let bursts = Gilbert::of(0.1, 5.0);
+        let mut path = Path { symbols_ns: 2 * MS, ..path(bursts, 50, 60, 1000) };
+        let mut lost = Lost::default();
+        let more = |plan: Plan| plan.redundancy as f64 / plan.data as f64;
+        let plan = path.plan(&mut lost);
+        assert!((0.5..=FITS * 2.0 - 1.0).contains(&more(plan)), "{plan:?}");
+        // An application without pauses is held by the path, and has no more than its own packets again.
+        path.symbols_ns = 0;
+        let plan = path.plan(&mut lost);
+        assert!((0.9..=MORE_MAX).contains(&more(plan)), "{plan:?}");
+        // No room at all.
+        path.symbols_ns = 1_050_000;
+        let plan = path.plan(&mut lost);
+        assert_eq!(plan.redundancy, 0, "{plan:?}");
+    }
+
     /// Packets over a path of the model.
     struct Packets {
         losses: Gilbert,
@@ -301,6 +358,7 @@ mod tests {
             let plan = path.plan(&mut Lost::default());
             let room = 35_000 / usize::try_from(pace_us).unwrap();
             prop_assert!(plan.redundancy == 0 || plan.data + plan.redundancy <= room);
+            prop_assert!(plan.redundancy <= plan.data);
             let mut packets = Packets { losses, is_bad: false, random: SmallRng::seed_from_u64(seed) };
             let (mut lost_for_good, blocks) = (0, 30_000);
             for _ in 0..blocks {
@@ -311,7 +369,8 @@ mod tests {
                 lost_for_good += if fates[0] + fates[1] > plan.redundancy { fates[0] } else { 0 };
             }
             let share = f64::from(u32::try_from(lost_for_good).unwrap()) / (f64::from(blocks) * plan.data as f64);
-            let is_all = plan.data == room / 2;
+            // Or nothing suffices.
+            let is_all = plan.redundancy * 10 >= plan.data * 9 || plan.data + plan.redundancy >= room - 1;
             prop_assert!(share <= 0.012 || is_all, "{share} {plan:?}");
         }
 

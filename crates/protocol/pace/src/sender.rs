@@ -227,6 +227,12 @@ impl Sender {
         self.counts
     }
 
+    /// As a rule, at least one.
+    #[must_use]
+    pub fn symbols_of_a_message(&self) -> u64 {
+        (self.counts.symbols / self.counts.messages.max(1)).max(1)
+    }
+
     /// How the next block is protected.
     pub fn set_plan(&mut self, plan: Plan) {
         self.plan = plan;
@@ -457,7 +463,8 @@ impl Sender {
         let from = usize::try_from(first - self.first).unwrap_or(0);
         let expires_ns = self.symbols.range(from..from + data).map(|symbol| symbol.expires_ns).max().unwrap_or(0);
         let (coded, pool) = (&mut self.coded, &mut self.pool);
-        let redundancy = self.plan.redundancy.min(crate::block::BLOCK_MAX);
+        // A block that is shorter, as it is due, has its share.
+        let redundancy = (self.plan.redundancy * data).div_ceil(self.plan.data.max(data)).min(crate::block::BLOCK_MAX);
         let symbols = self.symbols.range(from..from + data).map(|symbol| &symbol.content[..]);
         let made = self.codec.encode(symbols, redundancy, |index, bytes| {
             let content = pool.copy(bytes);

@@ -60,6 +60,10 @@ pub struct Config {
     /// Messages that may wait to be sent; one keeps what is sent fresh.
     pub queue_max: usize,
     pub algorithm: Algorithm,
+    /// Both ways of the path take equally long, as NTP assumes. A deadline then has to be longer than one way; else it has to be longer
+    /// than a round trip, as the other end knows this clock no better. Where the way there takes longer, a message can be late by half
+    /// of the difference, and so it can by half of a queue that stands for ten seconds.
+    pub even_ways: bool,
     /// Bytes of the largest datagram that the own link takes.
     pub datagram_max: usize,
     /// A peer that is not heard for so long has vanished.
@@ -73,6 +77,7 @@ impl Default for Config {
             residual_loss: 0.001,
             queue_max: 1,
             algorithm: Algorithm::default(),
+            even_ways: false,
             datagram_max: mtu::MOST,
             idle_ns: 30_000_000_000,
         }
@@ -126,6 +131,8 @@ pub struct Transport {
     flight: Flight,
     numbers: Numbers,
     trips: RoundTrips,
+    /// The round trip of the set-up; the most there is on another path.
+    set_up_us: u64,
     congestion: Box<dyn Congestion>,
     mtu: PathMtu,
     /// Of the next packet.
@@ -134,6 +141,8 @@ pub struct Transport {
     departs_ns: u64,
     /// Until then packets leave together with the last one.
     together_until_ns: u64,
+    /// Bytes on a link of a packet with a symbol or redundancy: a running mean.
+    symbol_bytes: u64,
     /// Bytes of packets without a symbol that are paced.
     control_room: u64,
     /// Since then the path has room for another packet.
@@ -207,11 +216,13 @@ impl Transport {
             flight: Flight::default(),
             numbers: Numbers::default(),
             trips: RoundTrips::new(round_trip_us),
+            set_up_us: round_trip_us,
             congestion,
             mtu: PathMtu::new(config.datagram_max),
             next_number: 0,
             departs_ns: now_ns,
             together_until_ns: 0,
+            symbol_bytes: mtu::LEAST as u64,
             control_room: 0,
             room_ns: now_ns,
             message_departs_ns: now_ns,
@@ -264,7 +275,8 @@ impl Transport {
             return Err(SendError::Deadline { given_ns: deadline_ns, max_ns: DEADLINE_MAX_NS });
         }
         let expires_ns = now_ns.saturating_add(deadline_ns);
-        let message = self.sender.push(now_ns, bytes, expires_ns, clock_us(expires_ns))?;
+        let expires_there_us = clock_us(expires_ns.saturating_add(self.way_back_ns()));
+        let message = self.sender.push(now_ns, bytes, expires_ns, expires_there_us)?;
         self.wants_larger |= bytes.len() > self.symbol_max();
         self.send.turn(now_ns);
         self.sends.note(now_ns);
@@ -409,6 +421,7 @@ impl Transport {
         if !is_same_path {
             self.congestion = congestion(self.config.algorithm, self.trips.smoothed_us());
             self.mtu = PathMtu::new(self.config.datagram_max);
+            self.set_up_us = u64::MAX;
             self.one_way_us = None;
         }
         let now_ns = self.reads(now_ns);
@@ -490,10 +503,24 @@ impl Transport {
         crate::congestion::time_ns(self.packet_max() as u64, self.congestion.bytes_per_s())
     }
 
+    /// What a packet with a symbol takes of the path, as those are that were sent last.
+    fn symbol_ns(&self) -> u64 {
+        let rate = self.congestion.path_bytes_per_s().unwrap_or(self.congestion.bytes_per_s());
+        crate::congestion::time_ns(self.symbol_bytes, rate)
+    }
+
+    /// The other end takes this clock to be ahead by what the way back takes, as it cannot know better. That is made up for if this is known
+    /// to be half of a round trip.
+    fn way_back_ns(&self) -> u64 {
+        let is_known = self.config.even_ways && self.trips.is_known();
+        // The first exchanges may all have met a queue.
+        if is_known { self.trips.shortest_us().min(self.set_up_us) * 1000 / 2 } else { 0 }
+    }
+
     /// How long before its expiry a symbol has to leave: the other end knows this clock but for what the way back takes, and delivers
     /// nothing that may have expired, so it counts with a whole round trip.
     fn way(&self) -> Way {
-        let least_ns = self.trips.shortest_us() * 1000;
+        let least_ns = self.trips.shortest_us() * 1000 - self.way_back_ns();
         let queue_us = self.trips.smoothed_us().saturating_sub(self.trips.shortest_us());
         let usual_ns = least_ns + (queue_us / 2 + self.trips.variation_us()) * 1000;
         Way { least_ns: if self.trips.is_known() { least_ns } else { 0 }, usual_ns, pace_ns: self.pace_ns() }
@@ -504,12 +531,12 @@ impl Transport {
             return;
         }
         self.planned_ns = now_ns;
-        let send_ns = self.send.mean().total_ns;
         let path = Path {
             losses: self.flight.losses().model(),
             round_trip_ns: self.round_trip_ns(),
             one_way_ns: self.way().usual_ns,
-            pace_ns: self.pace_ns().max(send_ns),
+            pace_ns: self.symbol_ns(),
+            symbols_ns: self.send.mean().effective_ns / self.sender.symbols_of_a_message(),
             deadline_ns: self.config.deadline_ns,
             residual_loss: self.sender.planned_loss(),
         };

@@ -313,10 +313,12 @@ impl Level {
 
     /// An application that sends less than it might fills no queue: what seems to be one is noise of the hosts, and what is
     /// delivered says nothing of the path. So that the path is not taken for as slow as the application, the rate becomes twice
-    /// what that sends.
+    /// what that sends, if the link is known to take it.
     fn app_limited(&mut self, rounds: f64) {
-        if let Some(delivered) = self.delivered_per_s().filter(|delivered| self.rate < APP_ROOM * delivered) {
-            self.rate = (self.rate * (1.0 + APP_GROWTH * rounds)).min(APP_ROOM * delivered);
+        let Some(delivered) = self.delivered_per_s() else { return };
+        let most = (APP_ROOM * delivered).min(self.pairs.sure_link().unwrap_or(f64::INFINITY));
+        if self.rate < most {
+            self.rate = (self.rate * (1.0 + APP_GROWTH * rounds)).min(most);
         }
     }
 

@@ -12,17 +12,33 @@ use crate::receiver::tolerance::{CREDIT_MAX, DEBT_MAX, USED};
 const DOUBT_SHARE: u64 = 8;
 const DOUBT_NS: u64 = 3_000_000;
 
-/// What the receiver may pass over, as it counts that itself.
+/// Messages after which one that was lost beyond what was asked for counts half: those of the start are no reason to protect others
+/// for ever.
+const BEYOND_HALF: f64 = 20_000.0;
+/// So many of them halve the share that is planned with.
+const BEYOND_HALVES: f64 = 4.0;
+
+/// What the receiver may pass over, as it counts that itself, and what was lost.
 #[derive(Debug, Default)]
 pub(super) struct Tolerated {
     pub(super) share: f64,
     credit: f64,
-    lost: u32,
+    /// Lost messages as the receiver has told.
+    told: u32,
+    /// Messages lost beyond what was asked for.
+    beyond: f64,
 }
 
 impl Tolerated {
     pub(super) fn sent(&mut self) {
         self.credit = (self.credit + USED * self.share).min(CREDIT_MAX);
+        self.beyond = ((self.beyond - self.share) * 0.5_f64.powf(1.0 / BEYOND_HALF)).max(0.0);
+    }
+
+    /// So many messages were lost.
+    fn lost(&mut self, count: u32) {
+        self.credit = (self.credit - f64::from(count)).max(-DEBT_MAX);
+        self.beyond = (self.beyond + f64::from(count)).min(DEBT_MAX);
     }
 
     fn is_any(&self) -> bool {
@@ -31,7 +47,7 @@ impl Tolerated {
 
     /// The share to plan with: less than was asked for if more was lost.
     pub(super) fn planned(&self) -> f64 {
-        self.share / (1.0 - self.credit.min(0.0) / CREDIT_MAX)
+        self.share / (1.0 + self.beyond / BEYOND_HALVES)
     }
 }
 
@@ -206,11 +222,11 @@ impl Sender {
     /// The receiver does not await symbols below this one: they are here, restored, or passed over. `lost`: the lowest bits
     /// of the number of messages that were lost so far.
     pub fn is_awaited_from(&mut self, awaited: u64, lost: u32) {
-        let more = lost.wrapping_sub(self.tolerated.lost);
+        let more = lost.wrapping_sub(self.tolerated.told);
         // FEEDBACK may be overtaken.
         if more < u32::MAX / 2 {
-            self.tolerated.lost = lost;
-            self.tolerated.credit = (self.tolerated.credit - f64::from(more)).max(-DEBT_MAX);
+            self.tolerated.told = lost;
+            self.tolerated.lost(more);
         }
         self.range(0, awaited).for_each(|symbol| symbol.state = State::Done);
         self.blocks.retain(|block| block.end > awaited);

@@ -19,6 +19,9 @@ const CATCH_UP_MAX_NS: u64 = 200_000;
 const CONTROL_SHARE: u64 = 32;
 const CONTROL_ROOM_MAX: u64 = 1000;
 
+/// Packets of which the mean size is taken.
+const SIZES: u64 = 16;
+
 /// Bytes of UDP's and IPv4's headers, which a link carries, too.
 pub(super) const AROUND_LEN: usize = 28;
 
@@ -111,6 +114,7 @@ impl Transport {
         #[allow(clippy::cast_possible_truncation, reason = "at most a datagram")]
         self.flight.sent(now_ns, written.number, cargo, bytes as u32);
         self.congestion.sent(now_ns, bytes, self.flight.bytes());
+        self.symbol_bytes = (SIZES - 1) * self.symbol_bytes / SIZES + bytes / SIZES;
         self.control_room = (self.control_room + bytes / CONTROL_SHARE).min(CONTROL_ROOM_MAX);
         if now_ns >= self.departs_ns {
             self.together_until_ns = if self.is_fast() { now_ns + TOGETHER_NS } else { 0 };
