@@ -87,6 +87,10 @@ struct Way {
     /// Messages that may wait at the sender: more smooth bursts, fewer keep what is sent fresh
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     queue: Option<u16>,
+    /// Both ways of the path take equally long: a deadline then has to be longer than one way, and else than a round trip. Where the
+    /// way there takes longer, a message can be late by half of the difference
+    #[arg(long)]
+    even_ways: bool,
     /// How congestion is answered
     #[arg(long, value_name = "NAME", value_enum, default_value_t)]
     congestion: Congestion,
@@ -110,6 +114,7 @@ impl Way {
             deadline_ns: u64::try_from(self.deadline.as_nanos()).unwrap_or(u64::MAX),
             residual_loss: self.loss,
             queue_max: self.queue.unwrap_or(queue).into(),
+            even_ways: self.even_ways,
             algorithm: match self.congestion {
                 Congestion::Xpace => Algorithm::XPace,
                 Congestion::Level => Algorithm::Level,

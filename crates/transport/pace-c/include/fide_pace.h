@@ -63,12 +63,15 @@ typedef struct fide_pace_config {
   size_t size;
   // From sending to delivery; what is older is dropped. 0: 100000.
   uint64_t deadline_us;
-  // The share of messages that may be lost, less than 1. 0: 0.01.
+  // The share of messages that may be lost, less than 1. 0: 0.001.
   double loss;
   // Messages that may wait at the sender, at most 4096. 0: 1.
   uint32_t queue;
   // A fide_pace_congestion.
   uint32_t congestion;
+  // 1: both ways of the path take equally long. A deadline then has to be longer than one way, and else than a round trip; where they
+  // do not, a message can be late by half of the difference.
+  uint32_t even_ways;
 } fide_pace_config;
 
 // A connection. No number is one twice, and 0 is none.

@@ -138,6 +138,8 @@ fn arguments_that_cannot_be_are_named() {
     }
     (config.loss, config.congestion) = (0.0, 7);
     assert!(server(Some(c"127.0.0.1:0"), Some(&secret), &config).contains("fide_pace_congestion"));
+    (config.congestion, config.even_ways) = (0, 2);
+    assert!(server(Some(c"127.0.0.1:0"), Some(&secret), &config).contains("even_ways is 2"));
     let mut text: [c_char; FIDE_PACE_KEY_BYTES] = [0; FIDE_PACE_KEY_BYTES];
     // SAFETY: as many bytes as are said are writable.
     unsafe {

@@ -65,12 +65,15 @@ pub struct FidePaceConfig {
     pub size: usize,
     /// From sending to delivery; what is older is dropped. 0: 100000.
     pub deadline_us: u64,
-    /// The share of messages that may be lost, less than 1. 0: 0.01.
+    /// The share of messages that may be lost, less than 1. 0: 0.001.
     pub loss: f64,
     /// Messages that may wait at the sender, at most 4096. 0: 1.
     pub queue: u32,
     /// A fide_pace_congestion.
     pub congestion: u32,
+    /// 1: both ways of the path take equally long. A deadline then has to be longer than one way, and else than a round trip; where they
+    /// do not, a message can be late by half of the difference.
+    pub even_ways: u32,
 }
 
 /// What is known of the way from here to the other end. Set `size` to sizeof(fide_pace_view).
@@ -150,6 +153,11 @@ impl FidePaceConfig {
             level if level == FidePaceCongestion::Level as u32 => Algorithm::Level,
             xpace if xpace == FidePaceCongestion::Xpace as u32 => Algorithm::XPace,
             other => return Err(invalid(&format!("congestion is {other}; use a fide_pace_congestion"))),
+        };
+        config.even_ways = match self.even_ways {
+            0 => false,
+            1 => true,
+            other => return Err(invalid(&format!("even_ways is {other}; use 0 or 1"))),
         };
         Ok(config)
     }

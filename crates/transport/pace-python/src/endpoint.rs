@@ -56,8 +56,10 @@ fn parse(address: &str) -> PyResult<SocketAddr> {
     address.parse().map_err(|_| PyValueError::new_err(format!("{address:?} is no address: write HOST:PORT")))
 }
 
-/// How connections are to be, as Python has it.
-fn config(deadline: f64, loss: f64, queue: u32, congestion: &str) -> PyResult<Config> {
+/// How connections are to be, as Python has it: deadline, loss, queue, congestion, even_ways.
+type Options = (f64, f64, u32, String, bool);
+
+fn config((deadline, loss, queue, congestion, even_ways): Options) -> PyResult<Config> {
     let wrong = |what: String| Err(PyValueError::new_err(what));
     let deadline = match seconds(deadline).map(|deadline| u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX)) {
         Some(ns) if ns > 0 => ns,
@@ -69,13 +71,13 @@ fn config(deadline: f64, loss: f64, queue: u32, congestion: &str) -> PyResult<Co
     if queue == 0 {
         return wrong("queue is 0; at least one message has to wait".to_owned());
     }
-    let algorithm = match congestion {
+    let algorithm = match congestion.as_str() {
         "level" => Algorithm::Level,
         "xpace" => Algorithm::XPace,
         other => return wrong(format!("congestion is {other:?}; use \"level\" or \"xpace\"")),
     };
     let queue_max = queue as usize;
-    Ok(Config { deadline_ns: deadline, residual_loss: loss, queue_max, algorithm, ..Config::default() })
+    Ok(Config { deadline_ns: deadline, residual_loss: loss, queue_max, algorithm, even_ways, ..Config::default() })
 }
 
 fn bind(why: BindError) -> PyErr {
@@ -107,9 +109,9 @@ impl Endpoint {
     }
 
     #[staticmethod]
-    fn server(address: &str, key: &str, deadline: f64, loss: f64, queue: u32, congestion: &str) -> PyResult<Self> {
+    fn server(address: &str, key: &str, options: Options) -> PyResult<Self> {
         let key = ServerKey::parse(key).map_err(invalid)?;
-        let config = config(deadline, loss, queue, congestion)?;
+        let config = config(options)?;
         let endpoint = fide_pace_socket::Endpoint::server(parse(address)?, key, config).map_err(bind)?;
         Ok(Self(Arc::new(endpoint)))
     }
@@ -118,17 +120,9 @@ impl Endpoint {
         Ok(self.0.local_address()?.to_string())
     }
 
-    fn connect(
-        &self,
-        address: &str,
-        key: &str,
-        deadline: f64,
-        loss: f64,
-        queue: u32,
-        congestion: &str,
-    ) -> PyResult<Operation> {
+    fn connect(&self, address: &str, key: &str, options: Options) -> PyResult<Operation> {
         let key = ClientKey::parse(key).map_err(invalid)?;
-        let config = config(deadline, loss, queue, congestion)?;
+        let config = config(options)?;
         let (endpoint, address) = (Arc::clone(&self.0), parse(address)?);
         Operation::new(None, |_| async move {
             let connection = endpoint.connect_async(address, &key, config).await.map_err(connect)?;

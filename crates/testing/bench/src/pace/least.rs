@@ -21,6 +21,8 @@
 //! where r is passed, the two choices are mixed. Packets that are sent ahead, before it is known what was lost, are never better
 //! here than ones that are sent when it is.
 //!
+//! With more repetitions in time the bound whatever the deadline is taken.
+//!
 //! The bound is in favour of an ideal sender three times: N is all that a deadline's time holds, as if all of these messages were
 //! protected together and their losses known at once; losses of repetitions are independent of each other, as if each burst met
 //! one of them at most; and what costs nothing here, as the description of a code, is not free in a packet.
@@ -31,11 +33,11 @@ use fide_pace::loss::Gilbert;
 const ROUND_MAX: usize = 3;
 
 /// Packets more than the messages', for each message. `together`: messages of one packet that a deadline's time holds, from the
-/// first sending to the last packet that comes in time; one repetition is in time.
-pub(crate) fn redundancy(losses: Gilbert, asked: f64, together: usize) -> f64 {
+/// first sending to the last packet that comes in time. `repetitions`: those in time, at least one.
+pub(crate) fn redundancy(losses: Gilbert, asked: f64, together: usize, repetitions: u32) -> f64 {
     let rate = losses.rate();
     let any = ((1.0 - asked) / (1.0 - rate) - 1.0).max(0.0);
-    if rate <= asked || asked >= rate * rate {
+    if repetitions > 1 || asked >= rate * rate {
         return any;
     }
     any.max(Last::new(losses, together).least(asked))
@@ -135,8 +137,8 @@ mod tests {
 
     #[test]
     fn capacity_is_enough_where_one_repetition_is() {
-        assert!(redundancy(random(0.01), 0.01, 45).abs() < 1e-12);
-        assert!((redundancy(random(0.1), 0.01, 45) - 0.1).abs() < 1e-12);
+        assert!(redundancy(random(0.01), 0.01, 45, 1).abs() < 1e-12);
+        assert!((redundancy(random(0.1), 0.01, 45, 1) - 0.1).abs() < 1e-12);
         // The search for the last round finds the same.
         let last = Last::new(random(0.03), 20).least(0.001);
         assert!((last - (0.999 / 0.97 - 1.0)).abs() < 1e-6, "{last}");
@@ -145,9 +147,9 @@ mod tests {
     #[test]
     fn last_round_costs_more_where_one_repetition_is_too_few() {
         // A single message is repeated twice if it was lost: 0.1 * 0.1^2 are lost then.
-        let alone = redundancy(random(0.1), 0.001, 1);
+        let alone = redundancy(random(0.1), 0.001, 1, 1);
         assert!((alone - 0.2).abs() < 1e-6, "{alone}");
-        let [few, many] = [5, 45].map(|together| redundancy(random(0.1), 0.001, together));
+        let [few, many] = [5, 45].map(|together| redundancy(random(0.1), 0.001, together, 1));
         assert!(alone > few && few > many && many > 0.999 / 0.9 - 1.0, "{few} {many}");
     }
 }

@@ -2,7 +2,8 @@
 //! Links that lose packets, at random and in bursts: how many messages are lost in the end, of those that may be, and what
 //! that costs beside the least that is possible ([`crate::least`]).
 //!
-//! A message each millisecond over 16 Mbit/s, so that the rate of the link does not matter; both ways lose.
+//! A message each millisecond over 16 Mbit/s, twice what they need; both ways lose. A deadline of 60 ms has time for several rounds over
+//! a way of 5 ms. Over one of 15 ms it has time for one, if both ends take the two ways for even, and for none otherwise.
 
 use std::{
     net::SocketAddr,
@@ -26,7 +27,8 @@ use crate::{
     least,
 };
 
-const DELAY: Duration = Duration::from_millis(15);
+/// The delay of each way, whether they are taken for even, and rounds within the deadline.
+const PATHS: [(Duration, bool, u32); 2] = [(Duration::from_millis(5), false, 3), (Duration::from_millis(15), true, 1)];
 const DEADLINE: Duration = Duration::from_millis(60);
 const GAP: Duration = Duration::from_millis(1);
 /// Messages before it is measured: by then a path is known.
@@ -41,6 +43,7 @@ const ASKED: [f64; 2] = [0.01, 0.001];
 /// What was asked for.
 #[derive(Debug, Clone, Copy)]
 struct Row {
+    path: (Duration, bool, u32),
     rate: f64,
     in_bursts: bool,
     asked: f64,
@@ -72,27 +75,37 @@ impl Row {
 
     fn name(&self) -> String {
         let kind = if self.in_bursts { "bursts" } else { "random" };
-        format!("{kind}_{:.0}_asked_{}", self.rate * 100.0, self.asked)
+        format!("{kind}_{:.0}_asked_{}{}", self.rate * 100.0, self.asked, suffix(self.path))
     }
 
     fn least(&self) -> f64 {
+        let (delay, _, rounds) = self.path;
         #[allow(clippy::cast_possible_truncation, reason = "some tens")]
-        let together = (DEADLINE - DELAY).div_duration_f64(GAP) as usize;
-        least::redundancy(self.losses(), self.asked, together)
+        let together = (DEADLINE - delay).div_duration_f64(GAP) as usize;
+        least::redundancy(self.losses(), self.asked, together, rounds)
     }
 }
 
-fn rows() -> impl Iterator<Item = Row> {
+/// Of the figures of a path.
+fn suffix(path: (Duration, bool, u32)) -> String {
+    if path == PATHS[0] { String::new() } else { format!("_{}ms", path.0.as_millis()) }
+}
+
+fn rows(path: (Duration, bool, u32)) -> impl Iterator<Item = Row> {
     let kinds = [false, true].into_iter().flat_map(|in_bursts| RATES.map(|rate| (in_bursts, rate)));
-    kinds.flat_map(|(in_bursts, rate)| ASKED.map(|asked| Row { rate, in_bursts, asked }))
+    kinds.flat_map(move |(in_bursts, rate)| ASKED.map(|asked| Row { path, rate, in_bursts, asked }))
 }
 
 /// Adds the figures.
 pub(crate) fn measure(report: &mut Report, is_quick: bool) {
     let messages = if is_quick { MESSAGES_QUICK } else { MESSAGES };
+    PATHS.into_iter().for_each(|path| measure_path(report, path, messages));
+}
+
+fn measure_path(report: &mut Report, path: (Duration, bool, u32), messages: usize) {
     let mut worst: [Option<(f64, String)>; 2] = [None, None];
     let (mut missing, mut count) = (None, 0);
-    for row in rows() {
+    for row in rows(path) {
         let seen = run(&row, messages).map_err(|why| format!("{why:#}"));
         say(&row, &seen);
         let (n, name, least) = (seen.as_ref().map_or(0, |seen| seen.messages), row.name(), row.least());
@@ -133,18 +146,19 @@ pub(crate) fn measure(report: &mut Report, is_quick: bool) {
         }
     };
     let [lost, redundancy] = worst;
-    report.add(of("residual_loss_over_asked", lost, 1.0));
-    report.add(of("redundancy_over_least", redundancy, 1.3));
+    let suffix = suffix(path);
+    report.add(of(&format!("residual_loss_over_asked{suffix}"), lost, 1.0));
+    report.add(of(&format!("redundancy_over_least{suffix}"), redundancy, 1.3));
 }
 
 fn say(row: &Row, seen: &Result<Seen, String>) {
     let name = row.name();
     let seen = match seen {
         Ok(seen) => seen,
-        Err(why) => return println!("loss      {name:24} NOT MEASURED: {why}"),
+        Err(why) => return println!("loss      {name:29} NOT MEASURED: {why}"),
     };
     println!(
-        "loss      {name:24} {:5.2} % of packets; {:7.4} % of {} messages lost; again {:6.2} %, coded {:6.2} %, least {:6.2} % of messages; {} dropped by the sender, {} late, {} symbols came too late or twice; {:.1} s",
+        "loss      {name:29} {:5.2} % of packets; {:7.4} % of {} messages lost; again {:6.2} %, coded {:6.2} %, least {:6.2} % of messages; {} dropped by the sender, {} late, {} symbols came too late or twice; {:.1} s",
         seen.packets_lost * 100.0,
         seen.lost * 100.0,
         seen.messages,
@@ -160,13 +174,15 @@ fn say(row: &Row, seen: &Result<Seen, String>) {
 
 fn run(row: &Row, messages: usize) -> Result<Seen> {
     let testbed = Testbed::build(Spec { planes: 1, ..Spec::hosts(2) })?;
+    let (delay, even_ways, _) = row.path;
     #[allow(clippy::cast_possible_truncation, reason = "milliseconds")]
-    let way = LinkSpec { losses: row.losses(), ..LinkSpec::of(DELAY.as_nanos() as u64) };
+    let way = LinkSpec { losses: row.losses(), ..LinkSpec::of(delay.as_nanos() as u64) };
     let ways = [way.with_rate(16_000_000, 180_000), way];
     let emulator = Emulator::between(testbed.host(1), testbed.host(2), ways, 7)?;
     let to = SocketAddr::from((Emulator::address(1), 7000));
     #[allow(clippy::cast_possible_truncation, reason = "milliseconds")]
-    let config = Config { deadline_ns: DEADLINE.as_nanos() as u64, residual_loss: row.asked, ..Config::default() };
+    let deadline_ns = DEADLINE.as_nanos() as u64;
+    let config = Config { deadline_ns, residual_loss: row.asked, even_ways, ..Config::default() };
     let (sender, receiver) = pair(testbed.host(1), testbed.host(2), to, config)?;
     let (all, begun) = (WARM + messages, Instant::now());
     let (sent, came) = thread::scope(|scope| {
@@ -237,12 +253,14 @@ mod tests {
 
     #[test]
     fn rows_have_the_losses_that_they_name() {
-        assert_eq!(rows().count(), RATES.len() * ASKED.len() * 2);
-        for row in rows() {
+        let rows: Vec<Row> = PATHS.into_iter().flat_map(rows).collect();
+        assert_eq!(rows.len(), PATHS.len() * RATES.len() * ASKED.len() * 2);
+        for row in &rows {
             assert!((row.losses().rate() - row.rate).abs() < 1e-9, "{row:?}");
             let burst = if row.in_bursts { BURST } else { 1.0 / (1.0 - row.rate) };
             assert!((row.losses().burst() - burst).abs() < 1e-9, "{row:?}");
         }
-        assert_eq!(rows().map(|row| row.name()).last().as_deref(), Some("bursts_10_asked_0.001"));
+        assert_eq!(rows[11].name(), "bursts_10_asked_0.001");
+        assert_eq!(rows[23].name(), "bursts_10_asked_0.001_15ms");
     }
 }

@@ -58,7 +58,7 @@ __all__ = [
 #: From sending to delivery; what is older is dropped.
 DEADLINE = 0.1
 #: The share of messages that may be lost.
-LOSS = 0.01
+LOSS = 0.001
 #: Messages that may wait at the sender.
 QUEUE = 1
 #: Holds a queue of a part of one packet; the other one is "xpace".
@@ -291,10 +291,17 @@ class Endpoint:
         loss: float = LOSS,
         queue: int = QUEUE,
         congestion: str = CONGESTION,
+        even_ways: bool = False,
     ) -> Connection:
-        """Connects to HOST:PORT. Raises ConnectError, InvalidKey, EndpointClosed; ValueError for a wrong argument."""
+        """Connects to HOST:PORT.
+
+        `even_ways`: both ways of the path take equally long. A deadline then has to be longer than one way, and else than a round
+        trip; where they do not, a message can be late by half of the difference.
+
+        Raises ConnectError, InvalidKey, EndpointClosed; ValueError for a wrong argument."""
         found = _native.resolve(address)
-        return Connection(self._native.connect(found, key, deadline, loss, queue, congestion).run())
+        options = (deadline, loss, queue, congestion, even_ways)
+        return Connection(self._native.connect(found, key, options).run())
 
     async def connect_async(
         self,
@@ -305,10 +312,12 @@ class Endpoint:
         loss: float = LOSS,
         queue: int = QUEUE,
         congestion: str = CONGESTION,
+        even_ways: bool = False,
     ) -> Connection:
         """`connect` in an event loop."""
         found = await asyncio.get_running_loop().run_in_executor(None, _native.resolve, address)
-        return Connection(await finished(self._native.connect(found, key, deadline, loss, queue, congestion)))
+        options = (deadline, loss, queue, congestion, even_ways)
+        return Connection(await finished(self._native.connect(found, key, options)))
 
     def accept(self, timeout: float | None = None) -> Connection:
         """The next connection of a client. Raises TimeoutError, EndpointClosed."""
@@ -337,12 +346,14 @@ def server(
     loss: float = LOSS,
     queue: int = QUEUE,
     congestion: str = CONGESTION,
+    even_ways: bool = False,
 ) -> Endpoint:
     """An endpoint at HOST:PORT that accepts clients with a key. Port 0: any that is free.
 
     Raises InvalidKey, OSError of the socket; ValueError for a wrong argument.
     """
-    return Endpoint(_native.Endpoint.server(_native.resolve(address), key, deadline, loss, queue, congestion))
+    options = (deadline, loss, queue, congestion, even_ways)
+    return Endpoint(_native.Endpoint.server(_native.resolve(address), key, options))
 
 
 def connect(
@@ -353,10 +364,13 @@ def connect(
     loss: float = LOSS,
     queue: int = QUEUE,
     congestion: str = CONGESTION,
+    even_ways: bool = False,
 ) -> Connection:
     """A connection from an endpoint of its own: `Endpoint.connect`."""
     with Endpoint() as endpoint:
-        return endpoint.connect(address, key, deadline=deadline, loss=loss, queue=queue, congestion=congestion)
+        return endpoint.connect(
+            address, key, deadline=deadline, loss=loss, queue=queue, congestion=congestion, even_ways=even_ways
+        )
 
 
 async def connect_async(
@@ -367,9 +381,10 @@ async def connect_async(
     loss: float = LOSS,
     queue: int = QUEUE,
     congestion: str = CONGESTION,
+    even_ways: bool = False,
 ) -> Connection:
     """`connect` in an event loop."""
     with Endpoint() as endpoint:
         return await endpoint.connect_async(
-            address, key, deadline=deadline, loss=loss, queue=queue, congestion=congestion
+            address, key, deadline=deadline, loss=loss, queue=queue, congestion=congestion, even_ways=even_ways
         )
