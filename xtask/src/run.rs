@@ -43,6 +43,13 @@ pub(crate) fn took() -> String {
     took.iter().map(|(what, time)| format!("{what} {} s", time.as_secs())).collect::<Vec<_>>().join(", ")
 }
 
+/// Is this variable one by which cargo describes the package of a program that it runs, here xtask? The build
+/// script of ring runs again when one of them changes, and 39 packages of a build depend on ring: a cargo
+/// started from here, one started from a shell and one started by a test must all find the same values.
+fn is_of_this_package(variable: &str) -> bool {
+    variable.starts_with("CARGO_MANIFEST_") || variable.starts_with("CARGO_PKG_")
+}
+
 /// One program to run.
 pub(crate) struct Step {
     command: Command,
@@ -131,6 +138,9 @@ impl Step {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
         let mut step = Step::new(&cargo);
         step.shown = "cargo".into();
+        for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_this_package(&name.to_string_lossy())) {
+            step.command.env_remove(name);
+        }
         step.args(args)
     }
 
@@ -226,6 +236,17 @@ mod tests {
         {
             assert_eq!(of_test_program(program, &args), ["root_", threads], "{program}");
         }
+    }
+
+    #[test]
+    fn cargo_is_not_told_of_the_package_that_starts_it() {
+        let described = ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION_PRE"];
+        assert!(described.iter().all(|name| std::env::var_os(name).is_some()), "cargo describes this test's package");
+        let step = Step::cargo(&["build"]);
+        let removed: Vec<_> =
+            step.command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
+        assert!(described.iter().all(|name| removed.contains(&std::ffi::OsStr::new(name))), "{removed:?}");
+        assert!(!is_of_this_package("CARGO_INCREMENTAL") && !is_of_this_package("CARGO_TARGET_DIR"));
     }
 
     /// A shell of its own starts both. The other tests of this process have children too, which run this very
