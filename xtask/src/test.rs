@@ -93,10 +93,13 @@ pub(crate) fn test(extent: Extent) -> Outcome {
         .args(features)
         .args(&["--all-targets", "--", "-D", "warnings"])
         .run("lints")?;
-    // With the dependencies that are checked already.
+    // With the features of the dependencies that are checked already: those of examples too, and `fide-lab` would ask for
+    // the controller.
     Step::cargo(&["clippy"])
         .args(&scope)
-        .args(&["--no-default-features", "--", "-D", "warnings"])
+        .args(&["--exclude", "fide-lab", "--no-default-features"])
+        .args(features)
+        .args(&["--lib", "--bins", "--examples", "--", "-D", "warnings"])
         .run("lints without the features that are on by default")?;
     if extent == Extent::All {
         if builds_bpf {
