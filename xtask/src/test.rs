@@ -33,6 +33,8 @@ pub(crate) const LONG: &[(&str, &str)] = &[
     ("families::tests::planted_noise_is_found_at_200_us", "at 1000 us"),
     ("families::tests::planted_noise_is_found_at_999_us", "at 1000 us"),
     ("families::tests::planted_noise_is_found_at_1001_us", "at 1000 us"),
+    ("clocks::tests::more_moving_clocks_make_no_families", "a step, a drift, a slew and all of these"),
+    ("clocks::tests::more_moving_clocks_hide_no_disturbance", "a step, a drift, a slew and all of these"),
     (
         "root_versions::root_servers_are_upgraded_one_by_one_while_clients_write",
         "a server two versions apart; what each version says to the other, beside the code",
