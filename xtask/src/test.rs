@@ -12,6 +12,7 @@
 use crate::programs::{Job, Jobs, Kind, Program};
 use crate::run::{self, Step, root_dir};
 use crate::{NEED_BPF, Outcome, book, clients, headers, histories, programs, setup, sim, spec, summary};
+use std::thread;
 use std::time::Instant;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -178,7 +179,14 @@ pub(crate) fn test(extent: Extent) -> Outcome {
         book::book()?;
     }
     let planted: &[&str] = if extent == Extent::Change { &["--features", sim::FEATURES] } else { &[] };
-    let built = programs::build(&[&scope, planted].concat(), "build of all tests")?;
+    // Go downloads and compiles one program, while cargo compiles hundreds.
+    let (built, judged) = thread::scope(|threads| {
+        let judge = threads.spawn(histories::prepare_test);
+        let built = programs::build(&[&scope, planted].concat(), "build of all tests");
+        (built, judge.join().expect("it does not panic"))
+    });
+    let built = built?;
+    judged?;
     let (skipped, mut jobs) = (skips(extent), Jobs::default());
     add_units(&mut jobs, &built, &skipped);
     if extent == Extent::All {
@@ -188,7 +196,6 @@ pub(crate) fn test(extent: Extent) -> Outcome {
         add_units(&mut jobs, &built, &skipped);
     }
     sim::add_to(&mut jobs);
-    histories::prepare_test()?;
     add_end_to_end(&mut jobs, &built, &skipped);
     let mut total = summary::Total::default();
     Step::cargo(&["test", "--doc", "--no-fail-fast"])
