@@ -17,6 +17,7 @@ mod clocks;
 mod docs;
 mod headers;
 mod histories;
+mod programs;
 mod rdma;
 mod redis_suite;
 mod run;
@@ -36,7 +37,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   setup [--bench]  check for the Debian packages that are needed; list the missing ones, and install them if root
   check [COMMIT]   format, lints, documents, unit tests of the crates that changed since this branch left main; run it before each commit
   test             format, lints, headers, unit tests, specifications, clusters by seed, end-to-end tests: everything that CI runs
-  test-all         the same, and tests that take long and find little in a single change; the crates with planted faults are tested without them too
+  test-all         the same, and tests that take long and find little in a single change; all tests are built without planted faults too
   spec [--small | --large]  check the TLA+ specifications and their mutants with the model checker; [--trace] [PART OF A LINE]
   sim [SEED] [--seeds N] [...] clusters by seed, or one seed with all its events; --planted all: faults that it has to find
   sim-pace [SEEDS] connections of X-PACE by seed (default 100,000, about an hour)
@@ -113,8 +114,8 @@ fn main() -> ExitCode {
         "clocks" => clocks::test(rest),
         "man" => man(),
         "clean" => clean(),
-        // Not for people: cargo runs each test program by this verb.
-        run::TEST_PROGRAM => run::test_program(rest),
+        // Not for people: cargo runs this in place of each test program.
+        programs::NOTE_DOWN => programs::note_down(rest),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Runs programs, with a headline for each.
 
+use crate::setup;
 use crate::summary::Total;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{
@@ -31,7 +31,7 @@ pub(crate) fn target_dir() -> PathBuf {
 /// How long each step that has ended took.
 static TOOK: Mutex<Vec<(String, Duration)>> = Mutex::new(Vec::new());
 
-fn note(what: impl Into<String>, since: Instant) {
+pub(crate) fn note(what: impl Into<String>, since: Instant) {
     TOOK.lock().expect("no step panics").push((what.into(), since.elapsed()));
 }
 
@@ -43,43 +43,22 @@ pub(crate) fn took() -> String {
     took.iter().map(|(what, time)| format!("{what} {} s", time.as_secs())).collect::<Vec<_>>().join(", ")
 }
 
+/// Is this variable one by which cargo describes the package of a program that it runs, here xtask? The build
+/// script of ring runs again when one of them changes, and 39 packages of a build depend on ring: a cargo
+/// started from here, one started from a shell and one started by a test must all find the same values.
+fn is_of_this_package(variable: &str) -> bool {
+    variable.starts_with("CARGO_MANIFEST_") || variable.starts_with("CARGO_PKG_")
+}
+
 /// One program to run.
 pub(crate) struct Step {
     command: Command,
     shown: String,
 }
 
-/// For a test program whose tests wait more than they compute, and measure nothing: it may run more tests at
-/// a time than there are cores.
-pub(crate) const WAITING: &str = "--test-threads=4";
-/// For a test program whose tests run one after the other.
-pub(crate) const ONE_AT_A_TIME: &str = "--test-threads=1";
-/// Test programs that run several tests at a time. Their tests wait most of the time (200 s of processor time
-/// in 440 s when one runs at a time), have timeouts that a busy machine keeps, and measure nothing.
-const SEVERAL_AT_A_TIME: &[(&str, &str)] =
-    &[("end_to_end", "--test-threads=3"), ("namespaces", "--test-threads=2"), ("servers", "--test-threads=3")];
-/// The verb of [`test_program`].
-pub(crate) const TEST_PROGRAM: &str = "test-program";
-
-/// Becomes a test program of cargo's: its path, and its arguments, among which cargo can only say for all of
-/// them how many tests run at a time.
-pub(crate) fn test_program(args: &[String]) -> Result<(), String> {
-    let (program, args) = args.split_first().ok_or("which test program?")?;
-    Err(format!("{program}: {}", Command::new(program).args(of_test_program(program, args)).exec()))
-}
-
-/// The arguments that a test program gets.
-fn of_test_program<'a>(program: &str, args: &'a [String]) -> Vec<&'a str> {
-    let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
-    // Cargo appends a number of its own.
-    let name = name.rsplit_once('-').map_or(&*name, |(name, _)| name);
-    let several = SEVERAL_AT_A_TIME.iter().find(|(of, _)| *of == name).map(|(_, threads)| *threads);
-    args.iter().map(|arg| if arg == ONE_AT_A_TIME { several.unwrap_or(ONE_AT_A_TIME) } else { arg }).collect()
-}
-
 /// A test that prints nothing for this long waits for something that never comes: it is ended and reported,
 /// so that the others run.
-const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
+pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// The processes that a process has started, by number.
 fn children(of: u32) -> Vec<u32> {
@@ -113,6 +92,11 @@ pub(crate) fn end_with_children(process: u32) {
     left.into_iter().for_each(kill);
 }
 
+/// What gives a program idle priority: it stands before the program and its arguments.
+pub(crate) fn idle() -> &'static [&'static str] {
+    if setup::has_program("chrt") { &["chrt", "--idle", "0"] } else { &["nice", "-n", "19"] }
+}
+
 /// Gives a process of idle priority, and those that it has started, the priority of others.
 pub(crate) fn hurry(process: u32) {
     for process in [vec![process], children(process)].concat() {
@@ -131,6 +115,9 @@ impl Step {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
         let mut step = Step::new(&cargo);
         step.shown = "cargo".into();
+        for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_this_package(&name.to_string_lossy())) {
+            step.command.env_remove(name);
+        }
         step.args(args)
     }
 
@@ -140,13 +127,6 @@ impl Step {
             self.shown.push_str(arg);
         }
         self.command.args(args);
-        self
-    }
-
-    /// Cargo runs each test program by [`test_program`].
-    pub(crate) fn by_test_program(mut self) -> Self {
-        let xtask = target_dir().join("debug/xtask");
-        self.command.args(["--config", &format!("target.'cfg(all())'.runner = [{xtask:?}, {TEST_PROGRAM:?}]")]);
         self
     }
 
@@ -219,13 +199,14 @@ mod tests {
     use std::io::BufRead;
 
     #[test]
-    fn only_tests_without_measurements_run_several_at_a_time() {
-        let args = ["root_".to_owned(), ONE_AT_A_TIME.to_owned()];
-        for (program, threads) in
-            [("deps/end_to_end-1f2e", "--test-threads=3"), ("deps/root-1f2e", ONE_AT_A_TIME), ("end", ONE_AT_A_TIME)]
-        {
-            assert_eq!(of_test_program(program, &args), ["root_", threads], "{program}");
-        }
+    fn cargo_is_not_told_of_the_package_that_starts_it() {
+        let described = ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "CARGO_PKG_VERSION_PRE"];
+        assert!(described.iter().all(|name| std::env::var_os(name).is_some()), "cargo describes this test's package");
+        let step = Step::cargo(&["build"]);
+        let removed: Vec<_> =
+            step.command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
+        assert!(described.iter().all(|name| removed.contains(&std::ffi::OsStr::new(name))), "{removed:?}");
+        assert!(!is_of_this_package("CARGO_INCREMENTAL") && !is_of_this_package("CARGO_TARGET_DIR"));
     }
 
     /// A shell of its own starts both. The other tests of this process have children too, which run this very

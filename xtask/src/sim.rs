@@ -2,8 +2,9 @@
 //! Runs the simulator: clusters by seed.
 
 use crate::Outcome;
+use crate::programs::{self, Job, Jobs, Kind};
 use crate::run::{Step, target_dir};
-use crate::summary::Total;
+use std::path::Path;
 
 /// Number of seeds in the test.
 const SEEDS: &str = "1000";
@@ -19,28 +20,29 @@ pub(crate) fn sim(args: &[String]) -> Outcome {
 
 /// Crates in which faults can be planted, and crates whose tests plant them.
 pub(crate) const CRATES: [&str; 4] = ["fide-agreement", "fide-detector", "fide-group", "fide-sim"];
-const FEATURES: &str = "fide-sim/planted,fide-group/planted";
-/// The names of tests that plant faults begin with this.
-const PLANTED: &str = "planted_faults";
+pub(crate) const FEATURES: &str = "fide-sim/planted,fide-group/planted";
+/// The names of tests that plant faults begin with this. A fault is planted for a whole process, so other tests run
+/// in another.
+pub(crate) const PLANTED: &str = "planted_faults";
 
-/// Runs all tests of these crates, among them the tests that try every order of events. Then it runs seeds,
-/// which must show no violation, and planted faults, which seeds have to find.
+/// Is this the directory of one of [`CRATES`]?
+pub(crate) fn plants(dir: &Path) -> bool {
+    CRATES.iter().any(|name| dir.file_name().is_some_and(|dir| name.strip_prefix("fide-") == dir.to_str()))
+}
+
+/// Runs seeds, which must show no violation, and planted faults, which seeds have to find.
 ///
 /// It uses the profile of tests, which optimises the code that runs here: its dependencies are compiled
 /// already, and its debug assertions are checked too.
-pub(crate) fn test(skipped: &[&str], total: &mut Total) -> Outcome {
-    let tests = || {
-        let step = Step::cargo(&["test", "--features", FEATURES]).args(&CRATES.map(|name| ["-p", name]).concat());
-        step.args(&["--no-fail-fast", "--"]).args(skipped)
-    };
-    // A fault is planted for a whole process.
-    tests().args(&["--skip", PLANTED]).run_tests("tests of the crates in which faults are planted", total)?;
-    tests().args(&[PLANTED]).run_tests("planted faults, in tests and in every order of everything", total)?;
+pub(crate) fn add_to(jobs: &mut Jobs) {
     // The program was built with the tests, because a test of the same crate could start it.
-    let program = target_dir().join("debug/sim");
-    let run = |args: &[&str], what| Step::new(&program.to_string_lossy()).args(args).run(what);
-    run(&["--seeds", SEEDS], "clusters by seed")?;
-    run(&["--planted", "all", "--known", "--seeds", PLANTED_SEEDS], "planted faults, by seed")
+    let program = programs::program(target_dir().join("debug/sim"));
+    let mut add = |args: &[&str], what: &str| {
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        jobs.add(Job { what: what.to_owned(), program: program.clone(), args, kind: Kind::Computes });
+    };
+    add(&["--seeds", SEEDS], "clusters by seed");
+    add(&["--planted", "all", "--known", "--seeds", PLANTED_SEEDS], "planted faults, by seed");
 }
 
 /// Seeds of [`pace`], unless others are asked for.

@@ -76,7 +76,7 @@ impl Background {
         let shown = |e: std::io::Error| format!("{}: {e}", said.display());
         let this = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
         // At idle priority, because nothing else waits for the answers.
-        let idle: &[&str] = if setup::has_program("chrt") { &["chrt", "--idle", "0"] } else { &["nice", "-n", "19"] };
+        let idle = run::idle();
         let file = fs::File::create(&said).map_err(shown)?;
         let child = Command::new(idle[0])
             .args(&idle[1..])
@@ -91,12 +91,16 @@ impl Background {
         Ok(Background { child: Some(child), said })
     }
 
+    /// Nothing else runs any more that it could disturb.
+    pub(crate) fn hurry(&self) {
+        self.child.as_ref().into_iter().for_each(|child| run::hurry(child.id()));
+    }
+
     /// Waits for the answers and prints them.
     pub(crate) fn end(mut self) -> Outcome {
+        self.hurry();
         let Some(mut child) = self.child.take() else { return Ok(()) };
         println!("== specifications: waiting for the last answers");
-        // Nothing else runs any more that it could disturb.
-        run::hurry(child.id());
         let status = child.wait().map_err(|e| format!("the specifications: {e}"))?;
         print!("{}", fs::read_to_string(&self.said).unwrap_or_default());
         if status.success() { Ok(()) } else { Err(format!("the specifications: {status}, see above")) }

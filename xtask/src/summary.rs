@@ -31,6 +31,12 @@ impl Total {
         }
     }
 
+    pub(crate) fn add_all(&mut self, other: &Total) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+    }
+
     pub(crate) fn line(&self, took: Duration) -> String {
         let verdict = if self.failed == 0 { "ok" } else { "FAILED" };
         format!(

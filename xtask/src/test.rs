@@ -2,12 +2,17 @@
 //! `make test`: everything that CI runs, cheap checks first. `make test-all`: the same, and tests that take
 //! long and find little in a single change.
 //!
-//! Nothing is built twice. All steps but one select the same packages and features, because cargo compiles a
-//! crate again for each different selection. The crates in which faults can be planted ([`crate::sim`]) are
-//! tested in a build of their own, with all their tests.
+//! Nothing is built twice: all tests are built at once, with the same packages and features, because cargo compiles a
+//! crate again for each different selection. Faults can be planted in that build ([`crate::sim`]); none is unless a test
+//! does. `make test-all` builds twice: all tests without planted faults, and those of the crates in which faults can be
+//! planted with them.
+//!
+//! Then the test programs run, several beside each other ([`crate::programs`]).
 
+use crate::programs::{Job, Jobs, Kind, Program};
 use crate::run::{self, Step, root_dir};
-use crate::{NEED_BPF, Outcome, book, clients, headers, histories, setup, sim, spec, summary};
+use crate::{NEED_BPF, Outcome, book, clients, headers, histories, programs, setup, sim, spec, summary};
+use std::thread;
 use std::time::Instant;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,6 +34,8 @@ pub(crate) const LONG: &[(&str, &str)] = &[
     ("families::tests::planted_noise_is_found_at_200_us", "at 1000 us"),
     ("families::tests::planted_noise_is_found_at_999_us", "at 1000 us"),
     ("families::tests::planted_noise_is_found_at_1001_us", "at 1000 us"),
+    ("clocks::tests::more_moving_clocks_make_no_families", "a step, a drift, a slew and all of these"),
+    ("clocks::tests::more_moving_clocks_hide_no_disturbance", "a step, a drift, a slew and all of these"),
     (
         "root_versions::root_servers_are_upgraded_one_by_one_while_clients_write",
         "a server two versions apart; what each version says to the other, beside the code",
@@ -49,6 +56,67 @@ pub(crate) fn skips(extent: Extent) -> Vec<&'static str> {
     match extent {
         Extent::Change => LONG.iter().flat_map(|(name, _)| ["--skip", *name]).collect(),
         Extent::All => Vec::new(),
+    }
+}
+
+/// Threads of a program whose tests wait more than they compute: more than there are cores.
+const WAITING: &str = "--test-threads=4";
+/// Programs whose tests compute. Each of these uses the cores as it does by itself.
+const COMPUTE: &[&str] = &[
+    "explore",
+    "fide_jitter_analysis",
+    "sim",
+    "fide_agreement",
+    "odds",
+    "fide_detector",
+    "fide_wire",
+    "fide_planner",
+    "file",
+    "bounds",
+];
+/// Programs whose tests named `root_` wait most of the time (200 s of processor time in 440 s when one runs at a time),
+/// have timeouts that a busy machine keeps, and measure nothing: how many of their tests run at a time. The longest come
+/// first. Those of all other programs run one at a time, and beside nothing that could disturb what they measure.
+const CLUSTERS: &[(&str, &str)] =
+    &[("end_to_end", "--test-threads=3"), ("servers", "--test-threads=3"), ("namespaces", "--test-threads=2")];
+/// Programs whose tests named `root_` measure nothing either, and run one at a time: a cluster each.
+const ONE_CLUSTER: &[&str] = &["root_histories"];
+const ONE_AT_A_TIME: &str = "--test-threads=1";
+
+/// Adds the tests of these programs but those named `root_`; with faults that tests plant, if they can.
+fn add_units(jobs: &mut Jobs, programs: &[Program], skipped: &[&str]) {
+    let owned = |args: &[&str]| args.iter().chain(skipped).map(|arg| (*arg).to_owned()).collect();
+    let of = |program: &Program| COMPUTE.iter().position(|name| *name == program.name());
+    let mut programs: Vec<&Program> = programs.iter().collect();
+    // Those that compute longest come first.
+    programs.sort_by_key(|program| of(program).unwrap_or(COMPUTE.len()));
+    for program in programs {
+        let (kind, threads) = if of(program).is_some() { (Kind::Computes, None) } else { (Kind::Waits, Some(WAITING)) };
+        let plain = [&["--skip", "root_", "--skip", sim::PLANTED], threads.as_slice()].concat();
+        let mut add = |what: &str, args: &[&str]| {
+            let what = format!("{} ({what})", program.name());
+            jobs.add(Job { what, program: program.clone(), args: owned(args), kind });
+        };
+        if sim::plants(program.dir()) {
+            add("planted faults", &[sim::PLANTED]);
+        }
+        add("unit tests", &plain);
+    }
+}
+
+/// Adds the tests that are named `root_`: they use namespaces, kernel programs and pinned loops.
+fn add_end_to_end(jobs: &mut Jobs, programs: &[Program], skipped: &[&str]) {
+    let of = |program: &Program| CLUSTERS.iter().position(|(name, _)| *name == program.name());
+    let mut programs: Vec<&Program> = programs.iter().collect();
+    programs.sort_by_key(|program| of(program).unwrap_or(CLUSTERS.len()));
+    for program in programs {
+        let (kind, threads) = match of(program) {
+            Some(at) => (Kind::Clusters, CLUSTERS[at].1),
+            None if ONE_CLUSTER.contains(&&*program.name()) => (Kind::Waits, ONE_AT_A_TIME),
+            None => (Kind::Measures, ONE_AT_A_TIME),
+        };
+        let args = ["root_", threads].iter().chain(skipped).map(|arg| (*arg).to_owned()).collect();
+        jobs.add(Job { what: format!("{} (root_)", program.name()), program: program.clone(), args, kind });
     }
 }
 
@@ -87,16 +155,21 @@ pub(crate) fn test(extent: Extent) -> Outcome {
 
     headers::check(&root_dir())?;
     println!("headers: ok");
+    // It uses the processor time that the other steps leave.
+    let specifications = spec::Background::start()?;
     Step::cargo(&["fmt", "--all", "--check"]).run("format (fix it by cargo fmt --all)")?;
     Step::cargo(&["clippy"])
         .args(&scope)
         .args(features)
         .args(&["--all-targets", "--", "-D", "warnings"])
         .run("lints")?;
-    // With the dependencies that are checked already.
+    // With the features of the dependencies that are checked already: those of examples too, and `fide-lab` would ask for
+    // the controller.
     Step::cargo(&["clippy"])
         .args(&scope)
-        .args(&["--no-default-features", "--", "-D", "warnings"])
+        .args(&["--exclude", "fide-lab", "--no-default-features"])
+        .args(features)
+        .args(&["--lib", "--bins", "--examples", "--", "-D", "warnings"])
         .run("lints without the features that are on by default")?;
     if extent == Extent::All {
         if builds_bpf {
@@ -105,31 +178,31 @@ pub(crate) fn test(extent: Extent) -> Outcome {
         }
         book::book()?;
     }
-    // It uses the processor time that the tests leave, most of which wait.
-    let specifications = spec::Background::start()?;
-
-    let mut total = summary::Total::default();
-    if extent == Extent::Change {
-        scope.extend(excluded(&sim::CRATES));
+    let planted: &[&str] = if extent == Extent::Change { &["--features", sim::FEATURES] } else { &[] };
+    // Go downloads and compiles one program, while cargo compiles hundreds.
+    let (built, judged) = thread::scope(|threads| {
+        let judge = threads.spawn(histories::prepare_test);
+        let built = programs::build(&[&scope, planted].concat(), "build of all tests");
+        (built, judge.join().expect("it does not panic"))
+    });
+    let built = built?;
+    judged?;
+    let (skipped, mut jobs) = (skips(extent), Jobs::default());
+    add_units(&mut jobs, &built, &skipped);
+    if extent == Extent::All {
+        let crates = sim::CRATES.map(|name| ["-p", name]).concat();
+        let built =
+            programs::build(&[&crates[..], &["--features", sim::FEATURES]].concat(), "build for planted faults")?;
+        add_units(&mut jobs, &built, &skipped);
     }
-    let skipped = skips(extent);
-    // Cargo builds all tests, and the programs that they start, before it runs the first.
-    Step::cargo(&["test"])
+    sim::add_to(&mut jobs);
+    add_end_to_end(&mut jobs, &built, &skipped);
+    let mut total = summary::Total::default();
+    Step::cargo(&["test", "--doc", "--no-fail-fast"])
         .args(&scope)
-        .args(&["--no-fail-fast", "--", "--skip", "root_", run::WAITING])
-        .args(&skipped)
-        .run_tests("unit tests", &mut total)?;
-    sim::test(&skipped, &mut total)?;
-    histories::prepare_test()?;
-    // These tests use namespaces, kernel programs and pinned loops. They run one at a time, or they would
-    // measure each other.
-    Step::cargo(&["test"])
-        .by_test_program()
-        .args(&scope)
-        .args(&["--lib", "--bins", "--tests", "--no-fail-fast"])
-        .args(&["--", "root_", run::ONE_AT_A_TIME])
-        .args(&skipped)
-        .run_tests("end-to-end tests (root_*)", &mut total)?;
+        .args(planted)
+        .run_tests("examples in documents", &mut total)?;
+    jobs.run(&mut total, || specifications.hurry())?;
     specifications.end()?;
     if extent == Extent::Change {
         println!("\nleft to make test-all: {} tests that take long", LONG.len());

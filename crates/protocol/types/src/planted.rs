@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Faults that are planted on purpose, to prove that tests, models and the simulator find them.
 //!
-//! Only with the cargo feature `planted`, which nothing but the simulator enables. Without it no fault can be
-//! armed, and [`is`] is a constant that compiles to nothing.
+//! Only with the cargo feature `planted`, which nothing but the simulator and the tests enable. Without it no fault can
+//! be armed, and [`is`] is a constant that compiles to nothing.
 
 macro_rules! planted {
     ($($(#[doc = $says:literal])+ $name:ident,)+) => {

@@ -50,15 +50,16 @@ fn ahead(kind: usize) -> Box<dyn Fn(f64) -> f64> {
     }
 }
 
-const KINDS: usize = 8;
+/// A step, a drift, a slew, and several movements; each of three stamps is disturbed.
+const FEW: [usize; 4] = [1, 3, 5, 7];
+const OTHERS: [usize; 4] = [0, 2, 4, 6];
 
 fn families(run: &Synthetic, samples: &Samples) -> Families {
     find_families(&run.info, samples, &FamilyOptions::default())
 }
 
-#[test]
-fn moving_clocks_make_no_families() {
-    for (kind, noise) in (0..KINDS).flat_map(|kind| [(kind, Noise::quiet()), (kind, Noise::busy())]) {
+fn no_families(kinds: [usize; 4]) {
+    for (kind, noise) in kinds.into_iter().flat_map(|kind| [(kind, Noise::quiet()), (kind, Noise::busy())]) {
         let run = synthesize(&scenario(Vec::new(), noise, kind as u64));
         let found = families(&run, &moved(&run, ahead(kind)));
         let texts: Vec<&str> = found.families.iter().map(|family| family.text.as_str()).collect();
@@ -67,8 +68,17 @@ fn moving_clocks_make_no_families() {
 }
 
 #[test]
-fn moving_clocks_hide_no_disturbance() {
-    for kind in 0..KINDS {
+fn moving_clocks_make_no_families() {
+    no_families(FEW);
+}
+
+#[test]
+fn more_moving_clocks_make_no_families() {
+    no_families(OTHERS);
+}
+
+fn nothing_hidden(kinds: [usize; 4]) {
+    for kind in kinds {
         let stamps = [(Stamp::Ts2, 10.0071e6), (Stamp::Ts4, 33.3413e6), (Stamp::Ts1, 4.7113e6)];
         let (stamp, period) = stamps[kind % 3];
         let planted = Disturbance { phase_ns: 1_234_567.0, ..Disturbance::new(stamp, period, 300_000.0) };
@@ -82,6 +92,16 @@ fn moving_clocks_hide_no_disturbance() {
         let texts: Vec<&str> = found.families.iter().map(|family| family.text.as_str()).collect();
         assert!(texts.len() == 1 && right(&found.families[0]), "kind {kind}, {stamp:?}: {texts:#?}");
     }
+}
+
+#[test]
+fn moving_clocks_hide_no_disturbance() {
+    nothing_hidden(FEW);
+}
+
+#[test]
+fn more_moving_clocks_hide_no_disturbance() {
+    nothing_hidden(OTHERS);
 }
 
 #[test]

@@ -678,8 +678,12 @@ impl World {
 /// Runs this many seeds. Returns how many ended with all hosts as members, and how often a leader handed over;
 /// or the first seed that failed.
 fn run(seeds: u64, kind: Kind) -> Result<(u64, u64), (u64, String)> {
-    let (mut back, mut handed) = (0, 0);
     let first = std::env::var("FIDE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    run_from(first, seeds, kind)
+}
+
+fn run_from(first: u64, seeds: u64, kind: Kind) -> Result<(u64, u64), (u64, String)> {
+    let (mut back, mut handed) = (0, 0);
     for seed in first..first + seeds {
         let mut world = World::new(seed, kind);
         let followed = (0..1500).try_for_each(|_| world.step()).and_then(|()| world.calm());
@@ -720,14 +724,16 @@ fn durable_group_loses_nothing_when_a_host_runs_with_another_disk_meanwhile() {
     assert!(back == seeds, "all hosts are members in the end");
 }
 
+/// `known` found the fault before. Where it no longer does, because the code has changed, one of the first 16,000 seeds
+/// has to.
 #[cfg(feature = "planted")]
-fn is_found(fault: fide_agreement::planted::Planted, seeds: u64, kind: Kind) {
+fn is_found(fault: fide_agreement::planted::Planted, known: u64, kind: Kind) {
     use fide_agreement::planted::arm;
     arm(Some(fault));
-    let found = run(seeds, kind);
+    let found = run_from(known, 1, kind).and_then(|_| run(16_000, kind));
     arm(None);
     let (seed, why) = found.expect_err("a fault that nothing shows");
-    println!("{fault:?}: seed {seed}: {why}");
+    println!("{fault:?}: seed {seed}, known {known}: {why}");
 }
 
 /// See `hsuc::planted_faults_are_seen`.
@@ -736,20 +742,21 @@ fn is_found(fault: fide_agreement::planted::Planted, seeds: u64, kind: Kind) {
 fn planted_faults_in_groups_are_seen() {
     use fide_agreement::planted::Planted;
     let _alone = super::alone();
-    for fault in [
-        Planted::FoundsFromSome,
-        Planted::TakesEqualsForOne,
-        Planted::AwaitsWelcome,
-        Planted::KeepsNothing,
-        Planted::ForgetsItsView,
-        Planted::RemovedKeepsNothing,
-        Planted::AnswersUnstored,
-        Planted::OverlooksStored,
+    for (fault, known) in [
+        (Planted::FoundsFromSome, 2),
+        (Planted::TakesEqualsForOne, 2),
+        (Planted::AwaitsWelcome, 195),
+        (Planted::KeepsNothing, 1913),
+        (Planted::ForgetsItsView, 1690),
+        (Planted::RemovedKeepsNothing, 3264),
+        (Planted::AnswersUnstored, 1),
+        (Planted::OverlooksStored, 1),
     ] {
-        is_found(fault, 16_000, Kind::Usual);
+        is_found(fault, known, Kind::Usual);
     }
-    for fault in [Planted::StoresUnleased, Planted::TellsUnstored, Planted::AnswersUntold] {
-        is_found(fault, 16_000, Kind::Durable);
+    for (fault, known) in [(Planted::StoresUnleased, 2058), (Planted::TellsUnstored, 2), (Planted::AnswersUntold, 261)]
+    {
+        is_found(fault, known, Kind::Durable);
     }
-    is_found(Planted::AnswersForGaps, 16_000, Kind::Disks);
+    is_found(Planted::AnswersForGaps, 659, Kind::Disks);
 }
