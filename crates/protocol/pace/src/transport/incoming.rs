@@ -98,6 +98,7 @@ impl Transport {
         // Without a clock nothing expires.
         self.receiver.advance(self.latest_there_us(now_ns).unwrap_or(0));
         self.note_arrivals(now_ns);
+        self.ends_now(now_ns);
         Ok(())
     }
 
@@ -151,11 +152,7 @@ impl Transport {
                     }
                 }
             }
-            Frame::Close { reason } => {
-                self.closed = Some(Closed::There(reason.to_owned()));
-                // What came before it is delivered.
-                self.receiver.end();
-            }
+            Frame::Close { reason } => self.ends(now_ns, reason),
             Frame::Padding => {}
         }
         Ok(())

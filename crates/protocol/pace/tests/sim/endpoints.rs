@@ -250,6 +250,25 @@ fn end_of_a_connection_is_told_to_the_other_end() {
     }
 }
 
+/// The client closes before it is asked for its clock, without which the server delivers nothing.
+#[test]
+fn what_came_before_the_end_is_delivered_though_no_clock_is_known() {
+    for seed in 0..8 {
+        let (mut net, ids) = net(seed, Harm::default(), &secret(), 1);
+        while net.hosts[1].events.is_empty() {
+            net.run(MS / 10);
+        }
+        send(&mut net, 1, ids[0], &messages(2)[1]);
+        net.run(3 * MS);
+        let now_ns = net.now_ns;
+        net.hosts[1].endpoint.close(ids[0], now_ns, "enough");
+        net.run(S);
+        let there = net.hosts[0].connections()[0];
+        assert_eq!(delivered(&net, 0, there), [1], "seed {seed}");
+        assert_eq!(net.hosts[0].events.last(), Some(&Event::Closed(there, Closed::There("enough".to_owned()))));
+    }
+}
+
 #[test]
 fn peer_that_vanishes_is_noticed() {
     let (mut net, ids) = net(1, Harm::default(), &secret(), 1);
