@@ -179,8 +179,10 @@ pub struct Endpoint {
     unconfirmed: usize,
     /// When connections and set-ups have something to do.
     dues: Dues,
-    /// Those that the last [`Endpoint::timeout`] looked at.
+    /// Those that [`Endpoint::timeout`] looks at: empty between two calls, so that none allocates.
     due: Vec<u32>,
+    /// Of [`Endpoint::take_changed`].
+    changed: Vec<ConnectionId>,
     /// To whom, and what.
     answers: VecDeque<(setting_up::Key, SetUp)>,
     events: VecDeque<Event>,
@@ -207,6 +209,7 @@ impl Endpoint {
             unconfirmed: 0,
             dues: Dues::default(),
             due: Vec::new(),
+            changed: Vec::new(),
             answers: VecDeque::new(),
             events: VecDeque::new(),
             dropped: Dropped::default(),
@@ -366,12 +369,13 @@ impl Endpoint {
     /// Time has passed.
     pub fn timeout(&mut self, now_ns: u64) {
         let mut due = std::mem::take(&mut self.due);
-        due.clear();
         while let Some((_, id)) = self.first_due().filter(|(due_ns, _)| *due_ns <= now_ns) {
             self.dues.pop();
             due.push(id);
         }
-        for id in due.iter().copied() {
+        self.changed.clear();
+        for id in due.drain(..) {
+            self.changed.push(ConnectionId(id));
             if let Some(client) = self.clients.get(&id) {
                 self.dues.push(client.due_ns(), id);
                 self.client_timeout(id, now_ns);
@@ -398,9 +402,10 @@ impl Endpoint {
         self.due = due;
     }
 
-    /// The connections whose time had come in the last [`Endpoint::timeout`]: it may have released messages, or made room for some.
-    pub fn timed_out(&self) -> impl Iterator<Item = ConnectionId> {
-        self.due.iter().copied().map(ConnectionId)
+    /// Connections that have released messages, perhaps, or made room for some, though nothing came or left: their time had come in
+    /// the last [`Endpoint::timeout`], or [`Endpoint::transmit`] has dropped what could not arrive in time.
+    pub fn take_changed(&mut self) -> impl Iterator<Item = ConnectionId> {
+        self.changed.drain(..)
     }
 
     /// The next datagram to send; none if there is none now. `into` has room for [`DATAGRAM_MAX`] bytes.
@@ -421,6 +426,7 @@ impl Endpoint {
             if let Some(datagram) = self.write(id, now_ns, into) {
                 return Some(datagram);
             }
+            self.changed.push(ConnectionId(id));
             if let Some(connection) = self.connections.get_mut(&id).filter(|connection| connection.due_ns <= now_ns) {
                 // It waits for time to pass.
                 connection.due_ns = now_ns + 1;

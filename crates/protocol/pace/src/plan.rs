@@ -119,7 +119,8 @@ impl Path {
 
     /// Of a share of symbols that were lost first: what is lost in all rounds, and the packets that this costs.
     fn again(&self, first: f64, rounds: u32) -> (f64, f64) {
-        let again = self.lost_after(self.round_trip_ns / self.between_ns());
+        // What is sent again is another packet, also where none leaves in between.
+        let again = self.lost_after((self.round_trip_ns / self.between_ns()).max(1));
         let mut lost = first;
         let mut packets = 0.0;
         for _ in 0..rounds {
@@ -284,6 +285,14 @@ mod tests {
         let plan = path(Gilbert::of(0.02, 1.0), 10, 60, 1000).plan(&mut Lost::default());
         assert_eq!((plan.rounds, plan.redundancy), (4, 0));
         assert!(plan.copies == 0.0);
+    }
+
+    #[test]
+    fn messages_farther_apart_than_a_round_trip_are_sent_again() {
+        for pace_us in [9_000, 11_000, 200_000] {
+            let plan = path(Gilbert::of(0.1, 1.0), 10, 5000, pace_us).plan(&mut Lost::default());
+            assert_eq!(plan.redundancy, 0, "one each {pace_us} us: {plan:?}");
+        }
     }
 
     /// Three in a hundred lost, one round: 9 of 10,000 are lost for good, and with twice the packets 3 of 100,000.

@@ -196,6 +196,12 @@ impl Receiver {
         self.ready.iter().any(|message| message.expires_us >= peer_now_us)
     }
 
+    /// Whether anything is here that may be delivered.
+    #[must_use]
+    pub fn has_symbols(&self) -> bool {
+        !self.ready.is_empty() || self.next < self.end
+    }
+
     /// Nothing more comes: what is here waits for nothing.
     pub fn end(&mut self) {
         self.floor = self.floor.max(self.end);

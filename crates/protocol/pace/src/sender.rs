@@ -406,6 +406,7 @@ impl Sender {
 
     /// Symbols at the front that are done are forgotten.
     fn advance(&mut self) {
+        self.restart_block();
         while let Some(symbol) = self.symbols.front()
             // The open block needs its symbols.
             && (self.first < self.block_from || self.plan.redundancy == 0)
@@ -416,6 +417,14 @@ impl Sender {
             }
             self.first += 1;
             self.block_from = self.block_from.max(self.first);
+        }
+    }
+
+    /// An open block of which all has come needs no redundancy: the next symbol begins another one.
+    fn restart_block(&mut self) {
+        let next = self.next_number();
+        if self.range(self.block_from, next).all(|symbol| symbol.state == State::Done) {
+            self.block_from = next;
         }
     }
 

@@ -114,6 +114,8 @@ const CARRIED_NS: u64 = 20_000_000;
 const PONGS_MAX: usize = 4;
 /// A peer that was not heard because this end did not run is given so much time, or four round trips, to be heard.
 const GRACE_NS: u64 = 2_000_000_000;
+/// After the end of a connection its other end's clock is asked for during this time, or two round trips, if messages wait for it.
+const ENDING_NS: u64 = 1_000_000_000;
 /// Longest deadline. Times cross the network as 32 bits of microseconds: half of that may be ahead, 35 minutes.
 pub const DEADLINE_MAX_NS: u64 = 1_800_000_000_000;
 
@@ -172,6 +174,8 @@ pub struct Transport {
     wants_larger: bool,
     /// What the other end asked with, when it came, in microseconds, and when the answer is due: the last ones.
     pongs: VecDeque<([u8; 8], u64, u64)>,
+    /// The last answer that has left.
+    told_pong: Option<([u8; 8], u64)>,
     heard_ns: u64,
     /// How often in a row feedback was missing for so long that everything under way counts as lost.
     silences: u32,
@@ -197,6 +201,9 @@ pub struct Transport {
     was_held: bool,
     closing: Option<String>,
     last_reason: String,
+    /// The other end has closed, with its reason, before its clock was known: what came before that waits for an exchange of times, until
+    /// this time at the latest.
+    ending: Option<(String, u64)>,
     closed: Option<Closed>,
     repeated_packets: u64,
 }
@@ -241,6 +248,7 @@ impl Transport {
             pings: Pings::new(now_ns),
             wants_larger: false,
             pongs: VecDeque::with_capacity(PONGS_MAX),
+            told_pong: None,
             heard_ns: now_ns,
             silences: 0,
             peer_marked: 0,
@@ -259,6 +267,7 @@ impl Transport {
             was_held: false,
             closing: None,
             last_reason: String::new(),
+            ending: None,
             closed: None,
             repeated_packets: 0,
         }
@@ -445,6 +454,37 @@ impl Transport {
         }
     }
 
+    /// A packet has come after the end: what it asks for is answered with the next CLOSE, as messages of before may wait for it.
+    pub fn asked_after_end(&mut self, now_ns: u64, plain: &[u8]) {
+        let now_ns = self.reads(now_ns);
+        let mut frames = plain.get(packet::SENT_LEN..).unwrap_or_default();
+        while let Ok(Some(frame)) = packet::read_frame(&mut frames) {
+            if let packet::Frame::Ping(echo) = frame {
+                self.answers(now_ns, echo);
+            }
+        }
+    }
+
+    /// The other end has closed. What came before that is delivered, for which its clock has to be known.
+    fn ends(&mut self, now_ns: u64, reason: &str) {
+        self.receiver.end();
+        if self.latest_there_us(now_ns).is_some() || !self.receiver.has_symbols() {
+            self.closed = Some(Closed::There(reason.to_owned()));
+        } else if self.ending.is_none() {
+            let waits_ns = ENDING_NS.max(2 * self.round_trip_ns());
+            self.ending = Some((reason.to_owned(), now_ns + waits_ns));
+            self.pings.start_again(now_ns);
+        }
+    }
+
+    /// It has closed, and nothing waits for its clock any more.
+    fn ends_now(&mut self, now_ns: u64) {
+        let is_known = self.latest_there_us(now_ns).is_some();
+        if let Some((reason, _)) = self.ending.take_if(|(_, until_ns)| is_known || now_ns >= *until_ns) {
+            self.closed.get_or_insert(Closed::There(reason));
+        }
+    }
+
     /// Whether everything that was sent has arrived, or was given up.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -602,6 +642,7 @@ impl Transport {
             Some(self.ping_due_ns()),
             self.pong_due_ns(),
             Some(self.heard_ns.saturating_add(self.config.idle_ns)),
+            self.ending.as_ref().map(|(_, until_ns)| *until_ns),
             self.probes_mtu().then(|| self.mtu.due_ns()),
         ];
         all.into_iter().flatten().min().unwrap_or(u64::MAX).max(now_ns)
@@ -619,6 +660,7 @@ impl Transport {
         }
         self.receiver.advance(self.latest_there_us(now_ns).unwrap_or(0));
         self.note_arrivals(now_ns);
+        self.ends_now(now_ns);
         let round_trip_ns = self.round_trip_ns();
         let mut told = std::mem::take(&mut self.told);
         let news = self.flight.timeout(now_ns, round_trip_ns, &mut |outcome| told.push(outcome));

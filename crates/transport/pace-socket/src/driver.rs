@@ -192,12 +192,7 @@ impl Shared {
             self.receive(&mut received, &mut touched);
             let mut state = self.lock();
             let begun_ns = now_ns();
-            {
-                let State { endpoint, touched, .. } = &mut *state;
-                endpoint.timeout(begun_ns);
-                // Time may have released a message, or made room for one.
-                touched.extend(endpoint.timed_out());
-            }
+            state.endpoint.timeout(begun_ns);
             let left = self.transmit(&mut state, begun_ns);
             state.note_events();
             state.wake_touched(begun_ns);
@@ -255,11 +250,12 @@ pub(crate) fn entropy() -> [u8; 32] {
 mod tests {
     use std::{
         process::Command,
+        task::{Context, Waker},
         thread,
         time::{Duration, Instant},
     };
 
-    use crate::{Config, Endpoint, ServerKey};
+    use crate::{Config, Endpoint, ServerKey, state::For};
 
     const LIMIT: Duration = Duration::from_secs(60);
     const INSIDE: &str = "FIDE_PACE_INSIDE";
@@ -273,6 +269,30 @@ mod tests {
             times.split(' ').next()?.parse::<u64>().ok()
         };
         tasks.filter_map(of).sum()
+    }
+
+    /// A message waits to leave that cannot arrive in time. The send of another connection drops it.
+    #[test]
+    fn message_that_is_dropped_wakes_who_waits_to_send() {
+        let (config, key) = (Config::default(), ServerKey::Secret([7; 32]));
+        let server = Endpoint::server("127.0.0.1:0".parse().unwrap(), key.clone(), config).unwrap();
+        let client = Endpoint::client().unwrap();
+        let connect = |config| client.connect(server.local_address().unwrap(), &key.for_clients(), config).unwrap();
+        let (here, other) = (connect(config), connect(Config { queue_max: 100, ..config }));
+        // Afterwards nothing is due for half a second.
+        thread::sleep(Duration::from_secs(1));
+        // With the first one a packet leaves that says what an end says of itself each ten milliseconds, and with the next ones none.
+        for _ in 0..5 {
+            let sent = {
+                let (mut state, now_ns) = (client.shared.lock(), crate::now_ns());
+                state.endpoint.with(here.id, now_ns, |transport| transport.send(now_ns, b"too late", Some(1)))
+            };
+            assert!(sent.is_some_and(|sent| sent.is_ok()));
+            let mut sends = std::pin::pin!(here.send_async(b"waits", |_| std::future::pending::<()>()));
+            let _ = sends.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            other.try_send(b"looks", None).unwrap();
+            assert!(client.shared.lock().waiting(here.id, For::Room).unwrap().is_empty());
+        }
     }
 
     /// A socket with room for two packets, on a link that takes an eighth of a second for each.

@@ -76,7 +76,7 @@ pub(crate) struct State {
     /// Room for one datagram.
     pub(crate) one: Vec<u8>,
     asked: Vec<(SocketAddr, IpAddr)>,
-    /// Connections that have sent or received something, or whose time has come.
+    /// Connections that have sent or received something.
     pub(crate) touched: Vec<ConnectionId>,
     /// To be woken when the lock is released.
     pub(crate) wakes: Wakes,
@@ -263,6 +263,7 @@ impl State {
     /// Notes who is to be woken as what it waits for is there now.
     pub(crate) fn wake_touched(&mut self, now_ns: u64) {
         let Self { touched, fates, endpoint, wakes, .. } = self;
+        touched.extend(endpoint.take_changed());
         for id in touched.drain(..) {
             let Some(fate) = fates.get_mut(&id) else { continue };
             let is_for = |what: For| !fate.waiting[what as usize].is_empty();

@@ -44,6 +44,7 @@ impl Endpoint {
                 // Each packet counts once, so that copies of one make no flood.
                 if connection.transport.take_number(number) && is_newest && now_ns >= connection.closes_ns {
                     connection.closes_ns = now_ns + CLOSES_NS;
+                    connection.transport.asked_after_end(now_ns, &self.plain[..len]);
                     connection.transport.close_again();
                     self.refresh(id, now_ns);
                 }

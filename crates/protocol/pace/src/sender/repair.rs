@@ -2,7 +2,8 @@
 //! What becomes of symbols and redundancy that were sent, and what is sent again.
 //!
 //! A lost symbol of a block with redundancy is *hoped* for: it is not sent again before it is clear that the block's coded
-//! packets do not suffice, and then only as many symbols as are missing are.
+//! packets do not suffice, and then only as many symbols as are missing are. While the block is open nobody knows when its
+//! coded packets will leave, as that depends on the next messages: what is lost meanwhile is sent again.
 
 use super::{Later, Sender, State, Way};
 use crate::receiver::tolerance::{CREDIT_MAX, DEBT_MAX, USED};
@@ -126,15 +127,19 @@ impl Sender {
     pub(super) fn take_later(&mut self, now_ns: u64, way: &Way) {
         while let Some(Later { number, .. }) = self.later.front().filter(|later| later.at_ns <= now_ns).copied() {
             self.later.pop_front();
+            let has_hope = self.has_hope(number);
             let Some(symbol) = self.symbol(number) else { continue };
             match symbol.state {
-                State::Done => {}
+                // Its block was closed meanwhile.
+                State::Hoped if has_hope => {}
                 State::Hoped => self.send_again(now_ns, number, way),
-                State::UnderWay | State::Again => {
-                    symbol.pending = symbol.pending.saturating_sub(1);
+                State::UnderWay | State::Again if symbol.pending > 0 => {
+                    symbol.pending -= 1;
                     symbol.state = State::Again;
                     self.again.push_back(number);
                 }
+                // It was put off, and was sent again before.
+                State::UnderWay | State::Again | State::Done => {}
             }
         }
     }
@@ -148,11 +153,10 @@ impl Sender {
         self.advance();
     }
 
-    /// Redundancy may stand for a symbol: its block is not closed, or not all of its coded packets are known to have
-    /// come or to be lost.
+    /// Redundancy may stand for a symbol: its block is closed, and not all of its coded packets are known to have come or to be
+    /// lost.
     pub(super) fn has_hope(&self, number: u64) -> bool {
-        let is_open = number >= self.block_from && self.plan.redundancy > 0;
-        is_open || self.block_of(number).is_some()
+        self.block_of(number).is_some()
     }
 
     fn block_of(&self, number: u64) -> Option<usize> {
@@ -192,7 +196,7 @@ impl Sender {
         self.symbol(number).is_some_and(|symbol| symbol.state == State::Hoped)
     }
 
-    fn range(&mut self, first: u64, end: u64) -> impl Iterator<Item = &mut super::Symbol> {
+    pub(super) fn range(&mut self, first: u64, end: u64) -> impl Iterator<Item = &mut super::Symbol> {
         let at = |number: u64| usize::try_from(number.saturating_sub(self.first)).unwrap_or(usize::MAX);
         let (from, to) = (at(first).min(self.symbols.len()), at(end).min(self.symbols.len()));
         self.symbols.range_mut(from..to)

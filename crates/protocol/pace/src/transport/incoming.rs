@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Opened packets of the other end.
 
-use super::{Closed, Transport, clock_us, push_bounded};
+use super::{Closed, Transport, clock_us, push_bounded, times::Answered};
 use crate::{
     clock::{Stamps, Told},
     congestion::FEEDBACK_LEAST_NS,
@@ -98,6 +98,7 @@ impl Transport {
         // Without a clock nothing expires.
         self.receiver.advance(self.latest_there_us(now_ns).unwrap_or(0));
         self.note_arrivals(now_ns);
+        self.ends_now(now_ns);
         Ok(())
     }
 
@@ -138,20 +139,20 @@ impl Transport {
                 if echo[0] & packet::AT_ONCE != 0 {
                     push_bounded(&mut self.answered, echo);
                 }
-                if let Some((pinged_ns, number)) = self.pings.answered(echo) {
+                if let Some(Answered { left_ns, packet, is_newest }) = self.pings.answered(echo) {
                     // Also a packet without a symbol shows that the path is back, and takes small ones.
                     self.silences = 0;
-                    self.mtu.heard(number);
+                    self.mtu.heard(packet);
                     let t2_us = extend(came_us, self.peer_us);
-                    let t4_us = clock_us(now_ns);
-                    self.exchanged(now_ns, &Stamps { t1_us: clock_us(pinged_ns), t2_us, t3_us: sent_us, t4_us });
+                    let stamps = Stamps { t1_us: clock_us(left_ns), t2_us, t3_us: sent_us, t4_us: clock_us(now_ns) };
+                    // One that was overtaken may have been held up by somebody for as long as they liked: neither the path nor a
+                    // clock is what it says.
+                    if is_newest {
+                        self.exchanged(now_ns, &stamps);
+                    }
                 }
             }
-            Frame::Close { reason } => {
-                self.closed = Some(Closed::There(reason.to_owned()));
-                // What came before it is delivered.
-                self.receiver.end();
-            }
+            Frame::Close { reason } => self.ends(now_ns, reason),
             Frame::Padding => {}
         }
         Ok(())

@@ -5,7 +5,7 @@ use super::{Closed, Transport, clock_us, silence::OUTAGE_PING_NS};
 use crate::{
     congestion::{TOGETHER_NS, time_ns},
     flight::Cargo,
-    packet::{DATA_OVERHEAD, Feedback, Frame, HEADER_LEN, REDUNDANCY_LEN, TAG_LEN, Writer, frame_len, low},
+    packet::{AT_ONCE, DATA_OVERHEAD, Feedback, Frame, HEADER_LEN, REDUNDANCY_LEN, TAG_LEN, Writer, frame_len, low},
     sender::{Left, Outgoing, Way},
 };
 
@@ -61,6 +61,11 @@ impl Transport {
         writer.sent(clock_us(now_ns));
         let empty = writer.len();
         if let Some(reason) = self.closing.take() {
+            // Whether or not the last answer came: without one the other end knows no clock, and delivers nothing.
+            if let Some((echo, came_us)) = self.told_pong.filter(|_| self.pongs.is_empty()) {
+                writer.frame(&Frame::Pong { echo, came_us: low(came_us) });
+            }
+            self.write_pongs(&mut writer);
             writer.frame(&Frame::Close { reason: &reason });
             self.closed.get_or_insert(Closed::Here);
             let len = writer.len();
@@ -164,10 +169,8 @@ impl Transport {
         }
         let leaves_anyway = is_due || is_paced;
         let answers = leaves_anyway || self.pong_due_ns().is_some_and(|due_ns| now_ns >= due_ns);
-        while let Some((echo, came_us, _)) = self.pongs.front().copied().filter(|_| answers)
-            && writer.frame(&Frame::Pong { echo, came_us: low(came_us) })
-        {
-            self.pongs.pop_front();
+        if answers {
+            self.write_pongs(writer);
         }
         let is_carried = leaves_anyway
             && (now_ns >= self.pings.next_ns() || self.pings.is_carried(now_ns, self.trips.smoothed_us() * 1000));
@@ -189,6 +192,17 @@ impl Transport {
             let frame = self.paces_frame(now_ns);
             if writer.frame(&Frame::Paces(frame)) {
                 self.told_paces_ns = now_ns;
+            }
+        }
+    }
+
+    fn write_pongs(&mut self, writer: &mut Writer<'_>) {
+        while let Some((echo, came_us, _)) = self.pongs.front().copied()
+            && writer.frame(&Frame::Pong { echo, came_us: low(came_us) })
+        {
+            self.pongs.pop_front();
+            if echo[0] & AT_ONCE == 0 {
+                self.told_pong = Some((echo, came_us));
             }
         }
     }

@@ -79,6 +79,16 @@ const CARRIED_SHARE: u64 = 8;
 /// Requests whose time is known: an answer may come after so many more have left.
 const PINGS: usize = 32;
 
+/// A request that was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Answered {
+    /// When it left, and with which packet.
+    pub(super) left_ns: u64,
+    pub(super) packet: u64,
+    /// None that left later was answered before it.
+    pub(super) is_newest: bool,
+}
+
 /// Requests for the other end's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pings {
@@ -87,6 +97,8 @@ pub(super) struct Pings {
     /// Of the packets with which they left.
     numbers: [u64; PINGS],
     count: u64,
+    /// One more than the newest one that was answered.
+    answered: u64,
     last_ns: u64,
     next_ns: u64,
     /// So many follow soon.
@@ -101,6 +113,7 @@ impl Pings {
             left_ns: [0; PINGS],
             numbers: [0; PINGS],
             count: 0,
+            answered: 0,
             last_ns: 0,
             next_ns: now_ns,
             soon: SOON,
@@ -158,13 +171,15 @@ impl Pings {
         (self.last_ns, self.next_ns, self.is_wanted) = (now_ns, now_ns + gap_ns, false);
     }
 
-    /// When the one with this answer left, and with which packet; none if there is none, or it was answered.
-    pub(super) fn answered(&mut self, echo: [u8; 8]) -> Option<(u64, u64)> {
+    /// The one with this answer; none if there is none, or it was answered.
+    pub(super) fn answered(&mut self, echo: [u8; 8]) -> Option<Answered> {
         let number = u64::from_be_bytes(echo);
         let is_known = number < self.count && self.count - number <= PINGS as u64;
         let place = Self::place(number);
-        let left_ns = is_known.then(|| std::mem::take(&mut self.left_ns[place]))?;
-        (left_ns > 0).then_some((left_ns, self.numbers[place]))
+        let left_ns = is_known.then(|| std::mem::take(&mut self.left_ns[place])).filter(|left_ns| *left_ns > 0)?;
+        let is_newest = number >= self.answered;
+        self.answered = self.answered.max(number + 1);
+        Some(Answered { left_ns, packet: self.numbers[place], is_newest })
     }
 }
 
@@ -191,7 +206,9 @@ mod tests {
             pings.left(100 + at, 1000 + at);
         }
         let answered = |pings: &mut Pings, number: u64| pings.answered(number.to_be_bytes());
-        assert_eq!((answered(&mut pings, 8), answered(&mut pings, 39)), (Some((108, 1008)), Some((139, 1039))));
+        let of = |number: u64, is_newest| Some(Answered { left_ns: 100 + number, packet: 1000 + number, is_newest });
+        assert_eq!((answered(&mut pings, 8), answered(&mut pings, 39)), (of(8, true), of(39, true)));
+        assert_eq!(answered(&mut pings, 9), of(9, false), "a later one was answered before");
         assert_eq!((answered(&mut pings, 8), answered(&mut pings, 7), answered(&mut pings, 40)), (None, None, None));
         assert_eq!(answered(&mut pings, u64::MAX), None);
     }

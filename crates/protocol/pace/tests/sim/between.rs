@@ -2,11 +2,12 @@
 //! What one part of a connection leaves to another.
 
 use fide_link_model::LinkSpec;
-use fide_pace::transport::{Config, Transport};
+use fide_pace::transport::{Closed, Config, Transport};
 
 use crate::world::{FlowSpec, World};
 
 const S: u64 = 1_000_000_000;
+const MS: u64 = 1_000_000;
 
 /// The endpoint's thread would never sleep.
 #[test]
@@ -31,4 +32,53 @@ fn larger_packets_are_looked_for_whatever_the_own_link_takes() {
     world.run_until(3 * S);
     let packet_bytes = world.transport(0, 0).0.snapshot(0).packet_bytes;
     assert!(packet_bytes > 1400, "{packet_bytes}");
+}
+
+/// What one end has to send now, packet by packet.
+fn packets(of: &mut Transport, now_ns: u64) -> Vec<(u64, Vec<u8>)> {
+    let mut plain = [0; 1500];
+    let next = || of.write(now_ns, &mut plain).map(|written| (written.number, plain[..written.len].to_vec()));
+    std::iter::from_fn(next).collect()
+}
+
+fn open(at: &mut Transport, now_ns: u64, packets: Vec<(u64, Vec<u8>)>) {
+    packets.into_iter().for_each(|(number, plain)| at.open(now_ns, number, &plain, false).unwrap());
+}
+
+/// Without the answer the other end knows no clock, and delivers nothing.
+#[test]
+fn end_of_a_connection_says_again_what_was_answered_last() {
+    let [mut here, mut there] = [(); 2].map(|()| Transport::new(S, Config::default(), 30_000));
+    let mut now_ns = S;
+    here.send(now_ns, b"before the end", None).unwrap();
+    now_ns += MS;
+    open(&mut there, now_ns, packets(&mut here, now_ns));
+    now_ns += MS;
+    open(&mut here, now_ns, packets(&mut there, now_ns));
+    assert!(!packets(&mut here, now_ns).is_empty(), "an answer, which is lost");
+    assert!(here.is_idle() && there.poll_message(now_ns).is_none());
+    here.close("enough");
+    now_ns += MS;
+    open(&mut there, now_ns, packets(&mut here, now_ns));
+    assert_eq!(there.poll_message(now_ns).map(|message| message.bytes), Some(b"before the end".to_vec()));
+    assert_eq!(there.closed(), Some(&Closed::There("enough".to_owned())));
+}
+
+/// The other end is gone, and nobody answers.
+#[test]
+fn end_of_a_connection_waits_for_no_clock_for_ever() {
+    let [mut here, mut there] = [(); 2].map(|()| Transport::new(S, Config::default(), 30_000));
+    here.send(S, b"before the end", None).unwrap();
+    let mut now_ns = S + MS;
+    open(&mut there, now_ns, packets(&mut here, S));
+    here.close("enough");
+    open(&mut there, now_ns, packets(&mut here, S));
+    let (begun_ns, mut plain) = (now_ns, [0; 1500]);
+    while there.closed().is_none() {
+        now_ns = there.due_ns(now_ns).max(now_ns + 1);
+        there.timeout(now_ns);
+        while there.write(now_ns, &mut plain).is_some() {}
+    }
+    assert!(now_ns - begun_ns <= 2 * S, "{now_ns}");
+    assert_eq!(there.closed(), Some(&Closed::There("enough".to_owned())));
 }

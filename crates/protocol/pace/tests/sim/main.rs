@@ -5,6 +5,7 @@ mod asked;
 mod between;
 mod clocks;
 mod endpoints;
+mod ends;
 mod hostile;
 mod losses;
 mod net;

@@ -276,6 +276,12 @@ impl World {
         self.wake(self.now_ns, flow, 0);
     }
 
+    /// The sending application of a flow sends nothing more.
+    pub(crate) fn stop_sends(&mut self, flow: usize) {
+        self.flows[flow].spec.sends = Sends::Every(u64::MAX);
+        self.flows[flow].next_send_ns = u64::MAX;
+    }
+
     /// An end, and what its clock shows.
     pub(crate) fn transport(&mut self, flow: usize, end: usize) -> (&mut Transport, u64) {
         let this = &mut self.flows[flow].ends[end];
