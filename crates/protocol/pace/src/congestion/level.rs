@@ -15,11 +15,13 @@
 //!   half, a window by losses decides for a while.
 //! - **A path that has become faster** shows no queue at a rate that had one before. Growth doubles each round trip.
 
+mod compete;
 mod deliveries;
 mod drift;
 mod pairs;
 mod queue;
 
+use compete::{COMPETES_LOSSES, Competing};
 use deliveries::Deliveries;
 use drift::Drift;
 use pairs::{KEPT as PAIRS_KEPT, Pairs};
@@ -95,30 +97,6 @@ const FLAT_ROUNDS: f64 = 8.0;
 /// Weight of a round trip in the share of marked packets, and the share at which the path is not faster.
 const MARKS_WEIGHT: f64 = 1.0 / 16.0;
 const MARKS_MAX: f64 = 0.1;
-/// Others fill the queue if it is crowded for this share of time, though the rate has become so much slower, or is a
-/// small share of the link. Both over so many round trips, and so long.
-const PRESSED: f64 = 0.65;
-const PRESSED_LEAST: f64 = 0.1;
-const PRESSED_SLOWER: f64 = 0.5;
-const PRESSED_SHARE: f64 = 0.4;
-const PRESSED_ROUNDS: f64 = 8.0;
-const PRESSED_US: f64 = 400_000.0;
-const PRESSED_PACKETS: f64 = 16.0;
-/// A queue is long by the target of this share of the link at least: a flow that is left with less would take it for short.
-const PRESSED_RATE: f64 = 0.125;
-/// How much longer the flow competes than it took to find out.
-const COMPETES: f64 = 10.0;
-/// The window it begins with gives it this share of the link at least.
-const COMPETES_SHARE: f64 = 0.4;
-/// Growth of its window in a second, at least a packet in a round trip, and the cut in a round trip with losses: some
-/// times the share lost, within bounds. TCP CUBIC grows by about as much, and is cut by 0.3.
-const COMPETES_GROWTH: f64 = 0.1;
-const COMPETES_LOSS: f64 = 3.0;
-const COMPETES_CUT: [f64; 2] = [0.05, 0.3];
-/// Its window is at least for this share of the link while so much is lost: others that do not answer to losses (BBR) would leave
-/// nothing. If less is lost they do answer; if more, there are too many.
-const COMPETES_LEAST: f64 = 0.35;
-const COMPETES_LOSSES: std::ops::Range<f64> = 0.05..0.3;
 /// The share of lost packets that a path may lose by itself.
 const LOSS_MAX: f64 = 0.2;
 /// Three standard deviations of the share lost in a round trip, at one lost in ten, times the root of the packets.
@@ -189,11 +167,8 @@ enum Phase {
     /// The link's rate is known; what other flows leave of it is not.
     Startup,
     Steady,
-    /// Others fill the queue: so many bytes are under way, until this round trip.
-    Competes {
-        window: f64,
-        until_round: u64,
-    },
+    /// Others fill the queue.
+    Competes(Competing),
 }
 
 impl Level {
@@ -282,13 +257,6 @@ impl Level {
 
     fn crowded_us(&self) -> f64 {
         CROWDED_TARGETS * self.target_us() + CROWDED_ROUNDS * self.path_us()
-    }
-
-    /// Others press this flow, if that lasts.
-    fn is_pressed(&self) -> bool {
-        let least = PRESSED_RATE * self.unpressed_rate.max(self.pairs.link().unwrap_or(0.0));
-        let target_us = self.target_at_us(self.rate.max(least)) + self.queue.noise_us();
-        self.queue_us() > CROWDED_TARGETS * target_us + CROWDED_ROUNDS * self.path_us()
     }
 
     fn is_crowded(&self) -> bool {
@@ -422,51 +390,12 @@ impl Level {
         let queue_us = self.queue_us();
         match self.phase {
             Phase::Start | Phase::Startup => self.startup(rounds, queue_us, target_us),
-            Phase::Competes { window, .. } => self.rate = window * 1e6 / self.round_trip_us,
+            Phase::Competes(competing) => self.rate = competing.window() * 1e6 / self.round_trip_us,
             Phase::Steady => self.steady(passed_us, rounds, queue_us, target_us),
         }
         let drain_us = (DRAIN_ROUNDS * (path_us + waits_us)).max(DRAIN_PACKETS * self.packet_us());
         self.drain = ((queue_us - target_us) / drain_us).clamp(-LEAN_MAX, DRAIN_MAX);
         self.rate = self.rate.clamp(self.least(), RATE_MAX);
-    }
-
-    /// Others fill the queue, if it stays although this flow has slowed down far. Whether they still do is tried again
-    /// after a while.
-    fn compete(&mut self, lost: f64) {
-        self.rounds += 1;
-        if let Phase::Competes { window, until_round } = &mut self.phase {
-            let packet = as_f64(self.packet_bytes);
-            if lost > 0.0 {
-                *window *= 1.0 - (lost * COMPETES_LOSS).clamp(COMPETES_CUT[0], COMPETES_CUT[1]);
-            } else {
-                *window += packet.max(COMPETES_GROWTH * *window * self.round_trip_us / 1e6);
-            }
-            let share = if COMPETES_LOSSES.contains(&self.loss) { COMPETES_LEAST } else { 0.0 };
-            let least = share * self.pairs.fast_link().unwrap_or(0.0) * self.round_trip_us / 1e6;
-            *window = window.max(least).max(2.0 * packet);
-            let is_over = self.rounds >= *until_round;
-            if is_over || self.queue.standing_us() <= self.target_us() {
-                self.phase = Phase::Steady;
-                self.rate = self.delivered_per_s().unwrap_or(self.rate);
-                self.pressed = 0.0;
-            }
-            return;
-        }
-        // Over as many round trips as it takes, and not less than some time.
-        let least_us = PRESSED_US.max(PRESSED_PACKETS * self.packet_us());
-        let rounds = (least_us / self.round_trip_us).max(PRESSED_ROUNDS);
-        self.pressed += (f64::from(u8::from(self.is_pressed())) - self.pressed) / rounds;
-        if self.pressed < PRESSED_LEAST {
-            self.unpressed_rate = self.rate;
-        }
-        let is_slow = self.rate * (1.0 - self.drain) < PRESSED_SLOWER * self.unpressed_rate;
-        if self.pressed > PRESSED && (is_slow || self.share() < PRESSED_SHARE) {
-            let share = self.pairs.link().map_or(0.0, |link| COMPETES_SHARE * link);
-            let window = self.unpressed_rate.max(share) * self.round_trip_us / 1e6;
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounds")]
-            let until_round = self.rounds + (COMPETES * rounds) as u64;
-            self.phase = Phase::Competes { window, until_round };
-        }
     }
 
     /// Bytes that did not come, and are not under way. Packets that were only late are not lost.
@@ -488,7 +417,7 @@ impl Level {
         let net_lost = self.all_lost(in_flight_bytes);
         let lost = net_lost.saturating_sub(std::mem::replace(&mut self.net_lost, net_lost));
         let all = as_f64(self.round_came + lost);
-        self.compete(as_f64(lost) / all.max(1.0));
+        self.compete(as_f64(lost) / all.max(1.0), as_f64(in_flight_bytes));
         let weight = (all / (LOSS_PACKETS * as_f64(self.packet_bytes))).min(LOSS_WEIGHT);
         self.loss += (as_f64(lost) / all.max(1.0) - self.loss) * weight;
         self.lately_lost += (as_f64(lost) / all.max(1.0) - self.lately_lost) * LATELY_WEIGHT;
@@ -615,7 +544,7 @@ impl Congestion for Level {
 
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate")]
     fn bytes_per_s(&self) -> u64 {
-        if matches!(self.phase, Phase::Competes { .. }) {
+        if matches!(self.phase, Phase::Competes(_)) {
             return self.rate as u64;
         }
         match self.pairs.gap() {
@@ -625,9 +554,9 @@ impl Congestion for Level {
     }
 
     fn window_bytes(&self) -> u64 {
-        if let Phase::Competes { window, .. } = self.phase {
+        if let Phase::Competes(competing) = self.phase {
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes")]
-            return window as u64;
+            return competing.window() as u64;
         }
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate")]
         let product = (self.rate * self.round_trip_us / 1e6 * 2.0) as u64;
@@ -635,7 +564,7 @@ impl Congestion for Level {
     }
 
     fn is_full(&self) -> bool {
-        self.is_crowded() || matches!(self.phase, Phase::Competes { .. })
+        self.is_crowded() || matches!(self.phase, Phase::Competes(_))
     }
 
     fn path_bytes_per_s(&self) -> Option<u64> {

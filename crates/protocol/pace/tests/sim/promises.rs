@@ -10,7 +10,7 @@ use fide_pace::{
 };
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-use crate::world::{FlowSpec, Sends, World};
+use crate::world::{FlowSpec, Pauses, Sends, World};
 
 const MS: u64 = 1_000_000;
 /// Runs with these seeds, unless `FIDE_PACE_SEEDS=from..to` says others.
@@ -57,7 +57,12 @@ fn flow(random: &mut SmallRng) -> FlowSpec {
         starts_ns: random.random_range(0..200 * MS),
         ahead_ns: random.random_range(-3_600_000_000_000..3_600_000_000_000),
         drift_ppm: random.random_range(-100..=100),
+        pauses: [0; 2].map(|_| random.random_bool(0.2).then(|| pauses(random))),
     }
+}
+
+fn pauses(random: &mut SmallRng) -> Pauses {
+    Pauses { every_ns: random.random_range(5 * MS..500 * MS), long_ns: random.random_range(MS..20 * MS) }
 }
 
 /// Messages sent and delivered in a run. [`World`] looks at each that is delivered.

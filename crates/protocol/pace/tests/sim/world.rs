@@ -38,6 +38,17 @@ pub(crate) struct FlowSpec {
     /// By how much the receiver's clock is ahead, and how much faster it runs.
     pub(crate) ahead_ns: i64,
     pub(crate) drift_ppm: i64,
+    /// The hosts of the sender and of the receiver take time away from their threads.
+    pub(crate) pauses: [Option<Pauses>; 2],
+}
+
+/// Times in which an end's thread does not run: it neither reads, nor sends, nor handles timers. What has come meanwhile is
+/// read at once after it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Pauses {
+    /// From one to the next, and how long one is: both are means of exponential distributions.
+    pub(crate) every_ns: u64,
+    pub(crate) long_ns: u64,
 }
 
 impl FlowSpec {
@@ -50,6 +61,7 @@ impl FlowSpec {
             starts_ns: 0,
             ahead_ns: 0,
             drift_ppm: 0,
+            pauses: [None; 2],
         }
     }
 }
@@ -69,6 +81,20 @@ struct End {
     /// By how much its clock is ahead of the true time, and how much faster it runs.
     ahead_ns: i64,
     drift_ppm: i64,
+    pauses: Option<Pauses>,
+    /// The last pause that is known, from and until.
+    pause_ns: [u64; 2],
+    /// Packets that have come: number, mark and content.
+    unread: Vec<(u64, bool, Vec<u8>)>,
+    random: SmallRng,
+}
+
+/// An exponentially distributed time.
+fn exponential_ns(random: &mut SmallRng, mean_ns: u64) -> u64 {
+    let share: f64 = random.random();
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+    let ns = (-(1.0 - share).ln() * mean_ns as f64) as u64;
+    ns
 }
 
 impl End {
@@ -83,6 +109,25 @@ impl End {
         let now =
             (i128::from(clock_ns) - i128::from(self.ahead_ns)) * 1_000_000 / (1_000_000 + i128::from(self.drift_ppm));
         u64::try_from(now + 1).unwrap_or(0)
+    }
+
+    /// Until when its thread does not run; none: it runs.
+    fn paused_until_ns(&mut self, now_ns: u64) -> Option<u64> {
+        let Pauses { every_ns, long_ns } = self.pauses?;
+        while self.pause_ns[1] <= now_ns {
+            let from_ns = self.pause_ns[1] + exponential_ns(&mut self.random, every_ns);
+            self.pause_ns = [from_ns, from_ns + exponential_ns(&mut self.random, long_ns) + 1];
+        }
+        (self.pause_ns[0] <= now_ns).then_some(self.pause_ns[1])
+    }
+
+    /// Reads all that has come.
+    fn read(&mut self, now_ns: u64) {
+        let clock_ns = self.clock(now_ns);
+        for (number, is_marked, plain) in self.unread.drain(..) {
+            let opened = self.transport.open(clock_ns, number, &plain, is_marked);
+            opened.unwrap_or_else(|why| panic!("an end refuses the other's packet: {why}"));
+        }
     }
 }
 
@@ -167,14 +212,22 @@ impl World {
         let flows: Vec<Flow> = flows
             .iter()
             .map(|spec| {
-                let end = |ahead_ns: i64, drift_ppm| {
-                    let mut end = End { transport: Transport::new(0, spec.config, round_trip_us), ahead_ns, drift_ppm };
+                let end = |at: u64, ahead_ns: i64, drift_ppm| {
+                    let mut end = End {
+                        transport: Transport::new(0, spec.config, round_trip_us),
+                        ahead_ns,
+                        drift_ppm,
+                        pauses: spec.pauses[usize::from(at > 0)],
+                        pause_ns: [spec.starts_ns; 2],
+                        unread: Vec::new(),
+                        random: SmallRng::seed_from_u64(seed.wrapping_mul(2) + at),
+                    };
                     end.transport = Transport::new(end.clock(spec.starts_ns), spec.config, round_trip_us);
                     end
                 };
                 Flow {
                     spec: *spec,
-                    ends: [end(base, 0), end(base + spec.ahead_ns, spec.drift_ppm)],
+                    ends: [end(0, base, 0), end(1, base + spec.ahead_ns, spec.drift_ppm)],
                     sent: BTreeMap::new(),
                     delivered: Vec::new(),
                     carried_bytes: 0,
@@ -224,9 +277,7 @@ impl World {
             self.now_ns = at_ns;
             let (flow, end) = match event {
                 Event::Arrives { flow, end, number, is_marked, plain } => {
-                    let clock_ns = self.flows[flow].ends[end].clock(at_ns);
-                    let opened = self.flows[flow].ends[end].transport.open(clock_ns, number, &plain, is_marked);
-                    opened.unwrap_or_else(|why| panic!("an end refuses the other's packet: {why}"));
+                    self.flows[flow].ends[end].unread.push((number, is_marked, plain));
                     (flow, end)
                 }
                 Event::Wakes { flow, end } => {
@@ -241,6 +292,12 @@ impl World {
                     continue;
                 }
             };
+            let this = &mut self.flows[flow].ends[end];
+            if let Some(until_ns) = this.paused_until_ns(at_ns) {
+                self.wake(until_ns, flow, end);
+                continue;
+            }
+            this.read(at_ns);
             self.act(flow, end);
         }
         self.now_ns = until_ns;
