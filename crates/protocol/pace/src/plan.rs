@@ -81,7 +81,8 @@ impl Path {
 
     /// Between two rounds.
     fn round_ns(&self) -> u64 {
-        self.round_trip_ns + (REORDERED_MAX * self.between_ns()).min(self.round_trip_ns / 8 + 1_000_000)
+        let reordered_ns = (REORDERED_MAX * self.between_ns()).min(self.round_trip_ns / 8 + 1_000_000);
+        self.round_trip_ns + reordered_ns
     }
 
     /// The time in which a symbol that was handed over so long ago can be sent.
@@ -117,17 +118,34 @@ impl Path {
         rate + (1.0 - rate) * correlation
     }
 
-    /// Of a share of symbols that were lost first: what is lost in all rounds, and the packets that this costs.
-    fn again(&self, first: f64, rounds: u32) -> (f64, f64) {
-        // What is sent again is another packet, also where none leaves in between.
-        let again = self.lost_after((self.round_trip_ns / self.between_ns()).max(1));
-        let mut lost = first;
-        let mut packets = 0.0;
-        for _ in 0..rounds {
-            packets += lost;
-            lost *= again;
-        }
-        (lost, packets)
+    /// The probability that a loss is heard of too late for the last of these rounds, if symbols leave so late: FEEDBACK is lost as often as
+    /// other packets are, and what comes after it says the same.
+    fn unheard(&self, spent_ns: u64, rounds: u32) -> f64 {
+        let left_ns = self.room_ns(spent_ns).saturating_sub(u64::from(rounds) * self.round_ns());
+        // It waits for an eighth of a round trip, or comes at once.
+        let feedback_ns = (self.round_trip_ns / 16).max(self.between_ns());
+        let more = i32::try_from(left_ns / feedback_ns).unwrap_or(i32::MAX);
+        self.losses.rate() * (1.0 - self.losses.to_good).max(0.0).powi(more)
+    }
+
+    /// Of a share of symbols that were lost first, as late as this: what is lost in all rounds, and the packets that this costs.
+    fn again(&self, first: f64, spent_ns: u64) -> (f64, f64) {
+        let rounds = self.rounds(spent_ns);
+        let Some(before) = rounds.checked_sub(1) else { return (first, 0.0) };
+        let (last, packets) = self.before_last(first, before);
+        let heard = 1.0 - self.unheard(spent_ns, rounds);
+        (last * (1.0 - heard * (1.0 - self.lost_again())), packets + last * heard)
+    }
+
+    /// What is lost in so many rounds, if all is heard of, and the packets that this costs.
+    fn before_last(&self, first: f64, rounds: u32) -> (f64, f64) {
+        let again = self.lost_again();
+        (0..rounds).fold((first, 0.0), |(lost, packets), _| (lost * again, packets + lost))
+    }
+
+    /// The probability that what is sent again is lost, too: it is another packet, also where none leaves in between.
+    fn lost_again(&self) -> f64 {
+        self.lost_after((self.round_trip_ns / self.between_ns()).max(1))
     }
 
     /// Packets between two copies of the last round.
@@ -140,18 +158,23 @@ impl Path {
     /// Symbols are sent again only, with as many copies in the last round as are needed; and what that costs. None: they
     /// do not suffice.
     fn by_rounds(&self, none: Plan, wanted: f64) -> Option<(f64, Plan)> {
-        let (mut lost, packets) = self.again(self.losses.rate(), none.rounds);
+        let (lost, packets) = self.again(self.losses.rate(), 0);
         if lost <= wanted {
             return Some((packets, none));
         }
-        let (last, _) = self.again(self.losses.rate(), none.rounds.checked_sub(1)?);
+        let (last, _) = self.before_last(self.losses.rate(), none.rounds.checked_sub(1)?);
+        let unheard = last * self.unheard(0, none.rounds);
+        // Those that are sent again for the last time.
+        let last = last - unheard;
         let apart = self.apart(none.rounds);
         let again = self.lost_after(apart);
+        let mut lost = last * self.lost_again();
         for copies in 0..COPIES_MAX {
             let with_another = lost * again;
-            if with_another <= wanted {
-                let copies = f64::from(copies) + (lost - wanted) / (lost - with_another);
-                return Some((packets + last * copies, Plan { copies, apart_ns: apart * self.between_ns(), ..none }));
+            if unheard + with_another <= wanted {
+                let copies = f64::from(copies) + (unheard + lost - wanted) / (lost - with_another);
+                let apart_ns = apart * self.between_ns();
+                return Some((packets + last * copies, Plan { copies, apart_ns, ..none }));
             }
             lost = with_another;
         }
@@ -170,7 +193,7 @@ impl Path {
             return none;
         }
         let mut cheapest = by_rounds.filter(|(packets, _)| *packets <= more_max);
-        let (without, _) = self.again(self.losses.rate(), rounds);
+        let (without, _) = self.again(self.losses.rate(), 0);
         let mut safest = (without, none);
         // A block and its coded packets leave within the time that one way leaves of the deadline.
         let room_ns = self.room_ns(0);
@@ -183,7 +206,7 @@ impl Path {
                 if data + redundancy > most || spent_ns > room_ns {
                     break;
                 }
-                let (after, packets) = self.again(lost.beyond(data, redundancy), self.rounds(spent_ns));
+                let (after, packets) = self.again(lost.beyond(data, redundancy), spent_ns);
                 let cost = redundancy as f64 / data as f64 + packets;
                 if cost > more_max {
                     break;

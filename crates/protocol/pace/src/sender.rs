@@ -148,6 +148,8 @@ pub struct Sender {
     later: VecDeque<Later>,
     /// Copies that are to be sent: a part of one is kept for the next symbol.
     copies_due: f64,
+    /// The same of coded packets, for the next block.
+    coded_due: f64,
     tolerated: Tolerated,
     coded: VecDeque<Coded>,
     /// First symbol of the block that is not closed.
@@ -174,6 +176,7 @@ impl Sender {
             again: VecDeque::new(),
             later: VecDeque::new(),
             copies_due: 0.0,
+            coded_due: 0.0,
             tolerated: Tolerated::default(),
             coded: VecDeque::new(),
             block_from: 0,
@@ -472,8 +475,15 @@ impl Sender {
         let from = usize::try_from(first - self.first).unwrap_or(0);
         let expires_ns = self.symbols.range(from..from + data).map(|symbol| symbol.expires_ns).max().unwrap_or(0);
         let (coded, pool) = (&mut self.coded, &mut self.pool);
-        // A block that is shorter, as it is due, has its share.
-        let redundancy = (self.plan.redundancy * data).div_ceil(self.plan.data.max(data)).min(crate::block::BLOCK_MAX);
+        // A block that is shorter, as it is due, has its share; several short ones have one coded packet together.
+        self.coded_due += self.plan.redundancy as f64 * data as f64 / self.plan.data.max(data) as f64 + f64::EPSILON;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "some tens")]
+        let redundancy = (self.coded_due as usize).min(crate::block::BLOCK_MAX);
+        self.coded_due = (self.coded_due - redundancy as f64).min(1.0);
+        if redundancy == 0 {
+            self.without_redundancy(now_ns, way);
+            return;
+        }
         let symbols = self.symbols.range(from..from + data).map(|symbol| &symbol.content[..]);
         let made = self.codec.encode(symbols, redundancy, |index, bytes| {
             let content = pool.copy(bytes);

@@ -284,10 +284,16 @@ impl Transport {
             return Err(SendError::Deadline { given_ns: deadline_ns, max_ns: DEADLINE_MAX_NS });
         }
         let expires_ns = now_ns.saturating_add(deadline_ns);
+        // It has more than the path takes.
+        self.was_held |= self.sender.waiting() > 0;
         let expires_there_us = clock_us(expires_ns.saturating_add(self.way_back_ns()));
-        let message = self.sender.push(now_ns, bytes, expires_ns, expires_there_us)?;
+        let pushed = self.sender.push(now_ns, bytes, expires_ns, expires_there_us);
+        if matches!(pushed, Ok(_) | Err(SendError::Full(_))) {
+            // It makes messages so often, also if not all are taken.
+            self.send.turn(now_ns);
+        }
+        let message = pushed?;
         self.wants_larger |= bytes.len() > self.symbol_max();
-        self.send.turn(now_ns);
         self.sends.note(now_ns);
         // The path could have taken it before, so that it may be faster than what is sent.
         if now_ns > self.departs_ns.max(self.room_ns) + (self.pace_ns() / 4).min(LATE_MAX_NS) {

@@ -37,8 +37,10 @@ const TOGETHER_US: f64 = TOGETHER_NS as f64 / 1e3;
 const TOGETHER_PACE_US: f64 = TOGETHER_US / 2.0;
 /// How long FEEDBACK waits at least.
 const FEEDBACK_US: f64 = FEEDBACK_LEAST_NS as f64 / 1e3;
-/// Packets in a round trip at first.
+/// Packets in a round trip at first; over a long one as many in a part of it, up to ten in all (RFC 6928).
 const START_PACKETS: u64 = 2;
+const START_US: u64 = 100_000;
+const START_PACKETS_MAX: u64 = 10;
 /// So many pairs have to be measured, as jitter moves the packets of one together or apart.
 const START_PAIRS: usize = 3;
 /// Packets between two pairs: at first, then until there are as many as are kept, and later, while the flow has less of the link
@@ -99,8 +101,8 @@ const MARKS_WEIGHT: f64 = 1.0 / 16.0;
 const MARKS_MAX: f64 = 0.1;
 /// The share of lost packets that a path may lose by itself.
 const LOSS_MAX: f64 = 0.2;
-/// Three standard deviations of the share lost in a round trip, at one lost in ten, times the root of the packets.
-const LOSS_CHANCE: f64 = 0.9;
+/// Three standard deviations of the share lost in a round trip, at one lost in ten in bursts of three, times the root of the packets.
+const LOSS_CHANCE: f64 = 2.0;
 /// Packets over which the share of lost ones is taken, and the weight of a round trip at most.
 const LOSS_PACKETS: f64 = 100.0;
 const LOSS_WEIGHT: f64 = 1.0 / 8.0;
@@ -158,6 +160,8 @@ pub struct Level {
     loss: f64,
     /// The same over the last few, however few packets they had.
     lately_lost: f64,
+    /// Packets until the rate may be cut again for what is lost.
+    cut_packets: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -176,10 +180,11 @@ impl Level {
     #[must_use]
     pub fn new(packet_bytes: u64, round_trip_us: u64) -> Self {
         let round_trip_us = round_trip_us.max(100);
+        let packets = (START_PACKETS * round_trip_us / START_US).clamp(START_PACKETS, START_PACKETS_MAX);
         Self {
             packet_bytes,
             phase: Phase::Start,
-            rate: as_f64(START_PACKETS * packet_bytes) * 1e6 / as_f64(round_trip_us),
+            rate: as_f64(packets * packet_bytes) * 1e6 / as_f64(round_trip_us),
             drain: 0.0,
             pairs: Pairs::new(),
             queued_rate: 0.0,
@@ -207,6 +212,7 @@ impl Level {
             unpressed_rate: 0.0,
             loss: 0.0,
             lately_lost: 0.0,
+            cut_packets: 0.0,
         }
     }
 
@@ -322,7 +328,7 @@ impl Level {
         let excess = (queue_us.max(1.0) / target_us).ln().min(EXCESS_MAX);
         let delivered = self.delivered_per_s().filter(|_| !self.round_is_app_limited);
         if let Some(delivered) = delivered {
-            self.pairs.at_least(delivered);
+            self.pairs.at_least(delivered * (1.0 - self.loss.min(LOSS_MAX)));
         }
         let passed_s = passed_us / 1e6;
         let path_us = self.path_us();
@@ -424,9 +430,14 @@ impl Level {
         // Of few packets many may be lost by chance.
         let packets = (all / as_f64(self.packet_bytes)).max(1.0);
         let is_much = as_f64(lost) / all.max(1.0) > LOSS_MAX + LOSS_CHANCE / packets.sqrt();
-        if self.phase == Phase::Steady && (is_much || self.loss > LOSS_MAX) {
-            self.rate *= 0.85;
+        self.cut_packets -= packets;
+        if self.phase == Phase::Steady && (is_much || self.loss > LOSS_MAX) && self.cut_packets <= 0.0 {
+            // To what came. Whether as much is lost at that rate is to be seen first: if so, it is not the rate that matters.
+            self.rate *= 1.0 - self.loss.max(LOSS_MAX);
             self.growth = 0.0;
+            self.unrest = 1.0;
+            self.loss = 0.0;
+            self.cut_packets = LOSS_PACKETS;
         }
         // The second packet of a pair waits for the first one, and is no sign of congestion.
         let marked = self.round_marked.saturating_sub(self.pairs.take_sent());

@@ -130,6 +130,24 @@ fn losses_and_jitter_do_not_slow_a_flow_down() {
     }
 }
 
+/// Bursts of lost packets, of which some round trips have many, are no reason to become slow.
+#[test]
+fn bursts_of_losses_do_not_slow_a_flow_down() {
+    for (loss, burst) in [(0.05, 3.0), (0.1, 1.0), (0.1, 3.0)] {
+        for delay_ns in [5 * MS, 15 * MS] {
+            let way =
+                LinkSpec { losses: Gilbert::of(loss, burst), ..LinkSpec::of(delay_ns).with_rate(16_000_000, 180_000) };
+            let mut world = World::new(1, way, LinkSpec::of(delay_ns), &[held(Algorithm::Level)]);
+            world.run_until(5 * S);
+            let before = world.flows[0].carried_bytes;
+            world.run_until(25 * S);
+            let share = (world.flows[0].carried_bytes - before) as f64 / (40e6 * (1.0 - loss));
+            println!("{loss} lost in bursts of {burst}, {} ms: {share:.2} of what the path takes", delay_ns / MS);
+            assert!(share > 0.7);
+        }
+    }
+}
+
 /// Paths so fast that packets leave together: they are used, and the queue is that of packets that left together.
 #[test]
 fn packets_of_fast_paths_leave_together() {
