@@ -24,7 +24,7 @@ use crate::{
     secure::{Entropy, Sealer},
     setup::{Baker, Refused, SetUp, Tagger},
     step::Step,
-    transport::{Closed, Config, Transport},
+    transport::{Closed, Config, OwnClock, Reading, Transport},
 };
 use dues::Dues;
 use paths::Paths;
@@ -158,6 +158,15 @@ struct Connection {
     set_up: Option<(setting_up::Key, SetUp)>,
 }
 
+/// A time.
+#[derive(Debug, Clone, Copy)]
+struct Now {
+    /// By the caller's clock, which each connection reads for itself.
+    callers_ns: u64,
+    /// By the endpoint's own one, which never goes back: set-ups and addresses have their times by it.
+    own_ns: u64,
+}
+
 /// The connections of one socket.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -177,7 +186,8 @@ pub struct Endpoint {
     answered: HashMap<setting_up::Key, u32>,
     spent: Spent,
     unconfirmed: usize,
-    /// When connections and set-ups have something to do.
+    own: OwnClock,
+    /// When connections and set-ups have something to do, by the own clock.
     dues: Dues,
     /// Those that [`Endpoint::timeout`] looks at: empty between two calls, so that none allocates.
     due: Vec<u32>,
@@ -207,6 +217,7 @@ impl Endpoint {
             answered: HashMap::new(),
             spent: Spent::default(),
             unconfirmed: 0,
+            own: OwnClock::new(0),
             dues: Dues::default(),
             due: Vec::new(),
             changed: Vec::new(),
@@ -232,8 +243,9 @@ impl Endpoint {
         if self.is_full() {
             return Err(ConnectError::Full(self.config.connections_max));
         }
+        let now = self.reads(now_ns);
         let id = self.new_id();
-        let client = Client::new(id, now_ns, to, key.clone(), config, entropy).ok_or(ConnectError::Key)?;
+        let client = Client::new(id, now.own_ns, to, key.clone(), config, entropy).ok_or(ConnectError::Key)?;
         self.dues.push(client.due_ns(), id);
         self.clients.insert(id, client);
         Ok(ConnectionId(id))
@@ -285,7 +297,8 @@ impl Endpoint {
     pub fn with<R>(&mut self, id: ConnectionId, now_ns: u64, act: impl FnOnce(&mut Transport) -> R) -> Option<R> {
         let connection = self.connections.get_mut(&id.0)?;
         let result = act(&mut connection.transport);
-        self.refresh(id.0, now_ns);
+        // The clock is not read: a caller may go on with a time that it took before this one.
+        self.refresh(id.0, Now { callers_ns: now_ns, own_ns: self.own.of(now_ns) });
         Some(result)
     }
 
@@ -324,7 +337,20 @@ impl Endpoint {
     #[must_use]
     pub fn due_ns(&mut self) -> u64 {
         let first_ns = self.first_due().map_or(u64::MAX, |(due_ns, _)| due_ns);
-        if self.answers.is_empty() { first_ns } else { 0 }
+        if self.answers.is_empty() { self.own.callers(first_ns) } else { 0 }
+    }
+
+    /// Reads the caller's clock. If that has gone back, each connection is to see it: what it said of when it is due was by the clock
+    /// of before.
+    fn reads(&mut self, callers_ns: u64) -> Now {
+        let (own_ns, reading) = self.own.read(callers_ns);
+        let now = Now { callers_ns, own_ns };
+        if reading == Reading::WentBack {
+            for id in self.connections.keys().copied().collect::<Vec<_>>() {
+                self.connection_timeout(id, now);
+            }
+        }
+        now
     }
 
     fn first_due(&mut self) -> Option<(u64, u32)> {
@@ -336,7 +362,7 @@ impl Endpoint {
     }
 
     /// Notes when a connection has something to do, and what became of it.
-    fn refresh(&mut self, id: u32, now_ns: u64) {
+    fn refresh(&mut self, id: u32, now: Now) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(why) = connection.transport.closed()
             && !matches!(connection.stage, Stage::Over { .. })
@@ -345,9 +371,12 @@ impl Endpoint {
             if was_shown {
                 self.events.push_back(Event::Closed(ConnectionId(id), why.clone()));
             }
-            connection.stage = Stage::Over { until_ns: now_ns + OVER_NS };
+            connection.stage = Stage::Over { until_ns: now.own_ns + OVER_NS };
         }
-        let due_ns = connection.transport.due_ns(now_ns);
+        let due_ns = match connection.transport.due_ns(now.callers_ns) {
+            u64::MAX => u64::MAX,
+            due_ns => self.own.of(due_ns),
+        };
         let due_ns = match connection.stage {
             Stage::Unconfirmed { until_ns } => until_ns,
             Stage::Stands => due_ns.min(connection.paths.due_ns()),
@@ -368,38 +397,44 @@ impl Endpoint {
 
     /// Time has passed.
     pub fn timeout(&mut self, now_ns: u64) {
+        self.changed.clear();
+        let now = self.reads(now_ns);
         let mut due = std::mem::take(&mut self.due);
-        while let Some((_, id)) = self.first_due().filter(|(due_ns, _)| *due_ns <= now_ns) {
+        while let Some((_, id)) = self.first_due().filter(|(due_ns, _)| *due_ns <= now.own_ns) {
             self.dues.pop();
             due.push(id);
         }
-        self.changed.clear();
         for id in due.drain(..) {
-            self.changed.push(ConnectionId(id));
             if let Some(client) = self.clients.get(&id) {
                 self.dues.push(client.due_ns(), id);
-                self.client_timeout(id, now_ns);
+                self.client_timeout(id, now.own_ns);
                 continue;
             }
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            if let Stage::Over { until_ns } = &mut connection.stage
-                && now_ns >= *until_ns
-                && connection.transport.has_message(now_ns)
-            {
-                *until_ns = now_ns + OVER_NS;
-            }
-            match connection.stage {
-                Stage::Unconfirmed { until_ns } | Stage::Over { until_ns } if now_ns >= until_ns => self.forget(id),
-                _ => {
-                    connection.transport.timeout(now_ns);
-                    let before = connection.paths.current();
-                    connection.paths.timeout(now_ns);
-                    self.moved(id, now_ns, before);
-                    self.refresh(id, now_ns);
-                }
-            }
+            self.connection_timeout(id, now);
         }
         self.due = due;
+    }
+
+    fn connection_timeout(&mut self, id: u32, now: Now) {
+        let Now { callers_ns, own_ns } = now;
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        self.changed.push(ConnectionId(id));
+        if let Stage::Over { until_ns } = &mut connection.stage
+            && own_ns >= *until_ns
+            && connection.transport.has_message(callers_ns)
+        {
+            *until_ns = own_ns + OVER_NS;
+        }
+        match connection.stage {
+            Stage::Unconfirmed { until_ns } | Stage::Over { until_ns } if own_ns >= until_ns => self.forget(id),
+            _ => {
+                connection.transport.timeout(callers_ns);
+                let before = connection.paths.current();
+                connection.paths.timeout(own_ns);
+                self.moved(id, now, before);
+                self.refresh(id, now);
+            }
+        }
     }
 
     /// Connections that have released messages, perhaps, or made room for some, though nothing came or left: their time had come in
@@ -414,34 +449,36 @@ impl Endpoint {
             let len = answer.write(tagger, Some(&asked), into);
             return Some(Datagram { to, len, connection: None });
         }
-        // Each turn of this loop moves the one that is looked at behind `now_ns`, or sends.
+        let now = self.reads(now_ns);
+        // Each turn of this loop moves the one that is looked at behind `now`, or sends.
         for _ in 0..self.connections.len() + self.clients.len() {
-            let (_, id) = self.first_due().filter(|(due_ns, _)| *due_ns <= now_ns)?;
+            let (_, id) = self.first_due().filter(|(due_ns, _)| *due_ns <= now.own_ns)?;
             if self.clients.contains_key(&id) {
-                match self.client_transmit(id, now_ns, into) {
+                match self.client_transmit(id, now.own_ns, into) {
                     None => continue,
                     datagram => return datagram,
                 }
             }
-            if let Some(datagram) = self.write(id, now_ns, into) {
+            if let Some(datagram) = self.write(id, now, into) {
                 return Some(datagram);
             }
             self.changed.push(ConnectionId(id));
-            if let Some(connection) = self.connections.get_mut(&id).filter(|connection| connection.due_ns <= now_ns) {
+            if let Some(connection) = self.connections.get_mut(&id).filter(|connection| connection.due_ns <= now.own_ns)
+            {
                 // It waits for time to pass.
-                connection.due_ns = now_ns + 1;
-                self.dues.push(now_ns + 1, id);
+                connection.due_ns = now.own_ns + 1;
+                self.dues.push(now.own_ns + 1, id);
             }
         }
         None
     }
 
-    fn write(&mut self, id: u32, now_ns: u64, into: &mut [u8]) -> Option<Datagram> {
+    fn write(&mut self, id: u32, now: Now, into: &mut [u8]) -> Option<Datagram> {
         let connection = self.connections.get_mut(&id)?;
         let sent = if matches!(connection.stage, Stage::Unconfirmed { .. }) {
             None
         } else {
-            connection.transport.write(now_ns, &mut self.plain)
+            connection.transport.write(now.callers_ns, &mut self.plain)
         };
         let datagram = sent.and_then(|written| {
             into[0] = Kind::Sealed as u8;
@@ -453,7 +490,7 @@ impl Endpoint {
             let to = written.challenge.map_or(paths.current(), |echo| paths.asked(echo));
             Some(Datagram { to, len, connection: Some(ConnectionId(id)) })
         });
-        self.refresh(id, now_ns);
+        self.refresh(id, now);
         datagram
     }
 
@@ -467,8 +504,9 @@ impl Endpoint {
         is_marked: bool,
         entropy: impl FnOnce() -> Entropy,
     ) -> Option<ConnectionId> {
+        let now = self.reads(now_ns);
         if Kind::of(datagram) == Some(Kind::Sealed) {
-            return self.sealed(now_ns, from, datagram, is_marked);
+            return self.sealed(now, from, datagram, is_marked);
         }
         let Some(read) = SetUp::read(datagram) else {
             self.dropped.malformed += 1;
@@ -477,11 +515,11 @@ impl Endpoint {
         match read.packet {
             SetUp::Initiation { version, client, attempt, cookie, message } => {
                 let asks = setting_up::Asks { version, client, attempt, cookie, message };
-                self.initiation(now_ns, from, &asks, &read, entropy);
+                self.initiation(now, from, &asks, &read, entropy);
             }
-            SetUp::Cookie { client, cookie, .. } => self.cookie(now_ns, from, client, cookie, &read),
+            SetUp::Cookie { client, cookie, .. } => self.cookie(now.own_ns, from, client, cookie, &read),
             SetUp::Response { client, attempt, message } => {
-                return self.response(now_ns, from, client, attempt, &message, &read);
+                return self.response(now, from, client, attempt, &message, &read);
             }
             SetUp::Refusal { client, attempt, reason } => self.refusal(from, client, attempt, reason, &read),
         }

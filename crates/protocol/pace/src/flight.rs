@@ -112,6 +112,9 @@ pub struct Flight {
     packets: std::collections::VecDeque<Sent>,
     bytes: u64,
     largest_came: Option<u64>,
+    /// What became of each packet below this number is known; of those between this and the largest that came at most
+    /// [`REORDERED_MAX`] are not.
+    known_until: u64,
     delivered: u64,
     delivered_there_us: u64,
     first_sent_ns: u64,
@@ -123,6 +126,9 @@ pub struct Flight {
     app_limited_until: u64,
     losses: Losses,
     is_full: bool,
+    /// Packets that were looked at to find those of which nothing is known.
+    #[cfg(test)]
+    looks: std::cell::Cell<u64>,
 }
 
 impl Default for Flight {
@@ -131,6 +137,7 @@ impl Default for Flight {
             packets: std::collections::VecDeque::with_capacity(64),
             bytes: 0,
             largest_came: None,
+            known_until: 0,
             delivered: 0,
             delivered_there_us: 0,
             first_sent_ns: 0,
@@ -139,6 +146,8 @@ impl Default for Flight {
             app_limited_until: 0,
             losses: Losses::default(),
             is_full: false,
+            #[cfg(test)]
+            looks: std::cell::Cell::default(),
         }
     }
 }
@@ -206,7 +215,9 @@ impl Flight {
     /// The packet that was sent last, and of which nothing is known.
     #[must_use]
     pub fn newest_unknown_sent_ns(&self) -> Option<u64> {
-        self.packets.iter().rev().find(|sent| sent.fate == Fate::Unknown).map(|sent| sent.sent_ns)
+        // It is the last one, or near the largest that came; but where nothing is under way, each would be looked at.
+        let packets = self.packets.iter().rev().filter(|_| self.bytes > 0);
+        packets.inspect(|_| self.looks()).find(|sent| sent.fate == Fate::Unknown).map(|sent| sent.sent_ns)
     }
 
     /// Whether the path's buffer is full, so that what is lost now is no part of the model of losses.
@@ -224,9 +235,20 @@ impl Flight {
     #[must_use]
     pub fn loss_at_ns(&self, round_trip_ns: u64) -> Option<u64> {
         let largest = self.largest_came?;
-        let unknown = self.packets.iter().take_while(|sent| sent.number < largest);
-        let oldest = unknown.filter(|sent| sent.fate == Fate::Unknown).map(|sent| sent.sent_ns).min()?;
-        Some(oldest + loss_after_ns(round_trip_ns))
+        let packets = self.packets.range(self.place(self.known_until)..).take_while(|sent| sent.number < largest);
+        // In the order in which they were sent.
+        let oldest = packets.inspect(|_| self.looks()).find(|sent| sent.fate == Fate::Unknown)?;
+        Some(oldest.sent_ns + loss_after_ns(round_trip_ns))
+    }
+
+    /// Where the packet of this number is, or the first one after it.
+    fn place(&self, number: u64) -> usize {
+        self.packets.partition_point(|sent| sent.number < number)
+    }
+
+    fn looks(&self) {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
     }
 
     /// FEEDBACK names packets: runs from the first to the last number, the newest run first. `there_us`: when
@@ -245,7 +267,7 @@ impl Flight {
             if at == 0 {
                 self.largest_came = self.largest_came.max(Some(last));
             }
-            let from = self.packets.partition_point(|sent| sent.number < first);
+            let from = self.place(first);
             for sent in self.packets.iter_mut().skip(from).take_while(|sent| sent.number <= last) {
                 if sent.fate == Fate::Came {
                     continue;
@@ -314,7 +336,8 @@ impl Flight {
         let after_ns = loss_after_ns(round_trip_ns);
         // None has come: those that are lost already are forgotten all the same.
         let largest = self.largest_came.unwrap_or(0);
-        for sent in self.packets.iter_mut().take_while(|sent| sent.number < largest) {
+        let (from, mut known_until) = (self.place(self.known_until), largest);
+        for sent in self.packets.range_mut(from..).take_while(|sent| sent.number < largest) {
             let is_late = sent.number + REORDERED_MAX <= largest || now_ns.saturating_sub(sent.sent_ns) >= after_ns;
             if sent.fate == Fate::Unknown && is_late {
                 sent.fate = Fate::Lost;
@@ -324,7 +347,11 @@ impl Flight {
                 sent.is_of_full = self.is_full;
                 tell(sent.outcome(false));
             }
+            if sent.fate == Fate::Unknown {
+                known_until = known_until.min(sent.number);
+            }
         }
+        self.known_until = known_until;
         // Lost ones stay for a while, as they may come yet.
         while let Some(oldest) = self.packets.front() {
             let is_over = match oldest.fate {
@@ -369,6 +396,7 @@ fn loss_after_ns(round_trip_ns: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const MS: u64 = 1_000_000;
     const ROUND_TRIP: u64 = 30 * MS;
@@ -438,6 +466,59 @@ mod tests {
         assert!(flight.is_empty());
         flight.timeout(at + 3 * ROUND_TRIP, ROUND_TRIP, &mut |_| panic!());
         assert_eq!((flight.losses().lost(), flight.losses().received()), (1, 1));
+    }
+
+    #[test]
+    fn one_lost_packet_makes_nobody_look_at_all_that_are_under_way() {
+        const PACKETS: u64 = 8000;
+        let mut flight = Flight::default();
+        sends(&mut flight, 0..PACKETS, 1000);
+        for last in 1..PACKETS {
+            of(&mut flight, 31 * MS, last, &[(last, last)]);
+            let before = flight.looks.get();
+            assert_eq!(
+                (flight.loss_at_ns(ROUND_TRIP).is_some(), flight.newest_unknown_sent_ns().is_some()),
+                (last < 3, last < PACKETS - 1)
+            );
+            assert!(flight.looks.get() - before <= 2 * REORDERED_MAX, "{last}");
+        }
+        assert_eq!(flight.packets.len() as u64, PACKETS, "all are there still");
+    }
+
+    proptest! {
+        /// Whatever comes, those that count as lost next are found as if all were looked at.
+        #[test]
+        fn oldest_packet_of_which_nothing_is_known_is_found(
+            turns in prop::collection::vec((0_u8..10, 0_u64..40, 0_u64..8), 1..200),
+        ) {
+            let (mut flight, mut next, mut now_ns) = (Flight::default(), 1, MS);
+            for (what, back, len) in turns {
+                now_ns += MS;
+                match what {
+                    0..5 => (0..len).for_each(|_| {
+                        flight.sent(now_ns, next, Cargo::Symbol(next), 1000);
+                        // Packets of other kinds have numbers, too.
+                        next += 1 + back % 2;
+                    }),
+                    5..8 => {
+                        let last = next.saturating_sub(1 + back);
+                        of(&mut flight, now_ns, now_ns / 1000, &[(last.saturating_sub(len), last)]);
+                    }
+                    8 => {
+                        now_ns += back * MS;
+                        flight.timeout(now_ns, ROUND_TRIP, &mut |_| {});
+                    }
+                    _ => {
+                        flight.all_lost(&mut |_| {});
+                    }
+                }
+                let largest = flight.largest_came.unwrap_or(0);
+                let unknown = || flight.packets.iter().filter(|sent| sent.fate == Fate::Unknown);
+                let oldest = unknown().filter(|sent| sent.number < largest).map(|sent| sent.sent_ns).min();
+                prop_assert_eq!(flight.loss_at_ns(ROUND_TRIP), oldest.map(|sent_ns| sent_ns + ROUND_TRIP / 8 * 9));
+                prop_assert_eq!(flight.newest_unknown_sent_ns(), unknown().map(|sent| sent.sent_ns).max());
+            }
+        }
     }
 
     /// Packets leave each millisecond, and come each five.

@@ -23,7 +23,8 @@ pub use snapshot::Snapshot;
 use std::collections::VecDeque;
 
 use incoming::NAMED_SINGLY;
-use times::{OwnClock, Pings, Reading};
+use times::Pings;
+pub(crate) use times::{OwnClock, Reading};
 
 use crate::{
     clock::RoundTrips,

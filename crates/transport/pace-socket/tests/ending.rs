@@ -67,6 +67,22 @@ fn finish_may_wait_without_an_end() {
     assert!(here.finish(Duration::MAX));
 }
 
+/// Messages are farther apart than a round trip, each seventh packet is lost, either way, and the last ones have a minute left.
+#[test]
+fn finish_waits_no_longer_than_for_what_comes() {
+    let mut count = 0;
+    let loses_some = move |_: bool, _: &[u8]| {
+        count += 1;
+        count % 7 != 0
+    };
+    let (here, _there, _relay) = pair(config(60_000), Box::new(loses_some));
+    for _ in 0..100 {
+        here.try_send(b"message", None).unwrap();
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(here.finish(Duration::from_secs(30)));
+}
+
 #[test]
 fn connections_that_ended_before_they_were_taken_make_way_for_others() {
     let server = server(5000);

@@ -3,17 +3,18 @@
 
 use std::net::SocketAddr;
 
-use super::{CLOSES_NS, ConnectionId, Endpoint, Event, Stage, paths::Came};
+use super::{CLOSES_NS, ConnectionId, Endpoint, Event, Now, Stage, paths::Came};
 use crate::packet::{AT_ONCE, HEADER_LEN, TAG_LEN};
 
 impl Endpoint {
     pub(super) fn sealed(
         &mut self,
-        now_ns: u64,
+        now: Now,
         from: SocketAddr,
         datagram: &[u8],
         is_marked: bool,
     ) -> Option<ConnectionId> {
+        let Now { callers_ns, own_ns } = now;
         let header = datagram.get(1..HEADER_LEN).filter(|_| datagram.len() >= HEADER_LEN + TAG_LEN);
         let Some((id, number)) = header.and_then(|header| Some((header.first_chunk()?, header.last_chunk()?))) else {
             self.dropped.malformed += 1;
@@ -42,38 +43,38 @@ impl Endpoint {
             Stage::Stands => {}
             Stage::Over { .. } => {
                 // Each packet counts once, so that copies of one make no flood.
-                if connection.transport.take_number(number) && is_newest && now_ns >= connection.closes_ns {
-                    connection.closes_ns = now_ns + CLOSES_NS;
-                    connection.transport.asked_after_end(now_ns, &self.plain[..len]);
+                if connection.transport.take_number(number) && is_newest && own_ns >= connection.closes_ns {
+                    connection.closes_ns = own_ns + CLOSES_NS;
+                    connection.transport.asked_after_end(callers_ns, &self.plain[..len]);
                     connection.transport.close_again();
-                    self.refresh(id, now_ns);
+                    self.refresh(id, now);
                 }
                 return None;
             }
         }
         // An error ends the connection, which `refresh` sees.
-        let _ = connection.transport.open(now_ns, number, &self.plain[..len], is_marked);
+        let _ = connection.transport.open(callers_ns, number, &self.plain[..len], is_marked);
         let before = connection.paths.current();
         while let Some(echo) = connection.transport.take_answered() {
-            connection.paths.answered(now_ns, from, echo);
+            connection.paths.answered(own_ns, from, echo);
         }
         let round_trip_ns = connection.transport.round_trip_ns();
         let came = Came { from, number, is_newest, len: datagram.len(), round_trip_ns };
         let secret = &self.secret;
-        let asks = connection.paths.came(now_ns, came, |which| challenge(secret, id, number, which));
+        let asks = connection.paths.came(own_ns, came, |which| challenge(secret, id, number, which));
         asks.into_iter().flatten().for_each(|echo| connection.transport.challenge(echo));
-        self.moved(id, now_ns, before);
-        self.refresh(id, now_ns);
+        self.moved(id, now, before);
+        self.refresh(id, now);
         Some(ConnectionId(id))
     }
 
     /// Notes whether the peer is elsewhere now.
-    pub(super) fn moved(&mut self, id: u32, now_ns: u64, before: SocketAddr) {
+    pub(super) fn moved(&mut self, id: u32, now: Now, before: SocketAddr) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let address = connection.paths.current();
         if address != before {
             // Another port is another mapping of a NAT, as a rule, on the same path: RFC 9000 §9.4.
-            connection.transport.moved(now_ns, address.ip() == before.ip());
+            connection.transport.moved(now.callers_ns, address.ip() == before.ip());
             self.events.push_back(Event::Moved(ConnectionId(id), address));
         }
     }

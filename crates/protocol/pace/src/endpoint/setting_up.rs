@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use super::{
-    CONFIRMED_WITHIN_NS, Connection, ConnectionId, Datagram, Endpoint, Event, SetUpError, Stage, UNCONFIRMED_MAX,
+    CONFIRMED_WITHIN_NS, Connection, ConnectionId, Datagram, Endpoint, Event, Now, SetUpError, Stage, UNCONFIRMED_MAX,
     paths::Paths,
 };
 use crate::{
@@ -194,7 +194,7 @@ impl Endpoint {
 
     pub(super) fn response(
         &mut self,
-        now_ns: u64,
+        now: Now,
         from: SocketAddr,
         id: u32,
         attempt: u8,
@@ -209,27 +209,27 @@ impl Endpoint {
             return None;
         };
         let client = self.clients.remove(&id)?;
-        let round_trip_us = now_ns.saturating_sub(client.sent_ns(attempt)) / 1000;
+        let round_trip_us = now.own_ns.saturating_sub(client.sent_ns(attempt)) / 1000;
         let connection = Connection {
-            transport: Transport::new(now_ns, client.config, round_trip_us),
+            transport: Transport::new(now.callers_ns, client.config, round_trip_us),
             sealer,
             peer_id: server,
             paths: Paths::new(from),
             closes_ns: 0,
             stage: Stage::Stands,
-            due_ns: now_ns,
+            due_ns: now.own_ns,
             set_up: None,
         };
         self.connections.insert(id, connection);
         self.events.push_back(Event::Connected(ConnectionId(id)));
-        self.refresh(id, now_ns);
+        self.refresh(id, now);
         Some(ConnectionId(id))
     }
 
     /// A client asks for a connection.
     pub(super) fn initiation(
         &mut self,
-        now_ns: u64,
+        now: Now,
         from: SocketAddr,
         asks: &Asks,
         read: &Read<'_>,
@@ -241,7 +241,7 @@ impl Endpoint {
             return;
         };
         let is_tagged = read.is_by(tagger, None);
-        let now_us = clock_us(now_ns);
+        let now_us = clock_us(now.own_ns);
         let age_us = self.baker.age_us(now_us, from, client, cookie);
         if age_us.is_none() {
             self.dropped.cookies += u64::from(*cookie != [0; COOKIE_LEN]);
@@ -285,11 +285,11 @@ impl Endpoint {
             return;
         };
         self.spent.add(now_us, now_us - age_us, &asked.2);
-        let until_ns = now_ns + CONFIRMED_WITHIN_NS;
+        let until_ns = now.own_ns + CONFIRMED_WITHIN_NS;
         let answer = SetUp::Response { client, attempt, message };
         let connection = Connection {
             // The cookie was on its way as long as a packet and its answer.
-            transport: Transport::new(now_ns, self.config.connection, age_us),
+            transport: Transport::new(now.callers_ns, self.config.connection, age_us),
             sealer,
             peer_id: client,
             paths: Paths::new(from),

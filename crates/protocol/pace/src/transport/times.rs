@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! This end's own clock, and its requests for the other end's.
+//! An end's own clock, and a connection's requests for the other end's.
 
 /// A clock that goes on by more at once has been set forward, or this end did not run for so long.
 const JUMP_NS: u64 = 1_000_000_000;
@@ -10,7 +10,7 @@ const MOMENT_NS: u64 = 1000;
 /// The caller's clock, made so that it never goes back: what is planned by it is still done in time. Where the caller's goes back this
 /// one stands still at that moment.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct OwnClock {
+pub(crate) struct OwnClock {
     last_ns: u64,
     /// It is ahead of the caller's.
     ahead_ns: u64,
@@ -20,7 +20,7 @@ pub(super) struct OwnClock {
 
 /// What is seen of a clock when it is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reading {
+pub(crate) enum Reading {
     GoesOn,
     /// It was set back: some time is lost, at most that since it was read last.
     WentBack,
@@ -29,28 +29,28 @@ pub(super) enum Reading {
 }
 
 impl OwnClock {
-    pub(super) fn new(now_ns: u64) -> Self {
+    pub(crate) fn new(now_ns: u64) -> Self {
         Self { last_ns: now_ns, ahead_ns: 0, whole_since_ns: 0 }
     }
 
     /// This clock's time at one of the caller's.
-    pub(super) fn of(&self, caller_ns: u64) -> u64 {
+    pub(crate) fn of(&self, caller_ns: u64) -> u64 {
         caller_ns.saturating_add(self.ahead_ns).max(self.last_ns)
     }
 
     /// The caller's time at one of this clock.
-    pub(super) fn callers(&self, own_ns: u64) -> u64 {
+    pub(crate) fn callers(&self, own_ns: u64) -> u64 {
         if own_ns == u64::MAX { own_ns } else { own_ns.saturating_sub(self.ahead_ns) }
     }
 
     /// Reads the clock, whose steps do not matter any more.
-    pub(super) fn goes_on(&mut self, caller_ns: u64) -> u64 {
+    pub(crate) fn goes_on(&mut self, caller_ns: u64) -> u64 {
         self.last_ns = self.of(caller_ns);
         self.last_ns
     }
 
     /// Reads the clock.
-    pub(super) fn read(&mut self, caller_ns: u64) -> (u64, Reading) {
+    pub(crate) fn read(&mut self, caller_ns: u64) -> (u64, Reading) {
         let (before_ns, shown_ns) = (self.last_ns, caller_ns.saturating_add(self.ahead_ns));
         let reading = if shown_ns < before_ns {
             // A moment later, so that what happened before differs from what happens from now on.

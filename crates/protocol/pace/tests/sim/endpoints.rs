@@ -269,6 +269,56 @@ fn what_came_before_the_end_is_delivered_though_no_clock_is_known() {
     }
 }
 
+/// By half an hour, at all hosts at once. What is under way then is lost, as the network keeps its times by the same clock.
+fn clocks_go_back(net: &mut Net) {
+    net.now_ns -= 1800 * S;
+}
+
+#[test]
+fn set_up_goes_on_though_the_clock_goes_back() {
+    let (mut net, ids) = net(1, Harm { loses: 1.0, ..Harm::default() }, &secret(), 1);
+    net.run(S);
+    clocks_go_back(&mut net);
+    net.harm.loses = 0.0;
+    net.run(3 * S);
+    assert_eq!(net.hosts[1].events, [Event::Connected(ids[0])]);
+    assert_eq!(net.hosts[0].connections().len(), 1);
+}
+
+#[test]
+fn set_up_is_given_up_though_the_clock_goes_back() {
+    let (mut net, ids) = net(1, Harm { loses: 1.0, ..Harm::default() }, &secret(), 1);
+    // What passed since the clock was read last is lost each time.
+    for _ in 0..20 {
+        net.run(4 * S);
+        net.now_ns -= 4 * S;
+    }
+    assert!(matches!(net.hosts[1].events[..], [Event::Failed(id, _)] if id == ids[0]), "{:?}", net.hosts[1].events);
+}
+
+#[test]
+fn change_of_address_is_survived_though_the_clock_goes_back() {
+    let (mut net, ids) = net(1, Harm::default(), &secret(), 1);
+    net.run(S);
+    let there = net.hosts[0].connections()[0];
+    net.hosts[1].address = address(2, 7777);
+    net.run(S);
+    clocks_go_back(&mut net);
+    net.hosts[1].address = address(2, 8888);
+    net.run(3 * S);
+    assert_eq!(net.hosts[0].events.last(), Some(&Event::Moved(there, address(2, 8888))));
+    exchange(&mut net, 1, ids[0], there);
+    assert_eq!(delivered(&net, 1, ids[0]), all(100));
+    assert_eq!(delivered(&net, 0, there), all(100));
+    // And a connection that is over is forgotten.
+    let now_ns = net.now_ns;
+    net.hosts[0].endpoint.close(there, now_ns, "enough");
+    net.run(S);
+    clocks_go_back(&mut net);
+    net.run(4 * S);
+    assert!(net.hosts[0].endpoint.get(there).is_none() && net.hosts[1].endpoint.get(ids[0]).is_none());
+}
+
 #[test]
 fn peer_that_vanishes_is_noticed() {
     let (mut net, ids) = net(1, Harm::default(), &secret(), 1);
