@@ -166,7 +166,7 @@ impl Way {
                     "redundancy": sent.redundancy, "given_up": sent.given_up },
                 "received": { "messages": received.delivered, "lost": received.lost, "late": received.late,
                     "restored": received.restored },
-                "ended": why.map(|why| format!("{why:?}")),
+                "ended": why.map(ended),
                 "bottleneck": bottleneck(connection),
             });
             return match to {
@@ -203,6 +203,16 @@ impl Way {
 enum Out {
     Standard,
     Errors,
+}
+
+/// Who has ended a connection, and why.
+fn ended(why: &Closed) -> Value {
+    match why {
+        Closed::Here => json!({ "by": "here", "reason": null }),
+        Closed::There(reason) => json!({ "by": "there", "reason": reason }),
+        Closed::Vanished => json!({ "by": "nobody", "reason": "the other end was not heard any more" }),
+        Closed::Peer(fault) => json!({ "by": "here", "reason": fault.to_string() }),
+    }
 }
 
 fn bottleneck(connection: &Connection) -> Value {

@@ -105,6 +105,7 @@ fn standard_input_comes_out_at_the_other_end() {
         assert!(sent.status.success(), "{}", text(&sent.stderr));
         let report: serde_json::Value = serde_json::from_slice(&sent.stdout).unwrap();
         assert_eq!(report["sent"]["messages"], 500, "{report}");
+        assert!(report["ended"].is_null(), "{report}");
         let came = reads.join().unwrap().unwrap();
         assert!(came == lines, "{} bytes came of {}", came.len(), lines.len());
         assert_eq!(status(receiver), Some(0));

@@ -52,7 +52,8 @@ fn connection(endpoint: &ShownEndpoint, shown: &ShownConnection, before: Option<
         })),
         "path": {
             "bytes_per_s": now.network_bytes_per_s,
-            "paced_bytes_per_s": now.paced_bytes_per_s,
+            // Two packets that measure the link leave at once, at no rate.
+            "paced_bytes_per_s": (now.paced_bytes_per_s < u64::MAX / 2).then_some(now.paced_bytes_per_s),
             "round_trip_us": now.round_trip_us,
             "shortest_us": now.shortest_us,
             "queue_us": now.round_trip_us.zip(now.shortest_us).map(|(mean, shortest)| mean.saturating_sub(shortest)),
