@@ -61,6 +61,10 @@ const GROWTH_PER_S: [f64; 2] = [0.05, 0.3];
 /// The rate while an application sends less than it might, in rates of that; and how it grows to that in a round trip.
 const APP_ROOM: f64 = 2.0;
 const APP_GROWTH: f64 = 0.25;
+/// It counts as one that does after so many round trips.
+const APP_ROUNDS: u32 = 4;
+/// The rate does not grow above so many times what is delivered: twice that comes of growth alone.
+const UNUSED: f64 = 3.0;
 /// Smallest share of a link that counts.
 const SHARE_MIN: f64 = 1.0 / 32.0;
 /// Time in which a path becomes calm.
@@ -144,6 +148,8 @@ pub struct Level {
     round_came: u64,
     round_marked: u64,
     round_is_app_limited: bool,
+    /// Round trips in a row in which the application sent less than it might.
+    app_limited_rounds: u32,
     /// Bytes sent, delivered, and lost so far.
     sent: u64,
     delivered: u64,
@@ -196,6 +202,7 @@ impl Level {
             round_came: 0,
             round_marked: 0,
             round_is_app_limited: false,
+            app_limited_rounds: 0,
             sent: 0,
             delivered: 0,
             net_lost: 0,
@@ -282,7 +289,12 @@ impl Level {
     /// An application that sends less than it might fills no queue: what seems to be one is noise of the hosts, and what is
     /// delivered says nothing of the path. So that the path is not taken for as slow as the application, the rate becomes twice
     /// what that sends.
+    ///
+    /// A thread that is woken late makes a round trip look so, too: only several in a row count.
     fn app_limited(&mut self, rounds: f64) {
+        if self.app_limited_rounds < APP_ROUNDS {
+            return;
+        }
         if let Some(delivered) = self.delivered_per_s().filter(|delivered| self.rate < APP_ROOM * delivered) {
             self.rate = (self.rate * (1.0 + APP_GROWTH * rounds)).min(APP_ROOM * delivered);
         }
@@ -322,6 +334,8 @@ impl Level {
         if let Some(delivered) = delivered {
             self.pairs.at_least(delivered);
         }
+        // What is not sent cannot show whether it would be too much.
+        let is_unused = delivered.is_some_and(|delivered| self.rate > UNUSED * delivered);
         let passed_s = passed_us / 1e6;
         let path_us = self.path_us();
         let growth = GROWTH_PER_S[0] + (GROWTH_PER_S[1] - GROWTH_PER_S[0]) * self.unrest;
@@ -352,7 +366,7 @@ impl Level {
             let delivered = delivered.unwrap_or(self.rate);
             self.rate = self.rate.min(delivered.max(self.queued_rate));
             self.queued_rate = self.rate;
-        } else if !self.round_is_app_limited {
+        } else if !self.round_is_app_limited && !is_unused {
             self.rate *= 1.0 + growth * (-excess).min(1.0) * passed_s * self.share().powf(-0.75) + self.growth * rounds;
             if self.resumes > 0.0 {
                 if self.rate >= self.resumes {
@@ -378,12 +392,11 @@ impl Level {
         let target_us = self.target_us();
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
         let flat_ns = (FLAT_ROUNDS * path_us * 1e3) as u64;
-        if self.lately_lost >= COMPETES_LOSSES.start {
+        if let Some(delivered) = self.delivered_per_s() {
             // The queue of a full buffer does not change either.
-            self.queue.changes(now_ns);
-        } else if let Some(delivered) = self.delivered_per_s() {
+            let least_ns = if self.lately_lost >= COMPETES_LOSSES.start { None } else { Some(flat_ns) };
             let share = delivered / self.pairs.link().unwrap_or(delivered).max(delivered);
-            self.queue.rebase(now_ns, target_us, share, self.round_trip_us, flat_ns);
+            self.queue.rebase(now_ns, target_us, share, self.round_trip_us, least_ns);
         }
         let queue_us = self.queue_us();
         match self.phase {
@@ -422,7 +435,7 @@ impl Level {
         // Of few packets many may be lost by chance.
         let packets = (all / as_f64(self.packet_bytes)).max(1.0);
         let is_much = as_f64(lost) / all.max(1.0) > LOSS_MAX + LOSS_CHANCE / packets.sqrt();
-        if self.phase == Phase::Steady && (is_much || self.loss > LOSS_MAX) {
+        if self.phase == Phase::Steady && (is_much || lost > 0 && self.loss > LOSS_MAX) {
             self.rate *= 0.85;
             self.growth = 0.0;
         }
@@ -431,7 +444,8 @@ impl Level {
         let share = (as_f64(marked * self.packet_bytes) / all.max(1.0)).min(1.0);
         self.marked += (share - self.marked) * MARKS_WEIGHT;
         (self.round_came, self.round_marked) = (0, 0);
-        self.round_is_app_limited = false;
+        let is_app_limited = std::mem::take(&mut self.round_is_app_limited);
+        self.app_limited_rounds = if is_app_limited { self.app_limited_rounds.saturating_add(1) } else { 0 };
     }
 
     /// A pair of packets has come.

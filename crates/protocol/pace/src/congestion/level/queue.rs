@@ -132,15 +132,15 @@ impl Queue {
     }
 
     /// A queue drains once less is sent. If the standing queue is the same although less comes, it is no
-    /// queue: the path has become longer, or its link slower. `delivered`: as a share of the link. Returns whether the base
-    /// delay was corrected.
+    /// queue: the path has become longer, or its link slower. `delivered`: as a share of the link. `least_ns`: it has been the same for
+    /// so long; none if that says nothing now. Returns whether the base delay was corrected.
     pub(super) fn rebase(
         &mut self,
         now_ns: u64,
         target_us: f64,
         delivered: f64,
         round_trip_us: f64,
-        least_ns: u64,
+        least_ns: Option<u64>,
     ) -> bool {
         let queue_us = self.standing_us();
         let (least_us, most_us) = (self.flat.least_us.min(queue_us), self.flat.most_us.max(queue_us));
@@ -149,6 +149,10 @@ impl Queue {
             return false;
         }
         (self.flat.least_us, self.flat.most_us) = (least_us, most_us);
+        let Some(least_ns) = least_ns else {
+            self.flat.since_ns = now_ns;
+            return false;
+        };
         let drains_us = (self.flat.delivered - delivered) * round_trip_us;
         let is_slower = delivered <= FLAT_SLOWER * self.flat.delivered && drains_us >= FLAT_DRAINS * target_us;
         if now_ns.saturating_sub(self.flat.since_ns) < least_ns || !is_slower {
@@ -161,11 +165,6 @@ impl Queue {
         self.last_us = None;
         (self.current, self.previous) = (Bucket::new(now_ns), Bucket::new(now_ns));
         true
-    }
-
-    /// Whether the standing queue is flat is seen from now on.
-    pub(super) fn changes(&mut self, now_ns: u64) {
-        self.flat.since_ns = now_ns;
     }
 
     /// The shortest queue of one to two buckets: a queue that stands.
