@@ -143,6 +143,10 @@ pub struct Level {
     is_silent: bool,
     /// The rate before that, until it is reached again; 0 for none.
     resumes: f64,
+    /// Of what was under way then no longer queue can be left.
+    silent_us: f64,
+    /// Since the last delay was known feedback has not come in time, and has come again.
+    has_resumed: bool,
     /// What has come and what was lost since the round began.
     round_until: u64,
     round_came: u64,
@@ -209,6 +213,8 @@ impl Level {
             sent_before: None,
             is_silent: false,
             resumes: 0.0,
+            silent_us: 0.0,
+            has_resumed: false,
             rounds: 0,
             pressed: 0.0,
             unpressed_rate: 0.0,
@@ -415,9 +421,10 @@ impl Level {
     }
 
     /// The path is back: the former rate is soon reached again, unless a queue shows. What an outage has swallowed is no sign of
-    /// congestion.
+    /// congestion, nor is what came meanwhile its rate.
     fn resume(&mut self, in_flight_bytes: u64) {
         self.net_lost = self.all_lost(in_flight_bytes);
+        self.deliveries = Deliveries::new();
         if self.phase == Phase::Steady {
             self.growth = FASTER_GROWTH[1];
         }
@@ -505,7 +512,7 @@ impl Congestion for Level {
         let known = feedback.delivered + feedback.in_flight_bytes + feedback.lost_bytes;
         self.sent_before.get_or_insert(known.saturating_sub(self.sent));
         if self.is_silent && feedback.came_bytes > 0 {
-            self.is_silent = false;
+            (self.is_silent, self.has_resumed) = (false, true);
             self.resume(feedback.in_flight_bytes);
         }
         self.round_marked += feedback.marked_packets;
@@ -522,6 +529,10 @@ impl Congestion for Level {
                 Some(round_trip_us) => self.drift.corrected(now_ns, one_way_us, round_trip_us),
                 None => one_way_us,
             };
+            if std::mem::take(&mut self.has_resumed) && self.queue.above_us(one_way_us) > self.silent_us {
+                // The path has become longer.
+                self.queue.forget();
+            }
             self.deliveries.add(feedback.came_us, feedback.delivered, self.span_us());
             // The second packet of a pair has waited for the first one.
             if self.pairs.came(feedback.came_us, feedback.came_bytes, feedback.delivered) {
@@ -551,6 +562,8 @@ impl Congestion for Level {
             self.rate = (self.rate / 2.0).max(self.least());
         } else {
             self.resumes = self.rate;
+            let under_way = self.all_lost(0).saturating_sub(self.net_lost);
+            self.silent_us = as_f64(under_way) * 1e6 / self.rate;
         }
     }
 
