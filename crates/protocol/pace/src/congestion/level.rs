@@ -63,6 +63,10 @@ const GROWTH_PER_S: [f64; 2] = [0.05, 0.3];
 /// The rate while an application sends less than it might, in rates of that; and how it grows to that in a round trip.
 const APP_ROOM: f64 = 2.0;
 const APP_GROWTH: f64 = 0.25;
+/// It counts as one that does after so many round trips.
+const APP_ROUNDS: u32 = 4;
+/// The rate does not grow above so many times what is delivered: twice that comes of growth alone.
+const UNUSED: f64 = 3.0;
 /// Smallest share of a link that counts.
 const SHARE_MIN: f64 = 1.0 / 32.0;
 /// Time in which a path becomes calm.
@@ -141,11 +145,17 @@ pub struct Level {
     is_silent: bool,
     /// The rate before that, until it is reached again; 0 for none.
     resumes: f64,
+    /// Of what was under way then no longer queue can be left.
+    silent_us: f64,
+    /// Since the last delay was known feedback has not come in time, and has come again.
+    has_resumed: bool,
     /// What has come and what was lost since the round began.
     round_until: u64,
     round_came: u64,
     round_marked: u64,
     round_is_app_limited: bool,
+    /// Round trips in a row in which the application sent less than it might.
+    app_limited_rounds: u32,
     /// Bytes sent, delivered, and lost so far.
     sent: u64,
     delivered: u64,
@@ -201,12 +211,15 @@ impl Level {
             round_came: 0,
             round_marked: 0,
             round_is_app_limited: false,
+            app_limited_rounds: 0,
             sent: 0,
             delivered: 0,
             net_lost: 0,
             sent_before: None,
             is_silent: false,
             resumes: 0.0,
+            silent_us: 0.0,
+            has_resumed: false,
             rounds: 0,
             pressed: 0.0,
             unpressed_rate: 0.0,
@@ -288,7 +301,12 @@ impl Level {
     /// An application that sends less than it might fills no queue: what seems to be one is noise of the hosts, and what is
     /// delivered says nothing of the path. So that the path is not taken for as slow as the application, the rate becomes twice
     /// what that sends, if the link is known to take it.
+    ///
+    /// A thread that is woken late makes a round trip look so, too: only several in a row count.
     fn app_limited(&mut self, rounds: f64) {
+        if self.app_limited_rounds < APP_ROUNDS {
+            return;
+        }
         let Some(delivered) = self.delivered_per_s() else { return };
         let most = (APP_ROOM * delivered).min(self.pairs.sure_link().unwrap_or(f64::INFINITY));
         if self.rate < most {
@@ -330,6 +348,8 @@ impl Level {
         if let Some(delivered) = delivered {
             self.pairs.at_least(delivered * (1.0 - self.loss.min(LOSS_MAX)));
         }
+        // What is not sent cannot show whether it would be too much.
+        let is_unused = delivered.is_some_and(|delivered| self.rate > UNUSED * delivered);
         let passed_s = passed_us / 1e6;
         let path_us = self.path_us();
         let growth = GROWTH_PER_S[0] + (GROWTH_PER_S[1] - GROWTH_PER_S[0]) * self.unrest;
@@ -360,7 +380,7 @@ impl Level {
             let delivered = delivered.unwrap_or(self.rate);
             self.rate = self.rate.min(delivered.max(self.queued_rate));
             self.queued_rate = self.rate;
-        } else if !self.round_is_app_limited {
+        } else if !self.round_is_app_limited && !is_unused {
             self.rate *= 1.0 + growth * (-excess).min(1.0) * passed_s * self.share().powf(-0.75) + self.growth * rounds;
             if self.resumes > 0.0 {
                 if self.rate >= self.resumes {
@@ -386,12 +406,11 @@ impl Level {
         let target_us = self.target_us();
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time")]
         let flat_ns = (FLAT_ROUNDS * path_us * 1e3) as u64;
-        if self.lately_lost >= COMPETES_LOSSES.start {
+        if let Some(delivered) = self.delivered_per_s() {
             // The queue of a full buffer does not change either.
-            self.queue.changes(now_ns);
-        } else if let Some(delivered) = self.delivered_per_s() {
+            let least_ns = if self.lately_lost >= COMPETES_LOSSES.start { None } else { Some(flat_ns) };
             let share = delivered / self.pairs.link().unwrap_or(delivered).max(delivered);
-            self.queue.rebase(now_ns, target_us, share, self.round_trip_us, flat_ns);
+            self.queue.rebase(now_ns, target_us, share, self.round_trip_us, least_ns);
         }
         let queue_us = self.queue_us();
         match self.phase {
@@ -410,9 +429,10 @@ impl Level {
     }
 
     /// The path is back: the former rate is soon reached again, unless a queue shows. What an outage has swallowed is no sign of
-    /// congestion.
+    /// congestion, nor is what came meanwhile its rate.
     fn resume(&mut self, in_flight_bytes: u64) {
         self.net_lost = self.all_lost(in_flight_bytes);
+        self.deliveries = Deliveries::new();
         if self.phase == Phase::Steady {
             self.growth = FASTER_GROWTH[1];
         }
@@ -431,7 +451,8 @@ impl Level {
         let packets = (all / as_f64(self.packet_bytes)).max(1.0);
         let is_much = as_f64(lost) / all.max(1.0) > LOSS_MAX + LOSS_CHANCE / packets.sqrt();
         self.cut_packets -= packets;
-        if self.phase == Phase::Steady && (is_much || self.loss > LOSS_MAX) && self.cut_packets <= 0.0 {
+        let may_cut = self.phase == Phase::Steady && lost > 0 && self.cut_packets <= 0.0;
+        if may_cut && (is_much || self.loss > LOSS_MAX) {
             // To what came. Whether as much is lost at that rate is to be seen first: if so, it is not the rate that matters.
             self.rate *= 1.0 - self.loss.max(LOSS_MAX);
             self.growth = 0.0;
@@ -444,7 +465,8 @@ impl Level {
         let share = (as_f64(marked * self.packet_bytes) / all.max(1.0)).min(1.0);
         self.marked += (share - self.marked) * MARKS_WEIGHT;
         (self.round_came, self.round_marked) = (0, 0);
-        self.round_is_app_limited = false;
+        let is_app_limited = std::mem::take(&mut self.round_is_app_limited);
+        self.app_limited_rounds = if is_app_limited { self.app_limited_rounds.saturating_add(1) } else { 0 };
     }
 
     /// A pair of packets has come.
@@ -504,7 +526,7 @@ impl Congestion for Level {
         let known = feedback.delivered + feedback.in_flight_bytes + feedback.lost_bytes;
         self.sent_before.get_or_insert(known.saturating_sub(self.sent));
         if self.is_silent && feedback.came_bytes > 0 {
-            self.is_silent = false;
+            (self.is_silent, self.has_resumed) = (false, true);
             self.resume(feedback.in_flight_bytes);
         }
         self.round_marked += feedback.marked_packets;
@@ -521,6 +543,10 @@ impl Congestion for Level {
                 Some(round_trip_us) => self.drift.corrected(now_ns, one_way_us, round_trip_us),
                 None => one_way_us,
             };
+            if std::mem::take(&mut self.has_resumed) && self.queue.above_us(one_way_us) > self.silent_us {
+                // The path has become longer.
+                self.queue.forget();
+            }
             self.deliveries.add(feedback.came_us, feedback.delivered, self.span_us());
             // The second packet of a pair has waited for the first one.
             if self.pairs.came(feedback.came_us, feedback.came_bytes, feedback.delivered) {
@@ -550,6 +576,8 @@ impl Congestion for Level {
             self.rate = (self.rate / 2.0).max(self.least());
         } else {
             self.resumes = self.rate;
+            let under_way = self.all_lost(0).saturating_sub(self.net_lost);
+            self.silent_us = as_f64(under_way) * 1e6 / self.rate;
         }
     }
 

@@ -11,6 +11,7 @@ mod losses;
 mod net;
 mod on_path;
 mod paths;
+mod pauses;
 mod promises;
 mod queues;
 mod share;

@@ -224,3 +224,25 @@ fn packets_that_come_again_a_second_later_change_nothing() {
         assert!(delivered > 5000.0 && repeated > 15_000);
     }
 }
+
+/// A route changes, so that a round trip takes 10 ms and then 100 or 200: feedback does not come in time, and what packets take longer
+/// is no queue.
+#[test]
+fn path_that_has_become_longer_is_used_soon() {
+    for (mbit_per_s, delay_ns) in [(2, 100 * MS), (20, 100 * MS), (20, 50 * MS), (100, 50 * MS)] {
+        let usual = LinkSpec::of(5 * MS).with_rate(mbit_per_s * 1_000_000, 250_000);
+        let mut flow = held(Algorithm::Level);
+        flow.config.deadline_ns = S;
+        let mut world = World::new(1, usual, LinkSpec::of(5 * MS), &[flow]);
+        world.run_until(4 * S);
+        (world.links[0].spec, world.links[1].spec) = (LinkSpec { delay_ns, ..usual }, LinkSpec::of(delay_ns));
+        world.run_until(10 * S);
+        let before = per_s(&world, 2 * S, 4 * S);
+        let after = [0, 1, 2, 3].map(|at| per_s(&world, (4 + at) * S, (5 + at) * S) / before);
+        println!(
+            "{mbit_per_s} Mbit/s, {} ms: {before:.0} a second, of them in each after it {after:.2?}",
+            delay_ns / MS
+        );
+        assert!(after[2] > 0.9 && after[3] > 0.9);
+    }
+}

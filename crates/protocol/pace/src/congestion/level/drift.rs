@@ -8,6 +8,8 @@ use super::as_f64;
 const EPOCH_NS: u64 = 1_000_000_000;
 /// Largest drift in microseconds a second: twice that of crystals.
 const DRIFT_MAX: f64 = 200.0;
+/// A way back that changes by more is another one.
+const DRIFT_SEEN_MAX: f64 = 100.0 * DRIFT_MAX;
 /// Weight of a new epoch.
 const WEIGHT: f64 = 0.3;
 
@@ -38,9 +40,12 @@ impl Drift {
             {
                 #[allow(clippy::cast_precision_loss, reason = "a drift")]
                 let moved_us = before_us.saturating_sub(least_us) as f64;
-                let new = (moved_us * 1e9 / as_f64(at_ns - before_ns)).clamp(-DRIFT_MAX, DRIFT_MAX);
-                let drift = self.drift.get_or_insert(new);
-                *drift += WEIGHT * (new - *drift);
+                let new = moved_us * 1e9 / as_f64(at_ns - before_ns);
+                if new.abs() <= DRIFT_SEEN_MAX {
+                    let new = new.clamp(-DRIFT_MAX, DRIFT_MAX);
+                    let drift = self.drift.get_or_insert(new);
+                    *drift += WEIGHT * (new - *drift);
+                }
             }
             (self.epoch_ns, self.before, self.least) = (now_ns, self.least, None);
         }

@@ -68,6 +68,11 @@ struct Flat {
     delivered: f64,
 }
 
+/// A one-way delay, and a constant.
+fn absolute_us(one_way_us: i64) -> u64 {
+    u64::try_from(one_way_us.saturating_add(CLOCK_ZERO)).unwrap_or(0)
+}
+
 impl Bucket {
     fn new(now_ns: u64) -> Self {
         Self { least_us: f64::MAX, samples: 0, since_ns: now_ns }
@@ -94,7 +99,7 @@ impl Queue {
     /// Takes the one-way delay of a packet, by two clocks that differ by any constant. `bucket_ns`: half a round trip
     /// or so. While it is crowded, what changes from packet to packet is no noise.
     pub(super) fn add(&mut self, now_ns: u64, one_way_us: i64, bucket_ns: u64, target_us: f64, is_crowded: bool) {
-        let absolute = u64::try_from(one_way_us.saturating_add(CLOCK_ZERO)).unwrap_or(0);
+        let absolute = absolute_us(one_way_us);
         let before = self.base.get().map(|smallest| smallest.0);
         self.base.update(now_ns, Smallest(absolute));
         let base = self.base.get().map_or(absolute, |smallest| smallest.0);
@@ -131,16 +136,28 @@ impl Queue {
         self.current.samples += 1;
     }
 
+    /// What a one-way delay exceeds the base delay by.
+    pub(super) fn above_us(&self, one_way_us: i64) -> f64 {
+        self.base.get().map_or(0.0, |base| as_f64(absolute_us(one_way_us).saturating_sub(base.0)))
+    }
+
+    /// The next delay is the shortest one that is known.
+    pub(super) fn forget(&mut self) {
+        self.base.clear();
+        (self.last_us, self.recent_us) = (None, [0.0; RECENT]);
+        (self.current, self.previous) = (Bucket::new(self.current.since_ns), Bucket::new(self.current.since_ns));
+    }
+
     /// A queue drains once less is sent. If the standing queue is the same although less comes, it is no
-    /// queue: the path has become longer, or its link slower. `delivered`: as a share of the link. Returns whether the base
-    /// delay was corrected.
+    /// queue: the path has become longer, or its link slower. `delivered`: as a share of the link. `least_ns`: it has been the same for
+    /// so long; none if that says nothing now. Returns whether the base delay was corrected.
     pub(super) fn rebase(
         &mut self,
         now_ns: u64,
         target_us: f64,
         delivered: f64,
         round_trip_us: f64,
-        least_ns: u64,
+        least_ns: Option<u64>,
     ) -> bool {
         let queue_us = self.standing_us();
         let (least_us, most_us) = (self.flat.least_us.min(queue_us), self.flat.most_us.max(queue_us));
@@ -149,6 +166,10 @@ impl Queue {
             return false;
         }
         (self.flat.least_us, self.flat.most_us) = (least_us, most_us);
+        let Some(least_ns) = least_ns else {
+            self.flat.since_ns = now_ns;
+            return false;
+        };
         let drains_us = (self.flat.delivered - delivered) * round_trip_us;
         let is_slower = delivered <= FLAT_SLOWER * self.flat.delivered && drains_us >= FLAT_DRAINS * target_us;
         if now_ns.saturating_sub(self.flat.since_ns) < least_ns || !is_slower {
@@ -161,11 +182,6 @@ impl Queue {
         self.last_us = None;
         (self.current, self.previous) = (Bucket::new(now_ns), Bucket::new(now_ns));
         true
-    }
-
-    /// Whether the standing queue is flat is seen from now on.
-    pub(super) fn changes(&mut self, now_ns: u64) {
-        self.flat.since_ns = now_ns;
     }
 
     /// The shortest queue of one to two buckets: a queue that stands.

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hosts that take time away from an end's thread: it wakes late, and reads several packets at once.
+
+use fide_link_model::LinkSpec;
+
+use crate::world::{FlowSpec, Pauses, Sends, World, percentile_ms};
+
+const S: u64 = 1_000_000_000;
+const MS: u64 = 1_000_000;
+
+/// One packet in a hundred or so meets a pause of 5 ms.
+const SHORT: Pauses = Pauses { every_ns: 500 * MS, long_ns: 5 * MS };
+/// A twentieth of all time is taken away.
+const LONG: Pauses = Pauses { every_ns: 200 * MS, long_ns: 10 * MS };
+/// Of the sender and of the receiver.
+const CASES: [[Option<Pauses>; 2]; 4] =
+    [[Some(SHORT), None], [None, Some(SHORT)], [Some(SHORT), Some(SHORT)], [Some(LONG), Some(LONG)]];
+
+fn slow() -> LinkSpec {
+    LinkSpec::of(15 * MS).with_rate(1_600_000, 18_000)
+}
+
+/// A held flow, and back a way with a delay only.
+fn world(seed: u64, there: LinkSpec, pauses: [Option<Pauses>; 2]) -> World {
+    World::new(seed, there, LinkSpec::of(15 * MS), &[FlowSpec { pauses, ..FlowSpec::held() }])
+}
+
+/// Messages of a time a second, and the longest queue in packets of the slow link.
+fn sent_and_queue(world: &mut World, until_ns: u64) -> (f64, f64) {
+    let from_ns = world.now_ns;
+    world.links[0].longest_queue_ns = 0;
+    world.run_until(until_ns);
+    let sent = world.flows[0].gaps_ns(from_ns, until_ns).len() as f64;
+    (sent * 1e9 / (until_ns - from_ns) as f64, world.links[0].longest_queue_ns as f64 / 5.4e6)
+}
+
+/// What leaves late is not sent too fast later: the path is not taken for faster than its application.
+#[test]
+fn sender_that_wakes_late_fills_no_queue() {
+    for pauses in [SHORT, LONG] {
+        for seed in 1..=6 {
+            let mut world = world(seed, slow(), [Some(pauses), None]);
+            let (sent, queue) = sent_and_queue(&mut world, 10 * S);
+            let p99 = percentile_ms(&mut world.flows[0].delivery_times_ns(0, 10 * S), 0.99);
+            let used = sent * 1079.0 * 8.0 / 1.6e6;
+            println!("{pauses:?}, seed {seed}: {used:.3} of the path used, queue of {queue:.1}, p99 {p99:.1} ms");
+            // At best 20.4 ms; what a pause has taken is not made up for.
+            assert!(p99 <= 1.1 * 20.4 && queue <= 1.5 && used >= 0.92);
+        }
+    }
+}
+
+/// As `queues::bottleneck_that_moves_is_followed`.
+#[test]
+fn bottleneck_that_moves_is_followed_in_spite_of_pauses() {
+    let of = |bits_per_s| LinkSpec::of(15 * MS).with_rate(bits_per_s, 60_000);
+    for pauses in CASES {
+        for seed in 1..=4 {
+            let mut world = world(seed, of(3_200_000), pauses);
+            for (at, bits_per_s) in [3_200_000, 1_600_000, 3_200_000, 1_600_000].into_iter().enumerate() {
+                world.links[0].spec = of(bits_per_s);
+                let from_ns = 8 * S * at as u64;
+                world.run_until(from_ns + 4 * S);
+                let (sent, queue) = sent_and_queue(&mut world, from_ns + 8 * S);
+                let (used, queue) = (sent * 1079.0 * 8.0 / bits_per_s as f64, queue * bits_per_s as f64 / 1.6e6);
+                println!(
+                    "{pauses:?}, seed {seed}, {bits_per_s}: {used:.2} of the path used, queue of {queue:.1} packets"
+                );
+                assert!(used > 0.88 && queue <= 2.0);
+            }
+        }
+    }
+}
+
+/// As `queues::slowest_step_that_moves_is_followed`.
+#[test]
+fn slowest_step_that_moves_is_followed_in_spite_of_pauses() {
+    let fast = LinkSpec::of(15 * MS).with_rate(16_000_000, 180_000);
+    for pauses in CASES {
+        for seed in 1..=6 {
+            let mut world = world(seed, slow(), pauses);
+            let phases = [
+                (slow(), Sends::Held, 0, 5.4),
+                (fast, Sends::Held, 8 * MS, 8.0),
+                (fast, Sends::Every(12 * MS), 0, 12.0),
+                (slow(), Sends::Held, 0, 5.4),
+            ];
+            for (at, (link, sends, work_ns, pace_ms)) in phases.into_iter().enumerate() {
+                world.links[0].spec = link;
+                (world.flows[0].spec.sends, world.flows[0].spec.work_ns) = (sends, work_ns);
+                world.restart_sends(0);
+                let from_ns = 8 * S * at as u64;
+                world.run_until(from_ns + 4 * S);
+                let (sent, queue) = sent_and_queue(&mut world, from_ns + 8 * S);
+                let mean_ms = 1000.0 / sent;
+                println!(
+                    "{pauses:?}, seed {seed}: pace {pace_ms} ms, mean {mean_ms:.2} ms, queue of {queue:.1} packets"
+                );
+                assert!((0.95..1.13).contains(&(mean_ms / pace_ms)) && queue <= 2.0);
+            }
+        }
+    }
+}
