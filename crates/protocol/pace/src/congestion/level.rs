@@ -49,6 +49,8 @@ const PAIRS_APART: [u64; 3] = [0, 4, 100];
 const PAIRS_SHARE: f64 = 0.9;
 /// How much the gap between packets varies while other flows use the link, and on a path that delivers in bursts.
 const GAP_VARIES: [f64; 2] = [0.1, 0.15];
+/// Longest time between bursts that is not taken for a queue.
+const BURSTS_MAX_US: f64 = 10_000.0;
 /// The rate between two packets that leave at once.
 const AT_ONCE: u64 = u64::MAX / 2;
 /// The first rate, as a share of the link's.
@@ -259,7 +261,9 @@ impl Level {
         let share = self.pairs.link().map_or(1.0, |link| (rate / link).clamp(SHARE_MIN, 1.0));
         // Packets that leave together make a queue of their own, where the path is no faster than they are meant to leave.
         let together_us = TOGETHER_US * (1.0 - packet_us / TOGETHER_PACE_US).max(0.0);
-        TARGET_FACTOR * packet_us.sqrt() * share.powf(-0.25) + together_us
+        // Where a path delivers in bursts a packet waits for the next one: a flow in step with them would see that as a queue.
+        let bursts_us = if self.pairs.are_together() { packet_us.min(BURSTS_MAX_US) } else { 0.0 };
+        TARGET_FACTOR * packet_us.sqrt() * share.powf(-0.25) + together_us.max(bursts_us)
     }
 
     /// A few packets have waited: sooner than a standing queue, and less sure.

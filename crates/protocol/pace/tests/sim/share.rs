@@ -183,7 +183,9 @@ fn jitter_and_bursts_leave_the_path_used() {
         for (jitter_ns, bursts_ns) in [(2 * MS, 0), (0, 4 * MS)] {
             let scenario = Scenario::of(1, bits_per_s, round_trip_ns, 0);
             let outcome = Scenario { jitter_ns, bursts_ns, ..scenario }.run();
-            assert!(outcome.used >= 0.85 && outcome.longest_queue <= 4.0, "{outcome:?}");
+            // A few packets, or as many as come in one burst.
+            let burst = bursts_ns as f64 / 1e9 * bits_per_s as f64 / (8.0 * 1079.0);
+            assert!(outcome.used >= 0.85 && outcome.longest_queue <= burst.max(4.0), "{outcome:?}");
         }
     }
 }
@@ -217,6 +219,18 @@ fn neither_side_starves_beside_queue_fillers() {
                 let shares = beside_filler(filler, bits_per_s, round_trip_ns, products, level_first);
                 assert!(shares.iter().all(|share| *share >= 1.0 / 6.0), "{shares:?}");
             }
+        }
+    }
+}
+
+/// One packet a burst finds the same delay each time, and a few more would wait: the flow does not stay in step.
+#[test]
+fn flow_is_not_in_step_with_bursts() {
+    for (bits_per_s, bursts_ns) in [(16_000_000, 8 * MS), (30_000_000, 2 * MS), (30_000_000, 4 * MS)] {
+        for seed in 1..=4 {
+            let scenario = Scenario { seed, bursts_ns, ..Scenario::of(1, bits_per_s, 30 * MS, 0) };
+            let outcome = Scenario { to_ns: 15 * S, ..scenario }.run();
+            assert!(outcome.used >= 0.9, "{outcome:?}");
         }
     }
 }

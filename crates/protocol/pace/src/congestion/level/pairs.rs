@@ -10,6 +10,8 @@ use super::as_f64;
 pub(super) const KEPT: usize = 5;
 /// So many pairs at least have come at once, before that says anything.
 const TOGETHER_LEAST: usize = 2;
+/// FEEDBACK does not wait for as long.
+const FEEDBACK_MOST_US: f64 = 1500.0;
 /// Pairs under way at a time that are measured.
 const UNDER_WAY: usize = 8;
 /// Two packets are a pair if they leave within this time.
@@ -91,11 +93,17 @@ impl Pairs {
             newest = Some(pair);
         }
         let Some((at, bytes)) = newest else { return false };
-        // Only if each of the two has come with feedback of its own, and nothing was lost.
-        if delivered != at || came_bytes != bytes || before + bytes != at {
+        // Only if nothing was lost.
+        if delivered != at || before + came_bytes != at {
             return false;
         }
-        if came_us <= last_us {
+        // One FEEDBACK for both, which does not wait for as long as the link would take.
+        let is_one =
+            came_bytes >= 2 * bytes && self.link().is_some_and(|link| as_f64(bytes) * 1e6 / link > FEEDBACK_MOST_US);
+        if came_bytes != bytes && !is_one {
+            return false;
+        }
+        if is_one || came_us <= last_us {
             self.together += 1;
             return true;
         }
