@@ -164,6 +164,8 @@ pub struct Transport {
     /// The time by the other end's clock that its newest packet said.
     peer_us: u64,
     told_floor: u64,
+    /// The first symbol that the other end awaits, as it has told.
+    awaited_there: u64,
     planned_ns: u64,
     plan_lost: plan::Lost,
     told_paces_ns: u64,
@@ -241,6 +243,7 @@ impl Transport {
             longer: (0, 0),
             peer_us: 0,
             told_floor: 0,
+            awaited_there: 0,
             planned_ns: 0,
             plan_lost: plan::Lost::default(),
             told_paces_ns: 0,
@@ -530,6 +533,12 @@ impl Transport {
         !self.is_out() && self.flight.bytes() + self.packet_max() as u64 <= window && !self.flight.is_full()
     }
 
+    /// The other end waits for symbols that do not come any more, and nothing is under way, or follows, that could tell it.
+    fn is_awaited_in_vain(&self) -> bool {
+        let is_quiet = self.flight.is_empty() && !self.sender.has_something() && !self.is_out();
+        is_quiet && self.sender.floor() > self.awaited_there
+    }
+
     fn packet_max(&self) -> usize {
         self.mtu.size()
     }
@@ -653,6 +662,7 @@ impl Transport {
             self.probes_mtu().then(|| self.mtu.due_ns()),
         ];
         all.into_iter().flatten().min().unwrap_or(u64::MAX).max(now_ns)
+            (self.sender.floor() > self.told_floor && self.is_awaited_in_vain()).then_some(now_ns),
     }
 
     /// Time has passed.
