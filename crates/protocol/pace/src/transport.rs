@@ -561,8 +561,12 @@ impl Transport {
 
     /// What a packet with a symbol takes of the path, as those are that were sent last.
     fn symbol_ns(&self) -> u64 {
-        let rate = self.congestion.path_bytes_per_s().unwrap_or(self.congestion.bytes_per_s());
-        crate::congestion::time_ns(self.symbol_bytes, rate)
+        crate::congestion::time_ns(self.symbol_bytes, self.path_rate())
+    }
+
+    /// Bytes a second, whether or not two packets leave at once just now.
+    fn path_rate(&self) -> u64 {
+        self.congestion.path_bytes_per_s().unwrap_or(self.congestion.bytes_per_s())
     }
 
     /// The other end takes this clock to be ahead by what the way back takes, as it cannot know better. That is made up for if this is known
@@ -579,7 +583,8 @@ impl Transport {
         let least_ns = self.trips.shortest_us() * 1000 - self.way_back_ns();
         let queue_us = self.trips.smoothed_us().saturating_sub(self.trips.shortest_us());
         let usual_ns = least_ns + (queue_us / 2 + self.trips.variation_us()) * 1000;
-        Way { least_ns: if self.trips.is_known() { least_ns } else { 0 }, usual_ns, pace_ns: self.pace_ns() }
+        let least_ns = if self.trips.is_known() { least_ns } else { 0 };
+        Way { least_ns, usual_ns, pace_ns: crate::congestion::time_ns(self.packet_max() as u64, self.path_rate()) }
     }
 
     fn plan(&mut self, now_ns: u64) {
@@ -592,7 +597,7 @@ impl Transport {
             round_trip_ns: self.round_trip_ns(),
             one_way_ns: self.way().usual_ns,
             pace_ns: self.symbol_ns(),
-            symbols_ns: self.send.mean().effective_ns / self.sender.symbols_of_a_message(),
+            symbols_ns: self.sender.of_a_symbol_ns(self.send.mean().effective_ns),
             deadline_ns: self.config.deadline_ns,
             residual_loss: self.sender.planned_loss(),
         };
@@ -657,12 +662,12 @@ impl Transport {
             self.silence_ns(),
             Some(self.ping_due_ns()),
             self.pong_due_ns(),
+            (self.sender.floor() > self.told_floor && self.is_awaited_in_vain()).then_some(now_ns),
             Some(self.heard_ns.saturating_add(self.config.idle_ns)),
             self.ending.as_ref().map(|(_, until_ns)| *until_ns),
             self.probes_mtu().then(|| self.mtu.due_ns()),
         ];
         all.into_iter().flatten().min().unwrap_or(u64::MAX).max(now_ns)
-            (self.sender.floor() > self.told_floor && self.is_awaited_in_vain()).then_some(now_ns),
     }
 
     /// Time has passed.

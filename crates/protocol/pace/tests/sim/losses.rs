@@ -115,3 +115,19 @@ fn even_ways_leave_time_for_a_round() {
         assert!(outcome.more <= if is_enough { 0.35 } else { TAKES }, "{outcome:?}");
     });
 }
+
+/// The path takes one packet for seven of the messages: of how many packets these are makes no difference.
+#[test]
+fn redundancy_of_messages_of_two_packets_leaves_room_for_them() {
+    let losses = Gilbert::of(0.03, 1.0);
+    let there = LinkSpec { losses, ..LinkSpec::of(15 * MS).with_rate(16_000_000, 180_000) };
+    let mut flow = FlowSpec { sends: Sends::Every(1240 * MS / 1000), bytes: (2000, 2000), ..FlowSpec::held() };
+    flow.config = Config { deadline_ns: 60 * MS, queue_max: 20, ..Config::default() };
+    let mut world = World::new(1, there, LinkSpec { losses, ..LinkSpec::of(15 * MS) }, &[flow]);
+    world.run_until(15 * S);
+    let sent = world.flows[0].counts().sent;
+    let more = sent.redundancy as f64 / sent.symbols as f64;
+    let p50_ms = percentile_ms(&mut world.flows[0].delivery_times_ns(5 * S, 14 * S), 0.5);
+    println!("{more:.3} packets of redundancy for each of a message; delivery p50 {p50_ms:.1} ms");
+    assert!(more < 0.15 && p50_ms < 30.0);
+}
