@@ -63,7 +63,8 @@ pub struct Config {
     pub algorithm: Algorithm,
     /// Both ways of the path take equally long, as NTP assumes. A deadline then has to be longer than one way; else it has to be longer
     /// than a round trip, as the other end knows this clock no better. Where the way there takes longer, a message can be late by half
-    /// of the difference, and so it can by half of a queue that stands for ten seconds.
+    /// of the difference, and so it can by half of a queue that stands for ten seconds, or of what the round trip becomes shorter by
+    /// while the message waits at the receiver.
     pub even_ways: bool,
     /// Bytes of the largest datagram that the own link takes.
     pub datagram_max: usize,
