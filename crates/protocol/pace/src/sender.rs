@@ -22,6 +22,7 @@ use crate::{
     block::Codec,
     plan::Plan,
     pool::Pool,
+    receiver::EARLY_US,
     symbol::{DESCRIPTION_LEN, Description, MESSAGE_MAX},
 };
 
@@ -476,10 +477,14 @@ impl Sender {
         [queued, coded, again, awaited].into_iter().flatten().min()
     }
 
-    /// When the open block is closed even if no more symbols come, so that its redundancy comes in time.
+    /// When the open block is closed: at once if it is complete, and else so that its redundancy comes in time even if no more
+    /// symbols come.
     fn block_due_ns(&self, way: &Way) -> Option<u64> {
         let oldest = self.symbols.get(usize::try_from(self.block_from.checked_sub(self.first)?).ok()?)?;
-        let needs_ns = way.usual_ns + (self.plan.redundancy as u64 + 1) * way.pace_ns;
+        if self.next_number() - self.block_from >= self.plan.data as u64 {
+            return (self.plan.redundancy > 0).then_some(0);
+        }
+        let needs_ns = way.usual_ns + (self.plan.redundancy as u64 + 1) * way.pace_ns + EARLY_US * 1000;
         (self.plan.redundancy > 0).then_some(oldest.expires_ns.saturating_sub(needs_ns))
     }
 

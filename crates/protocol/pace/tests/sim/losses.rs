@@ -131,3 +131,25 @@ fn redundancy_of_messages_of_two_packets_leaves_room_for_them() {
     println!("{more:.3} packets of redundancy for each of a message; delivery p50 {p50_ms:.1} ms");
     assert!(more < 0.15 && p50_ms < 30.0);
 }
+
+/// No message follows in time that could show a loss, or complete a block: the redundancy of each leaves with it.
+#[test]
+fn rare_messages_have_redundancy_of_their_own() {
+    let losses = Gilbert::of(0.1, 1.0);
+    for (delay_ms, deadline_ms, every_ms) in
+        [(0.5, 5, 20), (0.5, 10, 20), (5.0, 20, 20), (15.0, 50, 20), (15.0, 60, 100), (15.0, 45, 1000)]
+    {
+        let way = LinkSpec { losses, ..LinkSpec::of((delay_ms * 1e6) as u64).with_rate(50_000_000, 1_000_000) };
+        let config = Config { deadline_ns: deadline_ms * MS, ..Config::default() };
+        let flow = FlowSpec { config, sends: Sends::Every(every_ms * MS), ..FlowSpec::held() };
+        let mut world = World::new(1, way, way, &[flow]);
+        // What is lost is to be known first.
+        let (from_ns, to_ns) = (200 * every_ms * MS, 600 * every_ms * MS);
+        world.run_until(to_ns + S);
+        let mut times = world.flows[0].delivery_times_ns(from_ns, to_ns);
+        let lost = 1.0 - times.len() as f64 / 400.0;
+        let p99_ms = percentile_ms(&mut times, 0.99);
+        println!("{delay_ms} ms, {deadline_ms} ms, each {every_ms} ms: {lost:.4} lost; delivery p99 {p99_ms:.1} ms");
+        assert!(lost < 0.03);
+    }
+}
