@@ -70,6 +70,8 @@ const APART_CORRELATION: f64 = 0.1;
 const PLANNED: f64 = 0.85;
 /// Most packets besides the one of each symbol, if the path holds the application.
 const MORE_MAX: f64 = 1.0;
+/// FEEDBACK is missing if it comes so much later than a round trip, at least: `transport/silence.rs`.
+const SILENCE_LEAST_NS: u64 = 14_000_000;
 /// The share of the path's room between symbols that is used: the rest is for FEEDBACK, and for a pace that varies.
 const FITS: f64 = 0.9;
 
@@ -79,9 +81,10 @@ impl Path {
         self.symbols_ns.max(self.pace_ns).max(1)
     }
 
-    /// Between two rounds.
+    /// Between two rounds. A loss is not known before the next packet comes, or FEEDBACK is missing.
     fn round_ns(&self) -> u64 {
-        let reordered_ns = (REORDERED_MAX * self.between_ns()).min(self.round_trip_ns / 8 + 1_000_000);
+        let next_ns = self.symbols_ns.min(SILENCE_LEAST_NS);
+        let reordered_ns = (REORDERED_MAX * self.between_ns()).min(next_ns.max(self.round_trip_ns / 8 + 1_000_000));
         self.round_trip_ns + reordered_ns
     }
 
@@ -105,9 +108,9 @@ impl Path {
         (FITS * self.symbols_ns as f64 / self.pace_ns.max(1) as f64 - 1.0).clamp(0.0, MORE_MAX)
     }
 
-    /// The time in which a block and its coded packets leave.
+    /// How long after the first symbol of a block its last coded packet leaves: nothing is between the last symbol and those.
     fn block_ns(&self, data: usize, redundancy: usize) -> u64 {
-        data as u64 * self.between_ns() + redundancy as u64 * self.pace_ns
+        (data as u64 - 1) * self.between_ns() + redundancy as u64 * self.pace_ns
     }
 
     /// The probability that a packet is lost if one before it was.

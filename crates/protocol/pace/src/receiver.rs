@@ -40,7 +40,7 @@ const READY_BYTES_MAX: usize = 32 << 20;
 
 /// What is missing is awaited until so long before a message behind it expires, so that the application has time to
 /// take that.
-const EARLY_US: u64 = 2000;
+pub(crate) const EARLY_US: u64 = 2000;
 
 /// A symbol or redundancy that no sender would have sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

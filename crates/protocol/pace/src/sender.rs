@@ -22,6 +22,7 @@ use crate::{
     block::Codec,
     plan::Plan,
     pool::Pool,
+    receiver::EARLY_US,
     symbol::{DESCRIPTION_LEN, Description, MESSAGE_MAX},
 };
 
@@ -29,6 +30,9 @@ use crate::{
 pub const SYMBOLS_MAX: usize = 8192;
 /// Most messages that wait to be sent, whatever the user asked for.
 pub const MESSAGES_MAX: usize = 4096;
+
+/// Messages over which their symbols are counted.
+const WHOLE_MAX: u64 = 1024;
 
 /// Bytes of memory that is kept to be used again, of symbols and of messages each.
 const POOL_BYTES: usize = 2 << 20;
@@ -59,6 +63,8 @@ struct Queued {
     message: u64,
     bytes: Vec<u8>,
     cut: usize,
+    /// Symbols that were cut off so far.
+    symbols: u64,
     expires_ns: u64,
     expires_us: u64,
 }
@@ -161,6 +167,8 @@ pub struct Sender {
     pool: Pool,
     messages_pool: Pool,
     messages: u64,
+    /// The last messages of which all was sent, and their symbols: those of before count half.
+    whole: [u64; 2],
     counts: SentCounts,
 }
 
@@ -186,6 +194,7 @@ impl Sender {
             pool: Pool::new(POOL_BYTES),
             messages_pool: Pool::new(POOL_BYTES),
             messages: 0,
+            whole: [0; 2],
             counts: SentCounts::default(),
         }
     }
@@ -209,7 +218,7 @@ impl Sender {
         self.messages += 1;
         self.counts.messages += 1;
         self.tolerated.sent();
-        self.queue.push_back(Queued { message, bytes: copy, cut: 0, expires_ns, expires_us });
+        self.queue.push_back(Queued { message, bytes: copy, cut: 0, symbols: 0, expires_ns, expires_us });
         Ok(message)
     }
 
@@ -230,10 +239,12 @@ impl Sender {
         self.counts
     }
 
-    /// As a rule, at least one.
+    /// The share of a time between two messages that is between two symbols, as a rule.
     #[must_use]
-    pub fn symbols_of_a_message(&self) -> u64 {
-        (self.counts.symbols / self.counts.messages.max(1)).max(1)
+    pub fn of_a_symbol_ns(&self, message_ns: u64) -> u64 {
+        let [messages, symbols] = self.whole;
+        let ns = u128::from(message_ns) * u128::from(messages.max(1)) / u128::from(symbols.max(1));
+        u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
     /// How the next block is protected.
@@ -320,9 +331,14 @@ impl Sender {
         content.extend_from_slice(&description.write());
         content.extend_from_slice(&bytes[queued.cut..end]);
         queued.cut = end;
+        queued.symbols += 1;
         if end == bytes.len()
             && let Some(queued) = self.queue.pop_front()
         {
+            if self.whole[0] >= WHOLE_MAX {
+                self.whole = self.whole.map(|count| count / 2);
+            }
+            self.whole = [self.whole[0] + 1, self.whole[1] + queued.symbols];
             self.messages_pool.give(queued.bytes);
         }
         self.symbols.push_back(Symbol { content, expires_ns, state: State::Done, copies: 0, pending: 0 });
@@ -363,7 +379,7 @@ impl Sender {
     fn drop_late(&mut self, now_ns: u64, way: &Way, symbol_max: usize) {
         let arrives_ns = now_ns + way.least_ns;
         while let Some(queued) = self.queue.front()
-            && arrives_ns > queued.expires_ns
+            && (arrives_ns > queued.expires_ns || self.gives_way(queued, now_ns + way.usual_ns, way, symbol_max))
         {
             if let Some(queued) = self.queue.pop_front() {
                 self.messages_pool.give(queued.bytes);
@@ -405,6 +421,15 @@ impl Sender {
             self.again.pop_front();
         }
         self.advance();
+    }
+
+    /// A message of several packets, of which the last would leave too late, makes way for the one behind it before its first one
+    /// leaves: else each would be sent in part, and none would arrive. The last one is tried, as the path may be faster.
+    fn gives_way(&self, queued: &Queued, arrives_ns: u64, way: &Way, symbol_max: usize) -> bool {
+        let part = symbol_max.saturating_sub(DESCRIPTION_LEN).max(1);
+        let before = self.again.len() + self.coded.len() + queued.bytes.len().saturating_sub(1) / part;
+        let last_ns = arrives_ns.saturating_add((before as u64).saturating_mul(way.pace_ns));
+        queued.cut == 0 && queued.bytes.len() > part && self.queue.len() > 1 && last_ns > queued.expires_ns
     }
 
     /// Symbols at the front that are done are forgotten.
@@ -452,10 +477,14 @@ impl Sender {
         [queued, coded, again, awaited].into_iter().flatten().min()
     }
 
-    /// When the open block is closed even if no more symbols come, so that its redundancy comes in time.
+    /// When the open block is closed: at once if it is complete, and else so that its redundancy comes in time even if no more
+    /// symbols come.
     fn block_due_ns(&self, way: &Way) -> Option<u64> {
         let oldest = self.symbols.get(usize::try_from(self.block_from.checked_sub(self.first)?).ok()?)?;
-        let needs_ns = way.usual_ns + (self.plan.redundancy as u64 + 1) * way.pace_ns;
+        if self.next_number() - self.block_from >= self.plan.data as u64 {
+            return (self.plan.redundancy > 0).then_some(0);
+        }
+        let needs_ns = way.usual_ns + (self.plan.redundancy as u64 + 1) * way.pace_ns + EARLY_US * 1000;
         (self.plan.redundancy > 0).then_some(oldest.expires_ns.saturating_sub(needs_ns))
     }
 

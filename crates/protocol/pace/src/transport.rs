@@ -63,7 +63,8 @@ pub struct Config {
     pub algorithm: Algorithm,
     /// Both ways of the path take equally long, as NTP assumes. A deadline then has to be longer than one way; else it has to be longer
     /// than a round trip, as the other end knows this clock no better. Where the way there takes longer, a message can be late by half
-    /// of the difference, and so it can by half of a queue that stands for ten seconds.
+    /// of the difference, and so it can by half of a queue that stands for ten seconds, or of what the round trip becomes shorter by
+    /// while the message waits at the receiver.
     pub even_ways: bool,
     /// Bytes of the largest datagram that the own link takes.
     pub datagram_max: usize,
@@ -164,6 +165,8 @@ pub struct Transport {
     /// The time by the other end's clock that its newest packet said.
     peer_us: u64,
     told_floor: u64,
+    /// The first symbol that the other end awaits, as it has told.
+    awaited_there: u64,
     planned_ns: u64,
     plan_lost: plan::Lost,
     told_paces_ns: u64,
@@ -241,6 +244,7 @@ impl Transport {
             longer: (0, 0),
             peer_us: 0,
             told_floor: 0,
+            awaited_there: 0,
             planned_ns: 0,
             plan_lost: plan::Lost::default(),
             told_paces_ns: 0,
@@ -530,6 +534,12 @@ impl Transport {
         !self.is_out() && self.flight.bytes() + self.packet_max() as u64 <= window && !self.flight.is_full()
     }
 
+    /// The other end waits for symbols that do not come any more, and nothing is under way, or follows, that could tell it.
+    fn is_awaited_in_vain(&self) -> bool {
+        let is_quiet = self.flight.is_empty() && !self.sender.has_something() && !self.is_out();
+        is_quiet && self.sender.floor() > self.awaited_there
+    }
+
     fn packet_max(&self) -> usize {
         self.mtu.size()
     }
@@ -552,8 +562,12 @@ impl Transport {
 
     /// What a packet with a symbol takes of the path, as those are that were sent last.
     fn symbol_ns(&self) -> u64 {
-        let rate = self.congestion.path_bytes_per_s().unwrap_or(self.congestion.bytes_per_s());
-        crate::congestion::time_ns(self.symbol_bytes, rate)
+        crate::congestion::time_ns(self.symbol_bytes, self.path_rate())
+    }
+
+    /// Bytes a second, whether or not two packets leave at once just now.
+    fn path_rate(&self) -> u64 {
+        self.congestion.path_bytes_per_s().unwrap_or(self.congestion.bytes_per_s())
     }
 
     /// The other end takes this clock to be ahead by what the way back takes, as it cannot know better. That is made up for if this is known
@@ -570,7 +584,8 @@ impl Transport {
         let least_ns = self.trips.shortest_us() * 1000 - self.way_back_ns();
         let queue_us = self.trips.smoothed_us().saturating_sub(self.trips.shortest_us());
         let usual_ns = least_ns + (queue_us / 2 + self.trips.variation_us()) * 1000;
-        Way { least_ns: if self.trips.is_known() { least_ns } else { 0 }, usual_ns, pace_ns: self.pace_ns() }
+        let least_ns = if self.trips.is_known() { least_ns } else { 0 };
+        Way { least_ns, usual_ns, pace_ns: crate::congestion::time_ns(self.packet_max() as u64, self.path_rate()) }
     }
 
     fn plan(&mut self, now_ns: u64) {
@@ -583,7 +598,7 @@ impl Transport {
             round_trip_ns: self.round_trip_ns(),
             one_way_ns: self.way().usual_ns,
             pace_ns: self.symbol_ns(),
-            symbols_ns: self.send.mean().effective_ns / self.sender.symbols_of_a_message(),
+            symbols_ns: self.sender.of_a_symbol_ns(self.send.mean().effective_ns),
             deadline_ns: self.config.deadline_ns,
             residual_loss: self.sender.planned_loss(),
         };
@@ -648,6 +663,7 @@ impl Transport {
             self.silence_ns(),
             Some(self.ping_due_ns()),
             self.pong_due_ns(),
+            (self.sender.floor() > self.told_floor && self.is_awaited_in_vain()).then_some(now_ns),
             Some(self.heard_ns.saturating_add(self.config.idle_ns)),
             self.ending.as_ref().map(|(_, until_ns)| *until_ns),
             self.probes_mtu().then(|| self.mtu.due_ns()),

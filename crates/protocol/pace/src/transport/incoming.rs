@@ -228,6 +228,7 @@ impl Transport {
             came.one_way_us = is_whole.then_some(one_way_us);
             self.note_one_way(now_ns, difference(came_us, t1_us));
         }
+        self.awaited_there = self.awaited_there.max(awaited);
         self.sender.is_awaited_from(awaited, feedback.lost);
         told.drain(..).for_each(|outcome| self.resolve(now_ns, outcome));
         self.told = told;

@@ -174,7 +174,8 @@ impl Transport {
         }
         let is_carried = leaves_anyway
             && (now_ns >= self.pings.next_ns() || self.pings.is_carried(now_ns, self.trips.smoothed_us() * 1000));
-        if (is_carried || now_ns >= self.ping_due_ns()) && writer.frame(&Frame::Ping(self.pings.echo())) {
+        let asks = (is_carried || now_ns >= self.ping_due_ns()) && writer.frame(&Frame::Ping(self.pings.echo()));
+        if asks {
             self.pings.left(now_ns, self.next_number);
             if self.is_out() {
                 // The answer to this one comes before the next one.
@@ -182,7 +183,9 @@ impl Transport {
                 self.pings.no_later_than(now_ns + gap_ns);
             }
         }
-        if self.sender.floor() > self.told_floor && (is_paced || is_due) {
+        let is_news = self.sender.floor() > self.told_floor;
+        // What told it may have been lost: it is told again with each request.
+        if is_news && leaves_anyway || (is_news || asks) && self.is_awaited_in_vain() {
             let symbol = self.sender.floor();
             if writer.frame(&Frame::Floor { symbol: low(symbol) }) {
                 self.told_floor = symbol;

@@ -82,3 +82,33 @@ fn end_of_a_connection_waits_for_no_clock_for_ever() {
     assert!(now_ns - begun_ns <= 2 * S, "{now_ns}");
     assert_eq!(there.closed(), Some(&Closed::There("enough".to_owned())));
 }
+
+/// Nothing follows that could say so. The packet that does may be lost, too.
+#[test]
+fn message_behind_one_that_is_given_up_waits_no_longer_for_it() {
+    for lost_until_ms in [0, 900] {
+        let [mut here, mut there] = [(); 2].map(|()| Transport::new(S, Config::default(), 30_000));
+        let (mut now_ns, mut under_way, mut delivered_ms) = (S, [(); 2].map(|()| Vec::new()), None);
+        for ms in 0..5000 {
+            now_ns += MS;
+            let [to_there, to_here] = std::mem::take(&mut under_way);
+            open(&mut there, now_ns, to_there);
+            open(&mut here, now_ns, to_here);
+            let message = match ms {
+                500 => Some(([0xEE; 900], 100 * MS)),
+                505 => Some(([0x22; 900], 60 * S)),
+                _ => None,
+            };
+            message.map(|(bytes, deadline_ns)| here.send(now_ns, &bytes, Some(deadline_ns)).unwrap());
+            [&mut here, &mut there].into_iter().for_each(|end| end.timeout(now_ns));
+            under_way = [packets(&mut here, now_ns), packets(&mut there, now_ns)];
+            let carries = |plain: &[u8], byte| plain.windows(800).any(|part| part.iter().all(|of| *of == byte));
+            let is_lost =
+                |plain: &[u8]| carries(plain, 0xEE) || (500..lost_until_ms).contains(&ms) && !carries(plain, 0x22);
+            under_way[0].retain(|(_, plain)| !is_lost(plain));
+            delivered_ms = delivered_ms.or(there.poll_message(now_ns).map(|_| ms));
+        }
+        println!("delivered at {delivered_ms:?} ms");
+        assert!(delivered_ms.is_some_and(|ms| ms < 700.max(lost_until_ms + 600)), "{delivered_ms:?}");
+    }
+}

@@ -115,3 +115,41 @@ fn even_ways_leave_time_for_a_round() {
         assert!(outcome.more <= if is_enough { 0.35 } else { TAKES }, "{outcome:?}");
     });
 }
+
+/// The path takes one packet for seven of the messages: of how many packets these are makes no difference.
+#[test]
+fn redundancy_of_messages_of_two_packets_leaves_room_for_them() {
+    let losses = Gilbert::of(0.03, 1.0);
+    let there = LinkSpec { losses, ..LinkSpec::of(15 * MS).with_rate(16_000_000, 180_000) };
+    let mut flow = FlowSpec { sends: Sends::Every(1240 * MS / 1000), bytes: (2000, 2000), ..FlowSpec::held() };
+    flow.config = Config { deadline_ns: 60 * MS, queue_max: 20, ..Config::default() };
+    let mut world = World::new(1, there, LinkSpec { losses, ..LinkSpec::of(15 * MS) }, &[flow]);
+    world.run_until(15 * S);
+    let sent = world.flows[0].counts().sent;
+    let more = sent.redundancy as f64 / sent.symbols as f64;
+    let p50_ms = percentile_ms(&mut world.flows[0].delivery_times_ns(5 * S, 14 * S), 0.5);
+    println!("{more:.3} packets of redundancy for each of a message; delivery p50 {p50_ms:.1} ms");
+    assert!(more < 0.15 && p50_ms < 30.0);
+}
+
+/// No message follows in time that could show a loss, or complete a block: the redundancy of each leaves with it.
+#[test]
+fn rare_messages_have_redundancy_of_their_own() {
+    let losses = Gilbert::of(0.1, 1.0);
+    for (delay_ms, deadline_ms, every_ms) in
+        [(0.5, 5, 20), (0.5, 10, 20), (5.0, 20, 20), (15.0, 50, 20), (15.0, 60, 100), (15.0, 45, 1000)]
+    {
+        let way = LinkSpec { losses, ..LinkSpec::of((delay_ms * 1e6) as u64).with_rate(50_000_000, 1_000_000) };
+        let config = Config { deadline_ns: deadline_ms * MS, ..Config::default() };
+        let flow = FlowSpec { config, sends: Sends::Every(every_ms * MS), ..FlowSpec::held() };
+        let mut world = World::new(1, way, way, &[flow]);
+        // What is lost is to be known first.
+        let (from_ns, to_ns) = (200 * every_ms * MS, 600 * every_ms * MS);
+        world.run_until(to_ns + S);
+        let mut times = world.flows[0].delivery_times_ns(from_ns, to_ns);
+        let lost = 1.0 - times.len() as f64 / 400.0;
+        let p99_ms = percentile_ms(&mut times, 0.99);
+        println!("{delay_ms} ms, {deadline_ms} ms, each {every_ms} ms: {lost:.4} lost; delivery p99 {p99_ms:.1} ms");
+        assert!(lost < 0.03);
+    }
+}
