@@ -109,6 +109,13 @@ const MARKS_MAX: f64 = 0.1;
 const LOSS_MAX: f64 = 0.2;
 /// Three standard deviations of the share lost in a round trip, at one lost in ten in bursts of three, times the root of the packets.
 const LOSS_CHANCE: f64 = 2.0;
+/// The rate is cut by this at most.
+const LOSS_CUT_MAX: f64 = 0.5;
+/// The rate is not what matters if after a cut and so many time constants of the share lost this much of it is left; then more by this
+/// factor is borne.
+const LOSS_STAYS: f64 = 0.75;
+const LOSS_BORNE: f64 = 1.25;
+const CUT_WAITS: f64 = 1.5;
 /// Packets over which the share of lost ones is taken, and the weight of a round trip at most.
 const LOSS_PACKETS: f64 = 100.0;
 const LOSS_WEIGHT: f64 = 1.0 / 8.0;
@@ -172,8 +179,11 @@ pub struct Level {
     loss: f64,
     /// The same over the last few, however few packets they had.
     lately_lost: f64,
-    /// Packets until the rate may be cut again for what is lost.
-    cut_packets: f64,
+    /// The share of lost packets that the rate is not cut for, the share that it was cut for last, and the time constants of `loss` until it
+    /// may be cut again.
+    bears: f64,
+    cut_for: Option<f64>,
+    cut_waits: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -227,7 +237,9 @@ impl Level {
             unpressed_rate: 0.0,
             loss: 0.0,
             lately_lost: 0.0,
-            cut_packets: 0.0,
+            bears: LOSS_MAX,
+            cut_for: None,
+            cut_waits: 0.0,
         }
     }
 
@@ -451,19 +463,7 @@ impl Level {
         let weight = (all / (LOSS_PACKETS * as_f64(self.packet_bytes))).min(LOSS_WEIGHT);
         self.loss += (as_f64(lost) / all.max(1.0) - self.loss) * weight;
         self.lately_lost += (as_f64(lost) / all.max(1.0) - self.lately_lost) * LATELY_WEIGHT;
-        // Of few packets many may be lost by chance.
-        let packets = (all / as_f64(self.packet_bytes)).max(1.0);
-        let is_much = as_f64(lost) / all.max(1.0) > LOSS_MAX + LOSS_CHANCE / packets.sqrt();
-        self.cut_packets -= packets;
-        let may_cut = self.phase == Phase::Steady && lost > 0 && self.cut_packets <= 0.0;
-        if may_cut && (is_much || self.loss > LOSS_MAX) {
-            // To what came. Whether as much is lost at that rate is to be seen first: if so, it is not the rate that matters.
-            self.rate *= 1.0 - self.loss.max(LOSS_MAX);
-            self.growth = 0.0;
-            self.unrest = 1.0;
-            self.loss = 0.0;
-            self.cut_packets = LOSS_PACKETS;
-        }
+        self.cut_for_losses(as_f64(lost), all, weight);
         // The second packet of a pair waits for the first one, and is no sign of congestion.
         let marked = self.round_marked.saturating_sub(self.pairs.take_sent());
         let share = (as_f64(marked * self.packet_bytes) / all.max(1.0)).min(1.0);
@@ -471,6 +471,31 @@ impl Level {
         (self.round_came, self.round_marked) = (0, 0);
         let is_app_limited = std::mem::take(&mut self.round_is_app_limited);
         self.app_limited_rounds = if is_app_limited { self.app_limited_rounds.saturating_add(1) } else { 0 };
+    }
+
+    /// Where much is lost the rate is cut to what came, once: the path may drop what exceeds a rate, without a queue. If as much is lost
+    /// after that, it is not the rate that matters.
+    fn cut_for_losses(&mut self, lost: f64, all: f64, weight: f64) {
+        self.cut_waits -= weight;
+        if self.phase != Phase::Steady || self.cut_waits > 0.0 {
+            return;
+        }
+        // Of few packets many may be lost by chance.
+        let packets = (all / as_f64(self.packet_bytes)).max(1.0);
+        let is_much = lost / all.max(1.0) > self.bears + LOSS_CHANCE / packets.sqrt();
+        if lost > 0.0 && (is_much || self.loss > self.bears) {
+            if self.cut_for.take().is_some_and(|before| self.loss > LOSS_STAYS * before) {
+                self.bears = LOSS_BORNE * self.loss;
+                return;
+            }
+            let share = self.loss.clamp(LOSS_MAX, LOSS_CUT_MAX);
+            self.rate *= 1.0 - share;
+            self.growth = 0.0;
+            self.unrest = 1.0;
+            (self.cut_for, self.cut_waits) = (Some(share), CUT_WAITS);
+        } else if self.loss < LOSS_MAX / 2.0 {
+            (self.bears, self.cut_for) = (LOSS_MAX, None);
+        }
     }
 
     /// A pair of packets has come.

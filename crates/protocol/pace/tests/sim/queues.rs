@@ -136,7 +136,7 @@ fn losses_and_jitter_do_not_slow_a_flow_down() {
 /// Bursts of lost packets, of which some round trips have many, are no reason to become slow.
 #[test]
 fn bursts_of_losses_do_not_slow_a_flow_down() {
-    for (loss, burst) in [(0.05, 3.0), (0.1, 1.0), (0.1, 3.0)] {
+    for (loss, burst) in [(0.05, 3.0), (0.1, 1.0), (0.1, 3.0), (0.3, 1.5)] {
         for delay_ns in [5 * MS, 15 * MS] {
             let way =
                 LinkSpec { losses: Gilbert::of(loss, burst), ..LinkSpec::of(delay_ns).with_rate(16_000_000, 180_000) };
