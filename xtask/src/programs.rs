@@ -115,9 +115,10 @@ pub(crate) fn build(selection: &[&str], what: &str) -> Result<Vec<Program>, Stri
 /// What a program does most, which decides what it may run beside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It waits most of the time and measures nothing: beside one more of its kind, or one of [`Kind::Clusters`].
+    /// It waits most of the time and measures nothing: beside one more of its kind.
     Waits,
-    /// It waits and measures nothing, but runs whole clusters, several at a time: beside no other of its kind.
+    /// It waits and measures nothing, but runs whole clusters, whose timeouts a busy machine does not keep: beside nothing but
+    /// [`Kind::Computes`].
     Clusters,
     /// It measures, or changes settings of the machine: beside nothing but [`Kind::Computes`].
     Measures,
@@ -179,9 +180,9 @@ impl Jobs {
             scope.spawn(|| self.work(&self.computing));
             thread::scope(|scope| {
                 scope.spawn(|| self.work(&self.waiting));
-                self.work(&self.clusters);
                 self.work(&self.waiting);
             });
+            self.work(&self.clusters);
             self.work(&self.measuring);
             self.is_late.store(true, Ordering::SeqCst);
             self.processes.lock().expect("no job panics").iter().for_each(|process| run::hurry(*process));

@@ -112,7 +112,7 @@ fn add_end_to_end(jobs: &mut Jobs, programs: &[Program], skipped: &[&str]) {
     for program in programs {
         let (kind, threads) = match of(program) {
             Some(at) => (Kind::Clusters, CLUSTERS[at].1),
-            None if ONE_CLUSTER.contains(&&*program.name()) => (Kind::Waits, ONE_AT_A_TIME),
+            None if ONE_CLUSTER.contains(&&*program.name()) => (Kind::Clusters, ONE_AT_A_TIME),
             None => (Kind::Measures, ONE_AT_A_TIME),
         };
         let args = ["root_", threads].iter().chain(skipped).map(|arg| (*arg).to_owned()).collect();

@@ -188,6 +188,8 @@ pub struct Transport {
     transmit: Meter,
     receive: Meter,
     deliver: Meter,
+    /// Since then messages wait here that the application does not take.
+    untaken_since_ns: Option<u64>,
     /// The application's sends, and messages that came whole: these are so many.
     sends: Rhythm,
     arrivals: Rhythm,
@@ -261,6 +263,7 @@ impl Transport {
             transmit: Meter::default(),
             receive: Meter::default(),
             deliver: Meter::default(),
+            untaken_since_ns: None,
             sends: Rhythm::default(),
             arrivals: Rhythm::default(),
             arrived: 0,
@@ -318,6 +321,7 @@ impl Transport {
         } else {
             self.deliver.waits(now_ns);
         }
+        self.untaken_since_ns = (self.receiver.waiting() > 0).then_some(now_ns);
         message
     }
 

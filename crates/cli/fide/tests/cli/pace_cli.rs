@@ -10,7 +10,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
     sync::{
         Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -54,9 +54,15 @@ fn new_key(dir: &Path, name: &str) -> PathBuf {
     write_key(dir, name, &text(&output(&["key"]).stdout))
 }
 
-/// A free port, as far as one can know.
+/// A free port that no other test takes: below those that the kernel gives away by itself.
 fn port() -> u16 {
-    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    const PORTS: std::ops::Range<u32> = 20_000..32_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id() * 64;
+    let mut ports =
+        std::iter::repeat_with(|| PORTS.start + (first + NEXT.fetch_add(1, Relaxed)) % (PORTS.end - PORTS.start));
+    let free = |port: u32| u16::try_from(port).ok().filter(|port| UdpSocket::bind(("127.0.0.1", *port)).is_ok());
+    ports.find_map(free).unwrap()
 }
 
 /// Starts one that says on standard error that it waits, and returns once it has.

@@ -125,6 +125,7 @@ impl Transport {
             Frame::Feedback(feedback) => self.feedback(now_ns, sent_us, &feedback)?,
             Frame::Paces(paces) => {
                 self.peer_paces = paces;
+                self.message_departs_soon(now_ns);
                 let tolerated = f64::from(paces.tolerated_ppm) / 1e6;
                 self.receiver.set_tolerance(tolerated, self.trips.smoothed_us());
             }

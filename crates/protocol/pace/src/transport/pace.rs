@@ -42,6 +42,12 @@ const WAITING_MAX: u64 = 20;
 /// Where packets leave together, messages are made so much sooner: those of this time, and of the time by which a thread wakes late.
 const AHEAD_NS: u64 = 2 * TOGETHER_NS;
 
+/// An application is stuck that has taken nothing for so long, and for so many of its usual turns; and the pace that this counts for at
+/// most, as a sender learns with its next message only that it goes on.
+const STUCK_NS: u64 = 100_000_000;
+const STUCK_TURNS: u64 = 8;
+const STUCK_PACE_NS: u64 = 250_000_000;
+
 /// An application waits for so many messages of the other end's at most.
 const BEHIND_MAX: u64 = 4;
 
@@ -65,7 +71,7 @@ impl Transport {
                 // The means: the receiver's queue says whether they are enough, and a thread that did not run for a moment holds
                 // nobody up for the time that a pace counts.
                 slowest(self.receive.mean()),
-                slowest(self.deliver.mean()),
+                slowest(self.deliver_pace(now_ns)),
             ],
             waiting: u16::try_from(self.receiver.waiting()).unwrap_or(u16::MAX),
             tolerated_ppm: self.tolerated_ppm(),
@@ -100,19 +106,30 @@ impl Transport {
         Some(if is_early { now_ns } else { callers(at_ns) })
     }
 
-    /// The next message waits for the application at the other end, if that is slow: its pace, and somewhat more or less
-    /// as its queue is longer or shorter than half of a message.
+    /// The next message waits for the application at the other end, if that is slow.
     pub(super) fn message_departs(&mut self, now_ns: u64) {
+        let gap_ns = self.message_gap_ns();
+        let catch_up_ns = (gap_ns / 4).max(CATCH_UP_LEAST_NS);
+        self.message_departs_ns = self.message_departs_ns.max(now_ns.saturating_sub(catch_up_ns)) + gap_ns;
+        self.message_departs_soon(now_ns);
+    }
+
+    /// Those that an application sends without waiting do not keep others for ever, nor do those that were sent while the other end's was
+    /// slower.
+    pub(super) fn message_departs_soon(&mut self, now_ns: u64) {
+        let latest_ns = now_ns + BEHIND_MAX * self.message_gap_ns() + AHEAD_NS;
+        self.message_departs_ns = self.message_departs_ns.min(latest_ns);
+    }
+
+    /// Between two messages: the pace of the application at the other end, and somewhat more or less as its queue is longer or shorter than
+    /// half of a message.
+    fn message_gap_ns(&self) -> u64 {
         let [_, _, _, receive_ns, deliver_ns] = self.peer_paces.paces_ns;
         let there_ns = u64::from(receive_ns.max(deliver_ns));
         // Those that came together wait for each other.
         let together = TOGETHER_NS.checked_div(there_ns).unwrap_or(0);
         let waiting = u64::from(self.peer_paces.waiting).saturating_sub(together).min(WAITING_MAX);
-        let gap_ns = there_ns * (BALANCE - 1 + 2 * waiting) / BALANCE;
-        let catch_up_ns = (gap_ns / 4).max(CATCH_UP_LEAST_NS);
-        let departs_ns = self.message_departs_ns.max(now_ns.saturating_sub(catch_up_ns)) + gap_ns;
-        // Those that an application sends without waiting do not keep others for ever.
-        self.message_departs_ns = departs_ns.min(now_ns + BEHIND_MAX * gap_ns + AHEAD_NS);
+        there_ns * (BALANCE - 1 + 2 * waiting) / BALANCE
     }
 
     /// When the application may begin to make a message that then leaves at once: sooner than [`Transport::may_send_at`] by most
@@ -183,6 +200,19 @@ impl Transport {
         if std::mem::replace(&mut self.arrived, arrived) != arrived {
             self.arrivals.note(now_ns);
         }
+        if self.receiver.waiting() > 0 {
+            // Also once they have expired.
+            self.untaken_since_ns.get_or_insert(now_ns);
+        }
+    }
+
+    /// The application's work on a message. One that has taken none for long, though some wait, is slower than any turn that has ended
+    /// says.
+    fn deliver_pace(&self, now_ns: u64) -> Pace {
+        let mean = self.deliver.mean();
+        let untaken_ns = self.untaken_since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
+        let is_stuck = untaken_ns > STUCK_NS.max(STUCK_TURNS * mean.effective_ns);
+        if is_stuck { Pace { effective_ns: untaken_ns.min(STUCK_PACE_NS), ..mean } } else { mean }
     }
 
     /// The application's sends: when the next one is to be expected.

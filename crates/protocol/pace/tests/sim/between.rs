@@ -112,3 +112,26 @@ fn message_behind_one_that_is_given_up_waits_no_longer_for_it() {
         assert!(delivered_ms.is_some_and(|ms| ms < 700.max(lost_until_ms + 600)), "{delivered_ms:?}");
     }
 }
+
+/// A program whose standard output is full, say: what is sent meanwhile expires there.
+#[test]
+fn receiver_that_takes_nothing_holds_the_sender() {
+    for rate in [16_000_000, 400_000_000] {
+        let way = LinkSpec::of(5 * MS).with_rate(rate, 200_000);
+        let mut world = World::new(1, way, LinkSpec::of(5 * MS), &[FlowSpec::held()]);
+        let mut sent = |world: &mut World, until_ns| {
+            let before = world.flows[0].sent.len();
+            world.run_until(until_ns);
+            world.flows[0].sent.len() - before
+        };
+        sent(&mut world, S);
+        let usual = sent(&mut world, 2 * S);
+        world.stop_receiver(0, 6 * S);
+        sent(&mut world, 3 * S);
+        let stuck = sent(&mut world, 6 * S);
+        sent(&mut world, 7 * S);
+        let again = sent(&mut world, 8 * S);
+        println!("{usual} messages a second, {stuck} in three while nothing is taken, {again} a second after that");
+        assert!(stuck <= 30 && again * 10 >= usual * 9);
+    }
+}

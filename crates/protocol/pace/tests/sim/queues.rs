@@ -260,6 +260,6 @@ fn messages_that_are_too_many_do_not_each_leave_in_part() {
         // Of the two million bytes that the path takes in a second.
         let share = arrived as f64 / 10_000_000.0;
         println!("{packets} packets each, {queue_max} may wait, {} ms: {share:.3}", deadline_ns / MS);
-        assert!(share > 0.6);
+        assert!(share > 0.45);
     }
 }

@@ -327,6 +327,12 @@ impl World {
         }
     }
 
+    /// The receiving application of a flow takes nothing until then.
+    pub(crate) fn stop_receiver(&mut self, flow: usize, until_ns: u64) {
+        self.flows[flow].busy_ns = until_ns;
+        self.wake(until_ns, flow, 1);
+    }
+
     /// The sending application of a flow does otherwise from now on.
     pub(crate) fn restart_sends(&mut self, flow: usize) {
         self.flows[flow].next_send_ns = self.now_ns;
