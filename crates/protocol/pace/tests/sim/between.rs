@@ -119,7 +119,7 @@ fn receiver_that_takes_nothing_holds_the_sender() {
     for rate in [16_000_000, 400_000_000] {
         let way = LinkSpec::of(5 * MS).with_rate(rate, 200_000);
         let mut world = World::new(1, way, LinkSpec::of(5 * MS), &[FlowSpec::held()]);
-        let mut sent = |world: &mut World, until_ns| {
+        let sent = |world: &mut World, until_ns| {
             let before = world.flows[0].sent.len();
             world.run_until(until_ns);
             world.flows[0].sent.len() - before
