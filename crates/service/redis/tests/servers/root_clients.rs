@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use crate::world::World;
+use fide_testbed::retry_until;
+
+use crate::world::{LIMIT, World};
 
 #[test]
 fn root_clients_find_the_leader_as_with_sentinel_and_hear_of_the_next() {
@@ -104,10 +106,14 @@ fn root_role_names_the_servers_of_the_group() {
     let check = |world: &World| {
         let leader = world.leader();
         for host in world.followers() {
-            let (name, ip, port, link, offset): (String, String, u16, String, i64) =
-                redis::from_redis_value(role(world, host)).expect("a replica's role");
-            assert_eq!((name.as_str(), ip, port, link.as_str()), ("slave", address(world, leader), 6379, "connected"));
-            assert!(offset >= 0, "{offset}");
+            // It may still shake hands.
+            let connected = retry_until("a link", LIMIT, || {
+                let (name, ip, port, link, offset): (String, String, u16, String, i64) =
+                    redis::from_redis_value(role(world, host)).expect("a replica's role");
+                assert_eq!((name.as_str(), ip, port), ("slave", address(world, leader), 6379));
+                if link == "connected" && offset >= 0 { Ok(()) } else { Err(format!("{link}, {offset}")) }
+            });
+            connected.unwrap_or_else(|why| panic!("h{host}: {why}\n{}", world.logs()));
         }
     };
     check(&world);
