@@ -14,6 +14,11 @@ use crate::loss::Losses;
 
 /// Packets by which another one may overtake a packet, before it counts as lost.
 pub const REORDERED_MAX: u64 = 3;
+/// What a round trip varies by at least, and how much later feedback may come for other reasons.
+pub(crate) const VARIES_LEAST_US: u64 = 1000;
+pub(crate) const LATER_US: u64 = 10_000;
+/// Feedback is missing if it comes so much later than a round trip, at least.
+pub(crate) const SILENCE_LEAST_NS: u64 = (4 * VARIES_LEAST_US + LATER_US) * 1000;
 
 /// Most packets under way; while there are more, nothing is sent.
 pub const FLIGHT_MAX: usize = 16_384;

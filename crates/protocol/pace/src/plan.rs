@@ -18,7 +18,11 @@
 //! Sending again costs just what was lost, which is the least that is possible (a channel that loses a share p needs
 //! p/(1-p) more packets). So of all ways that reach the loss that was asked for the one with the fewest packets is taken.
 
-use crate::{block::BLOCK_MAX, flight::REORDERED_MAX, loss::Gilbert};
+use crate::{
+    block::BLOCK_MAX,
+    flight::{REORDERED_MAX, SILENCE_LEAST_NS},
+    loss::Gilbert,
+};
 
 /// What is known of the path, and wanted.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -70,8 +74,6 @@ const APART_CORRELATION: f64 = 0.1;
 const PLANNED: f64 = 0.85;
 /// Most packets besides the one of each symbol, if the path holds the application.
 const MORE_MAX: f64 = 1.0;
-/// FEEDBACK is missing if it comes so much later than a round trip, at least: `transport/silence.rs`.
-const SILENCE_LEAST_NS: u64 = 14_000_000;
 /// The share of the path's room between symbols that is used: the rest is for FEEDBACK, and for a pace that varies.
 const FITS: f64 = 0.9;
 

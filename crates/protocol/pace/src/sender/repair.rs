@@ -16,6 +16,8 @@ const DOUBT_NS: u64 = 3_000_000;
 /// Messages after which one that was lost beyond what was asked for counts half: those of the start are no reason to protect others
 /// for ever.
 const BEYOND_HALF: f64 = 20_000.0;
+/// What is left of it after one message.
+const BEYOND_KEPT: f64 = 1.0 - std::f64::consts::LN_2 / BEYOND_HALF;
 /// So many of them halve the share that is planned with.
 const BEYOND_HALVES: f64 = 4.0;
 
@@ -33,7 +35,7 @@ pub(super) struct Tolerated {
 impl Tolerated {
     pub(super) fn sent(&mut self) {
         self.credit = (self.credit + USED * self.share).min(CREDIT_MAX);
-        self.beyond = ((self.beyond - self.share) * 0.5_f64.powf(1.0 / BEYOND_HALF)).max(0.0);
+        self.beyond = ((self.beyond - self.share) * BEYOND_KEPT).max(0.0);
     }
 
     /// So many messages were lost.

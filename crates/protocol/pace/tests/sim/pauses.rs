@@ -3,7 +3,10 @@
 
 use fide_link_model::LinkSpec;
 
-use crate::world::{FlowSpec, Pauses, Sends, World, percentile_ms};
+use crate::{
+    queues::moves,
+    world::{FlowSpec, Pauses, World, percentile_ms},
+};
 
 const S: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
@@ -75,24 +78,9 @@ fn bottleneck_that_moves_is_followed_in_spite_of_pauses() {
 /// As `queues::slowest_step_that_moves_is_followed`.
 #[test]
 fn slowest_step_that_moves_is_followed_in_spite_of_pauses() {
-    let fast = LinkSpec::of(15 * MS).with_rate(16_000_000, 180_000);
     for pauses in CASES {
         for seed in 1..=6 {
-            let mut world = world(seed, slow(), pauses);
-            let phases = [
-                (slow(), Sends::Held, 0, 5.4),
-                (fast, Sends::Held, 8 * MS, 8.0),
-                (fast, Sends::Every(12 * MS), 0, 12.0),
-                (slow(), Sends::Held, 0, 5.4),
-            ];
-            for (at, (link, sends, work_ns, pace_ms)) in phases.into_iter().enumerate() {
-                world.links[0].spec = link;
-                (world.flows[0].spec.sends, world.flows[0].spec.work_ns) = (sends, work_ns);
-                world.restart_sends(0);
-                let from_ns = 8 * S * at as u64;
-                world.run_until(from_ns + 4 * S);
-                let (sent, queue) = sent_and_queue(&mut world, from_ns + 8 * S);
-                let mean_ms = 1000.0 / sent;
+            for (pace_ms, mean_ms, queue) in moves(|there| world(seed, there, pauses)) {
                 println!(
                     "{pauses:?}, seed {seed}: pace {pace_ms} ms, mean {mean_ms:.2} ms, queue of {queue:.1} packets"
                 );

@@ -212,30 +212,37 @@ fn link_that_becomes_ten_times_slower_is_used() {
     }
 }
 
-/// The slowest step is the network, the receiver, the sender, and the network again: X-PACE §V-B1 in one run.
-#[test]
-fn slowest_step_that_moves_is_followed() {
+/// The slowest step is the network, the receiver, the sender, and the network again: X-PACE §V-B1 in one run. Its pace and the mean time
+/// between two messages, in milliseconds, and the longest queue in packets of the slow link, from 4 s after each move on. `world_of`: a held
+/// flow whose link there is this one at first.
+pub(crate) fn moves(world_of: impl FnOnce(LinkSpec) -> World) -> [(f64, f64, f64); 4] {
     let local = LinkSpec::of(15 * MS);
     let (slow, fast) = (local.with_rate(1_600_000, 18_000), local.with_rate(16_000_000, 180_000));
+    let (mut world, mut from_ns) = (world_of(slow), 0);
+    let phases = [
+        (slow, Sends::Held, 0, 5.4),
+        (fast, Sends::Held, 8 * MS, 8.0),
+        (fast, Sends::Every(12 * MS), 0, 12.0),
+        (slow, Sends::Held, 0, 5.4),
+    ];
+    phases.map(|(link, sends, work_ns, pace_ms)| {
+        world.links[0].spec = link;
+        (world.flows[0].spec.sends, world.flows[0].spec.work_ns) = (sends, work_ns);
+        world.restart_sends(0);
+        world.run_until(from_ns + 4 * S);
+        world.links[0].longest_queue_ns = 0;
+        world.run_until(from_ns + 8 * S);
+        let gaps = world.flows[0].gaps_ns(from_ns + 4 * S, from_ns + 8 * S);
+        from_ns += 8 * S;
+        (pace_ms, 4000.0 / gaps.len() as f64, world.links[0].longest_queue_ns as f64 / 1e6 / 5.4)
+    })
+}
+
+#[test]
+fn slowest_step_that_moves_is_followed() {
     for seed in 1..=12 {
-        let mut world = World::new(seed, slow, LinkSpec::of(15 * MS), &[held(Algorithm::Level)]);
-        let phases = [
-            (slow, Sends::Held, 0, 5.4),
-            (fast, Sends::Held, 8 * MS, 8.0),
-            (fast, Sends::Every(12 * MS), 0, 12.0),
-            (slow, Sends::Held, 0, 5.4),
-        ];
-        for (at, (link, sends, work_ns, pace_ms)) in phases.into_iter().enumerate() {
-            world.links[0].spec = link;
-            (world.flows[0].spec.sends, world.flows[0].spec.work_ns) = (sends, work_ns);
-            world.restart_sends(0);
-            let from_ns = 8 * S * at as u64;
-            world.run_until(from_ns + 4 * S);
-            world.links[0].longest_queue_ns = 0;
-            world.run_until(from_ns + 8 * S);
-            let gaps = world.flows[0].gaps_ns(from_ns + 4 * S, from_ns + 8 * S);
-            let mean_ms = 4000.0 / gaps.len() as f64;
-            let queue = world.links[0].longest_queue_ns as f64 / 1e6 / 5.4;
+        let back = LinkSpec::of(15 * MS);
+        for (pace_ms, mean_ms, queue) in moves(|there| World::new(seed, there, back, &[held(Algorithm::Level)])) {
             println!("seed {seed}: pace {pace_ms} ms, mean {mean_ms:.2} ms, queue of {queue:.1} packets");
             // A flow that takes its own queue for another's finds out.
             assert!((mean_ms / pace_ms - 1.0).abs() < 0.1 && queue <= 2.0);
