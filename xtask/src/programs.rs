@@ -6,7 +6,7 @@
 //! would have started, and starts nothing. [`Jobs::run`] then starts the programs.
 
 use crate::run::{self, Step, target_dir};
-use crate::summary::Total;
+use crate::summary::{self, Total};
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -160,6 +160,8 @@ struct Ended {
     total: Total,
     /// Programs that failed without a failed test.
     broken: Vec<String>,
+    /// What failed tests printed.
+    failures: Vec<String>,
 }
 
 impl Jobs {
@@ -174,7 +176,7 @@ impl Jobs {
     }
 
     /// Runs all of them, adds their summaries up, and calls `late` once only jobs that compute are left. Failed
-    /// tests are counted and are not an error. An error is a program that failed without a failed test.
+    /// tests are counted, said again in the end, and are not an error. An error is a program that failed without a failed test.
     pub(crate) fn run(self, total: &mut Total, late: impl FnOnce()) -> Result<(), String> {
         thread::scope(|scope| {
             scope.spawn(|| self.work(&self.computing));
@@ -191,6 +193,9 @@ impl Jobs {
         });
         let ended = self.ended.into_inner().expect("no job panics");
         total.add_all(&ended.total);
+        for failure in &ended.failures {
+            println!("\n== failed\n{failure}");
+        }
         if ended.broken.is_empty() { Ok(()) } else { Err(ended.broken.join("; ")) }
     }
 
@@ -210,6 +215,7 @@ impl Jobs {
                 println!("== {}: {} {}\n{output}", job.what, job.program.path.display(), job.args.join(" "));
             }
             ended.total.add_all(&ran);
+            ended.failures.extend(summary::failures(&output).iter().map(|text| format!("{}: {text}", job.what)));
             if let Err(why) = status
                 && ran.failed == 0
             {

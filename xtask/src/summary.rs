@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+/// Lines of what a failed test printed that are said again: what it panicked with comes first.
+const SAID_AGAIN: usize = 40;
+
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Total {
     pub(crate) passed: u64,
@@ -49,9 +52,39 @@ impl Total {
     }
 }
 
+/// What failed tests have printed, from the output of their program: of each the first lines.
+pub(crate) fn failures(output: &str) -> Vec<String> {
+    let mut failures: Vec<Vec<&str>> = Vec::new();
+    let told = output.lines().skip_while(|line| *line != "failures:").skip(1);
+    for line in told.take_while(|line| *line != "failures:") {
+        if line.starts_with("---- ") && line.ends_with(" stdout ----") {
+            failures.push(Vec::new());
+        }
+        if let Some(failure) = failures.last_mut().filter(|failure| failure.len() < SAID_AGAIN) {
+            failure.push(line);
+        }
+    }
+    failures.into_iter().map(|lines| lines.join("\n").trim_end().to_owned()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_failed_tests_printed_is_found() {
+        let more = "and so on\n".repeat(100);
+        let output = format!(
+            "running 3 tests\ntest a ... FAILED\n\nfailures:\n\n---- a stdout ----\nat a\n\n---- b stdout ----\nat b\n{more}\n\n\
+             failures:\n    a\n    b\n\ntest result: FAILED. 1 passed; 2 failed\n"
+        );
+        let found = failures(&output);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!(found[0], "---- a stdout ----\nat a");
+        assert!(found[1].starts_with("---- b stdout ----\nat b\nand so on"), "{found:?}");
+        assert_eq!(found[1].lines().count(), SAID_AGAIN);
+        assert!(failures("running 1 test\ntest result: ok. 1 passed\n").is_empty());
+    }
 
     #[test]
     fn summaries_add_up_and_other_lines_do_not() {
