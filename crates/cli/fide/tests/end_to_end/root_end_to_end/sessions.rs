@@ -115,7 +115,6 @@ fn root_death_of_forty_programs_at_once_kills_no_host() {
             let silent: Vec<_> = world.verdicts(host).into_iter().filter(|text| text.contains("silent")).collect();
             assert!(silent.is_empty(), "round {round}, h{host}: {silent:?}");
         }
-        assert_eq!(world.counter(1, "session_end_skipped"), 0, "round {round}");
         if round % 10 == 0 {
             println!("{round} rounds in {} s", begun.elapsed().as_secs());
         }
