@@ -20,7 +20,7 @@ use rustc_hash::FxHashMap;
 
 use crate::{
     keys::{ClientKey, ServerKey},
-    packet::{HEADER_LEN, Kind, low},
+    packet::{Arrival, HEADER_LEN, Kind, low},
     secure::{Entropy, Sealer},
     setup::{Baker, Refused, SetUp, Tagger},
     step::Step,
@@ -494,19 +494,19 @@ impl Endpoint {
         datagram
     }
 
-    /// A datagram has come. `is_marked`: with a mark of congestion (ECN). `entropy`: called for each connection that is accepted.
+    /// A datagram has come. `entropy`: called for each connection that is accepted.
     /// Returns the connection whose packet it was.
     pub fn receive(
         &mut self,
         now_ns: u64,
         from: SocketAddr,
         datagram: &[u8],
-        is_marked: bool,
+        arrival: Arrival,
         entropy: impl FnOnce() -> Entropy,
     ) -> Option<ConnectionId> {
         let now = self.reads(now_ns);
         if Kind::of(datagram) == Some(Kind::Sealed) {
-            return self.sealed(now, from, datagram, is_marked);
+            return self.sealed(now, from, datagram, arrival);
         }
         let Some(read) = SetUp::read(datagram) else {
             self.dropped.malformed += 1;

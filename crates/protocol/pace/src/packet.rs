@@ -452,6 +452,15 @@ pub fn frame_len(frame: &Frame<'_>) -> usize {
     }
 }
 
+/// How a packet came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Arrival {
+    /// With a mark of congestion (ECN).
+    pub is_marked: bool,
+    /// How long it has waited in this host until it was read.
+    pub waited_ns: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

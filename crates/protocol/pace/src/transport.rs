@@ -20,6 +20,8 @@ pub use outgoing::Written;
 pub use pace::View;
 pub use snapshot::Snapshot;
 
+pub use crate::packet::Arrival;
+
 use std::collections::VecDeque;
 
 use incoming::NAMED_SINGLY;
@@ -156,7 +158,8 @@ pub struct Transport {
     /// Packets to be named in FEEDBACK: how many, since when, and when it is due.
     unnamed: u32,
     feedback_due_ns: Option<u64>,
-    /// When the largest packet came, by this clock.
+    /// When the packet came that is read, and when the largest one came, by this clock.
+    came_ns: u64,
     largest_came_us: u64,
     marked: u32,
     /// When a clock was seen to be set last, and by how much the way there by both clocks is longer since then in all: congestion
@@ -241,6 +244,7 @@ impl Transport {
             message_departs_ns: now_ns,
             unnamed: 0,
             feedback_due_ns: None,
+            came_ns: 0,
             largest_came_us: 0,
             marked: 0,
             longer: (0, 0),
@@ -472,6 +476,7 @@ impl Transport {
     /// A packet has come after the end: what it asks for is answered with the next CLOSE, as messages of before may wait for it.
     pub fn asked_after_end(&mut self, now_ns: u64, plain: &[u8]) {
         let now_ns = self.reads(now_ns);
+        self.came_ns = now_ns;
         let mut frames = plain.get(packet::SENT_LEN..).unwrap_or_default();
         while let Ok(Some(frame)) = packet::read_frame(&mut frames) {
             if let packet::Frame::Ping(echo) = frame {
@@ -518,7 +523,7 @@ impl Transport {
             && !self.flight.is_empty()
             && self.numbers.largest().is_some_and(|largest| largest >= NAMED_SINGLY);
         let due_ns = now_ns + if is_soon_carried { CARRIED_NS } else { 0 };
-        push_bounded(&mut self.pongs, (echo, clock_us(now_ns), due_ns));
+        push_bounded(&mut self.pongs, (echo, clock_us(self.came_ns), due_ns));
     }
 
     fn pong_due_ns(&self) -> Option<u64> {

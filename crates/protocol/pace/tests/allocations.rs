@@ -7,7 +7,7 @@ use std::{
     collections::VecDeque,
 };
 
-use fide_pace::transport::{Algorithm, Config, Transport};
+use fide_pace::transport::{Algorithm, Arrival, Config, Transport};
 
 struct Counting;
 
@@ -67,7 +67,8 @@ fn drive(config: Config) -> (Vec<u64>, usize) {
             }
             for at in 0..2 {
                 while let Some(packet) = paths[1 - at].pop_front_if(|packet| packet.comes_ns <= now_ns) {
-                    let opened = counted(&mut count, || ends[at].open(now_ns, packet.number, &packet.plain, false));
+                    let opened =
+                        counted(&mut count, || ends[at].open(now_ns, packet.number, &packet.plain, Arrival::default()));
                     opened.expect("a packet of the other end");
                 }
                 counted(&mut count, || ends[at].timeout(now_ns));

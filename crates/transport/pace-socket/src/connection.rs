@@ -95,22 +95,33 @@ impl Connection {
         what: For,
         result: Option<R>,
     ) -> Poll<R> {
-        if result.is_none()
-            && let Some(waiting) = state.waiting(self.id, what)
-        {
-            waiting.add(context.waker());
+        if result.is_none() {
+            self.shared.waits(state, what, None);
+            self.wakes(state, context, what);
         }
         result.map_or(Poll::Pending, Poll::Ready)
     }
 
+    fn wakes(&self, state: &mut State, context: &Context<'_>, what: For) {
+        if let Some(waiting) = state.waiting(self.id, what) {
+            waiting.add(context.waker());
+        }
+    }
+
     /// Waits until what is waited for may be there, or until a time.
-    pub(crate) fn wait<'a>(&self, state: Locked<'a>, what: For, until_ns: Option<u64>) -> Locked<'a> {
+    pub(crate) fn wait<'a>(&self, mut state: Locked<'a>, what: For, until_ns: Option<u64>) -> Locked<'a> {
+        self.shared.waits(&mut state, what, until_ns);
         state.wait(until_ns, |state| state.waiting(self.id, what))
     }
 
     fn closed(&self, state: &State) -> Option<Closed> {
         let of_fate = state.fates.get(&self.id).and_then(|fate| fate.closed.clone());
         of_fate.or_else(|| state.endpoint.get(self.id)?.closed().cloned())
+    }
+
+    fn is_closed(&self, state: &State) -> bool {
+        let of_fate = state.fates.get(&self.id).is_some_and(|fate| fate.closed.is_some());
+        of_fate || state.endpoint.get(self.id).is_some_and(|transport| transport.closed().is_some())
     }
 
     /// Does what makes nothing due sooner.
@@ -167,9 +178,17 @@ impl Connection {
     /// Whether a time has come: `Err(at)` not before then, or when feedback has come. A connection that is over keeps nobody
     /// waiting.
     fn has_come(&self, state: &mut State, when: When) -> Result<(), Option<u64>> {
-        if self.closed(state).is_some() {
+        if self.is_closed(state) {
             return Ok(());
         }
+        match self.has_come_now(state, when) {
+            // What has come may have made room.
+            Err(None) if self.shared.looks_if_lent(state) => self.has_come_now(state, when),
+            result => result,
+        }
+    }
+
+    fn has_come_now(&self, state: &mut State, when: When) -> Result<(), Option<u64>> {
         let now_ns = now_ns();
         let may = state.endpoint.get_mut(self.id).map(|transport| {
             let at_ns = when(transport, now_ns);
@@ -245,11 +264,16 @@ impl Connection {
             std::future::poll_fn(|context| {
                 let is_over = sleeps.as_mut().poll(context).is_ready();
                 let mut state = self.shared.lock();
-                let is_over = is_over || self.closed(&state).is_some();
-                if is_over && let Some(waiting) = state.waiting(self.id, For::Event) {
+                let is_over = is_over || self.is_closed(&state);
+                if !is_over {
+                    self.shared.waits(&mut state, For::Event, Some(at_ns));
+                    self.wakes(&mut state, context, For::Event);
+                    return Poll::Pending;
+                }
+                if let Some(waiting) = state.waiting(self.id, For::Event) {
                     waiting.remove(context.waker());
                 }
-                self.poll(&mut state, context, For::Event, is_over.then_some(()))
+                Poll::Ready(())
             })
             .await;
         }
@@ -350,7 +374,7 @@ impl Connection {
     /// Whether it has ended, at either end.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.closed(&self.shared.lock()).is_some()
+        self.is_closed(&self.shared.lock())
     }
 
     #[must_use]

@@ -6,10 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use fide_pace::{
-    endpoint::{self, ConnectionId},
-    step::Step,
-};
+use fide_pace::{endpoint, step::Step};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     io::{read, write},
@@ -18,7 +15,7 @@ use rustix::{
 use crate::{
     now_ns,
     socket::{Received, Socket},
-    state::State,
+    state::{For, State},
     waiting::Locked,
 };
 
@@ -39,6 +36,8 @@ const FULL_NS: u64 = 50_000_000;
 pub(crate) struct Shared {
     pub(crate) socket: Socket,
     state: Mutex<State>,
+    /// Of whoever looks at the socket. The thread takes it before the state; others that have the state try it at most.
+    received: Mutex<Received>,
     bell: OwnedFd,
     #[cfg(test)]
     locks: std::sync::atomic::AtomicU64,
@@ -60,6 +59,7 @@ impl Shared {
         Ok(Arc::new(Self {
             socket,
             state: Mutex::new(State::new(endpoint)),
+            received: Mutex::new(Received::new()),
             bell,
             #[cfg(test)]
             locks: std::sync::atomic::AtomicU64::new(0),
@@ -81,10 +81,12 @@ impl Shared {
 
     /// Sends what may leave now, and sees to it that the thread wakes when the next is due.
     pub(crate) fn flush(&self, state: &mut State) {
-        let now_ns = now_ns();
+        let mut now_ns = now_ns();
+        if state.loan.sends(now_ns) && self.look(state) {
+            now_ns = crate::now_ns();
+        }
         let left = self.transmit(state, now_ns);
         state.note_events();
-        state.used_ns = now_ns;
         state.wake_touched(now_ns);
         let is_for_thread = match left {
             Left::Nothing => state.endpoint.due_ns() < state.planned_ns,
@@ -143,38 +145,41 @@ impl Shared {
         if self.send(state, &mut began_ns) { Left::More } else { Left::Full }
     }
 
-    fn receive(&self, received: &mut Received, touched: &mut Vec<ConnectionId>) {
+    /// Takes in what has come. False: nothing, or the thread does so at this moment.
+    fn look(&self, state: &mut State) -> bool {
+        let Ok(mut received) = self.received.try_lock() else { return false };
+        let has_come = self.socket.receive(&mut received);
+        if has_come {
+            let now_ns = self.take(state, &mut received);
+            state.note_events();
+            state.wake_touched(now_ns);
+        }
+        has_come
+    }
+
+    /// The same, if the thread leaves it to those who send.
+    pub(crate) fn looks_if_lent(&self, state: &mut State) -> bool {
+        state.loan.until_ns() > now_ns() && self.look(state)
+    }
+
+    /// Somebody waits for what may come, until a time or for good: the thread looks at the socket.
+    pub(crate) fn waits(&self, state: &mut State, what: For, until_ns: Option<u64>) {
+        if state.loan.waits(now_ns(), what, until_ns) {
+            self.ring();
+        }
+    }
+
+    fn receive(&self) {
+        let mut received = self.received.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in 0..RECEIVES_MAX {
-            if !self.socket.receive(received) {
+            if !self.socket.receive(&mut received) {
                 return;
             }
             let mut state = self.lock();
-            let now_ns = now_ns();
-            let mut count = 0;
-            touched.clear();
-            for came in received.datagrams() {
-                let id = state.endpoint.receive(now_ns, came.from, came.bytes, came.is_marked, entropy);
-                count += 1;
-                match (id, came.to) {
-                    (Some(id), to) if touched.last() != Some(&id) => {
-                        touched.push(id);
-                        state.touch(id);
-                        // The fate of one that is accepted now.
-                        state.note_events();
-                        to.into_iter().for_each(|here| state.came_to(id, here));
-                    }
-                    (None, Some(here)) => state.was_asked(came.from, here),
-                    _ => {}
-                }
-            }
-            let ended_ns = crate::now_ns();
-            if let [id] = touched[..] {
-                state.endpoint.note_step(id, ended_ns, Step::Receive, (ended_ns - now_ns) / count);
-            }
+            let now_ns = self.take(&mut state, &mut received);
             self.transmit(&mut state, now_ns);
             state.note_events();
             state.wake_touched(now_ns);
-            touched.iter().for_each(|id| state.note_change(*id));
             drop(state);
             // What comes meanwhile is seen by the next look at the socket.
             if !received.is_full() {
@@ -183,13 +188,41 @@ impl Shared {
         }
     }
 
+    /// Takes in what was received, and returns when.
+    fn take(&self, state: &mut State, received: &mut Received) -> u64 {
+        let now_ns = now_ns();
+        let mut count = 0;
+        let mut came_for = std::mem::take(&mut state.came_for);
+        for came in received.datagrams(now_ns) {
+            let id = state.endpoint.receive(now_ns, came.from, came.bytes, came.arrival, entropy);
+            count += 1;
+            match (id, came.to) {
+                (Some(id), to) if came_for.last() != Some(&id) => {
+                    came_for.push(id);
+                    state.touch(id);
+                    // The fate of one that is accepted now.
+                    state.note_events();
+                    to.into_iter().for_each(|here| state.came_to(id, here));
+                }
+                (None, Some(here)) => state.was_asked(came.from, here),
+                _ => {}
+            }
+        }
+        let ended_ns = crate::now_ns();
+        if let [id] = came_for[..] {
+            state.endpoint.note_step(id, ended_ns, Step::Receive, (ended_ns - now_ns) / count);
+        }
+        came_for.drain(..).for_each(|id| state.note_change(id));
+        state.came_for = came_for;
+        now_ns
+    }
+
     /// The thread.
     pub(crate) fn run(&self) {
         // Times are kept to the microsecond where the kernel lets it.
         let _ = rustix::thread::set_current_timer_slack(Some(1.try_into().expect("not zero")));
-        let (mut received, mut touched) = (Received::new(), Vec::new());
         loop {
-            self.receive(&mut received, &mut touched);
+            self.receive();
             let mut state = self.lock();
             let begun_ns = now_ns();
             state.endpoint.timeout(begun_ns);
@@ -197,9 +230,10 @@ impl Shared {
             state.note_events();
             state.wake_touched(begun_ns);
             state.show(begun_ns);
-            let is_in_use = begun_ns < state.used_ns + LOOKS_NS;
+            let is_in_use = begun_ns < state.loan.sent_ns() + LOOKS_NS;
             let looks_ns = if is_in_use { begun_ns + LOOKS_NS } else { u64::MAX };
-            let due_ns = state.endpoint.due_ns().min(looks_ns);
+            let lent_ns = Some(state.loan.until_ns()).filter(|until_ns| *until_ns > begun_ns && left == Left::Nothing);
+            let due_ns = state.endpoint.due_ns().min(looks_ns).min(lent_ns.unwrap_or(u64::MAX));
             if state.is_ending && state.endpoint.connections() == 0 && left == Left::Nothing {
                 return;
             }
@@ -207,15 +241,15 @@ impl Shared {
             state.planned_ns = if left == Left::Full { begun_ns + FULL_NS } else { due_ns };
             state.awaits_room = left == Left::Full;
             drop(state);
-            self.sleep(due_ns, left);
+            self.sleep(due_ns, left, lent_ns.is_some());
         }
     }
 
-    fn sleep(&self, due_ns: u64, left: Left) {
+    fn sleep(&self, due_ns: u64, left: Left, is_lent: bool) {
         let wanted = if left == Left::Full { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let mut fds = [
-            PollFd::from_borrowed_fd(self.socket.descriptor().as_fd(), wanted),
             PollFd::new(&self.bell, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.socket.descriptor().as_fd(), wanted),
         ];
         let wait_ns = match left {
             Left::Nothing => due_ns.saturating_sub(now_ns()).min(WAIT_MAX_NS),
@@ -227,9 +261,10 @@ impl Shared {
             tv_sec: i64::try_from(wait_ns / 1_000_000_000).unwrap_or(0),
             tv_nsec: i64::try_from(wait_ns % 1_000_000_000).unwrap_or(0),
         };
+        let fds = if is_lent { &mut fds[..1] } else { &mut fds[..] };
         // A signal interrupts it at most.
-        let _ = poll(&mut fds, Some(&timeout));
-        if fds[1].revents().contains(PollFlags::IN) {
+        let _ = poll(fds, Some(&timeout));
+        if fds[0].revents().contains(PollFlags::IN) {
             let _ = read(&self.bell, &mut [0; 8]);
         }
     }
@@ -255,7 +290,8 @@ mod tests {
         time::{Duration, Instant},
     };
 
-    use crate::{Config, Endpoint, ServerKey, state::For};
+    use super::For;
+    use crate::{Config, Endpoint, ServerKey};
 
     const LIMIT: Duration = Duration::from_secs(60);
     const INSIDE: &str = "FIDE_PACE_INSIDE";

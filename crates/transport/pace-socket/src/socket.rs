@@ -6,9 +6,14 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket},
 };
 
-use fide_pace::endpoint::{ConnectionId, DATAGRAM_MAX, Datagram};
+use fide_pace::{
+    endpoint::{ConnectionId, DATAGRAM_MAX, Datagram},
+    transport::Arrival,
+};
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::{clock::HostClock, connection::nanoseconds};
 
 /// Bytes of datagrams that are sent by one call.
 const BATCH_BYTES: usize = 60_000;
@@ -57,8 +62,7 @@ pub(crate) struct Came<'a> {
     /// To this address of the host, if the socket is at all of them.
     pub(crate) to: Option<IpAddr>,
     pub(crate) bytes: &'a [u8],
-    /// As congested.
-    pub(crate) is_marked: bool,
+    pub(crate) arrival: Arrival,
 }
 
 /// What one call received.
@@ -68,6 +72,7 @@ pub(crate) struct Received {
     metas: [RecvMeta; BATCH_SIZE],
     count: usize,
     is_anywhere: bool,
+    clock: HostClock,
 }
 
 impl Socket {
@@ -142,7 +147,7 @@ impl Socket {
 
     /// Receives what is there. False: nothing.
     pub(crate) fn receive(&self, into: &mut Received) -> bool {
-        let Received { buffers, metas, count, is_anywhere } = into;
+        let Received { buffers, metas, count, is_anywhere, .. } = into;
         (*count, *is_anywhere) = (0, self.is_anywhere);
         let mut buffers = buffers.iter_mut();
         let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
@@ -203,6 +208,7 @@ impl Received {
             metas: [RecvMeta::default(); BATCH_SIZE],
             count: 0,
             is_anywhere: false,
+            clock: HostClock::default(),
         }
     }
 
@@ -211,12 +217,17 @@ impl Received {
         self.count == BATCH_SIZE
     }
 
-    pub(crate) fn datagrams(&self) -> impl Iterator<Item = Came<'_>> {
-        self.buffers.iter().zip(&self.metas[..self.count]).flat_map(|(buffer, meta)| {
-            let is_marked = meta.ecn == Some(EcnCodepoint::Ce);
+    /// What has come, read at `now_ns`.
+    pub(crate) fn datagrams(&mut self, now_ns: u64) -> impl Iterator<Item = Came<'_>> {
+        let (ahead_ns, is_anywhere) = (self.clock.ahead_ns(), self.is_anywhere);
+        self.buffers.iter().zip(&self.metas[..self.count]).flat_map(move |(buffer, meta)| {
+            let came_ns =
+                meta.timestamp.zip(ahead_ns).map(|(came, ahead_ns)| nanoseconds(came).saturating_sub(ahead_ns));
+            let waited_ns = came_ns.map_or(0, |came_ns| now_ns.saturating_sub(came_ns));
+            let arrival = Arrival { is_marked: meta.ecn == Some(EcnCodepoint::Ce), waited_ns };
             let joined = &buffer[..meta.len.min(buffer.len())];
-            let (from, to) = (unmapped(meta.addr), meta.dst_ip.filter(|_| self.is_anywhere));
-            joined.chunks(meta.stride.max(1)).map(move |bytes| Came { from, to, bytes, is_marked })
+            let (from, to) = (unmapped(meta.addr), meta.dst_ip.filter(|_| is_anywhere));
+            joined.chunks(meta.stride.max(1)).map(move |bytes| Came { from, to, bytes, arrival })
         })
     }
 }

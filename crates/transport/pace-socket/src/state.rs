@@ -17,6 +17,7 @@ use fide_pace::{
 use rustc_hash::FxHashMap;
 
 use crate::{
+    loan::Loan,
     now_ns,
     shown::{ConnectionRecord, Writer},
     socket::Batch,
@@ -78,14 +79,15 @@ pub(crate) struct State {
     asked: Vec<(SocketAddr, IpAddr)>,
     /// Connections that have sent or received something.
     pub(crate) touched: Vec<ConnectionId>,
+    /// Connections that have received something of the batch that is looked at; else empty, but for its memory.
+    pub(crate) came_for: Vec<ConnectionId>,
     /// To be woken when the lock is released.
     pub(crate) wakes: Wakes,
     /// Empty, but for their memory.
     pub(crate) spare: Vec<Wakes>,
     /// When the thread wakes next.
     pub(crate) planned_ns: u64,
-    /// When another thread has sent something last.
-    pub(crate) used_ns: u64,
+    pub(crate) loan: Loan,
     /// The socket's buffer is full, and the thread waits for room in it.
     pub(crate) awaits_room: bool,
     /// Shows the connections to other programs, if that was asked for.
@@ -117,10 +119,11 @@ impl State {
             one: vec![0; DATAGRAM_MAX],
             asked: Vec::new(),
             touched: Vec::new(),
+            came_for: Vec::new(),
             wakes: Wakes::default(),
             spare: Vec::new(),
             planned_ns: 0,
-            used_ns: 0,
+            loan: Loan::default(),
             awaits_room: false,
             shown: None,
             is_ending: false,

@@ -500,12 +500,11 @@ impl Level {
 
     /// A pair of packets has come.
     fn note_pair(&mut self) {
-        if let Some(link) = self.pairs.link()
-            && self.phase == Phase::Start
-            && self.pairs.count() >= START_PAIRS
-        {
+        if self.phase == Phase::Start && self.pairs.are_measured() && self.pairs.count() >= START_PAIRS {
             self.phase = Phase::Startup;
-            self.rate = self.rate.min(link).max(STARTUP_SHARE * link);
+            if let Some(link) = self.pairs.link() {
+                self.rate = self.rate.min(link).max(STARTUP_SHARE * link);
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use super::{CLOSES_NS, ConnectionId, Endpoint, Event, Now, Stage, paths::Came};
-use crate::packet::{AT_ONCE, HEADER_LEN, TAG_LEN};
+use crate::packet::{AT_ONCE, Arrival, HEADER_LEN, TAG_LEN};
 
 impl Endpoint {
     pub(super) fn sealed(
@@ -12,7 +12,7 @@ impl Endpoint {
         now: Now,
         from: SocketAddr,
         datagram: &[u8],
-        is_marked: bool,
+        arrival: Arrival,
     ) -> Option<ConnectionId> {
         let Now { callers_ns, own_ns } = now;
         let header = datagram.get(1..HEADER_LEN).filter(|_| datagram.len() >= HEADER_LEN + TAG_LEN);
@@ -53,7 +53,7 @@ impl Endpoint {
             }
         }
         // An error ends the connection, which `refresh` sees.
-        let _ = connection.transport.open(callers_ns, number, &self.plain[..len], is_marked);
+        let _ = connection.transport.open(callers_ns, number, &self.plain[..len], arrival);
         let before = connection.paths.current();
         while let Some(echo) = connection.transport.take_answered() {
             connection.paths.answered(own_ns, from, echo);

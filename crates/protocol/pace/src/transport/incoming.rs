@@ -5,7 +5,7 @@ use super::{Closed, Transport, clock_us, push_bounded, times::Answered};
 use crate::{
     clock::{Stamps, Told},
     congestion::FEEDBACK_LEAST_NS,
-    packet::{self, Feedback, Frame, Malformed, SENT_LEN, extend, read_frame},
+    packet::{self, Arrival, Feedback, Frame, Malformed, SENT_LEN, extend, read_frame},
     receiver::SymbolError,
 };
 
@@ -31,6 +31,9 @@ const NAMED_MAX: u32 = 32;
 /// The first packets are named one by one.
 pub(super) const NAMED_SINGLY: u64 = 64;
 
+/// A packet that has waited longer than this counts as one that comes now: its time may be wrong.
+const WAITED_MAX_NS: u64 = 100_000_000;
+
 /// What is known with FEEDBACK of its newest packet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Came {
@@ -46,12 +49,11 @@ fn difference(of: u64, and: u64) -> i64 {
 }
 
 impl Transport {
-    /// A packet of the other end was opened. `plain`: when it was sent, and its frames. `is_marked`: it came with a
-    /// mark of congestion (ECN).
+    /// A packet of the other end was opened. `plain`: when it was sent, and its frames.
     ///
     /// # Errors
     /// The other end is at fault: the connection ends, which is told to it.
-    pub fn open(&mut self, now_ns: u64, number: u64, plain: &[u8], is_marked: bool) -> Result<(), PeerError> {
+    pub fn open(&mut self, now_ns: u64, number: u64, plain: &[u8], arrival: Arrival) -> Result<(), PeerError> {
         if self.closed.is_some() {
             return Ok(());
         }
@@ -61,7 +63,10 @@ impl Transport {
             return Ok(());
         }
         self.heard_ns = now_ns;
-        let result = self.open_frames(now_ns, number, plain, is_marked);
+        let waited_ns = Some(arrival.waited_ns).filter(|waited_ns| *waited_ns <= WAITED_MAX_NS).unwrap_or(0);
+        // Not before the packet before it, nor before a step of this clock.
+        self.came_ns = now_ns.saturating_sub(waited_ns).max(self.came_ns).max(self.own.whole_since_ns).min(now_ns);
+        let result = self.open_frames(now_ns, number, plain, arrival.is_marked);
         if let Err(why) = &result {
             self.close(&why.to_string());
             self.closed.get_or_insert(Closed::Peer(*why));
@@ -76,7 +81,7 @@ impl Transport {
         let is_largest = self.numbers.largest() == Some(number);
         if is_largest {
             self.peer_us = sent_us;
-            let told = self.trips.came(clock_us(now_ns), sent_us);
+            let told = self.trips.came(clock_us(self.came_ns), sent_us);
             self.clocks_told(now_ns, told);
         }
         self.receiver.set_now(self.latest_there_us(now_ns).unwrap_or(0));
@@ -89,7 +94,7 @@ impl Transport {
             self.frame(now_ns, sent_us, frame)?;
         }
         if is_largest {
-            self.largest_came_us = clock_us(now_ns);
+            self.largest_came_us = clock_us(self.came_ns);
         }
         self.marked = self.marked.wrapping_add(is_marked.into());
         if is_to_be_named {
@@ -145,7 +150,8 @@ impl Transport {
                     self.silences = 0;
                     self.mtu.heard(packet);
                     let t2_us = extend(came_us, self.peer_us);
-                    let stamps = Stamps { t1_us: clock_us(left_ns), t2_us, t3_us: sent_us, t4_us: clock_us(now_ns) };
+                    let stamps =
+                        Stamps { t1_us: clock_us(left_ns), t2_us, t3_us: sent_us, t4_us: self.came_after_us(left_ns) };
                     // One that was overtaken may have been held up by somebody for as long as they liked: neither the path nor a
                     // clock is what it says.
                     if is_newest {
@@ -157,6 +163,11 @@ impl Transport {
             Frame::Padding => {}
         }
         Ok(())
+    }
+
+    /// When the packet came that answers one which left then.
+    fn came_after_us(&self, left_ns: u64) -> u64 {
+        clock_us(self.came_ns.max(left_ns))
     }
 
     /// Four times are known. None: this end's clock has stepped since the first one.
@@ -219,7 +230,7 @@ impl Transport {
         self.peer_marked = feedback.marked;
         if let Some(sent_ns) = news.largest_sent_ns {
             let t1_us = clock_us(sent_ns);
-            let stamps = Stamps { t1_us, t2_us: came_us, t3_us: sent_us, t4_us: clock_us(now_ns) };
+            let stamps = Stamps { t1_us, t2_us: came_us, t3_us: sent_us, t4_us: self.came_after_us(sent_ns) };
             let told = self.exchanged(now_ns, &stamps);
             came.round_trip_us = told.map(|_| stamps.round_trip_us());
             // With the packet that showed a step a time of before may have come.

@@ -2,7 +2,7 @@
 //! What one part of a connection leaves to another.
 
 use fide_link_model::LinkSpec;
-use fide_pace::transport::{Closed, Config, Transport};
+use fide_pace::transport::{Arrival, Closed, Config, Transport};
 
 use crate::world::{FlowSpec, World};
 
@@ -42,7 +42,26 @@ fn packets(of: &mut Transport, now_ns: u64) -> Vec<(u64, Vec<u8>)> {
 }
 
 fn open(at: &mut Transport, now_ns: u64, packets: Vec<(u64, Vec<u8>)>) {
-    packets.into_iter().for_each(|(number, plain)| at.open(now_ns, number, &plain, false).unwrap());
+    packets.into_iter().for_each(|(number, plain)| at.open(now_ns, number, &plain, Arrival::default()).unwrap());
+}
+
+/// A packet counts as of when it came to the host, not as of when it was read: the round trip is the network's.
+#[test]
+fn what_waits_to_be_read_is_no_part_of_the_round_trip() {
+    let [mut here, mut there] = [(); 2].map(|()| Transport::new(S, Config::default(), 30_000));
+    let mut now_ns = S;
+    // Each way takes 3 ms. What is said to have waited for longer than 100 ms counts as just come.
+    for (waited_ns, round_trip_us) in [(200 * MS, 406_000), (20 * MS, 6000)] {
+        let arrival = Arrival { waited_ns, ..Arrival::default() };
+        here.send(now_ns, b"a message", None).unwrap();
+        let sent = packets(&mut here, now_ns);
+        now_ns += 3 * MS + waited_ns;
+        sent.iter().for_each(|(number, plain)| there.open(now_ns, *number, plain, arrival).unwrap());
+        let answers = packets(&mut there, now_ns);
+        now_ns += 3 * MS + waited_ns;
+        answers.iter().for_each(|(number, plain)| here.open(now_ns, *number, plain, arrival).unwrap());
+        assert_eq!(here.snapshot(now_ns).shortest_us, Some(round_trip_us));
+    }
 }
 
 /// Without the answer the other end knows no clock, and delivers nothing.

@@ -6,7 +6,7 @@ use fide_pace::{
     keys::{ClientKey, ServerKey},
     packet::Kind,
     setup::{ANSWER_MAX, COOKIE_LEN, INITIATION_LEN, Refused, SetUp, Tagger, VERSION},
-    transport::{Algorithm, Closed, Config},
+    transport::{Algorithm, Arrival, Closed, Config},
 };
 
 use crate::net::{Harm, Net, address};
@@ -194,10 +194,10 @@ fn unconfirmed_connections_are_bounded_and_forgotten() {
         // Without a cookie, and with it.
         for _ in 0..2 {
             let first = client.transmit(now_ns, &mut bytes).unwrap();
-            server.receive(now_ns, from, &bytes[..first.len], false, || [3; 32]);
+            server.receive(now_ns, from, &bytes[..first.len], Arrival::default(), || [3; 32]);
             let answer = server.transmit(now_ns, &mut bytes).unwrap();
             if Kind::of(&bytes) == Some(Kind::Cookie) {
-                client.receive(now_ns, address(1, 5000), &bytes[..answer.len], false, || [0; 32]);
+                client.receive(now_ns, address(1, 5000), &bytes[..answer.len], Arrival::default(), || [0; 32]);
             } else {
                 answered += usize::from(Kind::of(&bytes) == Some(Kind::Response));
             }

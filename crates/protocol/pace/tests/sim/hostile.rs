@@ -4,7 +4,7 @@
 use fide_pace::{
     packet::{Feedback, Frame, PacesFrame, Run, Runs, Writer},
     symbol::Description,
-    transport::{Algorithm, Config, Transport},
+    transport::{Algorithm, Arrival, Config, Transport},
 };
 use proptest::prelude::*;
 
@@ -92,6 +92,7 @@ enum Action {
         sent_us: u32,
         parts: Vec<Part>,
         is_marked: bool,
+        waited_ns: u64,
     },
     Bytes(Vec<u8>),
     Sends {
@@ -106,8 +107,8 @@ fn action() -> impl Strategy<Value = Action> {
     let parts = prop::collection::vec(part(), 0..4);
     prop_oneof![
         3 => time().prop_map(Action::Passes),
-        6 => (prop_oneof![8 => Just(1), 1 => -70..70_i64, 1 => any::<u32>().prop_map(i64::from)], number(), parts, any::<bool>())
-            .prop_map(|(ahead, sent_us, parts, is_marked)| Action::Packet { ahead, sent_us, parts, is_marked }),
+        6 => (prop_oneof![8 => Just(1), 1 => -70..70_i64, 1 => any::<u32>().prop_map(i64::from)], number(), parts, any::<bool>(), time())
+            .prop_map(|(ahead, sent_us, parts, is_marked, waited_ns)| Action::Packet { ahead, sent_us, parts, is_marked, waited_ns }),
         1 => prop::collection::vec(any::<u8>(), 0..80).prop_map(Action::Bytes),
         3 => (0..5000_usize, prop::option::of(time())).prop_map(|(len, deadline_ns)| Action::Sends { len, deadline_ns }),
         1 => Just(Action::Takes),
@@ -130,9 +131,9 @@ impl Attacked {
         Self { transport, now_ns, largest: 0, last_ping: [0; 8], delivered: None }
     }
 
-    fn open(&mut self, number: u64, plain: &[u8], is_marked: bool) {
+    fn open(&mut self, number: u64, plain: &[u8], arrival: Arrival) {
         // What it must not send ends the connection.
-        let _ = self.transport.open(self.now_ns, number, plain, is_marked);
+        let _ = self.transport.open(self.now_ns, number, plain, arrival);
     }
 
     fn packet(&mut self, sent_us: u32, parts: &[Part]) -> Vec<u8> {
@@ -181,15 +182,15 @@ impl Attacked {
     fn act(&mut self, action: &Action) {
         match action {
             Action::Passes(ns) => self.now_ns += ns,
-            Action::Packet { ahead, sent_us, parts, is_marked } => {
+            Action::Packet { ahead, sent_us, parts, is_marked, waited_ns } => {
                 let number = self.largest.saturating_add_signed(*ahead);
                 self.largest = self.largest.max(number);
                 let plain = self.packet(*sent_us, parts);
-                self.open(number, &plain, *is_marked);
+                self.open(number, &plain, Arrival { is_marked: *is_marked, waited_ns: *waited_ns });
             }
             Action::Bytes(bytes) => {
                 self.largest += 1;
-                self.open(self.largest, bytes, false);
+                self.open(self.largest, bytes, Arrival::default());
             }
             Action::Sends { len, deadline_ns } => {
                 let _ = self.transport.send(self.now_ns, &vec![3; *len], *deadline_ns);

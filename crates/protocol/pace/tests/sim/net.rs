@@ -3,7 +3,10 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, net::SocketAddr};
 
-use fide_pace::endpoint::{ConnectionId, DATAGRAM_MAX, Endpoint, Event};
+use fide_pace::{
+    endpoint::{ConnectionId, DATAGRAM_MAX, Endpoint, Event},
+    transport::Arrival,
+};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 const MS: u64 = 1_000_000;
@@ -170,7 +173,7 @@ impl Net {
                 }
                 let entropy = self.entropy();
                 if let Some(host) = self.hosts.iter_mut().find(|host| host.address == to) {
-                    host.endpoint.receive(self.now_ns, from, &bytes, false, || entropy);
+                    host.endpoint.receive(self.now_ns, from, &bytes, Arrival::default(), || entropy);
                 }
             }
         }

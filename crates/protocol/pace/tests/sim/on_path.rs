@@ -8,7 +8,7 @@ use fide_pace::{
     keys::ServerKey,
     packet::Kind,
     setup::{COOKIE_LEN, INITIATION_LEN, Refused},
-    transport::{Config, Transport},
+    transport::{Arrival, Config, Transport},
 };
 
 use crate::{
@@ -221,7 +221,7 @@ fn ends_of_version_1_are_named() {
     bytes[..2].copy_from_slice(&[Kind::Initiation as u8, 1]);
     let mut answer = [0; 1500];
     let mut ask = |bytes: &[u8]| {
-        server.receive(now_ns, address(9, 5000), bytes, false, || [3; 32]);
+        server.receive(now_ns, address(9, 5000), bytes, Arrival::default(), || [3; 32]);
         let len = server.transmit(now_ns, &mut answer).unwrap().len;
         answer[..len].to_vec()
     };
@@ -234,7 +234,7 @@ fn ends_of_version_1_are_named() {
     let id = client.connect(now_ns, to, &secret().for_clients(), Config::default(), [1; 32]).unwrap();
     client.transmit(now_ns, &mut bytes).unwrap();
     let cookie = [&[Kind::Cookie as u8], &bytes[2..7], &[7; COOKIE_LEN]].concat();
-    client.receive(now_ns, to, &cookie, false, || [0; 32]);
+    client.receive(now_ns, to, &cookie, Arrival::default(), || [0; 32]);
     client.timeout(now_ns + 10 * S);
     assert_eq!(client.poll_event(), Some(Event::Failed(id, SetUpError::Refused(Refused::Version))));
 }

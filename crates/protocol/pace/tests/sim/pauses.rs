@@ -12,9 +12,9 @@ const S: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
 
 /// One packet in a hundred or so meets a pause of 5 ms.
-const SHORT: Pauses = Pauses { every_ns: 500 * MS, long_ns: 5 * MS };
+const SHORT: Pauses = Pauses { every_ns: 500 * MS, long_ns: 5 * MS, has_times: false };
 /// A twentieth of all time is taken away.
-const LONG: Pauses = Pauses { every_ns: 200 * MS, long_ns: 10 * MS };
+const LONG: Pauses = Pauses { every_ns: 200 * MS, long_ns: 10 * MS, has_times: true };
 /// Of the sender and of the receiver.
 const CASES: [[Option<Pauses>; 2]; 4] =
     [[Some(SHORT), None], [None, Some(SHORT)], [Some(SHORT), Some(SHORT)], [Some(LONG), Some(LONG)]];

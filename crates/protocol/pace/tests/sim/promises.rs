@@ -62,7 +62,8 @@ fn flow(random: &mut SmallRng) -> FlowSpec {
 }
 
 fn pauses(random: &mut SmallRng) -> Pauses {
-    Pauses { every_ns: random.random_range(5 * MS..500 * MS), long_ns: random.random_range(MS..20 * MS) }
+    let (every_ns, long_ns) = (random.random_range(5 * MS..500 * MS), random.random_range(MS..20 * MS));
+    Pauses { every_ns, long_ns, has_times: random.random_bool(0.5) }
 }
 
 /// Messages sent and delivered in a run. [`World`] looks at each that is delivered.

@@ -7,7 +7,7 @@ use std::{
 };
 
 use fide_link_model::{Link, LinkSpec};
-use fide_pace::transport::{Config, Counts, Transport};
+use fide_pace::transport::{Arrival, Config, Counts, Transport};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 use crate::tcp::{Cubic, TCP_BYTES, TIMEOUT_NS};
@@ -49,6 +49,8 @@ pub(crate) struct Pauses {
     /// From one to the next, and how long one is: both are means of exponential distributions.
     pub(crate) every_ns: u64,
     pub(crate) long_ns: u64,
+    /// The host tells when each packet has come, though it is read later.
+    pub(crate) has_times: bool,
 }
 
 impl FlowSpec {
@@ -84,8 +86,8 @@ struct End {
     pauses: Option<Pauses>,
     /// The last pause that is known, from and until.
     pause_ns: [u64; 2],
-    /// Packets that have come: number, mark and content.
-    unread: Vec<(u64, bool, Vec<u8>)>,
+    /// Packets that have come: when, number, mark and content.
+    unread: Vec<(u64, u64, bool, Vec<u8>)>,
     random: SmallRng,
 }
 
@@ -113,7 +115,7 @@ impl End {
 
     /// Until when its thread does not run; none: it runs.
     fn paused_until_ns(&mut self, now_ns: u64) -> Option<u64> {
-        let Pauses { every_ns, long_ns } = self.pauses?;
+        let Pauses { every_ns, long_ns, .. } = self.pauses?;
         while self.pause_ns[1] <= now_ns {
             let from_ns = self.pause_ns[1] + exponential_ns(&mut self.random, every_ns);
             self.pause_ns = [from_ns, from_ns + exponential_ns(&mut self.random, long_ns) + 1];
@@ -124,8 +126,10 @@ impl End {
     /// Reads all that has come.
     fn read(&mut self, now_ns: u64) {
         let clock_ns = self.clock(now_ns);
-        for (number, is_marked, plain) in self.unread.drain(..) {
-            let opened = self.transport.open(clock_ns, number, &plain, is_marked);
+        let has_times = self.pauses.is_some_and(|pauses| pauses.has_times);
+        for (came_ns, number, is_marked, plain) in self.unread.drain(..) {
+            let waited_ns = if has_times { now_ns - came_ns } else { 0 };
+            let opened = self.transport.open(clock_ns, number, &plain, Arrival { is_marked, waited_ns });
             opened.unwrap_or_else(|why| panic!("an end refuses the other's packet: {why}"));
         }
     }
@@ -277,7 +281,7 @@ impl World {
             self.now_ns = at_ns;
             let (flow, end) = match event {
                 Event::Arrives { flow, end, number, is_marked, plain } => {
-                    self.flows[flow].ends[end].unread.push((number, is_marked, plain));
+                    self.flows[flow].ends[end].unread.push((at_ns, number, is_marked, plain));
                     (flow, end)
                 }
                 Event::Wakes { flow, end } => {

@@ -31,7 +31,7 @@ const MESSAGE: usize = 1200;
 const RATE: u64 = 10_000;
 const SECONDS: u64 = 3;
 /// Rounds of both, in turns.
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 /// A side that has not ended so long after its time has failed.
 const LIMIT: Duration = Duration::from_secs(20);
 

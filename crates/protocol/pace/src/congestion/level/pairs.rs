@@ -16,6 +16,10 @@ const FEEDBACK_MOST_US: f64 = 1500.0;
 const UNDER_WAY: usize = 8;
 /// Two packets are a pair if they leave within this time.
 const AT_ONCE_NS: u64 = 100_000;
+/// If they come no farther apart than they have left, but for a quarter of that, the link has not moved them apart: it is faster
+/// than they say.
+const STRETCHED: u64 = 4;
+const FASTER: f64 = f64::INFINITY;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -27,12 +31,22 @@ enum State {
     Repays,
 }
 
+/// A pair under way.
+#[derive(Debug, Clone, Copy)]
+struct Expected {
+    /// Bytes delivered once the second packet has come.
+    delivered: u64,
+    /// Bytes of that packet.
+    bytes: u64,
+    /// It left so much later than the first one.
+    apart_us: u64,
+}
+
 /// Sends pairs and measures them.
 #[derive(Debug)]
 pub(super) struct Pairs {
     state: State,
-    /// Of pairs under way: bytes delivered once the second packet has come, and its bytes.
-    expected: VecDeque<(u64, u64)>,
+    expected: VecDeque<Expected>,
     /// Pairs that were sent since somebody asked.
     sent: u64,
     delivered: u64,
@@ -67,7 +81,8 @@ impl Pairs {
                 self.sent += 1;
                 // Of more pairs the newest ones are not measured.
                 if self.expected.len() < UNDER_WAY {
-                    self.expected.push_back((self.delivered + in_flight_bytes, bytes));
+                    let (delivered, apart_us) = (self.delivered + in_flight_bytes, (now_ns - left_ns) / 1000);
+                    self.expected.push_back(Expected { delivered, bytes, apart_us });
                 }
                 State::Repays
             }
@@ -89,10 +104,10 @@ impl Pairs {
         let last_us = std::mem::replace(&mut self.came_us, came_us);
         let before = std::mem::replace(&mut self.delivered, delivered);
         let mut newest = None;
-        while let Some(pair) = self.expected.pop_front_if(|(at, _)| delivered >= *at) {
+        while let Some(pair) = self.expected.pop_front_if(|pair| delivered >= pair.delivered) {
             newest = Some(pair);
         }
-        let Some((at, bytes)) = newest else { return false };
+        let Some(Expected { delivered: at, bytes, apart_us }) = newest else { return false };
         // Only if nothing was lost.
         if delivered != at || before + came_bytes != at {
             return false;
@@ -107,7 +122,9 @@ impl Pairs {
             self.together += 1;
             return true;
         }
-        self.rates[self.count % KEPT] = as_f64(bytes) * 1e6 / as_f64(came_us - last_us);
+        let came_apart_us = came_us - last_us;
+        let is_faster = came_apart_us <= apart_us + apart_us / STRETCHED;
+        self.rates[self.count % KEPT] = if is_faster { FASTER } else { as_f64(bytes) * 1e6 / as_f64(came_apart_us) };
         self.count += 1;
         true
     }
@@ -117,12 +134,17 @@ impl Pairs {
         std::mem::take(&mut self.sent)
     }
 
+    /// Whether not all came at once.
+    pub(super) fn are_measured(&self) -> bool {
+        self.count > 0
+    }
+
     /// How many have come.
     pub(super) fn count(&self) -> usize {
         self.count + self.together
     }
 
-    /// Bytes a second.
+    /// Bytes a second. None: not known yet, or the link is faster than the pairs can tell.
     pub(super) fn link(&self) -> Option<f64> {
         self.ranked(1, 2)
     }
@@ -132,7 +154,7 @@ impl Pairs {
         let known = self.count.min(KEPT);
         let mut sorted = self.rates;
         sorted[..known].sort_by(f64::total_cmp);
-        (known > 0).then(|| sorted[known * share / of])
+        (known > 0).then(|| sorted[known * share / of]).filter(|rate| *rate < FASTER)
     }
 
     /// Most pairs came at once.
