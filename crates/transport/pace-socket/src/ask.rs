@@ -15,7 +15,8 @@ use fide_pace::{
 };
 
 use crate::{
-    connection::{Connection, RecvError, nanoseconds},
+    clock::nanoseconds,
+    connection::{Connection, RecvError},
     driver::Shared,
     now_ns,
     state::State,

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! When the kernel received a datagram, which it says by the host's time of day.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::{connection::nanoseconds, now_ns};
+use crate::now_ns;
 
 /// The two clocks are read within this time, or they are not compared.
 const MOMENT_NS: u64 = 5000;
 /// The time of day was set if it differs by more than this from what it was.
 const SET_NS: u64 = 100_000;
+
+pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
 
 /// By how much the host's time of day is ahead of [`now_ns`].
 #[derive(Debug, Default)]

@@ -20,6 +20,7 @@ use fide_pace::{
 
 use crate::{
     Message,
+    clock::nanoseconds,
     driver::Shared,
     now_ns,
     state::{For, State},
@@ -418,10 +419,6 @@ impl Drop for Connection {
         drop(state);
         self.shared.ring();
     }
-}
-
-pub(crate) fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Waits to the microsecond, as far as the kernel lets it.

@@ -164,7 +164,7 @@ impl Shared {
 
     /// Somebody waits for what may come, until a time or for good: the thread looks at the socket.
     pub(crate) fn waits(&self, state: &mut State, what: For, until_ns: Option<u64>) {
-        if state.loan.waits(now_ns(), what, until_ns) {
+        if state.loan.waits(now_ns(), matches!(what, For::Room), until_ns) {
             self.ring();
         }
     }

@@ -17,7 +17,8 @@ use fide_pace::{
 };
 
 use crate::{
-    connection::{Connection, nanoseconds},
+    clock::nanoseconds,
+    connection::Connection,
     driver::{Shared, entropy},
     now_ns,
     shown::{ShowError, Writer},

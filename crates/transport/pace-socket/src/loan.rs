@@ -2,8 +2,6 @@
 //! An application that sends often looks at the socket itself as it sends, in place of the endpoint's thread: to wake a thread for
 //! each FEEDBACK costs more than all else that a message costs.
 
-use crate::state::For;
-
 /// The socket is lent to an application between whose sends there is less time than this in the mean of so many.
 const GAP_NS: u64 = 250_000;
 const SENDS: u64 = 16;
@@ -45,13 +43,14 @@ impl Loan {
         looks
     }
 
-    /// Somebody waits until a time; none: for good. Whether the thread is to have the socket back at once.
-    pub(crate) fn waits(&mut self, now_ns: u64, what: For, until_ns: Option<u64>) -> bool {
+    /// Somebody waits until a time, or for good: to send, or for what others send. Whether the thread is to have the socket back at
+    /// once.
+    pub(crate) fn waits(&mut self, now_ns: u64, is_to_send: bool, until_ns: Option<u64>) -> bool {
         if until_ns.is_some_and(|until_ns| until_ns <= now_ns + GAP_NS) {
             // It is held, and goes on sending.
             return false;
         }
-        if !matches!(what, For::Room) {
+        if !is_to_send {
             self.kept_until_ns = now_ns + KEPT_NS;
         }
         std::mem::take(&mut self.until_ns) > now_ns
@@ -107,16 +106,16 @@ mod tests {
         let mut loan = Loan::default();
         let at_ns = 1100 * MS;
         assert!(sends(&mut loan, 1000 * MS, at_ns, 100 * US) > 0);
-        assert!(!loan.waits(at_ns, For::Event, Some(at_ns + 100 * US)), "that is held until the next packet may leave");
+        assert!(!loan.waits(at_ns, true, Some(at_ns + 100 * US)), "that is held until the next packet may leave");
         assert!(loan.until_ns() > at_ns);
-        assert!(loan.waits(at_ns, For::Room, None));
+        assert!(loan.waits(at_ns, true, None));
         assert_eq!(loan.until_ns(), 0);
-        assert!(!loan.waits(at_ns, For::Room, None), "it is back");
+        assert!(!loan.waits(at_ns, true, None), "it is back");
         assert!(sends(&mut loan, at_ns, at_ns + MS, 100 * US) > 0, "who waited for room sends on");
-        assert!(loan.waits(at_ns + MS, For::Message, None));
+        assert!(loan.waits(at_ns + MS, false, None));
         assert_eq!(sends(&mut loan, at_ns + MS, at_ns + MS + KEPT_NS, 100 * US), 0);
         let again_ns = at_ns + MS + KEPT_NS;
         assert!(sends(&mut loan, again_ns, again_ns + MS, 100 * US) > 0);
-        assert!(loan.waits(again_ns + MS, For::Message, Some(again_ns + 100 * MS)), "for long");
+        assert!(loan.waits(again_ns + MS, false, Some(again_ns + 100 * MS)), "for long");
     }
 }

@@ -13,7 +13,7 @@ use fide_pace::{
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::{clock::HostClock, connection::nanoseconds};
+use crate::clock::{HostClock, nanoseconds};
 
 /// Bytes of datagrams that are sent by one call.
 const BATCH_BYTES: usize = 60_000;
