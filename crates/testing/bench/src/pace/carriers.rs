@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What carries messages: X-PACE, TCP, QUIC and SRT, each as its users would have it for fresh data.
+//! What carries messages: X-PACE, TCP, QUIC and SRT, each as its users would have it for fresh data; and a bare socket, which
+//! shows what the machine allows.
 
+mod bare;
 mod ours;
 mod quic;
 mod srt;
@@ -27,6 +29,12 @@ pub(crate) const OURS_AROUND: usize = 79;
 /// The share of the link that the source of an SRT stream takes: the rest is SRT's default for what is sent again
 /// (`oheadbw`, 25 % more).
 const SRT_SHARE: f64 = 0.8;
+/// Bytes on the link of a packet of X-PACE with a message, on the average of its run where the network is the bottleneck:
+/// now and then FEEDBACK or a time is in it besides. The bare sender's packets are as large, so that they take the link as
+/// long.
+const BARE_PACKET: usize = 1020;
+/// The share of the link that the bare sender takes: what is left empties a queue that a pause of the machine has made.
+const BARE_SHARE: f64 = 0.97;
 
 /// One end that sends: returns when the next message may be made. False: the connection is over.
 pub(crate) type Send = Box<dyn FnMut(&[u8]) -> bool + std::marker::Send>;
@@ -37,9 +45,14 @@ pub(crate) type Receive = Box<dyn FnMut(&mut [u8]) -> Option<usize> + std::marke
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Carrier {
     Pace(Algorithm),
-    Tcp { congestion: &'static str, is_tuned: bool },
+    Tcp {
+        congestion: &'static str,
+        is_tuned: bool,
+    },
     Quic(Quic),
     Srt,
+    /// No product, and compared with none: what this machine allows a sender that knows the link.
+    Bare,
 }
 
 pub(crate) const XPACE: Carrier = Carrier::Pace(Algorithm::XPace);
@@ -50,6 +63,8 @@ pub(crate) const BBR: Carrier = Carrier::Tcp { congestion: "bbr", is_tuned: true
 pub(crate) const BBR_UNTUNED: Carrier = Carrier::Tcp { congestion: "bbr", is_tuned: false };
 pub(crate) const DATAGRAMS: Carrier = Carrier::Quic(Quic::Datagrams);
 pub(crate) const STREAM: Carrier = Carrier::Quic(Quic::Stream);
+pub(crate) const BARE: Carrier = Carrier::Bare;
+/// Those that are compared.
 pub(crate) const ALL: [Carrier; 9] = [
     XPACE,
     LEVEL,
@@ -72,22 +87,24 @@ impl Carrier {
             Self::Quic(Quic::Datagrams) => "quic-datagrams".into(),
             Self::Quic(Quic::Stream) => "quic-stream".into(),
             Self::Srt => "srt".into(),
+            Self::Bare => "udp-told-the-rate".into(),
         }
     }
 
     /// Bytes of a message with which a packet on the link has [`PACKET`], or on the average nearly so where a carrier cuts
-    /// a stream into packets by itself.
+    /// a stream into packets by itself; [`BARE_PACKET`] for a bare socket.
     pub(crate) fn message_len(self) -> usize {
-        PACKET
-            - match self {
-                Self::Pace(_) => OURS_AROUND,
-                // IP and TCP without options.
-                Self::Tcp { .. } => 40,
-                // IP, UDP, a short header with a connection's name of eight bytes, the frame's type and length, the tag.
-                Self::Quic(_) => 28 + 11 + 3 + 16,
-                // IP, UDP, SRT's header.
-                Self::Srt => 28 + 16,
-            }
+        match self {
+            Self::Pace(_) => PACKET - OURS_AROUND,
+            // IP and TCP without options.
+            Self::Tcp { .. } => PACKET - 40,
+            // IP, UDP, a short header with a connection's name of eight bytes, the frame's type and length, the tag.
+            Self::Quic(_) => PACKET - (28 + 11 + 3 + 16),
+            // IP, UDP, SRT's header.
+            Self::Srt => PACKET - (28 + 16),
+            // IP, UDP.
+            Self::Bare => BARE_PACKET - 28,
+        }
     }
 
     /// How often the sender makes a message by itself, for a carrier that neither holds it nor tells it a pace.
@@ -115,6 +132,10 @@ impl Carrier {
             }
             Self::Quic(kind) => quic::open(here, there, to, kind, scenario, len),
             Self::Srt => srt::open(here, there, to, scenario.pace.div_f64(SRT_SHARE)),
+            Self::Bare => {
+                let at_full_rate = scenario.pace.mul_f64(BARE_PACKET as f64 / PACKET as f64);
+                bare::open(here, there, to, at_full_rate.div_f64(BARE_SHARE))
+            }
         }
         .with_context(|| format!("{} in scenario {}", self.name(), scenario.name))
     }

@@ -7,6 +7,7 @@
 //! | `network_p99_vs_tcp`, `network_p99_vs_quic` | the same beside the better one of tuned CUBIC and BBR, of QUIC's datagrams and one of its streams |
 //! | `network_p99_vs_srt` | the same beside SRT in live mode with 100 ms, whose source is told four fifths of the link |
 //! | `network_gap_least_ms`, `network_gap_most_ms` | time between two messages at the sender, 1st and 99th percentile; optimum 5 ms |
+//! | `network_p99_vs_bare`, `network_bare_p99_over_optimum`, `network_bare_gap_most_ms` | the same beside a bare UDP socket whose sender is told the rate: what the machine allows |
 //! | `receiver_time_over_optimum` | the receiver takes 5 ms for a message, by a fifth more or less: the whole run, over 10 s |
 //! | `receiver_settled_p99_ms` | the same: delivery time of messages sent after the first 200 ms |
 //! | `internet_p99_vs_cubic`, `internet_range_vs_cubic` | a path like one through the Internet to a home: p99, and p1 to p99 |

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow};
 use plotters::{coord::Shift, prelude::*};
 
 use crate::{
-    carriers::{BBR, CUBIC, Carrier, DATAGRAMS, LEVEL, STREAM, XPACE},
+    carriers::{BARE, BBR, CUBIC, Carrier, DATAGRAMS, LEVEL, STREAM, XPACE},
     flow::{Run, Scenario},
     scenarios::Runs,
 };
@@ -101,6 +101,8 @@ fn panel(area: &Area<'_>, scenario: &Scenario, runs: &Runs, shows: Shows) -> Dra
     let name = scenario.name;
     let series: Vec<(Carrier, Points)> = runs
         .iter()
+        // It is not compared.
+        .filter(|(carrier, _)| *carrier != BARE)
         .filter_map(|(carrier, run)| Some((*carrier, points(run.as_ref().ok()?, shows))))
         .filter(|(_, points)| !points.is_empty())
         .collect();
@@ -224,12 +226,13 @@ mod tests {
             pace: ms(5),
             least: ms(20),
         };
-        let runs = vec![(LEVEL, Ok(run)), (CUBIC, Err("it could not run".to_owned()))];
+        let runs = vec![(LEVEL, Ok(run.clone())), (BARE, Ok(run)), (CUBIC, Err("it could not run".to_owned()))];
         let file = tempfile::NamedTempFile::new().expect("a file");
         for figure in [1, 4, 5, 6, 7] {
             write(file.path(), &panels(figure), &[(scenario, runs.clone())]).expect("drawn");
             let drawn = fs::read_to_string(file.path()).expect("text");
             assert!(drawn.contains("pace-level") && !drawn.contains("tcp-cubic"), "figure {figure}");
+            assert!(!drawn.contains(&BARE.name()), "figure {figure}: the bare sender is not compared");
             assert_eq!(drawn.contains("receiver: not measured"), figure > 4, "figure {figure}");
         }
     }

@@ -14,7 +14,7 @@ use fide_testbed::{
 };
 
 use crate::{
-    carriers::{self, BBR, BBR_UNTUNED, CUBIC, Carrier, DATAGRAMS, PACKET, STREAM},
+    carriers::{self, BARE, BBR, BBR_UNTUNED, CUBIC, Carrier, DATAGRAMS, LEVEL, PACKET, STREAM},
     flow::{self, ROUNDS, Run, Scenario},
     found::add,
 };
@@ -47,6 +47,16 @@ fn all() -> Vec<(Scenario, LinkSpec)> {
     ]
 }
 
+/// All that are compared. Where the link alone sets the pace, also the bare sender, right after ours, as the machine changes
+/// with time.
+fn carriers_of(scenario: &str) -> impl Iterator<Item = Carrier> {
+    let has_bare = scenario == "network";
+    carriers::ALL
+        .into_iter()
+        .flat_map(move |carrier| [Some(carrier), (has_bare && carrier == LEVEL).then_some(BARE)])
+        .flatten()
+}
+
 /// Runs those that are wanted, and adds their figures.
 ///
 /// # Errors
@@ -60,7 +70,7 @@ pub(crate) fn measure(
     let mut done = Vec::new();
     for (scenario, link) in all().into_iter().filter(|(scenario, _)| is_wanted(scenario.name)) {
         let mut runs = Runs::new();
-        for carrier in carriers::ALL {
+        for carrier in carriers_of(scenario.name) {
             let testbed = Testbed::build(Spec { planes: 1, ..Spec::hosts(2) })?;
             let back = LinkSpec {
                 losses: link.losses,
@@ -138,6 +148,11 @@ fn figures(report: &mut Report, scenario: &str, runs: &Runs, rounds: usize) {
             ratio("network_p99_vs_srt", p99_vs([Carrier::Srt; 2]), at_most(0.75));
             ratio("network_gap_least_ms", of_ours(&|run| run.gap_ms(0.01)), Some(Goal::AtLeast(4.4)));
             ratio("network_gap_most_ms", of_ours(&|run| run.gap_ms(0.99)), at_most(6.0));
+            // Whether the machine or the transport is to blame.
+            ratio("network_p99_vs_bare", p99_vs([BARE; 2]), None);
+            let n = of(BARE).map_or(0, |run| run.times.len());
+            add(report, "network_bare_p99_over_optimum", "ratio", n, None, p99(BARE).map(|p99| p99 / 20.0));
+            add(report, "network_bare_gap_most_ms", "ms", n, None, of(BARE).map(|run| run.gap_ms(0.99)));
         }
         "receiver" => {
             let optimum_ns = rounds as f64 * WORK.as_secs_f64() * 1e9;
