@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Messages between two programs over memory that both see (NTSocks, CoNEXT 2022): memory of one host, or of two hosts of a
+//! rack, mapped through PCIe.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`window`] | the memory as one end sees it: it writes the other end's part and reads its own |
+//! | [`shm`] | a window between two programs of one host, with a bell for those who sleep |
+//! | [`ring`] | messages in order through a window, without a lock |
+//!
+//! **Invariant: nobody believes the other end.** It may be another user's program, or broken. Each index and each length that
+//! it writes is read once, and checked on the copy. What is wrong ends the ring with an error; nothing outside of it is read
+//! or written.
+
+pub mod ring;
+pub mod shm;
+pub mod window;

@@ -1,0 +1,403 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A ring of messages in the part of the other end (NTSocks §4.1.2).
+//!
+//! ```text
+//!  the receiver's part:  │ header │ message, padded │ header │ message, padded │ 0 │ free ...
+//!                        ▲ read                                               ▲ written
+//!  the sender's part:    │ read, as the receiver has told it last │
+//! ```
+//!
+//! A message is written before its header, and with it a zero where the next header will be: the receiver finds nothing
+//! there until the next one is whole. Indices count bytes and never wrap.
+//!
+//! The sender does not read the other end's memory. It is told how far that has read, but only if it asks for it: in the
+//! header of each message with which more than half of the ring is pending. A message takes at most half of the ring, so a
+//! sender that finds no room has asked.
+
+use crate::window::{WORD, Window};
+
+/// Bit of a header: the receiver is to tell how far it has read, once it has read this message.
+const ASKS: u64 = 1 << 32;
+/// Bits of a header that hold the length of a message and one.
+const LENGTH: u64 = ASKS - 1;
+
+/// Where a ring lies: the same offsets at both ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Of the word in the sender's part that says how far the receiver has read.
+    pub told_at: usize,
+    /// Of the ring in the receiver's part, and its bytes: a multiple of [`WORD`], at least eight of them.
+    pub at: usize,
+    pub len: usize,
+}
+
+/// What the other end has written cannot be: it is broken, or hostile. The ring is not to be used any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    #[error("the other end says that it has read {told} bytes, where it had read {before} and {written} were written")]
+    Told { told: u64, before: u64, written: u64 },
+    #[error("a header {header:#x} at byte {at}: a message has at most {most} bytes")]
+    Header { header: u64, at: u64, most: usize },
+}
+
+/// Why a message is not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The receiver has to read first.
+    #[error("the ring is full")]
+    Full,
+    #[error("a message of {len} bytes, where the ring takes {most} at most: send it in parts")]
+    TooLong { len: usize, most: usize },
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}
+
+/// The sending end of a ring.
+#[derive(Debug)]
+pub struct Sender {
+    place: Place,
+    written: u64,
+    /// As the receiver has told it last.
+    read: u64,
+}
+
+/// The receiving end of a ring.
+#[derive(Debug)]
+pub struct Receiver {
+    place: Place,
+    read: u64,
+}
+
+impl Place {
+    fn check(self, window: &impl Window) {
+        let fits = self.at.checked_add(self.len).is_some_and(|end| end <= window.len());
+        let is_whole = [self.told_at, self.at, self.len].iter().all(|bytes| bytes.is_multiple_of(WORD));
+        let is_told_outside = self.told_at < self.at || self.told_at >= self.at + self.len;
+        assert!(
+            fits && is_whole && is_told_outside && self.len >= 8 * WORD && self.told_at < window.len(),
+            "no place for a ring: {self:?}"
+        );
+    }
+
+    /// Bytes of the longest message.
+    #[must_use]
+    pub fn most(self) -> usize {
+        (self.len / 2 - 2 * WORD).min(LENGTH as usize - 1)
+    }
+
+    /// Where a byte of the ring lies.
+    fn offset(self, index: u64) -> usize {
+        #[allow(clippy::cast_possible_truncation, reason = "less than the ring has bytes")]
+        let within = (index % self.len as u64) as usize;
+        self.at + within
+    }
+
+    /// Bytes from there to the end of the ring.
+    fn up_to_end(self, index: u64) -> usize {
+        self.at + self.len - self.offset(index)
+    }
+}
+
+/// Bytes of a message with its header.
+fn room(len: usize) -> u64 {
+    (WORD + len.next_multiple_of(WORD)) as u64
+}
+
+impl Sender {
+    /// For a ring that is empty: all of its place is 0 at both ends.
+    ///
+    /// # Panics
+    /// If the place does not lie within the window.
+    pub fn new(window: &impl Window, place: Place) -> Self {
+        place.check(window);
+        Self { place, written: 0, read: 0 }
+    }
+
+    /// Bytes of the longest message.
+    #[must_use]
+    pub fn most(&self) -> usize {
+        self.place.most()
+    }
+
+    /// Sends a message; the other end is not woken ([`Window::ring`]).
+    ///
+    /// # Errors
+    /// [`SendError`]. Nothing was sent.
+    pub fn send(&mut self, window: &impl Window, message: &[u8]) -> Result<(), SendError> {
+        let (len, most) = (message.len(), self.most());
+        if len > most {
+            return Err(SendError::TooLong { len, most });
+        }
+        // The zero where the next header will be.
+        let needs = room(len) + WORD as u64;
+        if self.pending() + needs > self.place.len as u64 {
+            self.learn(window)?;
+            if self.pending() + needs > self.place.len as u64 {
+                return Err(SendError::Full);
+            }
+        }
+        let first = self.written + WORD as u64;
+        let until_end = self.place.up_to_end(first).min(len);
+        window.write(self.place.offset(first), &message[..until_end]);
+        if until_end < len {
+            window.write(self.place.at, &message[until_end..]);
+        }
+        let next = self.written + room(len);
+        window.write(self.place.offset(next), &[0; WORD]);
+        let asks = if next - self.read > self.place.len as u64 / 2 { ASKS } else { 0 };
+        window.publish(self.place.offset(self.written), (len as u64 + 1) | asks);
+        self.written = next;
+        Ok(())
+    }
+
+    /// Bytes that the receiver has not read yet, as far as it has told.
+    fn pending(&self) -> u64 {
+        self.written - self.read
+    }
+
+    fn learn(&mut self, window: &impl Window) -> Result<(), Broken> {
+        let told = window.poll(self.place.told_at);
+        if told < self.read || told > self.written || !told.is_multiple_of(WORD as u64) {
+            return Err(Broken::Told { told, before: self.read, written: self.written });
+        }
+        self.read = told;
+        Ok(())
+    }
+}
+
+impl Receiver {
+    /// As [`Sender::new`].
+    ///
+    /// # Panics
+    /// As [`Sender::new`].
+    pub fn new(window: &impl Window, place: Place) -> Self {
+        place.check(window);
+        Self { place, read: 0 }
+    }
+
+    /// Bytes of the next message, and whether the sender asks how far this end has read; none: nothing has come.
+    fn next(&self, window: &impl Window) -> Result<Option<(usize, bool)>, Broken> {
+        let header = window.poll(self.place.offset(self.read));
+        if header == 0 {
+            return Ok(None);
+        }
+        let most = self.place.most();
+        let len = (header & LENGTH).checked_sub(1).and_then(|len| usize::try_from(len).ok()).filter(|len| *len <= most);
+        match len {
+            Some(len) if header & !(LENGTH | ASKS) == 0 => Ok(Some((len, header & ASKS != 0))),
+            _ => Err(Broken::Header { header, at: self.read, most }),
+        }
+    }
+
+    /// Whether something has come, or what came is broken.
+    pub fn has_something(&self, window: &impl Window) -> bool {
+        self.next(window) != Ok(None)
+    }
+
+    /// Appends the next message to a buffer, and returns its length; none: nothing has come.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn receive(&mut self, window: &impl Window, into: &mut Vec<u8>) -> Result<Option<usize>, Broken> {
+        let Some((len, asks)) = self.next(window)? else { return Ok(None) };
+        let before = into.len();
+        into.resize(before + len, 0);
+        let first = self.read + WORD as u64;
+        let (until_end, rest) = into[before..].split_at_mut(self.place.up_to_end(first).min(len));
+        window.read(self.place.offset(first), until_end);
+        if !rest.is_empty() {
+            window.read(self.place.at, rest);
+        }
+        self.read += room(len);
+        if asks {
+            window.publish(self.place.told_at, self.read);
+        }
+        Ok(Some(len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+        time::Duration,
+    };
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::shm::ShmWindow;
+
+    /// The word that tells is the first one of each part.
+    const TOLD: usize = 0;
+    const WORDS: usize = 64;
+    const PLACE: Place = Place { told_at: TOLD, at: 64, len: WORDS * WORD - 64 };
+
+    fn ends() -> ([ShmWindow<WORDS>; 2], Sender, Receiver) {
+        let windows = ShmWindow::<WORDS>::pair().unwrap();
+        let (sender, receiver) = (Sender::new(&windows[0], PLACE), Receiver::new(&windows[1], PLACE));
+        (windows, sender, receiver)
+    }
+
+    /// Any number, the same for the same one.
+    fn mixed(number: u64) -> u64 {
+        let number = (number ^ number >> 31).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        (number ^ number >> 27).wrapping_mul(0x94D0_49BB_1331_11EB)
+    }
+
+    fn message(number: u64, most: usize) -> Vec<u8> {
+        let len = usize::try_from(mixed(number) % (most as u64 + 1)).unwrap();
+        (0..len as u64).map(|at| mixed(number << 16 | at) as u8).collect()
+    }
+
+    proptest! {
+        /// Of whatever lengths, and however far the receiver is behind.
+        #[test]
+        fn messages_come_whole_and_in_order(steps in prop::collection::vec((0..=PLACE.most(), 0..4_usize), 1..400)) {
+            let (windows, mut sender, mut receiver) = ends();
+            let (mut waiting, mut sent) = (std::collections::VecDeque::new(), 0_u64);
+            for (len, reads) in steps {
+                let message: Vec<u8> = (0..len as u64).map(|at| mixed(sent << 16 | at) as u8).collect();
+                match sender.send(&windows[0], &message) {
+                    Ok(()) => waiting.push_back(message),
+                    Err(why) => {
+                        prop_assert_eq!(why, SendError::Full);
+                        let pending: u64 = waiting.iter().map(|message: &Vec<u8>| room(message.len())).sum();
+                        // Told late at most: what is pending and what is not told fills half of the ring.
+                        prop_assert!(pending + room(len) + WORD as u64 > PLACE.len as u64 / 2);
+                    }
+                }
+                sent += 1;
+                for _ in 0..reads {
+                    let mut got = b"before".to_vec();
+                    let expected = waiting.pop_front();
+                    prop_assert_eq!(receiver.has_something(&windows[1]), expected.is_some());
+                    prop_assert_eq!(receiver.receive(&windows[1], &mut got).unwrap(), expected.as_ref().map(Vec::len));
+                    prop_assert_eq!(&got[6..], expected.as_deref().unwrap_or_default());
+                }
+            }
+            // Once all is read there is room for the longest one.
+            while let Some(expected) = waiting.pop_front() {
+                let mut got = Vec::new();
+                receiver.receive(&windows[1], &mut got).unwrap();
+                prop_assert_eq!(got, expected);
+            }
+            prop_assert_eq!(sender.send(&windows[0], &vec![1; PLACE.most()]), Ok(()));
+        }
+
+        /// Whatever the other end writes, and whenever: an error at most, and no message longer than there may be.
+        #[test]
+        fn whatever_the_other_end_writes_is_checked(
+            writes in prop::collection::vec((0..WORDS, prop_oneof![any::<u64>(), 0..2000_u64, Just(0), Just(ASKS | 9)], 0..3_usize), 1..200),
+        ) {
+            let windows = ShmWindow::<WORDS>::pair().unwrap();
+            let (mut sender, mut receiver) = (Sender::new(&windows[0], PLACE), Receiver::new(&windows[0], PLACE));
+            for (at, word, turns) in writes {
+                windows[1].publish(at * WORD, word);
+                for _ in 0..turns {
+                    let mut got = Vec::new();
+                    if let Ok(Some(len)) = receiver.receive(&windows[0], &mut got) {
+                        prop_assert!(len == got.len() && len <= PLACE.most());
+                    }
+                    let _ = sender.send(&windows[0], &[7; 40]);
+                    prop_assert!(sender.pending() <= PLACE.len as u64);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn message_that_is_too_long_is_refused_and_changes_nothing() {
+        let (windows, mut sender, mut receiver) = ends();
+        let most = sender.most();
+        let why = sender.send(&windows[0], &vec![0; most + 1]).unwrap_err();
+        assert_eq!(why, SendError::TooLong { len: most + 1, most });
+        assert!(why.to_string().contains("send it in parts"));
+        assert!(!receiver.has_something(&windows[1]));
+        assert_eq!(sender.send(&windows[0], &vec![0; most]), Ok(()));
+        assert_eq!(receiver.receive(&windows[1], &mut Vec::new()), Ok(Some(most)));
+    }
+
+    #[test]
+    fn index_that_goes_back_or_ahead_is_an_error() {
+        for told in [8, 7, u64::MAX] {
+            let (windows, mut sender, _) = ends();
+            let full = std::iter::repeat_with(|| sender.send(&windows[0], &[])).find(Result::is_err);
+            assert_eq!(full, Some(Err(SendError::Full)));
+            let written = sender.written;
+            windows[1].publish(TOLD, written);
+            assert_eq!(sender.send(&windows[0], &[]), Ok(()));
+            while sender.send(&windows[0], &[]).is_ok() {}
+            windows[1].publish(TOLD, told);
+            assert!(matches!(sender.send(&windows[0], &[]), Err(SendError::Broken(Broken::Told { .. }))), "{told}");
+        }
+    }
+
+    /// Two threads, with sleeps: nothing is lost, and nobody sleeps for good.
+    #[test]
+    fn threads_exchange_messages_and_sleep() {
+        const COUNT: u64 = 50_000;
+        let (windows, mut sender, mut receiver) = ends();
+        let [here, there] = windows;
+        let sends = thread::spawn(move || {
+            for number in 0..COUNT {
+                let message = message(number, PLACE.most());
+                while sender.send(&here, &message) == Err(SendError::Full) {
+                    here.will_sleep(true);
+                    if sender.send(&here, &message).is_ok() {
+                        here.will_sleep(false);
+                        break;
+                    }
+                    here.sleep(Some(Duration::from_secs(10)));
+                    here.will_sleep(false);
+                }
+                here.ring();
+            }
+        });
+        for number in 0..COUNT {
+            let mut got = Vec::new();
+            while receiver.receive(&there, &mut got).unwrap().is_none() {
+                there.will_sleep(true);
+                if !receiver.has_something(&there) {
+                    there.sleep(Some(Duration::from_secs(10)));
+                }
+                there.will_sleep(false);
+            }
+            there.ring();
+            assert!(got == message(number, PLACE.most()), "message {number}");
+        }
+        sends.join().unwrap();
+    }
+
+    /// A hostile end writes without a pause while this one reads and sends.
+    #[test]
+    fn a_hostile_end_that_writes_meanwhile_does_no_harm() {
+        let [here, there] = ShmWindow::<WORDS>::pair().unwrap();
+        let is_over = AtomicBool::new(false);
+        thread::scope(|threads| {
+            threads.spawn(|| {
+                let mut number = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    number += 1;
+                    let word = mixed(number);
+                    // Often a header that could be one.
+                    let word = if number.is_multiple_of(3) { word % 500 } else { word };
+                    there.publish(usize::try_from(mixed(number << 8) % WORDS as u64).unwrap() * WORD, word);
+                }
+            });
+            let mut got = Vec::new();
+            for _ in 0..200_000 {
+                let (mut sender, mut receiver) = (Sender::new(&here, PLACE), Receiver::new(&here, PLACE));
+                for _ in 0..3 {
+                    got.clear();
+                    if let Ok(Some(len)) = receiver.receive(&here, &mut got) {
+                        assert!(len == got.len() && len <= PLACE.most());
+                    }
+                    let _ = sender.send(&here, &[7; 100]);
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+    }
+}

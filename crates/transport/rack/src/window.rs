@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Memory that two ends share, as one of them sees it.
+//!
+//! Through a PCIe bridge a write to the other end's memory costs little and a read of it much (NTSocks §4.1.2). So each end
+//! has a part that the other one writes and only it reads, and nothing is ever read from the other end's part.
+
+use std::time::Duration;
+
+/// Bytes that are written and read as one.
+pub const WORD: usize = size_of::<u64>();
+
+/// One end of a shared memory: both parts have the same length, a multiple of [`WORD`]. Offsets are in bytes, and those of
+/// words multiples of [`WORD`].
+///
+/// The other end may write anything into this end's part at any time, also while it is read.
+pub trait Window {
+    /// Bytes of each part.
+    fn len(&self) -> usize;
+
+    /// Never, as a rule: it has room for a ring.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Remote write: copies bytes into the other end's part, padded with zeros to whole words. The other end may see them in any
+    /// order.
+    ///
+    /// # Panics
+    /// If they do not lie within the part, or `at` is no multiple of [`WORD`].
+    fn write(&self, at: usize, bytes: &[u8]);
+
+    /// Remote write of a word, which the other end sees as a whole, and only after all that was written before it.
+    ///
+    /// # Panics
+    /// As [`Window::write`].
+    fn publish(&self, at: usize, word: u64);
+
+    /// Local read: copies bytes from this end's part.
+    ///
+    /// # Panics
+    /// As [`Window::write`].
+    fn read(&self, at: usize, into: &mut [u8]);
+
+    /// Local read of a word: what was written before it was published is seen by later reads.
+    ///
+    /// # Panics
+    /// As [`Window::write`].
+    fn poll(&self, at: usize) -> u64;
+
+    /// Says that this end is about to sleep, or does not sleep any more. After `true` it has to look once more whether there is
+    /// something, and call [`Window::sleep`] only if there is not.
+    fn will_sleep(&self, sleeps: bool);
+
+    /// Sleeps until the other end rings, but no longer than a time. It may return sooner.
+    fn sleep(&self, within: Option<Duration>);
+
+    /// Wakes the other end if it sleeps, or is about to.
+    fn ring(&self);
+}
