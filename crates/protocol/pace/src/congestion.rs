@@ -19,6 +19,8 @@ pub(crate) const TOGETHER_NS: u64 = 100_000;
 /// FEEDBACK waits for further packets so long at least. Paces of a millisecond and more are seen one by one, and on a short path not
 /// each packet wakes its sender.
 pub(crate) const FEEDBACK_LEAST_NS: u64 = 500_000;
+/// It waits for an eighth of a round trip, but no longer than this.
+pub(crate) const FEEDBACK_MOST_NS: u64 = 1_000_000;
 
 /// What one FEEDBACK brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,12 +25,12 @@ pub use crate::packet::Arrival;
 use std::collections::VecDeque;
 
 use incoming::NAMED_SINGLY;
-use times::Pings;
+use times::{Late, Pings};
 pub(crate) use times::{OwnClock, Reading};
 
 use crate::{
     clock::RoundTrips,
-    congestion::{Congestion, FEEDBACK_LEAST_NS, Level, XPace},
+    congestion::{Congestion, FEEDBACK_LEAST_NS, FEEDBACK_MOST_NS, Level, XPace},
     endpoint::DATAGRAM_MAX,
     flight::{Cargo, Flight, News, Outcome},
     mtu::{self, PathMtu},
@@ -165,6 +165,7 @@ pub struct Transport {
     /// When a clock was seen to be set last, and by how much the way there by both clocks is longer since then in all: congestion
     /// looks at these ways as if no clock had been set.
     longer: (u64, i64),
+    late: Late,
     /// The time by the other end's clock that its newest packet said.
     peer_us: u64,
     told_floor: u64,
@@ -245,6 +246,7 @@ impl Transport {
             unnamed: 0,
             feedback_due_ns: None,
             came_ns: 0,
+            late: Late::default(),
             largest_came_us: 0,
             marked: 0,
             longer: (0, 0),
@@ -537,9 +539,11 @@ impl Transport {
 
     /// Whether the path takes another packet.
     fn has_room(&self) -> bool {
-        // What comes while feedback waits is no queue.
-        let unnamed = self.congestion.path_bytes_per_s().map_or(0, |rate| rate / (1_000_000_000 / FEEDBACK_LEAST_NS));
-        let window = self.congestion.window_bytes() + unnamed;
+        // What comes while feedback waits, and while threads of both ends wait to be woken, is no queue of the path.
+        let unnamed_ns = FEEDBACK_LEAST_NS + 2 * self.late.mean_ns.saturating_sub(FEEDBACK_MOST_NS);
+        let unnamed = |rate: u64| u128::from(rate) * u128::from(unnamed_ns) / 1_000_000_000;
+        let unnamed = self.congestion.path_bytes_per_s().map_or(0, unnamed);
+        let window = self.congestion.window_bytes().saturating_add(u64::try_from(unnamed).unwrap_or(u64::MAX));
         !self.is_out() && self.flight.bytes() + self.packet_max() as u64 <= window && !self.flight.is_full()
     }
 

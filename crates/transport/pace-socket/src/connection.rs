@@ -97,7 +97,7 @@ impl Connection {
         result: Option<R>,
     ) -> Poll<R> {
         if result.is_none() {
-            self.shared.waits(state, what, None);
+            self.shared.waits(state, None);
             self.wakes(state, context, what);
         }
         result.map_or(Poll::Pending, Poll::Ready)
@@ -111,7 +111,7 @@ impl Connection {
 
     /// Waits until what is waited for may be there, or until a time.
     pub(crate) fn wait<'a>(&self, mut state: Locked<'a>, what: For, until_ns: Option<u64>) -> Locked<'a> {
-        self.shared.waits(&mut state, what, until_ns);
+        self.shared.waits(&mut state, until_ns);
         state.wait(until_ns, |state| state.waiting(self.id, what))
     }
 
@@ -267,7 +267,7 @@ impl Connection {
                 let mut state = self.shared.lock();
                 let is_over = is_over || self.is_closed(&state);
                 if !is_over {
-                    self.shared.waits(&mut state, For::Event, Some(at_ns));
+                    self.shared.waits(&mut state, Some(at_ns));
                     self.wakes(&mut state, context, For::Event);
                     return Poll::Pending;
                 }

@@ -3,7 +3,7 @@
 
 use std::{
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, TryLockError},
 };
 
 use fide_pace::{endpoint, step::Step};
@@ -15,7 +15,7 @@ use rustix::{
 use crate::{
     now_ns,
     socket::{Received, Socket},
-    state::{For, State},
+    state::State,
     waiting::Locked,
 };
 
@@ -82,9 +82,13 @@ impl Shared {
     /// Sends what may leave now, and sees to it that the thread wakes when the next is due.
     pub(crate) fn flush(&self, state: &mut State) {
         let mut now_ns = now_ns();
-        if state.loan.sends(now_ns) && self.look(state) {
+        if state.loan.sends(now_ns) && state.lends() && self.look(state) {
             now_ns = crate::now_ns();
         }
+        self.leaves(state, now_ns);
+    }
+
+    fn leaves(&self, state: &mut State, now_ns: u64) {
         let left = self.transmit(state, now_ns);
         state.note_events();
         state.wake_touched(now_ns);
@@ -147,30 +151,43 @@ impl Shared {
 
     /// Takes in what has come. False: nothing, or the thread does so at this moment.
     fn look(&self, state: &mut State) -> bool {
-        let Ok(mut received) = self.received.try_lock() else { return false };
+        let mut received = match self.received.try_lock() {
+            Ok(received) => received,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        received.unwatched_ns = [received.watched_ns, now_ns()];
         let has_come = self.socket.receive(&mut received);
         if has_come {
-            let now_ns = self.take(state, &mut received);
-            state.note_events();
-            state.wake_touched(now_ns);
+            self.take(state, &mut received);
+        }
+        if received.is_full() && state.loan.ends(now_ns()) {
+            // That is too much for who sends.
+            self.ring();
         }
         has_come
     }
 
-    /// The same, if the thread leaves it to those who send.
+    /// The same, if the thread leaves it to those who send, with what it calls for.
     pub(crate) fn looks_if_lent(&self, state: &mut State) -> bool {
-        state.loan.until_ns() > now_ns() && self.look(state)
+        let has_come = state.loan.until_ns() > now_ns() && self.look(state);
+        if has_come {
+            self.leaves(state, now_ns());
+        }
+        has_come
     }
 
     /// Somebody waits for what may come, until a time or for good: the thread looks at the socket.
-    pub(crate) fn waits(&self, state: &mut State, what: For, until_ns: Option<u64>) {
-        if state.loan.waits(now_ns(), matches!(what, For::Room), until_ns) {
+    pub(crate) fn waits(&self, state: &mut State, until_ns: Option<u64>) {
+        if state.loan.waits(now_ns(), until_ns) {
             self.ring();
         }
     }
 
-    fn receive(&self) {
+    /// `slept_ns`: the thread slept between these two times.
+    fn receive(&self, slept_ns: [u64; 2]) {
         let mut received = self.received.lock().unwrap_or_else(PoisonError::into_inner);
+        received.unwatched_ns = slept_ns;
         for _ in 0..RECEIVES_MAX {
             if !self.socket.receive(&mut received) {
                 return;
@@ -221,8 +238,9 @@ impl Shared {
     pub(crate) fn run(&self) {
         // Times are kept to the microsecond where the kernel lets it.
         let _ = rustix::thread::set_current_timer_slack(Some(1.try_into().expect("not zero")));
+        let mut slept_ns = [0; 2];
         loop {
-            self.receive();
+            self.receive(slept_ns);
             let mut state = self.lock();
             let begun_ns = now_ns();
             state.endpoint.timeout(begun_ns);
@@ -241,7 +259,9 @@ impl Shared {
             state.planned_ns = if left == Left::Full { begun_ns + FULL_NS } else { due_ns };
             state.awaits_room = left == Left::Full;
             drop(state);
+            let from_ns = now_ns();
             self.sleep(due_ns, left, lent_ns.is_some());
+            slept_ns = [from_ns, now_ns()];
         }
     }
 
@@ -290,8 +310,7 @@ mod tests {
         time::{Duration, Instant},
     };
 
-    use super::For;
-    use crate::{Config, Endpoint, ServerKey};
+    use crate::{Config, Endpoint, ServerKey, state::For};
 
     const LIMIT: Duration = Duration::from_secs(60);
     const INSIDE: &str = "FIDE_PACE_INSIDE";

@@ -206,7 +206,7 @@ impl Endpoint {
             if let Some(result) = self.next(&mut state) {
                 return result;
             }
-            self.shared.waits(&mut state, For::Event, None);
+            self.shared.waits(&mut state, None);
             state = state.wait(None, |state| Some(&mut state.accepting));
         }
     }
@@ -225,7 +225,7 @@ impl Endpoint {
             if now_ns() >= until_ns {
                 return Ok(None);
             }
-            self.shared.waits(&mut state, For::Event, Some(until_ns));
+            self.shared.waits(&mut state, Some(until_ns));
             state = state.wait(Some(until_ns), |state| Some(&mut state.accepting));
         }
     }
@@ -240,7 +240,7 @@ impl Endpoint {
             match self.next(&mut state) {
                 Some(result) => Poll::Ready(result),
                 None => {
-                    self.shared.waits(&mut state, For::Event, None);
+                    self.shared.waits(&mut state, None);
                     state.accepting.add(context.waker());
                     Poll::Pending
                 }

@@ -13,7 +13,7 @@ use fide_pace::{
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::clock::{HostClock, nanoseconds};
+use crate::clock::HostClock;
 
 /// Bytes of datagrams that are sent by one call.
 const BATCH_BYTES: usize = 60_000;
@@ -73,6 +73,10 @@ pub(crate) struct Received {
     count: usize,
     is_anywhere: bool,
     clock: HostClock,
+    /// Nobody looked between these two times: what came then did not wait for the work on other packets.
+    pub(crate) unwatched_ns: [u64; 2],
+    /// When somebody looked last.
+    pub(crate) watched_ns: u64,
 }
 
 impl Socket {
@@ -147,7 +151,7 @@ impl Socket {
 
     /// Receives what is there. False: nothing.
     pub(crate) fn receive(&self, into: &mut Received) -> bool {
-        let Received { buffers, metas, count, is_anywhere, .. } = into;
+        let Received { buffers, metas, count, is_anywhere, watched_ns, .. } = into;
         (*count, *is_anywhere) = (0, self.is_anywhere);
         let mut buffers = buffers.iter_mut();
         let mut slices: [IoSliceMut<'_>; BATCH_SIZE] =
@@ -156,6 +160,7 @@ impl Socket {
         if let Ok(received) = self.state.recv((&self.socket).into(), &mut slices, metas) {
             *count = received;
         }
+        *watched_ns = crate::now_ns();
         *count > 0
     }
 }
@@ -209,6 +214,8 @@ impl Received {
             count: 0,
             is_anywhere: false,
             clock: HostClock::default(),
+            unwatched_ns: [0; 2],
+            watched_ns: 0,
         }
     }
 
@@ -219,10 +226,13 @@ impl Received {
 
     /// What has come, read at `now_ns`.
     pub(crate) fn datagrams(&mut self, now_ns: u64) -> impl Iterator<Item = Came<'_>> {
-        let (ahead_ns, is_anywhere) = (self.clock.ahead_ns(), self.is_anywhere);
+        let (compared, is_anywhere, [from_ns, until_ns]) = (self.clock.compare(), self.is_anywhere, self.unwatched_ns);
         self.buffers.iter().zip(&self.metas[..self.count]).flat_map(move |(buffer, meta)| {
-            let came_ns =
-                meta.timestamp.zip(ahead_ns).map(|(came, ahead_ns)| nanoseconds(came).saturating_sub(ahead_ns));
+            // What came while this end worked on others is a queue of this end's: it comes as it is read.
+            let came_ns = meta
+                .timestamp
+                .and_then(|came| compared.of_day_ns(came))
+                .filter(|came_ns| (from_ns..until_ns).contains(came_ns));
             let waited_ns = came_ns.map_or(0, |came_ns| now_ns.saturating_sub(came_ns));
             let arrival = Arrival { is_marked: meta.ecn == Some(EcnCodepoint::Ce), waited_ns };
             let joined = &buffer[..meta.len.min(buffer.len())];

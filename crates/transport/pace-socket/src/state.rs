@@ -30,6 +30,9 @@ const ACCEPTED_MAX: usize = 1024;
 /// from where the kernel chooses.
 const ASKED_MAX: usize = 256;
 
+/// An endpoint with more connections does not lend its socket, as all of them would have to be looked at.
+const LENDS_MAX: usize = 8;
+
 /// What is waited for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum For {
@@ -128,6 +131,17 @@ impl State {
             shown: None,
             is_ending: false,
         }
+    }
+
+    /// Lends the socket to who sends, if nobody waits for what may come: they would wait until who sends looks again.
+    pub(crate) fn lends(&mut self) -> bool {
+        let is_awaited =
+            |fate: &Fate| !fate.waiting[For::Message as usize].is_empty() || fate.is_empty.load(Ordering::Relaxed);
+        let lends = self.fates.len() <= LENDS_MAX && self.accepting.is_empty() && !self.fates.values().any(is_awaited);
+        if lends {
+            self.loan.begins();
+        }
+        lends
     }
 
     /// Who waits for a connection; none if nobody has it.

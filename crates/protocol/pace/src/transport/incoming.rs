@@ -4,7 +4,7 @@
 use super::{Closed, Transport, clock_us, push_bounded, times::Answered};
 use crate::{
     clock::{Stamps, Told},
-    congestion::FEEDBACK_LEAST_NS,
+    congestion::{FEEDBACK_LEAST_NS, FEEDBACK_MOST_NS},
     packet::{self, Arrival, Feedback, Frame, Malformed, SENT_LEN, extend, read_frame},
     receiver::SymbolError,
 };
@@ -24,8 +24,6 @@ pub enum PeerError {
     Floor(u32),
 }
 
-/// FEEDBACK waits for further packets for an eighth of a round trip, but no longer than this.
-const FEEDBACK_MOST_NS: u64 = 1_000_000;
 /// Packets that one FEEDBACK names at most, while there is room for it.
 const NAMED_MAX: u32 = 32;
 /// The first packets are named one by one.
@@ -233,6 +231,9 @@ impl Transport {
             let stamps = Stamps { t1_us, t2_us: came_us, t3_us: sent_us, t4_us: self.came_after_us(sent_ns) };
             let told = self.exchanged(now_ns, &stamps);
             came.round_trip_us = told.map(|_| stamps.round_trip_us());
+            if told.is_some() {
+                self.late.note(now_ns.saturating_sub(sent_ns).saturating_sub(stamps.round_trip_us() * 1000));
+            }
             // With the packet that showed a step a time of before may have come.
             let (longer_ns, longer_us) = self.longer;
             let one_way_us = difference(came_us, t1_us).wrapping_sub(longer_us);

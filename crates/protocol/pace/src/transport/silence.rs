@@ -29,7 +29,7 @@ impl Transport {
     pub(super) fn silence_ns(&self) -> Option<u64> {
         let (sent_ns, news_ns) = (self.flight.newest_unknown_sent_ns()?, self.flight.waits_since_ns()?);
         let wait_us = self.trips.smoothed_us() + 4 * self.trips.variation_us().max(VARIES_LEAST_US) + LATER_US;
-        let wait_ns = wait_us * 1000;
+        let wait_ns = wait_us * 1000 + self.late.varies_ns.saturating_mul(4);
         Some((sent_ns + (wait_ns << self.silences.min(6))).min(news_ns + SILENCE_WAITS * wait_ns))
     }
 

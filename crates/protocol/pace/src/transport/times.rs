@@ -69,6 +69,21 @@ impl OwnClock {
     }
 }
 
+/// By how much later than the network brings it FEEDBACK is read: it waits for further packets, and threads of both ends wait to be
+/// woken. A running mean, and how much it varies, as RFC 6298 has them for round trips.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Late {
+    pub(super) mean_ns: u64,
+    pub(super) varies_ns: u64,
+}
+
+impl Late {
+    pub(super) fn note(&mut self, late_ns: u64) {
+        self.varies_ns = (3 * self.varies_ns + self.mean_ns.abs_diff(late_ns)) / 4;
+        self.mean_ns = (7 * self.mean_ns + late_ns) / 8;
+    }
+}
+
 /// Longest time between two requests, and the time between the first ones, and those after a step.
 const EVERY_NS: u64 = 500_000_000;
 const SOON_NS: u64 = 50_000_000;

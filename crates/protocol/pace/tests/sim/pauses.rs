@@ -89,3 +89,45 @@ fn slowest_step_that_moves_is_followed_in_spite_of_pauses() {
         }
     }
 }
+
+/// The receiver's thread is the slowest step, and its pace says less than it takes: what waits for it is seen as a queue, though the
+/// host tells when each packet has come.
+#[test]
+fn packets_that_wait_for_a_busy_thread_are_a_queue() {
+    for (delay_ns, bits_per_s, thread_ns) in
+        [(MS / 20, 400_000_000, MS / 10), (5 * MS, 50_000_000, MS / 4), (5 * MS, 50_000_000, MS / 5)]
+    {
+        // It tells times, and never pauses.
+        let pauses = [None, Some(Pauses { every_ns: 1000 * S, long_ns: 1, has_times: true })];
+        let way = || LinkSpec::of(delay_ns).with_rate(bits_per_s, 500_000);
+        let flow = FlowSpec { pauses, thread_ns, ..FlowSpec::held() };
+        let mut world = World::new(1, way(), way(), &[flow]);
+        world.run_until(5 * S);
+        let mut times = world.flows[0].delivery_times_ns(2 * S, 5 * S);
+        let used = times.len() as f64 * thread_ns as f64 / 3e9;
+        let p50_ms = percentile_ms(&mut times, 0.5) - delay_ns as f64 / 1e6;
+        println!(
+            "{delay_ns} ns, {bits_per_s} bit/s, {thread_ns} ns a packet: {used:.2} used, p50 {p50_ms:.2} ms above the delay"
+        );
+        assert!(used > 0.85 && p50_ms < 8.0 * thread_ns as f64 / 1e6 + 0.3);
+    }
+}
+
+/// Threads that wake late on a short path: FEEDBACK is late by much more than a round trip, and what is under way meanwhile too.
+#[test]
+fn late_threads_on_a_short_path_do_not_stop_a_flow() {
+    for ends in [[false, true], [true, true]] {
+        let [untold, told] = [false, true].map(|has_times| {
+            let pauses = ends.map(|is| is.then_some(Pauses { every_ns: 2 * MS, long_ns: 5 * MS, has_times }));
+            let way = || LinkSpec::of(MS / 20).with_rate(100_000_000, 500_000);
+            let rates = (1..=4).map(|seed| {
+                let mut world = World::new(seed, way(), way(), &[FlowSpec { pauses, ..FlowSpec::held() }]);
+                world.run_until(4 * S);
+                world.flows[0].delivery_times_ns(2 * S, 4 * S).len() as f64 / 2.0 * 8000.0 / 1e6
+            });
+            rates.sum::<f64>() / 4.0
+        });
+        println!("pauses at {ends:?}: {untold:.1} Mbit/s, {told:.1} if the hosts tell times");
+        assert!(told > 0.75 * untold, "{told:.1} and {untold:.1} Mbit/s");
+    }
+}

@@ -58,6 +58,7 @@ fn flow(random: &mut SmallRng) -> FlowSpec {
         ahead_ns: random.random_range(-3_600_000_000_000..3_600_000_000_000),
         drift_ppm: random.random_range(-100..=100),
         pauses: [0; 2].map(|_| random.random_bool(0.2).then(|| pauses(random))),
+        thread_ns: if random.random_bool(0.1) { random.random_range(MS / 100..2 * MS) } else { 0 },
     }
 }
 

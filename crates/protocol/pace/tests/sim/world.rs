@@ -7,7 +7,10 @@ use std::{
 };
 
 use fide_link_model::{Link, LinkSpec};
-use fide_pace::transport::{Arrival, Config, Counts, Transport};
+use fide_pace::{
+    step::Step,
+    transport::{Arrival, Config, Counts, Transport},
+};
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 use crate::tcp::{Cubic, TCP_BYTES, TIMEOUT_NS};
@@ -40,6 +43,9 @@ pub(crate) struct FlowSpec {
     pub(crate) drift_ppm: i64,
     /// The hosts of the sender and of the receiver take time away from their threads.
     pub(crate) pauses: [Option<Pauses>; 2],
+    /// The receiver's thread works so long on a packet, and one that has come meanwhile waits; its pace says that it takes four
+    /// fifths of that.
+    pub(crate) thread_ns: u64,
 }
 
 /// Times in which an end's thread does not run: it neither reads, nor sends, nor handles timers. What has come meanwhile is
@@ -64,6 +70,7 @@ impl FlowSpec {
             ahead_ns: 0,
             drift_ppm: 0,
             pauses: [None; 2],
+            thread_ns: 0,
         }
     }
 }
@@ -89,6 +96,9 @@ struct End {
     /// Packets that have come: when, number, mark and content.
     unread: Vec<(u64, u64, bool, Vec<u8>)>,
     random: SmallRng,
+    /// Of its thread for a packet, and until when it is at work.
+    thread_ns: u64,
+    works_until_ns: u64,
 }
 
 /// An exponentially distributed time.
@@ -127,8 +137,15 @@ impl End {
     fn read(&mut self, now_ns: u64) {
         let clock_ns = self.clock(now_ns);
         let has_times = self.pauses.is_some_and(|pauses| pauses.has_times);
-        for (came_ns, number, is_marked, plain) in self.unread.drain(..) {
-            let waited_ns = if has_times { now_ns - came_ns } else { 0 };
+        let count = if self.thread_ns > 0 { self.unread.len().min(1) } else { self.unread.len() };
+        let worked_until_ns = self.works_until_ns;
+        if self.thread_ns > 0 && count > 0 {
+            self.works_until_ns = now_ns + self.thread_ns;
+            self.transport.note_step(clock_ns, Step::Receive, self.thread_ns / 5 * 4);
+        }
+        for (came_ns, number, is_marked, plain) in self.unread.drain(..count) {
+            // What came while the thread was at work is its queue.
+            let waited_ns = if has_times && came_ns >= worked_until_ns { now_ns - came_ns } else { 0 };
             let opened = self.transport.open(clock_ns, number, &plain, Arrival { is_marked, waited_ns });
             opened.unwrap_or_else(|why| panic!("an end refuses the other's packet: {why}"));
         }
@@ -225,6 +242,8 @@ impl World {
                         pause_ns: [spec.starts_ns; 2],
                         unread: Vec::new(),
                         random: SmallRng::seed_from_u64(seed.wrapping_mul(2) + at),
+                        thread_ns: if at > 0 { spec.thread_ns } else { 0 },
+                        works_until_ns: 0,
                     };
                     end.transport = Transport::new(end.clock(spec.starts_ns), spec.config, round_trip_us);
                     end
@@ -301,8 +320,17 @@ impl World {
                 self.wake(until_ns, flow, end);
                 continue;
             }
+            if this.works_until_ns > at_ns {
+                let until_ns = this.works_until_ns;
+                self.wake(until_ns, flow, end);
+                continue;
+            }
             this.read(at_ns);
+            let works_until_ns = Some(this.works_until_ns).filter(|_| !this.unread.is_empty());
             self.act(flow, end);
+            if let Some(until_ns) = works_until_ns {
+                self.wake(until_ns, flow, end);
+            }
         }
         self.now_ns = until_ns;
     }
