@@ -3,7 +3,7 @@
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement bench-redis bench-pace test-redis test-redis-suite soak spec sim sim-pace deaths histories histories-guest rdma clocks man book clean
+.PHONY: help setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement bench-redis bench-pace bench-rack test-redis test-redis-suite soak spec sim sim-pace deaths histories histories-guest rdma clocks man book clean
 
 help:
 	@echo "make setup         check for the Debian packages that the build needs, install them if root"
@@ -24,6 +24,7 @@ help:
 	@echo "make bench-agreement decisions per second"
 	@echo "make bench-redis   the Redis module beside a server alone, WAIT, an append-only file and Sentinel; fail-over; ten minutes at the memory limit"
 	@echo "make bench-pace    X-PACE beside TCP, QUIC and SRT: delivery times, paces, losses, shared links, cost"
+	@echo "make bench-rack    two programs that share memory beside TCP over the loopback"
 	@echo "make test-redis RUNS=n  the Redis module: histories of clients under kills, stops and cuts (200 runs), judged by porcupine"
 	@echo "make test-redis-suite UNITS='unit/type/list ...'  Redis' own tests against servers with the module: all that can run against a server they have not started"
 	@echo "make bench         all benchmarks"
@@ -34,6 +35,6 @@ help:
 	@echo "make man           the manual pages, into target/man; completions: fide completions SHELL"
 	@echo "make clean         remove build results, and left-over namespaces of dead runs"
 
-setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement bench-redis bench-pace test-redis test-redis-suite soak spec sim sim-pace deaths histories histories-guest rdma clocks man book clean:
+setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement bench-redis bench-pace bench-rack test-redis test-redis-suite soak spec sim sim-pace deaths histories histories-guest rdma clocks man book clean:
 	@command -v cargo >/dev/null || { echo "fide needs Rust 1.95 or later and found no cargo: install it with rustup" >&2; exit 1; }
 	@cargo xtask $@ $(if $(filter sim,$@),$(if $(SEEDS),--seeds $(SEEDS))) $(if $(filter sim-pace,$@),$(SEEDS)) $(if $(filter deaths,$@),$(ROUNDS)) $(if $(filter test-redis,$@),$(RUNS)) $(if $(filter test-redis-suite,$@),$(UNITS)) $(ARGS)

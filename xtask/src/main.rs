@@ -52,6 +52,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   bench-jitter     tests of the jitter bench -> target/bench/jitter.json
   bench-planner    the planner's bounds, trees and times -> target/bench/planner.json
   bench-agreement  decisions per second, also beside etcd's raft -> target/bench/agreement.json
+  bench-rack       two programs that share memory beside TCP over the loopback -> target/bench/rack.json
   bench-pace       X-PACE beside TCP, QUIC and SRT over emulated links -> target/bench/pace.json, target/bench/pace/*.svg; needs root
   bench            all benches
   test-redis [RUNS] histories of clients of the Redis module under faults (default 200 runs), and Redis' own tests
@@ -103,8 +104,17 @@ fn main() -> ExitCode {
         "bench-agreement" => bench(&["bench-agreement"], rest),
         "bench-redis" => bench(&["bench-redis"], rest),
         "bench-pace" => bench(&["bench-pace"], rest),
+        "bench-rack" => bench(&["bench-rack"], rest),
         "bench" => bench(
-            &["bench-detect", "bench-jitter", "bench-planner", "bench-agreement", "bench-redis", "bench-pace"],
+            &[
+                "bench-detect",
+                "bench-jitter",
+                "bench-planner",
+                "bench-agreement",
+                "bench-redis",
+                "bench-pace",
+                "bench-rack",
+            ],
             rest,
         ),
         "test-redis" => test_redis(rest),

@@ -7,6 +7,8 @@
 //! | [`window`] | the memory as one end sees it: it writes the other end's part and reads its own |
 //! | [`shm`] | a window between two programs of one host, with a bell for those who sleep |
 //! | [`ring`] | messages in order through a window, without a lock |
+//! | [`stream`] | bytes in order both ways, as a connection has them |
+//! | [`wait`] | waiting for the other end without taking a core |
 //!
 //! **Invariant: nobody believes the other end.** It may be another user's program, or broken. Each index and each length that
 //! it writes is read once, and checked on the copy. What is wrong ends the ring with an error; nothing outside of it is read
@@ -14,4 +16,6 @@
 
 pub mod ring;
 pub mod shm;
+pub mod stream;
+pub mod wait;
 pub mod window;

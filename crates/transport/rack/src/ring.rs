@@ -14,7 +14,7 @@
 //! header of each message with which more than half of the ring is pending. A message takes at most half of the ring, so a
 //! sender that finds no room has asked.
 
-use crate::window::{WORD, Window};
+use crate::window::{Bell, WORD, Window};
 
 /// Bit of a header: the receiver is to tell how far it has read, once it has read this message.
 const ASKS: u64 = 1 << 32;
@@ -119,7 +119,7 @@ impl Sender {
         self.place.most()
     }
 
-    /// Sends a message; the other end is not woken ([`Window::ring`]).
+    /// Sends a message, and wakes the receiver if it sleeps.
     ///
     /// # Errors
     /// [`SendError`]. Nothing was sent.
@@ -147,7 +147,15 @@ impl Sender {
         let asks = if next - self.read > self.place.len as u64 / 2 { ASKS } else { 0 };
         window.publish(self.place.offset(self.written), (len as u64 + 1) | asks);
         self.written = next;
+        window.ring(Bell::Message);
         Ok(())
+    }
+
+    /// Whether there is room for a message, or what the receiver has told is broken.
+    pub fn has_room(&mut self, window: &impl Window, len: usize) -> bool {
+        let needs = room(len) + WORD as u64;
+        let has_room = |this: &Self| this.pending() + needs <= this.place.len as u64;
+        has_room(self) || self.learn(window).is_err() || has_room(self)
     }
 
     /// Bytes that the receiver has not read yet, as far as it has told.
@@ -194,6 +202,14 @@ impl Receiver {
         self.next(window) != Ok(None)
     }
 
+    /// Bytes of the next message; none: nothing has come.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn len(&self, window: &impl Window) -> Result<Option<usize>, Broken> {
+        Ok(self.next(window)?.map(|(len, _)| len))
+    }
+
     /// Appends the next message to a buffer, and returns its length; none: nothing has come.
     ///
     /// # Errors
@@ -202,8 +218,25 @@ impl Receiver {
         let Some((len, asks)) = self.next(window)? else { return Ok(None) };
         let before = into.len();
         into.resize(before + len, 0);
+        self.take(window, &mut into[before..], asks);
+        Ok(Some(len))
+    }
+
+    /// Copies the next message into a buffer if that has room for all of it, and returns its length; none: it has not, or nothing has
+    /// come.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn receive_into(&mut self, window: &impl Window, into: &mut [u8]) -> Result<Option<usize>, Broken> {
+        let Some((len, asks)) = self.next(window)?.filter(|(len, _)| *len <= into.len()) else { return Ok(None) };
+        self.take(window, &mut into[..len], asks);
+        Ok(Some(len))
+    }
+
+    fn take(&mut self, window: &impl Window, into: &mut [u8], asks: bool) {
+        let len = into.len();
         let first = self.read + WORD as u64;
-        let (until_end, rest) = into[before..].split_at_mut(self.place.up_to_end(first).min(len));
+        let (until_end, rest) = into.split_at_mut(self.place.up_to_end(first).min(len));
         window.read(self.place.offset(first), until_end);
         if !rest.is_empty() {
             window.read(self.place.at, rest);
@@ -211,8 +244,8 @@ impl Receiver {
         self.read += room(len);
         if asks {
             window.publish(self.place.told_at, self.read);
+            window.ring(Bell::Room);
         }
-        Ok(Some(len))
     }
 }
 
@@ -334,7 +367,7 @@ mod tests {
         }
     }
 
-    /// Two threads, with sleeps: nothing is lost, and nobody sleeps for good.
+    /// Two threads, with sleeps: nothing is lost, and nobody sleeps for good (the test would take days).
     #[test]
     fn threads_exchange_messages_and_sleep() {
         const COUNT: u64 = 50_000;
@@ -344,27 +377,23 @@ mod tests {
             for number in 0..COUNT {
                 let message = message(number, PLACE.most());
                 while sender.send(&here, &message) == Err(SendError::Full) {
-                    here.will_sleep(true);
-                    if sender.send(&here, &message).is_ok() {
-                        here.will_sleep(false);
-                        break;
+                    here.will_sleep(Bell::Room, true);
+                    if !sender.has_room(&here, message.len()) {
+                        here.sleep(Bell::Room, Some(Duration::from_secs(10)));
                     }
-                    here.sleep(Some(Duration::from_secs(10)));
-                    here.will_sleep(false);
+                    here.will_sleep(Bell::Room, false);
                 }
-                here.ring();
             }
         });
         for number in 0..COUNT {
             let mut got = Vec::new();
             while receiver.receive(&there, &mut got).unwrap().is_none() {
-                there.will_sleep(true);
+                there.will_sleep(Bell::Message, true);
                 if !receiver.has_something(&there) {
-                    there.sleep(Some(Duration::from_secs(10)));
+                    there.sleep(Bell::Message, Some(Duration::from_secs(10)));
                 }
-                there.will_sleep(false);
+                there.will_sleep(Bell::Message, false);
             }
-            there.ring();
             assert!(got == message(number, PLACE.most()), "message {number}");
         }
         sends.join().unwrap();

@@ -13,7 +13,7 @@ use std::{
 use fide_shm::region::{Region, RegionError, Shared};
 use rustix::thread::futex;
 
-use crate::window::{WORD, Window};
+use crate::window::{Bell, WORD, Window};
 
 /// What both ends map. `WORDS`: of each part.
 #[repr(C)]
@@ -25,10 +25,10 @@ struct Memory<const WORDS: usize> {
 /// other: those who write them are two.
 #[repr(C, align(128))]
 struct Part<const WORDS: usize> {
-    /// Counts how often this end was woken.
-    bell: Line<AtomicU32>,
-    /// Not 0: the other end sleeps, or is about to.
-    sleeper: Line<AtomicU32>,
+    /// Of this end, by [`Bell`]: 1 if one has rung since somebody slept by it last.
+    bells: [Line<AtomicU32>; 2],
+    /// Not 0: a thread of the other end sleeps by that bell, or is about to.
+    sleepers: [Line<AtomicU32>; 2],
     words: [AtomicU64; WORDS],
 }
 
@@ -124,17 +124,16 @@ impl<const WORDS: usize> Window for ShmWindow<WORDS> {
         words(&self.own().words, at, WORD)[0].load(Ordering::Acquire)
     }
 
-    fn will_sleep(&self, sleeps: bool) {
-        self.other().sleeper.0.store(sleeps.into(), Ordering::Relaxed);
+    fn will_sleep(&self, by: Bell, sleeps: bool) {
+        self.other().sleepers[by as usize].0.store(sleeps.into(), Ordering::Relaxed);
         if sleeps {
             // Either this end sees what was published, or the other one sees that it sleeps.
             fence(Ordering::SeqCst);
         }
     }
 
-    fn sleep(&self, within: Option<Duration>) {
-        // The bell is 0 while nobody has rung since it was looked at last.
-        let bell = &self.own().bell.0;
+    fn sleep(&self, by: Bell, within: Option<Duration>) {
+        let bell = &self.own().bells[by as usize].0;
         if bell.swap(0, Ordering::Acquire) != 0 {
             return;
         }
@@ -146,14 +145,14 @@ impl<const WORDS: usize> Window for ShmWindow<WORDS> {
         let _ = futex::wait(bell, futex::Flags::empty(), 0, timeout.as_ref());
     }
 
-    fn ring(&self) {
+    fn ring(&self, bell: Bell) {
         fence(Ordering::SeqCst);
-        if self.own().sleeper.0.load(Ordering::Relaxed) == 0 {
+        if self.own().sleepers[bell as usize].0.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let bell = &self.other().bell.0;
+        let bell = &self.other().bells[bell as usize].0;
         if bell.swap(1, Ordering::Release) == 0 {
-            // One process sleeps there at most.
+            // One thread sleeps there at most.
             let _ = futex::wake(bell, futex::Flags::empty(), 1);
         }
     }

@@ -47,13 +47,22 @@ pub trait Window {
     /// As [`Window::write`].
     fn poll(&self, at: usize) -> u64;
 
-    /// Says that this end is about to sleep, or does not sleep any more. After `true` it has to look once more whether there is
-    /// something, and call [`Window::sleep`] only if there is not.
-    fn will_sleep(&self, sleeps: bool);
+    /// Says that a thread of this end is about to sleep by a bell, or does not sleep any more. After `true` it has to look once more
+    /// whether there is something, and call [`Window::sleep`] only if there is not.
+    fn will_sleep(&self, by: Bell, sleeps: bool);
 
-    /// Sleeps until the other end rings, but no longer than a time. It may return sooner.
-    fn sleep(&self, within: Option<Duration>);
+    /// Sleeps until the other end rings, but no longer than a time. It may return sooner. One thread at a time sleeps by a bell.
+    fn sleep(&self, by: Bell, within: Option<Duration>);
 
-    /// Wakes the other end if it sleeps, or is about to.
-    fn ring(&self);
+    /// Wakes the other end's thread that sleeps by this bell, or is about to.
+    fn ring(&self, bell: Bell);
+}
+
+/// What a thread sleeps for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bell {
+    /// Something to read.
+    Message,
+    /// Room to write.
+    Room,
 }

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Bytes in order, both ways, as a TCP connection carries them: a ring for each direction of a window.
+//!
+//! | word of each part | what the other end has written there |
+//! |---|---|
+//! | 0 | how far it has read ([`crate::ring`]) |
+//! | 1 | not 0: it writes no more |
+//! | 2 | not 0: it reads no more |
+//!
+//! Large writes are cut into slices, so that the reader begins while the writer goes on.
+
+use std::{io, sync::Arc, time::Duration};
+
+use crate::{
+    ring::{Broken, Place, Receiver, SendError, Sender},
+    wait::Patience,
+    window::{Bell, WORD, Window},
+};
+
+const TOLD_AT: usize = 0;
+const WRITES_NO_MORE_AT: usize = WORD;
+const READS_NO_MORE_AT: usize = 2 * WORD;
+/// Bytes before the ring: a cache line or two.
+const BEFORE: usize = 128;
+/// Bytes of the longest slice.
+const SLICE: usize = 16 << 10;
+
+/// The end that reads. Dropped, the other end's writes fail.
+#[derive(Debug)]
+pub struct ReadHalf<W: Window> {
+    window: Arc<W>,
+    receiver: Receiver,
+    patience: Patience,
+    /// Of a message that was longer than a read wanted, what was not read yet.
+    rest: Vec<u8>,
+    taken: usize,
+    timeout: Option<Duration>,
+}
+
+/// The end that writes. Dropped, the other end reads what was written, and then the end.
+#[derive(Debug)]
+pub struct WriteHalf<W: Window> {
+    window: Arc<W>,
+    sender: Sender,
+    patience: Patience,
+    timeout: Option<Duration>,
+}
+
+/// Both halves of one end of a window, all of which is 0.
+///
+/// # Panics
+/// If the window is too short for a ring.
+pub fn halves<W: Window>(window: W) -> (ReadHalf<W>, WriteHalf<W>) {
+    let place = Place { told_at: TOLD_AT, at: BEFORE, len: window.len() - BEFORE };
+    let window = Arc::new(window);
+    let read = ReadHalf {
+        receiver: Receiver::new(&*window, place),
+        window: Arc::clone(&window),
+        patience: Patience::default(),
+        rest: Vec::new(),
+        taken: 0,
+        timeout: None,
+    };
+    let write =
+        WriteHalf { sender: Sender::new(&*window, place), window, patience: Patience::default(), timeout: None };
+    (read, write)
+}
+
+fn broken(why: Broken) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+fn timed_out() -> io::Error {
+    // As a socket with SO_RCVTIMEO has it.
+    io::Error::from(io::ErrorKind::WouldBlock)
+}
+
+impl<W: Window> ReadHalf<W> {
+    /// Reads wait no longer than this; none: as long as it takes, also if the other end's program has died.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
+    }
+
+    fn take_rest(&mut self, into: &mut [u8]) -> usize {
+        let left = &self.rest[self.taken..];
+        let count = left.len().min(into.len());
+        into[..count].copy_from_slice(&left[..count]);
+        self.taken += count;
+        if self.taken == self.rest.len() {
+            self.rest.clear();
+            self.taken = 0;
+        }
+        count
+    }
+}
+
+impl<W: Window> io::Read for ReadHalf<W> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            if !self.rest.is_empty() {
+                return Ok(self.take_rest(into));
+            }
+            // Before the ring is looked at: what was written before the end is there then.
+            let is_over = self.window.poll(WRITES_NO_MORE_AT) != 0;
+            match self.receiver.receive_into(&*self.window, into).map_err(broken)? {
+                Some(0) => continue,
+                Some(len) => return Ok(len),
+                None => {}
+            }
+            if self.receiver.receive(&*self.window, &mut self.rest).map_err(broken)?.is_some() {
+                continue;
+            }
+            if is_over {
+                return Ok(0);
+            }
+            let Self { window, receiver, patience, .. } = self;
+            let is_there = || receiver.has_something(&**window) || window.poll(WRITES_NO_MORE_AT) != 0;
+            if !patience.wait(&**window, Bell::Message, self.timeout, is_there) {
+                return Err(timed_out());
+            }
+        }
+    }
+}
+
+impl<W: Window> Drop for ReadHalf<W> {
+    fn drop(&mut self) {
+        self.window.publish(READS_NO_MORE_AT, 1);
+        self.window.ring(Bell::Room);
+    }
+}
+
+impl<W: Window> WriteHalf<W> {
+    /// Writes wait for room no longer than this; none: as long as it takes, also if the other end's program has died.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
+    }
+}
+
+impl<W: Window> io::Write for WriteHalf<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let slice = &bytes[..bytes.len().min(SLICE).min(self.sender.most())];
+        if slice.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            if self.window.poll(READS_NO_MORE_AT) != 0 {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            match self.sender.send(&*self.window, slice) {
+                Ok(()) => return Ok(slice.len()),
+                Err(SendError::Full) => {}
+                Err(SendError::Broken(why)) => return Err(broken(why)),
+                Err(why @ SendError::TooLong { .. }) => return Err(io::Error::other(why)),
+            }
+            let Self { window, sender, patience, .. } = self;
+            let is_there = || sender.has_room(&**window, slice.len()) || window.poll(READS_NO_MORE_AT) != 0;
+            if !patience.wait(&**window, Bell::Room, self.timeout, is_there) {
+                return Err(timed_out());
+            }
+        }
+    }
+
+    /// What was written is there for the other end.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<W: Window> Drop for WriteHalf<W> {
+    fn drop(&mut self) {
+        self.window.publish(WRITES_NO_MORE_AT, 1);
+        self.window.ring(Bell::Message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        thread,
+    };
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::shm::ShmWindow;
+
+    const WORDS: usize = 512;
+
+    type Half = (ReadHalf<ShmWindow<WORDS>>, WriteHalf<ShmWindow<WORDS>>);
+
+    fn connection() -> [Half; 2] {
+        ShmWindow::<WORDS>::pair().unwrap().map(halves)
+    }
+
+    fn bytes(count: usize, seed: u8) -> Vec<u8> {
+        (0..count).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed) ^ (at >> 8) as u8).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        /// Whatever the lengths of writes and reads.
+        #[test]
+        fn both_ways_carry_all_bytes(
+            writes in prop::collection::vec(0..9000_usize, 1..20), read in 1..5000_usize, seed in any::<u8>(),
+        ) {
+            let [(mut here_reads, mut here_writes), (mut there_reads, mut there_writes)] = connection();
+            let all = bytes(writes.iter().sum(), seed);
+            let (sent, writes_there) = (all.clone(), writes.clone());
+            let echo = thread::spawn(move || {
+                let mut buffer = vec![0; read];
+                loop {
+                    let count = there_reads.read(&mut buffer).unwrap();
+                    if count == 0 {
+                        return;
+                    }
+                    there_writes.write_all(&buffer[..count]).unwrap();
+                }
+            });
+            let send = thread::spawn(move || {
+                let mut rest = &sent[..];
+                for len in writes_there {
+                    let (now, later) = rest.split_at(len);
+                    here_writes.write_all(now).unwrap();
+                    rest = later;
+                }
+            });
+            let mut got = Vec::new();
+            here_reads.read_to_end(&mut got).unwrap();
+            prop_assert!(got == all, "{} of {} bytes, or others", got.len(), all.len());
+            send.join().unwrap();
+            echo.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn end_of_the_writer_is_read_after_all_it_wrote() {
+        let [(_here_reads, mut here_writes), (mut there_reads, _there_writes)] = connection();
+        here_writes.write_all(b"the last words").unwrap();
+        drop(here_writes);
+        let mut got = String::new();
+        there_reads.read_to_string(&mut got).unwrap();
+        assert_eq!(got, "the last words");
+        assert_eq!(there_reads.read(&mut [0; 8]).unwrap(), 0, "and again");
+    }
+
+    #[test]
+    fn end_of_the_reader_ends_a_write_that_waits() {
+        let [(_here_reads, mut here_writes), (there_reads, _there_writes)] = connection();
+        let writes = thread::spawn(move || here_writes.write_all(&[7; 1 << 20]).unwrap_err().kind());
+        thread::sleep(Duration::from_millis(20));
+        drop(there_reads);
+        assert_eq!(writes.join().unwrap(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn waits_end_in_time() {
+        let [(mut here_reads, mut here_writes), (_there_reads, _there_writes)] = connection();
+        here_reads.set_timeout(Some(Duration::from_millis(5)));
+        here_writes.set_timeout(Some(Duration::from_millis(5)));
+        assert_eq!(here_reads.read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(here_writes.write_all(&[7; 1 << 20]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn garbage_of_the_other_end_is_an_error() {
+        let windows = ShmWindow::<WORDS>::pair().unwrap();
+        let [here, there] = windows;
+        let (mut reads, _writes) = halves(here);
+        there.publish(BEFORE, u64::MAX);
+        let why = reads.read(&mut [0; 8]).unwrap_err();
+        assert_eq!(why.kind(), io::ErrorKind::InvalidData);
+        assert!(why.to_string().contains("a message has at most"), "{why}");
+    }
+}
