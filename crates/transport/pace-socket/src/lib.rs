@@ -16,8 +16,9 @@
 //! ```
 //!
 //! One thread for each [`Endpoint`] reads its socket and keeps its times. A message is sent by the thread that sends it,
-//! without a hop, if it may leave at once; one that sends often looks at the socket, too, so that the endpoint's thread sleeps. The state is behind one lock, which is held for the work on one batch of
-//! packets at most, and never while a waker is called.
+//! without a hop, if it may leave at once; one that sends often looks at the socket, too, so that the endpoint's thread
+//! sleeps. The state is behind one lock, which is held for the work on one batch of packets at most, and never while a
+//! waker is called.
 //!
 //! Blocking functions have an asynchronous one beside them, for any executor: [`Connection::send_async`].
 

@@ -13,6 +13,9 @@
 //! The sender does not read the other end's memory. It is told how far that has read, but only if it asks for it: in the
 //! header of each message with which more than half of the ring is pending. A message takes at most half of the ring, so a
 //! sender that finds no room has asked.
+//!
+//! The rings between an agent and its clients (`fide_shm::spsc`) have both indices in memory that both ends read, which a window
+//! does not allow.
 
 use crate::window::{Bell, WORD, Window};
 

@@ -106,7 +106,10 @@ impl<W: Window> io::Read for ReadHalf<W> {
             // Before the ring is looked at: what was written before the end is there then.
             let is_over = self.window.poll(WRITES_NO_MORE_AT) != 0;
             match self.receiver.receive_into(&*self.window, into).map_err(broken)? {
-                Some(0) => continue,
+                // A hostile end could keep a reader busy with these for good.
+                Some(0) => {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "an empty message, which no writer sends"));
+                }
                 Some(len) => return Ok(len),
                 None => {}
             }
@@ -263,6 +266,14 @@ mod tests {
         here_writes.set_timeout(Some(Duration::from_millis(5)));
         assert_eq!(here_reads.read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         assert_eq!(here_writes.write_all(&[7; 1 << 20]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn empty_message_is_an_error() {
+        let [here, there] = ShmWindow::<WORDS>::pair().unwrap();
+        let (mut reads, _writes) = halves(here);
+        there.publish(BEFORE, 1);
+        assert_eq!(reads.read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

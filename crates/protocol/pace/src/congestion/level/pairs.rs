@@ -4,14 +4,14 @@
 
 use std::collections::VecDeque;
 
-use super::as_f64;
+use super::{super::FEEDBACK_MOST_NS, as_f64};
 
 /// Rates of pairs that are kept; the middle one counts.
 pub(super) const KEPT: usize = 5;
 /// So many pairs at least have come at once, before that says anything.
 const TOGETHER_LEAST: usize = 2;
 /// FEEDBACK does not wait for as long.
-const FEEDBACK_MOST_US: f64 = 1500.0;
+const FEEDBACK_MOST_US: f64 = 1.5 * FEEDBACK_MOST_NS as f64 / 1e3;
 /// Pairs under way at a time that are measured.
 const UNDER_WAY: usize = 8;
 /// Two packets are a pair if they leave within this time.
