@@ -350,6 +350,80 @@ mod tests {
         }
     }
 
+    /// A server, its connection, a client and the client's connection, after the first exchanges.
+    fn connected() -> (Endpoint, crate::Connection, Endpoint, crate::Connection) {
+        let (config, key) = (Config::default(), ServerKey::Secret([7; 32]));
+        let server = Endpoint::server("127.0.0.1:0".parse().unwrap(), key.clone(), config).unwrap();
+        let client = Endpoint::client().unwrap();
+        let here = client.connect(server.local_address().unwrap(), &key.for_clients(), config).unwrap();
+        let there = server.accept().unwrap();
+        thread::sleep(Duration::from_millis(600));
+        (server, there, client, here)
+    }
+
+    /// Lends the client's socket, lets something come, and looks until the look has found it before the thread did.
+    fn looks_at(client: &Endpoint, come: impl Fn(), then: impl Fn(&mut crate::state::State)) {
+        let until = Instant::now() + LIMIT;
+        while Instant::now() < until {
+            let mut state = client.shared.lock();
+            (0..100).for_each(|_| _ = state.loan.sends(crate::now_ns()));
+            state.loan.begins();
+            client.shared.ring();
+            drop(state);
+            thread::sleep(Duration::from_micros(300));
+            come();
+            thread::sleep(Duration::from_micros(300));
+            let mut state = client.shared.lock();
+            if client.shared.looks_if_lent(&mut state) {
+                return then(&mut state);
+            }
+        }
+        panic!("the thread was first each time");
+    }
+
+    #[test]
+    fn what_a_waiting_sender_reads_is_answered_at_once() {
+        let (_server, there, client, _here) = connected();
+        looks_at(
+            &client,
+            || there.try_send(b"asks for feedback", None).unwrap(),
+            |state| assert!(state.endpoint.due_ns() > crate::now_ns(), "something is due that was not sent"),
+        );
+    }
+
+    #[test]
+    fn panic_of_who_looked_ends_no_loan() {
+        let (_server, there, client, _here) = connected();
+        let shared = std::sync::Arc::clone(&client.shared);
+        let panics = thread::spawn(move || {
+            let _received = shared.received.lock();
+            panic!("meant: it holds what is received");
+        });
+        assert!(panics.join().is_err());
+        looks_at(&client, || there.try_send(b"comes", None).unwrap(), |_| ());
+    }
+
+    #[test]
+    fn socket_is_not_lent_while_somebody_waits_for_messages_or_polls() {
+        let (_server, there, client, here) = connected();
+        assert!(client.shared.lock().lends());
+        assert!(here.try_recv().unwrap().is_none());
+        assert!(!client.shared.lock().lends(), "who polls looks again");
+        there.try_send(b"one", None).unwrap();
+        while here.try_recv().unwrap().is_none() {
+            thread::yield_now();
+        }
+        thread::scope(|threads| {
+            threads.spawn(|| here.recv_timeout(LIMIT).unwrap());
+            while client.shared.lock().waiting(here.id, For::Message).unwrap().is_empty() {
+                thread::yield_now();
+            }
+            assert!(!client.shared.lock().lends());
+            there.try_send(b"two", None).unwrap();
+        });
+        assert!(client.shared.lock().lends());
+    }
+
     /// A socket with room for two packets, on a link that takes an eighth of a second for each.
     fn sends_through_a_full_socket() {
         for words in ["ip link set lo up", "tc qdisc add dev lo root tbf rate 80kbit burst 2000 limit 1000000"] {
