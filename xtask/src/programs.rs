@@ -15,7 +15,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{
-    Mutex,
+    Mutex, MutexGuard,
     atomic::{AtomicBool, Ordering},
     mpsc::{RecvTimeoutError, channel},
 };
@@ -26,6 +26,9 @@ use std::time::{Duration, Instant};
 pub(crate) const NOTE_DOWN: &str = "note-test-program";
 /// How often it is looked whether a program that prints nothing has ended. Descendants may keep its output open.
 const POLL: Duration = Duration::from_millis(200);
+
+/// So many failed tests run again, alone. More are no accident.
+const AGAIN_MAX: usize = 5;
 
 /// Variables that cargo sets for each test program differently begin with these. Others are this program's too.
 const OF_PROGRAM: [&str; 4] = ["CARGO_MANIFEST_", "CARGO_PKG_", "CARGO_BIN_EXE_", "LD_LIBRARY_PATH"];
@@ -160,8 +163,26 @@ struct Ended {
     total: Total,
     /// Programs that failed without a failed test.
     broken: Vec<String>,
-    /// What failed tests printed.
-    failures: Vec<String>,
+    failures: Vec<Failure>,
+}
+
+/// A failed test.
+#[derive(Debug)]
+struct Failure {
+    what: String,
+    program: Program,
+    test: String,
+    /// What it printed.
+    said: String,
+}
+
+/// What [`Jobs::run`] found, for a last line that names it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Named {
+    /// Tests that failed, also alone if they ran again.
+    pub(crate) failed: Vec<String>,
+    /// Tests that failed and then passed, alone. Each is a test to be mended.
+    pub(crate) unsteady: Vec<String>,
 }
 
 impl Jobs {
@@ -177,7 +198,10 @@ impl Jobs {
 
     /// Runs all of them, adds their summaries up, and calls `late` once only jobs that compute are left. Failed
     /// tests are counted, said again in the end, and are not an error. An error is a program that failed without a failed test.
-    pub(crate) fn run(self, total: &mut Total, late: impl FnOnce()) -> Result<(), String> {
+    ///
+    /// A few failed tests run again, alone: a test may fail since the machine stood still for longer than it can
+    /// bear, which one that is wrong does not explain. What passes then counts as passed, and is named.
+    pub(crate) fn run(self, total: &mut Total, late: impl FnOnce()) -> Result<Named, String> {
         thread::scope(|scope| {
             scope.spawn(|| self.work(&self.computing));
             thread::scope(|scope| {
@@ -191,12 +215,35 @@ impl Jobs {
             late();
             self.work(&self.computing);
         });
-        let ended = self.ended.into_inner().expect("no job panics");
-        total.add_all(&ended.total);
-        for failure in &ended.failures {
-            println!("\n== failed\n{failure}");
+        let (failures, mut named) = (std::mem::take(&mut self.lock().failures), Named::default());
+        let again = failures.len() <= AGAIN_MAX;
+        for failure in failures {
+            let name = format!("{} ({})", failure.test, failure.what);
+            println!("\n== failed\n{}: {}", failure.what, failure.said);
+            if again && self.passes_alone(failure) {
+                println!("== unsteady: it failed, and passed alone\n{name}");
+                named.unsteady.push(name);
+            } else {
+                named.failed.push(name);
+            }
         }
-        if ended.broken.is_empty() { Ok(()) } else { Err(ended.broken.join("; ")) }
+        let mut ended = self.ended.into_inner().expect("no job panics");
+        ended.total.recover(named.unsteady.len() as u64);
+        total.add_all(&ended.total);
+        if ended.broken.is_empty() { Ok(named) } else { Err(ended.broken.join("; ")) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ended> {
+        self.ended.lock().expect("no job panics")
+    }
+
+    fn passes_alone(&self, failure: Failure) -> bool {
+        let args = vec![failure.test, "--exact".to_owned()];
+        let job = Job { what: failure.what, program: failure.program, args, kind: Kind::Measures };
+        let Ok((output, ran, status)) = self.run_one(&job) else { return false };
+        println!("== alone: {} {}\n{output}", job.program.path.display(), job.args.join(" "));
+        // Of a test that runs itself as a child there are two summaries.
+        status.is_ok() && ran.failed == 0 && ran.passed > 0
     }
 
     fn work(&self, queue: &Queue) {
@@ -210,12 +257,17 @@ impl Jobs {
                 Ok(ended) => ended,
                 Err(why) => (String::new(), Total::default(), Err(why)),
             };
-            let mut ended = self.ended.lock().expect("no job panics");
+            let mut ended = self.lock();
             if status.is_err() || ran != Total::default() || job.args.is_empty() {
                 println!("== {}: {} {}\n{output}", job.what, job.program.path.display(), job.args.join(" "));
             }
             ended.total.add_all(&ran);
-            ended.failures.extend(summary::failures(&output).iter().map(|text| format!("{}: {text}", job.what)));
+            ended.failures.extend(summary::failures(&output).into_iter().map(|(test, said)| Failure {
+                what: job.what.clone(),
+                program: job.program.clone(),
+                test,
+                said,
+            }));
             if let Err(why) = status
                 && ran.failed == 0
             {
@@ -319,8 +371,9 @@ mod tests {
             jobs.add(job("passes", passes, kind));
         }
         jobs.add(job("fails", fails, Kind::Waits));
-        jobs.run(&mut total, || is_late = true).expect("failed tests are counted");
+        let named = jobs.run(&mut total, || is_late = true).expect("failed tests are counted");
         assert_eq!((total.passed, total.failed, is_late), (13, 2, true));
+        assert_eq!(named, Named::default());
 
         let mut jobs = Jobs::default();
         jobs.add(job("crashes", "kill -SEGV $$", Kind::Waits));
@@ -328,6 +381,30 @@ mod tests {
         let why = jobs.run(&mut total, || {}).expect_err("a crash");
         assert!(why.starts_with("crashes: signal: 11"), "{why}");
         assert_eq!(total.passed, 16);
+    }
+
+    /// A program of two tests, of which `always` fails, and `once` too unless it is alone.
+    #[test]
+    fn failed_tests_run_again_alone_and_are_named() {
+        let path = target_dir().join(format!("xtask-tests-{}", std::process::id()));
+        let script = r#"#!/bin/sh
+summary() { echo "test result: $1. $2 passed; $3 failed; 0 ignored; 0 measured; 0 filtered out"; }
+case "$1" in
+    once) summary ok 1 0; exit 0 ;;
+    always) summary FAILED 0 1; exit 101 ;;
+esac
+printf 'failures:\n\n---- once stdout ----\nslow\n\n---- always stdout ----\nwrong\n\n\nfailures:\n    once\n    always\n\n'
+summary FAILED 7 2
+exit 101
+"#;
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let (mut jobs, mut total) = (Jobs::default(), Total::default());
+        jobs.add(Job { what: "tests".into(), program: program(path.clone()), args: Vec::new(), kind: Kind::Waits });
+        let named = jobs.run(&mut total, || {}).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert_eq!(named, Named { failed: vec!["always (tests)".into()], unsteady: vec!["once (tests)".into()] });
+        assert_eq!((total.passed, total.failed), (8, 1));
     }
 
     /// The pipe stays open in a descendant.

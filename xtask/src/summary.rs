@@ -40,6 +40,12 @@ impl Total {
         self.ignored += other.ignored;
     }
 
+    /// So many of the failed tests passed when they ran again.
+    pub(crate) fn recover(&mut self, tests: u64) {
+        self.failed -= tests;
+        self.passed += tests;
+    }
+
     pub(crate) fn line(&self, took: Duration) -> String {
         let verdict = if self.failed == 0 { "ok" } else { "FAILED" };
         format!(
@@ -52,19 +58,20 @@ impl Total {
     }
 }
 
-/// What failed tests have printed, from the output of their program: of each the first lines.
-pub(crate) fn failures(output: &str) -> Vec<String> {
-    let mut failures: Vec<Vec<&str>> = Vec::new();
+/// Failed tests, and what they have printed, from the output of their program: of each the first lines.
+pub(crate) fn failures(output: &str) -> Vec<(String, String)> {
+    let mut failures: Vec<(&str, Vec<&str>)> = Vec::new();
     let told = output.lines().skip_while(|line| *line != "failures:").skip(1);
     for line in told.take_while(|line| *line != "failures:") {
-        if line.starts_with("---- ") && line.ends_with(" stdout ----") {
-            failures.push(Vec::new());
+        if let Some(test) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+            failures.push((test, Vec::new()));
         }
-        if let Some(failure) = failures.last_mut().filter(|failure| failure.len() < SAID_AGAIN) {
-            failure.push(line);
+        if let Some((_, said)) = failures.last_mut().filter(|(_, said)| said.len() < SAID_AGAIN) {
+            said.push(line);
         }
     }
-    failures.into_iter().map(|lines| lines.join("\n").trim_end().to_owned()).collect()
+    let whole = |lines: Vec<&str>| lines.join("\n").trim_end().to_owned();
+    failures.into_iter().map(|(test, said)| (test.to_owned(), whole(said))).collect()
 }
 
 #[cfg(test)]
@@ -80,9 +87,10 @@ mod tests {
         );
         let found = failures(&output);
         assert_eq!(found.len(), 2, "{found:?}");
-        assert_eq!(found[0], "---- a stdout ----\nat a");
-        assert!(found[1].starts_with("---- b stdout ----\nat b\nand so on"), "{found:?}");
-        assert_eq!(found[1].lines().count(), SAID_AGAIN);
+        assert_eq!(found[0], ("a".to_owned(), "---- a stdout ----\nat a".to_owned()));
+        let (test, said) = &found[1];
+        assert!(test == "b" && said.starts_with("---- b stdout ----\nat b\nand so on"), "{found:?}");
+        assert_eq!(said.lines().count(), SAID_AGAIN);
         assert!(failures("running 1 test\ntest result: ok. 1 passed\n").is_empty());
     }
 

@@ -202,15 +202,18 @@ pub(crate) fn test(extent: Extent) -> Outcome {
         .args(&scope)
         .args(planted)
         .run_tests("examples in documents", &mut total)?;
-    jobs.run(&mut total, || specifications.hurry())?;
+    let named = jobs.run(&mut total, || specifications.hurry())?;
     specifications.end()?;
     if extent == Extent::Change {
         println!("\nleft to make test-all: {} tests that take long", LONG.len());
     }
     println!("\ntime: {}", run::took());
     println!("\n{}", total.line(started.elapsed()));
+    if !named.unsteady.is_empty() {
+        println!("unsteady, each passed alone: {}", named.unsteady.join(", "));
+    }
     if total.failed > 0 {
-        return Err(format!("{} tests failed", total.failed));
+        return Err(format!("{} tests failed: {}", total.failed, named.failed.join(", ")));
     }
     Ok(())
 }
