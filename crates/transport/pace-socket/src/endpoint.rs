@@ -5,7 +5,7 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
-    task::{Context, Poll},
+    task::Poll,
     thread,
     time::Duration,
 };
@@ -24,7 +24,7 @@ use crate::{
     shown::{ShowError, Writer},
     socket::Socket,
     state::{Fate, For, State},
-    waiting::Locked,
+    waiting::{Cancels, Locked},
 };
 
 /// If it is set, and neither empty nor 0, all endpoints of the process show their connections ([`Endpoint::show`]).
@@ -173,12 +173,8 @@ impl Endpoint {
     ) -> Result<Connection, ConnectError> {
         let (connection, state) = self.begin(to, key, config)?;
         drop(state);
-        let result = std::future::poll_fn(|context| {
-            let mut state = self.shared.lock();
-            let result = connection.is_set_up(&mut state);
-            connection.poll(&mut state, context, For::Event, result)
-        });
-        result.await.map(|()| connection).map_err(|why| ConnectError::SetUp { address: to, why })
+        let result = connection.look(For::Event, |state| connection.is_set_up(state)).await;
+        result.map(|()| connection).map_err(|why| ConnectError::SetUp { address: to, why })
     }
 
     fn begin(&self, to: SocketAddr, key: &ClientKey, config: Config) -> Result<(Connection, Locked<'_>), ConnectError> {
@@ -235,16 +231,18 @@ impl Endpoint {
     /// # Errors
     /// [`AcceptError`].
     pub async fn accept_async(&self) -> Result<Connection, AcceptError> {
-        std::future::poll_fn(|context: &mut Context<'_>| {
+        let mut cancels = Cancels::new(&self.shared, |state: &mut State| Some(&mut state.accepting));
+        std::future::poll_fn(|context| {
             let mut state = self.shared.lock();
-            match self.next(&mut state) {
-                Some(result) => Poll::Ready(result),
-                None => {
-                    self.shared.waits(&mut state, None);
-                    state.accepting.add(context.waker());
-                    Poll::Pending
-                }
+            if let Some(result) = self.next(&mut state) {
+                cancels.ends();
+                return Poll::Ready(result);
             }
+            self.shared.waits(&mut state, None);
+            let former = cancels.begins(&mut state, context.waker());
+            drop(state);
+            drop(former);
+            Poll::Pending
         })
         .await
     }

@@ -20,7 +20,8 @@
 //! sleeps. The state is behind one lock, which is held for the work on one batch of packets at most, and never while a
 //! waker is called.
 //!
-//! Blocking functions have an asynchronous one beside them, for any executor: [`Connection::send_async`].
+//! Blocking functions have an asynchronous one beside them, for any executor: [`Connection::send_async`]. With the feature
+//! `tokio` the module `tokio` has them for that runtime, paced below a millisecond.
 
 mod ask;
 mod clock;
@@ -31,6 +32,8 @@ mod loan;
 mod shown;
 mod socket;
 mod state;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 mod waiting;
 
 pub use ask::Changes;
