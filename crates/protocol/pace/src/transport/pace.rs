@@ -114,7 +114,8 @@ impl Transport {
         let message_ns = time_ns(self.message_bytes(), self.congestion.bytes_per_s());
         let last_ns = self.leaves_ns().max(own_ns).saturating_add(message_ns.saturating_mul(waiting as u64));
         let is_early = last_ns.max(self.message_departs_ns) <= own_ns + AHEAD_NS;
-        Some(if is_early { now_ns } else { callers(at_ns) })
+        // Those of many packets have not left when the first of these packets do.
+        Some(if is_early { now_ns } else { callers(at_ns.max(last_ns.saturating_sub(AHEAD_NS))) })
     }
 
     /// The next message waits for the application at the other end, if that is slow.

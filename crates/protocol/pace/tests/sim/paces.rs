@@ -93,3 +93,25 @@ fn slowest_step_is_named_for_messages_of_any_size() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+/// Over paths so fast that packets leave together messages of any size use the path, and no more of them wait than leave at once.
+#[test]
+fn messages_of_any_size_use_a_fast_path() {
+    for (bytes, mbits_per_s) in [(100, 300_u64), (100, 1000), (20_000, 300), (20_000, 1000)] {
+        let way = LinkSpec::of(50_000).with_rate(mbits_per_s * 1_000_000, 4_000_000);
+        let mut flow = FlowSpec { bytes: (bytes, bytes), ..FlowSpec::held() };
+        flow.config.queue_max = 64;
+        let mut world = World::new(1, way, LinkSpec::of(50_000), &[flow]);
+        world.run_until(S / 5);
+        let before = world.flows[0].carried_bytes;
+        let mut longest = 0;
+        for at in 0..300 {
+            world.run_until(S / 5 + at * MS);
+            let (sender, now_ns) = world.transport(0, 0);
+            longest = sender.snapshot(now_ns).waiting_to_leave.max(longest);
+        }
+        let share = (world.flows[0].carried_bytes - before) as f64 / (mbits_per_s as f64 * 299e3 / 8.0);
+        println!("{bytes} bytes, {mbits_per_s} Mbit/s: {share:.2} of the path; {longest} wait at most");
+        assert!(share > 0.75 && longest <= 3);
+    }
+}
