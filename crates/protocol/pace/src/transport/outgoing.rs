@@ -113,9 +113,9 @@ impl Transport {
             return has_control.then(|| self.control(now_ns, len));
         }
         let len = writer.len();
-        self.sender.left(left);
-        let written = self.number(len);
         let bytes = wire_bytes(len);
+        self.sender.left(left, bytes);
+        let written = self.number(len);
         #[allow(clippy::cast_possible_truncation, reason = "at most a datagram")]
         self.flight.sent(now_ns, written.number, cargo, bytes as u32);
         self.congestion.sent(now_ns, bytes, self.flight.bytes());

@@ -41,13 +41,13 @@ impl Transport {
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> Snapshot {
         let now_ns = self.own.of(now_ns);
-        let (here, peer) = (self.paces_frame(now_ns).paces_ns, self.peer_paces.paces_ns);
+        let (here, peer) = (self.own_paces(now_ns), self.peer_paces.paces_ns.map(u64::from));
         // A sender knows the first three steps of its direction, and the receiver the other two.
-        let way = |sender: [u32; 5], receiver: [u32; 5]| {
+        let way = |sender: [u64; 5], receiver: [u64; 5]| {
             let mut paces = Paces::default();
             for (at, step) in Step::ALL.into_iter().enumerate() {
                 let end = if step <= Step::Network { sender } else { receiver };
-                paces.set(step, end[at].into());
+                paces.set(step, end[at]);
             }
             paces
         };

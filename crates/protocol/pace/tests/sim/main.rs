@@ -10,6 +10,7 @@ mod hostile;
 mod losses;
 mod net;
 mod on_path;
+mod paces;
 mod paths;
 mod pauses;
 mod promises;
