@@ -103,7 +103,7 @@ impl Transport {
         let own_ns = self.own.of(now_ns);
         let callers = |at_ns: u64| self.own.callers(at_ns).max(now_ns);
         let waiting = self.sender.waiting();
-        let at_ns = self.leaves_ns().max(self.message_departs_ns);
+        let at_ns = self.written_ns().max(self.message_departs_ns);
         if self.config.queue_max == 1 || !self.is_fast() {
             return (waiting == 0).then(|| callers(at_ns));
         }

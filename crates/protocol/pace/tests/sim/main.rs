@@ -4,6 +4,7 @@
 mod asked;
 mod between;
 mod clocks;
+mod departures;
 mod endpoints;
 mod ends;
 mod hostile;
