@@ -9,6 +9,7 @@
 //! ```
 
 mod incoming;
+mod incoming_view;
 mod outgoing;
 mod pace;
 mod silence;
@@ -70,7 +71,7 @@ pub struct Config {
     pub even_ways: bool,
     /// Bytes of the largest datagram that the own link takes.
     pub datagram_max: usize,
-    /// A peer that is not heard for so long has vanished.
+    /// A peer that is not heard for so long has vanished; at least [`IDLE_LEAST_NS`].
     pub idle_ns: u64,
 }
 
@@ -120,6 +121,8 @@ const PONGS_MAX: usize = 4;
 const GRACE_NS: u64 = 2_000_000_000;
 /// After the end of a connection its other end's clock is asked for during this time, or two round trips, if messages wait for it.
 const ENDING_NS: u64 = 1_000_000_000;
+/// A peer that has nothing to send is heard each half second: with less than this one lost packet could end a connection.
+pub const IDLE_LEAST_NS: u64 = 1_000_000_000;
 /// Longest deadline. Times cross the network as 32 bits of microseconds: half of that may be ahead, 35 minutes.
 pub const DEADLINE_MAX_NS: u64 = 1_800_000_000_000;
 
@@ -202,6 +205,8 @@ pub struct Transport {
     arrived: u64,
     /// The running mean of the way there, by both ends' clocks.
     one_way_us: Option<u64>,
+    /// The same of the way here.
+    one_way_here_us: Option<u64>,
     /// The bottleneck as [`Transport::take_change`] told it.
     told_bottleneck: Option<(Step, u64)>,
     /// Bytes that are to be asked for in packets of their own, and bytes that have come back: the last ones.
@@ -277,6 +282,7 @@ impl Transport {
             arrivals: Rhythm::default(),
             arrived: 0,
             one_way_us: None,
+            one_way_here_us: None,
             told_bottleneck: None,
             challenges: VecDeque::with_capacity(PONGS_MAX),
             answered: VecDeque::with_capacity(PONGS_MAX),
@@ -455,7 +461,7 @@ impl Transport {
             self.congestion = congestion(self.config.algorithm, self.trips.smoothed_us());
             self.mtu = PathMtu::new(self.config.datagram_max);
             self.set_up_us = u64::MAX;
-            self.one_way_us = None;
+            (self.one_way_us, self.one_way_here_us) = (None, None);
         }
         let now_ns = self.reads(now_ns);
         // It has answered from there: an outage is over.

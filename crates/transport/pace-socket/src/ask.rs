@@ -28,7 +28,14 @@ impl Connection {
     /// a millisecond ago. None: the connection is over.
     #[must_use]
     pub fn view(&self) -> Option<View> {
-        self.recent_view()
+        self.recent_views().map(|[there, _]| there)
+    }
+
+    /// The same of the way from the other end to here: which step is the slowest one for what this application receives, and how long that
+    /// is on its way. None: the connection is over.
+    #[must_use]
+    pub fn incoming_view(&self) -> Option<View> {
+        self.recent_views().map(|[_, here]| here)
     }
 
     /// What the slowest step takes for a message, as far as it is known: the time between two messages that nothing waits

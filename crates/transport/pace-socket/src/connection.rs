@@ -15,7 +15,7 @@ use fide_pace::{
     clock::Offset,
     endpoint::{ConnectionId, SetUpError},
     sender,
-    transport::{Closed, Counts, Snapshot, Transport, View, clock_us},
+    transport::{Closed, Counts, Snapshot, Transport, View},
 };
 
 use crate::{
@@ -66,6 +66,9 @@ pub enum Departures {
     Timer,
 }
 
+/// Of the way from here to there, and of the way back.
+pub(crate) type Views = [View; 2];
+
 /// A time of a connection.
 type When = fn(&Transport, u64) -> Option<u64>;
 
@@ -76,8 +79,8 @@ pub struct Connection {
     pub(crate) id: ConnectionId,
     /// Of its fate.
     is_empty: Arc<AtomicBool>,
-    /// The last view, and when it was taken.
-    viewed: Mutex<Option<(u64, View)>>,
+    /// The last views, and when they were taken.
+    viewed: Mutex<Option<(u64, Views)>>,
 }
 
 /// A view serves so long: those who look more often take no lock of the endpoint.
@@ -155,14 +158,15 @@ impl Connection {
         state.endpoint.get_mut(self.id).map(|transport| act(transport, now_ns()))
     }
 
-    /// A view of the last millisecond.
-    pub(crate) fn recent_view(&self) -> Option<View> {
+    /// Views of the last millisecond.
+    pub(crate) fn recent_views(&self) -> Option<Views> {
         let mut viewed = self.viewed.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ns = now_ns();
         if viewed.is_none_or(|(at_ns, _)| now_ns >= at_ns + VIEWED_NS) {
-            *viewed = self.with(|transport, now_ns| (now_ns, transport.view(now_ns)));
+            *viewed =
+                self.with(|transport, now_ns| (now_ns, [transport.view(now_ns), transport.incoming_view(now_ns)]));
         }
-        viewed.map(|(_, view)| view)
+        viewed.map(|(_, views)| views)
     }
 
     /// Sends a message, and returns when the next one may leave, as far as the slowest step between the two applications is
@@ -390,10 +394,7 @@ impl Connection {
     /// the first exchange of times.
     #[must_use]
     pub fn peer_clock(&self) -> Option<Offset> {
-        let offset = self.with(|transport, now_ns| transport.round_trips().offset(clock_us(now_ns))).flatten()?;
-        #[allow(clippy::cast_possible_truncation, reason = "the rest is not known")]
-        let lowest = offset.us as i32;
-        Some(Offset { us: lowest.into(), ..offset })
+        self.with(|transport, now_ns| transport.peer_clock(now_ns)).flatten()
     }
 
     /// Whether it has ended, at either end.

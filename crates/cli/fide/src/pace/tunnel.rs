@@ -13,7 +13,7 @@ use std::{
 use anyhow::anyhow;
 use fide_pace_socket::{Closed, Connection, RecvError, SendError};
 
-use super::{Out, Way, end_on_signal, resolve};
+use super::{Out, Way, end_on_signal, lost, resolve};
 use crate::{
     exit::{Done, Failure, UNHEALTHY, USAGE},
     say::say,
@@ -131,7 +131,7 @@ fn carry(connection: Connection, local: &Local, way: &Way) -> Done {
     match why {
         Closed::Here => Ok(ExitCode::SUCCESS),
         Closed::There(_) => Ok(ExitCode::SUCCESS),
-        why => Err(Failure::new(UNHEALTHY, anyhow!("{}", RecvError(why)))),
+        why => Err(lost(&connection, RecvError(why))),
     }
 }
 

@@ -326,6 +326,33 @@ fn send_ends_with_its_receiver_while_it_reads() {
 }
 
 #[test]
+fn peer_that_is_killed_ends_send_and_recv_with_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = new_key(dir.path(), "key");
+    let key = key.to_str().unwrap();
+    for kills_receiver in [true, false] {
+        let at = format!("127.0.0.1:{}", port());
+        let (mut receiver, mut of_receiver) = waits(&["recv", &at, "--key", key, "--idle", "1s"]);
+        let words = ["send", &at, "--key", key, "--deadline", "60s", "--idle", "1s"];
+        let mut sender = Process(fide(&words).spawn().unwrap());
+        let mut input = sender.0.stdin.take().unwrap();
+        let mut of_sender = sender.0.stderr.take().unwrap();
+        input.write_all(b"one").unwrap();
+        let mut out = [0; 3];
+        receiver.0.stdout.as_mut().unwrap().read_exact(&mut out).unwrap();
+        let (mut killed, left) = if kills_receiver { (receiver, sender) } else { (sender, receiver) };
+        killed.0.kill().unwrap();
+        assert_eq!(status(left), Some(1));
+        let mut says = String::new();
+        let errors: &mut dyn Read = if kills_receiver { &mut of_sender } else { &mut of_receiver };
+        errors.read_to_string(&mut says).unwrap();
+        let peer = if kills_receiver { at.as_str() } else { "127.0.0.1:" };
+        assert!(says.contains(peer) && says.contains("the other end was not heard any more"), "{says}");
+        drop(input);
+    }
+}
+
+#[test]
 fn recv_says_in_json_what_came() {
     let dir = tempfile::tempdir().unwrap();
     let key = new_key(dir.path(), "key");
@@ -410,6 +437,7 @@ fn what_cannot_be_is_refused_by_name() {
     refused(&["send", "nonsense", "--key", key], 2, "use HOST:PORT");
     refused(&["send", "127.0.0.1:9", "--key", key, "--deadline", "1m"], 2, "is not a time");
     refused(&["send", "127.0.0.1:9", "--key", key, "--loss", "0"], 2, "is no share");
+    refused(&["recv", "127.0.0.1:9", "--key", key, "--idle", "900ms"], 2, "is not a time from 1s to 3600s");
     refused(&["recv", "203.0.113.1:9", "--key", key], 2, "no UDP socket at 203.0.113.1:9");
     refused(&["tunnel", "--key", key], 2, "--accept and --forward");
     refused(&["top", "--every", "1ms"], 2, "is not a time from 100ms to 60s");

@@ -48,6 +48,17 @@ fn path(change: &Change<'_>) -> String {
     format!("{network}, {trip}, {loss}, {} bytes under way", change.now.in_flight_bytes)
 }
 
+/// What the two ways take, and the other end's clock, by which they are known.
+fn clocks(now: &Snapshot) -> Option<String> {
+    let (ahead_us, uncertainty_us) = now.clock_ahead_us.zip(now.clock_uncertainty_us)?;
+    let us = |us: u64| time(us as f64 * 1e3);
+    let way = |name: &str, mean: Option<u64>| mean.map_or(String::new(), |mean| format!("{name} {}, ", us(mean)));
+    let (there, here) = (way("there", now.one_way_us), way("here", now.one_way_here_us));
+    let side = if ahead_us < 0 { "behind" } else { "ahead" };
+    let (clock, unsure) = (us(ahead_us.unsigned_abs()), us(uncertainty_us));
+    Some(format!("{there}{here}+-{unsure}; its clock is {clock} {side}, and gains {} us a second", now.drift_ppm))
+}
+
 /// A count, and how often a second it grows.
 fn count(change: &Change<'_>, of: impl Fn(&Snapshot) -> u64) -> String {
     match change.per_second(&of) {
@@ -95,6 +106,9 @@ fn connection(out: &mut String, change: &Change<'_>) {
         line("received", &format!(" {}", received(change)));
     }
     line("path", &format!(" {}", path(change)));
+    if let Some(clocks) = clocks(now) {
+        line("ways", &format!(" {clocks}"));
+    }
 }
 
 /// All connections, without a line end.
@@ -154,6 +168,20 @@ mod tests {
             "send 12.0 us transmit - [network 5.00 ms] receive - deliver -"
         );
         assert_eq!(steps(&Paces::default()).matches('[').count(), 0);
+    }
+
+    #[test]
+    fn ways_are_shown_with_what_is_unsure() {
+        let now = Snapshot {
+            clock_ahead_us: Some(-2000),
+            clock_uncertainty_us: Some(15),
+            drift_ppm: 7,
+            ..Snapshot::default()
+        };
+        assert_eq!(clocks(&now).unwrap(), "+-15.0 us; its clock is 2.00 ms behind, and gains 7 us a second");
+        let now = Snapshot { one_way_us: Some(18_000), one_way_here_us: Some(15_000), ..now };
+        assert!(clocks(&now).unwrap().starts_with("there 18.0 ms, here 15.0 ms, +-15.0 us;"), "{:?}", clocks(&now));
+        assert_eq!(clocks(&Snapshot::default()), None);
     }
 
     #[test]
