@@ -4,6 +4,7 @@
 mod asked;
 mod between;
 mod clocks;
+mod counts;
 mod endpoints;
 mod ends;
 mod hostile;
@@ -16,5 +17,6 @@ mod pauses;
 mod promises;
 mod queues;
 mod share;
+mod steps;
 mod tcp;
 mod world;
