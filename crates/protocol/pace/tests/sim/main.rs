@@ -3,6 +3,7 @@
 
 mod asked;
 mod between;
+mod both;
 mod clocks;
 mod counts;
 mod endpoints;
