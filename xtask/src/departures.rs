@@ -15,8 +15,7 @@ use std::process::{Command, Stdio};
 
 const MODULES: [&str; 3] = ["veth", "sch_fq", "sch_tbf"];
 /// The checks that the guest has to report as passed, see `init.sh`.
-const CHECKS: [&str; 5] =
-    ["fq_delivers", "fq_holds_packets", "fq_is_named", "other_queues_deliver", "timer_is_named"];
+const CHECKS: [&str; 5] = ["fq_delivers", "fq_holds_packets", "fq_is_named", "other_queues_deliver", "timer_is_named"];
 /// Of iproute2: those of busybox know neither namespaces nor queues.
 const TOOLS: [(&str, [&str; 3]); 2] =
     [("ip", ["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"]), ("tc", ["/usr/sbin/tc", "/sbin/tc", "/usr/bin/tc"])];
@@ -46,7 +45,8 @@ pub(crate) fn test() -> Outcome {
         .spawn()
         .map_err(|e| format!("qemu-system-x86_64 did not start: {e}"))?;
     let (mut passed, mut ended) = (Vec::new(), false);
-    for line in emulator.stdout.take().into_iter().flat_map(|out| BufReader::new(out).split(b'\n')).map_while(Result::ok)
+    for line in
+        emulator.stdout.take().into_iter().flat_map(|out| BufReader::new(out).split(b'\n')).map_while(Result::ok)
     {
         let line = String::from_utf8_lossy(&line).trim_end().to_owned();
         println!("guest: {line}");

@@ -3,7 +3,9 @@
 
 mod asked;
 mod between;
+mod both;
 mod clocks;
+mod counts;
 mod departures;
 mod endpoints;
 mod ends;
@@ -17,5 +19,6 @@ mod pauses;
 mod promises;
 mod queues;
 mod share;
+mod steps;
 mod tcp;
 mod world;
