@@ -4,6 +4,7 @@
 //!
 //! The same rate for both: a message of 1,200 bytes every 100 us. TCP writes each by itself (`TCP_NODELAY`).
 
+mod code;
 mod side;
 
 use std::{
@@ -102,6 +103,7 @@ fn run(testbed: &Testbed, is_tcp: bool, rate: u64, seconds: u64) -> Result<[Done
 
 /// Adds the figures.
 pub(crate) fn measure(report: &mut Report, is_quick: bool) {
+    code::measure(report, is_quick);
     let (rounds, seconds) = if is_quick { (1, 1) } else { (ROUNDS, SECONDS) };
     // Each round: ours and TCP's, at the rate, and as fast as may be.
     let measured = || -> Result<Vec<[[Done; 2]; 4]>> {
