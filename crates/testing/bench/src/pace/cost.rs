@@ -5,6 +5,7 @@
 //! The same rate for all: a message of 1,200 bytes every 100 us. TCP writes each by itself (`TCP_NODELAY`). X-PACE encrypts and
 //! authenticates what it sends, and TCP does not, so TCP with TLS is there too.
 
+mod code;
 mod side;
 
 use std::{
@@ -112,6 +113,7 @@ fn run(testbed: &Testbed, by: By, rate: u64, seconds: u64) -> Result<[Done; 2]> 
 
 /// Adds the figures.
 pub(crate) fn measure(report: &mut Report, is_quick: bool) {
+    code::measure(report, is_quick);
     let (rounds, seconds) = if is_quick { (1, 1) } else { (ROUNDS, SECONDS) };
     let measured = || -> Result<Vec<Round>> {
         // Links as hosts have them: what the kernel can send and receive as one, it does.
