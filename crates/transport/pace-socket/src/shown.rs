@@ -32,7 +32,7 @@ pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fpace\0\0\x02");
 
 /// Words of the endpoint's record, and of a connection's.
 const ENDPOINT_WORDS: usize = 10;
-const CONNECTION_WORDS: usize = 50;
+const CONNECTION_WORDS: usize = 51;
 
 /// There is no memory to show connections in.
 #[derive(Debug, thiserror::Error)]
@@ -190,6 +190,7 @@ impl ConnectionRecord {
             deadline_ns,
             counts,
             is_over,
+            written_ahead_ns,
         } = snapshot;
         words.paces(there);
         words.paces(back);
@@ -198,7 +199,7 @@ impl ConnectionRecord {
             .for_each(|value| words.maybe(value));
         [waiting_to_leave, waiting_there, waiting_here, paced_bytes_per_s, in_flight_bytes, window_bytes]
             .into_iter()
-            .chain([packet_bytes, came_packets, lost_packets, deadline_ns])
+            .chain([packet_bytes, came_packets, lost_packets, deadline_ns, written_ahead_ns])
             .for_each(|value| words.word(value));
         words.flag(is_over);
         let Counts { sent, received, repeated_packets, black_holes, clock_steps } = counts;

@@ -44,6 +44,8 @@ pub struct Snapshot {
     pub deadline_ns: u64,
     pub counts: Counts,
     pub is_over: bool,
+    /// Packets are written so long before they leave, for a host that keeps their times; 0: a timer of this end does.
+    pub written_ahead_ns: u64,
 }
 
 impl Transport {
@@ -88,6 +90,7 @@ impl Transport {
             deadline_ns: self.config.deadline_ns,
             counts: self.counts(),
             is_over: self.closed.is_some(),
+            written_ahead_ns: self.ahead_ns,
         }
     }
 }
