@@ -296,7 +296,7 @@ mod tests {
     fn records_are_read_as_they_were_written() {
         let mut words: [u64; CONNECTION_WORDS] = std::array::from_fn(|at| 1000 + at as u64);
         // A flag, and an address whose port has 16 bits.
-        words[28] = 1;
+        words[29] = 1;
         let record = ConnectionRecord::of_words(words);
         assert_eq!(record.to_words(), words, "each word has one field");
         assert_eq!((record.id, record.snapshot.deliver_total_ns), (1000, Some(1000 + CONNECTION_WORDS as u64 - 1)));
