@@ -150,6 +150,8 @@ pub struct Transport {
     departs_ns: u64,
     /// Until then packets leave together with the last one.
     together_until_ns: u64,
+    /// Packets are written so long before they leave.
+    ahead_ns: u64,
     /// Bytes on a link of a packet with a symbol or redundancy: a running mean.
     symbol_bytes: u64,
     /// Bytes of packets without a symbol that are paced.
@@ -243,6 +245,7 @@ impl Transport {
             mtu: PathMtu::new(config.datagram_max),
             next_number: 0,
             departs_ns: now_ns,
+            ahead_ns: 0,
             together_until_ns: 0,
             symbol_bytes: mtu::LEAST as u64,
             control_room: 0,
@@ -664,12 +667,12 @@ impl Transport {
             return now_ns;
         }
         let way = self.way();
-        let paced = self.has_paced(now_ns, &way).then_some(self.leaves_ns());
+        let paced = self.has_paced(now_ns, &way).then_some(self.written_ns());
         let received = self.receiver.due_us().zip(self.latest_there_us(now_ns)).map(|(due_us, peer_now_us)| {
             now_ns.saturating_add(due_us.saturating_sub(peer_now_us).saturating_mul(1000))
         });
         let sent = match self.has_room() {
-            true => self.sender.due_ns(&way).map(|due_ns| due_ns.max(self.leaves_ns())),
+            true => self.sender.due_ns(&way).map(|due_ns| due_ns.max(self.written_ns())),
             false => self.late_ns(&way),
         };
         let lost = self.flight.loss_at_ns(self.round_trip_ns());

@@ -94,7 +94,7 @@ typedef struct fide_pace_message {
 typedef struct fide_pace_view {
   // sizeof(fide_pace_view).
   size_t size;
-  // The time that each fide_pace_step takes for a packet; 0: not known yet.
+  // The time that each fide_pace_step takes for a message; 0: not known yet.
   uint64_t pace_ns[FIDE_PACE_STEPS];
   // That of the slowest step: the time between two messages that nothing waits for; 0: not known yet.
   uint64_t bottleneck_pace_ns;

@@ -85,7 +85,7 @@ pub struct FidePaceConfig {
 pub struct FidePaceView {
     /// sizeof(fide_pace_view).
     pub size: usize,
-    /// The time that each fide_pace_step takes for a packet; 0: not known yet.
+    /// The time that each fide_pace_step takes for a message; 0: not known yet.
     pub pace_ns: [u64; FIDE_PACE_STEPS],
     /// That of the slowest step: the time between two messages that nothing waits for; 0: not known yet.
     pub bottleneck_pace_ns: u64,

@@ -56,6 +56,16 @@ impl std::fmt::Display for Over<'_> {
     }
 }
 
+/// Who keeps the times at which packets leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Departures {
+    /// The kernel (`SO_TXTIME`), as the interface to the peer has the queue `fq`. Each packet is written a quarter of a
+    /// millisecond before it leaves.
+    Kernel,
+    /// A thread, as well as the host wakes it.
+    Timer,
+}
+
 /// Of the way from here to there, and of the way back.
 pub(crate) type Views = [View; 2];
 
@@ -81,6 +91,22 @@ impl Connection {
     pub(crate) fn new(shared: Arc<Shared>, id: ConnectionId, state: &State) -> Self {
         let is_empty = state.fates.get(&id).map(|fate| Arc::clone(&fate.is_empty)).unwrap_or_default();
         Self { shared, id, is_empty, viewed: Mutex::new(None) }
+    }
+
+    /// It stands, and nobody has it yet.
+    pub(crate) fn stands(self) -> Self {
+        // The kernel is asked without the lock.
+        if self.peer().is_some_and(|peer| self.shared.socket.keeps_times_to(peer)) {
+            self.shared.lock().keeps_times(self.id);
+        }
+        self
+    }
+
+    /// Who keeps the times at which its packets leave.
+    #[must_use]
+    pub fn departures(&self) -> Departures {
+        let is_kept = self.shared.lock().fates.get(&self.id).is_some_and(|fate| fate.keeps_times);
+        if is_kept { Departures::Kernel } else { Departures::Timer }
     }
 
     /// Whether it stands, or came to nothing; none while neither is known.

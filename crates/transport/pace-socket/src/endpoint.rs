@@ -155,7 +155,7 @@ impl Endpoint {
         loop {
             if let Some(result) = connection.is_set_up(&mut state) {
                 drop(state);
-                return result.map(|()| connection).map_err(|why| ConnectError::SetUp { address: to, why });
+                return result.map(|()| connection.stands()).map_err(|why| ConnectError::SetUp { address: to, why });
             }
             state = connection.wait(state, For::Event, None);
         }
@@ -174,7 +174,7 @@ impl Endpoint {
         let (connection, state) = self.begin(to, key, config)?;
         drop(state);
         let result = connection.look(For::Event, |state| connection.is_set_up(state)).await;
-        result.map(|()| connection).map_err(|why| ConnectError::SetUp { address: to, why })
+        result.map(|()| connection.stands()).map_err(|why| ConnectError::SetUp { address: to, why })
     }
 
     fn begin(&self, to: SocketAddr, key: &ClientKey, config: Config) -> Result<(Connection, Locked<'_>), ConnectError> {
@@ -200,7 +200,8 @@ impl Endpoint {
         let mut state = self.shared.lock();
         loop {
             if let Some(result) = self.next(&mut state) {
-                return result;
+                drop(state);
+                return result.map(Connection::stands);
             }
             self.shared.waits(&mut state, None);
             state = state.wait(None, |state| Some(&mut state.accepting));
@@ -216,7 +217,8 @@ impl Endpoint {
         let mut state = self.shared.lock();
         loop {
             if let Some(result) = self.next(&mut state) {
-                return result.map(Some);
+                drop(state);
+                return result.map(|connection| Some(connection.stands()));
             }
             if now_ns() >= until_ns {
                 return Ok(None);
@@ -232,7 +234,7 @@ impl Endpoint {
     /// [`AcceptError`].
     pub async fn accept_async(&self) -> Result<Connection, AcceptError> {
         let mut cancels = Cancels::new(&self.shared, |state: &mut State| Some(&mut state.accepting));
-        std::future::poll_fn(|context| {
+        let accepted = std::future::poll_fn(|context| {
             let mut state = self.shared.lock();
             if let Some(result) = self.next(&mut state) {
                 cancels.ends();
@@ -243,8 +245,8 @@ impl Endpoint {
             drop(state);
             drop(former);
             Poll::Pending
-        })
-        .await
+        });
+        accepted.await.map(Connection::stands)
     }
 
     fn next(&self, state: &mut State) -> Option<Result<Connection, AcceptError>> {
@@ -281,6 +283,7 @@ impl Drop for Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Departures;
 
     fn connected(server: &Endpoint, client: &Endpoint, key: &ServerKey) -> (Connection, Connection) {
         let at = server.local_address().expect("bound");
@@ -314,6 +317,41 @@ mod tests {
         while there.try_recv().is_ok() {
             thread::yield_now();
         }
+    }
+
+    /// As over an interface with the queue `fq`, by a socket for all addresses, which tells the kernel its own. The loopback keeps no
+    /// times, so that packets come somewhat early.
+    #[test]
+    fn messages_go_on_where_the_kernel_keeps_times() {
+        let key = ServerKey::Secret([7; 32]);
+        let server =
+            Endpoint::server((Ipv4Addr::UNSPECIFIED, 0).into(), key.clone(), Config::default()).expect("bound");
+        let port = server.local_address().expect("bound").port();
+        let at = (Ipv4Addr::new(127, 0, 0, 9), port).into();
+        let client = Endpoint::client().expect("a socket");
+        let config = Config { residual_loss: 0.0, deadline_ns: 10_000_000_000, ..Config::default() };
+        let here = client.connect(at, &key.for_clients(), config).expect("a connection");
+        let there = server.accept().expect("one that connected");
+        assert_eq!((here.departures(), there.departures()), (Departures::Timer, Departures::Timer));
+        for (end, shared) in [(&here, &client.shared), (&there, &server.shared)] {
+            assert!(shared.socket.takes_times());
+            shared.lock().keeps_times(end.id);
+            assert_eq!(end.departures(), Departures::Kernel);
+        }
+        thread::scope(|scope| {
+            for [from, to] in [[&here, &there], [&there, &here]] {
+                scope.spawn(move || {
+                    (0..500_u32)
+                        .for_each(|number| from.send(&[number.to_be_bytes(); 200].concat()).expect("it stands"));
+                });
+                scope.spawn(move || {
+                    for number in 0..500_u32 {
+                        let message = to.recv().expect("it stands");
+                        assert_eq!(message.bytes[..4], number.to_be_bytes());
+                    }
+                });
+            }
+        });
     }
 
     /// They are closed with the endpoint, which says so in events of its own.

@@ -26,6 +26,7 @@
 mod ask;
 mod clock;
 mod connection;
+mod departure;
 mod driver;
 mod endpoint;
 mod loan;
@@ -37,7 +38,7 @@ pub mod tokio;
 mod waiting;
 
 pub use ask::Changes;
-pub use connection::{Connection, RecvError, SendError};
+pub use connection::{Connection, Departures, RecvError, SendError};
 pub use endpoint::{AcceptError, BindError, ConnectError, Endpoint};
 pub use fide_pace::{
     clock::Offset,

@@ -32,7 +32,7 @@ pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fpace\0\0\x02");
 
 /// Words of the endpoint's record, and of a connection's.
 const ENDPOINT_WORDS: usize = 10;
-const CONNECTION_WORDS: usize = 50;
+const CONNECTION_WORDS: usize = 51;
 
 /// There is no memory to show connections in.
 #[derive(Debug, thiserror::Error)]
@@ -190,6 +190,7 @@ impl ConnectionRecord {
             deadline_ns,
             counts,
             is_over,
+            written_ahead_ns,
         } = snapshot;
         words.paces(there);
         words.paces(back);
@@ -198,7 +199,7 @@ impl ConnectionRecord {
             .for_each(|value| words.maybe(value));
         [waiting_to_leave, waiting_there, waiting_here, paced_bytes_per_s, in_flight_bytes, window_bytes]
             .into_iter()
-            .chain([packet_bytes, came_packets, lost_packets, deadline_ns])
+            .chain([packet_bytes, came_packets, lost_packets, deadline_ns, written_ahead_ns])
             .for_each(|value| words.word(value));
         words.flag(is_over);
         let Counts { sent, received, repeated_packets, black_holes, clock_steps } = counts;
@@ -295,7 +296,7 @@ mod tests {
     fn records_are_read_as_they_were_written() {
         let mut words: [u64; CONNECTION_WORDS] = std::array::from_fn(|at| 1000 + at as u64);
         // A flag, and an address whose port has 16 bits.
-        words[28] = 1;
+        words[29] = 1;
         let record = ConnectionRecord::of_words(words);
         assert_eq!(record.to_words(), words, "each word has one field");
         assert_eq!((record.id, record.snapshot.deliver_total_ns), (1000, Some(1000 + CONNECTION_WORDS as u64 - 1)));

@@ -44,6 +44,8 @@ pub struct Snapshot {
     pub deadline_ns: u64,
     pub counts: Counts,
     pub is_over: bool,
+    /// Packets are written so long before they leave, for a host that keeps their times; 0: a timer of this end does.
+    pub written_ahead_ns: u64,
 }
 
 impl Transport {
@@ -51,13 +53,13 @@ impl Transport {
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> Snapshot {
         let now_ns = self.own.of(now_ns);
-        let (here, peer) = (self.paces_frame(now_ns).paces_ns, self.peer_paces.paces_ns);
+        let (here, peer) = (self.own_paces(now_ns), self.peer_paces.paces_ns.map(u64::from));
         // A sender knows the first three steps of its direction, and the receiver the other two.
-        let way = |sender: [u32; 5], receiver: [u32; 5]| {
+        let way = |sender: [u64; 5], receiver: [u64; 5]| {
             let mut paces = Paces::default();
             for (at, step) in Step::ALL.into_iter().enumerate() {
                 let end = if step <= Step::Network { sender } else { receiver };
-                paces.set(step, end[at].into());
+                paces.set(step, end[at]);
             }
             paces
         };
@@ -88,6 +90,7 @@ impl Transport {
             deadline_ns: self.config.deadline_ns,
             counts: self.counts(),
             is_over: self.closed.is_some(),
+            written_ahead_ns: self.ahead_ns,
         }
     }
 }

@@ -84,13 +84,13 @@ fn next_message_is_foretold_in_spite_of_losses() {
     // What is asked in the middle between two messages.
     for at in 0..200 {
         world.run_until(2 * S + at * 10 * MS + 20 * MS);
-        let before = world.flows[0].delivered.len();
+        let before = world.flows[0].ways[0].delivered.len();
         let (receiver, now_ns) = world.transport(0, 1);
         let Some(next_ns) = receiver.next_message_at(now_ns) else { continue };
         asked += 1;
         let in_ns = next_ns.saturating_sub(now_ns);
         world.run_until(world.now_ns + in_ns + MS);
-        right += usize::from(in_ns <= 10 * MS && world.flows[0].delivered.len() > before);
+        right += usize::from(in_ns <= 10 * MS && world.flows[0].ways[0].delivered.len() > before);
     }
     println!("{right} of {asked}");
     assert!(asked >= 190 && right * 10 >= asked * 8, "{right} of {asked}");

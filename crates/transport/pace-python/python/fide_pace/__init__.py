@@ -77,7 +77,7 @@ class View:
     bottleneck: str | None
     #: The time that it takes for a message: the time between two messages that nothing waits for.
     bottleneck_pace: float | None
-    #: The time that each step takes, by its name.
+    #: The time that each step takes for a message, by its name.
     paces: dict[str, float | None]
     #: Bytes a second that the network takes; only the sender knows it.
     network_bytes_per_s: int | None

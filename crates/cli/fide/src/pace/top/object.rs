@@ -71,6 +71,8 @@ fn connection(endpoint: &ShownEndpoint, shown: &ShownConnection, before: Option<
             "in_flight_bytes": now.in_flight_bytes,
             "window_bytes": now.window_bytes,
             "packet_bytes": now.packet_bytes,
+            // Who keeps the times at which packets leave.
+            "departures": if now.written_ahead_ns > 0 { "kernel" } else { "timer" },
         },
     })
 }

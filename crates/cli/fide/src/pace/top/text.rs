@@ -45,7 +45,8 @@ fn path(change: &Change<'_>) -> String {
         format!("round trip {}, queue {}", us(mean), us(mean.saturating_sub(shortest)))
     });
     let loss = change.loss().map_or("loss unknown".to_owned(), |loss| format!("loss {:.2} %", loss * 100.0));
-    format!("{network}, {trip}, {loss}, {} bytes under way", change.now.in_flight_bytes)
+    let departures = if change.now.written_ahead_ns > 0 { ", times kept by the kernel" } else { "" };
+    format!("{network}, {trip}, {loss}, {} bytes under way{departures}", change.now.in_flight_bytes)
 }
 
 /// What the two ways take, and the other end's clock, by which they are known.
@@ -199,5 +200,8 @@ mod tests {
         assert_eq!((first.loss(), first.per_second(|of| of.came_packets)), (Some(0.1), None));
         assert_eq!(Change { now: &Snapshot::default(), before: None }.loss(), None);
         assert!(path(&change).contains("loss 2.00 %"), "{}", path(&change));
+        assert!(path(&change).ends_with("under way"), "{}", path(&change));
+        let by_kernel = Snapshot { written_ahead_ns: 1, ..now };
+        assert!(path(&Change { now: &by_kernel, before: None }).ends_with("under way, times kept by the kernel"));
     }
 }
