@@ -46,10 +46,11 @@ enum Command {
     ///
     /// Exit codes: 0 the sender has sent all, 1 the connection has broken, 2 usage.
     Recv(receive::Arguments),
-    /// Carry UDP datagrams of any program between two hosts
+    /// Carry UDP datagrams of any programs between two hosts
     ///
     /// One end has --from and --to: it takes datagrams of local programs, and connects to the other end. That one has
-    /// --accept and --forward: it hands them to a local program, and carries its answers back.
+    /// --accept and --forward: it hands them to a local program, from a port for each of the others, and carries its answers back to the one
+    /// that they are for.
     Tunnel(tunnel::Arguments),
     /// Measure how long messages are on their way between two hosts, and which step is the slowest
     ///

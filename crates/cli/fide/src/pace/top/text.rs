@@ -57,7 +57,10 @@ fn clocks(now: &Snapshot) -> Option<String> {
     let (there, here) = (way("there", now.one_way_us), way("here", now.one_way_here_us));
     let side = if ahead_us < 0 { "behind" } else { "ahead" };
     let (clock, unsure) = (us(ahead_us.unsigned_abs()), us(uncertainty_us));
-    Some(format!("{there}{here}+-{unsure}; its clock is {clock} {side}, and gains {} us a second", now.drift_ppm))
+    let gains = now.drift_ppm;
+    Some(format!(
+        "{there}{here}each by at most {unsure} more or less; the clock there is {clock} {side}, and gains {gains} us a second"
+    ))
 }
 
 /// A count, and how often a second it grows.
@@ -179,9 +182,10 @@ mod tests {
             drift_ppm: 7,
             ..Snapshot::default()
         };
-        assert_eq!(clocks(&now).unwrap(), "+-15.0 us; its clock is 2.00 ms behind, and gains 7 us a second");
+        let unsure = "each by at most 15.0 us more or less; the clock there is 2.00 ms behind, and gains 7 us a second";
+        assert_eq!(clocks(&now).unwrap(), unsure);
         let now = Snapshot { one_way_us: Some(18_000), one_way_here_us: Some(15_000), ..now };
-        assert!(clocks(&now).unwrap().starts_with("there 18.0 ms, here 15.0 ms, +-15.0 us;"), "{:?}", clocks(&now));
+        assert_eq!(clocks(&now).unwrap(), format!("there 18.00 ms, here 15.00 ms, {unsure}"));
         assert_eq!(clocks(&Snapshot::default()), None);
     }
 
