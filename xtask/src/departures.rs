@@ -26,7 +26,7 @@ pub(crate) fn test() -> Outcome {
             return Err("packages are missing, see above".into());
         }
     }
-    Step::cargo(&["build", "-p", "fide"]).run("build")?;
+    Step::cargo(&["build", "-p", "fide", "--release"]).run("build")?;
     let (kernel, initial) = image(&target_dir())?;
     // The emulator ends with this process, however this process ends.
     let mut emulator = Command::new("setpriv")
@@ -70,7 +70,7 @@ fn image(target: &Path) -> Result<(PathBuf, PathBuf), String> {
     let root = dir.join("root");
     let _ = fs::remove_dir_all(&root);
     copy(&busybox, &root.join("bin/busybox"))?;
-    let fide = target.join("debug/fide");
+    let fide = target.join("release/fide");
     let to = root.join("bin/fide");
     Step::new("strip").args(&["-o", &to.to_string_lossy(), &fide.to_string_lossy()]).run("program of the guest")?;
     let mut programs = vec![fide];
