@@ -44,7 +44,7 @@ pub use fide_pace::{
     receiver::Message,
     sender,
     step::{Paces, Step},
-    transport::{Algorithm, Closed, Config, Counts, Snapshot, View},
+    transport::{Algorithm, Closed, Config, ConfigError, Counts, Snapshot, View},
 };
 pub use shown::{
     SHOWN_MAX, ShowError,
