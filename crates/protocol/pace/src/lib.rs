@@ -29,6 +29,7 @@ pub mod loss;
 pub mod mtu;
 pub mod numbers;
 pub mod packet;
+mod per_message;
 pub mod plan;
 mod pool;
 pub mod receiver;

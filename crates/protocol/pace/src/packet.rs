@@ -146,7 +146,7 @@ pub struct Feedback {
     pub awaited: u32,
 }
 
-/// Paces, in nanoseconds, and what waits for the application that receives.
+/// Paces, in nanoseconds for a message, and what waits for the application that receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PacesFrame {
     /// Send, transmit and network; then receive and deliver of the other direction.

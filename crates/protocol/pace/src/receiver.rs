@@ -15,6 +15,7 @@ use tolerance::Tolerance;
 use crate::{
     block::{BLOCK_MAX, Codec},
     packet::extend,
+    per_message::PerMessage,
     pool::Pool,
     symbol::{Description, SYMBOL_MAX},
 };
@@ -131,6 +132,7 @@ pub struct Receiver {
     tolerance: Tolerance,
     /// Messages that have been here as a whole, and in time.
     completed: u64,
+    per_message: PerMessage,
     counts: ReceivedCounts,
 }
 
@@ -167,6 +169,7 @@ impl Default for Receiver {
             passed: 0,
             tolerance: Tolerance::default(),
             completed: 0,
+            per_message: PerMessage::default(),
             counts: ReceivedCounts::default(),
         }
     }
@@ -188,6 +191,11 @@ impl Receiver {
     #[must_use]
     pub fn completed(&self) -> u64 {
         self.completed
+    }
+
+    /// What a message takes, with all that comes for it.
+    pub(crate) fn per_message(&self) -> &PerMessage {
+        &self.per_message
     }
 
     /// Whether a message waits for the application that has not expired. `peer_now_us`: the latest that the sender's clock may show.
@@ -233,6 +241,7 @@ impl Receiver {
     /// # Errors
     /// No sender would have sent it. Nothing has changed.
     pub fn symbol(&mut self, number: u64, content: &[u8], peer_us: u64) -> Result<(), SymbolError> {
+        self.per_message.packet(content.len() as u64);
         if number < self.next || self.get(number).is_some() {
             self.counts.repeated += 1;
             self.tolerance.late(number);
@@ -248,7 +257,7 @@ impl Receiver {
     }
 
     fn store(&mut self, number: u64, content: &[u8], peer_us: u64) -> Result<(), SymbolError> {
-        let (description, _) = Description::read(content).ok_or(SymbolError::Symbol(number))?;
+        let (description, part) = Description::read(content).ok_or(SymbolError::Symbol(number))?;
         if content.len() > SYMBOL_MAX {
             return Err(SymbolError::Long(content.len()));
         }
@@ -271,6 +280,7 @@ impl Receiver {
         if number > self.next {
             self.behind_us = Some(self.behind_us.map_or(slot.expires_us, |behind_us| behind_us.min(slot.expires_us)));
         }
+        self.per_message.part(part.len() as u64, description.len.into());
         self.end = self.end.max(number + 1);
         Ok(())
     }
@@ -316,6 +326,7 @@ impl Receiver {
         coded: &[u8],
         peer_us: u64,
     ) -> Result<(), SymbolError> {
+        self.per_message.packet(coded.len() as u64);
         let is_count = |count: u8| (1..=BLOCK_MAX).contains(&count.into());
         if !is_count(data) || !is_count(redundancy) || index >= redundancy {
             return Err(SymbolError::Block { data, redundancy });

@@ -20,6 +20,7 @@ use repair::{Block, Tolerated};
 
 use crate::{
     block::Codec,
+    per_message::PerMessage,
     plan::Plan,
     pool::Pool,
     receiver::EARLY_US,
@@ -169,6 +170,7 @@ pub struct Sender {
     messages: u64,
     /// The last messages of which all was sent, and their symbols: those of before count half.
     whole: [u64; 2],
+    per_message: PerMessage,
     counts: SentCounts,
 }
 
@@ -195,6 +197,7 @@ impl Sender {
             messages_pool: Pool::new(POOL_BYTES),
             messages: 0,
             whole: [0; 2],
+            per_message: PerMessage::default(),
             counts: SentCounts::default(),
         }
     }
@@ -245,6 +248,11 @@ impl Sender {
         let [messages, symbols] = self.whole;
         let ns = u128::from(message_ns) * u128::from(messages.max(1)) / u128::from(symbols.max(1));
         u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+
+    /// What a message takes, with all that is sent for it.
+    pub(crate) fn per_message(&self) -> &PerMessage {
+        &self.per_message
     }
 
     /// How the next block is protected.
@@ -346,8 +354,9 @@ impl Sender {
         Some(Outgoing::Symbol { number, content })
     }
 
-    /// What [`Sender::next`] gave is on its way.
-    pub fn left(&mut self, sent: Left) {
+    /// What [`Sender::next`] gave is on its way, in a packet of so many bytes.
+    pub fn left(&mut self, sent: Left, bytes: u64) {
+        self.per_message.packet(bytes);
         match sent {
             Left::Symbol(number) => {
                 let is_again = self.again.front() == Some(&number);
@@ -360,9 +369,13 @@ impl Sender {
                         self.block_from = number + 1;
                     }
                 }
-                if let Some(symbol) = self.symbol(number) {
-                    symbol.state = State::UnderWay;
-                    symbol.copies += 1;
+                let Some(symbol) = self.symbol(number) else { return };
+                symbol.state = State::UnderWay;
+                symbol.copies += 1;
+                let part = Description::read(&symbol.content).filter(|_| !is_again);
+                let part = part.map(|(description, part)| (part.len() as u64, description.len.into()));
+                if let Some((part, len)) = part {
+                    self.per_message.part(part, len);
                 }
             }
             Left::Redundancy => {
@@ -552,7 +565,7 @@ mod tests {
             sender.push(now_ns, &vec![0; LEN], u64::MAX, 0).unwrap();
             while sender.prepare(now_ns, &way, 1160).is_some() {
                 let Some(Outgoing::Symbol { number, .. }) = sender.next(1160) else { break };
-                sender.left(Left::Symbol(number));
+                sender.left(Left::Symbol(number), 1200);
                 numbers.push_back(number);
                 if numbers.len() > UNDER_WAY
                     && let Some(number) = numbers.pop_front()
@@ -575,7 +588,7 @@ mod tests {
             sender.push(1, &vec![0; len], u64::MAX, 0).unwrap();
             sender.prepare(1, &way, 1400);
             let Some(Outgoing::Symbol { number, .. }) = sender.next(1400) else { panic!("a message waits") };
-            sender.left(Left::Symbol(number));
+            sender.left(Left::Symbol(number), 1200);
         }
         for (number, came) in [(1, false), (2, false), (1, true)] {
             sender.resolve_symbol(2, number, came, &way);

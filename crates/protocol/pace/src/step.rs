@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The paces of all steps between two applications, and which step is the bottleneck (X-PACE §III, §IV-B).
 //!
-//! A *pace* is the time that a step takes for one packet: a small pace is fast. Each step's pace is measured
+//! A *pace* is the time that a step takes for one message: a small pace is fast. Each step's pace is measured
 //! where the step runs ([`Meter`]), carried forward in DATA packets and back in FEEDBACK packets, and all ends see
-//! the same five.
+//! the same five. Steps that are measured for each packet, or in bytes a second, are converted by what messages have taken of late.
 
 use crate::windowed::{Largest, Windowed};
 
@@ -41,7 +41,7 @@ impl Step {
     }
 }
 
-/// The pace of each step in nanoseconds for each packet; 0 where it is not known yet.
+/// The pace of each step in nanoseconds for each message; 0 where it is not known yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Paces([u64; 5]);
 

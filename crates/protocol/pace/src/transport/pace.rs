@@ -3,6 +3,7 @@
 
 use super::{Transport, clock_us, outgoing::CATCH_UP_LEAST_NS};
 use crate::{
+    clock::Offset,
     congestion::{TOGETHER_NS, time_ns},
     packet::PacesFrame,
     rhythm::Rhythm,
@@ -13,7 +14,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct View {
     pub paces: Paces,
-    /// The slowest step, and its time for a packet in nanoseconds; none before any is known.
+    /// The slowest step, and its time for a message in nanoseconds; none before any is known.
     pub bottleneck: Option<(Step, u64)>,
     /// Bytes a second that the network takes, as far as it is known.
     pub network_bytes_per_s: Option<u64>,
@@ -27,6 +28,16 @@ pub struct View {
     pub send_period_ns: Option<u64>,
     /// From one message of the other end to the next, as they come; none: they do not come periodically.
     pub receive_period_ns: Option<u64>,
+    /// The total pace of this end's application in nanoseconds: from one of its turns to the next, with all that it waits for. That of
+    /// send on the way there, of deliver on the way here; its own work alone is in `paces`. None before its second turn.
+    pub total_ns: Option<u64>,
+    /// The mean time of packets on the way in nanoseconds, by both ends' clocks. It may be wrong by as much as `peer_clock`. None before
+    /// the first exchange of times, and before the first packet after it.
+    pub one_way_ns: Option<u64>,
+    /// By how much the other end's clock is ahead ([`Transport::peer_clock`]).
+    pub peer_clock: Option<Offset>,
+    /// How much faster it runs, in microseconds for each second; 0 before that is known.
+    pub drift_ppm: i64,
 }
 
 /// The share by which a bottleneck's pace differs from the one that was told last, for a change: one part of so many.
@@ -54,25 +65,40 @@ const BEHIND_MAX: u64 = 4;
 /// The share of an application's usual work on a message for which it is let go sooner. If it takes less, the message waits.
 const WORK_SHARE: [u64; 2] = [3, 4];
 
+/// The mean time on the way, with a new one.
+pub(super) fn mean_way(mean_us: Option<u64>, new_us: u64) -> u64 {
+    mean_us.map_or(new_us, |mean_us| (mean_us * (ONE_WAY_SHARE - 1) + new_us) / ONE_WAY_SHARE)
+}
+
 fn bounded(ns: u64) -> u32 {
     u32::try_from(ns).unwrap_or(u32::MAX)
 }
 
 impl Transport {
+    /// The paces of this end's steps, for one message each: send, transmit and network of the messages from here, receive and deliver of
+    /// those of the other end.
+    pub(super) fn own_paces(&self, now_ns: u64) -> [u64; 5] {
+        let network = self.congestion.path_bytes_per_s().map_or(0, |rate| time_ns(self.message_bytes(), rate));
+        [
+            self.send.slowest(now_ns).effective_ns,
+            self.sender.per_message().packets_ns(self.transmit.slowest(now_ns).effective_ns),
+            network,
+            // The means: the receiver's queue says whether they are enough, and a thread that did not run for a moment holds
+            // nobody up for the time that a pace counts.
+            self.receiver.per_message().packets_ns(self.receive.mean().effective_ns),
+            self.deliver_pace(now_ns).effective_ns,
+        ]
+    }
+
+    /// Bytes on a link that a message takes as a rule, with what is sent again and redundancy; those of one packet before the first.
+    fn message_bytes(&self) -> u64 {
+        self.sender.per_message().bytes().unwrap_or(self.symbol_bytes)
+    }
+
     /// What this end tells of itself.
     pub(super) fn paces_frame(&self, now_ns: u64) -> PacesFrame {
-        let network = self.congestion.path_bytes_per_s().map_or(0, |rate| time_ns(self.packet_max() as u64, rate));
-        let slowest = |pace: Pace| bounded(pace.effective_ns);
         PacesFrame {
-            paces_ns: [
-                slowest(self.send.slowest(now_ns)),
-                slowest(self.transmit.slowest(now_ns)),
-                bounded(network),
-                // The means: the receiver's queue says whether they are enough, and a thread that did not run for a moment holds
-                // nobody up for the time that a pace counts.
-                slowest(self.receive.mean()),
-                slowest(self.deliver_pace(now_ns)),
-            ],
+            paces_ns: self.own_paces(now_ns).map(bounded),
             waiting: u16::try_from(self.receiver.waiting()).unwrap_or(u16::MAX),
             tolerated_ppm: self.tolerated_ppm(),
         }
@@ -93,7 +119,7 @@ impl Transport {
         let own_ns = self.own.of(now_ns);
         let callers = |at_ns: u64| self.own.callers(at_ns).max(now_ns);
         let waiting = self.sender.waiting();
-        let at_ns = self.leaves_ns().max(self.message_departs_ns);
+        let at_ns = self.written_ns().max(self.message_departs_ns);
         if self.config.queue_max == 1 || !self.is_fast() {
             return (waiting == 0).then(|| callers(at_ns));
         }
@@ -101,9 +127,11 @@ impl Transport {
             return (at_ns > own_ns).then(|| callers(at_ns));
         }
         // So many may wait that they leave together; the next ones are made when these have left.
-        let last_ns = self.leaves_ns().max(own_ns) + waiting as u64 * self.pace_ns();
+        let message_ns = time_ns(self.message_bytes(), self.congestion.bytes_per_s());
+        let last_ns = self.leaves_ns().max(own_ns).saturating_add(message_ns.saturating_mul(waiting as u64));
         let is_early = last_ns.max(self.message_departs_ns) <= own_ns + AHEAD_NS;
-        Some(if is_early { now_ns } else { callers(at_ns) })
+        // Those of many packets have not left when the first of these packets do.
+        Some(if is_early { now_ns } else { callers(at_ns.max(last_ns.saturating_sub(AHEAD_NS))) })
     }
 
     /// The next message waits for the application at the other end, if that is slow.
@@ -151,7 +179,8 @@ impl Transport {
         self.send.goes_on(self.own.of(now_ns));
     }
 
-    /// What a step has taken for a packet, as the caller measured it: transmit and receive.
+    /// What a step has taken for one packet, as the caller measured it: transmit and receive. Their paces are for one message, of as many
+    /// packets as messages have taken of late.
     pub fn note_step(&mut self, now_ns: u64, step: Step, took_ns: u64) {
         let now_ns = self.own.of(now_ns);
         let pace = Pace { effective_ns: took_ns, total_ns: took_ns };
@@ -165,11 +194,11 @@ impl Transport {
     /// The paces of the direction from here to there.
     #[must_use]
     pub fn view(&self, now_ns: u64) -> View {
-        let here = self.paces_frame(self.own.of(now_ns));
+        let here = self.own_paces(self.own.of(now_ns));
         let mut paces = Paces::default();
-        paces.set(Step::Send, here.paces_ns[0].into());
-        paces.set(Step::Transmit, here.paces_ns[1].into());
-        paces.set(Step::Network, here.paces_ns[2].into());
+        paces.set(Step::Send, here[0]);
+        paces.set(Step::Transmit, here[1]);
+        paces.set(Step::Network, here[2]);
         paces.set(Step::Receive, self.peer_paces.paces_ns[3].into());
         paces.set(Step::Deliver, self.peer_paces.paces_ns[4].into());
         let on_the_way_ns = self.one_way_us.map_or(self.trips.smoothed_us() * 500, |us| us * 1000);
@@ -182,6 +211,10 @@ impl Transport {
             waiting_there: self.peer_paces.waiting,
             send_period_ns: self.sends.period_ns(),
             receive_period_ns: self.arrivals.period_ns(),
+            total_ns: self.send_total_ns(now_ns),
+            one_way_ns: self.one_way_us.map(|us| us * 1000),
+            peer_clock: self.peer_clock(now_ns),
+            drift_ppm: self.trips.drift_ppm(),
         }
     }
 
@@ -190,8 +223,7 @@ impl Transport {
         let Some(offset) = self.trips.offset(clock_us(now_ns)) else { return };
         // No way takes longer than there and back, whatever the other end's clock says.
         let us = u64::try_from(difference_us.saturating_sub(offset.us)).unwrap_or(0).min(self.trips.latest_us());
-        let smooth = |mean: u64| (mean * (ONE_WAY_SHARE - 1) + us) / ONE_WAY_SHARE;
-        self.one_way_us = Some(self.one_way_us.map_or(us, smooth));
+        self.one_way_us = Some(mean_way(self.one_way_us, us));
     }
 
     /// Messages that came whole are noted as of now.

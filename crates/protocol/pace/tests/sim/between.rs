@@ -139,9 +139,9 @@ fn receiver_that_takes_nothing_holds_the_sender() {
         let way = LinkSpec::of(5 * MS).with_rate(rate, 200_000);
         let mut world = World::new(1, way, LinkSpec::of(5 * MS), &[FlowSpec::held()]);
         let sent = |world: &mut World, until_ns| {
-            let before = world.flows[0].sent.len();
+            let before = world.flows[0].ways[0].sent.len();
             world.run_until(until_ns);
-            world.flows[0].sent.len() - before
+            world.flows[0].ways[0].sent.len() - before
         };
         sent(&mut world, S);
         let usual = sent(&mut world, 2 * S);

@@ -26,7 +26,7 @@ fn path(round_trip_ns: u64) -> LinkSpec {
 /// The share of the messages sent within a time that was delivered.
 fn share(world: &World, from_ns: u64, to_ns: u64) -> f64 {
     let flow = &world.flows[0];
-    let sent = flow.sent.values().filter(|sent| (from_ns..to_ns).contains(&sent.at_ns)).count();
+    let sent = flow.ways[0].sent.values().filter(|sent| (from_ns..to_ns).contains(&sent.at_ns)).count();
     #[allow(clippy::cast_precision_loss)]
     let share = flow.delivery_times_ns(from_ns, to_ns).len() as f64 / sent.max(1) as f64;
     if sent < 10 { 0.0 } else { share }

@@ -39,7 +39,7 @@ fn run(losses: Gilbert, delay_ns: u64, config: Config) -> Outcome {
     let after = world.flows[0].counts().sent;
     world.run_until(to_ns + S);
     let mut times = world.flows[0].delivery_times_ns(from_ns, to_ns);
-    let sent = world.flows[0].sent.values().filter(|sent| (from_ns..to_ns).contains(&sent.at_ns)).count();
+    let sent = world.flows[0].ways[0].sent.values().filter(|sent| (from_ns..to_ns).contains(&sent.at_ns)).count();
     let more = (after.again + after.redundancy) - (before.again + before.redundancy);
     Outcome {
         lost: 1.0 - times.len() as f64 / sent as f64,

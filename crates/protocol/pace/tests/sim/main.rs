@@ -3,17 +3,22 @@
 
 mod asked;
 mod between;
+mod both;
 mod clocks;
+mod counts;
+mod departures;
 mod endpoints;
 mod ends;
 mod hostile;
 mod losses;
 mod net;
 mod on_path;
+mod paces;
 mod paths;
 mod pauses;
 mod promises;
 mod queues;
 mod share;
+mod steps;
 mod tcp;
 mod world;

@@ -79,7 +79,7 @@ fn outage_of_a_gigabit_is_survived() {
 
 /// The share of messages sent within a time that was delivered.
 fn share(world: &World, from_ns: u64, to_ns: u64) -> f64 {
-    let sent = world.flows[0].sent.values().filter(|sent| (from_ns..to_ns).contains(&sent.at_ns)).count();
+    let sent = world.flows[0].ways[0].sent.values().filter(|sent| (from_ns..to_ns).contains(&sent.at_ns)).count();
     world.flows[0].delivery_times_ns(from_ns, to_ns).len() as f64 / sent as f64
 }
 

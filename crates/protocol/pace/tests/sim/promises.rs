@@ -10,11 +10,16 @@ use fide_pace::{
 };
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-use crate::world::{FlowSpec, Pauses, Sends, World};
+use crate::{
+    counts::settle,
+    world::{FlowSpec, Pauses, Sends, Traffic, Way, World},
+};
 
 const MS: u64 = 1_000_000;
 /// Runs with these seeds, unless `FIDE_PACE_SEEDS=from..to` says others.
 const SEEDS: u64 = 100;
+/// A run changes until then.
+const RUN_NS: u64 = 2000 * MS;
 
 fn link(random: &mut SmallRng) -> LinkSpec {
     let delay_ns = random.random_range(0..60 * MS);
@@ -25,13 +30,17 @@ fn link(random: &mut SmallRng) -> LinkSpec {
         false => spec.with_rate(50_000_000, 1_000_000),
     };
     if random.random_bool(0.6) {
-        spec.losses = Gilbert::of(random.random_range(0.0..0.2), random.random_range(1.0..6.0));
+        let burst_max = if random.random_bool(0.2) { 40.0 } else { 6.0 };
+        spec.losses = Gilbert::of(random.random_range(0.0..0.2), random.random_range(1.0..burst_max));
     }
     if random.random_bool(0.5) {
         spec.jitter_ns = random.random_range(1..20 * MS);
     }
     if random.random_bool(0.3) {
         spec.repeats = random.random_range(0.0..0.3);
+    }
+    if random.random_bool(0.2) {
+        spec.marks_from_bytes = random.random_range(1500..20_000);
     }
     if random.random_bool(0.3) {
         spec.mtu = random.random_range(1228..1500);
@@ -46,20 +55,43 @@ fn flow(random: &mut SmallRng) -> FlowSpec {
         residual_loss: random.random_range(0.0001..0.05),
         queue_max: random.random_range(1..40),
         algorithm,
+        even_ways: random.random_bool(0.3),
         ..Config::default()
     };
-    let longest = if random.random_bool(0.2) { 20_000 } else { 2000 };
+    let Traffic { sends, bytes, work_ns } = traffic(random);
+    let own_deadlines_ns = random.random_bool(0.2).then(|| {
+        let from_ns = random.random_range(1..100 * MS);
+        (from_ns, from_ns + random.random_range(0..500 * MS))
+    });
     FlowSpec {
         config,
-        sends: if random.random_bool(0.5) { Sends::Held } else { Sends::Every(random.random_range(MS / 5..30 * MS)) },
-        bytes: (random.random_range(0..100), random.random_range(100..longest)),
-        work_ns: if random.random_bool(0.3) { random.random_range(MS..20 * MS) } else { 0 },
+        sends,
+        bytes,
+        work_ns,
+        back: random.random_bool(0.4).then(|| traffic(random)),
+        own_deadlines_ns,
         starts_ns: random.random_range(0..200 * MS),
         ahead_ns: random.random_range(-3_600_000_000_000..3_600_000_000_000),
         drift_ppm: random.random_range(-100..=100),
         pauses: [0; 2].map(|_| random.random_bool(0.2).then(|| pauses(random))),
         thread_ns: if random.random_bool(0.1) { random.random_range(MS / 100..2 * MS) } else { 0 },
     }
+}
+
+fn traffic(random: &mut SmallRng) -> Traffic {
+    let longest = if random.random_bool(0.2) { 20_000 } else { 2000 };
+    Traffic {
+        sends: if random.random_bool(0.5) { Sends::Held } else { Sends::Every(random.random_range(MS / 5..30 * MS)) },
+        bytes: (random.random_range(0..100), random.random_range(100..longest)),
+        work_ns: if random.random_bool(0.3) { random.random_range(MS..20 * MS) } else { 0 },
+    }
+}
+
+/// A step of a clock, of a microsecond to twenty seconds, either way.
+fn step_ns(random: &mut SmallRng) -> i64 {
+    #[allow(clippy::cast_possible_truncation)]
+    let ns = 10_f64.powf(random.random_range(3.0..10.3)) as i64;
+    if random.random_bool(0.5) { ns } else { -ns }
 }
 
 fn pauses(random: &mut SmallRng) -> Pauses {
@@ -74,18 +106,26 @@ fn run(seed: u64) -> [u64; 2] {
         let flows: Vec<FlowSpec> = (0..random.random_range(1..4)).map(|_| flow(&mut random)).collect();
         let (there, back) = (link(&mut random), link(&mut random));
         let mut world = World::new(seed, there, back, &flows);
-        world.run_until(1_000_000_000);
+        world.excuses_steps = true;
+        world.run_until(random.random_range(200 * MS..1500 * MS));
         // What can change in mid-run.
-        world.links[0].spec = link(&mut random);
-        world.links[1].spec = link(&mut random);
-        for flow in 0..world.flows.len() {
-            if random.random_bool(0.3) {
-                world.step_clock(flow, random.random_range(0..2), random.random_range(1000..20_000_000_000));
+        while world.now_ns < RUN_NS {
+            if random.random_bool(0.7) {
+                world.links[0].spec = link(&mut random);
+                world.links[1].spec = link(&mut random);
             }
+            for flow in 0..world.flows.len() {
+                if random.random_bool(0.3) {
+                    world.step_clock(flow, random.random_range(0..2), step_ns(&mut random));
+                }
+            }
+            world.run_until(world.now_ns + random.random_range(10 * MS..1500 * MS));
         }
-        world.run_until(2_000_000_000);
-        let count = |of: fn(&crate::world::Flow) -> usize| world.flows.iter().map(of).sum::<usize>() as u64;
-        [count(|flow| flow.sent.len()), count(|flow| flow.delivered.len())]
+        let count =
+            |of: fn(&Way) -> usize| world.flows.iter().flat_map(|flow| &flow.ways).map(of).sum::<usize>() as u64;
+        let counted = [count(|way| way.sent.len()), count(|way| way.delivered.len())];
+        settle(&mut world);
+        counted
     });
     run.unwrap_or_else(|_| panic!("again: FIDE_PACE_SEEDS={seed}..{}", seed + 1))
 }

@@ -13,11 +13,16 @@ use fide_pace::{
 };
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
-use crate::tcp::{Cubic, TCP_BYTES, TIMEOUT_NS};
+use crate::{
+    steps::Steps,
+    tcp::{Cubic, TCP_BYTES, TIMEOUT_NS},
+};
 /// Room for a packet.
 const PACKET_MAX: usize = 1500;
 /// Bytes around what a connection writes: header, tag, UDP and IP.
 const AROUND: usize = 9 + 16 + 28;
+/// Packets for which a socket has room while its thread is at work.
+const UNREAD_MAX: usize = 200;
 
 /// When an application sends.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,6 +31,16 @@ pub(crate) enum Sends {
     Held,
     /// Each so many nanoseconds.
     Every(u64),
+}
+
+/// What is sent one way: by an application, and to the one at the other end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Traffic {
+    pub(crate) sends: Sends,
+    /// Bytes of a message, from and to.
+    pub(crate) bytes: (usize, usize),
+    /// What the receiver does with a message takes so long, by a fifth more or less.
+    pub(crate) work_ns: u64,
 }
 
 /// A flow's two applications.
@@ -37,6 +52,10 @@ pub(crate) struct FlowSpec {
     pub(crate) bytes: (usize, usize),
     /// What the receiver does with a message takes so long, by a fifth more or less.
     pub(crate) work_ns: u64,
+    /// What the application at the other end sends meanwhile.
+    pub(crate) back: Option<Traffic>,
+    /// Messages have deadlines of their own, from and to; none: that of the connection.
+    pub(crate) own_deadlines_ns: Option<(u64, u64)>,
     pub(crate) starts_ns: u64,
     /// By how much the receiver's clock is ahead, and how much faster it runs.
     pub(crate) ahead_ns: i64,
@@ -66,12 +85,20 @@ impl FlowSpec {
             sends: Sends::Held,
             bytes: (1000, 1000),
             work_ns: 0,
+            back: None,
+            own_deadlines_ns: None,
             starts_ns: 0,
             ahead_ns: 0,
             drift_ppm: 0,
             pauses: [None; 2],
             thread_ns: 0,
         }
+    }
+
+    /// What an end sends.
+    fn traffic(&self, end: usize) -> Option<Traffic> {
+        let there = Traffic { sends: self.sends, bytes: self.bytes, work_ns: self.work_ns };
+        if end == 0 { Some(there) } else { self.back }
     }
 }
 
@@ -96,6 +123,7 @@ struct End {
     /// Packets that have come: when, number, mark and content.
     unread: Vec<(u64, u64, bool, Vec<u8>)>,
     random: SmallRng,
+    steps: Steps,
     /// Of its thread for a packet, and until when it is at work.
     thread_ns: u64,
     works_until_ns: u64,
@@ -146,32 +174,65 @@ impl End {
         for (came_ns, number, is_marked, plain) in self.unread.drain(..count) {
             // What came while the thread was at work is its queue.
             let waited_ns = if has_times && came_ns >= worked_until_ns { now_ns - came_ns } else { 0 };
+            let exchanges = self.transport.round_trips().exchanges();
             let opened = self.transport.open(clock_ns, number, &plain, Arrival { is_marked, waited_ns });
             opened.unwrap_or_else(|why| panic!("an end refuses the other's packet: {why}"));
+            let trips = self.transport.round_trips();
+            if trips.exchanges() > exchanges {
+                // Exchanges of before count besides.
+                let others_ns = (trips.shortest_us() * 750).max(75_000_000);
+                self.steps.compared(&plain, now_ns + others_ns);
+            }
+            self.steps.forget(now_ns);
         }
     }
+}
+
+/// What became of what an end has sent.
+#[derive(Debug, Default)]
+pub(crate) struct Way {
+    pub(crate) sent: BTreeMap<u64, SentMessage>,
+    /// Number, when it was delivered.
+    pub(crate) delivered: Vec<(u64, u64)>,
+    /// The receiver works until then.
+    busy_ns: u64,
+    next_send_ns: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) spec: FlowSpec,
     ends: [End; 2],
-    pub(crate) sent: BTreeMap<u64, SentMessage>,
-    /// Number, when it was delivered.
-    pub(crate) delivered: Vec<(u64, u64)>,
+    /// There and back.
+    pub(crate) ways: [Way; 2],
     /// Bytes of this flow that the link there has carried, with headers and repairs.
     pub(crate) carried_bytes: u64,
-    /// The receiver works until then.
-    busy_ns: u64,
-    next_send_ns: u64,
+    /// When each packet of the sender left.
+    pub(crate) departed_ns: Vec<u64>,
 }
 
 impl Flow {
+    pub(crate) fn longest_deadline_ns(&self) -> u64 {
+        self.spec.config.deadline_ns.max(self.spec.own_deadlines_ns.map_or(0, |(_, to_ns)| to_ns))
+    }
+
     /// What the sending end has done.
     pub(crate) fn counts(&self) -> Counts {
         self.ends[0].transport.counts()
     }
 
+    /// [`Way::delivery_times_ns`] there.
+    pub(crate) fn delivery_times_ns(&self, from_ns: u64, to_ns: u64) -> Vec<u64> {
+        self.ways[0].delivery_times_ns(from_ns, to_ns)
+    }
+
+    /// [`Way::gaps_ns`] there.
+    pub(crate) fn gaps_ns(&self, from_ns: u64, to_ns: u64) -> Vec<u64> {
+        self.ways[0].gaps_ns(from_ns, to_ns)
+    }
+}
+
+impl Way {
     /// Time from sending to delivery of each message sent within a time.
     pub(crate) fn delivery_times_ns(&self, from_ns: u64, to_ns: u64) -> Vec<u64> {
         let of = |(number, at_ns): &(u64, u64)| (self.sent[number].at_ns, at_ns - self.sent[number].at_ns);
@@ -215,6 +276,12 @@ pub(crate) struct World {
     pub(crate) random: SmallRng,
     /// Each packet comes once more so much later; 0 for none.
     pub(crate) again_ns: u64,
+    /// A message may be late by a step of a clock: [`Steps`].
+    pub(crate) excuses_steps: bool,
+    /// By how much a message may be late at each end if the ways were said to be even, of all links that there were.
+    even_late_ns: [u64; 2],
+    /// What one way takes if the ways are even, as both ends were told with the set-up.
+    even_ns: u64,
 }
 
 impl World {
@@ -242,6 +309,7 @@ impl World {
                         pause_ns: [spec.starts_ns; 2],
                         unread: Vec::new(),
                         random: SmallRng::seed_from_u64(seed.wrapping_mul(2) + at),
+                        steps: Steps::default(),
                         thread_ns: if at > 0 { spec.thread_ns } else { 0 },
                         works_until_ns: 0,
                     };
@@ -251,11 +319,9 @@ impl World {
                 Flow {
                     spec: *spec,
                     ends: [end(0, base, 0), end(1, base + spec.ahead_ns, spec.drift_ppm)],
-                    sent: BTreeMap::new(),
-                    delivered: Vec::new(),
+                    ways: [(); 2].map(|()| Way { next_send_ns: spec.starts_ns, ..Way::default() }),
                     carried_bytes: 0,
-                    busy_ns: 0,
-                    next_send_ns: spec.starts_ns,
+                    departed_ns: Vec::new(),
                 }
             })
             .collect();
@@ -267,6 +333,9 @@ impl World {
             count: 0,
             random: SmallRng::seed_from_u64(seed),
             again_ns: 0,
+            excuses_steps: false,
+            even_late_ns: [0; 2],
+            even_ns: round_trip_us * 1000 / 2,
             tcps: Vec::new(),
             flows,
         };
@@ -300,7 +369,10 @@ impl World {
             self.now_ns = at_ns;
             let (flow, end) = match event {
                 Event::Arrives { flow, end, number, is_marked, plain } => {
-                    self.flows[flow].ends[end].unread.push((at_ns, number, is_marked, plain));
+                    let this = &mut self.flows[flow].ends[end];
+                    if this.thread_ns == 0 || this.unread.len() < UNREAD_MAX {
+                        this.unread.push((at_ns, number, is_marked, plain));
+                    }
                     (flow, end)
                 }
                 Event::Wakes { flow, end } => {
@@ -361,20 +433,48 @@ impl World {
 
     /// The receiving application of a flow takes nothing until then.
     pub(crate) fn stop_receiver(&mut self, flow: usize, until_ns: u64) {
-        self.flows[flow].busy_ns = until_ns;
+        self.flows[flow].ways[0].busy_ns = until_ns;
         self.wake(until_ns, flow, 1);
     }
 
     /// The sending application of a flow does otherwise from now on.
     pub(crate) fn restart_sends(&mut self, flow: usize) {
-        self.flows[flow].next_send_ns = self.now_ns;
+        self.flows[flow].ways[0].next_send_ns = self.now_ns;
         self.wake(self.now_ns, flow, 0);
     }
 
     /// The sending application of a flow sends nothing more.
     pub(crate) fn stop_sends(&mut self, flow: usize) {
         self.flows[flow].spec.sends = Sends::Every(u64::MAX);
-        self.flows[flow].next_send_ns = u64::MAX;
+        self.flows[flow].ways[0].next_send_ns = u64::MAX;
+    }
+
+    /// Nor does the one at its other end.
+    pub(crate) fn stop_back(&mut self, flow: usize) {
+        self.flows[flow].spec.back = None;
+    }
+
+    /// The receiving applications of a flow take what comes at once from now on.
+    pub(crate) fn take_at_once(&mut self, flow: usize) {
+        let this = &mut self.flows[flow];
+        this.spec.work_ns = 0;
+        this.ways.iter_mut().for_each(|way| way.busy_ns = 0);
+        (0..2).for_each(|end| self.wake(self.now_ns, flow, end));
+    }
+
+    /// An end sends one more message. Returns its number.
+    pub(crate) fn send_one(&mut self, flow: usize, end: usize, deadline_ns: u64) -> u64 {
+        let content = b"one more".to_vec();
+        let now_ns = self.now_ns;
+        let this = &mut self.flows[flow];
+        let clock_ns = this.ends[end].clock(now_ns);
+        let sender = &mut this.ends[end].transport;
+        let taken = sender.send(clock_ns, &content, Some(deadline_ns));
+        let number = taken.unwrap_or_else(|why| panic!("flow {flow}, end {end}: {why}: {sender:?}"));
+        let expires_ns = now_ns + deadline_ns;
+        this.ways[end].sent.insert(number, SentMessage { at_ns: now_ns, expires_ns, content });
+        self.wake(now_ns, flow, end);
+        number
     }
 
     /// An end, and what its clock shows.
@@ -387,6 +487,9 @@ impl World {
     /// A clock shows so much more from now on: its host was suspended, or the other one.
     pub(crate) fn step_clock(&mut self, flow: usize, end: usize, by_ns: i64) {
         self.flows[flow].ends[end].ahead_ns += by_ns;
+        if self.excuses_steps {
+            self.flows[flow].ends.iter_mut().for_each(|end| end.steps.stepped(by_ns));
+        }
         self.wake(self.now_ns, flow, end);
     }
 
@@ -398,8 +501,7 @@ impl World {
         let mut wakes_ns = u64::MAX;
         for turn in 0.. {
             assert!(turn < 20_000, "an end never rests: {:?}", self.flows[flow].ends[end].transport);
-            let application_ns = if end == 0 { self.sends(flow) } else { self.receives(flow) };
-            wakes_ns = wakes_ns.min(application_ns);
+            wakes_ns = wakes_ns.min(self.sends(flow, end)).min(self.receives(flow, end));
             if !self.transmits(flow, end) {
                 break;
             }
@@ -419,8 +521,16 @@ impl World {
         while let Some(written) = self.flows[flow].ends[end].transport.write(clock_ns, &mut plain) {
             any = true;
             count += 1;
+            self.flows[flow].ends[end].steps.left(written.number, &plain[..written.len]);
             assert!(count < 20_000, "an end never stops to send: {:?}", self.flows[flow].ends[end].transport);
-            let arrivals: Vec<_> = self.links[end].enter(self.now_ns, written.len + AROUND).collect();
+            let end_of = &self.flows[flow].ends[end];
+            // The host keeps the times of what is written ahead.
+            let departs_ns = written.departs_ns.map_or(self.now_ns, |ns| end_of.true_ns(ns).saturating_sub(1));
+            assert!(departs_ns >= self.now_ns.saturating_sub(1), "it is past as it is written");
+            if end == 0 {
+                self.flows[flow].departed_ns.push(departs_ns);
+            }
+            let arrivals: Vec<_> = self.links[end].enter(departs_ns, written.len + AROUND).collect();
             if end == 0 && !arrivals.is_empty() {
                 self.flows[flow].carried_bytes += (written.len + AROUND) as u64;
             }
@@ -438,74 +548,87 @@ impl World {
         any
     }
 
-    /// The sending application. Returns when it wants to send again.
-    fn sends(&mut self, flow: usize) -> u64 {
+    /// The sending application at an end. Returns when it wants to send again.
+    fn sends(&mut self, flow: usize, end: usize) -> u64 {
         let now_ns = self.now_ns;
         let this = &mut self.flows[flow];
-        let clock_ns = this.ends[0].clock(now_ns);
-        let at_ns = match this.spec.sends {
+        let Some(traffic) = this.spec.traffic(end) else { return u64::MAX };
+        let (from, way) = (&mut this.ends[end], &mut this.ways[end]);
+        let clock_ns = from.clock(now_ns);
+        let at_ns = match traffic.sends {
             Sends::Held => {
-                let Some(clock_at_ns) = this.ends[0].transport.may_send_at(clock_ns) else {
-                    this.ends[0].transport.send_waits(clock_ns);
+                let Some(clock_at_ns) = from.transport.may_send_at(clock_ns) else {
+                    from.transport.send_waits(clock_ns);
                     return u64::MAX;
                 };
-                this.ends[0].true_ns(clock_at_ns).saturating_sub(1)
+                from.true_ns(clock_at_ns).saturating_sub(1)
             }
-            Sends::Every(_) => this.next_send_ns,
+            Sends::Every(_) => way.next_send_ns,
         };
         if at_ns > now_ns {
-            if this.spec.sends == Sends::Held {
-                this.ends[0].transport.send_waits(clock_ns);
+            if traffic.sends == Sends::Held {
+                from.transport.send_waits(clock_ns);
             }
             return at_ns;
         }
-        let (from, to) = this.spec.bytes;
-        let len = self.random.random_range(from..=to);
+        let len = self.random.random_range(traffic.bytes.0..=traffic.bytes.1);
         let first: u8 = self.random.random();
         let content: Vec<u8> = (0..len).map(|at| first.wrapping_add(u8::try_from(at % 251).unwrap())).collect();
-        if let Sends::Every(every_ns) = this.spec.sends {
-            this.next_send_ns += every_ns;
+        if let Sends::Every(every_ns) = traffic.sends {
+            way.next_send_ns += every_ns;
         }
-        if let Ok(number) = this.ends[0].transport.send(clock_ns, &content, None) {
-            let expires_ns = now_ns + this.spec.config.deadline_ns;
-            this.sent.insert(number, SentMessage { at_ns: now_ns, expires_ns, content });
+        let own_ns = this.spec.own_deadlines_ns.map(|(from_ns, to_ns)| self.random.random_range(from_ns..=to_ns));
+        if let Ok(number) = from.transport.send(clock_ns, &content, own_ns) {
+            let expires_ns = now_ns + own_ns.unwrap_or(this.spec.config.deadline_ns);
+            way.sent.insert(number, SentMessage { at_ns: now_ns, expires_ns, content });
         }
-        match this.spec.sends {
+        match traffic.sends {
             Sends::Held => u64::MAX,
-            Sends::Every(_) => this.next_send_ns,
+            Sends::Every(_) => way.next_send_ns,
         }
     }
 
-    /// The receiving application: takes messages while it has time. Returns when it has again.
-    fn receives(&mut self, flow: usize) -> u64 {
+    /// By how much a message may be late that comes to this end, if the ways were said to be even and are not. The sender counts with half of
+    /// a round trip, at most that of the set-up, and the receiver knows the sender's clock but for what the way back takes: the least that it
+    /// has taken. Besides, a clock's resolution.
+    fn late_ns(&mut self, end: usize) -> u64 {
+        let back_ns = self.links[end].spec.delay_ns;
+        let late_ns = &mut self.even_late_ns[end];
+        *late_ns = self.even_ns.saturating_sub(back_ns).max(*late_ns);
+        *late_ns + 2000
+    }
+
+    /// The receiving application at an end: takes messages while it has time. Returns when it has again.
+    fn receives(&mut self, flow: usize, end: usize) -> u64 {
         let now_ns = self.now_ns;
-        let [there_ns, back_ns] = [&self.links[0], &self.links[1]].map(|link| link.spec.delay_ns);
+        let late_ns = self.late_ns(end);
         let this = &mut self.flows[flow];
-        // By half of what the ways differ, and a clock's resolution, if they were said not to.
-        let late_ns = if this.spec.config.even_ways { there_ns.saturating_sub(back_ns) / 2 + 2000 } else { 0 };
-        let clock_ns = this.ends[1].clock(now_ns);
-        while this.busy_ns <= now_ns {
-            let Some(message) = this.ends[1].transport.poll_message(clock_ns) else { return u64::MAX };
-            let sent = this.sent.get(&message.number).expect("a message that was sent");
+        let work_ns = this.spec.traffic(1 - end).map_or(0, |traffic| traffic.work_ns);
+        let (to, way) = (&mut this.ends[end], &mut this.ways[1 - end]);
+        let late_ns = to.steps.late_ns() + if this.spec.config.even_ways { late_ns } else { 0 };
+        let clock_ns = to.clock(now_ns);
+        while way.busy_ns <= now_ns {
+            let Some(message) = to.transport.poll_message(clock_ns) else { return u64::MAX };
+            let sent = way.sent.get(&message.number).expect("a message that was sent");
             assert_eq!(message.bytes, sent.content, "message {} is another one", message.number);
             assert!(
                 now_ns <= sent.expires_ns + late_ns,
-                "message {} is {} ns late, sent at {}, now {}",
+                "flow {flow}, message {} to end {end} is {} ns late, and {late_ns} were allowed; sent at {} us, now {} us",
                 message.number,
                 now_ns - sent.expires_ns,
-                sent.at_ns / 1000000,
-                now_ns / 1000000
+                sent.at_ns / 1000,
+                now_ns / 1000
             );
-            let last = this.delivered.last().map(|(number, _)| *number);
+            let last = way.delivered.last().map(|(number, _)| *number);
             assert!(last.is_none_or(|last| last < message.number), "{} after {last:?}", message.number);
-            this.delivered.push((message.number, now_ns));
-            this.ends[1].transport.recycle(message);
-            if this.spec.work_ns > 0 {
-                let fifth = this.spec.work_ns / 5;
-                this.busy_ns = now_ns + self.random.random_range(this.spec.work_ns - fifth..=this.spec.work_ns + fifth);
+            way.delivered.push((message.number, now_ns));
+            to.transport.recycle(message);
+            if work_ns > 0 {
+                let fifth = work_ns / 5;
+                way.busy_ns = now_ns + self.random.random_range(work_ns - fifth..=work_ns + fifth);
             }
         }
-        this.busy_ns
+        way.busy_ns
     }
 }
 

@@ -23,6 +23,8 @@ const COMPETES_SHARE: f64 = 0.4;
 const COMPETES_GROWTH: f64 = 0.1;
 const COMPETES_LOSS: f64 = 3.0;
 const COMPETES_CUT: [f64; 2] = [0.05, 0.3];
+/// Packets in its window at least. With less than one nothing would leave, and no feedback would ever change that.
+const WINDOW_PACKETS: f64 = 2.0;
 /// Its window is at least for this share of the link while so much is lost: others that do not answer to losses (BBR) would leave
 /// nothing. If less is lost they do answer; if more, there are too many.
 const COMPETES_LEAST: f64 = 0.35;
@@ -85,6 +87,7 @@ impl Level {
         if self.pressed > PRESSED && (is_slow || self.share() < PRESSED_SHARE) {
             let share = self.pairs.link().map_or(0.0, |link| COMPETES_SHARE * link);
             let window = self.unpressed_rate.max(share) * self.round_trip_us / 1e6;
+            let window = window.max(WINDOW_PACKETS * as_f64(self.packet_bytes));
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounds")]
             let until_round = self.rounds + (COMPETES * rounds) as u64;
             self.phase = Phase::Competes(Competing {
@@ -107,7 +110,7 @@ impl Level {
         };
         let share = if COMPETES_LOSSES.contains(&self.loss) { COMPETES_LEAST } else { 0.0 };
         let least = share * self.pairs.fast_link().unwrap_or(0.0) * self.round_trip_us / 1e6;
-        competing.window = competing.window.max(least).max(2.0 * packet);
+        competing.window = competing.window.max(least).max(WINDOW_PACKETS * packet);
         let is_own = self.yields(&mut competing, in_flight);
         if is_own {
             // What was lost is no sign of others.
@@ -137,7 +140,7 @@ impl Level {
             return queue_us < YIELDS_LEFT[0] * before_us || queue_us < packet_us.min(YIELDS_LEFT[1] * before_us);
         }
         let share = (1.0 - queue_us / self.round_trip_us).max(YIELDS_LEAST);
-        competing.yields = Some((queue_us, (share * in_flight).max(2.0 * as_f64(self.packet_bytes))));
+        competing.yields = Some((queue_us, (share * in_flight).max(WINDOW_PACKETS * as_f64(self.packet_bytes))));
         competing.yields_round = self.rounds + YIELDS_ROUNDS;
         false
     }
