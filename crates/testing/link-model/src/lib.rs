@@ -8,8 +8,6 @@ use fide_pace::loss::Gilbert;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 const MS: u64 = 1_000_000;
-/// Packets of which it is noted when they entered; further ones are not.
-const ENTERED_MAX: usize = 1 << 20;
 
 /// A rate that changes by itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -123,8 +121,6 @@ pub struct Link {
     pub longest_queue_ns: u64,
     /// The most bytes that a packet found before it since somebody looked, at the rate of that time.
     pub longest_queue_bytes: u64,
-    /// When each packet entered, and its bytes, if somebody has asked for it: the first ones.
-    pub entered: Option<Vec<(u64, usize)>>,
 }
 
 /// What becomes of a packet: when it comes, and whether it was marked.
@@ -150,7 +146,6 @@ impl Link {
             dropped: 0,
             longest_queue_ns: 0,
             longest_queue_bytes: 0,
-            entered: None,
         }
     }
 
@@ -159,9 +154,6 @@ impl Link {
         let LinkSpec { bits_per_s, delay_ns, buffer_bytes, losses, repeats, mtu, marks_from_bytes, .. } = self.spec;
         self.packets += 1;
         self.bytes += bytes as u64;
-        if let Some(entered) = self.entered.as_mut().filter(|entered| entered.len() < ENTERED_MAX) {
-            entered.push((now_ns, bytes));
-        }
         let leaves = if self.is_bad { losses.to_good } else { losses.to_bad };
         self.is_bad ^= self.random.random_bool(leaves.clamp(0.0, 1.0));
         let (mut is_marked, mut left_ns) = (false, now_ns);
@@ -241,15 +233,6 @@ mod tests {
         assert_eq!((times, link.dropped), (vec![11 * MS, 12 * MS, 13 * MS], 2));
         assert_eq!((link.longest_queue_ns, link.longest_queue_bytes), (2 * MS, 2000));
         assert_eq!((link.packets, link.bytes), (5, 5000));
-    }
-
-    #[test]
-    fn entries_are_noted_if_they_are_asked_for() {
-        let mut link = Link::new(LinkSpec::of(0).with_rate(8_000_000, 1000), 1);
-        let _ = link.enter(1, 900);
-        link.entered = Some(Vec::new());
-        let _ = (link.enter(2, 900).count(), link.enter(2, 50).count());
-        assert_eq!(link.entered.take(), Some(vec![(2, 900), (2, 50)]), "one of them found no room");
     }
 
     #[test]

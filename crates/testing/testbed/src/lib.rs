@@ -27,6 +27,7 @@
 mod agents;
 pub mod baseline;
 pub mod browser;
+mod departures;
 pub mod documented;
 pub mod emulator;
 mod error;
@@ -47,6 +48,7 @@ pub mod trace;
 mod victim;
 
 pub use agents::{AgentSpec, Agents, AgentsSpec};
+pub use departures::Departures;
 pub use error::{Error, Result};
 pub use lines::Lines;
 pub use load::{CpuLoad, Flood, FloodReport, FloodSpec, LOAD_MAX_NS, MAX_FLOOD_PACKETS};

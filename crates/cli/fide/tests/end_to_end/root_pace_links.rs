@@ -227,12 +227,13 @@ fn root_marks_of_congestion_make_a_sender_slower() {
     let numbers = flow.read();
     let paced = |view: &Value| view["path"]["paced_bytes_per_s"].as_u64();
     // The link takes a million bytes a second.
-    Flow::await_top(&flow.sender, "nearly the link's rate", |view| paced(view) > Some(600_000));
+    Flow::await_top(&flow.sender, "a good part of the link's rate", |view| paced(view) > Some(400_000));
+    let dropped = flow.link.seen(0).dropped;
     flow.link.change(0, LinkSpec { marks: 1.0, ..way() });
-    let view = Flow::await_top(&flow.sender, "a far lower rate", |view| paced(view) < Some(300_000));
-    assert_eq!(number(&view, "path.lost_packets"), flow.link.seen(0).dropped, "{view:#}");
+    Flow::await_top(&flow.sender, "a far lower rate", |view| paced(view) < Some(200_000));
+    assert_eq!(flow.link.seen(0).dropped, dropped, "no loss is the reason");
     flow.link.change(0, way());
-    Flow::await_top(&flow.sender, "a higher rate again", |view| paced(view) > Some(300_000));
+    Flow::await_top(&flow.sender, "a higher rate again", |view| paced(view) > Some(200_000));
     flow.await_new(&numbers);
     flow.end();
 }

@@ -2,7 +2,7 @@
 //! Times between packets at paces below a millisecond: packets leave one by one there, never in bursts. Beside them those of
 //! a bare socket whose sender sleeps by a timer, over the same link: what the machine allows.
 //!
-//! A packet's time is when it enters the link. The link's thread has to be woken to see it, for both senders alike.
+//! A packet's time is when the sender's kernel hands it to the device.
 //!
 //! At paces below 50 us packets leave in groups by design, as a thread is not woken for each of them; no such pace is here.
 
@@ -10,14 +10,14 @@ use std::{
     net::SocketAddr,
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Result, ensure};
 use fide_link_model::LinkSpec;
 use fide_testbed::{
-    Spec, Stops, Testbed,
-    emulator::Emulator,
+    Departures, Spec, Stops, Testbed,
+    emulator::{DEVICE, Emulator},
     figures::{Goal, Report},
 };
 
@@ -34,10 +34,13 @@ const DELAY: Duration = Duration::from_millis(5);
 /// Until the pace is known, two filter windows, and what is measured then.
 const WARM: Duration = Duration::from_secs(4);
 const STEADY: Duration = Duration::from_secs(4);
+/// Between two looks at what has left.
+const LOOKS_EVERY: Duration = Duration::from_millis(100);
 /// A packet with a message has so many bytes on the link at least: others are not paced like these.
 const WITH_MESSAGE: usize = PACKET * 9 / 10;
-/// The first hundredth of gaps is no shorter than this share of the pace, or some packets leave in bursts.
-const LEAST: f64 = 0.5;
+/// The first hundredth of gaps is no shorter than this share of the pace, or some packets leave in bursts: one that left late is
+/// followed sooner, at a pace of 200 us by half of that.
+const LEAST: f64 = 0.4;
 const NONE: Duration = Duration::ZERO;
 
 /// Gaps in microseconds: 1st, 50th and 99th percentile, and the longest.
@@ -53,7 +56,7 @@ impl Gaps {
         let times: Vec<u64> =
             times.iter().filter(|(_, bytes)| *bytes >= WITH_MESSAGE).map(|(at_ns, _)| *at_ns).collect();
         let mut gaps: Vec<u64> = times.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).collect();
-        ensure!(gaps.len() >= 100, "{} packets with a message entered the link", times.len());
+        ensure!(gaps.len() >= 100, "{} packets with a message have left", times.len());
         gaps.sort_unstable();
         let last = gaps.len() - 1;
         Ok(Self {
@@ -103,7 +106,7 @@ fn run(carrier: Carrier, pace_us: u64, warm: Duration, steady: Duration) -> Resu
     #[allow(clippy::cast_possible_truncation, reason = "milliseconds")]
     let way = LinkSpec::of(DELAY.as_nanos() as u64);
     let there = way.with_rate(PACKET as u64 * 8_000_000 / pace_us, 180_000);
-    let emulator = Emulator::between(testbed.host(1), testbed.host(2), [there, way], 7)?;
+    let _link = Emulator::between(testbed.host(1), testbed.host(2), [there, way], 7)?;
     let pace = Duration::from_micros(pace_us);
     let scenario = Scenario {
         name: "gaps",
@@ -130,10 +133,15 @@ fn run(carrier: Carrier, pace_us: u64, warm: Duration, steady: Duration) -> Resu
             while !stop.load(Ordering::Relaxed) && send(&message) {}
         });
         thread::sleep(warm);
-        emulator.note_times(0);
-        thread::sleep(steady);
-    });
-    Gaps::of(&emulator.take_times(0))
+        let mut departures = Departures::of(testbed.host(1), DEVICE)?;
+        let (since, mut times) = (Instant::now(), Vec::new());
+        while since.elapsed() < steady {
+            thread::sleep(LOOKS_EVERY);
+            let lost = departures.take(&mut times)?;
+            ensure!(lost == 0, "{lost} packets were not seen: there was no room for them");
+        }
+        Gaps::of(&times)
+    })
 }
 
 #[cfg(test)]

@@ -23,23 +23,24 @@
 //!
 //! With more repetitions in time the bound whatever the deadline is taken.
 //!
+//! The bound is in favour of an ideal sender three times: N is all that a deadline's time holds, as if all of these messages were
+//! protected together and their losses known at once; losses of repetitions are independent of each other, as if each burst met
+//! one of them at most; and what costs nothing here, as the description of a code, is not free in a packet.
+//!
 //! **With no repetition in time.** What was lost is heard of too late, so the sender has to choose beforehand. It protects N
-//! messages together, a *block*, by x more packets: N + x packets leave, of which L are lost. Those that come are N + x - L, and no
-//! code makes more messages known from them than that, so of the N messages at least (L - x)+ are not. An ideal code reaches this (it
-//! sends the messages as they are, and each coded packet stands for any lost one). So the least is
+//! messages together, a *block*, by x more packets: N + x packets leave, of which L are lost. From the N + x - L that come no code
+//! makes more messages known than these are, so of the N messages at least (L - x)+ are not. So the least is
 //!
 //! > the minimum of E\[x\] / N over all x, among them random ones, with E\[(L(N + x) - x)+\] / N <= r,
 //!
-//! which is found in the same way. L is that of N + x packets in a row, with their bursts. The block is as long as the deadline allows: a
-//! message is restored once the last coded packet has come, and the first one of a block waits longest, so that all of a block
-//! leaves within the time that the deadline leaves to the way. Longer blocks are never worse, as (a + b)+ <= a+ + b+, but the capacity
-//! of the link is reached only by endless ones. Here the bound is in favour of an ideal sender twice: its coded packets take no
-//! time on the link, so that N is all messages of that time; and the losses are known to it as they are. It is a bound for blocks,
-//! each message in one: codes whose blocks overlap are not in it.
+//! which is found in the same way. L is that of N + x packets in a row, with their bursts. The block is as long as the deadline
+//! allows: a message that was lost is restored once enough coded packets have come, and the first message of a block waits
+//! longest, so that all of a block leaves within what the deadline leaves beside the way. Longer blocks are never worse, as
+//! (a + b)+ <= a+ + b+, but only endless ones reach the capacity of the link.
 //!
-//! With one repetition the bound is in favour of an ideal sender three times: N is all that a deadline's time holds, as if all of these messages were
-//! protected together and their losses known at once; losses of repetitions are independent of each other, as if each burst met
-//! one of them at most; and what costs nothing here, as the description of a code, is not free in a packet.
+//! Here, too, the bound is in favour of an ideal sender: its coded packets take no time on the link, so that N is all messages
+//! of that time; it knows how packets are lost; and where L > x all that came is of use, while a code that restores any x lost
+//! packets restores none of more. It is a bound for blocks, each message in one: codes whose blocks overlap are not in it.
 
 use fide_pace::loss::Gilbert;
 

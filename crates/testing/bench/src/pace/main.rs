@@ -14,6 +14,7 @@
 //! | `internet_p99_vs_cubic`, `internet_range_vs_cubic` | a path like one through the Internet to a home: p99, and p1 to p99 |
 //! | `wlan_range_vs_bbr`, `wlan_range_vs_bbr_tuned` | a path like a wireless network's: p1 to p99, beside BBR with the kernel's buffers, for which the paper's table has no others, and with those of the path through the Internet |
 //! | `queue_after_move_packets` | the bottleneck moves: the longest queue, on the link or at the receiver, from two filter windows (4 s) after each move on |
+//! | `queue_on_link_after_move`, `queue_at_receiver_after_move` | the same: each of the two |
 //! | `pace_after_move_off`, `windows_until_pace` | the same: how far the pace is from the slowest step's then, and when it was reached |
 //! | `residual_loss_over_asked`, `redundancy_over_least` | links that lose 1 to 10 %: the worst row (`lossy.rs`, `least.rs`) |
 //! | `gaps_least_200us`, `gaps_most_200us_vs_bare`, `gaps_longest_200us_vs_bare` | time between packets at a pace of 200 us, and of 500 and 900: 1st percentile over the pace; 99th percentile and longest over those of a bare sender (`gaps.rs`) |

@@ -94,27 +94,31 @@ pub(crate) fn measure(report: &mut Report, is_quick: bool) {
         println!("moves NOT MEASURED: {why}");
     }
     let count = found.as_ref().map_or(0, |(_, sent)| sent.len());
-    let of_moves = |name: &str, unit: &str, limit: f64, value: &dyn Fn(&Phase, &Seen, &[u64]) -> f64| -> Figure {
-        let values = found.as_ref().map(|(seen, sent)| {
-            let moves = phases().into_iter().zip(seen).skip(1);
-            moves.map(|(phase, seen)| value(&phase, seen, sent)).collect::<Vec<f64>>()
-        });
-        let each = values.as_ref().map_or(String::new(), |values| {
-            let each = phases().into_iter().skip(1).zip(values);
-            each.map(|(phase, value)| format!("to the {} {value:.2}", phase.name)).collect::<Vec<_>>().join(", ")
-        });
-        // One that cannot be told is the worst.
-        let worst = |values: Vec<f64>| {
-            values.into_iter().fold(0.0, |worst, value| if value > worst || value.is_nan() { value } else { worst })
+    let of_moves =
+        |name: &str, unit: &str, limit: Option<f64>, value: &dyn Fn(&Phase, &Seen, &[u64]) -> f64| -> Figure {
+            let values = found.as_ref().map(|(seen, sent)| {
+                let moves = phases().into_iter().zip(seen).skip(1);
+                moves.map(|(phase, seen)| value(&phase, seen, sent)).collect::<Vec<f64>>()
+            });
+            let each = values.as_ref().map_or(String::new(), |values| {
+                let each = phases().into_iter().skip(1).zip(values);
+                each.map(|(phase, value)| format!("to the {} {value:.2}", phase.name)).collect::<Vec<_>>().join(", ")
+            });
+            // One that cannot be told is the worst.
+            let worst = |values: Vec<f64>| {
+                values.into_iter().fold(0.0, |worst, value| if value > worst || value.is_nan() { value } else { worst })
+            };
+            let figure = figure(name, unit, count, values.map(worst).map_err(Clone::clone));
+            let figure = limit.map(Goal::AtMost).map_or(figure.clone(), |goal| figure.goal(goal));
+            if each.is_empty() { figure } else { figure.remark(each) }
         };
-        let figure = figure(name, unit, count, values.map(worst).map_err(Clone::clone)).goal(Goal::AtMost(limit));
-        if each.is_empty() { figure } else { figure.remark(each) }
-    };
-    report.add(of_moves("queue_after_move_packets", "packets", 2.0, &|_, seen, _| seen.queue()));
-    report.add(of_moves("pace_after_move_off", "share", NEAR, &|phase, seen, sent| {
+    report.add(of_moves("queue_after_move_packets", "packets", Some(2.0), &|_, seen, _| seen.queue()));
+    report.add(of_moves("queue_on_link_after_move", "packets", None, &|_, seen, _| seen.on_link));
+    report.add(of_moves("queue_at_receiver_after_move", "messages", None, &|_, seen, _| seen.at_receiver as f64));
+    report.add(of_moves("pace_after_move_off", "share", Some(NEAR), &|phase, seen, sent| {
         off(sent, seen.steady_ns, seen.ended_ns, phase.pace)
     }));
-    report.add(of_moves("windows_until_pace", "windows", f64::from(WINDOWS), &|phase, seen, sent| {
+    report.add(of_moves("windows_until_pace", "windows", Some(f64::from(WINDOWS)), &|phase, seen, sent| {
         reached_ns(sent, seen.begun_ns, seen.ended_ns, phase.pace) / WINDOW.as_secs_f64() / 1e9
     }));
 }
