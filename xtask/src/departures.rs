@@ -2,8 +2,8 @@
 //! Tests that the kernel keeps the times of X-PACE's packets where an interface has the queue `fq`, which the kernels of
 //! machines without it cannot show: in a guest with Debian's kernel.
 //!
-//! Whether packets were held is read from the queue's own counters. The times between messages are printed beside those
-//! of another queue, and nothing depends on them.
+//! Whether packets were held is read from the queue's own counters. Nothing is timed: an emulated processor says nothing
+//! about real times.
 
 use crate::rdma::image::{copy, download, inside, libraries, pack, stage_modules};
 use crate::run::{Step, target_dir};
@@ -28,18 +28,15 @@ pub(crate) fn test() -> Outcome {
     }
     Step::cargo(&["build", "-p", "fide", "--release"]).run("build")?;
     let (kernel, initial) = image(&target_dir())?;
-    // KVM where the host lets this user have it.
-    let fast = fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
-    let how = if fast { "kvm" } else { "tcg,thread=multi" };
     // The emulator ends with this process, however this process ends.
     let mut emulator = Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", "qemu-system-x86_64", "-accel", how])
+        .args(["--pdeathsig", "KILL", "qemu-system-x86_64", "-accel", "tcg,thread=multi"])
         .args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio", "-smp", "2", "-m", "512"])
         .arg("-kernel")
         .arg(kernel)
         .arg("-initrd")
         .arg(initial)
-        .args(["-append", "console=ttyS0 panic=-1 quiet"])
+        .args(["-append", "console=ttyS0 panic=-1 quiet tsc=unstable clocksource=hpet"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -56,7 +53,7 @@ pub(crate) fn test() -> Outcome {
     let _ = emulator.wait();
     let failed: Vec<&str> = CHECKS.into_iter().filter(|check| !passed.iter().any(|p| p == check)).collect();
     if ended && failed.is_empty() {
-        println!("departures: {} checks passed ({how})", CHECKS.len());
+        println!("departures: {} checks passed", CHECKS.len());
         return Ok(());
     }
     Err(format!("failed: {}; see the guest's lines above", failed.join(", ")))

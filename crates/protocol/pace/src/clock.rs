@@ -102,6 +102,7 @@ pub struct RoundTrips {
     drift_ppm: i64,
     latest: Latest,
     steps: u64,
+    exchanges: u64,
 }
 
 impl Default for RoundTrips {
@@ -117,6 +118,7 @@ impl Default for RoundTrips {
             drift_ppm: 0,
             latest: Latest::default(),
             steps: 0,
+            exchanges: 0,
         }
     }
 }
@@ -174,6 +176,7 @@ impl RoundTrips {
             self.stepped();
         }
         if told.counts {
+            self.exchanges += 1;
             self.add_offset(Sample { at_us: stamps.t4_us, offset_us: stamps.offset_us(), round_trip_us });
         }
         told
@@ -236,6 +239,12 @@ impl RoundTrips {
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// Exchanges by which the clocks were compared.
+    #[must_use]
+    pub fn exchanges(&self) -> u64 {
+        self.exchanges
     }
 
     #[must_use]

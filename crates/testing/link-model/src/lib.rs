@@ -43,6 +43,8 @@ pub struct LinkSpec {
     pub mtu: usize,
     /// Packets that find so much in the buffer are marked (ECN).
     pub marks_from_bytes: u64,
+    /// The share of packets that are marked whatever is in the buffer.
+    pub marks: f64,
     pub varies: Option<Varies>,
 }
 
@@ -61,6 +63,7 @@ impl LinkSpec {
             repeats: 0.0,
             mtu: 1500,
             marks_from_bytes: u64::MAX,
+            marks: 0.0,
             varies: None,
         }
     }
@@ -176,6 +179,8 @@ impl Link {
                 left_ns = self.free_ns;
             }
         }
+        // Links that mark nothing draw nothing, so that they stay as they were.
+        is_marked |= self.spec.marks > 0.0 && self.random.random_bool(self.spec.marks);
         let comes = has_room && !self.is_bad && bytes <= mtu;
         self.dropped += u64::from(!comes);
         if self.spec.bursts_ns > 0 {
@@ -259,6 +264,9 @@ mod tests {
         let mut link = Link::new(LinkSpec { marks_from_bytes: 1500, ..LinkSpec::of(0).with_rate(8_000_000, 9000) }, 1);
         let marked: Vec<bool> = (0..4).flat_map(|_| link.enter(0, 1000).map(|arrival| arrival.is_marked)).collect();
         assert_eq!(marked, [false, false, true, true]);
+        let mut link = Link::new(LinkSpec { marks: 0.3, ..LinkSpec::of(0) }, 1);
+        let marked = (0..100_000).filter(|at| link.enter(*at, 100).any(|arrival| arrival.is_marked)).count();
+        assert!((29_000..31_000).contains(&marked), "{marked}");
     }
 
     /// All that a link can do in ten seconds goes through, in order.

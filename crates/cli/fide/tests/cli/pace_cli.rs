@@ -355,7 +355,16 @@ fn bench_says_what_the_other_end_got() {
     // The other end serves one after another.
     let said = fide(&["bench", &at, "--key", key, "--seconds", "1"]).output().unwrap();
     let said = text(&said.stdout);
-    assert!(said.contains("delivered") && said.contains("slowest step"), "{said}");
+    assert!(said.contains("delivered") && said.contains("slowest step") && said.contains("first to last"), "{said}");
+
+    // An application that takes 5 ms for a message, a fifth more or less.
+    let words = ["bench", &at, "--key", key, "--deadline", "5s", "--seconds", "1", "--receive-every", "5ms", "--json"];
+    let whole = json(&fide(&words).output().unwrap());
+    let number = |name: &str| whole[name].as_u64().unwrap();
+    assert!(whole["between_delivered"]["p1_us"].as_u64() >= Some(4000), "{whole:#}");
+    assert!(number("optimum_us") >= 5000 * number("delivered"), "{whole:#}");
+    let over = number("whole_us") as f64 / number("optimum_us") as f64;
+    assert!((whole["whole_over_optimum"].as_f64().unwrap() - over).abs() < 1e-3, "{whole:#}");
     rustix::process::kill_process(rustix::process::Pid::from_child(&other.0), rustix::process::Signal::TERM).unwrap();
     assert_eq!(status(other), Some(0));
 
@@ -543,7 +552,8 @@ fn what_cannot_be_is_refused_by_name() {
     refused(&["top", "--every", "1ms"], 2, "is not a time from 100ms to 60s");
     refused(&["bench", "--key", key], 2, "--accept");
     refused(&["bench", "127.0.0.1:9", "--key", key, "--every", "1m"], 2, "is not a time from 10us to 10s");
-    refused(&["bench", "127.0.0.1:9", "--key", key, "--size", "3"], 2, "29..=");
+    refused(&["bench", "--accept", "127.0.0.1:9", "--key", key, "--receive-every", "5ms"], 2, "--receive-every");
+    refused(&["bench", "127.0.0.1:9", "--key", key, "--size", "3"], 2, "33..=");
     let open = dir.path().join("open");
     fs::write(&open, text(&output(&["key"]).stdout)).unwrap();
     fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).unwrap();

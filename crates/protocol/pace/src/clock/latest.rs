@@ -21,7 +21,8 @@
 //! any before. If the other end's has, an exchange shows the same of this end's packets. Whatever was made before that is
 //! older than the clocks say: it is not sent, and expires sooner here.
 //!
-//! **What that is worth.** Without steps nothing is delivered late. After a step, until the first exchange is over that began after it, a
+//! **What that is worth.** Without steps nothing is delivered late. After a step, until the first exchange is over that began after it, and
+//! as long after that as exchanges of before count (three quarters of the shortest round trip, at least 75 ms), a
 //! message may be late by as much as its packet waited in queues longer than the shortest way back takes, and by no more
 //! than the step. A clock that is set forward by as much as a packet waits cannot be told from a queue that is gone.
 
@@ -74,6 +75,14 @@ impl Least {
         self.values.iter().flatten().map(|value| self.aged(now_us, *value)).min()
     }
 
+    /// The least of those that were added in the last three spans.
+    fn recent(&self, now_us: u64) -> Option<i64> {
+        let passed_us = now_us.saturating_sub(self.began_us);
+        let counts = [passed_us < 2 * self.span_us, passed_us < self.span_us];
+        let values = self.values.iter().zip(counts).filter(|(_, counts)| *counts).filter_map(|(value, _)| *value);
+        values.map(|value| self.aged(now_us, value)).min()
+    }
+
     /// `at_us`: the value was measured then, or later.
     fn add(&mut self, now_us: u64, at_us: u64, value: i64) {
         let passed_us = now_us.saturating_sub(self.began_us);
@@ -109,6 +118,8 @@ pub(super) struct Latest {
     /// The other clock is ahead by this at most.
     at_most: Least,
     usual_at_most: Least,
+    /// Of the newest exchange: when it began, and the value.
+    newest: Option<(u64, i64)>,
     /// And by this at least: negated.
     at_least: Least,
     usual_at_least: Least,
@@ -125,6 +136,7 @@ impl Default for Latest {
         Self {
             at_most: Least::new(RECENT_US, RATE_MAX_PPM),
             usual_at_most: Least::new(USUAL_US, 0),
+            newest: None,
             at_least: Least::new(PACKETS_US, RATE_MAX_PPM),
             usual_at_least: Least::new(USUAL_US, 0),
             learns_us: None,
@@ -143,7 +155,7 @@ impl Latest {
     pub(super) fn forget(&mut self, now_us: u64) {
         self.before = self.at_most.get(now_us).max(self.before);
         self.since_us = now_us;
-        self.learns_us = None;
+        (self.learns_us, self.newest) = (None, None);
         [&mut self.at_most, &mut self.usual_at_most, &mut self.at_least, &mut self.usual_at_least]
             .into_iter()
             .for_each(Least::clear);
@@ -205,20 +217,24 @@ impl Latest {
             told.longer_us = fell_us.max(0).saturating_neg();
         }
         if is_known || self.is_beyond(now_us, faster_us, shortest_us / FASTER_SHARE) {
-            told.older_us = u64::try_from(fell_us).unwrap_or(0);
+            // What this exchange waited in queues hides as much of the step, and later ones need not wait.
+            let hidden_us = i64_of(stamps.round_trip_us().saturating_sub(shortest_us));
+            told.older_us = u64::try_from(fell_us.saturating_add(hidden_us)).unwrap_or(0);
         }
         told.counts = true;
         self.before = None;
         self.learns_us.get_or_insert(now_us);
         self.at_most.span_us = (shortest_us / RECENT_SHARE).max(RECENT_US);
         self.at_most.add(now_us, stamps.t1_us, at_most_us);
+        self.newest = Some((stamps.t1_us, at_most_us));
         self.usual_at_most.add(now_us, stamps.t1_us, at_most_us);
         told
     }
 
     /// The latest that the other clock may show. None: nothing is known.
     pub(super) fn get(&self, now_us: u64, shortest_us: u64) -> Option<u64> {
-        let at_most_us = self.at_most.get(now_us)?;
+        let newest_us = self.at_most.aged(now_us, self.newest?);
+        let at_most_us = self.at_most.recent(now_us).map_or(newest_us, |recent_us| recent_us.min(newest_us));
         let by_packets_us =
             self.at_least.get(now_us).map(|behind_us| behind_us.saturating_neg().saturating_add(i64_of(shortest_us)));
         Some(now_us.wrapping_add_signed(by_packets_us.map_or(at_most_us, |us| us.max(at_most_us))))

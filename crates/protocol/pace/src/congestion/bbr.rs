@@ -216,3 +216,149 @@ impl Congestion for XPace {
         self.rate()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flight::RateSample;
+
+    const MS: u64 = 1_000_000;
+    const PACKET: u64 = 1200;
+    /// The path: bytes a second, and a round trip.
+    const RATE: u64 = 8_000_000;
+    const ROUND_TRIP_US: u64 = 20_000;
+    const PRODUCT: u64 = RATE * ROUND_TRIP_US / 1_000_000;
+
+    struct Path {
+        bbr: XPace,
+        now_ns: u64,
+        delivered: u64,
+        round_trip_us: u64,
+        is_app_limited: bool,
+    }
+
+    impl Path {
+        fn new() -> Self {
+            let bbr = XPace::new(PACKET, ROUND_TRIP_US);
+            Self { bbr, now_ns: 1000 * MS, delivered: 0, round_trip_us: ROUND_TRIP_US, is_app_limited: false }
+        }
+
+        /// FEEDBACK after a time, which ends a round trip. Returns the gain.
+        fn feedback(&mut self, after_ns: u64, rate: u64, in_flight_bytes: u64, lost_bytes: u64) -> f64 {
+            self.now_ns += after_ns;
+            let delivered_before = self.delivered;
+            self.delivered += PACKET;
+            let sample = RateSample { bytes: rate / 1000, interval_ns: MS, is_app_limited: self.is_app_limited };
+            self.bbr.feedback(
+                self.now_ns,
+                &Feedback {
+                    came_bytes: PACKET,
+                    lost_bytes,
+                    marked_packets: 0,
+                    in_flight_bytes,
+                    delivered: self.delivered,
+                    delivered_before,
+                    rate: Some(sample),
+                    round_trip_us: Some(self.round_trip_us),
+                    one_way_us: None,
+                    came_us: self.now_ns / 1000,
+                    packet_bytes: PACKET,
+                    was_held: false,
+                },
+            );
+            self.bbr.bytes_per_s() as f64 / self.bbr.path_bytes_per_s().expect("known") as f64
+        }
+
+        /// A round trip with so much under way.
+        fn round(&mut self, in_flight_bytes: u64) -> f64 {
+            self.feedback(21 * MS, RATE, in_flight_bytes, 0)
+        }
+
+        fn cruising() -> Self {
+            let mut path = Self::new();
+            (0..4).for_each(|_| _ = path.round(3 * PRODUCT));
+            assert_eq!(path.round(PRODUCT), 1.0);
+            path
+        }
+    }
+
+    fn is_near(gain: f64, expected: f64) -> bool {
+        (gain - expected).abs() < 0.001
+    }
+
+    #[test]
+    fn startup_ends_after_three_rounds_without_growth_and_is_drained() {
+        let mut path = Path::new();
+        for rate in [RATE / 8, RATE / 4, RATE / 2, RATE] {
+            let gain = path.feedback(21 * MS, rate, 3 * PRODUCT, 0);
+            assert!(is_near(gain, HIGH_GAIN), "{gain} at {rate}");
+        }
+        // Less than a quarter more is no growth.
+        for rate in [RATE, RATE * 11 / 10] {
+            let gain = path.feedback(21 * MS, rate, 3 * PRODUCT, 0);
+            assert!(is_near(gain, HIGH_GAIN), "{gain} at {rate}");
+        }
+        for in_flight in [3 * PRODUCT, 2 * PRODUCT, PRODUCT * 5 / 4] {
+            let gain = path.round(in_flight);
+            assert!(is_near(gain, 1.0 / HIGH_GAIN), "{gain} with {in_flight} bytes under way");
+        }
+        let gain = path.round(PRODUCT);
+        assert!(is_near(gain, 1.0), "{gain} once what startup has filled is gone");
+    }
+
+    #[test]
+    fn rounds_in_which_the_application_sends_less_do_not_end_startup() {
+        let mut path = Path::new();
+        path.is_app_limited = true;
+        (0..10).for_each(|_| _ = path.round(0));
+        assert_eq!(path.bbr.phase, Phase::Startup);
+    }
+
+    #[test]
+    fn more_is_probed_for_once_in_eight_round_trips_and_drained_in_the_next() {
+        let mut path = Path::cruising();
+        let gains: Vec<f64> = (0..40).map(|_| path.round(PRODUCT * 5 / 4)).collect();
+        for eight in gains.windows(8) {
+            let count = |of: f64| eight.iter().filter(|gain| is_near(**gain, of)).count();
+            assert_eq!([1.25, 0.75, 1.0].map(count), [1, 1, 6], "{gains:?}");
+        }
+        for pair in gains.windows(2).filter(|pair| is_near(pair[0], 1.25)) {
+            assert!(is_near(pair[1], 0.75), "{gains:?}");
+        }
+    }
+
+    #[test]
+    fn probe_goes_on_until_the_path_is_full_or_loses() {
+        let mut path = Path::cruising();
+        while !is_near(path.round(PRODUCT), 1.25) {}
+        (0..5).for_each(|_| assert!(is_near(path.round(PRODUCT), 1.25)));
+        assert!(is_near(path.feedback(21 * MS, RATE, PRODUCT, PACKET), 0.75), "a packet was lost");
+        // What is left under way after a part of a round trip ends the draining.
+        assert!(is_near(path.feedback(5 * MS, RATE, PRODUCT * 11 / 10, 0), 0.75));
+        assert!(is_near(path.feedback(MS, RATE, PRODUCT, 0), 1.0));
+    }
+
+    #[test]
+    fn shortest_round_trip_is_measured_anew_after_ten_seconds_for_200_ms() {
+        let mut path = Path::cruising();
+        let began_ns = path.now_ns;
+        path.round_trip_us = 25_000;
+        while path.now_ns - began_ns <= SHORTEST_WINDOW_NS {
+            assert!(path.bbr.window_bytes() > PRODUCT, "at {} ms", (path.now_ns - began_ns) / MS);
+            path.round(PRODUCT);
+        }
+        assert_eq!(path.bbr.window_bytes(), PACKETS_MIN * PACKET);
+        // It begins once little is under way.
+        for in_flight in [PRODUCT, PRODUCT / 2, PACKETS_MIN * PACKET] {
+            assert!(is_near(path.round(in_flight), 1.0) && path.bbr.window_bytes() == PACKETS_MIN * PACKET);
+        }
+        let probes_ns = path.now_ns;
+        while path.now_ns - probes_ns + 10 * MS < PROBE_NS {
+            path.feedback(10 * MS, RATE, PACKETS_MIN * PACKET, 0);
+            assert_eq!(path.bbr.window_bytes(), PACKETS_MIN * PACKET);
+        }
+        path.feedback(10 * MS, RATE, PACKETS_MIN * PACKET, 0);
+        assert!(path.bbr.phase == Phase::Cruise && path.bbr.window_bytes() > 2 * PRODUCT);
+        assert_eq!(path.bbr.shortest_us, 25_000, "the shorter one of before does not count any more");
+    }
+}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a step of a clock excuses. A step may look like a queue, so that a message is late at an end by no more than the step, until the
-//! clocks were compared again there: an exchange of times is over that began after the step. Nothing else is excused.
+//! clocks were compared again there: an exchange of times is over that began after the step, and those of before do not count any more.
+//! Nothing else is excused.
 
 use fide_pace::packet::{Frame, SENT_LEN, read_frame};
 
@@ -12,6 +13,8 @@ struct Step {
     first: Option<u64>,
     /// What the end has asked with since.
     echoes: Vec<[u8; 8]>,
+    /// It is excused until then, as the clocks were compared.
+    until_ns: u64,
 }
 
 /// Steps of either clock, at one end.
@@ -28,7 +31,7 @@ fn frames(plain: &[u8], mut look: impl FnMut(Frame<'_>)) {
 impl Steps {
     /// A clock steps, this end's or the other's.
     pub(crate) fn stepped(&mut self, by_ns: i64) {
-        self.0.push(Step { by_ns: by_ns.unsigned_abs(), first: None, echoes: Vec::new() });
+        self.0.push(Step { by_ns: by_ns.unsigned_abs(), first: None, echoes: Vec::new(), until_ns: u64::MAX });
     }
 
     /// This end sends a packet.
@@ -43,19 +46,24 @@ impl Steps {
         }
     }
 
-    /// It reads one of the other end.
-    pub(crate) fn came(&mut self, plain: &[u8]) {
-        self.0.retain(|step| {
-            let mut is_compared = false;
+    /// A packet of the other end has ended an exchange. If that began after a step, this is excused until then.
+    pub(crate) fn compared(&mut self, plain: &[u8], until_ns: u64) {
+        for step in &mut self.0 {
             frames(plain, |frame| {
-                is_compared |= match frame {
+                let is_compared = match frame {
                     Frame::Feedback(feedback) => step.first.is_some_and(|first| u64::from(feedback.largest) >= first),
                     Frame::Pong { echo, .. } => step.echoes.contains(&echo),
                     _ => false,
                 };
+                if is_compared {
+                    step.until_ns = step.until_ns.min(until_ns);
+                }
             });
-            !is_compared
-        });
+        }
+    }
+
+    pub(crate) fn forget(&mut self, now_ns: u64) {
+        self.0.retain(|step| step.until_ns > now_ns);
     }
 
     /// By how much a message may be late here now.

@@ -21,6 +21,8 @@ use crate::{
 const PACKET_MAX: usize = 1500;
 /// Bytes around what a connection writes: header, tag, UDP and IP.
 const AROUND: usize = 9 + 16 + 28;
+/// Packets for which a socket has room while its thread is at work.
+const UNREAD_MAX: usize = 200;
 
 /// When an application sends.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -172,9 +174,16 @@ impl End {
         for (came_ns, number, is_marked, plain) in self.unread.drain(..count) {
             // What came while the thread was at work is its queue.
             let waited_ns = if has_times && came_ns >= worked_until_ns { now_ns - came_ns } else { 0 };
+            let exchanges = self.transport.round_trips().exchanges();
             let opened = self.transport.open(clock_ns, number, &plain, Arrival { is_marked, waited_ns });
             opened.unwrap_or_else(|why| panic!("an end refuses the other's packet: {why}"));
-            self.steps.came(&plain);
+            let trips = self.transport.round_trips();
+            if trips.exchanges() > exchanges {
+                // Exchanges of before count besides.
+                let others_ns = (trips.shortest_us() * 750).max(75_000_000);
+                self.steps.compared(&plain, now_ns + others_ns);
+            }
+            self.steps.forget(now_ns);
         }
     }
 }
@@ -360,7 +369,10 @@ impl World {
             self.now_ns = at_ns;
             let (flow, end) = match event {
                 Event::Arrives { flow, end, number, is_marked, plain } => {
-                    self.flows[flow].ends[end].unread.push((at_ns, number, is_marked, plain));
+                    let this = &mut self.flows[flow].ends[end];
+                    if this.thread_ns == 0 || this.unread.len() < UNREAD_MAX {
+                        this.unread.push((at_ns, number, is_marked, plain));
+                    }
                     (flow, end)
                 }
                 Event::Wakes { flow, end } => {
@@ -456,7 +468,9 @@ impl World {
         let now_ns = self.now_ns;
         let this = &mut self.flows[flow];
         let clock_ns = this.ends[end].clock(now_ns);
-        let number = this.ends[end].transport.send(clock_ns, &content, Some(deadline_ns)).expect("it is taken");
+        let sender = &mut this.ends[end].transport;
+        let taken = sender.send(clock_ns, &content, Some(deadline_ns));
+        let number = taken.unwrap_or_else(|why| panic!("flow {flow}, end {end}: {why}: {sender:?}"));
         let expires_ns = now_ns + deadline_ns;
         this.ways[end].sent.insert(number, SentMessage { at_ns: now_ns, expires_ns, content });
         self.wake(now_ns, flow, end);
@@ -599,11 +613,11 @@ impl World {
             assert_eq!(message.bytes, sent.content, "message {} is another one", message.number);
             assert!(
                 now_ns <= sent.expires_ns + late_ns,
-                "message {} is {} ns late, sent at {}, now {}",
+                "flow {flow}, message {} to end {end} is {} ns late, and {late_ns} were allowed; sent at {} us, now {} us",
                 message.number,
                 now_ns - sent.expires_ns,
-                sent.at_ns / 1000000,
-                now_ns / 1000000
+                sent.at_ns / 1000,
+                now_ns / 1000
             );
             let last = way.delivered.last().map(|(number, _)| *number);
             assert!(last.is_none_or(|last| last < message.number), "{} after {last:?}", message.number);

@@ -46,12 +46,17 @@ use fide_pace::loss::Gilbert;
 /// Most packets of a last round, for each message: beyond that there is no use for one more.
 const ROUND_MAX: usize = 3;
 
+/// Less than that comes of rounding.
+const NOTHING: f64 = 1e-9;
+
 /// Packets more than the messages', for each message. `together`: messages of one packet that a deadline's time holds, from the
 /// first sending to the last packet that comes in time. `repetitions`: those in time.
 pub(crate) fn redundancy(losses: Gilbert, asked: f64, together: usize, repetitions: u32) -> f64 {
     let rate = losses.rate();
     let any = ((1.0 - asked) / (1.0 - rate) - 1.0).max(0.0);
     match repetitions {
+        // No more are lost than may be.
+        _ if any < NOTHING => 0.0,
         0 => any.max(Choice::ahead(losses, together).least(asked)),
         1 if asked < rate * rate => any.max(Choice::of_last_round(losses, together).least(asked)),
         _ => any,
@@ -177,6 +182,7 @@ mod tests {
         for (asked, least) in [(0.1, 0.0), (0.055, 0.5), (0.01, 1.0), (0.001, 2.0)] {
             assert!((of(asked, 1) - least).abs() < 1e-6, "{asked}: {}", of(asked, 1));
         }
+        assert!(redundancy(Gilbert::of(0.01, 3.0), 0.01, 30, 0) == 0.0, "as many are lost as may be");
         // Two messages and their sum: of three packets two or three are lost, which are one or two messages too many.
         let left = Choice::ahead(random(0.1), 2).left[0][1];
         assert!((left - (3.0 * 0.01 * 0.9 + 2.0 * 0.001)).abs() < 1e-12, "{left}");

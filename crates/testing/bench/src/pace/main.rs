@@ -18,7 +18,7 @@
 //! | `residual_loss_over_asked`, `redundancy_over_least` | links that lose 1 to 10 %: the worst row (`lossy.rs`, `least.rs`) |
 //! | `gaps_least_200us`, `gaps_most_200us_vs_bare`, `gaps_longest_200us_vs_bare` | time between packets at a pace of 200 us, and of 500 and 900: 1st percentile over the pace; 99th percentile and longest over those of a bare sender (`gaps.rs`) |
 //! | `fairness`, `share_beside_bbr`, `share_beside_cubic` | flows that share a link: Jain's index, and what the poorer one of two has of its half |
-//! | `xor_vs_reed_solomon` | the one coded packet of a block by exclusive or, over the same by Reed-Solomon: the worst of blocks of 1 to 64 symbols |
+//! | `xor_vs_reed_solomon` | the one coded packet of a block by exclusive or, over the same by Reed-Solomon: the median of blocks of 1 to 64 symbols |
 //! | `cpu_vs_tcp`, `goodput_gbps`, `goodput_vs_tcp` | CPU time of the sender for a message of 1,200 bytes, and what goes through, a core for each side |
 #![forbid(unsafe_code)]
 

@@ -33,40 +33,37 @@ impl Row {
     }
 }
 
-/// Adds the figure: the block for which exclusive or is worst.
+/// Adds the figure: the median of all blocks.
 pub(super) fn measure(report: &mut Report, is_quick: bool) {
     let blocks = if is_quick { BLOCKS_QUICK } else { BLOCKS };
     let sizes = LENS.into_iter().flat_map(|len| (1..=BLOCK_MAX).map(move |symbols| (symbols, len)));
     let rows = sizes.map(|(symbols, len)| row(symbols, len, blocks)).collect::<Result<Vec<Row>>>();
-    let rows = rows.map_err(|why| format!("{why:#}"));
-    let worst = rows.as_ref().map_err(Clone::clone).and_then(|rows| {
-        let worst = rows.iter().max_by(|one, other| one.ratio().total_cmp(&other.ratio()));
-        worst.copied().ok_or_else(|| "there is no block".to_owned())
+    let rows = rows.map_err(|why| format!("{why:#}")).map(|mut rows| {
+        rows.sort_by(|one, other| one.ratio().total_cmp(&other.ratio()));
+        rows
     });
-    let name = "xor_vs_reed_solomon";
     let n = rows.as_ref().map_or(0, |rows| rows.len() * ROUNDS * blocks);
-    let found = figure(name, "ratio", n, worst.as_ref().map(Row::ratio).map_err(Clone::clone)).goal(Goal::AtMost(1.0));
-    let said = rows.as_ref().ok().zip(worst.as_ref().ok()).map(|(rows, worst)| {
-        let longest = rows.iter().filter(|row| row.symbols == BLOCK_MAX);
-        let longest = longest.map(|row| format!("{BLOCK_MAX} symbols of {} bytes {:.3}", row.len, row.ratio()));
-        let least = rows.iter().map(Row::ratio).fold(f64::INFINITY, f64::min);
-        format!(
-            "the worst of blocks of 1 to {BLOCK_MAX} symbols: {} of {} bytes, {:.2} us beside {:.2}; the best {least:.3}; {}",
-            worst.symbols,
-            worst.len,
-            worst.by_xor / 1e3,
-            worst.by_reed_solomon / 1e3,
-            longest.collect::<Vec<_>>().join(", "),
-        )
-    });
-    println!(
-        "cost      one coded packet, exclusive or beside Reed-Solomon: {}",
-        said.as_deref().unwrap_or("NOT MEASURED")
-    );
-    report.add(match said {
-        Some(said) => found.remark(said),
-        None => found,
-    });
+    let median = rows.as_ref().map(|rows| rows[rows.len() / 2].ratio()).map_err(Clone::clone);
+    let found = figure("xor_vs_reed_solomon", "ratio", n, median).goal(Goal::AtMost(1.0));
+    let said = rows.as_ref().map_or_else(|why| format!("NOT MEASURED: {why}"), |rows| words(rows));
+    println!("cost      one coded packet, exclusive or beside Reed-Solomon: {said}");
+    report.add(if rows.is_ok() { found.remark(said) } else { found });
+}
+
+/// The best and the worst block, and the longest ones. `rows`: by their ratios.
+fn words(rows: &[Row]) -> String {
+    let of = |row: &Row| {
+        let Row { symbols, len, by_xor, by_reed_solomon } = row;
+        let [by_xor, by_reed_solomon] = [by_xor, by_reed_solomon].map(|ns| ns / 1e3);
+        format!("{symbols} of {len} bytes {:.2} ({by_xor:.2} us beside {by_reed_solomon:.2})", row.ratio())
+    };
+    let ends = rows.first().into_iter().chain(rows.last());
+    let longest = rows.iter().filter(|row| row.symbols == BLOCK_MAX);
+    format!(
+        "from {}; the longest: {}",
+        ends.map(of).collect::<Vec<_>>().join(" to "),
+        longest.map(of).collect::<Vec<_>>().join(", ")
+    )
 }
 
 fn row(symbols: usize, len: usize, blocks: usize) -> Result<Row> {
