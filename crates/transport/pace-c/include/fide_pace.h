@@ -88,6 +88,9 @@ typedef struct fide_pace_message {
   uint64_t number;
   // Its bytes.
   size_t len;
+  // How long it is still in time: what is missing to the sender's deadline is its age, as far as the clocks are known. -1: not known, as
+  // the connection is over, or a clock has stepped.
+  int64_t expires_in_us;
 } fide_pace_message;
 
 // What is known of a way: from here to the other end, or from there to here. Set `size` to sizeof(fide_pace_view).

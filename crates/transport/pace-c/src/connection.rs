@@ -89,7 +89,11 @@ pub unsafe extern "C" fn fide_pace_recv(
             return Err(invalid("into is NULL, and len is not 0"));
         }
         let next = next(&open, timeout_us)?;
-        let filled = FidePaceMessage { size: told, number: next.number, len: next.bytes.len() };
+        // Who does not ask for it takes no lock for it.
+        let is_asked = told > std::mem::offset_of!(FidePaceMessage, expires_in_us);
+        let expires_in = is_asked.then(|| open.connection.expires_in(&next)).flatten();
+        let expires_in_us = expires_in.map_or(-1, |time| i64::try_from(time.as_micros()).unwrap_or(i64::MAX));
+        let filled = FidePaceMessage { size: told, number: next.number, len: next.bytes.len(), expires_in_us };
         if !message.is_null() {
             // SAFETY: by the contract.
             unsafe { fill(message, &filled, told) };

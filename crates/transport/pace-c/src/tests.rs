@@ -168,6 +168,7 @@ fn message_for_which_there_is_no_room_is_kept() {
     // SAFETY: as many bytes as are said are writable.
     let code = unsafe { fide_pace_recv(there, room.as_mut_ptr().cast(), 4, LIMIT_US, &mut told) };
     assert_eq!((code, told.len), (-i64::from(libc::EMSGSIZE), 10), "{}", said());
+    assert!((1..=LIMIT_US).contains(&told.expires_in_us), "{} us", told.expires_in_us);
     assert_eq!((recv(there, &mut room, 0), &room[..10]), (10, &b"some bytes"[..]));
     assert_eq!(recv(there, &mut room, 1000), -i64::from(libc::EAGAIN));
     assert!(said().contains("no message has come within 1000 us"), "{}", said());

@@ -124,6 +124,9 @@ pub struct FidePaceMessage {
     pub number: u64,
     /// Its bytes.
     pub len: usize,
+    /// How long it is still in time: what is missing to the sender's deadline is its age, as far as the clocks are known. -1: not known, as
+    /// the connection is over, or a clock has stepped.
+    pub expires_in_us: i64,
 }
 
 /// What became of messages so far. Set `size` to sizeof(fide_pace_counts).

@@ -378,6 +378,15 @@ impl Connection {
         self.look(For::Message, |state| self.next(state)).await
     }
 
+    /// How long a message that was received is still in time: until it expires, by the latest that the sender's clock may show. What is
+    /// missing to the sender's deadline is its age, as far as that is known. Zero: it has expired since. None: the connection is over, or a
+    /// clock has stepped and is not known again.
+    #[must_use]
+    pub fn expires_in(&self, message: &Message) -> Option<Duration> {
+        let there_us = self.with(|transport, now_ns| transport.peer_now_us(now_ns)).flatten()?;
+        Some(Duration::from_micros(message.expires_us.saturating_sub(there_us)))
+    }
+
     /// The memory of a message may be used again.
     pub fn recycle(&self, message: Message) {
         self.with(|transport, _| transport.recycle(message));

@@ -55,6 +55,19 @@ fn changes_of_the_bottleneck_are_called_back_until_the_connection_is_dropped() {
     takes.join().unwrap();
 }
 
+#[test]
+fn message_says_how_long_it_is_in_time() {
+    let (here, there) = pair();
+    for deadline in [Duration::from_secs(40), Duration::from_secs(20)] {
+        here.send_within(b"message", Some(deadline)).unwrap();
+        let message = there.recv_timeout(LIMIT).unwrap().expect("a message");
+        let first = there.expires_in(&message).expect("the clock is known");
+        assert!(first > Duration::ZERO && first <= deadline, "{first:?} of {deadline:?}");
+        thread::sleep(Duration::from_millis(2));
+        assert!(there.expires_in(&message).expect("the clock is known") < first, "it ages");
+    }
+}
+
 /// The receiver is the slowest step, and asks itself.
 #[test]
 fn receiver_is_told_the_bottleneck_of_what_it_receives() {

@@ -3,7 +3,7 @@
 
 use std::{thread, time::Duration};
 
-use fide_pace_socket::{ClientKey, Closed, Config, Connection, Endpoint, SendError, ServerKey};
+use fide_pace_socket::{ClientKey, Closed, Config, Connection, Endpoint, SendError, ServerKey, Step};
 
 fn config() -> Config {
     Config { deadline_ns: 2_000_000_000, queue_max: 100, ..Config::default() }
@@ -57,16 +57,21 @@ fn sender_that_is_held_sends_no_faster_than_its_receiver_takes() {
         }
         there
     });
-    let mut sent = 0;
+    let (mut sent, mut first) = (0, None);
     while !takes.is_finished() && sent < 10_000 {
         here.send(&[0; 1000]).unwrap();
         sent += 1;
+        // What came before its pace was told may be too much, and more where its thread is woken late.
+        if first.is_none() && here.view().is_some_and(|view| view.paces.get(Step::Deliver) > 0) {
+            first = Some(sent);
+        }
     }
     let there = takes.join().unwrap();
     let lost = there.counts().received.lost;
-    println!("{sent} sent, {lost} lost, {:?}", here.view());
-    // What waits at the end has not been taken, and what came in the first moments was too much.
-    assert!(sent < 400, "{sent} messages for 200");
+    let held = sent - first.expect("its pace is told");
+    println!("{sent} sent, {held} of them held, {lost} lost, {:?}", here.view());
+    // A few wait at the end.
+    assert!(held < 250, "{held} messages for 200");
 }
 
 #[test]
