@@ -158,6 +158,8 @@ pub struct Transport {
     together_until_ns: u64,
     /// Packets are written so long before they leave.
     ahead_ns: u64,
+    /// When the last packet left, or leaves.
+    left_ns: u64,
     /// Bytes on a link of a packet with a symbol or redundancy: a running mean.
     symbol_bytes: u64,
     /// Bytes of packets without a symbol that are paced.
@@ -253,6 +255,7 @@ impl Transport {
             next_number: 0,
             departs_ns: now_ns,
             ahead_ns: 0,
+            left_ns: 0,
             together_until_ns: 0,
             symbol_bytes: mtu::LEAST as u64,
             control_room: 0,
@@ -387,7 +390,7 @@ impl Transport {
             Reading::WentBack => self.sender.give_up_all(),
             Reading::Jumped(by_ns) => {
                 // So that they have left before this moment.
-                self.flight.jumped(by_ns - 1000);
+                self.flight.jumped(by_ns.saturating_sub(1000 + self.ahead_ns));
                 let grace_ns = GRACE_NS.max(4 * self.round_trip_ns());
                 self.heard_ns = self.heard_ns.max((now_ns + grace_ns).saturating_sub(self.config.idle_ns));
             }

@@ -228,12 +228,16 @@ impl Transport {
         };
         self.peer_marked = feedback.marked;
         if let Some(sent_ns) = news.largest_sent_ns {
-            let t1_us = clock_us(sent_ns);
+            // It may have left as it was written: nobody knows whether a host has kept its time, and a clock that is believed to be
+            // behind delivers late.
+            let t1_us = clock_us(sent_ns.saturating_sub(self.ahead_ns));
             let stamps = Stamps { t1_us, t2_us: came_us, t3_us: sent_us, t4_us: self.came_after_us(sent_ns) };
             let told = self.exchanged(now_ns, &stamps);
-            came.round_trip_us = told.map(|_| stamps.round_trip_us());
+            let t1_us = clock_us(sent_ns);
+            let round_trip_us = Stamps { t1_us, ..stamps }.round_trip_us();
+            came.round_trip_us = told.map(|_| round_trip_us);
             if told.is_some() {
-                self.late.note(now_ns.saturating_sub(sent_ns).saturating_sub(stamps.round_trip_us() * 1000));
+                self.late.note(now_ns.saturating_sub(sent_ns).saturating_sub(round_trip_us * 1000));
             }
             // With the packet that showed a step a time of before may have come.
             let (longer_ns, longer_us) = self.longer;

@@ -45,6 +45,15 @@ pub struct Written {
     pub departs_ns: Option<u64>,
 }
 
+/// Of a packet: when it is written, and when it leaves, which is the same unless it is written ahead.
+#[derive(Debug, Clone, Copy)]
+struct Times {
+    now_ns: u64,
+    departs_ns: u64,
+    /// It leaves when the pace lets a symbol leave.
+    is_paced: bool,
+}
+
 impl Transport {
     /// Whether something is to be sent that is paced, and the path has room for it.
     pub(super) fn has_paced(&self, now_ns: u64, way: &Way) -> bool {
@@ -52,17 +61,36 @@ impl Transport {
         self.has_room() && (self.sender.has_something() || is_due)
     }
 
-    /// Writes the next packet that is to leave now; none if there is none. `plain` has room for the largest packet.
+    /// Writes the next packet that is to leave now, or soon ([`Transport::writes_ahead`]); none if there is none. `plain` has room for the
+    /// largest packet.
     pub fn write(&mut self, now_ns: u64, plain: &mut [u8]) -> Option<Written> {
         if self.closed.is_some() && self.closing.is_none() {
             return None;
         }
         let now_ns = self.reads(now_ns);
+        let way = self.way();
+        // In the order of their numbers: what overtakes others would seem to be their loss.
+        let order_ns = self.left_ns.max(now_ns);
+        let paced_ns = self.paced_ns(now_ns, order_ns, &way);
+        let departs_ns = paced_ns.unwrap_or(order_ns);
+        let times = Times { now_ns, departs_ns, is_paced: paced_ns.is_some() };
+        let written = self.write_next(times, &way, plain)?;
+        self.left_ns = departs_ns;
+        Some(Written { departs_ns: (departs_ns > now_ns).then(|| self.own.callers(departs_ns)), ..written })
+    }
+
+    /// When the packet leaves that may be written now with a symbol; none if there is none.
+    fn paced_ns(&self, now_ns: u64, order_ns: u64, way: &Way) -> Option<u64> {
+        let goes_by_itself = self.closing.is_some() || !self.challenges.is_empty();
+        let leaves_ns = self.leaves_ns().max(order_ns);
+        let may = !goes_by_itself && leaves_ns <= now_ns + self.ahead_ns && self.has_paced(now_ns, way);
+        may.then_some(leaves_ns)
+    }
+
+    fn write_next(&mut self, times: Times, way: &Way, plain: &mut [u8]) -> Option<Written> {
+        let Times { now_ns, departs_ns, is_paced } = times;
         let room = (self.packet_max() - HEADER_LEN - TAG_LEN).min(plain.len());
         let mut writer = Writer::new(&mut plain[..room]);
-        let way = self.way();
-        let paced_ns = self.paced_ns(now_ns, &way);
-        let departs_ns = paced_ns.unwrap_or(now_ns);
         writer.sent(clock_us(departs_ns));
         let empty = writer.len();
         if let Some(reason) = self.closing.take() {
@@ -74,54 +102,43 @@ impl Transport {
             writer.frame(&Frame::Close { reason: &reason });
             self.closed.get_or_insert(Closed::Here);
             let len = writer.len();
-            return Some(self.control(now_ns, len));
+            return Some(self.control(departs_ns, len));
         }
         if let Some(echo) = self.challenges.pop_front() {
             writer.frame(&Frame::Ping(echo));
             let len = writer.len();
-            return Some(Written { challenge: Some(echo), ..self.control(now_ns, len) });
+            return Some(Written { challenge: Some(echo), ..self.control(departs_ns, len) });
         }
         if let Some(size) = self.probes_mtu().then(|| self.mtu.probe(now_ns)).flatten() {
-            return self.write_probe(now_ns, size, plain);
+            return self.write_probe(departs_ns, size, plain);
         }
-        self.write_control(departs_ns, paced_ns.is_some(), &mut writer);
+        self.write_control(times, &mut writer);
         let has_control = writer.len() > empty;
-        if paced_ns.is_none() {
+        if !is_paced {
             let len = writer.len();
-            return has_control.then(|| self.control(now_ns, len));
+            return has_control.then(|| self.control(departs_ns, len));
         }
-        self.write_symbol(now_ns, departs_ns, &way, writer, has_control)
-    }
-
-    /// When the packet leaves that may be written now with a symbol; none if there is none.
-    fn paced_ns(&self, now_ns: u64, way: &Way) -> Option<u64> {
-        let goes_by_itself = self.closing.is_some() || !self.challenges.is_empty();
-        let leaves_ns = self.leaves_ns().max(now_ns);
-        let may = !goes_by_itself && leaves_ns <= now_ns + self.ahead_ns && self.has_paced(now_ns, way);
-        may.then_some(leaves_ns)
+        self.write_symbol(departs_ns, way, writer, has_control)
     }
 
     /// Goes on with a packet that is to leave at `departs_ns`.
     fn write_symbol(
         &mut self,
-        now_ns: u64,
         departs_ns: u64,
         way: &Way,
         mut writer: Writer<'_>,
         has_control: bool,
     ) -> Option<Written> {
-        let told_ns = (departs_ns > now_ns).then(|| self.own.callers(departs_ns));
-        let leaves = |written: Written| Written { departs_ns: told_ns, ..written };
         let symbol_max = self.symbol_max();
-        let needs = self.sender.prepare(now_ns, way, symbol_max);
+        let needs = self.sender.prepare(departs_ns, way, symbol_max);
         // A symbol that leaves no room for the rest: the rest goes first.
         if has_control && needs.is_some_and(|needs| needs + REDUNDANCY_LEN > writer.room()) {
             let len = writer.len();
-            return Some(leaves(self.control(departs_ns, len)));
+            return Some(self.control(departs_ns, len));
         }
         let Some(outgoing) = self.sender.next(symbol_max) else {
             let len = writer.len();
-            return has_control.then(|| leaves(self.control(departs_ns, len)));
+            return has_control.then(|| self.control(departs_ns, len));
         };
         let (frame, left, cargo) = match outgoing {
             Outgoing::Symbol { number, content } => {
@@ -135,7 +152,7 @@ impl Transport {
         debug_assert!(frame_len(&frame) <= writer.room());
         if !writer.frame(&frame) {
             let len = writer.len();
-            return has_control.then(|| leaves(self.control(departs_ns, len)));
+            return has_control.then(|| self.control(departs_ns, len));
         }
         let len = writer.len();
         let bytes = wire_bytes(len);
@@ -150,7 +167,7 @@ impl Transport {
             self.together_until_ns = if self.is_fast() { departs_ns + TOGETHER_NS } else { 0 };
         }
         self.departs(departs_ns, bytes);
-        Some(leaves(written))
+        Some(written)
     }
 
     /// Whether packets leave together.
@@ -197,7 +214,8 @@ impl Transport {
         Written { number, len, challenge: None, departs_ns: None }
     }
 
-    fn write_control(&mut self, now_ns: u64, is_paced: bool, writer: &mut Writer<'_>) {
+    fn write_control(&mut self, times: Times, writer: &mut Writer<'_>) {
+        let Times { now_ns, is_paced, .. } = times;
         let is_due = self.feedback_due_ns.is_some_and(|due_ns| now_ns >= due_ns);
         if is_due || is_paced && self.unnamed > 0 {
             self.write_feedback(writer);

@@ -256,6 +256,8 @@ impl Way {
 enum Event {
     /// A packet comes at an end.
     Arrives { flow: usize, end: usize, number: u64, is_marked: bool, plain: Vec<u8> },
+    /// A packet that was written ahead leaves.
+    Departs { flow: usize, end: usize, number: u64, plain: Vec<u8> },
     /// An end, or its application, has something to do.
     Wakes { flow: usize, end: usize },
     /// A packet of a TCP is acknowledged; none when it starts, and for its timeout.
@@ -276,6 +278,8 @@ pub(crate) struct World {
     pub(crate) random: SmallRng,
     /// Each packet comes once more so much later; 0 for none.
     pub(crate) again_ns: u64,
+    /// Packets that are written ahead leave at their times; else at once, as if the queue had been replaced.
+    pub(crate) keeps_times: bool,
     /// A message may be late by a step of a clock: [`Steps`].
     pub(crate) excuses_steps: bool,
     /// By how much a message may be late at each end if the ways were said to be even, of all links that there were.
@@ -333,6 +337,7 @@ impl World {
             count: 0,
             random: SmallRng::seed_from_u64(seed),
             again_ns: 0,
+            keeps_times: true,
             excuses_steps: false,
             even_late_ns: [0; 2],
             even_ns: round_trip_us * 1000 / 2,
@@ -384,6 +389,10 @@ impl World {
                 }
                 Event::Acked { tcp, number } => {
                     self.acked(tcp, number);
+                    continue;
+                }
+                Event::Departs { flow, end, number, plain } => {
+                    self.departs(flow, end, number, &plain);
                     continue;
                 }
             };
@@ -530,22 +539,31 @@ impl World {
             if end == 0 {
                 self.flows[flow].departed_ns.push(departs_ns);
             }
-            let arrivals: Vec<_> = self.links[end].enter(departs_ns, written.len + AROUND).collect();
-            if end == 0 && !arrivals.is_empty() {
-                self.flows[flow].carried_bytes += (written.len + AROUND) as u64;
-            }
-            for arrival in arrivals {
-                let plain = plain[..written.len].to_vec();
-                let (number, is_marked) = (written.number, arrival.is_marked);
-                if self.again_ns > 0 {
-                    let plain = plain.clone();
-                    let again = Event::Arrives { flow, end: 1 - end, number, is_marked, plain };
-                    self.add(arrival.at_ns + self.again_ns, again);
-                }
-                self.add(arrival.at_ns, Event::Arrives { flow, end: 1 - end, number, is_marked, plain });
+            let plain = plain[..written.len].to_vec();
+            if departs_ns > self.now_ns && self.keeps_times {
+                self.add(departs_ns, Event::Departs { flow, end, number: written.number, plain });
+            } else {
+                self.departs(flow, end, written.number, &plain);
             }
         }
         any
+    }
+
+    /// A packet leaves now.
+    fn departs(&mut self, flow: usize, end: usize, number: u64, plain: &[u8]) {
+        let arrivals: Vec<_> = self.links[end].enter(self.now_ns, plain.len() + AROUND).collect();
+        if end == 0 && !arrivals.is_empty() {
+            self.flows[flow].carried_bytes += (plain.len() + AROUND) as u64;
+        }
+        for arrival in arrivals {
+            let (plain, is_marked) = (plain.to_vec(), arrival.is_marked);
+            if self.again_ns > 0 {
+                let plain = plain.clone();
+                let again = Event::Arrives { flow, end: 1 - end, number, is_marked, plain };
+                self.add(arrival.at_ns + self.again_ns, again);
+            }
+            self.add(arrival.at_ns, Event::Arrives { flow, end: 1 - end, number, is_marked, plain });
+        }
     }
 
     /// The sending application at an end. Returns when it wants to send again.
