@@ -13,6 +13,7 @@ mod check;
 mod circles;
 mod clients;
 mod clocks;
+mod departures;
 #[cfg(test)]
 mod docs;
 mod headers;
@@ -60,6 +61,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   soak [...]       100 million heartbeats between three hosts, in as many runs as that takes -> target/soak/state.json; needs root
   rdma             test `fide jitter` by rdma-ud between two emulated hosts; downloads a kernel once
   clocks [...]     suspend, stop and slew a guest, with each time source (or those named); downloads a kernel once
+  departures       that the kernel keeps departure times of X-PACE, in a guest; downloads a kernel once
   man              the manual pages of `fide`, one for each subcommand -> target/man
   clean            cargo clean, and remove network namespaces of dead runs";
 
@@ -122,6 +124,7 @@ fn main() -> ExitCode {
         "soak" => soak(rest),
         "rdma" => rdma::test(),
         "clocks" => clocks::test(rest),
+        "departures" => departures::test(),
         "man" => man(),
         "clean" => clean(),
         // Not for people: cargo runs this in place of each test program.

@@ -51,8 +51,7 @@ fn root_messages_by_pace_and_by_tcp_are_drawn_side_by_side() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    // CUBIC is in each kernel.
-    let words = ["demo", "pace", "--json", "--seconds", "2", "--against", "cubic", "--out"];
+    let words = ["demo", "pace", "--json", "--seconds", "2", "--out"];
     let output = Command::new(env!("CARGO_BIN_EXE_fide-lab")).args(words).arg(dir.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
@@ -70,6 +69,40 @@ fn root_messages_by_pace_and_by_tcp_are_drawn_side_by_side() {
     }
     let chart = fs::read_to_string(dir.path().join("pace.svg")).unwrap();
     assert!(chart.starts_with("<svg") && chart.contains("TCP CUBIC: p50"), "{chart:.200}");
+}
+
+/// On a terminal of 80 columns, which `script` makes.
+#[test]
+fn root_messages_by_pace_and_by_tcp_are_drawn_while_they_run() {
+    if let Err(why) = supported() {
+        println!("skipped: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let demo = format!("{} demo pace --seconds 2 --out {}", env!("CARGO_BIN_EXE_fide-lab"), dir.path().display());
+    let words = ["-qec", &format!("stty cols 80 rows 24; exec {demo}"), "/dev/null"];
+    let output = Command::new("script").args(words).env("TERM", "xterm").stdin(Stdio::null()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("TCP CUBIC, as it comes and not paced"), "{said}");
+    // Bars and whole figures of each flow, and what they mean.
+    let (live, end) = said.split_once(" delivery, ms").unwrap_or_else(|| panic!("no table: {said}"));
+    for name in ["X-PACE", "TCP CUBIC"] {
+        let is_bars = |line: &str| {
+            let figures =
+                line.split_once(name).filter(|(bars, _)| bars.contains(['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']));
+            figures.is_some_and(|(_, figures)| figures.contains("p50") && figures.contains(" ms"))
+        };
+        assert!(live.lines().any(is_bars), "{name}: {live}");
+    }
+    assert!(live.contains("the highest bar is") && live.contains("X-PACE's slowest step: "), "{live}");
+    // The plot stands before the table, with both flows' marks.
+    let plot: Vec<&str> = live.lines().rev().take(18).collect();
+    assert!(plot.iter().any(|line| line.contains("o X-PACE, x TCP CUBIC; 8 both")), "{plot:#?}");
+    for mark in ["ooo", "x"] {
+        assert!(plot.iter().any(|line| line.contains(mark) && !line.contains("TCP")), "{mark}: {plot:#?}");
+    }
+    assert!(end.contains("at best") && end.contains("drawing: "), "{end}");
 }
 
 /// The demo goes on even if the reader of its output goes away: the results have a page of their own.

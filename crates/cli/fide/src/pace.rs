@@ -18,11 +18,13 @@ use std::{
 
 use anyhow::anyhow;
 use fide_cli::units;
-use fide_pace_socket::{Algorithm, BindError, ClientKey, Closed, Config, Connection, Endpoint, ServerKey};
+use fide_pace_socket::{
+    Algorithm, BindError, ClientKey, Closed, Config, Connection, Endpoint, IDLE_LEAST_NS, ServerKey,
+};
 use serde_json::{Value, json};
 
 use crate::{
-    exit::{Done, Failure, USAGE},
+    exit::{Done, Failure, UNHEALTHY, USAGE},
     say::say,
 };
 
@@ -44,10 +46,11 @@ enum Command {
     ///
     /// Exit codes: 0 the sender has sent all, 1 the connection has broken, 2 usage.
     Recv(receive::Arguments),
-    /// Carry UDP datagrams of any program between two hosts
+    /// Carry UDP datagrams of any programs between two hosts
     ///
     /// One end has --from and --to: it takes datagrams of local programs, and connects to the other end. That one has
-    /// --accept and --forward: it hands them to a local program, and carries its answers back.
+    /// --accept and --forward: it hands them to a local program, from a port for each of the others, and carries its answers back to the one
+    /// that they are for.
     Tunnel(tunnel::Arguments),
     /// Measure how long messages are on their way between two hosts, and which step is the slowest
     ///
@@ -91,6 +94,9 @@ struct Way {
     /// way there takes longer, a message can be late by half of the difference
     #[arg(long)]
     even_ways: bool,
+    /// After this time without a packet of the other end the connection is over
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = idle)]
+    idle: Duration,
     /// How congestion is answered
     #[arg(long, value_name = "NAME", value_enum, default_value_t)]
     congestion: Congestion,
@@ -115,6 +121,7 @@ impl Way {
             residual_loss: self.loss,
             queue_max: self.queue.unwrap_or(queue).into(),
             even_ways: self.even_ways,
+            idle_ns: u64::try_from(self.idle.as_nanos()).unwrap_or(u64::MAX),
             algorithm: match self.congestion {
                 Congestion::Xpace => Algorithm::XPace,
                 Congestion::Level => Algorithm::Level,
@@ -233,7 +240,7 @@ fn unbound(why: BindError) -> Failure {
     let code = match &why {
         BindError::Bind { why, .. } if why.kind() == std::io::ErrorKind::PermissionDenied => crate::exit::NOT_PERMITTED,
         BindError::Bind { .. } | BindError::Config(_) => USAGE,
-        BindError::Thread(_) => crate::exit::UNHEALTHY,
+        BindError::Thread(_) => UNHEALTHY,
     };
     Failure::new(code, why)
 }
@@ -274,6 +281,22 @@ fn duration(text: &str) -> Result<Duration, String> {
     units::duration(text)
         .filter(|time| (Duration::from_millis(1)..=Duration::from_secs(60)).contains(time))
         .ok_or_else(|| format!("'{text}' is not a time from 1ms to 60s; use a number and us, ms or s, such as 100ms"))
+}
+
+/// "1s" to "3600s".
+fn idle(text: &str) -> Result<Duration, String> {
+    units::duration(text)
+        .filter(|time| (Duration::from_nanos(IDLE_LEAST_NS)..=Duration::from_secs(3600)).contains(time))
+        .ok_or_else(|| format!("'{text}' is not a time from 1s to 3600s; use a number and ms or s, such as 5s"))
+}
+
+/// Why a connection is over, with where its other end was.
+fn lost(connection: &Connection, why: impl std::fmt::Display) -> Failure {
+    let why = why.to_string();
+    match connection.peer() {
+        Some(peer) => Failure::new(UNHEALTHY, anyhow!("{peer}: {why}")),
+        None => Failure::new(UNHEALTHY, anyhow!("{why}")),
+    }
 }
 
 fn share(text: &str) -> Result<f64, String> {

@@ -130,6 +130,8 @@ pub struct Datagram {
     pub len: usize,
     /// The connection that stands whose packet it is: it may be marked as ECN-capable. None: it belongs to a set-up.
     pub connection: Option<ConnectionId>,
+    /// It is to leave at this time ([`Endpoint::writes_ahead`]), before which it may not; none: now.
+    pub departs_ns: Option<u64>,
 }
 
 /// How far a server's connection is.
@@ -324,6 +326,14 @@ impl Endpoint {
         }
     }
 
+    /// Whoever sends the datagrams of a connection keeps their times, and gets them by so much before these
+    /// ([`Datagram::departs_ns`]). 0, as it is at first: never before.
+    pub fn writes_ahead(&mut self, id: ConnectionId, ns: u64) {
+        if let Some(connection) = self.connections.get_mut(&id.0) {
+            connection.transport.writes_ahead(ns);
+        }
+    }
+
     /// Where the peer is.
     #[must_use]
     pub fn address(&self, id: ConnectionId) -> Option<SocketAddr> {
@@ -450,7 +460,7 @@ impl Endpoint {
     pub fn transmit(&mut self, now_ns: u64, into: &mut [u8]) -> Option<Datagram> {
         if let (Some(((to, _, asked), answer)), Some(tagger)) = (self.answers.pop_front(), &self.tagger) {
             let len = answer.write(tagger, Some(&asked), into);
-            return Some(Datagram { to, len, connection: None });
+            return Some(Datagram { to, len, connection: None, departs_ns: None });
         }
         let now = self.reads(now_ns);
         // Each turn of this loop moves the one that is looked at behind `now`, or sends.
@@ -491,7 +501,7 @@ impl Endpoint {
             let len = HEADER_LEN + connection.sealer.seal(written.number, plain, &mut into[HEADER_LEN..])?;
             let paths = &connection.paths;
             let to = written.challenge.map_or(paths.current(), |echo| paths.asked(echo));
-            Some(Datagram { to, len, connection: Some(ConnectionId(id)) })
+            Some(Datagram { to, len, connection: Some(ConnectionId(id)), departs_ns: written.departs_ns })
         });
         self.refresh(id, now);
         datagram

@@ -10,6 +10,7 @@
 
 mod config;
 mod incoming;
+mod incoming_view;
 mod outgoing;
 mod pace;
 mod silence;
@@ -72,7 +73,7 @@ pub struct Config {
     pub even_ways: bool,
     /// Bytes of the largest datagram that the own link takes.
     pub datagram_max: usize,
-    /// A peer that is not heard for so long has vanished.
+    /// A peer that is not heard for so long has vanished; at least [`IDLE_LEAST_NS`].
     pub idle_ns: u64,
     /// The slowest turn of a step counts for so long: as long as an application is expected to keep its pace.
     /// [`PACES_WINDOW_MIN_NS`] to [`PACES_WINDOW_MAX_NS`].
@@ -126,6 +127,8 @@ const PONGS_MAX: usize = 4;
 const GRACE_NS: u64 = 2_000_000_000;
 /// After the end of a connection its other end's clock is asked for during this time, or two round trips, if messages wait for it.
 const ENDING_NS: u64 = 1_000_000_000;
+/// A peer that has nothing to send is heard each half second: with less than this one lost packet could end a connection.
+pub const IDLE_LEAST_NS: u64 = 1_000_000_000;
 /// Longest deadline. Times cross the network as 32 bits of microseconds: half of that may be ahead, 35 minutes.
 pub const DEADLINE_MAX_NS: u64 = 1_800_000_000_000;
 
@@ -153,6 +156,8 @@ pub struct Transport {
     departs_ns: u64,
     /// Until then packets leave together with the last one.
     together_until_ns: u64,
+    /// Packets are written so long before they leave.
+    ahead_ns: u64,
     /// Bytes on a link of a packet with a symbol or redundancy: a running mean.
     symbol_bytes: u64,
     /// Bytes of packets without a symbol that are paced.
@@ -206,6 +211,8 @@ pub struct Transport {
     arrived: u64,
     /// The running mean of the way there, by both ends' clocks.
     one_way_us: Option<u64>,
+    /// The same of the way here.
+    one_way_here_us: Option<u64>,
     /// The bottleneck as [`Transport::take_change`] told it.
     told_bottleneck: Option<(Step, u64)>,
     /// Bytes that are to be asked for in packets of their own, and bytes that have come back: the last ones.
@@ -245,6 +252,7 @@ impl Transport {
             mtu: PathMtu::new(config.datagram_max),
             next_number: 0,
             departs_ns: now_ns,
+            ahead_ns: 0,
             together_until_ns: 0,
             symbol_bytes: mtu::LEAST as u64,
             control_room: 0,
@@ -281,6 +289,7 @@ impl Transport {
             arrivals: Rhythm::default(),
             arrived: 0,
             one_way_us: None,
+            one_way_here_us: None,
             told_bottleneck: None,
             challenges: VecDeque::with_capacity(PONGS_MAX),
             answered: VecDeque::with_capacity(PONGS_MAX),
@@ -459,7 +468,7 @@ impl Transport {
             self.congestion = congestion(self.config.algorithm, self.trips.smoothed_us());
             self.mtu = PathMtu::new(self.config.datagram_max);
             self.set_up_us = u64::MAX;
-            self.one_way_us = None;
+            (self.one_way_us, self.one_way_here_us) = (None, None);
         }
         let now_ns = self.reads(now_ns);
         // It has answered from there: an outage is over.
@@ -665,12 +674,12 @@ impl Transport {
             return now_ns;
         }
         let way = self.way();
-        let paced = self.has_paced(now_ns, &way).then_some(self.leaves_ns());
+        let paced = self.has_paced(now_ns, &way).then_some(self.written_ns());
         let received = self.receiver.due_us().zip(self.latest_there_us(now_ns)).map(|(due_us, peer_now_us)| {
             now_ns.saturating_add(due_us.saturating_sub(peer_now_us).saturating_mul(1000))
         });
         let sent = match self.has_room() {
-            true => self.sender.due_ns(&way).map(|due_ns| due_ns.max(self.leaves_ns())),
+            true => self.sender.due_ns(&way).map(|due_ns| due_ns.max(self.written_ns())),
             false => self.late_ns(&way),
         };
         let lost = self.flight.loss_at_ns(self.round_trip_ns());

@@ -8,6 +8,8 @@ use fide_pace::loss::Gilbert;
 use rand::{RngExt, SeedableRng, rngs::SmallRng};
 
 const MS: u64 = 1_000_000;
+/// Packets of which it is noted when they entered; further ones are not.
+const ENTERED_MAX: usize = 1 << 20;
 
 /// A rate that changes by itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,6 +43,8 @@ pub struct LinkSpec {
     pub mtu: usize,
     /// Packets that find so much in the buffer are marked (ECN).
     pub marks_from_bytes: u64,
+    /// The share of packets that are marked whatever is in the buffer.
+    pub marks: f64,
     pub varies: Option<Varies>,
 }
 
@@ -59,6 +63,7 @@ impl LinkSpec {
             repeats: 0.0,
             mtu: 1500,
             marks_from_bytes: u64::MAX,
+            marks: 0.0,
             varies: None,
         }
     }
@@ -118,6 +123,8 @@ pub struct Link {
     pub longest_queue_ns: u64,
     /// The most bytes that a packet found before it since somebody looked, at the rate of that time.
     pub longest_queue_bytes: u64,
+    /// When each packet entered, and its bytes, if somebody has asked for it: the first ones.
+    pub entered: Option<Vec<(u64, usize)>>,
 }
 
 /// What becomes of a packet: when it comes, and whether it was marked.
@@ -143,6 +150,7 @@ impl Link {
             dropped: 0,
             longest_queue_ns: 0,
             longest_queue_bytes: 0,
+            entered: None,
         }
     }
 
@@ -151,6 +159,9 @@ impl Link {
         let LinkSpec { bits_per_s, delay_ns, buffer_bytes, losses, repeats, mtu, marks_from_bytes, .. } = self.spec;
         self.packets += 1;
         self.bytes += bytes as u64;
+        if let Some(entered) = self.entered.as_mut().filter(|entered| entered.len() < ENTERED_MAX) {
+            entered.push((now_ns, bytes));
+        }
         let leaves = if self.is_bad { losses.to_good } else { losses.to_bad };
         self.is_bad ^= self.random.random_bool(leaves.clamp(0.0, 1.0));
         let (mut is_marked, mut left_ns) = (false, now_ns);
@@ -168,6 +179,8 @@ impl Link {
                 left_ns = self.free_ns;
             }
         }
+        // Links that mark nothing draw nothing, so that they stay as they were.
+        is_marked |= self.spec.marks > 0.0 && self.random.random_bool(self.spec.marks);
         let comes = has_room && !self.is_bad && bytes <= mtu;
         self.dropped += u64::from(!comes);
         if self.spec.bursts_ns > 0 {
@@ -231,6 +244,15 @@ mod tests {
     }
 
     #[test]
+    fn entries_are_noted_if_they_are_asked_for() {
+        let mut link = Link::new(LinkSpec::of(0).with_rate(8_000_000, 1000), 1);
+        let _ = link.enter(1, 900);
+        link.entered = Some(Vec::new());
+        let _ = (link.enter(2, 900).count(), link.enter(2, 50).count());
+        assert_eq!(link.entered.take(), Some(vec![(2, 900), (2, 50)]), "one of them found no room");
+    }
+
+    #[test]
     fn losses_repetitions_and_marks_are_as_often_as_was_asked_for() {
         let spec = LinkSpec { losses: Gilbert::of(0.1, 3.0), repeats: 0.2, ..LinkSpec::of(0) };
         let mut link = Link::new(spec, 1);
@@ -242,6 +264,9 @@ mod tests {
         let mut link = Link::new(LinkSpec { marks_from_bytes: 1500, ..LinkSpec::of(0).with_rate(8_000_000, 9000) }, 1);
         let marked: Vec<bool> = (0..4).flat_map(|_| link.enter(0, 1000).map(|arrival| arrival.is_marked)).collect();
         assert_eq!(marked, [false, false, true, true]);
+        let mut link = Link::new(LinkSpec { marks: 0.3, ..LinkSpec::of(0) }, 1);
+        let marked = (0..100_000).filter(|at| link.enter(*at, 100).any(|arrival| arrival.is_marked)).count();
+        assert!((29_000..31_000).contains(&marked), "{marked}");
     }
 
     /// All that a link can do in ten seconds goes through, in order.

@@ -108,6 +108,17 @@ impl Emulator {
         Seen { packets, bytes, dropped }
     }
 
+    /// Notes from now on when each packet enters a way, by CLOCK_MONOTONIC.
+    pub fn note_times(&self, way: usize) {
+        self.links()[way].entered = Some(Vec::new());
+    }
+
+    /// What was noted, with the bytes of each packet; nothing more is. The thread between the devices reads them, so each time is
+    /// later than the packet by what that thread is late.
+    pub fn take_times(&self, way: usize) -> Vec<(u64, usize)> {
+        self.links()[way].entered.take().unwrap_or_default()
+    }
+
     fn links(&self) -> std::sync::MutexGuard<'_, [Link; 2]> {
         self.shared.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -220,6 +231,7 @@ mod tests {
         };
         let (here, there) = (bind(1), bind(2));
         there.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        emulator.note_times(0);
         let begun = Instant::now();
         for at in 0..20_u8 {
             here.send_to(&[at; 1000], (Emulator::address(1), 7000)).unwrap();
@@ -237,6 +249,9 @@ mod tests {
         let (queue_ns, dropped) = emulator.take_longest_queue_ns(0);
         assert_eq!(dropped, 10);
         assert!((8_000_000..=9_300_000).contains(&queue_ns), "{queue_ns}");
+        let times = emulator.take_times(0);
+        assert_eq!(times.iter().filter(|(_, bytes)| *bytes == 1028).count(), 20, "{times:?}");
+        assert!(times.is_sorted_by_key(|(at_ns, _)| *at_ns) && emulator.take_times(0).is_empty());
         // The host may say something by itself.
         let seen = emulator.seen(0);
         assert!(seen.packets >= 20 && seen.bytes >= 20 * 1028 && seen.dropped == 10, "{seen:?}");

@@ -72,6 +72,9 @@ typedef struct fide_pace_config {
   // 1: both ways of the path take equally long. A deadline then has to be longer than one way, and else than a round trip; where they
   // do not, a message can be late by half of the difference.
   uint32_t even_ways;
+  // After this time without a packet of the other end the connection is over (-ETIMEDOUT); at least 1000000, as an end that sends nothing
+  // is heard each half second. 0: 30000000.
+  uint64_t idle_us;
 } fide_pace_config;
 
 // A connection. No number is one twice, and 0 is none.
@@ -87,7 +90,7 @@ typedef struct fide_pace_message {
   size_t len;
 } fide_pace_message;
 
-// What is known of the way from here to the other end. Set `size` to sizeof(fide_pace_view).
+// What is known of a way: from here to the other end, or from there to here. Set `size` to sizeof(fide_pace_view).
 typedef struct fide_pace_view {
   // sizeof(fide_pace_view).
   size_t size;
@@ -97,9 +100,9 @@ typedef struct fide_pace_view {
   uint64_t bottleneck_pace_ns;
   // The slowest step, a fide_pace_step; -1: not known yet.
   int32_t bottleneck;
-  // Messages that wait for the application at the other end.
+  // Messages that wait for the application at the end of the way.
   uint32_t waiting_there;
-  // Bytes a second that the network takes; 0: not known yet.
+  // Bytes a second that the network takes; 0: not known yet, and of the way from there to here never.
   uint64_t network_bytes_per_s;
   // From sending to delivery, for a message that leaves at once.
   uint64_t delay_ns;
@@ -107,6 +110,17 @@ typedef struct fide_pace_view {
   uint64_t send_period_ns;
   // From one message of the other end to the next; 0: they do not come periodically.
   uint64_t receive_period_ns;
+  // From one turn of this application to its next, as it sends on the way there, or takes messages on the way here, with all that it waits
+  // for; 0: not known yet. Its own work alone is in `pace_ns`.
+  uint64_t total_ns;
+  // The mean time of packets on the way, by both ends' clocks; it may be wrong by `clock_uncertainty_us`. -1: not known yet.
+  int64_t one_way_ns;
+  // By how much the other end's clock is ahead, but for multiples of 2^32 us; 0 while `clock_uncertainty_us` is UINT64_MAX.
+  int64_t clock_ahead_us;
+  // By how much more or less that may be; UINT64_MAX: nothing is known of the clock yet.
+  uint64_t clock_uncertainty_us;
+  // How much faster the other end's clock runs, in microseconds for each second; 0: not known yet.
+  int64_t drift_ppm;
 } fide_pace_view;
 
 // What became of messages so far. Set `size` to sizeof(fide_pace_counts).
@@ -210,6 +224,11 @@ int64_t fide_pace_recv(fide_pace_connection connection,
 // What is known of the way from here to the other end. Returns 0; -EBADF if `connection` is none; -ESHUTDOWN if it is over.
 int fide_pace_get_view(fide_pace_connection connection,
                        struct fide_pace_view *view);
+
+// The same of the way from the other end to here, for who receives: the slowest step of what comes, and how long that is on its way.
+// Returns as fide_pace_get_view does.
+int fide_pace_get_incoming_view(fide_pace_connection connection,
+                                struct fide_pace_view *view);
 
 // What became of messages so far. Returns 0; -EBADF if `connection` is none.
 int fide_pace_get_counts(fide_pace_connection connection, struct fide_pace_counts *counts);

@@ -126,16 +126,36 @@ fn next(open: &Open, timeout_us: i64) -> Result<Message, Failure> {
 /// `view` is NULL or a fide_pace_view whose `size` is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fide_pace_get_view(connection: FidePaceConnection, view: *mut FidePaceView) -> c_int {
-    guard(|| {
-        let open = handles::connection(connection)?;
-        // SAFETY: by the contract.
-        let size = unsafe { room(view, "fide_pace_view") }?;
-        let found = open.connection.view().ok_or_else(over)?;
-        let filled = FidePaceView { size, ..FidePaceView::from(&found) };
-        // SAFETY: by the contract.
-        unsafe { fill(view, &filled, size) };
-        Ok(0)
-    })
+    // SAFETY: by the contract.
+    guard(|| unsafe { fill_view(connection, view, |open| open.connection.view()) })
+}
+
+/// The same of the way from the other end to here, for who receives: the slowest step of what comes, and how long that is on its way.
+/// Returns as fide_pace_get_view does.
+///
+/// # Safety
+/// `view` is NULL or a fide_pace_view whose `size` is set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fide_pace_get_incoming_view(connection: FidePaceConnection, view: *mut FidePaceView) -> c_int {
+    // SAFETY: by the contract.
+    guard(|| unsafe { fill_view(connection, view, |open| open.connection.incoming_view()) })
+}
+
+/// # Safety
+/// `view` is null or a fide_pace_view whose `size` is set.
+unsafe fn fill_view(
+    connection: FidePaceConnection,
+    view: *mut FidePaceView,
+    of: impl FnOnce(&Open) -> Option<View>,
+) -> Result<c_int, Failure> {
+    let open = handles::connection(connection)?;
+    // SAFETY: by the contract.
+    let size = unsafe { room(view, "fide_pace_view") }?;
+    let found = of(&open).ok_or_else(over)?;
+    let filled = FidePaceView { size, ..FidePaceView::from(&found) };
+    // SAFETY: by the contract.
+    unsafe { fill(view, &filled, size) };
+    Ok(0)
 }
 
 fn over() -> Failure {

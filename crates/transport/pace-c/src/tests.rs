@@ -3,6 +3,8 @@
 
 use std::{
     ffi::{CStr, CString, c_char, c_void},
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
     ptr::{null, null_mut},
     sync::mpsc::{Sender, channel},
     thread,
@@ -84,6 +86,7 @@ fn handles_that_are_none_are_errors_everywhere() {
                 fide_pace_try_send(wrong, b"x".as_ptr().cast(), 1, 0).into(),
                 recv(wrong, &mut [0; 9], 0),
                 fide_pace_get_view(wrong, &mut view).into(),
+                fide_pace_get_incoming_view(wrong, &mut view).into(),
                 fide_pace_get_counts(wrong, &mut counts).into(),
                 fide_pace_bottleneck_pace_ns(wrong),
                 fide_pace_expected_delay_ns(wrong),
@@ -95,7 +98,7 @@ fn handles_that_are_none_are_errors_everywhere() {
                 close(wrong).into(),
             ]
         };
-        assert_eq!(codes, [-i64::from(libc::EBADF); 13], "{wrong}");
+        assert_eq!(codes, [-i64::from(libc::EBADF); 14], "{wrong}");
         let text = said();
         assert!(text.contains(&format!("{wrong} is {why}")) && text.contains("fide_pace_connect"), "{text}");
     }
@@ -140,6 +143,8 @@ fn arguments_that_cannot_be_are_named() {
     assert!(server(Some(c"127.0.0.1:0"), Some(&secret), &config).contains("fide_pace_congestion"));
     (config.congestion, config.even_ways) = (0, 2);
     assert!(server(Some(c"127.0.0.1:0"), Some(&secret), &config).contains("even_ways is 2"));
+    (config.even_ways, config.idle_us) = (0, 999_999);
+    assert!(server(Some(c"127.0.0.1:0"), Some(&secret), &config).contains("at least 1000000"));
     let mut text: [c_char; FIDE_PACE_KEY_BYTES] = [0; FIDE_PACE_KEY_BYTES];
     // SAFETY: as many bytes as are said are writable.
     unsafe {
@@ -173,6 +178,82 @@ fn message_for_which_there_is_no_room_is_kept() {
     // SAFETY: no bytes are read.
     assert_eq!(unsafe { fide_pace_send(here, null(), 3, 0) }, -libc::EINVAL);
     assert_eq!([close(here), close(there)], [0; 2]);
+    assert_eq!(endpoints.map(|endpoint| fide_pace_endpoint_close(endpoint)), [0; 2]);
+}
+
+/// Takes one message, and no other, until it is killed; started by the test below.
+#[test]
+#[ignore = "a process of another test"]
+fn child() {
+    let key = CString::new(std::env::var("FIDE_PACE_KEY").unwrap()).unwrap();
+    let (server, address) = server(&key);
+    println!("\nat {}", address.to_str().unwrap());
+    let mut there = 0;
+    // SAFETY: a place for the handle.
+    assert_eq!(unsafe { fide_pace_accept(server, LIMIT_US, &mut there) }, 0, "{}", said());
+    assert_eq!(recv(there, &mut [0; 9], LIMIT_US), 3, "{}", said());
+    println!("has one");
+    // Its parent kills it; nobody waits longer.
+    thread::sleep(Duration::from_secs(60));
+}
+
+#[test]
+fn peer_that_is_killed_ends_what_waits() {
+    let key = key(FidePaceKey::Secret);
+    let mut peer = Command::new(std::env::current_exe().unwrap());
+    peer.args(["--exact", "tests::child", "--ignored", "--nocapture"]).env("FIDE_PACE_KEY", key.to_str().unwrap());
+    let mut peer = peer.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(peer.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let address = lines.find_map(|line| CString::new(line.strip_prefix("at ")?).ok()).expect("an address");
+    let (mut client, mut here) = (0, 0);
+    let mut config: FidePaceConfig = zeroed();
+    (config.size, config.deadline_us, config.idle_us) = (size_of::<FidePaceConfig>(), 600_000_000, 1_000_000);
+    // SAFETY: texts, a configuration with its size, and places for handles.
+    unsafe {
+        assert_eq!(fide_pace_client(&mut client), 0, "{}", said());
+        assert_eq!(fide_pace_connect(client, address.as_ptr(), key.as_ptr(), &config, &mut here), 0, "{}", said());
+    }
+    assert_eq!(send(here, b"one", 0), 0, "{}", said());
+    assert!(lines.any(|line| line == "has one"));
+    peer.kill().unwrap();
+    peer.wait().unwrap();
+    let waits = thread::spawn(move || (recv(here, &mut [0; 9], -1), said()));
+    let code = std::iter::repeat_with(|| send(here, b"more", 0)).find(|code| *code < 0);
+    assert_eq!(code, Some(-libc::ETIMEDOUT), "{}", said());
+    assert!(said().contains("the other end was not heard any more"), "{}", said());
+    let (code, why) = waits.join().unwrap();
+    assert_eq!(code, -i64::from(libc::ETIMEDOUT), "{why}");
+    assert_eq!([close(here), fide_pace_endpoint_close(client)], [0; 2]);
+}
+
+/// The receiver is the slowest step, and asks itself.
+#[test]
+fn receiver_is_told_the_bottleneck_of_what_it_receives() {
+    let ([here, there], endpoints) = pair();
+    let sends = thread::spawn(move || while send(here, b"more", LIMIT_US) == 0 {});
+    let mut view: FidePaceView = zeroed();
+    view.size = size_of::<FidePaceView>();
+    // A busy machine may need more of them than one at rest.
+    let is_known = (0..5000).any(|_| {
+        assert_eq!(recv(there, &mut [0; 9], LIMIT_US), 4, "{}", said());
+        thread::sleep(Duration::from_millis(2));
+        // SAFETY: a view with its size.
+        assert_eq!(unsafe { fide_pace_get_incoming_view(there, &mut view) }, 0, "{}", said());
+        view.bottleneck == FidePaceStep::Deliver as i32 && view.bottleneck_pace_ns > 1_000_000 && view.one_way_ns >= 0
+    });
+    assert!(is_known && view.total_ns > 0, "{view:?}");
+    // It is one clock.
+    assert!(view.clock_ahead_us.unsigned_abs() <= view.clock_uncertainty_us, "{view:?}");
+    // A program that was compiled before there were clocks in a view.
+    let (mut old, clock) = (view, view.clock_uncertainty_us);
+    old.size = std::mem::offset_of!(FidePaceView, total_ns);
+    old.clock_uncertainty_us = clock + 1;
+    // SAFETY: a view with its size.
+    assert_eq!(unsafe { fide_pace_get_view(there, &mut old) }, 0, "{}", said());
+    assert_eq!(old.clock_uncertainty_us, clock + 1, "it is written beyond its size");
+    assert_eq!(close(there), 0);
+    sends.join().unwrap();
+    assert_eq!(close(here), 0);
     assert_eq!(endpoints.map(|endpoint| fide_pace_endpoint_close(endpoint)), [0; 2]);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Structs and enums of the C ABI.
 
-use fide_pace_socket::{Algorithm, Config, Counts, Step, View};
+use fide_pace_socket::{Algorithm, Config, Counts, IDLE_LEAST_NS, Step, View};
 use libc::c_void;
 
 use fide_c_abi::{Failure, invalid};
@@ -74,9 +74,12 @@ pub struct FidePaceConfig {
     /// 1: both ways of the path take equally long. A deadline then has to be longer than one way, and else than a round trip; where they
     /// do not, a message can be late by half of the difference.
     pub even_ways: u32,
+    /// After this time without a packet of the other end the connection is over (-ETIMEDOUT); at least 1000000, as an end that sends nothing
+    /// is heard each half second. 0: 30000000.
+    pub idle_us: u64,
 }
 
-/// What is known of the way from here to the other end. Set `size` to sizeof(fide_pace_view).
+/// What is known of a way: from here to the other end, or from there to here. Set `size` to sizeof(fide_pace_view).
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct FidePaceView {
@@ -88,9 +91,9 @@ pub struct FidePaceView {
     pub bottleneck_pace_ns: u64,
     /// The slowest step, a fide_pace_step; -1: not known yet.
     pub bottleneck: i32,
-    /// Messages that wait for the application at the other end.
+    /// Messages that wait for the application at the end of the way.
     pub waiting_there: u32,
-    /// Bytes a second that the network takes; 0: not known yet.
+    /// Bytes a second that the network takes; 0: not known yet, and of the way from there to here never.
     pub network_bytes_per_s: u64,
     /// From sending to delivery, for a message that leaves at once.
     pub delay_ns: u64,
@@ -98,6 +101,17 @@ pub struct FidePaceView {
     pub send_period_ns: u64,
     /// From one message of the other end to the next; 0: they do not come periodically.
     pub receive_period_ns: u64,
+    /// From one turn of this application to its next, as it sends on the way there, or takes messages on the way here, with all that it waits
+    /// for; 0: not known yet. Its own work alone is in `pace_ns`.
+    pub total_ns: u64,
+    /// The mean time of packets on the way, by both ends' clocks; it may be wrong by `clock_uncertainty_us`. -1: not known yet.
+    pub one_way_ns: i64,
+    /// By how much the other end's clock is ahead, but for multiples of 2^32 us; 0 while `clock_uncertainty_us` is UINT64_MAX.
+    pub clock_ahead_us: i64,
+    /// By how much more or less that may be; UINT64_MAX: nothing is known of the clock yet.
+    pub clock_uncertainty_us: u64,
+    /// How much faster the other end's clock runs, in microseconds for each second; 0: not known yet.
+    pub drift_ppm: i64,
 }
 
 /// A message that has come. Set `size` to sizeof(fide_pace_message).
@@ -159,6 +173,14 @@ impl FidePaceConfig {
             1 => true,
             other => return Err(invalid(&format!("even_ways is {other}; use 0 or 1"))),
         };
+        match self.idle_us.saturating_mul(1000) {
+            0 => {}
+            idle_ns if idle_ns >= IDLE_LEAST_NS => config.idle_ns = idle_ns,
+            _ => {
+                let why = format!("idle_us is {}; use 0, or at least {}", self.idle_us, IDLE_LEAST_NS / 1000);
+                return Err(invalid(&why));
+            }
+        }
         Ok(config)
     }
 }
@@ -175,6 +197,11 @@ impl From<&View> for FidePaceView {
             delay_ns: view.delay_ns,
             send_period_ns: view.send_period_ns.unwrap_or(0),
             receive_period_ns: view.receive_period_ns.unwrap_or(0),
+            total_ns: view.total_ns.unwrap_or(0),
+            one_way_ns: view.one_way_ns.map_or(-1, |ns| i64::try_from(ns).unwrap_or(i64::MAX)),
+            clock_ahead_us: view.peer_clock.map_or(0, |clock| clock.us),
+            clock_uncertainty_us: view.peer_clock.map_or(u64::MAX, |clock| clock.uncertainty_us),
+            drift_ppm: view.drift_ppm,
         }
     }
 }

@@ -25,6 +25,9 @@ pub(crate) type ViewOf = (
     u16,
     Option<f64>,
     Option<f64>,
+    Option<f64>,
+    Option<f64>,
+    Option<(f64, f64, i64)>,
 );
 
 fn of_ns(ns: u64) -> f64 {
@@ -41,6 +44,9 @@ fn view_of(view: &View) -> ViewOf {
         view.waiting_there,
         view.send_period_ns.map(of_ns),
         view.receive_period_ns.map(of_ns),
+        view.total_ns.map(of_ns),
+        view.one_way_ns.map(of_ns),
+        view.peer_clock.map(|clock| (clock.us as f64 / 1e6, of_ns(clock.uncertainty_us * 1000), view.drift_ppm)),
     )
 }
 
@@ -120,6 +126,10 @@ impl Connection {
 
     fn view(&self, py: Python<'_>) -> Option<ViewOf> {
         py.detach(|| self.0.view()).as_ref().map(view_of)
+    }
+
+    fn incoming_view(&self, py: Python<'_>) -> Option<ViewOf> {
+        py.detach(|| self.0.incoming_view()).as_ref().map(view_of)
     }
 
     fn expected_delay(&self) -> Option<f64> {

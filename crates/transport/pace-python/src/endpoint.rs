@@ -7,8 +7,8 @@ use std::{
 };
 
 use fide_pace_socket::{
-    AcceptError, Algorithm, BindError, ClientKey, Config, ConnectError, KeyError, ServerKey, new_private as private,
-    new_secret as secret,
+    AcceptError, Algorithm, BindError, ClientKey, Config, ConnectError, IDLE_LEAST_NS, KeyError, ServerKey,
+    new_private as private, new_secret as secret,
 };
 use pyo3::{
     exceptions::{PyOSError, PyValueError},
@@ -56,10 +56,10 @@ fn parse(address: &str) -> PyResult<SocketAddr> {
     address.parse().map_err(|_| PyValueError::new_err(format!("{address:?} is no address: write HOST:PORT")))
 }
 
-/// How connections are to be, as Python has it: deadline, loss, queue, congestion, even_ways.
-type Options = (f64, f64, u32, String, bool);
+/// How connections are to be, as Python has it: deadline, loss, queue, congestion, even_ways, idle.
+type Options = (f64, f64, u32, String, bool, f64);
 
-fn config((deadline, loss, queue, congestion, even_ways): Options) -> PyResult<Config> {
+fn config((deadline, loss, queue, congestion, even_ways, idle): Options) -> PyResult<Config> {
     let wrong = |what: String| Err(PyValueError::new_err(what));
     let deadline = match seconds(deadline).map(|deadline| u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX)) {
         Some(ns) if ns > 0 => ns,
@@ -76,8 +76,20 @@ fn config((deadline, loss, queue, congestion, even_ways): Options) -> PyResult<C
         "xpace" => Algorithm::XPace,
         other => return wrong(format!("congestion is {other:?}; use \"level\" or \"xpace\"")),
     };
+    let idle_ns = match seconds(idle).map(|idle| u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX)) {
+        Some(ns) if ns >= IDLE_LEAST_NS => ns,
+        _ => return wrong(format!("idle is {idle}; give seconds, at least {}", IDLE_LEAST_NS / 1_000_000_000)),
+    };
     let queue_max = queue as usize;
-    Ok(Config { deadline_ns: deadline, residual_loss: loss, queue_max, algorithm, even_ways, ..Config::default() })
+    Ok(Config {
+        deadline_ns: deadline,
+        residual_loss: loss,
+        queue_max,
+        algorithm,
+        even_ways,
+        idle_ns,
+        ..Config::default()
+    })
 }
 
 fn bind(why: BindError) -> PyErr {

@@ -108,6 +108,55 @@ class Blocking(unittest.TestCase):
         self.assertTrue(here.finish(LIMIT))
         here.close()
 
+    def test_receiver_is_told_the_bottleneck_of_what_it_receives(self):
+        here, there = pair()
+
+        def send():
+            try:
+                while True:
+                    here.send(bytes(1000))
+            except fide_pace.ConnectionClosed:
+                pass
+
+        thread = threading.Thread(target=send)
+        thread.start()
+        # A busy machine may need more of them than one at rest.
+        for _ in range(5000):
+            there.recv(timeout=LIMIT)
+            time.sleep(0.002)
+            view = there.incoming_view()
+            if view.bottleneck == "deliver" and view.bottleneck_pace > 0.001 and view.one_way is not None:
+                break
+        else:
+            self.fail(f"{view}")
+        self.assertGreater(view.total, 0)
+        # It is one clock.
+        self.assertLessEqual(abs(view.clock_ahead), view.clock_uncertainty)
+        self.assertIsInstance(view.drift_ppm, int)
+        there.close()
+        thread.join()
+
+    def test_peer_that_is_killed_ends_what_waits(self):
+        key = fide_pace.new_secret()
+        code = """
+            import fide_pace, sys
+            endpoint = fide_pace.server("127.0.0.1:0", sys.argv[1], deadline=60)
+            print(endpoint.address, flush=True)
+            with endpoint.accept() as connection:
+                connection.recv()
+                print("there", flush=True)
+                endpoint.accept()
+        """
+        command = [sys.executable, "-c", textwrap.dedent(code), key]
+        for waits in ("recv", "send"):
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as peer:
+                here = fide_pace.connect(peer.stdout.readline().strip(), key, deadline=60.0, idle=1.0)
+                here.send(b"first")
+                self.assertEqual(peer.stdout.readline(), "there\n")
+                peer.kill()
+                with self.assertRaisesRegex(fide_pace.ConnectionLost, "not heard any more"):
+                    here.recv() if waits == "recv" else [here.send(bytes(1000)) for _ in range(1_000_000)]
+
     def test_period_of_the_sender_is_foretold(self):
         here, there = pair()
         # A busy machine may need more of them than one at rest.
@@ -176,6 +225,7 @@ class Wrong(unittest.TestCase):
             ({"loss": 1}, "loss is 1"),
             ({"queue": 0}, "queue is 0"),
             ({"congestion": "fast"}, '"level" or "xpace"'),
+            ({"idle": 0.5}, "idle is 0.5; give seconds, at least 1"),
         ):
             with self.assertRaisesRegex(ValueError, words):
                 fide_pace.server("127.0.0.1:0", key, **config)

@@ -20,7 +20,7 @@ use crate::{
     driver::Shared,
     now_ns,
     state::State,
-    waiting::Locked,
+    waiting::{Cancels, Locked},
 };
 
 impl Connection {
@@ -28,7 +28,14 @@ impl Connection {
     /// a millisecond ago. None: the connection is over.
     #[must_use]
     pub fn view(&self) -> Option<View> {
-        self.recent_view()
+        self.recent_views().map(|[there, _]| there)
+    }
+
+    /// The same of the way from the other end to here: which step is the slowest one for what this application receives, and how long that
+    /// is on its way. None: the connection is over.
+    #[must_use]
+    pub fn incoming_view(&self) -> Option<View> {
+        self.recent_views().map(|[_, here]| here)
     }
 
     /// What the slowest step takes for a message, as far as it is known: the time between two messages that nothing waits
@@ -181,15 +188,19 @@ impl Changes {
     /// # Errors
     /// The connection is over.
     pub async fn wait_async(&mut self) -> Result<View, RecvError> {
+        let (shared, id) = (Arc::clone(&self.shared), self.id);
+        let mut cancels = Cancels::new(&shared, |state: &mut State| {
+            state.fates.get_mut(&id).and_then(|fate| fate.watched.as_mut()).map(|watched| &mut watched.waiting)
+        });
         std::future::poll_fn(|context| {
-            let shared = Arc::clone(&self.shared);
             let mut state = shared.lock();
             if let Some(result) = self.next(&mut state) {
+                cancels.ends();
                 return Poll::Ready(result);
             }
-            if let Some(watched) = state.fates.get_mut(&self.id).and_then(|fate| fate.watched.as_mut()) {
-                watched.waiting.add(context.waker());
-            }
+            let former = cancels.begins(&mut state, context.waker());
+            drop(state);
+            drop(former);
             Poll::Pending
         })
         .await

@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll},
+    task::Poll,
     time::Duration,
 };
 
@@ -15,7 +15,7 @@ use fide_pace::{
     clock::Offset,
     endpoint::{ConnectionId, SetUpError},
     sender,
-    transport::{Closed, Counts, Snapshot, Transport, View, clock_us},
+    transport::{Closed, Counts, Snapshot, Transport, View},
 };
 
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
     driver::Shared,
     now_ns,
     state::{For, State},
-    waiting::Locked,
+    waiting::{Cancels, Locked},
 };
 
 /// Why a message is not sent.
@@ -56,6 +56,19 @@ impl std::fmt::Display for Over<'_> {
     }
 }
 
+/// Who keeps the times at which packets leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Departures {
+    /// The kernel (`SO_TXTIME`), as the interface to the peer has the queue `fq`. Each packet is written a quarter of a
+    /// millisecond before it leaves.
+    Kernel,
+    /// A thread, as well as the host wakes it.
+    Timer,
+}
+
+/// Of the way from here to there, and of the way back.
+pub(crate) type Views = [View; 2];
+
 /// A time of a connection.
 type When = fn(&Transport, u64) -> Option<u64>;
 
@@ -66,8 +79,8 @@ pub struct Connection {
     pub(crate) id: ConnectionId,
     /// Of its fate.
     is_empty: Arc<AtomicBool>,
-    /// The last view, and when it was taken.
-    viewed: Mutex<Option<(u64, View)>>,
+    /// The last views, and when they were taken.
+    viewed: Mutex<Option<(u64, Views)>>,
 }
 
 /// A view serves so long: those who look more often take no lock of the endpoint.
@@ -80,6 +93,22 @@ impl Connection {
         Self { shared, id, is_empty, viewed: Mutex::new(None) }
     }
 
+    /// It stands, and nobody has it yet.
+    pub(crate) fn stands(self) -> Self {
+        // The kernel is asked without the lock.
+        if self.peer().is_some_and(|peer| self.shared.socket.keeps_times_to(peer)) {
+            self.shared.lock().keeps_times(self.id);
+        }
+        self
+    }
+
+    /// Who keeps the times at which its packets leave.
+    #[must_use]
+    pub fn departures(&self) -> Departures {
+        let is_kept = self.shared.lock().fates.get(&self.id).is_some_and(|fate| fate.keeps_times);
+        if is_kept { Departures::Kernel } else { Departures::Timer }
+    }
+
     /// Whether it stands, or came to nothing; none while neither is known.
     pub(crate) fn is_set_up(&self, state: &mut State) -> Option<Result<(), SetUpError>> {
         let fate = state.fates.get(&self.id)?;
@@ -89,24 +118,22 @@ impl Connection {
         }
     }
 
-    pub(crate) fn poll<R>(
-        &self,
-        state: &mut State,
-        context: &mut Context<'_>,
-        what: For,
-        result: Option<R>,
-    ) -> Poll<R> {
-        if result.is_none() {
-            self.shared.waits(state, None);
-            self.wakes(state, context, what);
-        }
-        result.map_or(Poll::Pending, Poll::Ready)
-    }
-
-    fn wakes(&self, state: &mut State, context: &Context<'_>, what: For) {
-        if let Some(waiting) = state.waiting(self.id, what) {
-            waiting.add(context.waker());
-        }
+    /// Waits until a look at the state finds what is waited for.
+    pub(crate) async fn look<R>(&self, what: For, mut look: impl FnMut(&mut State) -> Option<R>) -> R {
+        let mut cancels = Cancels::new(&self.shared, |state: &mut State| state.waiting(self.id, what));
+        std::future::poll_fn(|context| {
+            let mut state = self.shared.lock();
+            if let Some(result) = look(&mut state) {
+                cancels.ends();
+                return Poll::Ready(result);
+            }
+            self.shared.waits(&mut state, None);
+            let former = cancels.begins(&mut state, context.waker());
+            drop(state);
+            drop(former);
+            Poll::Pending
+        })
+        .await
     }
 
     /// Waits until what is waited for may be there, or until a time.
@@ -131,14 +158,15 @@ impl Connection {
         state.endpoint.get_mut(self.id).map(|transport| act(transport, now_ns()))
     }
 
-    /// A view of the last millisecond.
-    pub(crate) fn recent_view(&self) -> Option<View> {
+    /// Views of the last millisecond.
+    pub(crate) fn recent_views(&self) -> Option<Views> {
         let mut viewed = self.viewed.lock().unwrap_or_else(PoisonError::into_inner);
         let now_ns = now_ns();
         if viewed.is_none_or(|(at_ns, _)| now_ns >= at_ns + VIEWED_NS) {
-            *viewed = self.with(|transport, now_ns| (now_ns, transport.view(now_ns)));
+            *viewed =
+                self.with(|transport, now_ns| (now_ns, [transport.view(now_ns), transport.incoming_view(now_ns)]));
         }
-        viewed.map(|(_, view)| view)
+        viewed.map(|(_, views)| views)
     }
 
     /// Sends a message, and returns when the next one may leave, as far as the slowest step between the two applications is
@@ -222,7 +250,10 @@ impl Connection {
         self.send_now(&mut self.shared.lock(), bytes, deadline)
     }
 
-    /// [`Connection::send`], asynchronously. `sleep`: the executor's, for instance `tokio::time::sleep`.
+    /// [`Connection::send`], asynchronously. `sleep`: the executor's; what it rounds up to, the pace is rounded up to. For tokio,
+    /// whose own rounds up to a millisecond, the feature `tokio` has one that does not.
+    ///
+    /// Dropped before it is ready it has sent nothing while it waits behind another message, and else the whole message.
     ///
     /// # Errors
     /// [`SendError`].
@@ -246,35 +277,37 @@ impl Connection {
     ) -> Result<(), SendError> {
         self.wait_for_async(Transport::may_send_at, &sleep).await;
         self.send_now(&mut self.shared.lock(), bytes, deadline)?;
-        self.wait_for_async(Transport::may_make_at, &sleep).await;
+        self.ready_async(sleep).await;
         Ok(())
+    }
+
+    /// Waits until the next message may be made, as [`Connection::send`] does after a message: for those who choose what to send
+    /// only then, and send it by [`Connection::try_send`]. It returns at once if the connection is over.
+    pub async fn ready_async<S: Future<Output = ()>>(&self, sleep: impl Fn(Duration) -> S) {
+        self.wait_for_async(Transport::may_make_at, &sleep).await;
     }
 
     async fn wait_for_async<S: Future<Output = ()>>(&self, when: When, sleep: &impl Fn(Duration) -> S) {
         loop {
-            let due = std::future::poll_fn(|context| {
-                let mut state = self.shared.lock();
-                match self.has_come(&mut state, when) {
-                    Ok(()) => Poll::Ready(None),
-                    Err(Some(at_ns)) => Poll::Ready(Some(at_ns)),
-                    Err(None) => self.poll(&mut state, context, For::Room, None),
-                }
+            let due = self.look(For::Room, |state| match self.has_come(state, when) {
+                Ok(()) => Some(None),
+                Err(Some(at_ns)) => Some(Some(at_ns)),
+                Err(None) => None,
             });
             let Some(at_ns) = due.await else { return };
             let mut sleeps = std::pin::pin!(sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns()))));
+            let mut cancels = Cancels::new(&self.shared, |state: &mut State| state.waiting(self.id, For::Event));
             std::future::poll_fn(|context| {
                 let is_over = sleeps.as_mut().poll(context).is_ready();
                 let mut state = self.shared.lock();
-                let is_over = is_over || self.is_closed(&state);
-                if !is_over {
-                    self.shared.waits(&mut state, Some(at_ns));
-                    self.wakes(&mut state, context, For::Event);
-                    return Poll::Pending;
+                if is_over || self.is_closed(&state) {
+                    return Poll::Ready(());
                 }
-                if let Some(waiting) = state.waiting(self.id, For::Event) {
-                    waiting.remove(context.waker());
-                }
-                Poll::Ready(())
+                self.shared.waits(&mut state, Some(at_ns));
+                let former = cancels.begins(&mut state, context.waker());
+                drop(state);
+                drop(former);
+                Poll::Pending
             })
             .await;
         }
@@ -337,17 +370,12 @@ impl Connection {
         result.transpose()
     }
 
-    /// [`Connection::recv`], asynchronously.
+    /// [`Connection::recv`], asynchronously. Dropped before it is ready it has taken no message.
     ///
     /// # Errors
     /// The connection is over, and all that came has been taken.
     pub async fn recv_async(&self) -> Result<Message, RecvError> {
-        std::future::poll_fn(|context| {
-            let mut state = self.shared.lock();
-            let result = self.next(&mut state);
-            self.poll(&mut state, context, For::Message, result)
-        })
-        .await
+        self.look(For::Message, |state| self.next(state)).await
     }
 
     /// The memory of a message may be used again.
@@ -366,10 +394,7 @@ impl Connection {
     /// the first exchange of times.
     #[must_use]
     pub fn peer_clock(&self) -> Option<Offset> {
-        let offset = self.with(|transport, now_ns| transport.round_trips().offset(clock_us(now_ns))).flatten()?;
-        #[allow(clippy::cast_possible_truncation, reason = "the rest is not known")]
-        let lowest = offset.us as i32;
-        Some(Offset { us: lowest.into(), ..offset })
+        self.with(|transport, now_ns| transport.peer_clock(now_ns)).flatten()
     }
 
     /// Whether it has ended, at either end.
@@ -394,13 +419,21 @@ impl Connection {
         let until_ns = now_ns().saturating_add(nanoseconds(within));
         let mut state = self.shared.lock();
         loop {
-            let is_idle =
-                state.endpoint.get(self.id).is_none_or(|transport| transport.is_idle() || transport.closed().is_some());
+            let is_idle = self.is_idle(&state);
             if is_idle || now_ns() >= until_ns {
                 return is_idle;
             }
             state = self.wait(state, For::Room, Some(until_ns));
         }
+    }
+
+    /// The same, asynchronously and without a limit.
+    pub async fn finish_async(&self) {
+        self.look(For::Room, |state| self.is_idle(state).then_some(())).await;
+    }
+
+    fn is_idle(&self, state: &State) -> bool {
+        state.endpoint.get(self.id).is_none_or(|transport| transport.is_idle() || transport.closed().is_some())
     }
 
     /// Ends it, and tells the other end why.
@@ -431,4 +464,50 @@ fn to_the_microsecond<R>(wait: impl FnOnce() -> R) -> R {
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(slack));
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::Arc,
+        task::{Context, Poll, Wake, Waker},
+    };
+
+    use super::*;
+    use crate::{Config, Endpoint, ServerKey};
+
+    /// A task of its own.
+    struct Task;
+
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    /// Polls once, as a task of its own, and drops what waits.
+    fn polled_once<T>(future: impl Future<Output = T>) -> Arc<Task> {
+        let task = Arc::new(Task);
+        let polled = std::pin::pin!(future).poll(&mut Context::from_waker(&Waker::from(Arc::clone(&task))));
+        assert!(matches!(polled, Poll::Pending), "it waits");
+        task
+    }
+
+    #[test]
+    fn future_that_is_dropped_leaves_no_waker() {
+        let (config, key) = (Config::default(), ServerKey::Secret([7; 32]));
+        let server = Endpoint::server("127.0.0.1:0".parse().unwrap(), key.clone(), config).unwrap();
+        let client = Endpoint::client().unwrap();
+        let here = client.connect(server.local_address().unwrap(), &key.for_clients(), config).unwrap();
+        let there = server.accept().unwrap();
+        // Far longer than the wait for it.
+        let at: When = |_, now_ns| Some(now_ns + 10_000_000_000);
+        let never: When = |_, _| None;
+        let pending = |_| std::future::pending::<()>();
+        let tasks = [
+            polled_once(there.recv_async()),
+            polled_once(here.wait_for_async(at, &pending)),
+            polled_once(here.wait_for_async(never, &pending)),
+            polled_once(server.accept_async()),
+        ];
+        assert!(tasks.iter().all(|task| Arc::strong_count(task) == 1), "a waker is kept");
+    }
 }

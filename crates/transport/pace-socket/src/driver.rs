@@ -2,11 +2,15 @@
 //! The thread of an endpoint: reads its socket, keeps its times, and wakes those who wait.
 
 use std::{
+    net::IpAddr,
     os::fd::{AsFd, OwnedFd},
     sync::{Arc, Mutex, PoisonError, TryLockError},
 };
 
-use fide_pace::{endpoint, step::Step};
+use fide_pace::{
+    endpoint::{self, Datagram},
+    step::Step,
+};
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     io::{read, write},
@@ -119,6 +123,24 @@ impl Shared {
         is_sent
     }
 
+    /// Sends a datagram that is to leave at a time, and notes what that took. False: the socket's buffer is full.
+    fn send_at(
+        &self,
+        state: &mut State,
+        datagram: &Datagram,
+        from: Option<IpAddr>,
+        departs_ns: u64,
+        began_ns: &mut u64,
+    ) -> bool {
+        let is_sent = self.socket.send_at(&state.one[..datagram.len], datagram.to, from, departs_ns);
+        if let Some(id) = datagram.connection.filter(|_| is_sent) {
+            let ended_ns = now_ns();
+            let took_ns = ended_ns.saturating_sub(std::mem::replace(began_ns, ended_ns));
+            state.endpoint.note_step(id, ended_ns, Step::Transmit, took_ns);
+        }
+        is_sent
+    }
+
     /// Sends what may leave now.
     fn transmit(&self, state: &mut State, now_ns: u64) -> Left {
         let segments_max = self.socket.segments_max();
@@ -138,6 +160,14 @@ impl Shared {
                 state.touch(id);
             }
             let from = state.leaves_from(&datagram);
+            if let Some(departs_ns) = datagram.departs_ns {
+                if !self.send(state, &mut began_ns) || !self.send_at(state, &datagram, from, departs_ns, &mut began_ns)
+                {
+                    // This one is lost, as in any full queue.
+                    return Left::Full;
+                }
+                continue;
+            }
             if !state.batch.add(&datagram, from, &state.one, segments_max) {
                 if !self.send(state, &mut began_ns) {
                     // This one is lost, as in any full queue.

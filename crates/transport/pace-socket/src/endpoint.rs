@@ -5,7 +5,7 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
-    task::{Context, Poll},
+    task::Poll,
     thread,
     time::Duration,
 };
@@ -24,7 +24,7 @@ use crate::{
     shown::{ShowError, Writer},
     socket::Socket,
     state::{Fate, For, State},
-    waiting::Locked,
+    waiting::{Cancels, Locked},
 };
 
 /// If it is set, and neither empty nor 0, all endpoints of the process show their connections ([`Endpoint::show`]).
@@ -158,7 +158,7 @@ impl Endpoint {
         loop {
             if let Some(result) = connection.is_set_up(&mut state) {
                 drop(state);
-                return result.map(|()| connection).map_err(|why| ConnectError::SetUp { address: to, why });
+                return result.map(|()| connection.stands()).map_err(|why| ConnectError::SetUp { address: to, why });
             }
             state = connection.wait(state, For::Event, None);
         }
@@ -176,12 +176,8 @@ impl Endpoint {
     ) -> Result<Connection, ConnectError> {
         let (connection, state) = self.begin(to, key, config)?;
         drop(state);
-        let result = std::future::poll_fn(|context| {
-            let mut state = self.shared.lock();
-            let result = connection.is_set_up(&mut state);
-            connection.poll(&mut state, context, For::Event, result)
-        });
-        result.await.map(|()| connection).map_err(|why| ConnectError::SetUp { address: to, why })
+        let result = connection.look(For::Event, |state| connection.is_set_up(state)).await;
+        result.map(|()| connection.stands()).map_err(|why| ConnectError::SetUp { address: to, why })
     }
 
     fn begin(&self, to: SocketAddr, key: &ClientKey, config: Config) -> Result<(Connection, Locked<'_>), ConnectError> {
@@ -207,7 +203,8 @@ impl Endpoint {
         let mut state = self.shared.lock();
         loop {
             if let Some(result) = self.next(&mut state) {
-                return result;
+                drop(state);
+                return result.map(Connection::stands);
             }
             self.shared.waits(&mut state, None);
             state = state.wait(None, |state| Some(&mut state.accepting));
@@ -223,7 +220,8 @@ impl Endpoint {
         let mut state = self.shared.lock();
         loop {
             if let Some(result) = self.next(&mut state) {
-                return result.map(Some);
+                drop(state);
+                return result.map(|connection| Some(connection.stands()));
             }
             if now_ns() >= until_ns {
                 return Ok(None);
@@ -238,18 +236,20 @@ impl Endpoint {
     /// # Errors
     /// [`AcceptError`].
     pub async fn accept_async(&self) -> Result<Connection, AcceptError> {
-        std::future::poll_fn(|context: &mut Context<'_>| {
+        let mut cancels = Cancels::new(&self.shared, |state: &mut State| Some(&mut state.accepting));
+        let accepted = std::future::poll_fn(|context| {
             let mut state = self.shared.lock();
-            match self.next(&mut state) {
-                Some(result) => Poll::Ready(result),
-                None => {
-                    self.shared.waits(&mut state, None);
-                    state.accepting.add(context.waker());
-                    Poll::Pending
-                }
+            if let Some(result) = self.next(&mut state) {
+                cancels.ends();
+                return Poll::Ready(result);
             }
-        })
-        .await
+            self.shared.waits(&mut state, None);
+            let former = cancels.begins(&mut state, context.waker());
+            drop(state);
+            drop(former);
+            Poll::Pending
+        });
+        accepted.await.map(Connection::stands)
     }
 
     fn next(&self, state: &mut State) -> Option<Result<Connection, AcceptError>> {
@@ -286,6 +286,7 @@ impl Drop for Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Departures;
 
     fn connected(server: &Endpoint, client: &Endpoint, key: &ServerKey) -> (Connection, Connection) {
         let at = server.local_address().expect("bound");
@@ -330,6 +331,41 @@ mod tests {
         while there.try_recv().is_ok() {
             thread::yield_now();
         }
+    }
+
+    /// As over an interface with the queue `fq`, by a socket for all addresses, which tells the kernel its own. The loopback keeps no
+    /// times, so that packets come somewhat early.
+    #[test]
+    fn messages_go_on_where_the_kernel_keeps_times() {
+        let key = ServerKey::Secret([7; 32]);
+        let server =
+            Endpoint::server((Ipv4Addr::UNSPECIFIED, 0).into(), key.clone(), Config::default()).expect("bound");
+        let port = server.local_address().expect("bound").port();
+        let at = (Ipv4Addr::new(127, 0, 0, 9), port).into();
+        let client = Endpoint::client().expect("a socket");
+        let config = Config { residual_loss: 0.0, deadline_ns: 10_000_000_000, ..Config::default() };
+        let here = client.connect(at, &key.for_clients(), config).expect("a connection");
+        let there = server.accept().expect("one that connected");
+        assert_eq!((here.departures(), there.departures()), (Departures::Timer, Departures::Timer));
+        for (end, shared) in [(&here, &client.shared), (&there, &server.shared)] {
+            assert!(shared.socket.takes_times());
+            shared.lock().keeps_times(end.id);
+            assert_eq!(end.departures(), Departures::Kernel);
+        }
+        thread::scope(|scope| {
+            for [from, to] in [[&here, &there], [&there, &here]] {
+                scope.spawn(move || {
+                    (0..500_u32)
+                        .for_each(|number| from.send(&[number.to_be_bytes(); 200].concat()).expect("it stands"));
+                });
+                scope.spawn(move || {
+                    for number in 0..500_u32 {
+                        let message = to.recv().expect("it stands");
+                        assert_eq!(message.bytes[..4], number.to_be_bytes());
+                    }
+                });
+            }
+        });
     }
 
     /// They are closed with the endpoint, which says so in events of its own.

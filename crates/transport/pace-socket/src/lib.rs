@@ -20,21 +20,25 @@
 //! sleeps. The state is behind one lock, which is held for the work on one batch of packets at most, and never while a
 //! waker is called.
 //!
-//! Blocking functions have an asynchronous one beside them, for any executor: [`Connection::send_async`].
+//! Blocking functions have an asynchronous one beside them, for any executor: [`Connection::send_async`]. With the feature
+//! `tokio` the module `tokio` has them for that runtime, paced below a millisecond.
 
 mod ask;
 mod clock;
 mod connection;
+mod departure;
 mod driver;
 mod endpoint;
 mod loan;
 mod shown;
 mod socket;
 mod state;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 mod waiting;
 
 pub use ask::Changes;
-pub use connection::{Connection, RecvError, SendError};
+pub use connection::{Connection, Departures, RecvError, SendError};
 pub use endpoint::{AcceptError, BindError, ConnectError, Endpoint};
 pub use fide_pace::{
     clock::Offset,
@@ -44,7 +48,7 @@ pub use fide_pace::{
     receiver::Message,
     sender,
     step::{Paces, Step},
-    transport::{Algorithm, Closed, Config, ConfigError, Counts, Snapshot, View},
+    transport::{Algorithm, Closed, Config, ConfigError, Counts, IDLE_LEAST_NS, Snapshot, View},
 };
 pub use shown::{
     SHOWN_MAX, ShowError,

@@ -28,11 +28,11 @@ const WRITES_NS: u64 = 100_000_000;
 /// Name of the file, which the kernel shows.
 pub(crate) const NAME: &str = "fide-pace";
 /// Of the layout below, in its first word: to be changed with it.
-pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fpace\0\0\x01");
+pub(crate) const MAGIC: u64 = u64::from_be_bytes(*b"fpace\0\0\x02");
 
 /// Words of the endpoint's record, and of a connection's.
 const ENDPOINT_WORDS: usize = 10;
-const CONNECTION_WORDS: usize = 44;
+const CONNECTION_WORDS: usize = 51;
 
 /// There is no memory to show connections in.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +97,16 @@ impl Words<'_> {
         let mut word = value.unwrap_or(u64::MAX);
         self.word(&mut word);
         *value = (word != u64::MAX).then_some(word);
+    }
+
+    /// A number of 32 bits with its sign.
+    fn maybe_signed(&mut self, value: &mut Option<i64>) {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "32 bits, there and back")]
+        let mut word = value.map(|value| u64::from(value as i32 as u32));
+        self.maybe(&mut word);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "32 bits, there and back")]
+        let read = word.map(|word| i64::from(word as u32 as i32));
+        *value = read;
     }
 
     fn flag(&mut self, value: &mut bool) {
@@ -166,6 +176,12 @@ impl ConnectionRecord {
             round_trip_us,
             shortest_us,
             clock_uncertainty_us,
+            clock_ahead_us,
+            drift_ppm,
+            one_way_us,
+            one_way_here_us,
+            send_total_ns,
+            deliver_total_ns,
             in_flight_bytes,
             window_bytes,
             packet_bytes,
@@ -174,6 +190,7 @@ impl ConnectionRecord {
             deadline_ns,
             counts,
             is_over,
+            written_ahead_ns,
         } = snapshot;
         words.paces(there);
         words.paces(back);
@@ -182,7 +199,7 @@ impl ConnectionRecord {
             .for_each(|value| words.maybe(value));
         [waiting_to_leave, waiting_there, waiting_here, paced_bytes_per_s, in_flight_bytes, window_bytes]
             .into_iter()
-            .chain([packet_bytes, came_packets, lost_packets, deadline_ns])
+            .chain([packet_bytes, came_packets, lost_packets, deadline_ns, written_ahead_ns])
             .for_each(|value| words.word(value));
         words.flag(is_over);
         let Counts { sent, received, repeated_packets, black_holes, clock_steps } = counts;
@@ -192,6 +209,11 @@ impl ConnectionRecord {
             .into_iter()
             .chain([passed_over, repeated_packets, black_holes, clock_steps])
             .for_each(|value| words.word(value));
+        words.maybe_signed(clock_ahead_us);
+        let mut drift = Some(*drift_ppm);
+        words.maybe_signed(&mut drift);
+        *drift_ppm = drift.unwrap_or(0);
+        [one_way_us, one_way_here_us, send_total_ns, deliver_total_ns].into_iter().for_each(|value| words.maybe(value));
     }
 
     fn to_words(mut self) -> [u64; CONNECTION_WORDS] {
@@ -274,10 +296,10 @@ mod tests {
     fn records_are_read_as_they_were_written() {
         let mut words: [u64; CONNECTION_WORDS] = std::array::from_fn(|at| 1000 + at as u64);
         // A flag, and an address whose port has 16 bits.
-        words[28] = 1;
+        words[29] = 1;
         let record = ConnectionRecord::of_words(words);
         assert_eq!(record.to_words(), words, "each word has one field");
-        assert_eq!((record.id, record.snapshot.counts.clock_steps), (1000, 1000 + CONNECTION_WORDS as u64 - 1));
+        assert_eq!((record.id, record.snapshot.deliver_total_ns), (1000, Some(1000 + CONNECTION_WORDS as u64 - 1)));
 
         let local = "192.0.2.7:7000".parse().unwrap();
         let record = EndpointRecord {
@@ -292,7 +314,13 @@ mod tests {
         };
         assert_eq!(EndpointRecord::of_words(record.to_words()), record);
         let peer = "[2001:db8::1]:65535".parse().unwrap();
-        let snapshot = Snapshot { round_trip_us: Some(30_000), is_over: true, ..Snapshot::default() };
+        let snapshot = Snapshot {
+            round_trip_us: Some(30_000),
+            clock_ahead_us: Some(-1),
+            drift_ppm: -7,
+            is_over: true,
+            ..Snapshot::default()
+        };
         let record = ConnectionRecord { id: 1, peer, snapshot };
         assert_eq!(ConnectionRecord::of_words(record.to_words()), record);
     }

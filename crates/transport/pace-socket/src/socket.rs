@@ -10,10 +10,14 @@ use fide_pace::{
     endpoint::{ConnectionId, DATAGRAM_MAX, Datagram},
     transport::Arrival,
 };
+use fide_sys::{
+    clock::mono_ns,
+    departure::{self, Timed},
+};
 use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::clock::HostClock;
+use crate::{clock::HostClock, departure as kept};
 
 /// Bytes of datagrams that are sent by one call.
 const BATCH_BYTES: usize = 60_000;
@@ -30,6 +34,8 @@ pub(crate) struct Socket {
     family: Family,
     /// It has all addresses of the host, so that the kernel may choose another one for an answer than was asked.
     is_anywhere: bool,
+    /// It takes times at which datagrams are to leave.
+    takes_times: bool,
 }
 
 /// Addresses of which family a socket sends to.
@@ -91,7 +97,8 @@ impl Socket {
         // As far as the host's limits let it.
         let _ = state.set_recv_buffer_size((&socket).into(), BUFFER_BYTES);
         let _ = state.set_send_buffer_size((&socket).into(), BUFFER_BYTES);
-        Ok(Self { socket, state, family, is_anywhere: address.ip().is_unspecified() })
+        let takes_times = departure::takes_times(&socket).is_ok();
+        Ok(Self { socket, state, family, is_anywhere: address.ip().is_unspecified(), takes_times })
     }
 
     /// At any free port, for both families if the host has both.
@@ -116,6 +123,39 @@ impl Socket {
         &self.socket
     }
 
+    #[cfg(test)]
+    pub(crate) fn takes_times(&self) -> bool {
+        self.takes_times
+    }
+
+    /// Whether the kernel keeps the times of datagrams to an address.
+    pub(crate) fn keeps_times_to(&self, peer: SocketAddr) -> bool {
+        self.takes_times && kept::is_kept_to(peer)
+    }
+
+    /// As the kernel wants to have it.
+    fn destination(&self, to: SocketAddr) -> SocketAddr {
+        match to {
+            SocketAddr::V4(v4) if self.family == Family::Both => (v4.ip().to_ipv6_mapped(), v4.port()).into(),
+            to => to,
+        }
+    }
+
+    /// Sends a datagram of a connection that is to leave at a time, if it takes times. False: the socket's buffer is full. What the
+    /// kernel refuses is lost, as anywhere on the path.
+    pub(crate) fn send_at(&self, bytes: &[u8], to: SocketAddr, from: Option<IpAddr>, departs_ns: u64) -> bool {
+        // The kernel's clock does not go on while the host is suspended.
+        let at_ns = mono_ns().saturating_add(departs_ns.saturating_sub(crate::now_ns()));
+        let mut timed = Timed { bytes, to: self.destination(to), from, class: EcnCodepoint::Ect0 as u8, at_ns };
+        let mut result = departure::send_at(&self.socket, &timed);
+        if timed.from.is_some() && result.as_ref().is_err_and(|why| why.kind() != io::ErrorKind::WouldBlock) {
+            // The host may not have this address any more.
+            timed.from = None;
+            result = departure::send_at(&self.socket, &timed);
+        }
+        !result.is_err_and(|why| why.kind() == io::ErrorKind::WouldBlock)
+    }
+
     /// Datagrams that one call can send.
     pub(crate) fn segments_max(&self) -> usize {
         self.state.max_gso_segments()
@@ -125,12 +165,8 @@ impl Socket {
     /// on the path.
     pub(crate) fn send(&self, batch: &mut Batch) -> bool {
         let Some(to) = batch.to.filter(|_| batch.count > 0) else { return true };
-        let destination = match to {
-            SocketAddr::V4(v4) if self.family == Family::Both => (v4.ip().to_ipv6_mapped(), v4.port()).into(),
-            to => to,
-        };
         let mut transmit = Transmit {
-            destination,
+            destination: self.destination(to),
             ecn: batch.connection.map(|_| EcnCodepoint::Ect0),
             contents: &batch.bytes,
             segment_size: (batch.count > 1).then_some(batch.each),

@@ -56,6 +56,8 @@ pub(crate) struct Fate {
     /// the kernel's choice.
     is_of_client: bool,
     here: Option<IpAddr>,
+    /// The kernel keeps the times of its packets.
+    pub(crate) keeps_times: bool,
     /// Somebody wants to know of changes of its bottleneck.
     pub(crate) watched: Option<Watched>,
 }
@@ -268,6 +270,14 @@ impl State {
         match datagram.connection {
             Some(id) => self.fates.get(&id)?.here,
             None => self.asked.iter().rev().find(|(from, _)| *from == datagram.to).map(|(_, here)| *here),
+        }
+    }
+
+    /// The kernel keeps the times of a connection's packets from now on.
+    pub(crate) fn keeps_times(&mut self, id: ConnectionId) {
+        if let Some(fate) = self.fates.get_mut(&id) {
+            fate.keeps_times = true;
+            self.endpoint.writes_ahead(id, crate::departure::AHEAD_NS);
         }
     }
 

@@ -21,7 +21,10 @@ use crate::{
 pub(crate) struct Waiting {
     changed: Arc<Condvar>,
     threads: usize,
-    wakers: Vec<Waker>,
+    /// Each with the number of its future.
+    wakers: Vec<(u64, Waker)>,
+    /// Futures so far.
+    futures: u64,
 }
 
 /// Threads and tasks that are to be woken once the lock is released.
@@ -40,16 +43,25 @@ pub(crate) struct Locked<'a> {
 }
 
 impl Waiting {
-    /// Wakes once.
-    pub(crate) fn add(&mut self, waker: &Waker) {
-        if !self.wakers.iter().any(|known| known.will_wake(waker)) {
-            self.wakers.push(waker.clone());
+    /// Wakes a future once; it gets its number with the first call.
+    fn add(&mut self, future: &mut Option<u64>, waker: &Waker) -> Option<Waker> {
+        let number = *future.get_or_insert_with(|| {
+            self.futures += 1;
+            self.futures
+        });
+        match self.wakers.iter_mut().find(|(of, _)| *of == number) {
+            Some((_, known)) if known.will_wake(waker) => None,
+            Some((_, known)) => Some(std::mem::replace(known, waker.clone())),
+            None => {
+                self.wakers.push((number, waker.clone()));
+                None
+            }
         }
     }
 
-    /// It waits no longer.
-    pub(crate) fn remove(&mut self, waker: &Waker) {
-        self.wakers.retain(|known| !known.will_wake(waker));
+    fn remove(&mut self, future: u64) -> Option<Waker> {
+        let at = self.wakers.iter().position(|(of, _)| *of == future)?;
+        Some(self.wakers.swap_remove(at).1)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -61,7 +73,44 @@ impl Waiting {
         if self.threads > 0 && !is_known() {
             into.threads.push(Arc::clone(&self.changed));
         }
-        into.wakers.append(&mut self.wakers);
+        into.wakers.extend(self.wakers.drain(..).map(|(_, waker)| waker));
+    }
+}
+
+/// A future that waits. Dropped before it is ready, it is woken no more, and nothing is kept of it. It has no waker itself, which may be
+/// the last that keeps its task.
+pub(crate) struct Cancels<'a, F: Fn(&mut State) -> Option<&mut Waiting>> {
+    shared: &'a Shared,
+    /// Where it waits.
+    of: F,
+    /// Its number there; none: it does not wait.
+    future: Option<u64>,
+}
+
+impl<'a, F: Fn(&mut State) -> Option<&mut Waiting>> Cancels<'a, F> {
+    pub(crate) fn new(shared: &'a Shared, of: F) -> Self {
+        Self { shared, of, future: None }
+    }
+
+    /// Waits from now on. Returns the waker of before, to be dropped without the lock, as that may drop a connection.
+    #[must_use]
+    pub(crate) fn begins(&mut self, state: &mut State, waker: &Waker) -> Option<Waker> {
+        (self.of)(state)?.add(&mut self.future, waker)
+    }
+
+    /// What it waits for is here.
+    pub(crate) fn ends(&mut self) {
+        self.future = None;
+    }
+}
+
+impl<F: Fn(&mut State) -> Option<&mut Waiting>> Drop for Cancels<'_, F> {
+    fn drop(&mut self) {
+        let Some(future) = self.future else { return };
+        let mut state = self.shared.lock();
+        let removed = (self.of)(&mut state).and_then(|waiting| waiting.remove(future));
+        drop(state);
+        drop(removed);
     }
 }
 

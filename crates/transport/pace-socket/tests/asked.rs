@@ -7,7 +7,9 @@ use std::{
     time::Duration,
 };
 
-use fide_pace_socket::{AcceptError, ClientKey, Closed, Config, ConnectError, Connection, Endpoint, ServerKey, Step};
+use fide_pace_socket::{
+    AcceptError, ClientKey, Closed, Config, ConnectError, Connection, Endpoint, ServerKey, Step, View,
+};
 
 /// Longer than anything here takes.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -51,6 +53,37 @@ fn changes_of_the_bottleneck_are_called_back_until_the_connection_is_dropped() {
     let ended = std::iter::repeat_with(|| told.recv_timeout(LIMIT)).find_map(Result::err);
     assert_eq!(ended, Some(RecvTimeoutError::Disconnected));
     takes.join().unwrap();
+}
+
+/// The receiver is the slowest step, and asks itself.
+#[test]
+fn receiver_is_told_the_bottleneck_of_what_it_receives() {
+    let (here, there) = pair();
+    let sends = thread::spawn(move || {
+        while here.send(&[0; 1000]).is_ok() {}
+        here
+    });
+    // A busy machine may need more of them than one at rest.
+    let views = (0..5000).map(|_| {
+        there.recv_timeout(LIMIT).unwrap().expect("a message");
+        thread::sleep(Duration::from_millis(2));
+        there.incoming_view().expect("it stands")
+    });
+    let is_known = |view: &View| {
+        let is_slowest = view.bottleneck.is_some_and(|(step, ns)| step == Step::Deliver && ns >= 1_000_000);
+        is_slowest && view.paces.get(Step::Send) > 0 && view.one_way_ns.is_some()
+    };
+    let view = views.into_iter().find(is_known).expect("the bottleneck is found");
+    let (clock, peer_clock) = (view.peer_clock.expect("it is known"), there.peer_clock().expect("it is known"));
+    // It is one clock.
+    assert!(clock.us.unsigned_abs() <= clock.uncertainty_us, "{clock:?}");
+    assert!(peer_clock.us.unsigned_abs() <= peer_clock.uncertainty_us, "{peer_clock:?}");
+    let (_, deliver_ns) = view.bottleneck.expect("it is known");
+    assert!(view.total_ns.is_some() && view.delay_ns >= view.one_way_ns.expect("it is known"), "{view:?}");
+    println!("{deliver_ns} ns of work, {view:?}");
+    drop(there);
+    let here = sends.join().unwrap();
+    assert!(here.incoming_view().is_none_or(|view| view.waiting_there == 0));
 }
 
 #[test]

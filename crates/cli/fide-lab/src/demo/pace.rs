@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `fide-lab demo pace`: the same messages over two equal links, by X-PACE and by TCP, side by side: how long each is on
-//! its way.
+//! `fide-lab demo pace`: the same messages over two equal links, paced by X-PACE and not paced by TCP, side by side: how long
+//! each is on its way.
 
 mod drawn;
 mod flows;
@@ -31,11 +31,14 @@ pub(crate) struct Arguments {
     /// How long both send
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(2..=300))]
     seconds: u32,
-    /// TCP's congestion control
+    /// TCP's congestion control: CUBIC is not paced, BBR paces itself
     #[arg(long, value_name = "NAME", value_enum, default_value_t)]
     against: Against,
-    /// Use TCP as the kernel has it; without this, with small buffers, without delay, with acknowledgements at once
+    /// Use TCP with small buffers, without delay, with acknowledgements at once; without this, as the kernel has it
     #[arg(long)]
+    tuned: bool,
+    /// Use TCP as the kernel has it, which is the default
+    #[arg(long, conflicts_with = "tuned")]
     untuned: bool,
     /// Directory for pace.svg
     #[arg(long, value_name = "DIR", default_value = "target/demo")]
@@ -48,8 +51,8 @@ pub(crate) struct Arguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 enum Against {
     #[default]
-    Bbr,
     Cubic,
+    Bbr,
 }
 
 impl Against {
@@ -68,13 +71,15 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
     ctrlc::set_handler(interrupted).context("waiting for an interrupt")?;
     say::line(&format!(
         "Two pairs of hosts in network namespaces, each with a link of its own: {}.\n\
-         An application sends messages of {} bytes on the link as fast as it may, for {} s: over one link by X-PACE, over \
-         the other by TCP {}.\n\
+         An application sends messages of {} bytes on the link as fast as it may, for {} s: over one link paced by X-PACE, \
+         over the other by TCP {}, {} and {}.\n\
          Nothing outside these namespaces is touched, and all of it is removed at the end.",
         flows::LINK_IN_WORDS,
         flows::PACKET_BYTES,
         arguments.seconds,
-        if arguments.untuned { "as it comes" } else { "with small buffers" },
+        arguments.against.name().to_uppercase(),
+        if arguments.tuned { "with small buffers" } else { "as it comes" },
+        if arguments.against == Against::Bbr { "paced by itself" } else { "not paced" },
     ));
     let testbed = Testbed::build(Spec { planes: 1, ..Spec::hosts(4) }).context("building four hosts")?;
     let there = flows::link();
@@ -82,7 +87,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         |from: usize| Emulator::between(testbed.host(from), testbed.host(from + 1), [there, flows::back()], 7);
     let _links = [between(1).context("the link of X-PACE")?, between(3).context("the link of TCP")?];
     let paced = flows::paced(testbed.host(1), testbed.host(2))?;
-    let tcp = flows::tcp(testbed.host(3), testbed.host(4), arguments.against.name(), !arguments.untuned)
+    let tcp = flows::tcp(testbed.host(3), testbed.host(4), arguments.against.name(), arguments.tuned)
         .map_err(|why| Failure::new(UNSUPPORTED, why))?;
     let outcome = side_by_side(arguments, paced, tcp)?;
     finish(arguments, &outcome)

@@ -33,7 +33,7 @@ pub(super) struct Arguments {
     /// Where `fide pace bench --accept` waits, as HOST:PORT
     to: Option<String>,
     /// Be the other end: wait for benches here, as ADDRESS:PORT
-    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["to", "seconds", "every", "size", "json"])]
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["to", "seconds", "every", "receive_every", "size", "json"])]
     accept: Option<String>,
     /// End after the first bench
     #[arg(long, requires = "accept")]
@@ -46,6 +46,9 @@ pub(super) struct Arguments {
     /// Send a message each TIME, as an application does that makes so many; without this, as soon as the slowest step takes it
     #[arg(long, value_name = "TIME", value_parser = every)]
     every: Option<Duration>,
+    /// The other end's application takes TIME for each message, a fifth more or less
+    #[arg(long, value_name = "TIME", value_parser = every)]
+    receive_every: Option<Duration>,
     /// Bytes of a message
     #[arg(long, value_name = "BYTES", default_value_t = 1100, value_parser = clap::value_parser!(u32).range(SIZE_MIN..=SIZE_MAX))]
     size: u32,
@@ -220,7 +223,7 @@ fn probes(
             thread::sleep(due.saturating_duration_since(Instant::now()));
             due += every;
         }
-        sent.make(connection, &mut message, arguments.every.is_some())?;
+        sent.make(connection, &mut message, arguments)?;
         while let Ok((number, tally)) = answers.try_recv() {
             let slowest = std::mem::take(&mut looks.lock().unwrap_or_else(PoisonError::into_inner).part);
             let new = Part::new(begun, sent.messages - sent_before, &slowest, tally, connection);
@@ -244,11 +247,13 @@ fn probes(
 
 impl Sent {
     /// Makes the next message and sends it.
-    fn make(&mut self, connection: &Connection, message: &mut [u8], is_timed: bool) -> Result<(), Failure> {
+    fn make(&mut self, connection: &Connection, message: &mut [u8], arguments: &Arguments) -> Result<(), Failure> {
+        let is_timed = arguments.every.is_some();
         let now_ns = now_ns();
         // A connection that stands has had a first exchange; until that is known here, the other end's word counts.
         let clock = connection.peer_clock().unwrap_or(Offset { us: 0, uncertainty_us: u64::MAX });
-        Probe { number: self.messages, made_us: now_ns / 1000, clock }.write(message);
+        let work_us = arguments.receive_every.map_or(0, |work| u32::try_from(work.as_micros()).unwrap_or(u32::MAX));
+        Probe { number: self.messages, made_us: now_ns / 1000, clock, work_us }.write(message);
         let result = if is_timed { connection.try_send(message, None) } else { connection.send(message) };
         match result {
             Ok(()) => {}
@@ -303,6 +308,36 @@ impl Part {
     }
 }
 
+/// The least time that the messages which came could have taken: each as long as the slowest step takes for it (X-PACE §V-B,
+/// equations 3 and 4).
+#[derive(Debug, PartialEq, Serialize)]
+struct Optimum {
+    /// None: neither application has a time of its own, and of the network nothing is known.
+    optimum_us: Option<u64>,
+    whole_over_optimum: Option<f64>,
+    /// Whose time it is.
+    #[serde(skip)]
+    of: &'static str,
+}
+
+impl Optimum {
+    /// The applications' times are known beforehand. The network's is what it is believed to take, for the bytes of messages alone.
+    fn new(arguments: &Arguments, tally: &Tally, network_bytes_per_s: Option<u64>) -> Self {
+        let [send, receive] =
+            [arguments.every, arguments.receive_every].map(|time| time.map(|time| time.as_secs_f64()));
+        let network = network_bytes_per_s.filter(|rate| *rate > 0).map(|rate| f64::from(arguments.size) / rate as f64);
+        let steps = [("sender", send), ("network", network), ("receiver", receive)];
+        let steps = steps.into_iter().filter_map(|(of, time)| Some((of, time?)));
+        let slowest = steps.max_by(|one, other| one.1.total_cmp(&other.1)).filter(|_| tally.delivered > 0);
+        let optimum_s = slowest.map(|(_, each_s)| each_s * tally.delivered as f64);
+        Self {
+            optimum_us: optimum_s.map(|optimum_s| (optimum_s * 1e6) as u64),
+            whole_over_optimum: optimum_s.map(|optimum_s| tally.whole_us as f64 / 1e6 / optimum_s),
+            of: slowest.map_or("", |(of, _)| of),
+        }
+    }
+}
+
 /// All of a run.
 #[derive(Debug, Serialize)]
 struct Whole {
@@ -321,6 +356,10 @@ struct Whole {
     uncertainty_us: u64,
     between_sent: Percentiles,
     between_delivered: Percentiles,
+    /// From when the first message was made until the last one came.
+    whole_us: u64,
+    #[serde(flatten)]
+    optimum: Optimum,
     /// The share of time in which each step was the slowest.
     bottleneck: serde_json::Map<String, serde_json::Value>,
     network_bytes_per_s: Option<u64>,
@@ -358,6 +397,8 @@ impl Whole {
             uncertainty_us: tally.uncertainty_us,
             between_sent: Percentiles::of(&mut sent.between_us),
             between_delivered: tally.between,
+            whole_us: tally.whole_us,
+            optimum: Optimum::new(arguments, &tally, now.network_bytes_per_s),
             bottleneck: shares.collect(),
             network_bytes_per_s: now.network_bytes_per_s,
             round_trip_us: now.round_trip_us,
@@ -368,5 +409,37 @@ impl Whole {
             again: now.counts.sent.again,
             parts,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Bench {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn optimum(words: &[&str], network_bytes_per_s: Option<u64>) -> Optimum {
+        let words = ["bench", "host:1", "--key", "key", "--size", "1000"].iter().chain(words);
+        let tally = Tally { delivered: 2000, whole_us: 11_850_000, ..Tally::default() };
+        Optimum::new(&Bench::parse_from(words).arguments, &tally, network_bytes_per_s)
+    }
+
+    #[test]
+    fn optimum_is_the_slowest_steps_time_for_each_message() {
+        // The paper's first scenario.
+        let receiver = optimum(&["--receive-every", "5ms"], Some(2_000_000));
+        assert_eq!((receiver.optimum_us, receiver.of), (Some(10_000_000), "receiver"));
+        assert!((receiver.whole_over_optimum.unwrap() - 1.185).abs() < 1e-9);
+        let network = optimum(&["--every", "2ms", "--receive-every", "1ms"], Some(200_000));
+        assert_eq!((network.optimum_us, network.of), (Some(10_000_000), "network"));
+        let sender = optimum(&["--every", "2ms"], None);
+        assert_eq!((sender.optimum_us, sender.of), (Some(4_000_000), "sender"));
+        assert_eq!(optimum(&[], None), Optimum { optimum_us: None, whole_over_optimum: None, of: "" });
     }
 }

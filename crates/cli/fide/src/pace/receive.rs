@@ -7,12 +7,11 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::anyhow;
 use fide_pace_socket::{Closed, RecvError};
 
-use super::{Out, Way, end_on_signal};
+use super::{Out, Way, end_on_signal, lost};
 use crate::{
-    exit::{Done, Failure, UNHEALTHY},
+    exit::Done,
     say::{say, shown},
 };
 
@@ -57,6 +56,6 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     match why {
         Closed::There(reason) if reason.is_empty() => Ok(ExitCode::SUCCESS),
         Closed::Here => Ok(ExitCode::SUCCESS),
-        why => Err(Failure::new(UNHEALTHY, anyhow!("{}", RecvError(why)))),
+        why => Err(lost(&connection, RecvError(why))),
     }
 }

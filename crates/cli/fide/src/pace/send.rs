@@ -14,7 +14,7 @@ use anyhow::anyhow;
 use fide_pace_socket::{Closed, Connection, SendError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use super::{Out, Way, end_on_signal};
+use super::{Out, Way, end_on_signal, lost};
 use crate::exit::{Done, Failure, UNHEALTHY};
 
 /// Longest message.
@@ -71,7 +71,7 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     arguments.way.report(&connection, closed.as_ref(), Out::Standard)?;
     connection.close("");
     if let Some(why) = failed {
-        return Err(anyhow::Error::from(why).into());
+        return Err(lost(&connection, why));
     }
     if !is_finished {
         let why = anyhow!("what became of the last messages was not known {} s after them", within.as_secs_f64());

@@ -165,6 +165,74 @@ fn datagrams_of_any_program_go_through_a_tunnel_and_back() {
     assert_eq!(status(far), Some(0));
 }
 
+/// They come from ports of their own, and each gets its answers.
+#[test]
+fn programs_share_a_tunnel() {
+    let Tunnel { _dir, program, client, far: _far, near: _near } = Tunnel::open();
+    let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+    other.set_read_timeout(Some(LIMIT)).unwrap();
+    other.connect(client.peer_addr().unwrap()).unwrap();
+    let (mut buffer, mut froms) = ([0; 2000], [None; 2]);
+    for round in 0..50_u8 {
+        // Both before either is answered.
+        client.send(&[0, round]).unwrap();
+        other.send(&[1, round]).unwrap();
+        let came = [(); 2].map(|()| {
+            let (len, from) = program.recv_from(&mut buffer).unwrap();
+            let who = usize::from(buffer[0]);
+            assert_eq!((len, buffer[1]), (2, round), "{:?}", &buffer[..len]);
+            assert_eq!(*froms[who].get_or_insert(from), from, "a flow keeps its port");
+            (buffer[0], from)
+        });
+        for (who, from) in came.iter().rev() {
+            program.send_to(&[*who, round, b'!'], from).unwrap();
+        }
+        for (who, socket) in [(0, &client), (1, &other)] {
+            let len = socket.recv(&mut buffer).unwrap();
+            assert_eq!(buffer[..len], [who, round, b'!']);
+        }
+    }
+    assert!(froms[0] != froms[1], "{froms:?}");
+}
+
+/// One that knows no flows hands its datagrams on as they are, and greets nobody.
+#[test]
+fn tunnel_of_another_version_is_refused_before_anything_is_handed_on() {
+    use fide_pace_socket::{ClientKey, Config, Endpoint, ServerKey};
+    let dir = tempfile::tempdir().unwrap();
+    let key = new_key(dir.path(), "key");
+    let text = fs::read_to_string(&key).unwrap();
+    let key = key.to_str().unwrap();
+    let config = Config { deadline_ns: 60_000_000_000, queue_max: 100, ..Config::default() };
+    let ends = |(process, mut errors): (Process, BufReader<std::process::ChildStderr>)| {
+        assert_eq!(status(process), Some(1));
+        let mut says = String::new();
+        errors.read_to_string(&mut says).unwrap();
+        assert!(says.contains("version 2 of tunnels") && says.contains("the same release"), "{says}");
+    };
+    // It takes what comes, and says nothing.
+    let server = Endpoint::server("127.0.0.1:0".parse().unwrap(), ServerKey::parse(&text).unwrap(), config).unwrap();
+    let (from, to) = (format!("127.0.0.1:{}", port()), server.local_address().unwrap().to_string());
+    let near = waits(&["tunnel", "--from", &from, "--to", &to, "--key", key]);
+    let there = server.accept().unwrap();
+    UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"not handed on", &from).unwrap();
+    ends(near);
+    let why = there.recv().unwrap_err().to_string();
+    assert!(why.contains("the same release"), "{why}");
+
+    let program = UdpSocket::bind("127.0.0.1:0").unwrap();
+    program.set_nonblocking(true).unwrap();
+    let (accept, forward) = (format!("127.0.0.1:{}", port()), program.local_addr().unwrap().to_string());
+    let far = waits(&["tunnel", "--accept", &accept, "--forward", &forward, "--key", key]);
+    let client_key = ClientKey::parse(&text).unwrap();
+    let here = Endpoint::client().unwrap().connect(accept.parse().unwrap(), &client_key, config).unwrap();
+    while here.try_send(b"datagram", None).is_ok() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    ends(far);
+    assert_eq!(program.recv(&mut [0; 100]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+}
+
 fn json(output: &Output) -> serde_json::Value {
     assert!(output.status.success(), "{}", text(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
@@ -234,6 +302,38 @@ fn top_shows_connections_of_running_programs_and_nothing_of_killed_ones() {
     assert!(gone.status.code() == Some(1) && errors.contains("FIDE_PACE_SHOW=1"), "{errors}");
 }
 
+/// Whoever reads what is received takes five milliseconds for a message.
+#[test]
+fn top_names_a_slow_reader_at_both_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = new_key(dir.path(), "key");
+    let key = key.to_str().unwrap();
+    let at = format!("127.0.0.1:{}", port());
+    let (mut receiver, _errors) = waits(&["recv", &at, "--key", key]);
+    let mut sender = Process(fide(&["send", &at, "--key", key, "--deadline", "60s"]).spawn().unwrap());
+    let (mut input, mut out) = (sender.0.stdin.take().unwrap(), receiver.0.stdout.take().unwrap());
+    let is_over = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(move || while !is_over.load(Relaxed) && input.write_all(&[7; 1100]).is_ok() {});
+        scope.spawn(move || {
+            while !is_over.load(Relaxed) && out.read_exact(&mut [0; 1100]).is_ok() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        // A thread that did not run for a moment is the slowest step for two seconds.
+        for (process, way) in [(&sender, "out"), (&receiver, "in")] {
+            let view = await_top(&["top", "--once", "--json", "--pid", &process.0.id().to_string()], |view| {
+                view["endpoints"][0]["shown"][0][way]["bottleneck"] == "deliver"
+            });
+            let way = &view["endpoints"][0]["shown"][0][way];
+            assert!(way["paces_ns"]["deliver"].as_u64() > Some(0), "{view:#}");
+        }
+        is_over.store(true, Relaxed);
+        receiver.0.kill().unwrap();
+        sender.0.kill().unwrap();
+    });
+}
+
 #[test]
 fn bench_says_what_the_other_end_got() {
     let dir = tempfile::tempdir().unwrap();
@@ -255,7 +355,16 @@ fn bench_says_what_the_other_end_got() {
     // The other end serves one after another.
     let said = fide(&["bench", &at, "--key", key, "--seconds", "1"]).output().unwrap();
     let said = text(&said.stdout);
-    assert!(said.contains("delivered") && said.contains("slowest step"), "{said}");
+    assert!(said.contains("delivered") && said.contains("slowest step") && said.contains("first to last"), "{said}");
+
+    // An application that takes 5 ms for a message, a fifth more or less.
+    let words = ["bench", &at, "--key", key, "--deadline", "5s", "--seconds", "1", "--receive-every", "5ms", "--json"];
+    let whole = json(&fide(&words).output().unwrap());
+    let number = |name: &str| whole[name].as_u64().unwrap();
+    assert!(whole["between_delivered"]["p1_us"].as_u64() >= Some(4000), "{whole:#}");
+    assert!(number("optimum_us") >= 5000 * number("delivered"), "{whole:#}");
+    let over = number("whole_us") as f64 / number("optimum_us") as f64;
+    assert!((whole["whole_over_optimum"].as_f64().unwrap() - over).abs() < 1e-3, "{whole:#}");
     rustix::process::kill_process(rustix::process::Pid::from_child(&other.0), rustix::process::Signal::TERM).unwrap();
     assert_eq!(status(other), Some(0));
 
@@ -323,6 +432,33 @@ fn send_ends_with_its_receiver_while_it_reads() {
         .unwrap();
     assert_eq!(status(sender), Some(1));
     drop(input);
+}
+
+#[test]
+fn peer_that_is_killed_ends_send_and_recv_with_its_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = new_key(dir.path(), "key");
+    let key = key.to_str().unwrap();
+    for kills_receiver in [true, false] {
+        let at = format!("127.0.0.1:{}", port());
+        let (mut receiver, mut of_receiver) = waits(&["recv", &at, "--key", key, "--idle", "1s"]);
+        let words = ["send", &at, "--key", key, "--deadline", "60s", "--idle", "1s"];
+        let mut sender = Process(fide(&words).spawn().unwrap());
+        let mut input = sender.0.stdin.take().unwrap();
+        let mut of_sender = sender.0.stderr.take().unwrap();
+        input.write_all(b"one").unwrap();
+        let mut out = [0; 3];
+        receiver.0.stdout.as_mut().unwrap().read_exact(&mut out).unwrap();
+        let (mut killed, left) = if kills_receiver { (receiver, sender) } else { (sender, receiver) };
+        killed.0.kill().unwrap();
+        assert_eq!(status(left), Some(1));
+        let mut says = String::new();
+        let errors: &mut dyn Read = if kills_receiver { &mut of_sender } else { &mut of_receiver };
+        errors.read_to_string(&mut says).unwrap();
+        let peer = if kills_receiver { at.as_str() } else { "127.0.0.1:" };
+        assert!(says.contains(peer) && says.contains("the other end was not heard any more"), "{says}");
+        drop(input);
+    }
 }
 
 #[test]
@@ -410,12 +546,14 @@ fn what_cannot_be_is_refused_by_name() {
     refused(&["send", "nonsense", "--key", key], 2, "use HOST:PORT");
     refused(&["send", "127.0.0.1:9", "--key", key, "--deadline", "1m"], 2, "is not a time");
     refused(&["send", "127.0.0.1:9", "--key", key, "--loss", "0"], 2, "is no share");
+    refused(&["recv", "127.0.0.1:9", "--key", key, "--idle", "900ms"], 2, "is not a time from 1s to 3600s");
     refused(&["recv", "203.0.113.1:9", "--key", key], 2, "no UDP socket at 203.0.113.1:9");
     refused(&["tunnel", "--key", key], 2, "--accept and --forward");
     refused(&["top", "--every", "1ms"], 2, "is not a time from 100ms to 60s");
     refused(&["bench", "--key", key], 2, "--accept");
     refused(&["bench", "127.0.0.1:9", "--key", key, "--every", "1m"], 2, "is not a time from 10us to 10s");
-    refused(&["bench", "127.0.0.1:9", "--key", key, "--size", "3"], 2, "29..=");
+    refused(&["bench", "--accept", "127.0.0.1:9", "--key", key, "--receive-every", "5ms"], 2, "--receive-every");
+    refused(&["bench", "127.0.0.1:9", "--key", key, "--size", "3"], 2, "33..=");
     let open = dir.path().join("open");
     fs::write(&open, text(&output(&["key"]).stdout)).unwrap();
     fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).unwrap();

@@ -10,6 +10,7 @@ mod root_end_to_end;
 mod root_lane_cli;
 mod root_lanes;
 mod root_pace_bench;
+mod root_pace_links;
 mod root_pace_video;
 mod root_systemd;
 mod root_takeover;

@@ -10,10 +10,12 @@ use std::{
 
 use fide_link_model::LinkSpec;
 use fide_pace_socket::new_secret;
-use fide_testbed::{Host, Lines, Spec, Testbed, emulator::Emulator, supported};
+use fide_testbed::{Host, Lines, Spec, Testbed, emulator::Emulator, retry_until, supported};
 use serde_json::Value;
 
 const FIDE: &str = env!("CARGO_BIN_EXE_fide");
+/// For what takes seconds.
+const LIMIT: Duration = Duration::from_secs(60);
 /// Of each way.
 const DELAY: Duration = Duration::from_millis(15);
 
@@ -53,24 +55,43 @@ fn root_bench_and_top_agree_with_the_link() {
     let mut said = Lines::of(accepts.0.stderr.take().unwrap());
     said.find_words("waiting");
     // A busy machine stands still for a while now and then; nothing here is dropped for that.
-    let mut sends = pace(here, &["bench", &at, "--key", key, "--size", "921", "--seconds", "4", "--deadline", "10s"]);
+    let mut sends = pace(here, &["bench", &at, "--key", key, "--size", "921", "--seconds", "60", "--deadline", "10s"]);
     let mut out = Lines::of(sends.0.stdout.take().unwrap());
     // Of the part that has just ended.
     out.find_words("delivery p50");
     out.find_words("delivery p50");
-    let top = |words: &[&str]| {
-        let pid = sends.0.id().to_string();
+    let top = |of: &Process, words: &[&str]| {
+        let pid = of.0.id().to_string();
         let output = Command::new(FIDE).args(["pace", "top", "--once", "--pid", &pid]).args(words).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     };
-    println!("{}", top(&[]));
-    let view: Value = serde_json::from_str(&top(&["--json"])).unwrap();
-    let path = &view["endpoints"][0]["shown"][0]["path"];
+    // A thread that did not run for a moment is the slowest step for two seconds.
+    let slowest_is_network = |of: &Process, way: &str| {
+        retry_until("the network as the slowest step", LIMIT, || {
+            let view: Value = serde_json::from_str(&top(of, &["--json"])).unwrap();
+            let shown = view["endpoints"][0]["shown"][0].clone();
+            if shown[way]["bottleneck"] == "network" { Ok(shown) } else { Err(format!("{shown:#}")) }
+        })
+        .unwrap()
+    };
+    let shown = slowest_is_network(&sends, "out");
+    println!("{}", top(&sends, &[]));
+    let path = &shown["path"];
     // No packet is there sooner than the link lets it.
     let delay_us = DELAY.as_micros() as u64;
-    assert!(path["shortest_us"].as_u64().unwrap() >= 2 * delay_us, "{view:#}");
-    assert!(path["bytes_per_s"].as_u64().is_some(), "{view:#}");
+    let us = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{shown:#}"));
+    assert!(us(&path["shortest_us"]) >= 2 * delay_us, "{shown:#}");
+    assert!(path["bytes_per_s"].as_u64().is_some(), "{shown:#}");
+    // The clocks are one, but for what is not sure.
+    let unsure_us = us(&path["clock_uncertainty_us"]);
+    assert!(path["clock_ahead_us"].as_i64().unwrap().unsigned_abs() <= unsure_us, "{shown:#}");
+    assert!(us(&shown["out"]["one_way_us"]) + unsure_us >= delay_us, "{shown:#}");
+    // So does the receiver find, who asks for what it receives.
+    let there_shown = slowest_is_network(&accepts, "in");
+    assert!(there_shown["in"]["one_way_us"].as_u64().is_some(), "{there_shown:#}");
+    println!("{}", top(&accepts, &[]));
+    rustix::process::kill_process(rustix::process::Pid::from_child(&sends.0), rustix::process::Signal::TERM).unwrap();
     println!("{}", out.rest());
 
     let mut sends = pace(here, &["bench", &at, "--key", key, "--seconds", "2", "--deadline", "10s", "--json"]);

@@ -145,7 +145,7 @@ impl Endpoint {
             client.next_ns = now_ns + client.wait_ns;
             client.wait_ns = (2 * client.wait_ns).min(AGAIN_MAX_NS);
         });
-        Some(Datagram { to, len, connection: None })
+        Some(Datagram { to, len, connection: None, departs_ns: None })
     }
 
     /// The set-up that this is an answer to, if somebody made it who has the key and has seen the client's message.

@@ -93,6 +93,7 @@ impl Transport {
         }
         if is_largest {
             self.largest_came_us = clock_us(self.came_ns);
+            self.note_way_here(now_ns, sent_us);
         }
         self.marked = self.marked.wrapping_add(is_marked.into());
         if is_to_be_named {

@@ -41,6 +41,8 @@ pub struct Written {
     pub len: usize,
     /// What it asks for: it goes to the address that is to be proven by these bytes ([`Transport::challenge`]).
     pub challenge: Option<[u8; 8]>,
+    /// It is to leave at this time, which is not past; none: now.
+    pub departs_ns: Option<u64>,
 }
 
 impl Transport {
@@ -58,7 +60,10 @@ impl Transport {
         let now_ns = self.reads(now_ns);
         let room = (self.packet_max() - HEADER_LEN - TAG_LEN).min(plain.len());
         let mut writer = Writer::new(&mut plain[..room]);
-        writer.sent(clock_us(now_ns));
+        let way = self.way();
+        let paced_ns = self.paced_ns(now_ns, &way);
+        let departs_ns = paced_ns.unwrap_or(now_ns);
+        writer.sent(clock_us(departs_ns));
         let empty = writer.len();
         if let Some(reason) = self.closing.take() {
             // Whether or not the last answer came: without one the other end knows no clock, and delivers nothing.
@@ -79,24 +84,44 @@ impl Transport {
         if let Some(size) = self.probes_mtu().then(|| self.mtu.probe(now_ns)).flatten() {
             return self.write_probe(now_ns, size, plain);
         }
-        let way = self.way();
-        let is_paced = self.leaves_ns() <= now_ns && self.has_paced(now_ns, &way);
-        self.write_control(now_ns, is_paced, &mut writer);
+        self.write_control(departs_ns, paced_ns.is_some(), &mut writer);
         let has_control = writer.len() > empty;
-        if !is_paced {
+        if paced_ns.is_none() {
             let len = writer.len();
             return has_control.then(|| self.control(now_ns, len));
         }
+        self.write_symbol(now_ns, departs_ns, &way, writer, has_control)
+    }
+
+    /// When the packet leaves that may be written now with a symbol; none if there is none.
+    fn paced_ns(&self, now_ns: u64, way: &Way) -> Option<u64> {
+        let goes_by_itself = self.closing.is_some() || !self.challenges.is_empty();
+        let leaves_ns = self.leaves_ns().max(now_ns);
+        let may = !goes_by_itself && leaves_ns <= now_ns + self.ahead_ns && self.has_paced(now_ns, way);
+        may.then_some(leaves_ns)
+    }
+
+    /// Goes on with a packet that is to leave at `departs_ns`.
+    fn write_symbol(
+        &mut self,
+        now_ns: u64,
+        departs_ns: u64,
+        way: &Way,
+        mut writer: Writer<'_>,
+        has_control: bool,
+    ) -> Option<Written> {
+        let told_ns = (departs_ns > now_ns).then(|| self.own.callers(departs_ns));
+        let leaves = |written: Written| Written { departs_ns: told_ns, ..written };
         let symbol_max = self.symbol_max();
-        let needs = self.sender.prepare(now_ns, &way, symbol_max);
+        let needs = self.sender.prepare(now_ns, way, symbol_max);
         // A symbol that leaves no room for the rest: the rest goes first.
         if has_control && needs.is_some_and(|needs| needs + REDUNDANCY_LEN > writer.room()) {
             let len = writer.len();
-            return Some(self.control(now_ns, len));
+            return Some(leaves(self.control(departs_ns, len)));
         }
         let Some(outgoing) = self.sender.next(symbol_max) else {
             let len = writer.len();
-            return has_control.then(|| self.control(now_ns, len));
+            return has_control.then(|| leaves(self.control(departs_ns, len)));
         };
         let (frame, left, cargo) = match outgoing {
             Outgoing::Symbol { number, content } => {
@@ -110,22 +135,22 @@ impl Transport {
         debug_assert!(frame_len(&frame) <= writer.room());
         if !writer.frame(&frame) {
             let len = writer.len();
-            return has_control.then(|| self.control(now_ns, len));
+            return has_control.then(|| leaves(self.control(departs_ns, len)));
         }
         let len = writer.len();
         let bytes = wire_bytes(len);
         self.sender.left(left, bytes);
         let written = self.number(len);
         #[allow(clippy::cast_possible_truncation, reason = "at most a datagram")]
-        self.flight.sent(now_ns, written.number, cargo, bytes as u32);
-        self.congestion.sent(now_ns, bytes, self.flight.bytes());
+        self.flight.sent(departs_ns, written.number, cargo, bytes as u32);
+        self.congestion.sent(departs_ns, bytes, self.flight.bytes());
         self.symbol_bytes = (SIZES - 1) * self.symbol_bytes / SIZES + bytes / SIZES;
         self.control_room = (self.control_room + bytes / CONTROL_SHARE).min(CONTROL_ROOM_MAX);
-        if now_ns >= self.departs_ns {
-            self.together_until_ns = if self.is_fast() { now_ns + TOGETHER_NS } else { 0 };
+        if departs_ns >= self.departs_ns {
+            self.together_until_ns = if self.is_fast() { departs_ns + TOGETHER_NS } else { 0 };
         }
-        self.departs(now_ns, bytes);
-        Some(written)
+        self.departs(departs_ns, bytes);
+        Some(leaves(written))
     }
 
     /// Whether packets leave together.
@@ -133,9 +158,19 @@ impl Transport {
         self.pace_ns() < TOGETHER_NS / 2
     }
 
+    /// From now on packets are written by so much before they leave, for a sender of datagrams that keeps their times.
+    pub fn writes_ahead(&mut self, ns: u64) {
+        self.ahead_ns = ns;
+    }
+
+    /// When the next packet that is paced may be written.
+    pub(super) fn written_ns(&self) -> u64 {
+        self.leaves_ns().saturating_sub(self.ahead_ns)
+    }
+
     /// When the next packet that is paced may leave: in the past if it may leave with the last one.
     pub(super) fn leaves_ns(&self) -> u64 {
-        if self.departs_ns < self.together_until_ns { 0 } else { self.departs_ns }
+        if self.departs_ns < self.together_until_ns { self.together_until_ns - TOGETHER_NS } else { self.departs_ns }
     }
 
     /// The next one follows at the path's pace.
@@ -159,7 +194,7 @@ impl Transport {
     fn number(&mut self, len: usize) -> Written {
         let number = self.next_number;
         self.next_number += 1;
-        Written { number, len, challenge: None }
+        Written { number, len, challenge: None, departs_ns: None }
     }
 
     fn write_control(&mut self, now_ns: u64, is_paced: bool, writer: &mut Writer<'_>) {

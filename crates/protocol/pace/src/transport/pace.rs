@@ -3,6 +3,7 @@
 
 use super::{Transport, clock_us, outgoing::CATCH_UP_LEAST_NS};
 use crate::{
+    clock::Offset,
     congestion::{TOGETHER_NS, time_ns},
     packet::PacesFrame,
     rhythm::Rhythm,
@@ -27,6 +28,16 @@ pub struct View {
     pub send_period_ns: Option<u64>,
     /// From one message of the other end to the next, as they come; none: they do not come periodically.
     pub receive_period_ns: Option<u64>,
+    /// The total pace of this end's application in nanoseconds: from one of its turns to the next, with all that it waits for. That of
+    /// send on the way there, of deliver on the way here; its own work alone is in `paces`. None before its second turn.
+    pub total_ns: Option<u64>,
+    /// The mean time of packets on the way in nanoseconds, by both ends' clocks. It may be wrong by as much as `peer_clock`. None before
+    /// the first exchange of times, and before the first packet after it.
+    pub one_way_ns: Option<u64>,
+    /// By how much the other end's clock is ahead ([`Transport::peer_clock`]).
+    pub peer_clock: Option<Offset>,
+    /// How much faster it runs, in microseconds for each second; 0 before that is known.
+    pub drift_ppm: i64,
 }
 
 /// The share by which a bottleneck's pace differs from the one that was told last, for a change: one part of so many.
@@ -53,6 +64,11 @@ const BEHIND_MAX: u64 = 4;
 
 /// The share of an application's usual work on a message for which it is let go sooner. If it takes less, the message waits.
 const WORK_SHARE: [u64; 2] = [3, 4];
+
+/// The mean time on the way, with a new one.
+pub(super) fn mean_way(mean_us: Option<u64>, new_us: u64) -> u64 {
+    mean_us.map_or(new_us, |mean_us| (mean_us * (ONE_WAY_SHARE - 1) + new_us) / ONE_WAY_SHARE)
+}
 
 fn bounded(ns: u64) -> u32 {
     u32::try_from(ns).unwrap_or(u32::MAX)
@@ -103,7 +119,7 @@ impl Transport {
         let own_ns = self.own.of(now_ns);
         let callers = |at_ns: u64| self.own.callers(at_ns).max(now_ns);
         let waiting = self.sender.waiting();
-        let at_ns = self.leaves_ns().max(self.message_departs_ns);
+        let at_ns = self.written_ns().max(self.message_departs_ns);
         if self.config.queue_max == 1 || !self.is_fast() {
             return (waiting == 0).then(|| callers(at_ns));
         }
@@ -195,6 +211,10 @@ impl Transport {
             waiting_there: self.peer_paces.waiting,
             send_period_ns: self.sends.period_ns(),
             receive_period_ns: self.arrivals.period_ns(),
+            total_ns: self.send_total_ns(now_ns),
+            one_way_ns: self.one_way_us.map(|us| us * 1000),
+            peer_clock: self.peer_clock(now_ns),
+            drift_ppm: self.trips.drift_ppm(),
         }
     }
 
@@ -203,8 +223,7 @@ impl Transport {
         let Some(offset) = self.trips.offset(clock_us(now_ns)) else { return };
         // No way takes longer than there and back, whatever the other end's clock says.
         let us = u64::try_from(difference_us.saturating_sub(offset.us)).unwrap_or(0).min(self.trips.latest_us());
-        let smooth = |mean: u64| (mean * (ONE_WAY_SHARE - 1) + us) / ONE_WAY_SHARE;
-        self.one_way_us = Some(self.one_way_us.map_or(us, smooth));
+        self.one_way_us = Some(mean_way(self.one_way_us, us));
     }
 
     /// Messages that came whole are noted as of now.

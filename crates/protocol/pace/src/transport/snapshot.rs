@@ -23,6 +23,16 @@ pub struct Snapshot {
     pub shortest_us: Option<u64>,
     /// How far this end may be wrong about the other end's clock, in microseconds; none before the first round trip.
     pub clock_uncertainty_us: Option<u64>,
+    /// By how much that is ahead, in microseconds ([`Transport::peer_clock`]), and how much faster it runs, in microseconds for each second.
+    pub clock_ahead_us: Option<i64>,
+    pub drift_ppm: i64,
+    /// The mean time of packets on the way there and on the way here, in microseconds; each may be wrong by the uncertainty.
+    pub one_way_us: Option<u64>,
+    pub one_way_here_us: Option<u64>,
+    /// The total paces of this end's application in nanoseconds, as it sends and as it takes messages: from one turn to the next, with all
+    /// that it waits for.
+    pub send_total_ns: Option<u64>,
+    pub deliver_total_ns: Option<u64>,
     pub in_flight_bytes: u64,
     pub window_bytes: u64,
     /// Bytes of the largest packet that the path takes.
@@ -34,6 +44,8 @@ pub struct Snapshot {
     pub deadline_ns: u64,
     pub counts: Counts,
     pub is_over: bool,
+    /// Packets are written so long before they leave, for a host that keeps their times; 0: a timer of this end does.
+    pub written_ahead_ns: u64,
 }
 
 impl Transport {
@@ -64,6 +76,12 @@ impl Transport {
             round_trip_us: is_known.then(|| self.trips.smoothed_us()),
             shortest_us: is_known.then(|| self.trips.shortest_us()),
             clock_uncertainty_us: self.trips.offset(clock_us(now_ns)).map(|offset| offset.uncertainty_us),
+            clock_ahead_us: self.peer_clock(now_ns).map(|offset| offset.us),
+            drift_ppm: self.trips.drift_ppm(),
+            one_way_us: self.one_way_us,
+            one_way_here_us: self.one_way_here_us,
+            send_total_ns: self.send_total_ns(now_ns),
+            deliver_total_ns: self.deliver_total_ns(),
             in_flight_bytes: self.flight.bytes(),
             window_bytes: self.congestion.window_bytes(),
             packet_bytes: self.packet_max() as u64,
@@ -72,6 +90,7 @@ impl Transport {
             deadline_ns: self.config.deadline_ns,
             counts: self.counts(),
             is_over: self.closed.is_some(),
+            written_ahead_ns: self.ahead_ns,
         }
     }
 }

@@ -33,6 +33,49 @@ fn delay_and_periods_are_told() {
     assert!(period_ns.abs_diff(10 * MS) < MS / 2, "{period_ns}");
 }
 
+/// A receiver asks for the way of what it receives. The clocks are an hour apart and drift, and the way there takes longer.
+#[test]
+fn receiver_is_told_the_bottleneck_the_delay_and_the_clocks() {
+    let of = |work_ns: u64| {
+        let there = LinkSpec::of(20 * MS).with_rate(1_600_000, 60_000);
+        let spec = FlowSpec { ahead_ns: 3_600 * 1_000_000_000, drift_ppm: 40, work_ns, ..FlowSpec::held() };
+        let mut world = World::new(1, there, LinkSpec::of(10 * MS), &[spec]);
+        world.run_until(10 * S);
+        let (sender, now_ns) = world.transport(0, 0);
+        let of_sender = sender.view(now_ns);
+        let (receiver, now_ns) = world.transport(0, 1);
+        println!("{:?}\n{of_sender:?}", receiver.incoming_view(now_ns));
+        (receiver.incoming_view(now_ns), of_sender, receiver.snapshot(now_ns))
+    };
+    let (view, of_sender, snapshot) = of(0);
+    let (step, pace_ns) = view.bottleneck.expect("known");
+    assert!(step == Step::Network && (4 * MS..8 * MS).contains(&pace_ns), "{step:?} {pace_ns}");
+    let told_ns = of_sender.paces.get(Step::Network);
+    assert!(pace_ns.abs_diff(told_ns) < told_ns / 20, "{pace_ns} is what the sender has told of {told_ns}");
+    assert_eq!(view.paces, snapshot.back);
+    // What is passed on to the receiver's application, and back to the sender's (X-PACE §III-B).
+    assert_eq!(view.paces.forward(Step::Receive), pace_ns);
+    assert_eq!(of_sender.paces.backward(Step::Transmit), told_ns);
+    assert!((20..=60).contains(&of_sender.drift_ppm), "{}", of_sender.drift_ppm);
+    let (clock, of_sender) = (view.peer_clock.expect("known"), of_sender.peer_clock.expect("known"));
+    // The sender's is behind, by what 32 bits of microseconds have room for; and it has lost 400 us since.
+    let ahead_us = i64::from((-3_600_000_400_i64) as i32);
+    assert!(clock.us.abs_diff(ahead_us) <= clock.uncertainty_us + 1, "{clock:?} for {ahead_us}");
+    assert!(
+        (clock.us + of_sender.us).unsigned_abs() <= clock.uncertainty_us + of_sender.uncertainty_us,
+        "{of_sender:?}"
+    );
+    // The mean of packets that are 5 ms long on the link, and wait in a queue of a part of one.
+    let one_way_us = view.one_way_ns.expect("known") / 1000;
+    assert!((24_000..32_000).any(|true_us| one_way_us.abs_diff(true_us) <= clock.uncertainty_us), "{one_way_us}");
+    assert_eq!(snapshot.one_way_here_us, Some(one_way_us));
+
+    let (view, _, _) = of(20 * MS);
+    let (step, pace_ns) = view.bottleneck.expect("known");
+    assert!(step == Step::Deliver && (16 * MS..25 * MS).contains(&pace_ns), "{step:?} {pace_ns}");
+    assert!(view.total_ns.is_some_and(|total_ns| total_ns >= pace_ns * 9 / 10), "{:?} in all", view.total_ns);
+}
+
 /// A packet in fifty is lost and sent again, and some messages behind it wait for it; the others come when they are expected.
 #[test]
 fn next_message_is_foretold_in_spite_of_losses() {

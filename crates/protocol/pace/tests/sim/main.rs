@@ -6,6 +6,7 @@ mod between;
 mod both;
 mod clocks;
 mod counts;
+mod departures;
 mod endpoints;
 mod ends;
 mod hostile;

@@ -207,6 +207,8 @@ pub(crate) struct Flow {
     pub(crate) ways: [Way; 2],
     /// Bytes of this flow that the link there has carried, with headers and repairs.
     pub(crate) carried_bytes: u64,
+    /// When each packet of the sender left.
+    pub(crate) departed_ns: Vec<u64>,
 }
 
 impl Flow {
@@ -319,6 +321,7 @@ impl World {
                     ends: [end(0, base, 0), end(1, base + spec.ahead_ns, spec.drift_ppm)],
                     ways: [(); 2].map(|()| Way { next_send_ns: spec.starts_ns, ..Way::default() }),
                     carried_bytes: 0,
+                    departed_ns: Vec::new(),
                 }
             })
             .collect();
@@ -520,7 +523,14 @@ impl World {
             count += 1;
             self.flows[flow].ends[end].steps.left(written.number, &plain[..written.len]);
             assert!(count < 20_000, "an end never stops to send: {:?}", self.flows[flow].ends[end].transport);
-            let arrivals: Vec<_> = self.links[end].enter(self.now_ns, written.len + AROUND).collect();
+            let end_of = &self.flows[flow].ends[end];
+            // The host keeps the times of what is written ahead.
+            let departs_ns = written.departs_ns.map_or(self.now_ns, |ns| end_of.true_ns(ns).saturating_sub(1));
+            assert!(departs_ns >= self.now_ns.saturating_sub(1), "it is past as it is written");
+            if end == 0 {
+                self.flows[flow].departed_ns.push(departs_ns);
+            }
+            let arrivals: Vec<_> = self.links[end].enter(departs_ns, written.len + AROUND).collect();
             if end == 0 && !arrivals.is_empty() {
                 self.flows[flow].carried_bytes += (written.len + AROUND) as u64;
             }

@@ -26,6 +26,8 @@ pub(crate) const PACKET: usize = 1000;
 /// What X-PACE puts around a message of one packet: IP, UDP, the header, the time, the frame, the symbol's description,
 /// the tag.
 pub(crate) const OURS_AROUND: usize = 79;
+/// Bytes of the times in a packet of TCP.
+const TCP_TIMES: usize = 12;
 /// The share of the link that the source of an SRT stream takes: the rest is SRT's default for what is sent again
 /// (`oheadbw`, 25 % more).
 const SRT_SHARE: f64 = 0.8;
@@ -60,22 +62,14 @@ pub(crate) const LEVEL: Carrier = Carrier::Pace(Algorithm::Level);
 pub(crate) const CUBIC: Carrier = Carrier::Tcp { congestion: "cubic", is_tuned: true };
 pub(crate) const BBR: Carrier = Carrier::Tcp { congestion: "bbr", is_tuned: true };
 /// With the kernel's own buffers.
+pub(crate) const CUBIC_UNTUNED: Carrier = Carrier::Tcp { congestion: "cubic", is_tuned: false };
 pub(crate) const BBR_UNTUNED: Carrier = Carrier::Tcp { congestion: "bbr", is_tuned: false };
 pub(crate) const DATAGRAMS: Carrier = Carrier::Quic(Quic::Datagrams);
 pub(crate) const STREAM: Carrier = Carrier::Quic(Quic::Stream);
 pub(crate) const BARE: Carrier = Carrier::Bare;
 /// Those that are compared.
-pub(crate) const ALL: [Carrier; 9] = [
-    XPACE,
-    LEVEL,
-    CUBIC,
-    BBR,
-    Carrier::Tcp { congestion: "cubic", is_tuned: false },
-    BBR_UNTUNED,
-    DATAGRAMS,
-    STREAM,
-    Carrier::Srt,
-];
+pub(crate) const ALL: [Carrier; 9] =
+    [XPACE, LEVEL, CUBIC, BBR, CUBIC_UNTUNED, BBR_UNTUNED, DATAGRAMS, STREAM, Carrier::Srt];
 
 impl Carrier {
     pub(crate) fn name(self) -> String {
@@ -96,8 +90,8 @@ impl Carrier {
     pub(crate) fn message_len(self) -> usize {
         match self {
             Self::Pace(_) => PACKET - OURS_AROUND,
-            // IP and TCP without options.
-            Self::Tcp { .. } => PACKET - 40,
+            // IP and TCP. Tuned it has no options; otherwise the time of each packet, filled up to words.
+            Self::Tcp { is_tuned, .. } => PACKET - 40 - if is_tuned { 0 } else { TCP_TIMES },
             // IP, UDP, a short header with a connection's name of eight bytes, the frame's type and length, the tag.
             Self::Quic(_) => PACKET - (28 + 11 + 3 + 16),
             // IP, UDP, SRT's header.

@@ -2,8 +2,10 @@
 //! What a message costs its sender beside TCP, and how much goes through, over a veth pair without an emulated link: each end is
 //! a process of its own on a core of its own, and its CPU time is that of all its threads, with what the kernel did in them.
 //!
-//! The same rate for both: a message of 1,200 bytes every 100 us. TCP writes each by itself (`TCP_NODELAY`).
+//! The same rate for all: a message of 1,200 bytes every 100 us. TCP writes each by itself (`TCP_NODELAY`). X-PACE encrypts and
+//! authenticates what it sends, and TCP does not, so TCP with TLS is there too.
 
+mod code;
 mod side;
 
 use std::{
@@ -21,6 +23,7 @@ use fide_testbed::{
 };
 use serde::{Deserialize, Serialize};
 
+use side::By;
 pub(crate) use side::{Side, run as side_main};
 
 use crate::found::figure;
@@ -45,6 +48,11 @@ struct Done {
     /// X-PACE's sender: the slowest step in the end, and its time for a packet.
     slowest: Option<(String, u64)>,
 }
+
+/// Sender and receiver of X-PACE, TCP and TLS at the rate, and of the same as fast as may be.
+type Round = [[Done; 2]; 6];
+const NAMES: [&str; 6] =
+    ["X-PACE, 10,000 a second", "TCP, 10,000 a second", "TLS, 10,000 a second", "X-PACE", "TCP", "TLS"];
 
 /// A side that is killed if nobody has seen its end.
 struct Process {
@@ -80,14 +88,17 @@ impl Drop for Process {
 }
 
 /// Sender and receiver.
-fn run(testbed: &Testbed, is_tcp: bool, rate: u64, seconds: u64) -> Result<[Done; 2]> {
+fn run(testbed: &Testbed, by: By, rate: u64, seconds: u64) -> Result<[Done; 2]> {
     let cores = usable_cores();
     ensure!(cores.len() >= 2, "each side needs a core of its own, and this machine gives {}", cores.len());
     let (to, key) = ((testbed.host(2).address(0), 7000).into(), new_secret());
+    let made = rcgen::generate_simple_self_signed([side::NAME.to_owned()])?;
     let side = |is_sender: bool| Side {
         is_sender,
-        is_tcp,
+        by,
         to,
+        certificate: made.cert.der().to_vec(),
+        private: if is_sender { Vec::new() } else { made.signing_key.serialize_der() },
         key: if is_sender { key.for_clients().to_text() } else { key.to_text() },
         rate,
         seconds,
@@ -102,15 +113,22 @@ fn run(testbed: &Testbed, is_tcp: bool, rate: u64, seconds: u64) -> Result<[Done
 
 /// Adds the figures.
 pub(crate) fn measure(report: &mut Report, is_quick: bool) {
+    code::measure(report, is_quick);
     let (rounds, seconds) = if is_quick { (1, 1) } else { (ROUNDS, SECONDS) };
-    // Each round: ours and TCP's, at the rate, and as fast as may be.
-    let measured = || -> Result<Vec<[[Done; 2]; 4]>> {
+    let measured = || -> Result<Vec<Round>> {
         // Links as hosts have them: what the kernel can send and receive as one, it does.
         let testbed = Testbed::build(Spec { planes: 1, offloads: true, ..Spec::hosts(2) })?;
         (0..rounds)
             .map(|_| {
-                let run = |is_tcp, rate| run(&testbed, is_tcp, rate, seconds);
-                Ok([run(false, RATE)?, run(true, RATE)?, run(false, 0)?, run(true, 0)?])
+                let run = |by, rate| run(&testbed, by, rate, seconds);
+                Ok([
+                    run(By::Ours, RATE)?,
+                    run(By::Tcp, RATE)?,
+                    run(By::Tls, RATE)?,
+                    run(By::Ours, 0)?,
+                    run(By::Tcp, 0)?,
+                    run(By::Tls, 0)?,
+                ])
             })
             .collect()
     };
@@ -123,7 +141,7 @@ pub(crate) fn measure(report: &mut Report, is_quick: bool) {
     drop(out);
     let n = found.as_ref().map_or(0, |found| found.iter().map(|round| round[0][0].messages).sum::<u64>());
     #[allow(clippy::cast_possible_truncation, reason = "a count")]
-    let of = |name: &str, unit: &str, value: &dyn Fn(&[[Done; 2]; 4]) -> f64| -> Figure {
+    let of = |name: &str, unit: &str, value: &dyn Fn(&Round) -> f64| -> Figure {
         let middle = found.as_ref().map_err(Clone::clone).map(|found| {
             let mut values: Vec<f64> = found.iter().map(value).collect();
             values.sort_by(f64::total_cmp);
@@ -138,14 +156,19 @@ pub(crate) fn measure(report: &mut Report, is_quick: bool) {
     let tcp = of("tcp", "us", &|round| cpu_us(&round[1]));
     let vs = of("cpu_vs_tcp", "us", &|round| cpu_us(&round[0]));
     report.add(vs.beside("TCP", &tcp).ratio_of_pairs(pairs([0, 1], cpu_us)).goal(Goal::AtMost(1.0)));
-    report.add(of("goodput_gbps", "Gbit/s", &|round| gbps(&round[2])).goal(Goal::AtLeast(1.0)));
-    let tcp = of("tcp", "Gbit/s", &|round| gbps(&round[3]));
-    let vs = of("goodput_vs_tcp", "Gbit/s", &|round| gbps(&round[2]));
-    report.add(vs.beside("TCP", &tcp).ratio_of_pairs(pairs([2, 3], gbps)));
+    let tls = of("tls", "us", &|round| cpu_us(&round[2]));
+    let vs = of("cpu_vs_tls", "us", &|round| cpu_us(&round[0]));
+    report.add(vs.beside("TCP with TLS", &tls).ratio_of_pairs(pairs([0, 2], cpu_us)));
+    report.add(of("goodput_gbps", "Gbit/s", &|round| gbps(&round[3])).goal(Goal::AtLeast(1.0)));
+    for (name, other, index) in [("goodput_vs_tcp", "TCP", 4), ("goodput_vs_tls", "TCP with TLS", 5)] {
+        let beside = of(other, "Gbit/s", &|round| gbps(&round[index]));
+        let vs = of(name, "Gbit/s", &|round| gbps(&round[3]));
+        report.add(vs.beside(other, &beside).ratio_of_pairs(pairs([3, index], gbps)));
+    }
 }
 
-fn say(out: &mut impl Write, round: &[[Done; 2]; 4]) {
-    for (name, sides) in ["X-PACE, 10,000 a second", "TCP, 10,000 a second", "X-PACE", "TCP"].iter().zip(round) {
+fn say(out: &mut impl Write, round: &Round) {
+    for (name, sides) in NAMES.iter().zip(round) {
         let [sender, receiver] = sides;
         let slowest = sender.slowest.as_ref();
         let slowest =

@@ -20,6 +20,11 @@ pub(crate) const ROUNDS: usize = 2000;
 /// A run that takes longer is ended; what has not come is lost.
 const LIMIT: Duration = Duration::from_secs(90);
 
+/// Messages whose median shows whether delivery has settled: a tenth of a second of them at the paper's pace.
+const WINDOW: usize = 20;
+/// So many of these in a row: the first messages are delivered soon, too, as a queue is yet to come.
+const IN_A_ROW: usize = 5;
+
 /// Where the applications take time, and the sizes of TCP's buffers, §V-A3.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Scenario {
@@ -51,6 +56,28 @@ impl Run {
     pub(crate) fn time_ms(&self, from_ns: u64, share: f64) -> f64 {
         let after = self.times.iter().filter(|(sent_ns, _)| *sent_ns >= from_ns);
         percentile_ms(after.map(|(_, time)| *time).collect(), share)
+    }
+
+    /// When delivery has settled, ms after the first message: from then on the median of each of some windows of [`WINDOW`]
+    /// messages is no longer than a time, and so are nine in ten of all that follow. The whole run if that is never.
+    pub(crate) fn settled_after_ms(&self, at_most_ns: u64) -> f64 {
+        let mut times = self.times.clone();
+        times.sort_unstable();
+        let windows: Vec<(u64, bool)> = times
+            .chunks_exact(WINDOW)
+            .map(|window| {
+                let mut each: Vec<u64> = window.iter().map(|(_, time)| *time).collect();
+                each.sort_unstable();
+                (window[0].0, each[WINDOW / 2] <= at_most_ns)
+            })
+            .collect();
+        let holds = |from: usize| {
+            let after = &windows[from..];
+            let good = after.iter().filter(|(_, is_good)| *is_good).count();
+            after.len() >= IN_A_ROW && after[..IN_A_ROW].iter().all(|window| window.1) && good * 10 >= after.len() * 9
+        };
+        let from = (0..windows.len()).find(|from| holds(*from));
+        from.map_or(self.whole_ns, |from| windows[from].0) as f64 / 1e6
     }
 
     pub(crate) fn gap_ms(&self, share: f64) -> f64 {
@@ -146,4 +173,36 @@ fn take(mut receive: Receive, work: Duration, rounds: usize) -> Vec<(u64, u64)> 
         }
     }
     times
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Messages 5 ms apart with these delivery times, in windows.
+    fn run(windows_ms: &[u64]) -> Run {
+        let each = windows_ms.iter().flat_map(|ms| [*ms; WINDOW]);
+        let times = (0..).zip(each).map(|(at, ms)| (at * 5_000_000, ms * 1_000_000)).collect();
+        Run { times, whole_ns: 7_000_000_000, ..Run::default() }
+    }
+
+    #[test]
+    fn delivery_has_settled_once_it_stays_so() {
+        let mut windows = vec![16; 2];
+        windows.extend([60, 40, 20]);
+        windows.extend([16; 30]);
+        let settled = |windows: &[u64]| run(windows).settled_after_ms(17_000_000);
+        assert!((settled(&windows) - 500.0).abs() < 1e-9, "the first two are before the queue");
+        // One pause of the machine later on.
+        windows[20] = 90;
+        assert!((settled(&windows) - 500.0).abs() < 1e-9);
+        windows[20..30].fill(90);
+        assert!((settled(&windows) - 3000.0).abs() < 1e-9);
+        windows.truncate(32);
+        assert!((settled(&windows) - 7000.0).abs() < 1e-9, "never");
+        // One late message changes no median.
+        let mut late = run(&[16; 6]);
+        late.times[3].1 = 900_000_000;
+        assert!(late.settled_after_ms(17_000_000).abs() < 1e-9);
+    }
 }

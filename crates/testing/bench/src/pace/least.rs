@@ -23,7 +23,21 @@
 //!
 //! With more repetitions in time the bound whatever the deadline is taken.
 //!
-//! The bound is in favour of an ideal sender three times: N is all that a deadline's time holds, as if all of these messages were
+//! **With no repetition in time.** What was lost is heard of too late, so the sender has to choose beforehand. It protects N
+//! messages together, a *block*, by x more packets: N + x packets leave, of which L are lost. Those that come are N + x - L, and no
+//! code makes more messages known from them than that, so of the N messages at least (L - x)+ are not. An ideal code reaches this (it
+//! sends the messages as they are, and each coded packet stands for any lost one). So the least is
+//!
+//! > the minimum of E\[x\] / N over all x, among them random ones, with E\[(L(N + x) - x)+\] / N <= r,
+//!
+//! which is found in the same way. L is that of N + x packets in a row, with their bursts. The block is as long as the deadline allows: a
+//! message is restored once the last coded packet has come, and the first one of a block waits longest, so that all of a block
+//! leaves within the time that the deadline leaves to the way. Longer blocks are never worse, as (a + b)+ <= a+ + b+, but the capacity
+//! of the link is reached only by endless ones. Here the bound is in favour of an ideal sender twice: its coded packets take no
+//! time on the link, so that N is all messages of that time; and the losses are known to it as they are. It is a bound for blocks,
+//! each message in one: codes whose blocks overlap are not in it.
+//!
+//! With one repetition the bound is in favour of an ideal sender three times: N is all that a deadline's time holds, as if all of these messages were
 //! protected together and their losses known at once; losses of repetitions are independent of each other, as if each burst met
 //! one of them at most; and what costs nothing here, as the description of a code, is not free in a packet.
 
@@ -32,28 +46,45 @@ use fide_pace::loss::Gilbert;
 /// Most packets of a last round, for each message: beyond that there is no use for one more.
 const ROUND_MAX: usize = 3;
 
+/// Less than that comes of rounding.
+const NOTHING: f64 = 1e-9;
+
 /// Packets more than the messages', for each message. `together`: messages of one packet that a deadline's time holds, from the
-/// first sending to the last packet that comes in time. `repetitions`: those in time, at least one.
+/// first sending to the last packet that comes in time. `repetitions`: those in time.
 pub(crate) fn redundancy(losses: Gilbert, asked: f64, together: usize, repetitions: u32) -> f64 {
     let rate = losses.rate();
     let any = ((1.0 - asked) / (1.0 - rate) - 1.0).max(0.0);
-    if repetitions > 1 || asked >= rate * rate {
-        return any;
+    match repetitions {
+        // No more are lost than may be.
+        _ if any < NOTHING => 0.0,
+        0 => any.max(Choice::ahead(losses, together).least(asked)),
+        1 if asked < rate * rate => any.max(Choice::of_last_round(losses, together).least(asked)),
+        _ => any,
     }
-    any.max(Last::new(losses, together).least(asked))
 }
 
-/// The last round.
-struct Last {
-    /// The probability that so many of the messages are lost.
-    lost: Vec<f64>,
-    /// How many of so many lost messages are not restored by so many packets, on the average.
+/// What a sender knows when it chooses how many packets to send, and what becomes of each choice.
+struct Choice {
+    messages: usize,
+    /// For each thing that it may know, its probability.
+    odds: Vec<f64>,
+    /// For each of these, how many messages are not restored by so many packets, on the average.
     left: Vec<Vec<f64>>,
 }
 
-impl Last {
-    fn new(losses: Gilbert, together: usize) -> Self {
-        let lost = counts(losses, together).pop().unwrap_or_default();
+impl Choice {
+    /// It knows nothing.
+    fn ahead(losses: Gilbert, together: usize) -> Self {
+        let all = counts(losses, together * (1 + ROUND_MAX));
+        let left = all[together..].iter().enumerate().map(|(coded, lost)| {
+            lost.iter().enumerate().map(|(lost, odds)| odds * lost.saturating_sub(coded) as f64).sum()
+        });
+        Self { messages: together, odds: vec![1.0], left: vec![left.collect()] }
+    }
+
+    /// It knows how many of the messages are lost.
+    fn of_last_round(losses: Gilbert, together: usize) -> Self {
+        let odds = counts(losses, together).pop().unwrap_or_default();
         let rate = losses.rate();
         let independent = Gilbert { to_bad: rate, to_good: 1.0 - rate };
         let packets = counts(independent, together * ROUND_MAX);
@@ -67,19 +98,19 @@ impl Last {
                 packets.iter().map(|gone| of(gone)).collect()
             })
             .collect();
-        Self { lost, left }
+        Self { messages: together, odds, left }
     }
 
     /// Packets and messages lost for good, for each message, if one lost message is worth so many packets.
     fn at(&self, worth: f64) -> (f64, f64) {
         let (mut packets, mut gone) = (0.0, 0.0);
-        for (odds, left) in self.lost.iter().zip(&self.left) {
+        for (odds, left) in self.odds.iter().zip(&self.left) {
             let costs = left.iter().enumerate().map(|(sent, left)| (sent as f64 + worth * left, sent as f64, *left));
             let Some((_, sent, left)) = costs.min_by(|one, other| one.0.total_cmp(&other.0)) else { continue };
             packets += odds * sent;
             gone += odds * left;
         }
-        let messages = (self.lost.len() - 1) as f64;
+        let messages = self.messages as f64;
         (packets / messages, gone / messages)
     }
 
@@ -140,8 +171,30 @@ mod tests {
         assert!(redundancy(random(0.01), 0.01, 45, 1).abs() < 1e-12);
         assert!((redundancy(random(0.1), 0.01, 45, 1) - 0.1).abs() < 1e-12);
         // The search for the last round finds the same.
-        let last = Last::new(random(0.03), 20).least(0.001);
+        let last = Choice::of_last_round(random(0.03), 20).least(0.001);
         assert!((last - (0.999 / 0.97 - 1.0)).abs() < 1e-6, "{last}");
+    }
+
+    #[test]
+    fn redundancy_alone_is_that_of_copies_for_one_message_and_nears_the_capacity_for_many() {
+        let of = |asked, together| redundancy(random(0.1), asked, together, 0);
+        // A message and x copies are lost together with 0.1^(1 + x); between two x both are taken in turn.
+        for (asked, least) in [(0.1, 0.0), (0.055, 0.5), (0.01, 1.0), (0.001, 2.0)] {
+            assert!((of(asked, 1) - least).abs() < 1e-6, "{asked}: {}", of(asked, 1));
+        }
+        assert!(redundancy(Gilbert::of(0.01, 3.0), 0.01, 30, 0) == 0.0, "as many are lost as may be");
+        // Two messages and their sum: of three packets two or three are lost, which are one or two messages too many.
+        let left = Choice::ahead(random(0.1), 2).left[0][1];
+        assert!((left - (3.0 * 0.01 * 0.9 + 2.0 * 0.001)).abs() < 1e-12, "{left}");
+        let each = [5, 30, 300].map(|together| of(0.001, together));
+        let capacity = 0.999 / 0.9 - 1.0;
+        assert!(
+            each.is_sorted_by(|one, other| one > other) && each[2] > capacity && each[2] < 1.4 * capacity,
+            "{each:?}"
+        );
+        // Never less than with a repetition, and more where losses come in bursts.
+        let bursts = redundancy(Gilbert::of(0.1, 3.0), 0.001, 30, 0);
+        assert!(each[1] > redundancy(random(0.1), 0.001, 30, 1) && bursts > each[1], "{each:?} {bursts}");
     }
 
     #[test]

@@ -9,13 +9,16 @@
 //! | `network_gap_least_ms`, `network_gap_most_ms` | time between two messages at the sender, 1st and 99th percentile; optimum 5 ms |
 //! | `network_p99_vs_bare`, `network_bare_p99_over_optimum`, `network_bare_gap_most_ms` | the same beside a bare UDP socket whose sender is told the rate: what the machine allows |
 //! | `receiver_time_over_optimum` | the receiver takes 5 ms for a message, by a fifth more or less: the whole run, over 10 s |
-//! | `receiver_settled_p99_ms` | the same: delivery time of messages sent after the first 200 ms |
+//! | `receiver_settled_p99_ms`, `receiver_settled_over_optimum` | the same: delivery time of messages sent after the first 200 ms; the same over 15.5 ms |
+//! | `receiver_settled_after_ms` | the same: when the median of 20 messages is at most that time and one message's work, and stays so: no message waits behind another |
 //! | `internet_p99_vs_cubic`, `internet_range_vs_cubic` | a path like one through the Internet to a home: p99, and p1 to p99 |
 //! | `wlan_range_vs_bbr`, `wlan_range_vs_bbr_tuned` | a path like a wireless network's: p1 to p99, beside BBR with the kernel's buffers, for which the paper's table has no others, and with those of the path through the Internet |
-//! | `queue_after_move_packets` | the bottleneck moves: the longest queue on the link from two filter windows (4 s) after each move on |
+//! | `queue_after_move_packets` | the bottleneck moves: the longest queue, on the link or at the receiver, from two filter windows (4 s) after each move on |
 //! | `pace_after_move_off`, `windows_until_pace` | the same: how far the pace is from the slowest step's then, and when it was reached |
-//! | `residual_loss_over_asked`, `redundancy_over_least` | links that lose 1, 3 and 10 %: the worst row (`lossy.rs`, `least.rs`) |
+//! | `residual_loss_over_asked`, `redundancy_over_least` | links that lose 1 to 10 %: the worst row (`lossy.rs`, `least.rs`) |
+//! | `gaps_least_200us`, `gaps_most_200us_vs_bare`, `gaps_longest_200us_vs_bare` | time between packets at a pace of 200 us, and of 500 and 900: 1st percentile over the pace; 99th percentile and longest over those of a bare sender (`gaps.rs`) |
 //! | `fairness`, `share_beside_bbr`, `share_beside_cubic` | flows that share a link: Jain's index, and what the poorer one of two has of its half |
+//! | `xor_vs_reed_solomon` | the one coded packet of a block by exclusive or, over the same by Reed-Solomon: the median of blocks of 1 to 64 symbols |
 //! | `cpu_vs_tcp`, `goodput_gbps`, `goodput_vs_tcp` | CPU time of the sender for a message of 1,200 bytes, and what goes through, a core for each side |
 #![forbid(unsafe_code)]
 
@@ -23,6 +26,7 @@ mod carriers;
 mod cost;
 mod flow;
 mod found;
+mod gaps;
 mod least;
 mod lossy;
 mod moves;
@@ -47,7 +51,7 @@ struct Args {
     /// Everything briefly, to see that it works; no number to quote.
     #[arg(long)]
     quick: bool,
-    /// Only the parts whose names begin so: network, receiver, sender, internet, wlan, moves, loss, shared, cost.
+    /// Only the parts whose names begin so: network, receiver, sender, internet, wlan, moves, loss, gaps, shared, cost.
     #[arg(long, value_name = "PART")]
     only: Vec<String>,
     /// Run as ordinary processes. Otherwise all carriers and links have real-time priority alike, so that what else runs on
@@ -69,7 +73,8 @@ enum OneSide {
 type Measure = fn(&mut Report, bool);
 
 /// All that can be asked for.
-const PARTS: [&str; 9] = ["network", "receiver", "sender", "internet", "wlan", "moves", "loss", "shared", "cost"];
+const PARTS: [&str; 10] =
+    ["network", "receiver", "sender", "internet", "wlan", "moves", "loss", "gaps", "shared", "cost"];
 
 fn main() -> ExitCode {
     let args = Args::parse();
@@ -98,8 +103,13 @@ fn run(args: &Args) -> Result<()> {
     println!("{}", if args.ordinary { "as ordinary processes" } else { priority::get() });
     let (mut report, begun) = (Report::new("pace").compared_with(args.compare.as_deref())?, Instant::now());
     let done = scenarios::measure(&mut report, is_wanted, args.quick)?;
-    let parts: [(&str, Measure); 4] =
-        [("moves", moves::measure), ("loss", lossy::measure), ("shared", shared::measure), ("cost", cost::measure)];
+    let parts: [(&str, Measure); 5] = [
+        ("moves", moves::measure),
+        ("loss", lossy::measure),
+        ("gaps", gaps::measure),
+        ("shared", shared::measure),
+        ("cost", cost::measure),
+    ];
     for (part, measure) in parts {
         if is_wanted(part) {
             measure(&mut report, args.quick);

@@ -38,6 +38,8 @@ const STEADY: Duration = Duration::from_secs(4);
 const STEADY_QUICK: Duration = Duration::from_secs(1);
 /// The mean of so long shows whether a pace has been reached.
 const LOOK_NS: u64 = 500_000_000;
+/// Between two looks at what waits at the receiver: less than its work on a message takes.
+const LOOKS_EVERY: Duration = Duration::from_millis(2);
 /// A pace so near to the slowest step's is its pace.
 const NEAR: f64 = 0.1;
 
@@ -57,10 +59,18 @@ struct Seen {
     begun_ns: u64,
     steady_ns: u64,
     ended_ns: u64,
-    queue_packets: f64,
-    waiting_there: u16,
+    /// The longest queue on the link, in packets, and the most messages that waited at the receiver.
+    on_link: f64,
+    at_receiver: u64,
     /// What the sender takes for the slowest step in the end.
     slowest: String,
+}
+
+impl Seen {
+    /// The longest queue, wherever it was: before a slow link it is on the link, before a slow receiver at that.
+    fn queue(&self) -> f64 {
+        self.on_link.max(self.at_receiver as f64)
+    }
 }
 
 fn phases() -> [Phase; 4] {
@@ -100,7 +110,7 @@ pub(crate) fn measure(report: &mut Report, is_quick: bool) {
         let figure = figure(name, unit, count, values.map(worst).map_err(Clone::clone)).goal(Goal::AtMost(limit));
         if each.is_empty() { figure } else { figure.remark(each) }
     };
-    report.add(of_moves("queue_after_move_packets", "packets", 2.0, &|_, seen, _| seen.queue_packets));
+    report.add(of_moves("queue_after_move_packets", "packets", 2.0, &|_, seen, _| seen.queue()));
     report.add(of_moves("pace_after_move_off", "share", NEAR, &|phase, seen, sent| {
         off(sent, seen.steady_ns, seen.ended_ns, phase.pace)
     }));
@@ -144,18 +154,18 @@ fn run(steady: Duration) -> Result<(Vec<Seen>, Vec<u64>)> {
         scope.spawn(|| take(&receiver, &works));
         scope.spawn(|| give(&sender, &works));
         let _ends = Stops(&works.is_over);
-        phases().map(|phase| observe(&phase, steady, &emulator, &sender, &works))
+        phases().map(|phase| observe(&phase, steady, &emulator, [&sender, &receiver], &works))
     });
     let sent = works.sent.into_inner().unwrap_or_else(PoisonError::into_inner);
     for (phase, seen) in phases().iter().zip(&seen) {
         println!(
-            "moves     to {:9} pace {:2} ms: mean off by {:5.1} % two windows later, reached after {:5.2} s; longest queue {:.1} packets, {} messages waited at the receiver; slowest step: {}",
+            "moves     to {:9} pace {:2} ms: mean off by {:5.1} % two windows later, reached after {:5.2} s; longest queue {:.1} packets on the link, {} messages at the receiver; slowest step: {}",
             phase.name,
             phase.pace.as_millis(),
             off(&sent, seen.steady_ns, seen.ended_ns, phase.pace) * 100.0,
             reached_ns(&sent, seen.begun_ns, seen.ended_ns, phase.pace) / 1e9,
-            seen.queue_packets,
-            seen.waiting_there,
+            seen.on_link,
+            seen.at_receiver,
             seen.slowest,
         );
     }
@@ -163,7 +173,13 @@ fn run(steady: Duration) -> Result<(Vec<Seen>, Vec<u64>)> {
 }
 
 /// Begins a phase, and looks at it when it should have become steady.
-fn observe(phase: &Phase, steady: Duration, emulator: &Emulator, sender: &Connection, works: &Works) -> Seen {
+fn observe(
+    phase: &Phase,
+    steady: Duration,
+    emulator: &Emulator,
+    [sender, receiver]: [&Connection; 2],
+    works: &Works,
+) -> Seen {
     let micros = |work: Duration| u64::try_from(work.as_micros()).unwrap_or(0);
     emulator.change(0, phase.link);
     works.send_us.store(micros(phase.send_work), Ordering::Relaxed);
@@ -172,15 +188,15 @@ fn observe(phase: &Phase, steady: Duration, emulator: &Emulator, sender: &Connec
     thread::sleep(WINDOW * WINDOWS);
     let steady_ns = now_ns();
     emulator.take_longest_queue_bytes(0);
-    let (since, mut waiting_there) = (Instant::now(), 0);
+    let (since, mut at_receiver) = (Instant::now(), 0);
     while since.elapsed() < steady {
-        thread::sleep(Duration::from_millis(20));
-        waiting_there = sender.view().map_or(0, |view| view.waiting_there).max(waiting_there);
+        thread::sleep(LOOKS_EVERY);
+        at_receiver = receiver.snapshot().map_or(0, |now| now.waiting_here).max(at_receiver);
     }
-    let queue_packets = emulator.take_longest_queue_bytes(0) as f64 / PACKET as f64;
+    let on_link = emulator.take_longest_queue_bytes(0) as f64 / PACKET as f64;
     let slowest = sender.view().and_then(|view| view.bottleneck);
     let slowest = slowest.map_or("none".into(), |(step, ns)| format!("{}, {:.1} ms", step.name(), ns as f64 / 1e6));
-    Seen { begun_ns, steady_ns, ended_ns: now_ns(), queue_packets, waiting_there, slowest }
+    Seen { begun_ns, steady_ns, ended_ns: now_ns(), on_link, at_receiver, slowest }
 }
 
 fn work(us: &AtomicU64, random: &mut SmallRng) {
@@ -217,6 +233,15 @@ fn take(receiver: &Connection, works: &Works) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queue_is_the_longest_one_on_the_link_or_at_the_receiver() {
+        let of = |on_link, at_receiver| {
+            let slowest = String::new();
+            Seen { begun_ns: 0, steady_ns: 0, ended_ns: 0, on_link, at_receiver, slowest }.queue()
+        };
+        assert_eq!((of(0.4, 3), of(2.5, 1)), (3.0, 2.5));
+    }
 
     #[test]
     fn pace_is_the_mean_of_the_gaps_and_is_found_when_it_is_reached() {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow};
 use plotters::{coord::Shift, prelude::*};
 
 use crate::{
-    carriers::{BARE, BBR, CUBIC, Carrier, DATAGRAMS, LEVEL, STREAM, XPACE},
+    carriers::{BARE, BBR, BBR_UNTUNED, CUBIC, CUBIC_UNTUNED, Carrier, DATAGRAMS, LEVEL, STREAM, XPACE},
     flow::{Run, Scenario},
     scenarios::Runs,
 };
@@ -59,6 +59,9 @@ fn look(carrier: Carrier) -> (RGBColor, u32) {
         DATAGRAMS => (RGBColor(0x1c, 0x82, 0x4a), 1),
         STREAM => (RGBColor(0x7a, 0xb8, 0x00), 1),
         Carrier::Srt => (RGBColor(0x84, 0x3d, 0x9e), 1),
+        // Paler than the same, tuned.
+        CUBIC_UNTUNED => (RGBColor(0xef, 0xc3, 0x8a), 1),
+        BBR_UNTUNED => (RGBColor(0xe3, 0x9c, 0xa4), 1),
         _ => (RGBColor(0xb4, 0xb9, 0xbe), 1),
     }
 }
@@ -209,8 +212,10 @@ fn shares(mut values: Vec<f64>) -> Points {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::time::Duration;
+
+    use super::*;
+    use crate::carriers::ALL;
 
     #[test]
     fn figures_show_each_run_and_say_what_was_not_measured() {
@@ -235,6 +240,14 @@ mod tests {
             assert!(!drawn.contains(&BARE.name()), "figure {figure}: the bare sender is not compared");
             assert_eq!(drawn.contains("receiver: not measured"), figure > 4, "figure {figure}");
         }
+    }
+
+    #[test]
+    fn each_carrier_has_a_look_of_its_own() {
+        let mut colors: Vec<_> = ALL.map(|carrier| look(carrier).0).map(|RGBColor(r, g, b)| [r, g, b]).to_vec();
+        colors.sort_unstable();
+        colors.dedup();
+        assert_eq!(colors.len(), ALL.len());
     }
 
     #[test]

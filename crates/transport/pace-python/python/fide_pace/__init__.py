@@ -63,13 +63,15 @@ LOSS = 0.001
 QUEUE = 1
 #: Holds a queue of a part of one packet; the other one is "xpace".
 CONGESTION = "level"
+#: After this time without a packet of the other end the connection is over.
+IDLE = 30.0
 
 _STEPS = ("send", "transmit", "network", "receive", "deliver")
 
 
 @dataclass(frozen=True)
 class View:
-    """What is known of the way from here to the other end."""
+    """What is known of a way: from here to the other end, or from there to here."""
 
     #: The slowest step: "send", "transmit", "network", "receive" or "deliver".
     bottleneck: str | None
@@ -77,16 +79,27 @@ class View:
     bottleneck_pace: float | None
     #: The time that each step takes for a message, by its name.
     paces: dict[str, float | None]
-    #: Bytes a second that the network takes.
+    #: Bytes a second that the network takes; only the sender knows it.
     network_bytes_per_s: int | None
     #: From sending to delivery, for a message that leaves at once.
     delay: float
-    #: Messages that wait for the application at the other end.
+    #: Messages that wait for the application at the end of the way.
     waiting_there: int
     #: From one send of this application to the next, if it sends periodically.
     send_period: float | None
     #: From one message of the other end to the next, if they come periodically.
     receive_period: float | None
+    #: From one turn of this application to its next, as it sends on the way there, or takes messages on the way here, with all that it
+    #: waits for. Its own work alone is in `paces`.
+    total: float | None
+    #: The mean time of packets on the way, by both ends' clocks; it may be wrong by `clock_uncertainty`.
+    one_way: float | None
+    #: By how much the other end's clock is ahead, but for multiples of 2**32 microseconds.
+    clock_ahead: float | None
+    #: By how much more or less that may be.
+    clock_uncertainty: float | None
+    #: How much faster the other end's clock runs, in microseconds for each second.
+    drift_ppm: int | None
 
 
 @dataclass(frozen=True)
@@ -106,8 +119,9 @@ class Counts:
 
 
 def _view(of: _native._View) -> View:
-    bottleneck, pace, paces, *rest = of
-    return View(bottleneck, pace, dict(zip(_STEPS, paces, strict=True)), *rest)  # type: ignore[arg-type]
+    bottleneck, pace, paces, *rest, clock = of
+    clock = (None, None, None) if clock is None else clock
+    return View(bottleneck, pace, dict(zip(_STEPS, paces, strict=True)), *rest, *clock)  # type: ignore[arg-type]
 
 
 class Connection:
@@ -166,6 +180,11 @@ class Connection:
     def view(self) -> View | None:
         """What is known of the way from here to the other end; None when the connection is over."""
         view = self._native.view()
+        return None if view is None else _view(view)
+
+    def incoming_view(self) -> View | None:
+        """`view` of the way from the other end to here: the slowest step of what is received, and how long that is on its way."""
+        view = self._native.incoming_view()
         return None if view is None else _view(view)
 
     def bottleneck_pace(self) -> float | None:
@@ -292,15 +311,17 @@ class Endpoint:
         queue: int = QUEUE,
         congestion: str = CONGESTION,
         even_ways: bool = False,
+        idle: float = IDLE,
     ) -> Connection:
         """Connects to HOST:PORT.
 
+        `idle`: after so many seconds without a packet of the other end, at least 1, all calls raise ConnectionLost.
         `even_ways`: both ways of the path take equally long. A deadline then has to be longer than one way, and else than a round
         trip; where they do not, a message can be late by half of the difference.
 
         Raises ConnectError, InvalidKey, EndpointClosed; ValueError for a wrong argument."""
         found = _native.resolve(address)
-        options = (deadline, loss, queue, congestion, even_ways)
+        options = (deadline, loss, queue, congestion, even_ways, idle)
         return Connection(self._native.connect(found, key, options).run())
 
     async def connect_async(
@@ -313,10 +334,11 @@ class Endpoint:
         queue: int = QUEUE,
         congestion: str = CONGESTION,
         even_ways: bool = False,
+        idle: float = IDLE,
     ) -> Connection:
         """`connect` in an event loop."""
         found = await asyncio.get_running_loop().run_in_executor(None, _native.resolve, address)
-        options = (deadline, loss, queue, congestion, even_ways)
+        options = (deadline, loss, queue, congestion, even_ways, idle)
         return Connection(await finished(self._native.connect(found, key, options)))
 
     def accept(self, timeout: float | None = None) -> Connection:
@@ -347,12 +369,13 @@ def server(
     queue: int = QUEUE,
     congestion: str = CONGESTION,
     even_ways: bool = False,
+    idle: float = IDLE,
 ) -> Endpoint:
     """An endpoint at HOST:PORT that accepts clients with a key. Port 0: any that is free.
 
     Raises InvalidKey, OSError of the socket; ValueError for a wrong argument.
     """
-    options = (deadline, loss, queue, congestion, even_ways)
+    options = (deadline, loss, queue, congestion, even_ways, idle)
     return Endpoint(_native.Endpoint.server(_native.resolve(address), key, options))
 
 
@@ -365,11 +388,19 @@ def connect(
     queue: int = QUEUE,
     congestion: str = CONGESTION,
     even_ways: bool = False,
+    idle: float = IDLE,
 ) -> Connection:
     """A connection from an endpoint of its own: `Endpoint.connect`."""
     with Endpoint() as endpoint:
         return endpoint.connect(
-            address, key, deadline=deadline, loss=loss, queue=queue, congestion=congestion, even_ways=even_ways
+            address,
+            key,
+            deadline=deadline,
+            loss=loss,
+            queue=queue,
+            congestion=congestion,
+            even_ways=even_ways,
+            idle=idle,
         )
 
 
@@ -382,9 +413,17 @@ async def connect_async(
     queue: int = QUEUE,
     congestion: str = CONGESTION,
     even_ways: bool = False,
+    idle: float = IDLE,
 ) -> Connection:
     """`connect` in an event loop."""
     with Endpoint() as endpoint:
         return await endpoint.connect_async(
-            address, key, deadline=deadline, loss=loss, queue=queue, congestion=congestion, even_ways=even_ways
+            address,
+            key,
+            deadline=deadline,
+            loss=loss,
+            queue=queue,
+            congestion=congestion,
+            even_ways=even_ways,
+            idle=idle,
         )

@@ -30,9 +30,9 @@ pub(super) const PACKET_BYTES: u64 = 1000;
 /// A message of one packet over an empty link.
 pub(super) const OPTIMUM_NS: u64 = DELAY_NS + PACKET_BYTES * 8 * 1_000_000_000 / BITS_PER_S;
 /// Bytes of a message with which its packet has [`PACKET_BYTES`]: around it are IP, UDP, the header, the time, the frame, the
-/// symbol's description and the tag; or IP and TCP without options.
+/// symbol's description and the tag; or IP and TCP with the times of packets.
 const OF_PACE: usize = PACKET_BYTES as usize - 79;
-const OF_TCP: usize = PACKET_BYTES as usize - 40;
+const OF_TCP: usize = PACKET_BYTES as usize - 52;
 /// Buffers of a tuned TCP: the link's own bytes under way, and some more.
 const TUNED_BYTES: usize = 18_000;
 /// A receiver that gets nothing for so long knows that no more comes.

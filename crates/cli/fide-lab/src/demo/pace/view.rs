@@ -22,8 +22,9 @@ use crate::demo::say;
 const DRAW: Duration = Duration::from_millis(150);
 /// Between two lines where there is no terminal.
 const PLAIN: Duration = Duration::from_secs(2);
-/// Bars of a flow, and the time that each stands for: the longest delivery time in it.
-const BARS: usize = 48;
+/// Bars of a flow, and the time that each stands for: the longest delivery time in it. With the figures beside them they fit into
+/// 80 columns.
+const BARS: usize = 40;
 const BAR_NS: u64 = 250_000_000;
 /// Time that the figures stand for.
 const FIGURES_NS: u64 = 1_000_000_000;
@@ -95,7 +96,7 @@ impl<'a> View<'a> {
             .zip(figures)
             .map(|(bars, figures)| format!("  {:<BARS$}  {figures}", blocks(bars, most_ns)))
             .collect();
-        let slowest = self.slowest.and_then(|slowest| slowest()).map_or("not known yet", fide_pace_socket::Step::name);
+        let slowest = self.slowest.and_then(|slowest| slowest()).map_or("unknown", fide_pace_socket::Step::name);
         lines.push(format!(
             "  the highest bar is {:.0} ms; the last {} s; X-PACE's slowest step: {slowest}",
             most_ns as f64 / 1e6,

@@ -34,6 +34,8 @@ struct Times {
     delivery_us: Vec<u32>,
     between_us: Vec<u32>,
     uncertainty_us: u64,
+    /// When the first of them was made, and when the last one came, by this clock.
+    span_us: Option<(u64, u64)>,
 }
 
 impl Times {
@@ -55,6 +57,7 @@ impl Times {
             delivery: Percentiles::of(&mut self.delivery_us),
             between: Percentiles::of(&mut self.between_us),
             uncertainty_us: self.uncertainty_us,
+            whole_us: self.span_us.map_or(0, |(first_us, last_us)| last_us.saturating_sub(first_us)),
         }
     }
 }
@@ -99,6 +102,8 @@ impl Taken {
         let between_us = (missing == 0 && number > 0).then(|| bounded(came_us.saturating_sub(last_us)));
         for times in [&mut self.whole, &mut self.part] {
             times.note(delivery_us, between_us, missing, clock.uncertainty_us);
+            let made_us = came_us.saturating_sub(delivery_us.into());
+            times.span_us.get_or_insert((made_us, came_us)).1 = came_us;
         }
         self.last = Some((number.saturating_add(1), came_us));
     }
@@ -158,14 +163,21 @@ fn take(connection: &Connection) {
     let why = loop {
         match connection.recv() {
             Ok(message) => {
+                let mut work = Duration::ZERO;
                 match Exchange::read(&message.bytes) {
-                    Some(Exchange::Probe(probe)) => taken.note(connection, &probe),
+                    Some(Exchange::Probe(probe)) => {
+                        taken.note(connection, &probe);
+                        work = probe.work();
+                    }
                     Some(Exchange::Ask { number, of_all }) => taken.answer(connection, number, of_all),
                     Some(Exchange::Answer { .. }) | None => {
                         connection.close("this is `fide pace bench --accept`: send to it with `fide pace bench`");
                     }
                 }
                 connection.recycle(message);
+                if work > Duration::ZERO {
+                    thread::sleep(work);
+                }
             }
             Err(why) => break why,
         }
@@ -211,6 +223,6 @@ mod tests {
         times.note(100, Some(5), 2, 30);
         assert_eq!((times.delivered, times.missing, times.delivery_us.len()), (1, 2, super::TIMES_MAX));
         let tally = times.tally();
-        assert_eq!((tally.delivery.longest_us, tally.uncertainty_us), (7, 30));
+        assert_eq!((tally.delivery.longest_us, tally.uncertainty_us, tally.whole_us), (7, 30, 0));
     }
 }

@@ -3,16 +3,21 @@
 //!
 //! ```text
 //!  probe    0, u64 its number, u64 when it was made by the sender's clock in us,
-//!           i64 by how much the receiver's clock is ahead in us, u32 how sure that is, filler
+//!           i64 by how much the receiver's clock is ahead in us, u32 how sure that is,
+//!           u32 how long the receiver is to work on it in us, filler
 //!  ask      1, u32 its number, u8 whether of the whole run
 //!  answer   2, u32 of which ask, a `Tally` as JSON
 //! ```
+
+use std::time::Duration;
 
 use fide_pace_socket::Offset;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of the shortest probe.
-pub(super) const PROBE_LEN: usize = 29;
+pub(super) const PROBE_LEN: usize = 33;
+/// Longest work on a message.
+pub(super) const WORK_MAX: Duration = Duration::from_secs(10);
 const ASK_LEN: usize = 6;
 
 /// A message of a bench.
@@ -31,16 +36,28 @@ pub(super) struct Probe {
     pub(super) made_us: u64,
     /// What that end knows of the other's clock. It gets feedback for its packets, so that it knows more than the other does.
     pub(super) clock: Offset,
+    /// What the receiver's application is to take for it, in microseconds, a fifth more or less.
+    pub(super) work_us: u32,
 }
 
 impl Probe {
+    /// The work on it. The numbers spread it evenly between a fifth less and a fifth more, as X-PACE §V-B1 has it, and alike in each
+    /// run.
+    pub(super) fn work(&self) -> Duration {
+        // Of the golden ratio: numbers that follow each other come to lie far apart.
+        let spread = (self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as f64 / f64::from(u32::MAX);
+        Duration::from_micros(self.work_us.into()).min(WORK_MAX).mul_f64(0.8 + 0.4 * spread)
+    }
+
     fn read(bytes: &[u8]) -> Option<Self> {
         let (number, rest) = bytes.split_first_chunk()?;
         let (made_us, rest) = rest.split_first_chunk()?;
         let (ahead_us, rest) = rest.split_first_chunk()?;
-        let uncertainty_us = u32::from_be_bytes(*rest.first_chunk()?);
+        let (uncertainty_us, rest) = rest.split_first_chunk()?;
+        let uncertainty_us = u32::from_be_bytes(*uncertainty_us);
+        let work_us = u32::from_be_bytes(*rest.first_chunk()?);
         let clock = Offset { us: i64::from_be_bytes(*ahead_us), uncertainty_us: uncertainty_us.into() };
-        Some(Self { number: u64::from_be_bytes(*number), made_us: u64::from_be_bytes(*made_us), clock })
+        Some(Self { number: u64::from_be_bytes(*number), made_us: u64::from_be_bytes(*made_us), clock, work_us })
     }
 
     /// Writes it to the front of a message.
@@ -50,7 +67,8 @@ impl Probe {
         into[1..9].copy_from_slice(&self.number.to_be_bytes());
         into[9..17].copy_from_slice(&self.made_us.to_be_bytes());
         into[17..25].copy_from_slice(&self.clock.us.to_be_bytes());
-        into[25..PROBE_LEN].copy_from_slice(&uncertainty_us.to_be_bytes());
+        into[25..29].copy_from_slice(&uncertainty_us.to_be_bytes());
+        into[29..PROBE_LEN].copy_from_slice(&self.work_us.to_be_bytes());
     }
 }
 
@@ -100,6 +118,8 @@ pub(super) struct Tally {
     pub(super) between: Percentiles,
     /// By so much each delivery time may be wrong: the clocks of two hosts.
     pub(super) uncertainty_us: u64,
+    /// From when the first of them was made until the last one came.
+    pub(super) whole_us: u64,
 }
 
 /// Of some times, in microseconds; zeros of none.
@@ -132,7 +152,7 @@ mod tests {
     fn messages_are_read_as_they_were_written() {
         let mut bytes = [9; 40];
         let clock = Offset { us: -5, uncertainty_us: 70_000 };
-        let probe = Probe { number: 7, made_us: 1_000_000_000_000, clock };
+        let probe = Probe { number: 7, made_us: 1_000_000_000_000, clock, work_us: 5000 };
         probe.write(&mut bytes);
         assert_eq!(Exchange::read(&bytes), Some(Exchange::Probe(probe)));
         assert_eq!(Exchange::read(&ask(3, true)), Some(Exchange::Ask { number: 3, of_all: true }));
@@ -141,6 +161,20 @@ mod tests {
         for cut in [&[][..], &[0; PROBE_LEN - 1], &[1; ASK_LEN - 1], &[2, 0, 0, 0, 0, b'{'], &[3; 30]] {
             assert_eq!(Exchange::read(cut), None, "{cut:?}");
         }
+    }
+
+    #[test]
+    fn work_is_a_fifth_more_or_less_than_was_asked_for() {
+        let clock = Offset { us: 0, uncertainty_us: 0 };
+        let each: Vec<f64> = (0..1000)
+            .map(|number| Probe { number, made_us: 0, clock, work_us: 5000 }.work().as_secs_f64() * 1e3)
+            .collect();
+        assert!(each.iter().all(|ms| (4.0..=6.0).contains(ms)), "{each:?}");
+        let mean = each.iter().sum::<f64>() / 1000.0;
+        let beyond = each.iter().filter(|ms| **ms > 5.5).count();
+        assert!((mean - 5.0).abs() < 0.02 && (230..270).contains(&beyond), "{mean} {beyond}");
+        let longest = Probe { number: 1, made_us: 0, clock, work_us: u32::MAX };
+        assert!(longest.work() <= WORK_MAX.mul_f64(1.2));
     }
 
     #[test]

@@ -73,6 +73,11 @@ pub(super) fn whole(of: &Whole) -> String {
     line("", &format!("each by at most {} ms more or less: the two hosts' clocks", ms(of.uncertainty_us)));
     line("between sendings", &percentiles(&of.between_sent));
     line("between deliveries", &format!(" {}", percentiles(&of.between_delivered)));
+    let seconds = |us: u64| us as f64 / 1e6;
+    let over = of.optimum.whole_over_optimum.zip(of.optimum.optimum_us).map_or(String::new(), |(over, optimum_us)| {
+        format!(", {over:.3} of the {:.2} s that the {} takes at least", seconds(optimum_us), of.optimum.of)
+    });
+    line("first to last", &format!("{:.2} s{over}", seconds(of.whole_us)));
     line("slowest step", &if slowest.is_empty() { "unknown".to_owned() } else { slowest.join(", ") });
     line(
         "network",

@@ -6,10 +6,11 @@ use serde_json::{Map, Value, json};
 
 use super::{Change, View};
 
-/// Times in nanoseconds; 0 is a pace that is not known.
+/// Times in nanoseconds; null is a pace that is not known.
 fn way(paces: &Paces) -> Map<String, Value> {
+    let known = |step: Step| Some(paces.get(step)).filter(|ns| *ns > 0);
     let paces_ns: Map<String, Value> =
-        Step::ALL.into_iter().map(|step| (step.name().to_owned(), paces.get(step).into())).collect();
+        Step::ALL.into_iter().map(|step| (step.name().to_owned(), json!(known(step)))).collect();
     let bottleneck = paces.bottleneck().map(|(step, _)| step.name());
     Map::from_iter([("bottleneck".to_owned(), json!(bottleneck)), ("paces_ns".to_owned(), paces_ns.into())])
 }
@@ -30,6 +31,8 @@ fn connection(endpoint: &ShownEndpoint, shown: &ShownConnection, before: Option<
         "over": now.is_over,
         "deadline_ns": now.deadline_ns,
         "out": with(way(&now.there), json!({
+            "total_ns": now.send_total_ns,
+            "one_way_us": now.one_way_us,
             "messages": sent.messages,
             "messages_per_s": change.per_second(|of| of.counts.sent.messages),
             "dropped": sent.dropped,
@@ -42,6 +45,8 @@ fn connection(endpoint: &ShownEndpoint, shown: &ShownConnection, before: Option<
             "waiting_there": now.waiting_there,
         })),
         "in": with(way(&now.back), json!({
+            "total_ns": now.deliver_total_ns,
+            "one_way_us": now.one_way_here_us,
             "messages": received.delivered,
             "messages_per_s": change.per_second(|of| of.counts.received.delivered),
             "lost": received.lost,
@@ -57,13 +62,17 @@ fn connection(endpoint: &ShownEndpoint, shown: &ShownConnection, before: Option<
             "round_trip_us": now.round_trip_us,
             "shortest_us": now.shortest_us,
             "queue_us": now.round_trip_us.zip(now.shortest_us).map(|(mean, shortest)| mean.saturating_sub(shortest)),
+            "clock_ahead_us": now.clock_ahead_us,
             "clock_uncertainty_us": now.clock_uncertainty_us,
+            "drift_ppm": now.clock_ahead_us.map(|_| now.drift_ppm),
             "loss": change.loss(),
             "lost_packets": now.lost_packets,
             "came_packets": now.came_packets,
             "in_flight_bytes": now.in_flight_bytes,
             "window_bytes": now.window_bytes,
             "packet_bytes": now.packet_bytes,
+            // Who keeps the times at which packets leave.
+            "departures": if now.written_ahead_ns > 0 { "kernel" } else { "timer" },
         },
     })
 }

@@ -45,7 +45,22 @@ fn path(change: &Change<'_>) -> String {
         format!("round trip {}, queue {}", us(mean), us(mean.saturating_sub(shortest)))
     });
     let loss = change.loss().map_or("loss unknown".to_owned(), |loss| format!("loss {:.2} %", loss * 100.0));
-    format!("{network}, {trip}, {loss}, {} bytes under way", change.now.in_flight_bytes)
+    let departures = if change.now.written_ahead_ns > 0 { ", times kept by the kernel" } else { "" };
+    format!("{network}, {trip}, {loss}, {} bytes under way{departures}", change.now.in_flight_bytes)
+}
+
+/// What the two ways take, and the other end's clock, by which they are known.
+fn clocks(now: &Snapshot) -> Option<String> {
+    let (ahead_us, uncertainty_us) = now.clock_ahead_us.zip(now.clock_uncertainty_us)?;
+    let us = |us: u64| time(us as f64 * 1e3);
+    let way = |name: &str, mean: Option<u64>| mean.map_or(String::new(), |mean| format!("{name} {}, ", us(mean)));
+    let (there, here) = (way("there", now.one_way_us), way("here", now.one_way_here_us));
+    let side = if ahead_us < 0 { "behind" } else { "ahead" };
+    let (clock, unsure) = (us(ahead_us.unsigned_abs()), us(uncertainty_us));
+    let gains = now.drift_ppm;
+    Some(format!(
+        "{there}{here}each by at most {unsure} more or less; the clock there is {clock} {side}, and gains {gains} us a second"
+    ))
 }
 
 /// A count, and how often a second it grows.
@@ -95,6 +110,9 @@ fn connection(out: &mut String, change: &Change<'_>) {
         line("received", &format!(" {}", received(change)));
     }
     line("path", &format!(" {}", path(change)));
+    if let Some(clocks) = clocks(now) {
+        line("ways", &format!(" {clocks}"));
+    }
 }
 
 /// All connections, without a line end.
@@ -157,6 +175,21 @@ mod tests {
     }
 
     #[test]
+    fn ways_are_shown_with_what_is_unsure() {
+        let now = Snapshot {
+            clock_ahead_us: Some(-2000),
+            clock_uncertainty_us: Some(15),
+            drift_ppm: 7,
+            ..Snapshot::default()
+        };
+        let unsure = "each by at most 15.0 us more or less; the clock there is 2.00 ms behind, and gains 7 us a second";
+        assert_eq!(clocks(&now).unwrap(), unsure);
+        let now = Snapshot { one_way_us: Some(18_000), one_way_here_us: Some(15_000), ..now };
+        assert_eq!(clocks(&now).unwrap(), format!("there 18.00 ms, here 15.00 ms, {unsure}"));
+        assert_eq!(clocks(&Snapshot::default()), None);
+    }
+
+    #[test]
     fn losses_and_rates_are_since_the_view_before() {
         let before = Snapshot { lost_packets: 10, came_packets: 90, ..Snapshot::default() };
         let now = Snapshot { lost_packets: 11, came_packets: 139, ..Snapshot::default() };
@@ -167,5 +200,8 @@ mod tests {
         assert_eq!((first.loss(), first.per_second(|of| of.came_packets)), (Some(0.1), None));
         assert_eq!(Change { now: &Snapshot::default(), before: None }.loss(), None);
         assert!(path(&change).contains("loss 2.00 %"), "{}", path(&change));
+        assert!(path(&change).ends_with("under way"), "{}", path(&change));
+        let by_kernel = Snapshot { written_ahead_ns: 1, ..now };
+        assert!(path(&Change { now: &by_kernel, before: None }).ends_with("under way, times kept by the kernel"));
     }
 }

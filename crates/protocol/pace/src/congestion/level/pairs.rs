@@ -81,7 +81,8 @@ impl Pairs {
                 self.sent += 1;
                 // Of more pairs the newest ones are not measured.
                 if self.expected.len() < UNDER_WAY {
-                    let (delivered, apart_us) = (self.delivered + in_flight_bytes, (now_ns - left_ns) / 1000);
+                    let (delivered, apart_us) =
+                        (self.delivered + in_flight_bytes, now_ns.saturating_sub(left_ns) / 1000);
                     self.expected.push_back(Expected { delivered, bytes, apart_us });
                 }
                 State::Repays

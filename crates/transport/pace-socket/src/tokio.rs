@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An endpoint and connections for the runtime tokio (feature `tokio`).
+//!
+//! ```no_run
+//! use fide_pace_socket::{ClientKey, Config, tokio::Endpoint};
+//!
+//! # async fn example(key: &ClientKey) -> Result<(), Box<dyn std::error::Error>> {
+//! let endpoint = Endpoint::client()?;
+//! let connection = endpoint.connect("192.0.2.7:7000".parse()?, key, Config::default()).await?;
+//! for frame in 0..100_u32 {
+//!     // Returns when the next message may leave: a loop becomes paced by it.
+//!     connection.send(&frame.to_be_bytes()).await?;
+//! }
+//! connection.finish().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Each future may be dropped at any time, as by `select!` or `tokio::time::timeout`; each says what has happened by then.
+//!
+//! Everything has to be called within a runtime that has its I/O enabled (`enable_io`, `#[tokio::main]`), else it panics; a
+//! connection waits only in the runtime in which it was made.
+
+use std::{io, net::SocketAddr, os::fd::OwnedFd, time::Duration};
+
+use fide_pace::{
+    keys::{ClientKey, ServerKey},
+    receiver::Message,
+    transport::Config,
+};
+use rustix::{
+    event::Timespec,
+    io::read,
+    time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime},
+};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    sync::Mutex,
+};
+
+use crate::{BindError, RecvError, SendError, clock::nanoseconds};
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error(transparent)]
+    Connect(#[from] crate::ConnectError),
+    #[error("no timer for a connection: {0}")]
+    Timer(io::Error),
+}
+
+/// Why no connection is accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum AcceptError {
+    #[error(transparent)]
+    Accept(#[from] crate::AcceptError),
+    /// The connection that came is closed.
+    #[error("no timer for a connection: {0}")]
+    Timer(io::Error),
+}
+
+/// [`crate::Endpoint`] in tokio.
+#[derive(Debug)]
+pub struct Endpoint(crate::Endpoint);
+
+impl Endpoint {
+    /// [`crate::Endpoint::client`]: one that only connects.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub fn client() -> Result<Self, BindError> {
+        crate::Endpoint::client().map(Self)
+    }
+
+    /// [`crate::Endpoint::server`]: one that accepts connections of clients with a key.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub fn server(address: SocketAddr, key: ServerKey, config: Config) -> Result<Self, BindError> {
+        crate::Endpoint::server(address, key, config).map(Self)
+    }
+
+    /// Connects, and returns when the connection stands. Dropped before, it has made none.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub async fn connect(&self, to: SocketAddr, key: &ClientKey, config: Config) -> Result<Connection, ConnectError> {
+        let timer = Timer::new().map_err(ConnectError::Timer)?;
+        Ok(Connection::new(self.0.connect_async(to, key, config).await?, timer))
+    }
+
+    /// The next connection of a client. Dropped before it is ready it has taken none.
+    ///
+    /// # Errors
+    /// [`AcceptError`].
+    pub async fn accept(&self) -> Result<Connection, AcceptError> {
+        let timer = Timer::new().map_err(AcceptError::Timer)?;
+        Ok(Connection::new(self.0.accept_async().await?, timer))
+    }
+
+    /// What else it can do: its address, `close`, `show`.
+    #[must_use]
+    pub fn get_ref(&self) -> &crate::Endpoint {
+        &self.0
+    }
+}
+
+/// One that may also be bound otherwise ([`crate::Endpoint::bind`]).
+impl From<crate::Endpoint> for Endpoint {
+    fn from(endpoint: crate::Endpoint) -> Self {
+        Self(endpoint)
+    }
+}
+
+/// [`crate::Connection`] in tokio. Dropped, it is closed; what has not left is dropped with it ([`Connection::finish`]).
+#[derive(Debug)]
+pub struct Connection {
+    connection: crate::Connection,
+    /// Of one task at a time: messages of several tasks leave one after the other, in the order of their calls.
+    timer: Mutex<Timer>,
+}
+
+impl Connection {
+    fn new(connection: crate::Connection, timer: Timer) -> Self {
+        Self { connection, timer: Mutex::new(timer) }
+    }
+
+    /// Sends a message, and returns when the next one may be made, as far as the slowest step between the two applications is
+    /// concerned: a loop around it is paced, and each message that it makes is fresh.
+    ///
+    /// Dropped before it is ready, it has sent the whole message or nothing. It has sent it if it was polled once, and no other
+    /// `send` or [`Connection::ready`] of this connection ran or was dropped before: then it only waited for the next one, which
+    /// the next call does in its place. Who has to know uses [`Connection::ready`] and [`crate::Connection::try_send`].
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub async fn send(&self, bytes: &[u8]) -> Result<(), SendError> {
+        self.send_within(bytes, None).await
+    }
+
+    /// The same with a deadline of its own, from now to delivery.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub async fn send_within(&self, bytes: &[u8], deadline: Option<Duration>) -> Result<(), SendError> {
+        let timer = self.timer.lock().await;
+        self.connection.send_within_async(bytes, deadline, |time| timer.sleep(time)).await
+    }
+
+    /// Waits until the next message may be made; at once if the connection is over. For those who choose what to send only then,
+    /// and send it by [`crate::Connection::try_send`]. Dropped before it is ready, it has changed nothing.
+    pub async fn ready(&self) {
+        let timer = self.timer.lock().await;
+        self.connection.ready_async(|time| timer.sleep(time)).await;
+    }
+
+    /// The next message; waits for it. Dropped before it is ready it has taken none.
+    ///
+    /// # Errors
+    /// The connection is over, and all that came has been taken.
+    pub async fn recv(&self) -> Result<Message, RecvError> {
+        self.connection.recv_async().await
+    }
+
+    /// Waits until everything that was sent has arrived or expired, or the connection is over. Dropped before, it has changed
+    /// nothing.
+    pub async fn finish(&self) {
+        self.connection.finish_async().await;
+    }
+
+    /// What else it can do, without waiting: `try_send`, `try_recv`, `view`, `changes`, `counts`, `close`. Its `send`, `recv`,
+    /// `recv_timeout` and `finish` would hold the runtime's thread.
+    #[must_use]
+    pub fn get_ref(&self) -> &crate::Connection {
+        &self.connection
+    }
+}
+
+/// A timer of the kernel, which the runtime waits for as for a socket. `tokio::time::sleep` rounds up to a millisecond, which is
+/// the pace of 10 Mbit/s. The endpoint's thread could wake the task at the right instant, too, but that costs two wake-ups of
+/// threads, each of them late by itself, where this costs one; and it needs the endpoint's lock.
+#[derive(Debug)]
+struct Timer(AsyncFd<OwnedFd>);
+
+impl Timer {
+    fn new() -> io::Result<Self> {
+        // The clock of `now_ns`: a host that was suspended has slept long enough.
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
+        // SAFETY: it is open as long as it is registered: the result owns both, and is never taken apart.
+        Ok(Self(unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }?))
+    }
+
+    async fn sleep(&self, time: Duration) {
+        let spec = |ns: u64| Timespec {
+            tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
+            tv_nsec: i64::try_from(ns % 1_000_000_000).unwrap_or(0),
+        };
+        let ns = nanoseconds(time);
+        if ns == 0 {
+            return;
+        }
+        let once = Itimerspec { it_interval: spec(0), it_value: spec(ns) };
+        // An end of a sleep before, which was dropped, is forgotten by it. It fails for no time that can be said.
+        let _ = timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::empty(), &once);
+        loop {
+            let Ok(mut ready) = self.0.readable().await else {
+                // The runtime ends: nobody polls this any more.
+                return std::future::pending().await;
+            };
+            if ready.try_io(|timer| Ok(read(timer.get_ref(), &mut [0; 8])?)).is_ok() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tests that the kernel keeps the times of X-PACE's packets where an interface has the queue `fq`, which the kernels of
+//! machines without it cannot show: in a guest with Debian's kernel.
+//!
+//! Whether packets were held is read from the queue's own counters. Nothing is timed: an emulated processor says nothing
+//! about real times.
+
+use crate::rdma::image::{copy, download, inside, libraries, pack, stage_modules};
+use crate::run::{Step, target_dir};
+use crate::{Outcome, setup};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const MODULES: [&str; 3] = ["veth", "sch_fq", "sch_tbf"];
+/// The checks that the guest has to report as passed, see `init.sh`.
+const CHECKS: [&str; 5] = ["fq_delivers", "fq_holds_packets", "fq_is_named", "other_queues_deliver", "timer_is_named"];
+/// Of iproute2: those of busybox know neither namespaces nor queues.
+const TOOLS: [(&str, [&str; 3]); 2] =
+    [("ip", ["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"]), ("tc", ["/usr/sbin/tc", "/sbin/tc", "/usr/bin/tc"])];
+
+pub(crate) fn test() -> Outcome {
+    for packages in [setup::BUILD, setup::EMULATOR] {
+        if !setup::prepare(packages, "departure times cannot be tested") {
+            return Err("packages are missing, see above".into());
+        }
+    }
+    Step::cargo(&["build", "-p", "fide", "--release"]).run("build")?;
+    let (kernel, initial) = image(&target_dir())?;
+    // The emulator ends with this process, however this process ends.
+    let mut emulator = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "qemu-system-x86_64", "-accel", "tcg,thread=multi"])
+        .args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio", "-smp", "2", "-m", "512"])
+        .arg("-kernel")
+        .arg(kernel)
+        .arg("-initrd")
+        .arg(initial)
+        .args(["-append", "console=ttyS0 panic=-1 quiet tsc=unstable clocksource=hpet"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|e| format!("qemu-system-x86_64 did not start: {e}"))?;
+    let (mut passed, mut ended) = (Vec::new(), false);
+    for line in
+        emulator.stdout.take().into_iter().flat_map(|out| BufReader::new(out).split(b'\n')).map_while(Result::ok)
+    {
+        let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+        println!("guest: {line}");
+        ended |= line == "CHECK END";
+        passed.extend(line.strip_prefix("CHECK PASS ").map(str::to_owned));
+    }
+    let _ = emulator.wait();
+    let failed: Vec<&str> = CHECKS.into_iter().filter(|check| !passed.iter().any(|p| p == check)).collect();
+    if ended && failed.is_empty() {
+        println!("departures: {} checks passed", CHECKS.len());
+        return Ok(());
+    }
+    Err(format!("failed: {}; see the guest's lines above", failed.join(", ")))
+}
+
+/// Makes the kernel and the initial file system.
+fn image(target: &Path) -> Result<(PathBuf, PathBuf), String> {
+    // The kernel is that of `make rdma`.
+    let store = target.join("rdma");
+    let unpacked = store.join("debian");
+    let version = download(&store, &unpacked)?;
+    let busybox = unpacked.join("bin/busybox");
+    let dir = target.join("departures");
+    let root = dir.join("root");
+    let _ = fs::remove_dir_all(&root);
+    copy(&busybox, &root.join("bin/busybox"))?;
+    let fide = target.join("release/fide");
+    let to = root.join("bin/fide");
+    Step::new("strip").args(&["-o", &to.to_string_lossy(), &fide.to_string_lossy()]).run("program of the guest")?;
+    let mut programs = vec![fide];
+    for (name, paths) in TOOLS {
+        let tool = paths.iter().map(PathBuf::from).find(|path| path.exists());
+        let tool = tool.ok_or_else(|| format!("there is no `{name}`: install iproute2"))?;
+        copy(&tool, &root.join("sbin").join(name))?;
+        programs.push(tool);
+    }
+    for program in programs {
+        for library in libraries(&program)? {
+            copy(&library, &inside(&root, &library))?;
+        }
+    }
+    stage_modules(&root, &unpacked, &version, &MODULES)?;
+    let init = root.join("init");
+    fs::write(&init, include_str!("departures/init.sh")).map_err(|e| format!("{}: {e}", init.display()))?;
+    Step::new("chmod").args(&["755", &init.to_string_lossy()]).run("first program of the guest")?;
+    let initial = dir.join("initial.cpio");
+    pack(&busybox, &root, &initial)?;
+    Ok((unpacked.join("boot").join(format!("vmlinuz-{version}")), initial))
+}
