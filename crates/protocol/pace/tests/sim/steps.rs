@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a step of a clock excuses. A step may look like a queue, so that a message is late at an end by no more than the step, until the
 //! clocks were compared again there: an exchange of times is over that began after the step, and those of before do not count any more.
-//! Nothing else is excused.
+//! A step that is shorter than a quarter of a round trip is taken for jitter: what was sent before it is excused until it expires. Nothing else
+//! is excused.
 
 use fide_pace::packet::{Frame, SENT_LEN, read_frame};
+
+/// No deadline of these runs is longer.
+const SHORT_NS: u64 = 2_000_000_000;
 
 /// A step that the clocks were not compared after yet.
 #[derive(Debug)]
 struct Step {
+    at_ns: u64,
     by_ns: u64,
+    /// It is taken for jitter.
+    is_short: bool,
     /// The first packet that left the end after it.
     first: Option<u64>,
     /// What the end has asked with since.
@@ -30,8 +37,9 @@ fn frames(plain: &[u8], mut look: impl FnMut(Frame<'_>)) {
 
 impl Steps {
     /// A clock steps, this end's or the other's.
-    pub(crate) fn stepped(&mut self, by_ns: i64) {
-        self.0.push(Step { by_ns: by_ns.unsigned_abs(), first: None, echoes: Vec::new(), until_ns: u64::MAX });
+    pub(crate) fn stepped(&mut self, at_ns: u64, by_ns: i64) {
+        let by_ns = by_ns.unsigned_abs();
+        self.0.push(Step { at_ns, by_ns, is_short: false, first: None, echoes: Vec::new(), until_ns: u64::MAX });
     }
 
     /// This end sends a packet.
@@ -46,8 +54,9 @@ impl Steps {
         }
     }
 
-    /// A packet of the other end has ended an exchange. If that began after a step, this is excused until then.
-    pub(crate) fn compared(&mut self, plain: &[u8], until_ns: u64) {
+    /// A packet of the other end has ended an exchange. If that began after a step, this is excused until then; a step that is no longer than
+    /// `short_ns` also later, for what was sent before it.
+    pub(crate) fn compared(&mut self, plain: &[u8], until_ns: u64, short_ns: u64) {
         for step in &mut self.0 {
             frames(plain, |frame| {
                 let is_compared = match frame {
@@ -55,7 +64,8 @@ impl Steps {
                     Frame::Pong { echo, .. } => step.echoes.contains(&echo),
                     _ => false,
                 };
-                if is_compared {
+                if is_compared && step.until_ns == u64::MAX {
+                    step.is_short = step.by_ns <= short_ns;
                     step.until_ns = step.until_ns.min(until_ns);
                 }
             });
@@ -63,11 +73,12 @@ impl Steps {
     }
 
     pub(crate) fn forget(&mut self, now_ns: u64) {
-        self.0.retain(|step| step.until_ns > now_ns);
+        self.0.retain(|step| step.until_ns > now_ns || step.is_short && now_ns < step.at_ns + SHORT_NS);
     }
 
-    /// By how much a message may be late here now.
-    pub(crate) fn late_ns(&self) -> u64 {
-        self.0.iter().map(|step| step.by_ns).sum()
+    /// By how much a message may be late here now that was sent then.
+    pub(crate) fn late_ns(&self, now_ns: u64, sent_ns: u64) -> u64 {
+        let excuses = |step: &&Step| step.until_ns > now_ns || sent_ns <= step.at_ns;
+        self.0.iter().filter(excuses).map(|step| step.by_ns).sum()
     }
 }

@@ -181,7 +181,8 @@ impl End {
             if trips.exchanges() > exchanges {
                 // Exchanges of before count besides.
                 let others_ns = (trips.shortest_us() * 750).max(75_000_000);
-                self.steps.compared(&plain, now_ns + others_ns);
+                let short_ns = (trips.shortest_us().max(trips.latest_us()) * 250).max(200_000);
+                self.steps.compared(&plain, now_ns + others_ns, short_ns);
             }
             self.steps.forget(now_ns);
         }
@@ -496,8 +497,9 @@ impl World {
     /// A clock shows so much more from now on: its host was suspended, or the other one.
     pub(crate) fn step_clock(&mut self, flow: usize, end: usize, by_ns: i64) {
         self.flows[flow].ends[end].ahead_ns += by_ns;
+        let now_ns = self.now_ns;
         if self.excuses_steps {
-            self.flows[flow].ends.iter_mut().for_each(|end| end.steps.stepped(by_ns));
+            self.flows[flow].ends.iter_mut().for_each(|end| end.steps.stepped(now_ns, by_ns));
         }
         self.wake(self.now_ns, flow, end);
     }
@@ -623,12 +625,13 @@ impl World {
         let this = &mut self.flows[flow];
         let work_ns = this.spec.traffic(1 - end).map_or(0, |traffic| traffic.work_ns);
         let (to, way) = (&mut this.ends[end], &mut this.ways[1 - end]);
-        let late_ns = to.steps.late_ns() + if this.spec.config.even_ways { late_ns } else { 0 };
+        let even_late_ns = if this.spec.config.even_ways { late_ns } else { 0 };
         let clock_ns = to.clock(now_ns);
         while way.busy_ns <= now_ns {
             let Some(message) = to.transport.poll_message(clock_ns) else { return u64::MAX };
             let sent = way.sent.get(&message.number).expect("a message that was sent");
             assert_eq!(message.bytes, sent.content, "message {} is another one", message.number);
+            let late_ns = even_late_ns + to.steps.late_ns(now_ns, sent.at_ns);
             assert!(
                 now_ns <= sent.expires_ns + late_ns,
                 "flow {flow}, message {} to end {end} is {} ns late, and {late_ns} were allowed; sent at {} us, now {} us",
