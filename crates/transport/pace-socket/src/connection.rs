@@ -184,7 +184,7 @@ impl Connection {
     /// [`SendError`].
     pub fn send_within(&self, bytes: &[u8], deadline: Option<Duration>) -> Result<(), SendError> {
         let mut state = self.shared.lock();
-        // The queue may be full: of messages of other threads, or of `try_send`, or of a future that was dropped.
+        // The last call has returned as soon as a message could be made, before it may leave; and others may use this connection, too.
         state = self.wait_for(state, Transport::may_send_at);
         self.send_now(&mut state, bytes, deadline)?;
         drop(self.wait_for(state, Transport::may_make_at));
@@ -253,7 +253,7 @@ impl Connection {
     /// [`Connection::send`], asynchronously. `sleep`: the executor's; what it rounds up to, the pace is rounded up to. For tokio,
     /// whose own rounds up to a millisecond, the feature `tokio` has one that does not.
     ///
-    /// Dropped before it is ready it has sent nothing while it waits behind another message, and else the whole message.
+    /// Dropped before it is ready it has sent the whole message, or nothing if the message could not leave yet.
     ///
     /// # Errors
     /// [`SendError`].

@@ -132,9 +132,9 @@ impl Connection {
     /// Sends a message, and returns when the next one may be made, as far as the slowest step between the two applications is
     /// concerned: a loop around it is paced, and each message that it makes is fresh.
     ///
-    /// Dropped before it is ready, it has sent the whole message or nothing. It has sent it if it was polled once, and no other
-    /// `send` or [`Connection::ready`] of this connection ran or was dropped before: then it only waited for the next one, which
-    /// the next call does in its place. Who has to know uses [`Connection::ready`] and [`crate::Connection::try_send`].
+    /// Dropped before it is ready, it has sent the whole message, or nothing if the message could not leave yet: also the call before
+    /// returns somewhat earlier than that. A caller that has to know which uses [`Connection::ready`] and
+    /// [`crate::Connection::try_send`].
     ///
     /// # Errors
     /// [`SendError`].
