@@ -184,7 +184,7 @@ impl Connection {
     /// [`SendError`].
     pub fn send_within(&self, bytes: &[u8], deadline: Option<Duration>) -> Result<(), SendError> {
         let mut state = self.shared.lock();
-        // Before it only if this connection is used by others, too.
+        // The last call has returned as soon as a message could be made, before it may leave; and others may use this connection, too.
         state = self.wait_for(state, Transport::may_send_at);
         self.send_now(&mut state, bytes, deadline)?;
         drop(self.wait_for(state, Transport::may_make_at));
@@ -253,7 +253,7 @@ impl Connection {
     /// [`Connection::send`], asynchronously. `sleep`: the executor's; what it rounds up to, the pace is rounded up to. For tokio,
     /// whose own rounds up to a millisecond, the feature `tokio` has one that does not.
     ///
-    /// Dropped before it is ready it has sent nothing while it waits behind another message, and else the whole message.
+    /// Dropped before it is ready it has sent the whole message, or nothing if the message could not leave yet.
     ///
     /// # Errors
     /// [`SendError`].
@@ -288,13 +288,17 @@ impl Connection {
     }
 
     async fn wait_for_async<S: Future<Output = ()>>(&self, when: When, sleep: &impl Fn(Duration) -> S) {
+        let mut held = Held { connection: self, waits: true };
         loop {
             let due = self.look(For::Room, |state| match self.has_come(state, when) {
                 Ok(()) => Some(None),
                 Err(Some(at_ns)) => Some(Some(at_ns)),
                 Err(None) => None,
             });
-            let Some(at_ns) = due.await else { return };
+            let Some(at_ns) = due.await else {
+                held.waits = false;
+                return;
+            };
             let mut sleeps = std::pin::pin!(sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns()))));
             let mut cancels = Cancels::new(&self.shared, |state: &mut State| state.waiting(self.id, For::Event));
             std::future::poll_fn(|context| {
@@ -453,6 +457,21 @@ impl Connection {
     }
 }
 
+/// A future that waits to send. Dropped before it is ready, it holds the application no longer: what that does until the next message
+/// is its own work.
+struct Held<'a> {
+    connection: &'a Connection,
+    waits: bool,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if self.waits {
+            self.connection.with(Transport::send_goes_on);
+        }
+    }
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
@@ -500,13 +519,33 @@ mod tests {
         task
     }
 
-    #[test]
-    fn future_that_is_dropped_leaves_no_waker() {
-        let (config, key) = (Config::default(), ServerKey::Secret([7; 32]));
+    /// A server, a client and a connection of them.
+    fn connected() -> (Endpoint, Endpoint, Connection, Connection) {
+        let (config, key) = (Config { queue_max: 100, ..Config::default() }, ServerKey::Secret([7; 32]));
         let server = Endpoint::server("127.0.0.1:0".parse().unwrap(), key.clone(), config).unwrap();
         let client = Endpoint::client().unwrap();
         let here = client.connect(server.local_address().unwrap(), &key.for_clients(), config).unwrap();
         let there = server.accept().unwrap();
+        (server, client, here, there)
+    }
+
+    #[test]
+    fn work_after_a_future_that_is_dropped_is_the_senders_own() {
+        const WORK: Duration = Duration::from_millis(300);
+        let (_server, _client, here, _there) = connected();
+        let send = || here.try_send(b"message", None).unwrap();
+        let never: When = |_, _| None;
+        (0..2).for_each(|_| send());
+        polled_once(here.wait_for_async(never, &|_| std::future::pending::<()>()));
+        std::thread::sleep(WORK);
+        send();
+        let own_ns = here.view().unwrap().paces.get(fide_pace::step::Step::Send);
+        assert!(own_ns >= nanoseconds(WORK), "{own_ns} ns of it are taken for work");
+    }
+
+    #[test]
+    fn future_that_is_dropped_leaves_no_waker() {
+        let (server, _client, here, there) = connected();
         // Far longer than the wait for it.
         let at: When = |_, now_ns| Some(now_ns + 10_000_000_000);
         let never: When = |_, _| None;

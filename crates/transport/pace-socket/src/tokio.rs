@@ -21,7 +21,13 @@
 //! Everything has to be called within a runtime that has its I/O enabled (`enable_io`, `#[tokio::main]`), else it panics; a
 //! connection waits only in the runtime in which it was made.
 
-use std::{io, net::SocketAddr, os::fd::OwnedFd, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    os::fd::OwnedFd,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use fide_pace::{
     keys::{ClientKey, ServerKey},
@@ -33,12 +39,9 @@ use rustix::{
     io::read,
     time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime},
 };
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    sync::Mutex,
-};
+use tokio::io::{Interest, unix::AsyncFd};
 
-use crate::{BindError, RecvError, SendError, clock::nanoseconds};
+use crate::{BindError, RecvError, SendError, clock::nanoseconds, now_ns};
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -92,10 +95,12 @@ impl Endpoint {
     /// The next connection of a client. Dropped before it is ready it has taken none.
     ///
     /// # Errors
-    /// [`AcceptError`].
+    /// [`AcceptError`]. Without a descriptor for the connection's timer that connection is closed, and the next call waits for another.
     pub async fn accept(&self) -> Result<Connection, AcceptError> {
+        // The timer comes second: while descriptors are short, a loop around this fails once for each client, and does not spin.
+        let connection = self.0.accept_async().await?;
         let timer = Timer::new().map_err(AcceptError::Timer)?;
-        Ok(Connection::new(self.0.accept_async().await?, timer))
+        Ok(Connection::new(connection, timer))
     }
 
     /// What else it can do: its address, `close`, `show`.
@@ -116,21 +121,20 @@ impl From<crate::Endpoint> for Endpoint {
 #[derive(Debug)]
 pub struct Connection {
     connection: crate::Connection,
-    /// Of one task at a time: messages of several tasks leave one after the other, in the order of their calls.
-    timer: Mutex<Timer>,
+    timer: Timer,
 }
 
 impl Connection {
     fn new(connection: crate::Connection, timer: Timer) -> Self {
-        Self { connection, timer: Mutex::new(timer) }
+        Self { connection, timer }
     }
 
     /// Sends a message, and returns when the next one may be made, as far as the slowest step between the two applications is
     /// concerned: a loop around it is paced, and each message that it makes is fresh.
     ///
-    /// Dropped before it is ready, it has sent the whole message or nothing. It has sent it if it was polled once, and no other
-    /// `send` or [`Connection::ready`] of this connection ran or was dropped before: then it only waited for the next one, which
-    /// the next call does in its place. Who has to know uses [`Connection::ready`] and [`crate::Connection::try_send`].
+    /// Dropped before it is ready, it has sent the whole message, or nothing if the message could not leave yet: also the call before
+    /// returns somewhat earlier than that. A caller that has to know which uses [`Connection::ready`] and
+    /// [`crate::Connection::try_send`].
     ///
     /// # Errors
     /// [`SendError`].
@@ -143,15 +147,13 @@ impl Connection {
     /// # Errors
     /// [`SendError`].
     pub async fn send_within(&self, bytes: &[u8], deadline: Option<Duration>) -> Result<(), SendError> {
-        let timer = self.timer.lock().await;
-        self.connection.send_within_async(bytes, deadline, |time| timer.sleep(time)).await
+        self.connection.send_within_async(bytes, deadline, |time| self.timer.sleep(time)).await
     }
 
     /// Waits until the next message may be made; at once if the connection is over. For those who choose what to send only then,
     /// and send it by [`crate::Connection::try_send`]. Dropped before it is ready, it has changed nothing.
     pub async fn ready(&self) {
-        let timer = self.timer.lock().await;
-        self.connection.ready_async(|time| timer.sleep(time)).await;
+        self.connection.ready_async(|time| self.timer.sleep(time)).await;
     }
 
     /// The next message; waits for it. Dropped before it is ready it has taken none.
@@ -179,8 +181,14 @@ impl Connection {
 /// A timer of the kernel, which the runtime waits for as for a socket. `tokio::time::sleep` rounds up to a millisecond, which is
 /// the pace of 10 Mbit/s. The endpoint's thread could wake the task at the right instant, too, but that costs two wake-ups of
 /// threads, each of them late by itself, where this costs one; and it needs the endpoint's lock.
+///
+/// All waits of a connection share it: it is set to the earliest of their ends, and wakes each of them.
 #[derive(Debug)]
-struct Timer(AsyncFd<OwnedFd>);
+struct Timer {
+    /// When it fires next, while it is set. Locked for a call of the kernel, and never while a future waits.
+    fires_ns: Mutex<Option<u64>>,
+    file: AsyncFd<OwnedFd>,
+}
 
 impl Timer {
     fn new() -> io::Result<Self> {
@@ -188,29 +196,38 @@ impl Timer {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
         // SAFETY: it is open as long as it is registered: the result owns both, and is never taken apart.
-        Ok(Self(unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }?))
+        let file = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }?;
+        Ok(Self { fires_ns: Mutex::new(None), file })
     }
 
     async fn sleep(&self, time: Duration) {
-        let spec = |ns: u64| Timespec {
-            tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
-            tv_nsec: i64::try_from(ns % 1_000_000_000).unwrap_or(0),
-        };
-        let ns = nanoseconds(time);
-        if ns == 0 {
-            return;
-        }
-        let once = Itimerspec { it_interval: spec(0), it_value: spec(ns) };
-        // An end of a sleep before, which was dropped, is forgotten by it. It fails for no time that can be said.
-        let _ = timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::empty(), &once);
-        loop {
-            let Ok(mut ready) = self.0.readable().await else {
+        let until_ns = now_ns().saturating_add(nanoseconds(time));
+        while now_ns() < until_ns {
+            self.fires_by(until_ns);
+            let Ok(mut ready) = self.file.readable().await else {
                 // The runtime ends: nobody polls this any more.
                 return std::future::pending().await;
             };
-            if ready.try_io(|timer| Ok(read(timer.get_ref(), &mut [0; 8])?)).is_ok() {
-                return;
+            let mut fires_ns = self.fires_ns.lock().unwrap_or_else(PoisonError::into_inner);
+            // Of the waits that are woken one finds that it has fired. The others set it again, if their ends are later.
+            if ready.try_io(|file| Ok(read(file.get_ref(), &mut [0; 8])?)).is_ok() {
+                *fires_ns = None;
             }
+        }
+    }
+
+    /// Sets it, if it would fire later, or not at all. One that was set by a wait that was dropped fires in vain.
+    fn fires_by(&self, until_ns: u64) {
+        let mut fires_ns = self.fires_ns.lock().unwrap_or_else(PoisonError::into_inner);
+        if fires_ns.is_none_or(|fires_ns| until_ns < fires_ns) {
+            *fires_ns = Some(until_ns);
+            let spec = |ns: u64| Timespec {
+                tv_sec: i64::try_from(ns / 1_000_000_000).unwrap_or(i64::MAX),
+                tv_nsec: i64::try_from(ns % 1_000_000_000).unwrap_or(0),
+            };
+            let once = Itimerspec { it_interval: spec(0), it_value: spec(until_ns) };
+            // It fails for no time that can be said.
+            let _ = timerfd_settime(self.file.get_ref(), TimerfdTimerFlags::ABSTIME, &once);
         }
     }
 }

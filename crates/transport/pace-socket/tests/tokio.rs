@@ -3,11 +3,11 @@
 
 #![cfg(feature = "tokio")]
 
-use std::{error::Error, net::SocketAddr, time::Duration};
+use std::{error::Error, fs::File, net::SocketAddr, process::Command, time::Duration};
 
 use fide_pace_socket::{
-    ClientKey, Closed, Config, SendError, ServerKey,
-    tokio::{Connection, Endpoint},
+    ClientKey, Closed, Config, RecvError, SendError, ServerKey,
+    tokio::{AcceptError, Connection, Endpoint},
 };
 use tokio::time::timeout;
 
@@ -98,6 +98,37 @@ async fn dropped_send_has_sent_the_whole_message_or_nothing() {
     assert_eq!(timeout(LIMIT, takes).await.expect("it ends").unwrap(), is_sent);
 }
 
+/// A `send` waits in one branch of `select!`, and the task sends in the other one.
+#[tokio::test]
+async fn task_sends_while_another_send_of_it_waits() {
+    let (here, there) = pair().await;
+    let answers = tokio::spawn(async move {
+        while there.recv().await.is_ok() {
+            let _ = there.get_ref().try_send(b"answer", None);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let both = async {
+        let mut sends = std::pin::pin!(here.send(b"message"));
+        loop {
+            let is_sent = tokio::select! {
+                biased;
+                sent = &mut sends => sent.map(|()| true),
+                message = here.recv() => message.map(|_| false).map_err(|over| SendError::Closed(over.0)),
+            };
+            if is_sent.unwrap() {
+                sends.set(here.send(b"message"));
+            } else if once(sends.as_mut()).await.is_none() {
+                break here.send(b"beside it").await.unwrap();
+            }
+        }
+        sends.await.unwrap();
+    };
+    timeout(LIMIT, both).await.expect("both leave");
+    drop(here);
+    timeout(LIMIT, answers).await.expect("it ends").unwrap();
+}
+
 #[tokio::test]
 async fn dropped_recv_loses_no_message() {
     let (here, there) = pair().await;
@@ -128,6 +159,35 @@ async fn dropped_accept_takes_no_connection() {
     there.send(b"first").await.unwrap();
     assert_eq!(here.recv().await.unwrap().bytes, b"first");
     assert!(client.accept().await.unwrap_err().to_string().contains("no key for clients"));
+}
+
+const FEW_FILES: &str = "FIDE_PACE_FEW_FILES";
+
+/// In a process of its own: no other test finds a descriptor either.
+#[test]
+fn accept_without_a_descriptor_waits_for_a_client_and_closes_its_connection() {
+    if std::env::var_os(FEW_FILES).is_some() {
+        return accepts_without_a_descriptor();
+    }
+    let mut inside = Command::new("sh");
+    inside.args(["-c", "ulimit -n 256 && exec \"$0\" \"$@\""]).arg(std::env::current_exe().unwrap());
+    inside.args(["--exact", "accept_without_a_descriptor_waits_for_a_client_and_closes_its_connection", "--nocapture"]);
+    assert!(inside.env(FEW_FILES, "1").status().unwrap().success());
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn accepts_without_a_descriptor() {
+    let ((server, address), client) = (server(), Endpoint::client().unwrap());
+    let take_all = || std::iter::from_fn(|| File::open("/dev/null").ok()).collect::<Vec<_>>();
+    let taken = take_all();
+    assert!(timeout(Duration::from_millis(50), server.accept()).await.is_err(), "nobody has connected");
+    drop(taken);
+    let here = client.connect(address, &KEY.for_clients(), config()).await.unwrap();
+    let taken = take_all();
+    let accepted = timeout(LIMIT, server.accept()).await.expect("a client");
+    assert!(matches!(accepted, Err(AcceptError::Timer(_))), "{accepted:?}");
+    drop(taken);
+    assert!(matches!(timeout(LIMIT, here.recv()).await.expect("it is closed"), Err(RecvError(Closed::There(_)))));
 }
 
 struct Camera {
