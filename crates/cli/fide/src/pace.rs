@@ -239,7 +239,7 @@ fn show(endpoint: &Endpoint) {
 fn unbound(why: BindError) -> Failure {
     let code = match &why {
         BindError::Bind { why, .. } if why.kind() == std::io::ErrorKind::PermissionDenied => crate::exit::NOT_PERMITTED,
-        BindError::Bind { .. } => USAGE,
+        BindError::Bind { .. } | BindError::Config(_) => USAGE,
         BindError::Thread(_) => UNHEALTHY,
     };
     Failure::new(code, why)

@@ -24,7 +24,7 @@ use crate::{
     secure::{Entropy, Sealer},
     setup::{Baker, Refused, SetUp, Tagger},
     step::Step,
-    transport::{Closed, Config, OwnClock, Reading, Transport},
+    transport::{Closed, Config, ConfigError, OwnClock, Reading, Transport},
 };
 use dues::Dues;
 use paths::Paths;
@@ -90,6 +90,8 @@ pub enum ConnectError {
     Full(usize),
     #[error("the other end's public key is none that a server can have: copy it once more")]
     Key,
+    #[error(transparent)]
+    Config(#[from] ConfigError),
 }
 
 /// What became of datagrams that were no packet of a connection.
@@ -242,6 +244,7 @@ impl Endpoint {
         config: Config,
         entropy: Entropy,
     ) -> Result<ConnectionId, ConnectError> {
+        config.check()?;
         if self.is_full() {
             return Err(ConnectError::Full(self.config.connections_max));
         }

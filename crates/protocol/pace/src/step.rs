@@ -7,7 +7,7 @@
 
 use crate::windowed::{Largest, Windowed};
 
-/// How long a pace counts: as long as a system is expected to keep it (X-PACE §V-A3).
+/// How long a pace counts, unless the application says otherwise: as long as a system is expected to keep it (X-PACE §V-A3).
 pub const WINDOW_NS: u64 = 2_000_000_000;
 
 /// A step of the way from one application to the other, in this order.

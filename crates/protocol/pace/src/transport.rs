@@ -8,6 +8,7 @@
 //!              └── flight, congestion, clock ◄── FEEDBACK ◄──┘
 //! ```
 
+mod config;
 mod incoming;
 mod incoming_view;
 mod outgoing;
@@ -16,6 +17,7 @@ mod silence;
 mod snapshot;
 mod times;
 
+pub use config::{ConfigError, PACES_WINDOW_MAX_NS, PACES_WINDOW_MIN_NS};
 pub use incoming::PeerError;
 pub use outgoing::Written;
 pub use pace::View;
@@ -41,7 +43,7 @@ use crate::{
     receiver::{Message, ReceivedCounts, Receiver},
     rhythm::Rhythm,
     sender::{SendError, Sender, SentCounts, Way},
-    step::{Meter, Step},
+    step::{Meter, Step, WINDOW_NS},
 };
 
 /// Which answer to congestion a connection has.
@@ -73,6 +75,9 @@ pub struct Config {
     pub datagram_max: usize,
     /// A peer that is not heard for so long has vanished; at least [`IDLE_LEAST_NS`].
     pub idle_ns: u64,
+    /// The slowest turn of a step counts for so long: as long as an application is expected to keep its pace.
+    /// [`PACES_WINDOW_MIN_NS`] to [`PACES_WINDOW_MAX_NS`].
+    pub paces_window_ns: u64,
 }
 
 impl Default for Config {
@@ -85,6 +90,7 @@ impl Default for Config {
             even_ways: false,
             datagram_max: mtu::MOST,
             idle_ns: 30_000_000_000,
+            paces_window_ns: WINDOW_NS,
         }
     }
 }
@@ -233,6 +239,7 @@ impl Transport {
         let congestion = congestion(config.algorithm, round_trip_us);
         let mut sender = Sender::new(config.queue_max);
         sender.set_tolerated(config.residual_loss);
+        let meter = Meter::new(config.paces_window_ns.clamp(PACES_WINDOW_MIN_NS, PACES_WINDOW_MAX_NS));
         Self {
             config,
             sender,
@@ -273,10 +280,10 @@ impl Transport {
             heard_ns: now_ns,
             silences: 0,
             peer_marked: 0,
-            send: Meter::default(),
-            transmit: Meter::default(),
-            receive: Meter::default(),
-            deliver: Meter::default(),
+            send: meter,
+            transmit: meter,
+            receive: meter,
+            deliver: meter,
             untaken_since_ns: None,
             sends: Rhythm::default(),
             arrivals: Rhythm::default(),

@@ -11,8 +11,11 @@ fn errno(error: &std::io::Error) -> c_int {
 
 /// Why an endpoint is not made.
 pub(crate) fn bind(why: &BindError) -> Failure {
-    let (BindError::Bind { why: errno_of, .. } | BindError::Thread(errno_of)) = why;
-    Failure(-errno(errno_of), why.to_string())
+    let code = match why {
+        BindError::Bind { why, .. } | BindError::Thread(why) => errno(why),
+        BindError::Config(_) => libc::EINVAL,
+    };
+    Failure(-code, why.to_string())
 }
 
 /// Why the system does not do what it was asked.
@@ -24,7 +27,9 @@ pub(crate) fn system(what: &str, why: &std::io::Error) -> Failure {
 pub(crate) fn connect(why: &ConnectError) -> Failure {
     let code = match why {
         ConnectError::Begin(fide_pace_socket::BeginError::Full(_)) => libc::ENOSPC,
-        ConnectError::Begin(fide_pace_socket::BeginError::Key) => libc::EINVAL,
+        ConnectError::Begin(fide_pace_socket::BeginError::Key | fide_pace_socket::BeginError::Config(_)) => {
+            libc::EINVAL
+        }
         ConnectError::Closed => libc::ESHUTDOWN,
         ConnectError::Family { .. } => libc::EAFNOSUPPORT,
         ConnectError::SetUp { why: SetUpError::Silence { .. }, .. } => libc::ETIMEDOUT,

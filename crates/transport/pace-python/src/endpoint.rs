@@ -93,7 +93,10 @@ fn config((deadline, loss, queue, congestion, even_ways, idle): Options) -> PyRe
 }
 
 fn bind(why: BindError) -> PyErr {
-    let (BindError::Bind { why: of_system, .. } | BindError::Thread(of_system)) = &why;
+    let of_system = match &why {
+        BindError::Bind { why, .. } | BindError::Thread(why) => why,
+        BindError::Config(why) => return PyValueError::new_err(why.to_string()),
+    };
     match of_system.raw_os_error() {
         Some(errno) => PyOSError::new_err((errno, why.to_string())),
         None => PyOSError::new_err(why.to_string()),

@@ -13,7 +13,7 @@ use std::{
 use fide_pace::{
     endpoint::{self, CONNECTIONS_MAX, EndpointConfig, SetUpError},
     keys::{ClientKey, ServerKey},
-    transport::Config,
+    transport::{Config, ConfigError},
 };
 
 use crate::{
@@ -37,6 +37,8 @@ pub enum BindError {
     Bind { address: SocketAddr, why: io::Error },
     #[error("no thread for an endpoint: {0}")]
     Thread(io::Error),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
 }
 
 /// Why there is no connection.
@@ -110,6 +112,7 @@ impl Endpoint {
         config: Config,
         connections_max: usize,
     ) -> Result<Self, BindError> {
+        config.check()?;
         let is_server = accepts.is_some();
         let endpoint =
             endpoint::Endpoint::new(EndpointConfig { accepts, connections_max, connection: config }, &entropy());
@@ -292,6 +295,17 @@ mod tests {
     }
 
     /// Those who poll leave the lock to the endpoint's thread.
+    #[test]
+    fn setting_that_no_connection_can_have_is_refused_by_name() {
+        let config = Config { paces_window_ns: 0, ..Config::default() };
+        let server = Endpoint::server((Ipv4Addr::LOCALHOST, 0).into(), ServerKey::Secret([7; 32]), config);
+        assert!(server.unwrap_err().to_string().contains("paces_window_ns"));
+        let key = ServerKey::Secret([7; 32]).for_clients();
+        let why =
+            Endpoint::client().expect("bound").connect((Ipv4Addr::LOCALHOST, 9).into(), &key, config).unwrap_err();
+        assert!(why.to_string().contains("paces_window_ns"), "{why}");
+    }
+
     #[test]
     fn polls_take_no_lock_as_long_as_nothing_comes() {
         let key = ServerKey::Secret([7; 32]);

@@ -48,7 +48,7 @@ pub use fide_pace::{
     receiver::Message,
     sender,
     step::{Paces, Step},
-    transport::{Algorithm, Closed, Config, Counts, IDLE_LEAST_NS, Snapshot, View},
+    transport::{Algorithm, Closed, Config, ConfigError, Counts, IDLE_LEAST_NS, Snapshot, View},
 };
 pub use shown::{
     SHOWN_MAX, ShowError,

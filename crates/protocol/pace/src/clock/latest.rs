@@ -329,6 +329,37 @@ mod tests {
         }
     }
 
+    /// The exchange that shows how much older messages are waits in a queue, and the next one does not.
+    #[test]
+    fn queue_hides_nothing_of_time_that_the_other_clock_has_lost() {
+        for queue_us in [0, 20 * MS, 60 * MS] {
+            let mut clocks = Clocks::new();
+            clocks.learn();
+            clocks.offset_us -= 100_000;
+            clocks.now_us += 200 * MS;
+            let told = clocks.exchanged(ROUND_TRIP + queue_us, 10 * MS + queue_us);
+            assert!(told.counts, "{told:?}");
+            clocks.now_us += 100 * MS;
+            assert!(clocks.exchanged(ROUND_TRIP, 10 * MS).counts);
+            let older_us = i64::try_from(told.older_us).unwrap() + clocks.margin_us().unwrap();
+            assert!(older_us >= 100_000, "{older_us} us with a queue of {queue_us} us");
+        }
+    }
+
+    /// An exchange of before a step does not count for ever, though only one has followed.
+    #[test]
+    fn exchanges_of_before_a_step_count_for_three_spans() {
+        let mut clocks = Clocks::new();
+        clocks.learn();
+        // By less than a round trip, which looks like a queue.
+        clocks.offset_us += 15_000;
+        clocks.now_us += 30 * MS;
+        assert!(clocks.exchanged(ROUND_TRIP, 10 * MS).counts);
+        clocks.now_us += 75 * MS;
+        let margin_us = clocks.margin_us().unwrap();
+        assert!(margin_us >= 0, "{margin_us}");
+    }
+
     #[test]
     fn exchange_of_before_a_step_says_nothing() {
         let mut clocks = Clocks::new();

@@ -94,6 +94,26 @@ fn slowest_step_is_named_for_messages_of_any_size() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// A sender that was slow is so for as long as its paces count.
+#[test]
+fn slow_turns_count_for_the_window_that_was_asked_for() {
+    let pace_ms = |paces_window_ns, after_ns| {
+        let mut flow = FlowSpec { sends: Sends::Every(50 * MS), ..FlowSpec::held() };
+        flow.config.paces_window_ns = paces_window_ns;
+        let mut world = World::new(1, LinkSpec::of(10 * MS), LinkSpec::of(10 * MS), &[flow]);
+        world.run_until(S);
+        world.flows[0].spec.sends = Sends::Every(5 * MS);
+        world.restart_sends(0);
+        world.run_until(S + after_ns);
+        let (sender, now_ns) = world.transport(0, 0);
+        sender.view(now_ns).paces.get(Send) / MS
+    };
+    for window_ns in [200 * MS, 2 * S, 10 * S] {
+        let [inside, outside] = [window_ns / 4 * 3, window_ns + 100 * MS].map(|after_ns| pace_ms(window_ns, after_ns));
+        assert_eq!([inside, outside], [50, 5], "{window_ns} ns");
+    }
+}
+
 /// Over paths so fast that packets leave together messages of any size use the path, and no more of them wait than leave at once.
 #[test]
 fn messages_of_any_size_use_a_fast_path() {
