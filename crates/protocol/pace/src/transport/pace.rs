@@ -54,7 +54,7 @@ const WAITING_MAX: u64 = 20;
 const AHEAD_NS: u64 = 2 * TOGETHER_NS;
 
 /// An application is stuck that has taken nothing for so long, and for so many of its usual turns; and the pace that this counts for at
-/// most, as a sender learns with its next message only that it goes on.
+/// most, unless its usual one is slower, as a sender learns with its next message only that it goes on.
 const STUCK_NS: u64 = 100_000_000;
 const STUCK_TURNS: u64 = 8;
 const STUCK_PACE_NS: u64 = 250_000_000;
@@ -244,7 +244,11 @@ impl Transport {
         let mean = self.deliver.mean();
         let untaken_ns = self.untaken_since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
         let is_stuck = untaken_ns > STUCK_NS.max(STUCK_TURNS * mean.effective_ns);
-        if is_stuck { Pace { effective_ns: untaken_ns.min(STUCK_PACE_NS), ..mean } } else { mean }
+        if is_stuck {
+            Pace { effective_ns: untaken_ns.min(STUCK_PACE_NS).max(mean.effective_ns), ..mean }
+        } else {
+            mean
+        }
     }
 
     /// The application's sends: when the next one is to be expected.

@@ -135,3 +135,21 @@ fn messages_of_any_size_use_a_fast_path() {
         assert!(share > 0.75 && longest <= 3);
     }
 }
+
+/// A receiver that takes a message each second, and then none any more, is sent no more than before.
+#[test]
+fn slow_receiver_that_stops_is_sent_no_more() {
+    let link = LinkSpec::of(5 * MS).with_rate(16_000_000, 100_000);
+    let mut flow = FlowSpec { work_ns: S, ..FlowSpec::held() };
+    flow.config.deadline_ns = 5 * S;
+    let mut world = World::new(1, link, link, &[flow]);
+    world.run_until(60 * S);
+    world.stop_receiver(0, 100 * S);
+    world.run_until(100 * S);
+    let sent = |from_s, to_s| {
+        let times = from_s * S..to_s * S;
+        world.flows[0].ways[0].sent.values().filter(|sent| times.contains(&sent.at_ns)).count()
+    };
+    let (before, after) = (sent(40, 60), sent(80, 100));
+    assert!((15..25).contains(&before) && after <= before, "{before} in 20 s, and {after} after it stopped");
+}
