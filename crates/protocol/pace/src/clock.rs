@@ -10,7 +10,10 @@
 //! The round trip is `(t4 - t1) - (t3 - t2)`. The receiver's clock is ahead by `((t2 - t1) + (t3 - t4)) / 2` if both
 //! ways take equally long, and by at most half a round trip more or less if they do not. The sample with the
 //! shortest round trip of the last seconds counts: it waited least in queues. A clock's rate differs from the
-//! other's by its *drift*, so a sample's uncertainty grows with its age.
+//! other's by its *drift*, so a sample is worth less with its age.
+//!
+//! How sure that is does not depend on which sample counts: each one bounds the offset from both sides, and the bounds grow apart by
+//! the most that clocks may drift until the next one. A sample that contradicts them shows a step of a clock.
 //!
 //! That is for people. Whether a message may have expired is said by [`latest`], which stands steps of the clocks, too.
 
@@ -18,14 +21,15 @@ mod latest;
 
 pub use latest::Told;
 
-use latest::Latest;
+use latest::{Latest, RATE_MAX_PPM};
 
 use crate::windowed::{Smallest, Windowed};
 
 /// How long the shortest round trip counts.
 const SHORTEST_WINDOW_NS: u64 = 10_000_000_000;
-/// How much faster one clock may run than the other, before it is measured: 100 us in a second, as crystals do.
-const DRIFT_MAX_PPM: u64 = 100;
+/// How much faster one clock runs than the other as a rule: 100 us in a second at most, as crystals do. For what is likely only: for what
+/// is sure it is [`RATE_MAX_PPM`].
+const USUAL_PPM: u64 = 100;
 /// A sample's round trip, before any is known, and the longest that a set-up may say.
 const INITIAL_US: u64 = 333_000;
 const INITIAL_MAX_US: u64 = 10_000_000;
@@ -80,10 +84,46 @@ struct Sample {
 }
 
 impl Sample {
-    /// The most by which it may be wrong at a time, if the drift is taken for this one.
-    fn uncertainty_us(&self, now_us: u64, drift_ppm: i64) -> u64 {
+    /// By how much it is wrong at a time at most, as a rule.
+    fn error_us(&self, now_us: u64) -> u64 {
         let age_us = now_us.saturating_sub(self.at_us);
-        self.round_trip_us / 2 + age_us.saturating_mul(DRIFT_MAX_PPM + drift_ppm.unsigned_abs()) / 1_000_000
+        self.round_trip_us / 2 + age_us.saturating_mul(USUAL_PPM) / 1_000_000
+    }
+}
+
+/// What the offset is at least and at most.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    at_us: u64,
+    least_us: i64,
+    most_us: i64,
+}
+
+impl Bounds {
+    /// What left here at `t1` came there later, and what came here at `t4` left there earlier. Times are cut to microseconds.
+    fn of(stamps: &Stamps) -> Self {
+        let most_us = ahead(stamps.t2_us, stamps.t1_us).saturating_add(1);
+        let least_us = ahead(stamps.t3_us, stamps.t4_us).saturating_sub(1);
+        let most = Self { at_us: stamps.t1_us, least_us: i64::MIN, most_us }.at(stamps.t4_us);
+        Self { least_us, ..most }
+    }
+
+    /// At a later time.
+    fn at(&self, now_us: u64) -> Self {
+        let age_us = now_us.saturating_sub(self.at_us);
+        let drifts_us = i64::try_from(age_us.saturating_mul(RATE_MAX_PPM).div_ceil(1_000_000)).unwrap_or(i64::MAX);
+        Self {
+            at_us: now_us,
+            least_us: self.least_us.saturating_sub(drifts_us),
+            most_us: self.most_us.saturating_add(drifts_us),
+        }
+    }
+
+    /// With newer ones. None: both cannot be right.
+    fn with(&self, new: &Self) -> Option<Self> {
+        let before = self.at(new.at_us);
+        let (least_us, most_us) = (before.least_us.max(new.least_us), before.most_us.min(new.most_us));
+        (least_us <= most_us).then_some(Self { at_us: new.at_us, least_us, most_us })
     }
 }
 
@@ -97,6 +137,7 @@ pub struct RoundTrips {
     latest_us: u64,
     shortest: Windowed<Smallest>,
     best: Option<Sample>,
+    bounds: Option<Bounds>,
     /// A good sample of some time before, for the drift.
     earlier: Option<Sample>,
     drift_ppm: i64,
@@ -114,6 +155,7 @@ impl Default for RoundTrips {
             latest_us: 0,
             shortest: Windowed::new(SHORTEST_WINDOW_NS),
             best: None,
+            bounds: None,
             earlier: None,
             drift_ppm: 0,
             latest: Latest::default(),
@@ -150,7 +192,7 @@ impl RoundTrips {
     fn stepped(&mut self) {
         self.steps += 1;
         self.drift_ppm = 0;
-        (self.best, self.earlier) = (None, None);
+        (self.best, self.bounds, self.earlier) = (None, None, None);
     }
 
     /// Takes one exchange. `now_ns`: this end's clock, as in `t4_us`.
@@ -177,6 +219,7 @@ impl RoundTrips {
         }
         if told.counts {
             self.exchanges += 1;
+            self.add_bounds(&Bounds::of(stamps));
             self.add_offset(Sample { at_us: stamps.t4_us, offset_us: stamps.offset_us(), round_trip_us });
         }
         told
@@ -189,44 +232,48 @@ impl RoundTrips {
         self.latest.get(now_us, self.shortest_us())
     }
 
-    fn add_offset(&mut self, new: Sample) {
-        let Some(best) = self.best else {
-            self.best = Some(new);
-            return;
-        };
-        let uncertainty_us = |of: &Sample| of.uncertainty_us(new.at_us, 0);
-        let (of_new, of_best) = (uncertainty_us(&new), uncertainty_us(&best));
-        if new.offset_us.abs_diff(best.offset_us) > of_new + of_best {
-            // Both cannot be right: a clock has stepped, or an end was suspended.
+    fn add_bounds(&mut self, new: &Bounds) {
+        let both = self.bounds.map_or(Some(*new), |bounds| bounds.with(new));
+        if both.is_none() {
+            // A clock has stepped, or an end was suspended.
             self.stepped();
-            self.best = Some(new);
-            return;
         }
-        if of_new > of_best {
+        self.bounds = Some(both.unwrap_or(*new));
+    }
+
+    fn add_offset(&mut self, new: Sample) {
+        if self.best.is_some_and(|best| new.error_us(new.at_us) > best.error_us(new.at_us)) {
             return;
         }
         self.best = Some(new);
-        match self.earlier {
-            Some(earlier) if new.at_us.saturating_sub(earlier.at_us) >= DRIFT_SPAN_US => {
-                let moved = i128::from(new.offset_us) - i128::from(earlier.offset_us);
-                let ppm = moved * 1_000_000 / i128::from(new.at_us - earlier.at_us);
-                let max = i64::try_from(DRIFT_MAX_PPM).unwrap_or(i64::MAX);
-                self.drift_ppm = i64::try_from(ppm).unwrap_or(max).clamp(-max, max);
-                self.earlier = Some(new);
-            }
-            Some(_) => {}
-            None => self.earlier = Some(new),
+        let earlier = *self.earlier.get_or_insert(new);
+        if new.at_us.saturating_sub(earlier.at_us) >= DRIFT_SPAN_US {
+            self.drift_ppm = self.drift_between(&earlier, &new).unwrap_or(self.drift_ppm);
+            self.earlier = Some(new);
         }
+    }
+
+    /// A drift beyond what is usual is believed as far as no queue explains it. None: no clock drifts so.
+    fn drift_between(&self, earlier: &Sample, new: &Sample) -> Option<i64> {
+        let span_us = i128::from(new.at_us - earlier.at_us);
+        let ppm = |us: i128| us * 1_000_000 / span_us;
+        let measured = ppm(i128::from(new.offset_us) - i128::from(earlier.offset_us));
+        let waited_us = [earlier, new].map(|sample| sample.round_trip_us.saturating_sub(self.shortest_us()));
+        let by_queues = ppm(i128::from(waited_us[0] / 2) + i128::from(waited_us[1] / 2)) + 1;
+        let (usual, most) = (i128::from(USUAL_PPM), i128::from(RATE_MAX_PPM));
+        let drift = measured.clamp(-usual, usual).clamp(measured - by_queues, measured + by_queues);
+        i64::try_from(drift).ok().filter(|_| drift.abs() <= most)
     }
 
     /// By how much the other end's clock is ahead, and how sure that is. None before the first exchange.
     #[must_use]
     pub fn offset(&self, now_us: u64) -> Option<Offset> {
-        let best = self.best?;
+        let (best, bounds) = (self.best?, self.bounds?.at(now_us));
         let age_us = i64::try_from(now_us.saturating_sub(best.at_us)).unwrap_or(i64::MAX);
         let moved = i128::from(age_us) * i128::from(self.drift_ppm) / 1_000_000;
-        let us = best.offset_us.saturating_add(i64::try_from(moved).unwrap_or(0));
-        Some(Offset { us, uncertainty_us: best.uncertainty_us(now_us, self.drift_ppm) })
+        let likely_us = best.offset_us.saturating_add(i64::try_from(moved).unwrap_or(0));
+        let us = likely_us.clamp(bounds.least_us, bounds.most_us);
+        Some(Offset { us, uncertainty_us: us.abs_diff(bounds.least_us).max(us.abs_diff(bounds.most_us)) })
     }
 
     /// How much faster the other clock runs, in microseconds for each second.
@@ -342,22 +389,58 @@ mod tests {
     /// The two ways of the first exchanges differ, which looks like a drift.
     #[test]
     fn drift_that_was_measured_wrong_is_within_the_uncertainty() {
-        let mut trips = RoundTrips::default();
-        let true_us = |now_us: u64| 1000 + i64::try_from(now_us / 10_000).unwrap();
-        for (second, there_us, back_us) in [(1, 10_000, 0), (2, 10_000, 0), (3, 0, 10_000)] {
-            let stamps = exchange(second * 1_000_000, true_us(second * 1_000_000), there_us, back_us);
-            trips.add(stamps.t4_us * 1000, &stamps);
+        for (way_us, measured) in [(500, -400), (10_000, 0)] {
+            let mut trips = RoundTrips::default();
+            let true_us = |now_us: u64| 1000 + i64::try_from(now_us / 10_000).unwrap();
+            for (second, there_us, back_us) in [(1, way_us, 0), (2, 0, way_us)] {
+                let stamps = exchange(second * 1_000_000, true_us(second * 1_000_000), there_us, back_us);
+                trips.add(stamps.t4_us * 1000, &stamps);
+            }
+            // A clock does not drift by 10 ms in a second.
+            assert!(trips.drift_ppm().abs_diff(measured) < 10, "{}", trips.drift_ppm());
+            for second in 3..300_u64 {
+                let now_us = second * 1_000_000;
+                let stamps = exchange(now_us, true_us(now_us), 80_000, 80_000);
+                trips.add(stamps.t4_us * 1000, &stamps);
+                let offset = trips.offset(stamps.t4_us).unwrap();
+                let there_us = true_us(stamps.t4_us);
+                assert!(offset.us.abs_diff(there_us) <= offset.uncertainty_us, "{second} s: {offset:?}");
+                assert!(trips.latest_there_us(stamps.t4_us) >= Some(stamps.t4_us.wrapping_add_signed(there_us)));
+            }
         }
-        assert_eq!(trips.drift_ppm(), -100);
-        for second in 4..300_u64 {
-            let now_us = second * 1_000_000;
-            let stamps = exchange(now_us, true_us(now_us), 80_000, 80_000);
-            trips.add(stamps.t4_us * 1000, &stamps);
-            let offset = trips.offset(stamps.t4_us).unwrap();
-            assert!(offset.us.abs_diff(true_us(stamps.t4_us)) <= offset.uncertainty_us + 1, "{second} s: {offset:?}");
-            assert!(
-                trips.latest_there_us(stamps.t4_us) >= Some(stamps.t4_us.wrapping_add_signed(true_us(stamps.t4_us)))
-            );
+    }
+
+    /// At each drift that clocks may have, with a queue of 20 ms one way from 5 s on: what is said to be sure is, no step is seen, and the
+    /// estimate is as good as the drift is usual.
+    #[test]
+    fn drift_of_any_clock_is_within_the_uncertainty() {
+        for (ppm, queue_us) in
+            [0, 40, -100, 200, 500, -500, 1000, -1000].into_iter().flat_map(|ppm| [(ppm, 0), (ppm, 20_000)])
+        {
+            let mut trips = RoundTrips::default();
+            let drifts = |us: u64| 7_000_000 + i64::try_from(us).unwrap() * ppm / 1_000_000;
+            let other = |us: u64| us.wrapping_add_signed(drifts(us));
+            let mut worst_us = 0;
+            for at in 0..1200 {
+                let t1_us = 1_000_000_000 + at * 100_000;
+                let t2_us = t1_us + 5000 + if at < 50 { 0 } else { queue_us };
+                let (t3_us, t4_us) = (t2_us + 40, t2_us + 5040);
+                trips.add(t4_us * 1000, &Stamps { t1_us, t2_us: other(t2_us), t3_us: other(t3_us), t4_us });
+                for now_us in [t4_us, t4_us + 90_000] {
+                    let offset = trips.offset(now_us).unwrap();
+                    let error_us = offset.us.abs_diff(drifts(now_us));
+                    assert!(error_us <= offset.uncertainty_us, "{ppm} ppm, {at}: {offset:?}, wrong by {error_us} us");
+                    assert!(queue_us > 0 || offset.uncertainty_us < 5500, "{ppm} ppm, {at}: {offset:?}");
+                    if at > 12 {
+                        worst_us = worst_us.max(error_us);
+                    }
+                }
+            }
+            println!("{ppm} ppm, {queue_us} us: wrong by {worst_us} us at most, drift {} ppm", trips.drift_ppm());
+            assert_eq!(trips.steps(), 0, "{ppm} ppm");
+            if queue_us == 0 {
+                assert!(worst_us < 20 && trips.drift_ppm().abs_diff(ppm) < 10, "{ppm} ppm: {worst_us} us");
+            }
         }
     }
 

@@ -10,14 +10,15 @@
 //! ```
 //!
 //! Numbers and times are sent as their lowest 32 bits: the receiver knows the rest ([`extend`]), as no two that
-//! are alive at once are 2^31 apart. A time counts microseconds of the sender's own clock.
+//! are alive at once are 2^31 apart. A time counts microseconds of the sender's own clock. A pace is a number of 32 bits, too: of
+//! nanoseconds, or of whole microseconds if the highest bit is set, which is more than half an hour at most ([`PACE_MAX_NS`]).
 //!
 //! | frame | after its kind |
 //! |---|---|
 //! | DATA | number of the symbol, and the symbol: to the end of the packet |
 //! | REDUNDANCY | first symbol of its block, symbols of data and of redundancy in the block, index among these, and the coded bytes: to the end of the packet |
 //! | FEEDBACK | largest number received, when, runs of numbers received before it, messages lost so far, the first symbol that is awaited |
-//! | PACES | what is known of the paces of this packet's sender's side, and how many messages may be lost |
+//! | PACES | the five paces that are known to this packet's sender, messages that wait for its application, and how many of a million may be lost |
 //! | FLOOR | symbols below this one do not come any more |
 //! | PING | eight bytes that come back: at once, if the first bit is set ([`AT_ONCE`]), else with a packet that leaves soon |
 //! | PONG | the eight bytes, and when they came |
@@ -66,6 +67,10 @@ pub const REDUNDANCY_LEN: usize = 8;
 pub const RUNS_MAX: usize = 32;
 /// In the first byte of a PING that is to be answered at once.
 pub const AT_ONCE: u8 = 0x80;
+/// Longest pace that crosses the network: 35 minutes. A longer one counts as this.
+pub const PACE_MAX_NS: u64 = (IN_MICROSECONDS as u64 - 1) * 1000;
+/// In a pace: the rest is microseconds.
+const IN_MICROSECONDS: u32 = 1 << 31;
 /// Longest reason to close.
 pub const REASON_MAX: usize = 200;
 
@@ -84,6 +89,18 @@ pub fn extend(low: u32, near: u64) -> u64 {
 #[allow(clippy::cast_possible_truncation, reason = "the lowest bits")]
 pub fn low(number: u64) -> u32 {
     number as u32
+}
+
+/// A pace as it crosses the network: to the nanosecond below 2.1 s, to the microsecond above, cut.
+fn pace_of(ns: u64) -> u32 {
+    match u32::try_from(ns) {
+        Ok(ns) if ns < IN_MICROSECONDS => ns,
+        _ => IN_MICROSECONDS | low(ns.min(PACE_MAX_NS) / 1000),
+    }
+}
+
+fn pace_ns(of: u32) -> u64 {
+    if of < IN_MICROSECONDS { of.into() } else { u64::from(of - IN_MICROSECONDS) * 1000 }
 }
 
 /// A run of packet numbers that were received, before a gap: numbers below the gap.
@@ -150,7 +167,7 @@ pub struct Feedback {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PacesFrame {
     /// Send, transmit and network; then receive and deliver of the other direction.
-    pub paces_ns: [u32; 5],
+    pub paces_ns: [u64; 5],
     /// Messages that are here and that the application has not taken.
     pub waiting: u16,
     /// Of a million messages of this packet's sender so many may be lost.
@@ -297,7 +314,7 @@ pub fn read_frame<'a>(bytes: &mut &'a [u8]) -> Result<Option<Frame<'a>>, Malform
             let mut reader = of("PACES");
             let mut frame = PacesFrame::default();
             for pace in &mut frame.paces_ns {
-                *pace = reader.u32()?;
+                *pace = pace_ns(reader.u32()?);
             }
             frame.waiting = reader.u16()?;
             frame.tolerated_ppm = reader.u32()?;
@@ -404,7 +421,7 @@ impl<'a> Writer<'a> {
             }
             Frame::Paces(paces) => {
                 self.put(&[PACES]);
-                paces.paces_ns.iter().for_each(|pace| self.put(&pace.to_be_bytes()));
+                paces.paces_ns.iter().for_each(|ns| self.put(&pace_of(*ns).to_be_bytes()));
                 self.put(&paces.waiting.to_be_bytes());
                 self.put(&paces.tolerated_ppm.to_be_bytes());
             }
@@ -511,7 +528,11 @@ mod tests {
             Feedback { largest: 9, received_us: 8, newest: 3, runs: runs(4), marked: 5, lost: 6, awaited: 10 };
         let small = [
             Frame::Feedback(feedback),
-            Frame::Paces(PacesFrame { paces_ns: [1, 2, 3, 4, 5], waiting: 7, tolerated_ppm: 12 }),
+            Frame::Paces(PacesFrame {
+                paces_ns: [1, 2, 3_000_000_000, 1_800_000_000_000, PACE_MAX_NS],
+                waiting: 7,
+                tolerated_ppm: 12,
+            }),
             Frame::Floor { symbol: 11 },
             Frame::Ping(*b"12345678"),
             Frame::Pong { echo: *b"abcdefgh", came_us: 9 },
@@ -556,6 +577,15 @@ mod tests {
                 let again = written(&frames, bytes.len());
                 prop_assert_eq!(read(&again), Ok(frames));
             }
+        }
+
+        /// Those up to 2^31 ns as they are, longer ones but for what is less than a microsecond, and the longest as the longest there is.
+        #[test]
+        fn paces_cross(ns in prop_oneof![0..1_u64 << 33, 0..2 * PACE_MAX_NS, any::<u64>(), (1_u64 << 31) - 2000..(1 << 31) + 2000]) {
+            let crossed_ns = pace_ns(pace_of(ns));
+            let expected_ns = if ns < 1 << 31 { ns } else { ns.min(PACE_MAX_NS) / 1000 * 1000 };
+            prop_assert_eq!(crossed_ns, expected_ns);
+            prop_assert!(ns > crossed_ns || pace_of(ns) == pace_of(crossed_ns));
         }
 
         #[test]

@@ -13,11 +13,11 @@ impl Transport {
     #[must_use]
     pub fn incoming_view(&self, now_ns: u64) -> View {
         let own_ns = self.own.of(now_ns);
-        let (here, there) = (self.paces_frame(own_ns).paces_ns, self.peer_paces.paces_ns);
+        let (here, there) = (self.own_paces(own_ns), self.peer_paces.paces_ns);
         let mut paces = Paces::default();
         for (at, step) in Step::ALL.into_iter().enumerate() {
             let end = if step <= Step::Network { there } else { here };
-            paces.set(step, end[at].into());
+            paces.set(step, end[at]);
         }
         let on_the_way_ns = self.one_way_here_us.map_or(self.trips.smoothed_us() * 500, |us| us * 1000);
         let waiting = u16::try_from(self.receiver.waiting()).unwrap_or(u16::MAX);
@@ -27,7 +27,7 @@ impl Transport {
             paces,
             bottleneck: paces.bottleneck(),
             network_bytes_per_s: None,
-            delay_ns: on_the_way_ns + here_ns * u64::from(waiting),
+            delay_ns: on_the_way_ns.saturating_add(here_ns.saturating_mul(waiting.into())),
             waiting_there: waiting,
             total_ns: self.deliver_total_ns(),
             one_way_ns: self.one_way_here_us.map(|us| us * 1000),

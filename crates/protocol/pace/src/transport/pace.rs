@@ -54,7 +54,7 @@ const WAITING_MAX: u64 = 20;
 const AHEAD_NS: u64 = 2 * TOGETHER_NS;
 
 /// An application is stuck that has taken nothing for so long, and for so many of its usual turns; and the pace that this counts for at
-/// most, as a sender learns with its next message only that it goes on.
+/// most, unless its usual one is slower, as a sender learns with its next message only that it goes on.
 const STUCK_NS: u64 = 100_000_000;
 const STUCK_TURNS: u64 = 8;
 const STUCK_PACE_NS: u64 = 250_000_000;
@@ -68,10 +68,6 @@ const WORK_SHARE: [u64; 2] = [3, 4];
 /// The mean time on the way, with a new one.
 pub(super) fn mean_way(mean_us: Option<u64>, new_us: u64) -> u64 {
     mean_us.map_or(new_us, |mean_us| (mean_us * (ONE_WAY_SHARE - 1) + new_us) / ONE_WAY_SHARE)
-}
-
-fn bounded(ns: u64) -> u32 {
-    u32::try_from(ns).unwrap_or(u32::MAX)
 }
 
 impl Transport {
@@ -98,7 +94,7 @@ impl Transport {
     /// What this end tells of itself.
     pub(super) fn paces_frame(&self, now_ns: u64) -> PacesFrame {
         PacesFrame {
-            paces_ns: self.own_paces(now_ns).map(bounded),
+            paces_ns: self.own_paces(now_ns),
             waiting: u16::try_from(self.receiver.waiting()).unwrap_or(u16::MAX),
             tolerated_ppm: self.tolerated_ppm(),
         }
@@ -153,7 +149,7 @@ impl Transport {
     /// half of a message.
     fn message_gap_ns(&self) -> u64 {
         let [_, _, _, receive_ns, deliver_ns] = self.peer_paces.paces_ns;
-        let there_ns = u64::from(receive_ns.max(deliver_ns));
+        let there_ns = receive_ns.max(deliver_ns);
         // Those that came together wait for each other.
         let together = TOGETHER_NS.checked_div(there_ns).unwrap_or(0);
         let waiting = u64::from(self.peer_paces.waiting).saturating_sub(together).min(WAITING_MAX);
@@ -199,15 +195,15 @@ impl Transport {
         paces.set(Step::Send, here[0]);
         paces.set(Step::Transmit, here[1]);
         paces.set(Step::Network, here[2]);
-        paces.set(Step::Receive, self.peer_paces.paces_ns[3].into());
-        paces.set(Step::Deliver, self.peer_paces.paces_ns[4].into());
+        paces.set(Step::Receive, self.peer_paces.paces_ns[3]);
+        paces.set(Step::Deliver, self.peer_paces.paces_ns[4]);
         let on_the_way_ns = self.one_way_us.map_or(self.trips.smoothed_us() * 500, |us| us * 1000);
         let there_ns = paces.get(Step::Receive).max(paces.get(Step::Deliver));
         View {
             paces,
             bottleneck: paces.bottleneck(),
             network_bytes_per_s: self.congestion.path_bytes_per_s(),
-            delay_ns: on_the_way_ns + there_ns * u64::from(self.peer_paces.waiting),
+            delay_ns: on_the_way_ns.saturating_add(there_ns.saturating_mul(self.peer_paces.waiting.into())),
             waiting_there: self.peer_paces.waiting,
             send_period_ns: self.sends.period_ns(),
             receive_period_ns: self.arrivals.period_ns(),
@@ -244,7 +240,11 @@ impl Transport {
         let mean = self.deliver.mean();
         let untaken_ns = self.untaken_since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
         let is_stuck = untaken_ns > STUCK_NS.max(STUCK_TURNS * mean.effective_ns);
-        if is_stuck { Pace { effective_ns: untaken_ns.min(STUCK_PACE_NS), ..mean } } else { mean }
+        if is_stuck {
+            Pace { effective_ns: untaken_ns.min(STUCK_PACE_NS).max(mean.effective_ns), ..mean }
+        } else {
+            mean
+        }
     }
 
     /// The application's sends: when the next one is to be expected.

@@ -53,7 +53,7 @@ impl Transport {
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> Snapshot {
         let now_ns = self.own.of(now_ns);
-        let (here, peer) = (self.own_paces(now_ns), self.peer_paces.paces_ns.map(u64::from));
+        let (here, peer) = (self.own_paces(now_ns), self.peer_paces.paces_ns);
         // A sender knows the first three steps of its direction, and the receiver the other two.
         let way = |sender: [u64; 5], receiver: [u64; 5]| {
             let mut paces = Paces::default();

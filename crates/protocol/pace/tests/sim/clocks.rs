@@ -99,7 +99,7 @@ fn nothing_is_late_after_a_step() {
             let mut spec = flow(random.random_range(5 * MS..600 * MS), Algorithm::Level);
             spec.sends = Sends::Every(random.random_range(MS..50 * MS));
             spec.ahead_ns = random.random_range(0..7_000_000_000_000);
-            spec.drift_ppm = random.random_range(-100..=100);
+            spec.drift_ppm = random.random_range(-1000..=1000);
             let mut world = World::aged(seed, there, back, &[spec]);
             for _ in 0..4 {
                 let until_ns = world.now_ns + random.random_range(3 * S..5 * S);

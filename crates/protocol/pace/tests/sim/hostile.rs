@@ -64,7 +64,7 @@ fn part() -> impl Strategy<Value = Part> {
         lost,
         awaited,
     });
-    let paces = (any::<[u32; 5]>(), any::<u16>(), any::<u32>());
+    let paces = (any::<[u64; 5]>(), any::<u16>(), any::<u32>());
     let paces = paces.prop_map(|(paces_ns, waiting, tolerated_ppm)| PacesFrame { paces_ns, waiting, tolerated_ppm });
     let block = (number(), 1..=255_u8, 1..=255_u8, 0..=255_u8, bytes());
     prop_oneof![

@@ -135,3 +135,54 @@ fn messages_of_any_size_use_a_fast_path() {
         assert!(share > 0.75 && longest <= 3);
     }
 }
+
+/// A receiver that takes a message each second, and then none any more, is sent no more than before.
+#[test]
+fn slow_receiver_that_stops_is_sent_no_more() {
+    let link = LinkSpec::of(5 * MS).with_rate(16_000_000, 100_000);
+    let mut flow = FlowSpec { work_ns: S, ..FlowSpec::held() };
+    flow.config.deadline_ns = 5 * S;
+    let mut world = World::new(1, link, link, &[flow]);
+    world.run_until(60 * S);
+    world.stop_receiver(0, 100 * S);
+    world.run_until(100 * S);
+    let sent = |from_s, to_s| {
+        let times = from_s * S..to_s * S;
+        world.flows[0].ways[0].sent.values().filter(|sent| times.contains(&sent.at_ns)).count()
+    };
+    let (before, after) = (sent(40, 60), sent(80, 100));
+    assert!((15..25).contains(&before) && after <= before, "{before} in 20 s, and {after} after it stopped");
+}
+
+/// Paces of many seconds cross the network, as a receiver's work and as the network's.
+#[test]
+fn paces_of_many_seconds_are_kept() {
+    let link = LinkSpec::of(5 * MS).with_rate(16_000_000, 100_000);
+    for work_s in [2, 10, 30] {
+        let mut flow = FlowSpec { work_ns: work_s * S, ..FlowSpec::held() };
+        // What is sent before the pace is known expires.
+        flow.config.deadline_ns = 5 * work_s * S;
+        let mut world = World::new(1, link, link, &[flow]);
+        let (from_ns, to_ns) = (30 * work_s * S, 60 * work_s * S);
+        world.run_until(to_ns);
+        let way = &world.flows[0].ways[0];
+        let sent = way.sent.values().filter(|sent| (from_ns..to_ns).contains(&sent.at_ns)).count();
+        let (sender, now_ns) = world.transport(0, 0);
+        let there_ns = sender.view(now_ns).paces.get(Deliver);
+        let (receiver, now_ns) = world.transport(0, 1);
+        let here_ns = receiver.incoming_view(now_ns).paces.get(Deliver);
+        println!(
+            "{work_s} s of work: {sent} sent; {there_ns} ns known to the sender, and {here_ns} ns to the receiver"
+        );
+        assert!((26..=40).contains(&sent), "{work_s} s of work: {sent} sent where about 30 were taken");
+        assert!(there_ns.abs_diff(here_ns) < here_ns / 4, "{there_ns} ns, {here_ns} ns");
+    }
+    let mut flow = FlowSpec { bytes: (4_000_000, 4_000_000), ..FlowSpec::held() };
+    flow.config.deadline_ns = 120 * S;
+    let slow = LinkSpec::of(5 * MS).with_rate(1_600_000, 100_000);
+    let mut world = World::new(1, slow, slow, &[flow]);
+    world.run_until(120 * S);
+    let (receiver, now_ns) = world.transport(0, 1);
+    let network_ns = receiver.incoming_view(now_ns).paces.get(Network);
+    assert!((18 * S..25 * S).contains(&network_ns), "{network_ns} ns for 4 MB at 1.6 Mbit/s");
+}
