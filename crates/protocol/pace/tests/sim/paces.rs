@@ -202,3 +202,18 @@ fn pause_of_a_receiver_is_soon_forgotten() {
         assert!(sent > 500, "{pause_s} s: {sent} in three seconds");
     }
 }
+
+/// Before anything is known of a slow receiver, some tens of messages go ahead.
+#[test]
+fn start_against_a_slow_receiver() {
+    let link = LinkSpec::of(5 * MS).with_rate(16_000_000, 100_000);
+    for work_ms in [50, 200, 1000, 10_000] {
+        let mut flow = FlowSpec { work_ns: work_ms * MS, ..FlowSpec::held() };
+        flow.config.deadline_ns = 10 * work_ms * MS;
+        let mut world = World::new(1, link, link, &[flow]);
+        world.run_until(20 * work_ms * MS);
+        let sent = world.flows[0].ways[0].sent.len();
+        println!("{work_ms} ms: {sent} sent while about 20 were taken");
+        assert!(sent < 110, "{work_ms} ms of work: {sent} sent while about 20 were taken");
+    }
+}
