@@ -87,6 +87,10 @@ pub struct Pace {
 
 /// The share of the newest turn in the running mean: an eighth, as TCP smooths its round trips.
 const SHARE: u64 = 8;
+/// A turn that is longer than this, and than so many of the mean, was a pause: it counts as the longer of them in the mean, which would
+/// take hundreds of turns of such a pace to forget it.
+const PAUSE_NS: u64 = 4_000_000_000;
+const PAUSE_TURNS: u64 = 16;
 
 /// Measures one step, whose turns begin and end one after the other, with waits inside of them.
 #[derive(Debug, Clone, Copy)]
@@ -149,7 +153,8 @@ impl Meter {
         let smooth = |mean: &mut u64, new: u64| {
             *mean = if *mean == 0 { new } else { mean.saturating_sub(*mean / SHARE).saturating_add(new / SHARE) };
         };
-        smooth(&mut self.mean_effective_ns, pace.effective_ns);
+        let pause_ns = self.mean_effective_ns.saturating_mul(PAUSE_TURNS).max(PAUSE_NS);
+        smooth(&mut self.mean_effective_ns, pace.effective_ns.min(pause_ns));
         smooth(&mut self.mean_total_ns, pace.total_ns);
     }
 
@@ -160,7 +165,7 @@ impl Meter {
         Pace { effective_ns: get(&self.effective), total_ns: get(&self.total) }
     }
 
-    /// The running mean of the turns; zeros before the first.
+    /// The running mean of the turns, in whose own work a long pause counts for less; zeros before the first.
     #[must_use]
     pub fn mean(&self) -> Pace {
         Pace { effective_ns: self.mean_effective_ns, total_ns: self.mean_total_ns }

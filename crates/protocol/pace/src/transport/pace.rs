@@ -58,6 +58,8 @@ const AHEAD_NS: u64 = 2 * TOGETHER_NS;
 const STUCK_NS: u64 = 100_000_000;
 const STUCK_TURNS: u64 = 8;
 const STUCK_PACE_NS: u64 = 250_000_000;
+/// The same of one of which no turn has ended yet, if as many messages wait as make a difference.
+const STUCK_NEW_NS: u64 = 5_000_000;
 
 /// An application waits for so many messages of the other end's at most.
 const BEHIND_MAX: u64 = 4;
@@ -239,7 +241,9 @@ impl Transport {
     fn deliver_pace(&self, now_ns: u64) -> Pace {
         let mean = self.deliver.mean();
         let untaken_ns = self.untaken_since_ns.map_or(0, |since_ns| now_ns.saturating_sub(since_ns));
-        let is_stuck = untaken_ns > STUCK_NS.max(STUCK_TURNS * mean.effective_ns);
+        let is_new = mean.effective_ns == 0 && self.receiver.waiting() as u64 >= WAITING_MAX;
+        let stuck_ns = if is_new { STUCK_NEW_NS } else { STUCK_NS.max(STUCK_TURNS * mean.effective_ns) };
+        let is_stuck = untaken_ns > stuck_ns;
         if is_stuck {
             Pace { effective_ns: untaken_ns.min(STUCK_PACE_NS).max(mean.effective_ns), ..mean }
         } else {

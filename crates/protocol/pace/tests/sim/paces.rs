@@ -186,3 +186,34 @@ fn paces_of_many_seconds_are_kept() {
     let network_ns = receiver.incoming_view(now_ns).paces.get(Network);
     assert!((18 * S..25 * S).contains(&network_ns), "{network_ns} ns for 4 MB at 1.6 Mbit/s");
 }
+
+/// A receiver that takes a message in 5 ms is sent as many as before soon after a pause of any length.
+#[test]
+fn pause_of_a_receiver_is_soon_forgotten() {
+    let link = LinkSpec::of(5 * MS).with_rate(16_000_000, 100_000);
+    for pause_s in [1, 10, 30, 120, 600] {
+        let mut world = World::new(1, link, link, &[FlowSpec { work_ns: 5 * MS, ..FlowSpec::held() }]);
+        world.run_until(10 * S);
+        let over_ns = (10 + pause_s) * S;
+        world.stop_receiver(0, over_ns);
+        world.run_until(over_ns + 8 * S);
+        let again = over_ns + 5 * S..over_ns + 8 * S;
+        let sent = world.flows[0].ways[0].sent.values().filter(|sent| again.contains(&sent.at_ns)).count();
+        assert!(sent > 500, "{pause_s} s: {sent} in three seconds");
+    }
+}
+
+/// Before anything is known of a slow receiver, some tens of messages go ahead.
+#[test]
+fn start_against_a_slow_receiver() {
+    let link = LinkSpec::of(5 * MS).with_rate(16_000_000, 100_000);
+    for work_ms in [50, 200, 1000, 10_000] {
+        let mut flow = FlowSpec { work_ns: work_ms * MS, ..FlowSpec::held() };
+        flow.config.deadline_ns = 10 * work_ms * MS;
+        let mut world = World::new(1, link, link, &[flow]);
+        world.run_until(20 * work_ms * MS);
+        let sent = world.flows[0].ways[0].sent.len();
+        println!("{work_ms} ms: {sent} sent while about 20 were taken");
+        assert!(sent < 110, "{work_ms} ms of work: {sent} sent while about 20 were taken");
+    }
+}
