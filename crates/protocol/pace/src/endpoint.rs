@@ -24,7 +24,7 @@ use crate::{
     secure::{Entropy, Sealer},
     setup::{Baker, Refused, SetUp, Tagger},
     step::Step,
-    transport::{Closed, Config, OwnClock, Reading, Transport},
+    transport::{Closed, Config, OwnClock, Reading, Snapshot, Transport},
 };
 use dues::Dues;
 use paths::Paths;
@@ -81,6 +81,18 @@ pub enum Event {
     Closed(ConnectionId, Closed),
     /// The peer is at another address now.
     Moved(ConnectionId, SocketAddr),
+    /// Nothing is known any more of a connection that is over, but this.
+    Forgotten(ConnectionId, Box<Last>),
+}
+
+/// A connection as it was when it was forgotten.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Last {
+    /// Where the peer was.
+    pub address: SocketAddr,
+    pub snapshot: Snapshot,
+    /// Everything that was sent had arrived, or was given up.
+    pub is_idle: bool,
 }
 
 /// Why no connection is begun.
@@ -436,7 +448,16 @@ impl Endpoint {
             *until_ns = own_ns + OVER_NS;
         }
         match connection.stage {
-            Stage::Unconfirmed { until_ns } | Stage::Over { until_ns } if own_ns >= until_ns => self.forget(id),
+            Stage::Unconfirmed { until_ns } if own_ns >= until_ns => self.forget(id),
+            Stage::Over { until_ns } if own_ns >= until_ns => {
+                let last = Last {
+                    address: connection.paths.current(),
+                    snapshot: connection.transport.snapshot(callers_ns),
+                    is_idle: connection.transport.is_idle(),
+                };
+                self.events.push_back(Event::Forgotten(ConnectionId(id), Box::new(last)));
+                self.forget(id);
+            }
             _ => {
                 connection.transport.timeout(callers_ns);
                 let before = connection.paths.current();
