@@ -18,6 +18,7 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
+pub use crate::packet::DATAGRAM_MAX;
 use crate::{
     keys::{ClientKey, ServerKey},
     packet::{Arrival, HEADER_LEN, Kind, low},
@@ -44,8 +45,6 @@ const CONFIRMED_WITHIN_NS: u64 = 5_000_000_000;
 const OVER_NS: u64 = 3_000_000_000;
 /// It tells it so often at most.
 const CLOSES_NS: u64 = 20_000_000;
-/// Bytes of the largest datagram.
-pub const DATAGRAM_MAX: usize = 1500;
 
 /// A connection of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
