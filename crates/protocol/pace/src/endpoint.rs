@@ -18,13 +18,14 @@ use std::{
 
 use rustc_hash::FxHashMap;
 
+pub use crate::packet::DATAGRAM_MAX;
 use crate::{
     keys::{ClientKey, ServerKey},
     packet::{Arrival, HEADER_LEN, Kind, low},
     secure::{Entropy, Sealer},
     setup::{Baker, Refused, SetUp, Tagger},
     step::Step,
-    transport::{Closed, Config, ConfigError, OwnClock, Reading, Transport},
+    transport::{Closed, Config, ConfigError, OwnClock, Reading, Snapshot, Transport},
 };
 use dues::Dues;
 use paths::Paths;
@@ -44,8 +45,6 @@ const CONFIRMED_WITHIN_NS: u64 = 5_000_000_000;
 const OVER_NS: u64 = 3_000_000_000;
 /// It tells it so often at most.
 const CLOSES_NS: u64 = 20_000_000;
-/// Bytes of the largest datagram.
-pub const DATAGRAM_MAX: usize = 1500;
 
 /// A connection of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -81,6 +80,18 @@ pub enum Event {
     Closed(ConnectionId, Closed),
     /// The peer is at another address now.
     Moved(ConnectionId, SocketAddr),
+    /// Nothing is known any more of a connection that is over, but this.
+    Forgotten(ConnectionId, Box<Last>),
+}
+
+/// A connection as it was when it was forgotten.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Last {
+    /// Where the peer was.
+    pub address: SocketAddr,
+    pub snapshot: Snapshot,
+    /// Everything that was sent had arrived, or was given up.
+    pub is_idle: bool,
 }
 
 /// Why no connection is begun.
@@ -439,7 +450,16 @@ impl Endpoint {
             *until_ns = own_ns + OVER_NS;
         }
         match connection.stage {
-            Stage::Unconfirmed { until_ns } | Stage::Over { until_ns } if own_ns >= until_ns => self.forget(id),
+            Stage::Unconfirmed { until_ns } if own_ns >= until_ns => self.forget(id),
+            Stage::Over { until_ns } if own_ns >= until_ns => {
+                let last = Last {
+                    address: connection.paths.current(),
+                    snapshot: connection.transport.snapshot(callers_ns),
+                    is_idle: connection.transport.is_idle(),
+                };
+                self.events.push_back(Event::Forgotten(ConnectionId(id), Box::new(last)));
+                self.forget(id);
+            }
             _ => {
                 connection.transport.timeout(callers_ns);
                 let before = connection.paths.current();

@@ -53,6 +53,9 @@ impl Kind {
     }
 }
 
+/// Bytes of the largest datagram.
+pub const DATAGRAM_MAX: usize = 1500;
+
 /// Bytes of a sealed packet before what is sealed.
 pub const HEADER_LEN: usize = 9;
 /// Bytes behind it.

@@ -34,11 +34,10 @@ pub(crate) use times::{OwnClock, Reading};
 use crate::{
     clock::RoundTrips,
     congestion::{Congestion, FEEDBACK_LEAST_NS, FEEDBACK_MOST_NS, Level, XPace},
-    endpoint::DATAGRAM_MAX,
     flight::{Cargo, Flight, News, Outcome},
     mtu::{self, PathMtu},
     numbers::Numbers,
-    packet::{self, DATA_OVERHEAD, PacesFrame},
+    packet::{self, DATA_OVERHEAD, DATAGRAM_MAX, PacesFrame},
     plan::{self, Path},
     receiver::{Message, ReceivedCounts, Receiver},
     rhythm::Rhythm,

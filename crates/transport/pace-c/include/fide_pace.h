@@ -265,8 +265,8 @@ int fide_pace_on_change(fide_pace_connection connection,
                         fide_pace_on_change_fn callback,
                         void *context);
 
-// Waits until everything that was sent has arrived or expired, but no longer than a time. Returns 1 if it has, 0 if not; -EBADF if
-// `connection` is none.
+// Waits until everything that was sent has arrived or expired, but no longer than a time, nor than the connection stands. Returns 1 if
+// it has, 0 if not; -EBADF if `connection` is none.
 int fide_pace_finish(fide_pace_connection connection,
                      uint64_t timeout_us);
 

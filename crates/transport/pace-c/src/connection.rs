@@ -271,8 +271,8 @@ pub unsafe extern "C" fn fide_pace_on_change(
     })
 }
 
-/// Waits until everything that was sent has arrived or expired, but no longer than a time. Returns 1 if it has, 0 if not; -EBADF if
-/// `connection` is none.
+/// Waits until everything that was sent has arrived or expired, but no longer than a time, nor than the connection stands. Returns 1 if
+/// it has, 0 if not; -EBADF if `connection` is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn fide_pace_finish(connection: FidePaceConnection, timeout_us: u64) -> c_int {
     guard(|| Ok(handles::connection(connection)?.connection.finish(Duration::from_micros(timeout_us)).into()))

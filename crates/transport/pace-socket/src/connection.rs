@@ -13,7 +13,7 @@ use std::{
 
 use fide_pace::{
     clock::Offset,
-    endpoint::{ConnectionId, SetUpError},
+    endpoint::{ConnectionId, Last, SetUpError},
     sender,
     transport::{Closed, Counts, Snapshot, Transport, View},
 };
@@ -156,6 +156,15 @@ impl Connection {
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut Transport, u64) -> R) -> Option<R> {
         let mut state = self.shared.lock();
         state.endpoint.get_mut(self.id).map(|transport| act(transport, now_ns()))
+    }
+
+    /// What is known of it; long after its end: as it was when the endpoint forgot it.
+    fn known<R>(&self, now: impl FnOnce(&Transport, u64) -> R, last: impl FnOnce(&Last) -> R) -> Option<R> {
+        let state = self.shared.lock();
+        match state.endpoint.get(self.id) {
+            Some(transport) => Some(now(transport, now_ns())),
+            None => state.fates.get(&self.id)?.last.as_deref().map(last),
+        }
     }
 
     /// Views of the last millisecond.
@@ -396,10 +405,10 @@ impl Connection {
         self.with(|transport, _| transport.recycle(message));
     }
 
-    /// All numbers of the connection at once.
+    /// All numbers of the connection at once. From some seconds after its end on they stay as they were.
     #[must_use]
     pub fn snapshot(&self) -> Option<Snapshot> {
-        self.with(|transport, now_ns| transport.snapshot(now_ns))
+        self.known(Transport::snapshot, |last| last.snapshot)
     }
 
     /// By how much the other end's clock ([`crate::now_ns`] there) is ahead, in microseconds, and how sure that is. Only the lowest
@@ -416,24 +425,28 @@ impl Connection {
         self.is_closed(&self.shared.lock())
     }
 
+    /// What became of messages so far, also after the end of the connection.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.with(|transport, _| transport.counts()).unwrap_or_default()
+        self.known(|transport, _| transport.counts(), |last| last.snapshot.counts).unwrap_or_default()
     }
 
-    /// Where the other end is.
+    /// Where the other end is, or was when the connection ended.
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
-        self.shared.lock().endpoint.address(self.id)
+        let state = self.shared.lock();
+        let last = || Some(state.fates.get(&self.id)?.last.as_ref()?.address);
+        state.endpoint.address(self.id).or_else(last)
     }
 
-    /// Waits until everything that was sent has arrived or expired, but no longer than a time. False: something has not.
+    /// Waits until everything that was sent has arrived or expired, but no longer than a time, nor than the connection stands. False:
+    /// something has not.
     pub fn finish(&self, within: Duration) -> bool {
         let until_ns = now_ns().saturating_add(nanoseconds(within));
         let mut state = self.shared.lock();
         loop {
             let is_idle = self.is_idle(&state);
-            if is_idle || now_ns() >= until_ns {
+            if is_idle || self.is_closed(&state) || now_ns() >= until_ns {
                 return is_idle;
             }
             state = self.wait(state, For::Room, Some(until_ns));
@@ -441,12 +454,18 @@ impl Connection {
     }
 
     /// The same, asynchronously and without a limit.
-    pub async fn finish_async(&self) {
-        self.look(For::Room, |state| self.is_idle(state).then_some(())).await;
+    pub async fn finish_async(&self) -> bool {
+        let finished = |state: &mut State| {
+            let is_idle = self.is_idle(state);
+            (is_idle || self.is_closed(state)).then_some(is_idle)
+        };
+        self.look(For::Room, finished).await
     }
 
+    /// Whether everything that was sent has arrived, or was given up.
     fn is_idle(&self, state: &State) -> bool {
-        state.endpoint.get(self.id).is_none_or(|transport| transport.is_idle() || transport.closed().is_some())
+        let last = || state.fates.get(&self.id).and_then(|fate| fate.last.as_ref()).is_some_and(|last| last.is_idle);
+        state.endpoint.get(self.id).map_or_else(last, Transport::is_idle)
     }
 
     /// Ends it, and tells the other end why.

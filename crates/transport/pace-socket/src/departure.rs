@@ -23,8 +23,9 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 /// Packets are handed over so long before they leave: as late as a thread is woken that has nobody before it. Messages of an application
 /// that is held are older by this as they leave.
 pub(crate) const AHEAD_NS: u64 = 250_000;
-/// The kernel has answered within this time.
-const ANSWER_LIMIT: Duration = Duration::from_millis(100);
+/// For each datagram of an answer. The kernel has written it before the request returns, or writes it as it is read, so that there is
+/// nothing to wait for: the thread may be one of an asynchronous runtime.
+const ANSWER_LIMIT: Duration = Duration::from_millis(5);
 /// Datagrams of one answer that are read.
 const ANSWERS_MAX: usize = 64;
 const KEEPS: &str = "fq";
@@ -34,7 +35,7 @@ const MANY: &str = "mq";
 /// Whether packets to an address leave by an interface that keeps their times. What cannot be found out is taken for no.
 pub(crate) fn is_kept_to(to: SocketAddr) -> bool {
     let of = || -> io::Result<bool> {
-        let interface = interface_to(to.ip().to_canonical())?;
+        let interface = interface_to(to)?;
         Ok(interface.is_some_and(|index| queues().is_ok_and(|queues| keeps_times(&queues, index))))
     };
     of().unwrap_or(false)
@@ -58,7 +59,15 @@ fn keeps_times(queues: &[Queue], interface: u32) -> bool {
         || outermost.kind == MANY && inner.peek().is_some() && inner.all(|queue| queue.kind == KEEPS)
 }
 
-fn interface_to(to: IpAddr) -> io::Result<Option<u32>> {
+fn interface_to(to: SocketAddr) -> io::Result<Option<u32>> {
+    if let SocketAddr::V6(to) = to
+        && to.ip().is_unicast_link_local()
+        && to.scope_id() != 0
+    {
+        // Each interface may have a route to it: the address itself says by which it leaves.
+        return Ok(Some(to.scope_id()));
+    }
+    let to = to.ip().to_canonical();
     let mut message = RouteMessage::default();
     (message.header.address_family, message.header.destination_prefix_length) = match to {
         IpAddr::V4(_) => (AddressFamily::Inet, 32),
@@ -127,6 +136,8 @@ fn ask(what: RouteNetlinkMessage, flags: u16, mut take: impl FnMut(RouteNetlinkM
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddrV6;
+
     use super::*;
 
     const INNER: TcHandle = TcHandle { major: 0x8001, minor: 0 };
@@ -147,8 +158,15 @@ mod tests {
     }
 
     #[test]
+    fn link_local_peer_is_reached_by_the_interface_of_its_address() {
+        let of = |scope| interface_to(SocketAddrV6::new("fe80::1".parse().unwrap(), 7000, 0, scope).into());
+        // There is no such interface, so that no route names it.
+        assert_eq!(of(123_456_789).unwrap(), Some(123_456_789));
+    }
+
+    #[test]
     fn the_loopback_keeps_no_times() {
-        let index = interface_to(IpAddr::from([127, 0, 0, 1])).unwrap();
+        let index = interface_to(SocketAddr::from(([127, 0, 0, 1], 7000))).unwrap();
         assert_eq!(index, Some(1), "it is the first one in each namespace");
         assert!(queues().unwrap().iter().all(|queue| queue.interface > 0));
         assert!(!is_kept_to(SocketAddr::from(([127, 0, 0, 1], 7000))));

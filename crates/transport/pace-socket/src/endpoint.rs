@@ -285,6 +285,11 @@ impl Drop for Endpoint {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        net::UdpSocket,
+        sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    };
+
     use super::*;
     use crate::Departures;
 
@@ -365,6 +370,52 @@ mod tests {
                     }
                 });
             }
+        });
+    }
+
+    /// A relay whose address becomes another one, between a client and a server where the kernel keeps times.
+    #[test]
+    fn timer_keeps_the_times_to_a_peer_that_has_moved() {
+        let key = ServerKey::Secret([7; 32]);
+        let server = Endpoint::server((Ipv4Addr::LOCALHOST, 0).into(), key.clone(), Config::default()).expect("bound");
+        let socket = || {
+            let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("bound");
+            socket.set_read_timeout(Some(Duration::from_millis(1))).expect("not zero");
+            socket
+        };
+        let (front, backs) = (socket(), [socket(), socket()]);
+        for back in &backs {
+            back.connect(server.local_address().expect("bound")).expect("the loopback");
+        }
+        let (at, back, is_over) = (front.local_addr().expect("bound"), AtomicUsize::new(0), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut client, mut bytes) = (None, [0; 2048]);
+                while !is_over.load(Ordering::Relaxed) {
+                    if let Ok((len, from)) = front.recv_from(&mut bytes) {
+                        client = Some(from);
+                        let _ = backs[back.load(Ordering::Relaxed)].send(&bytes[..len]);
+                    }
+                    // What is sent to the former address is lost.
+                    let back = &backs[back.load(Ordering::Relaxed)];
+                    if let (Ok(len), Some(client)) = (back.recv(&mut bytes), client) {
+                        let _ = front.send_to(&bytes[..len], client);
+                    }
+                }
+            });
+            let client = Endpoint::client().expect("a socket");
+            let here = client.connect(at, &key.for_clients(), Config::default()).expect("a connection");
+            let there = server.accept().expect("one that connected");
+            server.shared.lock().keeps_times(there.id);
+            let before = there.peer();
+            back.store(1, Ordering::Relaxed);
+            while there.peer() == before && !there.is_over() {
+                let _ = here.try_send(b"from another address", None);
+                thread::sleep(Duration::from_millis(10));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(there.departures(), Departures::Timer);
+            assert_eq!(there.snapshot().map(|snapshot| snapshot.written_ahead_ns), Some(0));
         });
     }
 

@@ -11,7 +11,7 @@ use std::{
 };
 
 use fide_pace::{
-    endpoint::{self, ConnectionId, DATAGRAM_MAX, Datagram, Event, SetUpError},
+    endpoint::{self, ConnectionId, DATAGRAM_MAX, Datagram, Event, Last, SetUpError},
     transport::{Closed, Transport, View},
 };
 use rustc_hash::FxHashMap;
@@ -49,6 +49,8 @@ pub(crate) struct Fate {
     pub(crate) stands: bool,
     pub(crate) failed: Option<SetUpError>,
     pub(crate) closed: Option<Closed>,
+    /// What is left of it once the endpoint has forgotten it.
+    pub(crate) last: Option<Box<Last>>,
     waiting: [Waiting; 3],
     /// Nothing was here when the application looked last, and nothing has come since: it need not look again.
     pub(crate) is_empty: Arc<AtomicBool>,
@@ -160,8 +162,8 @@ impl State {
                 Event::Connected(id) => self.change(id, |fate| fate.stands = true),
                 Event::Failed(id, why) => self.change(id, |fate| fate.failed = Some(why)),
                 Event::Closed(id, why) => self.change(id, |fate| fate.closed = Some(why)),
-                // Its next packet says which address it asks now.
-                Event::Moved(id, _) => self.change(id, |fate| fate.here = None),
+                Event::Forgotten(id, last) => self.change(id, |fate| fate.last = Some(last)),
+                Event::Moved(id, _) => self.moved(id),
             }
         }
     }
@@ -172,6 +174,16 @@ impl State {
             change(fate);
             fate.wake_all(&mut self.wakes);
         }
+    }
+
+    fn moved(&mut self, id: ConnectionId) {
+        self.change(id, |fate| {
+            // Its next packet says which address it asks now.
+            fate.here = None;
+            // Who keeps times on the way to its new address is not known. A timer always does.
+            fate.keeps_times = false;
+        });
+        self.endpoint.writes_ahead(id, 0);
     }
 
     fn accept(&mut self, id: ConnectionId) {

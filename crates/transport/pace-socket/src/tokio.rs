@@ -164,10 +164,10 @@ impl Connection {
         self.connection.recv_async().await
     }
 
-    /// Waits until everything that was sent has arrived or expired, or the connection is over. Dropped before, it has changed
-    /// nothing.
-    pub async fn finish(&self) {
-        self.connection.finish_async().await;
+    /// Waits until everything that was sent has arrived or expired, or the connection is over. False: it is over, and something has
+    /// not. Dropped before, it has changed nothing.
+    pub async fn finish(&self) -> bool {
+        self.connection.finish_async().await
     }
 
     /// What else it can do, without waiting: `try_send`, `try_recv`, `view`, `changes`, `counts`, `close`. Its `send`, `recv`,

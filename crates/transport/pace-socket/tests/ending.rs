@@ -49,6 +49,28 @@ fn what_came_before_the_end_can_be_taken_long_after_it() {
     assert_eq!(came.collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
 }
 
+/// A message is lost each time. An endpoint forgets a connection that is over after three seconds.
+#[test]
+fn what_became_of_messages_is_known_long_after_the_end() {
+    let state = Arc::new(AtomicU32::new(0));
+    let (here, there, relay) = pair(config(60_000), loses_long_ones(Arc::clone(&state), true));
+    there.send(b"answer").unwrap();
+    here.recv().unwrap();
+    state.store(1, Ordering::Relaxed);
+    here.try_send(&[1; 1100], None).unwrap();
+    let sent = here.counts().sent.messages;
+    there.close("enough");
+    assert!(!here.finish(Duration::MAX), "a message has not arrived");
+    for wait in [Duration::ZERO, Duration::from_secs(5)] {
+        thread::sleep(wait);
+        assert_eq!(here.counts().sent.messages, sent);
+        assert_eq!(here.counts().received.delivered, 1);
+        assert_eq!(here.peer(), Some(relay.at));
+        assert!(here.snapshot().is_some_and(|snapshot| snapshot.is_over && snapshot.counts.sent.messages == sent));
+        assert!(!here.finish(Duration::MAX));
+    }
+}
+
 /// What the other end says reaches terminals and logs.
 #[test]
 fn reason_of_the_other_end_is_escaped() {

@@ -253,7 +253,7 @@ class Connection:
         return self._native.is_over()
 
     def finish(self, timeout: float) -> bool:
-        """Waits until everything that was sent has arrived or expired. False: something has not."""
+        """Waits until everything that was sent has arrived or expired, or the connection is over. False: something has not."""
         until = time.monotonic() + timeout
         while not self._native.is_idle():
             if self.closed or time.monotonic() >= until:
