@@ -13,6 +13,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+/// Limit for the guest in seconds; it ends itself after less.
+const LIMIT_S: &str = "300";
 const MODULES: [&str; 3] = ["veth", "sch_fq", "sch_tbf"];
 /// The checks that the guest has to report as passed, see `init.sh`.
 const CHECKS: [&str; 5] = ["fq_delivers", "fq_holds_packets", "fq_is_named", "other_queues_deliver", "timer_is_named"];
@@ -28,9 +30,10 @@ pub(crate) fn test() -> Outcome {
     }
     Step::cargo(&["build", "-p", "fide", "--release"]).run("build")?;
     let (kernel, initial) = image(&target_dir())?;
-    // The emulator ends with this process, however this process ends.
+    // The emulator ends with this process, however this process ends, and after its time, also if the guest's kernel hangs.
     let mut emulator = Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", "qemu-system-x86_64", "-accel", "tcg,thread=multi"])
+        .args(["--pdeathsig", "KILL", "timeout", LIMIT_S, "setpriv", "--pdeathsig", "KILL"])
+        .args(["qemu-system-x86_64", "-accel", "tcg,thread=multi"])
         .args(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio", "-smp", "2", "-m", "512"])
         .arg("-kernel")
         .arg(kernel)

@@ -119,21 +119,8 @@ impl Connection {
     }
 
     /// Waits until a look at the state finds what is waited for.
-    pub(crate) async fn look<R>(&self, what: For, mut look: impl FnMut(&mut State) -> Option<R>) -> R {
-        let mut cancels = Cancels::new(&self.shared, |state: &mut State| state.waiting(self.id, what));
-        std::future::poll_fn(|context| {
-            let mut state = self.shared.lock();
-            if let Some(result) = look(&mut state) {
-                cancels.ends();
-                return Poll::Ready(result);
-            }
-            self.shared.waits(&mut state, None);
-            let former = cancels.begins(&mut state, context.waker());
-            drop(state);
-            drop(former);
-            Poll::Pending
-        })
-        .await
+    pub(crate) async fn look<R>(&self, what: For, look: impl FnMut(&mut State) -> Option<R>) -> R {
+        Cancels::new(&self.shared, |state: &mut State| state.waiting(self.id, what)).look(look).await
     }
 
     /// Waits until what is waited for may be there, or until a time.

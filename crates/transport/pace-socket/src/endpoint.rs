@@ -5,7 +5,6 @@ use std::{
     io,
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
-    task::Poll,
     thread,
     time::Duration,
 };
@@ -236,20 +235,8 @@ impl Endpoint {
     /// # Errors
     /// [`AcceptError`].
     pub async fn accept_async(&self) -> Result<Connection, AcceptError> {
-        let mut cancels = Cancels::new(&self.shared, |state: &mut State| Some(&mut state.accepting));
-        let accepted = std::future::poll_fn(|context| {
-            let mut state = self.shared.lock();
-            if let Some(result) = self.next(&mut state) {
-                cancels.ends();
-                return Poll::Ready(result);
-            }
-            self.shared.waits(&mut state, None);
-            let former = cancels.begins(&mut state, context.waker());
-            drop(state);
-            drop(former);
-            Poll::Pending
-        });
-        accepted.await.map(Connection::stands)
+        let accepts = Cancels::new(&self.shared, |state: &mut State| Some(&mut state.accepting));
+        accepts.look(|state| self.next(state)).await.map(Connection::stands)
     }
 
     fn next(&self, state: &mut State) -> Option<Result<Connection, AcceptError>> {

@@ -6,7 +6,7 @@ use std::{
     ops::{Deref, DerefMut},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, MutexGuard, PoisonError},
-    task::Waker,
+    task::{Poll, Waker},
     time::Duration,
 };
 
@@ -90,6 +90,23 @@ pub(crate) struct Cancels<'a, F: Fn(&mut State) -> Option<&mut Waiting>> {
 impl<'a, F: Fn(&mut State) -> Option<&mut Waiting>> Cancels<'a, F> {
     pub(crate) fn new(shared: &'a Shared, of: F) -> Self {
         Self { shared, of, future: None }
+    }
+
+    /// Waits until a look at the state finds what is waited for.
+    pub(crate) async fn look<R>(mut self, mut look: impl FnMut(&mut State) -> Option<R>) -> R {
+        std::future::poll_fn(|context| {
+            let mut state = self.shared.lock();
+            if let Some(result) = look(&mut state) {
+                self.ends();
+                return Poll::Ready(result);
+            }
+            self.shared.waits(&mut state, None);
+            let former = self.begins(&mut state, context.waker());
+            drop(state);
+            drop(former);
+            Poll::Pending
+        })
+        .await
     }
 
     /// Waits from now on. Returns the waker of before, to be dropped without the lock, as that may drop a connection.
