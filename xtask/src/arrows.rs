@@ -43,13 +43,14 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
 /// What tests may use in addition.
 const FOR_TESTS: &[&str] = &["testing", "examples"];
 /// All foreign crates that pure crates may use: formats, checksums, serialisation, codes, ciphers. None of them knows a
-/// kernel, a clock, a thread or a random source.
+/// kernel, a clock, a thread or a random source, but `ring`, whose own must not be named ([`IMPURE`]).
 const PURE: &[&str] = &[
     "base64",
     "blake3",
     "crc",
     "postcard",
     "reed-solomon-simd",
+    "ring",
     "rustc-hash",
     "serde",
     "serde-big-array",
@@ -60,6 +61,7 @@ const PURE: &[&str] = &[
 ];
 /// What the sources of pure crates must not name, except in tests.
 const IMPURE: &[&str] = &[
+    "ring::rand",
     "std::env",
     "std::fs",
     "std::io::std",

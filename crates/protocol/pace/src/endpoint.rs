@@ -22,7 +22,8 @@ pub use crate::packet::DATAGRAM_MAX;
 use crate::{
     keys::{ClientKey, ServerKey},
     packet::{Arrival, HEADER_LEN, Kind, low},
-    secure::{Entropy, Sealer},
+    seal::{Sealer, Suite},
+    secure::Entropy,
     setup::{Baker, Refused, SetUp, Tagger},
     step::Step,
     transport::{Closed, Config, ConfigError, OwnClock, Reading, Snapshot, Transport},
@@ -129,6 +130,8 @@ pub struct Dropped {
 pub struct EndpointConfig {
     /// Accepts connections of clients that know this key; none: accepts no connection.
     pub accepts: Option<ServerKey>,
+    /// How packets of the connections are sealed that this end asks for. The others are as their clients ask.
+    pub suite: Suite,
     pub connections_max: usize,
     /// Of connections that are accepted.
     pub connection: Config,
@@ -261,7 +264,8 @@ impl Endpoint {
         }
         let now = self.reads(now_ns);
         let id = self.new_id();
-        let client = Client::new(id, now.own_ns, to, key.clone(), config, entropy).ok_or(ConnectError::Key)?;
+        let client = Client::new(id, now.own_ns, (to, self.config.suite), key.clone(), config, entropy)
+            .ok_or(ConnectError::Key)?;
         self.dues.push(client.due_ns(), id);
         self.clients.insert(id, client);
         Ok(ConnectionId(id))
@@ -511,14 +515,13 @@ impl Endpoint {
         let sent = if matches!(connection.stage, Stage::Unconfirmed { .. }) {
             None
         } else {
-            connection.transport.write(now.callers_ns, &mut self.plain)
+            connection.transport.write(now.callers_ns, into.get_mut(HEADER_LEN..)?)
         };
         let datagram = sent.and_then(|written| {
             into[0] = Kind::Sealed as u8;
             into[1..5].copy_from_slice(&connection.peer_id.to_be_bytes());
             into[5..HEADER_LEN].copy_from_slice(&low(written.number).to_be_bytes());
-            let plain = &self.plain[..written.len];
-            let len = HEADER_LEN + connection.sealer.seal(written.number, plain, &mut into[HEADER_LEN..])?;
+            let len = HEADER_LEN + connection.sealer.seal(written.number, &mut into[HEADER_LEN..], written.len)?;
             let paths = &connection.paths;
             let to = written.challenge.map_or(paths.current(), |echo| paths.asked(echo));
             Some(Datagram { to, len, connection: Some(ConnectionId(id)), departs_ns: written.departs_ns })

@@ -34,6 +34,7 @@ pub mod plan;
 mod pool;
 pub mod receiver;
 pub mod rhythm;
+pub mod seal;
 pub mod secure;
 pub mod sender;
 pub mod setup;

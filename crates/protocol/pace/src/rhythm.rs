@@ -27,6 +27,8 @@ const PERIOD_MAX_NS: u64 = 60_000_000_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rhythm {
     intervals: [u64; INTERVALS],
+    /// The same, those that are known, in ascending order.
+    sorted: [u64; INTERVALS],
     /// Intervals so far.
     count: usize,
     last_ns: Option<u64>,
@@ -48,8 +50,7 @@ impl Rhythm {
             *self = Self { last_ns: Some(now_ns), ..Self::default() };
             return;
         }
-        self.intervals[self.count % INTERVALS] = interval_ns;
-        self.count += 1;
+        self.remember(interval_ns);
         let was_known = self.period_ns.is_some();
         self.period_ns = self.find_period();
         if let Some(period_ns) = self.period_ns {
@@ -57,14 +58,29 @@ impl Rhythm {
         }
     }
 
+    fn remember(&mut self, interval_ns: u64) {
+        let known = self.count.min(INTERVALS);
+        let former_ns = std::mem::replace(&mut self.intervals[self.count % INTERVALS], interval_ns);
+        let after = self.sorted[..known].partition_point(|sorted_ns| *sorted_ns < interval_ns);
+        // The room of the one that is forgotten, or of one that was not known yet, moves to where the new one belongs.
+        let room =
+            if known < INTERVALS { known } else { self.sorted.partition_point(|sorted_ns| *sorted_ns < former_ns) };
+        if room < after {
+            self.sorted[room..after].rotate_left(1);
+            self.sorted[after - 1] = interval_ns;
+        } else {
+            self.sorted[after..=room].rotate_right(1);
+            self.sorted[after] = interval_ns;
+        }
+        self.count += 1;
+    }
+
     fn find_period(&self) -> Option<u64> {
         let known = self.count.min(INTERVALS);
         if known < INTERVALS_LEAST {
             return None;
         }
-        let mut sorted = self.intervals;
-        let sorted = &mut sorted[..known];
-        sorted.sort_unstable();
+        let sorted = &self.sorted[..known];
         let median_ns = sorted[known / 2];
         let near = sorted.iter().filter(|interval_ns| interval_ns.abs_diff(median_ns) <= median_ns / NEAR);
         let (near, sum_ns) = near.fold((0_u64, 0), |(count, sum_ns), interval_ns| (count + 1, sum_ns + interval_ns));
@@ -127,6 +143,17 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn intervals_are_kept_in_order(intervals in prop::collection::vec(1_u64..20, 1..80)) {
+            let mut rhythm = Rhythm::default();
+            for (at, interval_ns) in intervals.iter().enumerate() {
+                rhythm.remember(*interval_ns);
+                let mut last = intervals[(at + 1).saturating_sub(INTERVALS)..=at].to_vec();
+                last.sort_unstable();
+                prop_assert_eq!(&rhythm.sorted[..last.len()], &last[..]);
+            }
+        }
+
         /// With jitter of a tenth of the period, and events that are missing now and then, the next one is foretold to a
         /// quarter of a period.
         #[test]

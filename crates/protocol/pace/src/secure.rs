@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Set-up and sealing, by the Noise protocol framework (`snow`).
+//! Set-up, by the Noise protocol framework (`snow`).
 //!
-//! Noise, and not TLS: two messages set a connection up, without certificates, names, or a negotiation that might go wrong; and
-//! what is sealed is a datagram with its number, as here.
+//! Noise, and not TLS: two messages set a connection up, without certificates, names, or a negotiation that might go wrong. They
+//! agree on the keys of [`crate::seal`].
 //!
 //! | key | pattern |
 //! |---|---|
@@ -12,7 +12,7 @@
 //! Randomness comes from outside: 32 bytes of it for each set-up.
 
 use snow::{
-    Builder, HandshakeState, StatelessTransportState,
+    Builder, HandshakeState,
     params::{CipherChoice, DHChoice, HashChoice, NoiseParams},
     resolvers::{CryptoResolver, DefaultResolver, RingResolver},
     types::{Cipher, Dh, Hash, Random},
@@ -21,6 +21,7 @@ use snow::{
 use crate::{
     keys::{ClientKey, KEY_LEN, ServerKey},
     packet::TAG_LEN,
+    seal::{Sealer, Suite},
 };
 
 /// Bytes that nobody can guess, for one set-up.
@@ -32,11 +33,19 @@ pub const MESSAGE_LEN: usize = 32 + TAG_LEN;
 pub const ANSWER_LEN: usize = 32 + NUMBER_LEN + TAG_LEN;
 const NUMBER_LEN: usize = 4;
 
-const WITH_SECRET: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-const WITH_KEY: &str = "Noise_NK_25519_ChaChaPoly_BLAKE2s";
+/// Of a set-up by a secret, and by the server's key.
+const fn patterns(suite: Suite) -> [&'static str; 2] {
+    match suite {
+        Suite::ChaCha20Poly1305 => ["Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s", "Noise_NK_25519_ChaChaPoly_BLAKE2s"],
+        Suite::Aes256Gcm => ["Noise_NNpsk0_25519_AESGCM_BLAKE2s", "Noise_NK_25519_AESGCM_BLAKE2s"],
+    }
+}
+
 /// Both ends mix it in, so that a set-up of another protocol or version is none of this one; and after it what the messages are
 /// bound to.
-const PROLOGUE: &[u8] = b"fide-pace 2";
+fn prologue(suite: Suite, bound: &[u8]) -> Vec<u8> {
+    [b"fide-pace ", &[b'0' + suite.version()][..], bound].concat()
+}
 
 /// Gives the entropy of one set-up, stretched. What the set-up is bound to goes in: what is bound to something else has another
 /// ephemeral key, and so nothing is sealed twice by one key.
@@ -70,7 +79,6 @@ impl CryptoResolver for Resolver {
     }
 
     fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
-        // Each packet passes it: ring's takes a third of the time of the default.
         RingResolver.resolve_cipher(choice)
     }
 }
@@ -103,18 +111,18 @@ fn is_of_low_order(public: &[u8; KEY_LEN]) -> bool {
 
 /// A client's half of a set-up.
 pub struct Initiator {
+    suite: Suite,
     state: HandshakeState,
 }
 
-/// Keys that were agreed on.
-pub struct Sealer {
-    state: StatelessTransportState,
-}
-
-impl std::fmt::Debug for Sealer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Sealer(..)")
+/// The keys that were agreed on.
+fn sealer(suite: Suite, mut state: HandshakeState) -> Option<Sealer> {
+    if !state.is_handshake_finished() {
+        return None;
     }
+    let (of_client, of_server) = state.dangerously_get_raw_split();
+    let (out, into) = if state.is_initiator() { (of_client, of_server) } else { (of_server, of_client) };
+    Some(Sealer::new(suite, out, into))
 }
 
 impl std::fmt::Debug for Initiator {
@@ -127,17 +135,17 @@ impl Initiator {
     /// Begins a set-up. `bound`: what the server has to know of it, too ([`crate::setup::bound`]). The same again with the same
     /// entropy. None: the key is none of the curve, or of low order.
     #[must_use]
-    pub fn new(key: &ClientKey, bound: &[u8], entropy: Entropy) -> Option<(Self, [u8; MESSAGE_LEN])> {
-        let prologue = [PROLOGUE, bound].concat();
+    pub fn new(suite: Suite, key: &ClientKey, bound: &[u8], entropy: Entropy) -> Option<(Self, [u8; MESSAGE_LEN])> {
+        let (prologue, [by_secret, by_key]) = (prologue(suite, bound), patterns(suite));
         let builder = |pattern| builder(pattern, &prologue, entropy);
         let state = match key {
-            ClientKey::Secret(secret) => builder(WITH_SECRET)?.psk(0, secret).ok()?.build_initiator(),
+            ClientKey::Secret(secret) => builder(by_secret)?.psk(0, secret).ok()?.build_initiator(),
             ClientKey::Public(public) if is_of_low_order(public) => return None,
-            ClientKey::Public(public) => builder(WITH_KEY)?.remote_public_key(public).ok()?.build_initiator(),
+            ClientKey::Public(public) => builder(by_key)?.remote_public_key(public).ok()?.build_initiator(),
         };
         let (mut state, mut message) = (state.ok()?, [0; MESSAGE_LEN]);
         let len = state.write_message(&[], &mut message).ok()?;
-        (len == MESSAGE_LEN).then_some((Self { state }, message))
+        (len == MESSAGE_LEN).then_some((Self { suite, state }, message))
     }
 
     /// Ends it with the server's message: the keys, and the server's number of the connection. None: it is not from the server,
@@ -147,8 +155,8 @@ impl Initiator {
     pub fn finish(mut self, message: &[u8]) -> Option<(Sealer, u32)> {
         let mut number = [0; NUMBER_LEN];
         let read = self.state.read_message(message, &mut number).ok()?;
-        let state = self.state.into_stateless_transport_mode().ok()?;
-        (read == NUMBER_LEN).then_some((Sealer { state }, u32::from_be_bytes(number)))
+        let sealer = sealer(self.suite, self.state)?;
+        (read == NUMBER_LEN).then_some((sealer, u32::from_be_bytes(number)))
     }
 }
 
@@ -156,47 +164,34 @@ impl Initiator {
 /// is from a client without the key, or bound to something else.
 #[must_use]
 pub fn respond(
+    suite: Suite,
     key: &ServerKey,
     message: &[u8],
     bound: &[u8],
     number: u32,
     entropy: Entropy,
 ) -> Option<(Sealer, [u8; ANSWER_LEN])> {
-    let prologue = [PROLOGUE, bound].concat();
+    let (prologue, [by_secret, by_key]) = (prologue(suite, bound), patterns(suite));
     let builder = |pattern| builder(pattern, &prologue, entropy);
     let state = match key {
-        ServerKey::Secret(secret) => builder(WITH_SECRET)?.psk(0, secret).ok()?.build_responder(),
-        ServerKey::Private(private) => builder(WITH_KEY)?.local_private_key(private).ok()?.build_responder(),
+        ServerKey::Secret(secret) => builder(by_secret)?.psk(0, secret).ok()?.build_responder(),
+        ServerKey::Private(private) => builder(by_key)?.local_private_key(private).ok()?.build_responder(),
     };
     let (mut state, mut answer) = (state.ok()?, [0; ANSWER_LEN]);
     state.read_message(message, &mut []).ok()?;
     let len = state.write_message(&number.to_be_bytes(), &mut answer).ok()?;
-    let state = state.into_stateless_transport_mode().ok()?;
-    (len == ANSWER_LEN).then_some((Sealer { state }, answer))
-}
-
-impl Sealer {
-    /// Seals a packet with its number, which no other packet of this end has. Returns the bytes written: those of `plain` and
-    /// [`TAG_LEN`]. None: `sealed` is too short.
-    #[must_use]
-    pub fn seal(&self, number: u64, plain: &[u8], sealed: &mut [u8]) -> Option<usize> {
-        self.state.write_message(number, plain, sealed).ok()
-    }
-
-    /// Opens one. None: it was not sealed by the other end with this number.
-    #[must_use]
-    pub fn open(&self, number: u64, sealed: &[u8], plain: &mut [u8]) -> Option<usize> {
-        self.state.read_message(number, sealed, plain).ok()
-    }
+    (len == ANSWER_LEN).then_some((sealer(suite, state)?, answer))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ends(server: &ServerKey, client: &ClientKey) -> Option<(Sealer, Sealer)> {
-        let (initiator, first) = Initiator::new(client, b"a set-up", [1; 32]).unwrap();
-        let (there, second) = respond(server, &first, b"a set-up", 7, [2; 32])?;
+    const SUITES: [Suite; 2] = [Suite::ChaCha20Poly1305, Suite::Aes256Gcm];
+
+    fn ends(suite: Suite, server: &ServerKey, client: &ClientKey) -> Option<(Sealer, Sealer)> {
+        let (initiator, first) = Initiator::new(suite, client, b"a set-up", [1; 32]).unwrap();
+        let (there, second) = respond(suite, server, &first, b"a set-up", 7, [2; 32])?;
         let (here, number) = initiator.finish(&second)?;
         assert_eq!(number, 7);
         Some((here, there))
@@ -204,13 +199,14 @@ mod tests {
 
     #[test]
     fn messages_are_of_one_set_up() {
+        let suite = Suite::Aes256Gcm;
         for server in [ServerKey::Secret([7; 32]), ServerKey::Private([9; 32])] {
-            let begin = |bound: &[u8]| Initiator::new(&server.for_clients(), bound, [1; 32]).unwrap();
+            let begin = |bound: &[u8]| Initiator::new(suite, &server.for_clients(), bound, [1; 32]).unwrap();
             let (_, first) = begin(b"a set-up");
-            assert!(respond(&server, &first, b"another", 7, [2; 32]).is_none());
+            assert!(respond(suite, &server, &first, b"another", 7, [2; 32]).is_none());
             let (other, other_first) = begin(b"another");
             assert_ne!(first[..32], other_first[..32], "the same ephemeral key");
-            let (_, second) = respond(&server, &first, b"a set-up", 7, [2; 32]).unwrap();
+            let (_, second) = respond(suite, &server, &first, b"a set-up", 7, [2; 32]).unwrap();
             assert!(other.finish(&second).is_none());
             for at in 0..ANSWER_LEN {
                 let mut forged = second;
@@ -221,23 +217,43 @@ mod tests {
         }
     }
 
+    /// Of version 2: the keys of Noise, used as Noise does.
     #[test]
-    fn both_ends_open_what_the_other_sealed_and_nothing_else() {
-        for server in [ServerKey::Secret([7; 32]), ServerKey::Private([9; 32])] {
-            let (here, there) = ends(&server, &server.for_clients()).unwrap();
-            let (mut sealed, mut plain) = ([0; 100], [0; 100]);
-            let len = here.seal(5, b"some bytes", &mut sealed).unwrap();
-            assert_eq!(len, 10 + TAG_LEN);
-            assert_eq!(there.open(5, &sealed[..len], &mut plain), Some(10));
-            assert_eq!(&plain[..10], b"some bytes");
-            assert_eq!(there.open(6, &sealed[..len], &mut plain), None, "another number");
-            assert_eq!(here.open(5, &sealed[..len], &mut plain), None, "its own packet");
-            for at in 0..len {
-                let mut forged = sealed;
-                forged[at] ^= 1;
-                assert_eq!(there.open(5, &forged[..len], &mut plain), None);
-            }
+    fn packets_of_version_2_are_transport_messages_of_noise() {
+        let (suite, key, number) = (Suite::ChaCha20Poly1305, ServerKey::Secret([7; 32]), 0x0102_0304_0506);
+        let (initiator, first) = Initiator::new(suite, &key.for_clients(), b"a set-up", [1; 32]).unwrap();
+        let (mut there, second) = respond(suite, &key, &first, b"a set-up", 7, [2; 32]).unwrap();
+        let mut state = initiator.state;
+        state.read_message(&second, &mut [0; NUMBER_LEN]).unwrap();
+        let (noise, mut sealed, mut plain) = (state.into_stateless_transport_mode().unwrap(), [0; 100], [0; 100]);
+        let len = noise.write_message(number, b"some bytes", &mut sealed).unwrap();
+        assert_eq!(there.open(number, &sealed[..len], &mut plain), Some(10));
+        assert_eq!(&plain[..10], b"some bytes");
+        let len = there.seal(number, &mut plain, 10).unwrap();
+        assert_eq!(noise.read_message(number, &plain[..len], &mut sealed).unwrap(), 10);
+    }
+
+    #[test]
+    fn both_ends_have_the_keys_of_their_suite() {
+        for (suite, server) in
+            SUITES.map(|suite| [(suite, ServerKey::Secret([7; 32])), (suite, ServerKey::Private([9; 32]))]).concat()
+        {
+            let (mut here, mut there) = ends(suite, &server, &server.for_clients()).unwrap();
+            let mut bytes = [5; 4 + TAG_LEN];
+            assert_eq!(here.seal(5, &mut bytes, 4), Some(4 + TAG_LEN));
+            assert_eq!(there.open(5, &bytes, &mut [0; 100]), Some(4));
+            assert_eq!(here.open(5, &bytes, &mut [0; 100]), None, "its own packet");
         }
+    }
+
+    #[test]
+    fn suites_do_not_mix() {
+        let key = ServerKey::Secret([7; 32]);
+        let [one, other] = SUITES;
+        let (_, first) = Initiator::new(one, &key.for_clients(), &[], [1; 32]).unwrap();
+        assert!(respond(other, &key, &first, &[], 7, [2; 32]).is_none());
+        let (_, other_first) = Initiator::new(other, &key.for_clients(), &[], [1; 32]).unwrap();
+        assert_ne!(first[..32], other_first[..32], "the same ephemeral key");
     }
 
     /// All that the curve and its twist have: <https://cr.yp.to/ecdh.html#validate>.
@@ -261,17 +277,17 @@ mod tests {
             of(0xee, 0xff, 0x7f),
         ];
         for key in keys {
-            assert!(Initiator::new(&ClientKey::Public(key), &[], [1; 32]).is_none(), "{key:x?}");
+            assert!(Initiator::new(Suite::Aes256Gcm, &ClientKey::Public(key), &[], [1; 32]).is_none(), "{key:x?}");
         }
     }
 
     #[test]
     fn other_keys_set_nothing_up() {
         let secret = ServerKey::Secret([7; 32]);
-        assert!(ends(&secret, &ClientKey::Secret([8; 32])).is_none());
+        assert!(ends(Suite::Aes256Gcm, &secret, &ClientKey::Secret([8; 32])).is_none());
         let private = ServerKey::Private([9; 32]);
-        assert!(ends(&private, &ServerKey::Private([8; 32]).for_clients()).is_none());
-        assert!(ends(&private, &secret.for_clients()).is_none());
-        assert!(ends(&secret, &private.for_clients()).is_none());
+        assert!(ends(Suite::Aes256Gcm, &private, &ServerKey::Private([8; 32]).for_clients()).is_none());
+        assert!(ends(Suite::Aes256Gcm, &private, &secret.for_clients()).is_none());
+        assert!(ends(Suite::Aes256Gcm, &secret, &private.for_clients()).is_none());
     }
 }

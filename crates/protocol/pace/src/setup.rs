@@ -31,11 +31,12 @@ use std::net::SocketAddr;
 use crate::{
     keys::{ClientKey, ServerKey},
     packet::{HEADER_LEN, Kind, TAG_LEN},
+    seal::Suite,
     secure::{ANSWER_LEN, MESSAGE_LEN},
 };
 
-/// Version of the protocol.
-pub const VERSION: u8 = 2;
+/// Newest version of the protocol. A client asks for what its host seals fastest ([`Suite`]), and a server knows each of them.
+pub const VERSION: u8 = Suite::Aes256Gcm.version();
 /// Bytes of an Initiation: no fewer than any answer, and as many as every path takes.
 pub const INITIATION_LEN: usize = 1200;
 /// Bytes of a cookie: when it was made, and its tag.

@@ -12,6 +12,7 @@ use std::{
 use fide_pace::{
     endpoint::{self, CONNECTIONS_MAX, EndpointConfig, SetUpError},
     keys::{ClientKey, ServerKey},
+    seal::Suite,
     transport::{Config, ConfigError},
 };
 
@@ -113,8 +114,10 @@ impl Endpoint {
     ) -> Result<Self, BindError> {
         config.check()?;
         let is_server = accepts.is_some();
-        let endpoint =
-            endpoint::Endpoint::new(EndpointConfig { accepts, connections_max, connection: config }, &entropy());
+        let endpoint = endpoint::Endpoint::new(
+            EndpointConfig { accepts, suite: Suite::of_host(), connections_max, connection: config },
+            &entropy(),
+        );
         let shared = Shared::new(socket, endpoint).map_err(BindError::Thread)?;
         let of_thread = Arc::clone(&shared);
         let thread = thread::Builder::new().name("fide-pace".to_owned()).spawn(move || of_thread.run());

@@ -7,10 +7,10 @@ const GAP_NS: u64 = 250_000;
 const SENDS: u64 = 16;
 /// A pause counts as one so long.
 const PAUSE_NS: u64 = 10_000_000;
-/// The application looks at the socket no more often.
-const LOOK_NS: u64 = 250_000;
+/// The application looks at the socket no more often: FEEDBACK comes no more often, either.
+const LOOK_NS: u64 = 500_000;
 /// If it sends no more, the thread has the socket back after this time.
-const LENT_NS: u64 = 2_000_000;
+const LENT_NS: u64 = 4_000_000;
 
 /// Who looks at the socket: its thread, or for a time those who send.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ mod tests {
         let mut loan = Loan::default();
         assert_eq!(sends(&mut loan, 1000 * MS, 1005 * MS, 100 * US), 0, "not yet");
         assert!(sends(&mut loan, 1005 * MS, 1020 * MS, 100 * US) > 0);
-        assert_eq!(sends(&mut loan, 1020 * MS, 1050 * MS, 100 * US), 100, "each 300 us");
+        assert_eq!(sends(&mut loan, 1020 * MS, 1050 * MS, 100 * US), 60, "each 500 us");
         // It pauses, and begins anew.
         assert_eq!(sends(&mut loan, 1100 * MS, 1102 * MS, 100 * US), 0);
         // Woken late now and then it goes on.

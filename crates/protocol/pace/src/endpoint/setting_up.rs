@@ -9,8 +9,9 @@ use super::{
 };
 use crate::{
     keys::ClientKey,
+    seal::Suite,
     secure::{ANSWER_LEN, Entropy, Initiator, MESSAGE_LEN, respond},
-    setup::{COOKIE_LEN, Cookie, Message, Read, Refused, SetUp, Tagger, VERSION, bound},
+    setup::{COOKIE_LEN, Cookie, Message, Read, Refused, SetUp, Tagger, bound},
     transport::{Config, Transport, clock_us},
 };
 
@@ -40,6 +41,7 @@ pub(super) struct Asks {
 #[derive(Debug)]
 pub(super) struct Client {
     to: SocketAddr,
+    suite: Suite,
     key: ClientKey,
     tagger: Tagger,
     config: Config,
@@ -66,15 +68,16 @@ impl Client {
     pub(super) fn new(
         id: u32,
         now_ns: u64,
-        to: SocketAddr,
+        (to, suite): (SocketAddr, Suite),
         key: ClientKey,
         config: Config,
         entropy: Entropy,
     ) -> Option<Self> {
         let cookie = [0; COOKIE_LEN];
-        let (_, message) = Initiator::new(&key, &bound(id, &cookie), entropy)?;
+        let (_, message) = Initiator::new(suite, &key, &bound(id, &cookie), entropy)?;
         Some(Self {
             to,
+            suite,
             tagger: Tagger::of_client(&key),
             key,
             config,
@@ -132,7 +135,7 @@ impl Endpoint {
         self.client_timeout(id, now_ns);
         let client = self.clients.get(&id)?;
         let initiation = SetUp::Initiation {
-            version: VERSION,
+            version: client.suite.version(),
             client: id,
             attempt: client.attempt,
             cookie: client.cookie,
@@ -165,7 +168,9 @@ impl Endpoint {
     /// The server wants to see that this end gets packets here.
     pub(super) fn cookie(&mut self, now_ns: u64, from: SocketAddr, id: u32, cookie: Cookie, read: &Read<'_>) {
         let Some(client) = self.answered_client(from, id, read) else { return };
-        let Some((_, message)) = Initiator::new(&client.key, &bound(id, &cookie), client.entropy) else { return };
+        let Some((_, message)) = Initiator::new(client.suite, &client.key, &bound(id, &cookie), client.entropy) else {
+            return;
+        };
         let is_first = client.cookie == [0; COOKIE_LEN];
         self.change_client(id, |client| {
             (client.cookie, client.message, client.doubt) = (cookie, message, None);
@@ -202,7 +207,7 @@ impl Endpoint {
         read: &Read<'_>,
     ) -> Option<ConnectionId> {
         let client = self.answered_client(from, id, read)?;
-        let begun = Initiator::new(&client.key, &bound(id, &client.cookie), client.entropy);
+        let begun = Initiator::new(client.suite, &client.key, &bound(id, &client.cookie), client.entropy);
         let finished = begun.and_then(|(initiator, _)| initiator.finish(message));
         let Some((sealer, server)) = finished.filter(|_| client.has_sent(attempt, client.first)) else {
             self.dropped.forged += 1;
@@ -262,24 +267,25 @@ impl Endpoint {
             self.answer(&asked, SetUp::Cookie { client, attempt, cookie });
             return;
         };
+        let suite = Suite::of_version(version);
         if !is_tagged {
             self.dropped.keys += 1;
-            let reason = if version == VERSION { Refused::Key } else { Refused::Version };
+            let reason = if suite.is_some() { Refused::Key } else { Refused::Version };
             // Somebody may have altered a client's packet: this is no answer to that one's message.
             self.answer(&(from, client, [0; MESSAGE_LEN]), SetUp::Refusal { client, attempt, reason });
             return;
         }
-        if version != VERSION {
+        let Some(suite) = suite else {
             self.answer(&asked, SetUp::Refusal { client, attempt, reason: Refused::Version });
             return;
-        }
+        };
         if self.refuses || self.is_full() || self.unconfirmed >= UNCONFIRMED_MAX {
             self.dropped.full += 1;
             self.answer(&asked, SetUp::Refusal { client, attempt, reason: Refused::Full });
             return;
         }
         let id = self.new_id();
-        let Some((sealer, message)) = respond(&key, &message, &bound(client, cookie), id, entropy()) else {
+        let Some((sealer, message)) = respond(suite, &key, &message, &bound(client, cookie), id, entropy()) else {
             self.dropped.keys += 1;
             self.answer(&asked, SetUp::Refusal { client, attempt, reason: Refused::Key });
             return;

@@ -5,6 +5,7 @@ use fide_pace::{
     endpoint::{ConnectionId, Endpoint, EndpointConfig, Event, SetUpError},
     keys::{ClientKey, ServerKey},
     packet::Kind,
+    seal::Suite,
     setup::{ANSWER_MAX, COOKIE_LEN, INITIATION_LEN, Refused, SetUp, Tagger, VERSION},
     transport::{Algorithm, Arrival, Closed, Config},
 };
@@ -20,7 +21,9 @@ pub(crate) fn config() -> Config {
 }
 
 pub(crate) fn endpoint(accepts: Option<ServerKey>, connections_max: usize, seed: u8) -> Endpoint {
-    Endpoint::new(EndpointConfig { accepts, connections_max, connection: config() }, &[seed; 32])
+    // A server has clients of both suites.
+    let suite = if seed.is_multiple_of(2) { Suite::ChaCha20Poly1305 } else { Suite::Aes256Gcm };
+    Endpoint::new(EndpointConfig { accepts, suite, connections_max, connection: config() }, &[seed; 32])
 }
 
 pub(crate) fn secret() -> ServerKey {
@@ -180,7 +183,12 @@ fn flood_of_set_ups_makes_no_state_and_gets_less_than_it_sends() {
 fn unconfirmed_connections_are_bounded_and_forgotten() {
     let key = ServerKey::Private([9; 32]);
     let mut server = Endpoint::new(
-        EndpointConfig { accepts: Some(key.clone()), connections_max: 4096, connection: config() },
+        EndpointConfig {
+            accepts: Some(key.clone()),
+            suite: Suite::of_host(),
+            connections_max: 4096,
+            connection: config(),
+        },
         &[0; 32],
     );
     let (now_ns, mut bytes) = (S, vec![0; 1500]);
