@@ -4,7 +4,7 @@
 use std::{
     net::IpAddr,
     os::fd::{AsFd, OwnedFd},
-    sync::{Arc, Mutex, PoisonError, TryLockError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
 };
 
 use fide_pace::{
@@ -77,10 +77,14 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> Locked<'_> {
+        Locked::new(self, self.state())
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         #[cfg(test)]
         self.locks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         // What a thread that panicked left is whole: each call of the endpoint ends what it began.
-        Locked::new(self, self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends what may leave now, and sees to it that the thread wakes when the next is due.
@@ -205,6 +209,16 @@ impl Shared {
             self.leaves(state, now_ns());
         }
         has_come
+    }
+
+    /// Sends what is due, and says whether something was.
+    pub(crate) fn sends_what_is_due(&self, state: &mut State) -> bool {
+        let now_ns = now_ns();
+        let is_due = state.endpoint.due_ns() <= now_ns && !state.awaits_room;
+        if is_due {
+            self.leaves(state, now_ns);
+        }
+        is_due
     }
 
     /// Somebody waits for what may come, until a time or for good: the thread looks at the socket.
@@ -487,6 +501,64 @@ mod tests {
         println!("{took_ms} ms computed of {elapsed_ms}");
         assert!(was_full, "the socket was never full");
         assert!(u128::from(took_ms) < elapsed_ms / 20, "{took_ms} ms of {elapsed_ms} were computed: it spins");
+    }
+
+    /// Sends as fast as it may, on one core with its endpoint's thread, both with real-time priority.
+    fn sends_beside_its_thread(to: &str) {
+        let client = Endpoint::client().unwrap();
+        let config = Config { queue_max: 64, ..Config::default() };
+        let key = ServerKey::Secret([7; 32]).for_clients();
+        let here = client.connect(to.parse().unwrap(), &key, config).unwrap();
+        let until = Instant::now() + Duration::from_secs(1);
+        let (mut messages, before) = (0, client.shared.locks());
+        while Instant::now() < until {
+            here.send(&[0; 1200]).unwrap();
+            messages += 1;
+        }
+        let locks = client.shared.locks() - before;
+        println!("{messages} messages, {locks} looks");
+        assert!(locks < 100 * messages, "it looks again and again, and its thread does not run");
+    }
+
+    #[test]
+    fn root_thread_of_a_real_time_program_need_not_run_for_what_is_due() {
+        const TO: &str = "FIDE_PACE_TO";
+        if let Ok(to) = std::env::var(TO) {
+            return sends_beside_its_thread(&to);
+        }
+        let real_time = |core: usize| {
+            let mut command = Command::new("taskset");
+            command.args(["-c", &core.to_string(), "chrt", "-f", "10"]);
+            command
+        };
+        if !real_time(0).arg("true").output().is_ok_and(|output| output.status.success()) {
+            println!("skipped: no real-time priority here, or no chrt");
+            return;
+        }
+        let name = format!(
+            "{}::root_thread_of_a_real_time_program_need_not_run_for_what_is_due",
+            module_path!().split_once("::").unwrap().1
+        );
+        let server = Endpoint::server("127.0.0.1:0".parse().unwrap(), ServerKey::Secret([7; 32]), Config::default());
+        let server = server.unwrap();
+        for _ in 0..5 {
+            let mut sends = real_time(0);
+            sends.arg(std::env::current_exe().unwrap()).args(["--exact", &name, "--nocapture"]);
+            let mut sends = sends.env(TO, server.local_address().unwrap().to_string()).spawn().unwrap();
+            let there = server.accept().unwrap();
+            let until = Instant::now() + LIMIT;
+            let ended = loop {
+                while there.recv_timeout(Duration::from_millis(20)).is_ok_and(|message| message.is_some()) {}
+                if let Some(ended) = sends.try_wait().unwrap() {
+                    break ended;
+                }
+                if Instant::now() > until {
+                    sends.kill().unwrap();
+                    panic!("it stands still");
+                }
+            };
+            assert!(ended.success());
+        }
     }
 
     /// In a network of its own, which ends with the process.

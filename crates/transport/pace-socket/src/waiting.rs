@@ -7,6 +7,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, MutexGuard, PoisonError},
     task::{Poll, Waker},
+    thread,
     time::Duration,
 };
 
@@ -15,6 +16,9 @@ use crate::{
     now_ns,
     state::State,
 };
+
+/// Shortest sleep: to begin one takes about as long.
+const LEAST_NS: u64 = 5_000;
 
 /// Threads and tasks that wait for one thing.
 #[derive(Debug, Default)]
@@ -164,6 +168,12 @@ impl<'a> Locked<'a> {
         if let Some(state) = self.state.take() {
             let state = match until_ns {
                 None => changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(until_ns) if until_ns < now_ns() + LEAST_NS => {
+                    // The kernel would return at once, without a look at who else is to run.
+                    drop(state);
+                    thread::yield_now();
+                    shared.state()
+                }
                 Some(until_ns) => {
                     let wait = Duration::from_nanos(until_ns.saturating_sub(now_ns()).min(WAIT_MAX_NS));
                     changed
