@@ -20,6 +20,7 @@
 
 use crate::{
     block::BLOCK_MAX,
+    congestion::FEEDBACK_LEAST_NS,
     flight::{REORDERED_MAX, SILENCE_LEAST_NS},
     loss::Gilbert,
 };
@@ -127,8 +128,8 @@ impl Path {
     /// other packets are, and what comes after it says the same.
     fn unheard(&self, spent_ns: u64, rounds: u32) -> f64 {
         let left_ns = self.room_ns(spent_ns).saturating_sub(u64::from(rounds) * self.round_ns());
-        // It waits for an eighth of a round trip, or comes at once.
-        let feedback_ns = (self.round_trip_ns / 16).max(self.between_ns());
+        // After a gap it leaves with each packet, or twice as often as it waits at most.
+        let feedback_ns = FEEDBACK_LEAST_NS.max(self.between_ns());
         let more = i32::try_from(left_ns / feedback_ns).unwrap_or(i32::MAX);
         self.losses.rate() * (1.0 - self.losses.to_good).max(0.0).powi(more)
     }
