@@ -36,7 +36,7 @@ const WITH_SECRET: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const WITH_KEY: &str = "Noise_NK_25519_ChaChaPoly_BLAKE2s";
 /// Both ends mix it in, so that a set-up of another protocol or version is none of this one; and after it what the messages are
 /// bound to.
-const PROLOGUE: &[u8] = b"fide-pace 2";
+const PROLOGUE: &[u8] = b"fide-pace 3";
 
 /// Gives the entropy of one set-up, stretched. What the set-up is bound to goes in: what is bound to something else has another
 /// ephemeral key, and so nothing is sealed twice by one key.

@@ -35,7 +35,7 @@ use crate::{
 };
 
 /// Version of the protocol.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes of an Initiation: no fewer than any answer, and as many as every path takes.
 pub const INITIATION_LEN: usize = 1200;
 /// Bytes of a cookie: when it was made, and its tag.

@@ -87,8 +87,9 @@ impl Transport {
         self.receiver.set_now(self.latest_there_us(now_ns).unwrap_or(0));
         let mut is_to_be_named = false;
         while let Some(frame) = read_frame(&mut frames)? {
-            is_to_be_named |= matches!(frame, Frame::Data { .. } | Frame::Redundancy { .. } | Frame::Padding);
-            if matches!(frame, Frame::Data { .. } | Frame::Redundancy { .. }) {
+            let is_of_messages = matches!(frame, Frame::Data { .. } | Frame::Redundancy { .. } | Frame::Window { .. });
+            is_to_be_named |= is_of_messages || frame == Frame::Padding;
+            if is_of_messages {
                 self.pings.wants();
             }
             self.frame(now_ns, sent_us, frame)?;
@@ -134,6 +135,10 @@ impl Transport {
             Frame::Redundancy { first, data, redundancy, index, content } => {
                 let first = extend(first, self.receiver.next_symbol());
                 self.receiver.redundancy(first, data, redundancy, index, content, self.peer_us)?;
+            }
+            Frame::Window { first, data, seed, content } => {
+                let first = extend(first, self.receiver.next_symbol());
+                self.receiver.window(first, data, seed, content, self.peer_us)?;
             }
             Frame::Feedback(feedback) => self.feedback(now_ns, sent_us, &feedback)?,
             Frame::Paces(paces) => {
