@@ -38,7 +38,7 @@ pub const MESSAGES_MAX: usize = 4096;
 const WHOLE_MAX: u64 = 1024;
 
 /// Symbols that may be taken for lost at once.
-const GUESSES_MAX: f64 = 8.0;
+const GUESSES_MAX: u32 = 8;
 
 /// So many coded packets fewer leave at most, after messages that were dropped.
 const CODED_LEAST: f64 = -16.0;
@@ -402,7 +402,7 @@ impl Sender {
                 } else {
                     self.counts.symbols += 1;
                     self.slide();
-                    self.guesses_due = (self.guesses_due + self.plan.guesses).min(GUESSES_MAX);
+                    self.guesses_due = (self.guesses_due + self.plan.guesses).min(GUESSES_MAX.into());
                     if self.plan.redundancy == 0 && self.block_from == number {
                         self.block_from = number + 1;
                     }
