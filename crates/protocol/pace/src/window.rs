@@ -53,16 +53,19 @@ fn xor(into: &mut [u8], bytes: &[u8]) {
     into.iter_mut().zip(bytes).for_each(|(into, byte)| *into ^= byte);
 }
 
+/// A byte times a factor, by a mask for each of that one's bits: without a branch, so that a loop over bytes is done for many at once.
+fn masked(byte: u8, masks: &[u8; 8]) -> u8 {
+    masks.iter().fold((0, byte), |(sum, power), mask| (sum ^ (power & mask), doubled(power))).0
+}
+
+fn masks(factor: u8) -> [u8; 8] {
+    std::array::from_fn(|bit| 0_u8.wrapping_sub(factor >> bit & 1))
+}
+
 /// Adds a row's bytes, times a factor; `into` is no shorter.
 fn add(into: &mut [u8], bytes: &[u8], factor: u8) {
-    let bits: [u8; 8] = std::array::from_fn(|bit| 0_u8.wrapping_sub(factor >> bit & 1));
-    for (into, byte) in into.iter_mut().zip(bytes) {
-        let mut power = *byte;
-        for bit in bits {
-            *into ^= power & bit;
-            power = doubled(power);
-        }
-    }
+    let masks = masks(factor);
+    into.iter_mut().zip(bytes).for_each(|(into, byte)| *into ^= masked(*byte, &masks));
 }
 
 /// The sum of these symbols, each with its length before it and times its factor, is added to `sum`, which has room for all. The powers of
@@ -254,9 +257,9 @@ impl Row {
     }
 
     fn scale(&mut self, factor: u8) {
-        for byte in self.bytes.iter_mut().chain(&mut self.factors) {
-            *byte = times(*byte, factor);
-        }
+        let masks = masks(factor);
+        self.bytes.iter_mut().for_each(|byte| *byte = masked(*byte, &masks));
+        self.factors.iter_mut().for_each(|factor| *factor = masked(*factor, &masks));
     }
 }
 
