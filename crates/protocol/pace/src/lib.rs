@@ -8,8 +8,8 @@
 //! ```text
 //!  endpoint ─── set-up, keys, addresses
 //!     └─ transport ─── one connection
-//!           ├─ sender ──── plan, block ──── what is sent again, and redundancy ahead
-//!           ├─ receiver ── block ────────── order, deadlines
+//!           ├─ sender ──── plan, window, block ── what is sent again, and redundancy ahead
+//!           ├─ receiver ── window, block ── order, deadlines
 //!           ├─ flight, loss, congestion ─── what is under way, and how fast the path is
 //!           ├─ clock ────────────────────── round trips, the other end's time
 //!           ├─ step ─────────────────────── paces
@@ -41,4 +41,5 @@ pub mod setup;
 pub mod step;
 pub mod symbol;
 pub mod transport;
+pub mod window;
 pub mod windowed;

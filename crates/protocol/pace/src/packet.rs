@@ -17,6 +17,7 @@
 //! |---|---|
 //! | DATA | number of the symbol, and the symbol: to the end of the packet |
 //! | REDUNDANCY | first symbol of its block, symbols of data and of redundancy in the block, index among these, and the coded bytes: to the end of the packet |
+//! | WINDOW | first of the symbols that the coded bytes stand for, how many these are, the seed of their factors, and the coded bytes: to the end of the packet |
 //! | FEEDBACK | largest number received, when, runs of numbers received before it, messages lost so far, the first symbol that is awaited |
 //! | PACES | the five paces that are known to this packet's sender, messages that wait for its application, and how many of a million may be lost |
 //! | FLOOR | symbols below this one do not come any more |
@@ -66,6 +67,9 @@ pub const SENT_LEN: usize = 4;
 pub const DATA_OVERHEAD: usize = HEADER_LEN + SENT_LEN + 5 + TAG_LEN;
 /// Bytes before the coded bytes of redundancy, with the frame's kind.
 pub const REDUNDANCY_LEN: usize = 8;
+/// The same of a window.
+const WINDOW_LEN: usize = 7;
+const _: () = assert!(WINDOW_LEN <= REDUNDANCY_LEN);
 /// Most runs that one FEEDBACK names; older ones were named by earlier ones.
 pub const RUNS_MAX: usize = 32;
 /// In the first byte of a PING that is to be answered at once.
@@ -191,6 +195,12 @@ pub enum Frame<'a> {
         index: u8,
         content: &'a [u8],
     },
+    Window {
+        first: u32,
+        data: u8,
+        seed: u8,
+        content: &'a [u8],
+    },
     Feedback(Feedback),
     Paces(PacesFrame),
     Floor {
@@ -213,7 +223,7 @@ pub enum Frame<'a> {
 pub enum Malformed {
     #[error("the packet ends within a {0} frame")]
     Short(&'static str),
-    #[error("{0:#04x} is no kind of frame: 1 to 9 are")]
+    #[error("{0:#04x} is no kind of frame: 1 to 10 are")]
     Kind(u8),
     #[error("a FEEDBACK frame with {0} runs, and at most {RUNS_MAX} are allowed")]
     Runs(u8),
@@ -236,6 +246,7 @@ const PING: u8 = 6;
 const PONG: u8 = 7;
 const CLOSE: u8 = 8;
 const PADDING: u8 = 9;
+const WINDOW: u8 = 10;
 
 /// Reads numbers from the front of bytes.
 struct Reader<'a> {
@@ -286,6 +297,11 @@ pub fn read_frame<'a>(bytes: &mut &'a [u8]) -> Result<Option<Frame<'a>>, Malform
                 return Err(Malformed::Block { data, redundancy, index });
             }
             (Frame::Redundancy { first, data, redundancy, index, content: reader.rest() }, reader.bytes)
+        }
+        WINDOW => {
+            let mut reader = of("WINDOW");
+            let (first, data, seed) = (reader.u32()?, reader.u8()?, reader.u8()?);
+            (Frame::Window { first, data, seed, content: reader.rest() }, reader.bytes)
         }
         FEEDBACK => {
             let mut reader = of("FEEDBACK");
@@ -407,6 +423,12 @@ impl<'a> Writer<'a> {
                 self.put(&[*data, *redundancy, *index]);
                 self.put(content);
             }
+            Frame::Window { first, data, seed, content } => {
+                self.put(&[WINDOW]);
+                self.put(&first.to_be_bytes());
+                self.put(&[*data, *seed]);
+                self.put(content);
+            }
             Frame::Feedback(feedback) => {
                 self.put(&[FEEDBACK]);
                 let Feedback { largest, received_us, marked, lost, awaited, .. } = *feedback;
@@ -462,6 +484,7 @@ pub fn frame_len(frame: &Frame<'_>) -> usize {
     match frame {
         Frame::Data { content, .. } => 5 + content.len(),
         Frame::Redundancy { content, .. } => REDUNDANCY_LEN + content.len(),
+        Frame::Window { content, .. } => WINDOW_LEN + content.len(),
         Frame::Feedback(feedback) => 24 + 4 * feedback.runs.as_slice().len(),
         Frame::Paces(_) => 27,
         Frame::Floor { .. } => 5,
@@ -544,6 +567,7 @@ mod tests {
             Frame::Data { symbol: 7, content: b"content" },
             Frame::Data { symbol: 7, content: b"" },
             Frame::Redundancy { first: 5, data: 4, redundancy: 2, index: 1, content: b"coded" },
+            Frame::Window { first: 5, data: 4, seed: 200, content: b"coded" },
             Frame::Close { reason: "enough" },
             Frame::Padding,
         ] {

@@ -7,9 +7,13 @@
 //! each of them. Rounds are a round trip apart, so that a burst is mostly over.
 //!
 //! **In copies.** In the last round nobody can answer any more. Then a share of what is sent again leaves twice or more
-//! often, just so large that the loss that was asked for is reached.
+//! often, just so large that the loss that was asked for is reached. In a burst nothing comes that could show a loss, and FEEDBACK is lost,
+//! too: what is not heard of in the first half of the time that is left is taken for lost.
 //!
-//! **Ahead.** Of a block of symbols that is sent within a part of the deadline, with coded packets right behind it, up
+//! **Ahead.** Coded packets leave between the symbols, each for the last ones, as many as have time to wait for it
+//! ([`crate::window`]). So a symbol waits no longer than it takes until as many coded packets have come as symbols were lost.
+//!
+//! **Ahead, and again.** Of a block of symbols that is sent within a part of the deadline, with coded packets right behind it, up
 //! to as many packets may be lost as are coded. What is lost beyond that is sent again, if there is a round.
 //!
 //! **Never more than the path takes.** What is sent besides an application's messages has to fit between them: else it is a queue,
@@ -18,10 +22,15 @@
 //! Sending again costs just what was lost, which is the least that is possible (a channel that loses a share p needs
 //! p/(1-p) more packets). So of all ways that reach the loss that was asked for the one with the fewest packets is taken.
 
+mod sliding;
+
 use crate::{
     block::BLOCK_MAX,
+    congestion::FEEDBACK_LEAST_NS,
     flight::{REORDERED_MAX, SILENCE_LEAST_NS},
     loss::Gilbert,
+    receiver::EARLY_US,
+    window::WINDOW_MAX,
 };
 
 /// What is known of the path, and wanted.
@@ -51,23 +60,45 @@ pub struct Plan {
     pub data: usize,
     /// Coded packets behind it; 0 for none.
     pub redundancy: usize,
+    /// The last symbols that each coded packet stands for, of which one follows as soon as it has its share of `data`; 0 for blocks.
+    pub window: usize,
+    /// If no symbol follows for so long, half of the coded packets of a window do.
+    pub tail_ns: u64,
     /// Copies of a symbol that is sent for the last time, besides the first one: a mean.
     pub copies: f64,
     /// Between two copies.
     pub apart_ns: u64,
+    /// So long before the last moment a symbol of which nothing was heard is taken for lost; 0: it is not.
+    pub guess_ns: u64,
+    /// Symbols that may be taken for lost, for each one that is sent.
+    pub guesses: f64,
     /// What is sent with less time left than this is sent for the last time.
     pub round_ns: u64,
 }
 
 impl Plan {
     /// Nothing is known.
-    pub const NONE: Self = Self { rounds: 0, data: 1, redundancy: 0, copies: 0.0, apart_ns: 0, round_ns: u64::MAX };
+    pub const NONE: Self = Self {
+        rounds: 0,
+        data: 1,
+        redundancy: 0,
+        window: 0,
+        tail_ns: u64::MAX,
+        copies: 0.0,
+        apart_ns: 0,
+        guess_ns: 0,
+        guesses: 0.0,
+        round_ns: u64::MAX,
+    };
 }
 
 /// Most rounds that are counted on: later ones add nothing that matters.
 const ROUNDS_MAX: u32 = 8;
+/// Symbols that may be taken for lost, over those that should be: chance has some more, but a queue that keeps all news late must not be
+/// filled by what is sent again.
+const GUESSED: f64 = 2.0;
 /// Most copies besides the first one.
-const COPIES_MAX: i32 = 3;
+const COPIES_MAX: u32 = 3;
 /// Copies are so far apart that this much of the first one's luck is left, if there is time.
 const APART_CORRELATION: f64 = 0.1;
 /// The share of the loss that was asked for that is planned with: the rest is for what the model does not know.
@@ -76,6 +107,9 @@ const PLANNED: f64 = 0.85;
 const MORE_MAX: f64 = 1.0;
 /// The share of the path's room between symbols that is used: the rest is for FEEDBACK, and for a pace that varies.
 const FITS: f64 = 0.9;
+
+/// In a window of so many symbols and fewer the last one is protected as it leaves.
+const TAIL_FROM: usize = 2;
 
 impl Path {
     /// Between two symbols.
@@ -127,8 +161,8 @@ impl Path {
     /// other packets are, and what comes after it says the same.
     fn unheard(&self, spent_ns: u64, rounds: u32) -> f64 {
         let left_ns = self.room_ns(spent_ns).saturating_sub(u64::from(rounds) * self.round_ns());
-        // It waits for an eighth of a round trip, or comes at once.
-        let feedback_ns = (self.round_trip_ns / 16).max(self.between_ns());
+        // After a gap it leaves with each packet, or twice as often as it waits at most.
+        let feedback_ns = FEEDBACK_LEAST_NS.max(self.between_ns());
         let more = i32::try_from(left_ns / feedback_ns).unwrap_or(i32::MAX);
         self.losses.rate() * (1.0 - self.losses.to_good).max(0.0).powi(more)
     }
@@ -153,37 +187,89 @@ impl Path {
         self.lost_after((self.round_trip_ns / self.between_ns()).max(1))
     }
 
-    /// Packets between two copies of the last round.
-    fn apart(&self, rounds: u32) -> u64 {
-        let left_ns = self.room_ns(0).saturating_sub(u64::from(rounds) * self.round_ns());
-        let most = (left_ns / 2 / self.between_ns()).clamp(1, 64);
+    /// The time that so many rounds leave.
+    fn left_ns(&self, rounds: u32) -> u64 {
+        // The receiver gives a gap up before a symbol expires.
+        self.room_ns(0).saturating_sub(u64::from(rounds) * self.round_ns() + EARLY_US * 1000)
+    }
+
+    /// Packets between two of so many copies that leave within a time.
+    fn apart(&self, within_ns: u64, copies: u32) -> u64 {
+        let most = (within_ns / u64::from(copies) / self.between_ns()).clamp(1, 64);
         (1..most).find(|packets| self.lost_after(*packets) < self.losses.rate() + APART_CORRELATION).unwrap_or(most)
     }
 
-    /// Symbols are sent again only, with as many copies in the last round as are needed; and what that costs. None: they
-    /// do not suffice.
-    fn by_rounds(&self, none: Plan, wanted: f64) -> Option<(f64, Plan)> {
-        let (lost, packets) = self.again(self.losses.rate(), 0);
+    /// The probability that a loss is not known so long after it could be at the earliest: in a burst nothing comes that could show it, and
+    /// FEEDBACK is lost as often as other packets are.
+    fn unknown(&self, after_ns: u64) -> f64 {
+        let packets = after_ns / FEEDBACK_LEAST_NS.max(self.between_ns());
+        let stays = (1.0 - self.losses.to_good).max(0.0).powi(i32::try_from(packets).unwrap_or(i32::MAX));
+        (stays * (1.0 + self.losses.rate() * packets as f64)).min(1.0)
+    }
+
+    /// Symbols are sent again only, with as many copies in the last round as are needed; and what that costs. What was not heard of in the
+    /// first half of the time that is left for the last round is taken for lost. Err: they do not suffice, and what is lost.
+    fn by_rounds(&self, none: Plan, wanted: f64) -> Result<(f64, Plan), (f64, Plan)> {
+        let rate = self.losses.rate();
+        let Some(before) = none.rounds.checked_sub(1) else { return Err((rate, none)) };
+        let (lost, packets) = self.again(rate, 0);
         if lost <= wanted {
-            return Some((packets, none));
+            return Ok((packets, none));
         }
-        let (last, _) = self.before_last(self.losses.rate(), none.rounds.checked_sub(1)?);
-        let unheard = last * self.unheard(0, none.rounds);
-        // Those that are sent again for the last time.
-        let last = last - unheard;
-        let apart = self.apart(none.rounds);
-        let again = self.lost_after(apart);
-        let mut lost = last * self.lost_again();
-        for copies in 0..COPIES_MAX {
-            let with_another = lost * again;
-            if unheard + with_another <= wanted {
-                let copies = f64::from(copies) + (unheard + lost - wanted) / (lost - with_another);
-                let apart_ns = apart * self.between_ns();
-                return Some((packets + last * copies, Plan { copies, apart_ns, ..none }));
+        let (last, packets) = self.before_last(rate, before);
+        let left_ns = self.left_ns(none.rounds);
+        let late = self.unknown(left_ns / 2);
+        // FEEDBACK that is missing so long may be of packets that have come.
+        let needless = (1.0 - rate) * rate * late;
+        let packets = packets + last + needless;
+        let lost_with = |copies: u32| {
+            let apart = self.apart(left_ns, copies.max(1));
+            let again = self.lost_after(apart);
+            // Copies of what was taken for lost have half of the time.
+            let in_time = (left_ns / 2 / (apart * self.between_ns())).min(copies.into());
+            let of_late = again.powi(i32::try_from(in_time).unwrap_or(0));
+            let lost = last * self.lost_again() * ((1.0 - late) * again.powi(copies.cast_signed()) + late * of_late);
+            (lost, apart * self.between_ns())
+        };
+        let (mut without, _) = lost_with(0);
+        let guess_ns = left_ns / 2 + EARLY_US * 1000;
+        let none = Plan { guess_ns, guesses: GUESSED * (last * late + needless), ..none };
+        for copies in 1..=COPIES_MAX {
+            let (with, apart_ns) = lost_with(copies);
+            if with <= wanted {
+                let part = ((without - wanted) / (without - with)).clamp(0.0, 1.0);
+                let plan = Plan { copies: f64::from(copies - 1) + part, apart_ns, ..none };
+                return Ok((packets + last * plan.copies, plan));
             }
-            lost = with_another;
+            without = without.min(with);
         }
-        None
+        let (lost, apart_ns) = lost_with(COPIES_MAX);
+        let copies = f64::from(COPIES_MAX);
+        if packets + last * copies > self.more_max() {
+            return Err((self.again(rate, 0).0, Plan { guess_ns: 0, ..none }));
+        }
+        Err((lost, Plan { copies, apart_ns, ..none }))
+    }
+
+    /// Redundancy of a window that slides, as little as suffices, or as much as the path takes; and what is lost for good with it.
+    fn by_window(&self, none: Plan, wanted: f64, more_max: f64) -> (f64, Plan) {
+        // The receiver gives a gap up before a symbol expires.
+        let room_ns = self.room_ns(0).saturating_sub(EARLY_US * 1000 + self.pace_ns);
+        let window = usize::try_from(room_ns / self.between_ns()).unwrap_or(WINDOW_MAX).min(WINDOW_MAX - 1) + 1;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a symbol's")]
+        let most = (more_max * sliding::SHARES as f64) as usize;
+        let (mut few, mut enough) = (0, most);
+        while enough - few > 1 {
+            let middle = usize::midpoint(few, enough);
+            if sliding::lost(&self.losses, window, middle) <= wanted {
+                enough = middle;
+            } else {
+                few = middle;
+            }
+        }
+        let tail_ns = if window > TAIL_FROM { (window as u64 / 4).max(4) * self.between_ns() } else { u64::MAX };
+        let plan = Plan { data: sliding::SHARES, redundancy: enough, window, tail_ns, ..none };
+        (sliding::lost(&self.losses, window, enough), plan)
     }
 
     /// The way with the fewest packets by which at most the wanted share is lost; where none suffices, of those that the path takes
@@ -194,12 +280,25 @@ impl Path {
         let none = Plan { rounds, data: BLOCK_MAX, round_ns: self.round_ns(), ..Plan::NONE };
         let (wanted, more_max) = (PLANNED * self.residual_loss, self.more_max());
         let by_rounds = self.by_rounds(none, wanted);
-        if by_rounds.is_some_and(|(_, plan)| plan == none) {
+        if by_rounds.is_ok_and(|(_, plan)| plan == none) {
             return none;
         }
-        let mut cheapest = by_rounds.filter(|(packets, _)| *packets <= more_max);
-        let (without, _) = self.again(self.losses.rate(), 0);
-        let mut safest = (without, none);
+        let mut cheapest = by_rounds.ok().filter(|(packets, _)| *packets <= more_max);
+        let mut safest = by_rounds.err().unwrap_or((self.again(self.losses.rate(), 0).0, none));
+        // Where there is time for more rounds than one these are better, with a block at most.
+        if rounds <= 1 {
+            let (after, window) = self.by_window(none, wanted, more_max);
+            if after < safest.0 {
+                safest = (after, window);
+            }
+            let cost = window.redundancy as f64 / window.data as f64;
+            if after <= wanted && cheapest.is_none_or(|(least, _)| cost <= least) {
+                cheapest = Some((cost, window));
+            }
+        }
+        if rounds == 0 {
+            return cheapest.map_or(safest.1, |(_, plan)| plan);
+        }
         // A block and its coded packets leave within the time that one way leaves of the deadline.
         let room_ns = self.room_ns(0);
         let most = usize::try_from(room_ns / self.pace_ns.max(1)).unwrap_or(usize::MAX).min(PACKETS_MAX);
@@ -339,7 +438,7 @@ mod tests {
     fn deadline_without_room_gets_redundancy_for_the_loss_that_was_asked_for() {
         let plan = path(Gilbert::of(0.02, 1.0), 50, 60, 1000).plan(&mut Lost::default());
         assert_eq!(plan.rounds, 0);
-        assert!(plan.redundancy > 0 && plan.data + plan.redundancy <= 35, "{plan:?}");
+        assert!(plan.redundancy > 0 && (30..=35).contains(&plan.window), "{plan:?}");
         let bursts = path(Gilbert::of(0.02, 4.0), 50, 60, 1000).plan(&mut Lost::default());
         let share = |plan: Plan| plan.redundancy as f64 / plan.data as f64;
         assert!(share(bursts) > share(plan), "{bursts:?} {plan:?}");
@@ -394,20 +493,28 @@ mod tests {
             let path = Path { residual_loss: 0.01, ..path(losses, 50, 60, pace_us) };
             let plan = path.plan(&mut Lost::default());
             let room = 35_000 / usize::try_from(pace_us).unwrap();
-            prop_assert!(plan.redundancy == 0 || plan.data + plan.redundancy <= room);
-            prop_assert!(plan.redundancy <= plan.data);
+            prop_assert!(plan.window <= room && plan.redundancy <= plan.data);
             let mut packets = Packets { losses, is_bad: false, random: SmallRng::seed_from_u64(seed) };
-            let (mut lost_for_good, blocks) = (0, 30_000);
-            for _ in 0..blocks {
-                let mut fates = [0; 2];
-                for at in 0..plan.data + plan.redundancy {
-                    fates[usize::from(at >= plan.data)] += usize::from(packets.is_lost());
+            // Symbols that are missing, and coded packets that stand for them.
+            let (mut missing, mut came) = (Vec::new(), 0);
+            let (mut lost_for_good, mut due, symbols) = (0, 0, 300_000);
+            for symbol in 0..symbols {
+                if packets.is_lost() {
+                    missing.push(symbol);
                 }
-                lost_for_good += if fates[0] + fates[1] > plan.redundancy { fates[0] } else { 0 };
+                due += plan.redundancy;
+                while due >= plan.data {
+                    due -= plan.data;
+                    came += usize::from(!packets.is_lost() && came < missing.len());
+                }
+                if came >= missing.len() {
+                    lost_for_good += missing.drain(..).filter(|at| symbol - at >= plan.window).count();
+                    came = 0;
+                }
             }
-            let share = f64::from(u32::try_from(lost_for_good).unwrap()) / (f64::from(blocks) * plan.data as f64);
+            let share = lost_for_good as f64 / symbols as f64;
             // Or nothing suffices.
-            let is_all = plan.redundancy * 10 >= plan.data * 9 || plan.data + plan.redundancy >= room - 1;
+            let is_all = plan.redundancy * 10 >= plan.data * 9;
             prop_assert!(share <= 0.012 || is_all, "{share} {plan:?}");
         }
 

@@ -18,6 +18,7 @@ use crate::{
     per_message::PerMessage,
     pool::Pool,
     symbol::{Description, SYMBOL_MAX},
+    window::{Decoder, WINDOW_MAX},
 };
 
 /// Symbols for which there is room: three quarters from the first that is awaited on, and a quarter before it, which
@@ -50,6 +51,8 @@ pub enum SymbolError {
     Symbol(u64),
     #[error("a symbol of {0} bytes, and at most {SYMBOL_MAX} are allowed")]
     Long(usize),
+    #[error("redundancy for a window of {0} symbols: from 1 to {WINDOW_MAX}")]
+    Window(u8),
     #[error(
         "redundancy for {data} symbols with {redundancy} coded packets, and at most {BLOCK_MAX} of each are allowed"
     )]
@@ -120,6 +123,7 @@ pub struct Receiver {
     held_from: u64,
     blocks: VecDeque<Block>,
     codec: Codec,
+    window: Decoder,
     ready: VecDeque<Message>,
     ready_bytes: usize,
     symbols: Pool,
@@ -160,6 +164,7 @@ impl Default for Receiver {
             held_from: 0,
             blocks: VecDeque::new(),
             codec: Codec::default(),
+            window: Decoder::default(),
             ready: VecDeque::new(),
             ready_bytes: 0,
             symbols: Pool::new(SYMBOL_POOL_BYTES),
@@ -253,6 +258,7 @@ impl Receiver {
         if let Some(block) = block {
             self.restore(block, peer_us);
         }
+        self.restore_by_window(peer_us);
         Ok(())
     }
 
@@ -277,6 +283,7 @@ impl Receiver {
         slot.content = self.symbols.copy(content);
         self.held_bytes += content.len();
         slot.expires_us = extend(description.expires_us, peer_us);
+        self.window.came(number, content, &mut self.symbols);
         if number > self.next {
             self.behind_us = Some(self.behind_us.map_or(slot.expires_us, |behind_us| behind_us.min(slot.expires_us)));
         }
@@ -357,6 +364,39 @@ impl Receiver {
         Ok(())
     }
 
+    /// Redundancy of a window has come. `peer_us`: about the sender's present time.
+    ///
+    /// # Errors
+    /// No sender would have sent it. Nothing has changed.
+    pub fn window(&mut self, first: u64, data: u8, seed: u8, coded: &[u8], peer_us: u64) -> Result<(), SymbolError> {
+        self.per_message.packet(coded.len() as u64);
+        if !(1..=WINDOW_MAX).contains(&data.into()) {
+            return Err(SymbolError::Window(data));
+        }
+        let end = first.saturating_add(data.into());
+        if end <= self.next {
+            // Nothing of it is awaited any more.
+            return Ok(());
+        }
+        self.make_room(end - 1);
+        self.tolerance.coded(first + 3 * BLOCK_MAX as u64);
+        let slots = &self.slots;
+        let here = |number| slot(slots, number).map(|slot| &slot.content[..]);
+        self.window.coded((first, data, seed), coded, here, &mut self.symbols);
+        self.restore_by_window(peer_us);
+        Ok(())
+    }
+
+    fn restore_by_window(&mut self, peer_us: u64) {
+        while let Some((number, symbol)) = self.window.restored(&mut self.symbols) {
+            let is_new = number >= self.next && self.get(number).is_none();
+            if is_new && self.store(number, &symbol, peer_us).is_ok() {
+                self.counts.restored += 1;
+            }
+            self.symbols.give(symbol);
+        }
+    }
+
     /// Restores what is missing of a block, if enough of it is here.
     fn restore(&mut self, at: usize, peer_us: u64) {
         let block = &self.blocks[at];
@@ -429,6 +469,7 @@ impl Receiver {
             self.go_to(next);
         }
         let next = self.next;
+        self.window.is_awaited_from(next, &mut self.symbols);
         while let Some(block) = self.blocks.front()
             && block.first + u64::from(block.data) <= next
         {

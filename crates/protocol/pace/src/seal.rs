@@ -3,8 +3,8 @@
 //!
 //! | version | suite | its keys |
 //! |---|---|---|
-//! | 2 | ChaCha20-Poly1305 | those of Noise, as its own transport messages |
-//! | 3 | AES-256-GCM, which takes a third of the time where the processor has it | one for each [`PACKETS`] numbers, derived from those of Noise |
+//! | 3 | ChaCha20-Poly1305 | those of Noise, as its own transport messages |
+//! | 4 | AES-256-GCM, which takes a third of the time where the processor has it | one for each [`PACKETS`] numbers, derived from those of Noise |
 //!
 //! What one key of AES-GCM seals is bounded: of 2^24 packets of 1,500 bytes are 2^31 blocks, so that what they give away of the
 //! key has a chance of 2^-67 (RFC 9001 §B.1, where 2^-57 is enough).
@@ -38,8 +38,8 @@ impl Suite {
     #[must_use]
     pub const fn version(self) -> u8 {
         match self {
-            Self::ChaCha20Poly1305 => 2,
-            Self::Aes256Gcm => 3,
+            Self::ChaCha20Poly1305 => 3,
+            Self::Aes256Gcm => 4,
         }
     }
 
@@ -78,7 +78,7 @@ impl Suite {
         let bytes = match self {
             Self::ChaCha20Poly1305 => *root,
             Self::Aes256Gcm => {
-                let mut hasher = blake3::Hasher::new_derive_key("fide-pace 3 keys of packets");
+                let mut hasher = blake3::Hasher::new_derive_key("fide-pace 4 keys of packets");
                 hasher.update(root).update(&epoch.to_be_bytes());
                 hasher.finalize().into()
             }

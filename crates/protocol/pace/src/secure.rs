@@ -217,9 +217,9 @@ mod tests {
         }
     }
 
-    /// Of version 2: the keys of Noise, used as Noise does.
+    /// Of version 3: the keys of Noise, used as Noise does.
     #[test]
-    fn packets_of_version_2_are_transport_messages_of_noise() {
+    fn packets_of_version_3_are_transport_messages_of_noise() {
         let (suite, key, number) = (Suite::ChaCha20Poly1305, ServerKey::Secret([7; 32]), 0x0102_0304_0506);
         let (initiator, first) = Initiator::new(suite, &key.for_clients(), b"a set-up", [1; 32]).unwrap();
         let (mut there, second) = respond(suite, &key, &first, b"a set-up", 7, [2; 32]).unwrap();

@@ -12,10 +12,12 @@
 //! A symbol that is done or given up moves the *floor*: symbols below it do not come any more, and the receiver
 //! need not wait for them.
 
+mod ahead;
 mod repair;
 
 use std::collections::VecDeque;
 
+use ahead::Ahead;
 use repair::{Block, Tolerated};
 
 use crate::{
@@ -34,6 +36,12 @@ pub const MESSAGES_MAX: usize = 4096;
 
 /// Messages over which their symbols are counted.
 const WHOLE_MAX: u64 = 1024;
+
+/// Symbols that may be taken for lost at once.
+const GUESSES_MAX: u32 = 8;
+
+/// So many coded packets fewer leave at most, after messages that were dropped.
+const CODED_LEAST: f64 = -16.0;
 
 /// Bytes of memory that is kept to be used again, of symbols and of messages each.
 const POOL_BYTES: usize = 2 << 20;
@@ -88,6 +96,7 @@ struct Symbol {
     /// Packets under way that carry it, and copies that are sent later.
     copies: u32,
     pending: u32,
+    was_again: bool,
 }
 
 /// A symbol, or a copy of it, that is sent again at this time.
@@ -101,10 +110,16 @@ struct Later {
 struct Coded {
     first: u64,
     data: u8,
-    redundancy: u8,
-    index: u8,
+    of: Of,
     content: Vec<u8>,
     expires_ns: u64,
+}
+
+/// What a coded packet is of.
+#[derive(Debug, Clone, Copy)]
+enum Of {
+    Block { redundancy: u8, index: u8 },
+    Window { seed: u8 },
 }
 
 /// What to put into the next packet.
@@ -112,6 +127,7 @@ struct Coded {
 pub enum Outgoing<'a> {
     Symbol { number: u64, content: &'a [u8] },
     Redundancy { first: u64, data: u8, redundancy: u8, index: u8, content: &'a [u8] },
+    Window { first: u64, data: u8, seed: u8, content: &'a [u8] },
 }
 
 /// What became of messages and symbols so far.
@@ -153,6 +169,10 @@ pub struct Sender {
     first: u64,
     again: VecDeque<u64>,
     later: VecDeque<Later>,
+    /// Symbols below this one are not taken for lost any more unless that is heard.
+    guessed: u64,
+    /// Symbols that may be taken for lost.
+    guesses_due: f64,
     /// Copies that are to be sent: a part of one is kept for the next symbol.
     copies_due: f64,
     /// The same of coded packets, for the next block.
@@ -162,6 +182,7 @@ pub struct Sender {
     /// First symbol of the block that is not closed.
     block_from: u64,
     blocks: VecDeque<Block>,
+    ahead: Ahead,
     plan: Plan,
     codec: Codec,
     /// Of symbols and coded packets, and of messages.
@@ -185,12 +206,15 @@ impl Sender {
             first: 0,
             again: VecDeque::new(),
             later: VecDeque::new(),
+            guessed: 0,
+            guesses_due: 0.0,
             copies_due: 0.0,
             coded_due: 0.0,
             tolerated: Tolerated::default(),
             coded: VecDeque::new(),
             block_from: 0,
             blocks: VecDeque::new(),
+            ahead: Ahead::default(),
             plan: Plan::NONE,
             codec: Codec::default(),
             pool: Pool::new(POOL_BYTES),
@@ -292,7 +316,9 @@ impl Sender {
     /// Drops what cannot arrive in time, and makes redundancy that is due. Returns how many bytes [`Sender::next`] will
     /// give.
     pub fn prepare(&mut self, now_ns: u64, way: &Way, symbol_max: usize) -> Option<usize> {
+        self.take_guesses(now_ns, way);
         self.take_later(now_ns, way);
+        self.ahead.now_ns = now_ns;
         self.close_block(now_ns, way);
         // Last: what is made above may be of symbols that have become too long.
         self.drop_late(now_ns, way, symbol_max);
@@ -315,8 +341,11 @@ impl Sender {
             return Some(Outgoing::Symbol { number, content });
         }
         if !self.coded.is_empty() {
-            let Coded { first, data, redundancy, index, ref content, .. } = self.coded[0];
-            return Some(Outgoing::Redundancy { first, data, redundancy, index, content });
+            let Coded { first, data, of, ref content, .. } = self.coded[0];
+            return Some(match of {
+                Of::Block { redundancy, index } => Outgoing::Redundancy { first, data, redundancy, index, content },
+                Of::Window { seed } => Outgoing::Window { first, data, seed, content },
+            });
         }
         if self.symbols.len() >= SYMBOLS_MAX {
             return None;
@@ -349,7 +378,14 @@ impl Sender {
             self.whole = [self.whole[0] + 1, self.whole[1] + queued.symbols];
             self.messages_pool.give(queued.bytes);
         }
-        self.symbols.push_back(Symbol { content, expires_ns, state: State::Done, copies: 0, pending: 0 });
+        self.symbols.push_back(Symbol {
+            content,
+            expires_ns,
+            state: State::Done,
+            copies: 0,
+            pending: 0,
+            was_again: false,
+        });
         let content = &self.symbols.back()?.content;
         Some(Outgoing::Symbol { number, content })
     }
@@ -365,6 +401,8 @@ impl Sender {
                     self.counts.again += 1;
                 } else {
                     self.counts.symbols += 1;
+                    self.slide();
+                    self.guesses_due = (self.guesses_due + self.plan.guesses).min(GUESSES_MAX.into());
                     if self.plan.redundancy == 0 && self.block_from == number {
                         self.block_from = number + 1;
                     }
@@ -398,6 +436,8 @@ impl Sender {
                 self.messages_pool.give(queued.bytes);
             }
             self.counts.dropped += 1;
+            // The path takes less than it seems: a message has the place of a coded packet.
+            self.coded_due = (self.coded_due - 1.0).max(CODED_LEAST);
         }
         // What has expired needs no hope, and no answer.
         for symbol in &mut self.symbols {
@@ -473,7 +513,7 @@ impl Sender {
     #[must_use]
     pub fn due_ns(&self, way: &Way) -> Option<u64> {
         let later_ns = self.later.front().map(|later| later.at_ns);
-        later_ns.into_iter().chain(self.block_due_ns(way)).min()
+        [later_ns, self.guess_due_ns(way), self.block_due_ns(way)].into_iter().flatten().min()
     }
 
     /// When the first of what waits cannot arrive any more, or has expired: [`Sender::prepare`] drops it then.
@@ -493,6 +533,9 @@ impl Sender {
     /// When the open block is closed: at once if it is complete, and else so that its redundancy comes in time even if no more
     /// symbols come.
     fn block_due_ns(&self, way: &Way) -> Option<u64> {
+        if self.plan.window > 0 {
+            return self.window_due_ns();
+        }
         let oldest = self.symbols.get(usize::try_from(self.block_from.checked_sub(self.first)?).ok()?)?;
         if self.next_number() - self.block_from >= self.plan.data as u64 {
             return (self.plan.redundancy > 0).then_some(0);
@@ -507,6 +550,10 @@ impl Sender {
         let is_due = self.block_due_ns(way).is_some_and(|due_ns| now_ns >= due_ns);
         if self.plan.redundancy == 0 {
             self.without_redundancy(now_ns, way);
+            return;
+        }
+        if self.plan.window > 0 {
+            self.code_window(now_ns);
             return;
         }
         if open == 0 || open < self.plan.data && !is_due {
@@ -531,7 +578,7 @@ impl Sender {
             let content = pool.copy(bytes);
             #[allow(clippy::cast_possible_truncation, reason = "at most BLOCK_MAX")]
             let (data, redundancy, index) = (data as u8, redundancy as u8, index as u8);
-            coded.push_back(Coded { first, data, redundancy, index, content, expires_ns });
+            coded.push_back(Coded { first, data, of: Of::Block { redundancy, index }, content, expires_ns });
         });
         let end = first + data as u64;
         self.block_from = end;

@@ -170,6 +170,8 @@ pub struct Transport {
     /// Packets to be named in FEEDBACK: how many, since when, and when it is due.
     unnamed: u32,
     feedback_due_ns: Option<u64>,
+    /// A gap was noticed: until then FEEDBACK that names it is repeated with each packet.
+    repeats_until_ns: u64,
     /// When the packet came that is read, and when the largest one came, by this clock.
     came_ns: u64,
     largest_came_us: u64,
@@ -262,6 +264,7 @@ impl Transport {
             message_departs_ns: now_ns,
             unnamed: 0,
             feedback_due_ns: None,
+            repeats_until_ns: 0,
             came_ns: 0,
             late: Late::default(),
             largest_came_us: 0,

@@ -15,11 +15,13 @@ const DOUBT_NS: u64 = 3_000_000;
 
 /// Messages after which one that was lost beyond what was asked for counts half: those of the start are no reason to protect others
 /// for ever.
-const BEYOND_HALF: f64 = 20_000.0;
+const BEYOND_HALF: f64 = 5000.0;
 /// What is left of it after one message.
 const BEYOND_KEPT: f64 = 1.0 - std::f64::consts::LN_2 / BEYOND_HALF;
-/// So many of them halve the share that is planned with.
+/// So many of them halve the share that is planned with, or what may be lost of so many messages: chance loses more of the messages where
+/// more may be lost.
 const BEYOND_HALVES: f64 = 4.0;
+const BEYOND_HALVES_OF: f64 = 3000.0;
 
 /// What the receiver may pass over, as it counts that itself, and what was lost.
 #[derive(Debug, Default)]
@@ -50,7 +52,7 @@ impl Tolerated {
 
     /// The share to plan with: less than was asked for if more was lost.
     pub(super) fn planned(&self) -> f64 {
-        self.share / (1.0 + self.beyond / BEYOND_HALVES)
+        self.share / (1.0 + self.beyond / BEYOND_HALVES.max(BEYOND_HALVES_OF * self.share))
     }
 }
 
@@ -101,6 +103,7 @@ impl Sender {
             return;
         };
         symbol.state = State::Again;
+        symbol.was_again = true;
         let is_last = left_ns < plan.round_ns;
         let mut copies = 0;
         if is_last {
@@ -116,6 +119,26 @@ impl Sender {
         self.again.push_back(number);
         for copy in 1..=u64::from(copies) {
             self.put_later(now_ns + copy * plan.apart_ns, number);
+        }
+    }
+
+    /// When the next symbol of which nothing was heard is taken for lost, as it could not be sent again in time else.
+    pub(super) fn guess_due_ns(&self, way: &Way) -> Option<u64> {
+        let at = usize::try_from(self.guessed.max(self.first) - self.first).ok()?;
+        let symbol = self.symbols.get(at).filter(|_| self.plan.guess_ns > 0)?;
+        Some(symbol.expires_ns.saturating_sub(way.usual_ns + self.plan.guess_ns))
+    }
+
+    /// FEEDBACK may be lost, and in a long burst nothing comes that it could name: what is not known by now is sent again.
+    pub(super) fn take_guesses(&mut self, now_ns: u64, way: &Way) {
+        while self.guess_due_ns(way).is_some_and(|due_ns| due_ns <= now_ns) {
+            let number = self.guessed.max(self.first);
+            self.guessed = number + 1;
+            let is_unknown = |symbol: &mut super::Symbol| symbol.state == State::UnderWay && !symbol.was_again;
+            if self.guesses_due >= 1.0 && self.symbol(number).is_some_and(is_unknown) {
+                self.guesses_due -= 1.0;
+                self.send_again(now_ns, number, way);
+            }
         }
     }
 
@@ -158,7 +181,8 @@ impl Sender {
     /// Redundancy may stand for a symbol: its block is closed, and not all of its coded packets are known to have come or to be
     /// lost.
     pub(super) fn has_hope(&self, number: u64) -> bool {
-        self.block_of(number).is_some()
+        let is_in_window = self.plan.window > 0 && self.plan.redundancy > 0 && number >= self.block_from;
+        is_in_window || self.block_of(number).is_some()
     }
 
     fn block_of(&self, number: u64) -> Option<usize> {

@@ -26,6 +26,8 @@ pub enum PeerError {
 
 /// Packets that one FEEDBACK names at most, while there is room for it.
 const NAMED_MAX: u32 = 32;
+/// For this share of a round trip after a gap was noticed FEEDBACK waits as short as possible.
+const REPEATED_SHARE: u64 = 2;
 /// The first packets are named one by one.
 pub(super) const NAMED_SINGLY: u64 = 64;
 
@@ -85,8 +87,9 @@ impl Transport {
         self.receiver.set_now(self.latest_there_us(now_ns).unwrap_or(0));
         let mut is_to_be_named = false;
         while let Some(frame) = read_frame(&mut frames)? {
-            is_to_be_named |= matches!(frame, Frame::Data { .. } | Frame::Redundancy { .. } | Frame::Padding);
-            if matches!(frame, Frame::Data { .. } | Frame::Redundancy { .. }) {
+            let is_of_messages = matches!(frame, Frame::Data { .. } | Frame::Redundancy { .. } | Frame::Window { .. });
+            is_to_be_named |= is_of_messages || frame == Frame::Padding;
+            if is_of_messages {
                 self.pings.wants();
             }
             self.frame(now_ns, sent_us, frame)?;
@@ -111,7 +114,14 @@ impl Transport {
         let is_gap = self.numbers.newest_run() < self.unnamed.into();
         let is_early = self.numbers.largest().is_some_and(|largest| largest < NAMED_SINGLY);
         let is_soon = is_early || is_gap || !is_largest || is_marked || self.unnamed >= NAMED_MAX;
-        let wait_ns = (self.trips.smoothed_us() * 125).clamp(FEEDBACK_LEAST_NS, FEEDBACK_MOST_NS);
+        let round_trip_ns = self.trips.smoothed_us() * 1000;
+        if is_gap {
+            self.repeats_until_ns = now_ns + round_trip_ns / REPEATED_SHARE;
+        }
+        // FEEDBACK that named a gap may have been lost: what follows says the same, soon.
+        let is_repeated = now_ns < self.repeats_until_ns;
+        let most_ns = if is_repeated { FEEDBACK_LEAST_NS } else { FEEDBACK_MOST_NS };
+        let wait_ns = (round_trip_ns / 8).clamp(FEEDBACK_LEAST_NS, most_ns);
         let due_ns = if is_soon { now_ns } else { now_ns + wait_ns };
         self.feedback_due_ns = Some(self.feedback_due_ns.map_or(due_ns, |before_ns| before_ns.min(due_ns)));
     }
@@ -125,6 +135,10 @@ impl Transport {
             Frame::Redundancy { first, data, redundancy, index, content } => {
                 let first = extend(first, self.receiver.next_symbol());
                 self.receiver.redundancy(first, data, redundancy, index, content, self.peer_us)?;
+            }
+            Frame::Window { first, data, seed, content } => {
+                let first = extend(first, self.receiver.next_symbol());
+                self.receiver.window(first, data, seed, content, self.peer_us)?;
             }
             Frame::Feedback(feedback) => self.feedback(now_ns, sent_us, &feedback)?,
             Frame::Paces(paces) => {

@@ -141,6 +141,9 @@ impl Transport {
             return has_control.then(|| self.control(departs_ns, len));
         };
         let (frame, left, cargo) = match outgoing {
+            Outgoing::Window { first, data, seed, content } => {
+                (Frame::Window { first: low(first), data, seed, content }, Left::Redundancy, Cargo::Redundancy(first))
+            }
             Outgoing::Symbol { number, content } => {
                 (Frame::Data { symbol: low(number), content }, Left::Symbol(number), Cargo::Symbol(number))
             }

@@ -35,6 +35,12 @@ enum Part {
         index: u8,
         content: Vec<u8>,
     },
+    Window {
+        first: u32,
+        data: u8,
+        seed: u8,
+        content: Vec<u8>,
+    },
     Feedback(Feedback),
     Paces(PacesFrame),
     Floor(u32),
@@ -74,6 +80,8 @@ fn part() -> impl Strategy<Value = Part> {
         2 => block.prop_map(|(first, data, redundancy, index, content)| Part::Redundancy {
             first, data, redundancy, index: index % redundancy, content
         }),
+        2 => (number(), 0..70_u8, any::<u8>(), bytes())
+            .prop_map(|(first, data, seed, content)| Part::Window { first, data, seed, content }),
         4 => feedback.prop_map(Part::Feedback),
         1 => paces.prop_map(Part::Paces),
         1 => number().prop_map(Part::Floor),
@@ -161,6 +169,10 @@ impl Attacked {
                     ends = true;
                     let (first, data, redundancy, index) = (*first, *data, *redundancy, *index);
                     Frame::Redundancy { first, data, redundancy, index, content }
+                }
+                Part::Window { first, data, seed, content } => {
+                    ends = true;
+                    Frame::Window { first: *first, data: *data, seed: *seed, content }
                 }
                 Part::Feedback(feedback) => Frame::Feedback(*feedback),
                 Part::Paces(paces) => Frame::Paces(*paces),

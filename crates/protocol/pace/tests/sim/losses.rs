@@ -27,11 +27,15 @@ struct Outcome {
 
 /// A message each millisecond, to be delivered within 60 ms, over a path of 16 Mbit/s, twice what the messages need.
 fn run(losses: Gilbert, delay_ns: u64, config: Config) -> Outcome {
+    run_seed(losses, delay_ns, config, 1)
+}
+
+fn run_seed(losses: Gilbert, delay_ns: u64, config: Config, seed: u64) -> Outcome {
     let there = LinkSpec { losses, ..LinkSpec::of(delay_ns).with_rate(16_000_000, 180_000) };
     let mut flow = FlowSpec { sends: Sends::Every(MS), ..FlowSpec::held() };
     flow.config = Config { deadline_ns: 60 * MS, queue_max: 20, ..config };
     let back = LinkSpec { losses, ..LinkSpec::of(delay_ns) };
-    let mut world = World::new(1, there, back, &[flow]);
+    let mut world = World::new(seed, there, back, &[flow]);
     world.run_until(5 * S);
     let before = world.flows[0].counts().sent;
     let (from_ns, to_ns) = (5 * S, (5 + RUN_S) * S);
@@ -151,5 +155,53 @@ fn rare_messages_have_redundancy_of_their_own() {
         let p99_ms = percentile_ms(&mut times, 0.99);
         println!("{delay_ms} ms, {deadline_ms} ms, each {every_ms} ms: {lost:.4} lost; delivery p99 {p99_ms:.1} ms");
         assert!(lost < 0.03);
+    }
+}
+
+/// What several seeds make of a path on the average: the share that was lost over the one that was asked for, and the outcome with the mean of
+/// the packets besides the messages'.
+fn mean_of_seeds(losses: Gilbert, even_ways: bool, residual_loss: f64) -> (f64, Outcome) {
+    let config = Config { residual_loss, even_ways, ..Config::default() };
+    let all = [1, 2, 3].map(|seed| run_seed(losses, 15 * MS, config, seed));
+    let mean = |of: fn(&Outcome) -> f64| all.iter().map(of).sum::<f64>() / all.len() as f64;
+    let outcome = Outcome { lost: mean(|one| one.lost), more: mean(|one| one.more), ..all[0] };
+    println!("{losses:?}, {even_ways} even ways, {residual_loss} asked for: {outcome:?}");
+    (outcome.lost / residual_loss, outcome)
+}
+
+/// No round is possible: a window that slides costs less than blocks, and waits less for what it restores.
+#[test]
+fn redundancy_ahead_reaches_the_loss_that_was_asked_for() {
+    // The most packets besides the messages', for each of them.
+    for (rate, burst, residual_loss, most) in [
+        (0.01, 1.0, 0.001, 0.075),
+        (0.1, 1.0, 0.01, 0.24),
+        (0.1, 1.0, 0.001, 0.34),
+        (0.01, 3.0, 0.001, 0.4),
+        (0.03, 3.0, 0.01, 0.28),
+        (0.05, 3.0, 0.001, 0.63),
+        (0.1, 3.0, 0.01, 0.55),
+    ] {
+        let (over, outcome) = mean_of_seeds(Gilbert::of(rate, burst), false, residual_loss);
+        assert!(over <= 1.0 && outcome.more <= most, "{outcome:?}");
+        assert!(outcome.p50_ms < 17.0, "{outcome:?}");
+    }
+    // The path takes less than would be needed.
+    let (over, outcome) = mean_of_seeds(Gilbert::of(0.1, 3.0), false, 0.001);
+    assert!(over <= 2.5 && outcome.more <= 0.7, "{outcome:?}");
+}
+
+/// A round is possible, though FEEDBACK is lost, and comes late where a burst lasts.
+#[test]
+fn round_of_even_ways_reaches_the_loss_that_was_asked_for() {
+    for (rate, burst, residual_loss, most) in [
+        (0.1, 1.0, 0.01, 0.13),
+        (0.03, 3.0, 0.001, 0.055),
+        (0.05, 3.0, 0.001, 0.17),
+        (0.1, 3.0, 0.01, 0.175),
+        (0.1, 3.0, 0.001, 0.65),
+    ] {
+        let (over, outcome) = mean_of_seeds(Gilbert::of(rate, burst), true, residual_loss);
+        assert!(over <= 1.0 && outcome.more <= most, "{outcome:?}");
     }
 }
