@@ -6,14 +6,16 @@
 //! measured by the receiver's clock. What exceeds the shortest of the last seconds is the queue ([`queue`]).
 //!
 //! - **Startup.** Packets leave in pairs. The time between the two at the receiver is the path's pace, by the middle one
-//!   of a few pairs. The rate begins at a sixteenth of that and more than doubles each round trip, until a queue shows.
+//!   of a few pairs. The rate begins at a sixteenth of that and more than doubles each round trip, until a queue shows. Where jitter moves the
+//!   two of a pair by as much as the link does, the rate waits at a third of it until two trains of up to ten packets say more.
 //! - **Steady.** The rate grows slowly without a queue and shrinks with one, by the logarithm of the queue over the
 //!   *target*. The target is longer for slower flows, so flows that share a queue come to the same rate. This is the
 //!   argument of Copa (Arun and Balakrishnan, NSDI 2018), with a target by the square root of the pace.
 //! - **Crowded.** If the queue is far above the target, the rate is what the path delivers.
 //! - **Beside senders that fill queues** nothing would be left. If the queue stays although the rate has fallen to
 //!   half, a window by losses decides for a while.
-//! - **A path that has become faster** shows no queue at a rate that had one before. Growth doubles each round trip.
+//! - **A path that has become faster** shows no queue at a rate that had one before. Growth doubles each round trip. With jitter, when queues
+//!   show late, it is slow above the link's rate as it is known, and trains measure that again.
 
 mod compete;
 mod deliveries;
@@ -24,7 +26,7 @@ mod queue;
 use compete::{COMPETES_LOSSES, Competing};
 use deliveries::Deliveries;
 use drift::Drift;
-use pairs::{KEPT as PAIRS_KEPT, Pairs};
+use pairs::{KEPT as PAIRS_KEPT, PAIR, Pairs};
 use queue::Queue;
 
 use super::{Congestion, FEEDBACK_LEAST_NS, Feedback, TOGETHER_NS};
@@ -51,6 +53,10 @@ const PAIRS_SHARE: f64 = 0.9;
 const GAP_VARIES: [f64; 2] = [0.1, 0.15];
 /// Longest time between bursts that is not taken for a queue.
 const BURSTS_MAX_US: f64 = 10_000.0;
+/// The share of what pairs say at which the rate waits for trains.
+const TRAINS_SHARE: f64 = 0.35;
+/// After a train nothing leaves for as long as it takes on the link, times this, or for its packets at the rate, if that is sooner.
+const TRAIN_RESTS: f64 = 3.0;
 /// The rate between two packets that leave at once.
 const AT_ONCE: u64 = u64::MAX / 2;
 /// The first rate, as a share of the link's.
@@ -140,6 +146,8 @@ pub struct Level {
     growth: f64,
     /// The gap after the last packet, in gaps of the rate.
     gap: f64,
+    /// The rate has grown above the link's, as it was known then.
+    is_beyond: bool,
     /// The share of packets that were marked (ECN), over some round trips.
     marked: f64,
     /// From 1 at the start, and after a crowd, to 0 on a calm path.
@@ -214,6 +222,7 @@ impl Level {
             unrest: 1.0,
             marked: 0.0,
             gap: 1.0,
+            is_beyond: false,
             round_trip_us: as_f64(round_trip_us),
             drift: Drift::new(),
             queue: Queue::new(),
@@ -339,8 +348,16 @@ impl Level {
             self.phase = Phase::Steady;
         } else if !self.round_is_app_limited {
             self.rate *= 1.0 + STARTUP_GROWTH * rounds;
-            if let Some(link) = self.pairs.sure_link().filter(|link| *link <= self.rate) {
+            if self.awaits_trains() {
+                let link = as_f64(self.packet_bytes) * 1e6 / self.pairs.gap_us();
+                self.rate = self.rate.min(TRAINS_SHARE * link);
+            } else if let Some(link) = self.pairs.sure_link().filter(|link| *link <= self.rate) {
                 self.rate = link;
+                if self.phase == Phase::Start && self.pairs.has_jitter(self.queue.mean_change_us()) {
+                    // Fewer pairs than it takes say little.
+                    self.queued_rate = link;
+                    return;
+                }
                 self.unrest = self.pairs.spread();
                 self.phase = Phase::Steady;
                 // The pair may have met a burst of the link: growth is soon faster, if no queue shows.
@@ -379,7 +396,10 @@ impl Level {
             self.growth = 0.0;
         }
         if excess > 0.0 {
-            self.growth = 0.0;
+            let grew = std::mem::take(&mut self.growth) > 0.0;
+            if grew && self.pairs.has_trains() && (queue_us > 2.0 * target_us || self.is_queued_now()) {
+                self.rate = self.rate.min(delivered.unwrap_or(self.rate).max(self.queued_rate));
+            }
             if self.is_crowded()
                 && let Some(delivered) = delivered.filter(|delivered| *delivered < self.rate)
             {
@@ -397,7 +417,13 @@ impl Level {
             self.rate = self.rate.min(delivered.max(self.queued_rate));
             self.queued_rate = self.rate;
         } else if !self.round_is_app_limited && !is_unused {
-            self.rate *= 1.0 + growth * (-excess).min(1.0) * passed_s * self.share().powf(-0.75) + self.growth * rounds;
+            let is_beyond = self.is_beyond_link();
+            if is_beyond && !self.is_beyond {
+                self.pairs.again();
+            }
+            self.is_beyond = is_beyond;
+            let faster = if is_beyond { self.growth.min(FASTER_GROWTH[0]) } else { self.growth };
+            self.rate *= 1.0 + growth * (-excess).min(1.0) * passed_s * self.share().powf(-0.75) + faster * rounds;
             if self.resumes > 0.0 {
                 if self.rate >= self.resumes {
                     (self.rate, self.growth) = (self.resumes, 0.0);
@@ -526,9 +552,35 @@ impl Level {
         self.gap = 1.0 + varies * number;
     }
 
-    /// Packets between two pairs.
+    /// On a path with jitter the path counts as faster, and the rate is above the link's as it is known.
+    fn is_beyond_link(&self) -> bool {
+        let is_above = self.pairs.sure_link().is_some_and(|link| self.rate > link);
+        self.pairs.has_trains() && self.growth > 0.0 && self.resumes == 0.0 && is_above
+    }
+
+    /// Growth waits until trains have measured the link.
+    fn awaits_trains(&self) -> bool {
+        let matters = self.phase == Phase::Startup || self.phase == Phase::Steady && self.is_beyond_link();
+        matters && self.pairs.awaits_trains()
+    }
+
+    /// Packets of the next train; none: a pair is next.
+    fn next_train(&self) -> Option<u64> {
+        self.pairs.next_train().filter(|_| self.awaits_trains())
+    }
+
+    /// After the last packet, in gaps of the rate.
+    fn pairs_gap(&self) -> f64 {
+        let gap = self.pairs.gap();
+        let rests = TRAIN_RESTS * gap * self.pairs.gap_us() / self.packet_us();
+        if gap > as_f64(PAIR) { gap.min(rests.max(1.0)) } else { gap }
+    }
+
+    /// Packets between two pairs, or trains.
     fn pairs_apart(&self) -> Option<u64> {
         match self.pairs.link() {
+            _ if self.awaits_trains() => self.next_train().map(|_| 0),
+            Some(_) if self.phase == Phase::Startup && self.pairs.has_trains() => None,
             _ if self.phase == Phase::Start => Some(PAIRS_APART[0]),
             None => Some(PAIRS_APART[1]),
             Some(_) if self.phase == Phase::Startup && self.pairs.count() < PAIRS_KEPT => Some(PAIRS_APART[1]),
@@ -577,7 +629,8 @@ impl Congestion for Level {
             }
             self.deliveries.add(feedback.came_us, feedback.delivered, self.span_us());
             // The second packet of a pair has waited for the first one.
-            if self.pairs.came(feedback.came_us, feedback.came_bytes, feedback.delivered) {
+            let seen_us = [self.queue.mean_change_us(), self.path_us()];
+            if self.pairs.came(feedback.came_us, feedback.came_bytes, feedback.delivered, seen_us) {
                 self.note_pair();
             } else {
                 self.queue.add(now_ns, one_way_us, bucket_ns, self.base_target_us(), self.is_crowded());
@@ -594,7 +647,8 @@ impl Congestion for Level {
         self.sent += bytes;
         self.vary(now_ns);
         let apart = self.pairs_apart();
-        self.pairs.sent(now_ns, bytes, in_flight_bytes, apart);
+        let packets = self.next_train().unwrap_or(PAIR);
+        self.pairs.sent(now_ns, bytes, in_flight_bytes, apart, packets);
     }
 
     fn silence(&mut self, _now_ns: u64) {
@@ -614,7 +668,7 @@ impl Congestion for Level {
         if matches!(self.phase, Phase::Competes(_)) {
             return self.rate as u64;
         }
-        match self.pairs.gap() {
+        match self.pairs_gap() {
             0.0 => AT_ONCE,
             gap => (self.rate * (1.0 - self.drain) / (gap * self.gap)) as u64,
         }
@@ -627,7 +681,9 @@ impl Congestion for Level {
         }
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate")]
         let product = (self.rate * self.round_trip_us / 1e6 * 2.0) as u64;
-        product + 4 * self.packet_bytes
+        // A train is one more than the rate has.
+        let packets = 4.max(2 * self.next_train().unwrap_or(0));
+        product + packets * self.packet_bytes
     }
 
     fn is_full(&self) -> bool {

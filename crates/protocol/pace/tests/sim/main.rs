@@ -19,6 +19,7 @@ mod pauses;
 mod promises;
 mod queues;
 mod share;
+mod starts;
 mod steps;
 mod tcp;
 mod world;

@@ -13,6 +13,8 @@ const BUCKET_SAMPLES: u32 = 4;
 const BUCKET_MIN_NS: u64 = 4_000_000;
 /// Samples of which the mean change from packet to packet is taken.
 const NOISE_SAMPLES: f64 = 64.0;
+/// So many without a change count as if they had been before the first.
+const CHANGES_BEFORE: f64 = 4.0;
 /// A bucket has so many samples more for each target of that change, and at most so many.
 const BUCKET_SAMPLES_CHANGE: f64 = 3.0;
 const BUCKET_SAMPLES_MAX: f64 = 40.0;
@@ -90,7 +92,7 @@ impl Queue {
             change_us: 0.0,
             last_change_us: 0.0,
             one_way: 0,
-            changes: 4.0,
+            changes: CHANGES_BEFORE,
             current: Bucket::new(0),
             previous: Bucket::new(0),
         }
@@ -198,6 +200,12 @@ impl Queue {
     /// How much the delay changes from packet to packet.
     pub(super) fn change_us(&self) -> f64 {
         self.change_us
+    }
+
+    /// The same of however few packets.
+    pub(super) fn mean_change_us(&self) -> f64 {
+        let samples = self.changes - CHANGES_BEFORE;
+        if samples > 0.0 { self.change_us * self.changes / samples } else { 0.0 }
     }
 
     /// The standing queue that a path with jitter, and without a queue, seems to have: the shortest of many delays is
