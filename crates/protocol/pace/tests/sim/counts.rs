@@ -31,7 +31,8 @@ pub(crate) fn settle(world: &mut World) {
     for flow in 0..world.flows.len() {
         (0..2).for_each(|end| _ = world.send_one(flow, end, 30 * S));
     }
-    world.run_until(world.now_ns + 2 * S);
+    // A path that took a packet in a second, or an application that sent one in five, is remembered for a while.
+    world.run_until(world.now_ns + 10 * S);
     for flow in 0..world.flows.len() {
         for end in 0..2 {
             let (sender, _) = world.transport(flow, end);

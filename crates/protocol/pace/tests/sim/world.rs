@@ -625,7 +625,9 @@ impl World {
         let this = &mut self.flows[flow];
         let work_ns = this.spec.traffic(1 - end).map_or(0, |traffic| traffic.work_ns);
         let (to, way) = (&mut this.ends[end], &mut this.ways[1 - end]);
-        let even_late_ns = if this.spec.config.even_ways { late_ns } else { 0 };
+        // Of several exchanges of times, one each half second or so, the best one counts: the clocks have drifted apart since then.
+        let drift_ns = this.spec.drift_ppm.unsigned_abs() * 2000;
+        let even_late_ns = if this.spec.config.even_ways { late_ns + drift_ns } else { 0 };
         let clock_ns = to.clock(now_ns);
         while way.busy_ns <= now_ns {
             let Some(message) = to.transport.poll_message(clock_ns) else { return u64::MAX };
