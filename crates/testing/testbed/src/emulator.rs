@@ -13,7 +13,7 @@ use rustix::io::{read, write};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -36,6 +36,7 @@ pub struct Emulator {
 #[derive(Debug)]
 struct Shared {
     is_over: AtomicBool,
+    longest_late_ns: AtomicU64,
     /// There and back.
     links: Mutex<[Link; 2]>,
 }
@@ -70,7 +71,7 @@ impl Emulator {
             devices.push(device);
         }
         let links = Mutex::new([Link::new(ways[0], seed), Link::new(ways[1], !seed)]);
-        let shared = Arc::new(Shared { is_over: AtomicBool::new(false), links });
+        let shared = Arc::new(Shared { is_over: AtomicBool::new(false), longest_late_ns: AtomicU64::new(0), links });
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("emulator".into())
@@ -99,6 +100,12 @@ impl Emulator {
     /// The most bytes that a packet found before it in the buffer of a way since this was asked last.
     pub fn take_longest_queue_bytes(&self, way: usize) -> u64 {
         std::mem::take(&mut self.links()[way].longest_queue_bytes)
+    }
+
+    /// By how much the thread was woken late at most since this was asked last: what hosts sent meanwhile has entered the buffers at
+    /// once.
+    pub fn take_longest_late_ns(&self) -> u64 {
+        self.shared.longest_late_ns.swap(0, Ordering::Relaxed)
     }
 
     /// What has entered a way so far.
@@ -156,11 +163,14 @@ fn run(shared: &Shared, devices: &[OwnedFd]) {
             spare.push(packet);
         }
         let next_ns = under_way.peek().map_or(u64::MAX, |Reverse((at_ns, ..))| *at_ns);
-        let wait_ns = next_ns.saturating_sub(mono_ns()).min(LOOKS_EVERY_NS);
+        let begun_ns = mono_ns();
+        let wait_ns = next_ns.saturating_sub(begun_ns).min(LOOKS_EVERY_NS);
         let timeout = Timespec { tv_sec: 0, tv_nsec: i64::try_from(wait_ns).unwrap_or(0) };
         let mut fds: Vec<PollFd<'_>> =
             devices.iter().map(|device| PollFd::from_borrowed_fd(device.as_fd(), PollFlags::IN)).collect();
         let _ = poll(&mut fds, Some(&timeout));
+        let late_ns = mono_ns().saturating_sub(begun_ns + wait_ns);
+        shared.longest_late_ns.fetch_max(late_ns, Ordering::Relaxed);
     }
 }
 

@@ -62,6 +62,8 @@ struct Seen {
     /// The longest queue on the link, in packets, and the most messages that waited at the receiver.
     on_link: f64,
     at_receiver: u64,
+    /// By how much the link's own thread was late at most.
+    link_late_ns: u64,
     /// What the sender takes for the slowest step in the end.
     slowest: String,
 }
@@ -163,12 +165,13 @@ fn run(steady: Duration) -> Result<(Vec<Seen>, Vec<u64>)> {
     let sent = works.sent.into_inner().unwrap_or_else(PoisonError::into_inner);
     for (phase, seen) in phases().iter().zip(&seen) {
         println!(
-            "moves     to {:9} pace {:2} ms: mean off by {:5.1} % two windows later, reached after {:5.2} s; longest queue {:.1} packets on the link, {} messages at the receiver; slowest step: {}",
+            "moves     to {:9} pace {:2} ms: mean off by {:5.1} % two windows later, reached after {:5.2} s; longest queue {:.1} packets on the link (its thread was {:.1} ms late at most), {} messages at the receiver; slowest step: {}",
             phase.name,
             phase.pace.as_millis(),
             off(&sent, seen.steady_ns, seen.ended_ns, phase.pace) * 100.0,
             reached_ns(&sent, seen.begun_ns, seen.ended_ns, phase.pace) / 1e9,
             seen.on_link,
+            seen.link_late_ns as f64 / 1e6,
             seen.at_receiver,
             seen.slowest,
         );
@@ -192,15 +195,17 @@ fn observe(
     thread::sleep(WINDOW * WINDOWS);
     let steady_ns = now_ns();
     emulator.take_longest_queue_bytes(0);
+    emulator.take_longest_late_ns();
     let (since, mut at_receiver) = (Instant::now(), 0);
     while since.elapsed() < steady {
         thread::sleep(LOOKS_EVERY);
         at_receiver = receiver.snapshot().map_or(0, |now| now.waiting_here).max(at_receiver);
     }
     let on_link = emulator.take_longest_queue_bytes(0) as f64 / PACKET as f64;
+    let link_late_ns = emulator.take_longest_late_ns();
     let slowest = sender.view().and_then(|view| view.bottleneck);
     let slowest = slowest.map_or("none".into(), |(step, ns)| format!("{}, {:.1} ms", step.name(), ns as f64 / 1e6));
-    Seen { begun_ns, steady_ns, ended_ns: now_ns(), on_link, at_receiver, slowest }
+    Seen { begun_ns, steady_ns, ended_ns: now_ns(), on_link, at_receiver, link_late_ns, slowest }
 }
 
 fn work(us: &AtomicU64, random: &mut SmallRng) {
@@ -242,7 +247,7 @@ mod tests {
     fn queue_is_the_longest_one_on_the_link_or_at_the_receiver() {
         let of = |on_link, at_receiver| {
             let slowest = String::new();
-            Seen { begun_ns: 0, steady_ns: 0, ended_ns: 0, on_link, at_receiver, slowest }.queue()
+            Seen { begun_ns: 0, steady_ns: 0, ended_ns: 0, on_link, at_receiver, link_late_ns: 0, slowest }.queue()
         };
         assert_eq!((of(0.4, 3), of(2.5, 1)), (3.0, 2.5));
     }
