@@ -80,7 +80,7 @@ impl Shared {
         Locked::new(self, self.state())
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         #[cfg(test)]
         self.locks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         // What a thread that panicked left is whole: each call of the endpoint ends what it began.
