@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Shortest sleep: one that is over before it has begun lets nobody else run.
-const LEAST_NS: u64 = 10_000;
+pub(crate) const LEAST_NS: u64 = 10_000;
 
 /// Threads and tasks that wait for one thing.
 #[derive(Debug, Default)]
