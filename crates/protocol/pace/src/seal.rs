@@ -6,8 +6,8 @@
 //! | 3 | ChaCha20-Poly1305 | those of Noise, as its own transport messages |
 //! | 4 | AES-256-GCM, which takes a third of the time where the processor has it | one for each [`PACKETS`] numbers, derived from those of Noise |
 //!
-//! What one key of AES-GCM seals is bounded: of 2^24 packets of 1,500 bytes are 2^31 blocks, so that what they give away of the
-//! key has a chance of 2^-67 (RFC 9001 §B.1, where 2^-57 is enough).
+//! What one key of AES-GCM seals is bounded: 2^24 packets of 1,500 bytes are 2^31 blocks, so that somebody who sees all of them can tell
+//! them from random bytes with an advantage of 2^-67 (RFC 9001 §B.1, where 2^-57 is enough).
 
 use ring::aead::{AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 

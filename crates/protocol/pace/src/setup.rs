@@ -65,7 +65,7 @@ pub fn bound(client: u32, cookie: &Cookie) -> [u8; 4 + COOKIE_LEN] {
 #[repr(u8)]
 pub enum Refused {
     #[error(
-        "the other end speaks another version of the protocol than {VERSION}: run the same release of Fide at both ends"
+        "the other end speaks another version of the protocol than this one ({VERSION}): run the same release of Fide at both ends"
     )]
     Version = 1,
     #[error("the other end has as many connections as it allows")]

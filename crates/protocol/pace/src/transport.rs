@@ -419,6 +419,12 @@ impl Transport {
         }
     }
 
+    /// Of messages without one of their own ([`Config::deadline_ns`]).
+    #[must_use]
+    pub fn deadline_ns(&self) -> u64 {
+        self.config.deadline_ns
+    }
+
     /// Why the connection is over; none while it is not.
     #[must_use]
     pub fn closed(&self) -> Option<&Closed> {

@@ -7,7 +7,11 @@ use std::{
     collections::VecDeque,
 };
 
-use fide_pace::transport::{Algorithm, Arrival, Config, Transport};
+use fide_pace::{
+    packet::TAG_LEN,
+    seal::{PACKETS, Sealer, Suite},
+    transport::{Algorithm, Arrival, Config, Transport},
+};
 
 struct Counting;
 
@@ -100,5 +104,26 @@ fn connection_in_use_allocates_nothing() {
             // Until then each place of the rings is used for the first time.
             assert_eq!(counts[8..], [0; 2], "{algorithm:?}, {deadline_ns} ns: {counts:?}");
         }
+    }
+}
+
+/// Also while keys change, packets of the former one come late, and others are forged with numbers of any key.
+#[test]
+fn packets_are_sealed_and_opened_without_allocations() {
+    for suite in [Suite::ChaCha20Poly1305, Suite::Aes256Gcm] {
+        let (mut here, mut there) = (Sealer::new(suite, [1; 32], [2; 32]), Sealer::new(suite, [2; 32], [1; 32]));
+        let (mut count, mut opened) = (0, [0; 1400]);
+        for number in (PACKETS - 50..PACKETS + 50).chain((1 << 32) - 50..(1 << 32) + 50) {
+            let (mut packet, mut late) = ([7; 1400], [8; 1400]);
+            let plain_len = packet.len() - TAG_LEN;
+            counted(&mut count, || {
+                assert_eq!(here.seal(number - 49, &mut late, plain_len), Some(1400));
+                assert_eq!(here.seal(number + 100, &mut packet, plain_len), Some(1400));
+                assert_eq!(there.open(number + 100, &packet, &mut opened), Some(plain_len));
+                assert_eq!(there.open(number + 100 + 9 * PACKETS, &packet, &mut opened), None);
+                assert_eq!(there.open(number - 49, &late, &mut opened), Some(plain_len));
+            });
+        }
+        assert_eq!(count, 0, "{suite:?}");
     }
 }

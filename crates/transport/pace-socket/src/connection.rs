@@ -24,7 +24,7 @@ use crate::{
     driver::Shared,
     now_ns,
     state::{For, State},
-    waiting::{Cancels, Locked},
+    waiting::{Cancels, LEAST_NS, Locked},
 };
 
 /// Why a message is not sent.
@@ -298,7 +298,9 @@ impl Connection {
                 held.waits = false;
                 return;
             };
-            let mut sleeps = std::pin::pin!(sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns()))));
+            // One that is over at once would keep the executor's other tasks from running for as long as a full socket puts the time off.
+            let sleep_ns = at_ns.saturating_sub(now_ns()).max(LEAST_NS);
+            let mut sleeps = std::pin::pin!(sleep(Duration::from_nanos(sleep_ns)));
             let mut cancels = Cancels::new(&self.shared, |state: &mut State| state.waiting(self.id, For::Event));
             std::future::poll_fn(|context| {
                 let is_over = sleeps.as_mut().poll(context).is_ready();
@@ -550,6 +552,19 @@ mod tests {
         send();
         let own_ns = here.view().unwrap().paces.get(fide_pace::step::Step::Send);
         assert!(own_ns >= nanoseconds(WORK), "{own_ns} ns of it are taken for work");
+    }
+
+    /// What is always a moment ahead, as while the socket is full.
+    #[test]
+    fn future_that_waits_for_a_moment_lets_other_tasks_run() {
+        let (_server, _client, here, _there) = connected();
+        let soon: When = |_, now_ns| Some(now_ns + 1);
+        polled_once(here.wait_for_async(soon, &|time: Duration| async move {
+            // As a timer does: no time has passed already.
+            if !time.is_zero() {
+                std::future::pending::<()>().await;
+            }
+        }));
     }
 
     #[test]

@@ -80,7 +80,7 @@ impl Shared {
         Locked::new(self, self.state())
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         #[cfg(test)]
         self.locks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         // What a thread that panicked left is whole: each call of the endpoint ends what it began.
@@ -396,7 +396,11 @@ mod tests {
 
     /// A server, its connection, a client and the client's connection, after the first exchanges.
     fn connected() -> (Endpoint, crate::Connection, Endpoint, crate::Connection) {
-        let (config, key) = (Config::default(), ServerKey::Secret([7; 32]));
+        connected_with(Config::default())
+    }
+
+    fn connected_with(config: Config) -> (Endpoint, crate::Connection, Endpoint, crate::Connection) {
+        let key = ServerKey::Secret([7; 32]);
         let server = Endpoint::server("127.0.0.1:0".parse().unwrap(), key.clone(), config).unwrap();
         let client = Endpoint::client().unwrap();
         let here = client.connect(server.local_address().unwrap(), &key.for_clients(), config).unwrap();
@@ -466,6 +470,14 @@ mod tests {
             there.try_send(b"two", None).unwrap();
         });
         assert!(client.shared.lock().lends());
+    }
+
+    #[test]
+    fn socket_is_not_lent_if_messages_could_not_be_sent_again_after_a_pause() {
+        for (deadline_ns, lends) in [(10_000_000, false), (20_000_000, true)] {
+            let (_server, _there, client, _here) = connected_with(Config { deadline_ns, ..Config::default() });
+            assert_eq!(client.shared.lock().lends(), lends);
+        }
     }
 
     /// A socket with room for two packets, on a link that takes an eighth of a second for each.

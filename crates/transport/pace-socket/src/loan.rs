@@ -11,6 +11,8 @@ const PAUSE_NS: u64 = 10_000_000;
 const LOOK_NS: u64 = 500_000;
 /// If it sends no more, the thread has the socket back after this time.
 const LENT_NS: u64 = 4_000_000;
+/// Messages with a shorter deadline might not be sent again in time if it pauses.
+pub(crate) const DEADLINE_LEAST_NS: u64 = 4 * LENT_NS;
 
 /// Who looks at the socket: its thread, or for a time those who send.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use fide_pace::{
 use rustc_hash::FxHashMap;
 
 use crate::{
-    loan::Loan,
+    loan::{DEADLINE_LEAST_NS, Loan},
     now_ns,
     shown::{ConnectionRecord, Writer},
     socket::Batch,
@@ -137,11 +137,14 @@ impl State {
         }
     }
 
-    /// Lends the socket to who sends, if nobody waits for what may come: they would wait until who sends looks again.
+    /// Lends the socket to who sends, if nobody waits for what may come: they would wait until who sends looks again. So would messages
+    /// that were lost.
     pub(crate) fn lends(&mut self) -> bool {
         let is_awaited =
             |fate: &Fate| !fate.waiting[For::Message as usize].is_empty() || fate.is_empty.load(Ordering::Relaxed);
-        let lends = self.fates.len() <= LENDS_MAX && self.accepting.is_empty() && !self.fates.values().any(is_awaited);
+        let is_short = |id| self.endpoint.get(id).is_some_and(|transport| transport.deadline_ns() < DEADLINE_LEAST_NS);
+        let is_urgent = |(id, fate): (&ConnectionId, &Fate)| is_awaited(fate) || is_short(*id);
+        let lends = self.fates.len() <= LENDS_MAX && self.accepting.is_empty() && !self.fates.iter().any(is_urgent);
         if lends {
             self.loan.begins();
         }
