@@ -6,6 +6,7 @@
 //! - [`clock`]: the clocks leases are counted on, and what the distances between them say.
 //! - [`ethtool`]: what an interface's driver says about itself.
 //! - [`interface`]: which network interface holds an address, and its hardware address.
+//! - [`tcp`]: which connection a socket is an end of.
 //!
 //! **Invariant:** it asks, and changes nothing of the host, but for [`ethtool::Command::SetCoalesce`].
 
@@ -15,3 +16,4 @@ pub mod departure;
 pub mod ethtool;
 pub mod interface;
 pub mod key_file;
+pub mod tcp;

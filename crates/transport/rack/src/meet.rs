@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How the two ends of a TCP connection within a host find each other, to go on over memory that both share.
+//!
+//! ```text
+//!  client                            monitor                            server
+//!    │ connect() ─────────────────── TCP, by the kernel ──────────────── │ accept()
+//!    │ Ask, with its socket ───────────► │                               │
+//!    │                                   │ ◄─────── Ask, with its socket │
+//!    │ ◄───────────────── Paired, memory │ Paired, memory ─────────────► │
+//!    │ ◄════════════════════════ the memory ═══════════════════════════► │
+//! ```
+//!
+//! The TCP connection stays under it: a listener, its backlog, addresses, and what a firewall says of them are the kernel's, the
+//! death of a process is seen as the end of its socket, and bytes go that way until both ends have the memory, and for ever if one
+//! of them does not ask.
+//!
+//! **Who may have the memory.** Whoever has the socket of an end: it is handed to the monitor with the question, so that the
+//! kernel, and not the asker, says which connection it is an end of. The monitor keeps it while the question waits, so that nobody
+//! else can have these addresses meanwhile, and both sockets have to be open as it answers: then they are the two ends of
+//! one connection, as in a network namespace there is one socket for each pair of addresses.
+//!
+//! Ends in two namespaces do not find each other: there the same addresses may be those of two connections.
+
+pub mod ask;
+pub mod monitor;
+pub mod wire;
+
+use std::collections::HashMap;
+
+use fide_sys::tcp::TcpEnd;
+
+/// Words of the memory for each direction: 128 KiB.
+pub const WORDS: usize = 1 << 14;
+/// Questions that wait in one monitor, and those of one user. Further ones are refused: these connections stay with TCP.
+pub const WAITING_MAX: usize = 32_768;
+pub const WAITING_OF_USER_MAX: usize = 16_384;
+
+/// Who asks: a connection to the monitor, and the number of its question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Asker {
+    pub client: u64,
+    pub id: u32,
+    pub uid: u32,
+}
+
+/// A question that waits for that of the other end. `T`: what is kept for it.
+#[derive(Debug)]
+pub struct Waiting<T> {
+    pub asker: Asker,
+    pub kept: T,
+}
+
+/// Why a question is not asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[repr(u8)]
+pub enum Refused {
+    #[error("as many questions wait as the monitor keeps, or keeps for one user")]
+    Full = 1,
+    #[error("this end of the connection has asked already")]
+    Twice = 2,
+    #[error("no socket of a TCP connection that stands came with the question")]
+    Socket = 3,
+    #[error("the socket is connected to itself")]
+    Itself = 4,
+    #[error("the monitor has no memory for one more connection")]
+    Memory = 5,
+}
+
+impl Refused {
+    #[must_use]
+    pub fn of(code: u8) -> Option<Self> {
+        [Self::Full, Self::Twice, Self::Socket, Self::Itself, Self::Memory].into_iter().find(|why| *why as u8 == code)
+    }
+}
+
+/// What becomes of a question.
+#[derive(Debug)]
+pub enum Asked<T> {
+    Waits,
+    /// The other end has asked before; what was kept for it, and for this one.
+    Met(Waiting<T>, T),
+    Refused(Refused, T),
+}
+
+/// Questions that wait.
+#[derive(Debug)]
+pub struct Pairs<T> {
+    waiting: HashMap<TcpEnd, Waiting<T>>,
+    ends: HashMap<(u64, u32), TcpEnd>,
+    of_user: HashMap<u32, usize>,
+}
+
+impl<T> Default for Pairs<T> {
+    fn default() -> Self {
+        Self { waiting: HashMap::new(), ends: HashMap::new(), of_user: HashMap::new() }
+    }
+}
+
+impl<T> Pairs<T> {
+    /// Questions that wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// An end of a connection asks for the other one.
+    pub fn ask(&mut self, end: TcpEnd, asker: Asker, kept: T) -> Asked<T> {
+        if end.local == end.peer {
+            return Asked::Refused(Refused::Itself, kept);
+        }
+        if self.waiting.contains_key(&end) || self.ends.contains_key(&(asker.client, asker.id)) {
+            return Asked::Refused(Refused::Twice, kept);
+        }
+        if let Some(other) = self.take(end.other()) {
+            return Asked::Met(other, kept);
+        }
+        let of_user = self.of_user.get(&asker.uid).copied().unwrap_or(0);
+        if self.waiting.len() >= WAITING_MAX || of_user >= WAITING_OF_USER_MAX {
+            return Asked::Refused(Refused::Full, kept);
+        }
+        self.of_user.insert(asker.uid, of_user + 1);
+        self.ends.insert((asker.client, asker.id), end);
+        self.waiting.insert(end, Waiting { asker, kept });
+        Asked::Waits
+    }
+
+    fn take(&mut self, end: TcpEnd) -> Option<Waiting<T>> {
+        let waiting = self.waiting.remove(&end)?;
+        let Asker { client, id, uid } = waiting.asker;
+        self.ends.remove(&(client, id));
+        if let Some(of_user) = self.of_user.get_mut(&uid) {
+            *of_user -= 1;
+            if *of_user == 0 {
+                self.of_user.remove(&uid);
+            }
+        }
+        Some(waiting)
+    }
+
+    /// A question is taken back; what was kept for it. None: it does not wait.
+    pub fn cancel(&mut self, client: u64, id: u32) -> Option<T> {
+        let end = *self.ends.get(&(client, id))?;
+        self.take(end).map(|waiting| waiting.kept)
+    }
+
+    /// A client is gone; what was kept for all of its questions.
+    pub fn gone(&mut self, client: u64) -> Vec<T> {
+        let ids: Vec<u32> = self.ends.keys().filter(|(of, _)| *of == client).map(|(_, id)| *id).collect();
+        ids.into_iter().filter_map(|id| self.cancel(client, id)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn end(netns: u64, local: u16, peer: u16) -> TcpEnd {
+        let at = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        TcpEnd { netns, local: at(local), peer: at(peer) }
+    }
+
+    fn asker(client: u64, id: u32) -> Asker {
+        Asker { client, id, uid: u32::try_from(client).unwrap() }
+    }
+
+    #[test]
+    fn ends_of_one_connection_meet_whoever_asks_first() {
+        let mut pairs = Pairs::default();
+        assert!(matches!(pairs.ask(end(1, 80, 5000), asker(1, 7), "server"), Asked::Waits));
+        assert!(matches!(pairs.ask(end(1, 80, 5001), asker(1, 8), "another"), Asked::Waits));
+        assert!(matches!(pairs.ask(end(2, 5000, 80), asker(2, 1), "in another namespace"), Asked::Waits));
+        match pairs.ask(end(1, 5000, 80), asker(2, 2), "client") {
+            Asked::Met(other, "client") => assert_eq!((other.asker, other.kept), (asker(1, 7), "server")),
+            asked => panic!("{asked:?}"),
+        }
+        assert_eq!(pairs.len(), 2);
+    }
+
+    #[test]
+    fn one_end_asks_once_and_not_for_itself() {
+        let mut pairs = Pairs::default();
+        let refused = |asked: Asked<()>| match asked {
+            Asked::Refused(why, ()) => why,
+            asked => panic!("{asked:?}"),
+        };
+        assert_eq!(refused(pairs.ask(end(1, 80, 80), asker(1, 1), ())), Refused::Itself);
+        assert!(matches!(pairs.ask(end(1, 80, 81), asker(1, 1), ()), Asked::Waits));
+        assert_eq!(refused(pairs.ask(end(1, 80, 81), asker(2, 1), ())), Refused::Twice);
+        assert_eq!(refused(pairs.ask(end(1, 90, 91), asker(1, 1), ())), Refused::Twice, "another with its number");
+    }
+
+    #[test]
+    fn one_user_does_not_take_all_places() {
+        let mut pairs = Pairs::default();
+        let ends = || (1..=u16::MAX).map(|port| end(1, port, 80)).filter(|end| end.local != end.peer);
+        let mut ask = |client: u64, netns: u64| {
+            let asks = ends()
+                .enumerate()
+                .map(|(id, end)| pairs.ask(TcpEnd { netns, ..end }, asker(client, u32::try_from(id).unwrap()), ()));
+            asks.take_while(|asked| matches!(asked, Asked::Waits)).count()
+        };
+        assert_eq!(ask(1, 1), WAITING_OF_USER_MAX);
+        assert_eq!(ask(2, 2), WAITING_OF_USER_MAX);
+        assert_eq!(ask(3, 3), WAITING_MAX - 2 * WAITING_OF_USER_MAX);
+        assert_eq!(pairs.gone(1).len(), WAITING_OF_USER_MAX);
+        let mut ask = |client: u64| matches!(pairs.ask(end(9, 1, 2), asker(client, 1), ()), Asked::Waits);
+        assert!(ask(3), "there is room again");
+    }
+
+    proptest! {
+        /// Whatever is asked, taken back and left, in whatever order: what is kept is what waits, and counts are right.
+        #[test]
+        fn nothing_is_kept_of_what_does_not_wait(
+            steps in prop::collection::vec((0..3_u8, 1..4_u64, 0..6_u32, 1..4_u16, 1..4_u16), 1..200),
+        ) {
+            let mut pairs = Pairs::default();
+            for (step, client, id, local, peer) in steps {
+                match step {
+                    0 => {
+                        if let Asked::Met(other, ()) = pairs.ask(end(1, local, peer), asker(client, id), ()) {
+                            prop_assert!(pairs.cancel(other.asker.client, other.asker.id).is_none(), "it waits no more");
+                        }
+                    }
+                    1 => _ = pairs.cancel(client, id),
+                    _ => _ = pairs.gone(client),
+                }
+                prop_assert_eq!(pairs.waiting.len(), pairs.ends.len());
+                prop_assert_eq!(pairs.of_user.values().sum::<usize>(), pairs.waiting.len());
+                for (end, waiting) in &pairs.waiting {
+                    prop_assert!(!pairs.waiting.contains_key(&end.other()), "two ends wait for each other");
+                    prop_assert_eq!(pairs.ends.get(&(waiting.asker.client, waiting.asker.id)), Some(end));
+                }
+            }
+            (0..4).for_each(|client| _ = pairs.gone(client));
+            prop_assert!(pairs.is_empty() && pairs.of_user.is_empty());
+        }
+    }
+}

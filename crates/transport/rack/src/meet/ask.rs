@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A program's side: asks the monitor of its host for the other end of a connection.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::Path,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use fide_shm::region::RegionError;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+
+use super::{
+    Refused, WORDS,
+    wire::{Answer, Malformed, Request, receive, send},
+};
+use crate::shm::ShmWindow;
+
+/// A connection to the monitor, for all threads of a program.
+#[derive(Debug)]
+pub struct Asks {
+    socket: OwnedFd,
+    next: AtomicU32,
+}
+
+/// What the monitor has answered to a question.
+#[derive(Debug)]
+pub enum Told {
+    /// Both ends were sent this memory. The other one may not use it yet, or never.
+    Paired {
+        id: u32,
+        window: ShmWindow<WORDS>,
+    },
+    Refused {
+        id: u32,
+        why: Refused,
+    },
+}
+
+/// The monitor is gone, or not one.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    #[error("asking the monitor: {0}")]
+    Io(#[from] io::Error),
+    #[error("the monitor has sent {0}")]
+    Malformed(#[from] Malformed),
+    #[error("the monitor has answered question {0} without the memory")]
+    NoMemory(u32),
+    #[error("the memory that the monitor has sent: {0}")]
+    Memory(#[from] RegionError),
+}
+
+impl Asks {
+    /// Connects to the monitor that listens there.
+    ///
+    /// # Errors
+    /// The kernel's: `NotFound` or `ConnectionRefused` if there is none.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(Self { socket, next: AtomicU32::new(0) })
+    }
+
+    /// Asks for the other end of a TCP socket's connection, and returns the number of the question. The monitor keeps the socket until
+    /// it has answered, the question is taken back, or this program ends. It has taken `SO_LINGER` from it then.
+    ///
+    /// # Errors
+    /// The kernel's: `WouldBlock` if the monitor is slow. Nothing was asked.
+    pub fn ask(&self, socket: impl AsFd) -> io::Result<u32> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        send(&self.socket, Request::Ask { id }.write(), Some(socket.as_fd()))?;
+        Ok(id)
+    }
+
+    /// Takes a question back: before a socket is closed, as the other end does not see that while the monitor keeps it.
+    ///
+    /// # Errors
+    /// As [`Asks::ask`].
+    pub fn cancel(&self, id: u32) -> io::Result<()> {
+        send(&self.socket, Request::Cancel { id }.write(), None)
+    }
+
+    /// Waits for the next answer. None: the monitor has ended.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub fn told(&self) -> Result<Option<Told>, AskError> {
+        let Some(received) = receive(&self.socket)? else { return Ok(None) };
+        Ok(Some(match Answer::read(received.bytes())? {
+            Answer::Refused { id, why } => Told::Refused { id, why },
+            Answer::Paired { id, is_first } => {
+                let memory = received.fd.ok_or(AskError::NoMemory(id))?;
+                Told::Paired { id, window: ShmWindow::open(memory, is_first)? }
+            }
+        }))
+    }
+}
+
+/// Readable when there is an answer.
+impl AsFd for Asks {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

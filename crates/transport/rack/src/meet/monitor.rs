@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The monitor of a host, which pairs the ends of connections. Each program that asks has a thread of its own, so that one that is
+//! slow or hostile holds nobody else up: to close what it has sent may take long.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File, Permissions},
+    io,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{FileTypeExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use fide_sys::tcp::{TcpEnd, is_established};
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+    net::{
+        AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, shutdown,
+        socket_with, sockopt,
+    },
+};
+
+use super::{
+    Asked, Asker, Pairs, Refused, WORDS, Waiting,
+    wire::{Answer, Request, receive, send},
+};
+use crate::shm::ShmWindow;
+
+/// Programs that are connected, and those of one user. Further ones are sent away: their connections stay with TCP.
+pub const CLIENTS_MAX: usize = 1024;
+pub const CLIENTS_OF_USER_MAX: usize = 512;
+/// Programs that may wait to be accepted.
+const BACKLOG: i32 = 128;
+/// Before the next try to accept, if there was no descriptor or memory for one.
+const ACCEPTS_AGAIN: Duration = Duration::from_millis(50);
+/// All users may connect: what they can do is bounded.
+const MODE: u32 = 0o666;
+
+/// Why a monitor does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("a monitor runs at {0} already: one for each host is enough")]
+    Running(PathBuf),
+    #[error("{path}: {why}")]
+    Io { path: PathBuf, why: io::Error },
+}
+
+/// A running monitor. Dropped, it ends, and what it keeps of others is given back.
+#[derive(Debug)]
+pub struct Monitor {
+    path: PathBuf,
+    listener: Arc<OwnedFd>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// Locked as long as it runs.
+    _lock: File,
+}
+
+/// What is kept for a question that waits.
+#[derive(Debug)]
+struct Kept {
+    socket: OwnedFd,
+    to: Arc<OwnedFd>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    is_over: AtomicBool,
+    pairs: Mutex<Pairs<Kept>>,
+    clients: Mutex<Clients>,
+}
+
+#[derive(Debug, Default)]
+struct Clients {
+    last: u64,
+    /// The user of each, and its connection.
+    all: HashMap<u64, (u32, Arc<OwnedFd>)>,
+}
+
+impl Monitor {
+    /// Listens at a path, where a socket of a monitor that has ended is replaced.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(path: &Path) -> Result<Self, StartError> {
+        let of = |why: io::Error| StartError::Io { path: path.to_owned(), why };
+        let lock = File::create(path.with_extension("lock")).map_err(of)?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(StartError::Running(path.to_owned())),
+            locked => locked.map_err(|why| of(why.into()))?,
+        }
+        if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+            fs::remove_file(path).map_err(of)?;
+        }
+        let listener = listens(path).map_err(of)?;
+        let (listener, shared) = (Arc::new(listener), Arc::new(Shared::default()));
+        let (of_thread, shared_too) = (Arc::clone(&listener), Arc::clone(&shared));
+        let thread = thread::Builder::new()
+            .name("rack-monitor".into())
+            .spawn(move || accepts(&of_thread, &shared_too))
+            .map_err(of)?;
+        Ok(Self { path: path.to_owned(), listener, shared, thread: Some(thread), _lock: lock })
+    }
+
+    /// Questions that wait.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.shared.pairs().len()
+    }
+
+    /// Programs that are connected.
+    #[must_use]
+    pub fn clients(&self) -> usize {
+        self.shared.clients().all.len()
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        let _ = fs::remove_file(&self.path);
+        let _ = shutdown(&*self.listener, Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        for (_, socket) in self.shared.clients().all.values() {
+            let _ = shutdown(&**socket, Shutdown::Both);
+        }
+    }
+}
+
+fn listens(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    fs::set_permissions(path, Permissions::from_mode(MODE))?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+fn accepts(listener: &OwnedFd, shared: &Arc<Shared>) {
+    while !shared.is_over.load(Ordering::Relaxed) {
+        match accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(socket) => {
+                // One that is sent away sees the end of its connection.
+                if let Some((client, uid, socket)) = shared.enters(socket) {
+                    let of_thread = Arc::clone(shared);
+                    let serve = move || {
+                        of_thread.serve(client, uid, &socket);
+                        of_thread.leaves(client);
+                    };
+                    if thread::Builder::new().name("rack-client".into()).spawn(serve).is_err() {
+                        shared.leaves(client);
+                    }
+                }
+            }
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(_) if shared.is_over.load(Ordering::Relaxed) => {}
+            Err(_) => thread::sleep(ACCEPTS_AGAIN),
+        }
+    }
+}
+
+impl Shared {
+    fn pairs(&self) -> MutexGuard<'_, Pairs<Kept>> {
+        self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A program has connected; none if there are too many, or nobody knows whose it is.
+    fn enters(&self, socket: OwnedFd) -> Option<(u64, u32, Arc<OwnedFd>)> {
+        let uid = sockopt::socket_peercred(&socket).ok()?.uid.as_raw();
+        let mut clients = self.clients();
+        let of_user = clients.all.values().filter(|(of, _)| *of == uid).count();
+        if clients.all.len() >= CLIENTS_MAX || of_user >= CLIENTS_OF_USER_MAX {
+            return None;
+        }
+        clients.last += 1;
+        let (client, socket) = (clients.last, Arc::new(socket));
+        clients.all.insert(client, (uid, Arc::clone(&socket)));
+        Some((client, uid, socket))
+    }
+
+    fn leaves(&self, client: u64) {
+        let kept = self.pairs().gone(client);
+        self.clients().all.remove(&client);
+        kept.into_iter().for_each(Kept::release);
+    }
+
+    /// Answers a program until it ends, or says what is no question.
+    fn serve(&self, client: u64, uid: u32, to: &Arc<OwnedFd>) {
+        while let Ok(Some(received)) = receive(&**to) {
+            match Request::read(received.bytes()) {
+                Ok(Request::Ask { id }) => self.ask(Asker { client, id, uid }, received.fd, to),
+                Ok(Request::Cancel { id }) => {
+                    let kept = self.pairs().cancel(client, id);
+                    kept.into_iter().for_each(Kept::release);
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn ask(&self, asker: Asker, socket: Option<OwnedFd>, to: &Arc<OwnedFd>) {
+        let refuse = |why| tell(to, Answer::Refused { id: asker.id, why }, None);
+        let found = socket.and_then(|socket| Some((TcpEnd::of(&socket).ok()?, socket)));
+        let Some((end, socket)) = found else { return refuse(Refused::Socket) };
+        let mut kept = Kept { socket, to: Arc::clone(to) };
+        loop {
+            let asked = self.pairs().ask(end, asker, kept);
+            match asked {
+                Asked::Waits => return,
+                Asked::Refused(why, kept) => {
+                    kept.release();
+                    return refuse(why);
+                }
+                Asked::Met(other, of_asker) if other.kept.is_open() => return meet(asker, of_asker, other),
+                Asked::Met(other, of_asker) => {
+                    // It has ended since it asked, and this is another connection with its addresses.
+                    tell(&other.kept.to, Answer::Refused { id: other.asker.id, why: Refused::Socket }, None);
+                    other.kept.release();
+                    kept = of_asker;
+                }
+            }
+        }
+    }
+}
+
+/// Both ends of a connection have asked.
+fn meet(asker: Asker, kept: Kept, other: Waiting<Kept>) {
+    let memory =
+        if kept.is_open() { ShmWindow::<WORDS>::pair().map_err(|_| Refused::Memory) } else { Err(Refused::Socket) };
+    for (id, to, is_first) in [(other.asker.id, &other.kept.to, true), (asker.id, &kept.to, false)] {
+        match &memory {
+            // Neither uses it before the other one has said, within it, that it has it. So it is no harm if only one gets it.
+            Ok([window, _]) => tell(to, Answer::Paired { id, is_first }, Some(window)),
+            Err(why) => tell(to, Answer::Refused { id, why: *why }, None),
+        }
+    }
+    kept.release();
+    other.kept.release();
+}
+
+/// One that does not read its answers goes on by TCP.
+fn tell(to: &OwnedFd, answer: Answer, window: Option<&ShmWindow<WORDS>>) {
+    let _ = send(to, answer.write(), window.map(std::os::fd::AsFd::as_fd));
+}
+
+impl Kept {
+    fn is_open(&self) -> bool {
+        is_established(&self.socket).unwrap_or(false)
+    }
+
+    /// Closes the socket, without a wait if this is the last one who has it.
+    fn release(self) {
+        // Its program, if there still is one, knows what it has set.
+        let _ = sockopt::set_socket_linger(&self.socket, None);
+    }
+}

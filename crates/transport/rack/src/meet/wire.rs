@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Messages between a program and the monitor of its host: each is one record of a Unix socket (`SOCK_SEQPACKET`).
+//!
+//! | message | bytes | descriptors |
+//! |---|---|---|
+//! | Ask, to the monitor | version 1, kind 1, question 4 | the socket |
+//! | Cancel, to the monitor | version 1, kind 1, question 4 | |
+//! | Paired | version 1, kind 1, question 4, 1 if it asked first | the memory |
+//! | Refused | version 1, kind 1, question 4, reason 1 | |
+//!
+//! Numbers are big-endian.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    mem::MaybeUninit,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    io::Errno,
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+        SendFlags, recvmsg, sendmsg,
+    },
+};
+
+use super::Refused;
+
+/// Version of these messages.
+pub const VERSION: u8 = 1;
+/// Bytes of the longest one.
+pub const LONGEST: usize = 7;
+
+/// To the monitor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    Ask { id: u32 },
+    Cancel { id: u32 },
+}
+
+/// From the monitor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    Paired { id: u32, is_first: bool },
+    Refused { id: u32, why: Refused },
+}
+
+/// What came is no message of this protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    #[error(
+        "a message of version {0}, and this is version {VERSION}: run the same release of Fide in the program and as the monitor"
+    )]
+    Version(u8),
+    #[error("a message of {len} bytes that begins with {kind:?}, which is none of this protocol")]
+    Message { kind: Option<u8>, len: usize },
+}
+
+const ASK: u8 = 1;
+const CANCEL: u8 = 2;
+const PAIRED: u8 = 3;
+const REFUSED: u8 = 4;
+
+/// Kind, question, and what follows.
+fn read(bytes: &[u8]) -> Result<(u8, u32, &[u8]), Malformed> {
+    match bytes {
+        [VERSION, kind, rest @ ..] => match rest.split_first_chunk() {
+            Some((id, rest)) => Ok((*kind, u32::from_be_bytes(*id), rest)),
+            None => Err(Malformed::Message { kind: Some(*kind), len: bytes.len() }),
+        },
+        [version, _, ..] => Err(Malformed::Version(*version)),
+        _ => Err(Malformed::Message { kind: None, len: bytes.len() }),
+    }
+}
+
+fn write(kind: u8, id: u32, rest: &[u8]) -> ([u8; LONGEST], usize) {
+    let mut bytes = [0; LONGEST];
+    bytes[..2].copy_from_slice(&[VERSION, kind]);
+    bytes[2..6].copy_from_slice(&id.to_be_bytes());
+    bytes[6..6 + rest.len()].copy_from_slice(rest);
+    (bytes, 6 + rest.len())
+}
+
+impl Request {
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+        match read(bytes)? {
+            (ASK, id, []) => Ok(Self::Ask { id }),
+            (CANCEL, id, []) => Ok(Self::Cancel { id }),
+            (kind, ..) => Err(Malformed::Message { kind: Some(kind), len: bytes.len() }),
+        }
+    }
+
+    /// Its bytes, and how many they are.
+    #[must_use]
+    pub fn write(self) -> ([u8; LONGEST], usize) {
+        match self {
+            Self::Ask { id } => write(ASK, id, &[]),
+            Self::Cancel { id } => write(CANCEL, id, &[]),
+        }
+    }
+}
+
+impl Answer {
+    /// Reads a message.
+    ///
+    /// # Errors
+    /// [`Malformed`].
+    pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
+        let malformed = |kind| Malformed::Message { kind: Some(kind), len: bytes.len() };
+        match read(bytes)? {
+            (PAIRED, id, [is_first @ 0..=1]) => Ok(Self::Paired { id, is_first: *is_first == 1 }),
+            (REFUSED, id, [why]) => Ok(Self::Refused { id, why: Refused::of(*why).ok_or(malformed(REFUSED))? }),
+            (kind, ..) => Err(malformed(kind)),
+        }
+    }
+
+    /// Its bytes, and how many they are.
+    #[must_use]
+    pub fn write(self) -> ([u8; LONGEST], usize) {
+        match self {
+            Self::Paired { id, is_first } => write(PAIRED, id, &[is_first.into()]),
+            Self::Refused { id, why } => write(REFUSED, id, &[why as u8]),
+        }
+    }
+}
+
+/// Sends one message, with a descriptor or none; never waits.
+///
+/// # Errors
+/// The kernel's: `WouldBlock` if the other end does not read.
+pub fn send(socket: impl AsFd, (bytes, len): ([u8; LONGEST], usize), fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fd.as_slice().is_empty() {
+        let has_room = control.push(SendAncillaryMessage::ScmRights(fd.as_slice()));
+        debug_assert!(has_room, "there is room for one descriptor");
+    }
+    sendmsg(socket, &[IoSlice::new(&bytes[..len])], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    Ok(())
+}
+
+/// A message that has come. Of one that is too long, a byte more than the longest has.
+#[derive(Debug)]
+pub struct Received {
+    bytes: [u8; LONGEST + 1],
+    len: usize,
+    /// The first one that came with it; further ones are closed.
+    pub fd: Option<OwnedFd>,
+}
+
+impl Received {
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Waits for a message. None: the other end has closed.
+///
+/// # Errors
+/// The kernel's.
+pub fn receive(socket: impl AsFd) -> io::Result<Option<Received>> {
+    let mut bytes = [0; LONGEST + 1];
+    loop {
+        let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut bytes)];
+        let message = match recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => continue,
+            Err(Errno::CONNRESET) => return Ok(None),
+            message => message?,
+        };
+        let mut fd = None;
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut rights) = part {
+                fd = fd.or(rights.next());
+            }
+        }
+        if message.bytes == 0 && !message.flags.contains(ReturnFlags::TRUNC) {
+            return Ok(None);
+        }
+        let len = if message.flags.contains(ReturnFlags::TRUNC) { bytes.len() } else { message.bytes };
+        return Ok(Some(Received { bytes, len, fd }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_they_are_written() {
+        for request in [Request::Ask { id: 0x0102_0304 }, Request::Cancel { id: u32::MAX }] {
+            let (bytes, len) = request.write();
+            assert_eq!(Request::read(&bytes[..len]), Ok(request));
+            assert!(Answer::read(&bytes[..len]).is_err());
+        }
+        for answer in [
+            Answer::Paired { id: 7, is_first: true },
+            Answer::Paired { id: 7, is_first: false },
+            Answer::Refused { id: 9, why: Refused::Full },
+        ] {
+            let (bytes, len) = answer.write();
+            assert_eq!(Answer::read(&bytes[..len]), Ok(answer));
+            assert!(Request::read(&bytes[..len]).is_err());
+        }
+        assert_eq!(Request::read(&[2, ASK, 0, 0, 0, 1]), Err(Malformed::Version(2)));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..=LONGEST + 1)) {
+            if let Ok(request) = Request::read(&bytes) {
+                let (written, len) = request.write();
+                prop_assert_eq!(&written[..len], &bytes[..]);
+            }
+            if let Ok(answer) = Answer::read(&bytes) {
+                let (written, len) = answer.write();
+                prop_assert_eq!(&written[..len], &bytes[..]);
+            }
+        }
+    }
+}

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A monitor, and programs that ask it, with the kernel's sockets: also those that lie, vanish, or send garbage.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixListener,
+    },
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use fide_rack::{
+    meet::{
+        Refused, WORDS,
+        ask::{Asks, Told},
+        monitor::{CLIENTS_OF_USER_MAX as CLIENTS_OF_USER, Monitor, StartError},
+        wire::{LONGEST, Request, VERSION, receive, send},
+    },
+    shm::ShmWindow,
+    stream::halves,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// A monitor in a directory of its own.
+struct Host {
+    monitor: Monitor,
+    path: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+fn host() -> Host {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rack.sock");
+    Host { monitor: Monitor::start(&path).unwrap(), path, _directory: directory }
+}
+
+impl Host {
+    fn asks(&self) -> Asks {
+        Asks::connect(&self.path).unwrap()
+    }
+
+    /// Waits until the monitor has seen to it.
+    fn until(&self, what: &str, is: impl Fn(&Monitor) -> bool) {
+        let until = Instant::now() + LIMIT;
+        while !is(&self.monitor) {
+            assert!(Instant::now() < until, "{what}: {:?}", self.monitor);
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn connection() -> [TcpStream; 2] {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    [here, listener.accept().unwrap().0]
+}
+
+fn paired(asks: &Asks, asked: u32) -> ShmWindow<WORDS> {
+    match asks.told().unwrap() {
+        Some(Told::Paired { id, window }) if id == asked => window,
+        told => panic!("{told:?}"),
+    }
+}
+
+fn refused(asks: &Asks, asked: u32) -> Refused {
+    match asks.told().unwrap() {
+        Some(Told::Refused { id, why }) if id == asked => why,
+        told => panic!("{told:?}"),
+    }
+}
+
+#[test]
+fn both_ends_of_a_connection_share_memory() {
+    let host = host();
+    let (server, client) = (host.asks(), host.asks());
+    for _ in 0..3 {
+        let [here, there] = connection();
+        let asked_there = server.ask(&there).unwrap();
+        let asked_here = client.ask(&here).unwrap();
+        let windows = [paired(&client, asked_here), paired(&server, asked_there)];
+        let [(mut reads_here, mut writes_here), (mut reads_there, mut writes_there)] = windows.map(halves);
+        let echo = thread::spawn(move || {
+            let mut bytes = [0; 5];
+            reads_there.read_exact(&mut bytes).unwrap();
+            writes_there.write_all(&bytes).unwrap();
+        });
+        writes_here.write_all(b"hello").unwrap();
+        let mut bytes = [0; 5];
+        reads_here.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"hello");
+        echo.join().unwrap();
+        // Over TCP nothing has come, and the connection still stands.
+        assert_eq!(
+            here.set_nonblocking(true).and_then(|()| (&here).read(&mut bytes)).unwrap_err().kind(),
+            std::io::ErrorKind::WouldBlock
+        );
+    }
+    assert_eq!(host.monitor.waiting(), 0);
+}
+
+#[test]
+fn end_without_another_one_waits_and_takes_its_question_back() {
+    let host = host();
+    let asks = host.asks();
+    let [here, mut there] = connection();
+    let asked = asks.ask(&here).unwrap();
+    host.until("a question", |monitor| monitor.waiting() == 1);
+    asks.cancel(asked).unwrap();
+    host.until("no question", |monitor| monitor.waiting() == 0);
+    drop(here);
+    assert_eq!(there.read(&mut [0; 8]).unwrap(), 0, "the monitor does not keep it");
+}
+
+#[test]
+fn program_that_ends_leaves_nothing() {
+    let host = host();
+    let asks = host.asks();
+    let connections: Vec<_> = (0..50).map(|_| connection()).collect();
+    for [here, _] in &connections {
+        asks.ask(here).unwrap();
+    }
+    host.until("questions", |monitor| monitor.waiting() == 50);
+    let (here, there): (Vec<_>, Vec<_>) = connections.into_iter().map(|[here, there]| (here, there)).unzip();
+    drop((asks, here));
+    host.until("nothing", |monitor| monitor.waiting() == 0 && monitor.clients() == 0);
+    for mut there in there {
+        assert_eq!(there.read(&mut [0; 8]).unwrap(), 0);
+    }
+}
+
+/// A socket that lingers for a minute, with bytes that its other end does not take: to close it last would take that long.
+#[test]
+fn socket_that_lingers_holds_nobody_up() {
+    let host = host();
+    let asks = host.asks();
+    let [mut here, there] = connection();
+    sockopt::set_socket_linger(&here, Some(Duration::from_secs(60))).unwrap();
+    here.set_nonblocking(true).unwrap();
+    while here.write(&[0; 65_536]).is_ok() {}
+    asks.ask(&here).unwrap();
+    host.until("a question", |monitor| monitor.waiting() == 1);
+    // The monitor has it last.
+    thread::scope(|scope| {
+        scope.spawn(|| drop(here));
+        drop(asks);
+        host.until("nothing", |monitor| monitor.waiting() == 0 && monitor.clients() == 0);
+    });
+    drop(there);
+}
+
+/// Somebody asks, and lets the connection end; then others have the same addresses.
+#[test]
+fn addresses_that_others_have_now_are_not_paired_with_who_had_them() {
+    let host = host();
+    let (former, server, client) = (host.asks(), host.asks(), host.asks());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let to = listener.local_addr().unwrap();
+    let from = |at: SocketAddr| {
+        let socket =
+            rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+        rustix::net::bind(&socket, &at).unwrap();
+        rustix::net::connect(&socket, &to).unwrap();
+        TcpStream::from(socket)
+    };
+    let first = from((Ipv4Addr::LOCALHOST, 0).into());
+    let at = first.local_addr().unwrap();
+    let asked_first = former.ask(&first).unwrap();
+    host.until("a question", |monitor| monitor.waiting() == 1);
+    // A reset.
+    let (accepted, _) = listener.accept().unwrap();
+    sockopt::set_socket_linger(&accepted, Some(Duration::ZERO)).unwrap();
+    drop(accepted);
+    assert!((&first).read(&mut [0]).is_err());
+    let second = from(at);
+    let (accepted, _) = listener.accept().unwrap();
+    let asked_there = server.ask(&accepted).unwrap();
+    assert_eq!(refused(&former, asked_first), Refused::Socket);
+    let asked_second = client.ask(&second).unwrap();
+    let windows = [paired(&client, asked_second), paired(&server, asked_there)];
+    drop((windows, first));
+}
+
+#[test]
+fn what_is_no_socket_of_a_connection_is_refused() {
+    let host = host();
+    let asks = host.asks();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let unix = UnixListener::bind(host.path.with_extension("other")).unwrap();
+    let file = fs::File::open("/dev/null").unwrap();
+    let [here, there] = connection();
+    drop(there);
+    let descriptors: [BorrowedFd<'_>; 4] = [listener.as_fd(), unix.as_fd(), file.as_fd(), here.as_fd()];
+    for descriptor in descriptors {
+        let asked = asks.ask(descriptor).unwrap();
+        assert_eq!(refused(&asks, asked), Refused::Socket);
+    }
+    // None at all.
+    send(&asks, Request::Ask { id: 77 }.write(), None).unwrap();
+    assert_eq!(refused(&asks, 77), Refused::Socket);
+    // And one that asks twice.
+    let [here, _there] = connection();
+    let first = asks.ask(&here).unwrap();
+    let second = asks.ask(&here).unwrap();
+    assert_eq!(refused(&asks, second), Refused::Twice);
+    asks.cancel(first).unwrap();
+    host.until("nothing", |monitor| monitor.waiting() == 0);
+}
+
+#[test]
+fn who_sends_garbage_is_sent_away_alone() {
+    let host = host();
+    let asks = host.asks();
+    let garbage: [&[u8]; 5] =
+        [&[0], &[VERSION, 9, 0, 0, 0, 1], &[VERSION + 1, 1, 0, 0, 0, 1], &[VERSION, 1], &[1; 5000]];
+    for bytes in garbage {
+        let bad = host.asks();
+        rustix::net::send(&bad, bytes, rustix::net::SendFlags::NOSIGNAL).unwrap();
+        assert!(bad.told().unwrap().is_none(), "{bytes:?}");
+    }
+    host.until("one program", |monitor| monitor.clients() == 1);
+    let [here, there] = connection();
+    let asked = [asks.ask(&here).unwrap(), asks.ask(&there).unwrap()];
+    let _windows = asked.map(|_| asks.told().unwrap().unwrap());
+}
+
+/// It asks, and reads none of the answers.
+#[test]
+fn who_does_not_read_holds_nobody_up() {
+    let host = host();
+    let (slow, asks) = (host.asks(), host.asks());
+    let file = fs::File::open("/dev/null").unwrap();
+    // More than a socket holds; the monitor takes them all.
+    for _ in 0..2000 {
+        while slow.ask(&file).is_err() {
+            thread::yield_now();
+        }
+    }
+    let [here, there] = connection();
+    let (here, there) = (asks.ask(&here).unwrap(), asks.ask(&there).unwrap());
+    let mut told = Vec::new();
+    for _ in 0..2 {
+        match asks.told().unwrap() {
+            Some(Told::Paired { id, .. }) => told.push(id),
+            other => panic!("{other:?}"),
+        }
+    }
+    told.sort_unstable();
+    assert_eq!(told, [here, there]);
+}
+
+#[test]
+fn one_user_has_so_many_programs() {
+    // Both ends of each are in this process.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, most).unwrap();
+    let host = host();
+    let all: Vec<Asks> = (0..CLIENTS_OF_USER).map(|_| host.asks()).collect();
+    host.until("all", |monitor| monitor.clients() == CLIENTS_OF_USER);
+    assert!(host.asks().told().unwrap().is_none(), "one more is sent away");
+    drop(all);
+    host.until("none", |monitor| monitor.clients() == 0);
+    let [here, _there] = connection();
+    host.asks().ask(&here).unwrap();
+}
+
+#[test]
+fn one_monitor_runs_at_a_path_and_takes_the_place_of_one_that_has_ended() {
+    let host = host();
+    assert!(matches!(Monitor::start(&host.path), Err(StartError::Running(_))));
+    let asks = host.asks();
+    let Host { monitor, path, _directory } = host;
+    drop(monitor);
+    assert!(asks.told().unwrap().is_none(), "its programs see its end");
+    assert!(!path.exists());
+    // As one that was killed leaves it.
+    drop(UnixListener::bind(&path).unwrap());
+    let monitor = Monitor::start(&path).unwrap();
+    Asks::connect(&path).unwrap();
+    drop(monitor);
+    fs::write(&path, "a file of somebody").unwrap();
+    assert!(matches!(Monitor::start(&path), Err(StartError::Io { .. })));
+    assert_eq!(fs::read(&path).unwrap(), b"a file of somebody");
+}
+
+/// A message with more than one descriptor: the others are closed.
+#[test]
+fn descriptors_that_nobody_asked_for_are_closed() {
+    let (here, there) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let [one, other] = connection();
+    let fds = [one.as_fd(), other.as_fd()];
+    let mut space = [std::mem::MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
+    let parts = [std::io::IoSlice::new(&[VERSION; LONGEST])];
+    rustix::net::sendmsg(&here, &parts, &mut control, rustix::net::SendFlags::empty()).unwrap();
+    drop((one, other));
+    let received = receive(&there).unwrap().unwrap();
+    assert_eq!(received.bytes(), [VERSION; LONGEST]);
+    // The one that came is the last of its connection's: the other end was closed.
+    let stream = TcpStream::from(received.fd.unwrap());
+    assert_eq!((&stream).read(&mut [0]).unwrap(), 0);
+}
