@@ -9,12 +9,14 @@
 //! | [`ring`] | messages in order through a window, without a lock |
 //! | [`stream`] | bytes in order both ways, as a connection has them |
 //! | [`wait`] | waiting for the other end without taking a core |
+//! | [`carry`] | the bytes of a TCP connection, which go on through a window |
 //! | [`meet`] | how the two ends of a TCP connection within a host come to share memory |
 //!
 //! **Invariant: nobody believes the other end.** It may be another user's program, or broken. Each index and each length that
 //! it writes is read once, and checked on the copy. What is wrong ends the ring with an error; nothing outside of it is read
 //! or written.
 
+pub mod carry;
 pub mod meet;
 pub mod ring;
 pub mod shm;

@@ -154,6 +154,17 @@ impl Sender {
         Ok(())
     }
 
+    /// Bytes of the longest message that there is room for; none: not even for an empty one.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn room(&mut self, window: &impl Window) -> Result<Option<usize>, Broken> {
+        self.learn(window)?;
+        let free = usize::try_from(self.place.len as u64 - self.pending()).unwrap_or(0);
+        // Its header, and the zero where the next one will be.
+        Ok(free.checked_sub(2 * WORD).map(|free| free.min(self.most())))
+    }
+
     /// Whether there is room for a message, or what the receiver has told is broken.
     pub fn has_room(&mut self, window: &impl Window, len: usize) -> bool {
         let needs = room(len) + WORD as u64;

@@ -2,6 +2,7 @@
 //! A window between two programs of one host: a sealed memfd, one half of it for each.
 
 use std::{
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
@@ -11,9 +12,15 @@ use std::{
 };
 
 use fide_shm::region::{Region, RegionError, Shared};
-use rustix::thread::futex;
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    thread::futex,
+};
 
-use crate::window::{Bell, WORD, Window};
+use crate::{
+    carry::Polled,
+    window::{Bell, WORD, Window},
+};
 
 /// What both ends map. `WORDS`: of each part.
 #[repr(C)]
@@ -44,6 +51,30 @@ pub struct ShmWindow<const WORDS: usize> {
     memory: Arc<Region<Memory<WORDS>>>,
     /// Which part is this end's own.
     end: usize,
+    /// For ends that sleep by a poll; else by a futex.
+    bells: Option<Bells>,
+}
+
+/// Event counters by which two ends wake each other, for each [`Bell`]: this end's own, and the other one's.
+#[derive(Debug)]
+pub struct Bells {
+    pub own: [OwnedFd; 2],
+    pub other: [OwnedFd; 2],
+}
+
+impl Bells {
+    /// Those of both ends.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn pair() -> io::Result<[Self; 2]> {
+        let bell = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        let own = [bell()?, bell()?];
+        let other = [bell()?, bell()?];
+        let twin = |bells: &[OwnedFd; 2]| Ok::<_, io::Error>([bells[0].try_clone()?, bells[1].try_clone()?]);
+        let first = Self { own: twin(&own)?, other: twin(&other)? };
+        Ok([first, Self { own: other, other: own }])
+    }
 }
 
 impl<const WORDS: usize> ShmWindow<WORDS> {
@@ -53,7 +84,7 @@ impl<const WORDS: usize> ShmWindow<WORDS> {
     /// What the kernel said.
     pub fn pair() -> Result<[Self; 2], RegionError> {
         let memory = Arc::new(Region::create("fide-rack")?);
-        Ok([0, 1].map(|end| Self { memory: Arc::clone(&memory), end }))
+        Ok([0, 1].map(|end| Self { memory: Arc::clone(&memory), end, bells: None }))
     }
 
     /// An end of one that another process has made. `is_maker`: as its maker.
@@ -61,7 +92,13 @@ impl<const WORDS: usize> ShmWindow<WORDS> {
     /// # Errors
     /// [`RegionError`]: the descriptor is no memory of this size that is sealed against shrinking.
     pub fn open(descriptor: OwnedFd, is_maker: bool) -> Result<Self, RegionError> {
-        Ok(Self { memory: Arc::new(Region::map(descriptor)?), end: usize::from(!is_maker) })
+        Ok(Self { memory: Arc::new(Region::map(descriptor)?), end: usize::from(!is_maker), bells: None })
+    }
+
+    /// Both ends have bells, or neither.
+    #[must_use]
+    pub fn with_bells(self, bells: Bells) -> Self {
+        Self { bells: Some(bells), ..self }
     }
 
     fn own(&self) -> &Part<WORDS> {
@@ -71,6 +108,10 @@ impl<const WORDS: usize> ShmWindow<WORDS> {
     fn other(&self) -> &Part<WORDS> {
         &self.memory.get().ends[1 - self.end]
     }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
 }
 
 impl<const WORDS: usize> AsFd for ShmWindow<WORDS> {
@@ -133,14 +174,17 @@ impl<const WORDS: usize> Window for ShmWindow<WORDS> {
     }
 
     fn sleep(&self, by: Bell, within: Option<Duration>) {
+        if let Some(bells) = &self.bells {
+            let timeout = within.map(timespec);
+            let _ = poll(&mut [PollFd::new(&bells.own[by as usize], PollFlags::IN)], timeout.as_ref());
+            self.heard(by);
+            return;
+        }
         let bell = &self.own().bells[by as usize].0;
         if bell.swap(0, Ordering::Acquire) != 0 {
             return;
         }
-        let timeout = within.map(|within| rustix::time::Timespec {
-            tv_sec: i64::try_from(within.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: within.subsec_nanos().into(),
-        });
+        let timeout = within.map(timespec);
         // A signal, the time, or a bell that has rung meanwhile: the caller looks again.
         let _ = futex::wait(bell, futex::Flags::empty(), 0, timeout.as_ref());
     }
@@ -150,10 +194,30 @@ impl<const WORDS: usize> Window for ShmWindow<WORDS> {
         if self.own().sleepers[bell as usize].0.load(Ordering::Relaxed) == 0 {
             return;
         }
+        if let Some(bells) = &self.bells {
+            // One that has rung so often that there is no room rings.
+            let _ = rustix::io::write(&bells.other[bell as usize], &1_u64.to_ne_bytes());
+            return;
+        }
         let bell = &self.other().bells[bell as usize].0;
         if bell.swap(1, Ordering::Release) == 0 {
             // One thread sleeps there at most.
             let _ = futex::wake(bell, futex::Flags::empty(), 1);
+        }
+    }
+}
+
+/// One with bells.
+impl<const WORDS: usize> Polled for ShmWindow<WORDS> {
+    /// # Panics
+    /// If it has none.
+    fn bell(&self, bell: Bell) -> BorrowedFd<'_> {
+        self.bells.as_ref().expect("a window with bells").own[bell as usize].as_fd()
+    }
+
+    fn heard(&self, bell: Bell) {
+        if let Some(bells) = &self.bells {
+            let _ = rustix::io::read(&bells.own[bell as usize], &mut [0; 8]);
         }
     }
 }

@@ -18,12 +18,12 @@ use crate::{
 };
 
 const TOLD_AT: usize = 0;
-const WRITES_NO_MORE_AT: usize = WORD;
-const READS_NO_MORE_AT: usize = 2 * WORD;
+pub(crate) const WRITES_NO_MORE_AT: usize = WORD;
+pub(crate) const READS_NO_MORE_AT: usize = 2 * WORD;
 /// Bytes before the ring: a cache line or two.
 const BEFORE: usize = 128;
 /// Bytes of the longest slice.
-const SLICE: usize = 16 << 10;
+pub(crate) const SLICE: usize = 16 << 10;
 
 /// The end that reads. Dropped, the other end's writes fail.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub struct WriteHalf<W: Window> {
 /// # Panics
 /// If the window is too short for a ring.
 pub fn halves<W: Window>(window: W) -> (ReadHalf<W>, WriteHalf<W>) {
-    let place = Place { told_at: TOLD_AT, at: BEFORE, len: window.len() - BEFORE };
+    let place = place(&window);
     let window = Arc::new(window);
     let read = ReadHalf {
         receiver: Receiver::new(&*window, place),
@@ -66,7 +66,15 @@ pub fn halves<W: Window>(window: W) -> (ReadHalf<W>, WriteHalf<W>) {
     (read, write)
 }
 
-fn broken(why: Broken) -> io::Error {
+/// Where the rings of a window lie.
+///
+/// # Panics
+/// If it is too short for one.
+pub(crate) fn place(window: &impl Window) -> Place {
+    Place { told_at: TOLD_AT, at: BEFORE, len: window.len() - BEFORE }
+}
+
+pub(crate) fn broken(why: Broken) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 

@@ -40,6 +40,17 @@ impl Patience {
             return true;
         }
         let begun = Instant::now();
+        if self.looks(&mut is_there) {
+            return true;
+        }
+        let has_come = sleep(window, bell, within.map(|within| begun + within), is_there);
+        self.took(begun.elapsed());
+        has_come
+    }
+
+    /// Looks for a moment whether something is there.
+    pub(crate) fn looks(&self, mut is_there: impl FnMut() -> bool) -> bool {
+        let begun = Instant::now();
         while begun.elapsed() < self.looks {
             for _ in 0..LOOKS_TO_CLOCK {
                 if is_there() {
@@ -48,13 +59,11 @@ impl Patience {
                 hint::spin_loop();
             }
         }
-        let has_come = sleep(window, bell, within.map(|within| begun + within), is_there);
-        self.took(begun.elapsed());
-        has_come
+        false
     }
 
     /// What was waited for came, or did not, after this time, most of it asleep.
-    fn took(&mut self, wait: Duration) {
+    pub(crate) fn took(&mut self, wait: Duration) {
         self.looks = if wait < WORTH { LOOKS[1] } else { (self.looks / 2).max(LOOKS[0]) };
     }
 }

@@ -19,7 +19,7 @@ use fide_rack::{
         Refused, WORDS,
         ask::{Asks, Told},
         monitor::{CLIENTS_OF_USER_MAX as CLIENTS_OF_USER, Monitor, StartError},
-        wire::{LONGEST, Request, VERSION, receive, send},
+        wire::{Request, VERSION, send},
     },
     shm::ShmWindow,
     stream::halves,
@@ -85,6 +85,7 @@ fn both_ends_of_a_connection_share_memory() {
         let asked_there = server.ask(&there).unwrap();
         let asked_here = client.ask(&here).unwrap();
         let windows = [paired(&client, asked_here), paired(&server, asked_there)];
+        // Each end sleeps by the bells that it was sent.
         let [(mut reads_here, mut writes_here), (mut reads_there, mut writes_there)] = windows.map(halves);
         let echo = thread::spawn(move || {
             let mut bytes = [0; 5];
@@ -203,7 +204,7 @@ fn what_is_no_socket_of_a_connection_is_refused() {
         assert_eq!(refused(&asks, asked), Refused::Socket);
     }
     // None at all.
-    send(&asks, Request::Ask { id: 77 }.write(), None).unwrap();
+    send(&asks, Request::Ask { id: 77 }.write(), &[]).unwrap();
     assert_eq!(refused(&asks, 77), Refused::Socket);
     // And one that asks twice.
     let [here, _there] = connection();
@@ -289,24 +290,4 @@ fn one_monitor_runs_at_a_path_and_takes_the_place_of_one_that_has_ended() {
     fs::write(&path, "a file of somebody").unwrap();
     assert!(matches!(Monitor::start(&path), Err(StartError::Io { .. })));
     assert_eq!(fs::read(&path).unwrap(), b"a file of somebody");
-}
-
-/// A message with more than one descriptor: the others are closed.
-#[test]
-fn descriptors_that_nobody_asked_for_are_closed() {
-    let (here, there) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let [one, other] = connection();
-    let fds = [one.as_fd(), other.as_fd()];
-    let mut space = [std::mem::MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
-    assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
-    let parts = [std::io::IoSlice::new(&[VERSION; LONGEST])];
-    rustix::net::sendmsg(&here, &parts, &mut control, rustix::net::SendFlags::empty()).unwrap();
-    drop((one, other));
-    let received = receive(&there).unwrap().unwrap();
-    assert_eq!(received.bytes(), [VERSION; LONGEST]);
-    // The one that came is the last of its connection's: the other end was closed.
-    let stream = TcpStream::from(received.fd.unwrap());
-    assert_eq!((&stream).read(&mut [0]).unwrap(), 0);
 }

@@ -13,9 +13,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 use super::{
     Refused, WORDS,
-    wire::{Answer, Malformed, Request, receive, send},
+    wire::{Answer, FDS_MAX, Malformed, Request, receive, send},
 };
-use crate::shm::ShmWindow;
+use crate::shm::{Bells, ShmWindow};
 
 /// A connection to the monitor, for all threads of a program.
 #[derive(Debug)]
@@ -45,8 +45,8 @@ pub enum AskError {
     Io(#[from] io::Error),
     #[error("the monitor has sent {0}")]
     Malformed(#[from] Malformed),
-    #[error("the monitor has answered question {0} without the memory")]
-    NoMemory(u32),
+    #[error("the monitor has answered question {id} with {fds} descriptors, where {FDS_MAX} are needed")]
+    Descriptors { id: u32, fds: usize },
     #[error("the memory that the monitor has sent: {0}")]
     Memory(#[from] RegionError),
 }
@@ -69,7 +69,7 @@ impl Asks {
     /// The kernel's: `WouldBlock` if the monitor is slow. Nothing was asked.
     pub fn ask(&self, socket: impl AsFd) -> io::Result<u32> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        send(&self.socket, Request::Ask { id }.write(), Some(socket.as_fd()))?;
+        send(&self.socket, Request::Ask { id }.write(), &[socket.as_fd()])?;
         Ok(id)
     }
 
@@ -78,7 +78,7 @@ impl Asks {
     /// # Errors
     /// As [`Asks::ask`].
     pub fn cancel(&self, id: u32) -> io::Result<()> {
-        send(&self.socket, Request::Cancel { id }.write(), None)
+        send(&self.socket, Request::Cancel { id }.write(), &[])
     }
 
     /// Waits for the next answer. None: the monitor has ended.
@@ -90,8 +90,11 @@ impl Asks {
         Ok(Some(match Answer::read(received.bytes())? {
             Answer::Refused { id, why } => Told::Refused { id, why },
             Answer::Paired { id, is_first } => {
-                let memory = received.fd.ok_or(AskError::NoMemory(id))?;
-                Told::Paired { id, window: ShmWindow::open(memory, is_first)? }
+                let fds = <[OwnedFd; FDS_MAX]>::try_from(received.fds);
+                let [memory, own_message, own_room, other_message, other_room] =
+                    fds.map_err(|fds| AskError::Descriptors { id, fds: fds.len() })?;
+                let bells = Bells { own: [own_message, own_room], other: [other_message, other_room] };
+                Told::Paired { id, window: ShmWindow::open(memory, is_first)?.with_bells(bells) }
             }
         }))
     }

@@ -7,7 +7,7 @@ use std::{
     fs::{self, File, Permissions},
     io,
     os::{
-        fd::OwnedFd,
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::{FileTypeExt, PermissionsExt},
     },
     path::{Path, PathBuf},
@@ -33,7 +33,7 @@ use super::{
     Asked, Asker, Pairs, Refused, WORDS, Waiting,
     wire::{Answer, Request, receive, send},
 };
-use crate::shm::ShmWindow;
+use crate::shm::{Bells, ShmWindow};
 
 /// Programs that are connected, and those of one user. Further ones are sent away: their connections stay with TCP.
 pub const CLIENTS_MAX: usize = 1024;
@@ -202,7 +202,7 @@ impl Shared {
     fn serve(&self, client: u64, uid: u32, to: &Arc<OwnedFd>) {
         while let Ok(Some(received)) = receive(&**to) {
             match Request::read(received.bytes()) {
-                Ok(Request::Ask { id }) => self.ask(Asker { client, id, uid }, received.fd, to),
+                Ok(Request::Ask { id }) => self.ask(Asker { client, id, uid }, received.fds.into_iter().next(), to),
                 Ok(Request::Cancel { id }) => {
                     let kept = self.pairs().cancel(client, id);
                     kept.into_iter().for_each(Kept::release);
@@ -213,7 +213,7 @@ impl Shared {
     }
 
     fn ask(&self, asker: Asker, socket: Option<OwnedFd>, to: &Arc<OwnedFd>) {
-        let refuse = |why| tell(to, Answer::Refused { id: asker.id, why }, None);
+        let refuse = |why| tell(to, Answer::Refused { id: asker.id, why }, &[]);
         let found = socket.and_then(|socket| Some((TcpEnd::of(&socket).ok()?, socket)));
         let Some((end, socket)) = found else { return refuse(Refused::Socket) };
         let mut kept = Kept { socket, to: Arc::clone(to) };
@@ -228,7 +228,7 @@ impl Shared {
                 Asked::Met(other, of_asker) if other.kept.is_open() => return meet(asker, of_asker, other),
                 Asked::Met(other, of_asker) => {
                     // It has ended since it asked, and this is another connection with its addresses.
-                    tell(&other.kept.to, Answer::Refused { id: other.asker.id, why: Refused::Socket }, None);
+                    tell(&other.kept.to, Answer::Refused { id: other.asker.id, why: Refused::Socket }, &[]);
                     other.kept.release();
                     kept = of_asker;
                 }
@@ -239,22 +239,31 @@ impl Shared {
 
 /// Both ends of a connection have asked.
 fn meet(asker: Asker, kept: Kept, other: Waiting<Kept>) {
-    let memory =
-        if kept.is_open() { ShmWindow::<WORDS>::pair().map_err(|_| Refused::Memory) } else { Err(Refused::Socket) };
-    for (id, to, is_first) in [(other.asker.id, &other.kept.to, true), (asker.id, &kept.to, false)] {
-        match &memory {
+    let shared = if kept.is_open() { shared().map_err(|_| Refused::Memory) } else { Err(Refused::Socket) };
+    let ends = [(other.asker.id, &other.kept.to, true), (asker.id, &kept.to, false)];
+    for (end, (id, to, is_first)) in ends.into_iter().enumerate() {
+        match &shared {
             // Neither uses it before the other one has said, within it, that it has it. So it is no harm if only one gets it.
-            Ok([window, _]) => tell(to, Answer::Paired { id, is_first }, Some(window)),
-            Err(why) => tell(to, Answer::Refused { id, why: *why }, None),
+            Ok((memory, bells)) => {
+                let Bells { own, other } = &bells[end];
+                let fds = [memory.as_fd(), own[0].as_fd(), own[1].as_fd(), other[0].as_fd(), other[1].as_fd()];
+                tell(to, Answer::Paired { id, is_first }, &fds);
+            }
+            Err(why) => tell(to, Answer::Refused { id, why: *why }, &[]),
         }
     }
     kept.release();
     other.kept.release();
 }
 
+fn shared() -> Result<(ShmWindow<WORDS>, [Bells; 2]), Box<dyn std::error::Error>> {
+    let [memory, _] = ShmWindow::pair()?;
+    Ok((memory, Bells::pair()?))
+}
+
 /// One that does not read its answers goes on by TCP.
-fn tell(to: &OwnedFd, answer: Answer, window: Option<&ShmWindow<WORDS>>) {
-    let _ = send(to, answer.write(), window.map(std::os::fd::AsFd::as_fd));
+fn tell(to: &OwnedFd, answer: Answer, fds: &[BorrowedFd<'_>]) {
+    let _ = send(to, answer.write(), fds);
 }
 
 impl Kept {

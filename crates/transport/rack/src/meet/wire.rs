@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | Ask, to the monitor | version 1, kind 1, question 4 | the socket |
 //! | Cancel, to the monitor | version 1, kind 1, question 4 | |
-//! | Paired | version 1, kind 1, question 4, 1 if it asked first | the memory |
+//! | Paired | version 1, kind 1, question 4, 1 if it asked first | the memory; by which this end is woken when there is something to read, and when there is room; and the other end |
 //! | Refused | version 1, kind 1, question 4, reason 1 | |
 //!
 //! Numbers are big-endian.
@@ -30,6 +30,8 @@ use super::Refused;
 pub const VERSION: u8 = 1;
 /// Bytes of the longest one.
 pub const LONGEST: usize = 7;
+/// Descriptors of one message at most.
+pub const FDS_MAX: usize = 5;
 
 /// To the monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,16 +130,15 @@ impl Answer {
     }
 }
 
-/// Sends one message, with a descriptor or none; never waits.
+/// Sends one message, with descriptors or none; never waits.
 ///
 /// # Errors
 /// The kernel's: `WouldBlock` if the other end does not read.
-pub fn send(socket: impl AsFd, (bytes, len): ([u8; LONGEST], usize), fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
+pub fn send(socket: impl AsFd, (bytes, len): ([u8; LONGEST], usize), fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fd.as_slice().is_empty() {
-        let has_room = control.push(SendAncillaryMessage::ScmRights(fd.as_slice()));
-        debug_assert!(has_room, "there is room for one descriptor");
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one message"));
     }
     sendmsg(socket, &[IoSlice::new(&bytes[..len])], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
     Ok(())
@@ -148,8 +149,8 @@ pub fn send(socket: impl AsFd, (bytes, len): ([u8; LONGEST], usize), fd: Option<
 pub struct Received {
     bytes: [u8; LONGEST + 1],
     len: usize,
-    /// The first one that came with it; further ones are closed.
-    pub fd: Option<OwnedFd>,
+    /// Those that came with it, up to [`FDS_MAX`]; the kernel closes further ones.
+    pub fds: Vec<OwnedFd>,
 }
 
 impl Received {
@@ -166,7 +167,7 @@ impl Received {
 pub fn receive(socket: impl AsFd) -> io::Result<Option<Received>> {
     let mut bytes = [0; LONGEST + 1];
     loop {
-        let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut bytes)];
         let message = match recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
@@ -174,17 +175,17 @@ pub fn receive(socket: impl AsFd) -> io::Result<Option<Received>> {
             Err(Errno::CONNRESET) => return Ok(None),
             message => message?,
         };
-        let mut fd = None;
+        let mut fds = Vec::new();
         for part in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(mut rights) = part {
-                fd = fd.or(rights.next());
+            if let RecvAncillaryMessage::ScmRights(rights) = part {
+                fds.extend(rights);
             }
         }
         if message.bytes == 0 && !message.flags.contains(ReturnFlags::TRUNC) {
             return Ok(None);
         }
         let len = if message.flags.contains(ReturnFlags::TRUNC) { bytes.len() } else { message.bytes };
-        return Ok(Some(Received { bytes, len, fd }));
+        return Ok(Some(Received { bytes, len, fds }));
     }
 }
 
