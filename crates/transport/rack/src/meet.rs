@@ -16,10 +16,11 @@
 //!
 //! **Who may have the memory.** Whoever has the socket of an end: it is handed to the monitor with the question, so that the
 //! kernel, and not the asker, says which connection it is an end of. The monitor keeps it while the question waits, so that nobody
-//! else can have these addresses meanwhile, and both sockets have to be open as it answers: then they are the two ends of
-//! one connection, as in a network namespace there is one socket for each pair of addresses.
+//! else can have these addresses meanwhile, and both sockets have to be open as it answers. That they name each other is not enough,
+//! as with NAT they may be ends of two connections: the client has to have sent the first segment that the server's kernel has kept
+//! ([`fide_sys::tcp`]). So a server has that kept before it listens, and asks within a minute.
 //!
-//! Ends in two namespaces do not find each other: there the same addresses may be those of two connections.
+//! Ends in two namespaces do not find each other yet.
 
 pub mod ask;
 pub mod monitor;
@@ -64,12 +65,18 @@ pub enum Refused {
     Itself = 4,
     #[error("the monitor has no memory for one more connection")]
     Memory = 5,
+    #[error(
+        "nothing shows that the socket with the other addresses is the other end: the server has to listen with TCP_SAVE_SYN, TCP needs timestamps, and both have to ask within a minute"
+    )]
+    Unproven = 6,
 }
 
 impl Refused {
     #[must_use]
     pub fn of(code: u8) -> Option<Self> {
-        [Self::Full, Self::Twice, Self::Socket, Self::Itself, Self::Memory].into_iter().find(|why| *why as u8 == code)
+        [Self::Full, Self::Twice, Self::Socket, Self::Itself, Self::Memory, Self::Unproven]
+            .into_iter()
+            .find(|why| *why as u8 == code)
     }
 }
 

@@ -24,6 +24,7 @@ use fide_rack::{
     shm::ShmWindow,
     stream::halves,
 };
+use fide_sys::tcp::keeps_syn;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -56,8 +57,14 @@ impl Host {
     }
 }
 
-fn connection() -> [TcpStream; 2] {
+fn listens() -> TcpListener {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    keeps_syn(&listener).unwrap();
+    listener
+}
+
+fn connection() -> [TcpStream; 2] {
+    let listener = listens();
     let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     [here, listener.accept().unwrap().0]
 }
@@ -161,7 +168,7 @@ fn socket_that_lingers_holds_nobody_up() {
 fn addresses_that_others_have_now_are_not_paired_with_who_had_them() {
     let host = host();
     let (former, server, client) = (host.asks(), host.asks(), host.asks());
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let listener = listens();
     let to = listener.local_addr().unwrap();
     let from = |at: SocketAddr| {
         let socket =
@@ -187,6 +194,20 @@ fn addresses_that_others_have_now_are_not_paired_with_who_had_them() {
     let asked_second = client.ask(&second).unwrap();
     let windows = [paired(&client, asked_second), paired(&server, asked_there)];
     drop((windows, first));
+}
+
+/// A server whose kernel has kept no first segment, as with one that was accepted before.
+#[test]
+fn ends_without_proof_are_refused() {
+    let host = host();
+    let (server, client) = (host.asks(), host.asks());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let there = listener.accept().unwrap().0;
+    let (asked_there, asked_here) = (server.ask(&there).unwrap(), client.ask(&here).unwrap());
+    assert_eq!(refused(&server, asked_there), Refused::Unproven);
+    assert_eq!(refused(&client, asked_here), Refused::Unproven);
+    assert_eq!(host.monitor.waiting(), 0);
 }
 
 #[test]

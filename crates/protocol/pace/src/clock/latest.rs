@@ -46,6 +46,9 @@ const SET_SHARE: u64 = 16;
 const SET_US: u64 = 1000;
 /// After this time it is known what is usual.
 const LEARNT_US: u64 = 1_000_000;
+/// Of a time without packets so much counts for that, somewhat more than is between two requests for the clock: an outage teaches
+/// nothing.
+const UNSEEN_US: u64 = 600_000;
 
 /// The least of the values of one to two spans of time.
 #[derive(Debug, Clone, Copy)]
@@ -125,6 +128,8 @@ pub(super) struct Latest {
     usual_at_least: Least,
     /// Since when it is known what is usual.
     learns_us: Option<u64>,
+    /// When a packet came last.
+    seen_us: Option<u64>,
     /// Only exchanges count that began after that.
     since_us: u64,
     /// What was known before a step.
@@ -140,6 +145,7 @@ impl Default for Latest {
             at_least: Least::new(PACKETS_US, RATE_MAX_PPM),
             usual_at_least: Least::new(USUAL_US, 0),
             learns_us: None,
+            seen_us: None,
             since_us: 0,
             before: None,
         }
@@ -172,6 +178,10 @@ impl Latest {
 
     /// The newest packet of the other end came, which left at this time by its clock.
     pub(super) fn came(&mut self, now_us: u64, sent_us: u64, shortest_us: u64) -> Told {
+        let unseen_us = self.seen_us.replace(now_us).map_or(0, |seen_us| now_us.saturating_sub(seen_us));
+        if let Some(learns_us) = &mut self.learns_us {
+            *learns_us += unseen_us.saturating_sub(UNSEEN_US);
+        }
         let behind_us = ahead(now_us, sent_us);
         let is_step = self.at_most.get(now_us).is_some_and(|at_most_us| behind_us.saturating_neg() > at_most_us);
         let faster_us = self.usual_at_least.get(now_us).map_or(0, |usual_us| usual_us.saturating_sub(behind_us));
@@ -327,6 +337,25 @@ mod tests {
                 now_us += gap_us;
             }
         }
+    }
+
+    /// A few packets from a queue, then an outage, and then packets that met none: no clock has stepped.
+    #[test]
+    fn outage_teaches_nothing_of_what_is_usual() {
+        let mut clocks = Clocks::new();
+        for _ in 0..10 {
+            clocks.now_us += MS;
+            assert_eq!(clocks.came(14 * MS), Told::default());
+        }
+        clocks.now_us += 2500 * MS;
+        assert_eq!(clocks.came(8 * MS), Told::default());
+        // Packets that are seldom teach it, too.
+        for _ in 0..4 {
+            clocks.now_us += 500 * MS;
+            assert_eq!(clocks.came(14 * MS), Told::default());
+        }
+        clocks.now_us += 500 * MS;
+        assert!(clocks.came(MS).lost_time);
     }
 
     /// The exchange that shows how much older messages are waits in a queue, and the next one does not.

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use fide_sys::tcp::{TcpEnd, is_established};
+use fide_sys::tcp::{TcpEnd, is_established, stamp_now, syn_stamp};
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
@@ -42,6 +42,11 @@ pub const CLIENTS_OF_USER_MAX: usize = 512;
 const BACKLOG: i32 = 128;
 /// Before the next try to accept, if there was no descriptor or memory for one.
 const ACCEPTS_AGAIN: Duration = Duration::from_millis(50);
+/// Longest time from the first segment of a connection to the question of both its ends: another client's stamp is as near to it with
+/// a chance of one in 70,000.
+const SINCE_MAX_MS: u32 = 60_000;
+/// The kernel rounds a stamp to a millisecond, and the clock that it is compared with by itself.
+const ROUNDED_MS: u32 = 2;
 /// All users may connect: what they can do is bounded.
 const MODE: u32 = 0o666;
 
@@ -69,6 +74,8 @@ pub struct Monitor {
 #[derive(Debug)]
 struct Kept {
     socket: OwnedFd,
+    /// The stamp of the first segment, if this is the server's.
+    syn: Option<u32>,
     to: Arc<OwnedFd>,
 }
 
@@ -216,7 +223,8 @@ impl Shared {
         let refuse = |why| tell(to, Answer::Refused { id: asker.id, why }, &[]);
         let found = socket.and_then(|socket| Some((TcpEnd::of(&socket).ok()?, socket)));
         let Some((end, socket)) = found else { return refuse(Refused::Socket) };
-        let mut kept = Kept { socket, to: Arc::clone(to) };
+        let syn = syn_stamp(&socket).ok().flatten();
+        let mut kept = Kept { socket, syn, to: Arc::clone(to) };
         loop {
             let asked = self.pairs().ask(end, asker, kept);
             match asked {
@@ -239,7 +247,11 @@ impl Shared {
 
 /// Both ends of a connection have asked.
 fn meet(asker: Asker, kept: Kept, other: Waiting<Kept>) {
-    let shared = if kept.is_open() { shared().map_err(|_| Refused::Memory) } else { Err(Refused::Socket) };
+    let shared = match (kept.is_open(), are_one(&kept, &other.kept)) {
+        (false, _) => Err(Refused::Socket),
+        (true, false) => Err(Refused::Unproven),
+        (true, true) => shared().map_err(|_| Refused::Memory),
+    };
     let ends = [(other.asker.id, &other.kept.to, true), (asker.id, &kept.to, false)];
     for (end, (id, to, is_first)) in ends.into_iter().enumerate() {
         match &shared {
@@ -254,6 +266,16 @@ fn meet(asker: Asker, kept: Kept, other: Waiting<Kept>) {
     }
     kept.release();
     other.kept.release();
+}
+
+/// Whether they are the two ends of one connection: one is the server's, and the other has sent the segment that it began with.
+fn are_one(one: &Kept, other: &Kept) -> bool {
+    let (client, stamp) = match (one.syn, other.syn) {
+        (Some(stamp), None) => (other, stamp),
+        (None, Some(stamp)) => (one, stamp),
+        _ => return false,
+    };
+    stamp_now(&client.socket).is_ok_and(|now| now.wrapping_add(ROUNDED_MS).wrapping_sub(stamp) <= SINCE_MAX_MS)
 }
 
 fn shared() -> Result<(ShmWindow<WORDS>, [Bells; 2]), Box<dyn std::error::Error>> {
