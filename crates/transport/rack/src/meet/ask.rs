@@ -42,13 +42,13 @@ pub enum Told {
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     #[error("asking the monitor: {0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
     #[error("the monitor has sent {0}")]
-    Malformed(#[from] Malformed),
+    Malformed(Malformed),
     #[error("the monitor has answered question {id} with {fds} descriptors, where {FDS_MAX} are needed")]
     Descriptors { id: u32, fds: usize },
     #[error("the memory that the monitor has sent: {0}")]
-    Memory(#[from] RegionError),
+    Memory(RegionError),
 }
 
 impl Asks {
@@ -86,15 +86,16 @@ impl Asks {
     /// # Errors
     /// [`AskError`].
     pub fn told(&self) -> Result<Option<Told>, AskError> {
-        let Some(received) = receive(&self.socket)? else { return Ok(None) };
-        Ok(Some(match Answer::read(received.bytes())? {
+        let Some(received) = receive(&self.socket).map_err(AskError::Io)? else { return Ok(None) };
+        Ok(Some(match Answer::read(received.bytes()).map_err(AskError::Malformed)? {
             Answer::Refused { id, why } => Told::Refused { id, why },
             Answer::Paired { id, is_first } => {
                 let fds = <[OwnedFd; FDS_MAX]>::try_from(received.fds);
                 let [memory, own_message, own_room, other_message, other_room] =
                     fds.map_err(|fds| AskError::Descriptors { id, fds: fds.len() })?;
                 let bells = Bells { own: [own_message, own_room], other: [other_message, other_room] };
-                Told::Paired { id, window: ShmWindow::open(memory, is_first)?.with_bells(bells) }
+                let window = ShmWindow::open(memory, is_first).map_err(AskError::Memory)?;
+                Told::Paired { id, window: window.with_bells(bells) }
             }
         }))
     }
