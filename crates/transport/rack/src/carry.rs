@@ -209,7 +209,8 @@ impl<W: Polled> Incoming<W> {
     /// As [`Incoming::try_read`].
     pub fn wait(&mut self, socket: impl AsFd, within: Option<Duration>) -> io::Result<bool> {
         let Self { window, receiver, patience, is_on_ring, .. } = self;
-        let (begun, until) = (Instant::now(), within.map(|within| Instant::now() + within));
+        let begun = Instant::now();
+        let until = within.map(|within| begun + within);
         if let (true, Some(window), Some(receiver)) = (*is_on_ring, &window, &receiver) {
             let is_there = || receiver.has_something(&**window) || window.poll(WRITES_NO_MORE_AT) != 0;
             if patience.looks(is_there) {
@@ -247,6 +248,10 @@ impl<W: Polled> Incoming<W> {
             let [has_rung, has_come] = fds.map(|fd| !fd.revents().is_empty());
             if has_rung {
                 window.heard(Bell::Message);
+            }
+            // A hostile end may ring for ever.
+            if is_past(until) {
+                return self.has_something(window);
             }
             if has_come && !self.is_on_ring {
                 return Ok(true);
@@ -351,7 +356,8 @@ impl<W: Polled> Outgoing<W> {
     /// # Errors
     /// The socket's.
     pub fn wait(&mut self, socket: impl AsFd, within: Option<Duration>) -> io::Result<bool> {
-        let (begun, until) = (Instant::now(), within.map(|within| Instant::now() + within));
+        let begun = Instant::now();
+        let until = within.map(|within| begun + within);
         let Some(window) = self.window.clone() else {
             return Ok(polls(&mut [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::OUT)], until)? > 0);
         };
@@ -370,7 +376,14 @@ impl<W: Polled> Outgoing<W> {
                 break Ok(true);
             }
             // Through the ring: only the end of the connection matters.
-            let of_socket = if *is_on_ring { PollFlags::empty() } else { PollFlags::OUT };
+            // One that writes to the ring says that it writes no more, before TCP does, unless its program has died.
+            let writes_to_ring = || window.poll(OVER_TCP_AT) != 0 && window.poll(WRITES_NO_MORE_AT) == 0;
+            let is_told = writes_to_ring();
+            let of_socket = match *is_on_ring {
+                true if is_told => PollFlags::RDHUP,
+                true => PollFlags::empty(),
+                false => PollFlags::OUT,
+            };
             let mut fds = [
                 PollFd::from_borrowed_fd(window.bell(Bell::Room), PollFlags::IN),
                 PollFd::from_borrowed_fd(socket.as_fd(), of_socket),
@@ -384,15 +397,26 @@ impl<W: Polled> Outgoing<W> {
             if has_rung {
                 window.heard(Bell::Room);
             }
+            if *is_on_ring && has_come && is_told && !writes_to_ring() {
+                // It has just said so.
+                continue;
+            }
             if has_come {
                 // Room in TCP's buffer, or an error that the next write gets.
                 break if *is_on_ring { Err(io::ErrorKind::ConnectionReset.into()) } else { Ok(true) };
+            }
+            if is_past(until) {
+                break Ok(has_room(*is_on_ring));
             }
         };
         window.will_sleep(Bell::Room, false);
         patience.took(begun.elapsed());
         slept
     }
+}
+
+fn is_past(until: Option<Instant>) -> bool {
+    until.is_some_and(|until| Instant::now() >= until)
 }
 
 /// Polls until a time. How many are ready; 0: none in time.

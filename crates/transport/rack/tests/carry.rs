@@ -4,7 +4,10 @@
 use std::{
     io::{self, Read, Write},
     net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread,
     time::Duration,
 };
@@ -12,7 +15,7 @@ use std::{
 use fide_rack::{
     carry::{Incoming, Outgoing, both},
     shm::{Bells, ShmWindow},
-    window::{WORD, Window},
+    window::{Bell, WORD, Window},
 };
 use proptest::prelude::*;
 
@@ -168,10 +171,50 @@ fn what_a_program_wrote_before_it_died_is_read_and_then_the_end() {
     drop(here);
     let (got, there) = reads.join().unwrap();
     assert_eq!(got, bytes(3000, 7));
-    // A reset, by the first byte that the kernel has for nobody; through the ring a writer waits for room, and sees it.
-    (&there).write_all(b"x").unwrap();
+    // A writer that waits for room sees it, too.
     let why = write(&mut back, &there, &[0; 100_000]).unwrap_err();
     assert_eq!(why.kind(), io::ErrorKind::ConnectionReset);
+}
+
+/// It writes no more, and reads on.
+#[test]
+fn writer_waits_for_an_end_that_only_reads() {
+    let ([here, there], _windows, [(mut into, mut out), (_, mut back)]) = on_ring();
+    out.ends();
+    here.shutdown(Shutdown::Write).unwrap();
+    while back.try_write(&there, &[7; 4000]).unwrap().is_some() {}
+    assert!(!back.wait(&there, Some(Duration::from_millis(5))).unwrap());
+    while into.try_read(&here, &mut [0; 4000]).unwrap().is_some() {}
+    assert!(back.wait(&there, LIMIT).unwrap());
+    assert!(back.try_write(&there, &[7; 4000]).unwrap().is_some());
+}
+
+#[test]
+fn end_that_rings_for_ever_holds_nobody_up() {
+    let ([here, there], windows, [(_, mut out), (mut into, _)]) = on_ring();
+    while out.try_write(&here, &[7; 4000]).unwrap().is_some() {}
+    let rings = |window: &Memory, is_over: &AtomicBool| {
+        while !is_over.load(Relaxed) {
+            window.ring(Bell::Message);
+            window.ring(Bell::Room);
+        }
+    };
+    let is_over = AtomicBool::new(false);
+    let soon = Some(Duration::from_millis(20));
+    thread::scope(|scope| {
+        scope.spawn(|| rings(&windows[1], &is_over));
+        let waited = out.wait(&here, soon);
+        is_over.store(true, Relaxed);
+        assert!(!waited.unwrap());
+    });
+    while into.try_read(&there, &mut [0; 4000]).unwrap().is_some() {}
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| rings(&windows[0], &is_over));
+        let waited = into.wait(&there, soon);
+        is_over.store(true, Relaxed);
+        assert!(!waited.unwrap());
+    });
 }
 
 #[test]
