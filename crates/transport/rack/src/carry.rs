@@ -29,8 +29,8 @@ use rustix::{
 };
 
 use crate::{
-    ring::{Place, Receiver, SendError, Sender},
-    stream::{READS_NO_MORE_AT, SLICE, WRITES_NO_MORE_AT, broken, place},
+    ring::{SendError, Sender},
+    stream::{READS_NO_MORE_AT, RingReader, SLICE, WRITES_NO_MORE_AT, broken, place},
     wait::Patience,
     window::{Bell, WORD, Window},
 };
@@ -52,12 +52,9 @@ pub trait Polled: Window {
 #[derive(Debug)]
 pub struct Incoming<W> {
     window: Option<Arc<W>>,
-    receiver: Option<Receiver>,
+    reader: Option<RingReader>,
     /// Bytes that came over TCP.
     over_tcp: u64,
-    /// Of a message that was longer than a read wanted, what was not read yet.
-    rest: Vec<u8>,
-    taken: usize,
     /// It comes through the ring.
     is_on_ring: bool,
     /// TCP says that nothing comes any more.
@@ -83,10 +80,8 @@ pub struct Outgoing<W> {
 pub fn both<W: Polled>() -> (Incoming<W>, Outgoing<W>) {
     let incoming = Incoming {
         window: None,
-        receiver: None,
+        reader: None,
         over_tcp: 0,
-        rest: Vec::new(),
-        taken: 0,
         is_on_ring: false,
         is_ended: false,
         patience: Patience::default(),
@@ -117,8 +112,7 @@ fn now<T>(result: Result<T, Errno>) -> io::Result<Option<T>> {
 impl<W: Polled> Incoming<W> {
     /// The window has come, all of which was 0 as it was made: from now on the ring is read, once TCP is.
     pub fn attach(&mut self, window: Arc<W>) {
-        let place: Place = place(&*window);
-        self.receiver = Some(Receiver::new(&*window, place));
+        self.reader = Some(RingReader::new(&*window));
         window.publish(READS_RING_AT, 1);
         // It may wait for room in TCP's buffer.
         window.ring(Bell::Room);
@@ -179,27 +173,9 @@ impl<W: Polled> Incoming<W> {
     }
 
     fn read_ring(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        let (Some(window), Some(receiver)) = (&self.window, &mut self.receiver) else { return Ok(None) };
-        loop {
-            let left = &self.rest[self.taken..];
-            if !left.is_empty() {
-                let count = left.len().min(into.len());
-                into[..count].copy_from_slice(&left[..count]);
-                self.taken += count;
-                return Ok(Some(count));
-            }
-            self.rest.clear();
-            self.taken = 0;
-            // Before the ring is looked at: what was written before the end is there then.
-            let is_over = self.is_ended || window.poll(WRITES_NO_MORE_AT) != 0;
-            match receiver.receive_into(&**window, into).map_err(broken)? {
-                Some(0) => return Err(invalid("an empty message, which no writer sends")),
-                Some(len) => return Ok(Some(len)),
-                None => {}
-            }
-            if receiver.receive(&**window, &mut self.rest).map_err(broken)?.is_none() {
-                return Ok(is_over.then_some(0));
-            }
+        match (&self.window, &mut self.reader) {
+            (Some(window), Some(reader)) => reader.try_read(&**window, self.is_ended, into),
+            _ => Ok(None),
         }
     }
 
@@ -208,14 +184,13 @@ impl<W: Polled> Incoming<W> {
     /// # Errors
     /// As [`Incoming::try_read`].
     pub fn wait(&mut self, socket: impl AsFd, within: Option<Duration>) -> io::Result<bool> {
-        let Self { window, receiver, patience, is_on_ring, .. } = self;
+        let Self { window, reader, patience, is_on_ring, .. } = self;
         let begun = Instant::now();
         let until = within.map(|within| begun + within);
-        if let (true, Some(window), Some(receiver)) = (*is_on_ring, &window, &receiver) {
-            let is_there = || receiver.has_something(&**window) || window.poll(WRITES_NO_MORE_AT) != 0;
-            if patience.looks(is_there) {
-                return Ok(true);
-            }
+        if let (true, Some(window), Some(reader)) = (*is_on_ring, &window, &reader)
+            && patience.looks(|| reader.has_something(&**window))
+        {
+            return Ok(true);
         }
         let is_there = self.sleep(socket.as_fd(), until);
         self.patience.took(begun.elapsed());
@@ -266,11 +241,8 @@ impl<W: Polled> Incoming<W> {
         if !self.is_on_ring && self.left_over_tcp()? == Some(0) {
             self.is_on_ring = true;
         }
-        let of_ring = || {
-            let has_come = self.receiver.as_ref().is_some_and(|receiver| receiver.has_something(window));
-            has_come || self.taken < self.rest.len() || self.is_ended || window.poll(WRITES_NO_MORE_AT) != 0
-        };
-        Ok(self.is_on_ring && of_ring())
+        let of_ring = || self.reader.as_ref().is_some_and(|reader| reader.has_something(window));
+        Ok(self.is_on_ring && (self.is_ended || of_ring()))
     }
 
     /// Nothing comes over TCP any more but its end.

@@ -29,12 +29,18 @@ pub(crate) const SLICE: usize = 16 << 10;
 #[derive(Debug)]
 pub struct ReadHalf<W: Window> {
     window: Arc<W>,
-    receiver: Receiver,
+    reader: RingReader,
     patience: Patience,
+    timeout: Option<Duration>,
+}
+
+/// The bytes of a ring, in whatever pieces they are read.
+#[derive(Debug)]
+pub(crate) struct RingReader {
+    receiver: Receiver,
     /// Of a message that was longer than a read wanted, what was not read yet.
     rest: Vec<u8>,
     taken: usize,
-    timeout: Option<Duration>,
 }
 
 /// The end that writes. Dropped, the other end reads what was written, and then the end.
@@ -54,11 +60,9 @@ pub fn halves<W: Window>(window: W) -> (ReadHalf<W>, WriteHalf<W>) {
     let place = place(&window);
     let window = Arc::new(window);
     let read = ReadHalf {
-        receiver: Receiver::new(&*window, place),
+        reader: RingReader::new(&*window),
         window: Arc::clone(&window),
         patience: Patience::default(),
-        rest: Vec::new(),
-        taken: 0,
         timeout: None,
     };
     let write =
@@ -88,17 +92,57 @@ impl<W: Window> ReadHalf<W> {
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }
+}
 
-    fn take_rest(&mut self, into: &mut [u8]) -> usize {
-        let left = &self.rest[self.taken..];
-        let count = left.len().min(into.len());
-        into[..count].copy_from_slice(&left[..count]);
-        self.taken += count;
-        if self.taken == self.rest.len() {
+impl RingReader {
+    /// For a ring that is empty.
+    ///
+    /// # Panics
+    /// If the window is too short for one.
+    pub(crate) fn new(window: &impl Window) -> Self {
+        Self { receiver: Receiver::new(window, place(window)), rest: Vec::new(), taken: 0 }
+    }
+
+    /// Whether there is something to read, or the end.
+    pub(crate) fn has_something(&self, window: &impl Window) -> bool {
+        let has_come = self.taken < self.rest.len() || self.receiver.has_something(window);
+        has_come || window.poll(WRITES_NO_MORE_AT) != 0
+    }
+
+    /// Reads what is there: how many bytes, 0 at the end, or none if nothing is there. `is_ended`: the other end is known to write no more.
+    ///
+    /// # Errors
+    /// `InvalidData`: the other end breaks the rules of the window.
+    pub(crate) fn try_read(
+        &mut self,
+        window: &impl Window,
+        is_ended: bool,
+        into: &mut [u8],
+    ) -> io::Result<Option<usize>> {
+        loop {
+            let left = &self.rest[self.taken..];
+            if !left.is_empty() {
+                let count = left.len().min(into.len());
+                into[..count].copy_from_slice(&left[..count]);
+                self.taken += count;
+                return Ok(Some(count));
+            }
             self.rest.clear();
             self.taken = 0;
+            // Before the ring is looked at: what was written before the end is there then.
+            let is_over = is_ended || window.poll(WRITES_NO_MORE_AT) != 0;
+            match self.receiver.receive_into(window, into).map_err(broken)? {
+                // A hostile end could keep a reader busy with these for good.
+                Some(0) => {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "an empty message, which no writer sends"));
+                }
+                Some(len) => return Ok(Some(len)),
+                None => {}
+            }
+            if self.receiver.receive(window, &mut self.rest).map_err(broken)?.is_none() {
+                return Ok(is_over.then_some(0));
+            }
         }
-        count
     }
 }
 
@@ -107,29 +151,12 @@ impl<W: Window> io::Read for ReadHalf<W> {
         if into.is_empty() {
             return Ok(0);
         }
+        let Self { window, reader, patience, timeout } = self;
         loop {
-            if !self.rest.is_empty() {
-                return Ok(self.take_rest(into));
+            if let Some(count) = reader.try_read(&**window, false, into)? {
+                return Ok(count);
             }
-            // Before the ring is looked at: what was written before the end is there then.
-            let is_over = self.window.poll(WRITES_NO_MORE_AT) != 0;
-            match self.receiver.receive_into(&*self.window, into).map_err(broken)? {
-                // A hostile end could keep a reader busy with these for good.
-                Some(0) => {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "an empty message, which no writer sends"));
-                }
-                Some(len) => return Ok(len),
-                None => {}
-            }
-            if self.receiver.receive(&*self.window, &mut self.rest).map_err(broken)?.is_some() {
-                continue;
-            }
-            if is_over {
-                return Ok(0);
-            }
-            let Self { window, receiver, patience, .. } = self;
-            let is_there = || receiver.has_something(&**window) || window.poll(WRITES_NO_MORE_AT) != 0;
-            if !patience.wait(&**window, Bell::Message, self.timeout, is_there) {
+            if !patience.wait(&**window, Bell::Message, *timeout, || reader.has_something(&**window)) {
                 return Err(timed_out());
             }
         }
