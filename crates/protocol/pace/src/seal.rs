@@ -26,7 +26,7 @@ pub enum Suite {
 }
 
 impl Suite {
-    const ALL: [Self; 2] = [Self::ChaCha20Poly1305, Self::Aes256Gcm];
+    pub(crate) const ALL: [Self; 2] = [Self::ChaCha20Poly1305, Self::Aes256Gcm];
 
     /// What is fastest here: AES where the processor has it.
     #[must_use]
@@ -156,12 +156,6 @@ impl Sealer {
     #[must_use]
     pub fn new(suite: Suite, out: [u8; KEY_LEN], into: [u8; KEY_LEN]) -> Self {
         Self { suite, out: Keys::new(suite, out), into: Keys::new(suite, into) }
-    }
-
-    /// How it seals.
-    #[must_use]
-    pub fn suite(&self) -> Suite {
-        self.suite
     }
 
     /// Seals the first `len` bytes in place, with the number of their packet, which no other packet of this end has. Returns how many

@@ -187,8 +187,6 @@ pub fn respond(
 mod tests {
     use super::*;
 
-    const SUITES: [Suite; 2] = [Suite::ChaCha20Poly1305, Suite::Aes256Gcm];
-
     fn ends(suite: Suite, server: &ServerKey, client: &ClientKey) -> Option<(Sealer, Sealer)> {
         let (initiator, first) = Initiator::new(suite, client, b"a set-up", [1; 32]).unwrap();
         let (there, second) = respond(suite, server, &first, b"a set-up", 7, [2; 32])?;
@@ -236,7 +234,7 @@ mod tests {
     #[test]
     fn both_ends_have_the_keys_of_their_suite() {
         for (suite, server) in
-            SUITES.map(|suite| [(suite, ServerKey::Secret([7; 32])), (suite, ServerKey::Private([9; 32]))]).concat()
+            Suite::ALL.map(|suite| [(suite, ServerKey::Secret([7; 32])), (suite, ServerKey::Private([9; 32]))]).concat()
         {
             let (mut here, mut there) = ends(suite, &server, &server.for_clients()).unwrap();
             let mut bytes = [5; 4 + TAG_LEN];
@@ -249,7 +247,7 @@ mod tests {
     #[test]
     fn suites_do_not_mix() {
         let key = ServerKey::Secret([7; 32]);
-        let [one, other] = SUITES;
+        let [one, other] = Suite::ALL;
         let (_, first) = Initiator::new(one, &key.for_clients(), &[], [1; 32]).unwrap();
         assert!(respond(other, &key, &first, &[], 7, [2; 32]).is_none());
         let (_, other_first) = Initiator::new(other, &key.for_clients(), &[], [1; 32]).unwrap();
