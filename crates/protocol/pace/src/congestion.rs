@@ -35,6 +35,8 @@ pub struct Feedback {
     /// Bytes delivered so far, and as its newest packet was sent.
     pub delivered: u64,
     pub delivered_before: u64,
+    /// Bytes sent up to its newest packet, and with it; none if it names no packet newer than those before.
+    pub newest_sent_bytes: Option<u64>,
     pub rate: Option<RateSample>,
     /// Of its newest packet: the round trip, and the way there by two clocks that may differ by any constant.
     pub round_trip_us: Option<u64>,
@@ -55,8 +57,8 @@ pub trait Congestion: std::fmt::Debug + Send {
     /// FEEDBACK has come.
     fn feedback(&mut self, now_ns: u64, feedback: &Feedback);
 
-    /// A packet of so many bytes has left.
-    fn sent(&mut self, now_ns: u64, bytes: u64, in_flight_bytes: u64);
+    /// A packet of so many bytes has left. `sent_bytes`: of all that was sent so far on this connection, with it.
+    fn sent(&mut self, now_ns: u64, bytes: u64, sent_bytes: u64);
 
     /// No feedback has come for several round trips.
     fn silence(&mut self, now_ns: u64);

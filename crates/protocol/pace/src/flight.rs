@@ -59,6 +59,8 @@ struct Sent {
     number: u64,
     cargo: Cargo,
     bytes: u32,
+    /// Of all that was sent up to it.
+    sent_bytes: u64,
     sent_ns: u64,
     fate: Fate,
     /// Bytes delivered, and when the last of them came by the receiver's clock, as it was sent.
@@ -106,6 +108,8 @@ pub struct News {
     pub rate: Option<RateSample>,
     /// When the largest packet named was sent, if it is news.
     pub largest_sent_ns: Option<u64>,
+    /// Bytes that had been sent with that packet.
+    pub largest_sent_bytes: Option<u64>,
     /// Bytes under way when the largest one was sent had been delivered up to here: a round has passed when that
     /// exceeds what was delivered at the round's begin.
     pub delivered_before: u64,
@@ -116,6 +120,7 @@ pub struct News {
 pub struct Flight {
     packets: std::collections::VecDeque<Sent>,
     bytes: u64,
+    sent_bytes: u64,
     largest_came: Option<u64>,
     /// What became of each packet below this number is known; of those between this and the largest that came at most
     /// [`REORDERED_MAX`] are not.
@@ -141,6 +146,7 @@ impl Default for Flight {
         Self {
             packets: std::collections::VecDeque::with_capacity(64),
             bytes: 0,
+            sent_bytes: 0,
             largest_came: None,
             known_until: 0,
             delivered: 0,
@@ -174,6 +180,12 @@ impl Flight {
         self.bytes == 0
     }
 
+    /// Bytes sent so far.
+    #[must_use]
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
+    }
+
     /// Bytes delivered so far.
     #[must_use]
     pub fn delivered(&self) -> u64 {
@@ -203,10 +215,12 @@ impl Flight {
             self.waits_ns = now_ns;
         }
         self.bytes += u64::from(bytes);
+        self.sent_bytes += u64::from(bytes);
         self.packets.push_back(Sent {
             number,
             cargo,
             bytes,
+            sent_bytes: self.sent_bytes,
             sent_ns: now_ns,
             fate: Fate::Unknown,
             delivered: self.delivered,
@@ -287,6 +301,7 @@ impl Flight {
                 tell(sent.outcome(true));
                 if sent.number == last && at == 0 {
                     news.largest_sent_ns = Some(sent.sent_ns);
+                    news.largest_sent_bytes = Some(sent.sent_bytes);
                 }
                 if newest.is_none_or(|newest| sent.number > newest.number) {
                     newest = Some(*sent);

@@ -8,6 +8,8 @@
 
 /// Packets after which the older ones count half.
 const HALF_AFTER: f64 = 2000.0;
+/// The same of packets after a loss: where few are lost, it takes more of all to know how long bursts are.
+const HALF_AFTER_LOST: f64 = 10_000.0;
 /// Packets before a rate is believed; until then a path counts as losing [`Gilbert::UNKNOWN`].
 const KNOWN_FROM: f64 = 50.0;
 /// More packets lost in a row are an outage.
@@ -96,9 +98,9 @@ impl Losses {
     }
 
     fn count(&mut self, is_lost: bool) {
-        let keep = 0.5_f64.powf(1.0 / HALF_AFTER);
-        for count in self.after_receipt.iter_mut().chain(&mut self.after_loss) {
-            *count *= keep;
+        for (counts, half) in [(&mut self.after_receipt, HALF_AFTER), (&mut self.after_loss, HALF_AFTER_LOST)] {
+            let keep = 1.0 - std::f64::consts::LN_2 / half;
+            counts.iter_mut().for_each(|count| *count *= keep);
         }
         let counts = if self.was_lost { &mut self.after_loss } else { &mut self.after_receipt };
         counts[0] += 1.0;

@@ -748,6 +748,7 @@ impl Transport {
                 in_flight_bytes: self.flight.bytes(),
                 delivered: self.flight.delivered(),
                 delivered_before: news.delivered_before,
+                newest_sent_bytes: news.largest_sent_bytes,
                 rate: news.rate,
                 round_trip_us: came.and_then(|came| came.round_trip_us),
                 one_way_us: came.and_then(|came| came.one_way_us),

@@ -195,7 +195,7 @@ impl Congestion for XPace {
         self.probe_shortest(now_ns, is_old, feedback.in_flight_bytes);
     }
 
-    fn sent(&mut self, _now_ns: u64, _bytes: u64, _in_flight_bytes: u64) {}
+    fn sent(&mut self, _now_ns: u64, _bytes: u64, _sent_bytes: u64) {}
 
     fn silence(&mut self, _now_ns: u64) {}
 
@@ -258,6 +258,7 @@ mod tests {
                     in_flight_bytes,
                     delivered: self.delivered,
                     delivered_before,
+                    newest_sent_bytes: None,
                     rate: Some(sample),
                     round_trip_us: Some(self.round_trip_us),
                     one_way_us: None,

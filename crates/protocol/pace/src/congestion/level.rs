@@ -630,7 +630,7 @@ impl Congestion for Level {
             self.deliveries.add(feedback.came_us, feedback.delivered, self.span_us());
             // The second packet of a pair has waited for the first one.
             let seen_us = [self.queue.mean_change_us(), self.path_us()];
-            if self.pairs.came(feedback.came_us, feedback.came_bytes, feedback.delivered, seen_us) {
+            if self.pairs.came(feedback, seen_us) {
                 self.note_pair();
             } else {
                 self.queue.add(now_ns, one_way_us, bucket_ns, self.base_target_us(), self.is_crowded());
@@ -643,12 +643,12 @@ impl Congestion for Level {
         }
     }
 
-    fn sent(&mut self, now_ns: u64, bytes: u64, in_flight_bytes: u64) {
+    fn sent(&mut self, now_ns: u64, bytes: u64, sent_bytes: u64) {
         self.sent += bytes;
         self.vary(now_ns);
         let apart = self.pairs_apart();
         let packets = self.next_train().unwrap_or(PAIR);
-        self.pairs.sent(now_ns, bytes, in_flight_bytes, apart, packets);
+        self.pairs.sent(now_ns, bytes, sent_bytes, apart, packets);
     }
 
     fn silence(&mut self, _now_ns: u64) {
@@ -717,6 +717,7 @@ mod tests {
                 in_flight_bytes: 0,
                 delivered,
                 delivered_before,
+                newest_sent_bytes: None,
                 rate: None,
                 round_trip_us: Some(20_000),
                 one_way_us: Some(10_000),

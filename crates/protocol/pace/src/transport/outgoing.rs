@@ -163,7 +163,7 @@ impl Transport {
         let written = self.number(len);
         #[allow(clippy::cast_possible_truncation, reason = "at most a datagram")]
         self.flight.sent(departs_ns, written.number, cargo, bytes as u32);
-        self.congestion.sent(departs_ns, bytes, self.flight.bytes());
+        self.congestion.sent(departs_ns, bytes, self.flight.sent_bytes());
         self.symbol_bytes = (SIZES - 1) * self.symbol_bytes / SIZES + bytes / SIZES;
         self.control_room = (self.control_room + bytes / CONTROL_SHARE).min(CONTROL_ROOM_MAX);
         if departs_ns >= self.departs_ns {

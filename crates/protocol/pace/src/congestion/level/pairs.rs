@@ -7,7 +7,10 @@
 
 use std::collections::VecDeque;
 
-use super::{super::FEEDBACK_MOST_NS, TOGETHER_US, as_f64};
+use super::{
+    super::{FEEDBACK_MOST_NS, Feedback},
+    TOGETHER_US, as_f64,
+};
 
 /// Rates of pairs that are kept; the middle one counts.
 pub(super) const KEPT: usize = 5;
@@ -48,14 +51,14 @@ enum State {
     /// Packets that leave before the next pair.
     Waits(u64),
     /// Some have left, the first and the last one at these times.
-    Open { first_ns: u64, last_ns: u64, packets: u64, comes: Comes },
+    Open { first_ns: u64, last_ns: u64, packets: u64, places: Places },
     /// All of so many have left; the packet after them leaves later, as they were early.
     Repays(u64),
 }
 
-/// Bytes delivered once the first, and the last, packet of a pair or train has come.
+/// Bytes sent with the first, and the last, packet of a pair or train, and all before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Comes {
+struct Places {
     first: u64,
     last: u64,
 }
@@ -63,12 +66,20 @@ struct Comes {
 /// A pair or a train under way.
 #[derive(Debug, Clone, Copy)]
 struct Expected {
-    comes: Comes,
+    places: Places,
     packets: u64,
     /// Bytes of the last packet.
     bytes: u64,
     /// It left so much later than the first one.
     apart_us: u64,
+}
+
+/// How a train has begun to come: when the packet came that FEEDBACK says is the newest, bytes sent with it, and bytes delivered by then.
+#[derive(Debug, Clone, Copy)]
+struct Begun {
+    came_us: u64,
+    newest: u64,
+    delivered: u64,
 }
 
 /// Sends pairs and measures them.
@@ -78,7 +89,8 @@ pub(super) struct Pairs {
     expected: VecDeque<Expected>,
     /// Pairs that were sent since somebody asked.
     sent: u64,
-    delivered: u64,
+    /// Bytes sent with the newest packet that has come.
+    newest: u64,
     came_us: u64,
     rates: [f64; KEPT],
     /// Between two packets of each.
@@ -88,8 +100,8 @@ pub(super) struct Pairs {
     together: usize,
     /// Packets of a train; none: pairs are enough.
     train: Option<u64>,
-    /// Of the train that comes: when the first FEEDBACK says that a packet came, and bytes delivered by then.
-    begun: Option<(u64, u64)>,
+    /// Of the train that comes, by its first FEEDBACK.
+    begun: Option<Begun>,
     /// Trains that were measured, and begun.
     trains: usize,
     tried: usize,
@@ -102,7 +114,7 @@ impl Pairs {
             state: State::Waits(0),
             expected: VecDeque::with_capacity(UNDER_WAY),
             sent: 0,
-            delivered: 0,
+            newest: 0,
             came_us: 0,
             rates: [0.0; KEPT],
             gaps_us: [0.0; KEPT],
@@ -115,31 +127,31 @@ impl Pairs {
         }
     }
 
-    /// A packet has left. `apart`: packets between two pairs or trains; none for no more of them. `packets`: of the next one.
-    pub(super) fn sent(&mut self, now_ns: u64, bytes: u64, in_flight_bytes: u64, apart: Option<u64>, packets: u64) {
-        let at = self.delivered + in_flight_bytes;
+    /// A packet has left. `at`: bytes sent with it and before it. `apart`: packets between two pairs or trains; none for no more of them.
+    /// `packets`: of the next one.
+    pub(super) fn sent(&mut self, now_ns: u64, bytes: u64, at: u64, apart: Option<u64>, packets: u64) {
         self.state = match self.state {
             State::Waits(0) if apart.is_some() => {
                 self.tried += usize::from(packets > PAIR);
-                State::Open { first_ns: now_ns, last_ns: now_ns, packets: 1, comes: Comes { first: at, last: at } }
+                State::Open { first_ns: now_ns, last_ns: now_ns, packets: 1, places: Places { first: at, last: at } }
             }
             State::Waits(left) => State::Waits(left.saturating_sub(1)),
-            State::Open { first_ns, last_ns, packets: before, comes }
+            State::Open { first_ns, last_ns, packets: before, places }
                 if now_ns.saturating_sub(last_ns) <= AT_ONCE_NS =>
             {
                 self.sent += 1;
-                let (comes, left) = (Comes { last: at, ..comes }, before + 1);
+                let (places, left) = (Places { last: at, ..places }, before + 1);
                 if left >= packets {
-                    self.expect(comes, left, bytes, now_ns.saturating_sub(first_ns));
+                    self.expect(places, left, bytes, now_ns.saturating_sub(first_ns));
                     State::Repays(left)
                 } else {
-                    State::Open { first_ns, last_ns: now_ns, packets: left, comes }
+                    State::Open { first_ns, last_ns: now_ns, packets: left, places }
                 }
             }
             // The application did not send the next one in time.
-            State::Open { first_ns, last_ns, packets: left, comes } => {
+            State::Open { first_ns, last_ns, packets: left, places } => {
                 if left >= PAIR {
-                    self.expect(comes, left, bytes, last_ns.saturating_sub(first_ns));
+                    self.expect(places, left, bytes, last_ns.saturating_sub(first_ns));
                 }
                 State::Waits(apart.unwrap_or(0))
             }
@@ -147,10 +159,10 @@ impl Pairs {
         };
     }
 
-    fn expect(&mut self, comes: Comes, packets: u64, bytes: u64, apart_ns: u64) {
+    fn expect(&mut self, places: Places, packets: u64, bytes: u64, apart_ns: u64) {
         // Of more pairs the newest ones are not measured.
         if self.expected.len() < UNDER_WAY {
-            self.expected.push_back(Expected { comes, packets, bytes, apart_us: apart_ns / 1000 });
+            self.expected.push_back(Expected { places, packets, bytes, apart_us: apart_ns / 1000 });
         }
     }
 
@@ -165,34 +177,32 @@ impl Pairs {
 
     /// Feedback has come. `change_us`: by how much delays change from packet to packet. `path_us`: a round trip. Returns whether its packet has
     /// waited for another one of its pair or train.
-    pub(super) fn came(
-        &mut self,
-        came_us: u64,
-        came_bytes: u64,
-        delivered: u64,
-        [change_us, path_us]: [f64; 2],
-    ) -> bool {
-        let last_us = std::mem::replace(&mut self.came_us, came_us);
-        let before = std::mem::replace(&mut self.delivered, delivered);
-        let mut newest = None;
-        while let Some(pair) = self.expected.pop_front_if(|pair| delivered >= pair.comes.last) {
-            newest = Some(pair);
+    pub(super) fn came(&mut self, feedback: &Feedback, [change_us, path_us]: [f64; 2]) -> bool {
+        // Of older packets alone, which came out of order.
+        let Some(newest) = feedback.newest_sent_bytes else { return false };
+        let last_us = std::mem::replace(&mut self.came_us, feedback.came_us);
+        let before = std::mem::replace(&mut self.newest, newest);
+        let mut measured = None;
+        while let Some(pair) = self.expected.pop_front_if(|pair| newest >= pair.places.last) {
+            measured = Some(pair);
         }
-        let Some(Expected { comes: Comes { last: at, .. }, packets, bytes, apart_us }) = newest else {
-            return self.is_within(came_us, delivered);
+        let Some(Expected { places: Places { last, .. }, packets, bytes, apart_us }) = measured else {
+            return self.is_within(feedback, newest);
         };
         let begun = self.begun.take();
         if packets > PAIR {
-            if delivered == at
-                && let Some((from_us, from)) = begun
-                && from + (TRAIN_LEAST - 1) * bytes <= at
+            // Only if nothing of it was lost, or overtaken.
+            if newest == last
+                && let Some(begun) = begun
+                && begun.newest + (TRAIN_LEAST - 1) * bytes <= last
+                && feedback.delivered - begun.delivered == last - begun.newest
             {
-                self.train_came(delivered - from, bytes, came_us.saturating_sub(from_us), apart_us);
+                self.train_came(last - begun.newest, bytes, feedback.came_us.saturating_sub(begun.came_us), apart_us);
             }
             return true;
         }
-        // Only if nothing was lost.
-        if delivered != at || before + came_bytes != at {
+        let came_bytes = feedback.came_bytes;
+        if newest != last || before + came_bytes != last {
             return false;
         }
         // One FEEDBACK for both, which does not wait for as long as the link would take.
@@ -201,10 +211,10 @@ impl Pairs {
         if came_bytes != bytes && !is_one {
             return false;
         }
-        if is_one || came_us <= last_us {
+        if is_one || feedback.came_us <= last_us {
             self.together += 1;
         } else {
-            self.note(as_f64(bytes), 1.0, came_us - last_us, apart_us);
+            self.note(as_f64(bytes), 1.0, feedback.came_us - last_us, apart_us);
         }
         if self.train.is_none() && JITTER_PAIRS.contains(&self.count()) {
             self.train = self.train_packets(path_us).filter(|_| self.has_jitter(change_us));
@@ -213,13 +223,14 @@ impl Pairs {
     }
 
     /// Whether a packet of a train has come that is neither its first nor its last one.
-    fn is_within(&mut self, came_us: u64, delivered: u64) -> bool {
-        let is_train = |train: &&Expected| train.packets > PAIR && delivered >= train.comes.first;
+    fn is_within(&mut self, feedback: &Feedback, newest: u64) -> bool {
+        let is_train = |train: &&Expected| train.packets > PAIR && newest >= train.places.first;
         if self.expected.front().filter(is_train).is_none() {
             return false;
         }
         let is_first = self.begun.is_none();
-        self.begun.get_or_insert((came_us, delivered));
+        let Feedback { came_us, delivered, .. } = *feedback;
+        self.begun.get_or_insert(Begun { came_us, newest, delivered });
         !is_first
     }
 
@@ -367,24 +378,45 @@ mod tests {
     const BYTES: u64 = 1000;
     /// By which jitter moves the packets of the first pairs, in microseconds.
     const JITTER_US: [i64; 3] = [600, -500, 300];
+    /// Changes from packet to packet, and a round trip.
+    const SEEN_US: [f64; 2] = [0.0, 30_000.0];
+
+    /// So many bytes have come, the last one with the packet up to which so many were sent.
+    fn feedback(came_us: u64, came_bytes: u64, newest: u64) -> Feedback {
+        Feedback {
+            came_bytes,
+            lost_bytes: 0,
+            marked_packets: 0,
+            in_flight_bytes: 0,
+            delivered: newest,
+            delivered_before: 0,
+            newest_sent_bytes: Some(newest),
+            rate: None,
+            round_trip_us: None,
+            one_way_us: None,
+            came_us,
+            packet_bytes: BYTES,
+            was_held: false,
+        }
+    }
 
     /// Sends so many at once as are wanted, and lets them come over a link that takes so long for each. `moved_us`: the last one, besides.
     fn round(pairs: &mut Pairs, sent: &mut u64, at_us: u64, link_us: u64, moved_us: i64) -> u64 {
         let packets = pairs.next_train().unwrap_or(PAIR);
         for _ in 0..packets {
             *sent += BYTES;
-            pairs.sent(at_us * 1000, BYTES, *sent - pairs.delivered, Some(0), packets);
+            pairs.sent(at_us * 1000, BYTES, *sent, Some(0), packets);
         }
         let first = *sent - packets * BYTES;
         for packet in 1..=packets {
             let us = at_us + 10_000 + packet * link_us;
             let us = if packet == packets { us.saturating_add_signed(moved_us) } else { us };
-            pairs.came(us, BYTES, first + packet * BYTES, [0.0, 30_000.0]);
+            pairs.came(&feedback(us, BYTES, first + packet * BYTES), SEEN_US);
         }
         // Repays.
         *sent += BYTES;
-        pairs.sent(at_us * 1000 + 9_000_000, BYTES, *sent - pairs.delivered, Some(0), PAIR);
-        pairs.came(at_us + 19_000, BYTES, *sent, [0.0, 30_000.0]);
+        pairs.sent(at_us * 1000 + 9_000_000, BYTES, *sent, Some(0), PAIR);
+        pairs.came(&feedback(at_us + 19_000, BYTES, *sent), SEEN_US);
         packets
     }
 
@@ -402,6 +434,29 @@ mod tests {
         let link = pairs.sure_link().expect("measured") / 1.25e6;
         assert!((0.85..1.0).contains(&link) && !pairs.awaits_trains(), "{link:.2} of the link");
         assert_eq!(pairs.next_train(), None);
+    }
+
+    /// A packet before the pair is lost: what follows the pair, a pace later, is no part of it.
+    #[test]
+    fn pair_behind_a_lost_packet_is_measured_by_its_own_packets() {
+        let mut pairs = Pairs::new();
+        for at in 0..10 {
+            let (sent, sent_ns) = (at * 4 * BYTES, at * 40_000_000);
+            pairs.sent(sent_ns, BYTES, sent + BYTES, Some(1), PAIR);
+            pairs.sent(sent_ns, BYTES, sent + 2 * BYTES, Some(1), PAIR);
+            pairs.sent(sent_ns + 20_000_000, BYTES, sent + 3 * BYTES, Some(1), PAIR);
+            pairs.sent(sent_ns + 30_000_000, BYTES, sent + 4 * BYTES, Some(1), PAIR);
+            // The first packet after each pair is lost, so that less is delivered than was sent.
+            for (place, us) in [(1, 10_800), (2, 11_600), (4, 40_000)] {
+                let delivered = (at * 3 + place.min(3)) * BYTES;
+                let feedback = feedback(at * 40_000 + us, BYTES, sent + place * BYTES);
+                pairs.came(&Feedback { delivered, ..feedback }, SEEN_US);
+            }
+        }
+        assert_eq!((pairs.count(), pairs.has_trains()), (10, false));
+        // 1,000 bytes in 800 us.
+        let link = pairs.sure_link().expect("measured") / 1.25e6;
+        assert!((link - 1.0).abs() < 0.01, "{link:.2} of the link");
     }
 
     #[test]
@@ -425,10 +480,10 @@ mod tests {
             // The application sends one, and the next a millisecond later.
             let packets = pairs.next_train().unwrap_or(PAIR);
             sent += BYTES;
-            pairs.sent(at * 30_000_000, BYTES, sent - pairs.delivered, Some(0), packets);
+            pairs.sent(at * 30_000_000, BYTES, sent, Some(0), packets);
             sent += BYTES;
-            pairs.sent(at * 30_000_000 + 1_000_000, BYTES, sent - pairs.delivered, Some(0), packets);
-            pairs.came(at * 30_000 + 12_000, 2 * BYTES, sent, [0.0, 30_000.0]);
+            pairs.sent(at * 30_000_000 + 1_000_000, BYTES, sent, Some(0), packets);
+            pairs.came(&feedback(at * 30_000 + 12_000, 2 * BYTES, sent), SEEN_US);
         }
         assert!(!pairs.awaits_trains());
     }
