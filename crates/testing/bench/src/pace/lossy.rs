@@ -18,7 +18,7 @@ use fide_pace::loss::Gilbert;
 use fide_pace_socket::{Config, Connection, Counts};
 use fide_testbed::{
     Spec, Testbed,
-    emulator::Emulator,
+    emulator::{self, Emulator},
     figures::{Figure, Goal, Report},
 };
 
@@ -76,7 +76,7 @@ struct Seen {
     lost: f64,
     again: f64,
     coded: f64,
-    /// Of all packets there.
+    /// Of all packets there that left in the same time.
     packets_lost: f64,
     /// Messages that the sender dropped, as they could not arrive in time; that were there when they expired; symbols that came
     /// again, or too late.
@@ -97,14 +97,16 @@ impl Row {
         format!("{kind}_{:.0}_asked_{}{}", self.rate * 100.0, self.asked, self.path.suffix)
     }
 
-    fn least(&self) -> f64 {
+    /// Where a share of packets was lost. Of some thousand packets it differs by a third from the link's where few are lost, in bursts.
+    fn least(&self, packets_lost: f64) -> f64 {
+        let burst = if self.in_bursts { BURST } else { 1.0 / (1.0 - packets_lost) };
         let Path { delay, even_ways, rounds, .. } = self.path;
         // Whoever is never to deliver late cannot know the clocks better than by a round trip, unless both ways are even.
         let ways = if even_ways { 1 } else { 2 };
         // With more than one round the number makes no difference.
         #[allow(clippy::cast_possible_truncation, reason = "some tens")]
         let together = (DEADLINE - delay * ways).div_duration_f64(GAP) as usize;
-        least::redundancy(self.losses(), self.asked, together, rounds)
+        least::redundancy(Gilbert::of(packets_lost, burst), self.asked, together, rounds)
     }
 }
 
@@ -126,13 +128,15 @@ fn measure_path(report: &mut Report, path: Path, messages: usize) {
     for row in rows(path) {
         let seen = run(&row, messages).map_err(|why| format!("{why:#}"));
         say(&row, &seen);
-        let (n, name, least) = (seen.as_ref().map_or(0, |seen| seen.messages), row.name(), row.least());
+        let (n, name) = (seen.as_ref().map_or(0, |seen| seen.messages), row.name());
+        // Where the link loses no more than may be lost, nothing is needed, and there is nothing to compare with.
+        let least =
+            seen.as_ref().map_or(0.0, |seen| if row.rate > row.asked { row.least(seen.packets_lost) } else { 0.0 });
         let sent = seen.as_ref().map(|seen| seen.again + seen.coded).map_err(Clone::clone);
         let lost = seen.as_ref().map(|seen| seen.lost).map_err(Clone::clone);
         for (worst, ratio) in
             worst.iter_mut().zip([lost.as_ref().map(|lost| lost / row.asked), sent.as_ref().map(|sent| sent / least)])
         {
-            // Where nothing is needed there is nothing to compare with.
             if let Ok(ratio) = ratio
                 && ratio.is_finite()
                 && worst.as_ref().is_none_or(|(most, _)| ratio > *most)
@@ -182,7 +186,7 @@ fn say(row: &Row, seen: &Result<Seen, String>) {
         seen.messages,
         seen.again * 100.0,
         seen.coded * 100.0,
-        row.least() * 100.0,
+        row.least(seen.packets_lost) * 100.0,
         seen.dropped,
         seen.late,
         seen.too_late,
@@ -205,38 +209,38 @@ fn run(row: &Row, messages: usize) -> Result<Seen> {
     let (all, begun) = (WARM + messages, Instant::now());
     let (sent, came) = thread::scope(|scope| {
         let taker = scope.spawn(|| take(&receiver, all));
-        (give(&sender, all), taker.join())
+        (give(&sender, &emulator, all), taker.join())
     });
     let came = came.map_err(|_| anyhow::anyhow!("the receiving thread has ended by itself"))?;
     ensure!(
         sent.len() == 2,
         "the connection ended after {} messages: {:?}",
         came.iter().filter(|came| **came).count(),
-        sender.counts()
+        sender.counts(),
     );
-    let of = |count: fn(&Counts) -> u64| count(&sent[1]).saturating_sub(count(&sent[0])) as f64;
+    let of = |count: fn(&Counts) -> u64| count(&sent[1].0).saturating_sub(count(&sent[0].0)) as f64;
+    let on_link = |count: fn(&emulator::Seen) -> u64| (count(&sent[1].1) - count(&sent[0].1)) as f64;
     let symbols = of(|counts| counts.sent.symbols);
-    let seen = emulator.seen(0);
     Ok(Seen {
         messages,
         lost: came[WARM..].iter().filter(|came| !**came).count() as f64 / messages as f64,
         again: of(|counts| counts.sent.again) / symbols,
         coded: of(|counts| counts.sent.redundancy) / symbols,
-        dropped: sent[1].sent.dropped - sent[0].sent.dropped,
+        dropped: sent[1].0.sent.dropped - sent[0].0.sent.dropped,
         late: receiver.counts().received.late,
         too_late: receiver.counts().received.repeated,
-        packets_lost: seen.dropped as f64 / seen.packets.max(1) as f64,
+        packets_lost: on_link(|seen| seen.dropped) / on_link(|seen| seen.packets).max(1.0),
         whole: begun.elapsed(),
     })
 }
 
-/// What was sent when it was warm, and in the end; less if the connection has ended.
-fn give(sender: &Connection, all: usize) -> Vec<Counts> {
+/// What was sent, and what had come to the link, when it was warm, and in the end; less if the connection has ended.
+fn give(sender: &Connection, link: &Emulator, all: usize) -> Vec<(Counts, emulator::Seen)> {
     let mut message = vec![0; LEVEL.message_len()];
     let (begun, mut counts) = (Instant::now(), Vec::new());
     for round in 0..all {
         if round == WARM {
-            counts.push(sender.counts());
+            counts.push((sender.counts(), link.seen(0)));
         }
         let due = begun + GAP * u32::try_from(round).unwrap_or(u32::MAX);
         thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -246,7 +250,7 @@ fn give(sender: &Connection, all: usize) -> Vec<Counts> {
         }
     }
     sender.finish(SILENCE);
-    counts.push(sender.counts());
+    counts.push((sender.counts(), link.seen(0)));
     counts
 }
 
