@@ -29,8 +29,8 @@ use rustix::{
 };
 
 use crate::{
-    ring::{SendError, Sender},
-    stream::{READS_NO_MORE_AT, RingReader, SLICE, WRITES_NO_MORE_AT, broken, place},
+    ring::{Receiver, SendError, Sender},
+    stream::{self, READS_NO_MORE_AT, SLICE, WRITES_NO_MORE_AT, broken, place},
     wait::Patience,
     window::{Bell, WORD, Window},
 };
@@ -52,7 +52,7 @@ pub trait Polled: Window {
 #[derive(Debug)]
 pub struct Incoming<W> {
     window: Option<Arc<W>>,
-    reader: Option<RingReader>,
+    reader: Option<Receiver>,
     /// Bytes that came over TCP.
     over_tcp: u64,
     /// It comes through the ring.
@@ -112,7 +112,7 @@ fn now<T>(result: Result<T, Errno>) -> io::Result<Option<T>> {
 impl<W: Polled> Incoming<W> {
     /// The window has come, all of which was 0 as it was made: from now on the ring is read, once TCP is.
     pub fn attach(&mut self, window: Arc<W>) {
-        self.reader = Some(RingReader::new(&*window));
+        self.reader = Some(Receiver::new(&*window, place(&*window)));
         window.publish(READS_RING_AT, 1);
         // It may wait for room in TCP's buffer.
         window.ring(Bell::Room);
@@ -174,7 +174,7 @@ impl<W: Polled> Incoming<W> {
 
     fn read_ring(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
         match (&self.window, &mut self.reader) {
-            (Some(window), Some(reader)) => reader.try_read(&**window, self.is_ended, into),
+            (Some(window), Some(reader)) => stream::try_read(reader, &**window, self.is_ended, into, false),
             _ => Ok(None),
         }
     }
@@ -188,7 +188,7 @@ impl<W: Polled> Incoming<W> {
         let begun = Instant::now();
         let until = within.map(|within| begun + within);
         if let (true, Some(window), Some(reader)) = (*is_on_ring, &window, &reader)
-            && patience.looks(|| reader.has_something(&**window))
+            && patience.looks(|| stream::has_something(reader, &**window))
         {
             return Ok(true);
         }
@@ -241,7 +241,7 @@ impl<W: Polled> Incoming<W> {
         if !self.is_on_ring && self.left_over_tcp()? == Some(0) {
             self.is_on_ring = true;
         }
-        let of_ring = || self.reader.as_ref().is_some_and(|reader| reader.has_something(window));
+        let of_ring = || self.reader.as_ref().is_some_and(|reader| stream::has_something(reader, window));
         Ok(self.is_on_ring && (self.is_ended || of_ring()))
     }
 

@@ -55,8 +55,8 @@ pub enum SendError {
     Broken(#[from] Broken),
 }
 
-/// The sending end of a ring.
-#[derive(Debug)]
+/// The sending end of a ring: plain numbers, so that it can lie in memory that several processes of this end share.
+#[derive(Debug, Clone, Copy)]
 pub struct Sender {
     place: Place,
     written: u64,
@@ -64,11 +64,13 @@ pub struct Sender {
     read: u64,
 }
 
-/// The receiving end of a ring.
-#[derive(Debug)]
+/// The receiving end of a ring, plain as [`Sender`].
+#[derive(Debug, Clone, Copy)]
 pub struct Receiver {
     place: Place,
     read: u64,
+    /// Bytes of the next message that were read already.
+    taken: usize,
 }
 
 impl Place {
@@ -114,6 +116,18 @@ impl Sender {
     pub fn new(window: &impl Window, place: Place) -> Self {
         place.check(window);
         Self { place, written: 0, read: 0 }
+    }
+
+    /// Its numbers, for [`Sender::at`].
+    #[must_use]
+    pub fn numbers(&self) -> [u64; 2] {
+        [self.written, self.read]
+    }
+
+    /// As it was when it had these numbers.
+    #[must_use]
+    pub fn at(self, [written, read]: [u64; 2]) -> Self {
+        Self { written, read, ..self }
     }
 
     /// Bytes of the longest message.
@@ -194,7 +208,19 @@ impl Receiver {
     /// As [`Sender::new`].
     pub fn new(window: &impl Window, place: Place) -> Self {
         place.check(window);
-        Self { place, read: 0 }
+        Self { place, read: 0, taken: 0 }
+    }
+
+    /// Its numbers, for [`Receiver::at`].
+    #[must_use]
+    pub fn numbers(&self) -> [u64; 2] {
+        [self.read, self.taken as u64]
+    }
+
+    /// As it was when it had these numbers.
+    #[must_use]
+    pub fn at(self, [read, taken]: [u64; 2]) -> Self {
+        Self { read, taken: usize::try_from(taken).unwrap_or(usize::MAX), ..self }
     }
 
     /// Bytes of the next message, and whether the sender asks how far this end has read; none: nothing has come.
@@ -206,7 +232,10 @@ impl Receiver {
         let most = self.place.most();
         let len = (header & LENGTH).checked_sub(1).and_then(|len| usize::try_from(len).ok()).filter(|len| *len <= most);
         match len {
-            Some(len) if header & !(LENGTH | ASKS) == 0 => Ok(Some((len, header & ASKS != 0))),
+            // Of a message that was begun the header is read again.
+            Some(len) if header & !(LENGTH | ASKS) == 0 && (self.taken == 0 || self.taken < len) => {
+                Ok(Some((len, header & ASKS != 0)))
+            }
             _ => Err(Broken::Header { header, at: self.read, most }),
         }
     }
@@ -216,49 +245,106 @@ impl Receiver {
         self.next(window) != Ok(None)
     }
 
-    /// Bytes of the next message; none: nothing has come.
+    /// Bytes that have come, of whole messages and of one that was begun, but no more than are asked for.
     ///
     /// # Errors
     /// [`Broken`].
-    pub fn len(&self, window: &impl Window) -> Result<Option<usize>, Broken> {
-        Ok(self.next(window)?.map(|(len, _)| len))
+    pub fn count(&self, window: &impl Window, most: usize) -> Result<usize, Broken> {
+        let (mut ahead, mut count) = (*self, 0);
+        // A hostile end could write messages all around the ring.
+        while count < most
+            && ahead.read - self.read < self.place.len as u64
+            && let Some((len, _)) = ahead.next(window)?
+        {
+            count += len - ahead.taken;
+            ahead.passes(len);
+        }
+        Ok(count.min(most))
     }
 
-    /// Appends the next message to a buffer, and returns its length; none: nothing has come.
+    /// Appends the next message, or what is left of it, to a buffer, and returns its length; none: nothing has come.
     ///
     /// # Errors
     /// [`Broken`].
     pub fn receive(&mut self, window: &impl Window, into: &mut Vec<u8>) -> Result<Option<usize>, Broken> {
-        let Some((len, asks)) = self.next(window)? else { return Ok(None) };
-        let before = into.len();
-        into.resize(before + len, 0);
-        self.take(window, &mut into[before..], asks);
-        Ok(Some(len))
+        let Some(next) = self.next(window)? else { return Ok(None) };
+        let (before, left) = (into.len(), next.0 - self.taken);
+        into.resize(before + left, 0);
+        let told = self.copies(window, next, &mut into[before..]);
+        Ok(Some(self.tells(window, told)))
     }
 
-    /// Copies the next message into a buffer if that has room for all of it, and returns its length; none: it has not, or nothing has
-    /// come.
+    /// Copies the next message, or what is left of it, into a buffer, as far as there is room; none: nothing has come. What there
+    /// was no room for is read next.
     ///
     /// # Errors
     /// [`Broken`].
-    pub fn receive_into(&mut self, window: &impl Window, into: &mut [u8]) -> Result<Option<usize>, Broken> {
-        let Some((len, asks)) = self.next(window)?.filter(|(len, _)| *len <= into.len()) else { return Ok(None) };
-        self.take(window, &mut into[..len], asks);
-        Ok(Some(len))
+    pub fn read_some(&mut self, window: &impl Window, into: &mut [u8]) -> Result<Option<usize>, Broken> {
+        let Some(next) = self.next(window)? else { return Ok(None) };
+        let told = self.copies(window, next, into);
+        Ok(Some(self.tells(window, told)))
     }
 
-    fn take(&mut self, window: &impl Window, into: &mut [u8], asks: bool) {
-        let len = into.len();
-        let first = self.read + WORD as u64;
-        let (until_end, rest) = into.split_at_mut(self.place.up_to_end(first).min(len));
-        window.read(self.place.offset(first), until_end);
-        if !rest.is_empty() {
-            window.read(self.place.at, rest);
-        }
-        self.read += room(len);
+    fn tells(&self, window: &impl Window, (count, asks): (usize, bool)) -> usize {
         if asks {
             window.publish(self.place.told_at, self.read);
             window.ring(Bell::Room);
+        }
+        count
+    }
+
+    /// Copies the next messages into a buffer, as far as there is room, and leaves them there to be read. How many bytes.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn peek(&self, window: &impl Window, into: &mut [u8]) -> Result<usize, Broken> {
+        let (mut ahead, mut at) = (*self, 0);
+        while at < into.len()
+            && ahead.read - self.read < self.place.len as u64
+            && let Some(next) = ahead.next(window)?
+        {
+            at += ahead.copies(window, next, &mut into[at..]).0;
+        }
+        Ok(at)
+    }
+
+    /// Copies what is left of the next message, as far as there is room, and goes on behind it: how many bytes, and whether that was its
+    /// end and the sender wants to know.
+    /// The header is not read again: the other end may have changed it.
+    fn copies(&mut self, window: &impl Window, (len, asks): (usize, bool), into: &mut [u8]) -> (usize, bool) {
+        let count = into.len().min(len - self.taken);
+        self.copy(window, self.read + (WORD + self.taken) as u64, &mut into[..count]);
+        self.taken += count;
+        let is_whole = self.taken == len;
+        if is_whole {
+            self.passes(len);
+        }
+        (count, is_whole && asks)
+    }
+
+    /// Goes on behind a message of so many bytes.
+    fn passes(&mut self, len: usize) {
+        self.read += room(len);
+        self.taken = 0;
+    }
+
+    /// From any byte of the ring.
+    fn copy(&self, window: &impl Window, from: u64, into: &mut [u8]) {
+        // Words are read whole.
+        let before = usize::try_from(from % WORD as u64).unwrap_or(0);
+        let (begin, rest) = into.split_at_mut(if before == 0 { 0 } else { into.len().min(WORD - before) });
+        if !begin.is_empty() {
+            let mut word = [0; WORD];
+            window.read(self.place.offset(from - before as u64), &mut word);
+            begin.copy_from_slice(&word[before..][..begin.len()]);
+        }
+        let from = from + begin.len() as u64;
+        let (until_end, rest) = rest.split_at_mut(self.place.up_to_end(from).min(rest.len()));
+        if !until_end.is_empty() {
+            window.read(self.place.offset(from), until_end);
+        }
+        if !rest.is_empty() {
+            window.read(self.place.at, rest);
         }
     }
 }
@@ -333,6 +419,43 @@ mod tests {
             prop_assert_eq!(sender.send(&windows[0], &vec![1; PLACE.most()]), Ok(()));
         }
 
+        /// In whatever pieces it is read, and looked at before.
+        #[test]
+        fn bytes_of_messages_are_read_in_any_pieces(
+            lens in prop::collection::vec(0..=PLACE.most(), 1..60), pieces in prop::collection::vec(0..300_usize, 1..9),
+        ) {
+            let (windows, mut sender, mut receiver) = ends();
+            let (mut sent, mut got, mut pieces) = (Vec::new(), Vec::new(), pieces.into_iter().cycle());
+            for (number, len) in (0_u64..).zip(lens) {
+                let message: Vec<u8> = (0..len as u64).map(|at| mixed(number << 16 | at) as u8).collect();
+                let mut reads = |receiver: &mut Receiver| {
+                    let mut piece = vec![0; pieces.next().unwrap()];
+                    let mut before = piece.clone();
+                    let there = receiver.count(&windows[1], usize::MAX).unwrap();
+                    let looked = receiver.peek(&windows[1], &mut before).unwrap();
+                    prop_assert_eq!(looked, there.min(piece.len()));
+                    // Restored from its numbers, as another process would.
+                    *receiver = Receiver::new(&windows[1], PLACE).at(receiver.numbers());
+                    let count = receiver.read_some(&windows[1], &mut piece).unwrap();
+                    prop_assert_eq!(&piece[..count.unwrap_or(0)], &before[..count.unwrap_or(0)]);
+                    got.extend_from_slice(&piece[..count.unwrap_or(0)]);
+                    Ok(count.is_some())
+                };
+                for _ in 0..1000 {
+                    if sender.send(&windows[0], &message).is_ok() {
+                        sent.extend_from_slice(&message);
+                        break;
+                    }
+                    reads(&mut receiver)?;
+                }
+                reads(&mut receiver)?;
+            }
+            let mut rest = Vec::new();
+            while receiver.receive(&windows[1], &mut rest).unwrap().is_some() {}
+            got.extend_from_slice(&rest);
+            prop_assert!(got == sent, "{} of {}", got.len(), sent.len());
+        }
+
         /// Whatever the other end writes, and whenever: an error at most, and no message longer than there may be.
         #[test]
         fn whatever_the_other_end_writes_is_checked(
@@ -344,6 +467,8 @@ mod tests {
                 windows[1].publish(at * WORD, word);
                 for _ in 0..turns {
                     let mut got = Vec::new();
+                    let _ = receiver.peek(&windows[0], &mut [0; 700]);
+                    let _ = receiver.read_some(&windows[0], &mut [0; 5]);
                     if let Ok(Some(len)) = receiver.receive(&windows[0], &mut got) {
                         prop_assert!(len == got.len() && len <= PLACE.most());
                     }
@@ -429,6 +554,7 @@ mod tests {
                     there.publish(usize::try_from(mixed(number << 8) % WORDS as u64).unwrap() * WORD, word);
                 }
             });
+            let is_over = EndsOnDrop(&is_over);
             let mut got = Vec::new();
             for _ in 0..200_000 {
                 let (mut sender, mut receiver) = (Sender::new(&here, PLACE), Receiver::new(&here, PLACE));
@@ -440,7 +566,16 @@ mod tests {
                     let _ = sender.send(&here, &[7; 100]);
                 }
             }
-            is_over.store(true, Ordering::Relaxed);
+            drop(is_over);
         });
+    }
+
+    /// Also when an assertion fails: else its thread goes on for ever.
+    struct EndsOnDrop<'a>(&'a AtomicBool);
+
+    impl Drop for EndsOnDrop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
     }
 }

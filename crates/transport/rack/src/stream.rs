@@ -29,18 +29,9 @@ pub(crate) const SLICE: usize = 16 << 10;
 #[derive(Debug)]
 pub struct ReadHalf<W: Window> {
     window: Arc<W>,
-    reader: RingReader,
+    receiver: Receiver,
     patience: Patience,
     timeout: Option<Duration>,
-}
-
-/// The bytes of a ring, in whatever pieces they are read.
-#[derive(Debug)]
-pub(crate) struct RingReader {
-    receiver: Receiver,
-    /// Of a message that was longer than a read wanted, what was not read yet.
-    rest: Vec<u8>,
-    taken: usize,
 }
 
 /// The end that writes. Dropped, the other end reads what was written, and then the end.
@@ -60,7 +51,7 @@ pub fn halves<W: Window>(window: W) -> (ReadHalf<W>, WriteHalf<W>) {
     let place = place(&window);
     let window = Arc::new(window);
     let read = ReadHalf {
-        reader: RingReader::new(&*window),
+        receiver: Receiver::new(&*window, place),
         window: Arc::clone(&window),
         patience: Patience::default(),
         timeout: None,
@@ -94,56 +85,40 @@ impl<W: Window> ReadHalf<W> {
     }
 }
 
-impl RingReader {
-    /// For a ring that is empty.
-    ///
-    /// # Panics
-    /// If the window is too short for one.
-    pub(crate) fn new(window: &impl Window) -> Self {
-        Self { receiver: Receiver::new(window, place(window)), rest: Vec::new(), taken: 0 }
-    }
+/// Whether there is something to read, or the end.
+pub(crate) fn has_something(receiver: &Receiver, window: &impl Window) -> bool {
+    receiver.has_something(window) || window.poll(WRITES_NO_MORE_AT) != 0
+}
 
-    /// Whether there is something to read, or the end.
-    pub(crate) fn has_something(&self, window: &impl Window) -> bool {
-        let has_come = self.taken < self.rest.len() || self.receiver.has_something(window);
-        has_come || window.poll(WRITES_NO_MORE_AT) != 0
+/// Reads what is there, as far as there is room: how many bytes, 0 at the end, or none if nothing is there. `is_ended`: the other end is
+/// known to write no more. `leaves`: it is only looked at.
+///
+/// # Errors
+/// `InvalidData`: the other end breaks the rules of the window.
+pub(crate) fn try_read(
+    receiver: &mut Receiver,
+    window: &impl Window,
+    is_ended: bool,
+    into: &mut [u8],
+    leaves: bool,
+) -> io::Result<Option<usize>> {
+    // Before the ring is looked at: what was written before the end is there then.
+    let is_over = is_ended || window.poll(WRITES_NO_MORE_AT) != 0;
+    let mut count = 0;
+    if leaves {
+        count = receiver.peek(window, into).map_err(broken)?;
     }
-
-    /// Reads what is there: how many bytes, 0 at the end, or none if nothing is there. `is_ended`: the other end is known to write no more.
-    ///
-    /// # Errors
-    /// `InvalidData`: the other end breaks the rules of the window.
-    pub(crate) fn try_read(
-        &mut self,
-        window: &impl Window,
-        is_ended: bool,
-        into: &mut [u8],
-    ) -> io::Result<Option<usize>> {
-        loop {
-            let left = &self.rest[self.taken..];
-            if !left.is_empty() {
-                let count = left.len().min(into.len());
-                into[..count].copy_from_slice(&left[..count]);
-                self.taken += count;
-                return Ok(Some(count));
+    while !leaves && count < into.len() {
+        match receiver.read_some(window, &mut into[count..]) {
+            Ok(Some(0)) if count == 0 => {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "an empty message, which no writer sends"));
             }
-            self.rest.clear();
-            self.taken = 0;
-            // Before the ring is looked at: what was written before the end is there then.
-            let is_over = is_ended || window.poll(WRITES_NO_MORE_AT) != 0;
-            match self.receiver.receive_into(window, into).map_err(broken)? {
-                // A hostile end could keep a reader busy with these for good.
-                Some(0) => {
-                    return Err(io::Error::new(io::ErrorKind::InvalidData, "an empty message, which no writer sends"));
-                }
-                Some(len) => return Ok(Some(len)),
-                None => {}
-            }
-            if self.receiver.receive(window, &mut self.rest).map_err(broken)?.is_none() {
-                return Ok(is_over.then_some(0));
-            }
+            Err(why) if count == 0 => return Err(broken(why)),
+            Ok(Some(more @ 1..)) => count += more,
+            _ => break,
         }
     }
+    Ok((count > 0 || is_over).then_some(count))
 }
 
 impl<W: Window> io::Read for ReadHalf<W> {
@@ -151,12 +126,12 @@ impl<W: Window> io::Read for ReadHalf<W> {
         if into.is_empty() {
             return Ok(0);
         }
-        let Self { window, reader, patience, timeout } = self;
+        let Self { window, receiver, patience, timeout } = self;
         loop {
-            if let Some(count) = reader.try_read(&**window, false, into)? {
+            if let Some(count) = try_read(receiver, &**window, false, into, false)? {
                 return Ok(count);
             }
-            if !patience.wait(&**window, Bell::Message, *timeout, || reader.has_something(&**window)) {
+            if !patience.wait(&**window, Bell::Message, *timeout, || has_something(receiver, &**window)) {
                 return Err(timed_out());
             }
         }
