@@ -440,11 +440,11 @@ impl Sender {
             self.coded_due = (self.coded_due - 1.0).max(CODED_LEAST);
         }
         // What has expired needs no hope, and no answer.
-        for symbol in &mut self.symbols {
+        for symbol in self.symbols.iter_mut().filter(|symbol| symbol.state != State::Done) {
             if symbol.expires_ns >= now_ns || symbol.state == State::Again {
                 break;
             }
-            self.counts.given_up += u64::from(symbol.state != State::Done);
+            self.counts.given_up += 1;
             symbol.state = State::Done;
         }
         self.advance();
@@ -509,11 +509,17 @@ impl Sender {
         }
     }
 
-    /// When there is something to send even if nothing comes: a copy, or the redundancy of the open block.
+    /// When there is something to do even if nothing comes: a copy, the redundancy of the open block, or what is hoped for has expired.
     #[must_use]
     pub fn due_ns(&self, way: &Way) -> Option<u64> {
         let later_ns = self.later.front().map(|later| later.at_ns);
-        [later_ns, self.guess_due_ns(way), self.block_due_ns(way)].into_iter().flatten().min()
+        [later_ns, self.guess_due_ns(way), self.block_due_ns(way), self.hope_ends_ns()].into_iter().flatten().min()
+    }
+
+    /// The first symbol of which something is awaited is only hoped for, until then. Of others something comes, or shows that they are lost.
+    fn hope_ends_ns(&self) -> Option<u64> {
+        let first = self.symbols.iter().find(|symbol| symbol.state != State::Done)?;
+        (first.state == State::Hoped).then_some(first.expires_ns.saturating_add(1))
     }
 
     /// When the first of what waits cannot arrive any more, or has expired: [`Sender::prepare`] drops it then.
