@@ -41,6 +41,8 @@ pub struct Feedback {
     pub one_way_us: Option<i64>,
     /// When that packet came, by the receiver's clock.
     pub came_us: u64,
+    /// When it left.
+    pub sent_ns: u64,
     /// Bytes of that packet.
     pub packet_bytes: u64,
     /// An application that asks has been kept waiting since the last feedback: it would send more.

@@ -752,6 +752,7 @@ impl Transport {
                 round_trip_us: came.and_then(|came| came.round_trip_us),
                 one_way_us: came.and_then(|came| came.one_way_us),
                 came_us: came.map_or(0, |came| came.came_us),
+                sent_ns: news.largest_sent_ns.unwrap_or(0),
                 packet_bytes: self.packet_max() as u64,
                 was_held: std::mem::take(&mut self.was_held),
             },

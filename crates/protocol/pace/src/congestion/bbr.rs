@@ -262,6 +262,7 @@ mod tests {
                     round_trip_us: Some(self.round_trip_us),
                     one_way_us: None,
                     came_us: self.now_ns / 1000,
+                    sent_ns: 0,
                     packet_bytes: PACKET,
                     was_held: false,
                 },

@@ -630,7 +630,8 @@ impl Congestion for Level {
             self.deliveries.add(feedback.came_us, feedback.delivered, self.span_us());
             // The second packet of a pair has waited for the first one.
             let seen_us = [self.queue.mean_change_us(), self.path_us()];
-            if self.pairs.came(feedback.came_us, feedback.came_bytes, feedback.delivered, seen_us) {
+            let Feedback { came_us, sent_ns, came_bytes, delivered, .. } = *feedback;
+            if self.pairs.came([came_us, sent_ns], came_bytes, delivered, seen_us) {
                 self.note_pair();
             } else {
                 self.queue.add(now_ns, one_way_us, bucket_ns, self.base_target_us(), self.is_crowded());
@@ -721,6 +722,7 @@ mod tests {
                 round_trip_us: Some(20_000),
                 one_way_us: Some(10_000),
                 came_us: now_ns / 1000,
+                sent_ns: 0,
                 packet_bytes: 1200,
                 was_held: false,
             };

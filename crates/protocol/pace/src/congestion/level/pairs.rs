@@ -67,8 +67,9 @@ struct Expected {
     packets: u64,
     /// Bytes of the last packet.
     bytes: u64,
-    /// It left so much later than the first one.
-    apart_us: u64,
+    /// When the first and the last one left: where packets were lost, others complete the bytes.
+    first_ns: u64,
+    last_ns: u64,
 }
 
 /// Sends pairs and measures them.
@@ -130,7 +131,7 @@ impl Pairs {
                 self.sent += 1;
                 let (comes, left) = (Comes { last: at, ..comes }, before + 1);
                 if left >= packets {
-                    self.expect(comes, left, bytes, now_ns.saturating_sub(first_ns));
+                    self.expect(comes, left, bytes, [first_ns, now_ns]);
                     State::Repays(left)
                 } else {
                     State::Open { first_ns, last_ns: now_ns, packets: left, comes }
@@ -139,7 +140,7 @@ impl Pairs {
             // The application did not send the next one in time.
             State::Open { first_ns, last_ns, packets: left, comes } => {
                 if left >= PAIR {
-                    self.expect(comes, left, bytes, last_ns.saturating_sub(first_ns));
+                    self.expect(comes, left, bytes, [first_ns, last_ns]);
                 }
                 State::Waits(apart.unwrap_or(0))
             }
@@ -147,10 +148,10 @@ impl Pairs {
         };
     }
 
-    fn expect(&mut self, comes: Comes, packets: u64, bytes: u64, apart_ns: u64) {
+    fn expect(&mut self, comes: Comes, packets: u64, bytes: u64, [first_ns, last_ns]: [u64; 2]) {
         // Of more pairs the newest ones are not measured.
         if self.expected.len() < UNDER_WAY {
-            self.expected.push_back(Expected { comes, packets, bytes, apart_us: apart_ns / 1000 });
+            self.expected.push_back(Expected { comes, packets, bytes, first_ns, last_ns });
         }
     }
 
@@ -163,11 +164,11 @@ impl Pairs {
         }
     }
 
-    /// Feedback has come. `change_us`: by how much delays change from packet to packet. `path_us`: a round trip. Returns whether its packet has
+    /// Feedback has come of a packet that came, and left, at these times. `change_us`: by how much delays change from packet to packet. `path_us`: a round trip. Returns whether its packet has
     /// waited for another one of its pair or train.
     pub(super) fn came(
         &mut self,
-        came_us: u64,
+        [came_us, sent_ns]: [u64; 2],
         came_bytes: u64,
         delivered: u64,
         [change_us, path_us]: [f64; 2],
@@ -178,12 +179,14 @@ impl Pairs {
         while let Some(pair) = self.expected.pop_front_if(|pair| delivered >= pair.comes.last) {
             newest = Some(pair);
         }
-        let Some(Expected { comes: Comes { last: at, .. }, packets, bytes, apart_us }) = newest else {
-            return self.is_within(came_us, delivered);
+        let Some(Expected { comes: Comes { last: at, .. }, packets, bytes, first_ns, last_ns }) = newest else {
+            return self.is_within([came_us, sent_ns], delivered);
         };
+        let (is_last, apart_us) = (sent_ns == last_ns, last_ns.saturating_sub(first_ns) / 1000);
         let begun = self.begun.take();
         if packets > PAIR {
             if delivered == at
+                && is_last
                 && let Some((from_us, from)) = begun
                 && from + (TRAIN_LEAST - 1) * bytes <= at
             {
@@ -192,7 +195,7 @@ impl Pairs {
             return true;
         }
         // Only if nothing was lost.
-        if delivered != at || before + came_bytes != at {
+        if !is_last || delivered != at || before + came_bytes != at {
             return false;
         }
         // One FEEDBACK for both, which does not wait for as long as the link would take.
@@ -213,8 +216,9 @@ impl Pairs {
     }
 
     /// Whether a packet of a train has come that is neither its first nor its last one.
-    fn is_within(&mut self, came_us: u64, delivered: u64) -> bool {
-        let is_train = |train: &&Expected| train.packets > PAIR && delivered >= train.comes.first;
+    fn is_within(&mut self, [came_us, sent_ns]: [u64; 2], delivered: u64) -> bool {
+        let has_left = |train: &Expected| (train.first_ns..=train.last_ns).contains(&sent_ns);
+        let is_train = |train: &&Expected| train.packets > PAIR && delivered >= train.comes.first && has_left(train);
         if self.expected.front().filter(is_train).is_none() {
             return false;
         }
@@ -379,12 +383,12 @@ mod tests {
         for packet in 1..=packets {
             let us = at_us + 10_000 + packet * link_us;
             let us = if packet == packets { us.saturating_add_signed(moved_us) } else { us };
-            pairs.came(us, BYTES, first + packet * BYTES, [0.0, 30_000.0]);
+            pairs.came([us, at_us * 1000], BYTES, first + packet * BYTES, [0.0, 30_000.0]);
         }
         // Repays.
         *sent += BYTES;
         pairs.sent(at_us * 1000 + 9_000_000, BYTES, *sent - pairs.delivered, Some(0), PAIR);
-        pairs.came(at_us + 19_000, BYTES, *sent, [0.0, 30_000.0]);
+        pairs.came([at_us + 19_000, at_us * 1000 + 9_000_000], BYTES, *sent, [0.0, 30_000.0]);
         packets
     }
 
@@ -415,6 +419,31 @@ mod tests {
         assert!((link - 1.0).abs() < 0.01, "{link:.2} of the link");
     }
 
+    /// The first packet of each pair is lost, and the next packet, 20 ms later, is as long.
+    #[test]
+    fn pairs_that_lost_a_packet_say_nothing() {
+        let (mut pairs, mut sent, mut delivered) = (Pairs::new(), 0, 0);
+        for at in 0..10 {
+            let at_us = at * 60_000;
+            for (after_us, is_lost) in [(0, true), (0, false), (20_000, false)] {
+                sent += BYTES;
+                // Those of before are known to be lost.
+                let lost = at * BYTES;
+                pairs.sent((at_us + after_us) * 1000, BYTES, sent - lost - delivered, Some(0), PAIR);
+                if !is_lost {
+                    delivered += BYTES;
+                    pairs.came(
+                        [at_us + after_us + 10_000, (at_us + after_us) * 1000],
+                        BYTES,
+                        delivered,
+                        [0.0, 30_000.0],
+                    );
+                }
+            }
+        }
+        assert_eq!((pairs.count(), pairs.link()), (0, None));
+    }
+
     #[test]
     fn trains_that_do_not_come_whole_are_given_up() {
         let (mut pairs, mut sent) = (Pairs::new(), 0);
@@ -428,7 +457,7 @@ mod tests {
             pairs.sent(at * 30_000_000, BYTES, sent - pairs.delivered, Some(0), packets);
             sent += BYTES;
             pairs.sent(at * 30_000_000 + 1_000_000, BYTES, sent - pairs.delivered, Some(0), packets);
-            pairs.came(at * 30_000 + 12_000, 2 * BYTES, sent, [0.0, 30_000.0]);
+            pairs.came([at * 30_000 + 12_000, at * 30_000_000 + 1_000_000], 2 * BYTES, sent, [0.0, 30_000.0]);
         }
         assert!(!pairs.awaits_trains());
     }
