@@ -453,11 +453,14 @@ impl Sender {
                 || coded.content.len() > crate::block::coded_len(symbol_max)
                 || coded.first + u64::from(coded.data) <= self.first)
         {
-            let first = coded.first;
+            let (first, of) = (coded.first, coded.of);
             if let Some(coded) = self.coded.pop_front() {
                 self.pool.give(coded.content);
             }
-            self.resolve_redundancy(now_ns, first, false, way);
+            // A block may begin where a window of before did.
+            if matches!(of, Of::Block { .. }) {
+                self.resolve_redundancy(now_ns, first, false, way);
+            }
         }
         while let Some(number) = self.again.front().copied() {
             if let Some(symbol) = self.symbol(number).filter(|symbol| symbol.state != State::Done) {
@@ -631,6 +634,31 @@ mod tests {
         }
         numbers.into_iter().for_each(|number| sender.resolve_symbol(now_ns, number, true, &way));
         assert!(sender.is_idle());
+    }
+
+    #[test]
+    fn packet_of_a_window_says_nothing_of_a_block_that_begins_there() {
+        let way = Way { least_ns: 0, usual_ns: 0, pace_ns: 0 };
+        let mut sender = Sender::new(9);
+        let sends = |sender: &mut Sender, expires_ns| {
+            sender.push(1, &[0; 100], expires_ns, 0).unwrap();
+            sender.prepare(1, &way, 1400);
+            let Some(Outgoing::Symbol { number, .. }) = sender.next(1400) else { panic!("a message waits") };
+            sender.left(Left::Symbol(number), 200);
+        };
+        let block = Plan { data: 3, redundancy: 1, ..Plan::NONE };
+        sender.set_plan(Plan { data: 2, window: 9, ..block });
+        (0..2).for_each(|_| sends(&mut sender, 1_000_000_000));
+        // One of the window is made, and waits.
+        sender.prepare(1, &way, 1400);
+        sender.set_plan(block);
+        let coded = sender.coded.pop_front().unwrap();
+        sends(&mut sender, 2_000_000_000);
+        sender.prepare(1, &way, 1400);
+        sender.coded.push_front(coded);
+        assert_eq!((sender.coded.len(), sender.blocks.len()), (2, 1));
+        sender.prepare(1_500_000_000, &way, 1400);
+        assert_eq!((sender.coded.len(), sender.blocks.front().map(|block| block.outstanding)), (1, Some(1)));
     }
 
     #[test]

@@ -663,6 +663,7 @@ impl Transport {
         match cargo {
             Cargo::Symbol(number) => self.sender.resolve_symbol(now_ns, number, came, &way),
             Cargo::Redundancy(first) => self.sender.resolve_redundancy(now_ns, first, came, &way),
+            Cargo::Window => {}
             Cargo::Probe => self.mtu.probed(now_ns, datagram, came),
         }
     }

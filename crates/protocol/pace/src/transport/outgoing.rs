@@ -142,7 +142,7 @@ impl Transport {
         };
         let (frame, left, cargo) = match outgoing {
             Outgoing::Window { first, data, seed, content } => {
-                (Frame::Window { first: low(first), data, seed, content }, Left::Redundancy, Cargo::Redundancy(first))
+                (Frame::Window { first: low(first), data, seed, content }, Left::Redundancy, Cargo::Window)
             }
             Outgoing::Symbol { number, content } => {
                 (Frame::Data { symbol: low(number), content }, Left::Symbol(number), Cargo::Symbol(number))
