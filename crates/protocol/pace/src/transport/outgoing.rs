@@ -267,7 +267,7 @@ impl Transport {
     }
 
     fn write_feedback(&mut self, writer: &mut Writer<'_>) {
-        let Some((largest, newest, runs)) = self.numbers.runs() else { return };
+        let Some((largest, newest, runs)) = self.numbers.runs(self.named_from[0]) else { return };
         let lost = low(self.receiver.counts().lost);
         let received_us = low(self.largest_came_us);
         let marked = self.marked;
