@@ -30,6 +30,8 @@ pub enum Cargo {
     Symbol(u64),
     /// Redundancy of the block that begins with this symbol.
     Redundancy(u64),
+    /// Redundancy of a window: nobody waits for one packet of it.
+    Window,
     /// A packet that measures the path's largest packet.
     Probe,
 }

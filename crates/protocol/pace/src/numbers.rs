@@ -89,10 +89,10 @@ impl Numbers {
         self.largest.map_or(0, |largest| self.run(largest, true))
     }
 
-    /// What FEEDBACK says: the largest number, how many came without a gap up to it, and the runs before. None
-    /// before the first packet.
+    /// What FEEDBACK says: the largest number, how many came without a gap up to it, and the runs before that reach up to `oldest` or
+    /// beyond. None before the first packet.
     #[must_use]
-    pub fn runs(&self) -> Option<(u32, u16, Runs)> {
+    pub fn runs(&self, oldest: u64) -> Option<(u32, u16, Runs)> {
         let largest = self.largest?;
         let bounded = |count: u64| u16::try_from(count).unwrap_or(u16::MAX);
         let newest = self.run(largest, true);
@@ -100,7 +100,7 @@ impl Numbers {
         for _ in 0..RUNS_MAX {
             let Some(missing_from) = below else { break };
             let gap = self.run(missing_from, false);
-            let Some(from) = missing_from.checked_sub(gap) else { break };
+            let Some(from) = missing_from.checked_sub(gap).filter(|from| *from >= oldest) else { break };
             let len = self.run(from, true);
             if gap == 0 || len == 0 {
                 break;
@@ -147,7 +147,7 @@ mod tests {
                 let is_old = !come.is_empty() && number + REPLAY_WINDOW <= largest;
                 prop_assert_eq!(numbers.take(number), !is_old && come.insert(number));
                 let largest = *come.last().unwrap();
-                let named = named(numbers.runs().unwrap());
+                let named = named(numbers.runs(0).unwrap());
                 let oldest = *named.first().unwrap();
                 prop_assert_eq!(numbers.largest(), Some(largest));
                 prop_assert!(named.iter().eq(come.range(oldest..)), "a gap within: {:?}", named);
@@ -160,9 +160,11 @@ mod tests {
     fn all_runs_are_named_as_far_as_there_is_room() {
         let mut numbers = Numbers::default();
         (0..200).step_by(2).for_each(|number| assert!(numbers.take(number)));
-        let (largest, newest, runs) = numbers.runs().unwrap();
+        let (largest, newest, runs) = numbers.runs(0).unwrap();
         assert_eq!((largest, newest, runs.as_slice().len()), (198, 1, RUNS_MAX));
         assert!(runs.as_slice().iter().all(|run| (run.gap, run.len) == (1, 1)));
+        let counts = [191, 190, 199].map(|oldest| numbers.runs(oldest).map(|(.., runs)| runs.as_slice().len()));
+        assert_eq!(counts, [Some(3), Some(4), Some(0)]);
     }
 
     #[test]

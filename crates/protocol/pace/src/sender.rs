@@ -440,11 +440,11 @@ impl Sender {
             self.coded_due = (self.coded_due - 1.0).max(CODED_LEAST);
         }
         // What has expired needs no hope, and no answer.
-        for symbol in &mut self.symbols {
+        for symbol in self.symbols.iter_mut().filter(|symbol| symbol.state != State::Done) {
             if symbol.expires_ns >= now_ns || symbol.state == State::Again {
                 break;
             }
-            self.counts.given_up += u64::from(symbol.state != State::Done);
+            self.counts.given_up += 1;
             symbol.state = State::Done;
         }
         self.advance();
@@ -453,11 +453,14 @@ impl Sender {
                 || coded.content.len() > crate::block::coded_len(symbol_max)
                 || coded.first + u64::from(coded.data) <= self.first)
         {
-            let first = coded.first;
+            let (first, of) = (coded.first, coded.of);
             if let Some(coded) = self.coded.pop_front() {
                 self.pool.give(coded.content);
             }
-            self.resolve_redundancy(now_ns, first, false, way);
+            // A block may begin where a window of before did.
+            if matches!(of, Of::Block { .. }) {
+                self.resolve_redundancy(now_ns, first, false, way);
+            }
         }
         while let Some(number) = self.again.front().copied() {
             if let Some(symbol) = self.symbol(number).filter(|symbol| symbol.state != State::Done) {
@@ -509,11 +512,17 @@ impl Sender {
         }
     }
 
-    /// When there is something to send even if nothing comes: a copy, or the redundancy of the open block.
+    /// When there is something to do even if nothing comes: a copy, the redundancy of the open block, or what is hoped for has expired.
     #[must_use]
     pub fn due_ns(&self, way: &Way) -> Option<u64> {
         let later_ns = self.later.front().map(|later| later.at_ns);
-        [later_ns, self.guess_due_ns(way), self.block_due_ns(way)].into_iter().flatten().min()
+        [later_ns, self.guess_due_ns(way), self.block_due_ns(way), self.hope_ends_ns()].into_iter().flatten().min()
+    }
+
+    /// The first symbol of which something is awaited is only hoped for, until then. Of others something comes, or shows that they are lost.
+    fn hope_ends_ns(&self) -> Option<u64> {
+        let first = self.symbols.iter().find(|symbol| symbol.state != State::Done)?;
+        (first.state == State::Hoped).then_some(first.expires_ns.saturating_add(1))
     }
 
     /// When the first of what waits cannot arrive any more, or has expired: [`Sender::prepare`] drops it then.
@@ -625,6 +634,31 @@ mod tests {
         }
         numbers.into_iter().for_each(|number| sender.resolve_symbol(now_ns, number, true, &way));
         assert!(sender.is_idle());
+    }
+
+    #[test]
+    fn packet_of_a_window_says_nothing_of_a_block_that_begins_there() {
+        let way = Way { least_ns: 0, usual_ns: 0, pace_ns: 0 };
+        let mut sender = Sender::new(9);
+        let sends = |sender: &mut Sender, expires_ns| {
+            sender.push(1, &[0; 100], expires_ns, 0).unwrap();
+            sender.prepare(1, &way, 1400);
+            let Some(Outgoing::Symbol { number, .. }) = sender.next(1400) else { panic!("a message waits") };
+            sender.left(Left::Symbol(number), 200);
+        };
+        let block = Plan { data: 3, redundancy: 1, ..Plan::NONE };
+        sender.set_plan(Plan { data: 2, window: 9, ..block });
+        (0..2).for_each(|_| sends(&mut sender, 1_000_000_000));
+        // One of the window is made, and waits.
+        sender.prepare(1, &way, 1400);
+        sender.set_plan(block);
+        let coded = sender.coded.pop_front().unwrap();
+        sends(&mut sender, 2_000_000_000);
+        sender.prepare(1, &way, 1400);
+        sender.coded.push_front(coded);
+        assert_eq!((sender.coded.len(), sender.blocks.len()), (2, 1));
+        sender.prepare(1_500_000_000, &way, 1400);
+        assert_eq!((sender.coded.len(), sender.blocks.front().map(|block| block.outstanding)), (1, Some(1)));
     }
 
     #[test]

@@ -170,6 +170,9 @@ pub struct Transport {
     /// Packets to be named in FEEDBACK: how many, since when, and when it is due.
     unnamed: u32,
     feedback_due_ns: Option<u64>,
+    /// FEEDBACK names packets from the first of these numbers on, from some time on from the second, which was the largest then.
+    named_from: [u64; 2],
+    named_since_ns: u64,
     /// A gap was noticed: until then FEEDBACK that names it is repeated with each packet.
     repeats_until_ns: u64,
     /// When the packet came that is read, and when the largest one came, by this clock.
@@ -264,6 +267,8 @@ impl Transport {
             message_departs_ns: now_ns,
             unnamed: 0,
             feedback_due_ns: None,
+            named_from: [0; 2],
+            named_since_ns: now_ns,
             repeats_until_ns: 0,
             came_ns: 0,
             late: Late::default(),
@@ -663,6 +668,7 @@ impl Transport {
         match cargo {
             Cargo::Symbol(number) => self.sender.resolve_symbol(now_ns, number, came, &way),
             Cargo::Redundancy(first) => self.sender.resolve_redundancy(now_ns, first, came, &way),
+            Cargo::Window => {}
             Cargo::Probe => self.mtu.probed(now_ns, datagram, came),
         }
     }

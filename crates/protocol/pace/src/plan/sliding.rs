@@ -11,7 +11,8 @@ use crate::loss::Gilbert;
 pub(super) const SHARES: usize = 64;
 /// More symbols that are missing are as many as this.
 const MISSING_MAX: usize = 32;
-/// A mean is taken of how soon after the lost symbol the first coded packet follows: in so many steps.
+/// A mean is taken of how soon after the lost symbol the first coded packet follows: in so many steps at least, and in more for a short
+/// window, which may have none.
 const PHASES: usize = 2;
 
 /// By symbols that are missing, and whether the last packet was lost: its probability. Its memory is used again.
@@ -54,8 +55,9 @@ impl Missing {
 
 /// The share of symbols that is lost for good, of a window of so many, with `coded` in [`SHARES`] coded packets for each symbol.
 pub(super) fn lost(losses: &Gilbert, window: usize, coded: usize) -> f64 {
-    let of = |phase| lost_in_phase(losses, window, coded, (2 * phase + 1) * SHARES / (2 * PHASES));
-    (0..PHASES).map(of).sum::<f64>() / PHASES as f64
+    let phases = PHASES.max(SHARES / window);
+    let of = |phase| lost_in_phase(losses, window, coded, (2 * phase + 1) * SHARES / (2 * phases));
+    (0..phases).map(of).sum::<f64>() / phases as f64
 }
 
 /// The same; so many shares of a coded packet are due at the beginning.
@@ -99,9 +101,14 @@ mod tests {
     /// The same by packets over a path of the model.
     #[test]
     fn as_many_are_lost_as_are_planned() {
-        for (rate, burst, window, coded) in
-            [(0.1, 1.0, 27, 16), (0.05, 3.0, 27, 28), (0.1, 3.0, 20, 40), (0.1, 3.0, 40, 40)]
-        {
+        for (rate, burst, window, coded) in [
+            (0.1, 1.0, 27, 16),
+            (0.05, 3.0, 27, 28),
+            (0.1, 3.0, 20, 40),
+            (0.1, 3.0, 40, 40),
+            (0.1, 1.0, 2, 27),
+            (0.05, 1.0, 3, 15),
+        ] {
             let losses = Gilbert::of(rate, burst);
             let (mut random, mut is_bad) = (SmallRng::seed_from_u64(7), false);
             let mut is_lost = || {

@@ -69,7 +69,7 @@ pub(super) struct Block {
 impl Sender {
     /// A packet with this symbol has come, or is lost.
     pub fn resolve_symbol(&mut self, now_ns: u64, number: u64, came: bool, way: &Way) {
-        let has_hope = self.has_hope(number);
+        let has_hope = self.has_hope(now_ns, number, way);
         let Some(symbol) = self.symbol(number) else { return };
         symbol.copies = symbol.copies.saturating_sub(1);
         match (symbol.state, came) {
@@ -152,7 +152,7 @@ impl Sender {
     pub(super) fn take_later(&mut self, now_ns: u64, way: &Way) {
         while let Some(Later { number, .. }) = self.later.front().filter(|later| later.at_ns <= now_ns).copied() {
             self.later.pop_front();
-            let has_hope = self.has_hope(number);
+            let has_hope = self.has_hope(now_ns, number, way);
             let Some(symbol) = self.symbol(number) else { continue };
             match symbol.state {
                 // Its block was closed meanwhile.
@@ -179,10 +179,12 @@ impl Sender {
     }
 
     /// Redundancy may stand for a symbol: its block is closed, and not all of its coded packets are known to have come or to be
-    /// lost.
-    pub(super) fn has_hope(&self, number: u64) -> bool {
+    /// lost. Of a window's nobody knows that, so that one with a longer deadline than is planned for is sent again while there is time.
+    fn has_hope(&mut self, now_ns: u64, number: u64, way: &Way) -> bool {
         let is_in_window = self.plan.window > 0 && self.plan.redundancy > 0 && number >= self.block_from;
-        is_in_window || self.block_of(number).is_some()
+        let round_ends_ns = now_ns.saturating_add(way.usual_ns).saturating_add(self.plan.round_ns);
+        let has_round = |symbol: &mut super::Symbol| symbol.expires_ns >= round_ends_ns;
+        is_in_window && !self.symbol(number).is_some_and(has_round) || self.block_of(number).is_some()
     }
 
     fn block_of(&self, number: u64) -> Option<usize> {

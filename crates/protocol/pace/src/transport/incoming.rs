@@ -28,6 +28,10 @@ pub enum PeerError {
 const NAMED_MAX: u32 = 32;
 /// For this share of a round trip after a gap was noticed FEEDBACK waits as short as possible.
 const REPEATED_SHARE: u64 = 2;
+/// FEEDBACK names the packets of so many round trips at least, and of so much time: what is not known of those of before does not matter any
+/// more. Else each run is named until there are 32 newer ones, which is most of FEEDBACK where packets are lost.
+const NAMED_ROUNDS: u64 = 4;
+const NAMED_LEAST_NS: u64 = 50_000_000;
 /// The first packets are named one by one.
 pub(super) const NAMED_SINGLY: u64 = 64;
 
@@ -100,6 +104,7 @@ impl Transport {
         }
         self.marked = self.marked.wrapping_add(is_marked.into());
         if is_to_be_named {
+            self.note_named(now_ns, number);
             self.note_unnamed(now_ns, is_largest, is_marked);
         }
         // Without a clock nothing expires.
@@ -107,6 +112,17 @@ impl Transport {
         self.note_arrivals(now_ns);
         self.ends_now(now_ns);
         Ok(())
+    }
+
+    /// How far back FEEDBACK reaches: also to one that came late.
+    fn note_named(&mut self, now_ns: u64, number: u64) {
+        // Without a queue of FEEDBACK, which would have more of it.
+        let names_ns = NAMED_LEAST_NS.max(NAMED_ROUNDS * self.trips.shortest_us() * 1000);
+        if now_ns >= self.named_since_ns.saturating_add(names_ns) {
+            self.named_from = [self.named_from[1], self.numbers.largest().unwrap_or(0)];
+            self.named_since_ns = now_ns;
+        }
+        self.named_from = self.named_from.map(|from| from.min(number));
     }
 
     fn note_unnamed(&mut self, now_ns: u64, is_largest: bool, is_marked: bool) {

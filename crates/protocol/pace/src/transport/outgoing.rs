@@ -142,7 +142,7 @@ impl Transport {
         };
         let (frame, left, cargo) = match outgoing {
             Outgoing::Window { first, data, seed, content } => {
-                (Frame::Window { first: low(first), data, seed, content }, Left::Redundancy, Cargo::Redundancy(first))
+                (Frame::Window { first: low(first), data, seed, content }, Left::Redundancy, Cargo::Window)
             }
             Outgoing::Symbol { number, content } => {
                 (Frame::Data { symbol: low(number), content }, Left::Symbol(number), Cargo::Symbol(number))
@@ -267,7 +267,7 @@ impl Transport {
     }
 
     fn write_feedback(&mut self, writer: &mut Writer<'_>) {
-        let Some((largest, newest, runs)) = self.numbers.runs() else { return };
+        let Some((largest, newest, runs)) = self.numbers.runs(self.named_from[0]) else { return };
         let lost = low(self.receiver.counts().lost);
         let received_us = low(self.largest_came_us);
         let marked = self.marked;

@@ -22,4 +22,5 @@ mod share;
 mod starts;
 mod steps;
 mod tcp;
+mod windows;
 mod world;

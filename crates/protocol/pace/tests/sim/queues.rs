@@ -276,3 +276,21 @@ fn messages_that_are_too_many_do_not_each_leave_in_part() {
         assert!(share > 0.45);
     }
 }
+
+/// Over a way back of a twentieth of the rate FEEDBACK makes no queue, so that it is in time: it does not name all that was ever lost.
+#[test]
+fn feedback_about_losses_fits_a_slow_way_back() {
+    for loss in [0.0, 0.02] {
+        let there = LinkSpec { losses: Gilbert::of(loss, 1.0), ..LinkSpec::of(15 * MS).with_rate(10_000_000, 200_000) };
+        let back = LinkSpec::of(15 * MS).with_rate(500_000, 60_000);
+        let mut world = World::new(1, there, back, &[held(Algorithm::Level)]);
+        world.run_until(4 * S);
+        world.links[0].longest_queue_ns = 0;
+        world.run_until(10 * S);
+        let [queue, back] = [0, 1].map(|way| world.links[way].longest_queue_ns as f64 / 1e6);
+        let bytes = world.links[1].bytes / world.links[1].packets;
+        println!("{loss} lost: FEEDBACK of {bytes} bytes, queue of {queue:.1} ms there, of {back:.1} ms back");
+        // Two packets take 1.7 ms.
+        assert!(queue < 1.7 && back < 60.0 && bytes < 120);
+    }
+}

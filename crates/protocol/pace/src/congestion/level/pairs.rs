@@ -470,6 +470,24 @@ mod tests {
         assert!((link - 1.0).abs() < 0.01, "{link:.2} of the link");
     }
 
+    /// The first packet of each pair is lost, and the next packet, 20 ms later, is as long.
+    #[test]
+    fn pairs_that_lost_a_packet_say_nothing() {
+        let (mut pairs, mut sent, mut delivered) = (Pairs::new(), 0, 0);
+        for at_us in (0..10).map(|at| at * 60_000) {
+            for (after_us, is_lost) in [(0, true), (0, false), (20_000, false)] {
+                sent += BYTES;
+                pairs.sent((at_us + after_us) * 1000, BYTES, sent, Some(0), PAIR);
+                if !is_lost {
+                    delivered += BYTES;
+                    let feedback = feedback(at_us + after_us + 10_000, BYTES, sent);
+                    pairs.came(&Feedback { delivered, ..feedback }, SEEN_US);
+                }
+            }
+        }
+        assert_eq!((pairs.count(), pairs.link()), (0, None));
+    }
+
     #[test]
     fn trains_that_do_not_come_whole_are_given_up() {
         let (mut pairs, mut sent) = (Pairs::new(), 0);
