@@ -61,7 +61,7 @@ pub enum Received {
     End,
 }
 
-/// A message that was lost, or none at all. What came with it is closed; the next message can be received.
+/// Why there is no message. What came with it is closed, and the next one can be received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReceiveError {
     /// The buffer holds the first bytes of the message.
@@ -70,12 +70,13 @@ pub enum ReceiveError {
     /// More descriptors than the caller takes.
     #[error("a message with {}", MoreThan(*max))]
     TooMany { max: usize },
-    /// The kernel has delivered some of the descriptors only.
+    /// The kernel has delivered some of the descriptors only. The buffer holds the message, of `len` bytes: a caller that can do
+    /// without descriptors goes on.
     #[error(
         "a message of whose descriptors only {taken} could be taken: this process has as many files open as it may \
          (RLIMIT_NOFILE); raise that limit"
     )]
-    Lost { taken: usize },
+    Lost { len: usize, taken: usize },
     /// The kernel's.
     #[error(transparent)]
     Kernel(#[from] Errno),
@@ -169,7 +170,7 @@ fn take(socket: BorrowedFd<'_>, buffer: &mut [u8], fds_max: usize) -> Result<Rec
         return Err(ReceiveError::TooMany { max: fds_max });
     }
     if is_cut {
-        return Err(ReceiveError::Lost { taken: fds.len() });
+        return Err(ReceiveError::Lost { len: message.bytes, taken: fds.len() });
     }
     if message.flags.contains(ReturnFlags::TRUNC) {
         return Err(ReceiveError::TooLong { max: buffer.len() });

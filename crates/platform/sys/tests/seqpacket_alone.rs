@@ -37,7 +37,8 @@ fn lost_messages_leave_no_descriptor_open() {
     setrlimit(Resource::Nofile, room).unwrap();
     let why = receive(&other, &mut buffer, 5, Wait::No).map(drop).unwrap_err();
     setrlimit(Resource::Nofile, limit).unwrap();
-    assert_eq!(why, ReceiveError::Lost { taken: 2 });
+    assert_eq!(why, ReceiveError::Lost { len: 4, taken: 2 });
+    assert_eq!(&buffer, b"five");
     assert!(why.to_string().contains("only 2 could be taken") && why.to_string().contains("RLIMIT_NOFILE"), "{why}");
     assert_eq!(open(), before);
 
