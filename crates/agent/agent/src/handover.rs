@@ -27,11 +27,9 @@ use std::{
 use fide_agent_api::protocol::{MESSAGE_MAX, Op, Refusal, Reply, Request, TakeOverPhase};
 use fide_bpf::{ReceiveFds, XdpMode};
 use fide_net::link::Sockets;
+use fide_sys::seqpacket::{self, FDS_MAX, Received, Wait};
 use fide_wire::Shape;
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    fs::{MemfdFlags, memfd_create},
-};
+use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{frozen::Frozen, journal::Journal, names::Kept, notify::Manager, socket};
@@ -174,8 +172,8 @@ impl Successor {
     /// # Errors
     /// [`HandoverError`].
     pub fn prepare(path: &Path, shape: &Shape) -> Result<(Self, Inherited), HandoverError> {
-        let socket =
-            socket::connect(path).map_err(|why| HandoverError::NoAgent { path: path.display().to_string(), why })?;
+        let socket = socket::connect(path)
+            .map_err(|why| HandoverError::NoAgent { path: path.display().to_string(), why: why.into() })?;
         let successor = Self { socket, answer: ANSWER };
         let (prepared, fds): (PrepareOk, _) = successor.ask(TakeOverPhase::Prepare)?;
         if prepared.shape != shape.digest() {
@@ -242,45 +240,35 @@ impl Successor {
 
     fn ask<T: DeserializeOwned>(&self, phase: TakeOverPhase) -> Result<(T, Vec<OwnedFd>), HandoverError> {
         let request = Request { id: 1, op: Op::TakeOver { phase, version: VERSION.to_owned() } };
-        socket::send(self.socket.as_fd(), &request.to_bytes(), &[])?;
-        let (message, fds) = receive(self.socket.as_fd(), self.answer)?;
+        seqpacket::send(&self.socket, &request.to_bytes(), &[])?;
+        let (message, fds) = receive(self.socket.as_fd(), FDS_MAX, self.answer)?;
         let reply = Reply::parse(&message).map_err(|error| HandoverError::Nonsense(error.to_string()))?;
         Ok((reply.result().map_err(HandoverError::Refused)?, fds))
     }
 }
 
-/// One message within `limit`.
+/// One message within `limit`, with `fds_max` descriptors at most.
 ///
 /// # Errors
-/// `TimedOut`, `UnexpectedEof` if the other side has closed, or the kernel's.
-pub fn receive(socket: BorrowedFd<'_>, limit: Duration) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+/// `TimedOut`, `UnexpectedEof` if the other side has closed, or as [`seqpacket::receive`].
+pub fn receive(socket: BorrowedFd<'_>, fds_max: usize, limit: Duration) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let mut buffer = vec![0; MESSAGE_MAX];
-    let timeout = Timespec {
-        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(limit.subsec_nanos()),
-    };
-    if poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&timeout))? == 0 {
-        return Err(io::Error::from(io::ErrorKind::TimedOut));
-    }
-    match socket::receive(socket, &mut buffer)? {
-        Some((0, _)) => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
-        Some((len, fds)) => {
+    match seqpacket::receive(socket, &mut buffer, fds_max, Wait::For(limit))? {
+        Received::Message(len, fds) => {
             buffer.truncate(len);
             Ok((buffer, fds))
         }
-        None => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        Received::Nothing => Err(io::ErrorKind::TimedOut.into()),
+        Received::End => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
     use super::*;
 
     fn successor() -> (Successor, OwnedFd) {
-        let (socket, other) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("sockets");
+        let (socket, other) = seqpacket::pair().expect("sockets");
         (Successor { socket, answer: Duration::from_millis(20) }, other)
     }
 

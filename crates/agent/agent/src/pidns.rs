@@ -7,18 +7,16 @@
 use std::{
     fs, io,
     os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::fs::MetadataExt,
     },
 };
 
 use fide_client::protocol::{ErrorCode, Refusal};
-use rustix::event::{PollFd, PollFlags, Timespec};
+use fide_sys::seqpacket::peer_lives;
 
 /// `NS_GET_PID_FROM_PIDNS` (Linux 6.11): `_IOR(0xb7, 6, int)`.
 const GET_PID: libc::c_ulong = 0x8004_b706;
-/// `SO_PEERPIDFD` (Linux 6.5).
-const SO_PEERPIDFD: libc::c_int = 77;
 
 /// The namespace of a caller's process ids.
 #[derive(Debug)]
@@ -136,38 +134,15 @@ impl Ids {
     }
 }
 
-/// Whether the process that opened the connection is still there; true if the kernel cannot say (before
-/// Linux 6.5).
-#[must_use]
-pub fn peer_lives(socket: BorrowedFd<'_>) -> bool {
-    let mut fd: libc::c_int = -1;
-    let mut len = libc::socklen_t::try_from(size_of_val(&fd)).expect("small");
-    // SAFETY: `fd` is writable for `len` bytes, and both outlive the call.
-    let got = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD, (&raw mut fd).cast(), &raw mut len)
-    };
-    if got != 0 {
-        return io::Error::last_os_error().raw_os_error() == Some(libc::ENOPROTOOPT);
-    }
-    // SAFETY: the kernel has just made it for this process.
-    let peer = unsafe { OwnedFd::from_raw_fd(fd) };
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut [PollFd::new(&peer, PollFlags::IN)], Some(&now)) == Ok(0)
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::{Child, Command, Stdio};
-
-    use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
     use super::*;
 
     #[test]
     fn own_namespace_needs_no_translation() {
-        let (near, _far) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .expect("pair");
+        let (near, _far) = fide_sys::seqpacket::pair().expect("pair");
         let namespace = Namespace::of(std::process::id(), near.as_fd());
         assert!(matches!(namespace, Namespace::Own), "{namespace:?}");
         assert_eq!(namespace.translate(1).expect("own"), 1);

@@ -61,7 +61,7 @@ use crate::{
     notify::{Manager, Notify},
     privileges, rungs,
     signals::Signals,
-    socket::{ListenError, Listener},
+    socket::{self, ListenError, Listener},
     timeout::{Network, TimeoutTooShort, Timeouts},
     trees::{Trees, TreesError},
     vote::{VoteError, Votes},
@@ -305,7 +305,7 @@ impl Origin {
     /// Binds the socket, or asks the running agent for what it shares.
     fn find(options: &Options, plan: &Plan) -> Result<(Self, Option<Inherited>, Option<Manager>), StartError> {
         if !options.takeover {
-            let listener = Listener::bind(&plan.path)?;
+            let listener = socket::listen(&plan.path)?;
             return Ok((Self::Fresh { listener }, None, Manager::from_env()));
         }
         let (successor, mut inherited) = Successor::prepare(&plan.path, &plan.shape)?;
@@ -368,7 +368,7 @@ impl Origin {
             (Self::TakeOver { successor }, taken) => {
                 let taken = taken.expect("a takeover has taken something");
                 engine.resume(now, taken.frozen, taken.memories);
-                let listener = Listener::take_over(taken.listener, path);
+                let listener = socket::take_over(taken.listener, path);
                 successor.taken()?;
                 Ok((listener, Some(taken.resumed)))
             }

@@ -25,7 +25,7 @@ use rustix::{
     io::Errno,
     time::{TimerfdClockId, TimerfdFlags},
 };
-use std::{collections::VecDeque, path::PathBuf, time::Duration};
+use std::{collections::VecDeque, io, path::PathBuf, time::Duration};
 
 /// Records taken from the ring in one go.
 const DRAIN_MAX: usize = 64;
@@ -119,8 +119,8 @@ fn exchange(
     let deadline_ns = now_ns().saturating_add(timeout.as_nanos() as u64);
     match link.send(&request.to_bytes()) {
         Ok(()) => (),
-        Err(Errno::AGAIN) => return Err(Failed::Late),
-        Err(errno) => return Err(Failed::Gone(errno.to_string())),
+        Err(why) if why.kind() == io::ErrorKind::WouldBlock => return Err(Failed::Late),
+        Err(why) => return Err(Failed::Gone(why.to_string())),
     }
     loop {
         match link.receive(buffer) {

@@ -61,7 +61,5 @@ pub use fide_types::Reason;
 pub use fide_types::{HOST_SLOT, PIGGYBACK_MAX};
 pub use granted::{Joined, Monitor, Wanted};
 pub use lanes::{LANES_MAX, Lane, LaneGrant, LaneId, LaneLatency, LaneReason, LaneWanted};
-#[doc(hidden)]
-pub use link::open_socket;
 pub use memory::{Live, now_ns};
 pub use permit::{Permit, Token, View, ViewId};

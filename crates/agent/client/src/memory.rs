@@ -60,7 +60,8 @@ impl Memory {
         let mut fds = fds;
         let bell = if fds.len() > HELLO_FDS { fds.pop() } else { None };
         let [table, session, events]: [OwnedFd; HELLO_FDS] = fds.try_into().map_err(|fds: Vec<OwnedFd>| {
-            Error::Protocol { op: "hello", problem: format!("{} descriptors, not {HELLO_FDS}", fds.len()) }
+            let problem = format!("{} descriptors, not {HELLO_FDS} (has this program too many files open?)", fds.len());
+            Error::Protocol { op: "hello", problem }
         })?;
         let ring = match hello.events {
             EventsVia::Bpf => Some(BpfRing::open(events.as_fd())?),

@@ -4,17 +4,14 @@
 use crate::node::{Cluster, Host};
 use crate::{Error, Result, find_binary, retry_until};
 use fide_sys::clock::mono_ns;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send, socket_with,
-    sockopt,
-};
+use fide_sys::seqpacket::{self, Received, Wait};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
@@ -449,17 +446,20 @@ fn write_file(path: &Path, mode: u32, text: &str) -> Result<()> {
 
 /// Asks one question on a control socket.
 fn ask(path: &Path, op: &str, arguments: Value) -> std::result::Result<Value, String> {
-    let text = |e: rustix::io::Errno| format!("{op} at {}: {e}", path.display());
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(text)?;
-    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_LIMIT)).map_err(text)?;
-    connect(&socket, &SocketAddrUnix::new(path).map_err(text)?).map_err(text)?;
+    let text = |e: io::Error| format!("{op} at {}: {e}", path.display());
+    let socket = seqpacket::connect(path, ANSWER_LIMIT).map_err(|e| text(e.into()))?;
     let mut question = json!({"id": 1, "op": op});
     if let (Some(q), Value::Object(more)) = (question.as_object_mut(), arguments) {
         q.extend(more);
     }
-    send(&socket, question.to_string().as_bytes(), SendFlags::NOSIGNAL).map_err(text)?;
+    seqpacket::send(&socket, question.to_string().as_bytes(), &[]).map_err(text)?;
     let mut answer = vec![0u8; MAX_MESSAGE];
-    let (n, _) = recv(&socket, answer.as_mut_slice(), RecvFlags::empty()).map_err(text)?;
+    let received = seqpacket::receive(&socket, &mut answer, 0, Wait::For(ANSWER_LIMIT));
+    let n = match received.map_err(|e| text(e.into()))? {
+        Received::Message(n, _) => n,
+        Received::Nothing => return Err(text(io::ErrorKind::TimedOut.into())),
+        Received::End => return Err(text(io::ErrorKind::UnexpectedEof.into())),
+    };
     let answer: Value = serde_json::from_slice(&answer[..n]).map_err(|e| format!("{op}: not JSON: {e}"))?;
     match answer.get("ok") {
         Some(ok) => Ok(ok.clone()),

@@ -19,12 +19,12 @@ use fide_rack::{
         Refused, WORDS,
         ask::{Asks, Told},
         monitor::{CLIENTS_OF_USER_MAX as CLIENTS_OF_USER, Monitor, StartError},
-        wire::{Request, VERSION, send},
+        wire::{Request, VERSION},
     },
     shm::ShmWindow,
     stream::halves,
 };
-use fide_sys::tcp::keeps_syn;
+use fide_sys::{seqpacket::send, tcp::keeps_syn};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -225,7 +225,7 @@ fn what_is_no_socket_of_a_connection_is_refused() {
         assert_eq!(refused(&asks, asked), Refused::Socket);
     }
     // None at all.
-    send(&asks, Request::Ask { id: 77 }.write(), &[]).unwrap();
+    send(&asks, &Request::Ask { id: 77 }.write(), &[]).unwrap();
     assert_eq!(refused(&asks, 77), Refused::Socket);
     // And one that asks twice.
     let [here, _there] = connection();
@@ -244,9 +244,14 @@ fn who_sends_garbage_is_sent_away_alone() {
         [&[0], &[VERSION, 9, 0, 0, 0, 1], &[VERSION + 1, 1, 0, 0, 0, 1], &[VERSION, 1], &[1; 5000]];
     for bytes in garbage {
         let bad = host.asks();
-        rustix::net::send(&bad, bytes, rustix::net::SendFlags::NOSIGNAL).unwrap();
+        send(&bad, bytes, &[]).unwrap();
         assert!(bad.told().unwrap().is_none(), "{bytes:?}");
     }
+    // A question about two sockets.
+    let bad = host.asks();
+    send(&bad, &Request::Ask { id: 1 }.write(), &[bad.as_fd(), bad.as_fd()]).unwrap();
+    assert!(bad.told().unwrap().is_none());
+    drop(bad);
     host.until("one program", |monitor| monitor.clients() == 1);
     let [here, there] = connection();
     let asked = [asks.ask(&here).unwrap(), asks.ask(&there).unwrap()];

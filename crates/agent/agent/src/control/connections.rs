@@ -15,6 +15,7 @@ use std::{
 };
 
 use fide_agent_api::protocol::{ErrorCode, Refusal, Reply as Answer};
+use fide_sys::seqpacket;
 use fide_wire::{MAX_CLIENTS, MAX_PROCESSES};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
@@ -116,7 +117,7 @@ impl Connection {
 impl Control {
     pub(super) fn accept(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
-            let Ok(Some((fd, mut who))) = self.parts.listener.accept() else { return };
+            let Ok(Some((fd, mut who))) = socket::accept(&self.parts.listener) else { return };
             who.share = self.shares.of(who.uid);
             let asker = self.asker(who.share, Resource::Connections);
             let usage = Usage::of(who.share, self.own_uid, self.connections.users());
@@ -173,7 +174,7 @@ impl Control {
     pub(super) fn answer(&mut self, token: u64, answer: &Answer, fds: &[OwnedFd]) {
         let Some(connection) = self.connections.get(&token) else { return };
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-        if socket::send(connection.socket(), &answer.to_bytes(), &fds).is_err() {
+        if seqpacket::send(connection.socket(), &answer.to_bytes(), &fds).is_err() {
             // A client that does not read its answers is not served any longer.
             self.close(token);
         }

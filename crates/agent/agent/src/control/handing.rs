@@ -9,12 +9,13 @@ use std::{
 
 use fide_agent_api::protocol::{Empty, ErrorCode, Op, Refusal, Reply as Answer, Request, TakeOverPhase};
 use fide_net::isolation::Urgent;
+use fide_sys::seqpacket;
 
 use super::{Control, End};
 use crate::{
     command::{Command, EngineGone, Reply},
     handover::{LIMIT_HEARTBEATS, PrepareOk, ProcessState, SessionState, State, VERSION, receive},
-    key, socket,
+    key,
 };
 
 impl Control {
@@ -170,9 +171,9 @@ impl Control {
         let mut all = vec![state.as_fd(), self.parts.listener.as_fd(), self.parts.estate.table.as_fd()];
         all.extend(fds);
         let heir = self.connections[&connection].socket();
-        socket::send(heir, &Answer::ok(id, &Empty {}).to_bytes(), &all)?;
+        seqpacket::send(heir, &Answer::ok(id, &Empty {}).to_bytes(), &all)?;
         let limit = Duration::from_nanos(self.parts.config.heartbeat_ns) * LIMIT_HEARTBEATS;
-        let (message, _) = receive(heir, limit)?;
+        let (message, _) = receive(heir, 0, limit)?;
         match Request::parse(&message) {
             Ok(Request { op: Op::TakeOver { phase: TakeOverPhase::Taken, .. }, .. }) => {}
             _ => return Err(io::Error::from(io::ErrorKind::InvalidData)),

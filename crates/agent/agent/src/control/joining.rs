@@ -15,6 +15,7 @@ use std::process;
 use fide_agent_api::protocol::{Empty, ErrorCode, JoinOk, Refusal, Reply as Answer};
 use fide_bpf::Registration;
 use fide_detector::JoinError;
+use fide_sys::seqpacket;
 use fide_types::Time;
 use fide_wire::{MAX_PROCESSES, Name};
 use rustix::{event::epoll, io::Errno};
@@ -31,9 +32,9 @@ use crate::{
     config::UnlistedNames,
     incarnation,
     names::{Caller, NotYours},
-    pidns::{self, TranslateError, peer_lives},
+    pidns::{self, TranslateError},
     process::{Process, Users},
-    socket::{self, Credentials},
+    socket::Credentials,
 };
 
 /// Heartbeats in the shortest beat timeout: heartbeats carry the beats, so a stall cannot be known sooner.
@@ -197,7 +198,7 @@ impl Control {
         let who = self.connections[&connection].who;
         let asker = self.asker(who.share, Resource::Processes);
         if !asker.privileged {
-            let groups = socket::groups(self.connections[&connection].socket());
+            let groups = seqpacket::groups(self.connections[&connection].socket());
             self.may_be_called(name, &Caller { uid: who.uid, share: who.share, groups })?;
         }
         let usage = Usage::of(who.share, self.own_uid, self.processes.values().map(|watched| (watched.share, 1)));
@@ -267,7 +268,7 @@ impl Control {
             Refusal::new(ErrorCode::Gone, message, "connect anew")
         };
         match pid {
-            0 if !peer_lives(connection.socket()) => Err(ended()),
+            0 if !seqpacket::peer_lives(connection.socket()) => Err(ended()),
             0 => Ok(connection.who.pid),
             _ => connection.namespace.translate(pid).map_err(|error| match error {
                 TranslateError::Gone(_) => Refusal::new(ErrorCode::Gone, error.to_string(), "start it first"),

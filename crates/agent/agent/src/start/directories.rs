@@ -3,13 +3,14 @@
 
 use std::{io, path::Path};
 
+use fide_sys::seqpacket;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::{SOCKET, StartError};
 use crate::{
     config::Config,
     incarnation::{self, IncarnationError},
-    socket::{self, ListenError},
+    socket::ListenError,
 };
 
 /// Whether this process can store its state and bind its socket. It may still find the disk full, or the socket in use.
@@ -20,7 +21,7 @@ pub(super) fn directories(config: &Config, takes_over: bool) -> Result<(), Start
     let path = config.state_dir.join(incarnation::FILE);
     writable(&config.state_dir).map_err(|why| IncarnationError::Io { path, why })?;
     let path = config.runtime_dir.join(SOCKET);
-    socket::address(&path)?;
+    seqpacket::address(&path).map_err(|why| ListenError::Io { path: path.clone(), why })?;
     // An agent that takes over gets the socket of the one before.
     if !takes_over {
         writable(&config.runtime_dir).map_err(|why| ListenError::Io { path, why })?;

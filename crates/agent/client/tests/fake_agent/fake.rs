@@ -10,12 +10,13 @@ use fide_client::{
         EventsVia, HelloOk, HostInfo, JoinOk, LaneOk, MonitorOk, Op, PROTOCOL_VERSION, PeerState, Reply, Request,
     },
 };
+use fide_sys::seqpacket;
 use rustix::{
     event::EventfdFlags,
     fd::{AsFd, BorrowedFd, OwnedFd},
-    net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType},
+    net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketType},
 };
-use std::{io::IoSlice, mem::MaybeUninit, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 use zerocopy::IntoBytes;
 
 pub(crate) struct FakeAgent {
@@ -176,14 +177,11 @@ impl Peer {
     }
 
     pub(crate) fn send(&self, bytes: &[u8]) {
-        rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL).unwrap();
+        self.send_with(bytes, &[]);
     }
 
     fn send_with(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-        let mut rights = SendAncillaryBuffer::new(&mut space);
-        assert!(rights.push(SendAncillaryMessage::ScmRights(fds)));
-        rustix::net::sendmsg(&self.0, &[IoSlice::new(bytes)], &mut rights, SendFlags::empty()).unwrap();
+        seqpacket::send(&self.0, bytes, fds).unwrap();
     }
 
     /// Grants a lane, with the doorbell.

@@ -6,16 +6,20 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
 };
 
 use fide_shm::region::RegionError;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use fide_sys::seqpacket::{self, send};
 
 use super::{
     Refused, WORDS,
-    wire::{Answer, FDS_MAX, Malformed, Request, receive, send},
+    wire::{Answer, FDS_MAX, Malformed, Request, receive},
 };
 use crate::shm::{Bells, ShmWindow};
+
+/// How long a program waits for a place among those that wait to be accepted.
+pub const CONNECT_WAIT: Duration = Duration::from_secs(5);
 
 /// A connection to the monitor, for all threads of a program.
 #[derive(Debug)]
@@ -45,20 +49,21 @@ pub enum AskError {
     Io(io::Error),
     #[error("the monitor has sent {0}")]
     Malformed(Malformed),
-    #[error("the monitor has answered question {id} with {fds} descriptors, where {FDS_MAX} are needed")]
+    #[error(
+        "the monitor has answered question {id} with {fds} descriptors, where {FDS_MAX} are needed: has this program too many files open?"
+    )]
     Descriptors { id: u32, fds: usize },
     #[error("the memory that the monitor has sent: {0}")]
     Memory(RegionError),
 }
 
 impl Asks {
-    /// Connects to the monitor that listens there.
+    /// Connects to the monitor that listens there. If too many wait for it, waits for a place, at most [`CONNECT_WAIT`].
     ///
     /// # Errors
-    /// The kernel's: `NotFound` or `ConnectionRefused` if there is none.
+    /// The kernel's: `NotFound` or `ConnectionRefused` if there is none, `WouldBlock` if there was no place in that time.
     pub fn connect(path: &Path) -> io::Result<Self> {
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        let socket = seqpacket::connect(path, CONNECT_WAIT)?;
         Ok(Self { socket, next: AtomicU32::new(0) })
     }
 
@@ -69,7 +74,7 @@ impl Asks {
     /// The kernel's: `WouldBlock` if the monitor is slow. Nothing was asked.
     pub fn ask(&self, socket: impl AsFd) -> io::Result<u32> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        send(&self.socket, Request::Ask { id }.write(), &[socket.as_fd()])?;
+        send(&self.socket, &Request::Ask { id }.write(), &[socket.as_fd()])?;
         Ok(id)
     }
 
@@ -78,7 +83,7 @@ impl Asks {
     /// # Errors
     /// As [`Asks::ask`].
     pub fn cancel(&self, id: u32) -> io::Result<()> {
-        send(&self.socket, Request::Cancel { id }.write(), &[])
+        send(&self.socket, &Request::Cancel { id }.write(), &[])
     }
 
     /// Waits for the next answer. None: the monitor has ended.
@@ -86,7 +91,9 @@ impl Asks {
     /// # Errors
     /// [`AskError`].
     pub fn told(&self) -> Result<Option<Told>, AskError> {
-        let Some(received) = receive(&self.socket).map_err(AskError::Io)? else { return Ok(None) };
+        let Some(received) = receive(&self.socket, FDS_MAX).map_err(|why| AskError::Io(why.into()))? else {
+            return Ok(None);
+        };
         Ok(Some(match Answer::read(received.bytes()).map_err(AskError::Malformed)? {
             Answer::Refused { id, why } => Told::Refused { id, why },
             Answer::Paired { id, is_first } => {

@@ -4,12 +4,8 @@
 
 use std::{
     collections::HashMap,
-    fs::{self, File, Permissions},
     io,
-    os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
-        unix::fs::{FileTypeExt, PermissionsExt},
-    },
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -19,19 +15,15 @@ use std::{
     time::Duration,
 };
 
-use fide_sys::tcp::{TcpEnd, is_established, stamp_now, syn_stamp};
-use rustix::{
-    fs::{FlockOperation, flock},
-    io::Errno,
-    net::{
-        AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, shutdown,
-        socket_with, sockopt,
-    },
+use fide_sys::{
+    seqpacket::{Descriptors, ListenError, Listener, Wait, peer, send},
+    tcp::{TcpEnd, is_established, stamp_now, syn_stamp},
 };
+use rustix::net::{Shutdown, shutdown, sockopt};
 
 use super::{
     Asked, Asker, Pairs, Refused, WORDS, Waiting,
-    wire::{Answer, Request, receive, send},
+    wire::{Answer, Request, receive},
 };
 use crate::shm::{Bells, ShmWindow};
 
@@ -47,8 +39,8 @@ const ACCEPTS_AGAIN: Duration = Duration::from_millis(50);
 const SINCE_MAX_MS: u32 = 60_000;
 /// The kernel rounds a stamp to a millisecond, and the clock that it is compared with by itself.
 const ROUNDED_MS: u32 = 2;
-/// All users may connect: what they can do is bounded.
-const MODE: u32 = 0o666;
+/// Descriptors of a question: the socket.
+const ASKED_FDS_MAX: usize = 1;
 
 /// Why a monitor does not start.
 #[derive(Debug, thiserror::Error)]
@@ -59,15 +51,21 @@ pub enum StartError {
     Io { path: PathBuf, why: io::Error },
 }
 
+impl From<ListenError> for StartError {
+    fn from(why: ListenError) -> Self {
+        match why {
+            ListenError::Running(path) => Self::Running(path),
+            ListenError::Io { path, why } => Self::Io { path, why },
+        }
+    }
+}
+
 /// A running monitor. Dropped, it ends, and what it keeps of others is given back.
 #[derive(Debug)]
 pub struct Monitor {
-    path: PathBuf,
-    listener: Arc<OwnedFd>,
+    listener: Arc<Listener>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// Locked as long as it runs.
-    _lock: File,
 }
 
 /// What is kept for a question that waits.
@@ -99,23 +97,14 @@ impl Monitor {
     /// # Errors
     /// [`StartError`].
     pub fn start(path: &Path) -> Result<Self, StartError> {
-        let of = |why: io::Error| StartError::Io { path: path.to_owned(), why };
-        let lock = File::create(path.with_extension("lock")).map_err(of)?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Err(StartError::Running(path.to_owned())),
-            locked => locked.map_err(|why| of(why.into()))?,
-        }
-        if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
-            fs::remove_file(path).map_err(of)?;
-        }
-        let listener = listens(path).map_err(of)?;
-        let (listener, shared) = (Arc::new(listener), Arc::new(Shared::default()));
+        let listener = Arc::new(Listener::bind(path, BACKLOG, Descriptors::Taken)?);
+        let shared = Arc::new(Shared::default());
         let (of_thread, shared_too) = (Arc::clone(&listener), Arc::clone(&shared));
         let thread = thread::Builder::new()
             .name("rack-monitor".into())
             .spawn(move || accepts(&of_thread, &shared_too))
-            .map_err(of)?;
-        Ok(Self { path: path.to_owned(), listener, shared, thread: Some(thread), _lock: lock })
+            .map_err(|why| StartError::Io { path: path.to_owned(), why })?;
+        Ok(Self { listener, shared, thread: Some(thread) })
     }
 
     /// Questions that wait.
@@ -134,8 +123,7 @@ impl Monitor {
 impl Drop for Monitor {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
-        let _ = fs::remove_file(&self.path);
-        let _ = shutdown(&*self.listener, Shutdown::Both);
+        self.listener.close();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -145,18 +133,10 @@ impl Drop for Monitor {
     }
 }
 
-fn listens(path: &Path) -> io::Result<OwnedFd> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
-    fs::set_permissions(path, Permissions::from_mode(MODE))?;
-    listen(&socket, BACKLOG)?;
-    Ok(socket)
-}
-
-fn accepts(listener: &OwnedFd, shared: &Arc<Shared>) {
+fn accepts(listener: &Listener, shared: &Arc<Shared>) {
     while !shared.is_over.load(Ordering::Relaxed) {
-        match accept_with(listener, SocketFlags::CLOEXEC) {
-            Ok(socket) => {
+        match listener.accept(Wait::Forever) {
+            Ok(Some(socket)) => {
                 // One that is sent away sees the end of its connection.
                 if let Some((client, uid, socket)) = shared.enters(socket) {
                     let of_thread = Arc::clone(shared);
@@ -169,7 +149,7 @@ fn accepts(listener: &OwnedFd, shared: &Arc<Shared>) {
                     }
                 }
             }
-            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Ok(None) => {}
             Err(_) if shared.is_over.load(Ordering::Relaxed) => {}
             Err(_) => thread::sleep(ACCEPTS_AGAIN),
         }
@@ -187,7 +167,7 @@ impl Shared {
 
     /// A program has connected; none if there are too many, or nobody knows whose it is.
     fn enters(&self, socket: OwnedFd) -> Option<(u64, u32, Arc<OwnedFd>)> {
-        let uid = sockopt::socket_peercred(&socket).ok()?.uid.as_raw();
+        let uid = peer(&socket).ok()?.uid;
         let mut clients = self.clients();
         let of_user = clients.all.values().filter(|(of, _)| *of == uid).count();
         if clients.all.len() >= CLIENTS_MAX || of_user >= CLIENTS_OF_USER_MAX {
@@ -207,7 +187,7 @@ impl Shared {
 
     /// Answers a program until it ends, or says what is no question.
     fn serve(&self, client: u64, uid: u32, to: &Arc<OwnedFd>) {
-        while let Ok(Some(received)) = receive(&**to) {
+        while let Ok(Some(received)) = receive(&**to, ASKED_FDS_MAX) {
             match Request::read(received.bytes()) {
                 Ok(Request::Ask { id }) => self.ask(Asker { client, id, uid }, received.fds.into_iter().next(), to),
                 Ok(Request::Cancel { id }) => {
@@ -285,7 +265,7 @@ fn shared() -> Result<(ShmWindow<WORDS>, [Bells; 2]), Box<dyn std::error::Error>
 
 /// One that does not read its answers goes on by TCP.
 fn tell(to: &OwnedFd, answer: Answer, fds: &[BorrowedFd<'_>]) {
-    let _ = send(to, answer.write(), fds);
+    let _ = send(to, &answer.write(), fds);
 }
 
 impl Kept {

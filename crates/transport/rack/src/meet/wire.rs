@@ -11,18 +11,11 @@
 //! Numbers are big-endian.
 
 use std::{
-    io::{self, IoSlice, IoSliceMut},
-    mem::MaybeUninit,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    ops::Deref,
+    os::fd::{AsFd, OwnedFd},
 };
 
-use rustix::{
-    io::Errno,
-    net::{
-        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-        SendFlags, recvmsg, sendmsg,
-    },
-};
+use fide_sys::seqpacket::{self, ReceiveError, Wait};
 
 use super::Refused;
 
@@ -75,12 +68,27 @@ fn read(bytes: &[u8]) -> Result<(u8, u32, &[u8]), Malformed> {
     }
 }
 
-fn write(kind: u8, id: u32, rest: &[u8]) -> ([u8; LONGEST], usize) {
+fn write(kind: u8, id: u32, rest: &[u8]) -> Written {
     let mut bytes = [0; LONGEST];
     bytes[..2].copy_from_slice(&[VERSION, kind]);
     bytes[2..6].copy_from_slice(&id.to_be_bytes());
     bytes[6..6 + rest.len()].copy_from_slice(rest);
-    (bytes, 6 + rest.len())
+    Written { bytes, len: 6 + rest.len() }
+}
+
+/// The bytes of a message.
+#[derive(Debug, Clone, Copy)]
+pub struct Written {
+    bytes: [u8; LONGEST],
+    len: usize,
+}
+
+impl Deref for Written {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 impl Request {
@@ -96,9 +104,9 @@ impl Request {
         }
     }
 
-    /// Its bytes, and how many they are.
+    /// Its bytes.
     #[must_use]
-    pub fn write(self) -> ([u8; LONGEST], usize) {
+    pub fn write(self) -> Written {
         match self {
             Self::Ask { id } => write(ASK, id, &[]),
             Self::Cancel { id } => write(CANCEL, id, &[]),
@@ -120,9 +128,9 @@ impl Answer {
         }
     }
 
-    /// Its bytes, and how many they are.
+    /// Its bytes.
     #[must_use]
-    pub fn write(self) -> ([u8; LONGEST], usize) {
+    pub fn write(self) -> Written {
         match self {
             Self::Paired { id, is_first } => write(PAIRED, id, &[is_first.into()]),
             Self::Refused { id, why } => write(REFUSED, id, &[why as u8]),
@@ -130,26 +138,12 @@ impl Answer {
     }
 }
 
-/// Sends one message, with descriptors or none; never waits.
-///
-/// # Errors
-/// The kernel's: `WouldBlock` if the other end does not read.
-pub fn send(socket: impl AsFd, (bytes, len): ([u8; LONGEST], usize), fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one message"));
-    }
-    sendmsg(socket, &[IoSlice::new(&bytes[..len])], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
-    Ok(())
-}
-
 /// A message that has come. Of one that is too long, a byte more than the longest has.
 #[derive(Debug)]
 pub struct Received {
     bytes: [u8; LONGEST + 1],
     len: usize,
-    /// Those that came with it, up to [`FDS_MAX`]; the kernel closes further ones.
+    /// Those that came with it; none if this process has too many files open for all of them.
     pub fds: Vec<OwnedFd>,
 }
 
@@ -160,33 +154,21 @@ impl Received {
     }
 }
 
-/// Waits for a message. None: the other end has closed.
+/// Waits for a message, with `fds_max` descriptors at most. None: the other end has closed.
 ///
 /// # Errors
-/// The kernel's.
-pub fn receive(socket: impl AsFd) -> io::Result<Option<Received>> {
+/// As [`seqpacket::receive`].
+pub fn receive(socket: impl AsFd, fds_max: usize) -> Result<Option<Received>, ReceiveError> {
     let mut bytes = [0; LONGEST + 1];
-    loop {
-        let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut parts = [IoSliceMut::new(&mut bytes)];
-        let message = match recvmsg(&socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Err(Errno::INTR) => continue,
-            Err(Errno::CONNRESET) => return Ok(None),
-            message => message?,
-        };
-        let mut fds = Vec::new();
-        for part in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(rights) = part {
-                fds.extend(rights);
-            }
-        }
-        if message.bytes == 0 && !message.flags.contains(ReturnFlags::TRUNC) {
-            return Ok(None);
-        }
-        let len = if message.flags.contains(ReturnFlags::TRUNC) { bytes.len() } else { message.bytes };
-        return Ok(Some(Received { bytes, len, fds }));
-    }
+    let (len, fds) = match seqpacket::receive(socket, &mut bytes, fds_max, Wait::Forever) {
+        Ok(seqpacket::Received::Message(len, fds)) => (len, fds),
+        Ok(seqpacket::Received::Nothing | seqpacket::Received::End) => return Ok(None),
+        // It begins with its version, which says more.
+        Err(ReceiveError::TooLong { max }) => (max, Vec::new()),
+        Err(ReceiveError::Lost { len, .. }) => (len, Vec::new()),
+        Err(why) => return Err(why),
+    };
+    Ok(Some(Received { bytes, len, fds }))
 }
 
 #[cfg(test)]
@@ -198,18 +180,18 @@ mod tests {
     #[test]
     fn messages_are_read_as_they_are_written() {
         for request in [Request::Ask { id: 0x0102_0304 }, Request::Cancel { id: u32::MAX }] {
-            let (bytes, len) = request.write();
-            assert_eq!(Request::read(&bytes[..len]), Ok(request));
-            assert!(Answer::read(&bytes[..len]).is_err());
+            let bytes = request.write();
+            assert_eq!(Request::read(&bytes), Ok(request));
+            assert!(Answer::read(&bytes).is_err());
         }
         for answer in [
             Answer::Paired { id: 7, is_first: true },
             Answer::Paired { id: 7, is_first: false },
             Answer::Refused { id: 9, why: Refused::Full },
         ] {
-            let (bytes, len) = answer.write();
-            assert_eq!(Answer::read(&bytes[..len]), Ok(answer));
-            assert!(Request::read(&bytes[..len]).is_err());
+            let bytes = answer.write();
+            assert_eq!(Answer::read(&bytes), Ok(answer));
+            assert!(Request::read(&bytes).is_err());
         }
         assert_eq!(Request::read(&[2, ASK, 0, 0, 0, 1]), Err(Malformed::Version(2)));
     }
@@ -218,12 +200,10 @@ mod tests {
         #[test]
         fn whatever_comes_is_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..=LONGEST + 1)) {
             if let Ok(request) = Request::read(&bytes) {
-                let (written, len) = request.write();
-                prop_assert_eq!(&written[..len], &bytes[..]);
+                prop_assert_eq!(&*request.write(), &bytes[..]);
             }
             if let Ok(answer) = Answer::read(&bytes) {
-                let (written, len) = answer.write();
-                prop_assert_eq!(&written[..len], &bytes[..]);
+                prop_assert_eq!(&*answer.write(), &bytes[..]);
             }
         }
     }

@@ -93,7 +93,7 @@ fn churn(path: &Path, stop: &Arc<AtomicBool>) -> Option<Vec<JoinHandle<()>>> {
             let (path, stop) = (path.clone(), Arc::clone(&stop));
             std::thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    drop(fide_client::open_socket(&path, Duration::ZERO));
+                    drop(fide_sys::seqpacket::connect(&path, Duration::ZERO));
                 }
             })
         };
