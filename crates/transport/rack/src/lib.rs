@@ -10,6 +10,7 @@
 //! | [`stream`] | bytes in order both ways, as a connection has them |
 //! | [`wait`] | waiting for the other end without taking a core |
 //! | [`carry`] | the bytes of a TCP connection, which go on through a window |
+//! | [`end`] | an end of such a connection, for all threads and processes that have its socket |
 //! | [`meet`] | how the two ends of a TCP connection within a host come to share memory |
 //!
 //! **Invariant: nobody believes the other end.** It may be another user's program, or broken. Each index and each length that
@@ -17,6 +18,8 @@
 //! or written.
 
 pub mod carry;
+pub mod end;
+mod lock;
 pub mod meet;
 pub mod ring;
 pub mod shm;

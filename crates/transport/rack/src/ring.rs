@@ -516,22 +516,22 @@ mod tests {
             for number in 0..COUNT {
                 let message = message(number, PLACE.most());
                 while sender.send(&here, &message) == Err(SendError::Full) {
-                    here.will_sleep(Bell::Room, true);
+                    here.will_sleep(Bell::Room, 1);
                     if !sender.has_room(&here, message.len()) {
                         here.sleep(Bell::Room, Some(Duration::from_secs(10)));
                     }
-                    here.will_sleep(Bell::Room, false);
+                    here.will_sleep(Bell::Room, 0);
                 }
             }
         });
         for number in 0..COUNT {
             let mut got = Vec::new();
             while receiver.receive(&there, &mut got).unwrap().is_none() {
-                there.will_sleep(Bell::Message, true);
+                there.will_sleep(Bell::Message, 1);
                 if !receiver.has_something(&there) {
                     there.sleep(Bell::Message, Some(Duration::from_secs(10)));
                 }
-                there.will_sleep(Bell::Message, false);
+                there.will_sleep(Bell::Message, 0);
             }
             assert!(got == message(number, PLACE.most()), "message {number}");
         }

@@ -2,7 +2,6 @@
 //! A window between two programs of one host: a sealed memfd, one half of it for each.
 
 use std::{
-    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc,
@@ -12,15 +11,9 @@ use std::{
 };
 
 use fide_shm::region::{Region, RegionError, Shared};
-use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
-    thread::futex,
-};
+use rustix::{event::Timespec, thread::futex};
 
-use crate::{
-    carry::Polled,
-    window::{Bell, WORD, Window},
-};
+use crate::window::{Bell, WORD, Window};
 
 /// What both ends map. `WORDS`: of each part.
 #[repr(C)]
@@ -34,7 +27,7 @@ struct Memory<const WORDS: usize> {
 struct Part<const WORDS: usize> {
     /// Of this end, by [`Bell`]: 1 if one has rung since somebody slept by it last.
     bells: [Line<AtomicU32>; 2],
-    /// Not 0: a thread of the other end sleeps by that bell, or is about to.
+    /// Not 0: a thread of the other end sleeps by that bell, or is about to; the number of that sleep.
     sleepers: [Line<AtomicU32>; 2],
     words: [AtomicU64; WORDS],
 }
@@ -51,30 +44,8 @@ pub struct ShmWindow<const WORDS: usize> {
     memory: Arc<Region<Memory<WORDS>>>,
     /// Which part is this end's own.
     end: usize,
-    /// For ends that sleep by a poll; else by a futex.
-    bells: Option<Bells>,
-}
-
-/// Event counters by which two ends wake each other, for each [`Bell`]: this end's own, and the other one's.
-#[derive(Debug)]
-pub struct Bells {
-    pub own: [OwnedFd; 2],
-    pub other: [OwnedFd; 2],
-}
-
-impl Bells {
-    /// Those of both ends.
-    ///
-    /// # Errors
-    /// The kernel's.
-    pub fn pair() -> io::Result<[Self; 2]> {
-        let bell = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
-        let own = [bell()?, bell()?];
-        let other = [bell()?, bell()?];
-        let twin = |bells: &[OwnedFd; 2]| Ok::<_, io::Error>([bells[0].try_clone()?, bells[1].try_clone()?]);
-        let first = Self { own: twin(&own)?, other: twin(&other)? };
-        Ok([first, Self { own: other, other: own }])
-    }
+    /// Its ends wake each other by other means.
+    is_silent: bool,
 }
 
 impl<const WORDS: usize> ShmWindow<WORDS> {
@@ -84,7 +55,7 @@ impl<const WORDS: usize> ShmWindow<WORDS> {
     /// What the kernel said.
     pub fn pair() -> Result<[Self; 2], RegionError> {
         let memory = Arc::new(Region::create("fide-rack")?);
-        Ok([0, 1].map(|end| Self { memory: Arc::clone(&memory), end, bells: None }))
+        Ok([0, 1].map(|end| Self { memory: Arc::clone(&memory), end, is_silent: false }))
     }
 
     /// An end of one that another process has made. `is_maker`: as its maker.
@@ -92,13 +63,13 @@ impl<const WORDS: usize> ShmWindow<WORDS> {
     /// # Errors
     /// [`RegionError`]: the descriptor is no memory of this size that is sealed against shrinking.
     pub fn open(descriptor: OwnedFd, is_maker: bool) -> Result<Self, RegionError> {
-        Ok(Self { memory: Arc::new(Region::map(descriptor)?), end: usize::from(!is_maker), bells: None })
+        Ok(Self { memory: Arc::new(Region::map(descriptor)?), end: usize::from(!is_maker), is_silent: false })
     }
 
-    /// Both ends have bells, or neither.
+    /// For ends that do not sleep by [`Window::sleep`]: [`Window::ring`] does nothing.
     #[must_use]
-    pub fn with_bells(self, bells: Bells) -> Self {
-        Self { bells: Some(bells), ..self }
+    pub fn silent(self) -> Self {
+        Self { is_silent: true, ..self }
     }
 
     fn own(&self) -> &Part<WORDS> {
@@ -165,21 +136,20 @@ impl<const WORDS: usize> Window for ShmWindow<WORDS> {
         words(&self.own().words, at, WORD)[0].load(Ordering::Acquire)
     }
 
-    fn will_sleep(&self, by: Bell, sleeps: bool) {
-        self.other().sleepers[by as usize].0.store(sleeps.into(), Ordering::Relaxed);
-        if sleeps {
+    fn will_sleep(&self, by: Bell, turn: u32) {
+        self.other().sleepers[by as usize].0.store(turn, Ordering::Relaxed);
+        if turn != 0 {
             // Either this end sees what was published, or the other one sees that it sleeps.
             fence(Ordering::SeqCst);
         }
     }
 
+    fn sleeper(&self, bell: Bell) -> u32 {
+        fence(Ordering::SeqCst);
+        self.own().sleepers[bell as usize].0.load(Ordering::Relaxed)
+    }
+
     fn sleep(&self, by: Bell, within: Option<Duration>) {
-        if let Some(bells) = &self.bells {
-            let timeout = within.map(timespec);
-            let _ = poll(&mut [PollFd::new(&bells.own[by as usize], PollFlags::IN)], timeout.as_ref());
-            self.heard(by);
-            return;
-        }
         let bell = &self.own().bells[by as usize].0;
         if bell.swap(0, Ordering::Acquire) != 0 {
             return;
@@ -190,34 +160,13 @@ impl<const WORDS: usize> Window for ShmWindow<WORDS> {
     }
 
     fn ring(&self, bell: Bell) {
-        fence(Ordering::SeqCst);
-        if self.own().sleepers[bell as usize].0.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        if let Some(bells) = &self.bells {
-            // One that has rung so often that there is no room rings.
-            let _ = rustix::io::write(&bells.other[bell as usize], &1_u64.to_ne_bytes());
+        if self.is_silent || self.sleeper(bell) == 0 {
             return;
         }
         let bell = &self.other().bells[bell as usize].0;
         if bell.swap(1, Ordering::Release) == 0 {
             // One thread sleeps there at most.
             let _ = futex::wake(bell, futex::Flags::empty(), 1);
-        }
-    }
-}
-
-/// One with bells.
-impl<const WORDS: usize> Polled for ShmWindow<WORDS> {
-    /// # Panics
-    /// If it has none.
-    fn bell(&self, bell: Bell) -> BorrowedFd<'_> {
-        self.bells.as_ref().expect("a window with bells").own[bell as usize].as_fd()
-    }
-
-    fn heard(&self, bell: Bell) {
-        if let Some(bells) = &self.bells {
-            let _ = rustix::io::read(&bells.own[bell as usize], &mut [0; 8]);
         }
     }
 }

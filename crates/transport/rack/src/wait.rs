@@ -28,6 +28,17 @@ impl Default for Patience {
 }
 
 impl Patience {
+    /// With as much as another one had left ([`Patience::looks_ns`]).
+    pub(crate) fn of(looks_ns: u32) -> Self {
+        Self { looks: Duration::from_nanos(looks_ns.into()).clamp(LOOKS[0], LOOKS[1]) }
+    }
+
+    pub(crate) fn looks_ns(&self) -> u32 {
+        self.looks.subsec_nanos()
+    }
+}
+
+impl Patience {
     /// Waits until something is there, but no longer than a time. False: it is not.
     pub fn wait(
         &mut self,
@@ -70,14 +81,14 @@ impl Patience {
 
 fn sleep(window: &impl Window, bell: Bell, until: Option<Instant>, mut is_there: impl FnMut() -> bool) -> bool {
     loop {
-        window.will_sleep(bell, true);
+        window.will_sleep(bell, 1);
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let has_come = is_there();
         let is_over = left.is_some_and(|left| left.is_zero());
         if !has_come && !is_over {
             window.sleep(bell, left);
         }
-        window.will_sleep(bell, false);
+        window.will_sleep(bell, 0);
         if has_come || is_there() {
             return true;
         }

@@ -47,9 +47,13 @@ pub trait Window {
     /// As [`Window::write`].
     fn poll(&self, at: usize) -> u64;
 
-    /// Says that a thread of this end is about to sleep by a bell, or does not sleep any more. After `true` it has to look once more
-    /// whether there is something, and call [`Window::sleep`] only if there is not.
-    fn will_sleep(&self, by: Bell, sleeps: bool);
+    /// Says that a thread of this end is about to sleep by a bell, by a number that is another one each time; 0: none does any more.
+    /// After that it has to look once more whether there is something, and sleep only if there is not.
+    fn will_sleep(&self, by: Bell, turn: u32);
+
+    /// With which number a thread of the other end sleeps by this bell, or is about to; 0: none does. To be asked after something was
+    /// published.
+    fn sleeper(&self, bell: Bell) -> u32;
 
     /// Sleeps until the other end rings, but no longer than a time. It may return sooner. One thread at a time sleeps by a bell.
     fn sleep(&self, by: Bell, within: Option<Duration>);

@@ -92,7 +92,6 @@ fn both_ends_of_a_connection_share_memory() {
         let asked_there = server.ask(&there).unwrap();
         let asked_here = client.ask(&here).unwrap();
         let windows = [paired(&client, asked_here), paired(&server, asked_there)];
-        // Each end sleeps by the bells that it was sent.
         let [(mut reads_here, mut writes_here), (mut reads_there, mut writes_there)] = windows.map(halves);
         let echo = thread::spawn(move || {
             let mut bytes = [0; 5];

@@ -16,7 +16,7 @@ use super::{
     Refused, WORDS,
     wire::{Answer, FDS_MAX, Malformed, Request, receive},
 };
-use crate::shm::{Bells, ShmWindow};
+use crate::shm::ShmWindow;
 
 /// How long a program waits for a place among those that wait to be accepted.
 pub const CONNECT_WAIT: Duration = Duration::from_secs(5);
@@ -50,7 +50,7 @@ pub enum AskError {
     #[error("the monitor has sent {0}")]
     Malformed(Malformed),
     #[error(
-        "the monitor has answered question {id} with {fds} descriptors, where {FDS_MAX} are needed: has this program too many files open?"
+        "the monitor has answered question {id} with {fds} descriptors, where {FDS_MAX} is needed: has this program too many files open?"
     )]
     Descriptors { id: u32, fds: usize },
     #[error("the memory that the monitor has sent: {0}")]
@@ -98,11 +98,9 @@ impl Asks {
             Answer::Refused { id, why } => Told::Refused { id, why },
             Answer::Paired { id, is_first } => {
                 let fds = <[OwnedFd; FDS_MAX]>::try_from(received.fds);
-                let [memory, own_message, own_room, other_message, other_room] =
-                    fds.map_err(|fds| AskError::Descriptors { id, fds: fds.len() })?;
-                let bells = Bells { own: [own_message, own_room], other: [other_message, other_room] };
+                let [memory] = fds.map_err(|fds| AskError::Descriptors { id, fds: fds.len() })?;
                 let window = ShmWindow::open(memory, is_first).map_err(AskError::Memory)?;
-                Told::Paired { id, window: window.with_bells(bells) }
+                Told::Paired { id, window }
             }
         }))
     }

@@ -25,7 +25,7 @@ use super::{
     Asked, Asker, Pairs, Refused, WORDS, Waiting,
     wire::{Answer, Request, receive},
 };
-use crate::shm::{Bells, ShmWindow};
+use crate::shm::ShmWindow;
 
 /// Programs that are connected, and those of one user. Further ones are sent away: their connections stay with TCP.
 pub const CLIENTS_MAX: usize = 1024;
@@ -230,17 +230,13 @@ fn meet(asker: Asker, kept: Kept, other: Waiting<Kept>) {
     let shared = match (kept.is_open(), are_one(&kept, &other.kept)) {
         (false, _) => Err(Refused::Socket),
         (true, false) => Err(Refused::Unproven),
-        (true, true) => shared().map_err(|_| Refused::Memory),
+        (true, true) => ShmWindow::<WORDS>::pair().map_err(|_| Refused::Memory),
     };
     let ends = [(other.asker.id, &other.kept.to, true), (asker.id, &kept.to, false)];
-    for (end, (id, to, is_first)) in ends.into_iter().enumerate() {
+    for (id, to, is_first) in ends {
         match &shared {
             // Neither uses it before the other one has said, within it, that it has it. So it is no harm if only one gets it.
-            Ok((memory, bells)) => {
-                let Bells { own, other } = &bells[end];
-                let fds = [memory.as_fd(), own[0].as_fd(), own[1].as_fd(), other[0].as_fd(), other[1].as_fd()];
-                tell(to, Answer::Paired { id, is_first }, &fds);
-            }
+            Ok([memory, _]) => tell(to, Answer::Paired { id, is_first }, &[memory.as_fd()]),
             Err(why) => tell(to, Answer::Refused { id, why: *why }, &[]),
         }
     }
@@ -256,11 +252,6 @@ fn are_one(one: &Kept, other: &Kept) -> bool {
         _ => return false,
     };
     stamp_now(&client.socket).is_ok_and(|now| now.wrapping_add(ROUNDED_MS).wrapping_sub(stamp) <= SINCE_MAX_MS)
-}
-
-fn shared() -> Result<(ShmWindow<WORDS>, [Bells; 2]), Box<dyn std::error::Error>> {
-    let [memory, _] = ShmWindow::pair()?;
-    Ok((memory, Bells::pair()?))
 }
 
 /// One that does not read its answers goes on by TCP.

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | Ask, to the monitor | version 1, kind 1, question 4 | the socket |
 //! | Cancel, to the monitor | version 1, kind 1, question 4 | |
-//! | Paired | version 1, kind 1, question 4, 1 if it asked first | the memory; by which this end is woken when there is something to read, and when there is room; and the other end |
+//! | Paired | version 1, kind 1, question 4, 1 if it asked first | the memory |
 //! | Refused | version 1, kind 1, question 4, reason 1 | |
 //!
 //! Numbers are big-endian.
@@ -20,11 +20,11 @@ use fide_sys::seqpacket::{self, ReceiveError, Wait};
 use super::Refused;
 
 /// Version of these messages.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes of the longest one.
 pub const LONGEST: usize = 7;
 /// Descriptors of one message at most.
-pub const FDS_MAX: usize = 5;
+pub const FDS_MAX: usize = 1;
 
 /// To the monitor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,7 +193,7 @@ mod tests {
             assert_eq!(Answer::read(&bytes), Ok(answer));
             assert!(Request::read(&bytes).is_err());
         }
-        assert_eq!(Request::read(&[2, ASK, 0, 0, 0, 1]), Err(Malformed::Version(2)));
+        assert_eq!(Request::read(&[1, ASK, 0, 0, 0, 1]), Err(Malformed::Version(1)));
     }
 
     proptest! {

@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One end of a connection that goes over to a window ([`crate::carry`]), for all threads and processes that have its socket.
+//!
+//! What it knows lies in memory that a process shares with those it forks, each direction behind a lock that is held for the copy of
+//! some bytes. The memory is that of this end alone: the other one sees nothing of it.
+//!
+//! **Sleeps.** Who waits says so in the window, looks once more, and polls the socket. The other end sends a byte over TCP for each such
+//! sleep, which wakes all who wait for the socket, by whatever call. Who is alone takes the byte; where several sleep it is left until
+//! one of them has what it waited for, and the others nap meanwhile.
+
+use std::{
+    fmt, io,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use fide_shm::region::{Region, RegionError, Shared};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+    net::{SendFlags, send},
+};
+
+use crate::{
+    carry::{Incoming, Outgoing, reads_ring},
+    lock::{Lock, Lost},
+    wait::Patience,
+    window::{Bell, Window},
+};
+
+/// How long a thread sleeps where nothing would wake it, or what wakes it is left for others.
+const NAP: Duration = Duration::from_millis(1);
+
+/// What the processes of an end share. New, it is all 0.
+#[repr(C, align(64))]
+struct State {
+    incoming: Side,
+    outgoing: Side,
+    /// Threads that sleep.
+    sleepers: AtomicU32,
+    /// The number of the last sleep.
+    turn: AtomicU32,
+    /// Processes that have the end, less one.
+    others: AtomicU32,
+    is_attached: AtomicU32,
+    /// A process was killed as it changed something here.
+    is_broken: AtomicU32,
+    /// [`Patience`], by [`Bell`].
+    looks_ns: [AtomicU32; 2],
+}
+
+/// Of one direction.
+#[repr(C, align(64))]
+struct Side {
+    lock: Lock,
+    words: [AtomicU64; 6],
+}
+
+// SAFETY: only atomics, in arrays and structs of their own, and padding; aligned to 64 bytes.
+unsafe impl Shared for State {}
+
+/// Numbers that are kept in a [`Side`].
+trait Kept: Sized {
+    fn of(words: [u64; 6]) -> Self;
+    fn words(&self) -> [u64; 6];
+}
+
+fn both(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "its two halves")]
+fn halves(word: u64) -> [u32; 2] {
+    [word as u32, (word >> 32) as u32]
+}
+
+impl Kept for Incoming {
+    fn of([read, taken, over_tcp, is, error, _]: [u64; 6]) -> Self {
+        let error = halves(error)[0].cast_signed();
+        Self { ring: [read, taken], over_tcp, is_on_ring: is & 1 != 0, is_ended: is & 2 != 0, error }
+    }
+
+    fn words(&self) -> [u64; 6] {
+        let is = u64::from(self.is_on_ring) | u64::from(self.is_ended) << 1;
+        [self.ring[0], self.ring[1], self.over_tcp, is, both(self.error.cast_unsigned(), 0), 0]
+    }
+}
+
+impl Kept for Outgoing {
+    fn of([written, read, over_tcp, is, worth, woken]: [u64; 6]) -> Self {
+        let (is_on_ring, has_ended) = (is & 1 != 0, is & 2 != 0);
+        Self { ring: [written, read], over_tcp, is_on_ring, has_ended, worth, woken: halves(woken) }
+    }
+
+    fn words(&self) -> [u64; 6] {
+        let is = u64::from(self.is_on_ring) | u64::from(self.has_ended) << 1;
+        let [message, room] = self.woken;
+        [self.ring[0], self.ring[1], self.over_tcp, is, self.worth, both(message, room)]
+    }
+}
+
+impl Side {
+    fn load<T: Kept>(&self) -> T {
+        T::of(self.words.each_ref().map(|word| word.load(Ordering::Relaxed)))
+    }
+
+    fn store<T: Kept>(&self, kept: &T) {
+        for (word, number) in self.words.iter().zip(kept.words()) {
+            word.store(number, Ordering::Relaxed);
+        }
+    }
+}
+
+/// One end of a connection.
+pub struct End<W> {
+    state: Region<State>,
+    window: OnceLock<W>,
+}
+
+impl<W> fmt::Debug for End<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (incoming, outgoing): (Incoming, Outgoing) = (self.of().incoming.load(), self.of().outgoing.load());
+        f.debug_struct("End").field("incoming", &incoming).field("outgoing", &outgoing).finish_non_exhaustive()
+    }
+}
+
+impl<W> End<W> {
+    fn of(&self) -> &State {
+        self.state.get()
+    }
+}
+
+impl<W: Window> End<W> {
+    /// Of a connection over which nothing has gone so far.
+    ///
+    /// # Errors
+    /// [`RegionError`]: the kernel has no memory.
+    pub fn new() -> Result<Self, RegionError> {
+        Ok(Self { state: Region::create("fide-rack-end")?, window: OnceLock::new() })
+    }
+
+    /// Another process has the end, too: as one that is forked has.
+    pub fn shared(&self) {
+        self.of().others.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// This process has it no more, and others may.
+    pub fn left(&self) {
+        let one_less = |others: u32| others.checked_sub(1);
+        let _ = self.of().others.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+    }
+
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        self.window.get().is_some()
+    }
+
+    /// The window has come, all of which was 0 as it was made: from now on the ring is read, once TCP is, and written to once the other end
+    /// reads it. It is not taken, and all goes on over TCP, if another process has the end, which would not see it; if this end writes no
+    /// more, as nothing could wake the other one; or if there is one already.
+    ///
+    /// # Errors
+    /// [`End::read`]'s of an end that is broken.
+    pub fn attach(&self, window: W) -> io::Result<bool> {
+        self.incoming(|incoming| {
+            self.outgoing(|outgoing| {
+                let state = self.of();
+                let is_lone = state.others.load(Ordering::Relaxed) == 0;
+                if !is_lone || outgoing.has_ended || incoming.is_ended || self.window.set(window).is_err() {
+                    return false;
+                }
+                state.is_attached.store(1, Ordering::Relaxed);
+                if let Some(window) = self.window.get() {
+                    reads_ring(window);
+                    outgoing.changes_over(window);
+                }
+                true
+            })
+        })?
+    }
+
+    fn incoming<T>(&self, change: impl FnOnce(&mut Incoming) -> T) -> io::Result<T> {
+        self.change(&self.of().incoming, change)
+    }
+
+    fn outgoing<T>(&self, change: impl FnOnce(&mut Outgoing) -> T) -> io::Result<T> {
+        self.change(&self.of().outgoing, change)
+    }
+
+    fn change<K: Kept, T>(&self, side: &Side, change: impl FnOnce(&mut K) -> T) -> io::Result<T> {
+        let state = self.of();
+        let (_held, result) = side.lock.hold();
+        match result {
+            Ok(()) => {}
+            // The kernel would let the call wait until the interrupted one is done, which it never is.
+            Err(Lost::Own) => return Err(io::ErrorKind::WouldBlock.into()),
+            Err(Lost::HolderDied) => state.is_broken.store(1, Ordering::Relaxed),
+        }
+        if state.is_broken.load(Ordering::Relaxed) != 0 {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        let mut kept = side.load();
+        let result = change(&mut kept);
+        side.store(&kept);
+        Ok(result)
+    }
+
+    /// Nobody else of this end sleeps.
+    fn is_alone(&self, own: u32) -> bool {
+        self.of().sleepers.load(Ordering::Relaxed) <= own
+    }
+
+    /// Reads what is there, as far as there is room: how many bytes, 0 at the end, or none if nothing is there. `leaves`: it is only
+    /// looked at.
+    ///
+    /// # Errors
+    /// The socket's; `InvalidData`: the other end breaks the rules of the window; `ConnectionReset`: the other end's program has died, or one of
+    /// this end was killed while it read or wrote; `WouldBlock`: this thread does so already, and was interrupted by a signal.
+    pub fn read(&self, socket: impl AsFd, into: &mut [u8], leaves: bool) -> io::Result<Option<usize>> {
+        let (socket, window) = (socket.as_fd(), self.window.get());
+        let read = self.incoming(|incoming| {
+            let read = incoming.try_read(window, socket, into, leaves, self.is_alone(0));
+            read.map(|read| (read, incoming.is_on_ring()))
+        })??;
+        if let ((Some(1..), true), Some(window), false) = (read, window, leaves)
+            && window.sleeper(Bell::Room) != 0
+        {
+            self.outgoing(|outgoing| {
+                outgoing.changes_over(window);
+                outgoing.wakes(window, socket, Bell::Room);
+            })?;
+        }
+        Ok(read.0)
+    }
+
+    /// Writes as many bytes as there is room for; none if there is no room, or too little to be worth it.
+    ///
+    /// # Errors
+    /// As [`End::read`], and `BrokenPipe` if nobody reads any more, or this end writes no more.
+    pub fn write(&self, socket: impl AsFd, bytes: &[u8]) -> io::Result<Option<usize>> {
+        self.outgoing(|outgoing| outgoing.try_write(self.window.get(), socket, bytes))?
+    }
+
+    /// Writes no more: the other end reads what was written, and then the end.
+    ///
+    /// # Errors
+    /// As [`End::read`], and the kernel's.
+    pub fn shut(&self, socket: impl AsFd) -> io::Result<()> {
+        let socket = socket.as_fd();
+        if !self.outgoing(|outgoing| outgoing.ends(self.window.get(), socket))? {
+            rustix::net::shutdown(socket, rustix::net::Shutdown::Write)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes that can be read without a wait, of those that came through the ring.
+    ///
+    /// # Errors
+    /// As [`End::read`].
+    pub fn count(&self) -> io::Result<usize> {
+        self.incoming(|incoming| match self.window.get() {
+            Some(window) if incoming.has_something(window) => incoming.count(window),
+            _ => 0,
+        })
+    }
+
+    /// Whether a read, or a write, goes on without a wait, as far as the ring says. None: the socket says it.
+    ///
+    /// # Errors
+    /// As [`End::read`].
+    pub fn is_ready(&self, bell: Bell) -> io::Result<Option<bool>> {
+        let Some(window) = self.window.get() else { return Ok(None) };
+        match bell {
+            Bell::Message => self.incoming(|incoming| {
+                let has_something = incoming.has_something(window);
+                (has_something || incoming.is_on_ring()).then_some(has_something)
+            }),
+            Bell::Room => self.outgoing(|outgoing| outgoing.has_room(window)),
+        }
+    }
+
+    /// From now on the other end wakes who polls the socket once there is something to read, or room. After that [`End::is_ready`] is to
+    /// be asked once more.
+    pub fn arms(&self, bell: Bell) {
+        if let Some(window) = self.window.get() {
+            // 0 stands for none.
+            let turn = self.of().turn.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+            window.will_sleep(bell, turn);
+        }
+    }
+
+    /// Waits until a read, or a write, goes on, but no longer than until a time. False: it does not.
+    ///
+    /// # Errors
+    /// As [`End::read`]; `Interrupted`: by a signal.
+    pub fn wait(&self, socket: impl AsFd, bell: Bell, until: Option<Instant>) -> io::Result<bool> {
+        let (begun, state) = (Instant::now(), self.of());
+        let looks_ns = &state.looks_ns[bell as usize];
+        let mut patience = match looks_ns.load(Ordering::Relaxed) {
+            0 => Patience::default(),
+            left => Patience::of(left),
+        };
+        if self.looks(&patience, bell) {
+            return Ok(true);
+        }
+        state.sleepers.fetch_add(1, Ordering::Relaxed);
+        let is_there = self.sleep(socket.as_fd(), bell, until);
+        state.sleepers.fetch_sub(1, Ordering::Relaxed);
+        patience.took(begun.elapsed());
+        looks_ns.store(patience.looks_ns(), Ordering::Relaxed);
+        is_there
+    }
+
+    /// Without the lock: another thread may read meanwhile, and then this says something that is no longer so.
+    fn looks(&self, patience: &Patience, bell: Bell) -> bool {
+        let Some(window) = self.window.get() else { return false };
+        let (mut incoming, mut outgoing): (Incoming, Outgoing) = (self.of().incoming.load(), self.of().outgoing.load());
+        match bell {
+            Bell::Message if incoming.is_on_ring() => patience.looks(|| incoming.has_something(window)),
+            Bell::Room if outgoing.is_on_ring() => patience.looks(|| outgoing.has_room(window) == Some(true)),
+            _ => false,
+        }
+    }
+
+    fn sleep(&self, socket: BorrowedFd<'_>, bell: Bell, until: Option<Instant>) -> io::Result<bool> {
+        loop {
+            self.arms(bell);
+            let is_ready = self.is_ready(bell)?;
+            if is_ready == Some(true) {
+                return Ok(true);
+            }
+            let events = match (bell, is_ready) {
+                (Bell::Message, _) => PollFlags::IN,
+                (Bell::Room, None) => PollFlags::OUT,
+                (Bell::Room, Some(_)) => PollFlags::IN | PollFlags::RDHUP,
+            };
+            let seen = polls(socket, events, until)?;
+            if seen.is_empty() {
+                return Ok(self.is_ready(bell)? == Some(true));
+            }
+            if is_ready.is_none() {
+                // Data, room, the end or an error of the socket; or a byte that wakes, as it has gone over to the ring.
+                return Ok(true);
+            }
+            if bell == Bell::Room && seen.intersects(PollFlags::ERR | PollFlags::HUP) {
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
+            if bell == Bell::Room && seen.contains(PollFlags::RDHUP) {
+                // It has closed the connection, and then this finds out; or it has closed its half before it had the window, and reads on.
+                let _ = send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                self.nap(until);
+            } else if !self.hears(socket)? {
+                self.nap(until);
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Ok(self.is_ready(bell)? == Some(true));
+            }
+        }
+    }
+
+    /// Takes what wakes. False: it was left, or what is there is something else.
+    fn hears(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+        let is_alone = self.is_alone(1);
+        self.incoming(|incoming| {
+            incoming.hears(socket, is_alone)?;
+            Ok(incoming.is_on_ring() && is_alone)
+        })?
+    }
+
+    fn nap(&self, until: Option<Instant>) {
+        let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
+        thread::sleep(left.min(NAP));
+    }
+}
+
+/// Polls until a time. Nothing: in vain.
+fn polls(socket: BorrowedFd<'_>, events: PollFlags, until: Option<Instant>) -> io::Result<PollFlags> {
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let timeout = left.map(|left| Timespec {
+        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: left.subsec_nanos().into(),
+    });
+    let mut fds = [PollFd::from_borrowed_fd(socket, events)];
+    match poll(&mut fds, timeout.as_ref()) {
+        Err(Errno::INTR) => Err(io::ErrorKind::Interrupted.into()),
+        result => Ok(if result? == 0 { PollFlags::empty() } else { fds[0].revents() }),
+    }
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A lock in memory that several processes share. It is held for the copy of some bytes, and never while its holder waits.
+//!
+//! A process may be killed while it holds it. Who waits for it finds out, and takes it: what it protects is not to be trusted then.
+
+use std::{
+    hint,
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+use rustix::{
+    io::Errno,
+    process::{Pid, test_kill_process},
+    thread::{futex, gettid},
+};
+
+/// Somebody sleeps for it.
+const CONTENDED: u32 = 1 << 31;
+/// Looks before a sleep: its holder is done soon.
+const LOOKS: u32 = 100;
+/// After so long it is asked whether the holder still lives.
+const ASKS_AFTER: Duration = Duration::from_millis(100);
+
+/// 0: free. Else the number of the thread that holds it, and [`CONTENDED`].
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct Lock(AtomicU32);
+
+/// Why it is not held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lost {
+    /// Its holder was killed. It is held now, by this thread, and what it protects may be half changed.
+    HolderDied,
+    /// This thread holds it already: it was interrupted by a signal.
+    Own,
+}
+
+/// Holds it until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Held<'a>(&'a Lock);
+
+fn own_thread() -> u32 {
+    gettid().as_raw_nonzero().get().cast_unsigned()
+}
+
+impl Lock {
+    #[cfg(test)]
+    const fn free() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// With [`Lost::HolderDied`] it is held, too.
+    pub(crate) fn hold(&self) -> (Option<Held<'_>>, Result<(), Lost>) {
+        let own = own_thread();
+        let mut looks = 0;
+        loop {
+            let now = match self.0.compare_exchange_weak(0, own, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return (Some(Held(self)), Ok(())),
+                Err(0) => continue,
+                Err(now) => now,
+            };
+            if now & !CONTENDED == own {
+                return (None, Err(Lost::Own));
+            }
+            if looks < LOOKS {
+                looks += 1;
+                hint::spin_loop();
+                continue;
+            }
+            if self.sleeps(now) && !is_alive(now & !CONTENDED) {
+                // Others may sleep for it, too.
+                let taken = own | CONTENDED;
+                if self.0.compare_exchange(now | CONTENDED, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return (Some(Held(self)), Err(Lost::HolderDied));
+                }
+            }
+        }
+    }
+
+    /// True: nobody has let it go for a while.
+    fn sleeps(&self, now: u32) -> bool {
+        let contended = now | CONTENDED;
+        if now != contended && self.0.compare_exchange(now, contended, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return false;
+        }
+        let timeout = ASKS_AFTER.try_into().ok();
+        futex::wait(&self.0, futex::Flags::empty(), contended, timeout.as_ref()) == Err(Errno::TIMEDOUT)
+    }
+}
+
+/// By its number in this process' namespace of numbers: processes that share a connection are of one, as a rule.
+fn is_alive(thread: u32) -> bool {
+    Pid::from_raw(thread.cast_signed()).is_some_and(|thread| test_kill_process(thread) != Err(Errno::SRCH))
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if self.0.0.swap(0, Ordering::Release) & CONTENDED != 0 {
+            // All of them: the one that gets it does not know of the others.
+            let _ = futex::wake(&self.0.0, futex::Flags::empty(), u32::MAX >> 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::atomic::AtomicU64, thread};
+
+    use super::*;
+
+    #[test]
+    fn one_thread_at_a_time_holds_it() {
+        let (lock, count) = (Lock::free(), AtomicU64::new(0));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        let (held, state) = lock.hold();
+                        assert!(held.is_some() && state.is_ok());
+                        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!(count.into_inner(), 80_000);
+        assert_eq!(lock.0.into_inner(), 0);
+    }
+
+    #[test]
+    fn holder_that_died_is_found_out() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let dead = child.id();
+        child.wait().unwrap();
+        let lock = Lock(AtomicU32::new(dead));
+        let (held, state) = lock.hold();
+        assert!(held.is_some());
+        assert_eq!(state, Err(Lost::HolderDied));
+        drop(held);
+        assert!(lock.hold().1.is_ok(), "it is free again");
+    }
+
+    #[test]
+    fn who_holds_it_does_not_wait_for_itself() {
+        let lock = Lock::free();
+        let (_held, _) = lock.hold();
+        assert_eq!(lock.hold().1, Err(Lost::Own));
+    }
+}
