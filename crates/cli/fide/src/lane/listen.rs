@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `fide lane listen`: prints what other hosts send.
 
-use std::{io, process::ExitCode};
+use std::{io, iter, process::ExitCode, thread, time::Duration};
 
 use fide_agent::signals::Signals;
 use fide_client::{Client, Event};
@@ -77,10 +77,26 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     }
 }
 
+/// Looks at a record, a millisecond apart: on a busy machine its agent may be interrupted as it writes it.
+const LOOKS: usize = 20;
+
+fn host_name(client: &Client, host: u16) -> String {
+    let look = || {
+        let record = client.table().host(host);
+        if record.is_none() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        record
+    };
+    let record = iter::repeat_with(look).take(LOOKS).flatten().next();
+    let name = record.map(|record| record.name().to_owned()).filter(|name| !name.is_empty());
+    // Its agent was killed as it wrote.
+    name.unwrap_or_else(|| format!("host {host}"))
+}
+
 fn message(client: &Client, event: &Event, as_hex: bool) -> Option<(Value, String)> {
     let Event::LaneMessage { host_id, incarnation, service, seq, rx_ns, plane, bytes } = event else { return None };
-    let known = client.table().host(*host_id).map(|record| record.name().to_owned());
-    let host = known.filter(|name| !name.is_empty()).unwrap_or_else(|| format!("host {host_id}"));
+    let host = host_name(client, *host_id);
     let (lane, number) = (lane_of(*seq), seq & NUMBER_MASK);
     let mut value = json!({
         "kind": "message", "host": host, "host_id": host_id, "incarnation": incarnation, "service": service,
