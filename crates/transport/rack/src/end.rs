@@ -222,12 +222,14 @@ impl<W: Window> End<W> {
     /// The socket's; `InvalidData`: the other end breaks the rules of the window; `ConnectionReset`: the other end's program has died, or one of
     /// this end was killed while it read or wrote; `WouldBlock`: this thread does so already, and was interrupted by a signal.
     pub fn read(&self, socket: impl AsFd, into: &mut [u8], leaves: bool) -> io::Result<Option<usize>> {
-        let (socket, window) = (socket.as_fd(), self.window.get());
+        let socket = socket.as_fd();
         let read = self.incoming(|incoming| {
+            // Not before: another thread may attach it meanwhile, and then what comes over TCP may be a byte that wakes.
+            let window = self.window.get();
             let read = incoming.try_read(window, socket, into, leaves, self.is_alone(0));
             read.map(|read| (read, incoming.is_on_ring()))
         })??;
-        if let ((Some(1..), true), Some(window), false) = (read, window, leaves)
+        if let ((Some(1..), true), Some(window), false) = (read, self.window.get(), leaves)
             && window.sleeper(Bell::Room) != 0
         {
             self.outgoing(|outgoing| {
@@ -243,7 +245,23 @@ impl<W: Window> End<W> {
     /// # Errors
     /// As [`End::read`], and `BrokenPipe` if nobody reads any more, or this end writes no more.
     pub fn write(&self, socket: impl AsFd, bytes: &[u8]) -> io::Result<Option<usize>> {
-        self.outgoing(|outgoing| outgoing.try_write(self.window.get(), socket, bytes))?
+        let socket = socket.as_fd();
+        let written = self.outgoing(|outgoing| outgoing.try_write(self.window.get(), socket, bytes))??;
+        if written.is_none() && self.is_attached() && self.is_gone(socket)? {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        Ok(written)
+    }
+
+    /// Whether nobody will make room any more: the other end's program has closed the connection, or died.
+    fn is_gone(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+        let seen = polls(socket, PollFlags::RDHUP, Some(Instant::now()))?;
+        if seen.intersects(PollFlags::ERR | PollFlags::HUP) {
+            return Ok(true);
+        }
+        // It may have closed its half before it had the window, and read on. The kernel of one that is gone answers with a reset.
+        let probes = || send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        Ok(seen.contains(PollFlags::RDHUP) && matches!(probes(), Err(Errno::PIPE | Errno::CONNRESET)))
     }
 
     /// Writes no more: the other end reads what was written, and then the end.
@@ -316,14 +334,18 @@ impl<W: Window> End<W> {
         is_there
     }
 
-    /// Without the lock: another thread may read meanwhile, and then this says something that is no longer so.
     fn looks(&self, patience: &Patience, bell: Bell) -> bool {
         let Some(window) = self.window.get() else { return false };
-        let (mut incoming, mut outgoing): (Incoming, Outgoing) = (self.of().incoming.load(), self.of().outgoing.load());
         match bell {
-            Bell::Message if incoming.is_on_ring() => patience.looks(|| incoming.has_something(window)),
-            Bell::Room if outgoing.is_on_ring() => patience.looks(|| outgoing.has_room(window) == Some(true)),
-            _ => false,
+            Bell::Message => {
+                // Without the lock: another thread may read meanwhile, and then this says something that is no longer so.
+                let mut incoming: Incoming = self.of().incoming.load();
+                incoming.is_on_ring() && patience.looks(|| incoming.has_something(window))
+            }
+            Bell::Room => {
+                let outgoing: Outgoing = self.of().outgoing.load();
+                outgoing.is_on_ring() && patience.looks(|| !matches!(self.is_ready(Bell::Room), Ok(Some(false))))
+            }
         }
     }
 

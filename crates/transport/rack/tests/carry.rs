@@ -200,6 +200,47 @@ fn what_a_program_wrote_before_it_died_is_read_and_then_the_end() {
     });
 }
 
+/// One that never waits is told, too.
+#[test]
+fn writer_that_does_not_wait_sees_that_the_other_end_has_died() {
+    let [here, there] = on_ring();
+    here.fill();
+    drop(there);
+    let until = limit();
+    while here.end.write(&here.socket, &[7; 4000]).map_err(|why| why.kind()) != Err(io::ErrorKind::ConnectionReset) {
+        assert!(Instant::now() < until.unwrap(), "no error comes");
+    }
+}
+
+/// A thread writes, and one reads, while a third one attaches the window.
+#[test]
+fn window_that_comes_while_others_read_and_write_mixes_nothing_up() {
+    for _ in 0..200 {
+        let sides = sides();
+        let sent = bytes(20_000, 1);
+        thread::scope(|scope| {
+            let reads = [0, 1].map(|end| {
+                let side = &sides[end];
+                scope.spawn(move || side.read_to_end(300).unwrap())
+            });
+            for side in &sides {
+                let sent = &sent;
+                scope.spawn(move || {
+                    sent.chunks(100).for_each(|piece| side.write(piece).unwrap());
+                    side.end.shut(&side.socket).unwrap();
+                });
+            }
+            for (side, window) in sides.iter().zip(windows()) {
+                // It comes too late, if that is done before.
+                let _ = scope.spawn(move || side.end.attach(window).unwrap());
+            }
+            for got in reads {
+                assert!(got.join().unwrap() == sent);
+            }
+        });
+    }
+}
+
 /// Also one that had said before that it writes no more.
 #[test]
 fn death_of_an_end_that_only_read_is_seen_by_who_writes() {
