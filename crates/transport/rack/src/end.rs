@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_shm::region::{Region, RegionError, Shared};
+use fide_shm::region::{Mapped, RegionError, Shared};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -29,6 +29,7 @@ use rustix::{
 use crate::{
     carry::{Incoming, Outgoing, reads_ring},
     lock::{Lock, Lost},
+    stream::{READS_NO_MORE_AT, WRITES_NO_MORE_AT},
     wait::Patience,
     window::{Bell, Window},
 };
@@ -118,7 +119,7 @@ impl Side {
 
 /// One end of a connection.
 pub struct End<W> {
-    state: Region<State>,
+    state: Mapped<State>,
     window: OnceLock<W>,
 }
 
@@ -141,7 +142,7 @@ impl<W: Window> End<W> {
     /// # Errors
     /// [`RegionError`]: the kernel has no memory.
     pub fn new() -> Result<Self, RegionError> {
-        Ok(Self { state: Region::create("fide-rack-end")?, window: OnceLock::new() })
+        Ok(Self { state: Mapped::anonymous()?, window: OnceLock::new() })
     }
 
     /// Another process has the end, too: as one that is forked has.
@@ -182,6 +183,41 @@ impl<W: Window> End<W> {
                 true
             })
         })?
+    }
+
+    /// The program closes its last descriptor of the socket. If no other process has one, this end reads and writes no more, and the other
+    /// one is told.
+    pub fn close(&self, socket: impl AsFd) {
+        if self.of().others.load(Ordering::Relaxed) > 0 {
+            return self.left();
+        }
+        let (Some(window), socket) = (self.window.get(), socket.as_fd()) else { return };
+        window.publish(READS_NO_MORE_AT, 1);
+        let ended = self.outgoing(|outgoing| {
+            let is_on_ring = outgoing.ends(Some(window), socket);
+            outgoing.wakes(window, socket, Bell::Room);
+            is_on_ring
+        });
+        if ended.is_ok_and(|is_on_ring| is_on_ring) {
+            // What wakes and is not taken would have the kernel reset the connection.
+            let _ = self.incoming(|incoming| incoming.hears(socket, true));
+        }
+    }
+
+    /// The other end has said through the ring that it writes no more.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.window.get().is_some_and(|window| window.poll(WRITES_NO_MORE_AT) != 0)
+    }
+
+    /// This thread is about to poll the socket, as one of those that sleep: others leave what wakes until [`End::woke`].
+    pub fn sleeps(&self) {
+        self.of().sleepers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// This thread polls the socket no more.
+    pub fn woke(&self) {
+        self.of().sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn incoming<T>(&self, change: impl FnOnce(&mut Incoming) -> T) -> io::Result<T> {
@@ -363,8 +399,11 @@ impl<W: Window> End<W> {
         }
     }
 
-    /// Takes what wakes. False: it was left, or what is there is something else.
-    fn hears(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+    /// Takes what wakes, between [`End::sleeps`] and [`End::woke`]. False: it was left, as others sleep, or what is there is something else.
+    ///
+    /// # Errors
+    /// As [`End::read`].
+    pub fn hears(&self, socket: impl AsFd) -> io::Result<bool> {
         let is_alone = self.is_alone(1);
         self.incoming(|incoming| {
             incoming.hears(socket, is_alone)?;
