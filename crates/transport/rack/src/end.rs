@@ -13,7 +13,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
         OnceLock,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering, fence},
     },
     thread,
     time::{Duration, Instant},
@@ -177,6 +177,12 @@ impl<W: Window> End<W> {
                 }
                 state.is_attached.store(1, Ordering::Relaxed);
                 if let Some(window) = self.window.get() {
+                    fence(Ordering::SeqCst);
+                    if state.sleepers.load(Ordering::Relaxed) > 0 {
+                        // They did not say so in the window, which was not there.
+                        self.arms(Bell::Message);
+                        self.arms(Bell::Room);
+                    }
                     reads_ring(window);
                     outgoing.changes_over(window);
                 }
@@ -213,6 +219,19 @@ impl<W: Window> End<W> {
     /// This thread is about to poll the socket, as one of those that sleep: others leave what wakes until [`End::woke`].
     pub fn sleeps(&self) {
         self.of().sleepers.fetch_add(1, Ordering::Relaxed);
+        // Either the window is seen, or who attaches it sees that somebody sleeps.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether a read, or a write, seems to go on through the ring. Without the lock: for those who look again and again before a sleep.
+    #[must_use]
+    pub fn seems_ready(&self, bell: Bell) -> bool {
+        let Some(window) = self.window.get() else { return false };
+        let (mut incoming, mut outgoing): (Incoming, Outgoing) = (self.of().incoming.load(), self.of().outgoing.load());
+        match bell {
+            Bell::Message => incoming.is_on_ring() && incoming.has_something(window),
+            Bell::Room => outgoing.is_on_ring() && outgoing.has_room(window) == Some(true),
+        }
     }
 
     /// This thread polls the socket no more.
@@ -344,9 +363,9 @@ impl<W: Window> End<W> {
         if self.looks(&patience, bell) {
             return Ok(true);
         }
-        state.sleepers.fetch_add(1, Ordering::Relaxed);
+        self.sleeps();
         let is_there = self.sleep(socket.as_fd(), bell, until);
-        state.sleepers.fetch_sub(1, Ordering::Relaxed);
+        self.woke();
         patience.took(begun.elapsed());
         looks_ns.store(patience.looks_ns(), Ordering::Relaxed);
         is_there
@@ -354,13 +373,11 @@ impl<W: Window> End<W> {
 
     /// Without the lock: another thread may read meanwhile, and then this says something that is no longer so.
     fn looks(&self, patience: &Patience, bell: Bell) -> bool {
-        let Some(window) = self.window.get() else { return false };
-        let (mut incoming, mut outgoing): (Incoming, Outgoing) = (self.of().incoming.load(), self.of().outgoing.load());
-        match bell {
-            Bell::Message if incoming.is_on_ring() => patience.looks(|| incoming.has_something(window)),
-            Bell::Room if outgoing.is_on_ring() => patience.looks(|| outgoing.has_room(window) == Some(true)),
-            _ => false,
-        }
+        let is_on_ring = match bell {
+            Bell::Message => self.of().incoming.load::<Incoming>().is_on_ring(),
+            Bell::Room => self.of().outgoing.load::<Outgoing>().is_on_ring(),
+        };
+        is_on_ring && patience.looks(|| self.seems_ready(bell))
     }
 
     fn sleep(&self, socket: BorrowedFd<'_>, bell: Bell, until: Option<Instant>) -> io::Result<bool> {
