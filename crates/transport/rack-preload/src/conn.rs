@@ -24,7 +24,7 @@ use fide_rack::{end::End, meet::WORDS, shm::ShmWindow};
 use fide_sys::tcp::{TcpEnd, is_established};
 use rustix::net::sockopt;
 
-use crate::{epoll::was_before, monitor, stats, table::Table};
+use crate::{before, monitor, stats, table::Table};
 
 pub(crate) type Memory = ShmWindow<WORDS>;
 
@@ -237,7 +237,7 @@ pub(crate) fn ours(fd: i32) -> Option<Arc<Conn>> {
 /// A connection that stands.
 pub(crate) fn enters(fd: i32) {
     leaves(fd);
-    if let Some(conn) = (monitor::is_there() && !was_before(fd)).then(|| Conn::new(fd, CONNECTING)).flatten() {
+    if let Some(conn) = (monitor::is_there() && !before::has(fd)).then(|| Conn::new(fd, CONNECTING)).flatten() {
         conn.begins(fd);
         if !conn.is_tcp() {
             CONNS.put(fd, Some(conn));
@@ -248,7 +248,7 @@ pub(crate) fn enters(fd: i32) {
 /// One that does not stand yet.
 pub(crate) fn connects(fd: i32) {
     leaves(fd);
-    if let Some(conn) = (monitor::is_there() && !was_before(fd)).then(|| Conn::new(fd, CONNECTING)).flatten() {
+    if let Some(conn) = (monitor::is_there() && !before::has(fd)).then(|| Conn::new(fd, CONNECTING)).flatten() {
         CONNS.put(fd, Some(conn));
     }
 }

@@ -9,7 +9,7 @@ use std::{
     ptr, slice,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU8, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -18,17 +18,15 @@ use fide_rack::window::Bell;
 use libc::{c_int, epoll_event, sigset_t, timespec};
 
 use crate::{
+    before,
     conn::{CONNS, Conn, is_not_followed, ours},
-    poll::{duration, timespec_of, until},
     ready::{IN, OUT, RDHUP, arms, asked, hears, looks, naps, ready},
     real::{self, fail},
-    table::{FDS_MAX, Table},
+    table::Table,
+    times::{duration, timespec_of, until},
 };
 
 static SETS: Table<Set> = Table::new();
-
-/// Descriptors that a set of the kernel's has, or that have other numbers, from before they were connections: those are not followed.
-static BEFORE: [AtomicU8; FDS_MAX / 8] = [const { AtomicU8::new(0) }; FDS_MAX / 8];
 
 /// The upper half of the kernel's events for what is ours; the lower one is the descriptor. No address of a program, and no small number.
 const TOKEN: u64 = 0xf1de_7ac3 << 32;
@@ -63,29 +61,9 @@ pub(crate) struct Set {
     is_polled: AtomicBool,
 }
 
-fn before(fd: c_int) -> Option<(&'static AtomicU8, u8)> {
-    let fd = usize::try_from(fd).ok()?;
-    Some((BEFORE.get(fd / 8)?, 1 << (fd % 8)))
-}
-
-fn sets_before(fd: c_int) {
-    if let Some((word, bit)) = before(fd) {
-        word.fetch_or(bit, Ordering::Relaxed);
-    }
-}
-
-/// Whether the descriptor has been somewhere before it was a connection.
-pub(crate) fn was_before(fd: c_int) -> bool {
-    before(fd).is_some_and(|(word, bit)| word.load(Ordering::Relaxed) & bit != 0)
-}
-
 /// A descriptor is closed.
 pub(crate) fn leaves(fd: c_int) {
-    if let Some((word, bit)) = before(fd)
-        && word.load(Ordering::Relaxed) & bit != 0
-    {
-        word.fetch_and(!bit, Ordering::Relaxed);
-    }
+    before::clears(fd);
     SETS.put(fd, None);
 }
 
@@ -94,8 +72,8 @@ pub(crate) fn dups(fd: c_int, to: c_int) {
     if let Some(set) = SETS.get(fd) {
         SETS.put(to, Some(set));
     } else if !CONNS.has(fd) {
-        sets_before(fd);
-        sets_before(to);
+        before::sets(fd);
+        before::sets(to);
     }
 }
 
@@ -258,7 +236,7 @@ impl Set {
 fn changes(set: c_int, change: c_int, fd: c_int, event: Option<epoll_event>) -> Option<c_int> {
     let Some(conn) = ours(fd) else {
         if change == libc::EPOLL_CTL_ADD {
-            sets_before(fd);
+            before::sets(fd);
             is_polled(fd);
         }
         return None;
@@ -268,7 +246,7 @@ fn changes(set: c_int, change: c_int, fd: c_int, event: Option<epoll_event>) -> 
             return None;
         }
         let new = Set::default();
-        new.is_polled.store(was_before(set), Ordering::Relaxed);
+        new.is_polled.store(before::has(set), Ordering::Relaxed);
         SETS.put(set, Some(Arc::new(new)));
     }
     let of = SETS.get(set)?;

@@ -12,7 +12,8 @@
 //! | `conn` | a connection, from its begin to its memory |
 //! | `monitor` | questions to the monitor, and its answers; forks |
 //! | `bytes`, `data` | reads and writes |
-//! | `poll`, `epoll`, `ready` | waiting |
+//! | `poll`, `epoll`, `ready`, `times` | waiting |
+//! | `before` | descriptors that are not to be connections |
 //! | `calls` | all other functions |
 //! | `real` | the functions that come next |
 //! | `stats` | what was done |
@@ -33,6 +34,7 @@
 
 #![cfg_attr(test, allow(dead_code, reason = "the hooks are not part of tests"))]
 
+mod before;
 mod bytes;
 pub mod calls;
 mod conn;
@@ -44,6 +46,7 @@ mod ready;
 mod real;
 mod stats;
 mod table;
+mod times;
 
 /// What runs as the program begins, forks and ends. Tests of this crate's own are no such program.
 #[cfg(not(test))]
