@@ -92,6 +92,19 @@ impl Mapping {
         Ok(Self { start, len })
     }
 
+    /// Maps `len` bytes of no file, all of them 0, shared with the processes that this one forks.
+    ///
+    /// # Errors
+    /// As [`Mapping::new`].
+    pub fn anonymous(len: usize) -> Result<Self, RegionError> {
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as in `new`.
+        let start = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, MapFlags::SHARED) }
+            .map_err(RegionError::system("mmap of anonymous memory"))?;
+        let start = NonNull::new(start.cast()).ok_or(RegionError::System { call: "mmap", errno: Errno::NOMEM })?;
+        Ok(Self { start, len })
+    }
+
     /// First byte; page aligned.
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
@@ -110,7 +123,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `start` and `len` are those of a mapping made in `new`, and nobody holds a reference into it: they
+        // SAFETY: `start` and `len` are those of a mapping made here, and nobody holds a reference into it: they
         // all borrow from this value.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
     }
@@ -168,6 +181,12 @@ impl<T: Shared> Region<T> {
         unsafe { &*self.mapping.as_ptr().cast::<T>() }
     }
 
+    /// Its descriptor; it is mapped here no more.
+    #[must_use]
+    pub fn into_descriptor(self) -> OwnedFd {
+        self.fd
+    }
+
     /// A second descriptor of the same memory, through which a receiver without this process's rights cannot write:
     /// the file is made mode 0444 and opened again for reading only. (The own user and root can always undo that.)
     ///
@@ -197,6 +216,43 @@ impl<T: Shared> std::fmt::Debug for ReadRegion<T> {
 impl<T: Shared> AsFd for Region<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Memory that is mapped without its descriptor: for a program whose descriptors are not ours to take.
+pub struct Mapped<T: Shared> {
+    mapping: Mapping,
+    of: std::marker::PhantomData<T>,
+}
+
+impl<T: Shared> Mapped<T> {
+    /// New memory, all of it 0, which a process shares with those it forks and with nobody else.
+    ///
+    /// # Errors
+    /// [`RegionError::System`]: the kernel has no memory.
+    pub fn anonymous() -> Result<Self, RegionError> {
+        Ok(Self { mapping: Mapping::anonymous(size_of::<T>())?, of: std::marker::PhantomData })
+    }
+
+    /// Maps a region for reading and writing; the descriptor is not needed afterwards.
+    ///
+    /// # Errors
+    /// As [`Region::map`].
+    pub fn map(fd: BorrowedFd<'_>) -> Result<Self, RegionError> {
+        check::<T>(fd)?;
+        Ok(Self { mapping: Mapping::new(fd, 0, size_of::<T>(), true)?, of: std::marker::PhantomData })
+    }
+
+    /// The content.
+    pub fn get(&self) -> &T {
+        // SAFETY: as in `Region::get`; anonymous memory has the size it was made with.
+        unsafe { &*self.mapping.as_ptr().cast::<T>() }
+    }
+}
+
+impl<T: Shared> std::fmt::Debug for Mapped<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mapped").field("mapping", &self.mapping).finish()
     }
 }
 
@@ -268,6 +324,20 @@ mod tests {
         let refused = Mapping::new(read_only.as_fd(), 0, size_of::<Page>(), true).unwrap_err();
         assert!(matches!(refused, RegionError::System { errno: Errno::ACCESS, .. }), "{refused}");
         assert_eq!(rustix::fs::fstat(&region.fd).unwrap().st_mode & 0o777, 0o444);
+    }
+
+    #[test]
+    fn memory_stays_mapped_without_its_descriptor() {
+        let region = Region::<Page>::create("test").unwrap();
+        let mapped = Mapped::<Page>::map(region.as_fd()).unwrap();
+        region.get().0[7].store(7, Ordering::Relaxed);
+        drop(region);
+        assert_eq!(mapped.get().0[7].load(Ordering::Relaxed), 7);
+        let anonymous = Mapped::<Page>::anonymous().unwrap();
+        assert_eq!(anonymous.get().0[1023].swap(1, Ordering::Relaxed), 0);
+        let unsealed = rustix::fs::memfd_create("unsealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&unsealed, 8192).unwrap();
+        assert!(matches!(Mapped::<Page>::map(unsealed.as_fd()), Err(RegionError::NotSealed)));
     }
 
     #[test]

@@ -13,13 +13,13 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
         OnceLock,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering, fence},
     },
     thread,
     time::{Duration, Instant},
 };
 
-use fide_shm::region::{Region, RegionError, Shared};
+use fide_shm::region::{Mapped, RegionError, Shared};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -29,6 +29,7 @@ use rustix::{
 use crate::{
     carry::{Incoming, Outgoing, reads_ring},
     lock::{Lock, Lost},
+    stream::{READS_NO_MORE_AT, WRITES_NO_MORE_AT},
     wait::Patience,
     window::{Bell, Window},
 };
@@ -118,7 +119,7 @@ impl Side {
 
 /// One end of a connection.
 pub struct End<W> {
-    state: Region<State>,
+    state: Mapped<State>,
     window: OnceLock<W>,
 }
 
@@ -141,7 +142,7 @@ impl<W: Window> End<W> {
     /// # Errors
     /// [`RegionError`]: the kernel has no memory.
     pub fn new() -> Result<Self, RegionError> {
-        Ok(Self { state: Region::create("fide-rack-end")?, window: OnceLock::new() })
+        Ok(Self { state: Mapped::anonymous()?, window: OnceLock::new() })
     }
 
     /// Another process has the end, too: as one that is forked has.
@@ -176,12 +177,66 @@ impl<W: Window> End<W> {
                 }
                 state.is_attached.store(1, Ordering::Relaxed);
                 if let Some(window) = self.window.get() {
+                    fence(Ordering::SeqCst);
+                    if state.sleepers.load(Ordering::Relaxed) > 0 {
+                        // They did not say so in the window, which was not there.
+                        self.arms(Bell::Message);
+                        self.arms(Bell::Room);
+                    }
                     reads_ring(window);
                     outgoing.changes_over(window);
                 }
                 true
             })
         })?
+    }
+
+    /// The program closes its last descriptor of the socket. If no other process has one, this end reads and writes no more, and the other
+    /// one is told.
+    pub fn close(&self, socket: impl AsFd) {
+        if self.of().others.load(Ordering::Relaxed) > 0 {
+            return self.left();
+        }
+        let (Some(window), socket) = (self.window.get(), socket.as_fd()) else { return };
+        window.publish(READS_NO_MORE_AT, 1);
+        let ended = self.outgoing(|outgoing| {
+            let is_on_ring = outgoing.ends(Some(window), socket);
+            outgoing.wakes(window, socket, Bell::Room);
+            is_on_ring
+        });
+        if ended.is_ok_and(|is_on_ring| is_on_ring) {
+            // What wakes and is not taken would have the kernel reset the connection.
+            let _ = self.incoming(|incoming| incoming.hears(socket, true));
+        }
+    }
+
+    /// The other end has said through the ring that it writes no more.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.window.get().is_some_and(|window| window.poll(WRITES_NO_MORE_AT) != 0)
+    }
+
+    /// This thread is about to poll the socket, as one of those that sleep: others leave what wakes until [`End::woke`].
+    pub fn sleeps(&self) {
+        self.of().sleepers.fetch_add(1, Ordering::Relaxed);
+        // Either the window is seen, or who attaches it sees that somebody sleeps.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether a read, or a write, seems to go on through the ring. Without the lock: for those who look again and again before a sleep.
+    #[must_use]
+    pub fn seems_ready(&self, bell: Bell) -> bool {
+        let Some(window) = self.window.get() else { return false };
+        let (mut incoming, mut outgoing): (Incoming, Outgoing) = (self.of().incoming.load(), self.of().outgoing.load());
+        match bell {
+            Bell::Message => incoming.is_on_ring() && incoming.has_something(window),
+            Bell::Room => outgoing.is_on_ring() && outgoing.has_room(window) == Some(true),
+        }
+    }
+
+    /// This thread polls the socket no more.
+    pub fn woke(&self) {
+        self.of().sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn incoming<T>(&self, change: impl FnOnce(&mut Incoming) -> T) -> io::Result<T> {
@@ -326,27 +381,20 @@ impl<W: Window> End<W> {
         if self.looks(&patience, bell) {
             return Ok(true);
         }
-        state.sleepers.fetch_add(1, Ordering::Relaxed);
+        self.sleeps();
         let is_there = self.sleep(socket.as_fd(), bell, until);
-        state.sleepers.fetch_sub(1, Ordering::Relaxed);
+        self.woke();
         patience.took(begun.elapsed());
         looks_ns.store(patience.looks_ns(), Ordering::Relaxed);
         is_there
     }
 
     fn looks(&self, patience: &Patience, bell: Bell) -> bool {
-        let Some(window) = self.window.get() else { return false };
-        match bell {
-            Bell::Message => {
-                // Without the lock: another thread may read meanwhile, and then this says something that is no longer so.
-                let mut incoming: Incoming = self.of().incoming.load();
-                incoming.is_on_ring() && patience.looks(|| incoming.has_something(window))
-            }
-            Bell::Room => {
-                let outgoing: Outgoing = self.of().outgoing.load();
-                outgoing.is_on_ring() && patience.looks(|| !matches!(self.is_ready(Bell::Room), Ok(Some(false))))
-            }
-        }
+        let is_on_ring = match bell {
+            Bell::Message => self.of().incoming.load::<Incoming>().is_on_ring(),
+            Bell::Room => self.of().outgoing.load::<Outgoing>().is_on_ring(),
+        };
+        is_on_ring && patience.looks(|| self.seems_ready(bell))
     }
 
     fn sleep(&self, socket: BorrowedFd<'_>, bell: Bell, until: Option<Instant>) -> io::Result<bool> {
@@ -385,8 +433,11 @@ impl<W: Window> End<W> {
         }
     }
 
-    /// Takes what wakes. False: it was left, or what is there is something else.
-    fn hears(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+    /// Takes what wakes, between [`End::sleeps`] and [`End::woke`]. False: it was left, as others sleep, or what is there is something else.
+    ///
+    /// # Errors
+    /// As [`End::read`].
+    pub fn hears(&self, socket: impl AsFd) -> io::Result<bool> {
         let is_alone = self.is_alone(1);
         self.incoming(|incoming| {
             incoming.hears(socket, is_alone)?;

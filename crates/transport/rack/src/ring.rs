@@ -188,7 +188,8 @@ impl Sender {
 
     /// Bytes that the receiver has not read yet, as far as it has told.
     fn pending(&self) -> u64 {
-        self.written - self.read
+        // Where they are looked at without the lock that they are changed under, one may be older than the other.
+        self.written.saturating_sub(self.read)
     }
 
     fn learn(&mut self, window: &impl Window) -> Result<(), Broken> {

@@ -2,7 +2,7 @@
 //! A window between two programs of one host: a sealed memfd, one half of it for each.
 
 use std::{
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicU64, Ordering, fence},
@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use fide_shm::region::{Region, RegionError, Shared};
+use fide_shm::region::{Mapped, Region, RegionError, Shared};
 use rustix::{event::Timespec, thread::futex};
 
 use crate::window::{Bell, WORD, Window};
@@ -41,7 +41,7 @@ unsafe impl<const WORDS: usize> Shared for Memory<WORDS> {}
 /// One end of a shared memory of `WORDS` words for each direction.
 #[derive(Debug)]
 pub struct ShmWindow<const WORDS: usize> {
-    memory: Arc<Region<Memory<WORDS>>>,
+    memory: Arc<Mapped<Memory<WORDS>>>,
     /// Which part is this end's own.
     end: usize,
     /// Its ends wake each other by other means.
@@ -54,16 +54,25 @@ impl<const WORDS: usize> ShmWindow<WORDS> {
     /// # Errors
     /// What the kernel said.
     pub fn pair() -> Result<[Self; 2], RegionError> {
-        let memory = Arc::new(Region::create("fide-rack")?);
-        Ok([0, 1].map(|end| Self { memory: Arc::clone(&memory), end, is_silent: false }))
+        Ok(Self::pair_and_descriptor()?.0)
     }
 
-    /// An end of one that another process has made. `is_maker`: as its maker.
+    /// As [`ShmWindow::pair`], with the descriptor by which another process opens an end.
+    ///
+    /// # Errors
+    /// As [`ShmWindow::pair`].
+    pub fn pair_and_descriptor() -> Result<([Self; 2], OwnedFd), RegionError> {
+        let descriptor = Region::<Memory<WORDS>>::create("fide-rack")?.into_descriptor();
+        let memory = Arc::new(Mapped::map(descriptor.as_fd())?);
+        Ok(([0, 1].map(|end| Self { memory: Arc::clone(&memory), end, is_silent: false }), descriptor))
+    }
+
+    /// An end of one that another process has made. `is_maker`: as its maker. The descriptor is not kept.
     ///
     /// # Errors
     /// [`RegionError`]: the descriptor is no memory of this size that is sealed against shrinking.
-    pub fn open(descriptor: OwnedFd, is_maker: bool) -> Result<Self, RegionError> {
-        Ok(Self { memory: Arc::new(Region::map(descriptor)?), end: usize::from(!is_maker), is_silent: false })
+    pub fn open(descriptor: impl AsFd, is_maker: bool) -> Result<Self, RegionError> {
+        Ok(Self { memory: Arc::new(Mapped::map(descriptor.as_fd())?), end: usize::from(!is_maker), is_silent: false })
     }
 
     /// For ends that do not sleep by [`Window::sleep`]: [`Window::ring`] does nothing.
@@ -83,12 +92,6 @@ impl<const WORDS: usize> ShmWindow<WORDS> {
 
 fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
-}
-
-impl<const WORDS: usize> AsFd for ShmWindow<WORDS> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.memory.as_fd()
-    }
 }
 
 /// The words that hold so many bytes from an offset on.

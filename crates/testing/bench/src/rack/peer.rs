@@ -4,7 +4,7 @@
 use std::{
     io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
-    os::fd::{AsFd, OwnedFd},
+    os::fd::OwnedFd,
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -57,8 +57,7 @@ impl Peer {
     }
 
     pub(crate) fn with_memory(core: usize, role: Role) -> Result<(Self, Memory)> {
-        let [here, _] = Memory::pair()?;
-        let memory = here.as_fd().try_clone_to_owned()?;
+        let ([here, _], memory) = Memory::pair_and_descriptor()?;
         Ok((Self::start(core, role, None, Some(memory))?, here))
     }
 
@@ -142,7 +141,7 @@ fn sink(reads: &mut impl Read, bytes: usize) -> Result<()> {
 pub(crate) fn run(spec: &str) -> Result<()> {
     let spec: Spec = serde_json::from_str(spec).with_context(|| format!("what the other end is to do: {spec:?}"))?;
     bind_to_core(None, spec.core)?;
-    let memory = || -> Result<Memory> { Ok(Memory::open(io::stdin().as_fd().try_clone_to_owned()?, false)?) };
+    let memory = || -> Result<Memory> { Ok(Memory::open(io::stdin(), false)?) };
     let tcp = || -> Result<TcpStream> {
         let stream = TcpStream::connect(spec.to.context("an address")?)?;
         stream.set_nodelay(true)?;

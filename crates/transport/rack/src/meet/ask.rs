@@ -67,6 +67,15 @@ impl Asks {
         Ok(Self { socket, next: AtomicU32::new(0) })
     }
 
+    /// With another descriptor, the first free one from a number on: out of the way of a program that does not know of it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn moved(self, least: i32) -> io::Result<Self> {
+        let socket = rustix::io::fcntl_dupfd_cloexec(&self.socket, least)?;
+        Ok(Self { socket, ..self })
+    }
+
     /// Asks for the other end of a TCP socket's connection, and returns the number of the question. The monitor keeps the socket until
     /// it has answered, the question is taken back, or this program ends. It has taken `SO_LINGER` from it then.
     ///

@@ -230,13 +230,13 @@ fn meet(asker: Asker, kept: Kept, other: Waiting<Kept>) {
     let shared = match (kept.is_open(), are_one(&kept, &other.kept)) {
         (false, _) => Err(Refused::Socket),
         (true, false) => Err(Refused::Unproven),
-        (true, true) => ShmWindow::<WORDS>::pair().map_err(|_| Refused::Memory),
+        (true, true) => ShmWindow::<WORDS>::pair_and_descriptor().map_err(|_| Refused::Memory),
     };
     let ends = [(other.asker.id, &other.kept.to, true), (asker.id, &kept.to, false)];
     for (id, to, is_first) in ends {
         match &shared {
             // Neither uses it before the other one has said, within it, that it has it. So it is no harm if only one gets it.
-            Ok([memory, _]) => tell(to, Answer::Paired { id, is_first }, &[memory.as_fd()]),
+            Ok((_, memory)) => tell(to, Answer::Paired { id, is_first }, &[memory.as_fd()]),
             Err(why) => tell(to, Answer::Refused { id, why: *why }, &[]),
         }
     }

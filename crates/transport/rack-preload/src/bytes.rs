@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reads and writes of a connection, with the kernel's meaning of flags, options and signals.
+
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
+
+use fide_rack::window::Bell;
+use libc::{c_int, ssize_t};
+use rustix::{fs::OFlags, net::sockopt};
+
+use crate::{
+    conn::{Conn, borrowed},
+    real::fail,
+};
+
+/// The most that one call of the kernel's reads or writes.
+pub(crate) const COUNT_MAX: usize = 0x7fff_f000;
+/// Bytes of pieces that are written as one.
+const GATHER: usize = 4096;
+/// Bytes that are read at once to be thrown away.
+const SCRATCH: usize = 4096;
+
+/// A connection, and the descriptor that the program called with.
+pub(crate) struct Call {
+    pub(crate) conn: Arc<Conn>,
+    pub(crate) fd: c_int,
+    pub(crate) flags: c_int,
+}
+
+/// The number of an error, as the kernel has it.
+pub(crate) fn number(why: &io::Error) -> c_int {
+    why.raw_os_error().unwrap_or(match why.kind() {
+        io::ErrorKind::WouldBlock => libc::EAGAIN,
+        io::ErrorKind::ConnectionReset => libc::ECONNRESET,
+        io::ErrorKind::BrokenPipe => libc::EPIPE,
+        io::ErrorKind::Interrupted => libc::EINTR,
+        io::ErrorKind::NotConnected => libc::ENOTCONN,
+        // The other end breaks the rules: nothing more can be believed.
+        _ => libc::EIO,
+    })
+}
+
+/// The result as C has it. What panics is an error.
+pub(crate) fn returns(call: impl FnOnce() -> Result<usize, c_int>) -> ssize_t {
+    match catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(libc::EIO)) {
+        Ok(count) => ssize_t::try_from(count).unwrap_or(ssize_t::MAX),
+        Err(errno) => {
+            fail(errno);
+            -1
+        }
+    }
+}
+
+impl Call {
+    fn has(&self, flag: c_int) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// A wait ends at that time; none: never. `EAGAIN`: the call does not wait.
+    fn limit(&self, bell: Bell) -> Result<Option<Instant>, c_int> {
+        if self.has(libc::MSG_DONTWAIT) {
+            return Err(libc::EAGAIN);
+        }
+        let flags = rustix::fs::fcntl_getfl(borrowed(self.fd)).map_err(|why| why.raw_os_error())?;
+        if flags.contains(OFlags::NONBLOCK) {
+            return Err(libc::EAGAIN);
+        }
+        if !self.conn.is_timed.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let which = match bell {
+            Bell::Message => sockopt::Timeout::Recv,
+            Bell::Room => sockopt::Timeout::Send,
+        };
+        let timeout = sockopt::socket_timeout(borrowed(self.fd), which).map_err(|why| why.raw_os_error())?;
+        Ok(timeout.map(|timeout| Instant::now() + timeout))
+    }
+
+    /// Waits, but not if the call does not.
+    fn waits(&self, bell: Bell, limit: &mut Option<Option<Instant>>) -> Result<(), c_int> {
+        let until = match *limit {
+            Some(until) => until,
+            None => *limit.insert(self.limit(bell)?),
+        };
+        let is_there = self.conn.end.wait(borrowed(self.fd), bell, until).map_err(|why| number(&why))?;
+        if !is_there && until.is_some_and(|until| Instant::now() >= until) {
+            return Err(libc::EAGAIN);
+        }
+        Ok(())
+    }
+
+    /// Reads into the pieces in turn.
+    pub(crate) fn reads(&self, pieces: &mut [&mut [u8]]) -> Result<usize, c_int> {
+        self.conn.reads.fetch_add(1, Ordering::Relaxed);
+        let (all, peeks) = (pieces.iter().map(|piece| piece.len()).sum::<usize>(), self.has(libc::MSG_PEEK));
+        let (mut count, mut limit) = (0, None);
+        if peeks {
+            // What comes after the first piece is not looked at.
+            let Some(piece) = pieces.iter_mut().find(|piece| !piece.is_empty()) else { return Ok(0) };
+            return self.reads_piece(piece, true, &mut limit);
+        }
+        for piece in pieces {
+            let mut at = 0;
+            while at < piece.len() {
+                let waits = count == 0 || self.has(libc::MSG_WAITALL) && count < all;
+                let read = if waits {
+                    self.reads_piece(&mut piece[at..], false, &mut limit)
+                } else {
+                    self.conn
+                        .end
+                        .read(borrowed(self.fd), &mut piece[at..], false)
+                        .map_err(|why| number(&why))
+                        .and_then(|read| read.ok_or(libc::EAGAIN))
+                };
+                match read {
+                    Ok(0) => return Ok(count),
+                    Ok(more) => (at, count) = (at + more, count + more),
+                    // An error that was taken from the socket is lost, as is that of a call of the kernel's that has read something.
+                    Err(_) if count > 0 => return Ok(count),
+                    Err(why) => return Err(why),
+                }
+                if !self.has(libc::MSG_WAITALL) && at < piece.len() {
+                    return Ok(count);
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    fn reads_piece(&self, into: &mut [u8], leaves: bool, limit: &mut Option<Option<Instant>>) -> Result<usize, c_int> {
+        loop {
+            if let Some(count) = self.conn.end.read(borrowed(self.fd), into, leaves).map_err(|why| number(&why))? {
+                return Ok(count);
+            }
+            self.waits(Bell::Message, limit)?;
+            self.conn.goes_on(self.fd);
+        }
+    }
+
+    /// Reads so many bytes at most, and throws them away (`MSG_TRUNC`).
+    pub(crate) fn drops(&self, len: usize) -> Result<usize, c_int> {
+        let (mut scratch, mut count) = ([0; SCRATCH], 0);
+        while count < len {
+            let most = (len - count).min(SCRATCH);
+            match self.reads(&mut [&mut scratch[..most]]) {
+                Ok(more) if more == most && !self.has(libc::MSG_PEEK) => {
+                    count += more;
+                    // Only the first part is waited for.
+                    if !matches!(self.conn.end.is_ready(Bell::Message), Ok(Some(true))) {
+                        break;
+                    }
+                }
+                Ok(more) => return Ok(count + more),
+                Err(_) if count > 0 => break,
+                Err(why) => return Err(why),
+            }
+        }
+        Ok(count)
+    }
+
+    /// Writes the pieces in turn: all of them, if the call waits.
+    pub(crate) fn writes(&self, pieces: &[&[u8]]) -> Result<usize, c_int> {
+        let all: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let written = if pieces.len() > 1 && all <= GATHER {
+            let (mut gathered, mut at) = ([0; GATHER], 0);
+            for piece in pieces {
+                gathered[at..at + piece.len()].copy_from_slice(piece);
+                at += piece.len();
+            }
+            self.writes_pieces(&[&gathered[..at]])
+        } else {
+            self.writes_pieces(pieces)
+        };
+        if written == Err(libc::EPIPE) && !self.has(libc::MSG_NOSIGNAL) {
+            // SAFETY: it takes a number, and is what the kernel does.
+            unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
+        }
+        written
+    }
+
+    fn writes_pieces(&self, pieces: &[&[u8]]) -> Result<usize, c_int> {
+        let (mut count, mut limit) = (0, None);
+        for piece in pieces {
+            let mut at = 0;
+            while at < piece.len() {
+                match self.writes_some(&piece[at..], &mut limit) {
+                    Ok(more) => (at, count) = (at + more, count + more),
+                    Err(_) if count > 0 => return Ok(count),
+                    Err(why) => return Err(why),
+                }
+            }
+        }
+        Ok(count)
+    }
+
+    fn writes_some(&self, bytes: &[u8], limit: &mut Option<Option<Instant>>) -> Result<usize, c_int> {
+        loop {
+            if let Some(count) = self.conn.end.write(borrowed(self.fd), bytes).map_err(|why| number(&why))? {
+                return Ok(count);
+            }
+            self.conn.full.fetch_add(1, Ordering::Release);
+            // For those who wait for it already in an epoll set, edge-triggered.
+            self.conn.end.arms(Bell::Room);
+            if matches!(self.conn.end.is_ready(Bell::Room), Ok(Some(true))) {
+                continue;
+            }
+            self.waits(Bell::Room, limit)?;
+            self.conn.goes_on(self.fd);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The functions of the C library that make, name, set and close sockets.
+
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use fide_sys::tcp::keeps_syn;
+use libc::{c_char, c_int, c_uint, c_void, sockaddr, socklen_t};
+use rustix::net::{SocketType, sockopt};
+
+use crate::{
+    conn::{CONNS, borrowed, connects, dups, enters, is_not_followed, leaves},
+    epoll, monitor,
+    real::{self, errno},
+};
+
+const TCP_SAVE_SYN: c_int = 27;
+/// `CLOSE_RANGE_CLOEXEC` of `<linux/close_range.h>`.
+const CLOSE_RANGE_CLOEXEC: c_int = 4;
+
+/// A descriptor is about to be closed, or to be another one's.
+fn goes(fd: c_int) {
+    leaves(fd);
+    epoll::leaves(fd);
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    goes(fd);
+    // SAFETY: the caller's.
+    unsafe { real::close(fd) }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    if flags & CLOSE_RANGE_CLOEXEC == 0 {
+        let fds: Vec<c_int> = CONNS.all().map(|(fd, _)| fd).chain(epoll::all()).collect();
+        fds.into_iter().filter(|fd| fd.cast_unsigned() >= first && fd.cast_unsigned() <= last).for_each(goes);
+    }
+    // SAFETY: the caller's.
+    unsafe { real::close_range(first, last, flags) }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    // SAFETY: the caller's.
+    unsafe { close_range(first.max(0).cast_unsigned(), c_uint::MAX, 0) };
+}
+
+/// A descriptor has got another number, too, where nothing else is any more.
+fn names(fd: c_int, to: c_int) -> c_int {
+    if to >= 0 && fd != to {
+        if to <= libc::STDERR_FILENO {
+            // As one does before another program is begun that knows nothing of it.
+            is_not_followed(fd);
+        }
+        dups(fd, to);
+        epoll::dups(fd, to);
+    }
+    to
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    // SAFETY: the caller's.
+    names(fd, unsafe { real::dup(fd) })
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+    if fd != to && rustix::io::fcntl_getfd(borrowed(fd.max(0))).is_ok() {
+        goes(to);
+    }
+    // SAFETY: the caller's.
+    names(fd, unsafe { real::dup2(fd, to) })
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    if fd != to && rustix::io::fcntl_getfd(borrowed(fd.max(0))).is_ok() {
+        goes(to);
+    }
+    // SAFETY: the caller's.
+    names(fd, unsafe { real::dup3(fd, to, flags) })
+}
+
+fn after_fcntl(fd: c_int, command: c_int, arg: *mut c_void, result: c_int) -> c_int {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return names(fd, result),
+        // Signals come by TCP's bytes.
+        libc::F_SETFL if arg.addr() & usize::try_from(libc::O_ASYNC).unwrap_or(0) != 0 => is_not_followed(fd),
+        _ => {}
+    }
+    result
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
+    // SAFETY: the caller's.
+    after_fcntl(fd, command, arg, unsafe { real::fcntl(fd, command, arg) })
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
+    // SAFETY: the caller's.
+    after_fcntl(fd, command, arg, unsafe { real::fcntl64(fd, command, arg) })
+}
+
+/// The C library reads and writes the file without these functions.
+///
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+    is_not_followed(fd);
+    // SAFETY: the caller's.
+    unsafe { real::fdopen(fd, mode) }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    if fd >= 0 && monitor::is_there() {
+        let before = errno();
+        // Of another socket it fails, and that is no harm.
+        let _ = keeps_syn(borrowed(fd));
+        real::fail(before);
+    }
+    // SAFETY: the caller's.
+    unsafe { real::listen(fd, backlog) }
+}
+
+fn accepted(listener: c_int, fd: c_int) -> c_int {
+    if fd >= 0 && monitor::is_there() {
+        let (mut keeps, mut len): (c_int, socklen_t) = (0, 4);
+        let before = errno();
+        // SAFETY: both are there, and the length is that of the number.
+        let result = unsafe {
+            real::getsockopt(listener, libc::IPPROTO_TCP, TCP_SAVE_SYN, (&raw mut keeps).cast(), &raw mut len)
+        };
+        if result == 0 && keeps != 0 {
+            enters(fd);
+        }
+        real::fail(before);
+    }
+    fd
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: the caller's.
+    accepted(fd, unsafe { real::accept(fd, address, len) })
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    // SAFETY: the caller's.
+    accepted(fd, unsafe { real::accept4(fd, address, len, flags) })
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: the caller's.
+    let result = unsafe { real::connect(fd, address, len) };
+    if fd < 0 || !monitor::is_there() || address.is_null() || (len as usize) < size_of::<sockaddr>() {
+        return result;
+    }
+    let before = errno();
+    // SAFETY: the caller's: so many bytes are there.
+    let family = c_int::from(unsafe { (*address).sa_family });
+    let is_stream = || sockopt::socket_type(borrowed(fd)) == Ok(SocketType::STREAM);
+    if matches!(family, libc::AF_INET | libc::AF_INET6) && is_stream() {
+        match (result, before) {
+            (0, _) if !CONNS.has(fd) => enters(fd),
+            (-1, libc::EINPROGRESS | libc::EINTR) => connects(fd),
+            _ => {}
+        }
+    } else if family == libc::AF_UNSPEC && result == 0 {
+        leaves(fd);
+    }
+    real::fail(before);
+    result
+}
+
+/// # Safety
+/// `value` is null, or so many bytes are there.
+unsafe fn number(value: *const c_void, len: socklen_t) -> Option<c_int> {
+    // SAFETY: the caller's; it may lie anywhere.
+    (!value.is_null() && len as usize >= size_of::<c_int>()).then(|| unsafe { value.cast::<c_int>().read_unaligned() })
+}
+
+fn kept(conn: &crate::conn::Conn, level: c_int, name: c_int) -> Option<&AtomicI32> {
+    match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) if conn.is_attached() => Some(&conn.no_delay),
+        (libc::IPPROTO_TCP, libc::TCP_CORK) if conn.is_attached() => Some(&conn.cork),
+        _ => None,
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    if let Some(conn) = CONNS.get(fd).filter(|conn| !conn.is_tcp()) {
+        // SAFETY: the caller's.
+        let set = unsafe { number(value, len) };
+        if let (Some(kept), Some(set)) = (kept(&conn, level, name), set) {
+            kept.store((set != 0).into(), Ordering::Relaxed);
+            return 0;
+        }
+        match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => conn.is_timed.store(true, Ordering::Relaxed),
+            (libc::SOL_SOCKET, libc::SO_LINGER) if len as usize >= size_of::<libc::linger>() && !value.is_null() => {
+                // SAFETY: the caller's; it may lie anywhere.
+                let linger = unsafe { value.cast::<libc::linger>().read_unaligned() };
+                conn.linger_s.store(if linger.l_onoff == 0 { -1 } else { linger.l_linger }, Ordering::Relaxed);
+            }
+            (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_OOBINLINE)
+            | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => {
+                conn.stays_tcp();
+            }
+            _ => {}
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe { real::setsockopt(fd, level, name, value, len) }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    if let Some(conn) = CONNS.get(fd).filter(|conn| !conn.is_tcp())
+        && let Some(kept) = kept(&conn, level, name)
+        && !value.is_null()
+        && !len.is_null()
+        // SAFETY: the caller's.
+        && unsafe { *len } as usize >= size_of::<c_int>()
+    {
+        // SAFETY: the caller's; the number may lie anywhere.
+        unsafe {
+            value.cast::<c_int>().write_unaligned(kept.load(Ordering::Relaxed));
+            *len = 4;
+        }
+        return 0;
+    }
+    // SAFETY: the caller's.
+    unsafe { real::getsockopt(fd, level, name, value, len) }
+}

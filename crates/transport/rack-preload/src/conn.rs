@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A connection that the library carries, or may come to carry.
+//!
+//! ```text
+//!  connect: EINPROGRESS      accept, connect
+//!        │                        │
+//!   CONNECTING ── it stands ──► OPEN ── the monitor's answer ──► ATTACHED
+//!        └────────────────────────┴── refused, or what cannot be followed ──► TCP
+//! ```
+//!
+//! In all states but the last its bytes go through [`End`], which counts them, so that the window may come at any of them. In the last one
+//! it is the kernel's for ever, as if it had never been in the table.
+
+use std::{
+    os::fd::BorrowedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use fide_rack::{end::End, meet::WORDS, shm::ShmWindow};
+use fide_sys::tcp::{TcpEnd, is_established};
+use rustix::net::sockopt;
+
+use crate::{before, monitor, stats, table::Table};
+
+pub(crate) type Memory = ShmWindow<WORDS>;
+
+pub(crate) static CONNS: Table<Conn> = Table::new();
+
+const CONNECTING: u32 = 0;
+const OPEN: u32 = 1;
+const ATTACHED: u32 = 2;
+const TCP: u32 = 3;
+
+/// The monitor pairs nothing that is older.
+const ANSWER_WITHIN: Duration = Duration::from_mins(1);
+
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) end: End<Memory>,
+    phase: AtomicU32,
+    /// One more than the number of its question; 0: none is open.
+    question: AtomicU64,
+    since: Instant,
+    /// Descriptors of it in this process, and one of them.
+    fds: AtomicU32,
+    fd: AtomicI32,
+    /// What the program has set, while the kernel has something else.
+    pub(crate) no_delay: AtomicI32,
+    pub(crate) cork: AtomicI32,
+    /// `SO_LINGER`, which an answer of the monitor clears: seconds, or less than 0.
+    pub(crate) linger_s: AtomicI32,
+    /// A read or write waits no longer than an option of the socket says.
+    pub(crate) is_timed: AtomicBool,
+    /// Calls that read, and those that found no room: what is edge-triggered is told again after them.
+    pub(crate) reads: AtomicU32,
+    pub(crate) full: AtomicU32,
+}
+
+/// A descriptor of the program, which stays open for the call, unless the program closes it under its own calls.
+pub(crate) fn borrowed(fd: i32) -> BorrowedFd<'static> {
+    // SAFETY: not -1, as the callers have found it in the table. Should the program close it meanwhile, calls fail, as the kernel's would.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+impl Conn {
+    fn new(fd: i32, phase: u32) -> Option<Arc<Self>> {
+        Some(Arc::new(Self {
+            end: End::new().ok()?,
+            phase: AtomicU32::new(phase),
+            question: AtomicU64::new(0),
+            since: Instant::now(),
+            fds: AtomicU32::new(1),
+            fd: AtomicI32::new(fd),
+            no_delay: AtomicI32::new(0),
+            cork: AtomicI32::new(0),
+            linger_s: AtomicI32::new(-1),
+            is_timed: AtomicBool::new(false),
+            reads: AtomicU32::new(0),
+            full: AtomicU32::new(0),
+        }))
+    }
+
+    pub(crate) fn fd(&self) -> i32 {
+        self.fd.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_attached(&self) -> bool {
+        self.end.is_attached()
+    }
+
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.phase.load(Ordering::Relaxed) == TCP
+    }
+
+    /// It is asked for once it stands, and the answer taken once it is there.
+    pub(crate) fn goes_on(self: &Arc<Self>, fd: i32) {
+        match self.phase.load(Ordering::Acquire) {
+            CONNECTING => match is_established(borrowed(fd)) {
+                Ok(true) => self.begins(fd),
+                Ok(false) => {}
+                Err(_) => self.stays_tcp(),
+            },
+            OPEN if self.question.load(Ordering::Relaxed) != 0 => {
+                if self.since.elapsed() > ANSWER_WITHIN {
+                    self.stays_tcp();
+                } else {
+                    monitor::answers();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// It stands: asks the monitor, if both ends may be of this host.
+    fn begins(self: &Arc<Self>, fd: i32) {
+        let socket = borrowed(fd);
+        let is_here = TcpEnd::of(socket).is_ok_and(|TcpEnd { local, peer, .. }| {
+            local.ip() == peer.ip() || local.ip().is_loopback() && peer.ip().is_loopback()
+        });
+        if !is_here {
+            return self.stays_tcp();
+        }
+        let timeout = |which| sockopt::socket_timeout(socket, which).ok().flatten();
+        let is_timed =
+            [sockopt::Timeout::Recv, sockopt::Timeout::Send].into_iter().any(|which| timeout(which).is_some());
+        self.is_timed.fetch_or(is_timed, Ordering::Relaxed);
+        if let Ok(Some(linger)) = sockopt::socket_linger(socket) {
+            self.linger_s.store(i32::try_from(linger.as_secs()).unwrap_or(i32::MAX), Ordering::Relaxed);
+        }
+        if self.phase.compare_exchange(CONNECTING, OPEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            && !monitor::asks(self, fd)
+        {
+            self.stays_tcp();
+        }
+    }
+
+    /// The monitor has the question.
+    pub(crate) fn asked(&self, id: u32) {
+        self.question.store(u64::from(id) + 1, Ordering::Relaxed);
+    }
+
+    /// The number of its question, which is open no more.
+    fn takes_question(&self) -> Option<u32> {
+        u32::try_from(self.question.swap(0, Ordering::Relaxed).checked_sub(1)?).ok()
+    }
+
+    /// It stays with the kernel, unless it is attached.
+    pub(crate) fn stays_tcp(&self) {
+        for from in [CONNECTING, OPEN] {
+            let _ = self.phase.compare_exchange(from, TCP, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        self.cancels();
+    }
+
+    fn cancels(&self) {
+        if let Some(id) = self.takes_question() {
+            monitor::cancels(id);
+            self.sets_linger();
+        }
+    }
+
+    fn sets_linger(&self) {
+        if let Ok(linger_s) = u64::try_from(self.linger_s.load(Ordering::Relaxed)) {
+            let _ = sockopt::set_socket_linger(borrowed(self.fd()), Some(Duration::from_secs(linger_s)));
+        }
+    }
+
+    /// The monitor has refused, or is gone.
+    pub(crate) fn refused(&self) {
+        self.takes_question();
+        self.sets_linger();
+        self.stays_tcp();
+    }
+
+    /// The monitor has sent the window.
+    pub(crate) fn attaches(&self, window: Memory) {
+        self.takes_question();
+        self.sets_linger();
+        if self.phase.load(Ordering::Acquire) != OPEN {
+            return;
+        }
+        let socket = borrowed(self.fd());
+        self.no_delay.store(sockopt::tcp_nodelay(socket).unwrap_or(false).into(), Ordering::Relaxed);
+        self.cork.store(sockopt::tcp_cork(socket).unwrap_or(false).into(), Ordering::Relaxed);
+        // Bytes that wake have to leave at once.
+        let _ = sockopt::set_tcp_cork(socket, false);
+        let _ = sockopt::set_tcp_nodelay(socket, true);
+        // Before the window is there: from then on nobody takes it back.
+        if self.phase.compare_exchange(OPEN, ATTACHED, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return;
+        }
+        if self.end.attach(window.silent()).is_ok_and(|is_attached| is_attached) {
+            stats::attached();
+        } else {
+            let _ = sockopt::set_tcp_nodelay(socket, self.no_delay.load(Ordering::Relaxed) != 0);
+            let _ = sockopt::set_tcp_cork(socket, self.cork.load(Ordering::Relaxed) != 0);
+        }
+    }
+
+    /// After a fork, in the child: the question is the parent's.
+    pub(crate) fn is_forked(&self) {
+        self.question.store(0, Ordering::Relaxed);
+    }
+
+    fn closes(&self, fd: i32) {
+        self.cancels();
+        if !self.is_tcp() {
+            self.end.close(borrowed(fd));
+        }
+    }
+
+    /// One more descriptor.
+    pub(crate) fn is_dupped(&self) {
+        self.fds.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Descriptors of it in this process.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.fds.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// The connection of a descriptor, if its bytes go through [`End`].
+pub(crate) fn ours(fd: i32) -> Option<Arc<Conn>> {
+    let conn = CONNS.get(fd)?;
+    if conn.is_tcp() {
+        return None;
+    }
+    conn.goes_on(fd);
+    (!conn.is_tcp()).then_some(conn)
+}
+
+/// A connection that stands.
+pub(crate) fn enters(fd: i32) {
+    leaves(fd);
+    if let Some(conn) = (monitor::is_there() && !before::has(fd)).then(|| Conn::new(fd, CONNECTING)).flatten() {
+        conn.begins(fd);
+        if !conn.is_tcp() {
+            CONNS.put(fd, Some(conn));
+        }
+    }
+}
+
+/// One that does not stand yet.
+pub(crate) fn connects(fd: i32) {
+    leaves(fd);
+    if let Some(conn) = (monitor::is_there() && !before::has(fd)).then(|| Conn::new(fd, CONNECTING)).flatten() {
+        CONNS.put(fd, Some(conn));
+    }
+}
+
+/// The descriptor is about to be closed, or to be another one's.
+pub(crate) fn leaves(fd: i32) {
+    let Some(conn) = CONNS.put(fd, None) else { return };
+    if conn.fds.fetch_sub(1, Ordering::AcqRel) > 1 {
+        if let Some((other, _)) = CONNS.all().find(|(_, other)| Arc::ptr_eq(other, &conn)) {
+            conn.fd.store(other, Ordering::Relaxed);
+        }
+        return;
+    }
+    conn.closes(fd);
+}
+
+/// The program ends. Its other threads may still be at them: they stay in the table.
+pub(crate) fn ends() {
+    CONNS.all().filter(|(fd, conn)| conn.fd() == *fd).for_each(|(fd, conn)| conn.closes(fd));
+}
+
+/// A descriptor has got another number, too.
+pub(crate) fn dups(fd: i32, to: i32) {
+    if let Some(conn) = CONNS.get(fd).filter(|conn| !conn.is_tcp()) {
+        conn.is_dupped();
+        CONNS.put(to, Some(conn));
+    }
+}
+
+/// It enters what the library does not follow: it never attaches from now on.
+pub(crate) fn is_not_followed(fd: i32) {
+    if let Some(conn) = CONNS.get(fd) {
+        conn.stays_tcp();
+    }
+}

@@ -1,0 +1,514 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The functions of the C library that carry bytes.
+
+use std::{slice, sync::Arc, sync::atomic::Ordering};
+
+use libc::{
+    c_int, c_uint, c_ulong, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+};
+
+use crate::{
+    bytes::{COUNT_MAX, Call, returns},
+    conn::{Conn, borrowed, is_not_followed, ours},
+    real::{self, errno, fail},
+};
+
+/// Pieces of one call, by the kernel (`UIO_MAXIOV`).
+const PIECES_MAX: usize = 1024;
+/// Bytes that are read of a file to be sent.
+const FILE_PART: usize = 64 << 10;
+
+fn call(conn: Arc<Conn>, fd: c_int, flags: c_int) -> Call {
+    Call { conn, fd, flags }
+}
+
+/// # Safety
+/// Nobody else writes or reads that memory meanwhile, and it is there.
+unsafe fn into<'a>(buf: *mut c_void, len: size_t) -> &'a mut [u8] {
+    if len == 0 || buf.is_null() {
+        return &mut [];
+    }
+    // SAFETY: the caller's. It may hold nothing yet: it is only written to.
+    unsafe { slice::from_raw_parts_mut(buf.cast(), len.min(COUNT_MAX)) }
+}
+
+/// # Safety
+/// Nobody writes that memory meanwhile, and it is there.
+unsafe fn from<'a>(buf: *const c_void, len: size_t) -> &'a [u8] {
+    if len == 0 || buf.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller's.
+    unsafe { slice::from_raw_parts(buf.cast(), len.min(COUNT_MAX)) }
+}
+
+/// The pieces that a program names.
+///
+/// # Safety
+/// So many are there.
+unsafe fn pieces<'a>(iov: *const iovec, count: usize) -> Result<&'a [iovec], c_int> {
+    match count {
+        0 => Ok(&[]),
+        1..=PIECES_MAX if iov.is_null() => Err(libc::EFAULT),
+        // SAFETY: the caller's.
+        1..=PIECES_MAX => Ok(unsafe { slice::from_raw_parts(iov, count) }),
+        _ => Err(libc::EINVAL),
+    }
+}
+
+/// # Safety
+/// As [`into`], for each piece.
+unsafe fn reads(call: &Call, iov: *const iovec, count: usize) -> Result<usize, c_int> {
+    // SAFETY: the caller's.
+    let pieces = unsafe { pieces(iov, count) }?;
+    if call.flags & libc::MSG_TRUNC != 0 {
+        return call.drops(pieces.iter().map(|piece| piece.iov_len).sum());
+    }
+    // SAFETY: the caller's.
+    let one = |piece: &iovec| unsafe { into(piece.iov_base, piece.iov_len) };
+    match pieces {
+        [piece] => call.reads(&mut [one(piece)]),
+        pieces => call.reads(&mut pieces.iter().map(one).collect::<Vec<_>>()),
+    }
+}
+
+/// # Safety
+/// As [`from`], for each piece.
+unsafe fn writes(call: &Call, iov: *const iovec, count: usize) -> Result<usize, c_int> {
+    // SAFETY: the caller's.
+    let pieces = unsafe { pieces(iov, count) }?;
+    // SAFETY: the caller's.
+    let one = |piece: &iovec| unsafe { from(piece.iov_base, piece.iov_len) };
+    match pieces {
+        [piece] => call.writes(&[one(piece)]),
+        pieces => call.writes(&pieces.iter().map(one).collect::<Vec<_>>()),
+    }
+}
+
+/// What goes to the kernel whatever the socket is.
+const KERNEL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    match ours(fd) {
+        // SAFETY: the caller's.
+        None => unsafe { real::read(fd, buf, len) },
+        // SAFETY: the caller's.
+        Some(conn) => returns(|| call(conn, fd, 0).reads(&mut [unsafe { into(buf, len) }])),
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+    checks(len, room);
+    // SAFETY: the caller's.
+    unsafe { read(fd, buf, len) }
+}
+
+/// As the C library has it, for a buffer that is too short.
+fn checks(len: size_t, room: size_t) {
+    if len > room {
+        std::process::abort();
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    match ours(fd) {
+        // SAFETY: the caller's.
+        None => unsafe { real::readv(fd, iov, count) },
+        Some(conn) => {
+            // SAFETY: the caller's.
+            returns(|| unsafe { reads(&call(conn, fd, 0), iov, usize::try_from(count).unwrap_or(usize::MAX)) })
+        }
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    match (flags & KERNEL == 0).then(|| ours(fd)).flatten() {
+        // SAFETY: the caller's.
+        None => unsafe { real::recv(fd, buf, len, flags) },
+        Some(conn) if flags & libc::MSG_TRUNC != 0 => returns(|| call(conn, fd, flags).drops(len)),
+        // SAFETY: the caller's.
+        Some(conn) => returns(|| call(conn, fd, flags).reads(&mut [unsafe { into(buf, len) }])),
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn __recv_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t {
+    checks(len, room);
+    // SAFETY: the caller's.
+    unsafe { recv(fd, buf, len, flags) }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_len: *mut socklen_t,
+) -> ssize_t {
+    if (flags & KERNEL != 0) || ours(fd).is_none() {
+        // SAFETY: the caller's.
+        return unsafe { real::recvfrom(fd, buf, len, flags, address, address_len) };
+    }
+    // SAFETY: the caller's.
+    let count = unsafe { recv(fd, buf, len, flags) };
+    if count >= 0 && !address.is_null() && !address_len.is_null() {
+        // SAFETY: the caller's. TCP names nobody.
+        unsafe { *address_len = 0 };
+    }
+    count
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_len: *mut socklen_t,
+) -> ssize_t {
+    checks(len, room);
+    // SAFETY: the caller's.
+    unsafe { recvfrom(fd, buf, len, flags, address, address_len) }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    let Some(conn) = (flags & KERNEL == 0 && !message.is_null()).then(|| ours(fd)).flatten() else {
+        // SAFETY: the caller's.
+        return unsafe { real::recvmsg(fd, message, flags) };
+    };
+    // SAFETY: the caller's, and it is there.
+    let message = unsafe { &mut *message };
+    // SAFETY: the caller's.
+    let count = returns(|| unsafe { reads(&call(conn, fd, flags), message.msg_iov, message.msg_iovlen) });
+    if count >= 0 {
+        (message.msg_namelen, message.msg_controllen) = (0, 0);
+        message.msg_flags = flags & libc::MSG_TRUNC;
+    }
+    count
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    if (flags & KERNEL != 0) || ours(fd).is_none() {
+        // SAFETY: the caller's.
+        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    }
+    // Of TCP each message would be any part of what is there: the first one is enough.
+    if count == 0 {
+        return 0;
+    }
+    // SAFETY: the caller's: there is one at least.
+    let first = unsafe { &mut *messages };
+    // SAFETY: as above.
+    let read = unsafe { recvmsg(fd, &raw mut first.msg_hdr, flags & !libc::MSG_WAITFORONE) };
+    let Ok(read) = c_uint::try_from(read) else { return -1 };
+    first.msg_len = read;
+    1
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+    match ours(fd) {
+        // SAFETY: the caller's.
+        None => unsafe { real::write(fd, buf, len) },
+        // SAFETY: the caller's.
+        Some(conn) => returns(|| call(conn, fd, 0).writes(&[unsafe { from(buf, len) }])),
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    match ours(fd) {
+        // SAFETY: the caller's.
+        None => unsafe { real::writev(fd, iov, count) },
+        Some(conn) => {
+            // SAFETY: the caller's.
+            returns(|| unsafe { writes(&call(conn, fd, 0), iov, usize::try_from(count).unwrap_or(usize::MAX)) })
+        }
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    match (flags & KERNEL == 0).then(|| ours(fd)).flatten() {
+        // SAFETY: the caller's.
+        None => unsafe { real::send(fd, buf, len, flags) },
+        // SAFETY: the caller's.
+        Some(conn) => returns(|| call(conn, fd, flags).writes(&[unsafe { from(buf, len) }])),
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    address: *const sockaddr,
+    address_len: socklen_t,
+) -> ssize_t {
+    match (flags & KERNEL == 0).then(|| ours(fd)).flatten() {
+        // SAFETY: the caller's.
+        None => unsafe { real::sendto(fd, buf, len, flags, address, address_len) },
+        // A connection takes no notice of the address.
+        // SAFETY: the caller's.
+        Some(conn) => returns(|| call(conn, fd, flags).writes(&[unsafe { from(buf, len) }])),
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    let Some(conn) = (flags & KERNEL == 0 && !message.is_null()).then(|| ours(fd)).flatten() else {
+        if !message.is_null() {
+            // SAFETY: the caller's.
+            unsafe { hands_on(&*message) };
+        }
+        // SAFETY: the caller's.
+        return unsafe { real::sendmsg(fd, message, flags) };
+    };
+    // SAFETY: the caller's, and it is there.
+    let message = unsafe { &*message };
+    // SAFETY: the caller's.
+    returns(|| unsafe { writes(&call(conn, fd, flags), message.msg_iov, message.msg_iovlen) })
+}
+
+/// Another process gets descriptors, and does not know what is known here of them.
+///
+/// # Safety
+/// The control messages are there.
+unsafe fn hands_on(message: &msghdr) {
+    if message.msg_control.is_null() || message.msg_controllen == 0 {
+        return;
+    }
+    // SAFETY: the caller's; the walk stays within what the message says.
+    let mut at = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !at.is_null() {
+        // SAFETY: as above.
+        let header = unsafe { &*at };
+        if header.cmsg_level == libc::SOL_SOCKET && header.cmsg_type == libc::SCM_RIGHTS {
+            // SAFETY: as above.
+            let data = unsafe { libc::CMSG_DATA(at) }.cast::<c_int>();
+            let len = header.cmsg_len.saturating_sub(data as usize - at as usize);
+            for index in 0..len / size_of::<c_int>() {
+                // SAFETY: within the message's length; it may lie anywhere.
+                is_not_followed(unsafe { data.add(index).read_unaligned() });
+            }
+        }
+        // SAFETY: as above.
+        at = unsafe { libc::CMSG_NXTHDR(message, at) };
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    if (flags & KERNEL != 0) || ours(fd).is_none() {
+        for index in 0..count as usize {
+            // SAFETY: the caller's: there are so many.
+            unsafe { hands_on(&(*messages.add(index)).msg_hdr) };
+        }
+        // SAFETY: the caller's.
+        return unsafe { real::sendmmsg(fd, messages, count, flags) };
+    }
+    for index in 0..count.min(1024) {
+        // SAFETY: the caller's: there are so many.
+        let message = unsafe { &mut *messages.add(index as usize) };
+        let all: usize = {
+            // SAFETY: the caller's.
+            let pieces = unsafe { pieces(message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) };
+            pieces.map_or(0, |pieces| pieces.iter().map(|piece| piece.iov_len).sum())
+        };
+        // SAFETY: the caller's.
+        let written = unsafe { sendmsg(fd, &raw const message.msg_hdr, flags) };
+        let done = c_int::try_from(index).unwrap_or(c_int::MAX);
+        let Ok(written) = usize::try_from(written) else { return if index > 0 { done } else { -1 } };
+        message.msg_len = c_uint::try_from(written).unwrap_or(c_uint::MAX);
+        if written < all {
+            return done + 1;
+        }
+    }
+    c_int::try_from(count.min(1024)).unwrap_or(c_int::MAX)
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sendfile64(out: c_int, file: c_int, offset: *mut i64, count: size_t) -> ssize_t {
+    if ours(file).is_some() {
+        // A socket is no file to send from, as the kernel says.
+        fail(libc::EINVAL);
+        return -1;
+    }
+    let Some(conn) = ours(out) else {
+        // SAFETY: the caller's.
+        return unsafe { real::sendfile64(out, file, offset, count) };
+    };
+    let call = call(conn, out, 0);
+    // SAFETY: the caller's.
+    let begun = if offset.is_null() { unsafe { libc::lseek64(file, 0, libc::SEEK_CUR) } } else { unsafe { *offset } };
+    if begun < 0 {
+        return -1;
+    }
+    let (mut buffer, mut at) = (vec![0; FILE_PART.min(count)], begun);
+    let sent = returns(|| {
+        let mut sent = 0;
+        while sent < count.min(COUNT_MAX) {
+            let most = (count - sent).min(FILE_PART);
+            // SAFETY: the buffer is so long.
+            let read = unsafe { libc::pread64(file, buffer.as_mut_ptr().cast(), most, at) };
+            let read = match usize::try_from(read) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(_) if sent > 0 => break,
+                Err(_) => return Err(errno()),
+            };
+            let written = match call.writes(&[&buffer[..read]]) {
+                Err(_) if sent > 0 => break,
+                written => written?,
+            };
+            sent += written;
+            at += i64::try_from(written).unwrap_or(0);
+            if written < read {
+                break;
+            }
+        }
+        Ok(sent)
+    });
+    if sent > 0 {
+        // SAFETY: the caller's.
+        unsafe {
+            if offset.is_null() {
+                libc::lseek64(file, at, libc::SEEK_SET);
+            } else {
+                *offset = at;
+            }
+        }
+    }
+    sent
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sendfile(out: c_int, file: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    if ours(out).is_none() && ours(file).is_none() {
+        // SAFETY: the caller's.
+        return unsafe { real::sendfile(out, file, offset, count) };
+    }
+    // SAFETY: the caller's; both offsets have 64 bits.
+    unsafe { sendfile64(out, file, offset, count) }
+}
+
+/// What is not attached stays with TCP, and what is says that it cannot be spliced: programs then copy.
+///
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn splice(
+    from: c_int,
+    from_at: *mut i64,
+    to: c_int,
+    to_at: *mut i64,
+    len: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    for fd in [from, to] {
+        is_not_followed(fd);
+        if ours(fd).is_some() {
+            fail(libc::EINVAL);
+            return -1;
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe { real::splice(from, from_at, to, to_at, len, flags) }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
+    if request == libc::FIONREAD
+        && !arg.is_null()
+        && let Some(conn) =
+            ours(fd).filter(|conn| matches!(conn.end.is_ready(fide_rack::window::Bell::Message), Ok(Some(_))))
+    {
+        let count = conn.end.count().unwrap_or(0);
+        // SAFETY: the caller's: the request writes a number.
+        unsafe { *arg.cast::<c_int>() = c_int::try_from(count).unwrap_or(c_int::MAX) };
+        return 0;
+    }
+    if request == libc::FIOASYNC {
+        is_not_followed(fd);
+    }
+    // SAFETY: the caller's.
+    unsafe { real::ioctl(fd, request, arg) }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    let Some(conn) = ours(fd).filter(|conn| conn.is_attached()) else {
+        is_not_followed(fd);
+        // SAFETY: the caller's.
+        return unsafe { real::shutdown(fd, how) };
+    };
+    conn.reads.fetch_add(1, Ordering::Relaxed);
+    if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
+        let shut = returns(|| conn.end.shut(borrowed(fd)).map(|()| 0).map_err(|why| crate::bytes::number(&why)));
+        if how == libc::SHUT_WR || shut != 0 {
+            return c_int::try_from(shut).unwrap_or(-1);
+        }
+    }
+    // It wakes those who read, and those of the other end.
+    // SAFETY: the caller's.
+    let result = unsafe { real::shutdown(fd, how) };
+    conn.end.sleeps();
+    let _ = conn.end.hears(borrowed(fd));
+    conn.end.woke();
+    result
+}

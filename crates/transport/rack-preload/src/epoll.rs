@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `epoll`: what a set is asked for of connections that are ours is kept here, and the kernel is asked for what wakes.
+//!
+//! The kernel's event of such a connection has a number of this library's, which says that it has to be looked at; what the program gets
+//! is made here. What is edge-triggered is told once, and again after a call has read, or found no room, or when something new has woken.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    ptr, slice,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use fide_rack::window::Bell;
+use libc::{c_int, epoll_event, sigset_t, timespec};
+
+use crate::{
+    before,
+    conn::{CONNS, Conn, is_not_followed, ours},
+    ready::{IN, OUT, RDHUP, arms, asked, hears, looks, naps, ready},
+    real::{self, fail},
+    table::Table,
+    times::{duration, timespec_of, until},
+};
+
+static SETS: Table<Set> = Table::new();
+
+/// The upper half of the kernel's events for what is ours; the lower one is the descriptor. No address of a program, and no small number.
+const TOKEN: u64 = 0xf1de_7ac3 << 32;
+/// Wakes in vain before a nap.
+const FUTILE: u32 = 2;
+
+struct Interest {
+    fd: c_int,
+    conn: Arc<Conn>,
+    wants: u32,
+    data: u64,
+    /// What the kernel is asked for.
+    kernel: u32,
+    /// One shot was told.
+    is_off: bool,
+    /// [`Conn::reads`] and [`Conn::full`] as it was told last.
+    told: [Option<u32>; 2],
+    /// The last turn of a wait in which it was told.
+    turn: u64,
+}
+
+#[derive(Default)]
+struct Inner {
+    all: Vec<Interest>,
+    turn: u64,
+}
+
+#[derive(Default)]
+pub(crate) struct Set {
+    inner: Mutex<Inner>,
+    /// It is waited for by others' means, which do not know what is ready here.
+    is_polled: AtomicBool,
+}
+
+/// A descriptor is closed.
+pub(crate) fn leaves(fd: c_int) {
+    before::clears(fd);
+    SETS.put(fd, None);
+}
+
+/// A descriptor has got another number, too.
+pub(crate) fn dups(fd: c_int, to: c_int) {
+    if let Some(set) = SETS.get(fd) {
+        SETS.put(to, Some(set));
+    } else if !CONNS.has(fd) {
+        before::sets(fd);
+        before::sets(to);
+    }
+}
+
+/// Descriptors of sets.
+pub(crate) fn all() -> impl Iterator<Item = c_int> {
+    SETS.all().map(|(fd, _)| fd)
+}
+
+/// A set is waited for as other descriptors are.
+pub(crate) fn is_polled(fd: c_int) {
+    if let Some(set) = SETS.get(fd) {
+        set.is_polled.store(true, Ordering::Relaxed);
+        set.lock().all.iter().for_each(|interest| interest.conn.stays_tcp());
+    }
+}
+
+fn bits(flags: u32) -> c_int {
+    flags.cast_signed()
+}
+
+impl Interest {
+    fn has(&self, flag: c_int) -> bool {
+        bits(self.wants) & flag != 0
+    }
+
+    /// What the kernel is to be asked for.
+    fn asks(&self) -> u32 {
+        if self.is_off {
+            return 0;
+        }
+        (asked(&self.conn, bits(self.wants)) & !libc::EPOLLONESHOT).cast_unsigned()
+    }
+
+    fn change(&mut self, set: c_int, change: c_int) -> c_int {
+        let kernel = self.asks();
+        let mut event = epoll_event { events: kernel, u64: TOKEN | u64::from(self.fd.cast_unsigned()) };
+        // SAFETY: the event is there.
+        let result = unsafe { real::epoll_ctl(set, change, self.fd, &raw mut event) };
+        if result == 0 {
+            self.kernel = kernel;
+        }
+        result
+    }
+
+    /// What is to be told, if the kernel has said that.
+    fn tells(&mut self, kernel: c_int) -> Option<epoll_event> {
+        if self.is_off {
+            return None;
+        }
+        let conn = &self.conn;
+        let now = [&conn.reads, &conn.full].map(|count| Some(count.load(Ordering::Acquire)));
+        let mut told = ready(conn, bits(self.wants), kernel);
+        if self.has(libc::EPOLLET) && kernel == 0 {
+            let [reads, full] = [0, 1].map(|which| now[which] == self.told[which]);
+            told &= !(if reads { IN | RDHUP } else { 0 } | if full { OUT } else { 0 });
+        } else if self.has(libc::EPOLLET)
+            && now[1] == self.told[1]
+            && conn.end.is_ready(Bell::Room).is_ok_and(|is| is.is_some())
+        {
+            told &= !OUT;
+        }
+        if told == 0 {
+            return None;
+        }
+        for (which, flags) in [IN, OUT].into_iter().enumerate() {
+            if told & flags != 0 {
+                self.told[which] = now[which];
+            }
+        }
+        self.is_off = self.has(libc::EPOLLONESHOT);
+        Some(epoll_event { events: told.cast_unsigned(), u64: self.data })
+    }
+}
+
+impl Set {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has become the kernel's is given back to it, what is closed is forgotten, and the kernel is asked for what it is to say now.
+    fn tidies(&self, set: c_int) {
+        let conns: Vec<(c_int, Arc<Conn>)> =
+            self.lock().all.iter().map(|interest| (interest.fd, Arc::clone(&interest.conn))).collect();
+        conns
+            .iter()
+            .filter(|(_, conn)| !conn.is_attached() && !conn.is_closed())
+            .for_each(|(fd, conn)| conn.goes_on(*fd));
+        self.lock().all.retain_mut(|interest| {
+            if interest.conn.is_closed() {
+                return false;
+            }
+            if interest.conn.is_tcp() {
+                let mut event =
+                    epoll_event { events: if interest.is_off { 0 } else { interest.wants }, u64: interest.data };
+                // SAFETY: the event is there.
+                unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_MOD, interest.fd, &raw mut event) };
+                return false;
+            }
+            if interest.asks() != interest.kernel {
+                interest.change(set, libc::EPOLL_CTL_MOD);
+            }
+            true
+        });
+    }
+
+    /// What is ready, into the rest of the events.
+    fn tells(&self, into: &mut [epoll_event]) -> usize {
+        let mut inner = self.lock();
+        let Inner { all, turn } = &mut *inner;
+        let mut count = 0;
+        // Those that were told last come last.
+        for interest in all.iter_mut() {
+            if count == into.len() {
+                break;
+            }
+            if interest.turn != *turn
+                && let Some(event) = interest.tells(0)
+            {
+                (into[count], interest.turn) = (event, *turn);
+                count += 1;
+            }
+        }
+        if count > 0 && count == into.len() && !all.is_empty() {
+            all.rotate_left(1);
+        }
+        count
+    }
+
+    fn seems_ready(&self) -> bool {
+        self.lock().all.iter().any(|interest| {
+            !interest.is_off
+                && (interest.has(IN)
+                    && !(interest.has(libc::EPOLLET)
+                        && interest.told[0] == Some(interest.conn.reads.load(Ordering::Relaxed)))
+                    && interest.conn.end.seems_ready(Bell::Message)
+                    || interest.has(OUT)
+                        && !(interest.has(libc::EPOLLET)
+                            && interest.told[1] == Some(interest.conn.full.load(Ordering::Relaxed)))
+                        && interest.conn.end.seems_ready(Bell::Room))
+        })
+    }
+
+    /// From now on the other ends wake.
+    fn sleeps(&self) -> Vec<Arc<Conn>> {
+        let inner = self.lock();
+        let awake = inner.all.iter().filter(|interest| !interest.is_off);
+        awake
+            .map(|interest| {
+                interest.conn.end.sleeps();
+                let is_told =
+                    interest.has(libc::EPOLLET) && interest.told[1] == Some(interest.conn.full.load(Ordering::Relaxed));
+                arms(&interest.conn, bits(interest.wants) & !if is_told { OUT } else { 0 });
+                Arc::clone(&interest.conn)
+            })
+            .collect()
+    }
+}
+
+/// Changes a set. None: the kernel does it.
+fn changes(set: c_int, change: c_int, fd: c_int, event: Option<epoll_event>) -> Option<c_int> {
+    let Some(conn) = ours(fd) else {
+        if change == libc::EPOLL_CTL_ADD {
+            before::sets(fd);
+            is_polled(fd);
+        }
+        return None;
+    };
+    if SETS.get(set).is_none() {
+        if change != libc::EPOLL_CTL_ADD {
+            return None;
+        }
+        let new = Set::default();
+        new.is_polled.store(before::has(set), Ordering::Relaxed);
+        SETS.put(set, Some(Arc::new(new)));
+    }
+    let of = SETS.get(set)?;
+    let is_one = |interest: &Interest| interest.fd == fd && Arc::ptr_eq(&interest.conn, &conn);
+    if change == libc::EPOLL_CTL_DEL {
+        of.lock().all.retain(|interest| !is_one(interest));
+        return None;
+    }
+    let event = event?;
+    if bits(event.events) & libc::EPOLLEXCLUSIVE != 0 || of.is_polled.load(Ordering::Relaxed) {
+        is_not_followed(fd);
+        if conn.is_tcp() {
+            return None;
+        }
+    }
+    let (wants, data) = (event.events & !libc::EPOLLEXCLUSIVE.cast_unsigned(), event.u64);
+    let mut inner = of.lock();
+    if change == libc::EPOLL_CTL_ADD {
+        inner.all.retain(|interest| interest.fd != fd || !interest.conn.is_closed());
+        if inner.all.iter().any(is_one) {
+            return None;
+        }
+        let mut new =
+            Interest { fd, conn: Arc::clone(&conn), wants, data, kernel: 0, is_off: false, told: [None; 2], turn: 0 };
+        let result = new.change(set, change);
+        if result == 0 {
+            inner.all.push(new);
+        }
+        return Some(result);
+    }
+    let one = inner.all.iter_mut().find(|interest| is_one(interest))?;
+    (one.wants, one.data, one.is_off, one.told) = (wants, data, false, [None; 2]);
+    Some(one.change(set, change))
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn epoll_ctl(set: c_int, change: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    // SAFETY: the caller's; it may lie anywhere.
+    let named = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
+    let changed = catch_unwind(|| changes(set, change, fd, named)).unwrap_or(None);
+    // SAFETY: the caller's.
+    changed.unwrap_or_else(|| unsafe { real::epoll_ctl(set, change, fd, event) })
+}
+
+/// # Safety
+/// The mask is null, or there.
+unsafe fn kernel_waits(set: c_int, into: &mut [epoll_event], within: Option<Duration>, mask: *const sigset_t) -> c_int {
+    let most = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
+    let timeout = within.map(timespec_of);
+    let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: so many are there, and the mask is the caller's.
+    let result = unsafe { real::epoll_pwait2(set, into.as_mut_ptr(), most, timeout, mask) };
+    if result >= 0 || real::errno() != libc::ENOSYS {
+        return result;
+    }
+    let ms = |within: Duration| c_int::try_from(within.as_nanos().div_ceil(1_000_000)).unwrap_or(c_int::MAX);
+    // SAFETY: as above.
+    unsafe { real::epoll_pwait(set, into.as_mut_ptr(), most, within.map_or(-1, ms), mask) }
+}
+
+/// Waits as `epoll_pwait2` does, for a set that has connections of ours.
+///
+/// # Safety
+/// The mask is null, or there.
+unsafe fn waits(
+    set: c_int,
+    of: &Set,
+    into: &mut [epoll_event],
+    within: Option<Duration>,
+    mask: *const sigset_t,
+) -> c_int {
+    let until = until(within);
+    let (mut has_looked, mut futile) = (within == Some(Duration::ZERO), 0);
+    loop {
+        let is_over = until.is_some_and(|until| Instant::now() >= until);
+        of.tidies(set);
+        let turn = {
+            let mut inner = of.lock();
+            inner.turn += 1;
+            inner.turn
+        };
+        let mut count = of.tells(into);
+        if count == 0 && !is_over && !has_looked {
+            has_looked = true;
+            if looks(until, || of.seems_ready()) {
+                count = of.tells(into);
+            }
+        }
+        let sleepers = if count == 0 && !is_over { of.sleeps() } else { Vec::new() };
+        if !sleepers.is_empty() {
+            count = of.tells(into);
+        }
+        let left = if count > 0 || is_over {
+            Some(Duration::ZERO)
+        } else {
+            until.map(|until| until.saturating_duration_since(Instant::now()))
+        };
+        let rest = &mut into[count..];
+        // SAFETY: the mask is the caller's.
+        let result = if rest.is_empty() { 0 } else { unsafe { kernel_waits(set, rest, left, mask) } };
+        let errno = real::errno();
+        let came = usize::try_from(result).unwrap_or(0);
+        let mut is_left = false;
+        let kernels = count;
+        for at in 0..came {
+            let event = into[kernels + at];
+            let (token, kernel) = (event.u64, bits(event.events));
+            if token & (u64::MAX << 32) != TOKEN {
+                into[count] = event;
+                count += 1;
+                continue;
+            }
+            let mut inner = of.lock();
+            let fd = c_int::try_from(token & u64::from(u32::MAX)).unwrap_or(-1);
+            let Some(interest) = inner.all.iter_mut().find(|one| one.fd == fd && !one.conn.is_closed()) else {
+                continue;
+            };
+            if kernel & libc::EPOLLIN != 0 {
+                if sleepers.is_empty() {
+                    interest.conn.end.sleeps();
+                }
+                is_left |= !hears(&interest.conn, fd);
+                if sleepers.is_empty() {
+                    interest.conn.end.woke();
+                }
+            }
+            if interest.turn != turn
+                && let Some(event) = interest.tells(kernel)
+            {
+                interest.turn = turn;
+                into[count] = event;
+                count += 1;
+            }
+        }
+        sleepers.iter().for_each(|conn| conn.end.woke());
+        if count == 0 && result < 0 {
+            fail(errno);
+            return result;
+        }
+        if count < into.len() && came > 0 {
+            count += of.tells(&mut into[count..]);
+        }
+        if count > 0 || is_over {
+            return c_int::try_from(count).unwrap_or(c_int::MAX);
+        }
+        futile += u32::from(came > 0);
+        if is_left || futile > FUTILE {
+            naps(until);
+        }
+    }
+}
+
+/// Waits, if the set has connections of ours.
+///
+/// # Safety
+/// So many events are there, and the mask is null, or there.
+unsafe fn if_ours(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    within: Option<Duration>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
+    let of = SETS.get(set).filter(|of| !of.lock().all.is_empty())?;
+    let most = usize::try_from(most).ok().filter(|most| *most > 0 && !events.is_null())?;
+    // SAFETY: the caller's. They are numbers, and are only written to before they are read.
+    let into = unsafe { slice::from_raw_parts_mut(events, most) };
+    // SAFETY: the caller's.
+    let waited = catch_unwind(AssertUnwindSafe(|| unsafe { waits(set, &of, into, within, mask) }));
+    Some(waited.unwrap_or_else(|_| {
+        fail(libc::EINTR);
+        -1
+    }))
+}
+
+fn ms(timeout_ms: c_int) -> Option<Duration> {
+    u64::try_from(timeout_ms).ok().map(Duration::from_millis)
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int) -> c_int {
+    // SAFETY: the caller's; there is no mask.
+    let waited = unsafe { if_ours(set, events, most, ms(timeout_ms), ptr::null()) };
+    // SAFETY: the caller's.
+    waited.unwrap_or_else(|| unsafe { real::epoll_wait(set, events, most, timeout_ms) })
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn epoll_pwait(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout_ms: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's.
+    let waited = unsafe { if_ours(set, events, most, ms(timeout_ms), mask) };
+    // SAFETY: the caller's.
+    waited.unwrap_or_else(|| unsafe { real::epoll_pwait(set, events, most, timeout_ms, mask) })
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn epoll_pwait2(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's.
+    let waited = match unsafe { duration(timeout) } {
+        // SAFETY: the caller's.
+        Ok(within) => unsafe { if_ours(set, events, most, within, mask) },
+        Err(_) => None,
+    };
+    // SAFETY: the caller's.
+    waited.unwrap_or_else(|| unsafe { real::epoll_pwait2(set, events, most, timeout, mask) })
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//! An `LD_PRELOAD` library that carries the TCP connections of unmodified glibc programs over shared memory, where both ends are
+//! programs of one host under it, and leaves all others to the kernel.
+//!
+//! ```text
+//! FIDE_RACK_MONITOR=/run/rack.sock LD_PRELOAD=/…/libfide_rack_preload.so program
+//! ```
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `table` | what is known of descriptors, found without a lock |
+//! | `conn` | a connection, from its begin to its memory |
+//! | `monitor` | questions to the monitor, and its answers; forks |
+//! | `bytes`, `data` | reads and writes |
+//! | `poll`, `epoll`, `ready`, `times` | waiting |
+//! | `before` | descriptors that are not to be connections |
+//! | `calls` | all other functions |
+//! | `real` | the functions that come next |
+//! | `stats` | what was done |
+//!
+//! Descriptors stay the kernel's sockets. `FIDE_RACK_MONITOR` names the monitor's socket; without it all is left to the kernel.
+//! `FIDE_RACK_STATS` names a file that a line is appended to as the program ends: its number, and how many connections went over to memory.
+//!
+//! **What a connection must not meet.** One stays with TCP for ever if, before its memory has come, it enters what is not followed:
+//! `fdopen`, `splice`, `SCM_RIGHTS`, the descriptors 0 to 2 (as before another program is begun), `O_ASYNC`, `SO_ZEROCOPY`, kernel TLS,
+//! `EPOLLEXCLUSIVE`, an epoll set that is itself waited for, or a set or a second descriptor from before it was connected. Once it has
+//! its memory, these are not for it any more: `splice` fails with `EINVAL`, and with the others, and with what makes system calls without
+//! the C library (io_uring, Go, static programs that get its descriptor), its bytes are not seen. So do not run such programs under it.
+//!
+//! **Other than with TCP.** A bad pointer faults, instead of `EFAULT`. A read that waits is interrupted by each signal, also one whose
+//! handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread. A close with unread
+//! bytes is read as the end, not as a reset. An epoll set that parent and child of a fork both use knows only what each has asked for.
+//! What frees memory, as `close` does, is not for the handler of a signal that has interrupted the allocator.
+
+#![cfg_attr(test, allow(dead_code, reason = "the hooks are not part of tests"))]
+
+mod before;
+mod bytes;
+pub mod calls;
+mod conn;
+pub mod data;
+pub mod epoll;
+mod monitor;
+pub mod poll;
+mod ready;
+mod real;
+mod stats;
+mod table;
+mod times;
+
+/// What runs as the program begins, forks and ends. Tests of this crate's own are no such program.
+#[cfg(not(test))]
+mod hooks;

@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `poll`, `select` and their kin.
+
+use std::{
+    ptr, slice,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use fide_rack::window::Bell;
+use libc::{
+    POLLIN, POLLNVAL, POLLOUT, POLLPRI, c_int, c_short, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval,
+};
+
+use crate::{
+    conn::{Conn, ours},
+    epoll,
+    ready::{IN, OUT, arms, asked, hears, looks, naps, ready},
+    real::{self, bits, fail},
+    times::{duration, timespec_of, until},
+};
+
+/// Wakes in vain before a nap.
+const FUTILE: u32 = 2;
+/// Without a wait.
+static NOW: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
+
+/// Connections, by the index of their descriptors.
+type Ours = Vec<(usize, Arc<Conn>)>;
+
+/// Those of the descriptors that are, or may come to be, attached, by index. Sleeps of the latter count, too: who attaches has them woken.
+fn attached(fds: &[pollfd]) -> Ours {
+    let one = |(index, fd): (usize, &pollfd)| {
+        epoll::is_polled(fd.fd);
+        Some((index, ours(fd.fd)?))
+    };
+    fds.iter().enumerate().filter_map(one).collect()
+}
+
+/// Waits as `ppoll` does.
+///
+/// # Safety
+/// `mask` is null, or there.
+unsafe fn waits(
+    fds: &mut [pollfd],
+    ours: &[(usize, Arc<Conn>)],
+    within: Option<Duration>,
+    mask: *const sigset_t,
+) -> c_int {
+    let until = until(within);
+    let mut kernel: Vec<pollfd> = fds.to_vec();
+    let mut futile = 0;
+    let mut has_looked = within == Some(Duration::ZERO);
+    loop {
+        let is_over = until.is_some_and(|until| Instant::now() >= until);
+        let is_ready = |(index, conn): &(usize, Arc<Conn>)| ready(conn, fds[*index].events.into(), 0) != 0;
+        let mut is_there = ours.iter().any(is_ready);
+        if !is_there && !has_looked && !is_over {
+            has_looked = true;
+            is_there = looks(until, || {
+                ours.iter().any(|(index, conn)| {
+                    let seems =
+                        |flags, bell| c_int::from(fds[*index].events) & flags != 0 && conn.end.seems_ready(bell);
+                    seems(IN, Bell::Message) || seems(OUT, Bell::Room)
+                })
+            });
+        }
+        let sleeps = !is_there && !is_over;
+        if sleeps {
+            for (index, conn) in ours {
+                conn.end.sleeps();
+                arms(conn, fds[*index].events.into());
+            }
+            is_there = ours.iter().any(is_ready);
+        }
+        for (index, conn) in ours {
+            kernel[*index].events = bits(asked(conn, fds[*index].events.into()));
+        }
+        let left = until.map(|until| timespec_of(until.saturating_duration_since(Instant::now())));
+        let timeout = match &left {
+            _ if is_there || is_over => &raw const NOW,
+            Some(left) => ptr::from_ref(left),
+            None => ptr::null(),
+        };
+        // SAFETY: so many are there, and the mask is the caller's.
+        let result = unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as nfds_t, timeout, mask) };
+        let errno = real::errno();
+        let mut naps_then = false;
+        for (index, conn) in ours {
+            // Also without a wait, lest they add up.
+            if result > 0 && kernel[*index].revents & POLLIN != 0 {
+                if !sleeps {
+                    conn.end.sleeps();
+                }
+                naps_then |= !hears(conn, fds[*index].fd);
+                if !sleeps {
+                    conn.end.woke();
+                }
+            }
+            if sleeps {
+                conn.end.woke();
+            }
+        }
+        if result < 0 {
+            fail(errno);
+            return result;
+        }
+        let mut count = 0;
+        for (fd, kernel) in fds.iter_mut().zip(&kernel) {
+            fd.revents = kernel.revents;
+        }
+        for (index, conn) in ours {
+            let fd = &mut fds[*index];
+            if fd.revents & POLLNVAL == 0 {
+                fd.revents = bits(ready(conn, fd.events.into(), fd.revents.into()));
+            }
+        }
+        fds.iter().for_each(|fd| count += c_int::from(fd.revents != 0));
+        if count > 0 || is_over {
+            return count;
+        }
+        futile += u32::from(result > 0);
+        if naps_then || futile > FUTILE {
+            naps(until);
+        }
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
+    // SAFETY: the caller's.
+    if let Some((fds, ours)) = unsafe { found(fds, count) } {
+        let within = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+        // SAFETY: there is no mask.
+        return unsafe { waits(fds, &ours, within, ptr::null()) };
+    }
+    // SAFETY: the caller's.
+    unsafe { real::poll(fds, count, timeout_ms) }
+}
+
+/// Those that are attached, if any is.
+///
+/// # Safety
+/// So many are there.
+unsafe fn found<'a>(fds: *mut pollfd, count: nfds_t) -> Option<(&'a mut [pollfd], Ours)> {
+    if fds.is_null() || count == 0 || count > crate::table::FDS_MAX as nfds_t {
+        return None;
+    }
+    // SAFETY: the caller's.
+    let fds = unsafe { slice::from_raw_parts_mut(fds, usize::try_from(count).ok()?) };
+    let ours = attached(fds);
+    (!ours.is_empty()).then_some((fds, ours))
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, room: size_t) -> c_int {
+    if room / size_of::<pollfd>() < usize::try_from(count).unwrap_or(usize::MAX) {
+        std::process::abort();
+    }
+    // SAFETY: the caller's.
+    unsafe { poll(fds, count, timeout_ms) }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's.
+    if let Some((fds, ours)) = unsafe { found(fds, count) } {
+        // SAFETY: the caller's.
+        return match unsafe { duration(timeout) } {
+            // SAFETY: the caller's.
+            Ok(within) => unsafe { waits(fds, &ours, within, mask) },
+            Err(errno) => {
+                fail(errno);
+                -1
+            }
+        };
+    }
+    // SAFETY: the caller's.
+    unsafe { real::ppoll(fds, count, timeout, mask) }
+}
+
+/// What a set of `select` asks for, and what it is told by.
+const SETS: [(c_short, c_short); 3] =
+    [(POLLIN, POLLIN | libc::POLLHUP | libc::POLLERR), (POLLOUT, POLLOUT | libc::POLLERR), (POLLPRI, POLLPRI)];
+
+/// The descriptors of the sets, if one of them is attached.
+///
+/// # Safety
+/// Each set is null, or has so many.
+unsafe fn sets(count: c_int, sets: [*mut fd_set; 3]) -> Option<(Vec<pollfd>, Ours)> {
+    let mut fds = Vec::new();
+    for fd in 0..count.min(c_int::try_from(libc::FD_SETSIZE).unwrap_or(0)) {
+        let mut events = 0;
+        for (set, (asks, _)) in sets.iter().zip(SETS) {
+            // SAFETY: the caller's.
+            if !set.is_null() && unsafe { libc::FD_ISSET(fd, *set) } {
+                events |= asks;
+            }
+        }
+        if events != 0 {
+            fds.push(pollfd { fd, events, revents: 0 });
+        }
+    }
+    let ours = attached(&fds);
+    (!ours.is_empty()).then_some((fds, ours))
+}
+
+/// # Safety
+/// As [`sets`], and `mask` is null, or there.
+unsafe fn selects(
+    fds: &mut [pollfd],
+    ours: &[(usize, Arc<Conn>)],
+    sets: [*mut fd_set; 3],
+    within: Option<Duration>,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's.
+    let result = unsafe { waits(fds, ours, within, mask) };
+    if result < 0 {
+        return result;
+    }
+    if fds.iter().any(|fd| fd.revents & POLLNVAL != 0) {
+        fail(libc::EBADF);
+        return -1;
+    }
+    let mut count = 0;
+    for fd in fds {
+        for (set, (asks, told)) in sets.into_iter().zip(SETS) {
+            if set.is_null() || fd.events & asks == 0 {
+                continue;
+            }
+            if fd.revents & told != 0 {
+                count += 1;
+            } else {
+                // SAFETY: the caller's.
+                unsafe { libc::FD_CLR(fd.fd, set) };
+            }
+        }
+    }
+    count
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn select(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    let all = [read, write, except];
+    // SAFETY: the caller's.
+    let Some((mut fds, ours)) = (unsafe { sets(count, all) }) else {
+        // SAFETY: the caller's.
+        return unsafe { real::select(count, read, write, except, timeout) };
+    };
+    // SAFETY: the caller's.
+    let timeout = unsafe { timeout.as_mut() };
+    let within = match &timeout {
+        None => None,
+        Some(timeout) => match (u64::try_from(timeout.tv_sec), u64::try_from(timeout.tv_usec)) {
+            (Ok(s), Ok(us)) => Some(Duration::from_secs(s).saturating_add(Duration::from_micros(us))),
+            _ => {
+                fail(libc::EINVAL);
+                return -1;
+            }
+        },
+    };
+    let ends = until(within);
+    // SAFETY: the caller's; there is no mask.
+    let result = unsafe { selects(&mut fds, &ours, all, within, ptr::null()) };
+    // As Linux does.
+    if let (Some(timeout), Some(ends)) = (timeout, ends) {
+        let left = ends.saturating_duration_since(Instant::now());
+        *timeout =
+            timeval { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_usec: left.subsec_micros().into() };
+    }
+    result
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pselect(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let all = [read, write, except];
+    // SAFETY: the caller's.
+    let Some((mut fds, ours)) = (unsafe { sets(count, all) }) else {
+        // SAFETY: the caller's.
+        return unsafe { real::pselect(count, read, write, except, timeout, mask) };
+    };
+    // SAFETY: the caller's.
+    match unsafe { duration(timeout) } {
+        // SAFETY: the caller's.
+        Ok(within) => unsafe { selects(&mut fds, &ours, all, within, mask) },
+        Err(errno) => {
+            fail(errno);
+            -1
+        }
+    }
+}

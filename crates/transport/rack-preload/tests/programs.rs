@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Programs of Python under the library, and the same without it: they see the same.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use fide_rack::meet::monitor::Monitor;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Host {
+    _monitor: Option<Monitor>,
+    directory: tempfile::TempDir,
+}
+
+/// Which ends have the library.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Under {
+    None,
+    Server,
+    Client,
+    Both,
+}
+
+/// What both ends printed, and how many of them used memory.
+struct Seen {
+    printed: [String; 2],
+    attached: usize,
+}
+
+fn library() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let of_profile = program.parent().unwrap().parent().unwrap();
+    let library = of_profile.join("libfide_rack_preload.so");
+    assert!(library.exists(), "{} is built with this test", library.display());
+    library
+}
+
+/// Waits until it ends, and what it printed.
+fn ends(mut child: Child, mut printed: impl Read + Send + 'static) -> String {
+    let reads = thread::spawn(move || {
+        let mut all = String::new();
+        printed.read_to_string(&mut all).map(|_| all)
+    });
+    let until = Instant::now() + LIMIT;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > until {
+            child.kill().unwrap();
+            panic!("it does not end; it has printed {:?}", reads.join());
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    reads.join().unwrap().unwrap()
+}
+
+impl Host {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let monitor = Monitor::start(&directory.path().join("rack.sock")).unwrap();
+        Self { _monitor: Some(monitor), directory }
+    }
+
+    fn without_monitor() -> Self {
+        Self { _monitor: None, directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn command(&self, is_under: bool, name: &str, role: &str, env: &[(&str, &str)]) -> Command {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/pair.py");
+        let mut command = Command::new("python3");
+        command.arg(script).args([name, role]).stdin(Stdio::null()).stdout(Stdio::piped()).envs(env.iter().copied());
+        if is_under {
+            command
+                .env("LD_PRELOAD", library())
+                .env("FIDE_RACK_MONITOR", self.directory.path().join("rack.sock"))
+                .env("FIDE_RACK_STATS", self.directory.path().join("stats"));
+        }
+        command
+    }
+
+    fn run(&self, name: &str, under: Under, env: &[(&str, &str)]) -> Seen {
+        let _ = fs::remove_file(self.directory.path().join("stats"));
+        let mut server =
+            self.command(matches!(under, Under::Server | Under::Both), name, "server", env).spawn().unwrap();
+        let mut of_server = BufReader::new(server.stdout.take().unwrap());
+        let mut port = String::new();
+        of_server.read_line(&mut port).unwrap();
+        let mut client = self.command(matches!(under, Under::Client | Under::Both), name, "client", env);
+        let mut client = client.arg(port.trim()).spawn().unwrap();
+        let of_client = client.stdout.take().unwrap();
+        let reads = thread::spawn(move || ends(server, of_server));
+        let of_client = ends(client, of_client);
+        let printed = [reads.join().unwrap(), of_client];
+        let stats = fs::read_to_string(self.directory.path().join("stats")).unwrap_or_default();
+        Seen { printed, attached: stats.lines().filter(|line| line.ends_with("attached 1")).count() }
+    }
+
+    /// As without the library, and over memory.
+    fn is_the_same(&self, name: &str, users: usize) {
+        let plain = self.run(name, Under::None, &[]);
+        assert_eq!(plain.attached, 0);
+        for env in [&[][..], &[("COLD", "1")], &[("CONNECTS", "nonblocking")]] {
+            let seen = self.run(name, Under::Both, env);
+            assert_eq!(seen.printed, plain.printed, "{name} {env:?}");
+            if env != [("COLD", "1")] {
+                assert_eq!(seen.attached, users, "{name} {env:?}: ends that used memory");
+            }
+        }
+    }
+}
+
+macro_rules! same {
+    ($($test:ident: $name:literal, $users:literal;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                Host::new().is_the_same($name, $users);
+            }
+        )*
+    };
+}
+
+same! {
+    echo_is_the_same: "echo", 2;
+    flags_mean_the_same: "flags", 2;
+    large_streams_both_ways_are_the_same: "both", 2;
+    select_is_the_same: "select", 2;
+    poll_is_the_same: "poll", 2;
+    epoll_is_the_same: "epoll", 2;
+    edge_triggered_epoll_is_the_same: "epoll-edge", 2;
+    edges_and_single_shots_are_the_same: "edges", 2;
+    shut_halves_are_the_same: "halves", 2;
+    second_descriptors_are_the_same: "dups", 2;
+    // The child says what its parent had, too.
+    fork_after_accept_is_the_same: "forks", 3;
+    // The killed one says nothing.
+    killed_peer_is_the_same: "killed", 1;
+    close_is_the_same: "closed", 2;
+    threads_are_the_same: "threads", 2;
+    round_trips_are_the_same: "pingpong", 2;
+    round_trips_by_epoll_are_the_same: "epolls", 2;
+}
+
+#[test]
+fn program_without_monitor_uses_tcp() {
+    let host = Host::without_monitor();
+    let plain = host.run("echo", Under::None, &[]);
+    let seen = host.run("echo", Under::Both, &[]);
+    assert_eq!((seen.printed, seen.attached), (plain.printed, 0));
+}
+
+#[test]
+fn one_end_without_the_library_uses_tcp() {
+    let host = Host::new();
+    for name in ["echo", "both", "epoll", "epoll-edge", "halves", "edges", "flags"] {
+        let plain = host.run(name, Under::None, &[]);
+        for under in [Under::Server, Under::Client] {
+            let seen = host.run(name, under, &[]);
+            assert_eq!((&seen.printed, seen.attached), (&plain.printed, 0), "{name}");
+        }
+    }
+}

@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One end of a connection: `pair.py SCENARIO server`, or `pair.py SCENARIO client PORT`. Prints what it sees."""
+
+import errno
+import hashlib
+import os
+import select
+import selectors
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+
+WARM = 30
+
+
+def exact(s, count):
+    got = b""
+    while len(got) < count:
+        more = s.recv(count - len(got))
+        if not more:
+            break
+        got += more
+    return got
+
+
+def warm(s, is_server):
+    """Until both ends have had the time to get their memory."""
+    for turn in range(WARM):
+        if is_server:
+            s.sendall(exact(s, 4))
+        else:
+            s.sendall(struct.pack("!I", turn))
+            assert exact(s, 4) == struct.pack("!I", turn)
+            time.sleep(0.001)
+
+
+def data(seed, count):
+    block = hashlib.sha256(seed).digest() * 1024
+    return (block * (count // len(block) + 1))[:count]
+
+
+def echo(s, is_server):
+    if is_server:
+        while more := s.recv(1000):
+            s.sendall(more)
+        print("end")
+        return
+    for size in (1, 7, 100, 4096, 70000, 300000):
+        sent = data(b"echo", size)
+        writer = threading.Thread(target=s.sendall, args=(sent,))
+        writer.start()
+        assert exact(s, size) == sent, size
+        writer.join()
+    s.shutdown(socket.SHUT_WR)
+    print("end", s.recv(10))
+
+
+def flags(s, is_server):
+    if is_server:
+        s.sendall(b"0123456789")
+        exact(s, 1)
+        s.sendmsg([b"abc", b"", b"def"])
+        exact(s, 1)
+        s.sendall(b"x" * 50)
+        time.sleep(0.05)
+        s.sendall(b"y" * 50)
+        exact(s, 1)
+        s.settimeout(0.05)
+        try:
+            s.recv(1)
+        except TimeoutError:
+            print("timeout")
+        s.settimeout(None)
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 50000))
+        try:
+            s.recv(1)
+        except BlockingIOError:
+            print("SO_RCVTIMEO")
+        return
+    while len(s.recv(20, socket.MSG_PEEK)) < 10:
+        pass
+    print(s.recv(4, socket.MSG_PEEK), s.recv(4), s.recv(6))
+    try:
+        s.recv(1, socket.MSG_DONTWAIT)
+    except BlockingIOError as why:
+        print(why.errno == errno.EAGAIN)
+    s.sendall(b"1")
+    while len(s.recv(20, socket.MSG_PEEK)) < 6:
+        pass
+    import array, fcntl, termios
+    there = array.array("i", [0])
+    fcntl.ioctl(s.fileno(), termios.FIONREAD, there)
+    print(there[0])
+    pieces = [bytearray(2), bytearray(3), bytearray(9)]
+    print(s.recvmsg_into(pieces), pieces)
+    s.sendall(b"1")
+    print(len(s.recv(100, socket.MSG_WAITALL)))
+    print(s.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    print(s.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+    s.sendall(b"1")
+    print(s.recv(1))
+
+
+def both(s, is_server):
+    """Large streams both ways at once, by a thread each."""
+    mine, theirs = (b"s", b"c") if is_server else (b"c", b"s")
+    count = 8 << 20
+    writer = threading.Thread(target=lambda: (s.sendall(data(mine, count)), s.shutdown(socket.SHUT_WR)))
+    writer.start()
+    got = hashlib.sha256()
+    size = 0
+    while more := s.recv(65536):
+        got.update(more)
+        size += len(more)
+    writer.join()
+    print(size, got.hexdigest() == hashlib.sha256(data(theirs, count)).hexdigest())
+
+
+def nonblocking(s, is_server, wait):
+    """Both ways at once in one thread."""
+    s.setblocking(False)
+    mine, theirs = (b"s", b"c") if is_server else (b"c", b"s")
+    count = 4 << 20
+    rest = memoryview(data(mine, count))
+    got, size, is_over = hashlib.sha256(), 0, False
+    while rest or not is_over:
+        can_read, can_write = wait(s, not is_over, len(rest) > 0)
+        while can_write and rest:
+            try:
+                rest = rest[s.send(rest[:50000]):]
+            except BlockingIOError:
+                break
+            if not rest:
+                s.shutdown(socket.SHUT_WR)
+        while can_read and not is_over:
+            try:
+                more = s.recv(70000)
+            except BlockingIOError:
+                break
+            got.update(more)
+            size += len(more)
+            is_over = not more
+    print(size, got.hexdigest() == hashlib.sha256(data(theirs, count)).hexdigest())
+
+
+def by_select(s, read, write):
+    r, w, _ = select.select([s] if read else [], [s] if write else [], [], 20)
+    assert r or w
+    return bool(r), bool(w)
+
+
+def by_poll(s, read, write):
+    p = select.poll()
+    p.register(s, (select.POLLIN if read else 0) | (select.POLLOUT if write else 0))
+    events = p.poll(20000)
+    assert events
+    bits = events[0][1]
+    return bool(bits & ~select.POLLOUT), bool(bits & ~select.POLLIN)
+
+
+class ByEpoll:
+    def __init__(self, edge):
+        self.set, self.now, self.edge = select.epoll(), None, edge
+
+    def __call__(self, s, read, write):
+        if self.edge:
+            wants = select.EPOLLIN | select.EPOLLOUT | select.EPOLLET
+        else:
+            wants = (select.EPOLLIN if read else 0) | (select.EPOLLOUT if write else 0)
+        if self.now is None:
+            self.set.register(s, wants)
+        elif self.now != wants:
+            self.set.modify(s, wants)
+        self.now = wants
+        events = self.set.poll(20)
+        assert events and events[0][0] == s.fileno(), events
+        bits = events[0][1]
+        return bool(bits & ~select.EPOLLOUT), bool(bits & ~select.EPOLLIN)
+
+
+def edges(s, is_server):
+    """What an edge-triggered and a one-shot set tell, step by step."""
+    if is_server:
+        for _ in range(3):
+            exact(s, 1)
+            s.sendall(b"ab")
+        exact(s, 1)
+        return
+    ask = lambda: (s.sendall(b"?"), time.sleep(0.05))
+    one = select.epoll()
+    one.register(s, select.EPOLLIN | select.EPOLLET)
+    print(one.poll(0))
+    ask()
+    print(one.poll(1) != [], one.poll(0.02))
+    ask()
+    print(one.poll(1) != [], s.recv(10), one.poll(0.02))
+    one.modify(s, select.EPOLLIN | select.EPOLLONESHOT)
+    ask()
+    print(one.poll(1) != [], one.poll(0.02))
+    one.modify(s, select.EPOLLIN | select.EPOLLOUT | select.EPOLLONESHOT)
+    print(one.poll(1) == [(s.fileno(), select.EPOLLIN | select.EPOLLOUT)], one.poll(0.02))
+    one.unregister(s)
+    print(s.recv(10), one.poll(0.02))
+    s.sendall(b"!")
+
+
+def halves(s, is_server):
+    if is_server:
+        s.sendall(b"all")
+        s.shutdown(socket.SHUT_WR)
+        try:
+            s.send(b"more")
+        except BrokenPipeError:
+            print("EPIPE")
+        got = b""
+        while more := s.recv(100):
+            got += more
+        print(got)
+        return
+    p = select.poll()
+    p.register(s, select.POLLIN | select.POLLRDHUP)
+    got = b""
+    while more := s.recv(2):
+        got += more
+    print(got, [event & (select.POLLIN | select.POLLRDHUP) for _, event in p.poll(1000)], s.recv(1))
+    for _ in range(5):
+        s.sendall(b"on ")
+        time.sleep(0.01)
+
+
+def dups(s, is_server):
+    if is_server:
+        while more := s.recv(100):
+            s.sendall(more)
+        print("end")
+        return
+    other = s.dup()
+    third = os.dup(s.fileno())
+    s.sendall(b"one")
+    print(exact(other, 3))
+    s.close()
+    os.write(third, b"two")
+    print(os.read(third, 3))
+    os.close(third)
+    other.sendall(b"three")
+    print(exact(other, 5))
+
+
+def forks(s, is_server):
+    if is_server:
+        child = os.fork()
+        if child == 0:
+            while more := s.recv(100):
+                s.sendall(more)
+            s.sendall(b"of the child")
+            sys.exit(0)
+        s.close()
+        print(os.waitpid(child, 0)[1])
+        return
+    for size in (10, 100000):
+        sent = data(b"fork", size)
+        writer = threading.Thread(target=s.sendall, args=(sent,))
+        writer.start()
+        assert exact(s, size) == sent
+        writer.join()
+    s.shutdown(socket.SHUT_WR)
+    print(exact(s, 100))
+
+
+def killed(s, is_server):
+    if is_server:
+        s.sendall(b"last words")
+        exact(s, 1)
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    print(exact(s, 10))
+    s.sendall(b"!")
+    try:
+        print(s.recv(10))
+    except ConnectionResetError:
+        print(b"")
+    try:
+        while True:
+            s.sendall(b"x" * 10000)
+    except (BrokenPipeError, ConnectionResetError):
+        print("cannot be written")
+
+
+def closed(s, is_server):
+    """The other end closes: what it has written is read, and then the end; writes fail soon."""
+    if is_server:
+        s.sendall(b"x" * 50000)
+        s.close()
+        return
+    time.sleep(0.05)
+    print(len(exact(s, 50000)), s.recv(10))
+    try:
+        for _ in range(100):
+            s.sendall(b"x")
+            time.sleep(0.001)
+    except (BrokenPipeError, ConnectionResetError):
+        print("cannot be written")
+
+
+def threads(s, is_server):
+    """One thread reads while another one writes, and what is written waits for what was read."""
+    if is_server:
+        while more := s.recv(100):
+            s.sendall(more)
+        return
+    got = []
+    reader = threading.Thread(target=lambda: [got.append(s.recv(1)) for _ in range(500)])
+    reader.start()
+    for at in range(500):
+        while len(got) < at:
+            time.sleep(0)
+        s.sendall(b"%d" % (at % 10))
+    reader.join()
+    print(len(got), b"".join(got[:12]))
+
+
+def pingpong(s, is_server):
+    count = int(os.environ.get("COUNT", 2000))
+    if is_server:
+        for _ in range(count):
+            s.sendall(s.recv(8))
+        return
+    took = []
+    for _ in range(count):
+        begun = time.perf_counter_ns()
+        s.sendall(b"12345678")
+        s.recv(8)
+        took.append(time.perf_counter_ns() - begun)
+    took.sort()
+    print("done")
+    if "COUNT" in os.environ:
+        print("median us", took[count // 2] / 1000)
+
+
+def epolls(s, is_server):
+    """Round trips, each end in a loop over its set."""
+    count = int(os.environ.get("COUNT", 2000))
+    s.setblocking(False)
+    loop = selectors.DefaultSelector()
+    loop.register(s, selectors.EVENT_READ)
+    begun = time.perf_counter_ns()
+    if not is_server:
+        s.send(b"12345678")
+    for turn in range(count):
+        assert loop.select(20)
+        assert len(s.recv(8)) == 8
+        if is_server or turn < count - 1:
+            s.send(b"12345678")
+    if not is_server:
+        print("done")
+        if "COUNT" in os.environ:
+            print("mean us", (time.perf_counter_ns() - begun) / count / 1000)
+
+
+SCENARIOS = {
+    "echo": echo,
+    "flags": flags,
+    "both": both,
+    "select": lambda s, is_server: nonblocking(s, is_server, by_select),
+    "poll": lambda s, is_server: nonblocking(s, is_server, by_poll),
+    "epoll": lambda s, is_server: nonblocking(s, is_server, ByEpoll(False)),
+    "epoll-edge": lambda s, is_server: nonblocking(s, is_server, ByEpoll(True)),
+    "edges": edges,
+    "halves": halves,
+    "dups": dups,
+    "forks": forks,
+    "killed": killed,
+    "closed": closed,
+    "threads": threads,
+    "pingpong": pingpong,
+    "epolls": epolls,
+}
+
+
+def main():
+    name, role = sys.argv[1:3]
+    is_server = role == "server"
+    if is_server:
+        listener = socket.create_server(("127.0.0.1", 0))
+        print(listener.getsockname()[1], flush=True)
+        s, _ = listener.accept()
+    elif os.environ.get("CONNECTS") == "nonblocking":
+        s = socket.socket()
+        s.setblocking(False)
+        s.connect_ex(("127.0.0.1", int(sys.argv[3])))
+        select.select([], [s], [])
+        s.setblocking(True)
+    else:
+        s = socket.create_connection(("127.0.0.1", int(sys.argv[3])))
+    # Without a warm-up the memory comes in the middle of all. A read ends there, which may be one event more.
+    if "COLD" not in os.environ or name == "edges":
+        warm(s, is_server)
+    SCENARIOS[name](s, is_server)
+
+
+main()
