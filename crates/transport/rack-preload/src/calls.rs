@@ -193,7 +193,7 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: sockl
     let is_stream = || sockopt::socket_type(borrowed(fd)) == Ok(SocketType::STREAM);
     if matches!(family, libc::AF_INET | libc::AF_INET6) && is_stream() {
         match (result, before) {
-            (0, _) if !CONNS.has(fd) => enters(fd),
+            (0, _) if CONNS.get(fd).is_none_or(|conn| conn.is_tcp()) => enters(fd),
             (-1, libc::EINPROGRESS | libc::EINTR) => connects(fd),
             _ => {}
         }

@@ -234,9 +234,19 @@ pub(crate) fn ours(fd: i32) -> Option<Arc<Conn>> {
     (!conn.is_tcp()).then_some(conn)
 }
 
+/// What was there was closed without this library: the descriptor is another socket's, to which nothing is sent.
+fn forgets(fd: i32) {
+    if let Some(conn) = CONNS.put(fd, None)
+        && conn.fds.fetch_sub(1, Ordering::AcqRel) == 1
+        && let Some(id) = conn.takes_question()
+    {
+        monitor::cancels(id);
+    }
+}
+
 /// A connection that stands.
 pub(crate) fn enters(fd: i32) {
-    leaves(fd);
+    forgets(fd);
     if let Some(conn) = (monitor::is_there() && !before::has(fd)).then(|| Conn::new(fd, CONNECTING)).flatten() {
         conn.begins(fd);
         if !conn.is_tcp() {
@@ -247,7 +257,7 @@ pub(crate) fn enters(fd: i32) {
 
 /// One that does not stand yet.
 pub(crate) fn connects(fd: i32) {
-    leaves(fd);
+    forgets(fd);
     if let Some(conn) = (monitor::is_there() && !before::has(fd)).then(|| Conn::new(fd, CONNECTING)).flatten() {
         CONNS.put(fd, Some(conn));
     }

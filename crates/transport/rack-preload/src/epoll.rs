@@ -9,7 +9,7 @@ use std::{
     ptr, slice,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -57,6 +57,8 @@ struct Inner {
 #[derive(Default)]
 pub(crate) struct Set {
     inner: Mutex<Inner>,
+    /// Threads that sleep for it, or are about to.
+    sleepers: AtomicU32,
     /// It is waited for by others' means, which do not know what is ready here.
     is_polled: AtomicBool,
 }
@@ -118,6 +120,21 @@ impl Interest {
         result
     }
 
+    /// It has changed: who sleeps for the set does not know, and is to look at it if it is ready.
+    fn kicks(&mut self, set: c_int, of: &Set) {
+        if of.sleepers.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        arms(&self.conn, bits(self.wants));
+        if ready(&self.conn, bits(self.wants), 0) != 0 {
+            // The kernel has always room, and says so at once; the one that wakes asks it for what is right.
+            self.kernel |= libc::EPOLLOUT.cast_unsigned();
+            let mut event = epoll_event { events: self.kernel, u64: TOKEN | u64::from(self.fd.cast_unsigned()) };
+            // SAFETY: the event is there.
+            unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_MOD, self.fd, &raw mut event) };
+        }
+    }
+
     /// What is to be told, if the kernel has said that.
     fn tells(&mut self, kernel: c_int) -> Option<epoll_event> {
         if self.is_off {
@@ -155,12 +172,11 @@ impl Set {
 
     /// What has become the kernel's is given back to it, what is closed is forgotten, and the kernel is asked for what it is to say now.
     fn tidies(&self, set: c_int) {
-        let conns: Vec<(c_int, Arc<Conn>)> =
-            self.lock().all.iter().map(|interest| (interest.fd, Arc::clone(&interest.conn))).collect();
-        conns
-            .iter()
-            .filter(|(_, conn)| !conn.is_attached() && !conn.is_closed())
-            .for_each(|(fd, conn)| conn.goes_on(*fd));
+        let is_open = |interest: &&Interest| !interest.conn.is_attached() && !interest.conn.is_closed();
+        // Without the lock: an answer is for any connection, also of another set.
+        let open: Vec<Arc<Conn>> =
+            self.lock().all.iter().filter(is_open).map(|interest| Arc::clone(&interest.conn)).collect();
+        open.iter().for_each(|conn| conn.goes_on(conn.fd()));
         self.lock().all.retain_mut(|interest| {
             if interest.conn.is_closed() {
                 return false;
@@ -273,13 +289,18 @@ fn changes(set: c_int, change: c_int, fd: c_int, event: Option<epoll_event>) -> 
             Interest { fd, conn: Arc::clone(&conn), wants, data, kernel: 0, is_off: false, told: [None; 2], turn: 0 };
         let result = new.change(set, change);
         if result == 0 {
+            new.kicks(set, &of);
             inner.all.push(new);
         }
         return Some(result);
     }
     let one = inner.all.iter_mut().find(|interest| is_one(interest))?;
     (one.wants, one.data, one.is_off, one.told) = (wants, data, false, [None; 2]);
-    Some(one.change(set, change))
+    let result = one.change(set, change);
+    if result == 0 {
+        one.kicks(set, &of);
+    }
+    Some(result)
 }
 
 /// # Safety
@@ -337,7 +358,12 @@ unsafe fn waits(
                 count = of.tells(into);
             }
         }
-        let sleepers = if count == 0 && !is_over { of.sleeps() } else { Vec::new() };
+        let sleeps = count == 0 && !is_over;
+        if sleeps {
+            // Before the lock: who changes the set after that wakes.
+            of.sleepers.fetch_add(1, Ordering::SeqCst);
+        }
+        let sleepers = if sleeps { of.sleeps() } else { Vec::new() };
         if !sleepers.is_empty() {
             count = of.tells(into);
         }
@@ -350,6 +376,9 @@ unsafe fn waits(
         // SAFETY: the mask is the caller's.
         let result = if rest.is_empty() { 0 } else { unsafe { kernel_waits(set, rest, left, mask) } };
         let errno = real::errno();
+        if sleeps {
+            of.sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
         let came = usize::try_from(result).unwrap_or(0);
         let mut is_left = false;
         let kernels = count;
@@ -370,7 +399,8 @@ unsafe fn waits(
                 if sleepers.is_empty() {
                     interest.conn.end.sleeps();
                 }
-                is_left |= !hears(&interest.conn, fd);
+                // The descriptor may be closed, and another one of the connection not.
+                is_left |= !hears(&interest.conn, interest.conn.fd());
                 if sleepers.is_empty() {
                     interest.conn.end.woke();
                 }

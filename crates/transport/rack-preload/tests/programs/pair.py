@@ -208,6 +208,29 @@ def edges(s, is_server):
     s.sendall(b"!")
 
 
+def rearms(s, is_server):
+    """One thread sleeps for a set that another one changes."""
+    if is_server:
+        s.sendall(b"ab")
+        exact(s, 1)
+        time.sleep(0.05)
+        s.sendall(b"c")
+        exact(s, 1)
+        return
+    one = select.epoll()
+    one.register(s, select.EPOLLIN | select.EPOLLONESHOT)
+    print(one.poll(5) != [])
+    later = threading.Timer(0.05, lambda: one.modify(s, select.EPOLLIN | select.EPOLLONESHOT))
+    later.start()
+    print(one.poll(5) != [], s.recv(10))
+    one.unregister(s)
+    s.sendall(b"!")
+    later = threading.Timer(0.02, lambda: one.register(s, select.EPOLLIN))
+    later.start()
+    print(one.poll(5) != [], s.recv(10))
+    s.sendall(b"!")
+
+
 def halves(s, is_server):
     if is_server:
         s.sendall(b"all")
@@ -370,6 +393,7 @@ SCENARIOS = {
     "epoll": lambda s, is_server: nonblocking(s, is_server, ByEpoll(False)),
     "epoll-edge": lambda s, is_server: nonblocking(s, is_server, ByEpoll(True)),
     "edges": edges,
+    "rearms": rearms,
     "halves": halves,
     "dups": dups,
     "forks": forks,
