@@ -67,10 +67,10 @@ pub(crate) fn borrowed(fd: i32) -> BorrowedFd<'static> {
 }
 
 impl Conn {
-    fn new(fd: i32, phase: u32) -> Option<Arc<Self>> {
+    fn new(fd: i32) -> Option<Arc<Self>> {
         Some(Arc::new(Self {
             end: End::new().ok()?,
-            phase: AtomicU32::new(phase),
+            phase: AtomicU32::new(CONNECTING),
             question: AtomicU64::new(0),
             since: Instant::now(),
             fds: AtomicU32::new(1),
@@ -244,10 +244,15 @@ fn forgets(fd: i32) {
     }
 }
 
+/// What it may come to carry; none: it stays the kernel's.
+fn begun(fd: i32) -> Option<Arc<Conn>> {
+    forgets(fd);
+    if monitor::is_there() && !before::has(fd) { Conn::new(fd) } else { None }
+}
+
 /// A connection that stands.
 pub(crate) fn enters(fd: i32) {
-    forgets(fd);
-    if let Some(conn) = (monitor::is_there() && !before::has(fd)).then(|| Conn::new(fd, CONNECTING)).flatten() {
+    if let Some(conn) = begun(fd) {
         conn.begins(fd);
         if !conn.is_tcp() {
             CONNS.put(fd, Some(conn));
@@ -257,8 +262,7 @@ pub(crate) fn enters(fd: i32) {
 
 /// One that does not stand yet.
 pub(crate) fn connects(fd: i32) {
-    forgets(fd);
-    if let Some(conn) = (monitor::is_there() && !before::has(fd)).then(|| Conn::new(fd, CONNECTING)).flatten() {
+    if let Some(conn) = begun(fd) {
         CONNS.put(fd, Some(conn));
     }
 }

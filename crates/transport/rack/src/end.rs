@@ -48,7 +48,6 @@ struct State {
     turn: AtomicU32,
     /// Processes that have the end, less one.
     others: AtomicU32,
-    is_attached: AtomicU32,
     /// A process was killed as it changed something here.
     is_broken: AtomicU32,
     /// [`Patience`], by [`Bell`].
@@ -175,7 +174,6 @@ impl<W: Window> End<W> {
                 if !is_lone || outgoing.has_ended || incoming.is_ended || self.window.set(window).is_err() {
                     return false;
                 }
-                state.is_attached.store(1, Ordering::Relaxed);
                 if let Some(window) = self.window.get() {
                     fence(Ordering::SeqCst);
                     if state.sleepers.load(Ordering::Relaxed) > 0 {
@@ -417,12 +415,10 @@ impl<W: Window> End<W> {
                 // Data, room, the end or an error of the socket; or a byte that wakes, as it has gone over to the ring.
                 return Ok(true);
             }
-            if bell == Bell::Room && seen.intersects(PollFlags::ERR | PollFlags::HUP) {
-                return Err(io::ErrorKind::ConnectionReset.into());
-            }
-            if bell == Bell::Room && seen.contains(PollFlags::RDHUP) {
-                // It has closed the connection, and then this finds out; or it has closed its half before it had the window, and reads on.
-                let _ = send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            if bell == Bell::Room && seen.intersects(PollFlags::RDHUP | PollFlags::ERR | PollFlags::HUP) {
+                if self.is_gone(socket)? {
+                    return Err(io::ErrorKind::ConnectionReset.into());
+                }
                 self.nap(until);
             } else if !self.hears(socket)? {
                 self.nap(until);
@@ -454,10 +450,8 @@ impl<W: Window> End<W> {
 /// Polls until a time. Nothing: in vain.
 fn polls(socket: BorrowedFd<'_>, events: PollFlags, until: Option<Instant>) -> io::Result<PollFlags> {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    let timeout = left.map(|left| Timespec {
-        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: left.subsec_nanos().into(),
-    });
+    // One that is too long for the kernel is for ever.
+    let timeout: Option<Timespec> = left.and_then(|left| left.try_into().ok());
     let mut fds = [PollFd::from_borrowed_fd(socket, events)];
     match poll(&mut fds, timeout.as_ref()) {
         Err(Errno::INTR) => Err(io::ErrorKind::Interrupted.into()),
