@@ -3,6 +3,8 @@
 //! clocks were compared again there: an exchange of times is over that began after the step, and those of before do not count any more.
 //! A step that is shorter than a quarter of a round trip is taken for jitter: what was sent before it is excused until it expires. Nothing else
 //! is excused.
+//!
+//! An end whose clock is set back goes on from what that showed last, so that it has lost only the time since then, however far it was set.
 
 use fide_pace::packet::{Frame, SENT_LEN, read_frame};
 
@@ -13,7 +15,10 @@ const SHORT_NS: u64 = 2_000_000_000;
 #[derive(Debug)]
 struct Step {
     at_ns: u64,
+    /// What it costs at most.
     by_ns: u64,
+    /// It is one back of this end's clock, 0 or 1, which was read last then, and not since.
+    unread: Option<(usize, u64)>,
     /// It is taken for jitter.
     is_short: bool,
     /// The first packet that left the end after it.
@@ -36,10 +41,28 @@ fn frames(plain: &[u8], mut look: impl FnMut(Frame<'_>)) {
 }
 
 impl Steps {
-    /// A clock steps, this end's or the other's.
-    pub(crate) fn stepped(&mut self, at_ns: u64, by_ns: i64) {
+    /// The clock of an end steps, this one or the other, that was read last then.
+    pub(crate) fn stepped(&mut self, at_ns: u64, by_ns: i64, end: usize, read_ns: u64) {
+        let unread = (by_ns < 0).then_some((end, read_ns));
         let by_ns = by_ns.unsigned_abs();
-        self.0.push(Step { at_ns, by_ns, is_short: false, first: None, echoes: Vec::new(), until_ns: u64::MAX });
+        self.0.push(Step {
+            at_ns,
+            by_ns,
+            unread,
+            is_short: false,
+            first: None,
+            echoes: Vec::new(),
+            until_ns: u64::MAX,
+        });
+    }
+
+    /// The clock of an end is read.
+    pub(crate) fn was_read(&mut self, now_ns: u64, end: usize) {
+        for step in &mut self.0 {
+            if let Some((_, read_ns)) = step.unread.take_if(|(of, _)| *of == end) {
+                step.by_ns = step.by_ns.min(now_ns.saturating_sub(read_ns));
+            }
+        }
     }
 
     /// This end sends a packet.

@@ -124,6 +124,8 @@ struct End {
     unread: Vec<(u64, u64, bool, Vec<u8>)>,
     random: SmallRng,
     steps: Steps,
+    /// Its clock was read last then.
+    read_ns: u64,
     /// Of its thread for a packet, and until when it is at work.
     thread_ns: u64,
     works_until_ns: u64,
@@ -315,6 +317,7 @@ impl World {
                         unread: Vec::new(),
                         random: SmallRng::seed_from_u64(seed.wrapping_mul(2) + at),
                         steps: Steps::default(),
+                        read_ns: spec.starts_ns,
                         thread_ns: if at > 0 { spec.thread_ns } else { 0 },
                         works_until_ns: 0,
                     };
@@ -407,6 +410,9 @@ impl World {
                 self.wake(until_ns, flow, end);
                 continue;
             }
+            this.read_ns = at_ns;
+            self.flows[flow].ends.iter_mut().for_each(|each| each.steps.was_read(at_ns, end));
+            let this = &mut self.flows[flow].ends[end];
             this.read(at_ns);
             let works_until_ns = Some(this.works_until_ns).filter(|_| !this.unread.is_empty());
             self.act(flow, end);
@@ -499,7 +505,8 @@ impl World {
         self.flows[flow].ends[end].ahead_ns += by_ns;
         let now_ns = self.now_ns;
         if self.excuses_steps {
-            self.flows[flow].ends.iter_mut().for_each(|end| end.steps.stepped(now_ns, by_ns));
+            let read_ns = self.flows[flow].ends[end].read_ns;
+            self.flows[flow].ends.iter_mut().for_each(|each| each.steps.stepped(now_ns, by_ns, end, read_ns));
         }
         self.wake(self.now_ns, flow, end);
     }
