@@ -73,6 +73,16 @@ impl TcpEnd {
     }
 }
 
+/// The number of a socket, for all who have it: one that no other socket of this kernel has had.
+///
+/// # Errors
+/// The kernel's: it is no socket.
+pub fn cookie(socket: impl AsFd) -> io::Result<u64> {
+    let mut cookie = [0_u8; size_of::<u64>()];
+    option(socket.as_fd(), [libc::SOL_SOCKET, libc::SO_COOKIE], &mut cookie)?;
+    Ok(u64::from_ne_bytes(cookie))
+}
+
 /// Whether both directions of a TCP socket's connection are open.
 ///
 /// # Errors
@@ -188,6 +198,15 @@ mod tests {
             assert_eq!(here.other(), there);
             assert_ne!(here, there);
         }
+    }
+
+    #[test]
+    fn number_of_a_socket_is_the_same_for_all_who_have_it() {
+        let [here, there] = connection((Ipv4Addr::LOCALHOST, 0).into());
+        let too = here.try_clone().unwrap();
+        assert_eq!(cookie(&here).unwrap(), cookie(&too).unwrap());
+        assert_ne!(cookie(&here).unwrap(), cookie(&there).unwrap());
+        assert!(cookie(std::fs::File::open("/dev/null").unwrap()).is_err());
     }
 
     /// A server for both families, and a client of IPv4.

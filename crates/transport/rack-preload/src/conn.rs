@@ -5,7 +5,7 @@
 //!  connect: EINPROGRESS      accept, connect
 //!        │                        │
 //!   CONNECTING ── it stands ──► OPEN ── the monitor's answer ──► ATTACHED
-//!        └────────────────────────┴── refused, or what cannot be followed ──► TCP
+//!        └────────────────────────┴── refused, no answer in time, or what cannot be followed ──► TCP
 //! ```
 //!
 //! In all states but the last its bytes go through [`End`], which counts them, so that the window may come at any of them. In the last one
@@ -35,8 +35,10 @@ const OPEN: u32 = 1;
 const ATTACHED: u32 = 2;
 const TCP: u32 = 3;
 
-/// The monitor pairs nothing that is older.
-const ANSWER_WITHIN: Duration = Duration::from_mins(1);
+/// Without an answer for so long its calls are the kernel's alone: the other end is no program that asks, as a rule.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// The answer is looked for again after this share of the time since it has begun.
+const LOOKS_SHARE: u64 = 8;
 
 #[derive(Debug)]
 pub(crate) struct Conn {
@@ -44,7 +46,11 @@ pub(crate) struct Conn {
     phase: AtomicU32,
     /// One more than the number of its question; 0: none is open.
     question: AtomicU64,
+    /// It is to be asked for once no other process has it.
+    is_to_ask: AtomicBool,
     since: Instant,
+    /// When its answer is looked for next, after that.
+    looks_ns: AtomicU64,
     /// Descriptors of it in this process, and one of them.
     fds: AtomicU32,
     fd: AtomicI32,
@@ -72,7 +78,9 @@ impl Conn {
             end: End::new().ok()?,
             phase: AtomicU32::new(CONNECTING),
             question: AtomicU64::new(0),
+            is_to_ask: AtomicBool::new(false),
             since: Instant::now(),
+            looks_ns: AtomicU64::new(0),
             fds: AtomicU32::new(1),
             fd: AtomicI32::new(fd),
             no_delay: AtomicI32::new(0),
@@ -104,14 +112,31 @@ impl Conn {
                 Ok(false) => {}
                 Err(_) => self.stays_tcp(),
             },
-            OPEN if self.question.load(Ordering::Relaxed) != 0 => {
-                if self.since.elapsed() > ANSWER_WITHIN {
-                    self.stays_tcp();
-                } else {
-                    monitor::answers();
-                }
-            }
+            OPEN => self.looks(fd),
             _ => {}
+        }
+    }
+
+    /// Looks for an answer, or asks.
+    fn looks(self: &Arc<Self>, fd: i32) {
+        let passed = self.since.elapsed();
+        if passed > ANSWER_WITHIN {
+            return self.stays_tcp();
+        }
+        if self.is_to_ask.load(Ordering::Relaxed) {
+            return self.asks(fd);
+        }
+        let passed_ns = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
+        if passed_ns >= self.looks_ns.load(Ordering::Relaxed) {
+            self.looks_ns.store(passed_ns + passed_ns / LOOKS_SHARE, Ordering::Relaxed);
+            monitor::answers();
+        }
+    }
+
+    /// Asks the monitor, if no other process has the connection: that would not have its memory.
+    fn asks(self: &Arc<Self>, fd: i32) {
+        if self.end.is_lone() && self.is_to_ask.swap(false, Ordering::Relaxed) && !monitor::asks(self, fd) {
+            self.stays_tcp();
         }
     }
 
@@ -131,10 +156,9 @@ impl Conn {
         if let Ok(Some(linger)) = sockopt::socket_linger(socket) {
             self.linger_s.store(i32::try_from(linger.as_secs()).unwrap_or(i32::MAX), Ordering::Relaxed);
         }
-        if self.phase.compare_exchange(CONNECTING, OPEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            && !monitor::asks(self, fd)
-        {
-            self.stays_tcp();
+        if self.phase.compare_exchange(CONNECTING, OPEN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.is_to_ask.store(true, Ordering::Relaxed);
+            self.asks(fd);
         }
     }
 
@@ -194,16 +218,21 @@ impl Conn {
             return;
         }
         if self.end.attach(window.silent()).is_ok_and(|is_attached| is_attached) {
-            stats::attached();
-        } else {
-            let _ = sockopt::set_tcp_nodelay(socket, self.no_delay.load(Ordering::Relaxed) != 0);
-            let _ = sockopt::set_tcp_cork(socket, self.cork.load(Ordering::Relaxed) != 0);
+            return stats::attached();
         }
+        let _ = sockopt::set_tcp_nodelay(socket, self.no_delay.load(Ordering::Relaxed) != 0);
+        let _ = sockopt::set_tcp_cork(socket, self.cork.load(Ordering::Relaxed) != 0);
+        let is_lone = self.end.is_lone();
+        // Another process has it, too, and may close it.
+        self.is_to_ask.store(!is_lone, Ordering::Relaxed);
+        self.phase.store(if is_lone { TCP } else { OPEN }, Ordering::Release);
     }
 
-    /// After a fork, in the child: the question is the parent's.
+    /// After a fork, in the child: the question is the parent's. It asks itself once the parent has closed the connection.
     pub(crate) fn is_forked(&self) {
         self.question.store(0, Ordering::Relaxed);
+        let is_to_ask = self.phase.load(Ordering::Relaxed) == OPEN;
+        self.is_to_ask.store(is_to_ask, Ordering::Relaxed);
     }
 
     fn closes(&self, fd: i32) {

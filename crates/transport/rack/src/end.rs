@@ -155,6 +155,12 @@ impl<W: Window> End<W> {
         let _ = self.of().others.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
     }
 
+    /// No other process has the end.
+    #[must_use]
+    pub fn is_lone(&self) -> bool {
+        self.of().others.load(Ordering::Relaxed) == 0
+    }
+
     #[must_use]
     pub fn is_attached(&self) -> bool {
         self.window.get().is_some()
@@ -170,8 +176,7 @@ impl<W: Window> End<W> {
         self.incoming(|incoming| {
             self.outgoing(|outgoing| {
                 let state = self.of();
-                let is_lone = state.others.load(Ordering::Relaxed) == 0;
-                if !is_lone || outgoing.has_ended || incoming.is_ended || self.window.set(window).is_err() {
+                if !self.is_lone() || outgoing.has_ended || incoming.is_ended || self.window.set(window).is_err() {
                     return false;
                 }
                 if let Some(window) = self.window.get() {

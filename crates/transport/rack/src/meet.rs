@@ -20,9 +20,13 @@
 //! as with NAT they may be ends of two connections: the client has to have sent the first segment that the server's kernel has kept
 //! ([`fide_sys::tcp`]). So a server has that kept before it listens, and asks within a minute.
 //!
+//! **Forks.** A process that a server forks asks again about the socket that it has from there, once the server has closed it. Its question takes
+//! the place of the server's, and if that was answered, and the answer not used, it gets the same memory.
+//!
 //! Ends in two namespaces do not find each other yet.
 
 pub mod ask;
+mod lately;
 pub mod monitor;
 pub mod wire;
 
@@ -57,7 +61,7 @@ pub struct Waiting<T> {
 pub enum Refused {
     #[error("as many questions wait as the monitor keeps, or keeps for one user")]
     Full = 1,
-    #[error("this end of the connection has asked already")]
+    #[error("this program has asked already, or another one that has the socket asks since")]
     Twice = 2,
     #[error("no socket of a TCP connection that stands came with the question")]
     Socket = 3,
@@ -86,6 +90,8 @@ pub enum Asked<T> {
     Waits,
     /// The other end has asked before; what was kept for it, and for this one.
     Met(Waiting<T>, T),
+    /// It waits instead of a question of another program about this end.
+    Replaces(Waiting<T>),
     Refused(Refused, T),
 }
 
@@ -120,20 +126,27 @@ impl<T> Pairs<T> {
         if end.local == end.peer {
             return Asked::Refused(Refused::Itself, kept);
         }
-        if self.waiting.contains_key(&end) || self.ends.contains_key(&(asker.client, asker.id)) {
+        let is_of_asker = |waiting: &Waiting<T>| waiting.asker.client == asker.client;
+        if self.waiting.get(&end).is_some_and(is_of_asker) || self.ends.contains_key(&(asker.client, asker.id)) {
             return Asked::Refused(Refused::Twice, kept);
         }
+        let before = self.take(end);
         if let Some(other) = self.take(end.other()) {
             return Asked::Met(other, kept);
         }
         let of_user = self.of_user.get(&asker.uid).copied().unwrap_or(0);
-        if self.waiting.len() >= WAITING_MAX || of_user >= WAITING_OF_USER_MAX {
+        if before.is_none() && (self.waiting.len() >= WAITING_MAX || of_user >= WAITING_OF_USER_MAX) {
             return Asked::Refused(Refused::Full, kept);
         }
         self.of_user.insert(asker.uid, of_user + 1);
         self.ends.insert((asker.client, asker.id), end);
         self.waiting.insert(end, Waiting { asker, kept });
-        Asked::Waits
+        before.map_or(Asked::Waits, Asked::Replaces)
+    }
+
+    /// What is kept for the question about an end that waits.
+    pub fn kept(&mut self, end: TcpEnd) -> Option<&mut T> {
+        self.waiting.get_mut(&end).map(|waiting| &mut waiting.kept)
     }
 
     fn take(&mut self, end: TcpEnd) -> Option<Waiting<T>> {
@@ -201,8 +214,13 @@ mod tests {
         };
         assert_eq!(refused(pairs.ask(end(1, 80, 80), asker(1, 1), ())), Refused::Itself);
         assert!(matches!(pairs.ask(end(1, 80, 81), asker(1, 1), ()), Asked::Waits));
-        assert_eq!(refused(pairs.ask(end(1, 80, 81), asker(2, 1), ())), Refused::Twice);
+        assert_eq!(refused(pairs.ask(end(1, 80, 81), asker(1, 2), ())), Refused::Twice);
         assert_eq!(refused(pairs.ask(end(1, 90, 91), asker(1, 1), ())), Refused::Twice, "another with its number");
+        match pairs.ask(end(1, 80, 81), asker(2, 1), ()) {
+            Asked::Replaces(before) => assert_eq!(before.asker, asker(1, 1)),
+            asked => panic!("{asked:?}"),
+        }
+        assert_eq!((pairs.len(), pairs.cancel(1, 1), pairs.cancel(2, 1)), (1, None, Some(())));
     }
 
     #[test]

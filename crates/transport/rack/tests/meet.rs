@@ -125,6 +125,52 @@ fn end_without_another_one_waits_and_takes_its_question_back() {
     assert_eq!(there.read(&mut [0; 8]).unwrap(), 0, "the monitor does not keep it");
 }
 
+/// A server accepts, asks and forks; then it closes the socket, and its child asks: before the answer, or after it.
+#[test]
+fn child_of_a_server_gets_what_its_parent_did_not_take() {
+    let host = host();
+    let (server, client) = (host.asks(), host.asks());
+    for is_answered in [false, true] {
+        let [here, there] = connection();
+        let asked = server.ask(&there).unwrap();
+        let of_client = || paired(&client, client.ask(&here).unwrap());
+        let before = if is_answered {
+            let window = of_client();
+            drop(paired(&server, asked));
+            Some(window)
+        } else {
+            host.until("a question", |monitor| monitor.waiting() == 1);
+            server.cancel(asked).unwrap();
+            host.until("none", |monitor| monitor.waiting() == 0);
+            None
+        };
+        let child = host.asks();
+        let asked = child.ask(there.try_clone().unwrap()).unwrap();
+        if !is_answered {
+            host.until("its question", |monitor| monitor.waiting() == 1);
+        }
+        let of_client = before.unwrap_or_else(of_client);
+        let ((mut reads, _), (_, mut writes)) = (halves(of_client), halves(paired(&child, asked)));
+        writes.write_all(b"hello").unwrap();
+        let mut bytes = [0; 5];
+        reads.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"hello");
+    }
+}
+
+#[test]
+fn question_of_a_child_takes_the_place_of_its_parents() {
+    let host = host();
+    let (server, child, client) = (host.asks(), host.asks(), host.asks());
+    let [here, there] = connection();
+    let asked = server.ask(&there).unwrap();
+    host.until("a question", |monitor| monitor.waiting() == 1);
+    let asked_by_child = child.ask(&there).unwrap();
+    assert_eq!(refused(&server, asked), Refused::Twice);
+    let asked_here = client.ask(&here).unwrap();
+    let _windows = [paired(&child, asked_by_child), paired(&client, asked_here)];
+}
+
 #[test]
 fn program_that_ends_leaves_nothing() {
     let host = host();

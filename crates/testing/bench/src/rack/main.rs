@@ -57,12 +57,16 @@ enum OneSide {
     /// The other end, as a process of its own: the bench starts it.
     #[command(hide = true)]
     Peer { role: String },
+    /// A monitor for programs that are started by hand, until its standard input ends.
+    #[command(hide = true)]
+    Monitor { path: std::path::PathBuf },
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let result = match &args.side {
         Some(OneSide::Peer { role }) => peer::run(role),
+        Some(OneSide::Monitor { path }) => monitor(path),
         None => run(&args),
     };
     match result {
@@ -72,6 +76,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn monitor(path: &std::path::Path) -> Result<()> {
+    let _monitor = fide_rack::meet::monitor::Monitor::start(path)?;
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+    Ok(())
 }
 
 /// Round trips of all rounds, and of each its median.

@@ -286,6 +286,37 @@ def forks(s, is_server):
     print(exact(s, 100))
 
 
+def serves_by_forks(s, is_server):
+    """As PostgreSQL: each connection is that of a process of its own, forked as soon as it was accepted."""
+    if is_server:
+        child = os.fork()
+        if child == 0:
+            warm(s, True)
+            echo(s, True)
+            sys.exit(0)
+        s.close()
+        print(os.waitpid(child, 0)[1])
+        return
+    warm(s, False)
+    echo(s, False)
+
+
+def keeps_forked(s, is_server):
+    """The server has the connection, and a child that does not use it."""
+    if is_server:
+        ends, tells = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(tells)
+            os.read(ends, 1)
+            sys.exit(0)
+        echo(s, True)
+        os.close(tells)
+        print(os.waitpid(child, 0)[1])
+        return
+    echo(s, False)
+
+
 def killed(s, is_server):
     if is_server:
         s.sendall(b"last words")
@@ -389,6 +420,8 @@ SCENARIOS = {
     "halves": halves,
     "dups": dups,
     "forks": forks,
+    "serves-by-forks": serves_by_forks,
+    "keeps-forked": keeps_forked,
     "killed": killed,
     "closed": closed,
     "threads": threads,
@@ -413,7 +446,7 @@ def main():
     else:
         s = socket.create_connection(("127.0.0.1", int(sys.argv[3])))
     # Without a warm-up the memory comes in the middle of all. A read ends there, which may be one event more.
-    if "COLD" not in os.environ or name == "edges":
+    if ("COLD" not in os.environ or name == "edges") and name not in ("serves-by-forks", "keeps-forked"):
         warm(s, is_server)
     SCENARIOS[name](s, is_server)
 

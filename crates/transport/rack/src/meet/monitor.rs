@@ -8,21 +8,22 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use fide_sys::{
     seqpacket::{Descriptors, ListenError, Listener, Wait, peer, send},
-    tcp::{TcpEnd, is_established, stamp_now, syn_stamp},
+    tcp::{TcpEnd, cookie, is_established, stamp_now, syn_stamp},
 };
 use rustix::net::{Shutdown, shutdown, sockopt};
 
 use super::{
     Asked, Asker, Pairs, Refused, WORDS, Waiting,
+    lately::{KNOWN_FOR, Lately},
     wire::{Answer, Request, receive},
 };
 use crate::shm::ShmWindow;
@@ -65,22 +66,35 @@ impl From<ListenError> for StartError {
 pub struct Monitor {
     listener: Arc<Listener>,
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 /// What is kept for a question that waits.
 #[derive(Debug)]
 struct Kept {
     socket: OwnedFd,
+    /// The socket's number.
+    cookie: u64,
     /// The stamp of the first segment, if this is the server's.
     syn: Option<u32>,
     to: Arc<OwnedFd>,
+}
+
+/// What is known of a socket.
+#[derive(Debug)]
+struct Known {
+    syn: Option<u32>,
+    /// The memory that its end was given, and whether as the first.
+    memory: Option<(Arc<OwnedFd>, bool)>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
     is_over: AtomicBool,
     pairs: Mutex<Pairs<Kept>>,
+    lately: Mutex<Lately<Known>>,
+    /// Something is known of a socket where nothing was of any, or all is over.
+    has_known: Condvar,
     clients: Mutex<Clients>,
 }
 
@@ -99,12 +113,14 @@ impl Monitor {
     pub fn start(path: &Path) -> Result<Self, StartError> {
         let listener = Arc::new(Listener::bind(path, BACKLOG, Descriptors::Taken)?);
         let shared = Arc::new(Shared::default());
-        let (of_thread, shared_too) = (Arc::clone(&listener), Arc::clone(&shared));
-        let thread = thread::Builder::new()
-            .name("rack-monitor".into())
-            .spawn(move || accepts(&of_thread, &shared_too))
-            .map_err(|why| StartError::Io { path: path.to_owned(), why })?;
-        Ok(Self { listener, shared, thread: Some(thread) })
+        let failed = |why| StartError::Io { path: path.to_owned(), why };
+        let (of_thread, accepting, forgetting) = (Arc::clone(&listener), Arc::clone(&shared), Arc::clone(&shared));
+        let mut monitor = Self { listener, shared, threads: Vec::new() };
+        let accepts = thread::Builder::new().name("rack-monitor".into()).spawn(move || accepts(&of_thread, &accepting));
+        monitor.threads.push(accepts.map_err(failed)?);
+        let forgets = thread::Builder::new().name("rack-forgets".into()).spawn(move || forgetting.forgets());
+        monitor.threads.push(forgets.map_err(failed)?);
+        Ok(monitor)
     }
 
     /// Questions that wait.
@@ -124,9 +140,10 @@ impl Drop for Monitor {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         self.listener.close();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        // Who forgets has looked before that, and sleeps, or looks after it.
+        drop(self.shared.lately());
+        self.shared.has_known.notify_all();
+        self.threads.drain(..).for_each(|thread| _ = thread.join());
         for (_, socket) in self.shared.clients().all.values() {
             let _ = shutdown(&**socket, Shutdown::Both);
         }
@@ -161,6 +178,10 @@ impl Shared {
         self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn lately(&self) -> MutexGuard<'_, Lately<Known>> {
+        self.lately.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn clients(&self) -> MutexGuard<'_, Clients> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -182,7 +203,44 @@ impl Shared {
     fn leaves(&self, client: u64) {
         let kept = self.pairs().gone(client);
         self.clients().all.remove(&client);
-        kept.into_iter().for_each(Kept::release);
+        kept.into_iter().for_each(|kept| self.release(kept));
+    }
+
+    /// What nobody waits for is released. Whoever still has its socket may ask again.
+    fn release(&self, kept: Kept) {
+        if kept.syn.is_some() {
+            self.knows(kept.cookie, Known { syn: kept.syn, memory: None });
+        }
+        kept.release();
+    }
+
+    fn knows(&self, cookie: u64, known: Known) {
+        let mut lately = self.lately();
+        let is_first = lately.until().is_none();
+        let gone = lately.put(Instant::now(), cookie, known);
+        drop(lately);
+        drop(gone);
+        if is_first {
+            self.has_known.notify_all();
+        }
+    }
+
+    /// Forgets what is known in time, until all is over.
+    fn forgets(&self) {
+        let mut lately = self.lately();
+        while !self.is_over.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            // One that is known again is known for the whole time.
+            let wait = lately.until().map(|until| until.saturating_duration_since(now).max(KNOWN_FOR / 8));
+            lately = match wait {
+                Some(wait) => self.has_known.wait_timeout(lately, wait).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.has_known.wait(lately).unwrap_or_else(PoisonError::into_inner),
+            };
+            let gone = lately.forget(Instant::now());
+            drop(lately);
+            drop(gone);
+            lately = self.lately();
+        }
     }
 
     /// Answers a program until it ends, or says what is no question.
@@ -192,7 +250,7 @@ impl Shared {
                 Ok(Request::Ask { id }) => self.ask(Asker { client, id, uid }, received.fds.into_iter().next(), to),
                 Ok(Request::Cancel { id }) => {
                     let kept = self.pairs().cancel(client, id);
-                    kept.into_iter().for_each(Kept::release);
+                    kept.into_iter().for_each(|kept| self.release(kept));
                 }
                 Err(_) => return,
             }
@@ -201,19 +259,38 @@ impl Shared {
 
     fn ask(&self, asker: Asker, socket: Option<OwnedFd>, to: &Arc<OwnedFd>) {
         let refuse = |why| tell(to, Answer::Refused { id: asker.id, why }, &[]);
-        let found = socket.and_then(|socket| Some((TcpEnd::of(&socket).ok()?, socket)));
-        let Some((end, socket)) = found else { return refuse(Refused::Socket) };
-        let syn = syn_stamp(&socket).ok().flatten();
-        let mut kept = Kept { socket, syn, to: Arc::clone(to) };
+        let found = socket.and_then(|socket| Some((TcpEnd::of(&socket).ok()?, cookie(&socket).ok()?, socket)));
+        let Some((end, cookie, socket)) = found else { return refuse(Refused::Socket) };
+        let known = self.lately().get(Instant::now(), cookie).map(|known| (known.syn, known.memory.clone()));
+        let (syn, memory) = known.unwrap_or_default();
+        // The kernel gives it once.
+        let syn = syn.or_else(|| syn_stamp(&socket).ok().flatten());
+        let mut kept = Kept { socket, cookie, syn, to: Arc::clone(to) };
+        if let Some((memory, is_first)) = memory {
+            tell(to, Answer::Paired { id: asker.id, is_first }, &[memory.as_fd()]);
+            return kept.release();
+        }
         loop {
-            let asked = self.pairs().ask(end, asker, kept);
+            let mut pairs = self.pairs();
+            let asked = pairs.ask(end, asker, kept);
+            if let Asked::Replaces(before) = &asked
+                && let Some(kept) = pairs.kept(end)
+                && kept.cookie == before.kept.cookie
+            {
+                kept.syn = before.kept.syn;
+            }
+            drop(pairs);
             match asked {
                 Asked::Waits => return,
+                Asked::Replaces(before) => {
+                    tell(&before.kept.to, Answer::Refused { id: before.asker.id, why: Refused::Twice }, &[]);
+                    return before.kept.release();
+                }
                 Asked::Refused(why, kept) => {
                     kept.release();
                     return refuse(why);
                 }
-                Asked::Met(other, of_asker) if other.kept.is_open() => return meet(asker, of_asker, other),
+                Asked::Met(other, of_asker) if other.kept.is_open() => return self.meet(asker, of_asker, other),
                 Asked::Met(other, of_asker) => {
                     // It has ended since it asked, and this is another connection with its addresses.
                     tell(&other.kept.to, Answer::Refused { id: other.asker.id, why: Refused::Socket }, &[]);
@@ -223,25 +300,29 @@ impl Shared {
             }
         }
     }
-}
 
-/// Both ends of a connection have asked.
-fn meet(asker: Asker, kept: Kept, other: Waiting<Kept>) {
-    let shared = match (kept.is_open(), are_one(&kept, &other.kept)) {
-        (false, _) => Err(Refused::Socket),
-        (true, false) => Err(Refused::Unproven),
-        (true, true) => ShmWindow::<WORDS>::pair_and_descriptor().map_err(|_| Refused::Memory),
-    };
-    let ends = [(other.asker.id, &other.kept.to, true), (asker.id, &kept.to, false)];
-    for (id, to, is_first) in ends {
-        match &shared {
-            // Neither uses it before the other one has said, within it, that it has it. So it is no harm if only one gets it.
-            Ok((_, memory)) => tell(to, Answer::Paired { id, is_first }, &[memory.as_fd()]),
-            Err(why) => tell(to, Answer::Refused { id, why: *why }, &[]),
+    /// Both ends of a connection have asked.
+    fn meet(&self, asker: Asker, kept: Kept, other: Waiting<Kept>) {
+        let shared = match (kept.is_open(), are_one(&kept, &other.kept)) {
+            (false, _) => Err(Refused::Socket),
+            (true, false) => Err(Refused::Unproven),
+            (true, true) => ShmWindow::<WORDS>::pair_and_descriptor().map_err(|_| Refused::Memory),
+        };
+        let memory = shared.map(|(_, memory)| Arc::new(memory));
+        let ends = [(other.asker.id, other.kept, true), (asker.id, kept, false)];
+        for (id, kept, is_first) in ends {
+            match &memory {
+                // Neither uses it before the other one has said, within it, that it has it. So it is no harm if only one gets it.
+                Ok(memory) => {
+                    let known = Known { syn: kept.syn, memory: Some((Arc::clone(memory), is_first)) };
+                    self.knows(kept.cookie, known);
+                    tell(&kept.to, Answer::Paired { id, is_first }, &[memory.as_fd()]);
+                }
+                Err(why) => tell(&kept.to, Answer::Refused { id, why: *why }, &[]),
+            }
+            kept.release();
         }
     }
-    kept.release();
-    other.kept.release();
 }
 
 /// Whether they are the two ends of one connection: one is the server's, and the other has sent the segment that it began with.
