@@ -9,8 +9,12 @@
 //! | `stream64k_vs_tcp` | writes of 64 KiB as fast as they are read |
 //! | `messages2k_vs_tcp` | the same of 2 KiB |
 //! | `idle_cpu_share` | CPU time of a program that waits for a message, in shares of a core |
+//! | `kvs_*_vs_tcp` | requests to a small key-value store, unmodified programs ([`kvs`]) |
+//! | `redis_*`, `nginx_*`, `pgbench_*` | programs of others, unmodified ([`apps`]) |
 #![forbid(unsafe_code)]
 
+mod apps;
+mod kvs;
 mod peer;
 
 use std::{
@@ -48,6 +52,9 @@ struct Args {
     /// Everything briefly, to see that it works; no number to quote.
     #[arg(long)]
     quick: bool,
+    /// Only the programs: not what calls the crate itself.
+    #[arg(long)]
+    programs: bool,
     #[command(subcommand)]
     side: Option<OneSide>,
 }
@@ -57,6 +64,9 @@ enum OneSide {
     /// The other end, as a process of its own: the bench starts it.
     #[command(hide = true)]
     Peer { role: String },
+    /// A store, or its client.
+    #[command(hide = true)]
+    Kvs { side: String },
     /// A monitor for programs that are started by hand, until its standard input ends.
     #[command(hide = true)]
     Monitor { path: std::path::PathBuf },
@@ -66,6 +76,7 @@ fn main() -> ExitCode {
     let args = Args::parse();
     let result = match &args.side {
         Some(OneSide::Peer { role }) => peer::run(role),
+        Some(OneSide::Kvs { side }) => serde_json::from_str(side).map_err(Into::into).and_then(|side| kvs::run(&side)),
         Some(OneSide::Monitor { path }) => monitor(path),
         None => run(&args),
     };
@@ -214,13 +225,13 @@ fn pairs(of: &[f64], and: &[f64]) -> Vec<(f64, f64)> {
     of.iter().copied().zip(and.iter().copied()).collect()
 }
 
-fn run(args: &Args) -> Result<()> {
-    let cores = usable_cores();
-    ensure!(cores.len() >= 2, "each end needs a core of its own, and this machine gives {}", cores.len());
-    let there = cores[1];
-    let mut report = Report::new("rack").compared_with(args.compare.as_deref())?;
-    bind_to_core(None, cores[0]).context("binding this end to a core")?;
-    let (rounds, count, whole) = if args.quick { (1, TRIPS / 10, STREAMED / 10) } else { (ROUNDS, TRIPS, STREAMED) };
+/// What calls the crate.
+fn calls(
+    report: &mut Report,
+    there: usize,
+    (rounds, count, whole): (usize, usize, Duration),
+    is_quick: bool,
+) -> Result<()> {
     let [mut rack, mut floor, mut tcp, mut busy] = [(); 4].map(|()| Trips::default());
     let [mut large, mut large_tcp, mut medium, mut medium_tcp] = [(); 4].map(|()| Vec::new());
     for round in 1..=rounds {
@@ -262,8 +273,24 @@ fn run(args: &Args) -> Result<()> {
         let figure = of(name, ours).beside("TCP", &of("tcp", tcp));
         report.add(figure.ratio_of_pairs(pairs(ours, tcp)).goal(Goal::AtLeast(goal)));
     }
-    let idle = idle_share(there, if args.quick { IDLE / 10 } else { IDLE })?;
+    let idle = idle_share(there, if is_quick { IDLE / 10 } else { IDLE })?;
     report.add(Figure::share("idle_cpu_share", idle, 1).goal(Goal::AtMost(0.01)));
+    Ok(())
+}
+
+fn run(args: &Args) -> Result<()> {
+    let cores = usable_cores();
+    ensure!(cores.len() >= 2, "each end needs a core of its own, and this machine gives {}", cores.len());
+    let there = cores[1];
+    let mut report = Report::new("rack").compared_with(args.compare.as_deref())?;
+    let (rounds, count, whole) = if args.quick { (1, TRIPS / 10, STREAMED / 10) } else { (ROUNDS, TRIPS, STREAMED) };
+    // Before this end is bound to a core, as programs that it starts would be.
+    apps::measure(&mut report, rounds, args.quick)?;
+    kvs::measure(&mut report, [cores[0], there], rounds, count)?;
+    if !args.programs {
+        bind_to_core(None, cores[0]).context("binding this end to a core")?;
+        calls(&mut report, there, (rounds, count, whole), args.quick)?;
+    }
     report.conclude()?;
     Ok(())
 }
