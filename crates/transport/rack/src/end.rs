@@ -216,7 +216,11 @@ impl<W: Window> End<W> {
 
     /// This thread is about to poll the socket, as one of those that sleep: others leave what wakes until [`End::woke`].
     pub fn sleeps(&self) {
-        self.of().sleepers.fetch_add(1, Ordering::Relaxed);
+        let counts = || self.of().sleepers.fetch_add(1, Ordering::Relaxed);
+        // Under the lock: who has seen that nobody sleeps takes what wakes before it lets it go.
+        if self.incoming(|_: &mut Incoming| counts()).is_err() {
+            counts();
+        }
         // Either the window is seen, or who attaches it sees that somebody sleeps.
         fence(Ordering::SeqCst);
     }
@@ -263,7 +267,7 @@ impl<W: Window> End<W> {
         Ok(result)
     }
 
-    /// Nobody else of this end sleeps.
+    /// Nobody else of this end sleeps: asked, and made use of, under the lock of what comes ([`End::sleeps`]).
     fn is_alone(&self, own: u32) -> bool {
         self.of().sleepers.load(Ordering::Relaxed) <= own
     }
@@ -299,14 +303,18 @@ impl<W: Window> End<W> {
     /// As [`End::read`], and `BrokenPipe` if nobody reads any more, or this end writes no more.
     pub fn write(&self, socket: impl AsFd, bytes: &[u8]) -> io::Result<Option<usize>> {
         let socket = socket.as_fd();
-        let written = self.outgoing(|outgoing| outgoing.try_write(self.window.get(), socket, bytes))??;
-        if written.is_none() && self.is_attached() && self.is_gone(socket)? {
+        let (written, is_on_ring) = self.outgoing(|outgoing| {
+            let written = outgoing.try_write(self.window.get(), socket, bytes)?;
+            Ok::<_, io::Error>((written, outgoing.is_on_ring()))
+        })??;
+        if written.is_none() && is_on_ring && self.is_gone(socket)? {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
         Ok(written)
     }
 
-    /// Whether nobody will make room any more: the other end's program has closed the connection, or died.
+    /// Whether nobody will make room in the ring any more: the other end's program has closed the connection, or died. Not before this end
+    /// writes there: a byte goes over TCP.
     fn is_gone(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         let seen = polls(socket, PollFlags::RDHUP, Some(Instant::now()))?;
         if seen.intersects(PollFlags::ERR | PollFlags::HUP) {
@@ -359,9 +367,17 @@ impl<W: Window> End<W> {
     /// be asked once more.
     pub fn arms(&self, bell: Bell) {
         if let Some(window) = self.window.get() {
-            // 0 stands for none.
-            let turn = self.of().turn.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
-            window.will_sleep(bell, turn);
+            window.will_sleep(bell, self.next_turn());
+        }
+    }
+
+    /// Not 0, which stands for none, and never the same twice in a row, also as they begin anew.
+    fn next_turn(&self) -> u32 {
+        let turns = &self.of().turn;
+        let next = || turns.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        match next() {
+            0 => next(),
+            turn => turn,
         }
     }
 
@@ -434,8 +450,8 @@ impl<W: Window> End<W> {
     /// # Errors
     /// As [`End::read`].
     pub fn hears(&self, socket: impl AsFd) -> io::Result<bool> {
-        let is_alone = self.is_alone(1);
         self.incoming(|incoming| {
+            let is_alone = self.is_alone(1);
             incoming.hears(socket, is_alone)?;
             Ok(incoming.is_on_ring() && is_alone)
         })?

@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ends of a connection whose memory lets others act between any two steps of one: the other end, as it is or hostile, and other
+//! threads of the same end. What is read and written there is checked to lie where it may.
+
+use std::{
+    cell::{Cell, RefCell},
+    io::{self, Read},
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use fide_rack::{
+    end::End,
+    window::{Bell, WORD, Window},
+};
+
+/// Of each part: so few that a ring is often full, and wraps.
+const WORDS: usize = 128;
+/// Where the ring of each part begins, and the words before it that mean something.
+const RING_AT: usize = 128;
+const WORDS_BEFORE: usize = 5;
+const READS_NO_MORE_AT: usize = 2 * WORD;
+
+/// Of an end, in its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Write,
+    Publish(usize),
+    Read,
+    Poll(usize),
+    WillSleep(Bell),
+    Sleeper(Bell),
+}
+
+/// Called before each step.
+type Hook = Box<dyn FnMut(Step)>;
+
+thread_local! {
+    /// Of the steps that this thread does for an end. It is taken out while it runs.
+    static HOOK: RefCell<Option<(usize, Hook)>> = const { RefCell::new(None) };
+}
+
+/// From now on, before each step of this thread for an end.
+fn hooks(end: usize, hook: impl FnMut(Step) + 'static) {
+    HOOK.set(Some((end, Box::new(hook))));
+}
+
+fn unhooks() {
+    HOOK.set(None);
+}
+
+struct Memory {
+    /// What each end reads.
+    parts: [[AtomicU64; WORDS]; 2],
+    /// As the other end has said, by [`Bell`].
+    sleepers: [[AtomicU32; 2]; 2],
+}
+
+/// As one end sees it.
+struct Steps {
+    memory: Arc<Memory>,
+    end: usize,
+}
+
+fn pair() -> [Steps; 2] {
+    let memory = Arc::new(Memory {
+        parts: [const { [const { AtomicU64::new(0) }; WORDS] }; 2],
+        sleepers: [const { [const { AtomicU32::new(0) }; 2] }; 2],
+    });
+    [0, 1].map(|end| Steps { memory: Arc::clone(&memory), end })
+}
+
+impl Steps {
+    fn before(&self, step: Step) {
+        if let Some((end, mut hook)) = HOOK.take() {
+            if end == self.end {
+                hook(step);
+            }
+            HOOK.with_borrow_mut(|place| _ = place.get_or_insert((end, hook)));
+        }
+    }
+
+    /// The words of the ring, which bytes may lie in.
+    fn bytes<'a>(&self, of: &'a [AtomicU64; WORDS], at: usize, len: usize) -> &'a [AtomicU64] {
+        assert!(at.is_multiple_of(WORD) && at >= RING_AT && at + len <= WORDS * WORD, "{len} bytes at {at}");
+        &of[at / WORD..][..len.div_ceil(WORD)]
+    }
+
+    fn word<'a>(&self, of: &'a [AtomicU64; WORDS], at: usize) -> &'a AtomicU64 {
+        assert!(at.is_multiple_of(WORD) && (at < WORDS_BEFORE * WORD || at >= RING_AT), "a word at {at}");
+        &of[at / WORD]
+    }
+}
+
+impl Window for Steps {
+    fn len(&self) -> usize {
+        WORDS * WORD
+    }
+
+    fn write(&self, at: usize, bytes: &[u8]) {
+        self.before(Step::Write);
+        let words = self.bytes(&self.memory.parts[1 - self.end], at, bytes.len());
+        for (word, bytes) in words.iter().zip(bytes.chunks(WORD)) {
+            let mut whole = [0; WORD];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            word.store(u64::from_ne_bytes(whole), SeqCst);
+        }
+    }
+
+    fn publish(&self, at: usize, word: u64) {
+        self.before(Step::Publish(at));
+        self.word(&self.memory.parts[1 - self.end], at).store(word, SeqCst);
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) {
+        let words = self.bytes(&self.memory.parts[self.end], at, into.len());
+        for (bytes, word) in into.chunks_mut(WORD).zip(words) {
+            self.before(Step::Read);
+            bytes.copy_from_slice(&word.load(SeqCst).to_ne_bytes()[..bytes.len()]);
+        }
+    }
+
+    fn poll(&self, at: usize) -> u64 {
+        self.before(Step::Poll(at));
+        self.word(&self.memory.parts[self.end], at).load(SeqCst)
+    }
+
+    fn will_sleep(&self, by: Bell, turn: u32) {
+        self.before(Step::WillSleep(by));
+        self.memory.sleepers[1 - self.end][by as usize].store(turn, SeqCst);
+    }
+
+    fn sleeper(&self, bell: Bell) -> u32 {
+        self.before(Step::Sleeper(bell));
+        self.memory.sleepers[self.end][bell as usize].load(SeqCst)
+    }
+
+    fn sleep(&self, _: Bell, _: Option<Duration>) {
+        unreachable!("ends poll their socket")
+    }
+
+    fn ring(&self, _: Bell) {}
+}
+
+/// An end with its socket.
+struct Side {
+    end: End<Steps>,
+    socket: TcpStream,
+}
+
+impl Side {
+    fn write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
+        self.end.write(&self.socket, bytes)
+    }
+
+    fn read(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        self.end.read(&self.socket, into, false)
+    }
+
+    fn fill(&self) {
+        while self.write(&[7; 100]).unwrap().is_some() {}
+    }
+}
+
+/// Without windows.
+fn sides() -> [Arc<Side>; 2] {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    [here, listener.accept().unwrap().0].map(|socket| {
+        socket.set_nodelay(true).unwrap();
+        Arc::new(Side { end: End::new().unwrap(), socket })
+    })
+}
+
+/// Both have the window, after the first one has written so many bytes. It does not know yet that the second one reads the ring, and
+/// writes over TCP until it looks.
+fn attached(over_tcp: usize) -> ([Arc<Side>; 2], Arc<Memory>) {
+    let (sides, windows) = (sides(), pair());
+    let memory = Arc::clone(&windows[0].memory);
+    if over_tcp > 0 {
+        assert_eq!(sides[0].write(&vec![b't'; over_tcp]).unwrap(), Some(over_tcp));
+    }
+    for (side, window) in sides.iter().zip(windows) {
+        assert!(side.end.attach(window).unwrap());
+    }
+    settles();
+    (sides, memory)
+}
+
+fn limit() -> Option<Instant> {
+    Some(Instant::now() + Duration::from_secs(10))
+}
+
+/// What is done once, before the step of this number.
+fn once(at: usize, what: impl FnOnce() + 'static) -> impl FnMut(Step) + 'static {
+    let (mut step, mut what) = (0, Some(what));
+    move |_| {
+        if step == at
+            && let Some(what) = what.take()
+        {
+            what();
+        }
+        step += 1;
+    }
+}
+
+/// More than an operation here has.
+const STEPS: usize = 16;
+
+/// What comes over TCP is in the kernel's hands for a moment.
+fn settles() {
+    thread::sleep(Duration::from_millis(1));
+}
+
+/// Waits until another thread is there, or a while: it may be held up by a lock.
+fn is_reached(place: &AtomicBool) -> bool {
+    let until = Instant::now() + Duration::from_millis(30);
+    while !place.load(SeqCst) && Instant::now() < until {
+        thread::yield_now();
+    }
+    place.load(SeqCst)
+}
+
+/// Reads what is there, also before it is looked at, until nothing is.
+fn reads_all(side: &Side, looks: bool) -> Vec<u8> {
+    let (mut got, mut piece) = (Vec::new(), [0; 64]);
+    loop {
+        let mut before = [0; 64];
+        let looked = if looks { side.end.read(&side.socket, &mut before, true).unwrap() } else { None };
+        let read = side.read(&mut piece).unwrap();
+        if let Some(looked) = looked {
+            assert!(read.is_some_and(|read| piece[..read].starts_with(&before[..looked])), "{looked}: {read:?}");
+        }
+        match read {
+            None => return got,
+            Some(0) => panic!("an end after {} bytes", got.len()),
+            Some(read) => got.extend_from_slice(&piece[..read]),
+        }
+    }
+}
+
+/// The writer goes over to the ring between any two steps of a reader that it wakes: the byte that wakes is neither read nor taken
+/// for the end.
+#[test]
+fn change_over_in_the_middle_of_a_read_is_no_end() {
+    for (over_tcp, looks) in [(0, false), (8, false), (0, true), (8, true)] {
+        for at in 0..2 * STEPS {
+            let ([here, there], _) = attached(over_tcp);
+            there.end.arms(Bell::Message);
+            let writes = Arc::clone(&here);
+            hooks(
+                1,
+                once(at, move || {
+                    assert_eq!(writes.write(b"hello").unwrap(), Some(5));
+                    settles();
+                }),
+            );
+            let mut got = reads_all(&there, looks);
+            unhooks();
+            got.extend(reads_all(&there, looks));
+            here.write(b", and more").unwrap();
+            got.extend(reads_all(&there, looks));
+            let is_all = got[over_tcp..] == *b"hello, and more" || got[over_tcp..] == *b", and more";
+            assert!(is_all, "step {at} of a read after {over_tcp} bytes over TCP: {got:?}");
+            here.end.shut(&here.socket).unwrap();
+            assert_eq!(there.read(&mut [0; 8]).unwrap(), Some(0));
+        }
+    }
+}
+
+/// An end that has only closed its half of TCP, and never has the window, reads what it is sent and nothing else.
+#[test]
+fn full_socket_whose_other_end_writes_no_more_gets_no_byte_that_was_not_written() {
+    let ([here, there], [_, window]) = (sides(), pair());
+    here.end.shut(&here.socket).unwrap();
+    assert!(there.end.attach(window).unwrap());
+    let all: Vec<u8> = (0..8_000_000_u32).map(|at| (at % 251 + 1) as u8).collect();
+    let sent = all.clone();
+    let writes = thread::spawn(move || {
+        let mut rest = &sent[..];
+        while !rest.is_empty() {
+            rest = &rest[there.write(rest).unwrap().unwrap_or(0)..];
+        }
+    });
+    let (mut got, mut piece) = (Vec::new(), vec![0; 10_000]);
+    while let Ok(count @ 1..) = (&here.socket).read(&mut piece) {
+        got.extend_from_slice(&piece[..count]);
+    }
+    writes.join().unwrap();
+    let first = got.iter().zip(&all).position(|(got, sent)| got != sent);
+    assert!(got == all, "{} of {} bytes, other ones from {first:?} on", got.len(), all.len());
+}
+
+/// A thread that is to sleep for room, and stops right before it polls, having seen that there is none.
+struct Sleeper {
+    is_about_to: Arc<AtomicBool>,
+    goes_on: Arc<AtomicBool>,
+    thread: thread::JoinHandle<io::Result<bool>>,
+}
+
+impl Sleeper {
+    fn begins(side: &Arc<Side>) -> Self {
+        let (is_about_to, goes_on) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (side, at, until) = (Arc::clone(side), Arc::clone(&is_about_to), Arc::clone(&goes_on));
+        let thread = thread::spawn(move || {
+            let mut has_said = false;
+            hooks(1, move |step| {
+                has_said |= matches!(step, Step::WillSleep(_));
+                // The last one of a look.
+                if has_said && step == Step::Poll(READS_NO_MORE_AT) {
+                    at.store(true, SeqCst);
+                    while !until.load(SeqCst) {
+                        thread::yield_now();
+                    }
+                }
+            });
+            side.end.wait(&side.socket, Bell::Room, None)
+        });
+        Self { is_about_to, goes_on, thread }
+    }
+
+    /// It polls, and sees that there is room now.
+    fn ends(self) -> bool {
+        self.goes_on.store(true, SeqCst);
+        let until = limit().unwrap();
+        while !self.thread.is_finished() && Instant::now() < until {
+            settles();
+        }
+        self.thread.is_finished() && self.thread.join().unwrap().unwrap()
+    }
+}
+
+/// A thread reads without a wait, and another one comes to sleep for room between any two of its steps: the byte that wakes the
+/// second one is left for it.
+#[test]
+fn one_who_reads_does_not_take_what_wakes_one_who_comes_to_sleep_meanwhile() {
+    for at in 0..STEPS {
+        let ([here, there], _) = attached(0);
+        here.write(b"on the ring").unwrap();
+        assert_eq!(reads_all(&there, false), b"on the ring");
+        there.fill();
+        let sleeper = Rc::new(RefCell::new(None));
+        let (begins, sleeps, makes_room) = (Rc::clone(&sleeper), Arc::clone(&there), Arc::clone(&here));
+        hooks(
+            1,
+            once(at, move || {
+                let sleeper = begins.borrow_mut().insert(Sleeper::begins(&sleeps)).is_about_to.clone();
+                is_reached(&sleeper);
+                reads_all(&makes_room, false);
+                settles();
+            }),
+        );
+        assert_eq!(there.read(&mut [0; 8]).unwrap(), None);
+        unhooks();
+        let sleeper: Option<Sleeper> = sleeper.take();
+        let Some(sleeper) = sleeper else { return assert!(at > 1, "{at} steps") };
+        assert!(sleeper.ends(), "step {at}: it sleeps, and there is room");
+    }
+}
+
+/// The same, where bytes that came over TCP are read, and what wakes comes behind them.
+#[test]
+fn one_who_reads_over_tcp_does_not_take_what_wakes_another() {
+    for at in 0..STEPS {
+        let ([here, there], _) = attached(8);
+        there.fill();
+        let sleeper = Sleeper::begins(&there);
+        while !sleeper.is_about_to.load(SeqCst) {
+            thread::yield_now();
+        }
+        let (makes_room, is_made) = (Arc::clone(&here), Rc::new(Cell::new(false)));
+        let made = Rc::clone(&is_made);
+        hooks(
+            1,
+            once(at, move || {
+                made.set(true);
+                reads_all(&makes_room, false);
+                settles();
+            }),
+        );
+        assert_eq!(there.read(&mut [0; 100]).unwrap(), Some(8), "step {at}");
+        unhooks();
+        if !is_made.get() {
+            reads_all(&here, false);
+        }
+        assert!(sleeper.ends(), "step {at}: it sleeps, and there is room");
+        if !is_made.get() {
+            return assert!(at > 1, "{at} steps");
+        }
+    }
+}
