@@ -474,3 +474,17 @@ fn polls(socket: BorrowedFd<'_>, events: PollFlags, until: Option<Instant>) -> i
         result => Ok(if result? == 0 { PollFlags::empty() } else { fds[0].revents() }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::ShmWindow;
+
+    /// A sleep with the number of the one before would not be woken from.
+    #[test]
+    fn numbers_of_sleeps_differ_also_as_they_begin_anew() {
+        let end = End::<ShmWindow<64>>::new().unwrap();
+        end.of().turn.store(u32::MAX - 3, Ordering::Relaxed);
+        assert_eq!([(); 6].map(|()| end.next_turn()), [u32::MAX - 2, u32::MAX - 1, u32::MAX, 1, 2, 3]);
+    }
+}

@@ -4,7 +4,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    io::{self, Read},
+    io::{self, Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
     rc::Rc,
     sync::{
@@ -19,6 +19,7 @@ use fide_rack::{
     end::End,
     window::{Bell, WORD, Window},
 };
+use proptest::prelude::*;
 
 /// Of each part: so few that a ring is often full, and wraps.
 const WORDS: usize = 128;
@@ -393,5 +394,145 @@ fn one_who_reads_over_tcp_does_not_take_what_wakes_another() {
         if !is_made.get() {
             return assert!(at > 1, "{at} steps");
         }
+    }
+}
+
+/// The socket is full of what was written before there was a ring, so that no byte that wakes can leave: it leaves later.
+#[test]
+fn byte_that_wakes_and_has_no_room_is_sent_with_the_next_call() {
+    let ([here, there], windows) = (sides(), pair());
+    let mut count = 0;
+    while let Some(more) = there.write(&[7; 100_000]).unwrap() {
+        count += more;
+        settles();
+    }
+    for (side, window) in [&here, &there].into_iter().zip(windows) {
+        assert!(side.end.attach(window).unwrap());
+    }
+    here.fill();
+    here.end.arms(Bell::Room);
+    assert_eq!(there.read(&mut [0; 100]).unwrap(), Some(100));
+    while count > 0 {
+        count -= here.read(&mut vec![0; count]).unwrap().unwrap_or(0);
+    }
+    let wakes = || (&here.socket).peek(&mut [0; 8]);
+    here.socket.set_nonblocking(true).unwrap();
+    assert_eq!(wakes().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    assert_eq!(there.read(&mut [0; 100]).unwrap(), Some(100));
+    settles();
+    assert_eq!(wakes().unwrap(), 1);
+}
+
+/// Numbers from a seed.
+#[derive(Clone)]
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB) >> 8
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.next() % end as u64).unwrap()
+    }
+}
+
+/// The other end, which writes whatever it likes.
+struct Hostile {
+    memory: Arc<Memory>,
+    socket: TcpStream,
+    numbers: Numbers,
+}
+
+impl Hostile {
+    fn acts(&mut self) {
+        let numbers = &mut self.numbers;
+        let value = match numbers.below(8) {
+            0 => 0,
+            1 => 1,
+            // A header that could be one, or an index.
+            2 | 3 => numbers.next() % 500,
+            4 => numbers.next() % 100 * 8,
+            5 => 1 << 32 | numbers.next() % 500,
+            6 => u64::MAX - numbers.next() % 100,
+            _ => numbers.next() << 8 | numbers.next() & 255,
+        };
+        match numbers.below(20) {
+            // Seldom, as it is the end.
+            0 if numbers.below(20) == 0 => self.memory.parts[0][1 + numbers.below(2)].store(value, SeqCst),
+            1 => {
+                let count = numbers.below(70);
+                let _ = (&self.socket).write(&[7; 70][..count]);
+            }
+            2 => self.memory.sleepers[0][numbers.below(2)].store(value as u32, SeqCst),
+            3..6 => self.memory.parts[0][[0, 3, 4][numbers.below(3)]].store(value, SeqCst),
+            // Often where the ring begins: that is where it is read.
+            6..12 => self.memory.parts[0][RING_AT / WORD + numbers.below(8)].store(value, SeqCst),
+            _ => self.memory.parts[0][RING_AT / WORD + numbers.below(WORDS - RING_AT / WORD)].store(value, SeqCst),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+    /// Whatever the other end writes, also between any two steps: each call returns, of bytes no more than it was asked for, and nothing
+    /// is read or written where it may not be ([`Steps`]). What is said to be ready is so, lest a program try again for ever.
+    #[test]
+    fn hostile_end_does_no_harm(seed in any::<u64>(), over_tcp in 0..2_usize, meddles in prop_oneof![Just(0), 0..40_usize]) {
+        let ([here, there], memory) = attached(over_tcp * 100);
+        let socket = there.socket.try_clone().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let mut numbers = Numbers(seed);
+        let hostile = Rc::new(RefCell::new(Hostile { memory, socket, numbers: Numbers(!seed) }));
+        let steps = Rc::new(Cell::new(0));
+        let (of_hook, count) = (Rc::clone(&hostile), Rc::clone(&steps));
+        hooks(0, move |_| {
+            count.set(count.get() + 1);
+            assert!(count.get() < 5000, "a call without an end");
+            let mut hostile = of_hook.borrow_mut();
+            if hostile.numbers.below(40) < meddles {
+                hostile.acts();
+            }
+        });
+        for _ in 0..200 {
+            steps.set(0);
+            hostile.borrow_mut().acts();
+            let (mut into, bell) = (vec![0; numbers.below(300)], [Bell::Message, Bell::Room][numbers.below(2)]);
+            match numbers.below(12) {
+                0..4 => {
+                    let leaves = numbers.below(3) == 0;
+                    let read = here.end.read(&here.socket, &mut into, leaves);
+                    if let Ok(Some(count)) = read {
+                        prop_assert!(count <= into.len());
+                    }
+                    if read.is_ok_and(|read| read.is_none()) && meddles == 0 {
+                        prop_assert_ne!(here.end.is_ready(Bell::Message).unwrap(), Some(true), "leaves: {}", leaves);
+                    }
+                }
+                4..7 => {
+                    let written = here.write(&into);
+                    if let Ok(Some(count)) = written {
+                        prop_assert!(count <= into.len());
+                    }
+                    if written.is_ok_and(|written| written.is_none()) && meddles == 0 {
+                        prop_assert_ne!(here.end.is_ready(Bell::Room).unwrap(), Some(true));
+                    }
+                }
+                7 => _ = here.end.count().unwrap(),
+                8 => _ = here.end.wait(&here.socket, bell, Some(Instant::now())),
+                9 => here.end.arms(bell),
+                10 => _ = (here.end.seems_ready(bell), here.end.is_ended()),
+                _ if numbers.below(30) == 0 => _ = here.end.shut(&here.socket),
+                _ => {
+                    here.end.sleeps();
+                    let _ = here.end.hears(&here.socket);
+                    here.end.woke();
+                }
+            }
+        }
+        here.end.close(&here.socket);
+        unhooks();
     }
 }
