@@ -286,15 +286,28 @@ impl<W: Window> End<W> {
             let read = incoming.try_read(window, socket, into, leaves, self.is_alone(0));
             read.map(|read| (read, incoming.is_on_ring()))
         })??;
-        if let ((Some(1..), true), Some(window), false) = (read, self.window.get(), leaves)
-            && window.sleeper(Bell::Room) != 0
+        if read.1
+            && !leaves
+            && let Some(window) = self.window.get()
         {
-            self.outgoing(|outgoing| {
-                outgoing.changes_over(window);
-                outgoing.wakes(window, socket, Bell::Room);
-            })?;
+            self.wakes_writer(window, socket);
         }
         Ok(read.0)
+    }
+
+    /// Wakes the other end's writer if it sleeps: also where nothing was read, as one who has read may have been killed before it came to
+    /// this.
+    fn wakes_writer(&self, window: &W, socket: BorrowedFd<'_>) {
+        let turn = window.sleeper(Bell::Room);
+        // Without the lock: whoever has stored this number wakes it.
+        let woken = self.of().outgoing.load::<Outgoing>().woken[Bell::Room as usize];
+        if turn != 0 && turn != woken {
+            // An error is for the next write. What was read is not to be lost by it.
+            let _ = self.outgoing(|outgoing| {
+                outgoing.changes_over(window);
+                outgoing.wakes(window, socket, Bell::Room);
+            });
+        }
     }
 
     /// Writes as many bytes as there is room for; none if there is no room, or too little to be worth it.
@@ -477,8 +490,27 @@ fn polls(socket: BorrowedFd<'_>, events: PollFlags, until: Option<Instant>) -> i
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
     use super::*;
     use crate::shm::ShmWindow;
+
+    /// As by the handler of a signal that has interrupted a write.
+    #[test]
+    fn what_is_read_in_the_middle_of_a_write_is_not_lost() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let other = listener.accept().unwrap().0;
+        let ends = ShmWindow::<128>::pair().unwrap().map(|window| {
+            let end = End::new().unwrap();
+            assert!(end.attach(window).unwrap());
+            end
+        });
+        assert_eq!(ends[1].write(&other, b"hello").unwrap(), Some(5));
+        ends[1].arms(Bell::Room);
+        let (_held, _) = ends[0].of().outgoing.lock.hold();
+        assert_eq!(ends[0].read(&socket, &mut [0; 8], false).unwrap(), Some(5));
+    }
 
     /// A sleep with the number of the one before would not be woken from.
     #[test]

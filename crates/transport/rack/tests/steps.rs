@@ -1,223 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ends of a connection whose memory lets others act between any two steps of one: the other end, as it is or hostile, and other
-//! threads of the same end. What is read and written there is checked to lie where it may.
+//! Others act between any two steps of an end: the other end, as it is or hostile, and other threads of the same end.
+
+mod meddled;
 
 use std::{
     cell::{Cell, RefCell},
     io::{self, Read, Write},
-    net::{Ipv4Addr, TcpListener, TcpStream},
+    net::TcpStream,
     rc::Rc,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, Ordering::SeqCst},
     },
     thread,
     time::{Duration, Instant},
 };
 
-use fide_rack::{
-    end::End,
-    window::{Bell, WORD, Window},
+use fide_rack::window::{Bell, WORD};
+use fide_shm::region::Mapped;
+use meddled::{
+    Memory, READS_NO_MORE_AT, RING_AT, STEPS, Side, Step, WORDS, attached, hooks, limit, once, pair, settles, sides,
+    unhooks,
 };
 use proptest::prelude::*;
-
-/// Of each part: so few that a ring is often full, and wraps.
-const WORDS: usize = 128;
-/// Where the ring of each part begins, and the words before it that mean something.
-const RING_AT: usize = 128;
-const WORDS_BEFORE: usize = 5;
-const READS_NO_MORE_AT: usize = 2 * WORD;
-
-/// Of an end, in its memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
-    Write,
-    Publish(usize),
-    Read,
-    Poll(usize),
-    WillSleep(Bell),
-    Sleeper(Bell),
-}
-
-/// Called before each step.
-type Hook = Box<dyn FnMut(Step)>;
-
-thread_local! {
-    /// Of the steps that this thread does for an end. It is taken out while it runs.
-    static HOOK: RefCell<Option<(usize, Hook)>> = const { RefCell::new(None) };
-}
-
-/// From now on, before each step of this thread for an end.
-fn hooks(end: usize, hook: impl FnMut(Step) + 'static) {
-    HOOK.set(Some((end, Box::new(hook))));
-}
-
-fn unhooks() {
-    HOOK.set(None);
-}
-
-struct Memory {
-    /// What each end reads.
-    parts: [[AtomicU64; WORDS]; 2],
-    /// As the other end has said, by [`Bell`].
-    sleepers: [[AtomicU32; 2]; 2],
-}
-
-/// As one end sees it.
-struct Steps {
-    memory: Arc<Memory>,
-    end: usize,
-}
-
-fn pair() -> [Steps; 2] {
-    let memory = Arc::new(Memory {
-        parts: [const { [const { AtomicU64::new(0) }; WORDS] }; 2],
-        sleepers: [const { [const { AtomicU32::new(0) }; 2] }; 2],
-    });
-    [0, 1].map(|end| Steps { memory: Arc::clone(&memory), end })
-}
-
-impl Steps {
-    fn before(&self, step: Step) {
-        if let Some((end, mut hook)) = HOOK.take() {
-            if end == self.end {
-                hook(step);
-            }
-            HOOK.with_borrow_mut(|place| _ = place.get_or_insert((end, hook)));
-        }
-    }
-
-    /// The words of the ring, which bytes may lie in.
-    fn bytes<'a>(&self, of: &'a [AtomicU64; WORDS], at: usize, len: usize) -> &'a [AtomicU64] {
-        assert!(at.is_multiple_of(WORD) && at >= RING_AT && at + len <= WORDS * WORD, "{len} bytes at {at}");
-        &of[at / WORD..][..len.div_ceil(WORD)]
-    }
-
-    fn word<'a>(&self, of: &'a [AtomicU64; WORDS], at: usize) -> &'a AtomicU64 {
-        assert!(at.is_multiple_of(WORD) && (at < WORDS_BEFORE * WORD || at >= RING_AT), "a word at {at}");
-        &of[at / WORD]
-    }
-}
-
-impl Window for Steps {
-    fn len(&self) -> usize {
-        WORDS * WORD
-    }
-
-    fn write(&self, at: usize, bytes: &[u8]) {
-        self.before(Step::Write);
-        let words = self.bytes(&self.memory.parts[1 - self.end], at, bytes.len());
-        for (word, bytes) in words.iter().zip(bytes.chunks(WORD)) {
-            let mut whole = [0; WORD];
-            whole[..bytes.len()].copy_from_slice(bytes);
-            word.store(u64::from_ne_bytes(whole), SeqCst);
-        }
-    }
-
-    fn publish(&self, at: usize, word: u64) {
-        self.before(Step::Publish(at));
-        self.word(&self.memory.parts[1 - self.end], at).store(word, SeqCst);
-    }
-
-    fn read(&self, at: usize, into: &mut [u8]) {
-        let words = self.bytes(&self.memory.parts[self.end], at, into.len());
-        for (bytes, word) in into.chunks_mut(WORD).zip(words) {
-            self.before(Step::Read);
-            bytes.copy_from_slice(&word.load(SeqCst).to_ne_bytes()[..bytes.len()]);
-        }
-    }
-
-    fn poll(&self, at: usize) -> u64 {
-        self.before(Step::Poll(at));
-        self.word(&self.memory.parts[self.end], at).load(SeqCst)
-    }
-
-    fn will_sleep(&self, by: Bell, turn: u32) {
-        self.before(Step::WillSleep(by));
-        self.memory.sleepers[1 - self.end][by as usize].store(turn, SeqCst);
-    }
-
-    fn sleeper(&self, bell: Bell) -> u32 {
-        self.before(Step::Sleeper(bell));
-        self.memory.sleepers[self.end][bell as usize].load(SeqCst)
-    }
-
-    fn sleep(&self, _: Bell, _: Option<Duration>) {
-        unreachable!("ends poll their socket")
-    }
-
-    fn ring(&self, _: Bell) {}
-}
-
-/// An end with its socket.
-struct Side {
-    end: End<Steps>,
-    socket: TcpStream,
-}
-
-impl Side {
-    fn write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
-        self.end.write(&self.socket, bytes)
-    }
-
-    fn read(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
-        self.end.read(&self.socket, into, false)
-    }
-
-    fn fill(&self) {
-        while self.write(&[7; 100]).unwrap().is_some() {}
-    }
-}
-
-/// Without windows.
-fn sides() -> [Arc<Side>; 2] {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    [here, listener.accept().unwrap().0].map(|socket| {
-        socket.set_nodelay(true).unwrap();
-        Arc::new(Side { end: End::new().unwrap(), socket })
-    })
-}
-
-/// Both have the window, after the first one has written so many bytes. It does not know yet that the second one reads the ring, and
-/// writes over TCP until it looks.
-fn attached(over_tcp: usize) -> ([Arc<Side>; 2], Arc<Memory>) {
-    let (sides, windows) = (sides(), pair());
-    let memory = Arc::clone(&windows[0].memory);
-    if over_tcp > 0 {
-        assert_eq!(sides[0].write(&vec![b't'; over_tcp]).unwrap(), Some(over_tcp));
-    }
-    for (side, window) in sides.iter().zip(windows) {
-        assert!(side.end.attach(window).unwrap());
-    }
-    settles();
-    (sides, memory)
-}
-
-fn limit() -> Option<Instant> {
-    Some(Instant::now() + Duration::from_secs(10))
-}
-
-/// What is done once, before the step of this number.
-fn once(at: usize, what: impl FnOnce() + 'static) -> impl FnMut(Step) + 'static {
-    let (mut step, mut what) = (0, Some(what));
-    move |_| {
-        if step == at
-            && let Some(what) = what.take()
-        {
-            what();
-        }
-        step += 1;
-    }
-}
-
-/// More than an operation here has.
-const STEPS: usize = 16;
-
-/// What comes over TCP is in the kernel's hands for a moment.
-fn settles() {
-    thread::sleep(Duration::from_millis(1));
-}
 
 /// Waits until another thread is there, or a while: it may be held up by a lock.
 fn is_reached(place: &AtomicBool) -> bool {
@@ -415,7 +220,7 @@ fn byte_that_wakes_and_has_no_room_is_sent_with_the_next_call() {
     while count > 0 {
         count -= here.read(&mut vec![0; count]).unwrap().unwrap_or(0);
     }
-    let wakes = || (&here.socket).peek(&mut [0; 8]);
+    let wakes = || here.socket.peek(&mut [0; 8]);
     here.socket.set_nonblocking(true).unwrap();
     assert_eq!(wakes().unwrap_err().kind(), io::ErrorKind::WouldBlock);
     assert_eq!(there.read(&mut [0; 100]).unwrap(), Some(100));
@@ -441,7 +246,7 @@ impl Numbers {
 
 /// The other end, which writes whatever it likes.
 struct Hostile {
-    memory: Arc<Memory>,
+    memory: Arc<Mapped<Memory>>,
     socket: TcpStream,
     numbers: Numbers,
 }
@@ -455,22 +260,24 @@ impl Hostile {
             // A header that could be one, or an index.
             2 | 3 => numbers.next() % 500,
             4 => numbers.next() % 100 * 8,
-            5 => 1 << 32 | numbers.next() % 500,
+            5 => (1 << 32) | (numbers.next() % 500),
             6 => u64::MAX - numbers.next() % 100,
             _ => numbers.next() << 8 | numbers.next() & 255,
         };
         match numbers.below(20) {
             // Seldom, as it is the end.
-            0 if numbers.below(20) == 0 => self.memory.parts[0][1 + numbers.below(2)].store(value, SeqCst),
+            0 if numbers.below(20) == 0 => self.memory.get().parts[0][1 + numbers.below(2)].store(value, SeqCst),
             1 => {
                 let count = numbers.below(70);
                 let _ = (&self.socket).write(&[7; 70][..count]);
             }
-            2 => self.memory.sleepers[0][numbers.below(2)].store(value as u32, SeqCst),
-            3..6 => self.memory.parts[0][[0, 3, 4][numbers.below(3)]].store(value, SeqCst),
+            2 => self.memory.get().sleepers[0][numbers.below(2)].store(value as u32, SeqCst),
+            3..6 => self.memory.get().parts[0][[0, 3, 4][numbers.below(3)]].store(value, SeqCst),
             // Often where the ring begins: that is where it is read.
-            6..12 => self.memory.parts[0][RING_AT / WORD + numbers.below(8)].store(value, SeqCst),
-            _ => self.memory.parts[0][RING_AT / WORD + numbers.below(WORDS - RING_AT / WORD)].store(value, SeqCst),
+            6..12 => self.memory.get().parts[0][RING_AT / WORD + numbers.below(8)].store(value, SeqCst),
+            _ => {
+                self.memory.get().parts[0][RING_AT / WORD + numbers.below(WORDS - RING_AT / WORD)].store(value, SeqCst)
+            }
         }
     }
 }
