@@ -19,8 +19,8 @@ use std::{
 use fide_rack::window::{Bell, WORD};
 use fide_shm::region::Mapped;
 use meddled::{
-    Memory, READS_NO_MORE_AT, RING_AT, STEPS, Side, Step, WORDS, attached, hooks, limit, once, pair, settles, sides,
-    unhooks,
+    Memory, Numbers, READS_NO_MORE_AT, RING_AT, STEPS, Side, Step, WORDS, attached, hooks, limit, once, pair, settles,
+    sides, unhooks,
 };
 use proptest::prelude::*;
 
@@ -226,22 +226,6 @@ fn byte_that_wakes_and_has_no_room_is_sent_with_the_next_call() {
     assert_eq!(there.read(&mut [0; 100]).unwrap(), Some(100));
     settles();
     assert_eq!(wakes().unwrap(), 1);
-}
-
-/// Numbers from a seed.
-#[derive(Clone)]
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB) >> 8
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % end as u64).unwrap()
-    }
 }
 
 /// The other end, which writes whatever it likes.

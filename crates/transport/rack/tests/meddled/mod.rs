@@ -221,3 +221,19 @@ pub(crate) const STEPS: usize = 16;
 pub(crate) fn settles() {
     thread::sleep(Duration::from_millis(1));
 }
+
+/// Numbers from a seed.
+#[derive(Clone)]
+pub(crate) struct Numbers(pub(crate) u64);
+
+impl Numbers {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB) >> 8
+    }
+
+    pub(crate) fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.next() % end as u64).unwrap()
+    }
+}
