@@ -130,8 +130,9 @@ impl Incoming {
         };
         if !self.is_on_ring {
             // Before TCP is read: what it says then may be its end, and the ring goes on.
-            if self.left_over_tcp(window)? != Some(0)
-                && let Some(count) = self.read_tcp(window, socket.as_fd(), into, leaves)?
+            let left = self.left_over_tcp(window)?;
+            if left != Some(0)
+                && let Some(count) = self.read_tcp(window, socket.as_fd(), into, left, leaves, is_alone)?
             {
                 return Ok(count);
             }
@@ -161,17 +162,20 @@ impl Incoming {
         }
     }
 
-    /// None: all has come, and the ring is next.
+    /// `left`: of [`Incoming::left_over_tcp`], some. None: all has come, and the ring is next.
     fn read_tcp(
         &mut self,
         window: &impl Window,
         socket: BorrowedFd<'_>,
         into: &mut [u8],
+        left: Option<u64>,
         leaves: bool,
+        is_alone: bool,
     ) -> io::Result<Option<Option<usize>>> {
-        let left = self.left_over_tcp(window)?;
         let most = left.and_then(|left| usize::try_from(left).ok()).map_or(into.len(), |left| left.min(into.len()));
-        let Some((_, count)) = now(recv(socket, &mut into[..most], flags(leaves)))? else { return Ok(Some(None)) };
+        let Some((_, count)) = now(recv(socket, &mut into[..most], flags(leaves || !is_alone)))? else {
+            return Ok(Some(None));
+        };
         if count == 0 {
             return match self.left_over_tcp(window)? {
                 None => Ok(Some(Some(0))),
@@ -183,10 +187,15 @@ impl Incoming {
             };
         }
         // Meanwhile the other end may have gone over to the ring: what came behind its last byte wakes.
-        let count = match self.left_over_tcp(window)? {
+        let mut count = match self.left_over_tcp(window)? {
             Some(left) => usize::try_from(left).map_or(count, |left| count.min(left)),
             None => count,
         };
+        if !leaves && !is_alone && count > 0 {
+            // What wakes is left for those who sleep.
+            let Some((_, taken)) = now(recv(socket, &mut into[..count], flags(false)))? else { return Ok(Some(None)) };
+            count = taken;
+        }
         if !leaves {
             self.over_tcp += count as u64;
         }
@@ -326,9 +335,14 @@ impl Outgoing {
         if turn == 0 || turn == *woken || !self.is_on_ring {
             return;
         }
-        *woken = turn;
-        // Where there is no room the other end has not taken those before it, which wake it as well.
-        let _ = send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        // Where there is no room the other end has not read what was sent before, which wakes it as well; should it only wait for what is
+        // new, the next call tries again.
+        if !matches!(
+            send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
+            Err(Errno::WOULDBLOCK | Errno::INTR)
+        ) {
+            *woken = turn;
+        }
     }
 
     /// Nothing more is written: the other end reads what was, and then the end. False: this goes over TCP, and its socket is to be shut down.

@@ -221,7 +221,11 @@ impl<W: Window> End<W> {
 
     /// This thread is about to poll the socket, as one of those that sleep: others leave what wakes until [`End::woke`].
     pub fn sleeps(&self) {
-        self.of().sleepers.fetch_add(1, Ordering::Relaxed);
+        let counts = || self.of().sleepers.fetch_add(1, Ordering::Relaxed);
+        // Under the lock: who has seen that nobody sleeps takes what wakes before it lets it go.
+        if self.incoming(|_: &mut Incoming| counts()).is_err() {
+            counts();
+        }
         // Either the window is seen, or who attaches it sees that somebody sleeps.
         fence(Ordering::SeqCst);
     }
@@ -268,7 +272,7 @@ impl<W: Window> End<W> {
         Ok(result)
     }
 
-    /// Nobody else of this end sleeps.
+    /// Nobody else of this end sleeps: asked, and made use of, under the lock of what comes ([`End::sleeps`]).
     fn is_alone(&self, own: u32) -> bool {
         self.of().sleepers.load(Ordering::Relaxed) <= own
     }
@@ -287,15 +291,28 @@ impl<W: Window> End<W> {
             let read = incoming.try_read(window, socket, into, leaves, self.is_alone(0));
             read.map(|read| (read, incoming.is_on_ring()))
         })??;
-        if let ((Some(1..), true), Some(window), false) = (read, self.window.get(), leaves)
-            && window.sleeper(Bell::Room) != 0
+        if read.1
+            && !leaves
+            && let Some(window) = self.window.get()
         {
-            self.outgoing(|outgoing| {
-                outgoing.changes_over(window);
-                outgoing.wakes(window, socket, Bell::Room);
-            })?;
+            self.wakes_writer(window, socket);
         }
         Ok(read.0)
+    }
+
+    /// Wakes the other end's writer if it sleeps: also where nothing was read, as one who has read may have been killed before it came to
+    /// this.
+    fn wakes_writer(&self, window: &W, socket: BorrowedFd<'_>) {
+        let turn = window.sleeper(Bell::Room);
+        // Without the lock: whoever has stored this number wakes it.
+        let woken = self.of().outgoing.load::<Outgoing>().woken[Bell::Room as usize];
+        if turn != 0 && turn != woken {
+            // An error is for the next write. What was read is not to be lost by it.
+            let _ = self.outgoing(|outgoing| {
+                outgoing.changes_over(window);
+                outgoing.wakes(window, socket, Bell::Room);
+            });
+        }
     }
 
     /// Writes as many bytes as there is room for; none if there is no room, or too little to be worth it.
@@ -304,14 +321,18 @@ impl<W: Window> End<W> {
     /// As [`End::read`], and `BrokenPipe` if nobody reads any more, or this end writes no more.
     pub fn write(&self, socket: impl AsFd, bytes: &[u8]) -> io::Result<Option<usize>> {
         let socket = socket.as_fd();
-        let written = self.outgoing(|outgoing| outgoing.try_write(self.window.get(), socket, bytes))??;
-        if written.is_none() && self.is_attached() && self.is_gone(socket)? {
+        let (written, is_on_ring) = self.outgoing(|outgoing| {
+            let written = outgoing.try_write(self.window.get(), socket, bytes)?;
+            Ok::<_, io::Error>((written, outgoing.is_on_ring()))
+        })??;
+        if written.is_none() && is_on_ring && self.is_gone(socket)? {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
         Ok(written)
     }
 
-    /// Whether nobody will make room any more: the other end's program has closed the connection, or died.
+    /// Whether nobody will make room in the ring any more: the other end's program has closed the connection, or died. Not before this end
+    /// writes there: a byte goes over TCP.
     fn is_gone(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         let seen = polls(socket, PollFlags::RDHUP, Some(Instant::now()))?;
         if seen.intersects(PollFlags::ERR | PollFlags::HUP) {
@@ -364,9 +385,17 @@ impl<W: Window> End<W> {
     /// be asked once more.
     pub fn arms(&self, bell: Bell) {
         if let Some(window) = self.window.get() {
-            // 0 stands for none.
-            let turn = self.of().turn.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
-            window.will_sleep(bell, turn);
+            window.will_sleep(bell, self.next_turn());
+        }
+    }
+
+    /// Not 0, which stands for none, and never the same twice in a row, also as they begin anew.
+    fn next_turn(&self) -> u32 {
+        let turns = &self.of().turn;
+        let next = || turns.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        match next() {
+            0 => next(),
+            turn => turn,
         }
     }
 
@@ -439,8 +468,8 @@ impl<W: Window> End<W> {
     /// # Errors
     /// As [`End::read`].
     pub fn hears(&self, socket: impl AsFd) -> io::Result<bool> {
-        let is_alone = self.is_alone(1);
         self.incoming(|incoming| {
+            let is_alone = self.is_alone(1);
             incoming.hears(socket, is_alone)?;
             Ok(incoming.is_on_ring() && is_alone)
         })?
@@ -461,5 +490,38 @@ fn polls(socket: BorrowedFd<'_>, events: PollFlags, until: Option<Instant>) -> i
     match poll(&mut fds, timeout.as_ref()) {
         Err(Errno::INTR) => Err(io::ErrorKind::Interrupted.into()),
         result => Ok(if result? == 0 { PollFlags::empty() } else { fds[0].revents() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    use super::*;
+    use crate::shm::ShmWindow;
+
+    /// As by the handler of a signal that has interrupted a write.
+    #[test]
+    fn what_is_read_in_the_middle_of_a_write_is_not_lost() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let other = listener.accept().unwrap().0;
+        let ends = ShmWindow::<128>::pair().unwrap().map(|window| {
+            let end = End::new().unwrap();
+            assert!(end.attach(window).unwrap());
+            end
+        });
+        assert_eq!(ends[1].write(&other, b"hello").unwrap(), Some(5));
+        ends[1].arms(Bell::Room);
+        let (_held, _) = ends[0].of().outgoing.lock.hold();
+        assert_eq!(ends[0].read(&socket, &mut [0; 8], false).unwrap(), Some(5));
+    }
+
+    /// A sleep with the number of the one before would not be woken from.
+    #[test]
+    fn numbers_of_sleeps_differ_also_as_they_begin_anew() {
+        let end = End::<ShmWindow<64>>::new().unwrap();
+        end.of().turn.store(u32::MAX - 3, Ordering::Relaxed);
+        assert_eq!([(); 6].map(|()| end.next_turn()), [u32::MAX - 2, u32::MAX - 1, u32::MAX, 1, 2, 3]);
     }
 }

@@ -10,8 +10,9 @@ use std::{
 };
 
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    process::{Pid, test_kill_process},
+    process::{Pid, PidfdFlags, pidfd_open, test_kill_process},
     thread::{futex, gettid},
 };
 
@@ -94,7 +95,16 @@ impl Lock {
 
 /// By its number in this process' namespace of numbers: processes that share a connection are of one, as a rule.
 fn is_alive(thread: u32) -> bool {
-    Pid::from_raw(thread.cast_signed()).is_some_and(|thread| test_kill_process(thread) != Err(Errno::SRCH))
+    Pid::from_raw(thread.cast_signed())
+        .is_some_and(|thread| test_kill_process(thread) != Err(Errno::SRCH) && !is_zombie(thread))
+}
+
+/// Whether it is a process that has ended, and that its parent has not waited for: that may be the one who asks. Other threads than the
+/// first one of a process leave nothing.
+fn is_zombie(thread: Pid) -> bool {
+    let Ok(process) = pidfd_open(thread, PidfdFlags::empty()) else { return false };
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&now)).is_ok_and(|ended| ended > 0)
 }
 
 impl Drop for Held<'_> {
@@ -108,7 +118,10 @@ impl Drop for Held<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::atomic::AtomicU64, thread};
+    use std::{
+        sync::{Arc, atomic::AtomicU64, mpsc},
+        thread,
+    };
 
     use super::*;
 
@@ -141,6 +154,28 @@ mod tests {
         assert_eq!(state, Err(Lost::HolderDied));
         drop(held);
         assert!(lock.hold().1.is_ok(), "it is free again");
+    }
+
+    /// Its parent does not wait for it: it may be the one that waits for the lock.
+    #[test]
+    fn holder_that_died_is_found_out_before_its_parent_waits_for_it() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let lock = Arc::new(Lock(AtomicU32::new(child.id())));
+        child.kill().unwrap();
+        let (of_thread, (tells, told)) = (Arc::clone(&lock), mpsc::channel());
+        thread::spawn(move || tells.send(of_thread.hold().1).unwrap());
+        assert_eq!(told.recv_timeout(Duration::from_secs(10)), Ok(Err(Lost::HolderDied)));
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn holder_that_lives_is_waited_for() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        assert!(is_alive(child.id()) && is_alive(own_thread()));
+        assert!(thread::spawn(own_thread).join().is_ok_and(|thread| !is_alive(thread)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!is_alive(child.id()));
     }
 
     #[test]

@@ -246,6 +246,11 @@ impl Receiver {
         self.next(window) != Ok(None)
     }
 
+    /// Whether the next message has come, and is empty.
+    pub(crate) fn has_empty(&self, window: &impl Window) -> bool {
+        matches!(self.next(window), Ok(Some((0, _))))
+    }
+
     /// Bytes that have come, of whole messages and of one that was begun, but no more than are asked for.
     ///
     /// # Errors

@@ -104,15 +104,18 @@ pub(crate) fn try_read(
 ) -> io::Result<Option<usize>> {
     // Before the ring is looked at: what was written before the end is there then.
     let is_over = is_ended || window.poll(WRITES_NO_MORE_AT) != 0;
+    let empty = || io::Error::new(io::ErrorKind::InvalidData, "an empty message, which no writer sends");
     let mut count = 0;
     if leaves {
+        // It is something, and nothing to look at: who waits for that would look for ever.
+        if receiver.has_empty(window) {
+            return Err(empty());
+        }
         count = receiver.peek(window, into).map_err(broken)?;
     }
     while !leaves && count < into.len() {
         match receiver.read_some(window, &mut into[count..]) {
-            Ok(Some(0)) if count == 0 => {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "an empty message, which no writer sends"));
-            }
+            Ok(Some(0)) if count == 0 => return Err(empty()),
             Err(why) if count == 0 => return Err(broken(why)),
             Ok(Some(more @ 1..)) => count += more,
             _ => break,
@@ -271,11 +274,18 @@ mod tests {
 
     #[test]
     fn waits_end_in_time() {
-        let [(mut here_reads, mut here_writes), (_there_reads, _there_writes)] = connection();
+        let [(mut here_reads, mut here_writes), (mut there_reads, mut there_writes)] = connection();
         here_reads.set_timeout(Some(Duration::from_millis(5)));
         here_writes.set_timeout(Some(Duration::from_millis(5)));
         assert_eq!(here_reads.read(&mut [0; 8]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         assert_eq!(here_writes.write_all(&[7; 1 << 20]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        // One that no clock holds does not end.
+        here_reads.set_timeout(Some(Duration::MAX));
+        let reads = thread::spawn(move || here_reads.read(&mut [0; 8]));
+        thread::sleep(Duration::from_millis(5));
+        there_writes.write_all(b"late").unwrap();
+        assert_eq!(reads.join().unwrap().unwrap(), 4);
+        assert!(there_reads.read(&mut [0; 8]).is_ok());
     }
 
     #[test]

@@ -54,7 +54,8 @@ impl Patience {
         if self.looks(&mut is_there) {
             return true;
         }
-        let has_come = sleep(window, bell, within.map(|within| begun + within), is_there);
+        // A time that no clock holds has no end.
+        let has_come = sleep(window, bell, within.and_then(|within| begun.checked_add(within)), is_there);
         self.took(begun.elapsed());
         has_come
     }
