@@ -216,6 +216,8 @@ impl<W: Window> End<W> {
 
     /// This thread is about to poll the socket, as one of those that sleep: others leave what wakes until [`End::woke`].
     pub fn sleeps(&self) {
+        // Behind the lock: who takes what wakes holds it, and has found that nobody sleeps.
+        let (_held, _) = self.of().incoming.lock.hold();
         self.of().sleepers.fetch_add(1, Ordering::Relaxed);
         // Either the window is seen, or who attaches it sees that somebody sleeps.
         fence(Ordering::SeqCst);
@@ -434,8 +436,8 @@ impl<W: Window> End<W> {
     /// # Errors
     /// As [`End::read`].
     pub fn hears(&self, socket: impl AsFd) -> io::Result<bool> {
-        let is_alone = self.is_alone(1);
         self.incoming(|incoming| {
+            let is_alone = self.is_alone(1);
             incoming.hears(socket, is_alone)?;
             Ok(incoming.is_on_ring() && is_alone)
         })?
