@@ -24,6 +24,7 @@ unsafe extern "C" fn after_fork() {
 }
 
 unsafe extern "C" fn in_child() {
+    fide_rack::end::in_child();
     epoll::in_child();
     monitor::in_child();
 }

@@ -28,7 +28,7 @@ use rustix::{
 
 use crate::{
     carry::{Incoming, Outgoing, reads_ring},
-    lock::{Lock, Lost},
+    lock::{self, Lock, Lost},
     stream::{READS_NO_MORE_AT, WRITES_NO_MORE_AT},
     wait::Patience,
     window::{Bell, Window},
@@ -114,6 +114,11 @@ impl Side {
             word.store(number, Ordering::Relaxed);
         }
     }
+}
+
+/// After a fork, in the child, before it uses an end: what is kept of its thread is the parent's.
+pub fn in_child() {
+    lock::in_child();
 }
 
 /// One end of a connection.
