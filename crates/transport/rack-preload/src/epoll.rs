@@ -11,7 +11,7 @@ use std::{
     ptr, slice,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -24,7 +24,7 @@ use crate::{
     before,
     conn::{CONNS, Conn, is_not_followed, ours},
     monitor,
-    ready::{IN, OUT, RDHUP, arms, asked, hears, looks, naps, ready},
+    ready::{IN, Looks, OUT, RDHUP, arms, asked, hears, naps, ready},
     real::{self, fail},
     table::Table,
     times::{duration, timespec_of, until},
@@ -69,6 +69,8 @@ pub(crate) struct Set {
     inner: Mutex<Inner>,
     /// It is waited for by others' means, which do not know what is ready here.
     is_polled: AtomicBool,
+    /// Of those who wait for it ([`Looks`]).
+    patience: AtomicU32,
 }
 
 /// A descriptor is closed.
@@ -461,7 +463,7 @@ unsafe fn waits(
     mask: *const sigset_t,
 ) -> c_int {
     let until = until(within);
-    let (mut has_looked, mut futile) = (within == Some(Duration::ZERO), 0);
+    let (mut looks, mut futile) = (Looks::new(&of.patience, within != Some(Duration::ZERO)), 0);
     loop {
         let is_over = until.is_some_and(|until| Instant::now() >= until);
         of.tidies(set);
@@ -470,11 +472,8 @@ unsafe fn waits(
             inner.turn += 1;
             (inner.turn, inner.tells(into))
         };
-        if count == 0 && !is_over && !has_looked && of.lock().has_attached() {
-            has_looked = true;
-            if looks(until, || of.seems_ready()) {
-                count = of.lock().tells(into);
-            }
+        if count == 0 && !is_over && of.lock().has_attached() && looks.look(until, || of.seems_ready()) {
+            count = of.lock().tells(into);
         }
         let sleeps = count == 0 && !is_over;
         if sleeps {
@@ -489,6 +488,7 @@ unsafe fn waits(
         // SAFETY: the mask is the caller's.
         let result = if rest.is_empty() { 0 } else { unsafe { kernel_waits(set, rest, left, mask) } };
         let errno = real::errno();
+        looks.slept();
         let came = usize::try_from(result).unwrap_or(0);
         let mut is_left = false;
         let kernels = count;
