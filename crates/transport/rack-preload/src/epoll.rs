@@ -5,12 +5,15 @@
 //! is made here. What is edge-triggered is told once, and again after a call has read, or found no room, or when something new has woken.
 
 use std::{
+    cell::Cell,
+    mem,
     panic::{AssertUnwindSafe, catch_unwind},
     ptr, slice,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -20,7 +23,8 @@ use libc::{c_int, epoll_event, sigset_t, timespec};
 use crate::{
     before,
     conn::{CONNS, Conn, is_not_followed, ours},
-    ready::{IN, OUT, RDHUP, arms, asked, hears, looks, naps, ready},
+    monitor,
+    ready::{IN, Looks, OUT, RDHUP, arms, asked, hears, naps, ready},
     real::{self, fail},
     table::Table,
     times::{duration, timespec_of, until},
@@ -32,6 +36,8 @@ static SETS: Table<Set> = Table::new();
 const TOKEN: u64 = 0xf1de_7ac3 << 32;
 /// Wakes in vain before a nap.
 const FUTILE: u32 = 2;
+/// Tries to hold a set before a fork. One does for what others do meanwhile.
+const FORK_TRIES: u32 = 10_000;
 
 struct Interest {
     fd: c_int,
@@ -46,21 +52,25 @@ struct Interest {
     told: [Option<u32>; 2],
     /// The last turn of a wait in which it was told.
     turn: u64,
+    /// The set counts among those that sleep for the connection, once for all its threads.
+    sleeps: bool,
 }
 
 #[derive(Default)]
 struct Inner {
     all: Vec<Interest>,
     turn: u64,
+    /// Threads that sleep for the set, or are about to. If there is one, all interests that are not off sleep, whenever they came.
+    sleepers: u32,
 }
 
 #[derive(Default)]
 pub(crate) struct Set {
     inner: Mutex<Inner>,
-    /// Threads that sleep for it, or are about to.
-    sleepers: AtomicU32,
     /// It is waited for by others' means, which do not know what is ready here.
     is_polled: AtomicBool,
+    /// Of those who wait for it ([`Looks`]).
+    patience: AtomicU32,
 }
 
 /// A descriptor is closed.
@@ -92,6 +102,42 @@ pub(crate) fn is_polled(fd: c_int) {
     }
 }
 
+/// A set that is held, and stays meanwhile.
+type Held = (MutexGuard<'static, Inner>, Arc<Set>);
+
+thread_local! {
+    /// The sets, as this thread forks.
+    static FORKS: Cell<Vec<Held>> = const { Cell::new(Vec::new()) };
+}
+
+/// Before a fork: nothing of a set is half changed in the child.
+pub(crate) fn before_fork() {
+    let held = SETS.all().filter_map(|(_, set)| {
+        // Who is at it has been interrupted by a handler that forks, if it takes so long.
+        let inner = (0..FORK_TRIES).find_map(|_| {
+            set.inner.try_lock().ok().or_else(|| {
+                thread::yield_now();
+                None
+            })
+        })?;
+        // SAFETY: the set stays as long as this, which lies before it and is dropped first.
+        Some((unsafe { mem::transmute::<MutexGuard<'_, Inner>, MutexGuard<'static, Inner>>(inner) }, Arc::clone(&set)))
+    });
+    FORKS.set(held.collect());
+}
+
+pub(crate) fn after_fork() {
+    FORKS.take();
+}
+
+/// In the child no thread sleeps; those of the parent do so for the parent.
+pub(crate) fn in_child() {
+    for (mut inner, _set) in FORKS.take() {
+        inner.sleepers = 0;
+        inner.all.iter_mut().for_each(|interest| interest.sleeps = false);
+    }
+}
+
 fn bits(flags: u32) -> c_int {
     flags.cast_signed()
 }
@@ -120,19 +166,64 @@ impl Interest {
         result
     }
 
-    /// It has changed: who sleeps for the set does not know, and is to look at it if it is ready.
-    fn kicks(&mut self, set: c_int, of: &Set) {
-        if of.sleepers.load(Ordering::SeqCst) == 0 {
+    /// From now on the other end wakes who sleeps for the set.
+    fn sleeps(&mut self) {
+        if self.is_off {
             return;
         }
-        arms(&self.conn, bits(self.wants));
+        if !self.sleeps {
+            self.sleeps = true;
+            self.conn.end.sleeps();
+        }
+        self.arms();
+    }
+
+    fn arms(&self) {
+        let is_told = self.has(libc::EPOLLET) && self.told[1] == Some(self.conn.full.load(Ordering::Relaxed));
+        arms(&self.conn, bits(self.wants) & !if is_told { OUT } else { 0 });
+    }
+
+    fn wakes(&mut self) {
+        if mem::take(&mut self.sleeps) {
+            self.conn.end.woke();
+        }
+    }
+
+    /// It is new, or has changed, as threads sleep for the set: they are woken if it is ready, and else once it is.
+    fn joins(&mut self, set: c_int) {
+        self.sleeps();
         if ready(&self.conn, bits(self.wants), 0) != 0 {
-            // The kernel has always room, and says so at once; the one that wakes asks it for what is right.
+            // The kernel has always room, and says so at once; who waits next asks it for what is right.
             self.kernel |= libc::EPOLLOUT.cast_unsigned();
             let mut event = epoll_event { events: self.kernel, u64: TOKEN | u64::from(self.fd.cast_unsigned()) };
             // SAFETY: the event is there.
             unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_MOD, self.fd, &raw mut event) };
         }
+    }
+
+    /// The kernel says that something has come over TCP. What wakes is taken, or left so that it wakes others, too. `others`: more threads
+    /// sleep for the set. False: it was left for those that sleep for the connection by other means.
+    fn hears(&mut self, others: bool) -> bool {
+        // One of the threads is told what is edge-triggered, and each what is not.
+        if others && !self.is_off && !self.has(libc::EPOLLET | libc::EPOLLONESHOT) {
+            self.arms();
+            if ready(&self.conn, bits(self.wants), 0) != 0 {
+                return true;
+            }
+        }
+        let is_awake = !self.sleeps;
+        if is_awake {
+            self.conn.end.sleeps();
+        }
+        // The descriptor may be closed, and another one of the connection not.
+        let is_taken = hears(&self.conn, self.conn.fd());
+        if is_awake {
+            self.conn.end.woke();
+        }
+        if others && !self.is_off {
+            self.arms();
+        }
+        is_taken
     }
 
     /// What is to be told, if the kernel has said that.
@@ -161,11 +252,59 @@ impl Interest {
             }
         }
         self.is_off = self.has(libc::EPOLLONESHOT);
+        if self.is_off {
+            self.wakes();
+        }
         Some(epoll_event { events: told.cast_unsigned(), u64: self.data })
     }
 }
 
+impl Drop for Interest {
+    fn drop(&mut self) {
+        self.wakes();
+    }
+}
+
+impl Inner {
+    /// Whether it is worth to look without the kernel.
+    fn has_attached(&self) -> bool {
+        self.all.iter().any(|interest| !interest.is_off && interest.conn.is_attached())
+    }
+
+    /// What is ready, into the rest of the events.
+    fn tells(&mut self, into: &mut [epoll_event]) -> usize {
+        let mut count = 0;
+        // Those that were told last come last.
+        for interest in &mut self.all {
+            if count == into.len() {
+                break;
+            }
+            if interest.turn != self.turn
+                && let Some(event) = interest.tells(0)
+            {
+                (into[count], interest.turn) = (event, self.turn);
+                count += 1;
+            }
+        }
+        if count > 0 && count == into.len() && !self.all.is_empty() {
+            self.all.rotate_left(1);
+        }
+        count
+    }
+}
+
 impl Set {
+    /// Of a descriptor.
+    fn of(set: c_int) -> Option<Arc<Self>> {
+        if SETS.get(set).is_none() {
+            let new = Self::default();
+            new.is_polled.store(before::has(set), Ordering::Relaxed);
+            // Another thread may do so, too.
+            SETS.add(set, Arc::new(new));
+        }
+        SETS.get(set)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -195,29 +334,6 @@ impl Set {
         });
     }
 
-    /// What is ready, into the rest of the events.
-    fn tells(&self, into: &mut [epoll_event]) -> usize {
-        let mut inner = self.lock();
-        let Inner { all, turn } = &mut *inner;
-        let mut count = 0;
-        // Those that were told last come last.
-        for interest in all.iter_mut() {
-            if count == into.len() {
-                break;
-            }
-            if interest.turn != *turn
-                && let Some(event) = interest.tells(0)
-            {
-                (into[count], interest.turn) = (event, *turn);
-                count += 1;
-            }
-        }
-        if count > 0 && count == into.len() && !all.is_empty() {
-            all.rotate_left(1);
-        }
-        count
-    }
-
     fn seems_ready(&self) -> bool {
         self.lock().all.iter().any(|interest| {
             !interest.is_off
@@ -232,19 +348,20 @@ impl Set {
         })
     }
 
-    /// From now on the other ends wake.
-    fn sleeps(&self) -> Vec<Arc<Conn>> {
-        let inner = self.lock();
-        let awake = inner.all.iter().filter(|interest| !interest.is_off);
-        awake
-            .map(|interest| {
-                interest.conn.end.sleeps();
-                let is_told =
-                    interest.has(libc::EPOLLET) && interest.told[1] == Some(interest.conn.full.load(Ordering::Relaxed));
-                arms(&interest.conn, bits(interest.wants) & !if is_told { OUT } else { 0 });
-                Arc::clone(&interest.conn)
-            })
-            .collect()
+    /// From now on the other ends wake this thread. What is ready meanwhile.
+    fn sleeps(&self, into: &mut [epoll_event]) -> usize {
+        let mut inner = self.lock();
+        inner.sleepers += 1;
+        inner.all.iter_mut().for_each(Interest::sleeps);
+        inner.tells(into)
+    }
+
+    fn wakes(&self) {
+        let mut inner = self.lock();
+        inner.sleepers -= 1;
+        if inner.sleepers == 0 {
+            inner.all.iter_mut().for_each(Interest::wakes);
+        }
     }
 }
 
@@ -257,15 +374,7 @@ fn changes(set: c_int, change: c_int, fd: c_int, event: Option<epoll_event>) -> 
         }
         return None;
     };
-    if SETS.get(set).is_none() {
-        if change != libc::EPOLL_CTL_ADD {
-            return None;
-        }
-        let new = Set::default();
-        new.is_polled.store(before::has(set), Ordering::Relaxed);
-        SETS.put(set, Some(Arc::new(new)));
-    }
-    let of = SETS.get(set)?;
+    let of = if change == libc::EPOLL_CTL_ADD { Set::of(set) } else { SETS.get(set) }?;
     let is_one = |interest: &Interest| interest.fd == fd && Arc::ptr_eq(&interest.conn, &conn);
     if change == libc::EPOLL_CTL_DEL {
         of.lock().all.retain(|interest| !is_one(interest));
@@ -285,20 +394,32 @@ fn changes(set: c_int, change: c_int, fd: c_int, event: Option<epoll_event>) -> 
         if inner.all.iter().any(is_one) {
             return None;
         }
-        let mut new =
-            Interest { fd, conn: Arc::clone(&conn), wants, data, kernel: 0, is_off: false, told: [None; 2], turn: 0 };
+        let mut new = Interest {
+            fd,
+            conn: Arc::clone(&conn),
+            wants,
+            data,
+            kernel: 0,
+            is_off: false,
+            told: [None; 2],
+            turn: 0,
+            sleeps: false,
+        };
         let result = new.change(set, change);
         if result == 0 {
-            new.kicks(set, &of);
+            if inner.sleepers > 0 {
+                new.joins(set);
+            }
             inner.all.push(new);
         }
         return Some(result);
     }
+    let is_slept_for = inner.sleepers > 0;
     let one = inner.all.iter_mut().find(|interest| is_one(interest))?;
     (one.wants, one.data, one.is_off, one.told) = (wants, data, false, [None; 2]);
     let result = one.change(set, change);
-    if result == 0 {
-        one.kicks(set, &of);
+    if result == 0 && is_slept_for {
+        one.joins(set);
     }
     Some(result)
 }
@@ -330,7 +451,7 @@ unsafe fn kernel_waits(set: c_int, into: &mut [epoll_event], within: Option<Dura
     unsafe { real::epoll_pwait(set, into.as_mut_ptr(), most, within.map_or(-1, ms), mask) }
 }
 
-/// Waits as `epoll_pwait2` does, for a set that has connections of ours.
+/// Waits as `epoll_pwait2` does.
 ///
 /// # Safety
 /// The mask is null, or there.
@@ -342,30 +463,21 @@ unsafe fn waits(
     mask: *const sigset_t,
 ) -> c_int {
     let until = until(within);
-    let (mut has_looked, mut futile) = (within == Some(Duration::ZERO), 0);
+    let (mut looks, mut futile) = (Looks::new(&of.patience, within != Some(Duration::ZERO)), 0);
     loop {
         let is_over = until.is_some_and(|until| Instant::now() >= until);
         of.tidies(set);
-        let turn = {
+        let (turn, mut count) = {
             let mut inner = of.lock();
             inner.turn += 1;
-            inner.turn
+            (inner.turn, inner.tells(into))
         };
-        let mut count = of.tells(into);
-        if count == 0 && !is_over && !has_looked {
-            has_looked = true;
-            if looks(until, || of.seems_ready()) {
-                count = of.tells(into);
-            }
+        if count == 0 && !is_over && of.lock().has_attached() && looks.look(until, || of.seems_ready()) {
+            count = of.lock().tells(into);
         }
         let sleeps = count == 0 && !is_over;
         if sleeps {
-            // Before the lock: who changes the set after that wakes.
-            of.sleepers.fetch_add(1, Ordering::SeqCst);
-        }
-        let sleepers = if sleeps { of.sleeps() } else { Vec::new() };
-        if !sleepers.is_empty() {
-            count = of.tells(into);
+            count = of.sleeps(into);
         }
         let left = if count > 0 || is_over {
             Some(Duration::ZERO)
@@ -376,9 +488,7 @@ unsafe fn waits(
         // SAFETY: the mask is the caller's.
         let result = if rest.is_empty() { 0 } else { unsafe { kernel_waits(set, rest, left, mask) } };
         let errno = real::errno();
-        if sleeps {
-            of.sleepers.fetch_sub(1, Ordering::SeqCst);
-        }
+        looks.slept();
         let came = usize::try_from(result).unwrap_or(0);
         let mut is_left = false;
         let kernels = count;
@@ -391,19 +501,13 @@ unsafe fn waits(
                 continue;
             }
             let mut inner = of.lock();
+            let others = inner.sleepers > u32::from(sleeps);
             let fd = c_int::try_from(token & u64::from(u32::MAX)).unwrap_or(-1);
             let Some(interest) = inner.all.iter_mut().find(|one| one.fd == fd && !one.conn.is_closed()) else {
                 continue;
             };
             if kernel & libc::EPOLLIN != 0 {
-                if sleepers.is_empty() {
-                    interest.conn.end.sleeps();
-                }
-                // The descriptor may be closed, and another one of the connection not.
-                is_left |= !hears(&interest.conn, interest.conn.fd());
-                if sleepers.is_empty() {
-                    interest.conn.end.woke();
-                }
+                is_left |= !interest.hears(others);
             }
             if interest.turn != turn
                 && let Some(event) = interest.tells(kernel)
@@ -413,13 +517,15 @@ unsafe fn waits(
                 count += 1;
             }
         }
-        sleepers.iter().for_each(|conn| conn.end.woke());
+        if sleeps {
+            of.wakes();
+        }
         if count == 0 && result < 0 {
             fail(errno);
             return result;
         }
         if count < into.len() && came > 0 {
-            count += of.tells(&mut into[count..]);
+            count += of.lock().tells(&mut into[count..]);
         }
         if count > 0 || is_over {
             return c_int::try_from(count).unwrap_or(c_int::MAX);
@@ -431,7 +537,7 @@ unsafe fn waits(
     }
 }
 
-/// Waits, if the set has connections of ours.
+/// Waits, also for a set that has no connections of ours: one may come meanwhile.
 ///
 /// # Safety
 /// So many events are there, and the mask is null, or there.
@@ -442,7 +548,7 @@ unsafe fn if_ours(
     within: Option<Duration>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    let of = SETS.get(set).filter(|of| !of.lock().all.is_empty())?;
+    let of = if monitor::is_there() { Set::of(set) } else { SETS.get(set) }?;
     let most = usize::try_from(most).ok().filter(|most| *most > 0 && !events.is_null())?;
     // SAFETY: the caller's. They are numbers, and are only written to before they are read.
     let into = unsafe { slice::from_raw_parts_mut(events, most) };

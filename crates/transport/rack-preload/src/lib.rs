@@ -27,9 +27,6 @@
 //! its memory, these are not for it any more: `splice` fails with `EINVAL`, and with the others, and with what makes system calls without
 //! the C library (io_uring, Go, static programs that get its descriptor), its bytes are not seen. So do not run such programs under it.
 //!
-//! **Known fault.** A thread that sleeps in `epoll_wait` may sleep on if another one adds a connection to the set meanwhile, and its memory comes
-//! while it sleeps: a program whose threads share an epoll set must not run under it.
-//!
 //! **Other than with TCP.** A bad pointer faults, instead of `EFAULT`. A read that waits is interrupted by each signal, also one whose
 //! handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread. A close with unread
 //! bytes is read as the end, not as a reset. An epoll set that parent and child of a fork both use knows only what each has asked for.

@@ -2,8 +2,12 @@
 //! `poll`, `select` and their kin.
 
 use std::{
+    cell::Cell,
     ptr, slice,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -15,13 +19,17 @@ use libc::{
 use crate::{
     conn::{Conn, ours},
     epoll,
-    ready::{IN, OUT, arms, asked, hears, looks, naps, ready},
+    ready::{IN, Looks, OUT, arms, asked, hears, naps, ready},
     real::{self, bits, fail},
     times::{duration, timespec_of, until},
 };
 
 /// Wakes in vain before a nap.
 const FUTILE: u32 = 2;
+thread_local! {
+    /// Of this thread's waits ([`Looks`]).
+    static PATIENCE: Cell<u32> = const { Cell::new(0) };
+}
 /// Without a wait.
 static NOW: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
 
@@ -50,14 +58,14 @@ unsafe fn waits(
     let until = until(within);
     let mut kernel: Vec<pollfd> = fds.to_vec();
     let mut futile = 0;
-    let mut has_looked = within == Some(Duration::ZERO);
+    let kept = AtomicU32::new(PATIENCE.get());
+    let mut looks = Looks::new(&kept, within != Some(Duration::ZERO));
     loop {
         let is_over = until.is_some_and(|until| Instant::now() >= until);
         let is_ready = |(index, conn): &(usize, Arc<Conn>)| ready(conn, fds[*index].events.into(), 0) != 0;
         let mut is_there = ours.iter().any(is_ready);
-        if !is_there && !has_looked && !is_over {
-            has_looked = true;
-            is_there = looks(until, || {
+        if !is_there && !is_over && ours.iter().any(|(_, conn)| conn.is_attached()) {
+            is_there = looks.look(until, || {
                 ours.iter().any(|(index, conn)| {
                     let seems =
                         |flags, bell| c_int::from(fds[*index].events) & flags != 0 && conn.end.seems_ready(bell);
@@ -85,6 +93,8 @@ unsafe fn waits(
         // SAFETY: so many are there, and the mask is the caller's.
         let result = unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as nfds_t, timeout, mask) };
         let errno = real::errno();
+        looks.slept();
+        PATIENCE.set(kept.load(Ordering::Relaxed));
         let mut naps_then = false;
         for (index, conn) in ours {
             // Also without a wait, lest they add up.

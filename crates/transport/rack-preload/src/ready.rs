@@ -2,11 +2,12 @@
 //! What is asked of the kernel for a connection that is attached, and what is true of it.
 
 use std::{
-    hint,
+    mem,
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
-use fide_rack::window::Bell;
+use fide_rack::{wait::Patience, window::Bell};
 use libc::c_int;
 
 use crate::conn::{Conn, borrowed};
@@ -16,8 +17,8 @@ pub(crate) const OUT: c_int = libc::EPOLLOUT | libc::EPOLLWRNORM;
 pub(crate) const RDHUP: c_int = libc::EPOLLRDHUP;
 const ENDS: c_int = libc::EPOLLERR | libc::EPOLLHUP;
 
-/// How long it is looked before a sleep: to sleep and to be woken costs about as much.
-pub(crate) const LOOKS: Duration = Duration::from_micros(50);
+/// A wait that is shorter is the kernel's alone.
+const LOOKED_MIN: Duration = Duration::from_micros(100);
 /// Before the next look, if what wakes is left for others.
 const NAP: Duration = Duration::from_millis(1);
 
@@ -78,17 +79,41 @@ pub(crate) fn naps(until: Option<Instant>) {
     std::thread::sleep(left.min(NAP));
 }
 
-/// Looks for a moment. True: it has come.
-pub(crate) fn looks(until: Option<Instant>, mut has_come: impl FnMut() -> bool) -> bool {
-    let ends = Instant::now() + LOOKS;
-    let ends = until.map_or(ends, |until| until.min(ends));
-    while Instant::now() < ends {
-        for _ in 0..4 {
-            if has_come() {
-                return true;
-            }
-            hint::spin_loop();
+/// What is kept of the patience of those who wait, in a word: between the look of a wait and its sleep it is looked after here.
+pub(crate) struct Looks<'a> {
+    kept: &'a AtomicU32,
+    in_vain: Option<(Patience, Instant)>,
+    has_looked: bool,
+}
+
+impl<'a> Looks<'a> {
+    /// `waits`: else nothing is looked for.
+    pub(crate) fn new(kept: &'a AtomicU32, waits: bool) -> Self {
+        Self { kept, in_vain: None, has_looked: !waits }
+    }
+
+    /// Looks for a moment, once. True: it has come.
+    pub(crate) fn look(&mut self, until: Option<Instant>, has_come: impl FnMut() -> bool) -> bool {
+        let now = Instant::now();
+        // A short wait ends in time.
+        if mem::replace(&mut self.has_looked, true) || until.is_some_and(|until| until < now + LOOKED_MIN) {
+            return false;
+        }
+        let mut patience = Patience::of(self.kept.load(Ordering::Relaxed));
+        let is_seen = patience.looks(has_come);
+        if is_seen {
+            self.kept.store(patience.word(), Ordering::Relaxed);
+        } else {
+            self.in_vain = Some((patience, now));
+        }
+        is_seen
+    }
+
+    /// The sleep after the look is over.
+    pub(crate) fn slept(&mut self) {
+        if let Some((mut patience, begun)) = self.in_vain.take() {
+            patience.slept(begun.elapsed());
+            self.kept.store(patience.word(), Ordering::Relaxed);
         }
     }
-    false
 }

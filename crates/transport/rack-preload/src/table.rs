@@ -86,18 +86,7 @@ impl<T> Table<T> {
         if entry.is_none() && !self.has(fd) {
             return None;
         }
-        let page = &self.pages[index / PAGE];
-        if page.load(Ordering::Acquire).is_null() {
-            let empty = || Slot { entry: AtomicPtr::new(ptr::null_mut()), users: AtomicU32::new(0) };
-            let slots: Box<[Slot<T>]> = (0..PAGE).map(|_| empty()).collect();
-            let new = Box::into_raw(slots).cast::<Page<T>>();
-            if page.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-                // SAFETY: nobody has seen it.
-                drop(unsafe { Box::from_raw(new) });
-            }
-        }
-        let slot = self.slot(fd)?;
-        self.end.fetch_max(u32::try_from(index + 1).unwrap_or(u32::MAX), Ordering::Relaxed);
+        let slot = self.made(index)?;
         let new = entry.map_or(ptr::null_mut(), |entry| Arc::into_raw(entry).cast_mut());
         let old = slot.entry.swap(new, Ordering::SeqCst);
         if old.is_null() {
@@ -111,6 +100,33 @@ impl<T> Table<T> {
         self.retire(Box::into_raw(Box::new(Retired { entry: old, slot: index, next: ptr::null_mut() })));
         self.free();
         Some(before)
+    }
+
+    /// Puts an entry there if there is none.
+    pub(crate) fn add(&self, fd: i32, entry: Arc<T>) {
+        let Some(index) = usize::try_from(fd).ok().filter(|fd| *fd < FDS_MAX) else { return };
+        let Some(slot) = self.made(index) else { return };
+        let new = Arc::into_raw(entry).cast_mut();
+        if slot.entry.compare_exchange(ptr::null_mut(), new, Ordering::SeqCst, Ordering::Relaxed).is_err() {
+            // SAFETY: nobody has seen it.
+            drop(unsafe { Arc::from_raw(new) });
+        }
+    }
+
+    /// The slot of a descriptor, which is there from now on.
+    fn made(&self, index: usize) -> Option<&Slot<T>> {
+        let page = &self.pages[index / PAGE];
+        if page.load(Ordering::Acquire).is_null() {
+            let empty = || Slot { entry: AtomicPtr::new(ptr::null_mut()), users: AtomicU32::new(0) };
+            let slots: Box<[Slot<T>]> = (0..PAGE).map(|_| empty()).collect();
+            let new = Box::into_raw(slots).cast::<Page<T>>();
+            if page.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                // SAFETY: nobody has seen it.
+                drop(unsafe { Box::from_raw(new) });
+            }
+        }
+        self.end.fetch_max(u32::try_from(index + 1).unwrap_or(u32::MAX), Ordering::Relaxed);
+        self.slot(i32::try_from(index).ok()?)
     }
 
     fn retire(&self, retired: *mut Retired<T>) {
@@ -170,6 +186,8 @@ mod tests {
             assert!(table.put(fd, Some(Arc::clone(&entry))).is_none());
             let is_kept = usize::try_from(fd).is_ok_and(|fd| fd < FDS_MAX);
             assert_eq!(table.get(fd).is_some(), is_kept, "{fd}");
+            table.add(fd, Arc::new(8));
+            assert_eq!(table.get(fd).is_some_and(|entry| *entry == 7), is_kept, "{fd}");
         }
         assert_eq!(table.all().count(), 5);
         for (fd, _) in table.all() {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Programs of Python under the library, and the same without it: they see the same.
 
+mod under;
+
 use std::{
     fs,
-    io::{BufRead, BufReader, Read},
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Command, Stdio},
     thread,
-    time::{Duration, Instant},
 };
 
 use fide_rack::meet::monitor::Monitor;
-
-const LIMIT: Duration = Duration::from_secs(60);
+use under::ends;
 
 struct Host {
     _monitor: Option<Monitor>,
@@ -34,36 +34,10 @@ struct Seen {
     attached: usize,
 }
 
-/// It lies beside this test or one level up.
-fn library() -> PathBuf {
-    const NAME: &str = "libfide_rack_preload.so";
-    let program = std::env::current_exe().unwrap();
-    let deps = program.parent().unwrap();
-    let places = [deps.join(NAME), deps.with_file_name(NAME)];
-    places.into_iter().find(|path| path.exists()).expect("cargo builds the library before the tests of its package")
-}
-
-/// Waits until it ends, and what it printed.
-fn ends(mut child: Child, mut printed: impl Read + Send + 'static) -> String {
-    let reads = thread::spawn(move || {
-        let mut all = String::new();
-        printed.read_to_string(&mut all).map(|_| all)
-    });
-    let until = Instant::now() + LIMIT;
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > until {
-            child.kill().unwrap();
-            panic!("it does not end; it has printed {:?}", reads.join());
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
-    reads.join().unwrap().unwrap()
-}
-
 impl Host {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let monitor = Monitor::start(&directory.path().join("rack.sock")).unwrap();
+        let monitor = Monitor::start(&directory.path().join(under::MONITOR)).unwrap();
         Self { _monitor: Some(monitor), directory }
     }
 
@@ -76,16 +50,13 @@ impl Host {
         let mut command = Command::new("python3");
         command.arg(script).args([name, role]).stdin(Stdio::null()).stdout(Stdio::piped()).envs(env.iter().copied());
         if is_under {
-            command
-                .env("LD_PRELOAD", library())
-                .env("FIDE_RACK_MONITOR", self.directory.path().join("rack.sock"))
-                .env("FIDE_RACK_STATS", self.directory.path().join("stats"));
+            under::sets(&mut command, self.directory.path());
         }
         command
     }
 
     fn run(&self, name: &str, under: Under, env: &[(&str, &str)]) -> Seen {
-        let _ = fs::remove_file(self.directory.path().join("stats"));
+        let _ = fs::remove_file(self.directory.path().join(under::STATS));
         let mut server =
             self.command(matches!(under, Under::Server | Under::Both), name, "server", env).spawn().unwrap();
         let mut of_server = BufReader::new(server.stdout.take().unwrap());
@@ -97,8 +68,8 @@ impl Host {
         let reads = thread::spawn(move || ends(server, of_server));
         let of_client = ends(client, of_client);
         let printed = [reads.join().unwrap(), of_client];
-        let stats = fs::read_to_string(self.directory.path().join("stats")).unwrap_or_default();
-        Seen { printed, attached: stats.lines().filter(|line| line.ends_with("attached 1")).count() }
+        let stats = fs::read_to_string(self.directory.path().join(under::STATS)).unwrap_or_default();
+        Seen { printed, attached: stats.lines().filter(|line| !line.ends_with("attached 0")).count() }
     }
 
     /// As without the library, and over memory.
@@ -138,6 +109,11 @@ same! {
     edge_triggered_epoll_is_the_same: "epoll-edge", 2;
     edges_and_single_shots_are_the_same: "edges", 2;
     set_that_another_thread_changes_is_the_same: "rearms", 2;
+    set_that_another_thread_adds_to_is_the_same: "adds", 2;
+    threads_of_one_set_are_the_same: "pool", 2;
+    threads_of_one_edge_triggered_set_are_the_same: "pool-edge", 2;
+    threads_of_one_set_of_single_shots_are_the_same: "pool-once", 2;
+    set_of_parent_and_child_is_the_same: "set-forks", 2;
     shut_halves_are_the_same: "halves", 2;
     second_descriptors_are_the_same: "dups", 2;
     // The child says what its parent had, too.

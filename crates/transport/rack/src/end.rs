@@ -28,7 +28,7 @@ use rustix::{
 
 use crate::{
     carry::{Incoming, Outgoing, reads_ring},
-    lock::{Lock, Lost},
+    lock::{self, Lock, Lost},
     stream::{READS_NO_MORE_AT, WRITES_NO_MORE_AT},
     wait::Patience,
     window::{Bell, Window},
@@ -50,8 +50,8 @@ struct State {
     others: AtomicU32,
     /// A process was killed as it changed something here.
     is_broken: AtomicU32,
-    /// [`Patience`], by [`Bell`].
-    looks_ns: [AtomicU32; 2],
+    /// [`Patience::word`], by [`Bell`].
+    patience: [AtomicU32; 2],
 }
 
 /// Of one direction.
@@ -114,6 +114,11 @@ impl Side {
             word.store(number, Ordering::Relaxed);
         }
     }
+}
+
+/// After a fork, in the child, before it uses an end: what is kept of its thread is the parent's.
+pub fn in_child() {
+    lock::in_child();
 }
 
 /// One end of a connection.
@@ -404,29 +409,29 @@ impl<W: Window> End<W> {
     /// # Errors
     /// As [`End::read`]; `Interrupted`: by a signal.
     pub fn wait(&self, socket: impl AsFd, bell: Bell, until: Option<Instant>) -> io::Result<bool> {
-        let (begun, state) = (Instant::now(), self.of());
-        let looks_ns = &state.looks_ns[bell as usize];
-        let mut patience = match looks_ns.load(Ordering::Relaxed) {
-            0 => Patience::default(),
-            left => Patience::of(left),
-        };
-        if self.looks(&patience, bell) {
-            return Ok(true);
+        let (begun, kept) = (Instant::now(), &self.of().patience[bell as usize]);
+        let mut patience = self.is_on_ring(bell).then(|| Patience::of(kept.load(Ordering::Relaxed)));
+        let seen = patience.as_mut().is_some_and(|patience| patience.looks(|| self.seems_ready(bell)));
+        let mut is_there = Ok(true);
+        if !seen {
+            self.sleeps();
+            is_there = self.sleep(socket.as_fd(), bell, until);
+            self.woke();
         }
-        self.sleeps();
-        let is_there = self.sleep(socket.as_fd(), bell, until);
-        self.woke();
-        patience.took(begun.elapsed());
-        looks_ns.store(patience.looks_ns(), Ordering::Relaxed);
+        if let Some(mut patience) = patience {
+            if !seen {
+                patience.slept(begun.elapsed());
+            }
+            kept.store(patience.word(), Ordering::Relaxed);
+        }
         is_there
     }
 
-    fn looks(&self, patience: &Patience, bell: Bell) -> bool {
-        let is_on_ring = match bell {
+    fn is_on_ring(&self, bell: Bell) -> bool {
+        match bell {
             Bell::Message => self.of().incoming.load::<Incoming>().is_on_ring(),
             Bell::Room => self.of().outgoing.load::<Outgoing>().is_on_ring(),
-        };
-        is_on_ring && patience.looks(|| self.seems_ready(bell))
+        }
     }
 
     fn sleep(&self, socket: BorrowedFd<'_>, bell: Bell, until: Option<Instant>) -> io::Result<bool> {

@@ -4,6 +4,7 @@
 //! A process may be killed while it holds it. Who waits for it finds out, and takes it: what it protects is not to be trusted then.
 
 use std::{
+    cell::Cell,
     hint,
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
@@ -41,8 +42,25 @@ pub(crate) enum Lost {
 #[derive(Debug)]
 pub(crate) struct Held<'a>(&'a Lock);
 
+thread_local! {
+    /// The number of this thread; 0: it was not asked for.
+    static OWN: Cell<u32> = const { Cell::new(0) };
+}
+
 fn own_thread() -> u32 {
-    gettid().as_raw_nonzero().get().cast_unsigned()
+    match OWN.get() {
+        0 => {
+            let own = gettid().as_raw_nonzero().get().cast_unsigned();
+            OWN.set(own);
+            own
+        }
+        own => own,
+    }
+}
+
+/// After a fork, in the child: its thread has another number.
+pub(crate) fn in_child() {
+    OWN.set(0);
 }
 
 impl Lock {

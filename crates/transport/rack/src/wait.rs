@@ -10,31 +10,48 @@ use crate::window::{Bell, Window};
 
 /// How long it is looked at least and at most: to sleep and to be woken costs about as much as the latter.
 const LOOKS: [Duration; 2] = [Duration::from_micros(1), Duration::from_micros(50)];
-/// What came within this time was worth looking for. Where both ends sleep, each waits for the other one to be woken: that is less.
-const WORTH: Duration = Duration::from_micros(150);
+/// What came within this time may have been worth looking for. Where both ends sleep, each waits for the other one to be woken: that is
+/// less.
+const SOON: Duration = Duration::from_micros(150);
+/// A look in vain makes the next one shorter by this.
+const SHORTER: u32 = 4;
+/// Waits of this kind between two long looks, at most: a power of 2.
+const APART_MAX: u32 = 7;
 /// Looks between two of the clock.
 const LOOKS_TO_CLOCK: u32 = 8;
 
-/// How long it is worth to look before a sleep.
-#[derive(Debug)]
+/// How long it is worth to look before a sleep. What is there soon is looked for, as long as that finds it: it does not where both ends
+/// have one core, or where each turn takes longer than a look.
+#[derive(Debug, Clone, Copy)]
 pub struct Patience {
     looks: Duration,
+    /// What came soon, and was not found, since the last long look.
+    soon: u32,
+    /// So many of those make the next look a long one: the power of 2.
+    apart: u32,
 }
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { looks: LOOKS[1] }
+        Self { looks: LOOKS[1], soon: 0, apart: 0 }
     }
 }
 
 impl Patience {
-    /// With as much as another one had left ([`Patience::looks_ns`]).
-    pub(crate) fn of(looks_ns: u32) -> Self {
-        Self { looks: Duration::from_nanos(looks_ns.into()).clamp(LOOKS[0], LOOKS[1]) }
+    /// With as much as another one had left ([`Patience::word`]); 0: a new one.
+    #[must_use]
+    pub fn of(word: u32) -> Self {
+        if word == 0 {
+            return Self::default();
+        }
+        let looks = Duration::from_nanos((word & 0xffff).into()).clamp(LOOKS[0], LOOKS[1]);
+        Self { looks, soon: word >> 16 & 0xff, apart: (word >> 24).min(APART_MAX) }
     }
 
-    pub(crate) fn looks_ns(&self) -> u32 {
-        self.looks.subsec_nanos()
+    /// To be kept.
+    #[must_use]
+    pub fn word(&self) -> u32 {
+        self.looks.subsec_nanos() | self.soon << 16 | self.apart << 24
     }
 }
 
@@ -56,16 +73,17 @@ impl Patience {
         }
         // A time that no clock holds has no end.
         let has_come = sleep(window, bell, within.and_then(|within| begun.checked_add(within)), is_there);
-        self.took(begun.elapsed());
+        self.slept(begun.elapsed());
         has_come
     }
 
-    /// Looks for a moment whether something is there.
-    pub(crate) fn looks(&self, mut is_there: impl FnMut() -> bool) -> bool {
+    /// Looks for a moment whether something is there. If it is not, [`Patience::slept`] is to be called after the sleep.
+    pub fn looks(&mut self, mut is_there: impl FnMut() -> bool) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < self.looks {
             for _ in 0..LOOKS_TO_CLOCK {
                 if is_there() {
+                    *self = Self::default();
                     return true;
                 }
                 hint::spin_loop();
@@ -74,9 +92,15 @@ impl Patience {
         false
     }
 
-    /// What was waited for came, or did not, after this time, most of it asleep.
-    pub(crate) fn took(&mut self, wait: Duration) {
-        self.looks = if wait < WORTH { LOOKS[1] } else { (self.looks / 2).max(LOOKS[0]) };
+    /// A look was in vain; what was waited for came, or did not, after this time.
+    pub fn slept(&mut self, wait: Duration) {
+        self.looks = (self.looks / SHORTER).max(LOOKS[0]);
+        if wait < SOON {
+            self.soon += 1;
+            if self.soon >= 1 << self.apart {
+                *self = Self { looks: LOOKS[1], soon: 0, apart: (self.apart + 1).min(APART_MAX) };
+            }
+        }
     }
 }
 
@@ -103,16 +127,34 @@ fn sleep(window: &impl Window, bell: Bell, until: Option<Instant>, mut is_there:
 mod tests {
     use super::*;
 
-    /// One long wait makes it short, and so do waits of an idle program; it recovers with the first one that was worth it, also if
-    /// that was slept through as the other end slept, too.
+    /// Waits of an idle program make it short; it recovers with the first one that was soon, also if that was slept through as the other
+    /// end slept, too.
     #[test]
     fn patience_ends_with_long_waits_and_comes_back_with_short_ones() {
         let mut patience = Patience::default();
         for _ in 0..20 {
-            patience.took(Duration::from_millis(10));
+            patience.slept(Duration::from_millis(10));
         }
         assert_eq!(patience.looks, LOOKS[0]);
-        patience.took(Duration::from_micros(60));
+        patience.slept(Duration::from_micros(60));
         assert_eq!(patience.looks, LOOKS[1]);
+        patience.slept(Duration::from_micros(60));
+        assert!(patience.looks(|| true));
+        assert_eq!(patience.looks, LOOKS[1]);
+    }
+
+    /// As where both ends have one core.
+    #[test]
+    fn looks_that_never_find_anything_become_rare() {
+        let (mut patience, mut looked) = (Patience::default(), Duration::ZERO);
+        for turn in 0..10_000 {
+            let kept = Patience::of(patience.word());
+            assert_eq!((kept.looks, kept.soon, kept.apart), (patience.looks, patience.soon, patience.apart));
+            if turn >= 1000 {
+                looked += patience.looks;
+            }
+            patience.slept(Duration::from_micros(15));
+        }
+        assert!(looked / 9000 < 2 * LOOKS[0], "{looked:?} in 9000 waits");
     }
 }

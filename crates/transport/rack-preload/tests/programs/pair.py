@@ -223,6 +223,136 @@ def rearms(s, is_server):
     s.sendall(b"!")
 
 
+def adds(s, is_server):
+    """One thread sleeps for a set that another one adds the connection to. Without a warm-up its memory comes meanwhile."""
+    turns = 40
+    if is_server:
+        for _ in range(turns):
+            exact(s, 1)
+            time.sleep(0.003)
+            s.sendall(b"a")
+        return
+    one = select.epoll()
+    idle = socket.socketpair()
+    one.register(idle[0], select.EPOLLIN)
+    for turn in range(turns):
+        s.sendall(b"?")
+        later = threading.Timer(0.002 * (turn % 3), lambda: one.register(s, select.EPOLLIN))
+        later.start()
+        events = one.poll(5)
+        later.join()
+        if events != [(s.fileno(), select.EPOLLIN)] or s.recv(10) != b"a":
+            print(turn, events)
+        one.unregister(s)
+    print("added")
+
+
+def pool(s, is_server, flags):
+    """Threads of the server share one set, to which connections are added as they sleep; pipes are in it, too."""
+    connections, turns = 6, 120
+    if not is_server:
+        port = struct.unpack("!H", exact(s, 2))[0]
+        wrong = []
+
+        def talks(at):
+            c = socket.create_connection(("127.0.0.1", port))
+            for turn in range(turns):
+                c.sendall(b"%03d%05d" % (at, turn))
+                if exact(c, 8) != b"%03d%05d" % (at, turn):
+                    wrong.append((at, turn))
+                if turn % 16 == at:
+                    time.sleep(0.002)
+            c.shutdown(socket.SHUT_WR)
+            wrong.extend(c.recv(8))
+
+        talkers = [threading.Thread(target=talks, args=(at,)) for at in range(connections)]
+        [t.start() for t in talkers]
+        [t.join() for t in talkers]
+        print(wrong)
+        return
+    listener = socket.create_server(("127.0.0.1", 0))
+    s.sendall(struct.pack("!H", listener.getsockname()[1]))
+    one, served, done = select.epoll(), {}, set()
+    ends, begins = os.pipe()
+    one.register(ends, select.EPOLLIN)
+
+    def serves(fd):
+        c, lock = served[fd]
+        with lock:
+            if fd in done:
+                return
+            while True:
+                try:
+                    got = c.recv(8)
+                except BlockingIOError:
+                    break
+                if not got:
+                    one.unregister(c)
+                    c.shutdown(socket.SHUT_WR)
+                    return done.add(fd)
+                c.sendall(got)
+            if flags & select.EPOLLONESHOT:
+                one.modify(c, select.EPOLLIN | flags)
+
+    def waits():
+        while True:
+            events = one.poll(5)
+            if not events:
+                print("nothing came")
+            for fd, _ in events:
+                if fd == ends:
+                    return
+                serves(fd)
+
+    threads = [threading.Thread(target=waits) for _ in range(3)]
+    [t.start() for t in threads]
+    for _ in range(connections):
+        c, _ = listener.accept()
+        c.setblocking(False)
+        served[c.fileno()] = (c, threading.Lock())
+        one.register(c, select.EPOLLIN | flags)
+    while len(done) < connections:
+        time.sleep(0.01)
+    os.write(begins, b"!")
+    [t.join() for t in threads]
+    print("served")
+
+
+def set_forks(s, is_server):
+    """A child uses the set in which a thread of its parent sleeps."""
+    if not is_server:
+        for size in (1, 7, 3000, 1):
+            s.sendall(b"x" * size)
+            assert len(exact(s, size)) == size
+            time.sleep(0.01)
+        s.shutdown(socket.SHUT_WR)
+        print(s.recv(10))
+        return
+    one, (ends, begins) = select.epoll(), os.pipe()
+    one.register(s, select.EPOLLIN)
+    one.register(ends, select.EPOLLIN)
+
+    def sleeps():
+        while (ends, select.EPOLLIN) not in one.poll(5):
+            time.sleep(0.001)
+
+    sleeper = threading.Thread(target=sleeps)
+    sleeper.start()
+    time.sleep(0.05)
+    child = os.fork()
+    if child == 0:
+        while one.poll(5):
+            got = s.recv(100)
+            if not got:
+                break
+            s.sendall(got)
+        s.shutdown(socket.SHUT_WR)
+        os._exit(0)
+    print(os.waitpid(child, 0)[1])
+    os.write(begins, b"!")
+    sleeper.join()
+
+
 def halves(s, is_server):
     if is_server:
         s.sendall(b"all")
@@ -417,6 +547,11 @@ SCENARIOS = {
     "epoll-edge": lambda s, is_server: nonblocking(s, is_server, ByEpoll(True)),
     "edges": edges,
     "rearms": rearms,
+    "adds": adds,
+    "pool": lambda s, is_server: pool(s, is_server, 0),
+    "pool-edge": lambda s, is_server: pool(s, is_server, select.EPOLLET),
+    "pool-once": lambda s, is_server: pool(s, is_server, select.EPOLLONESHOT),
+    "set-forks": set_forks,
     "halves": halves,
     "dups": dups,
     "forks": forks,
