@@ -37,6 +37,7 @@ impl Child {
         // SAFETY: the child does what needs no lock of the parent's, and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
+            fide_rack::end::in_child();
             does(side);
             // SAFETY: ends this process.
             unsafe { libc::_exit(0) }
