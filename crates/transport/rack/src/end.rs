@@ -246,9 +246,17 @@ impl<W: Window> End<W> {
         }
     }
 
-    /// This thread polls the socket no more.
+    /// This thread polls the socket no more. If nobody does, the other end need not wake anybody: each byte that does costs as much as one
+    /// over TCP.
     pub fn woke(&self) {
-        self.of().sleepers.fetch_sub(1, Ordering::Relaxed);
+        let state = self.of();
+        // Whoever sleeps from now on has a later number.
+        let turn = state.turn.load(Ordering::SeqCst);
+        if state.sleepers.fetch_sub(1, Ordering::SeqCst) == 1
+            && let Some(window) = self.window.get()
+        {
+            [Bell::Message, Bell::Room].into_iter().for_each(|bell| window.sleeps_no_more(bell, turn));
+        }
     }
 
     fn incoming<T>(&self, change: impl FnOnce(&mut Incoming) -> T) -> io::Result<T> {
@@ -502,12 +510,12 @@ fn polls(socket: BorrowedFd<'_>, events: PollFlags, until: Option<Instant>) -> i
 mod tests {
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
+    use rustix::net::{RecvFlags, recv};
+
     use super::*;
     use crate::shm::ShmWindow;
 
-    /// As by the handler of a signal that has interrupted a write.
-    #[test]
-    fn what_is_read_in_the_middle_of_a_write_is_not_lost() {
+    fn attached() -> ([End<ShmWindow<128>>; 2], [TcpStream; 2]) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let other = listener.accept().unwrap().0;
@@ -516,10 +524,42 @@ mod tests {
             assert!(end.attach(window).unwrap());
             end
         });
+        (ends, [socket, other])
+    }
+
+    /// As by the handler of a signal that has interrupted a write.
+    #[test]
+    fn what_is_read_in_the_middle_of_a_write_is_not_lost() {
+        let (ends, [socket, other]) = attached();
         assert_eq!(ends[1].write(&other, b"hello").unwrap(), Some(5));
         ends[1].arms(Bell::Room);
         let (_held, _) = ends[0].of().outgoing.lock.hold();
         assert_eq!(ends[0].read(&socket, &mut [0; 8], false).unwrap(), Some(5));
+    }
+
+    /// Of two that sleep the last one, and a number of a sleep that comes meanwhile.
+    #[test]
+    fn nobody_is_woken_once_all_are() {
+        let (ends, [socket, other]) = attached();
+        socket.set_nonblocking(true).unwrap();
+        let write = |_: &str| ends[1].write(&other, b"x").unwrap();
+        let woken = || recv(&socket, &mut [0; 8], RecvFlags::DONTWAIT).map_or(0, |(_, count)| count);
+        for _ in 0..2 {
+            ends[0].sleeps();
+            ends[0].arms(Bell::Message);
+        }
+        ends[0].woke();
+        write("one sleeps");
+        assert_eq!(woken(), 1);
+        ends[0].arms(Bell::Message);
+        ends[0].woke();
+        write("nobody does");
+        assert_eq!(woken(), 0);
+        ends[0].sleeps();
+        ends[0].arms(Bell::Message);
+        ends[0].window.get().unwrap().sleeps_no_more(Bell::Message, ends[0].of().turn.load(Ordering::Relaxed) - 1);
+        write("another sleeps since");
+        assert_eq!(woken(), 1);
     }
 
     /// A sleep with the number of the one before would not be woken from.

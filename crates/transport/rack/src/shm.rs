@@ -147,6 +147,16 @@ impl<const WORDS: usize> Window for ShmWindow<WORDS> {
         }
     }
 
+    fn sleeps_no_more(&self, by: Bell, up_to: u32) {
+        let word = &self.other().sleepers[by as usize].0;
+        let turn = word.load(Ordering::Relaxed);
+        // Numbers wrap.
+        let is_newer = turn.wrapping_sub(up_to).wrapping_sub(1) < u32::MAX / 2;
+        if turn != 0 && !is_newer {
+            let _ = word.compare_exchange(turn, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
     fn sleeper(&self, bell: Bell) -> u32 {
         fence(Ordering::SeqCst);
         self.own().sleepers[bell as usize].0.load(Ordering::Relaxed)

@@ -51,6 +51,12 @@ pub trait Window {
     /// After that it has to look once more whether there is something, and sleep only if there is not.
     fn will_sleep(&self, by: Bell, turn: u32);
 
+    /// Says that nobody sleeps by a bell any more, if the last who has said so has a number up to this one, and no other one does meanwhile.
+    /// A window whose words cannot be changed so does nothing: what was published rings once more in vain.
+    fn sleeps_no_more(&self, by: Bell, up_to: u32) {
+        let _ = (by, up_to);
+    }
+
     /// With which number a thread of the other end sleeps by this bell, or is about to; 0: none does. To be asked after something was
     /// published.
     fn sleeper(&self, bell: Bell) -> u32;

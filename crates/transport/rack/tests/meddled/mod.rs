@@ -140,6 +140,16 @@ impl Window for Steps {
         self.memory.get().sleepers[1 - self.end][by as usize].store(turn, SeqCst);
     }
 
+    fn sleeps_no_more(&self, by: Bell, up_to: u32) {
+        let word = &self.memory.get().sleepers[1 - self.end][by as usize];
+        self.before(Step::WillSleep(by));
+        let turn = word.load(SeqCst);
+        self.before(Step::WillSleep(by));
+        if turn != 0 && turn <= up_to {
+            let _ = word.compare_exchange(turn, 0, SeqCst, SeqCst);
+        }
+    }
+
     fn sleeper(&self, bell: Bell) -> u32 {
         self.before(Step::Sleeper(bell));
         self.memory.get().sleepers[self.end][bell as usize].load(SeqCst)
