@@ -2,7 +2,7 @@
 //! `epoll`: what a set is asked for of connections that are ours is kept here, and the kernel is asked for what wakes.
 //!
 //! The kernel's event of such a connection has a number of this library's, which says that it has to be looked at; what the program gets
-//! is made here. What is edge-triggered is told once, and again after a call has read, or found no room, or when something new has woken.
+//! is made here. What is edge-triggered is told once, and again after a call has read, or found no room, or when something more has come.
 
 use std::{
     cell::Cell,
@@ -50,6 +50,8 @@ struct Interest {
     is_off: bool,
     /// [`Conn::reads`] and [`Conn::full`] as it was told last.
     told: [Option<u32>; 2],
+    /// [`fide_rack::end::End::arrived`] then.
+    arrived: usize,
     /// The last turn of a wait in which it was told.
     turn: u64,
     /// The set counts among those that sleep for the connection, once for all its threads.
@@ -226,6 +228,11 @@ impl Interest {
         is_taken
     }
 
+    /// Edge-triggered, it was told of all that there is to read, and nobody has read since.
+    fn has_told_all(&self) -> bool {
+        self.told[0] == Some(self.conn.reads.load(Ordering::Acquire)) && self.arrived == self.conn.end.arrived()
+    }
+
     /// What is to be told, if the kernel has said that.
     fn tells(&mut self, kernel: c_int) -> Option<epoll_event> {
         if self.is_off {
@@ -235,8 +242,8 @@ impl Interest {
         let now = [&conn.reads, &conn.full].map(|count| Some(count.load(Ordering::Acquire)));
         let mut told = ready(conn, bits(self.wants), kernel);
         if self.has(libc::EPOLLET) && kernel == 0 {
-            let [reads, full] = [0, 1].map(|which| now[which] == self.told[which]);
-            told &= !(if reads { IN | RDHUP } else { 0 } | if full { OUT } else { 0 });
+            let full = now[1] == self.told[1];
+            told &= !(if self.has_told_all() { IN | RDHUP } else { 0 } | if full { OUT } else { 0 });
         } else if self.has(libc::EPOLLET)
             && now[1] == self.told[1]
             && conn.end.is_ready(Bell::Room).is_ok_and(|is| is.is_some())
@@ -249,6 +256,9 @@ impl Interest {
         for (which, flags) in [IN, OUT].into_iter().enumerate() {
             if told & flags != 0 {
                 self.told[which] = now[which];
+                if which == 0 && self.has(libc::EPOLLET) {
+                    self.arrived = self.conn.end.arrived();
+                }
             }
         }
         self.is_off = self.has(libc::EPOLLONESHOT);
@@ -338,8 +348,7 @@ impl Set {
         self.lock().all.iter().any(|interest| {
             !interest.is_off
                 && (interest.has(IN)
-                    && !(interest.has(libc::EPOLLET)
-                        && interest.told[0] == Some(interest.conn.reads.load(Ordering::Relaxed)))
+                    && !(interest.has(libc::EPOLLET) && interest.has_told_all())
                     && interest.conn.end.seems_ready(Bell::Message)
                     || interest.has(OUT)
                         && !(interest.has(libc::EPOLLET)
@@ -402,6 +411,7 @@ fn changes(set: c_int, change: c_int, fd: c_int, event: Option<epoll_event>) -> 
             kernel: 0,
             is_off: false,
             told: [None; 2],
+            arrived: 0,
             turn: 0,
             sleeps: false,
         };

@@ -379,6 +379,12 @@ impl<W: Window> End<W> {
         })
     }
 
+    /// A number that differs once something more has come through the ring, or the end of it, as long as nobody reads.
+    #[must_use]
+    pub fn arrived(&self) -> usize {
+        self.count().unwrap_or(usize::MAX - 1) + usize::from(self.is_ended())
+    }
+
     /// Whether a read, or a write, goes on without a wait, as far as the ring says. None: the socket says it.
     ///
     /// # Errors
