@@ -21,6 +21,8 @@ use crate::{
 pub(crate) const COUNT_MAX: usize = 0x7fff_f000;
 /// Bytes of pieces that are written as one.
 const GATHER: usize = 4096;
+/// Bytes of a file that go over TCP at once.
+const COPIED: usize = 16 << 10;
 /// Bytes that are read at once to be thrown away.
 const SCRATCH: usize = 4096;
 
@@ -175,8 +177,13 @@ impl Call {
         } else {
             self.writes_pieces(pieces)
         };
+        self.signals(written)
+    }
+
+    /// As the kernel does.
+    pub(crate) fn signals(&self, written: Result<usize, c_int>) -> Result<usize, c_int> {
         if written == Err(libc::EPIPE) && !self.has(libc::MSG_NOSIGNAL) {
-            // SAFETY: it takes a number, and is what the kernel does.
+            // SAFETY: it takes a number.
             unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
         }
         written
@@ -198,8 +205,40 @@ impl Call {
     }
 
     fn writes_some(&self, bytes: &[u8], limit: &mut Option<Option<Instant>>) -> Result<usize, c_int> {
+        self.goes_on(limit, || self.conn.end.write(borrowed(self.fd), bytes)).map_err(|why| number(&why))
+    }
+
+    /// Writes at most so many bytes of a file: 0 at its end.
+    pub(crate) fn fills(
+        &self,
+        (file, at): (c_int, i64),
+        most: usize,
+        limit: &mut Option<Option<Instant>>,
+    ) -> Result<usize, c_int> {
+        let mut read = |into: *mut u8, len: usize| {
+            // SAFETY: so many bytes may be written there.
+            let count = unsafe { libc::pread64(file, into.cast(), len, at) };
+            usize::try_from(count).map_err(|_| io::Error::last_os_error())
+        };
+        match self.goes_on(limit, || self.conn.end.fill(borrowed(self.fd), most, &mut read)) {
+            Err(why) if why.kind() == io::ErrorKind::Unsupported => {}
+            filled => return filled.map_err(|why| number(&why)),
+        }
+        let mut copied = [0; COPIED];
+        match read(copied.as_mut_ptr(), most.min(COPIED)).map_err(|why| number(&why))? {
+            0 => Ok(0),
+            count => self.writes_some(&copied[..count], limit),
+        }
+    }
+
+    /// What is tried again whenever there is room.
+    fn goes_on(
+        &self,
+        limit: &mut Option<Option<Instant>>,
+        mut tries: impl FnMut() -> io::Result<Option<usize>>,
+    ) -> io::Result<usize> {
         loop {
-            if let Some(count) = self.conn.end.write(borrowed(self.fd), bytes).map_err(|why| number(&why))? {
+            if let Some(count) = tries()? {
                 return Ok(count);
             }
             self.conn.full.fetch_add(1, Ordering::Release);
@@ -208,7 +247,7 @@ impl Call {
             if matches!(self.conn.end.is_ready(Bell::Room), Ok(Some(true))) {
                 continue;
             }
-            self.waits(Bell::Room, limit)?;
+            self.waits(Bell::Room, limit).map_err(io::Error::from_raw_os_error)?;
             self.conn.goes_on(self.fd);
         }
     }

@@ -10,13 +10,11 @@ use libc::{
 use crate::{
     bytes::{COUNT_MAX, Call, returns},
     conn::{Conn, borrowed, is_not_followed, ours},
-    real::{self, errno, fail},
+    real::{self, fail},
 };
 
 /// Pieces of one call, by the kernel (`UIO_MAXIOV`).
 const PIECES_MAX: usize = 1024;
-/// Bytes that are read of a file to be sent.
-const FILE_PART: usize = 64 << 10;
 
 fn call(conn: Arc<Conn>, fd: c_int, flags: c_int) -> Call {
     Call { conn, fd, flags }
@@ -393,27 +391,15 @@ pub unsafe extern "C" fn sendfile64(out: c_int, file: c_int, offset: *mut i64, c
     if begun < 0 {
         return -1;
     }
-    let (mut buffer, mut at) = (vec![0; FILE_PART.min(count)], begun);
+    let mut at = begun;
     let sent = returns(|| {
-        let mut sent = 0;
+        let (mut sent, mut limit) = (0, None);
         while sent < count.min(COUNT_MAX) {
-            let most = (count - sent).min(FILE_PART);
-            // SAFETY: the buffer is so long.
-            let read = unsafe { libc::pread64(file, buffer.as_mut_ptr().cast(), most, at) };
-            let read = match usize::try_from(read) {
+            match call.fills((file, at), count - sent, &mut limit) {
                 Ok(0) => break,
-                Ok(read) => read,
+                Ok(more) => (sent, at) = (sent + more, at + i64::try_from(more).unwrap_or(0)),
                 Err(_) if sent > 0 => break,
-                Err(_) => return Err(errno()),
-            };
-            let written = match call.writes(&[&buffer[..read]]) {
-                Err(_) if sent > 0 => break,
-                written => written?,
-            };
-            sent += written;
-            at += i64::try_from(written).unwrap_or(0);
-            if written < read {
-                break;
+                why => return call.signals(why),
             }
         }
         Ok(sent)

@@ -116,6 +116,7 @@ same! {
     set_of_parent_and_child_is_the_same: "set-forks", 2;
     shut_halves_are_the_same: "halves", 2;
     second_descriptors_are_the_same: "dups", 2;
+    files_are_sent_the_same: "files", 2;
     // The child says what its parent had, too.
     fork_after_accept_is_the_same: "forks", 3;
     // Here as well, if the server has got it before the fork: its child goes on with that.

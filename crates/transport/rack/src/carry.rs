@@ -34,7 +34,7 @@ use rustix::{
 use crate::{
     ring::{Receiver, SendError, Sender},
     stream::{self, READS_NO_MORE_AT, SLICE, WRITES_NO_MORE_AT, broken, place},
-    window::{Bell, WORD, Window},
+    window::{Bell, Fill, WORD, Window},
 };
 
 const READS_RING_AT: usize = 3 * WORD;
@@ -317,6 +317,38 @@ impl Outgoing {
             }
         }
         Ok(Some(written))
+    }
+
+    /// As [`Outgoing::try_write`], of at most so many bytes that something else puts into the ring ([`Window::fill`]); 0: there were none.
+    ///
+    /// # Errors
+    /// As [`Outgoing::try_write`], and those of `fill`. `Unsupported`: they still go over TCP.
+    pub fn try_fill(
+        &mut self,
+        window: Option<&impl Window>,
+        socket: impl AsFd,
+        most: usize,
+        fill: &mut Fill<'_>,
+    ) -> io::Result<Option<usize>> {
+        if self.has_ended {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let Some(window) = window.filter(|window| self.changes_over(*window)) else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        if window.poll(READS_NO_MORE_AT) != 0 {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let mut sender = sender(window, self.ring);
+        let worth = most.min(sender.most() / WORTH);
+        let filled = sender.fill(window, most.min(SLICE), worth, fill);
+        self.ring = sender.numbers();
+        match filled {
+            Ok(None) => self.worth = worth as u64,
+            Ok(Some(1..)) => self.wakes(window, socket, Bell::Message),
+            _ => {}
+        }
+        filled
     }
 
     /// Goes over to the ring, if the other end reads that. Whether it is on the ring.

@@ -31,7 +31,7 @@ use crate::{
     lock::{self, Lock, Lost},
     stream::{READS_NO_MORE_AT, WRITES_NO_MORE_AT},
     wait::Patience,
-    window::{Bell, Window},
+    window::{Bell, Fill, Window},
 };
 
 /// How long a thread sleeps where nothing would wake it, or what wakes it is left for others.
@@ -334,8 +334,26 @@ impl<W: Window> End<W> {
     /// As [`End::read`], and `BrokenPipe` if nobody reads any more, or this end writes no more.
     pub fn write(&self, socket: impl AsFd, bytes: &[u8]) -> io::Result<Option<usize>> {
         let socket = socket.as_fd();
+        self.writes(socket, |outgoing| outgoing.try_write(self.window.get(), socket, bytes))
+    }
+
+    /// Writes at most so many bytes that something else puts into the ring ([`Window::fill`]), while nobody else writes: how many, 0 if there
+    /// were none, or none if there is no room, or too little to be worth it.
+    ///
+    /// # Errors
+    /// As [`End::write`], and those of `fill`. `Unsupported`: they still go over TCP.
+    pub fn fill(&self, socket: impl AsFd, most: usize, fill: &mut Fill<'_>) -> io::Result<Option<usize>> {
+        let socket = socket.as_fd();
+        self.writes(socket, |outgoing| outgoing.try_fill(self.window.get(), socket, most, fill))
+    }
+
+    fn writes(
+        &self,
+        socket: BorrowedFd<'_>,
+        write: impl FnOnce(&mut Outgoing) -> io::Result<Option<usize>>,
+    ) -> io::Result<Option<usize>> {
         let (written, is_on_ring) = self.outgoing(|outgoing| {
-            let written = outgoing.try_write(self.window.get(), socket, bytes)?;
+            let written = write(outgoing)?;
             Ok::<_, io::Error>((written, outgoing.is_on_ring()))
         })??;
         if written.is_none() && is_on_ring && self.is_gone(socket)? {

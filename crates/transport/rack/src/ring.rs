@@ -17,7 +17,9 @@
 //! The rings between an agent and its clients (`fide_shm::spsc`) have both indices in memory that both ends read, which a window
 //! does not allow.
 
-use crate::window::{Bell, WORD, Window};
+use std::io;
+
+use crate::window::{Bell, Fill, WORD, Window};
 
 /// Bit of a header: the receiver is to tell how far it has read, once it has read this message.
 const ASKS: u64 = 1 << 32;
@@ -159,13 +161,42 @@ impl Sender {
         if until_end < len {
             window.write(self.place.at, &message[until_end..]);
         }
+        self.publishes(window, len);
+        Ok(())
+    }
+
+    /// The bytes of the next message are there.
+    fn publishes(&mut self, window: &impl Window, len: usize) {
         let next = self.written + room(len);
         window.write(self.place.offset(next), &[0; WORD]);
         let asks = if next - self.read > self.place.len as u64 / 2 { ASKS } else { 0 };
         window.publish(self.place.offset(self.written), (len as u64 + 1) | asks);
         self.written = next;
         window.ring(Bell::Message);
-        Ok(())
+    }
+
+    /// Sends a message of at most so many bytes, which something else puts into the ring ([`Window::fill`]). How many, which are fewer if
+    /// there is less room, or the ring ends; 0, and nothing was sent: there were none. None: there is not room for as many as are worth
+    /// it, if so many are to be sent.
+    ///
+    /// # Errors
+    /// Those of `fill`; [`Broken`] as `InvalidData`. Nothing was sent.
+    pub fn fill(
+        &mut self,
+        window: &impl Window,
+        most: usize,
+        worth: usize,
+        fill: &mut Fill<'_>,
+    ) -> io::Result<Option<usize>> {
+        let room = self.room(window).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
+        let Some(room) = room.filter(|room| *room >= worth.min(most).max(1)) else { return Ok(None) };
+        let first = self.written + WORD as u64;
+        let len = most.min(room).min(self.place.up_to_end(first));
+        let count = window.fill(self.place.offset(first), len, fill)?;
+        if count > 0 {
+            self.publishes(window, count);
+        }
+        Ok(Some(count))
     }
 
     /// Bytes of the longest message that there is room for; none: not even for an empty one.
@@ -390,7 +421,87 @@ mod tests {
         (0..len as u64).map(|at| mixed(number << 16 | at) as u8).collect()
     }
 
+    /// A window that has no addresses.
+    struct Copied<'a>(&'a ShmWindow<WORDS>);
+
+    impl Window for Copied<'_> {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn write(&self, at: usize, bytes: &[u8]) {
+            self.0.write(at, bytes);
+        }
+
+        fn publish(&self, at: usize, word: u64) {
+            self.0.publish(at, word);
+        }
+
+        fn read(&self, at: usize, into: &mut [u8]) {
+            self.0.read(at, into);
+        }
+
+        fn poll(&self, at: usize) -> u64 {
+            self.0.poll(at)
+        }
+
+        fn will_sleep(&self, by: Bell, turn: u32) {
+            self.0.will_sleep(by, turn);
+        }
+
+        fn sleeper(&self, bell: Bell) -> u32 {
+            self.0.sleeper(bell)
+        }
+
+        fn sleep(&self, by: Bell, within: Option<Duration>) {
+            self.0.sleep(by, within);
+        }
+
+        fn ring(&self, bell: Bell) {
+            self.0.ring(bell);
+        }
+    }
+
     proptest! {
+        /// As the kernel fills them, which may have fewer than there is room for, none, or an error.
+        #[test]
+        fn messages_that_others_fill_come_whole_and_in_order(
+            steps in prop::collection::vec((1..=2 * PLACE.most(), 0..=PLACE.most(), 0..=PLACE.most(), 0..300_usize, any::<bool>()), 1..200),
+        ) {
+            let (windows, mut sender, mut receiver) = ends();
+            let (mut sent, mut got) = (Vec::new(), Vec::new());
+            for (most, worth, has, reads, has_addresses) in steps {
+                let before = sent.len();
+                let mut fill = |into: *mut u8, len: usize| {
+                    assert!(len <= most && len > 0);
+                    if has == 0 {
+                        return Err(io::ErrorKind::NotFound.into());
+                    }
+                    let count = len.min(has - 1);
+                    for at in 0..count {
+                        let byte = mixed(sent.len() as u64) as u8;
+                        // SAFETY: within the place, which nobody else writes.
+                        unsafe { into.add(at).write(byte) };
+                        sent.push(byte);
+                    }
+                    Ok(count)
+                };
+                let filled = match has_addresses {
+                    true => sender.fill(&windows[0], most, worth, &mut fill),
+                    false => sender.fill(&Copied(&windows[0]), most, worth, &mut fill),
+                };
+                match filled {
+                    Ok(count) => prop_assert_eq!(sent.len() - before, count.unwrap_or(0)),
+                    Err(why) => prop_assert!(why.kind() == io::ErrorKind::NotFound && sent.len() == before),
+                }
+                let mut piece = vec![0; reads];
+                let count = receiver.read_some(&windows[1], &mut piece).unwrap().unwrap_or(0);
+                got.extend_from_slice(&piece[..count]);
+            }
+            while receiver.receive(&windows[1], &mut got).unwrap().is_some() {}
+            prop_assert_eq!(got, sent);
+        }
+
         /// Of whatever lengths, and however far the receiver is behind.
         #[test]
         fn messages_come_whole_and_in_order(steps in prop::collection::vec((0..=PLACE.most(), 0..4_usize), 1..400)) {

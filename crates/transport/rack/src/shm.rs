@@ -2,6 +2,7 @@
 //! A window between two programs of one host: a sealed memfd, one half of it for each.
 
 use std::{
+    io,
     os::fd::{AsFd, OwnedFd},
     sync::{
         Arc,
@@ -13,7 +14,7 @@ use std::{
 use fide_shm::region::{Mapped, Region, RegionError, Shared};
 use rustix::{event::Timespec, thread::futex};
 
-use crate::window::{Bell, WORD, Window};
+use crate::window::{Bell, Fill, WORD, Window};
 
 /// What both ends map. `WORDS`: of each part.
 #[repr(C)]
@@ -116,6 +117,12 @@ impl<const WORDS: usize> Window for ShmWindow<WORDS> {
             last[..rest.len()].copy_from_slice(rest);
             word.store(u64::from_ne_bytes(last), Ordering::Relaxed);
         }
+    }
+
+    fn fill(&self, at: usize, len: usize, fill: &mut Fill<'_>) -> io::Result<usize> {
+        // Atomics may be written through what is shared.
+        let place = words(&self.other().words, at, len).as_ptr().cast_mut().cast();
+        Ok(fill(place, len)?.min(len))
     }
 
     fn publish(&self, at: usize, word: u64) {

@@ -4,8 +4,13 @@
 //! Through a PCIe bridge a write to the other end's memory costs little and a read of it much (NTSocks §4.1.2). So each end
 //! has a part that the other one writes and only it reads, and nothing is ever read from the other end's part.
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
+/// Writes so many bytes at most to an address, and says how many.
+pub type Fill<'a> = dyn FnMut(*mut u8, usize) -> io::Result<usize> + 'a;
+
+/// Bytes that are filled at once where a window has no addresses.
+const COPIED: usize = 4096;
 /// Bytes that are written and read as one.
 pub const WORD: usize = size_of::<u64>();
 
@@ -28,6 +33,23 @@ pub trait Window {
     /// # Panics
     /// If they do not lie within the part, or `at` is no multiple of [`WORD`].
     fn write(&self, at: usize, bytes: &[u8]);
+
+    /// Remote write of bytes that something else puts there, as the kernel does those of a file: `fill` is given the place and its length, and
+    /// says how many of them it has written, from the first one on. What follows these may be anything. Through a window that has no
+    /// addresses they are copied once more, and may be fewer.
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    ///
+    /// # Panics
+    /// As [`Window::write`].
+    fn fill(&self, at: usize, len: usize, fill: &mut Fill<'_>) -> io::Result<usize> {
+        let mut copied = [0; COPIED];
+        let len = len.min(COPIED);
+        let count = fill(copied.as_mut_ptr(), len)?.min(len);
+        self.write(at, &copied[..count]);
+        Ok(count)
+    }
 
     /// Remote write of a word, which the other end sees as a whole, and only after all that was written before it.
     ///

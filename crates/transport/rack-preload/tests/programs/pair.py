@@ -10,6 +10,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import threading
 import time
 
@@ -447,6 +448,51 @@ def keeps_forked(s, is_server):
     echo(s, False)
 
 
+def files(s, is_server):
+    """sendfile: of a part, to the end and past it, with and without an offset, without a wait, and to one that is gone."""
+    size = 700001
+    if is_server:
+        received = exact(s, size * 3)
+        print(hashlib.sha256(received).hexdigest())
+        s.sendall(b"!")
+        s.close()
+        return
+    with tempfile.TemporaryFile() as file:
+        file.write(data(b"file", size))
+        file.flush()
+        fd = file.fileno()
+        print(os.sendfile(s.fileno(), fd, size, 10), os.sendfile(s.fileno(), fd, 0, 0))
+        at = 0
+        while at < size:
+            at += os.sendfile(s.fileno(), fd, at, 100000)
+        # The file's own place.
+        os.lseek(fd, 100, os.SEEK_SET)
+        while os.sendfile(s.fileno(), fd, None, size):
+            pass
+        print(os.lseek(fd, 0, os.SEEK_CUR))
+        s.sendall(data(b"file", 100))
+        s.setblocking(False)
+        at = full = 0
+        while at < size:
+            try:
+                at += os.sendfile(s.fileno(), fd, at, size)
+            except BlockingIOError:
+                full += 1
+                select.select([], [s], [])
+        print(at)
+        s.setblocking(True)
+        print(exact(s, 1), s.recv(1))
+        try:
+            while True:
+                os.sendfile(s.fileno(), fd, 0, size)
+        except (BrokenPipeError, ConnectionResetError):
+            print("cannot be sent")
+        try:
+            print(os.sendfile(s.fileno(), s.fileno(), 0, 1))
+        except OSError as why:
+            print(why.errno in (errno.EINVAL, errno.ESPIPE))
+
+
 def killed(s, is_server):
     if is_server:
         s.sendall(b"last words")
@@ -557,6 +603,7 @@ SCENARIOS = {
     "forks": forks,
     "serves-by-forks": serves_by_forks,
     "keeps-forked": keeps_forked,
+    "files": files,
     "killed": killed,
     "closed": closed,
     "threads": threads,
