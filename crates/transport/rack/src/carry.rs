@@ -27,6 +27,7 @@ use std::{
 };
 
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     net::{RecvFlags, SendFlags, recv, send},
 };
@@ -217,13 +218,14 @@ impl Incoming {
         }
     }
 
-    /// Takes bytes that wake, or sees the end. `is_alone`: else they are left, so that they wake others, too.
+    /// Takes bytes that wake, or sees the end. `is_alone`: else they are left, so that they wake others, too, unless the end is behind them,
+    /// which wakes all for good.
     pub(crate) fn hears(&mut self, socket: impl AsFd, is_alone: bool) -> io::Result<()> {
         if !self.is_on_ring || self.is_ended {
             return Ok(());
         }
-        let peeks = if is_alone { RecvFlags::empty() } else { RecvFlags::PEEK };
-        match recv(socket, &mut [0; WAKES], RecvFlags::DONTWAIT | peeks) {
+        let takes = is_alone || has_end(socket.as_fd());
+        match recv(socket, &mut [0; WAKES], flags(!takes)) {
             Ok((_, 0)) => self.is_ended = true,
             Ok(_) | Err(Errno::WOULDBLOCK | Errno::INTR) => {}
             Err(Errno::NOTCONN) => return Err(Errno::NOTCONN.into()),
@@ -248,6 +250,13 @@ impl Incoming {
     pub(crate) fn count(&self, window: &impl Window) -> usize {
         receiver(window, self.ring).count(window, usize::MAX).unwrap_or(0)
     }
+}
+
+/// The end, or an error, has come, maybe behind bytes that are still to be read.
+fn has_end(socket: BorrowedFd<'_>) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 fn flags(leaves: bool) -> RecvFlags {
