@@ -9,7 +9,7 @@
 //!
 //! | word of each part, beside those of [`crate::stream`] | what the other end has written there |
 //! |---|---|
-//! | 3 | not 0: it reads the ring |
+//! | 3 | not 0: it reads the ring; 0 again: it has closed its half of TCP before the other end wrote there |
 //! | 4 | one more than the bytes that it has written over TCP; 0: it still does |
 //!
 //! Each direction changes over by itself, at any byte, whenever the windows come; or never, if one end has none.
@@ -24,6 +24,7 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
+    sync::atomic::{Ordering::SeqCst, fence},
 };
 
 use rustix::{
@@ -99,6 +100,8 @@ fn sender(window: &impl Window, ring: [u64; 2]) -> Sender {
 /// This end has the window, all of which was 0 as it was made: it reads the ring, once TCP is read.
 pub(crate) fn reads_ring(window: &impl Window) {
     window.publish(READS_RING_AT, 1);
+    // As in `Outgoing::ends`.
+    fence(SeqCst);
 }
 
 impl Incoming {
@@ -357,7 +360,17 @@ impl Outgoing {
     /// Nothing more is written: the other end reads what was, and then the end. False: this goes over TCP, and its socket is to be shut down.
     pub fn ends(&mut self, window: Option<&impl Window>, socket: impl AsFd) -> bool {
         self.has_ended = true;
-        let Some(window) = window.filter(|window| self.changes_over(*window)) else { return false };
+        let Some(window) = window else { return false };
+        if !self.changes_over(window) {
+            // Without its half of TCP it could not wake one that writes through the ring. Either the other end, whose window comes right now,
+            // sees that it is not to, or this one sees that it has come.
+            window.publish(READS_RING_AT, 0);
+            fence(SeqCst);
+            if !self.changes_over(window) {
+                return false;
+            }
+            window.publish(READS_RING_AT, 1);
+        }
         window.publish(WRITES_NO_MORE_AT, 1);
         self.wakes(window, socket, Bell::Message);
         true
