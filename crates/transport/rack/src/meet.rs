@@ -16,7 +16,7 @@
 //!
 //! **Who may have the memory.** Whoever has the socket of an end: it is handed to the monitor with the question, so that the
 //! kernel, and not the asker, says which connection it is an end of. The monitor keeps it while the question waits, so that nobody
-//! else can have these addresses meanwhile, and both sockets have to be open as it answers. That they name each other is not enough,
+//! else can have these addresses meanwhile, and both sockets have to stand at one time. That they name each other is not enough,
 //! as with NAT they may be ends of two connections: the client has to have sent the first segment that the server's kernel has kept
 //! ([`fide_sys::tcp`]). So a server has that kept before it listens, and asks within a minute.
 //!

@@ -16,7 +16,10 @@ use std::{
 use fide_rack::window::Bell;
 use meddled::{Memory, Numbers, Side, Steps, hooks, pair, settles, sides, unhooks};
 use proptest::prelude::*;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::ioctl_fionread,
+};
 
 /// The same one whenever it is asked for.
 fn byte(end: usize, at: usize) -> u8 {
@@ -32,8 +35,8 @@ struct State {
     /// It writes no more, and has read the end.
     has_shut: [bool; 2],
     has_end: [bool; 2],
-    /// It has found nothing after it said that it sleeps.
-    sleeps: [[bool; 2]; 2],
+    /// It has found nothing after it said that it sleeps; so many bytes over TCP were unread.
+    sleeps: [[Option<u64>; 2]; 2],
 }
 
 struct Both {
@@ -82,17 +85,18 @@ impl Both {
     }
 
     fn acts(&self, end: usize, numbers: &mut Numbers) {
-        self.state.borrow_mut().sleeps[end] = [false; 2];
+        self.state.borrow_mut().sleeps[end] = [None; 2];
         let side = &self.sides[end];
         match numbers.below(40) {
             0..14 => self.reads(end, 1 + numbers.below(400), numbers.below(4) == 0),
             14..28 => self.writes(end, numbers.below(400)),
             28..36 => {
                 let bell = [Bell::Message, Bell::Room][numbers.below(2)];
+                let unread = ioctl_fionread(&side.socket).unwrap();
                 side.end.arms(bell);
                 let ready = side.end.is_ready(bell).unwrap();
                 let sleeps = ready == Some(false) || ready.is_none() && bell == Bell::Message;
-                self.state.borrow_mut().sleeps[end][bell as usize] = sleeps;
+                self.state.borrow_mut().sleeps[end][bell as usize] = sleeps.then_some(unread);
             }
             36 if numbers.below(10) == 0 => self.shuts(end),
             36 | 37 => self.attaches(end),
@@ -108,7 +112,7 @@ impl Both {
     fn attaches(&self, end: usize) {
         let mut state = self.state.borrow_mut();
         // It has not said that it sleeps where the other one sees it.
-        state.sleeps[end] = [false; 2];
+        state.sleeps[end] = [None; 2];
         let window = state.windows[end].take();
         drop(state);
         if let Some(window) = window {
@@ -122,16 +126,26 @@ impl Both {
         }
     }
 
-    /// Whoever sleeps is woken, if what it sleeps for has come.
+    /// Whoever sleeps is woken, if what it sleeps for has come: by something new, also where something else was unread.
     fn is_woken(&self) {
         for (end, bell) in [0, 1].into_iter().flat_map(|end| [(end, Bell::Message), (end, Bell::Room)]) {
             let side = &self.sides[end];
-            let sleeps = self.state.borrow().sleeps[end][bell as usize];
-            if sleeps && side.end.is_ready(bell).unwrap() == Some(true) {
-                let second = Timespec { tv_sec: 1, tv_nsec: 0 };
-                let woken = poll(&mut [PollFd::new(&side.socket, PollFlags::IN)], Some(&second));
-                assert_eq!(woken, Ok(1), "end {end} sleeps on, by {bell:?}");
+            let Some(unread) = self.state.borrow().sleeps[end][bell as usize] else { continue };
+            if side.end.is_ready(bell).unwrap() != Some(true) {
+                continue;
             }
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let is_woken = || {
+                let has_end = poll(&mut [PollFd::new(&side.socket, PollFlags::RDHUP)], Some(&now)) == Ok(1);
+                has_end || ioctl_fionread(&side.socket).unwrap() > unread
+            };
+            let is_ever = (0..1000).any(|_| {
+                is_woken() || {
+                    settles();
+                    false
+                }
+            });
+            assert!(is_ever, "end {end} sleeps on, by {bell:?}");
         }
     }
 
