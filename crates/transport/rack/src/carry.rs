@@ -9,7 +9,7 @@
 //!
 //! | word of each part, beside those of [`crate::stream`] | what the other end has written there |
 //! |---|---|
-//! | 3 | not 0: it reads the ring |
+//! | 3 | not 0: it reads the ring; 0 again: it has closed its half of TCP before the other end wrote there |
 //! | 4 | one more than the bytes that it has written over TCP; 0: it still does |
 //!
 //! Each direction changes over by itself, at any byte, whenever the windows come; or never, if one end has none.
@@ -24,9 +24,11 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
+    sync::atomic::{Ordering::SeqCst, fence},
 };
 
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     net::{RecvFlags, SendFlags, recv, send},
 };
@@ -98,6 +100,8 @@ fn sender(window: &impl Window, ring: [u64; 2]) -> Sender {
 /// This end has the window, all of which was 0 as it was made: it reads the ring, once TCP is read.
 pub(crate) fn reads_ring(window: &impl Window) {
     window.publish(READS_RING_AT, 1);
+    // As in `Outgoing::ends`.
+    fence(SeqCst);
 }
 
 impl Incoming {
@@ -217,13 +221,14 @@ impl Incoming {
         }
     }
 
-    /// Takes bytes that wake, or sees the end. `is_alone`: else they are left, so that they wake others, too.
+    /// Takes bytes that wake, or sees the end. `is_alone`: else they are left, so that they wake others, too, unless the end is behind them,
+    /// which wakes all for good.
     pub(crate) fn hears(&mut self, socket: impl AsFd, is_alone: bool) -> io::Result<()> {
         if !self.is_on_ring || self.is_ended {
             return Ok(());
         }
-        let peeks = if is_alone { RecvFlags::empty() } else { RecvFlags::PEEK };
-        match recv(socket, &mut [0; WAKES], RecvFlags::DONTWAIT | peeks) {
+        let takes = is_alone || has_end(socket.as_fd());
+        match recv(socket, &mut [0; WAKES], flags(!takes)) {
             Ok((_, 0)) => self.is_ended = true,
             Ok(_) | Err(Errno::WOULDBLOCK | Errno::INTR) => {}
             Err(Errno::NOTCONN) => return Err(Errno::NOTCONN.into()),
@@ -248,6 +253,13 @@ impl Incoming {
     pub(crate) fn count(&self, window: &impl Window) -> usize {
         receiver(window, self.ring).count(window, usize::MAX).unwrap_or(0)
     }
+}
+
+/// The end, or an error, has come, maybe behind bytes that are still to be read.
+fn has_end(socket: BorrowedFd<'_>) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 fn flags(leaves: bool) -> RecvFlags {
@@ -380,7 +392,17 @@ impl Outgoing {
     /// Nothing more is written: the other end reads what was, and then the end. False: this goes over TCP, and its socket is to be shut down.
     pub fn ends(&mut self, window: Option<&impl Window>, socket: impl AsFd) -> bool {
         self.has_ended = true;
-        let Some(window) = window.filter(|window| self.changes_over(*window)) else { return false };
+        let Some(window) = window else { return false };
+        if !self.changes_over(window) {
+            // Without its half of TCP it could not wake one that writes through the ring. Either the other end, whose window comes right now,
+            // sees that it is not to, or this one sees that it has come.
+            window.publish(READS_RING_AT, 0);
+            fence(SeqCst);
+            if !self.changes_over(window) {
+                return false;
+            }
+            window.publish(READS_RING_AT, 1);
+        }
         window.publish(WRITES_NO_MORE_AT, 1);
         self.wakes(window, socket, Bell::Message);
         true

@@ -7,6 +7,11 @@
 //! **Sleeps.** Who waits says so in the window, looks once more, and polls the socket. The other end sends a byte over TCP for each such
 //! sleep, which wakes all who wait for the socket, by whatever call. Who is alone takes the byte; where several sleep it is left until
 //! one of them has what it waited for, and the others nap meanwhile.
+//!
+//! **Deaths.** A process that is killed as it holds the lock of a direction leaves an end of which all further calls of the others fail
+//! with `ConnectionReset`. One that is killed as it sleeps counts as one that sleeps for ever: the others nap, instead of sleeping. What it
+//! has read, and not yet said by a byte, the next read of another one says. Its number stands for it: who waits for its lock waits for as
+//! long as another process has that number.
 
 use std::{
     fmt, io,

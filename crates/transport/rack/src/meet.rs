@@ -16,7 +16,7 @@
 //!
 //! **Who may have the memory.** Whoever has the socket of an end: it is handed to the monitor with the question, so that the
 //! kernel, and not the asker, says which connection it is an end of. The monitor keeps it while the question waits, so that nobody
-//! else can have these addresses meanwhile, and both sockets have to be open as it answers. That they name each other is not enough,
+//! else can have these addresses meanwhile, and both sockets have to stand at one time. That they name each other is not enough,
 //! as with NAT they may be ends of two connections: the client has to have sent the first segment that the server's kernel has kept
 //! ([`fide_sys::tcp`]). So a server has that kept before it listens, and asks within a minute.
 //!
@@ -36,7 +36,8 @@ use fide_sys::tcp::TcpEnd;
 
 /// Words of the memory for each direction: 128 KiB.
 pub const WORDS: usize = 1 << 14;
-/// Questions that wait in one monitor, and those of one user. Further ones are refused: these connections stay with TCP.
+/// Questions that wait in one monitor, and those of one user. Further ones are refused: these connections stay with TCP. One whose other
+/// end waits already is not: it is answered soon.
 pub const WAITING_MAX: usize = 32_768;
 pub const WAITING_OF_USER_MAX: usize = 16_384;
 
@@ -48,11 +49,21 @@ pub struct Asker {
     pub uid: u32,
 }
 
-/// A question that waits for that of the other end. `T`: what is kept for it.
+/// A question that waits for that of the other end, or for its answer. `T`: what is kept for it.
 #[derive(Debug)]
 pub struct Waiting<T> {
     pub asker: Asker,
     pub kept: T,
+    /// Its answer is on the way to its client.
+    is_answered: bool,
+}
+
+impl<T> Waiting<T> {
+    /// Its answer was on the way to its client.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.is_answered
+    }
 }
 
 /// Why a question is not asked.
@@ -88,28 +99,37 @@ impl Refused {
 #[derive(Debug)]
 pub enum Asked<T> {
     Waits,
-    /// The other end has asked before; what was kept for it, and for this one.
-    Met(Waiting<T>, T),
-    /// It waits instead of a question of another program about this end.
-    Replaces(Waiting<T>),
+    /// So does that of the other end, by whom both are to be looked at ([`Pairs::pair`]).
+    Met(Asker),
     Refused(Refused, T),
 }
 
 /// Questions that wait.
+///
+/// What is kept for a question is given back to its own client alone: to look at another one's socket, or to close it, may take as long as
+/// that one likes.
 #[derive(Debug)]
 pub struct Pairs<T> {
     waiting: HashMap<TcpEnd, Waiting<T>>,
     ends: HashMap<(u64, u32), TcpEnd>,
     of_user: HashMap<u32, usize>,
+    most: usize,
+    most_of_user: usize,
 }
 
 impl<T> Default for Pairs<T> {
     fn default() -> Self {
-        Self { waiting: HashMap::new(), ends: HashMap::new(), of_user: HashMap::new() }
+        Self::new(WAITING_MAX, WAITING_OF_USER_MAX)
     }
 }
 
 impl<T> Pairs<T> {
+    /// With room for so many questions, and for so many of one user.
+    #[must_use]
+    pub fn new(most: usize, most_of_user: usize) -> Self {
+        Self { waiting: HashMap::new(), ends: HashMap::new(), of_user: HashMap::new(), most, most_of_user }
+    }
+
     /// Questions that wait.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -126,27 +146,47 @@ impl<T> Pairs<T> {
         if end.local == end.peer {
             return Asked::Refused(Refused::Itself, kept);
         }
-        let is_of_asker = |waiting: &Waiting<T>| waiting.asker.client == asker.client;
-        if self.waiting.get(&end).is_some_and(is_of_asker) || self.ends.contains_key(&(asker.client, asker.id)) {
+        if self.waiting.contains_key(&end) || self.ends.contains_key(&(asker.client, asker.id)) {
             return Asked::Refused(Refused::Twice, kept);
         }
-        let before = self.take(end);
-        if let Some(other) = self.take(end.other()) {
-            return Asked::Met(other, kept);
-        }
+        let other = self.waiting.get(&end.other()).filter(|other| !other.is_answered).map(|other| other.asker);
         let of_user = self.of_user.get(&asker.uid).copied().unwrap_or(0);
-        if before.is_none() && (self.waiting.len() >= WAITING_MAX || of_user >= WAITING_OF_USER_MAX) {
+        if other.is_none() && (self.waiting.len() >= self.most || of_user >= self.most_of_user) {
             return Asked::Refused(Refused::Full, kept);
         }
         self.of_user.insert(asker.uid, of_user + 1);
         self.ends.insert((asker.client, asker.id), end);
-        self.waiting.insert(end, Waiting { asker, kept });
-        before.map_or(Asked::Waits, Asked::Replaces)
+        self.waiting.insert(end, Waiting { asker, kept, is_answered: false });
+        other.map_or(Asked::Waits, Asked::Met)
     }
 
-    /// What is kept for the question about an end that waits.
-    pub fn kept(&mut self, end: TcpEnd) -> Option<&mut T> {
-        self.waiting.get_mut(&end).map(|waiting| &mut waiting.kept)
+    /// Another program that has the socket of this end is about to ask: its question takes the place of one that waits, which is returned.
+    /// None: none does, or it is that program's own.
+    pub fn make_room(&mut self, end: TcpEnd, client: u64) -> Option<Waiting<T>> {
+        self.waiting.get(&end).filter(|waiting| waiting.asker.client != client)?;
+        self.take(end)
+    }
+
+    /// A question and that of the other end, if both wait, and for no answer yet.
+    #[must_use]
+    pub fn pair(&self, client: u64, id: u32) -> Option<[&Waiting<T>; 2]> {
+        let end = *self.ends.get(&(client, id))?;
+        let both = [self.waiting.get(&end)?, self.waiting.get(&end.other())?];
+        both.iter().all(|one| !one.is_answered).then_some(both)
+    }
+
+    /// Both are about to be answered: no other one meets them. False: one of them was taken back.
+    pub fn answers(&mut self, one: Asker, other: Asker) -> bool {
+        let are_paired = self.pair(one.client, one.id).is_some_and(|pair| pair.map(|of| of.asker) == [one, other]);
+        for Asker { client, id, .. } in [one, other] {
+            if are_paired
+                && let Some(end) = self.ends.get(&(client, id))
+                && let Some(waiting) = self.waiting.get_mut(end)
+            {
+                waiting.is_answered = true;
+            }
+        }
+        are_paired
     }
 
     fn take(&mut self, end: TcpEnd) -> Option<Waiting<T>> {
@@ -162,7 +202,7 @@ impl<T> Pairs<T> {
         Some(waiting)
     }
 
-    /// A question is taken back; what was kept for it. None: it does not wait.
+    /// A question is taken back, or answered; what was kept for it. None: it does not wait.
     pub fn cancel(&mut self, client: u64, id: u32) -> Option<T> {
         let end = *self.ends.get(&(client, id))?;
         self.take(end).map(|waiting| waiting.kept)
@@ -198,11 +238,31 @@ mod tests {
         assert!(matches!(pairs.ask(end(1, 80, 5000), asker(1, 7), "server"), Asked::Waits));
         assert!(matches!(pairs.ask(end(1, 80, 5001), asker(1, 8), "another"), Asked::Waits));
         assert!(matches!(pairs.ask(end(2, 5000, 80), asker(2, 1), "in another namespace"), Asked::Waits));
+        assert!(pairs.pair(1, 7).is_none());
         match pairs.ask(end(1, 5000, 80), asker(2, 2), "client") {
-            Asked::Met(other, "client") => assert_eq!((other.asker, other.kept), (asker(1, 7), "server")),
+            Asked::Met(other) => assert_eq!(other, asker(1, 7)),
             asked => panic!("{asked:?}"),
         }
+        let kept = |pairs: &Pairs<_>, client, id| pairs.pair(client, id).map(|pair| pair.map(|one| one.kept));
+        assert_eq!(kept(&pairs, 1, 7), Some(["server", "client"]));
+        assert_eq!(kept(&pairs, 2, 2), Some(["client", "server"]));
+        assert!(!pairs.answers(asker(1, 7), asker(2, 3)) && pairs.answers(asker(1, 7), asker(2, 2)));
+        assert!(pairs.pair(1, 7).is_none() && pairs.pair(2, 2).is_none(), "they are answered");
+        assert!(!pairs.answers(asker(1, 7), asker(2, 2)));
+        assert_eq!((pairs.cancel(1, 7), pairs.cancel(2, 2)), (Some("server"), Some("client")));
         assert_eq!(pairs.len(), 2);
+    }
+
+    /// One that was answered may still be there as the next one with the addresses of its other end asks.
+    #[test]
+    fn what_is_answered_is_not_met() {
+        let mut pairs = Pairs::default();
+        assert!(matches!(pairs.ask(end(1, 80, 81), asker(1, 1), ()), Asked::Waits));
+        assert!(matches!(pairs.ask(end(1, 81, 80), asker(2, 1), ()), Asked::Met(_)));
+        assert!(pairs.answers(asker(1, 1), asker(2, 1)));
+        assert_eq!(pairs.cancel(2, 1), Some(()));
+        assert!(matches!(pairs.ask(end(1, 81, 80), asker(3, 1), ()), Asked::Waits));
+        assert!(pairs.pair(3, 1).is_none());
     }
 
     #[test]
@@ -214,12 +274,11 @@ mod tests {
         };
         assert_eq!(refused(pairs.ask(end(1, 80, 80), asker(1, 1), ())), Refused::Itself);
         assert!(matches!(pairs.ask(end(1, 80, 81), asker(1, 1), ()), Asked::Waits));
-        assert_eq!(refused(pairs.ask(end(1, 80, 81), asker(1, 2), ())), Refused::Twice);
+        assert_eq!(refused(pairs.ask(end(1, 80, 81), asker(2, 1), ())), Refused::Twice);
         assert_eq!(refused(pairs.ask(end(1, 90, 91), asker(1, 1), ())), Refused::Twice, "another with its number");
-        match pairs.ask(end(1, 80, 81), asker(2, 1), ()) {
-            Asked::Replaces(before) => assert_eq!(before.asker, asker(1, 1)),
-            asked => panic!("{asked:?}"),
-        }
+        assert!(pairs.make_room(end(1, 80, 81), 1).is_none(), "its own");
+        assert_eq!(pairs.make_room(end(1, 80, 81), 2).map(|before| before.asker), Some(asker(1, 1)));
+        assert!(matches!(pairs.ask(end(1, 80, 81), asker(2, 1), ()), Asked::Waits));
         assert_eq!((pairs.len(), pairs.cancel(1, 1), pairs.cancel(2, 1)), (1, None, Some(())));
     }
 
@@ -241,6 +300,14 @@ mod tests {
         assert!(ask(3), "there is room again");
     }
 
+    #[test]
+    fn one_whose_other_end_waits_needs_no_place() {
+        let mut pairs = Pairs::new(1, 1);
+        assert!(matches!(pairs.ask(end(1, 80, 81), asker(1, 1), ()), Asked::Waits));
+        assert!(matches!(pairs.ask(end(1, 90, 91), asker(1, 2), ()), Asked::Refused(Refused::Full, ())));
+        assert!(matches!(pairs.ask(end(1, 81, 80), asker(1, 3), ()), Asked::Met(_)));
+    }
+
     proptest! {
         /// Whatever is asked, taken back and left, in whatever order: what is kept is what waits, and counts are right.
         #[test]
@@ -251,8 +318,10 @@ mod tests {
             for (step, client, id, local, peer) in steps {
                 match step {
                     0 => {
-                        if let Asked::Met(other, ()) = pairs.ask(end(1, local, peer), asker(client, id), ()) {
-                            prop_assert!(pairs.cancel(other.asker.client, other.asker.id).is_none(), "it waits no more");
+                        if let Asked::Met(other) = pairs.ask(end(1, local, peer), asker(client, id), ()) {
+                            let pair = pairs.pair(client, id).map(|pair| pair.map(|one| one.asker));
+                            prop_assert_eq!(pair, Some([asker(client, id), other]));
+                            prop_assert_eq!(pairs.answers(other, asker(client, id)), true);
                         }
                     }
                     1 => _ = pairs.cancel(client, id),
@@ -261,7 +330,8 @@ mod tests {
                 prop_assert_eq!(pairs.waiting.len(), pairs.ends.len());
                 prop_assert_eq!(pairs.of_user.values().sum::<usize>(), pairs.waiting.len());
                 for (end, waiting) in &pairs.waiting {
-                    prop_assert!(!pairs.waiting.contains_key(&end.other()), "two ends wait for each other");
+                    let other = pairs.waiting.get(&end.other());
+                    prop_assert!(waiting.is_answered || other.is_none_or(|other| other.is_answered), "two ends wait for each other");
                     prop_assert_eq!(pairs.ends.get(&(waiting.asker.client, waiting.asker.id)), Some(end));
                 }
             }

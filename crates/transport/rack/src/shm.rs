@@ -190,3 +190,61 @@ impl<const WORDS: usize> Window for ShmWindow<WORDS> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, os::fd::AsRawFd};
+
+    use rustix::{
+        fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create},
+        io::Errno,
+    };
+
+    use super::*;
+    use crate::stream::halves;
+
+    const WORDS: usize = 1024;
+    const LEN: u64 = size_of::<Memory<WORDS>>() as u64;
+
+    /// Whoever has the memory may punch holes into it, which is as if zeros were written, and can neither cut it nor seal it further.
+    #[test]
+    fn memory_can_be_cut_by_nobody() {
+        let ([here, there], descriptor) = ShmWindow::<WORDS>::pair_and_descriptor().unwrap();
+        for len in [0, 4096, LEN - 1, LEN + 1] {
+            assert_eq!(ftruncate(&descriptor, len), Err(Errno::PERM));
+        }
+        for seal in [SealFlags::WRITE, SealFlags::FUTURE_WRITE] {
+            assert!(fcntl_add_seals(&descriptor, seal).is_err());
+        }
+        let ((mut reads, _), (_, mut writes)) = (halves(here), halves(there));
+        writes.write_all(&[7; 1000]).unwrap();
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&descriptor, punch, 0, LEN).unwrap();
+        reads.set_timeout(Some(Duration::from_millis(1)));
+        assert!(std::io::Read::read(&mut reads, &mut [0; 8]).is_err());
+        assert!(writes.write_all(&[7; 1000]).is_ok());
+        // Also by its name in /proc.
+        let by_name = std::fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", descriptor.as_raw_fd()));
+        assert_eq!(ftruncate(by_name.unwrap(), 0), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn memory_that_could_be_cut_or_is_too_short_is_refused() {
+        let open = |len, seals| {
+            let descriptor = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+            ftruncate(&descriptor, len).unwrap();
+            fcntl_add_seals(&descriptor, seals).unwrap();
+            ShmWindow::<WORDS>::open(descriptor, false).map(drop)
+        };
+        assert!(open(LEN, SealFlags::SHRINK | SealFlags::GROW).is_ok());
+        for seals in [SealFlags::empty(), SealFlags::GROW, SealFlags::SHRINK] {
+            assert!(matches!(open(LEN, seals), Err(RegionError::NotSealed)), "{seals:?}");
+        }
+        for len in [0, LEN - 1, LEN + 1] {
+            assert!(matches!(open(len, SealFlags::SHRINK | SealFlags::GROW), Err(RegionError::Size { .. })), "{len}");
+        }
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(LEN).unwrap();
+        assert!(matches!(ShmWindow::<WORDS>::open(file, false), Err(RegionError::NotSealed)));
+    }
+}

@@ -212,6 +212,23 @@ fn writer_that_does_not_wait_sees_that_the_other_end_has_died() {
     }
 }
 
+/// Others sleep, so that a byte that woke them is left: the end is behind it.
+#[test]
+fn end_behind_a_byte_that_is_left_is_seen() {
+    let [here, there] = on_ring();
+    there.end.sleeps();
+    there.end.arms(Bell::Message);
+    here.write(b"hello").unwrap();
+    assert_eq!(there.read(&mut [0; 8]).unwrap(), 5);
+    assert_eq!(there.end.read(&there.socket, &mut [0; 8], false).unwrap(), None);
+    drop(here);
+    let until = limit();
+    while there.end.read(&there.socket, &mut [0; 8], false).unwrap() != Some(0) {
+        assert!(Instant::now() < until.unwrap(), "no end comes");
+    }
+    there.end.woke();
+}
+
 /// A thread writes, and one reads, while a third one attaches the window.
 #[test]
 fn window_that_comes_while_others_read_and_write_mixes_nothing_up() {

@@ -10,15 +10,16 @@ use std::{
         unix::net::UnixListener,
     },
     path::PathBuf,
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use fide_rack::{
     meet::{
-        Refused, WORDS,
+        Refused, WAITING_MAX, WAITING_OF_USER_MAX, WORDS,
         ask::{Asks, Told},
-        monitor::{CLIENTS_OF_USER_MAX as CLIENTS_OF_USER, Monitor, StartError},
+        monitor::{Bounds, CLIENTS_MAX, CLIENTS_OF_USER_MAX, Monitor, StartError},
         wire::{Request, VERSION},
     },
     shm::ShmWindow,
@@ -328,6 +329,86 @@ fn who_does_not_read_holds_nobody_up() {
     assert_eq!(told, [here, there]);
 }
 
+/// Where the monitor of the test below listens, in a process of its own that may have few files open.
+const FEW_FILES_AT: &str = "FIDE_RACK_TEST_FEW_FILES_AT";
+const FEW_FILES: u64 = 256;
+
+#[test]
+#[ignore = "run by the next one"]
+fn monitor_with_few_files() {
+    let Some(path) = std::env::var_os(FEW_FILES_AT) else { return };
+    let few = rustix::process::Rlimit { current: Some(FEW_FILES), maximum: Some(FEW_FILES) };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, few).unwrap();
+    let _monitor = Monitor::start(path.as_ref()).unwrap();
+    // Until its parent ends it, or is gone.
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// One user's programs ask as much as they may, and more. Those of others connect, and are answered: here they are of the same user, which
+/// has half of what there is.
+#[test]
+fn monitor_with_few_files_has_some_for_everybody() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rack.sock");
+    let mut monitor = Command::new(std::env::current_exe().unwrap())
+        .args(["monitor_with_few_files", "--exact", "--ignored"])
+        .env(FEW_FILES_AT, &path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let until = Instant::now() + LIMIT;
+    let asks = loop {
+        match Asks::connect(&path) {
+            Ok(asks) => break asks,
+            Err(why) => assert!(Instant::now() < until, "{why}"),
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    let bounds = Bounds::of(Some(FEW_FILES));
+    // They are taken first, and see to it that none is left in the way of those who ask.
+    let mut others: Vec<Asks> = (0..FEW_FILES).map_while(|_| Asks::connect(&path).ok()).collect();
+    let listener = listens();
+    let connections: Vec<_> = (0..FEW_FILES)
+        .map(|_| (TcpStream::connect(listener.local_addr().unwrap()).unwrap(), listener.accept().unwrap().0))
+        .collect();
+    for (number, (socket, _)) in connections.iter().enumerate() {
+        let asked = asks.ask(socket).unwrap();
+        if number >= bounds.waiting_of_user {
+            assert_eq!(refused(&asks, asked), Refused::Full, "question {number}");
+        }
+    }
+    // Others are sent away at once, or served: nobody waits for a descriptor.
+    assert_eq!(others.len(), usize::try_from(FEW_FILES).unwrap());
+    let sent_away = |other: &mut Asks| {
+        (0..10).any(|_| {
+            let slice = rustix::event::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            let mut fds = [rustix::event::PollFd::new(other, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut fds, Some(&slice)).unwrap() > 0
+        })
+    };
+    others.retain_mut(|other| !sent_away(other));
+    assert_eq!(others.len() + 1, bounds.clients_of_user);
+    let asked = others[0].ask(&connections[0].1).unwrap();
+    paired(&others[0], asked);
+    drop(monitor.stdin.take());
+    assert!(monitor.wait().unwrap().success());
+}
+
+#[test]
+fn monitor_that_may_have_many_files_keeps_all_that_it_may() {
+    for many in [None, Some(131_072), Some(u64::MAX)] {
+        let Bounds { clients, clients_of_user, waiting, waiting_of_user } = Bounds::of(many);
+        assert_eq!([clients, clients_of_user], [CLIENTS_MAX, CLIENTS_OF_USER_MAX]);
+        assert_eq!([waiting, waiting_of_user], [WAITING_MAX, WAITING_OF_USER_MAX]);
+    }
+    for few in 64..131_072_u64 {
+        let Bounds { clients, waiting, .. } = Bounds::of(Some(few));
+        // Of a program its connection, its bell, what it has sent and what it is sent; twice as many questions.
+        assert!((4 * clients + 2 * waiting) as u64 <= few - 16, "{few}");
+    }
+}
+
 #[test]
 fn one_user_has_so_many_programs() {
     // Both ends of each are in this process.
@@ -335,8 +416,9 @@ fn one_user_has_so_many_programs() {
     let most = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, most).unwrap();
     let host = host();
-    let all: Vec<Asks> = (0..CLIENTS_OF_USER).map(|_| host.asks()).collect();
-    host.until("all", |monitor| monitor.clients() == CLIENTS_OF_USER);
+    let most = Bounds::of(limit.maximum).clients_of_user;
+    let all: Vec<Asks> = (0..most).map(|_| host.asks()).collect();
+    host.until("all", |monitor| monitor.clients() == most);
     assert!(host.asks().told().unwrap().is_none(), "one more is sent away");
     drop(all);
     host.until("none", |monitor| monitor.clients() == 0);

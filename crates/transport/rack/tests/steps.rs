@@ -23,6 +23,7 @@ use meddled::{
     sides, unhooks,
 };
 use proptest::prelude::*;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Waits until another thread is there, or a while: it may be held up by a lock.
 fn is_reached(place: &AtomicBool) -> bool {
@@ -77,6 +78,52 @@ fn change_over_in_the_middle_of_a_read_is_no_end() {
             here.end.shut(&here.socket).unwrap();
             assert_eq!(there.read(&mut [0; 8]).unwrap(), Some(0));
         }
+    }
+}
+
+/// An end writes no more, and the window of the other one comes between any two of its steps, or the other way round. What can wake
+/// nobody is not waited for: a half of TCP is closed, or the other end writes through the ring, but not both.
+#[test]
+fn no_half_of_tcp_is_closed_where_it_has_to_wake() {
+    for is_first in [true, false] {
+        let (mut over_tcp, mut by_ring) = (0, 0);
+        for at in 0..STEPS {
+            let ([here, there], [of_here, of_there]) = (sides(), pair());
+            assert!(here.end.attach(of_here).unwrap());
+            let (shuts, attaches, window) = (Arc::clone(&here), Arc::clone(&there), Cell::new(Some(of_there)));
+            let shut: Rc<dyn Fn()> = Rc::new(move || shuts.end.shut(&shuts.socket).unwrap());
+            let attach: Rc<dyn Fn()> = Rc::new(move || _ = attaches.end.attach(window.take().unwrap()).unwrap());
+            let (one, other, end) = if is_first { (shut, attach, 0) } else { (attach, shut, 1) };
+            let (in_between, is_done) = (Rc::clone(&other), Rc::new(Cell::new(false)));
+            let done = Rc::clone(&is_done);
+            hooks(
+                end,
+                once(at, move || {
+                    in_between();
+                    done.set(true);
+                }),
+            );
+            one();
+            unhooks();
+            if !is_done.get() {
+                other();
+            }
+            // Also once it looks again.
+            let _ = here.read(&mut [0; 8]).unwrap();
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let is_closed = poll(&mut [PollFd::new(&there.socket, PollFlags::RDHUP)], Some(&now)).unwrap() > 0;
+            let is_on_ring = there.end.is_ready(Bell::Room).unwrap().is_some();
+            assert!(is_closed != is_on_ring, "step {at}: closed {is_closed}, on the ring {is_on_ring}");
+            (over_tcp, by_ring) = (over_tcp + u32::from(is_closed), by_ring + u32::from(is_on_ring));
+            assert_eq!(there.read(&mut [0; 8]).unwrap(), Some(0));
+            assert_eq!(there.write(b"more").unwrap(), Some(4));
+            settles();
+            assert_eq!(here.read(&mut [0; 8]).unwrap(), Some(4));
+            if !is_done.get() {
+                break;
+            }
+        }
+        assert!(over_tcp > 0 && by_ring > 0, "{over_tcp} and {by_ring}");
     }
 }
 

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The monitor of a host, which pairs the ends of connections. Each program that asks has a thread of its own, so that one that is
-//! slow or hostile holds nobody else up: to close what it has sent may take long.
+//! slow or hostile holds nobody else up.
+//!
+//! **Invariant: a thread asks the kernel about its own program's sockets alone, and nobody else closes them.** A program can keep the lock
+//! that the kernel has for each socket, and have it closed slowly. So where the second end of a connection asks, the thread of the first
+//! one is told to look at its own, and to answer both; it knows of the other socket what that one's thread has found.
 
 use std::{
-    collections::HashMap,
-    io,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    collections::{HashMap, HashSet},
+    io, mem,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
@@ -16,13 +20,18 @@ use std::{
 };
 
 use fide_sys::{
-    seqpacket::{Descriptors, ListenError, Listener, Wait, peer, send},
+    seqpacket::{Descriptors, ListenError, Listener, ReceiveError, Wait, peer, send},
     tcp::{TcpEnd, cookie, is_established, stamp_now, syn_stamp},
 };
-use rustix::net::{Shutdown, shutdown, sockopt};
+use rustix::{
+    event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
+    io::Errno,
+    net::{Shutdown, shutdown, sockopt},
+    process::{Resource, getrlimit},
+};
 
 use super::{
-    Asked, Asker, Pairs, Refused, WORDS, Waiting,
+    Asked, Asker, Pairs, Refused, WAITING_MAX, WAITING_OF_USER_MAX, WORDS,
     lately::{KNOWN_FOR, Lately},
     wire::{Answer, Request, receive},
 };
@@ -31,6 +40,10 @@ use crate::shm::ShmWindow;
 /// Programs that are connected, and those of one user. Further ones are sent away: their connections stay with TCP.
 pub const CLIENTS_MAX: usize = 1024;
 pub const CLIENTS_OF_USER_MAX: usize = 512;
+/// Of the descriptors that the monitor may have, one program may be connected for so many, and one question wait: a program takes two and
+/// may have two more under way, and of questions there may be twice as many.
+const DESCRIPTORS_OF_CLIENT: u64 = 16;
+const DESCRIPTORS_OF_QUESTION: u64 = 4;
 /// Programs that may wait to be accepted.
 const BACKLOG: i32 = 128;
 /// Before the next try to accept, if there was no descriptor or memory for one.
@@ -40,6 +53,8 @@ const ACCEPTS_AGAIN: Duration = Duration::from_millis(50);
 const SINCE_MAX_MS: u32 = 60_000;
 /// The kernel rounds a stamp to a millisecond, and the clock that it is compared with by itself.
 const ROUNDED_MS: u32 = 2;
+/// More messages than a program may have sent that are not read yet (with `net.core.wmem_max` as the kernel sets it; each takes more than 512 bytes).
+const UNREAD_MAX: usize = 1024;
 /// Descriptors of a question: the socket.
 const ASKED_FDS_MAX: usize = 1;
 
@@ -61,6 +76,34 @@ impl From<ListenError> for StartError {
     }
 }
 
+/// How much a monitor keeps: less than the constants say if its process may have few files open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    pub clients: usize,
+    pub clients_of_user: usize,
+    pub waiting: usize,
+    pub waiting_of_user: usize,
+}
+
+impl Bounds {
+    /// Of a process that may have so many descriptors (`RLIMIT_NOFILE`); none: any number.
+    #[must_use]
+    pub fn of(descriptors: Option<u64>) -> Self {
+        let share = |each, most: usize| {
+            let share = descriptors.and_then(|all| usize::try_from(all / each).ok());
+            share.map_or(most, |share| share.clamp(2, most))
+        };
+        let clients = share(DESCRIPTORS_OF_CLIENT, CLIENTS_MAX);
+        let waiting = share(DESCRIPTORS_OF_QUESTION, WAITING_MAX);
+        Self {
+            clients,
+            clients_of_user: CLIENTS_OF_USER_MAX.min(clients / 2),
+            waiting,
+            waiting_of_user: WAITING_OF_USER_MAX.min(waiting / 2),
+        }
+    }
+}
+
 /// A running monitor. Dropped, it ends, and what it keeps of others is given back.
 #[derive(Debug)]
 pub struct Monitor {
@@ -69,26 +112,58 @@ pub struct Monitor {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// A program that is connected.
+#[derive(Debug)]
+struct Client {
+    number: u64,
+    uid: u32,
+    socket: OwnedFd,
+    /// There is something to do.
+    bell: OwnedFd,
+    to_do: Mutex<ToDo>,
+}
+
+/// For the thread of a program, by the number of its question.
+#[derive(Debug, Default)]
+struct ToDo {
+    /// The other end has asked, too.
+    looks: HashSet<u32>,
+    answers: Vec<(u32, Outcome)>,
+    /// Another program asks about that one's socket instead.
+    replaced: Vec<(u32, Arc<OwnedFd>)>,
+}
+
+/// The memory, and whether it asked first.
+type Outcome = Result<(Arc<OwnedFd>, bool), Refused>;
+
 /// What is kept for a question that waits.
 #[derive(Debug)]
 struct Kept {
-    socket: OwnedFd,
+    /// Only its client's thread has it besides.
+    socket: Arc<OwnedFd>,
     /// The socket's number.
     cookie: u64,
+    seen: Seen,
+    client: Arc<Client>,
+}
+
+/// What its client's thread has seen of a socket as it was asked about.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
     /// The stamp of the first segment, if this is the server's.
     syn: Option<u32>,
-    to: Arc<OwnedFd>,
+    stamp: Option<u32>,
 }
 
 /// What is known of a socket.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default)]
 struct Known {
     syn: Option<u32>,
     /// The memory that its end was given, and whether as the first.
     memory: Option<(Arc<OwnedFd>, bool)>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     is_over: AtomicBool,
     pairs: Mutex<Pairs<Kept>>,
@@ -96,23 +171,32 @@ struct Shared {
     /// Something is known of a socket where nothing was of any, or all is over.
     has_known: Condvar,
     clients: Mutex<Clients>,
+    bounds: Bounds,
 }
 
 #[derive(Debug, Default)]
 struct Clients {
     last: u64,
-    /// The user of each, and its connection.
-    all: HashMap<u64, (u32, Arc<OwnedFd>)>,
+    all: HashMap<u64, Arc<Client>>,
 }
 
 impl Monitor {
-    /// Listens at a path, where a socket of a monitor that has ended is replaced.
+    /// Listens at a path, where a socket of a monitor that has ended is replaced. It keeps what [`Bounds`] say for the limit of this process
+    /// (`RLIMIT_NOFILE`) as it is now: for all that it can keep, set it to 131,072.
     ///
     /// # Errors
     /// [`StartError`].
     pub fn start(path: &Path) -> Result<Self, StartError> {
         let listener = Arc::new(Listener::bind(path, BACKLOG, Descriptors::Taken)?);
-        let shared = Arc::new(Shared::default());
+        let bounds = Bounds::of(getrlimit(Resource::Nofile).current);
+        let shared = Arc::new(Shared {
+            is_over: AtomicBool::new(false),
+            pairs: Mutex::new(Pairs::new(bounds.waiting, bounds.waiting_of_user)),
+            lately: Mutex::default(),
+            has_known: Condvar::new(),
+            clients: Mutex::default(),
+            bounds,
+        });
         let failed = |why| StartError::Io { path: path.to_owned(), why };
         let (of_thread, accepting, forgetting) = (Arc::clone(&listener), Arc::clone(&shared), Arc::clone(&shared));
         let mut monitor = Self { listener, shared, threads: Vec::new() };
@@ -144,8 +228,8 @@ impl Drop for Monitor {
         drop(self.shared.lately());
         self.shared.has_known.notify_all();
         self.threads.drain(..).for_each(|thread| _ = thread.join());
-        for (_, socket) in self.shared.clients().all.values() {
-            let _ = shutdown(&**socket, Shutdown::Both);
+        for client in self.shared.clients().all.values() {
+            let _ = shutdown(&client.socket, Shutdown::Both);
         }
     }
 }
@@ -155,14 +239,15 @@ fn accepts(listener: &Listener, shared: &Arc<Shared>) {
         match listener.accept(Wait::Forever) {
             Ok(Some(socket)) => {
                 // One that is sent away sees the end of its connection.
-                if let Some((client, uid, socket)) = shared.enters(socket) {
-                    let of_thread = Arc::clone(shared);
+                if let Some(client) = shared.enters(socket) {
+                    let (of_thread, number) = (Arc::clone(shared), client.number);
                     let serve = move || {
-                        of_thread.serve(client, uid, &socket);
-                        of_thread.leaves(client);
+                        of_thread.serve(&client);
+                        client.empties();
+                        of_thread.leaves(number);
                     };
                     if thread::Builder::new().name("rack-client".into()).spawn(serve).is_err() {
-                        shared.leaves(client);
+                        shared.leaves(number);
                     }
                 }
             }
@@ -187,17 +272,18 @@ impl Shared {
     }
 
     /// A program has connected; none if there are too many, or nobody knows whose it is.
-    fn enters(&self, socket: OwnedFd) -> Option<(u64, u32, Arc<OwnedFd>)> {
+    fn enters(&self, socket: OwnedFd) -> Option<Arc<Client>> {
         let uid = peer(&socket).ok()?.uid;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
         let mut clients = self.clients();
-        let of_user = clients.all.values().filter(|(of, _)| *of == uid).count();
-        if clients.all.len() >= CLIENTS_MAX || of_user >= CLIENTS_OF_USER_MAX {
+        let of_user = clients.all.values().filter(|client| client.uid == uid).count();
+        if clients.all.len() >= self.bounds.clients || of_user >= self.bounds.clients_of_user {
             return None;
         }
         clients.last += 1;
-        let (client, socket) = (clients.last, Arc::new(socket));
-        clients.all.insert(client, (uid, Arc::clone(&socket)));
-        Some((client, uid, socket))
+        let client = Arc::new(Client { number: clients.last, uid, socket, bell, to_do: Mutex::default() });
+        clients.all.insert(client.number, Arc::clone(&client));
+        Some(client)
     }
 
     fn leaves(&self, client: u64) {
@@ -208,8 +294,9 @@ impl Shared {
 
     /// What nobody waits for is released. Whoever still has its socket may ask again.
     fn release(&self, kept: Kept) {
-        if kept.syn.is_some() {
-            self.knows(kept.cookie, Known { syn: kept.syn, memory: None });
+        let has_memory = self.lately().get(Instant::now(), kept.cookie).is_some_and(|known| known.memory.is_some());
+        if kept.seen.syn.is_some() && !has_memory {
+            self.knows(kept.cookie, Known { syn: kept.seen.syn, memory: None });
         }
         kept.release();
     }
@@ -229,9 +316,8 @@ impl Shared {
     fn forgets(&self) {
         let mut lately = self.lately();
         while !self.is_over.load(Ordering::Relaxed) {
-            let now = Instant::now();
             // One that is known again is known for the whole time.
-            let wait = lately.until().map(|until| until.saturating_duration_since(now).max(KNOWN_FOR / 8));
+            let wait = lately.until().map(|until| until.saturating_duration_since(Instant::now()).max(KNOWN_FOR / 8));
             lately = match wait {
                 Some(wait) => self.has_known.wait_timeout(lately, wait).unwrap_or_else(PoisonError::into_inner).0,
                 None => self.has_known.wait(lately).unwrap_or_else(PoisonError::into_inner),
@@ -244,12 +330,26 @@ impl Shared {
     }
 
     /// Answers a program until it ends, or says what is no question.
-    fn serve(&self, client: u64, uid: u32, to: &Arc<OwnedFd>) {
-        while let Ok(Some(received)) = receive(&**to, ASKED_FDS_MAX) {
+    fn serve(&self, client: &Arc<Client>) {
+        while let Ok([is_rung, has_come]) = client.waits() {
+            if is_rung {
+                let ToDo { looks, answers, replaced } = client.takes();
+                looks.into_iter().for_each(|id| self.looks(client, id));
+                answers.into_iter().for_each(|(id, outcome)| self.answers(client, id, outcome));
+                for (id, socket) in replaced {
+                    lets_go(&socket);
+                    drop(socket);
+                    client.tell(id, Err(Refused::Twice));
+                }
+            }
+            if !has_come {
+                continue;
+            }
+            let Ok(Some(received)) = receive(&client.socket, ASKED_FDS_MAX) else { return };
             match Request::read(received.bytes()) {
-                Ok(Request::Ask { id }) => self.ask(Asker { client, id, uid }, received.fds.into_iter().next(), to),
+                Ok(Request::Ask { id }) => self.ask(client, id, received.fds.into_iter().next()),
                 Ok(Request::Cancel { id }) => {
-                    let kept = self.pairs().cancel(client, id);
+                    let kept = self.pairs().cancel(client.number, id);
                     kept.into_iter().for_each(|kept| self.release(kept));
                 }
                 Err(_) => return,
@@ -257,97 +357,173 @@ impl Shared {
         }
     }
 
-    fn ask(&self, asker: Asker, socket: Option<OwnedFd>, to: &Arc<OwnedFd>) {
-        let refuse = |why| tell(to, Answer::Refused { id: asker.id, why }, &[]);
+    fn ask(&self, client: &Arc<Client>, id: u32, socket: Option<OwnedFd>) {
+        let refuse = |why| client.tell(id, Err(why));
         let found = socket.and_then(|socket| Some((TcpEnd::of(&socket).ok()?, cookie(&socket).ok()?, socket)));
         let Some((end, cookie, socket)) = found else { return refuse(Refused::Socket) };
-        let known = self.lately().get(Instant::now(), cookie).map(|known| (known.syn, known.memory.clone()));
-        let (syn, memory) = known.unwrap_or_default();
+        let known = self.lately().get(Instant::now(), cookie).cloned().unwrap_or_default();
         // The kernel gives it once.
-        let syn = syn.or_else(|| syn_stamp(&socket).ok().flatten());
-        let mut kept = Kept { socket, cookie, syn, to: Arc::clone(to) };
-        if let Some((memory, is_first)) = memory {
-            tell(to, Answer::Paired { id: asker.id, is_first }, &[memory.as_fd()]);
-            return kept.release();
-        }
-        loop {
-            let mut pairs = self.pairs();
-            let asked = pairs.ask(end, asker, kept);
-            if let Asked::Replaces(before) = &asked
-                && let Some(kept) = pairs.kept(end)
-                && kept.cookie == before.kept.cookie
-            {
-                kept.syn = before.kept.syn;
-            }
-            drop(pairs);
-            match asked {
-                Asked::Waits => return,
-                Asked::Replaces(before) => {
-                    tell(&before.kept.to, Answer::Refused { id: before.asker.id, why: Refused::Twice }, &[]);
-                    return before.kept.release();
-                }
-                Asked::Refused(why, kept) => {
-                    kept.release();
-                    return refuse(why);
-                }
-                Asked::Met(other, of_asker) if other.kept.is_open() => return self.meet(asker, of_asker, other),
-                Asked::Met(other, of_asker) => {
-                    // It has ended since it asked, and this is another connection with its addresses.
-                    tell(&other.kept.to, Answer::Refused { id: other.asker.id, why: Refused::Socket }, &[]);
-                    other.kept.release();
-                    kept = of_asker;
-                }
-            }
-        }
-    }
-
-    /// Both ends of a connection have asked.
-    fn meet(&self, asker: Asker, kept: Kept, other: Waiting<Kept>) {
-        let shared = match (kept.is_open(), are_one(&kept, &other.kept)) {
-            (false, _) => Err(Refused::Socket),
-            (true, false) => Err(Refused::Unproven),
-            (true, true) => ShmWindow::<WORDS>::pair_and_descriptor().map_err(|_| Refused::Memory),
-        };
-        let memory = shared.map(|(_, memory)| Arc::new(memory));
-        let ends = [(other.asker.id, other.kept, true), (asker.id, kept, false)];
-        for (id, kept, is_first) in ends {
-            match &memory {
-                // Neither uses it before the other one has said, within it, that it has it. So it is no harm if only one gets it.
-                Ok(memory) => {
-                    let known = Known { syn: kept.syn, memory: Some((Arc::clone(memory), is_first)) };
-                    self.knows(kept.cookie, known);
-                    tell(&kept.to, Answer::Paired { id, is_first }, &[memory.as_fd()]);
-                }
-                Err(why) => tell(&kept.to, Answer::Refused { id, why: *why }, &[]),
-            }
+        let syn = known.syn.or_else(|| syn_stamp(&socket).ok().flatten());
+        let seen = Seen { syn, stamp: stamp_now(&socket).ok() };
+        let mut kept = Kept { socket: Arc::new(socket), cookie, seen, client: Arc::clone(client) };
+        if let Some(memory) = known.memory {
             kept.release();
+            return client.tell(id, Ok(memory));
+        }
+        let asker = Asker { client: client.number, id, uid: client.uid };
+        let (before, asked) = {
+            let mut pairs = self.pairs();
+            let before = pairs.make_room(end, client.number);
+            if let Some(before) = before.as_ref().filter(|before| before.kept.cookie == cookie) {
+                kept.seen.syn = kept.seen.syn.or(before.kept.seen.syn);
+            }
+            (before, pairs.ask(end, asker, kept))
+        };
+        match asked {
+            Asked::Waits => {}
+            Asked::Met(_) => self.has_met(client.number, id),
+            Asked::Refused(why, kept) => {
+                kept.release();
+                refuse(why);
+            }
+        }
+        let Some(before) = before else { return };
+        let was_answered = before.is_answered();
+        let Kept { socket, client: former, .. } = before.kept;
+        former.is_to(|to_do| to_do.replaced.push((before.asker.id, socket)));
+        // What that one is not told any more.
+        if was_answered
+            && let Some(memory) = self.lately().get(Instant::now(), cookie).and_then(|known| known.memory.clone())
+        {
+            self.answers(client, id, Ok(memory));
+        }
+    }
+
+    /// The other end has asked before.
+    fn has_met(&self, client: u64, id: u32) {
+        let other = self.pairs().pair(client, id).map(|[_, other]| (Arc::clone(&other.kept.client), other.asker.id));
+        if let Some((client, id)) = other {
+            client.is_to(|to_do| _ = to_do.looks.insert(id));
+        }
+    }
+
+    /// The other end of a question has asked, too, and its socket stood then.
+    fn looks(&self, client: &Client, id: u32) {
+        let pair = self.pairs().pair(client.number, id).map(|[own, other]| {
+            let of_other = (other.asker, other.kept.seen, Arc::clone(&other.kept.client));
+            let cookies = [own.kept.cookie, other.kept.cookie];
+            ((own.asker, own.kept.seen, Arc::clone(&own.kept.socket)), of_other, cookies)
+        });
+        let Some(((asker, own, socket), (other_asker, other_seen, other), cookies)) = pair else { return };
+        if !is_established(&*socket).unwrap_or(false) {
+            drop(socket);
+            // It has ended since it asked, and the other one is of another connection with its addresses: that one waits on.
+            return self.answers(client, id, Err(Refused::Socket));
+        }
+        // It has stood since before the other one was asked about: the two stood at once.
+        let own = Seen { stamp: stamp_now(&*socket).ok(), ..own };
+        drop(socket);
+        let memory = match own.is_one_with(other_seen) {
+            false => Err(Refused::Unproven),
+            true => ShmWindow::<WORDS>::pair_and_descriptor()
+                .map(|(_, memory)| Arc::new(memory))
+                .map_err(|_| Refused::Memory),
+        };
+        let outcome = |is_first| memory.clone().map(|memory| (memory, is_first));
+        let syns = [own.syn, other_seen.syn];
+        let knows = |is_met: bool| {
+            for ((cookie, syn), is_first) in cookies.into_iter().zip(syns).zip([true, false]) {
+                self.knows(cookie, Known { syn, memory: outcome(is_first).ok().filter(|_| is_met) });
+            }
+        };
+        // Before they are answered: another program that has one of the sockets may ask at any time.
+        knows(true);
+        if !self.pairs().answers(asker, other_asker) {
+            // The other one was taken back; the next one that asks is told.
+            return knows(false);
+        }
+        other.is_to(|to_do| to_do.answers.push((other_asker.id, outcome(false))));
+        self.answers(client, id, outcome(true));
+    }
+
+    /// Neither end uses the memory before the other one has said, within it, that it has it. So it is no harm if only one gets it.
+    fn answers(&self, client: &Client, id: u32, outcome: Outcome) {
+        let kept = self.pairs().cancel(client.number, id);
+        if let Some(kept) = kept {
+            kept.release();
+            client.tell(id, outcome);
         }
     }
 }
 
-/// Whether they are the two ends of one connection: one is the server's, and the other has sent the segment that it began with.
-fn are_one(one: &Kept, other: &Kept) -> bool {
-    let (client, stamp) = match (one.syn, other.syn) {
-        (Some(stamp), None) => (other, stamp),
-        (None, Some(stamp)) => (one, stamp),
-        _ => return false,
-    };
-    stamp_now(&client.socket).is_ok_and(|now| now.wrapping_add(ROUNDED_MS).wrapping_sub(stamp) <= SINCE_MAX_MS)
+impl Client {
+    /// Waits until there is something to do, and something has come.
+    fn waits(&self) -> Result<[bool; 2], Errno> {
+        let mut fds = [&self.bell, &self.socket].map(|fd| PollFd::new(fd, PollFlags::IN));
+        loop {
+            match poll(&mut fds, None) {
+                Err(Errno::INTR) => {}
+                ready => return ready.map(|_| fds.each_ref().map(|fd| !fd.revents().is_empty())),
+            }
+        }
+    }
+
+    /// It is served no more: what it has sent is closed by its own thread, which may not be the last one to let its connection go.
+    fn empties(&self) {
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        // An empty message looks like the end.
+        for _ in 0..UNREAD_MAX {
+            if matches!(receive(&self.socket, ASKED_FDS_MAX), Err(ReceiveError::Kernel(_))) {
+                return;
+            }
+        }
+    }
+
+    fn to_do(&self) -> MutexGuard<'_, ToDo> {
+        self.to_do.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_to(&self, what: impl FnOnce(&mut ToDo)) {
+        what(&mut self.to_do());
+        // It is full only if it has been rung.
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+    }
+
+    fn takes(&self) -> ToDo {
+        let _ = rustix::io::read(&self.bell, &mut [0; size_of::<u64>()]);
+        mem::take(&mut self.to_do())
+    }
+
+    /// One that does not read its answers goes on by TCP.
+    fn tell(&self, id: u32, outcome: Outcome) {
+        let _ = match outcome {
+            Ok((memory, is_first)) => send(&self.socket, &Answer::Paired { id, is_first }.write(), &[memory.as_fd()]),
+            Err(why) => send(&self.socket, &Answer::Refused { id, why }.write(), &[]),
+        };
+    }
 }
 
-/// One that does not read its answers goes on by TCP.
-fn tell(to: &OwnedFd, answer: Answer, fds: &[BorrowedFd<'_>]) {
-    let _ = send(to, &answer.write(), fds);
+impl Seen {
+    /// Whether they are the two ends of one connection: one is the server's, and the other has sent the segment that it began with.
+    fn is_one_with(self, other: Self) -> bool {
+        let (stamp, syn) = match (self.syn, other.syn) {
+            (Some(syn), None) => (other.stamp, syn),
+            (None, Some(syn)) => (self.stamp, syn),
+            _ => return false,
+        };
+        stamp.is_some_and(|stamp| stamp.wrapping_add(ROUNDED_MS).wrapping_sub(syn) <= SINCE_MAX_MS)
+    }
+}
+
+/// Before a socket is closed.
+fn lets_go(socket: &OwnedFd) {
+    // Its program, if there still is one, knows what it has set.
+    let _ = sockopt::set_socket_linger(socket, None);
 }
 
 impl Kept {
-    fn is_open(&self) -> bool {
-        is_established(&self.socket).unwrap_or(false)
-    }
-
     /// Closes the socket, without a wait if this is the last one who has it.
     fn release(self) {
-        // Its program, if there still is one, knows what it has set.
-        let _ = sockopt::set_socket_linger(&self.socket, None);
+        lets_go(&self.socket);
     }
 }

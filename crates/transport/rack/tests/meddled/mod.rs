@@ -71,7 +71,7 @@ unsafe impl Shared for Memory {}
 
 /// As one end sees it.
 pub(crate) struct Steps {
-    memory: Arc<Mapped<Memory>>,
+    pub(crate) memory: Arc<Mapped<Memory>>,
     end: usize,
 }
 
