@@ -9,8 +9,9 @@ use rustix::net::{SocketType, sockopt};
 
 use crate::{
     conn::{CONNS, borrowed, connects, dups, enters, is_not_followed, leaves},
-    epoll, monitor,
+    monitor,
     real::{self, errno},
+    set,
 };
 
 const TCP_SAVE_SYN: c_int = 27;
@@ -20,7 +21,7 @@ const CLOSE_RANGE_CLOEXEC: c_int = 4;
 /// A descriptor is about to be closed, or to be another one's.
 fn goes(fd: c_int) {
     leaves(fd);
-    epoll::leaves(fd);
+    set::leaves(fd);
 }
 
 /// # Safety
@@ -37,7 +38,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & CLOSE_RANGE_CLOEXEC == 0 {
-        let fds: Vec<c_int> = CONNS.all().map(|(fd, _)| fd).chain(epoll::all()).collect();
+        let fds: Vec<c_int> = CONNS.all().map(|(fd, _)| fd).chain(set::all()).collect();
         fds.into_iter().filter(|fd| fd.cast_unsigned() >= first && fd.cast_unsigned() <= last).for_each(goes);
     }
     // SAFETY: the caller's.
@@ -60,7 +61,7 @@ fn names(fd: c_int, to: c_int) -> c_int {
             is_not_followed(fd);
         }
         dups(fd, to);
-        epoll::dups(fd, to);
+        set::dups(fd, to);
     }
     to
 }

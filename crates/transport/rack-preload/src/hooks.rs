@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What runs as the program begins, forks and ends.
 
-use crate::{conn, epoll, monitor, real, stats};
+use crate::{conn, monitor, real, set, stats};
 
 extern "C" fn starts() {
     real::resolve();
@@ -15,17 +15,17 @@ extern "C" fn starts() {
 
 unsafe extern "C" fn before_fork() {
     monitor::before_fork();
-    epoll::before_fork();
+    set::before_fork();
 }
 
 unsafe extern "C" fn after_fork() {
-    epoll::after_fork();
+    set::after_fork();
     monitor::after_fork();
 }
 
 unsafe extern "C" fn in_child() {
     fide_rack::end::in_child();
-    epoll::in_child();
+    set::in_child();
     monitor::in_child();
 }
 

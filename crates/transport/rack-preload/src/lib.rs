@@ -12,7 +12,7 @@
 //! | `conn` | a connection, from its begin to its memory |
 //! | `monitor` | questions to the monitor, and its answers; forks |
 //! | `bytes`, `data` | reads and writes |
-//! | `poll`, `epoll`, `ready`, `times` | waiting |
+//! | `poll`, `epoll`, `set`, `ready`, `times` | waiting |
 //! | `before` | descriptors that are not to be connections |
 //! | `calls` | all other functions |
 //! | `real` | the functions that come next |
@@ -44,6 +44,7 @@ mod monitor;
 pub mod poll;
 mod ready;
 mod real;
+mod set;
 mod stats;
 mod table;
 mod times;

@@ -18,9 +18,9 @@ use libc::{
 
 use crate::{
     conn::{Conn, ours},
-    epoll,
     ready::{IN, Looks, OUT, arms, asked, hears, naps, ready},
     real::{self, bits, fail},
+    set,
     times::{duration, timespec_of, until},
 };
 
@@ -39,7 +39,7 @@ type Ours = Vec<(usize, Arc<Conn>)>;
 /// Those of the descriptors that are, or may come to be, attached, by index. Sleeps of the latter count, too: who attaches has them woken.
 fn attached(fds: &[pollfd]) -> Ours {
     let one = |(index, fd): (usize, &pollfd)| {
-        epoll::is_polled(fd.fd);
+        set::is_polled(fd.fd);
         Some((index, ours(fd.fd)?))
     };
     fds.iter().enumerate().filter_map(one).collect()

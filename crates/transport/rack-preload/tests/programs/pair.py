@@ -318,6 +318,75 @@ def pool(s, is_server, flags):
     print("served")
 
 
+def crowd(s, is_server):
+    """Many connections in one set, most of which say nothing for long; some are closed, and others come."""
+    count, turns, now = 40, 700, 1
+    if not is_server:
+        port = struct.unpack("!H", exact(s, 2))[0]
+        begins = lambda: socket.create_connection(("127.0.0.1", port))
+        open_, wrong = [begins() for _ in range(count)], 0
+        for turn in range(turns):
+            now = (now * 1103515245 + 12345) % 2**31
+            at = now >> 16
+            # Few of them are busy at a time.
+            c = open_[(turn // 100 * 7 + at % 3) % count if turn % 10 else at % count]
+            size = 200000 if turn % 97 == 0 else 1 + at % 300
+            writer = threading.Thread(target=c.sendall, args=(data(b"crowd", size),))
+            writer.start()
+            wrong += exact(c, size) != data(b"crowd", size)
+            writer.join()
+            if turn % 50 == 49:
+                open_[at % count].close()
+                open_[at % count] = begins()
+        for c in open_:
+            c.shutdown(socket.SHUT_WR)
+            wrong += c.recv(1) != b""
+        print(wrong)
+        return
+    listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+    s.sendall(struct.pack("!H", listener.getsockname()[1]))
+    one, open_, rests, seen = select.epoll(), {}, {}, 0
+    one.register(listener, select.EPOLLIN)
+    kinds = [0, select.EPOLLET, select.EPOLLONESHOT]
+    kind = lambda fd: kinds[fd % 3]
+    while seen == 0 or open_:
+        events = one.poll(10, 8)
+        assert events, open_
+        for fd, event in events:
+            if fd == listener.fileno():
+                c, _ = listener.accept()
+                c.setblocking(False)
+                open_[c.fileno()], rests[c.fileno()] = c, b""
+                seen += 1
+                wants = select.EPOLLIN | (select.EPOLLOUT if kind(c.fileno()) & select.EPOLLET else 0)
+                one.register(c, wants | kind(c.fileno()))
+                continue
+            c, is_over = open_[fd], False
+            while True:
+                try:
+                    got = c.recv(4096)
+                except BlockingIOError:
+                    break
+                except ConnectionResetError:
+                    got = b""
+                if not got:
+                    is_over = True
+                    break
+                rests[fd] += got
+            try:
+                while rests[fd]:
+                    rests[fd] = rests[fd][c.send(rests[fd]):]
+            except (BlockingIOError, BrokenPipeError):
+                pass
+            if is_over:
+                one.unregister(c)
+                del open_[fd]
+                c.close()
+            elif not kind(fd) & select.EPOLLET:
+                one.modify(c, select.EPOLLIN | (select.EPOLLOUT if rests[fd] else 0) | kind(fd))
+    print(seen, "served")
+
+
 def set_forks(s, is_server):
     """A child uses the set in which a thread of its parent sleeps."""
     if not is_server:
@@ -520,6 +589,7 @@ SCENARIOS = {
     "pool": lambda s, is_server: pool(s, is_server, 0),
     "pool-edge": lambda s, is_server: pool(s, is_server, select.EPOLLET),
     "pool-once": lambda s, is_server: pool(s, is_server, select.EPOLLONESHOT),
+    "crowd": crowd,
     "set-forks": set_forks,
     "halves": halves,
     "dups": dups,
