@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What runs as the program begins, forks and ends.
 
-use crate::{conn, monitor, real, set, stats};
+use crate::{conn, monitor, process, real, set, stats};
 
 extern "C" fn starts() {
     real::resolve();
+    process::starts();
     monitor::starts();
     stats::starts();
     if monitor::is_there() {
@@ -24,6 +25,7 @@ unsafe extern "C" fn after_fork() {
 }
 
 unsafe extern "C" fn in_child() {
+    process::starts();
     fide_rack::end::in_child();
     set::in_child();
     monitor::in_child();
@@ -31,8 +33,10 @@ unsafe extern "C" fn in_child() {
 
 /// What the program has not closed is closed as it would have been.
 extern "C" fn ends() {
-    conn::ends();
-    stats::ends();
+    if process::is_own() {
+        conn::ends();
+        stats::ends();
+    }
 }
 
 #[used]

@@ -13,7 +13,7 @@
 //! | `monitor` | questions to the monitor, and its answers; forks |
 //! | `bytes`, `data` | reads and writes |
 //! | `poll`, `epoll`, `set`, `ready`, `times` | waiting |
-//! | `before` | descriptors that are not to be connections |
+//! | `before`, `process` | descriptors that are not to be connections; whose descriptors they are |
 //! | `calls` | all other functions |
 //! | `real` | the functions that come next |
 //! | `stats` | what was done |
@@ -42,6 +42,7 @@ pub mod data;
 pub mod epoll;
 mod monitor;
 pub mod poll;
+mod process;
 mod ready;
 mod real;
 mod set;

@@ -117,6 +117,7 @@ same! {
     second_descriptors_are_the_same: "dups", 2;
     // The child says what its parent had, too.
     fork_after_accept_is_the_same: "forks", 3;
+    other_programs_are_begun_the_same: "spawns", 2;
     // The killed one says nothing.
     killed_peer_is_the_same: "killed", 1;
     close_is_the_same: "closed", 2;

@@ -485,6 +485,25 @@ def forks(s, is_server):
     print(exact(s, 100))
 
 
+def spawns(s, is_server):
+    """Children that begin another program close what is not theirs, some in the memory of their parent."""
+    if is_server:
+        while more := s.recv(100):
+            s.sendall(more)
+        return
+    import subprocess
+    for turn in range(3):
+        print(subprocess.run(["echo", "%d" % turn], stdout=subprocess.PIPE).stdout)
+        s.sendall(b"one")
+        print(exact(s, 3))
+        # It has the connection as its output, which says nothing.
+        print(subprocess.call(["true"], stdout=s))
+        os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_CLOSE, s.fileno())])
+        os.wait()
+        s.sendall(b"two")
+        print(exact(s, 3))
+
+
 def killed(s, is_server):
     if is_server:
         s.sendall(b"last words")
@@ -594,6 +613,7 @@ SCENARIOS = {
     "halves": halves,
     "dups": dups,
     "forks": forks,
+    "spawns": spawns,
     "killed": killed,
     "closed": closed,
     "threads": threads,
