@@ -54,6 +54,7 @@ fn changes(set: c_int, change: c_int, fd: c_int, event: Option<epoll_event>) -> 
         }
     }
     event.events &= !libc::EPOLLEXCLUSIVE.cast_unsigned();
+    of.is_asked(event.events);
     let mut inner = of.lock();
     let is_slept_for = inner.sleepers > 0;
     let known = inner.one(fd).filter(|interest| Arc::ptr_eq(&interest.conn, &conn));
@@ -142,9 +143,10 @@ unsafe fn waits(
         } else {
             until.map(|until| until.saturating_duration_since(Instant::now()))
         };
+        let skips = count > 0 && !sleeps && of.skips();
         let rest = &mut into[count..];
         // SAFETY: the mask is the caller's.
-        let result = if rest.is_empty() { 0 } else { unsafe { kernel_waits(set, rest, left, mask) } };
+        let result = if rest.is_empty() || skips { 0 } else { unsafe { kernel_waits(set, rest, left, mask) } };
         let errno = real::errno();
         looks.slept();
         let came = usize::try_from(result).unwrap_or(0);

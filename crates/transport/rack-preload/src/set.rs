@@ -39,6 +39,8 @@ const FORK_TRIES: u32 = 10_000;
 const LOOKED_MIN: usize = 16;
 /// Sleeps in which a connection was not ready, before it is quiet.
 const QUIET: u32 = 3;
+/// Waits in which the kernel is not asked, one after the other.
+const SKIPPED_MAX: u32 = 7;
 
 pub(crate) struct Interest {
     pub(crate) fd: c_int,
@@ -79,6 +81,10 @@ pub(crate) struct Set {
     pub(crate) is_polled: AtomicBool,
     /// Of those who wait for it ([`Looks`]).
     pub(crate) patience: AtomicU32,
+    /// Waits in which the kernel need not be asked.
+    skipped: AtomicU32,
+    /// Something in it is, or was, edge-triggered or told once.
+    has_edges: AtomicBool,
 }
 
 /// A descriptor is closed.
@@ -396,6 +402,12 @@ impl Set {
         SETS.get(set)
     }
 
+    pub(crate) fn is_asked(&self, events: u32) {
+        if bits(events) & (libc::EPOLLET | libc::EPOLLONESHOT) != 0 {
+            self.has_edges.store(true, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -428,6 +440,13 @@ impl Set {
             }
             true
         });
+    }
+
+    /// Whether a wait that has something is done without the kernel, which is asked now and then. What has woken is taken later then; of what
+    /// is edge-triggered it would be one event more.
+    pub(crate) fn skips(&self) -> bool {
+        !self.has_edges.load(Ordering::Relaxed)
+            && self.skipped.fetch_add(1, Ordering::Relaxed) % (SKIPPED_MAX + 1) < SKIPPED_MAX
     }
 
     pub(crate) fn seems_ready(&self) -> bool {

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-WARM = 30
+WARM = int(os.environ.get("WARM", 30))
 
 
 def exact(s, count):
