@@ -39,6 +39,8 @@ const TCP: u32 = 3;
 
 /// The monitor pairs nothing that is older.
 const ANSWER_WITHIN: Duration = Duration::from_mins(1);
+/// Between two looks whether there is an answer, by calls for one connection.
+const ANSWERS_APART_US: u64 = 200;
 
 #[derive(Debug)]
 pub(crate) struct Conn {
@@ -47,6 +49,8 @@ pub(crate) struct Conn {
     /// One more than the number of its question; 0: none is open.
     question: AtomicU64,
     since: Instant,
+    /// When it is looked next whether there is an answer, after `since`.
+    looks_at_us: AtomicU64,
     /// Descriptors of it in this process, and one of them.
     fds: AtomicU32,
     fd: AtomicI32,
@@ -75,6 +79,7 @@ impl Conn {
             phase: AtomicU32::new(CONNECTING),
             question: AtomicU64::new(0),
             since: Instant::now(),
+            looks_at_us: AtomicU64::new(0),
             fds: AtomicU32::new(1),
             fd: AtomicI32::new(fd),
             no_delay: AtomicI32::new(0),
@@ -107,9 +112,13 @@ impl Conn {
                 Err(_) => self.stays_tcp(),
             },
             OPEN if self.question.load(Ordering::Relaxed) != 0 => {
-                if self.since.elapsed() > ANSWER_WITHIN {
+                let age = self.since.elapsed();
+                // A program calls often: most calls do not ask whether there is an answer.
+                let looked_at_us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
+                if age > ANSWER_WITHIN {
                     self.stays_tcp();
-                } else {
+                } else if looked_at_us >= self.looks_at_us.load(Ordering::Relaxed) {
+                    self.looks_at_us.store(looked_at_us + ANSWERS_APART_US, Ordering::Relaxed);
                     monitor::answers();
                 }
             }

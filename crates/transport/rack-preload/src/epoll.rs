@@ -25,6 +25,14 @@ use crate::{
 
 /// Wakes in vain before a nap.
 const FUTILE: u32 = 2;
+/// What `EPOLLEXCLUSIVE` may go with.
+const EXCLUSIVE: c_int = libc::EPOLLEXCLUSIVE
+    | libc::EPOLLIN
+    | libc::EPOLLOUT
+    | libc::EPOLLERR
+    | libc::EPOLLHUP
+    | libc::EPOLLWAKEUP
+    | libc::EPOLLET;
 
 /// Changes a set. None: the kernel does it.
 fn changes(set: c_int, change: c_int, fd: c_int, event: Option<epoll_event>) -> Option<c_int> {
@@ -47,11 +55,17 @@ fn changes(set: c_int, change: c_int, fd: c_int, event: Option<epoll_event>) -> 
         return None;
     }
     let mut event = event?;
-    if bits(event.events) & libc::EPOLLEXCLUSIVE != 0 || of.is_polled.load(Ordering::Relaxed) {
+    if of.is_polled.load(Ordering::Relaxed) {
         is_not_followed(fd);
         if conn.is_tcp() {
             return None;
         }
+    }
+    // More sets than one are woken, as they may be. What cannot go with it is an error that the kernel tells.
+    if bits(event.events) & libc::EPOLLEXCLUSIVE != 0
+        && (change != libc::EPOLL_CTL_ADD || bits(event.events) & !EXCLUSIVE != 0)
+    {
+        return None;
     }
     event.events &= !libc::EPOLLEXCLUSIVE.cast_unsigned();
     of.is_asked(event.events);

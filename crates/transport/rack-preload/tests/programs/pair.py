@@ -318,6 +318,42 @@ def pool(s, is_server, flags):
     print("served")
 
 
+def exclusive(s, is_server):
+    """Two threads, each with a set of its own, serve one connection."""
+    if not is_server:
+        for turn in range(300):
+            s.sendall(b"%08d" % turn)
+            assert exact(s, 8) == b"%08d" % turn
+            if turn % 50 == 0:
+                time.sleep(0.003)
+        s.shutdown(socket.SHUT_WR)
+        print(s.recv(8))
+        return
+    s.setblocking(False)
+    lock = threading.Lock()
+
+    def serves():
+        one = select.epoll()
+        one.register(s, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        while True:
+            events = one.poll(5)
+            if not events:
+                print("nothing came")
+            with lock:
+                try:
+                    while got := s.recv(8):
+                        s.sendall(got)
+                except BlockingIOError:
+                    continue
+            return
+
+    threads = [threading.Thread(target=serves) for _ in range(2)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    s.shutdown(socket.SHUT_WR)
+    print("served")
+
+
 def crowd(s, is_server):
     """Many connections in one set, most of which say nothing for long; some are closed, and others come."""
     count, turns, now = 40, 700, 1
@@ -608,6 +644,7 @@ SCENARIOS = {
     "pool": lambda s, is_server: pool(s, is_server, 0),
     "pool-edge": lambda s, is_server: pool(s, is_server, select.EPOLLET),
     "pool-once": lambda s, is_server: pool(s, is_server, select.EPOLLONESHOT),
+    "exclusive": exclusive,
     "crowd": crowd,
     "set-forks": set_forks,
     "halves": halves,
