@@ -9,8 +9,9 @@ use rustix::net::{SocketType, sockopt};
 
 use crate::{
     conn::{CONNS, borrowed, connects, dups, enters, is_not_followed, leaves},
-    epoll, monitor,
+    monitor, process,
     real::{self, errno},
+    set,
 };
 
 const TCP_SAVE_SYN: c_int = 27;
@@ -19,8 +20,10 @@ const CLOSE_RANGE_CLOEXEC: c_int = 4;
 
 /// A descriptor is about to be closed, or to be another one's.
 fn goes(fd: c_int) {
-    leaves(fd);
-    epoll::leaves(fd);
+    if process::is_own() {
+        leaves(fd);
+        set::leaves(fd);
+    }
 }
 
 /// # Safety
@@ -36,8 +39,8 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    if flags & CLOSE_RANGE_CLOEXEC == 0 {
-        let fds: Vec<c_int> = CONNS.all().map(|(fd, _)| fd).chain(epoll::all()).collect();
+    if flags & CLOSE_RANGE_CLOEXEC == 0 && process::is_own() {
+        let fds: Vec<c_int> = CONNS.all().map(|(fd, _)| fd).chain(set::all()).collect();
         fds.into_iter().filter(|fd| fd.cast_unsigned() >= first && fd.cast_unsigned() <= last).for_each(goes);
     }
     // SAFETY: the caller's.
@@ -59,8 +62,10 @@ fn names(fd: c_int, to: c_int) -> c_int {
             // As one does before another program is begun that knows nothing of it.
             is_not_followed(fd);
         }
-        dups(fd, to);
-        epoll::dups(fd, to);
+        if process::is_own() {
+            dups(fd, to);
+            set::dups(fd, to);
+        }
     }
     to
 }

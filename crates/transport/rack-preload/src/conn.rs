@@ -29,6 +29,8 @@ use crate::{before, monitor, stats, table::Table};
 pub(crate) type Memory = ShmWindow<WORDS>;
 
 pub(crate) static CONNS: Table<Conn> = Table::new();
+/// Connections that this process has closed.
+pub(crate) static CLOSED: AtomicU32 = AtomicU32::new(0);
 
 const CONNECTING: u32 = 0;
 const OPEN: u32 = 1;
@@ -265,10 +267,12 @@ pub(crate) fn ours(fd: i32) -> Option<Arc<Conn>> {
 
 /// What was there was closed without this library: the descriptor is another socket's, to which nothing is sent.
 fn forgets(fd: i32) {
-    if let Some(conn) = CONNS.put(fd, None)
-        && conn.fds.fetch_sub(1, Ordering::AcqRel) == 1
-        && let Some(id) = conn.takes_question()
-    {
+    let Some(conn) = CONNS.put(fd, None) else { return };
+    if conn.fds.fetch_sub(1, Ordering::AcqRel) > 1 {
+        return;
+    }
+    CLOSED.fetch_add(1, Ordering::Relaxed);
+    if let Some(id) = conn.takes_question() {
         monitor::cancels(id);
     }
 }
@@ -305,6 +309,7 @@ pub(crate) fn leaves(fd: i32) {
         }
         return;
     }
+    CLOSED.fetch_add(1, Ordering::Relaxed);
     conn.closes(fd);
 }
 

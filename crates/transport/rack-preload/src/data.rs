@@ -15,6 +15,8 @@ use crate::{
 
 /// Pieces of one call, by the kernel (`UIO_MAXIOV`).
 const PIECES_MAX: usize = 1024;
+/// Pieces for which nothing is allocated.
+const FEW: usize = 16;
 
 fn call(conn: Arc<Conn>, fd: c_int, flags: c_int) -> Call {
     Call { conn, fd, flags }
@@ -66,6 +68,11 @@ unsafe fn reads(call: &Call, iov: *const iovec, count: usize) -> Result<usize, c
     let one = |piece: &iovec| unsafe { into(piece.iov_base, piece.iov_len) };
     match pieces {
         [piece] => call.reads(&mut [one(piece)]),
+        pieces if pieces.len() <= FEW => {
+            let mut few: [&mut [u8]; FEW] = Default::default();
+            few.iter_mut().zip(pieces).for_each(|(few, piece)| *few = one(piece));
+            call.reads(&mut few[..pieces.len()])
+        }
         pieces => call.reads(&mut pieces.iter().map(one).collect::<Vec<_>>()),
     }
 }
@@ -79,6 +86,11 @@ unsafe fn writes(call: &Call, iov: *const iovec, count: usize) -> Result<usize, 
     let one = |piece: &iovec| unsafe { from(piece.iov_base, piece.iov_len) };
     match pieces {
         [piece] => call.writes(&[one(piece)]),
+        pieces if pieces.len() <= FEW => {
+            let mut few: [&[u8]; FEW] = Default::default();
+            few.iter_mut().zip(pieces).for_each(|(few, piece)| *few = one(piece));
+            call.writes(&few[..pieces.len()])
+        }
         pieces => call.writes(&pieces.iter().map(one).collect::<Vec<_>>()),
     }
 }

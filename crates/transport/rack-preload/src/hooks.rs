@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What runs as the program begins, forks and ends.
 
-use crate::{conn, epoll, monitor, real, stats};
+use crate::{conn, monitor, process, real, set, stats};
 
 extern "C" fn starts() {
     real::resolve();
+    process::starts();
     monitor::starts();
     stats::starts();
     if monitor::is_there() {
@@ -15,24 +16,27 @@ extern "C" fn starts() {
 
 unsafe extern "C" fn before_fork() {
     monitor::before_fork();
-    epoll::before_fork();
+    set::before_fork();
 }
 
 unsafe extern "C" fn after_fork() {
-    epoll::after_fork();
+    set::after_fork();
     monitor::after_fork();
 }
 
 unsafe extern "C" fn in_child() {
+    process::starts();
     fide_rack::end::in_child();
-    epoll::in_child();
+    set::in_child();
     monitor::in_child();
 }
 
 /// What the program has not closed is closed as it would have been.
 extern "C" fn ends() {
-    conn::ends();
-    stats::ends();
+    if process::is_own() {
+        conn::ends();
+        stats::ends();
+    }
 }
 
 #[used]

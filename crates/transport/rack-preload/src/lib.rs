@@ -12,8 +12,8 @@
 //! | `conn` | a connection, from its begin to its memory |
 //! | `monitor` | questions to the monitor, and its answers; forks |
 //! | `bytes`, `data` | reads and writes |
-//! | `poll`, `epoll`, `ready`, `times` | waiting |
-//! | `before` | descriptors that are not to be connections |
+//! | `poll`, `epoll`, `set`, `ready`, `times` | waiting |
+//! | `before`, `process` | descriptors that are not to be connections; whose descriptors they are |
 //! | `calls` | all other functions |
 //! | `real` | the functions that come next |
 //! | `stats` | what was done |
@@ -23,7 +23,7 @@
 //!
 //! **What a connection must not meet.** One stays with TCP for ever if, before its memory has come, it enters what is not followed:
 //! `fdopen`, `splice`, `SCM_RIGHTS`, the descriptors 0 to 2 (as before another program is begun), `O_ASYNC`, `SO_ZEROCOPY`, kernel TLS,
-//! `EPOLLEXCLUSIVE`, an epoll set that is itself waited for, or a set or a second descriptor from before it was connected. Once it has
+//! an epoll set that is itself waited for, or a set or a second descriptor from before it was connected. Once it has
 //! its memory, these are not for it any more: `splice` fails with `EINVAL`, and with the others, and with what makes system calls without
 //! the C library (io_uring, Go, static programs that get its descriptor), its bytes are not seen. So do not run such programs under it.
 //!
@@ -42,8 +42,10 @@ pub mod data;
 pub mod epoll;
 mod monitor;
 pub mod poll;
+mod process;
 mod ready;
 mod real;
+mod set;
 mod stats;
 mod table;
 mod times;

@@ -3,11 +3,8 @@
 
 use std::{
     cell::Cell,
-    ptr, slice,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    mem, ptr, slice,
+    sync::{Arc, atomic::AtomicU32},
     time::{Duration, Instant},
 };
 
@@ -18,48 +15,73 @@ use libc::{
 
 use crate::{
     conn::{Conn, ours},
-    epoll,
     ready::{IN, Looks, OUT, arms, asked, hears, naps, ready},
     real::{self, bits, fail},
+    set,
     times::{duration, timespec_of, until},
 };
 
 /// Wakes in vain before a nap.
 const FUTILE: u32 = 2;
-thread_local! {
-    /// Of this thread's waits ([`Looks`]).
-    static PATIENCE: Cell<u32> = const { Cell::new(0) };
-}
+/// Waits in which the kernel is not asked, one after the other.
+const SKIPPED_MAX: u32 = 15;
 /// Without a wait.
 static NOW: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
 
-/// Connections, by the index of their descriptors.
-type Ours = Vec<(usize, Arc<Conn>)>;
+/// What a wait needs, kept by its thread for the next one.
+#[derive(Default)]
+struct Room {
+    /// Those of the descriptors that are, or may come to be, attached, with their index. Sleeps of the latter count, too: who attaches has
+    /// them woken.
+    ours: Vec<(usize, Arc<Conn>)>,
+    /// What the kernel is asked.
+    kernel: Vec<pollfd>,
+    /// What `select` is asked.
+    fds: Vec<pollfd>,
+    /// [`Looks`]
+    patience: AtomicU32,
+    /// Waits since the kernel was asked.
+    skipped: u32,
+}
 
-/// Those of the descriptors that are, or may come to be, attached, by index. Sleeps of the latter count, too: who attaches has them woken.
-fn attached(fds: &[pollfd]) -> Ours {
-    let one = |(index, fd): (usize, &pollfd)| {
-        epoll::is_polled(fd.fd);
-        Some((index, ours(fd.fd)?))
-    };
-    fds.iter().enumerate().filter_map(one).collect()
+thread_local! {
+    static ROOM: Cell<Option<Box<Room>>> = const { Cell::new(None) };
+}
+
+impl Room {
+    /// This thread's, or another one if a handler has interrupted who has it.
+    fn take() -> Box<Self> {
+        ROOM.try_with(Cell::take).ok().flatten().unwrap_or_default()
+    }
+
+    fn put(mut self: Box<Self>) {
+        self.ours.clear();
+        self.kernel.clear();
+        self.fds.clear();
+        let _ = ROOM.try_with(|room| room.set(Some(self)));
+    }
+
+    /// Whether a wait for them is not the kernel's alone.
+    fn finds(&mut self, fds: &[pollfd]) -> bool {
+        let one = |(index, fd): (usize, &pollfd)| {
+            set::is_polled(fd.fd);
+            Some((index, ours(fd.fd)?))
+        };
+        self.ours.extend(fds.iter().enumerate().filter_map(one));
+        !self.ours.is_empty()
+    }
 }
 
 /// Waits as `ppoll` does.
 ///
 /// # Safety
 /// `mask` is null, or there.
-unsafe fn waits(
-    fds: &mut [pollfd],
-    ours: &[(usize, Arc<Conn>)],
-    within: Option<Duration>,
-    mask: *const sigset_t,
-) -> c_int {
+unsafe fn waits(fds: &mut [pollfd], room: &mut Room, within: Option<Duration>, mask: *const sigset_t) -> c_int {
     let until = until(within);
-    let mut kernel: Vec<pollfd> = fds.to_vec();
+    let Room { ours, kernel, patience, skipped, .. } = room;
+    kernel.extend_from_slice(fds);
     let mut futile = 0;
-    let kept = AtomicU32::new(PATIENCE.get());
-    let mut looks = Looks::new(&kept, within != Some(Duration::ZERO));
+    let mut looks = Looks::new(patience, within != Some(Duration::ZERO));
     loop {
         let is_over = until.is_some_and(|until| Instant::now() >= until);
         let is_ready = |(index, conn): &(usize, Arc<Conn>)| ready(conn, fds[*index].events.into(), 0) != 0;
@@ -75,13 +97,18 @@ unsafe fn waits(
         }
         let sleeps = !is_there && !is_over;
         if sleeps {
-            for (index, conn) in ours {
+            for (index, conn) in &*ours {
                 conn.end.sleeps();
                 arms(conn, fds[*index].events.into());
             }
             is_there = ours.iter().any(is_ready);
         }
-        for (index, conn) in ours {
+        if is_there && !sleeps && ours.len() == fds.len() && *skipped < SKIPPED_MAX {
+            *skipped += 1;
+            return tells(fds, ours);
+        }
+        *skipped = 0;
+        for (index, conn) in &*ours {
             kernel[*index].events = bits(asked(conn, fds[*index].events.into()));
         }
         let left = until.map(|until| timespec_of(until.saturating_duration_since(Instant::now())));
@@ -94,9 +121,8 @@ unsafe fn waits(
         let result = unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as nfds_t, timeout, mask) };
         let errno = real::errno();
         looks.slept();
-        PATIENCE.set(kept.load(Ordering::Relaxed));
         let mut naps_then = false;
-        for (index, conn) in ours {
+        for (index, conn) in &*ours {
             // Also without a wait, lest they add up.
             if result > 0 && kernel[*index].revents & POLLIN != 0 {
                 if !sleeps {
@@ -116,10 +142,10 @@ unsafe fn waits(
             return result;
         }
         let mut count = 0;
-        for (fd, kernel) in fds.iter_mut().zip(&kernel) {
+        for (fd, kernel) in fds.iter_mut().zip(&*kernel) {
             fd.revents = kernel.revents;
         }
-        for (index, conn) in ours {
+        for (index, conn) in &*ours {
             let fd = &mut fds[*index];
             if fd.revents & POLLNVAL == 0 {
                 fd.revents = bits(ready(conn, fd.events.into(), fd.revents.into()));
@@ -136,32 +162,56 @@ unsafe fn waits(
     }
 }
 
+/// What is ready without the kernel, if all are ours. What has woken is taken at a later sleep.
+fn tells(fds: &mut [pollfd], ours: &[(usize, Arc<Conn>)]) -> c_int {
+    let mut count = 0;
+    for (index, conn) in ours {
+        let fd = &mut fds[*index];
+        fd.revents = bits(ready(conn, fd.events.into(), 0));
+        count += c_int::from(fd.revents != 0);
+    }
+    count
+}
+
 /// # Safety
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int {
-    // SAFETY: the caller's.
-    if let Some((fds, ours)) = unsafe { found(fds, count) } {
-        let within = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
-        // SAFETY: there is no mask.
-        return unsafe { waits(fds, &ours, within, ptr::null()) };
+    let within = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+    // SAFETY: the caller's; there is no mask.
+    if let Some(waited) = unsafe { if_ours(fds, count, Ok(within), ptr::null()) } {
+        return waited;
     }
     // SAFETY: the caller's.
     unsafe { real::poll(fds, count, timeout_ms) }
 }
 
-/// Those that are attached, if any is.
+/// Waits, if any of them is ours.
 ///
 /// # Safety
-/// So many are there.
-unsafe fn found<'a>(fds: *mut pollfd, count: nfds_t) -> Option<(&'a mut [pollfd], Ours)> {
+/// So many are there, and `mask` is null, or there.
+unsafe fn if_ours(
+    fds: *mut pollfd,
+    count: nfds_t,
+    within: Result<Option<Duration>, c_int>,
+    mask: *const sigset_t,
+) -> Option<c_int> {
     if fds.is_null() || count == 0 || count > crate::table::FDS_MAX as nfds_t {
         return None;
     }
     // SAFETY: the caller's.
     let fds = unsafe { slice::from_raw_parts_mut(fds, usize::try_from(count).ok()?) };
-    let ours = attached(fds);
-    (!ours.is_empty()).then_some((fds, ours))
+    let mut room = Room::take();
+    let waited = room.finds(fds).then(|| match within {
+        // SAFETY: the caller's.
+        Ok(within) => unsafe { waits(fds, &mut room, within, mask) },
+        Err(errno) => {
+            fail(errno);
+            -1
+        }
+    });
+    room.put();
+    waited
 }
 
 /// # Safety
@@ -185,16 +235,10 @@ pub unsafe extern "C" fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: the caller's.
-    if let Some((fds, ours)) = unsafe { found(fds, count) } {
-        // SAFETY: the caller's.
-        return match unsafe { duration(timeout) } {
-            // SAFETY: the caller's.
-            Ok(within) => unsafe { waits(fds, &ours, within, mask) },
-            Err(errno) => {
-                fail(errno);
-                -1
-            }
-        };
+    let within = unsafe { duration(timeout) };
+    // SAFETY: the caller's.
+    if let Some(waited) = unsafe { if_ours(fds, count, within, mask) } {
+        return waited;
     }
     // SAFETY: the caller's.
     unsafe { real::ppoll(fds, count, timeout, mask) }
@@ -208,8 +252,9 @@ const SETS: [(c_short, c_short); 3] =
 ///
 /// # Safety
 /// Each set is null, or has so many.
-unsafe fn sets(count: c_int, sets: [*mut fd_set; 3]) -> Option<(Vec<pollfd>, Ours)> {
-    let mut fds = Vec::new();
+unsafe fn sets(count: c_int, sets: [*mut fd_set; 3]) -> Option<(Box<Room>, Vec<pollfd>)> {
+    let mut room = Room::take();
+    let mut fds = mem::take(&mut room.fds);
     for fd in 0..count.min(c_int::try_from(libc::FD_SETSIZE).unwrap_or(0)) {
         let mut events = 0;
         for (set, (asks, _)) in sets.iter().zip(SETS) {
@@ -222,24 +267,36 @@ unsafe fn sets(count: c_int, sets: [*mut fd_set; 3]) -> Option<(Vec<pollfd>, Our
             fds.push(pollfd { fd, events, revents: 0 });
         }
     }
-    let ours = attached(&fds);
-    (!ours.is_empty()).then_some((fds, ours))
+    if room.finds(&fds) {
+        return Some((room, fds));
+    }
+    room.fds = fds;
+    room.put();
+    None
 }
 
 /// # Safety
 /// As [`sets`], and `mask` is null, or there.
 unsafe fn selects(
-    fds: &mut [pollfd],
-    ours: &[(usize, Arc<Conn>)],
+    (mut room, mut fds): (Box<Room>, Vec<pollfd>),
     sets: [*mut fd_set; 3],
     within: Option<Duration>,
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: the caller's.
-    let result = unsafe { waits(fds, ours, within, mask) };
-    if result < 0 {
-        return result;
-    }
+    let result = unsafe { waits(&mut fds, &mut room, within, mask) };
+    // SAFETY: the caller's.
+    let result = if result < 0 { result } else { unsafe { selected(&fds, sets) } };
+    room.fds = fds;
+    room.put();
+    result
+}
+
+/// What `select` has of what was ready.
+///
+/// # Safety
+/// As [`sets`].
+unsafe fn selected(fds: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
     if fds.iter().any(|fd| fd.revents & POLLNVAL != 0) {
         fail(libc::EBADF);
         return -1;
@@ -273,7 +330,7 @@ pub unsafe extern "C" fn select(
 ) -> c_int {
     let all = [read, write, except];
     // SAFETY: the caller's.
-    let Some((mut fds, ours)) = (unsafe { sets(count, all) }) else {
+    let Some(found) = (unsafe { sets(count, all) }) else {
         // SAFETY: the caller's.
         return unsafe { real::select(count, read, write, except, timeout) };
     };
@@ -291,7 +348,7 @@ pub unsafe extern "C" fn select(
     };
     let ends = until(within);
     // SAFETY: the caller's; there is no mask.
-    let result = unsafe { selects(&mut fds, &ours, all, within, ptr::null()) };
+    let result = unsafe { selects(found, all, within, ptr::null()) };
     // As Linux does.
     if let (Some(timeout), Some(ends)) = (timeout, ends) {
         let left = ends.saturating_duration_since(Instant::now());
@@ -314,14 +371,14 @@ pub unsafe extern "C" fn pselect(
 ) -> c_int {
     let all = [read, write, except];
     // SAFETY: the caller's.
-    let Some((mut fds, ours)) = (unsafe { sets(count, all) }) else {
+    let Some(found) = (unsafe { sets(count, all) }) else {
         // SAFETY: the caller's.
         return unsafe { real::pselect(count, read, write, except, timeout, mask) };
     };
     // SAFETY: the caller's.
     match unsafe { duration(timeout) } {
         // SAFETY: the caller's.
-        Ok(within) => unsafe { selects(&mut fds, &ours, all, within, mask) },
+        Ok(within) => unsafe { selects(found, all, within, mask) },
         Err(errno) => {
             fail(errno);
             -1

@@ -120,7 +120,7 @@ impl Listener {
             .collect()
     }
 
-    fn ends_by_kill(mut self) {
+    fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -157,11 +157,11 @@ fn seen(is_under: bool, directory: &Path) -> Vec<String> {
     subscriber.from.read_to_string(&mut rest).unwrap();
     seen.push(rest);
     subscriber.child.wait().unwrap();
-    monitor.ends_by_kill();
+    monitor.kill();
     redis.has_no("cmd=monitor");
     let blocked = redis.listens(&["BLPOP", "nothing", "0"], 0);
     waits_until("a client that waits", || redis.asks(&["CLIENT", "LIST"]).contains("cmd=blpop"));
-    blocked.ends_by_kill();
+    blocked.kill();
     redis.has_no("cmd=blpop");
 
     // The server forks while clients write.

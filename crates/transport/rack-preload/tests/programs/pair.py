@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 
-WARM = 30
+WARM = int(os.environ.get("WARM", 30))
 
 
 def exact(s, count):
@@ -319,6 +319,111 @@ def pool(s, is_server, flags):
     print("served")
 
 
+def exclusive(s, is_server):
+    """Two threads, each with a set of its own, serve one connection."""
+    if not is_server:
+        for turn in range(300):
+            s.sendall(b"%08d" % turn)
+            assert exact(s, 8) == b"%08d" % turn
+            if turn % 50 == 0:
+                time.sleep(0.003)
+        s.shutdown(socket.SHUT_WR)
+        print(s.recv(8))
+        return
+    s.setblocking(False)
+    lock = threading.Lock()
+
+    def serves():
+        one = select.epoll()
+        one.register(s, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        while True:
+            events = one.poll(5)
+            if not events:
+                print("nothing came")
+            with lock:
+                try:
+                    while got := s.recv(8):
+                        s.sendall(got)
+                except BlockingIOError:
+                    continue
+            return
+
+    threads = [threading.Thread(target=serves) for _ in range(2)]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    s.shutdown(socket.SHUT_WR)
+    print("served")
+
+
+def crowd(s, is_server):
+    """Many connections in one set, most of which say nothing for long; some are closed, and others come."""
+    count, turns, now = 40, 700, 1
+    if not is_server:
+        port = struct.unpack("!H", exact(s, 2))[0]
+        begins = lambda: socket.create_connection(("127.0.0.1", port))
+        open_, wrong = [begins() for _ in range(count)], 0
+        for turn in range(turns):
+            now = (now * 1103515245 + 12345) % 2**31
+            at = now >> 16
+            # Few of them are busy at a time.
+            c = open_[(turn // 100 * 7 + at % 3) % count if turn % 10 else at % count]
+            size = 200000 if turn % 97 == 0 else 1 + at % 300
+            writer = threading.Thread(target=c.sendall, args=(data(b"crowd", size),))
+            writer.start()
+            wrong += exact(c, size) != data(b"crowd", size)
+            writer.join()
+            if turn % 50 == 49:
+                open_[at % count].close()
+                open_[at % count] = begins()
+        for c in open_:
+            c.shutdown(socket.SHUT_WR)
+            wrong += c.recv(1) != b""
+        print(wrong)
+        return
+    listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+    s.sendall(struct.pack("!H", listener.getsockname()[1]))
+    one, open_, rests, seen = select.epoll(), {}, {}, 0
+    one.register(listener, select.EPOLLIN)
+    kinds = [0, select.EPOLLET, select.EPOLLONESHOT]
+    kind = lambda fd: kinds[fd % 3]
+    while seen == 0 or open_:
+        events = one.poll(10, 8)
+        assert events, open_
+        for fd, event in events:
+            if fd == listener.fileno():
+                c, _ = listener.accept()
+                c.setblocking(False)
+                open_[c.fileno()], rests[c.fileno()] = c, b""
+                seen += 1
+                wants = select.EPOLLIN | (select.EPOLLOUT if kind(c.fileno()) & select.EPOLLET else 0)
+                one.register(c, wants | kind(c.fileno()))
+                continue
+            c, is_over = open_[fd], False
+            while True:
+                try:
+                    got = c.recv(4096)
+                except BlockingIOError:
+                    break
+                except ConnectionResetError:
+                    got = b""
+                if not got:
+                    is_over = True
+                    break
+                rests[fd] += got
+            try:
+                while rests[fd]:
+                    rests[fd] = rests[fd][c.send(rests[fd]):]
+            except (BlockingIOError, BrokenPipeError):
+                pass
+            if is_over:
+                one.unregister(c)
+                del open_[fd]
+                c.close()
+            elif not kind(fd) & select.EPOLLET:
+                one.modify(c, select.EPOLLIN | (select.EPOLLOUT if rests[fd] else 0) | kind(fd))
+    print(seen, "served")
+
+
 def set_forks(s, is_server):
     """A child uses the set in which a thread of its parent sleeps."""
     if not is_server:
@@ -493,6 +598,25 @@ def files(s, is_server):
             print(why.errno in (errno.EINVAL, errno.ESPIPE))
 
 
+def spawns(s, is_server):
+    """Children that begin another program close what is not theirs, some in the memory of their parent."""
+    if is_server:
+        while more := s.recv(100):
+            s.sendall(more)
+        return
+    import subprocess
+    for turn in range(3):
+        print(subprocess.run(["echo", "%d" % turn], stdout=subprocess.PIPE).stdout)
+        s.sendall(b"one")
+        print(exact(s, 3))
+        # It has the connection as its output, which says nothing.
+        print(subprocess.call(["true"], stdout=s))
+        os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_CLOSE, s.fileno())])
+        os.wait()
+        s.sendall(b"two")
+        print(exact(s, 3))
+
+
 def killed(s, is_server):
     if is_server:
         s.sendall(b"last words")
@@ -597,6 +721,8 @@ SCENARIOS = {
     "pool": lambda s, is_server: pool(s, is_server, 0),
     "pool-edge": lambda s, is_server: pool(s, is_server, select.EPOLLET),
     "pool-once": lambda s, is_server: pool(s, is_server, select.EPOLLONESHOT),
+    "exclusive": exclusive,
+    "crowd": crowd,
     "set-forks": set_forks,
     "halves": halves,
     "dups": dups,
@@ -604,6 +730,7 @@ SCENARIOS = {
     "serves-by-forks": serves_by_forks,
     "keeps-forked": keeps_forked,
     "files": files,
+    "spawns": spawns,
     "killed": killed,
     "closed": closed,
     "threads": threads,

@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What an epoll set is asked for of connections that are ours.
+//!
+//! **Sleeps.** As long as a thread sleeps for a set, the set counts among those that sleep for each of its connections, also for one that
+//! comes meanwhile: so its other end wakes, and nobody else takes what wakes.
+//!
+//! **Quiet ones.** In a large set what has not been ready for a while is not looked at: its other end stays asked to wake, and the kernel
+//! says so.
+
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    mem,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread,
+};
+
+use fide_rack::window::Bell;
+use libc::{c_int, epoll_event};
+
+use crate::{
+    before,
+    conn::{self, CONNS, Conn},
+    ready::{IN, OUT, RDHUP, arms, asked, hears, ready},
+    real,
+    table::Table,
+};
+
+pub(crate) static SETS: Table<Set> = Table::new();
+
+/// The upper half of the kernel's events for what is ours; the lower one is the descriptor. No address of a program, and no small number.
+pub(crate) const TOKEN: u64 = 0xf1de_7ac3 << 32;
+/// Tries to hold a set before a fork. One does for what others do meanwhile.
+const FORK_TRIES: u32 = 10_000;
+/// Connections that are always looked at: that costs less than what wakes.
+const LOOKED_MIN: usize = 16;
+/// Sleeps in which a connection was not ready, before it is quiet.
+const QUIET: u32 = 3;
+/// Waits in which the kernel is not asked, one after the other.
+const SKIPPED_MAX: u32 = 7;
+
+pub(crate) struct Interest {
+    pub(crate) fd: c_int,
+    pub(crate) conn: Arc<Conn>,
+    pub(crate) wants: u32,
+    pub(crate) data: u64,
+    /// What the kernel is asked for.
+    kernel: u32,
+    /// One shot was told.
+    pub(crate) is_off: bool,
+    /// [`Conn::reads`] and [`Conn::full`] as it was told last.
+    pub(crate) told: [Option<u32>; 2],
+    /// [`fide_rack::end::End::arrived`] then.
+    arrived: usize,
+    /// The last turn of a wait in which it was told.
+    turn: u64,
+    /// The set counts among those that sleep for the connection, once for all its threads.
+    sleeps: bool,
+    /// Sleeps since it was told.
+    still: u32,
+}
+
+#[derive(Default)]
+pub(crate) struct Inner {
+    /// Those that are looked at.
+    looked: Vec<Interest>,
+    /// Those that the kernel says something of, if something has come: they sleep.
+    quiet: BTreeMap<c_int, Interest>,
+    /// [`conn::CLOSED`], as those that are closed were forgotten last.
+    closed: u32,
+    pub(crate) turn: u64,
+    /// Threads that sleep for the set, or are about to. If there is one, all interests that are not off sleep, whenever they came.
+    pub(crate) sleepers: u32,
+}
+
+#[derive(Default)]
+pub(crate) struct Set {
+    inner: Mutex<Inner>,
+    /// It is waited for by others' means, which do not know what is ready here.
+    pub(crate) is_polled: AtomicBool,
+    /// Of those who wait for it ([`Looks`]).
+    pub(crate) patience: AtomicU32,
+    /// Waits in which the kernel need not be asked.
+    skipped: AtomicU32,
+    /// Something in it is, or was, edge-triggered or told once.
+    has_edges: AtomicBool,
+}
+
+/// A descriptor is closed.
+pub(crate) fn leaves(fd: c_int) {
+    before::clears(fd);
+    SETS.put(fd, None);
+}
+
+/// A descriptor has got another number, too.
+pub(crate) fn dups(fd: c_int, to: c_int) {
+    if let Some(set) = SETS.get(fd) {
+        SETS.put(to, Some(set));
+    } else if !CONNS.has(fd) {
+        before::sets(fd);
+        before::sets(to);
+    }
+}
+
+/// Descriptors of sets.
+pub(crate) fn all() -> impl Iterator<Item = c_int> {
+    SETS.all().map(|(fd, _)| fd)
+}
+
+/// A set is waited for as other descriptors are.
+pub(crate) fn is_polled(fd: c_int) {
+    if let Some(set) = SETS.get(fd) {
+        set.is_polled.store(true, Ordering::Relaxed);
+        set.lock().looked.iter().for_each(|interest| interest.conn.stays_tcp());
+    }
+}
+
+/// A set that is held, and stays meanwhile.
+type Held = (MutexGuard<'static, Inner>, Arc<Set>);
+
+thread_local! {
+    /// The sets, as this thread forks.
+    static FORKS: Cell<Vec<Held>> = const { Cell::new(Vec::new()) };
+}
+
+/// Before a fork: nothing of a set is half changed in the child.
+pub(crate) fn before_fork() {
+    let held = SETS.all().filter_map(|(_, set)| {
+        // Who is at it has been interrupted by a handler that forks, if it takes so long.
+        let inner = (0..FORK_TRIES).find_map(|_| {
+            set.inner.try_lock().ok().or_else(|| {
+                thread::yield_now();
+                None
+            })
+        })?;
+        // SAFETY: the set stays as long as this, which lies before it and is dropped first.
+        Some((unsafe { mem::transmute::<MutexGuard<'_, Inner>, MutexGuard<'static, Inner>>(inner) }, Arc::clone(&set)))
+    });
+    FORKS.set(held.collect());
+}
+
+pub(crate) fn after_fork() {
+    FORKS.take();
+}
+
+/// In the child no thread sleeps; those of the parent do so for the parent.
+pub(crate) fn in_child() {
+    for (mut inner, _set) in FORKS.take() {
+        inner.sleepers = 0;
+        let quiet = mem::take(&mut inner.quiet);
+        inner.looked.extend(quiet.into_values());
+        inner.looked.iter_mut().for_each(|interest| interest.sleeps = false);
+    }
+}
+
+pub(crate) fn bits(flags: u32) -> c_int {
+    flags.cast_signed()
+}
+
+impl Interest {
+    pub(crate) fn new(fd: c_int, conn: Arc<Conn>, event: epoll_event) -> Self {
+        Self {
+            fd,
+            conn,
+            wants: event.events,
+            data: event.u64,
+            kernel: 0,
+            is_off: false,
+            told: [None; 2],
+            arrived: 0,
+            turn: 0,
+            sleeps: false,
+            still: 0,
+        }
+    }
+
+    /// It changes as `EPOLL_CTL_MOD` has it.
+    pub(crate) fn renew(&mut self, event: epoll_event) {
+        (self.wants, self.data, self.is_off, self.told, self.still) = (event.events, event.u64, false, [None; 2], 0);
+    }
+
+    /// Whether it can be left to the kernel as it sleeps: all comes through the ring, and nothing is there.
+    fn is_quiet(&self) -> bool {
+        let end = &self.conn.end;
+        matches!(end.is_ready(Bell::Message), Ok(Some(false)))
+            && (!self.has(OUT) || matches!(end.is_ready(Bell::Room), Ok(Some(_))))
+            && self.asks() == self.kernel
+    }
+
+    fn has(&self, flag: c_int) -> bool {
+        bits(self.wants) & flag != 0
+    }
+
+    /// What the kernel is to be asked for.
+    fn asks(&self) -> u32 {
+        if self.is_off {
+            return 0;
+        }
+        (asked(&self.conn, bits(self.wants)) & !libc::EPOLLONESHOT).cast_unsigned()
+    }
+
+    pub(crate) fn change(&mut self, set: c_int, change: c_int) -> c_int {
+        let kernel = self.asks();
+        let mut event = epoll_event { events: kernel, u64: TOKEN | u64::from(self.fd.cast_unsigned()) };
+        // SAFETY: the event is there.
+        let result = unsafe { real::epoll_ctl(set, change, self.fd, &raw mut event) };
+        if result == 0 {
+            self.kernel = kernel;
+        }
+        result
+    }
+
+    /// From now on the other end wakes who sleeps for the set.
+    fn sleeps(&mut self) {
+        if self.is_off {
+            return;
+        }
+        if !self.sleeps {
+            self.sleeps = true;
+            self.conn.end.sleeps();
+        }
+        self.arms();
+    }
+
+    fn arms(&self) {
+        let is_told = self.has(libc::EPOLLET) && self.told[1] == Some(self.conn.full.load(Ordering::Relaxed));
+        arms(&self.conn, bits(self.wants) & !if is_told { OUT } else { 0 });
+    }
+
+    fn wakes(&mut self) {
+        if mem::take(&mut self.sleeps) {
+            self.conn.end.woke();
+        }
+    }
+
+    /// It is new, or has changed, as threads sleep for the set: they are woken if it is ready, and else once it is.
+    pub(crate) fn joins(&mut self, set: c_int) {
+        self.sleeps();
+        if ready(&self.conn, bits(self.wants), 0) != 0 {
+            // The kernel has always room, and says so at once; who waits next asks it for what is right.
+            self.kernel |= libc::EPOLLOUT.cast_unsigned();
+            let mut event = epoll_event { events: self.kernel, u64: TOKEN | u64::from(self.fd.cast_unsigned()) };
+            // SAFETY: the event is there.
+            unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_MOD, self.fd, &raw mut event) };
+        }
+    }
+
+    /// The kernel says that something has come over TCP. What wakes is taken, or left so that it wakes others, too. `others`: more threads
+    /// sleep for the set. False: it was left for those that sleep for the connection by other means.
+    pub(crate) fn hears(&mut self, others: bool) -> bool {
+        // One of the threads is told what is edge-triggered, and each what is not.
+        if others && !self.is_off && !self.has(libc::EPOLLET | libc::EPOLLONESHOT) {
+            self.arms();
+            if ready(&self.conn, bits(self.wants), 0) != 0 {
+                return true;
+            }
+        }
+        let is_awake = !self.sleeps;
+        if is_awake {
+            self.conn.end.sleeps();
+        }
+        // The descriptor may be closed, and another one of the connection not.
+        let is_taken = hears(&self.conn, self.conn.fd());
+        if is_awake {
+            self.conn.end.woke();
+        }
+        if others && !self.is_off {
+            self.arms();
+        }
+        is_taken
+    }
+
+    /// Edge-triggered, it was told of all that there is to read, and nobody has read since.
+    fn has_told_all(&self) -> bool {
+        self.told[0] == Some(self.conn.reads.load(Ordering::Acquire)) && self.arrived == self.conn.end.arrived()
+    }
+
+    /// What is to be told, if the kernel has said that.
+    pub(crate) fn tells(&mut self, kernel: c_int) -> Option<epoll_event> {
+        if self.is_off {
+            return None;
+        }
+        let conn = &self.conn;
+        let now = [&conn.reads, &conn.full].map(|count| Some(count.load(Ordering::Acquire)));
+        let mut told = ready(conn, bits(self.wants), kernel);
+        if self.has(libc::EPOLLET) && kernel == 0 {
+            let full = now[1] == self.told[1];
+            told &= !(if self.has_told_all() { IN | RDHUP } else { 0 } | if full { OUT } else { 0 });
+        } else if self.has(libc::EPOLLET)
+            && now[1] == self.told[1]
+            && conn.end.is_ready(Bell::Room).is_ok_and(|is| is.is_some())
+        {
+            told &= !OUT;
+        }
+        if told == 0 {
+            return None;
+        }
+        for (which, flags) in [IN, OUT].into_iter().enumerate() {
+            if told & flags != 0 {
+                self.told[which] = now[which];
+                if which == 0 && self.has(libc::EPOLLET) {
+                    self.arrived = self.conn.end.arrived();
+                }
+            }
+        }
+        (self.is_off, self.still) = (self.has(libc::EPOLLONESHOT), 0);
+        if self.is_off {
+            self.wakes();
+        }
+        Some(epoll_event { events: told.cast_unsigned(), u64: self.data })
+    }
+}
+
+impl Drop for Interest {
+    fn drop(&mut self) {
+        self.wakes();
+    }
+}
+
+impl Inner {
+    /// Whether it is worth to look without the kernel.
+    pub(crate) fn has_attached(&self) -> bool {
+        self.looked.iter().any(|interest| !interest.is_off && interest.conn.is_attached())
+    }
+
+    pub(crate) fn push(&mut self, new: Interest) {
+        self.looked.push(new);
+    }
+
+    /// The one of a descriptor, which is looked at from now on.
+    pub(crate) fn one(&mut self, fd: c_int) -> Option<&mut Interest> {
+        self.looked.extend(self.quiet.remove(&fd));
+        self.looked.iter_mut().find(|interest| interest.fd == fd && !interest.conn.is_closed())
+    }
+
+    /// Forgets the one of a descriptor, also of one that was closed.
+    pub(crate) fn forgets(&mut self, fd: c_int) {
+        self.quiet.remove(&fd);
+        self.looked.retain(|interest| interest.fd != fd);
+    }
+
+    /// What is ready, into the rest of the events.
+    pub(crate) fn tells(&mut self, into: &mut [epoll_event], turn: u64) -> usize {
+        let mut count = 0;
+        // Those that were told last come last.
+        for interest in &mut self.looked {
+            if count == into.len() {
+                break;
+            }
+            if interest.turn != turn
+                && let Some(event) = interest.tells(0)
+            {
+                (into[count], interest.turn) = (event, turn);
+                count += 1;
+            }
+        }
+        if count > 0 && count == into.len() && !self.looked.is_empty() {
+            self.looked.rotate_left(1);
+        }
+        count
+    }
+
+    /// The kernel has said something of a descriptor in a turn of a wait, which may sleep: what is to be told, and whether what wakes was left
+    /// for others.
+    pub(crate) fn hears(
+        &mut self,
+        fd: c_int,
+        kernel: c_int,
+        turn: u64,
+        is_asleep: bool,
+    ) -> Option<(Option<epoll_event>, bool)> {
+        let (others, is_awake) = (self.sleepers > u32::from(is_asleep), self.sleepers == 0);
+        let interest = self.one(fd)?;
+        let is_left = kernel & libc::EPOLLIN != 0 && !interest.hears(others);
+        let told = if interest.turn == turn { None } else { interest.tells(kernel) };
+        if told.is_some() {
+            interest.turn = turn;
+        }
+        if is_awake {
+            interest.wakes();
+        }
+        Some((told, is_left))
+    }
+
+    /// Those that have not been ready for a while are left to the kernel.
+    fn quietens(&mut self) {
+        let mut at = 0;
+        while self.looked.len() > LOOKED_MIN && at < self.looked.len() {
+            let interest = &mut self.looked[at];
+            interest.still += 1;
+            if interest.still > QUIET && interest.sleeps && interest.is_quiet() {
+                let quiet = self.looked.swap_remove(at);
+                self.quiet.insert(quiet.fd, quiet);
+            } else {
+                at += 1;
+            }
+        }
+    }
+}
+
+impl Set {
+    /// Of a descriptor.
+    pub(crate) fn of(set: c_int) -> Option<Arc<Self>> {
+        if SETS.get(set).is_none() {
+            let new = Self::default();
+            new.is_polled.store(before::has(set), Ordering::Relaxed);
+            // Another thread may do so, too.
+            SETS.add(set, Arc::new(new));
+        }
+        SETS.get(set)
+    }
+
+    pub(crate) fn is_asked(&self, events: u32) {
+        if bits(events) & (libc::EPOLLET | libc::EPOLLONESHOT) != 0 {
+            self.has_edges.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has become the kernel's is given back to it, what is closed is forgotten, and the kernel is asked for what it is to say now.
+    pub(crate) fn tidies(&self, set: c_int) {
+        let is_open = |interest: &&Interest| !interest.conn.is_attached() && !interest.conn.is_closed();
+        // Without the lock: an answer is for any connection, also of another set.
+        let open: Vec<Arc<Conn>> =
+            self.lock().looked.iter().filter(is_open).map(|interest| Arc::clone(&interest.conn)).collect();
+        open.iter().for_each(|conn| conn.goes_on(conn.fd()));
+        let mut inner = self.lock();
+        let closed = conn::CLOSED.load(Ordering::Relaxed);
+        if mem::replace(&mut inner.closed, closed) != closed {
+            inner.quiet.retain(|_, interest| !interest.conn.is_closed());
+        }
+        inner.looked.retain_mut(|interest| {
+            if interest.conn.is_closed() {
+                return false;
+            }
+            if interest.conn.is_tcp() {
+                let mut event =
+                    epoll_event { events: if interest.is_off { 0 } else { interest.wants }, u64: interest.data };
+                // SAFETY: the event is there.
+                unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_MOD, interest.fd, &raw mut event) };
+                return false;
+            }
+            if interest.asks() != interest.kernel {
+                interest.change(set, libc::EPOLL_CTL_MOD);
+            }
+            true
+        });
+    }
+
+    /// Whether a wait that has something is done without the kernel, which is asked now and then. What has woken is taken later then; of what
+    /// is edge-triggered it would be one event more.
+    pub(crate) fn skips(&self) -> bool {
+        !self.has_edges.load(Ordering::Relaxed)
+            && self.skipped.fetch_add(1, Ordering::Relaxed) % (SKIPPED_MAX + 1) < SKIPPED_MAX
+    }
+
+    pub(crate) fn seems_ready(&self) -> bool {
+        self.lock().looked.iter().any(|interest| {
+            !interest.is_off
+                && (interest.has(IN)
+                    && !(interest.has(libc::EPOLLET) && interest.has_told_all())
+                    && interest.conn.end.seems_ready(Bell::Message)
+                    || interest.has(OUT)
+                        && !(interest.has(libc::EPOLLET)
+                            && interest.told[1] == Some(interest.conn.full.load(Ordering::Relaxed)))
+                        && interest.conn.end.seems_ready(Bell::Room))
+        })
+    }
+
+    /// From now on the other ends wake this thread. What is ready meanwhile.
+    pub(crate) fn sleeps(&self, into: &mut [epoll_event], turn: u64) -> usize {
+        let mut inner = self.lock();
+        inner.sleepers += 1;
+        inner.looked.iter_mut().for_each(Interest::sleeps);
+        let count = inner.tells(into, turn);
+        if count == 0 {
+            inner.quietens();
+        }
+        count
+    }
+
+    pub(crate) fn wakes(&self) {
+        let mut inner = self.lock();
+        inner.sleepers -= 1;
+        if inner.sleepers == 0 {
+            inner.looked.iter_mut().for_each(Interest::wakes);
+        }
+    }
+}
