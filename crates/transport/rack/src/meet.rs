@@ -28,6 +28,7 @@
 pub mod ask;
 mod lately;
 pub mod monitor;
+pub mod seen;
 pub mod wire;
 
 use std::collections::HashMap;
@@ -87,11 +88,24 @@ pub enum Refused {
 }
 
 impl Refused {
+    pub const ALL: [Self; 6] = [Self::Full, Self::Twice, Self::Socket, Self::Itself, Self::Memory, Self::Unproven];
+
     #[must_use]
     pub fn of(code: u8) -> Option<Self> {
-        [Self::Full, Self::Twice, Self::Socket, Self::Itself, Self::Memory, Self::Unproven]
-            .into_iter()
-            .find(|why| *why as u8 == code)
+        Self::ALL.into_iter().find(|why| *why as u8 == code)
+    }
+
+    /// A word for programs.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Twice => "twice",
+            Self::Socket => "socket",
+            Self::Itself => "itself",
+            Self::Memory => "memory",
+            Self::Unproven => "unproven",
+        }
     }
 }
 
@@ -139,6 +153,11 @@ impl<T> Pairs<T> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
+    }
+
+    /// What is kept for those that wait.
+    pub fn all(&self) -> impl Iterator<Item = &T> {
+        self.waiting.values().map(|waiting| &waiting.kept)
     }
 
     /// An end of a connection asks for the other one.

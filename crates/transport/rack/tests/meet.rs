@@ -19,7 +19,8 @@ use fide_rack::{
     meet::{
         Refused, WAITING_MAX, WAITING_OF_USER_MAX, WORDS,
         ask::{Asks, Told},
-        monitor::{Bounds, CLIENTS_MAX, CLIENTS_OF_USER_MAX, Monitor, StartError},
+        monitor::{Bounds, CLIENTS_MAX, CLIENTS_OF_USER_MAX, Monitor, StartError, Users},
+        seen::{Program, Why},
         wire::{Request, VERSION},
     },
     shm::ShmWindow,
@@ -38,9 +39,13 @@ struct Host {
 }
 
 fn host() -> Host {
+    host_for(Users::All)
+}
+
+fn host_for(users: Users) -> Host {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rack.sock");
-    Host { monitor: Monitor::start(&path).unwrap(), path, _directory: directory }
+    Host { monitor: Monitor::start_for(&path, users).unwrap(), path, _directory: directory }
 }
 
 impl Host {
@@ -443,4 +448,53 @@ fn one_monitor_runs_at_a_path_and_takes_the_place_of_one_that_has_ended() {
     fs::write(&path, "a file of somebody").unwrap();
     assert!(matches!(Monitor::start(&path), Err(StartError::Io { .. })));
     assert_eq!(fs::read(&path).unwrap(), b"a file of somebody");
+}
+
+/// What it tells those who look: who waits, who was paired, and who stays with TCP and why.
+#[test]
+fn monitor_says_what_became_of_questions() {
+    let host = host();
+    let (server, client) = (host.asks(), host.asks());
+    let us = Program { pid: std::process::id(), uid: rustix::process::geteuid().as_raw() };
+    let [here, there] = connection();
+    let asked_there = server.ask(&there).unwrap();
+    host.until("a question", |monitor| monitor.waiting() == 1);
+    let view = host.monitor.view();
+    let ends = |of: &TcpStream| (of.local_addr().unwrap(), of.peer_addr().unwrap());
+    assert_eq!((view.waits[0].program, (view.waits[0].end.local, view.waits[0].end.peer)), (us, ends(&there)));
+    let asked_here = client.ask(&here).unwrap();
+    let windows = [paired(&client, asked_here), paired(&server, asked_there)];
+    host.until("a pair", |monitor| monitor.view().counts.paired == 1);
+    let view = host.monitor.view();
+    let pair = view.pairs[0];
+    assert!(view.waits.is_empty() && view.programs == [us; 2]);
+    assert_eq!((pair.client, pair.server, (pair.end.local, pair.end.peer)), (us, us, ends(&here)));
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let mapped = maps.lines().filter(|line| line.contains(&format!(" {} ", pair.memory)));
+    assert_eq!(mapped.filter(|line| line.contains("fide-rack")).count(), windows.len(), "{maps}");
+    // One stays with TCP by itself, one is refused.
+    let [mine, _other] = connection();
+    let asked = client.ask(&mine).unwrap();
+    client.cancel(asked).unwrap();
+    let file = fs::File::open("/dev/null").unwrap();
+    let asked = client.ask(&file).unwrap();
+    assert_eq!(refused(&client, asked), Refused::Socket);
+    let view = host.monitor.view();
+    let left: Vec<_> = view.left.iter().map(|left| (left.end.map(|end| (end.local, end.peer)), left.why)).collect();
+    assert_eq!(left, [(Some(ends(&mine)), Why::TakenBack), (None, Why::Refused(Refused::Socket))]);
+    assert_eq!((view.counts.asked, view.counts.taken_back, view.counts.refused[2]), (4, 1, 1));
+    host.monitor.forget(|pair| pair.memory == view.pairs[0].memory, |left| left.why == Why::TakenBack);
+    let view = host.monitor.view();
+    assert!(view.pairs.is_empty() && view.left.len() == 1);
+}
+
+#[test]
+fn programs_of_others_are_sent_away() {
+    let host = host_for(Users::These(vec![12_345]));
+    assert!(Users::These(vec![12_345]).has(12_345) && Users::All.has(7) && !Users::These(vec![12_345]).has(7));
+    // The monitor's own user, as this test is.
+    let [here, there] = connection();
+    let asks = host.asks();
+    let asked = [asks.ask(&here).unwrap(), asks.ask(&there).unwrap()];
+    let _windows = asked.map(|_| asks.told().unwrap().unwrap());
 }

@@ -20,7 +20,7 @@ use std::{
 };
 
 use fide_sys::{
-    seqpacket::{Descriptors, ListenError, Listener, ReceiveError, Wait, peer, send},
+    seqpacket::{Descriptors, ListenError, Listener, Peer, ReceiveError, Wait, peer, send},
     tcp::{TcpEnd, cookie, is_established, stamp_now, syn_stamp},
 };
 use rustix::{
@@ -33,6 +33,7 @@ use rustix::{
 use super::{
     Asked, Asker, Pairs, Refused, WAITING_MAX, WAITING_OF_USER_MAX, WORDS,
     lately::{KNOWN_FOR, Lately},
+    seen::{self, Left, Pair, Program, View, Waits, Why},
     wire::{Answer, Request, receive},
 };
 use crate::shm::ShmWindow;
@@ -104,6 +105,24 @@ impl Bounds {
     }
 }
 
+/// Whose programs may ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Users {
+    All,
+    /// These users, besides root and the monitor's own.
+    These(Vec<u32>),
+}
+
+impl Users {
+    #[must_use]
+    pub fn has(&self, uid: u32) -> bool {
+        match self {
+            Self::All => true,
+            Self::These(these) => uid == 0 || uid == rustix::process::geteuid().as_raw() || these.contains(&uid),
+        }
+    }
+}
+
 /// A running monitor. Dropped, it ends, and what it keeps of others is given back.
 #[derive(Debug)]
 pub struct Monitor {
@@ -116,7 +135,7 @@ pub struct Monitor {
 #[derive(Debug)]
 struct Client {
     number: u64,
-    uid: u32,
+    program: Program,
     socket: OwnedFd,
     /// There is something to do.
     bell: OwnedFd,
@@ -145,6 +164,8 @@ struct Kept {
     cookie: u64,
     seen: Seen,
     client: Arc<Client>,
+    end: TcpEnd,
+    since: Instant,
 }
 
 /// What its client's thread has seen of a socket as it was asked about.
@@ -172,6 +193,9 @@ struct Shared {
     has_known: Condvar,
     clients: Mutex<Clients>,
     bounds: Bounds,
+    users: Users,
+    /// For those who look.
+    said: Mutex<seen::Seen>,
 }
 
 #[derive(Debug, Default)]
@@ -187,6 +211,14 @@ impl Monitor {
     /// # Errors
     /// [`StartError`].
     pub fn start(path: &Path) -> Result<Self, StartError> {
+        Self::start_for(path, Users::All)
+    }
+
+    /// As [`Monitor::start`], for some users. The programs of others see the end of their connection to it, and stay with TCP.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start_for(path: &Path, users: Users) -> Result<Self, StartError> {
         let listener = Arc::new(Listener::bind(path, BACKLOG, Descriptors::Taken)?);
         let bounds = Bounds::of(getrlimit(Resource::Nofile).current);
         let shared = Arc::new(Shared {
@@ -196,6 +228,8 @@ impl Monitor {
             has_known: Condvar::new(),
             clients: Mutex::default(),
             bounds,
+            users,
+            said: Mutex::default(),
         });
         let failed = |why| StartError::Io { path: path.to_owned(), why };
         let (of_thread, accepting, forgetting) = (Arc::clone(&listener), Arc::clone(&shared), Arc::clone(&shared));
@@ -217,6 +251,24 @@ impl Monitor {
     #[must_use]
     pub fn clients(&self) -> usize {
         self.shared.clients().all.len()
+    }
+
+    /// What it knows now.
+    #[must_use]
+    pub fn view(&self) -> View {
+        let programs = self.shared.clients().all.values().map(|client| client.program).collect();
+        let wait = |kept: &Kept| Waits { program: kept.client.program, end: kept.end, since: kept.since };
+        let waits = self.shared.pairs().all().map(wait).collect();
+        let said = self.shared.said();
+        let (pairs, left) = (said.pairs.iter().copied().collect(), said.left.iter().copied().collect());
+        View { counts: said.counts, programs, pairs, left, waits }
+    }
+
+    /// Forgets connections that are over. Both are asked with the monitor's lock held.
+    pub fn forget(&self, is_over: impl Fn(&Pair) -> bool, is_left_over: impl Fn(&Left) -> bool) {
+        let mut said = self.shared.said();
+        said.pairs.retain(|pair| !is_over(pair));
+        said.left.retain(|left| !is_left_over(left));
     }
 }
 
@@ -271,17 +323,31 @@ impl Shared {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A program has connected; none if there are too many, or nobody knows whose it is.
+    fn said(&self) -> MutexGuard<'_, seen::Seen> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A program has connected; none if there are too many, its user is not served, or nobody knows whose it is.
     fn enters(&self, socket: OwnedFd) -> Option<Arc<Client>> {
-        let uid = peer(&socket).ok()?.uid;
+        let entered = self.admits(socket);
+        if entered.is_none() {
+            self.said().counts.sent_away += 1;
+        }
+        entered
+    }
+
+    fn admits(&self, socket: OwnedFd) -> Option<Arc<Client>> {
+        let Peer { pid, uid, .. } = peer(&socket).ok()?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
         let mut clients = self.clients();
-        let of_user = clients.all.values().filter(|client| client.uid == uid).count();
-        if clients.all.len() >= self.bounds.clients || of_user >= self.bounds.clients_of_user {
+        let of_user = clients.all.values().filter(|client| client.program.uid == uid).count();
+        let is_full = clients.all.len() >= self.bounds.clients || of_user >= self.bounds.clients_of_user;
+        if is_full || !self.users.has(uid) {
             return None;
         }
         clients.last += 1;
-        let client = Arc::new(Client { number: clients.last, uid, socket, bell, to_do: Mutex::default() });
+        let program = Program { pid, uid };
+        let client = Arc::new(Client { number: clients.last, program, socket, bell, to_do: Mutex::default() });
         clients.all.insert(client.number, Arc::clone(&client));
         Some(client)
     }
@@ -350,7 +416,10 @@ impl Shared {
                 Ok(Request::Ask { id }) => self.ask(client, id, received.fds.into_iter().next()),
                 Ok(Request::Cancel { id }) => {
                     let kept = self.pairs().cancel(client.number, id);
-                    kept.into_iter().for_each(|kept| self.release(kept));
+                    if let Some(kept) = kept {
+                        self.said().left(kept.left(Why::TakenBack));
+                        self.release(kept);
+                    }
                 }
                 Err(_) => return,
             }
@@ -358,19 +427,26 @@ impl Shared {
     }
 
     fn ask(&self, client: &Arc<Client>, id: u32, socket: Option<OwnedFd>) {
-        let refuse = |why| client.tell(id, Err(why));
+        self.said().counts.asked += 1;
+        let program = client.program;
+        let refuse = |why, end| {
+            self.said().left(Left { program, end, why: Why::Refused(why), at: Instant::now() });
+            client.tell(id, Err(why));
+        };
         let found = socket.and_then(|socket| Some((TcpEnd::of(&socket).ok()?, cookie(&socket).ok()?, socket)));
-        let Some((end, cookie, socket)) = found else { return refuse(Refused::Socket) };
+        let Some((end, cookie, socket)) = found else { return refuse(Refused::Socket, None) };
         let known = self.lately().get(Instant::now(), cookie).cloned().unwrap_or_default();
         // The kernel gives it once.
         let syn = known.syn.or_else(|| syn_stamp(&socket).ok().flatten());
         let seen = Seen { syn, stamp: stamp_now(&socket).ok() };
-        let mut kept = Kept { socket: Arc::new(socket), cookie, seen, client: Arc::clone(client) };
+        let (socket, since) = (Arc::new(socket), Instant::now());
+        let mut kept = Kept { socket, cookie, seen, client: Arc::clone(client), end, since };
         if let Some(memory) = known.memory {
             kept.release();
+            self.said().goes_over(end, program);
             return client.tell(id, Ok(memory));
         }
-        let asker = Asker { client: client.number, id, uid: client.uid };
+        let asker = Asker { client: client.number, id, uid: program.uid };
         let (before, asked) = {
             let mut pairs = self.pairs();
             let before = pairs.make_room(end, client.number);
@@ -384,7 +460,7 @@ impl Shared {
             Asked::Met(_) => self.has_met(client.number, id),
             Asked::Refused(why, kept) => {
                 kept.release();
-                refuse(why);
+                refuse(why, Some(end));
             }
         }
         let Some(before) = before else { return };
@@ -395,6 +471,7 @@ impl Shared {
         if was_answered
             && let Some(memory) = self.lately().get(Instant::now(), cookie).and_then(|known| known.memory.clone())
         {
+            self.said().goes_over(end, program);
             self.answers(client, id, Ok(memory));
         }
     }
@@ -412,9 +489,9 @@ impl Shared {
         let pair = self.pairs().pair(client.number, id).map(|[own, other]| {
             let of_other = (other.asker, other.kept.seen, Arc::clone(&other.kept.client));
             let cookies = [own.kept.cookie, other.kept.cookie];
-            ((own.asker, own.kept.seen, Arc::clone(&own.kept.socket)), of_other, cookies)
+            ((own.asker, own.kept.seen, Arc::clone(&own.kept.socket), own.kept.end), of_other, cookies)
         });
-        let Some(((asker, own, socket), (other_asker, other_seen, other), cookies)) = pair else { return };
+        let Some(((asker, own, socket, end), (other_asker, other_seen, other), cookies)) = pair else { return };
         if !is_established(&*socket).unwrap_or(false) {
             drop(socket);
             // It has ended since it asked, and the other one is of another connection with its addresses: that one waits on.
@@ -442,6 +519,16 @@ impl Shared {
             // The other one was taken back; the next one that asks is told.
             return knows(false);
         }
+        if let Ok(memory) = &memory {
+            // Without a number it is only not found in the maps of its programs.
+            let memory = rustix::fs::fstat(memory).map_or(0, |stat| stat.st_ino);
+            let (is_client_first, at) = (own.syn.is_none(), Instant::now());
+            let (end, client, server) = match is_client_first {
+                true => (end, client.program, other.program),
+                false => (end.other(), other.program, client.program),
+            };
+            self.said().paired(Pair { end, client, server, is_client_first, memory, at });
+        }
         other.is_to(|to_do| to_do.answers.push((other_asker.id, outcome(false))));
         self.answers(client, id, outcome(true));
     }
@@ -450,6 +537,9 @@ impl Shared {
     fn answers(&self, client: &Client, id: u32, outcome: Outcome) {
         let kept = self.pairs().cancel(client.number, id);
         if let Some(kept) = kept {
+            if let Err(why) = &outcome {
+                self.said().left(kept.left(Why::Refused(*why)));
+            }
             kept.release();
             client.tell(id, outcome);
         }
@@ -522,6 +612,11 @@ fn lets_go(socket: &OwnedFd) {
 }
 
 impl Kept {
+    /// It stays with TCP.
+    fn left(&self, why: Why) -> Left {
+        Left { program: self.client.program, end: Some(self.end), why, at: Instant::now() }
+    }
+
     /// Closes the socket, without a wait if this is the last one who has it.
     fn release(self) {
         lets_go(&self.socket);
