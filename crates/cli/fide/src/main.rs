@@ -16,9 +16,11 @@ mod gaps;
 mod host;
 mod jitter;
 mod lane;
+mod live;
 mod manual;
 mod pace;
 mod plan;
+mod rack;
 mod reader;
 mod replace;
 mod run;
@@ -84,6 +86,8 @@ enum Command {
     Lane(lane::Arguments),
     /// Carry messages with deadlines between two hosts, paced to the slowest step: no agent, no root
     Pace(pace::Arguments),
+    /// Carry the TCP connections of unmodified programs of this host over shared memory: no agent, no root
+    Rack(rack::Arguments),
     /// Measure what this host and its path to another host can promise
     Jitter(jitter::Arguments),
     /// Plan redundant multicast trees through a network, and say how long a packet can take
@@ -128,6 +132,7 @@ impl Command {
             Self::Agent(_) | Self::Witness(_) | Self::Watch(_) | Self::Run(_) | Self::Guard(_) => true,
             Self::Lane(_) | Self::Plan(_) | Self::Demo(_) => true,
             Self::Pace(arguments) => arguments.outlives_its_reader(),
+            Self::Rack(arguments) => arguments.outlives_its_reader(),
             #[cfg(feature = "controller")]
             Self::Controller(arguments) => arguments.outlives_its_reader(),
             Self::Jitter(arguments) => arguments.outlives_its_reader(),
@@ -167,6 +172,7 @@ fn main() -> ExitCode {
         Command::Metrics(arguments) => ask::metrics(&arguments),
         Command::Lane(arguments) => lane::run(&arguments),
         Command::Pace(arguments) => pace::run(&arguments),
+        Command::Rack(arguments) => rack::run(&arguments),
         Command::Jitter(arguments) => jitter::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

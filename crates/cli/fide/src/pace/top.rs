@@ -12,12 +12,11 @@ use std::{
 };
 
 use anyhow::anyhow;
-use fide_cli::units;
 use fide_pace_socket::{Shown, ShownEndpoint, Snapshot, now_ns, shown};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::{
     exit::{Done, Failure, UNHEALTHY},
+    live::{drawn, interval},
     say::show,
 };
 
@@ -35,13 +34,6 @@ pub(super) struct Arguments {
     /// Print one JSON object for each view
     #[arg(long)]
     json: bool,
-}
-
-/// "100ms" to "60s".
-fn interval(text: &str) -> Result<Duration, String> {
-    units::duration(text)
-        .filter(|time| (Duration::from_millis(100)..=Duration::from_secs(60)).contains(time))
-        .ok_or_else(|| format!("'{text}' is not a time from 100ms to 60s; use a number and ms or s, such as 500ms"))
 }
 
 /// What there was at a time.
@@ -139,14 +131,4 @@ fn nothing(pid: u32) -> Failure {
              FIDE_PACE_SHOW=1 or to call `Endpoint::show`"
         ),
     )
-}
-
-/// On a terminal each view takes the place of the one before.
-fn drawn() -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stdout());
-    // A template that does not parse only loses the style.
-    if let Ok(style) = ProgressStyle::with_template("{msg}") {
-        bar.set_style(style);
-    }
-    bar
 }

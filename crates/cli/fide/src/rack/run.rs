@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `fide rack run`: a program under the library.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs, io,
+    os::unix::process::CommandExt,
+    path::{Path, PathBuf},
+    process::{self, ExitCode},
+};
+
+use anyhow::anyhow;
+
+use super::{
+    check::Judged,
+    monitor::user,
+    place::{self, VARIABLE, candidates, found},
+    view,
+};
+use crate::{
+    exit::{Done, Failure, UNHEALTHY, UNSUPPORTED},
+    say::say,
+};
+
+/// As env(1) and a shell have it: the program could not be started, or is not there.
+const NOT_STARTED: u8 = 126;
+const NOT_THERE: u8 = 127;
+/// Without stamps of TCP no two ends are brought together.
+const STAMPS: &str = "/proc/sys/net/ipv4/tcp_timestamps";
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// The monitor's socket; by default $FIDE_RACK_MONITOR, or else the first that answers of /run/fide-rack/monitor.sock and
+    /// $XDG_RUNTIME_DIR/fide-rack/monitor.sock
+    #[arg(long, value_name = "PATH")]
+    monitor: Option<PathBuf>,
+    /// Also trust a monitor of this user: it could read and write what goes over the connections
+    #[arg(long, value_name = "USER", value_parser = user)]
+    monitor_user: Option<u32>,
+    /// The library, instead of that beside this program or in ../lib/fide
+    #[arg(long, value_name = "FILE")]
+    library: Option<PathBuf>,
+    /// As the program ends, append a line to a file: its process, and how many of its connections went over to memory. By default
+    /// to standard error; so do the programs that it starts
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "/dev/stderr")]
+    stats: Option<PathBuf>,
+    /// Start the program only if it is accelerated
+    #[arg(long)]
+    require: bool,
+    /// Have the library loaded although the program may do what the library does not see (io_uring, Go)
+    #[arg(long)]
+    anyway: bool,
+    /// The program and its arguments
+    #[arg(value_name = "CMD", required = true, num_args = 1.., trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+}
+
+/// Why a program goes over TCP.
+struct OverTcp {
+    why: String,
+    /// What would change that.
+    remedy: Option<String>,
+    code: u8,
+    /// The library is of use all the same: a monitor may begin before the first connection does.
+    is_preloaded: bool,
+}
+
+/// Reasons that `--anyway` passes over: the library can be loaded, and has its limits.
+const PASSED_OVER: [&str; 2] = ["io_uring", "go"];
+
+fn unfit(judged: &Judged, anyway: bool) -> Option<OverTcp> {
+    let mut against = judged.findings.iter().filter(|finding| finding.blocks);
+    let is_passed_over = |code: &str| anyway && PASSED_OVER.contains(&code);
+    against.any(|finding| !is_passed_over(finding.code)).then(|| OverTcp {
+        why: judged.against(),
+        remedy: None,
+        code: UNSUPPORTED,
+        is_preloaded: false,
+    })
+}
+
+/// The monitor, and why there is none that is of use.
+fn monitor(arguments: &Arguments) -> Result<(PathBuf, Option<OverTcp>), Failure> {
+    let candidates = candidates(arguments.monitor.as_deref());
+    let over_tcp =
+        |why: String, remedy: Option<String>, is_preloaded| OverTcp { why, remedy, code: UNHEALTHY, is_preloaded };
+    let found = match found(&candidates) {
+        Ok(found) => found,
+        Err(missing) => {
+            let why = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let own = place::of_user().is_some_and(|path| candidates.last() == Some(&path));
+            let how = match (arguments.monitor.as_deref().or(env::var_os(VARIABLE).as_deref().map(Path::new)), own) {
+                (Some(path), _) => format!("`fide rack monitor --socket {}`", path.display()),
+                (None, true) => "`systemctl start fide-rack`, or `fide rack monitor` for this user alone".to_owned(),
+                (None, false) => "`systemctl start fide-rack`".to_owned(),
+            };
+            let remedy = format!("start a monitor first, and then the programs: {how}");
+            return Ok((candidates.last().cloned().unwrap_or_default(), Some(over_tcp(why, Some(remedy), true))));
+        }
+    };
+    let path = found.path.clone();
+    if !found.is_trusted(arguments.monitor_user) {
+        let uid = found.peer.uid;
+        let why = format!(
+            "the monitor at {} is of user {uid}, who could read and write what goes over the connections",
+            path.display()
+        );
+        return Ok((path, Some(over_tcp(why, Some(format!("to trust it, add --monitor-user {uid}")), false))));
+    }
+    // One that does not answer this may be another release's: the library finds out.
+    if let Ok(greeting) = view::greeting(&path)
+        && !greeting.serves
+    {
+        let why = format!("the monitor at {} does not serve this user", path.display());
+        let remedy = "name it in --allow-users of `fide rack monitor`".to_owned();
+        return Ok((path, Some(over_tcp(why, Some(remedy), false))));
+    }
+    let has_stamps = fs::read_to_string(STAMPS).map_or(true, |text| text.trim() != "0");
+    let stamps = (!has_stamps).then(|| {
+        let why =
+            "TCP has no timestamps here (net.ipv4.tcp_timestamps = 0), by which the two ends are proven".to_owned();
+        OverTcp { code: UNSUPPORTED, ..over_tcp(why, Some("sysctl net.ipv4.tcp_timestamps=1".to_owned()), true) }
+    });
+    Ok((path, stamps))
+}
+
+pub(super) fn run(arguments: &Arguments) -> Done {
+    let (name, words) = arguments.command.split_first().ok_or_else(|| anyhow!("no program"))?;
+    // A library that the caller has named has to be there.
+    if let Some(library) = &arguments.library {
+        fs::File::open(library).map_err(|why| Failure::file(library, &why))?;
+    }
+    let judged = match Judged::of(name) {
+        Ok(judged) => Some(judged),
+        // One that may be run and not read, say. exec knows whether it is there.
+        Err(why) if arguments.require => return Err(why),
+        Err(_) => None,
+    };
+    let (path, no_monitor) = monitor(arguments)?;
+    let unfit = match &judged {
+        Some(judged) => unfit(judged, arguments.anyway),
+        None => Some(OverTcp {
+            why: "this user may not read the program's file, by which it is judged".to_owned(),
+            remedy: None,
+            code: UNSUPPORTED,
+            is_preloaded: false,
+        }),
+    };
+    let library = place::library(arguments.library.as_deref());
+    let no_library = library.as_ref().err().map(|why| OverTcp {
+        why: why.to_string(),
+        remedy: None,
+        code: UNSUPPORTED,
+        is_preloaded: false,
+    });
+    let over_tcp = unfit.or(no_library).or(no_monitor);
+    if let Some(OverTcp { why, remedy, code, .. }) = &over_tcp
+        && (judged.is_some() || arguments.require)
+    {
+        let remedy = remedy.as_ref().map(|remedy| format!("; {remedy}")).unwrap_or_default();
+        if arguments.require {
+            return Err(Failure::new(*code, anyhow!("{} is not started: {why}{remedy}", name.display())));
+        }
+        say!("fide: {} runs over kernel TCP: {why}{remedy}", name.display());
+    }
+    let mut command = process::Command::new(name);
+    command.args(words);
+    if let Ok(library) = &library
+        && over_tcp.is_none_or(|over_tcp| over_tcp.is_preloaded)
+    {
+        command.env("LD_PRELOAD", place::preload(library, env::var_os("LD_PRELOAD"))).env(VARIABLE, &path);
+        if let Some(stats) = &arguments.stats {
+            command.env("FIDE_RACK_STATS", std::path::absolute(stats).unwrap_or_else(|_| stats.clone()));
+        }
+    }
+    let why = command.exec();
+    say!("fide: {} does not start: {why}", name.display());
+    Ok(ExitCode::from(if why.kind() == io::ErrorKind::NotFound { NOT_THERE } else { NOT_STARTED }))
+}
