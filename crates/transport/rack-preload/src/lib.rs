@@ -19,7 +19,8 @@
 //! | `stats` | what was done |
 //!
 //! Descriptors stay the kernel's sockets. `FIDE_RACK_MONITOR` names the monitor's socket; without it all is left to the kernel.
-//! `FIDE_RACK_STATS` names a file that a line is appended to as the program ends: its number, and how many connections went over to memory.
+//! `FIDE_RACK_STATS` names a file that a line is appended to as the program ends, `-` standard error: its number, and how many connections
+//! went over to memory.
 //!
 //! **What a connection must not meet.** One stays with TCP for ever if, before its memory has come, it enters what is not followed:
 //! `fdopen`, `splice`, `SCM_RIGHTS`, the descriptors 0 to 2 (as before another program is begun), `O_ASYNC`, `SO_ZEROCOPY`, kernel TLS,

@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     library: Option<PathBuf>,
     /// As the program ends, append a line to a file: its process, and how many of its connections went over to memory. By default
     /// to standard error; so do the programs that it starts
-    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "/dev/stderr")]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     stats: Option<PathBuf>,
     /// Start the program only if it is accelerated
     #[arg(long)]
@@ -171,7 +171,10 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     {
         command.env("LD_PRELOAD", place::preload(library, env::var_os("LD_PRELOAD"))).env(VARIABLE, &path);
         if let Some(stats) = &arguments.stats {
-            command.env("FIDE_RACK_STATS", std::path::absolute(stats).unwrap_or_else(|_| stats.clone()));
+            // Programs may go to another directory.
+            let file =
+                Some(stats).filter(|stats| *stats != Path::new("-")).and_then(|stats| std::path::absolute(stats).ok());
+            command.env("FIDE_RACK_STATS", file.unwrap_or_else(|| stats.clone()));
         }
     }
     let why = command.exec();

@@ -15,3 +15,4 @@ mod lane_cli;
 mod loopback;
 mod pace_cli;
 mod plan_cli;
+mod rack_cli;

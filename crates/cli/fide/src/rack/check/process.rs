@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A process that runs: whether the library is in it, and what it has open.
 
-use std::{collections::HashMap, fs, io, path::Path};
+use std::{collections::HashMap, fs, io, path::PathBuf};
 
 use anyhow::anyhow;
 use serde_json::{Value, json};
@@ -42,7 +42,8 @@ impl Open {
             } else if socket.is_established() {
                 let count = if socket.is_within_host() { &mut open.within_host } else { &mut open.to_others };
                 *count += 1;
-                open.standard.extend(entry.file_name().to_str().and_then(|fd| fd.parse().ok()).filter(|fd: &u32| *fd <= 2));
+                open.standard
+                    .extend(entry.file_name().to_str().and_then(|fd| fd.parse().ok()).filter(|fd: &u32| *fd <= 2));
             }
         }
         open.standard.sort_unstable();
@@ -60,8 +61,9 @@ pub(super) fn judge(pid: u32) -> Result<(String, Value, bool), Failure> {
         io::ErrorKind::PermissionDenied => {
             Failure::new(NOT_PERMITTED, anyhow!("process {pid} is another user's: ask as that one, or as root"))
         }
-        // It has ended while it was looked at.
-        _ if why.raw_os_error() == Some(libc::ESRCH) => Failure::new(USAGE, anyhow!("process {pid} has ended")),
+        _ if why.raw_os_error() == Some(libc::ESRCH) => {
+            Failure::new(USAGE, anyhow!("process {pid} has ended, or is a thread of the kernel"))
+        }
         _ => why.into(),
     };
     let name = kernel::name(pid).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
@@ -74,8 +76,10 @@ pub(super) fn judge(pid: u32) -> Result<(String, Value, bool), Failure> {
     if mapped.library.is_none() {
         let why = "the library is not in it: it was not started by `fide rack run`".to_owned();
         findings.push(Finding::blocks("library", why));
-        // A thread of the kernel has no file.
-        if let Ok(judged) = Judged::of_file(Path::new(&format!("/proc/{pid}/exe"))) {
+        // By the name that it has, if that is still the file.
+        let link = PathBuf::from(format!("/proc/{pid}/exe"));
+        let path = fs::read_link(&link).ok().filter(|path| path.is_file()).unwrap_or(link);
+        if let Ok(judged) = Judged::of_file(&path) {
             findings.extend(judged.findings);
         }
     } else if monitor.is_none() {

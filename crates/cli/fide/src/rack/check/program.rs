@@ -32,19 +32,19 @@ const SETGID: u32 = 0o2000;
 /// Functions of the C library that read or write sockets without the library seeing it, or that it leaves alone, and what becomes of
 /// connections that meet them.
 const UNSEEN: [(&[&str], &str); 5] = [
-    (&["splice"], "a connection stays with TCP if `splice` comes first, and `splice` fails with EINVAL if memory does"),
-    (&["fdopen"], "connections that `fdopen` has stay with TCP"),
+    (&["splice"], "a connection that it meets stays with TCP, or it fails with EINVAL if memory has come first"),
+    (&["fdopen"], "a connection that it meets stays with TCP, if memory has not come first"),
     (
         &["dprintf", "vdprintf", "__dprintf_chk", "__vdprintf_chk"],
-        "what `dprintf` writes to a connection is lost to its order: do not use it there",
+        "must not write to a connection: its bytes are not seen",
     ),
     (
         &["preadv2", "pwritev2", "preadv64v2", "pwritev64v2"],
-        "`preadv2` and `pwritev2` must not be used with a connection: its bytes are not seen",
+        "must not be used with a connection: its bytes are not seen",
     ),
     (
         &["aio_read", "aio_write", "aio_read64", "aio_write64", "lio_listio", "lio_listio64"],
-        "asynchronous I/O (aio) must not be used with a connection: its bytes are not seen",
+        "must not be used with a connection: its bytes are not seen",
     ),
 ];
 
@@ -186,9 +186,8 @@ impl Judged {
         }
         let (libraries, missing) = needed::all(path, elf);
         let all = std::iter::once((path, elf)).chain(libraries.iter().map(|found| (found.path.as_path(), &found.elf)));
-        for (path, elf) in all {
-            self.findings.extend(unseen(path, elf));
-        }
+        let all: Vec<_> = all.filter(|(path, _)| !is_of_glibc(path)).collect();
+        self.findings.extend(unseen(&all));
         if libraries.len() >= needed::LIBRARIES_MAX {
             let text = format!("only the first {} libraries were looked at", needed::LIBRARIES_MAX);
             self.findings.push(Finding::limits("libraries", text));
@@ -270,24 +269,23 @@ fn is_of_glibc(path: &Path) -> bool {
     NAMES.iter().any(|of| name.starts_with(of))
 }
 
-/// What a file takes from others that the library does not see.
-fn unseen(path: &Path, elf: &Elf) -> Vec<Finding> {
-    if is_of_glibc(path) {
-        return Vec::new();
-    }
-    let name = path.display();
-    let mut found = Vec::new();
-    let has_ring = |import: &&String| import.starts_with("io_uring_");
-    if let Some(import) = elf.imports.iter().find(has_ring) {
-        let why = format!("{name} takes `{import}`: what goes through io_uring is not seen, and must be no connection");
-        found.push(Finding::blocks("io_uring", why));
-    }
-    for (functions, text) in UNSEEN {
-        if let Some(import) = elf.imports.iter().find(|import| functions.contains(&import.as_str())) {
-            found.push(Finding::limits("calls", format!("{name} takes `{import}`: {text}")));
-        }
-    }
-    found
+/// What files take from others that the library does not see.
+fn unseen(files: &[(&Path, &Elf)]) -> Vec<Finding> {
+    let takes = |is: &dyn Fn(&str) -> bool| {
+        let found = files.iter().filter_map(|(path, elf)| Some((elf.imports.iter().find(|import| is(import))?, path)));
+        let (names, files): (Vec<_>, Vec<_>) = found.map(|(name, path)| (name.as_str(), shown(path))).unzip();
+        names.first().map(|name| format!("`{name}` (in {})", files.join(", ")))
+    };
+    let rings = takes(&|name| name.starts_with("io_uring_"));
+    let against = rings.map(|takes| {
+        let text = format!("{takes}: what goes through io_uring is not seen, and must be no connection");
+        Finding::blocks("io_uring", text)
+    });
+    let limits = UNSEEN.iter().filter_map(|(functions, text)| {
+        let takes = takes(&|name| functions.contains(&name))?;
+        Some(Finding::limits("calls", format!("{takes}: {text}")))
+    });
+    against.into_iter().chain(limits).collect()
 }
 
 #[cfg(test)]
@@ -325,10 +323,12 @@ mod tests {
     #[test]
     fn io_uring_is_against_a_program_and_splice_is_noted() {
         let elf = Elf { imports: vec!["read".into(), "splice".into(), "io_uring_queue_init".into()], ..Elf::default() };
-        let found = unseen(Path::new("/usr/lib/libuv.so.1"), &elf);
+        let files = ["/usr/bin/p", "/usr/lib/libuv.so.1"].map(|path| (Path::new(path), &elf));
+        let found = unseen(&files);
         let codes: Vec<_> = found.iter().map(|finding| (finding.code, finding.blocks)).collect();
         assert_eq!(codes, [("io_uring", true), ("calls", false)]);
-        assert!(unseen(Path::new("/lib/libc.so.6"), &elf).is_empty());
+        assert!(found[0].text.starts_with("`io_uring_queue_init` (in /usr/bin/p, /usr/lib/libuv.so.1)"), "{found:?}");
+        assert!(is_of_glibc(Path::new("/lib/libc.so.6")) && !is_of_glibc(Path::new("/lib/libcrypt.so.1")));
         assert!(is_glibc(Path::new("/lib64/ld-linux-x86-64.so.2")) && !is_glibc(Path::new("/lib/ld-musl-x86_64.so.1")));
     }
 }

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Monitors and programs of several users.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, chown},
+    process::{Command, Stdio},
+};
+
+use serde_json::Value;
+
+use super::{FIDE, Host, Process, fide, library, said, text};
+
+const OTHER: u32 = 54_321;
+
+fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        println!("skipped: only root may be other users");
+    }
+    is_root
+}
+
+/// A host whose directory others reach, with copies of the program and its library that they may run.
+fn host() -> Host {
+    let host = Host::new();
+    fs::set_permissions(host.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut copies = Command::new("cp");
+    copies.args([FIDE, library().to_str().unwrap(), host.directory.path().to_str().unwrap()]);
+    assert!(copies.status().unwrap().success());
+    host
+}
+
+/// The program as another user.
+fn by_other(host: &Host, words: &[&str]) -> Command {
+    let id = OTHER.to_string();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", &id, "--regid", &id, "--clear-groups", &host.path("fide"), "rack"]).args(words);
+    command.env_remove("FIDE_RACK_MONITOR").env_remove("XDG_RUNTIME_DIR");
+    command
+}
+
+#[test]
+fn root_user_that_is_not_served_runs_over_tcp_and_sees_nothing_of_others() {
+    if !is_root() {
+        return;
+    }
+    let host = host();
+    let socket = host.socket();
+    let mut monitor = Process::start(
+        fide(&["monitor", "--socket", &socket, "--allow-users", "root", "--json"]).stderr(Stdio::null()),
+    );
+    let ready: Value = serde_json::from_str(&monitor.line()).unwrap();
+    assert_eq!(ready["users"], serde_json::json!([0]), "{ready}");
+    let output = by_other(&host, &["run", "--monitor", &socket, "--require", "true"]).output().unwrap();
+    let says = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && says.contains("does not serve this user"), "{}", said(&output));
+    let (mut server, port) = host.server("1");
+    let mut client = host.client(&port);
+    assert_eq!(host.top()["connections"][0]["over"], "memory");
+    let output = by_other(&host, &["top", "--monitor", &socket, "--once", "--json"]).output().unwrap();
+    let top: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(top["of_all_users"] == false && top["connections"].as_array().unwrap().is_empty(), "{top}");
+    let pid = server.child.id().to_string();
+    let output = by_other(&host, &["check", "--pid", &pid]).output().unwrap();
+    assert!(output.status.code() == Some(4) && text(&output.stderr).contains("another user's"), "{}", said(&output));
+    client.goes_on();
+    assert_eq!((client.line().as_str(), client.ends(), server.ends()), ("asked again", 0, 0));
+}
+
+/// It could read and write what goes over the connections.
+#[test]
+fn root_monitor_of_another_user_is_used_only_if_that_is_asked_for() {
+    if !is_root() {
+        return;
+    }
+    let host = host();
+    let directory = host.path("theirs");
+    fs::create_dir(&directory).unwrap();
+    chown(&directory, Some(OTHER), Some(OTHER)).unwrap();
+    let socket = format!("{directory}/monitor.sock");
+    let mut monitor = Process::start(&mut by_other(&host, &["monitor", "--socket", &socket, "--json"]));
+    let ready: Value = serde_json::from_str(&monitor.line()).unwrap();
+    assert_eq!((&ready["users"], &ready["uid"]), (&serde_json::json!([]), &OTHER.into()), "{ready}");
+    let run = |options: &[&str]| {
+        let mut command = fide(&["run", "--monitor", &socket, "--require", "--library", library().to_str().unwrap()]);
+        command.args(options).arg("true").output().unwrap()
+    };
+    let output = run(&[]);
+    let says = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && says.contains("--monitor-user 54321"), "{}", said(&output));
+    let output = run(&["--monitor-user", "54321"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", said(&output));
+    // Its own programs use it without a word.
+    let output = by_other(&host, &["run", "--monitor", &socket, "--require", "true"]).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", said(&output));
+    monitor.signal(rustix::process::Signal::INT);
+    assert_eq!(monitor.ends(), 0);
+}
+
+#[test]
+fn root_program_that_becomes_another_user_is_not_accelerated() {
+    if !is_root() {
+        return;
+    }
+    let host = host();
+    let path = host.path("shell");
+    assert!(Command::new("cp").args(["/bin/sh", &path]).status().unwrap().success());
+    chown(&path, Some(OTHER), Some(OTHER)).unwrap();
+    for (mode, says) in [(0o4755, "is setuid, for user 54321"), (0o2755, "is setgid, for group 54321")] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let output = fide(&["check", &path]).output().unwrap();
+        assert!(output.status.code() == Some(1) && text(&output.stdout).contains(says), "{}", said(&output));
+        // For that one it is no change.
+        let output = by_other(&host, &["check", &path]).output().unwrap();
+        assert!(
+            output.status.code() == Some(0) && text(&output.stdout).contains("for this user alone"),
+            "{}",
+            said(&output)
+        );
+    }
+}
+
+#[test]
+fn monitor_refuses_wrong_users_and_places() {
+    let host = Host::new();
+    let socket = host.socket();
+    for (words, says) in [
+        (&["--socket", socket.as_str(), "--allow-users", "no-user-of-this-name"][..], "no-user-of-this-name"),
+        (&["--socket", "/nowhere/monitor.sock"], "/nowhere"),
+    ] {
+        let output = fide(&["monitor"]).args(words).output().unwrap();
+        assert!(output.status.code() == Some(2) && text(&output.stderr).contains(says), "{}", said(&output));
+    }
+    fs::write(host.socket(), "a file of somebody").unwrap();
+    let output = fide(&["monitor", "--socket", &host.socket()]).output().unwrap();
+    assert!(output.status.code() == Some(2) && text(&output.stderr).contains("no socket"), "{}", said(&output));
+    assert_eq!(fs::read(host.socket()).unwrap(), b"a file of somebody");
+}
