@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// A question that waits longer is taken back as its program uses the connection next.
-const WAITS_MS: u64 = 60_000;
+const WAITS_MS: u64 = 10_000;
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -99,7 +99,7 @@ fn reason(single: &Single) -> String {
         WAITS => "the other end has not asked: its program is not under `fide rack run`, or was before the monitor"
             .to_owned(),
         TAKEN_BACK => {
-            "its program has taken the question back: the other end did not ask within a minute, or the connection has \
+            "its program has taken the question back: the other end did not ask within ten seconds, or the connection has \
                        met what is not followed"
                 .to_owned()
         }

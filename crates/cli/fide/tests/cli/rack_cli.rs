@@ -191,6 +191,8 @@ fn two_programs_of_python_share_memory_and_are_shown() {
     let judged: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(output.status.success() && judged["accelerated"] == true && judged["memories"] == 1, "{}", said(&output));
     assert_eq!((&judged["tcp"]["within_host"], &judged["tcp"]["listeners"]), (&1.into(), &1.into()), "{judged}");
+    let listed = &judged["connections"][0];
+    assert!(listed["local"] == format!("127.0.0.1:{port}") && listed["within_host"] == true, "{judged}");
     client.goes_on();
     assert_eq!((client.line().as_str(), server.line().as_str()), ("asked again", "served"));
     assert_eq!((client.ends(), server.ends()), (0, 0));

@@ -12,6 +12,9 @@ use crate::exit::{Failure, NOT_PERMITTED, USAGE};
 /// The variable by which the library finds the monitor.
 const MONITOR: &[u8] = b"FIDE_RACK_MONITOR=";
 
+/// Connections that are listed; all are counted.
+const LISTED_MAX: usize = 4096;
+
 /// What a process has open.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Open {
@@ -22,6 +25,8 @@ struct Open {
     /// Standard input, output and errors that are TCP connections.
     standard: Vec<u32>,
     rings: usize,
+    /// The first ones of all connections, by descriptor.
+    connections: Vec<(u32, kernel::Socket)>,
 }
 
 impl Open {
@@ -42,10 +47,14 @@ impl Open {
             } else if socket.is_established() {
                 let count = if socket.is_within_host() { &mut open.within_host } else { &mut open.to_others };
                 *count += 1;
-                open.standard
-                    .extend(entry.file_name().to_str().and_then(|fd| fd.parse().ok()).filter(|fd: &u32| *fd <= 2));
+                let fd = entry.file_name().to_str().and_then(|fd| fd.parse().ok());
+                open.standard.extend(fd.filter(|fd: &u32| *fd <= 2));
+                if open.connections.len() < LISTED_MAX {
+                    open.connections.extend(fd.map(|fd| (fd, **socket)));
+                }
             }
         }
+        open.connections.sort_unstable_by_key(|(fd, _)| *fd);
         open.standard.sort_unstable();
         Ok(open)
     }
@@ -119,6 +128,9 @@ pub(super) fn judge(pid: u32) -> Result<(String, Value, bool), Failure> {
         "monitor": monitor,
         "memories": memories,
         "tcp": { "within_host": open.within_host, "to_others": open.to_others, "listeners": open.listeners },
+        "connections": open.connections.iter().map(|(fd, socket)| json!({
+            "descriptor": fd, "local": socket.local, "peer": socket.peer, "within_host": socket.is_within_host(),
+        })).collect::<Vec<_>>(),
         "findings": findings.iter().map(Finding::object).collect::<Vec<_>>(),
     });
     Ok((text, object, is_accelerated))

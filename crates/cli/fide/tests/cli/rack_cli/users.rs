@@ -137,3 +137,56 @@ fn monitor_refuses_wrong_users_and_places() {
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("no socket"), "{}", said(&output));
     assert_eq!(fs::read(host.socket()).unwrap(), b"a file of somebody");
 }
+
+/// The service's command line, by a user without rights. systemd gives it a directory that is its own.
+#[test]
+fn root_unit_needs_no_rights() {
+    if !is_root() {
+        return;
+    }
+    let host = host();
+    let unit = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../packaging/fide-rack.service");
+    let unit = fs::read_to_string(unit).unwrap();
+    let setting = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap();
+    let mut words = setting("ExecStart").split(' ');
+    assert_eq!(words.next(), Some("/usr/bin/fide"));
+    assert_eq!(setting("CapabilityBoundingSet"), "");
+    let directory = host.path("fide-rack");
+    fs::create_dir(&directory).unwrap();
+    chown(&directory, Some(OTHER), Some(OTHER)).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+    let (socket, id) = (format!("{directory}/monitor.sock"), OTHER.to_string());
+    let words: Vec<_> = words.map(|word| word.replace("/run/fide-rack/monitor.sock", &socket)).collect();
+    assert!(words.contains(&socket), "{words:?}");
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--no-new-privs", "--bounding-set", "-all"]);
+    let notify = std::os::unix::net::UnixDatagram::bind(host.path("notify")).unwrap();
+    fs::set_permissions(host.path("notify"), fs::Permissions::from_mode(0o666)).unwrap();
+    let command = command.arg(host.path("fide")).args(&words).env("NOTIFY_SOCKET", host.path("notify"));
+    let mut monitor = Process::start(command);
+    assert!(monitor.line().starts_with("ready: "));
+    let mut word = [0; 64];
+    let len = notify.recv(&mut word).unwrap();
+    assert_eq!(&word[..len], b"READY=1\n");
+    // Programs of root, who trusts it where it is named.
+    let end = |role: &str, argument: &str| {
+        let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/rack_cli/ends.py");
+        let mut command = fide(&["run", "--monitor", &socket, "--monitor-user", &id, "--require", "--library"]);
+        command.arg(library()).args(["--", "python3"]).arg(script).args([role, argument]);
+        Process::start(&mut command)
+    };
+    let mut server = end("server", "1");
+    let port = server.line();
+    let mut client = end("client", &port);
+    assert_eq!(client.line(), "asked");
+    let top = || -> Value {
+        let output = fide(&["top", "--monitor", &socket, "--once", "--json"]).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    assert_eq!(top()["connections"][0]["over"], "memory");
+    client.goes_on();
+    assert_eq!((client.line().as_str(), client.ends(), server.ends()), ("asked again", 0, 0));
+    assert!(top()["connections"].as_array().unwrap().is_empty(), "a connection that is over is forgotten");
+    monitor.signal(rustix::process::Signal::TERM);
+    assert_eq!(monitor.ends(), 0);
+}
