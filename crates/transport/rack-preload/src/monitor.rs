@@ -16,12 +16,15 @@ use std::{
 };
 
 use fide_rack::meet::ask::{Asks, Told};
+use fide_sys::seqpacket::peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::conn::{CONNS, Conn, borrowed};
 
 /// Where the monitor listens.
 const PATH: &str = "FIDE_RACK_MONITOR";
+/// The number of the user that it has to be of, if it is said: another one's may have taken its place.
+const USER: &str = "FIDE_RACK_MONITOR_UID";
 /// The descriptor gets the first free number from here on, or from a quarter of those that the process may have.
 const FD_MIN: u64 = 1 << 19;
 /// Tries to be the one that asks. One does for some system calls.
@@ -65,8 +68,15 @@ fn path() -> Option<&'static PathBuf> {
     AT.get_or_init(|| env::var_os(PATH).filter(|path| !path.is_empty()).map(PathBuf::from)).as_ref()
 }
 
-/// The path is read before the program changes its environment.
+/// Whose it has to be. None: anybody's. What is no number is nobody's.
+fn user() -> Option<u32> {
+    static OF: OnceLock<Option<u32>> = OnceLock::new();
+    *OF.get_or_init(|| env::var(USER).ok().map(|text| text.parse().unwrap_or(u32::MAX)))
+}
+
+/// Both are read before the program changes its environment.
 pub(crate) fn starts() {
+    user();
     if path().is_none() {
         IS_GONE.store(true, Ordering::Relaxed);
     }
@@ -94,7 +104,9 @@ fn connects() -> Option<&'static Client> {
     }
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(FD_MIN);
     let least = i32::try_from(FD_MIN.min(limit / 4 * 3)).ok()?;
-    let asks = Asks::connect(path()?).ok()?.moved(least).ok()?;
+    let asks = Asks::connect(path()?).ok()?;
+    let is_trusted = user().is_none_or(|uid| peer(&asks).is_ok_and(|peer| peer.uid == uid));
+    let asks = is_trusted.then_some(asks)?.moved(least).ok()?;
     let file = file(asks.as_fd())?;
     let client: &'static Client = Box::leak(Box::new(Client { asks, file, open: Mutex::default() }));
     CLIENT.store(ptr::from_ref(client).cast_mut(), Ordering::Release);

@@ -6,6 +6,7 @@ mod under;
 use std::{
     fs,
     io::{BufRead, BufReader},
+    os::unix::fs::MetadataExt,
     path::Path,
     process::{Command, Stdio},
     thread,
@@ -143,6 +144,20 @@ fn program_without_monitor_uses_tcp() {
     let plain = host.run("echo", Under::None, &[]);
     let seen = host.run("echo", Under::Both, &[]);
     assert_eq!((seen.printed, seen.attached), (plain.printed, 0));
+}
+
+/// As where another one has taken the place of the monitor that the caller has found.
+#[test]
+fn monitor_of_another_user_is_asked_nothing() {
+    let host = Host::new();
+    let plain = host.run("echo", Under::None, &[]);
+    for (uid, users) in [("54321", 0), ("no number", 0), ("", 0)] {
+        let seen = host.run("echo", Under::Both, &[("FIDE_RACK_MONITOR_UID", uid)]);
+        assert_eq!((&seen.printed, seen.attached), (&plain.printed, users), "{uid:?}");
+    }
+    let me = fs::metadata("/proc/self").unwrap().uid().to_string();
+    let seen = host.run("echo", Under::Both, &[("FIDE_RACK_MONITOR_UID", &me)]);
+    assert_eq!((seen.printed, seen.attached), (plain.printed, 2));
 }
 
 /// Whether it uses memory depends on which comes first, the fork or the memory.

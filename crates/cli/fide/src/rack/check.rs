@@ -15,7 +15,7 @@ use crate::{
     say::show,
 };
 
-pub(super) use program::Judged;
+pub(super) use program::{Judged, is_there};
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {

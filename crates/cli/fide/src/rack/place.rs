@@ -19,6 +19,8 @@ pub(super) const OF_HOST: &str = "/run/fide-rack/monitor.sock";
 const NAME: &str = "fide-rack/monitor.sock";
 /// The variable by which programs under the library find the monitor.
 pub(super) const VARIABLE: &str = "FIDE_RACK_MONITOR";
+/// The number of the user that the monitor has to be of.
+pub(super) const USER_VARIABLE: &str = "FIDE_RACK_MONITOR_UID";
 /// A monitor that accepts nobody for so long is none.
 const CONNECT_WAIT: Duration = Duration::from_secs(1);
 

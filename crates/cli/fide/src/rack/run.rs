@@ -3,7 +3,7 @@
 
 use std::{
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs, io,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
@@ -13,9 +13,9 @@ use std::{
 use anyhow::anyhow;
 
 use super::{
-    check::Judged,
+    check::{Judged, is_there},
     monitor::user,
-    place::{self, VARIABLE, candidates, found},
+    place::{self, USER_VARIABLE, VARIABLE, candidates, found},
     view,
 };
 use crate::{
@@ -80,8 +80,21 @@ fn unfit(judged: &Judged, anyway: bool) -> Option<OverTcp> {
     })
 }
 
+/// Where the library finds the monitor, and whose that has to be. None: whose it is, as only root can put one there.
+struct Place {
+    path: PathBuf,
+    uid: Option<u32>,
+}
+
+impl Place {
+    fn new(path: PathBuf, uid: u32) -> Self {
+        let uid = (path != Path::new(place::OF_HOST)).then_some(uid);
+        Self { path, uid }
+    }
+}
+
 /// The monitor, and why there is none that is of use.
-fn monitor(arguments: &Arguments) -> Result<(PathBuf, Option<OverTcp>), Failure> {
+fn monitor(arguments: &Arguments) -> (Place, Option<OverTcp>) {
     let candidates = candidates(arguments.monitor.as_deref());
     let over_tcp =
         |why: String, remedy: Option<String>, is_preloaded| OverTcp { why, remedy, code: UNHEALTHY, is_preloaded };
@@ -96,17 +109,21 @@ fn monitor(arguments: &Arguments) -> Result<(PathBuf, Option<OverTcp>), Failure>
                 (None, false) => "`systemctl start fide-rack`".to_owned(),
             };
             let remedy = format!("start a monitor first, and then the programs: {how}");
-            return Ok((candidates.last().cloned().unwrap_or_default(), Some(over_tcp(why, Some(remedy), true))));
+            let path = candidates.last().cloned().unwrap_or_default();
+            let me = rustix::process::geteuid().as_raw();
+            let place = Place::new(path, arguments.monitor_user.unwrap_or(me));
+            return (place, Some(over_tcp(why, Some(remedy), true)));
         }
     };
     let path = found.path.clone();
+    let place = Place::new(path.clone(), found.peer.uid);
     if !found.is_trusted(arguments.monitor_user) {
         let uid = found.peer.uid;
         let why = format!(
             "the monitor at {} is of user {uid}, who could read and write what goes over the connections",
             path.display()
         );
-        return Ok((path, Some(over_tcp(why, Some(format!("to trust it, add --monitor-user {uid}")), false))));
+        return (place, Some(over_tcp(why, Some(format!("to trust it, add --monitor-user {uid}")), false)));
     }
     // One that does not answer this may be another release's: the library finds out.
     if let Ok(greeting) = view::greeting(&path)
@@ -114,7 +131,7 @@ fn monitor(arguments: &Arguments) -> Result<(PathBuf, Option<OverTcp>), Failure>
     {
         let why = format!("the monitor at {} does not serve this user", path.display());
         let remedy = "name it in --allow-users of `fide rack monitor`".to_owned();
-        return Ok((path, Some(over_tcp(why, Some(remedy), false))));
+        return (place, Some(over_tcp(why, Some(remedy), false)));
     }
     let has_stamps = fs::read_to_string(STAMPS).map_or(true, |text| text.trim() != "0");
     let stamps = (!has_stamps).then(|| {
@@ -122,7 +139,7 @@ fn monitor(arguments: &Arguments) -> Result<(PathBuf, Option<OverTcp>), Failure>
             "TCP has no timestamps here (net.ipv4.tcp_timestamps = 0), by which the two ends are proven".to_owned();
         OverTcp { code: UNSUPPORTED, ..over_tcp(why, Some("sysctl net.ipv4.tcp_timestamps=1".to_owned()), true) }
     });
-    Ok((path, stamps))
+    (place, stamps)
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
@@ -131,22 +148,13 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     if let Some(library) = &arguments.library {
         fs::File::open(library).map_err(|why| Failure::file(library, &why))?;
     }
-    let judged = match Judged::of(name) {
-        Ok(judged) => Some(judged),
-        // One that may be run and not read, say. exec knows whether it is there.
-        Err(why) if arguments.require => return Err(why),
-        Err(_) => None,
+    let unfit = match Judged::of(name) {
+        Ok(judged) => unfit(&judged, arguments.anyway),
+        // What exec says of one that is not there is enough.
+        Err(_) if !is_there(name) => return Ok(started(name, command(name, words))),
+        Err(why) => Some(OverTcp { why: why.to_string(), remedy: None, code: UNSUPPORTED, is_preloaded: false }),
     };
-    let (path, no_monitor) = monitor(arguments)?;
-    let unfit = match &judged {
-        Some(judged) => unfit(judged, arguments.anyway),
-        None => Some(OverTcp {
-            why: "this user may not read the program's file, by which it is judged".to_owned(),
-            remedy: None,
-            code: UNSUPPORTED,
-            is_preloaded: false,
-        }),
-    };
+    let (place, no_monitor) = monitor(arguments);
     let library = place::library(arguments.library.as_deref());
     let no_library = library.as_ref().err().map(|why| OverTcp {
         why: why.to_string(),
@@ -155,21 +163,22 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         is_preloaded: false,
     });
     let over_tcp = unfit.or(no_library).or(no_monitor);
-    if let Some(OverTcp { why, remedy, code, .. }) = &over_tcp
-        && (judged.is_some() || arguments.require)
-    {
+    if let Some(OverTcp { why, remedy, code, .. }) = &over_tcp {
         let remedy = remedy.as_ref().map(|remedy| format!("; {remedy}")).unwrap_or_default();
         if arguments.require {
             return Err(Failure::new(*code, anyhow!("{} is not started: {why}{remedy}", name.display())));
         }
         say!("fide: {} runs over kernel TCP: {why}{remedy}", name.display());
     }
-    let mut command = process::Command::new(name);
-    command.args(words);
+    let mut command = command(name, words);
     if let Ok(library) = &library
         && over_tcp.is_none_or(|over_tcp| over_tcp.is_preloaded)
     {
-        command.env("LD_PRELOAD", place::preload(library, env::var_os("LD_PRELOAD"))).env(VARIABLE, &path);
+        command.env("LD_PRELOAD", place::preload(library, env::var_os("LD_PRELOAD"))).env(VARIABLE, &place.path);
+        match place.uid {
+            Some(uid) => command.env(USER_VARIABLE, uid.to_string()),
+            None => command.env_remove(USER_VARIABLE),
+        };
         if let Some(stats) = &arguments.stats {
             // Programs may go to another directory.
             let file =
@@ -177,7 +186,18 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             command.env("FIDE_RACK_STATS", file.unwrap_or_else(|| stats.clone()));
         }
     }
+    Ok(started(name, command))
+}
+
+fn command(name: &OsStr, words: &[OsString]) -> process::Command {
+    let mut command = process::Command::new(name);
+    command.args(words);
+    command
+}
+
+/// Returns only if it does not start.
+fn started(name: &OsStr, mut command: process::Command) -> ExitCode {
     let why = command.exec();
     say!("fide: {} does not start: {why}", name.display());
-    Ok(ExitCode::from(if why.kind() == io::ErrorKind::NotFound { NOT_THERE } else { NOT_STARTED }))
+    ExitCode::from(if why.kind() == io::ErrorKind::NotFound { NOT_THERE } else { NOT_STARTED })
 }

@@ -142,19 +142,23 @@ impl Screen {
         // The number of a process that has ended may be another one's.
         let all = of_pairs.chain(of_single).filter(|(_, who)| live.contains(who)).map(|(netns, who)| (netns, who.pid));
         let standing = Standing::of(all);
-        let stands = |end: &End| standing.has(end).unwrap_or(true);
+        // If that is not known: as long as one of its programs is there.
+        let stands =
+            |end: &End, of: &[Who]| standing.has(end).unwrap_or_else(|| of.iter().any(|who| live.contains(who)));
         let pids = paired.iter().flat_map(|pair| [pair.client.pid, pair.server.pid]);
         let pids: HashSet<u32> = pids.chain(single.iter().map(|single| single.program.pid)).collect();
         let names = pids.iter().filter_map(|pid| Some((*pid, kernel::name(*pid)?))).collect();
         let memories = |pid: &u32| kernel::mapped(*pid).ok().map(|mapped| mapped.memories.into_iter().collect());
         let mapped = pids.iter().map(|pid| (*pid, memories(pid))).collect();
         let mut lines: Vec<Line> = Vec::new();
-        for pair in paired.into_iter().filter(|pair| stands(&pair.end)) {
+        for pair in paired.into_iter().filter(|pair| stands(&pair.end, &[pair.client, pair.server])) {
             let (over, why) = over(pair, &mapped, &names);
             let (client, server, end) = (pair.client, Some(pair.server), Some(pair.end.clone()));
             lines.push(Line { client, server, end, over, why, age_ms: pair.age_ms });
         }
-        for single in single.into_iter().filter(|single| single.end.as_ref().is_some_and(&stands)) {
+        for single in
+            single.into_iter().filter(|single| single.end.as_ref().is_some_and(|end| stands(end, &[single.program])))
+        {
             let (client, end) = (single.program, single.end.clone());
             let why = reason(single);
             lines.push(Line { client, server: None, end, over: Over::Tcp, why, age_ms: single.age_ms });

@@ -42,6 +42,8 @@ const READERS_MAX: usize = 16;
 /// A reader that takes longer is left.
 const READER_WITHIN: Duration = Duration::from_secs(2);
 const BACKLOG: i32 = 32;
+/// What is over is looked for no more often.
+const FORGETS_AGAIN: Duration = Duration::from_millis(500);
 /// Bytes of one message.
 const PIECE_BYTES: usize = 16 << 10;
 /// Bytes of a view that are read at most.
@@ -234,6 +236,7 @@ pub(super) fn serve(served: Served) -> Result<Views, StartError> {
 
 fn accepts(listener: &Listener, is_over: &AtomicBool, served: &Served) {
     let (since, readers) = (Instant::now(), Arc::new(AtomicUsize::new(0)));
+    let mut forgets_at = since;
     let me = geteuid().as_raw();
     while !is_over.load(Ordering::Relaxed) {
         let socket = match listener.accept(Wait::Forever) {
@@ -251,7 +254,11 @@ fn accepts(listener: &Listener, is_over: &AtomicBool, served: &Served) {
             continue;
         }
         let greeting = Greeting { format: FORMAT, serves: served.users.has(uid), pid: std::process::id(), uid: me };
-        forget(&served.monitor);
+        // However many look.
+        if Instant::now() >= forgets_at {
+            forget(&served.monitor);
+            forgets_at = Instant::now() + FORGETS_AGAIN;
+        }
         let (view, up_ms) = (served.monitor.view(), millis(since));
         let of_thread = Arc::clone(&readers);
         let tell = move || {

@@ -307,6 +307,24 @@ fn program_that_is_not_there_or_no_program_is_refused_as_a_shell_does() {
     }
 }
 
+#[test]
+fn program_that_cannot_be_judged_is_not_under_the_library() {
+    let host = Host::new();
+    let _monitor = host.monitor();
+    // Nobody is there to start it, with or without it.
+    assert_eq!(host.run(&["--require"], &["no-program-of-this-name"]).output().unwrap().status.code(), Some(127));
+    let script = host.path("script");
+    fs::write(&script, "#!/usr/bin/env no-program-of-this-name\n").unwrap();
+    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let output = host.run(&[], &[&script]).output().unwrap();
+    assert!(
+        output.status.code() == Some(127) && text(&output.stderr).contains("runs over kernel TCP"),
+        "{}",
+        said(&output)
+    );
+    assert_eq!(host.run(&["--require"], &[&script]).output().unwrap().status.code(), Some(3));
+}
+
 /// The program and its library as a package has them, and without the library.
 #[test]
 fn library_is_found_beside_the_program_and_where_packages_have_it() {

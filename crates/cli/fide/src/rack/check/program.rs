@@ -72,6 +72,11 @@ fn find(command: &OsStr) -> Result<PathBuf, Failure> {
     })
 }
 
+/// Whether there is a file that a shell would start.
+pub(in super::super) fn is_there(command: &OsStr) -> bool {
+    find(command).is_ok_and(|path| path.exists())
+}
+
 /// The first line of a script after `#!`: the interpreter, and the one word or words after it. None: it is no script.
 fn interpreter(path: &Path) -> io::Result<Option<(PathBuf, String)>> {
     let mut head = [0; HEAD_BYTES];
