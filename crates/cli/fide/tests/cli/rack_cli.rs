@@ -48,8 +48,16 @@ impl Process {
         line.trim_end().to_owned()
     }
 
-    fn goes_on(&mut self) {
+    /// A client asks once more.
+    fn asks_again(&mut self) {
         self.input.as_mut().unwrap().write_all(b"\n").unwrap();
+        assert_eq!(self.line(), "asked");
+    }
+
+    /// Nothing more comes to its standard input: a client ends. Its exit code.
+    fn finishes(&mut self) -> i32 {
+        self.input = None;
+        self.ends()
     }
 
     fn signal(&self, signal: rustix::process::Signal) {
@@ -148,6 +156,17 @@ impl Host {
         client
     }
 
+    /// The same, once both ends have their memory.
+    fn client_with_memory(&self, port: &str) -> Process {
+        let mut client = self.client(port);
+        let until = Instant::now() + LIMIT;
+        while self.top()["connections"][0]["over"] != "memory" {
+            assert!(Instant::now() < until, "{}", self.top());
+            client.asks_again();
+        }
+        client
+    }
+
     fn top(&self) -> Value {
         let output = fide(&["top", "--monitor", &self.socket(), "--once", "--json"]).output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
@@ -166,7 +185,7 @@ fn two_programs_of_python_share_memory_and_are_shown() {
     let host = Host::new();
     let mut monitor = host.monitor();
     let (mut server, port) = host.server("1");
-    let mut client = host.client(&port);
+    let mut client = host.client_with_memory(&port);
     let top = host.top();
     let connection = &top["connections"][0];
     assert_eq!(top["connections"].as_array().unwrap().len(), 1, "{top}");
@@ -193,9 +212,8 @@ fn two_programs_of_python_share_memory_and_are_shown() {
     assert_eq!((&judged["tcp"]["within_host"], &judged["tcp"]["listeners"]), (&1.into(), &1.into()), "{judged}");
     let listed = &judged["connections"][0];
     assert!(listed["local"] == format!("127.0.0.1:{port}") && listed["within_host"] == true, "{judged}");
-    client.goes_on();
-    assert_eq!((client.line().as_str(), server.line().as_str()), ("asked again", "served"));
-    assert_eq!((client.ends(), server.ends()), (0, 0));
+    client.asks_again();
+    assert_eq!((client.finishes(), server.line().as_str(), server.ends()), (0, "served", 0));
     assert_eq!(host.attached(1), 2);
     let top = host.top();
     assert!(top["connections"].as_array().unwrap().is_empty() && top["counts"]["paired"] == 1, "{top}");
@@ -232,8 +250,8 @@ fn connection_that_stays_with_tcp_is_shown_with_the_reason() {
         "{}",
         said(&output)
     );
-    client.goes_on();
-    assert_eq!((client.line().as_str(), client.ends(), server.ends()), ("asked again", 0, 0));
+    client.asks_again();
+    assert_eq!((client.finishes(), server.ends()), (0, 0));
     assert_eq!(host.attached(1), 0);
 }
 
@@ -245,7 +263,7 @@ fn connections_outlive_a_killed_monitor_and_the_next_one_takes_its_place() {
     let output = fide(&["monitor", "--socket", &host.socket()]).output().unwrap();
     assert!(output.status.code() == Some(1) && text(&output.stderr).contains("runs at"), "{}", said(&output));
     let (mut server, port) = host.server("1");
-    let mut client = host.client(&port);
+    let mut client = host.client_with_memory(&port);
     monitor.signal(rustix::process::Signal::KILL);
     assert_eq!(monitor.ends(), 128 + libc::SIGKILL);
     assert!(fs::exists(host.socket()).unwrap(), "a killed monitor leaves its socket");
@@ -260,13 +278,12 @@ fn connections_outlive_a_killed_monitor_and_the_next_one_takes_its_place() {
     let output = host.run(&["--require"], &["true"]).output().unwrap();
     assert!(output.status.code() == Some(1) && text(&output.stderr).contains("has been killed"), "{}", said(&output));
     let _next = host.monitor();
-    client.goes_on();
-    assert_eq!((client.line().as_str(), client.ends(), server.ends()), ("asked again", 0, 0));
+    client.asks_again();
+    assert_eq!((client.finishes(), server.ends()), (0, 0));
     let (mut server, port) = host.server("1");
-    let mut client = host.client(&port);
-    assert_eq!(host.top()["connections"][0]["over"], "memory");
-    client.goes_on();
-    assert_eq!((client.line().as_str(), client.ends(), server.ends()), ("asked again", 0, 0));
+    let mut client = host.client_with_memory(&port);
+    client.asks_again();
+    assert_eq!((client.finishes(), server.ends()), (0, 0));
     assert_eq!(host.attached(1), 4);
 }
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two programs: `ends.py server COUNT` echoes over so many connections; `ends.py client PORT` asks, stands until a line comes, asks again."""
+"""Two programs: `ends.py server COUNT` echoes over so many connections; `ends.py client PORT` asks, and asks again for each line."""
 
 import socket
 import sys
 import time
 
-ROUNDS = 40
+ROUNDS = 20
 
 
 def server(count):
@@ -24,7 +24,6 @@ def ask(connection):
         word = b"%08d" % turn
         connection.sendall(word)
         assert connection.recv(100) == word
-        # Both have the time to get their memory.
         time.sleep(0.001)
 
 
@@ -32,10 +31,10 @@ def client(port):
     connection = socket.create_connection(("127.0.0.1", port))
     ask(connection)
     print("asked", flush=True)
-    sys.stdin.readline()
-    ask(connection)
+    while sys.stdin.readline():
+        ask(connection)
+        print("asked", flush=True)
     connection.close()
-    print("asked again", flush=True)
 
 
 {"server": server, "client": client}[sys.argv[1]](int(sys.argv[2]))
