@@ -91,9 +91,11 @@ pub(super) fn judge(pid: u32) -> Result<(String, Value, bool), Failure> {
         if let Ok(judged) = Judged::of_file(&path) {
             findings.extend(judged.findings);
         }
-    } else if monitor.is_none() {
-        let why = "FIDE_RACK_MONITOR was not in its environment: all its connections stay with TCP".to_owned();
-        findings.push(Finding::blocks("monitor", why));
+    } else if monitor.is_none() && mapped.memories.is_empty() {
+        // A program that changes its title, as Redis does, writes it there.
+        let text = "FIDE_RACK_MONITOR is not in its environment, unless it has written over that: without it all its connections stay \
+                    with TCP";
+        findings.push(Finding::limits("monitor", text.to_owned()));
     }
     if mapped.library.as_deref().is_some_and(|path| path.ends_with("(deleted)")) {
         let text = "its library has been replaced since: it runs the former one".to_owned();
