@@ -70,21 +70,15 @@ impl std::fmt::Display for Missing {
     }
 }
 
-/// The first monitor that answers; or why none does, one reason at least.
-pub(super) fn found(candidates: &[PathBuf]) -> Result<Found, Vec<Missing>> {
-    let mut missing = Vec::new();
-    for path in candidates {
-        match connect(path, CONNECT_WAIT) {
-            Ok(socket) => {
-                if let Ok(peer) = peer(&socket) {
-                    return Ok(Found { path: path.clone(), peer });
-                }
-                missing.push(Missing { path: path.clone(), errno: Errno::CONNREFUSED });
-            }
-            Err(errno) => missing.push(Missing { path: path.clone(), errno }),
-        }
-    }
-    Err(missing)
+/// The monitor at a path.
+///
+/// # Errors
+/// None answers there.
+pub(super) fn found(path: &Path) -> Result<Found, Missing> {
+    let missing = |errno| Missing { path: path.to_owned(), errno };
+    let socket = connect(path, CONNECT_WAIT).map_err(missing)?;
+    let peer = peer(&socket).map_err(|_| missing(Errno::CONNREFUSED))?;
+    Ok(Found { path: path.to_owned(), peer })
 }
 
 impl Found {
@@ -163,9 +157,8 @@ mod tests {
         assert_eq!(candidates(Some(Path::new("/a/b"))), [PathBuf::from("/a/b")]);
         assert!(candidates(Some(Path::new("b")))[0].is_absolute());
         assert_eq!(candidates(None)[0], Path::new(OF_HOST));
-        let missing = found(&["/nowhere/a".into(), "/nowhere/b".into()]).unwrap_err();
-        assert_eq!(missing.len(), 2);
-        assert_eq!(missing[0].to_string(), "no monitor runs at /nowhere/a");
+        let missing = found(Path::new("/nowhere/a")).unwrap_err();
+        assert_eq!(missing.to_string(), "no monitor runs at /nowhere/a");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use anyhow::anyhow;
 use super::{
     check::{Judged, is_there},
     monitor::user,
-    place::{self, USER_VARIABLE, VARIABLE, candidates, found},
+    place::{self, Found, USER_VARIABLE, VARIABLE, candidates, found},
     view,
 };
 use crate::{
@@ -93,53 +93,66 @@ impl Place {
     }
 }
 
-/// The monitor, and why there is none that is of use.
-fn monitor(arguments: &Arguments) -> (Place, Option<OverTcp>) {
-    let candidates = candidates(arguments.monitor.as_deref());
-    let over_tcp =
-        |why: String, remedy: Option<String>, is_preloaded| OverTcp { why, remedy, code: UNHEALTHY, is_preloaded };
-    let found = match found(&candidates) {
-        Ok(found) => found,
-        Err(missing) => {
-            let why = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            let own = place::of_user().is_some_and(|path| candidates.last() == Some(&path));
-            let how = match (arguments.monitor.as_deref().or(env::var_os(VARIABLE).as_deref().map(Path::new)), own) {
-                (Some(path), _) => format!("`fide rack monitor --socket {}`", path.display()),
-                (None, true) => "`systemctl start fide-rack`, or `fide rack monitor` for this user alone".to_owned(),
-                (None, false) => "`systemctl start fide-rack`".to_owned(),
-            };
-            let remedy = format!("start a monitor first, and then the programs: {how}");
-            let path = candidates.last().cloned().unwrap_or_default();
-            let me = rustix::process::geteuid().as_raw();
-            let place = Place::new(path, arguments.monitor_user.unwrap_or(me));
-            return (place, Some(over_tcp(why, Some(remedy), true)));
-        }
-    };
-    let path = found.path.clone();
-    let place = Place::new(path.clone(), found.peer.uid);
+fn without_monitor(why: String, remedy: String, is_preloaded: bool) -> OverTcp {
+    OverTcp { why, remedy: Some(remedy), code: UNHEALTHY, is_preloaded }
+}
+
+/// Why a monitor that answers is of no use.
+fn refusal(found: &Found, arguments: &Arguments) -> Option<OverTcp> {
+    let (path, uid) = (found.path.display(), found.peer.uid);
     if !found.is_trusted(arguments.monitor_user) {
-        let uid = found.peer.uid;
-        let why = format!(
-            "the monitor at {} is of user {uid}, who could read and write what goes over the connections",
-            path.display()
-        );
-        return (place, Some(over_tcp(why, Some(format!("to trust it, add --monitor-user {uid}")), false)));
+        let why =
+            format!("the monitor at {path} is of user {uid}, who could read and write what goes over the connections");
+        return Some(without_monitor(why, format!("to trust it, add --monitor-user {uid}"), false));
     }
     // One that does not answer this may be another release's: the library finds out.
-    if let Ok(greeting) = view::greeting(&path)
-        && !greeting.serves
-    {
-        let why = format!("the monitor at {} does not serve this user", path.display());
-        let remedy = "name it in --allow-users of `fide rack monitor`".to_owned();
-        return (place, Some(over_tcp(why, Some(remedy), false)));
+    let serves = view::greeting(&found.path).map_or(true, |greeting| greeting.serves);
+    (!serves).then(|| {
+        let why = format!("the monitor at {path} does not serve this user");
+        without_monitor(why, "name it in --allow-users of `fide rack monitor`".to_owned(), false)
+    })
+}
+
+/// The first monitor that is of use, or why there is none.
+fn monitor(arguments: &Arguments) -> (Place, Option<OverTcp>) {
+    let candidates = candidates(arguments.monitor.as_deref());
+    let (mut missing, mut refused) = (Vec::new(), None);
+    for path in &candidates {
+        match found(path) {
+            Ok(found) => {
+                let place = Place::new(found.path.clone(), found.peer.uid);
+                match refusal(&found, arguments) {
+                    None => return (place, no_stamps()),
+                    Some(why) => refused = refused.or(Some((place, why))),
+                }
+            }
+            Err(why) => missing.push(why.to_string()),
+        }
     }
+    if let Some((place, why)) = refused {
+        return (place, Some(why));
+    }
+    let path = candidates.last().cloned().unwrap_or_default();
+    let own = place::of_user().is_some_and(|own| own == path);
+    let how = match (arguments.monitor.as_deref().or(env::var_os(VARIABLE).as_deref().map(Path::new)), own) {
+        (Some(path), _) => format!("`fide rack monitor --socket {}`", path.display()),
+        (None, true) => "`systemctl start fide-rack`, or `fide rack monitor` for this user alone".to_owned(),
+        (None, false) => "`systemctl start fide-rack`".to_owned(),
+    };
+    let remedy = format!("start a monitor first, and then the programs: {how}");
+    let me = rustix::process::geteuid().as_raw();
+    let place = Place::new(path, arguments.monitor_user.unwrap_or(me));
+    (place, Some(without_monitor(missing.join(", "), remedy, true)))
+}
+
+fn no_stamps() -> Option<OverTcp> {
     let has_stamps = fs::read_to_string(STAMPS).map_or(true, |text| text.trim() != "0");
-    let stamps = (!has_stamps).then(|| {
-        let why =
-            "TCP has no timestamps here (net.ipv4.tcp_timestamps = 0), by which the two ends are proven".to_owned();
-        OverTcp { code: UNSUPPORTED, ..over_tcp(why, Some("sysctl net.ipv4.tcp_timestamps=1".to_owned()), true) }
-    });
-    (place, stamps)
+    (!has_stamps).then(|| OverTcp {
+        why: "TCP has no timestamps here (net.ipv4.tcp_timestamps = 0), by which the two ends are proven".to_owned(),
+        remedy: Some("sysctl net.ipv4.tcp_timestamps=1".to_owned()),
+        code: UNSUPPORTED,
+        is_preloaded: true,
+    })
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {

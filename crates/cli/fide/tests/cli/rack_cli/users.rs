@@ -78,7 +78,8 @@ fn root_monitor_of_another_user_is_used_only_if_that_is_asked_for() {
     fs::create_dir(&directory).unwrap();
     chown(&directory, Some(OTHER), Some(OTHER)).unwrap();
     let socket = format!("{directory}/monitor.sock");
-    let mut monitor = Process::start(&mut by_other(&host, &["monitor", "--socket", &socket, "--json"]));
+    let mut monitor =
+        Process::start(by_other(&host, &["monitor", "--socket", &socket, "--json"]).stderr(Stdio::null()));
     let ready: Value = serde_json::from_str(&monitor.line()).unwrap();
     assert_eq!((&ready["users"], &ready["uid"]), (&serde_json::json!([]), &OTHER.into()), "{ready}");
     let run = |options: &[&str]| {
@@ -118,6 +119,59 @@ fn root_program_that_becomes_another_user_is_not_accelerated() {
             said(&output)
         );
     }
+}
+
+/// Of a file that lets its program do more than its caller may.
+#[test]
+fn root_program_with_capabilities_is_not_accelerated_for_others() {
+    if !is_root() {
+        return;
+    }
+    let host = host();
+    let path = host.path("shell");
+    assert!(Command::new("cp").args(["/bin/sh", &path]).status().unwrap().success());
+    // Version 2, and CAP_NET_RAW as permitted.
+    let words: [u32; 5] = [0x0200_0000, 1 << 13, 0, 0, 0];
+    let value = words.map(u32::to_le_bytes).concat();
+    if let Err(why) = rustix::fs::setxattr(&path, "security.capability", &value, rustix::fs::XattrFlags::empty()) {
+        println!("skipped: files have no capabilities here: {why}");
+        return;
+    }
+    let output = by_other(&host, &["check", &path]).output().unwrap();
+    assert!(output.status.code() == Some(1) && text(&output.stdout).contains("has capabilities"), "{}", said(&output));
+    assert_eq!(fide(&["check", &path]).output().unwrap().status.code(), Some(0), "root gains nothing by them");
+}
+
+/// A user's own monitor, where nobody says where it is.
+#[test]
+fn root_users_find_their_own_monitors_by_themselves() {
+    if !is_root() || fs::exists("/run/fide-rack/monitor.sock").unwrap() {
+        return;
+    }
+    let host = host();
+    let session = host.path("session");
+    fs::create_dir(&session).unwrap();
+    chown(&session, Some(OTHER), Some(OTHER)).unwrap();
+    let output = by_other(&host, &["monitor"]).output().unwrap();
+    assert!(output.status.code() == Some(2) && text(&output.stderr).contains("XDG_RUNTIME_DIR"), "{}", said(&output));
+    let by_user = |words: &[&str]| {
+        let mut command = by_other(&host, words);
+        command.env("XDG_RUNTIME_DIR", &session);
+        command
+    };
+    let output = by_user(&["run", "--require", "true"]).output().unwrap();
+    let says = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && says.contains("for this user alone"), "{}", said(&output));
+    let mut monitor = Process::start(by_user(&["monitor", "--json"]).stderr(Stdio::null()));
+    let ready: Value = serde_json::from_str(&monitor.line()).unwrap();
+    assert_eq!(ready["socket"], format!("{session}/fide-rack/monitor.sock"), "{ready}");
+    assert_eq!(fs::metadata(format!("{session}/fide-rack")).unwrap().permissions().mode() & 0o777, 0o700);
+    for words in [&["run", "--require", "true"][..], &["top", "--once"], &["metrics"]] {
+        let output = by_user(words).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{words:?}: {}", said(&output));
+    }
+    monitor.signal(rustix::process::Signal::TERM);
+    assert_eq!(monitor.ends(), 0);
 }
 
 #[test]
@@ -162,7 +216,7 @@ fn root_unit_needs_no_rights() {
     let notify = std::os::unix::net::UnixDatagram::bind(host.path("notify")).unwrap();
     fs::set_permissions(host.path("notify"), fs::Permissions::from_mode(0o666)).unwrap();
     let command = command.arg(host.path("fide")).args(&words).env("NOTIFY_SOCKET", host.path("notify"));
-    let mut monitor = Process::start(command);
+    let mut monitor = Process::start(command.stderr(Stdio::null()));
     assert!(monitor.line().starts_with("ready: "));
     let mut word = [0; 64];
     let len = notify.recv(&mut word).unwrap();
