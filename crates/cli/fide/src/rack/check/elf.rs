@@ -139,3 +139,50 @@ fn machine(number: u16, class: u8) -> String {
     };
     name.to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+
+    #[test]
+    fn own_program_is_read() {
+        let own = std::env::current_exe().unwrap();
+        let elf = Elf::read(&own).unwrap().expect("a program");
+        assert!(elf.is_ours && elf.linker.is_some() && !elf.is_go);
+        assert!(elf.needed.iter().any(|name| name.starts_with("libc.so")), "{:?}", elf.needed);
+        assert!(elf.imports.iter().any(|name| name == "read" || name == "write"), "{} imports", elf.imports.len());
+        assert_eq!(elf.machine, std::env::consts::ARCH);
+    }
+
+    /// Whatever a file says, it is read or refused.
+    #[test]
+    fn broken_programs_do_no_harm() {
+        let whole = fs::read("/bin/sh").unwrap();
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let mut random = ChaCha8Rng::seed_from_u64(7);
+        // Heads, and the table of sections at the end.
+        let places = [0..64, 64..1024, whole.len() - 2048..whole.len(), 0..whole.len()];
+        let (mut read, mut refused) = (0, 0);
+        for turn in 0..400 {
+            let mut bytes = whole.clone();
+            for _ in 0..=turn % 8 {
+                let place = &places[random.random_range(0..places.len())];
+                bytes[random.random_range(place.clone())] = random.random();
+            }
+            if turn % 5 == 0 {
+                bytes.truncate(random.random_range(0..bytes.len()));
+            }
+            fs::write(path.path(), bytes).unwrap();
+            match Elf::read(path.path()) {
+                Ok(_) => read += 1,
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(read > 0 && refused > 0, "{read} read, {refused} refused");
+    }
+}
