@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The service of `packaging/fide-agent.service` under a real systemd: the first process of its own
+//! The services of `packaging/fide-agent.service` and `packaging/fide-rack.service` under a real systemd: the first process of its own
 //! namespaces, with the programs of this host and none of its units.
 
 mod machine;
@@ -66,4 +66,38 @@ fn root_systemd_keeps_restarts_and_stops_the_agent_and_its_successors() {
     .unwrap_or_else(|why| panic!("{why}: {}", machine.log()));
     assert!(machine.systemctl("start"), "{}", machine.log());
     machine.main_pid("systemctl start", |_| true);
+}
+
+#[test]
+fn root_systemd_runs_the_rack_monitor_without_rights_and_starts_it_again() {
+    let Some(machine) = Machine::boot() else { return };
+    let shell = |script: &str| {
+        let output = machine.run(&["sh", "-c", script]);
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&said).trim().to_owned())
+    };
+    let require = "fide rack run --require -- true";
+    let (is_there, why) = shell(require);
+    assert!(!is_there && why.contains("systemctl start fide-rack"), "{why}");
+    let (is_started, why) = shell("systemctl start fide-rack");
+    assert!(is_started, "{why}: {}", machine.log());
+    // `Type=notify`: it is ready. Of root and of others, without their saying whom they trust.
+    for words in ["", "setpriv --reuid 1000 --clear-groups "] {
+        let (runs, why) = shell(&format!("{words}{require}"));
+        assert!(runs && why.is_empty(), "{words}{why}: {}", machine.log());
+    }
+    let (_, owner) = shell("stat -c '%U %a' /run/fide-rack/monitor.sock");
+    assert_eq!(owner, "fide-rack 666");
+    let pid = || shell("systemctl show --value --property MainPID fide-rack").1;
+    let (first, rights) =
+        (pid(), shell("grep -h CapBnd /proc/$(systemctl show --value -p MainPID fide-rack)/status").1);
+    assert_eq!(rights.split_whitespace().last(), Some("0000000000000000"));
+    machine.signal(first.parse().expect("a number"), "KILL");
+    retry_until("the next monitor", LIMIT, || match shell(require) {
+        (true, _) if pid() != first => Ok(()),
+        (_, why) => Err(why),
+    })
+    .unwrap_or_else(|why| panic!("{why}: {}", machine.log()));
+    let (is_stopped, why) = shell("systemctl stop fide-rack && ! test -e /run/fide-rack");
+    assert!(is_stopped, "{why}: {}", machine.log());
 }

@@ -15,6 +15,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 const SYSTEMD: &str = "/lib/systemd/systemd";
 const UNIT: &str = "fide-agent.service";
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/end_to_end/root_systemd/machine.sh");
+const RACK: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../packaging/fide-rack.service");
 const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../packaging/fide-agent.service");
 
 /// Dropped, or when the test dies of anything: its processes are killed.
@@ -73,7 +74,8 @@ impl Machine {
             .arg(&group)
             .arg(SCRIPT)
             .arg(dir.path())
-            .args([env!("CARGO_BIN_EXE_fide"), PACKAGING])
+            .args([env!("CARGO_BIN_EXE_fide"), PACKAGING, RACK])
+            .arg(std::env::current_exe().expect("this test").with_file_name("libfide_rack_preload.so"))
             .stdin(Stdio::null())
             .spawn()
             .expect("a shell");
@@ -116,7 +118,7 @@ impl Machine {
         enter
     }
 
-    fn run(&self, command: &[&str]) -> Output {
+    pub(crate) fn run(&self, command: &[&str]) -> Output {
         self.enter(command).output().expect("nsenter")
     }
 

@@ -1,14 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The first process of a machine of its own, in new namespaces: a file system with this host's programs and nothing else of it, then
-# systemd. No unit of this host is in it, so that nothing but the agent's service is started.
-#   machine.sh DIRECTORY FIDE UNIT
+# systemd. No unit of this host is in it, so that nothing but the agent's service is started. The rack monitor's is there.
+#   machine.sh DIRECTORY FIDE UNIT RACK_UNIT RACK_LIBRARY
 set -eu
-root=$1 fide=$2 unit=$3
+root=$1 fide=$2 unit=$3 rack=$4 library=$5
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 none "$root"
 cd "$root"
-mkdir -p usr over/upper over/work etc/fide etc/systemd/system/fide-agent.service.d dev proc sys run tmp var/log var/tmp root old
+mkdir -p usr over/upper over/work etc/fide etc/systemd/system/fide-agent.service.d etc/systemd/system/fide-rack.service.d dev proc sys run tmp var/log var/tmp root old
 for name in bin sbin lib lib32 lib64 libx32; do
     if [ -L "/$name" ]; then
         ln -s "usr/$name" "$name"
@@ -20,6 +20,9 @@ done
 mount -t overlay none -o "lowerdir=/usr,upperdir=$root/over/upper,workdir=$root/over/work" usr
 cp "$fide" usr/bin/fide
 cp "$unit" etc/systemd/system/fide-agent.service
+cp "$rack" etc/systemd/system/fide-rack.service
+mkdir -p usr/lib/fide
+cp "$library" usr/lib/fide/
 for file in passwd group nsswitch.conf ld.so.cache; do
     [ ! -e "/etc/$file" ] || cp "/etc/$file" etc/
 done
@@ -48,6 +51,13 @@ StandardOutput=append:/var/log/agent.log
 StandardError=append:/var/log/agent.log
 Environment=FIDE_FAULTS=1
 WatchdogSec=4
+END
+# There are too few devices here for others that are private.
+cat > etc/systemd/system/fide-rack.service.d/test.conf <<END
+[Service]
+StandardOutput=append:/var/log/agent.log
+StandardError=append:/var/log/agent.log
+PrivateDevices=no
 END
 mount -t tmpfs none usr/lib/systemd/system
 for name in sysinit basic network-online multi-user shutdown umount; do
