@@ -43,8 +43,8 @@ enum Command {
     Check(check::Arguments),
     /// Show which programs' connections go over memory, which do not, and why
     ///
-    /// It asks the monitor, and shows connections of this user's programs; of all users' to root. Of bytes the monitor knows
-    /// nothing: they do not pass it.
+    /// It asks the monitor, and shows connections of this user's programs; of all users' to root. Bytes do not pass the monitor: they
+    /// are read from the programs' memory where this user may do that (root), and lag by up to 128 KiB in each direction.
     ///
     /// Exit codes: 0 ended, 1 no monitor, 2 usage, 4 not permitted.
     Top(top::Arguments),

@@ -39,6 +39,14 @@ struct Line<T>(T);
 // SAFETY: only atomics and padding; aligned to 128 bytes.
 unsafe impl<const WORDS: usize> Shared for Memory<WORDS> {}
 
+/// Where the words of both parts begin in the memory, in bytes, for those who look at it from outside. The first of each says how much of
+/// what its end has sent was read, with headers, and lags by a ring at most ([`crate::stream`]).
+#[must_use]
+pub const fn words_at<const WORDS: usize>() -> [usize; 2] {
+    let words = std::mem::offset_of!(Part<WORDS>, words);
+    [words, size_of::<Part<WORDS>>() + words]
+}
+
 /// One end of a shared memory of `WORDS` words for each direction.
 #[derive(Debug)]
 pub struct ShmWindow<const WORDS: usize> {

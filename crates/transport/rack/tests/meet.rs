@@ -7,7 +7,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::{
         fd::{AsFd, BorrowedFd},
-        unix::net::UnixListener,
+        unix::{fs::FileExt, net::UnixListener},
     },
     path::PathBuf,
     process::{Command, Stdio},
@@ -23,7 +23,7 @@ use fide_rack::{
         seen::{Program, Why},
         wire::{Request, VERSION},
     },
-    shm::ShmWindow,
+    shm::{ShmWindow, words_at},
     stream::halves,
 };
 use fide_sys::{seqpacket::send, tcp::keeps_syn};
@@ -467,7 +467,7 @@ fn monitor_says_what_became_of_questions() {
     host.until("a pair", |monitor| monitor.view().counts.paired == 1);
     let view = host.monitor.view();
     let pair = view.pairs[0];
-    assert!(view.waits.is_empty() && view.programs == [us; 2]);
+    assert!(view.waits.is_empty() && view.programs == [us; 2] && !pair.is_client_first);
     assert_eq!((pair.client, pair.server, (pair.end.local, pair.end.peer)), (us, us, ends(&here)));
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let mapped = maps.lines().filter(|line| line.contains(&format!(" {} ", pair.memory)));
@@ -486,6 +486,41 @@ fn monitor_says_what_became_of_questions() {
     host.monitor.forget(|pair| pair.memory == view.pairs[0].memory, |left| left.why == Why::TakenBack);
     let view = host.monitor.view();
     assert!(view.pairs.is_empty() && view.left.len() == 1);
+}
+
+/// From outside: where this process has it mapped.
+#[test]
+fn memory_says_how_much_was_read() {
+    const SENT: u64 = 1 << 20;
+    let host = host();
+    let (server, client) = (host.asks(), host.asks());
+    let [here, there] = connection();
+    let asked_there = server.ask(&there).unwrap();
+    let asked_here = client.ask(&here).unwrap();
+    let ((_, mut writes), (mut reads, _)) = (halves(paired(&client, asked_here)), halves(paired(&server, asked_there)));
+    let sends = thread::spawn(move || {
+        writes.write_all(&vec![7; usize::try_from(SENT).unwrap()]).unwrap();
+        writes
+    });
+    let mut left = SENT;
+    let mut bytes = vec![0; 4096];
+    while left > 0 {
+        left -= reads.read(&mut bytes).unwrap() as u64;
+    }
+    let _writes = sends.join().unwrap();
+    let memory = host.monitor.view().pairs[0].memory;
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| line.contains(&format!(" {memory} "))).unwrap();
+    let at = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
+    let file = fs::File::open("/proc/self/mem").unwrap();
+    let told = words_at::<WORDS>().map(|offset| {
+        let mut word = [0; 8];
+        file.read_exact_at(&mut word, at + offset as u64).unwrap();
+        u64::from_ne_bytes(word)
+    });
+    // The server asked first.
+    assert_eq!(told[0], 0);
+    assert!(told[1] > SENT - (WORDS as u64 * 8) && told[1] < SENT + SENT / 8, "{told:?}");
 }
 
 #[test]

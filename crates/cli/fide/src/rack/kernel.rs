@@ -2,9 +2,13 @@
 //! What the kernel says of processes and of their TCP connections, in `/proc`.
 
 use std::{
+    collections::HashMap,
     fs, io,
     net::{IpAddr, Ipv6Addr, SocketAddr},
+    os::unix::fs::FileExt,
 };
+
+use fide_rack::{meet::WORDS, shm::words_at};
 
 /// Bytes of a table of connections that are read at most.
 const TABLE_BYTES_MAX: u64 = 256 << 20;
@@ -92,8 +96,8 @@ pub(super) fn name(pid: u32) -> Option<String> {
 pub(super) struct Mapped {
     /// The library's file.
     pub(super) library: Option<String>,
-    /// The numbers of the memories' files, each once.
-    pub(super) memories: Vec<u64>,
+    /// By the numbers of the memories' files: where each lies.
+    pub(super) memories: HashMap<u64, u64>,
 }
 
 /// What a process has mapped.
@@ -111,14 +115,26 @@ fn in_maps(maps: &str) -> Mapped {
         let Some(at) = line.find('/') else { continue };
         let (numbers, path) = line.split_at(at);
         if path.starts_with(MEMORY) {
-            found.memories.extend(numbers.split_whitespace().nth(4).and_then(|inode| inode.parse::<u64>().ok()));
+            let inode = numbers.split_whitespace().nth(4).and_then(|inode| inode.parse().ok());
+            let at = numbers.split('-').next().and_then(|at| u64::from_str_radix(at, 16).ok());
+            found.memories.extend(inode.zip(at));
         } else if path.contains(LIBRARY) && found.library.is_none() {
             found.library = Some(path.to_owned());
         }
     }
-    found.memories.sort_unstable();
-    found.memories.dedup();
     found
+}
+
+/// How many bytes were read of what each end of a connection has sent through its memory, with the headers of the pieces, by a process that has
+/// it mapped there; it may lag by a ring. None: this user may not look into that process.
+pub(super) fn carried(pid: u32, at: u64) -> Option<[u64; 2]> {
+    let memory = fs::File::open(format!("/proc/{pid}/mem")).ok()?;
+    let [first, second] = words_at::<WORDS>().map(|offset| {
+        let mut word = [0; 8];
+        let at = at.checked_add(u64::try_from(offset).ok()?)?;
+        memory.read_exact_at(&mut word, at).ok().map(|()| u64::from_ne_bytes(word))
+    });
+    Some([first?, second?])
 }
 
 #[cfg(test)]
@@ -167,6 +183,7 @@ mod tests {
                     7f0a-7f0b rw-s 00000000 00:01 8 /memfd:fide-rack (deleted)\n";
         let found = in_maps(maps);
         assert_eq!(found.library.as_deref(), Some("/a dir/libfide_rack_preload.so"));
-        assert_eq!(found.memories, [8, 77]);
+        assert_eq!(found.memories, HashMap::from([(8, 0x7f0a), (77, 0x7f04)]));
+        assert_eq!(carried(std::process::id(), u64::MAX - 8), None);
     }
 }

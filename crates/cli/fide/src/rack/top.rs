@@ -80,6 +80,9 @@ struct Line {
     over: Over,
     why: String,
     age_ms: u64,
+    /// The number of its memory, and the bytes that it has carried to the server, and to the client, as far as this user may see them.
+    memory: Option<u64>,
+    carried: Option<[u64; 2]>,
 }
 
 /// What there was at a time.
@@ -110,9 +113,12 @@ fn reason(single: &Single) -> String {
     }
 }
 
-/// What carries a pair's connection, by what its programs have mapped. None: this user may not look there.
-fn over(pair: &Paired, mapped: &HashMap<u32, Option<HashSet<u64>>>, names: &HashMap<u32, String>) -> (Over, String) {
-    let has = |who: Who| mapped.get(&who.pid)?.as_ref().map(|memories| memories.contains(&pair.memory));
+/// Where each process has which memory. None: this user may not look there.
+type Mapped = HashMap<u32, Option<HashMap<u64, u64>>>;
+
+/// What carries a pair's connection, by what its programs have mapped.
+fn over(pair: &Paired, mapped: &Mapped, names: &HashMap<u32, String>) -> (Over, String) {
+    let has = |who: Who| mapped.get(&who.pid)?.as_ref().map(|memories| memories.contains_key(&pair.memory));
     for who in [pair.client, pair.server] {
         if has(who) == Some(false) {
             let name = names.get(&who.pid).map_or("", String::as_str);
@@ -123,6 +129,13 @@ fn over(pair: &Paired, mapped: &HashMap<u32, Option<HashSet<u64>>>, names: &Hash
         (Some(_), Some(_)) => (Over::Memory, String::new()),
         _ => (Over::Given, "given memory; whether another user's program has taken it is not to be seen".to_owned()),
     }
+}
+
+/// Bytes to the server, and to the client.
+fn carried(pair: &Paired, mapped: &Mapped) -> Option<[u64; 2]> {
+    let by = |who: Who| kernel::carried(who.pid, *mapped.get(&who.pid)?.as_ref()?.get(&pair.memory)?);
+    let [first, second] = by(pair.client).or_else(|| by(pair.server))?;
+    Some(if pair.is_client_first { [first, second] } else { [second, first] })
 }
 
 impl Screen {
@@ -148,20 +161,22 @@ impl Screen {
         let pids = paired.iter().flat_map(|pair| [pair.client.pid, pair.server.pid]);
         let pids: HashSet<u32> = pids.chain(single.iter().map(|single| single.program.pid)).collect();
         let names = pids.iter().filter_map(|pid| Some((*pid, kernel::name(*pid)?))).collect();
-        let memories = |pid: &u32| kernel::mapped(*pid).ok().map(|mapped| mapped.memories.into_iter().collect());
-        let mapped = pids.iter().map(|pid| (*pid, memories(pid))).collect();
+        let memories = |pid: &u32| kernel::mapped(*pid).ok().map(|mapped| mapped.memories);
+        let mapped: Mapped = pids.iter().map(|pid| (*pid, memories(pid))).collect();
         let mut lines: Vec<Line> = Vec::new();
         for pair in paired.into_iter().filter(|pair| stands(&pair.end, &[pair.client, pair.server])) {
             let (over, why) = over(pair, &mapped, &names);
             let (client, server, end) = (pair.client, Some(pair.server), Some(pair.end.clone()));
-            lines.push(Line { client, server, end, over, why, age_ms: pair.age_ms });
+            let (memory, carried) = (Some(pair.memory), carried(pair, &mapped));
+            lines.push(Line { client, server, end, over, why, age_ms: pair.age_ms, memory, carried });
         }
         for single in
             single.into_iter().filter(|single| single.end.as_ref().is_some_and(|end| stands(end, &[single.program])))
         {
             let (client, end) = (single.program, single.end.clone());
             let why = reason(single);
-            lines.push(Line { client, server: None, end, over: Over::Tcp, why, age_ms: single.age_ms });
+            let (over, age_ms) = (Over::Tcp, single.age_ms);
+            lines.push(Line { client, server: None, end, over, why, age_ms, memory: None, carried: None });
         }
         Self { path, greeting, shown, lines, names, at: Instant::now() }
     }
@@ -179,6 +194,16 @@ impl Screen {
         (seconds > 0.0).then(|| paired as f64 / seconds)
     }
 
+    /// Bytes a second since the view before, to the server and to the client.
+    fn per_s(&self, line: &Line, before: Option<&Self>) -> Option<[f64; 2]> {
+        let before = before?;
+        let seconds = self.at.saturating_duration_since(before.at).as_secs_f64();
+        let former = before.lines.iter().find(|former| line.memory.is_some() && former.memory == line.memory)?;
+        let ([there, back], [there_before, back_before]) = (line.carried?, former.carried?);
+        let per_s = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+        (seconds > 0.0).then(|| [per_s(there, there_before), per_s(back, back_before)])
+    }
+
     fn object(&self, before: Option<&Self>) -> Value {
         let who = |of: Who| json!({ "pid": of.pid, "uid": of.uid, "program": self.names.get(&of.pid) });
         let line = |line: &Line| {
@@ -194,6 +219,10 @@ impl Screen {
                 },
                 "why": Some(&line.why).filter(|why| !why.is_empty()),
                 "age_ms": line.age_ms,
+                "carried_bytes": line.carried.map(|[there, back]| json!({ "to_server": there, "to_client": back })),
+                "carried_bytes_per_s": self
+                    .per_s(line, before)
+                    .map(|[there, back]| json!({ "to_server": there, "to_client": back })),
             })
         };
         json!({
@@ -242,11 +271,11 @@ mod tests {
     fn memory_counts_once_both_programs_have_taken_it() {
         let at = |port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port));
         let end = End { netns: 1, local: at(1), peer: at(2) };
-        let pair = Paired { end, client: who(1), server: who(2), memory: 7, age_ms: 0 };
+        let pair = Paired { end, client: who(1), server: who(2), is_client_first: true, memory: 7, age_ms: 0 };
         let names = HashMap::from([(2, "redis".to_owned())]);
         let taken = |server: Option<&[u64]>| {
-            let server = server.map(|memories| memories.iter().copied().collect());
-            over(&pair, &HashMap::from([(1, Some(HashSet::from([7, 8]))), (2, server)]), &names)
+            let server = server.map(|memories| memories.iter().map(|number| (*number, 0)).collect());
+            over(&pair, &HashMap::from([(1, Some(HashMap::from([(7, 0), (8, 0)]))), (2, server)]), &names)
         };
         assert_eq!(taken(Some(&[7])), (Over::Memory, String::new()));
         assert_eq!(taken(Some(&[8])).0, Over::Tcp);

@@ -83,6 +83,7 @@ pub(super) struct Paired {
     pub(super) end: End,
     pub(super) client: Who,
     pub(super) server: Who,
+    pub(super) is_client_first: bool,
     pub(super) memory: u64,
     pub(super) age_ms: u64,
 }
@@ -161,6 +162,7 @@ fn shown(view: &View, up_ms: u64, only: Option<u32>) -> Shown {
         end: end(pair.end),
         client: who(pair.client),
         server: who(pair.server),
+        is_client_first: pair.is_client_first,
         memory: pair.memory,
         age_ms: millis(pair.at),
     };
@@ -439,7 +441,7 @@ mod tests {
     fn users_see_their_own_programs_alone() {
         let at = |port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port));
         let end = TcpEnd { netns: 1, local: at(1), peer: at(2) };
-        let pair = |client, server| Pair { end, client, server, memory: 7, at: Instant::now() };
+        let pair = |client, server| Pair { end, client, server, is_client_first: true, memory: 7, at: Instant::now() };
         let (mine, theirs) = (program(1, 1000), program(2, 2000));
         let left = |program| Left { program, end: None, why: Why::TakenBack, at: Instant::now() };
         let view = View {
