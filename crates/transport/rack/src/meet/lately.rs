@@ -16,43 +16,45 @@ pub(super) const KNOWN_MAX: usize = 1024;
 
 /// Sockets by their numbers, the longest known first.
 #[derive(Debug)]
-pub(super) struct Lately<T>(VecDeque<(Instant, u64, T)>);
-
-impl<T> Default for Lately<T> {
-    fn default() -> Self {
-        Self(VecDeque::new())
-    }
+pub(super) struct Lately<T> {
+    all: VecDeque<(Instant, u64, T)>,
+    most: usize,
 }
 
 impl<T> Lately<T> {
+    /// With room for so many sockets.
+    pub(super) fn new(most: usize) -> Self {
+        Self { all: VecDeque::new(), most }
+    }
+
     /// What is known of a socket from now on. Returns what is not any more.
     pub(super) fn put(&mut self, now: Instant, cookie: u64, known: T) -> Option<T> {
-        let before = self.0.iter().position(|(_, of, _)| *of == cookie);
+        let before = self.all.iter().position(|(_, of, _)| *of == cookie);
         let gone = match before {
-            Some(at) => self.0.remove(at),
-            None if self.0.len() >= KNOWN_MAX => self.0.pop_front(),
+            Some(at) => self.all.remove(at),
+            None if self.all.len() >= self.most => self.all.pop_front(),
             None => None,
         };
-        self.0.push_back((now + KNOWN_FOR, cookie, known));
+        self.all.push_back((now + KNOWN_FOR, cookie, known));
         gone.map(|(.., known)| known)
     }
 
     #[must_use]
     pub(super) fn get(&self, now: Instant, cookie: u64) -> Option<&T> {
-        let known = self.0.iter().rev().find(|(_, of, _)| *of == cookie);
+        let known = self.all.iter().rev().find(|(_, of, _)| *of == cookie);
         known.filter(|(until, ..)| *until > now).map(|(.., known)| known)
     }
 
     /// When the next one is forgotten.
     #[must_use]
     pub(super) fn until(&self) -> Option<Instant> {
-        self.0.front().map(|(until, ..)| *until)
+        self.all.front().map(|(until, ..)| *until)
     }
 
     /// What is not known any more.
     pub(super) fn forget(&mut self, now: Instant) -> Vec<T> {
-        let count = self.0.partition_point(|(until, ..)| *until <= now);
-        self.0.drain(..count).map(|(.., known)| known).collect()
+        let count = self.all.partition_point(|(until, ..)| *until <= now);
+        self.all.drain(..count).map(|(.., known)| known).collect()
     }
 }
 
@@ -62,7 +64,7 @@ mod tests {
 
     #[test]
     fn sockets_are_known_for_a_while_and_the_newest_of_them() {
-        let (begin, mut lately) = (Instant::now(), Lately::default());
+        let (begin, mut lately) = (Instant::now(), Lately::new(KNOWN_MAX));
         for cookie in 0..KNOWN_MAX as u64 {
             assert_eq!(lately.put(begin, cookie, cookie), None);
         }

@@ -32,7 +32,7 @@ use rustix::{
 
 use super::{
     Asked, Asker, Pairs, Refused, WAITING_MAX, WAITING_OF_USER_MAX, WORDS,
-    lately::{KNOWN_FOR, Lately},
+    lately::{KNOWN_FOR, KNOWN_MAX, Lately},
     seen::{self, Left, Pair, Program, View, Waits, Why},
     wire::{Answer, Request, receive},
 };
@@ -45,6 +45,8 @@ pub const CLIENTS_OF_USER_MAX: usize = 512;
 /// may have two more under way, and of questions there may be twice as many.
 const DESCRIPTORS_OF_CLIENT: u64 = 16;
 const DESCRIPTORS_OF_QUESTION: u64 = 4;
+/// And one socket be known of for so many, which may have one for its memory.
+const DESCRIPTORS_OF_KNOWN: u64 = 8;
 /// Programs that may wait to be accepted.
 const BACKLOG: i32 = 128;
 /// Before the next try to accept, if there was no descriptor or memory for one.
@@ -84,6 +86,9 @@ pub struct Bounds {
     pub clients_of_user: usize,
     pub waiting: usize,
     pub waiting_of_user: usize,
+    /// Sockets about which somebody has asked in the last two seconds. One more takes the place of the one that was known longest, whose
+    /// connection stays with TCP if a process that was forked asks about it.
+    pub known: usize,
 }
 
 impl Bounds {
@@ -101,6 +106,7 @@ impl Bounds {
             clients_of_user: CLIENTS_OF_USER_MAX.min(clients / 2),
             waiting,
             waiting_of_user: WAITING_OF_USER_MAX.min(waiting / 2),
+            known: share(DESCRIPTORS_OF_KNOWN, KNOWN_MAX),
         }
     }
 }
@@ -224,7 +230,7 @@ impl Monitor {
         let shared = Arc::new(Shared {
             is_over: AtomicBool::new(false),
             pairs: Mutex::new(Pairs::new(bounds.waiting, bounds.waiting_of_user)),
-            lately: Mutex::default(),
+            lately: Mutex::new(Lately::new(bounds.known)),
             has_known: Condvar::new(),
             clients: Mutex::default(),
             bounds,
