@@ -14,7 +14,7 @@ use std::{
 };
 
 use fide_rack::window::Bell;
-use meddled::{Memory, Numbers, Side, Steps, hooks, pair, settles, sides, unhooks};
+use meddled::{Memory, Numbers, Side, Steps, hears, hooks, pair, settles, sides, unhooks};
 use proptest::prelude::*;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -366,9 +366,7 @@ fn threads_of_both_ends_are_all_woken() {
         }
         let mut read = [0; 2];
         for _ in 0..4 {
-            // In slices: should this process be stopped for a while, it is one of them.
-            let (end, count) = (0..2000)
-                .find_map(|_| told.recv_timeout(Duration::from_millis(10)).ok())
+            let (end, count) = hears(&told)
                 .unwrap_or_else(|| panic!("seed {seed}: somebody sleeps on: {}", state(&sides, memory.get())));
             read[end] += count;
         }
