@@ -20,6 +20,10 @@
 //! as with NAT they may be ends of two connections: the client has to have sent the first segment that the server's kernel has kept
 //! ([`fide_sys::tcp`]). So a server has that kept before it listens, and asks within a minute.
 //!
+//! **Older kernels** give all connections between the same two addresses one clock (where `secure_tcp_ts_off` does not know of ports). There
+//! the segment tells the client's host, and not its socket: where a rule redirects ports of an address to other ones of it, a local user can
+//! have a socket that names the server's, and the memory of a connection that is another user's.
+//!
 //! Ends in two namespaces do not find each other yet.
 
 pub mod ask;
