@@ -23,6 +23,10 @@
 //! **Forks.** A process that a server forks asks again about the socket that it has from there, once the server has closed it. Its question takes
 //! the place of the server's, and if that was answered, and the answer not used, it gets the same memory.
 //!
+//! **Older kernels** give all connections between the same two addresses one clock (where `secure_tcp_ts_off` does not know of ports). There
+//! the segment tells the client's host, and not its socket: where a rule redirects ports of an address to other ones of it, a local user can
+//! have a socket that names the server's, and the memory of a connection that is another user's.
+//!
 //! Ends in two namespaces do not find each other yet.
 
 pub mod ask;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Both ends of a connection do anything, each also between any two steps of the other one, and their windows come at any time: all
-//! bytes come in order, then the end, and whoever sleeps is woken.
+//! bytes come in order, then the end, and whoever sleeps is woken. So it is with the handlers of signals, which interrupt a call.
 
 mod meddled;
 
@@ -14,7 +14,7 @@ use std::{
 };
 
 use fide_rack::window::Bell;
-use meddled::{Memory, Numbers, Side, Steps, hooks, pair, settles, sides, unhooks};
+use meddled::{Memory, Numbers, Side, Steps, hears, hooks, pair, settles, sides, unhooks};
 use proptest::prelude::*;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -37,6 +37,20 @@ struct State {
     has_end: [bool; 2],
     /// It has found nothing after it said that it sleeps; so many bytes over TCP were unread.
     sleeps: [[Option<u64>; 2]; 2],
+    /// What it does, that the handler of a signal may interrupt.
+    does: [Does; 2],
+    /// A handler runs.
+    handles: [bool; 2],
+    /// It writes through the ring: before, what a handler reads may be told late.
+    is_on_ring: [bool; 2],
+}
+
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum Does {
+    Reads,
+    Writes,
+    #[default]
+    Others,
 }
 
 struct Both {
@@ -55,6 +69,7 @@ impl Both {
         let read = side
             .end
             .read(&side.socket, &mut piece, leaves)
+            .or_else(|why| self.is_interrupted(end, &why).then_some(None).ok_or(why))
             .unwrap_or_else(|why| panic!("end {end} at {before}: {why}"));
         let mut state = self.state.borrow_mut();
         match read {
@@ -75,7 +90,10 @@ impl Both {
     fn writes(&self, end: usize, count: usize) {
         let at = self.state.borrow().written[end];
         let bytes: Vec<u8> = (at..at + count).map(|at| byte(end, at)).collect();
-        let written = self.sides[end].write(&bytes);
+        let written = self.sides[end].write(&bytes).or_else(|why| match self.is_interrupted(end, &why) {
+            true => Ok(None),
+            false => Err(why),
+        });
         let mut state = self.state.borrow_mut();
         match written {
             Ok(Some(written)) => state.written[end] += written,
@@ -84,19 +102,42 @@ impl Both {
         }
     }
 
+    /// The call is that of a handler, and what it interrupted has the lock.
+    fn is_interrupted(&self, end: usize, why: &io::Error) -> bool {
+        why.kind() == io::ErrorKind::WouldBlock && self.state.borrow().handles[end]
+    }
+
+    fn does(&self, end: usize, does: Does) {
+        self.state.borrow_mut().does[end] = does;
+    }
+
     fn acts(&self, end: usize, numbers: &mut Numbers) {
-        self.state.borrow_mut().sleeps[end] = [None; 2];
+        self.awakes(end);
         let side = &self.sides[end];
         match numbers.below(40) {
-            0..14 => self.reads(end, 1 + numbers.below(400), numbers.below(4) == 0),
-            14..28 => self.writes(end, numbers.below(400)),
+            0..14 => {
+                self.does(end, Does::Reads);
+                self.reads(end, 1 + numbers.below(400), numbers.below(4) == 0);
+            }
+            14..28 => {
+                self.does(end, Does::Writes);
+                self.writes(end, numbers.below(400));
+            }
             28..36 => {
                 let bell = [Bell::Message, Bell::Room][numbers.below(2)];
+                if side.end.is_ready(Bell::Message).unwrap().is_none() {
+                    // Bytes that are unread are not only those that wake.
+                    self.does(end, Does::Reads);
+                }
+                side.end.sleeps();
                 let unread = ioctl_fionread(&side.socket).unwrap();
                 side.end.arms(bell);
                 let ready = side.end.is_ready(bell).unwrap();
-                let sleeps = ready == Some(false) || ready.is_none() && bell == Bell::Message;
-                self.state.borrow_mut().sleeps[end][bell as usize] = sleeps.then_some(unread);
+                if ready == Some(false) || ready.is_none() && bell == Bell::Message {
+                    self.state.borrow_mut().sleeps[end][bell as usize] = Some(unread);
+                } else {
+                    side.end.woke();
+                }
             }
             36 if numbers.below(10) == 0 => self.shuts(end),
             36 | 37 => self.attaches(end),
@@ -107,14 +148,42 @@ impl Both {
                 side.end.woke();
             }
         }
+        self.does(end, Does::Others);
+    }
+
+    /// The end does something else than to sleep.
+    fn awakes(&self, end: usize) {
+        let sleeps = std::mem::take(&mut self.state.borrow_mut().sleeps[end]);
+        sleeps.into_iter().flatten().for_each(|_| self.sides[end].end.woke());
+    }
+
+    /// The handler of a signal, which interrupts what the same thread does with the end.
+    fn handles(&self, end: usize, numbers: &mut Numbers) {
+        let (side, does) = (&self.sides[end], self.state.borrow().does[end]);
+        self.state.borrow_mut().handles[end] = true;
+        let bell = [Bell::Message, Bell::Room][numbers.below(2)];
+        // What was read, and written, is counted in the order of these calls.
+        match numbers.below(6) {
+            0 if does != Does::Reads && self.state.borrow().is_on_ring[end] => {
+                self.reads(end, 1 + numbers.below(400), numbers.below(4) == 0)
+            }
+            1 if does != Does::Writes => self.writes(end, numbers.below(400)),
+            2 => _ = side.end.is_ready(bell),
+            3 => side.end.arms(bell),
+            4 => _ = (side.end.seems_ready(bell), side.end.count()),
+            _ => {
+                side.end.sleeps();
+                let _ = side.end.hears(&side.socket);
+                side.end.woke();
+            }
+        }
+        self.state.borrow_mut().handles[end] = false;
     }
 
     fn attaches(&self, end: usize) {
-        let mut state = self.state.borrow_mut();
         // It has not said that it sleeps where the other one sees it.
-        state.sleeps[end] = [None; 2];
-        let window = state.windows[end].take();
-        drop(state);
+        self.awakes(end);
+        let window = self.state.borrow_mut().windows[end].take();
         if let Some(window) = window {
             self.sides[end].end.attach(window).unwrap();
         }
@@ -128,6 +197,9 @@ impl Both {
 
     /// Whoever sleeps is woken, if what it sleeps for has come: by something new, also where something else was unread.
     fn is_woken(&self) {
+        for end in [0, 1] {
+            self.state.borrow_mut().is_on_ring[end] = self.sides[end].end.is_ready(Bell::Room).unwrap().is_some();
+        }
         for (end, bell) in [0, 1].into_iter().flat_map(|end| [(end, Bell::Message), (end, Bell::Room)]) {
             let side = &self.sides[end];
             let Some(unread) = self.state.borrow().sleeps[end][bell as usize] else { continue };
@@ -190,7 +262,10 @@ proptest! {
             let (others, mut of_other) = (Rc::clone(&both), Numbers(numbers.next()));
             hooks(end, move |_| {
                 if of_other.below(60) < meddles {
-                    others.acts(1 - end, &mut of_other);
+                    match of_other.below(2) {
+                        0 => others.handles(end, &mut of_other),
+                        _ => others.acts(1 - end, &mut of_other),
+                    }
                 }
             });
             both.acts(end, &mut numbers);
@@ -291,9 +366,7 @@ fn threads_of_both_ends_are_all_woken() {
         }
         let mut read = [0; 2];
         for _ in 0..4 {
-            // In slices: should this process be stopped for a while, it is one of them.
-            let (end, count) = (0..2000)
-                .find_map(|_| told.recv_timeout(Duration::from_millis(10)).ok())
+            let (end, count) = hears(&told)
                 .unwrap_or_else(|| panic!("seed {seed}: somebody sleeps on: {}", state(&sides, memory.get())));
             read[end] += count;
         }

@@ -12,9 +12,7 @@ use std::{
 };
 
 use fide_rack::window::Bell;
-use meddled::{STEPS, Side, Step, attached, hooks, once, settles, unhooks};
-
-const LIMIT: Duration = Duration::from_secs(20);
+use meddled::{STEPS, Side, Step, attached, hears, hooks, once, settles, unhooks};
 
 /// Another process, which does something with the second end and is killed before a step. True: it was. Nobody waits for it until it is
 /// dropped.
@@ -135,7 +133,7 @@ fn reader_gets_whole_writes_of_a_process_that_is_killed_and_then_those_of_others
             let _ = there.end.shut(&there.socket);
             there.end.close(&there.socket);
             drop(there);
-            let got = got.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{when}: its other end waits"));
+            let got = hears(&got).unwrap_or_else(|| panic!("{when}: its other end waits"));
             let rest = got.strip_prefix(b"written by the child").unwrap_or(&got);
             assert_eq!(rest, if written { &b"by the parent"[..] } else { b"" }, "{when}");
         },
@@ -165,7 +163,7 @@ fn writer_goes_on_where_a_process_that_read_is_killed_and_others_read() {
                 thread::sleep(Duration::from_micros(100));
             }
             closes(there);
-            assert!(is_written || written.recv_timeout(LIMIT).is_ok(), "{when}: the writer waits");
+            assert!(is_written || hears(&written).is_some(), "{when}: the writer waits");
         },
     );
 }
@@ -185,7 +183,7 @@ fn writer_that_sleeps_goes_on_where_a_process_that_read_is_killed_and_others_rea
         if is_broken {
             closes(there);
         }
-        assert!(written.recv_timeout(LIMIT).is_ok(), "step {at}: the writer waits");
+        assert!(hears(&written).is_some(), "step {at}: the writer waits");
         if !was_killed {
             return assert!(at > 1, "it has {at} steps");
         }
@@ -209,9 +207,9 @@ fn sleep_of_a_process_that_is_killed_keeps_no_one_else_asleep() {
             let got = reads(Arc::clone(&there));
             thread::sleep(Duration::from_millis(1));
             let written = writes(Arc::clone(&here), 3000);
-            let written = written.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{when}: the writer sleeps on"));
+            let written = hears(&written).unwrap_or_else(|| panic!("{when}: the writer sleeps on"));
             here.end.shut(&here.socket).unwrap();
-            let got = got.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{when}: it sleeps on"));
+            let got = hears(&got).unwrap_or_else(|| panic!("{when}: it sleeps on"));
             // Unless the child was killed as it looked at what the parent needs, too.
             let is_whole = (written, got.len()) == (3000, 3000);
             assert!(is_whole || there.read(&mut [0; 8]).is_err(), "{when}: {} of {written}", got.len());
@@ -230,10 +228,10 @@ fn others_go_on_or_see_an_error_where_a_process_that_writes_no_more_is_killed() 
             let written = here.write(b"to the parent").unwrap();
             let _ = there.write(b"to the other end");
             here.end.shut(&here.socket).unwrap();
-            let got = got_there.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{when}: it sleeps on"));
+            let got = hears(&got_there).unwrap_or_else(|| panic!("{when}: it sleeps on"));
             assert!(got.len() == written.unwrap() || there.read(&mut [0; 8]).is_err(), "{when}: {got:?}");
             closes(there);
-            got_here.recv_timeout(LIMIT).unwrap_or_else(|_| panic!("{when}: the other end sleeps on"));
+            hears(&got_here).unwrap_or_else(|| panic!("{when}: the other end sleeps on"));
         },
     );
 }

@@ -11,9 +11,10 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicU64, Ordering::SeqCst},
+        mpsc,
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use fide_rack::{
@@ -207,10 +208,6 @@ pub(crate) fn attached(over_tcp: usize) -> ([Arc<Side>; 2], Arc<Mapped<Memory>>)
     (sides, memory)
 }
 
-pub(crate) fn limit() -> Option<Instant> {
-    Some(Instant::now() + Duration::from_secs(10))
-}
-
 /// What is done once, before the step of this number.
 pub(crate) fn once(at: usize, what: impl FnOnce() + 'static) -> impl FnMut(Step) + 'static {
     let (mut step, mut what) = (0, Some(what));
@@ -226,6 +223,11 @@ pub(crate) fn once(at: usize, what: impl FnOnce() + 'static) -> impl FnMut(Step)
 
 /// More than an operation here has.
 pub(crate) const STEPS: usize = 16;
+
+/// What another thread says, if it comes at all: each wait is short, should this process be stopped for a while.
+pub(crate) fn hears<T>(told: &mpsc::Receiver<T>) -> Option<T> {
+    (0..2000).find_map(|_| told.recv_timeout(Duration::from_millis(10)).ok())
+}
 
 /// What comes over TCP is in the kernel's hands for a moment.
 pub(crate) fn settles() {
