@@ -23,7 +23,7 @@
 //!
 //! **What a connection must not meet.** One stays with TCP for ever if, before its memory has come, it enters what is not followed:
 //! `fdopen`, `splice`, `SCM_RIGHTS`, the descriptors 0 to 2 (as before another program is begun), `O_ASYNC`, `SO_ZEROCOPY`, kernel TLS,
-//! an epoll set that is itself waited for, or a set or a second descriptor from before it was connected. Once it has
+//! or a set or a second descriptor from before it was connected. Once it has
 //! its memory, these are not for it any more: `splice` fails with `EINVAL`, and with the others, and with what makes system calls without
 //! the C library (io_uring, Go, static programs that get its descriptor), its bytes are not seen. So do not run such programs under it.
 //!
