@@ -19,7 +19,7 @@ use crate::{
     monitor,
     ready::{Looks, naps},
     real::{self, fail},
-    set::{Interest, SETS, Set, TOKEN, bits, is_polled},
+    set::{Child, Interest, SETS, Set, TOKEN, bits},
     times::{duration, timespec_of, until},
 };
 
@@ -43,9 +43,11 @@ fn changes(set: c_int, change: c_int, fd: c_int, event: Option<epoll_event>) -> 
             // It has become the kernel's.
             of.lock().forgets(fd);
         }
+        if let Some(child) = SETS.get(fd) {
+            return changes_child(set, change, fd, &child, event);
+        }
         if change == libc::EPOLL_CTL_ADD {
             before::sets(fd);
-            is_polled(fd);
         }
         return None;
     };
@@ -94,6 +96,52 @@ fn changes(set: c_int, change: c_int, fd: c_int, event: Option<epoll_event>) -> 
         inner.push(new);
     }
     Some(result)
+}
+
+/// A set is, or becomes, one of what another set is asked for.
+fn changes_child(set: c_int, change: c_int, fd: c_int, child: &Arc<Set>, event: Option<epoll_event>) -> Option<c_int> {
+    let of = Set::of(set)?;
+    if change == libc::EPOLL_CTL_DEL {
+        of.lock().forgets(fd);
+        return None;
+    }
+    let event = event?;
+    of.is_asked(event.events);
+    let mut new = Child::new(fd, child, event);
+    let result = new.change(set, change);
+    if result == 0 {
+        let mut inner = of.lock();
+        inner.forgets(fd);
+        if inner.sleepers > 0 {
+            new.joins();
+        }
+        inner.push_child(new);
+    }
+    Some(result)
+}
+
+fn made(set: c_int) -> c_int {
+    if set >= 0 && monitor::is_there() {
+        SETS.put(set, None);
+        let _ = Set::of(set);
+    }
+    set
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+    // SAFETY: the caller's.
+    made(unsafe { real::epoll_create(size) })
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: the caller's.
+    made(unsafe { real::epoll_create1(flags) })
 }
 
 /// # Safety

@@ -25,13 +25,14 @@
 //!
 //! **What a connection must not meet.** One stays with TCP for ever if, before its memory has come, it enters what is not followed:
 //! `fdopen`, `splice`, `SCM_RIGHTS`, the descriptors 0 to 2 (as before another program is begun), `O_ASYNC`, `SO_ZEROCOPY`, kernel TLS,
-//! an epoll set that is itself waited for, or a set or a second descriptor from before it was connected. Once it has
-//! its memory, these are not for it any more: `splice` fails with `EINVAL`, and with the others, and with what makes system calls without
-//! the C library (io_uring, Go, static programs that get its descriptor), its bytes are not seen. So do not run such programs under it.
+//! or a set or a second descriptor from before it was connected. Once it has its memory, these are not for it any more: `splice` fails with
+//! `EINVAL`, and with the others, and with what makes system calls without the C library (io_uring, Go, static programs that get its
+//! descriptor), its bytes are not seen. So do not run such programs under it.
 //!
 //! **Other than with TCP.** A bad pointer faults, instead of `EFAULT`. A read that waits is interrupted by each signal, also one whose
 //! handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread. A close with unread
-//! bytes is read as the end, not as a reset. An epoll set that parent and child of a fork both use knows only what each has asked for.
+//! bytes is read as the end, not as a reset. An epoll set that parent and child of a fork both use knows only what each has asked for. A set
+//! that `poll`, `select` or another set waits for may be said to have something, and have nothing. `EPOLLEXCLUSIVE` wakes more sets than one.
 //! What frees memory, as `close` does, is not for the handler of a signal that has interrupted the allocator.
 
 #![cfg_attr(test, allow(dead_code, reason = "the hooks are not part of tests"))]

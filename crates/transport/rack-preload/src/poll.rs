@@ -17,7 +17,7 @@ use crate::{
     conn::{Conn, ours},
     ready::{IN, Looks, OUT, arms, asked, hears, naps, ready},
     real::{self, bits, fail},
-    set,
+    set::{SETS, Set},
     times::{duration, timespec_of, until},
 };
 
@@ -34,6 +34,8 @@ struct Room {
     /// Those of the descriptors that are, or may come to be, attached, with their index. Sleeps of the latter count, too: who attaches has
     /// them woken.
     ours: Vec<(usize, Arc<Conn>)>,
+    /// Those that are epoll sets.
+    sets: Vec<(usize, Arc<Set>)>,
     /// What the kernel is asked.
     kernel: Vec<pollfd>,
     /// What `select` is asked.
@@ -56,6 +58,7 @@ impl Room {
 
     fn put(mut self: Box<Self>) {
         self.ours.clear();
+        self.sets.clear();
         self.kernel.clear();
         self.fds.clear();
         let _ = ROOM.try_with(|room| room.set(Some(self)));
@@ -63,12 +66,14 @@ impl Room {
 
     /// Whether a wait for them is not the kernel's alone.
     fn finds(&mut self, fds: &[pollfd]) -> bool {
-        let one = |(index, fd): (usize, &pollfd)| {
-            set::is_polled(fd.fd);
-            Some((index, ours(fd.fd)?))
-        };
-        self.ours.extend(fds.iter().enumerate().filter_map(one));
-        !self.ours.is_empty()
+        for (index, fd) in fds.iter().enumerate() {
+            if let Some(conn) = ours(fd.fd) {
+                self.ours.push((index, conn));
+            } else if let Some(set) = SETS.get(fd.fd) {
+                self.sets.push((index, set));
+            }
+        }
+        !self.ours.is_empty() || !self.sets.is_empty()
     }
 }
 
@@ -78,21 +83,26 @@ impl Room {
 /// `mask` is null, or there.
 unsafe fn waits(fds: &mut [pollfd], room: &mut Room, within: Option<Duration>, mask: *const sigset_t) -> c_int {
     let until = until(within);
-    let Room { ours, kernel, patience, skipped, .. } = room;
+    let Room { ours, sets, kernel, patience, skipped, .. } = room;
     kernel.extend_from_slice(fds);
     let mut futile = 0;
     let mut looks = Looks::new(patience, within != Some(Duration::ZERO));
     loop {
         let is_over = until.is_some_and(|until| Instant::now() >= until);
         let is_ready = |(index, conn): &(usize, Arc<Conn>)| ready(conn, fds[*index].events.into(), 0) != 0;
-        let mut is_there = ours.iter().any(is_ready);
-        if !is_there && !is_over && ours.iter().any(|(_, conn)| conn.is_attached()) {
+        let is_set_ready =
+            |(index, set): &(usize, Arc<Set>)| c_int::from(fds[*index].events) & IN != 0 && set.is_ready();
+        let is_any = || ours.iter().any(is_ready) || sets.iter().any(is_set_ready);
+        let mut is_there = is_any();
+        let can_look =
+            || ours.iter().any(|(_, conn)| conn.is_attached()) || sets.iter().any(|(_, set)| set.lock().has_attached());
+        if !is_there && !is_over && can_look() {
             is_there = looks.look(until, || {
                 ours.iter().any(|(index, conn)| {
                     let seems =
                         |flags, bell| c_int::from(fds[*index].events) & flags != 0 && conn.end.seems_ready(bell);
                     seems(IN, Bell::Message) || seems(OUT, Bell::Room)
-                })
+                }) || sets.iter().any(|(_, set)| set.seems_ready())
             });
         }
         let sleeps = !is_there && !is_over;
@@ -101,11 +111,15 @@ unsafe fn waits(fds: &mut [pollfd], room: &mut Room, within: Option<Duration>, m
                 conn.end.sleeps();
                 arms(conn, fds[*index].events.into());
             }
-            is_there = ours.iter().any(is_ready);
+            sets.iter().for_each(|(_, set)| set.is_slept_for());
+            is_there = is_any();
         }
         if is_there && !sleeps && ours.len() == fds.len() && *skipped < SKIPPED_MAX {
             *skipped += 1;
-            return tells(fds, ours);
+            let count = tells(fds, ours);
+            if count > 0 {
+                return count;
+            }
         }
         *skipped = 0;
         for (index, conn) in &*ours {
@@ -137,6 +151,9 @@ unsafe fn waits(fds: &mut [pollfd], room: &mut Room, within: Option<Duration>, m
                 conn.end.woke();
             }
         }
+        if sleeps {
+            sets.iter().for_each(|(_, set)| set.wakes());
+        }
         if result < 0 {
             fail(errno);
             return result;
@@ -149,6 +166,12 @@ unsafe fn waits(fds: &mut [pollfd], room: &mut Room, within: Option<Duration>, m
             let fd = &mut fds[*index];
             if fd.revents & POLLNVAL == 0 {
                 fd.revents = bits(ready(conn, fd.events.into(), fd.revents.into()));
+            }
+        }
+        for (index, set) in &*sets {
+            let fd = &mut fds[*index];
+            if c_int::from(fd.events) & IN != 0 && set.is_ready() {
+                fd.revents |= fd.events & bits(IN);
             }
         }
         fds.iter().for_each(|fd| count += c_int::from(fd.revents != 0));
@@ -245,7 +268,7 @@ pub unsafe extern "C" fn ppoll(
 }
 
 /// What a set of `select` asks for, and what it is told by.
-const SETS: [(c_short, c_short); 3] =
+const ASKED: [(c_short, c_short); 3] =
     [(POLLIN, POLLIN | libc::POLLHUP | libc::POLLERR), (POLLOUT, POLLOUT | libc::POLLERR), (POLLPRI, POLLPRI)];
 
 /// The descriptors of the sets, if one of them is attached.
@@ -257,7 +280,7 @@ unsafe fn sets(count: c_int, sets: [*mut fd_set; 3]) -> Option<(Box<Room>, Vec<p
     let mut fds = mem::take(&mut room.fds);
     for fd in 0..count.min(c_int::try_from(libc::FD_SETSIZE).unwrap_or(0)) {
         let mut events = 0;
-        for (set, (asks, _)) in sets.iter().zip(SETS) {
+        for (set, (asks, _)) in sets.iter().zip(ASKED) {
             // SAFETY: the caller's.
             if !set.is_null() && unsafe { libc::FD_ISSET(fd, *set) } {
                 events |= asks;
@@ -303,7 +326,7 @@ unsafe fn selected(fds: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
     }
     let mut count = 0;
     for fd in fds {
-        for (set, (asks, told)) in sets.into_iter().zip(SETS) {
+        for (set, (asks, told)) in sets.into_iter().zip(ASKED) {
             if set.is_null() || fd.events & asks == 0 {
                 continue;
             }

@@ -111,6 +111,8 @@ next! {
     c"ppoll" ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
     c"select" select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
     c"pselect" pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    c"epoll_create" epoll_create(size: c_int) -> c_int;
+    c"epoll_create1" epoll_create1(flags: c_int) -> c_int;
     c"epoll_ctl" epoll_ctl(set: c_int, change: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
     c"epoll_pwait" epoll_pwait(set: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int;
     c"epoll_wait" epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout_ms: c_int) -> c_int;

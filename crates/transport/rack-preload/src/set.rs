@@ -12,7 +12,7 @@ use std::{
     collections::BTreeMap,
     mem,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
@@ -69,6 +69,7 @@ pub(crate) struct Inner {
     looked: Vec<Interest>,
     /// Those that the kernel says something of, if something has come: they sleep.
     quiet: BTreeMap<c_int, Interest>,
+    children: Vec<Child>,
     /// [`conn::CLOSED`], as those that are closed were forgotten last.
     closed: u32,
     pub(crate) turn: u64,
@@ -79,7 +80,7 @@ pub(crate) struct Inner {
 #[derive(Default)]
 pub(crate) struct Set {
     inner: Mutex<Inner>,
-    /// It is waited for by others' means, which do not know what is ready here.
+    /// It was waited for by others' means before it was known.
     pub(crate) is_polled: AtomicBool,
     /// Of those who wait for it ([`Looks`]).
     pub(crate) patience: AtomicU32,
@@ -108,14 +109,6 @@ pub(crate) fn dups(fd: c_int, to: c_int) {
 /// Descriptors of sets.
 pub(crate) fn all() -> impl Iterator<Item = c_int> {
     SETS.all().map(|(fd, _)| fd)
-}
-
-/// A set is waited for as other descriptors are.
-pub(crate) fn is_polled(fd: c_int) {
-    if let Some(set) = SETS.get(fd) {
-        set.is_polled.store(true, Ordering::Relaxed);
-        set.lock().looked.iter().for_each(|interest| interest.conn.stays_tcp());
-    }
 }
 
 /// A set that is held, and stays meanwhile.
@@ -153,6 +146,7 @@ pub(crate) fn in_child() {
         let quiet = mem::take(&mut inner.quiet);
         inner.looked.extend(quiet.into_values());
         inner.looked.iter_mut().for_each(|interest| interest.sleeps = false);
+        inner.children.iter_mut().for_each(|child| child.sleeps = false);
     }
 }
 
@@ -240,12 +234,16 @@ impl Interest {
     pub(crate) fn joins(&mut self, set: c_int) {
         self.sleeps();
         if ready(&self.conn, bits(self.wants), 0) != 0 {
-            // The kernel has always room, and says so at once; who waits next asks it for what is right.
-            self.kernel |= libc::EPOLLOUT.cast_unsigned();
-            let mut event = epoll_event { events: self.kernel, u64: TOKEN | u64::from(self.fd.cast_unsigned()) };
-            // SAFETY: the event is there.
-            unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_MOD, self.fd, &raw mut event) };
+            self.kicks(set);
         }
+    }
+
+    /// Wakes those who sleep for the set: the kernel has always room, and says so at once; who waits next asks it for what is right.
+    fn kicks(&mut self, set: c_int) {
+        self.kernel |= libc::EPOLLOUT.cast_unsigned();
+        let mut event = epoll_event { events: self.kernel, u64: TOKEN | u64::from(self.fd.cast_unsigned()) };
+        // SAFETY: the event is there.
+        unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_MOD, self.fd, &raw mut event) };
     }
 
     /// The kernel says that something has come over TCP. What wakes is taken, or left so that it wakes others, too. `others`: more threads
@@ -278,28 +276,33 @@ impl Interest {
         self.told[0] == Some(self.conn.reads.load(Ordering::Acquire)) && self.arrived == self.conn.end.arrived()
     }
 
-    /// What is to be told, if the kernel has said that.
-    pub(crate) fn tells(&mut self, kernel: c_int) -> Option<epoll_event> {
-        if self.is_off {
-            return None;
-        }
+    /// What is to be told, if the kernel has said that, with [`Conn::reads`] and [`Conn::full`] as they were.
+    fn due(&self, kernel: c_int) -> (c_int, [Option<u32>; 2]) {
         let conn = &self.conn;
         let now = [&conn.reads, &conn.full].map(|count| Some(count.load(Ordering::Acquire)));
-        let mut told = ready(conn, bits(self.wants), kernel);
+        if self.is_off {
+            return (0, now);
+        }
+        let mut due = ready(conn, bits(self.wants), kernel);
         if self.has(libc::EPOLLET) && kernel == 0 {
             let full = now[1] == self.told[1];
-            told &= !(if self.has_told_all() { IN | RDHUP } else { 0 } | if full { OUT } else { 0 });
+            due &= !(if self.has_told_all() { IN | RDHUP } else { 0 } | if full { OUT } else { 0 });
         } else if self.has(libc::EPOLLET)
             && now[1] == self.told[1]
             && conn.end.is_ready(Bell::Room).is_ok_and(|is| is.is_some())
         {
-            told &= !OUT;
+            due &= !OUT;
         }
-        if told == 0 {
+        (due, now)
+    }
+
+    fn tells(&mut self, kernel: c_int) -> Option<epoll_event> {
+        let (due, now) = self.due(kernel);
+        if due == 0 {
             return None;
         }
         for (which, flags) in [IN, OUT].into_iter().enumerate() {
-            if told & flags != 0 {
+            if due & flags != 0 {
                 self.told[which] = now[which];
                 if which == 0 && self.has(libc::EPOLLET) {
                     self.arrived = self.conn.end.arrived();
@@ -310,7 +313,7 @@ impl Interest {
         if self.is_off {
             self.wakes();
         }
-        Some(epoll_event { events: told.cast_unsigned(), u64: self.data })
+        Some(epoll_event { events: due.cast_unsigned(), u64: self.data })
     }
 }
 
@@ -320,10 +323,120 @@ impl Drop for Interest {
     }
 }
 
+/// Another set that is waited for by a set.
+pub(crate) struct Child {
+    fd: c_int,
+    set: Weak<Set>,
+    wants: u32,
+    data: u64,
+    /// One shot was told, and whether the kernel knows.
+    is_off: bool,
+    is_silent: bool,
+    /// As it was looked at last.
+    was_ready: bool,
+    turn: u64,
+    /// It is slept for.
+    sleeps: bool,
+}
+
+impl Child {
+    pub(crate) fn new(fd: c_int, set: &Arc<Set>, event: epoll_event) -> Self {
+        Self {
+            fd,
+            set: Arc::downgrade(set),
+            wants: event.events,
+            data: event.u64,
+            is_off: false,
+            is_silent: false,
+            was_ready: false,
+            turn: 0,
+            sleeps: false,
+        }
+    }
+
+    /// The kernel says something of its members itself, as far as that wakes.
+    pub(crate) fn change(&mut self, set: c_int, change: c_int) -> c_int {
+        let events = if self.is_off { 0 } else { self.wants };
+        let mut event = epoll_event { events, u64: TOKEN | u64::from(self.fd.cast_unsigned()) };
+        self.is_silent = self.is_off;
+        // SAFETY: the event is there.
+        unsafe { real::epoll_ctl(set, change, self.fd, &raw mut event) }
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.is_off && bits(self.wants) & IN != 0 && self.set.upgrade().is_some_and(|set| set.is_ready())
+    }
+
+    fn tells(&mut self, kernel: c_int) -> Option<epoll_event> {
+        let (is_ready, was_ready) = (self.is_ready(), self.was_ready);
+        self.was_ready = is_ready;
+        let is_new = is_ready && !(was_ready && bits(self.wants) & libc::EPOLLET != 0);
+        let due = bits(self.wants) & (kernel | if is_new { IN } else { 0 });
+        if self.is_off || due == 0 {
+            return None;
+        }
+        self.is_off = bits(self.wants) & libc::EPOLLONESHOT != 0;
+        Some(epoll_event { events: due.cast_unsigned(), u64: self.data })
+    }
+
+    fn sleeps(&mut self) {
+        if !self.sleeps
+            && let Some(set) = self.set.upgrade()
+        {
+            self.sleeps = true;
+            set.lock().sleeps();
+        }
+    }
+
+    /// As [`Interest::joins`].
+    pub(crate) fn joins(&mut self) {
+        self.sleeps();
+        if self.is_ready()
+            && let Some(set) = self.set.upgrade()
+        {
+            set.lock().kicks(self.fd);
+        }
+    }
+
+    fn wakes(&mut self) {
+        if mem::take(&mut self.sleeps)
+            && let Some(set) = self.set.upgrade()
+        {
+            set.wakes();
+        }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.wakes();
+    }
+}
+
 impl Inner {
+    /// A thread sleeps from now on.
+    fn sleeps(&mut self) {
+        self.sleepers += 1;
+        self.looked.iter_mut().for_each(Interest::sleeps);
+        self.children.iter_mut().for_each(Child::sleeps);
+    }
+
+    /// Something is ready: who sleeps for the set is woken.
+    fn kicks(&mut self, set: c_int) {
+        if let Some(interest) = self.looked.iter_mut().find(|interest| interest.due(0).0 != 0) {
+            interest.kicks(set);
+        } else if let Some(child) = self.children.iter_mut().find(|child| child.is_ready()) {
+            child.joins();
+        }
+    }
+
     /// Whether it is worth to look without the kernel.
     pub(crate) fn has_attached(&self) -> bool {
-        self.looked.iter().any(|interest| !interest.is_off && interest.conn.is_attached())
+        self.looked.iter().any(|interest| !interest.is_off && interest.conn.is_attached()) || !self.children.is_empty()
+    }
+
+    pub(crate) fn push_child(&mut self, new: Child) {
+        self.children.push(new);
     }
 
     pub(crate) fn push(&mut self, new: Interest) {
@@ -340,6 +453,7 @@ impl Inner {
     pub(crate) fn forgets(&mut self, fd: c_int) {
         self.quiet.remove(&fd);
         self.looked.retain(|interest| interest.fd != fd);
+        self.children.retain(|child| child.fd != fd);
     }
 
     /// What is ready, into the rest of the events.
@@ -360,6 +474,15 @@ impl Inner {
         if count > 0 && count == into.len() && !self.looked.is_empty() {
             self.looked.rotate_left(1);
         }
+        for child in &mut self.children {
+            if count < into.len()
+                && child.turn != turn
+                && let Some(event) = child.tells(0)
+            {
+                (into[count], child.turn) = (event, turn);
+                count += 1;
+            }
+        }
         count
     }
 
@@ -373,6 +496,13 @@ impl Inner {
         is_asleep: bool,
     ) -> Option<(Option<epoll_event>, bool)> {
         let (others, is_awake) = (self.sleepers > u32::from(is_asleep), self.sleepers == 0);
+        if let Some(child) = self.children.iter_mut().find(|child| child.fd == fd) {
+            let told = if child.turn == turn { None } else { child.tells(kernel) };
+            if told.is_some() {
+                child.turn = turn;
+            }
+            return Some((told, false));
+        }
         let interest = self.one(fd)?;
         let is_left = kernel & libc::EPOLLIN != 0 && !interest.hears(others);
         let told = if interest.turn == turn { None } else { interest.tells(kernel) };
@@ -435,6 +565,12 @@ impl Set {
         if mem::replace(&mut inner.closed, closed) != closed {
             inner.quiet.retain(|_, interest| !interest.conn.is_closed());
         }
+        inner.children.retain_mut(|child| {
+            if child.is_off && !child.is_silent {
+                child.change(set, libc::EPOLL_CTL_MOD);
+            }
+            child.set.strong_count() > 0
+        });
         inner.looked.retain_mut(|interest| {
             if interest.conn.is_closed() {
                 return false;
@@ -461,7 +597,8 @@ impl Set {
     }
 
     pub(crate) fn seems_ready(&self) -> bool {
-        self.lock().looked.iter().any(|interest| {
+        let inner = self.lock();
+        let seems = |interest: &Interest| {
             !interest.is_off
                 && (interest.has(IN)
                     && !(interest.has(libc::EPOLLET) && interest.has_told_all())
@@ -470,14 +607,15 @@ impl Set {
                         && !(interest.has(libc::EPOLLET)
                             && interest.told[1] == Some(interest.conn.full.load(Ordering::Relaxed)))
                         && interest.conn.end.seems_ready(Bell::Room))
-        })
+        };
+        inner.looked.iter().any(seems)
+            || inner.children.iter().any(|child| child.set.upgrade().is_some_and(|set| set.seems_ready()))
     }
 
     /// From now on the other ends wake this thread. What is ready meanwhile.
     pub(crate) fn sleeps(&self, into: &mut [epoll_event], turn: u64) -> usize {
         let mut inner = self.lock();
-        inner.sleepers += 1;
-        inner.looked.iter_mut().for_each(Interest::sleeps);
+        inner.sleeps();
         let count = inner.tells(into, turn);
         if count == 0 {
             inner.quietens();
@@ -490,6 +628,18 @@ impl Set {
         inner.sleepers -= 1;
         if inner.sleepers == 0 {
             inner.looked.iter_mut().for_each(Interest::wakes);
+            inner.children.iter_mut().for_each(Child::wakes);
         }
+    }
+
+    /// A thread sleeps for it by other means, until [`Set::wakes`].
+    pub(crate) fn is_slept_for(&self) {
+        self.lock().sleeps();
+    }
+
+    /// Whether a wait for it has something, as far as that is known without the kernel.
+    pub(crate) fn is_ready(&self) -> bool {
+        let inner = self.lock();
+        inner.looked.iter().any(|interest| interest.due(0).0 != 0) || inner.children.iter().any(Child::is_ready)
     }
 }

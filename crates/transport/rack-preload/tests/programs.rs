@@ -119,6 +119,7 @@ same! {
     threads_of_one_set_are_the_same: "pool", 2;
     threads_of_one_edge_triggered_set_are_the_same: "pool-edge", 2;
     threads_of_one_set_of_single_shots_are_the_same: "pool-once", 2;
+    set_in_a_set_is_the_same: "nested", 2;
     exclusive_sets_are_the_same: "exclusive", 2;
     large_set_is_the_same: "crowd", 2;
     set_of_parent_and_child_is_the_same: "set-forks", 2;

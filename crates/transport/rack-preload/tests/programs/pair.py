@@ -319,6 +319,54 @@ def pool(s, is_server, flags):
     print("served")
 
 
+def nested(s, is_server):
+    """A set that another one waits for, or `poll` and `select`, also as another thread adds to it."""
+    turns = 30
+    if is_server:
+        for turn in range(turns * 5):
+            if not exact(s, 1):
+                break
+            time.sleep(0.002 * (turn % 3))
+            s.sendall(b"a")
+        return
+    inner, middle, outer = select.epoll(), select.epoll(), select.epoll()
+    middle.register(inner, select.EPOLLIN)
+    outer.register(middle, select.EPOLLIN)
+    polled = select.poll()
+    polled.register(middle, select.POLLIN)
+    waits = {
+        "epoll": lambda: outer.poll(5) == [(middle.fileno(), select.EPOLLIN)],
+        "poll": lambda: polled.poll(5000) == [(middle.fileno(), select.POLLIN)],
+        "select": lambda: select.select([middle], [], [], 5)[0] == [middle],
+        "one": lambda: select.select([inner], [], [], 5)[0] == [inner],
+    }
+    for name, wait in waits.items():
+        wrong = 0
+        for turn in range(turns):
+            if turn % 2:
+                inner.register(s, select.EPOLLIN)
+                s.sendall(b"?")
+            else:
+                s.sendall(b"?")
+                later = threading.Timer(0.002 * (turn % 4), lambda: inner.register(s, select.EPOLLIN))
+                later.start()
+            # What wakes may say that there is something where there is nothing any more.
+            while True:
+                wrong += not wait()
+                middle.poll(0)
+                if inner.poll(0) == [(s.fileno(), select.EPOLLIN)]:
+                    break
+            wrong += s.recv(10) != b"a"
+            inner.unregister(s)
+        print(name, wrong, inner.poll(0), middle.poll(0), outer.poll(0.01))
+    outer.modify(middle, select.EPOLLIN | select.EPOLLONESHOT)
+    inner.register(s, select.EPOLLIN)
+    s.sendall(b"?")
+    print(outer.poll(5), outer.poll(0.02))
+    print(s.recv(10))
+    s.shutdown(socket.SHUT_WR)
+
+
 def exclusive(s, is_server):
     """Two threads, each with a set of its own, serve one connection."""
     if not is_server:
@@ -721,6 +769,7 @@ SCENARIOS = {
     "pool": lambda s, is_server: pool(s, is_server, 0),
     "pool-edge": lambda s, is_server: pool(s, is_server, select.EPOLLET),
     "pool-once": lambda s, is_server: pool(s, is_server, select.EPOLLONESHOT),
+    "nested": nested,
     "exclusive": exclusive,
     "crowd": crowd,
     "set-forks": set_forks,
