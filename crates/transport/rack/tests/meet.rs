@@ -19,7 +19,7 @@ use fide_rack::{
     meet::{
         Refused, WAITING_MAX, WAITING_OF_USER_MAX, WORDS,
         ask::{Asks, Told},
-        monitor::{Bounds, CLIENTS_MAX, CLIENTS_OF_USER_MAX, Monitor, StartError, Users},
+        monitor::{Bounds, CLIENTS_MAX, CLIENTS_OF_USER_MAX, KNOWN_MAX, Monitor, StartError, Users},
         seen::{Program, Why},
         wire::{Request, VERSION},
     },
@@ -403,14 +403,15 @@ fn monitor_with_few_files_has_some_for_everybody() {
 #[test]
 fn monitor_that_may_have_many_files_keeps_all_that_it_may() {
     for many in [None, Some(131_072), Some(u64::MAX)] {
-        let Bounds { clients, clients_of_user, waiting, waiting_of_user } = Bounds::of(many);
+        let Bounds { clients, clients_of_user, waiting, waiting_of_user, known } = Bounds::of(many);
+        assert_eq!(known, KNOWN_MAX);
         assert_eq!([clients, clients_of_user], [CLIENTS_MAX, CLIENTS_OF_USER_MAX]);
         assert_eq!([waiting, waiting_of_user], [WAITING_MAX, WAITING_OF_USER_MAX]);
     }
-    for few in 64..131_072_u64 {
-        let Bounds { clients, waiting, .. } = Bounds::of(Some(few));
-        // Of a program its connection, its bell, what it has sent and what it is sent; twice as many questions.
-        assert!((4 * clients + 2 * waiting) as u64 <= few - 16, "{few}");
+    for few in 96..131_072_u64 {
+        let Bounds { clients, waiting, known, .. } = Bounds::of(Some(few));
+        // Of a program its connection, its bell, what it has sent and what it is sent; twice as many questions; the memory of each that is known.
+        assert!((4 * clients + 2 * waiting + known) as u64 <= few - 16, "{few}");
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 pub(super) const KNOWN_FOR: Duration = Duration::from_secs(2);
 /// Sockets that are known. The one that was known longest makes room for a further one, and may not be asked about again: its
 /// connection stays with TCP.
-pub(super) const KNOWN_MAX: usize = 1024;
+pub const KNOWN_MAX: usize = 1024;
 
 /// Sockets by their numbers, the longest known first.
 #[derive(Debug)]

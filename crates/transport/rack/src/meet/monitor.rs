@@ -32,11 +32,13 @@ use rustix::{
 
 use super::{
     Asked, Asker, Pairs, Refused, WAITING_MAX, WAITING_OF_USER_MAX, WORDS,
-    lately::{KNOWN_FOR, KNOWN_MAX, Lately},
+    lately::{KNOWN_FOR, Lately},
     seen::{self, Left, Pair, Program, View, Waits, Why},
     wire::{Answer, Request, receive},
 };
 use crate::shm::ShmWindow;
+
+pub use super::lately::KNOWN_MAX;
 
 /// Programs that are connected, and those of one user. Further ones are sent away: their connections stay with TCP.
 pub const CLIENTS_MAX: usize = 1024;
@@ -46,7 +48,7 @@ pub const CLIENTS_OF_USER_MAX: usize = 512;
 const DESCRIPTORS_OF_CLIENT: u64 = 16;
 const DESCRIPTORS_OF_QUESTION: u64 = 4;
 /// And one socket be known of for so many, which may have one for its memory.
-const DESCRIPTORS_OF_KNOWN: u64 = 8;
+const DESCRIPTORS_OF_KNOWN: u64 = 32;
 /// Programs that may wait to be accepted.
 const BACKLOG: i32 = 128;
 /// Before the next try to accept, if there was no descriptor or memory for one.
