@@ -40,6 +40,9 @@ pub(crate) fn asked(conn: &Conn, wants: c_int) -> c_int {
 pub(crate) fn ready(conn: &Conn, wants: c_int, kernel: c_int) -> c_int {
     let mut ready = kernel & (ENDS | wants & (RDHUP | libc::EPOLLPRI));
     for (bell, flags) in [(Bell::Message, IN), (Bell::Room, OUT)] {
+        if wants & flags == 0 {
+            continue;
+        }
         ready |= wants
             & flags
             & match conn.end.is_ready(bell) {

@@ -419,12 +419,25 @@ impl<W: Window> End<W> {
     pub fn is_ready(&self, bell: Bell) -> io::Result<Option<bool>> {
         let Some(window) = self.window.get() else { return Ok(None) };
         match bell {
+            Bell::Message if self.has_nothing(window) => Ok(Some(false)),
             Bell::Message => self.incoming(|incoming| {
                 let has_something = incoming.has_something(window);
                 (has_something || incoming.is_on_ring()).then_some(has_something)
             }),
             Bell::Room => self.outgoing(|outgoing| outgoing.has_room(window)),
         }
+    }
+
+    /// Nothing is there to be read through the ring, without the lock: a server looks at many connections, of which few have something.
+    fn has_nothing(&self, window: &W) -> bool {
+        let (state, read) = (self.of(), || self.of().incoming.words[0].load(Ordering::Acquire));
+        let at = read();
+        let mut incoming: Incoming = state.incoming.load();
+        // Nobody has read on meanwhile, and so it was looked at the right place.
+        incoming.is_on_ring()
+            && !incoming.has_something(window)
+            && read() == at
+            && state.is_broken.load(Ordering::Relaxed) == 0
     }
 
     /// From now on the other end wakes who polls the socket once there is something to read, or room. After that [`End::is_ready`] is to
