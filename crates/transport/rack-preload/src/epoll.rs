@@ -78,7 +78,9 @@ fn changes(set: c_int, change: c_int, fd: c_int, event: Option<epoll_event>) -> 
         let one = known?;
         one.renew(event);
         let result = one.change(set, change);
-        if result == 0 && is_slept_for {
+        if !is_slept_for {
+            one.wakes();
+        } else if result == 0 {
             one.joins(set);
         }
         return Some(result);
@@ -108,9 +110,9 @@ fn changes_child(set: c_int, change: c_int, fd: c_int, child: &Arc<Set>, event: 
     let event = event?;
     of.is_asked(event.events);
     let mut new = Child::new(fd, child, event);
+    let mut inner = of.lock();
     let result = new.change(set, change);
     if result == 0 {
-        let mut inner = of.lock();
         inner.forgets(fd);
         if inner.sleepers > 0 {
             new.joins();

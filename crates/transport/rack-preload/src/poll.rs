@@ -14,7 +14,7 @@ use libc::{
 };
 
 use crate::{
-    conn::{Conn, ours},
+    conn::{CONNS, Conn, ours},
     ready::{IN, Looks, OUT, arms, asked, hears, naps, ready},
     real::{self, bits, fail},
     set::{SETS, Set},
@@ -75,6 +75,11 @@ impl Room {
         }
         !self.ours.is_empty() || !self.sets.is_empty()
     }
+}
+
+/// Whether it may be ours. Nothing is allocated for others: the handler of a signal may wait for them.
+fn is_known(fd: c_int) -> bool {
+    CONNS.has(fd) || SETS.has(fd)
 }
 
 /// Waits as `ppoll` does.
@@ -224,6 +229,9 @@ unsafe fn if_ours(
     }
     // SAFETY: the caller's.
     let fds = unsafe { slice::from_raw_parts_mut(fds, usize::try_from(count).ok()?) };
+    if !fds.iter().any(|fd| is_known(fd.fd)) {
+        return None;
+    }
     let mut room = Room::take();
     let waited = room.finds(fds).then(|| match within {
         // SAFETY: the caller's.
@@ -276,13 +284,18 @@ const ASKED: [(c_short, c_short); 3] =
 /// # Safety
 /// Each set is null, or has so many.
 unsafe fn sets(count: c_int, sets: [*mut fd_set; 3]) -> Option<(Box<Room>, Vec<pollfd>)> {
+    let count = count.min(c_int::try_from(libc::FD_SETSIZE).unwrap_or(0));
+    // SAFETY: the caller's.
+    let is_in = |fd, set: *mut fd_set| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
+    if !(0..count).any(|fd| is_known(fd) && sets.iter().any(|set| is_in(fd, *set))) {
+        return None;
+    }
     let mut room = Room::take();
     let mut fds = mem::take(&mut room.fds);
-    for fd in 0..count.min(c_int::try_from(libc::FD_SETSIZE).unwrap_or(0)) {
+    for fd in 0..count {
         let mut events = 0;
         for (set, (asks, _)) in sets.iter().zip(ASKED) {
-            // SAFETY: the caller's.
-            if !set.is_null() && unsafe { libc::FD_ISSET(fd, *set) } {
+            if is_in(fd, *set) {
                 events |= asks;
             }
         }

@@ -16,6 +16,7 @@ use std::{
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 use fide_rack::window::Bell;
@@ -39,6 +40,8 @@ const FORK_TRIES: u32 = 10_000;
 const LOOKED_MIN: usize = 16;
 /// Sleeps in which a connection was not ready, before it is quiet.
 const QUIET: u32 = 3;
+/// Between two looks of a set whether memory has come.
+const OPENS_APART: Duration = Duration::from_micros(200);
 /// Waits in which the kernel is not asked, one after the other.
 const SKIPPED_MAX: u32 = 7;
 
@@ -70,6 +73,9 @@ pub(crate) struct Inner {
     /// Those that the kernel says something of, if something has come: they sleep.
     quiet: BTreeMap<c_int, Interest>,
     children: Vec<Child>,
+    /// Some of them have no memory yet, and when it is looked for next.
+    has_open: bool,
+    opens_at: Option<Instant>,
     /// [`conn::CLOSED`], as those that are closed were forgotten last.
     closed: u32,
     pub(crate) turn: u64,
@@ -224,7 +230,7 @@ impl Interest {
         arms(&self.conn, bits(self.wants) & !if is_told { OUT } else { 0 });
     }
 
-    fn wakes(&mut self) {
+    pub(crate) fn wakes(&mut self) {
         if mem::take(&mut self.sleeps) {
             self.conn.end.woke();
         }
@@ -440,6 +446,7 @@ impl Inner {
     }
 
     pub(crate) fn push(&mut self, new: Interest) {
+        self.has_open |= !new.conn.is_attached();
         self.looked.push(new);
     }
 
@@ -555,11 +562,7 @@ impl Set {
 
     /// What has become the kernel's is given back to it, what is closed is forgotten, and the kernel is asked for what it is to say now.
     pub(crate) fn tidies(&self, set: c_int) {
-        let is_open = |interest: &&Interest| !interest.conn.is_attached() && !interest.conn.is_closed();
-        // Without the lock: an answer is for any connection, also of another set.
-        let open: Vec<Arc<Conn>> =
-            self.lock().looked.iter().filter(is_open).map(|interest| Arc::clone(&interest.conn)).collect();
-        open.iter().for_each(|conn| conn.goes_on(conn.fd()));
+        self.asks_for_memory();
         let mut inner = self.lock();
         let closed = conn::CLOSED.load(Ordering::Relaxed);
         if mem::replace(&mut inner.closed, closed) != closed {
@@ -571,7 +574,9 @@ impl Set {
             }
             child.set.strong_count() > 0
         });
+        let mut has_open = false;
         inner.looked.retain_mut(|interest| {
+            has_open |= !interest.conn.is_attached();
             if interest.conn.is_closed() {
                 return false;
             }
@@ -587,6 +592,20 @@ impl Set {
             }
             true
         });
+        inner.has_open = has_open;
+    }
+
+    /// Connections that have no memory yet ask whether it has come, but not in each wait.
+    fn asks_for_memory(&self) {
+        let mut inner = self.lock();
+        let now = inner.has_open.then(Instant::now);
+        let Some(now) = now.filter(|now| inner.opens_at.is_none_or(|at| *now >= at)) else { return };
+        inner.opens_at = Some(now + OPENS_APART);
+        let is_open = |interest: &&Interest| !interest.conn.is_attached() && !interest.conn.is_closed();
+        let open: Vec<_> = inner.looked.iter().filter(is_open).map(|interest| Arc::clone(&interest.conn)).collect();
+        // An answer is for any connection, also of another set.
+        drop(inner);
+        open.iter().for_each(|conn| conn.goes_on(conn.fd()));
     }
 
     /// Whether a wait that has something is done without the kernel, which is asked now and then. What has woken is taken later then; of what
