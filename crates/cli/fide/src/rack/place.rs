@@ -3,8 +3,9 @@
 
 use std::{
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs, io,
+    os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -132,7 +133,7 @@ pub(super) fn library(asked: Option<&Path>) -> Result<PathBuf, NoLibrary> {
         }
     };
     let separates = |byte: u8| byte == b':' || byte.is_ascii_whitespace();
-    if std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()).iter().copied().any(separates) {
+    if path.as_os_str().as_bytes().iter().copied().any(separates) {
         return Err(NoLibrary::Separator(path));
     }
     Ok(path)
@@ -146,6 +147,14 @@ pub(super) fn preload(library: &Path, before: Option<OsString>) -> OsString {
         value.push(before);
     }
     value
+}
+
+/// The value of LD_PRELOAD without the library, which an outer `fide rack run` has put there. None: nothing is left.
+pub(super) fn not_preloaded(before: &OsStr) -> Option<OsString> {
+    let is_other =
+        |path: &&[u8]| !path.is_empty() && Path::new(OsStr::from_bytes(path)).file_name() != Some(LIBRARY.as_ref());
+    let others: Vec<&[u8]> = before.as_bytes().split(|byte| b": ".contains(byte)).filter(is_other).collect();
+    (!others.is_empty()).then(|| OsString::from_vec(others.join(&b':')))
 }
 
 #[cfg(test)]
@@ -180,5 +189,8 @@ mod tests {
         assert!(matches!(library(Some(&dir.path().join("none.so"))), Err(NoLibrary::Unread { .. })));
         assert_eq!(preload(Path::new("/l.so"), Some("/a.so:/b.so".into())), "/l.so:/a.so:/b.so");
         assert_eq!(preload(Path::new("/l.so"), Some(OsString::new())), "/l.so");
+        let left = |before: &str| not_preloaded(before.as_ref());
+        assert_eq!(left("/a.so:/x/libfide_rack_preload.so /b.so"), Some("/a.so:/b.so".into()));
+        assert_eq!(left("/x/libfide_rack_preload.so"), None);
     }
 }

@@ -198,6 +198,12 @@ pub(super) fn run(arguments: &Arguments) -> Done {
                 Some(stats).filter(|stats| *stats != Path::new("-")).and_then(|stats| std::path::absolute(stats).ok());
             command.env("FIDE_RACK_STATS", file.unwrap_or_else(|| stats.clone()));
         }
+    } else if let Some(before) = env::var_os("LD_PRELOAD") {
+        // This may be under the library itself.
+        match place::not_preloaded(&before) {
+            Some(others) => command.env("LD_PRELOAD", others),
+            None => command.env_remove("LD_PRELOAD"),
+        };
     }
     Ok(started(name, command))
 }

@@ -364,6 +364,13 @@ fn library_is_found_beside_the_program_and_where_packages_have_it() {
     let says = text(&output.stderr);
     assert!(says.contains("runs over kernel TCP") && says.contains(&bin) && says.contains("--library"), "{says}");
     assert_eq!(run(&["--require"]).status.code(), Some(3));
+    // Nor is that of an outer `fide rack run`, which may not fit.
+    let under = ["/nowhere/a.so:/nowhere/libfide_rack_preload.so", "/nowhere/libfide_rack_preload.so"];
+    for (before, left) in under.into_iter().zip(["/nowhere/a.so\n", "\n"]) {
+        let mut command = Command::new(format!("{bin}/fide"));
+        command.args(["rack", "run", "sh", "-c", "echo \"$LD_PRELOAD\""]).env("LD_PRELOAD", before);
+        assert_eq!(text(&command.output().unwrap().stdout), left);
+    }
     let output = run(&["--library", "/nowhere/l.so"]);
     assert!(output.status.code() == Some(2) && text(&output.stderr).contains("/nowhere/l.so"), "{}", said(&output));
     for directory in [&lib, &bin] {
