@@ -204,7 +204,11 @@ fn bench(names: &[&str], args: &[String]) -> Outcome {
     if names.contains(&"bench-pace") {
         setup::prepare(setup::PACE, "X-PACE is not measured beside SRT");
     }
+    if names.contains(&"bench-rack") {
+        setup::prepare(setup::RACK, "rack sockets are measured without the programs that are missing");
+    }
     Step::cargo(&["build", "--release", "-p", "fide", "-p", "fide-testbed", "-p", "fide-bench", "-p", "fide-redis"])
+        .args(&["-p", "fide-rack-preload"])
         .run("build")?;
     build_go_baselines();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();

@@ -79,6 +79,14 @@ pub(crate) const BENCH: &[Package] = &[
 /// For SRT, beside which X-PACE is measured.
 pub(crate) const PACE: &[Package] = &[package("srt-tools", Some("srt-live-transmit"))];
 
+/// What rack sockets carry, unmodified.
+pub(crate) const RACK: &[Package] = &[
+    package("redis-tools", Some("redis-benchmark")),
+    package("nginx-light", Some("nginx")),
+    package("wrk", Some("wrk")),
+    package("postgresql", Some("pg_createcluster")),
+];
+
 /// While this script exits with 101, Debian's packages start no services.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 
