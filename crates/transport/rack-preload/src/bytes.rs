@@ -4,7 +4,10 @@
 use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Instant,
 };
 
@@ -57,6 +60,15 @@ pub(crate) fn returns(call: impl FnOnce() -> Result<usize, c_int>) -> ssize_t {
     }
 }
 
+/// Counts as it is dropped.
+struct Counts<'a>(&'a AtomicU32);
+
+impl Drop for Counts<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
 impl Call {
     fn has(&self, flag: c_int) -> bool {
         self.flags & flag != 0
@@ -98,6 +110,8 @@ impl Call {
     /// Reads into the pieces in turn.
     pub(crate) fn reads(&self, pieces: &mut [&mut [u8]]) -> Result<usize, c_int> {
         self.conn.reads.fetch_add(1, Ordering::Relaxed);
+        // Once more behind it: an edge that was told meanwhile was of what this reads.
+        let _read = Counts(&self.conn.reads);
         let (all, peeks) = (pieces.iter().map(|piece| piece.len()).sum::<usize>(), self.has(libc::MSG_PEEK));
         let (mut count, mut limit) = (0, None);
         if peeks {

@@ -8,6 +8,7 @@ use libc::{c_char, c_int, c_uint, c_void, sockaddr, socklen_t};
 use rustix::net::{SocketType, sockopt};
 
 use crate::{
+    before,
     conn::{CONNS, borrowed, connects, dups, enters, is_not_followed, leaves},
     monitor, process,
     real::{self, errno},
@@ -204,6 +205,8 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: sockl
         }
     } else if family == libc::AF_UNSPEC && result == 0 {
         leaves(fd);
+        // The other end of its next connection is another one, and the monitor knows it by this one still.
+        before::sets(fd);
     }
     real::fail(before);
     result

@@ -401,6 +401,9 @@ pub unsafe extern "C" fn sendfile64(out: c_int, file: c_int, offset: *mut i64, c
     // SAFETY: the caller's.
     let begun = if offset.is_null() { unsafe { libc::lseek64(file, 0, libc::SEEK_CUR) } } else { unsafe { *offset } };
     if begun < 0 {
+        if !offset.is_null() {
+            fail(libc::EINVAL);
+        }
         return -1;
     }
     let mut at = begun;

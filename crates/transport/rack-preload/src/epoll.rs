@@ -185,6 +185,7 @@ unsafe fn waits(
     mask: *const sigset_t,
 ) -> c_int {
     let until = until(within);
+    of.waited.fetch_add(1, Ordering::Release);
     let (mut looks, mut futile) = (Looks::new(&of.patience, within != Some(Duration::ZERO)), 0);
     loop {
         let is_over = until.is_some_and(|until| Instant::now() >= until);

@@ -27,6 +27,8 @@ const PATH: &str = "FIDE_RACK_MONITOR";
 const USER: &str = "FIDE_RACK_MONITOR_UID";
 /// The descriptor gets the first free number from here on, or from a quarter of those that the process may have.
 const FD_MIN: u64 = 1 << 19;
+/// Questions from which on those of connections that are gone are forgotten.
+const OPEN_TIDIED: usize = 64;
 /// Tries to be the one that asks. One does for some system calls.
 const TRIES: u32 = 20_000;
 
@@ -139,6 +141,10 @@ pub(crate) fn asks(conn: &Arc<Conn>, fd: i32) -> bool {
     }
     let Ok(id) = client.asks.ask(borrowed(fd)) else { return false };
     conn.asked(id);
+    // Those that were taken back were not answered.
+    if open.len() >= OPEN_TIDIED && open.len() == open.capacity() {
+        open.retain(|(_, conn)| conn.strong_count() > 0);
+    }
     open.push((id, Arc::downgrade(conn)));
     true
 }

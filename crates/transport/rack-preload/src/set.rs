@@ -90,6 +90,8 @@ pub(crate) struct Set {
     pub(crate) is_polled: AtomicBool,
     /// Of those who wait for it ([`Looks`]).
     pub(crate) patience: AtomicU32,
+    /// Waits for it.
+    pub(crate) waited: AtomicU32,
     /// Waits in which the kernel need not be asked.
     skipped: AtomicU32,
     /// Something in it is, or was, edge-triggered or told once.
@@ -338,8 +340,9 @@ pub(crate) struct Child {
     /// One shot was told, and whether the kernel knows.
     is_off: bool,
     is_silent: bool,
-    /// As it was looked at last.
+    /// As it was looked at last, and how often it was waited for until then.
     was_ready: bool,
+    waited: u32,
     turn: u64,
     /// It is slept for.
     sleeps: bool,
@@ -355,6 +358,7 @@ impl Child {
             is_off: false,
             is_silent: false,
             was_ready: false,
+            waited: 0,
             turn: 0,
             sleeps: false,
         }
@@ -376,6 +380,9 @@ impl Child {
     fn tells(&mut self, kernel: c_int) -> Option<epoll_event> {
         let (is_ready, was_ready) = (self.is_ready(), self.was_ready);
         self.was_ready = is_ready;
+        let waited = self.set.upgrade().map_or(0, |set| set.waited.load(Ordering::Acquire));
+        // What was ready may have been taken, and more have come.
+        let was_ready = was_ready && mem::replace(&mut self.waited, waited) == waited;
         let is_new = is_ready && !(was_ready && bits(self.wants) & libc::EPOLLET != 0);
         let due = bits(self.wants) & (kernel | if is_new { IN } else { 0 });
         if self.is_off || due == 0 {

@@ -18,7 +18,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
         OnceLock,
-        atomic::{AtomicU32, AtomicU64, Ordering, fence},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
     },
     thread,
     time::{Duration, Instant},
@@ -130,6 +130,8 @@ pub fn in_child() {
 pub struct End<W> {
     state: Mapped<State>,
     window: OnceLock<W>,
+    /// This process has closed it.
+    has_closed: AtomicBool,
 }
 
 impl<W> fmt::Debug for End<W> {
@@ -151,7 +153,7 @@ impl<W: Window> End<W> {
     /// # Errors
     /// [`RegionError`]: the kernel has no memory.
     pub fn new() -> Result<Self, RegionError> {
-        Ok(Self { state: Mapped::anonymous()?, window: OnceLock::new() })
+        Ok(Self { state: Mapped::anonymous()?, window: OnceLock::new(), has_closed: AtomicBool::new(false) })
     }
 
     /// Another process has the end, too: as one that is forked has.
@@ -161,8 +163,13 @@ impl<W: Window> End<W> {
 
     /// This process has it no more, and others may.
     pub fn left(&self) {
+        self.leaves();
+    }
+
+    /// False: no other process has it.
+    fn leaves(&self) -> bool {
         let one_less = |others: u32| others.checked_sub(1);
-        let _ = self.of().others.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        self.of().others.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
     }
 
     /// No other process has the end.
@@ -186,7 +193,8 @@ impl<W: Window> End<W> {
         self.incoming(|incoming| {
             self.outgoing(|outgoing| {
                 let state = self.of();
-                if !self.is_lone() || outgoing.has_ended || incoming.is_ended || self.window.set(window).is_err() {
+                let is_ours = self.is_lone() && !self.has_closed.load(Ordering::Relaxed);
+                if !is_ours || outgoing.has_ended || incoming.is_ended || self.window.set(window).is_err() {
                     return false;
                 }
                 if let Some(window) = self.window.get() {
@@ -207,8 +215,13 @@ impl<W: Window> End<W> {
     /// The program closes its last descriptor of the socket. If no other process has one, this end reads and writes no more, and the other
     /// one is told.
     pub fn close(&self, socket: impl AsFd) {
-        if self.of().others.load(Ordering::Relaxed) > 0 {
-            return self.left();
+        // Behind the lock that attaches: from now on that the others are one is none of this process' business.
+        let leaves = self.incoming(|_: &mut Incoming| {
+            self.has_closed.store(true, Ordering::Relaxed);
+            self.leaves()
+        });
+        if leaves.unwrap_or_else(|_| self.leaves()) {
+            return;
         }
         let (Some(window), socket) = (self.window.get(), socket.as_fd()) else { return };
         window.publish(READS_NO_MORE_AT, 1);
@@ -608,6 +621,19 @@ mod tests {
         ends[0].window.get().unwrap().sleeps_no_more(Bell::Message, ends[0].of().turn.load(Ordering::Relaxed) - 1);
         write("another sleeps since");
         assert_eq!(woken(), 1);
+    }
+
+    /// Another process has it, alone: what comes to this one late is not taken.
+    #[test]
+    fn what_this_process_has_closed_is_not_attached() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let end = End::<ShmWindow<64>>::new().unwrap();
+        end.shared();
+        end.close(&socket);
+        assert!(end.is_lone());
+        let [window, _] = ShmWindow::pair().unwrap();
+        assert!(!end.attach(window).unwrap() && !end.is_attached());
     }
 
     /// A sleep with the number of the one before would not be woken from.

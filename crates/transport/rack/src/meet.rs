@@ -184,9 +184,9 @@ impl<T> Pairs<T> {
     }
 
     /// Another program that has the socket of this end is about to ask: its question takes the place of one that waits, which is returned.
-    /// None: none does, or it is that program's own.
-    pub fn make_room(&mut self, end: TcpEnd, client: u64) -> Option<Waiting<T>> {
-        self.waiting.get(&end).filter(|waiting| waiting.asker.client != client)?;
+    /// None: none does, it is that program's own, or it may not go.
+    pub fn make_room(&mut self, end: TcpEnd, client: u64, may_go: impl FnOnce(&T) -> bool) -> Option<Waiting<T>> {
+        self.waiting.get(&end).filter(|waiting| waiting.asker.client != client && may_go(&waiting.kept))?;
         self.take(end)
     }
 
@@ -299,8 +299,10 @@ mod tests {
         assert!(matches!(pairs.ask(end(1, 80, 81), asker(1, 1), ()), Asked::Waits));
         assert_eq!(refused(pairs.ask(end(1, 80, 81), asker(2, 1), ())), Refused::Twice);
         assert_eq!(refused(pairs.ask(end(1, 90, 91), asker(1, 1), ())), Refused::Twice, "another with its number");
-        assert!(pairs.make_room(end(1, 80, 81), 1).is_none(), "its own");
-        assert_eq!(pairs.make_room(end(1, 80, 81), 2).map(|before| before.asker), Some(asker(1, 1)));
+        assert!(pairs.make_room(end(1, 80, 81), 1, |()| true).is_none(), "its own");
+        assert!(pairs.make_room(end(1, 80, 81), 2, |()| false).is_none(), "it may not go");
+        assert_eq!(refused(pairs.ask(end(1, 80, 81), asker(2, 1), ())), Refused::Twice);
+        assert_eq!(pairs.make_room(end(1, 80, 81), 2, |()| true).map(|before| before.asker), Some(asker(1, 1)));
         assert!(matches!(pairs.ask(end(1, 80, 81), asker(2, 1), ()), Asked::Waits));
         assert_eq!((pairs.len(), pairs.cancel(1, 1), pairs.cancel(2, 1)), (1, None, Some(())));
     }

@@ -164,6 +164,28 @@ fn child_of_a_server_gets_what_its_parent_did_not_take() {
     }
 }
 
+/// The same socket, with another other end: it gets no memory of before.
+#[test]
+fn socket_that_is_connected_anew_is_another_end() {
+    let host = host();
+    let (client, server) = (host.asks(), host.asks());
+    let [here, there] = connection();
+    let (asked, asked_there) = (client.ask(&here).unwrap(), server.ask(&there).unwrap());
+    drop((paired(&client, asked), paired(&server, asked_there)));
+    rustix::net::connect_unspec(&here).unwrap();
+    let listener = listens();
+    rustix::net::connect(&here, &listener.local_addr().unwrap()).unwrap();
+    let asked = client.ask(&here).unwrap();
+    host.until("a question", |monitor| monitor.waiting() == 1);
+    let there = listener.accept().unwrap().0;
+    let asked_there = server.ask(&there).unwrap();
+    let ((mut reads, _), (_, mut writes)) = (halves(paired(&client, asked)), halves(paired(&server, asked_there)));
+    writes.write_all(b"hello").unwrap();
+    let mut bytes = [0; 5];
+    reads.read_exact(&mut bytes).unwrap();
+    assert_eq!(&bytes, b"hello");
+}
+
 #[test]
 fn question_of_a_child_takes_the_place_of_its_parents() {
     let host = host();

@@ -49,6 +49,9 @@ const DESCRIPTORS_OF_CLIENT: u64 = 16;
 const DESCRIPTORS_OF_QUESTION: u64 = 4;
 /// And one socket be known of for so many, which may have one for its memory.
 const DESCRIPTORS_OF_KNOWN: u64 = 32;
+/// Sockets of a program that others ask about instead, and that its thread has not closed yet. A further one stays, and who asks about it
+/// is refused.
+const REPLACED_MAX: usize = 64;
 /// Programs that may wait to be accepted.
 const BACKLOG: i32 = 128;
 /// Before the next try to accept, if there was no descriptor or memory for one.
@@ -187,6 +190,8 @@ struct Seen {
 /// What is known of a socket.
 #[derive(Debug, Clone, Default)]
 struct Known {
+    /// A socket may be connected anew.
+    end: Option<TcpEnd>,
     syn: Option<u32>,
     /// The memory that its end was given, and whether as the first.
     memory: Option<(Arc<OwnedFd>, bool)>,
@@ -370,7 +375,7 @@ impl Shared {
     fn release(&self, kept: Kept) {
         let has_memory = self.lately().get(Instant::now(), kept.cookie).is_some_and(|known| known.memory.is_some());
         if kept.seen.syn.is_some() && !has_memory {
-            self.knows(kept.cookie, Known { syn: kept.seen.syn, memory: None });
+            self.knows(kept.cookie, Known { end: Some(kept.end), syn: kept.seen.syn, memory: None });
         }
         kept.release();
     }
@@ -443,7 +448,8 @@ impl Shared {
         };
         let found = socket.and_then(|socket| Some((TcpEnd::of(&socket).ok()?, cookie(&socket).ok()?, socket)));
         let Some((end, cookie, socket)) = found else { return refuse(Refused::Socket, None) };
-        let known = self.lately().get(Instant::now(), cookie).cloned().unwrap_or_default();
+        let known = self.lately().get(Instant::now(), cookie).filter(|known| known.end == Some(end)).cloned();
+        let known = known.unwrap_or_default();
         // The kernel gives it once.
         let syn = known.syn.or_else(|| syn_stamp(&socket).ok().flatten());
         let seen = Seen { syn, stamp: stamp_now(&socket).ok() };
@@ -457,7 +463,8 @@ impl Shared {
         let asker = Asker { client: client.number, id, uid: program.uid };
         let (before, asked) = {
             let mut pairs = self.pairs();
-            let before = pairs.make_room(end, client.number);
+            let before =
+                pairs.make_room(end, client.number, |former| former.client.to_do().replaced.len() < REPLACED_MAX);
             if let Some(before) = before.as_ref().filter(|before| before.kept.cookie == cookie) {
                 kept.seen.syn = kept.seen.syn.or(before.kept.seen.syn);
             }
@@ -477,7 +484,11 @@ impl Shared {
         former.is_to(|to_do| to_do.replaced.push((before.asker.id, socket)));
         // What that one is not told any more.
         if was_answered
-            && let Some(memory) = self.lately().get(Instant::now(), cookie).and_then(|known| known.memory.clone())
+            && let Some(memory) = self
+                .lately()
+                .get(Instant::now(), cookie)
+                .filter(|known| known.end == Some(end))
+                .and_then(|known| known.memory.clone())
         {
             self.said().goes_over(end, program);
             self.answers(client, id, Ok(memory));
@@ -517,8 +528,9 @@ impl Shared {
         let outcome = |is_first| memory.clone().map(|memory| (memory, is_first));
         let syns = [own.syn, other_seen.syn];
         let knows = |is_met: bool| {
-            for ((cookie, syn), is_first) in cookies.into_iter().zip(syns).zip([true, false]) {
-                self.knows(cookie, Known { syn, memory: outcome(is_first).ok().filter(|_| is_met) });
+            for (at, is_first) in [true, false].into_iter().enumerate() {
+                let memory = outcome(is_first).ok().filter(|_| is_met);
+                self.knows(cookies[at], Known { end: Some([end, end.other()][at]), syn: syns[at], memory });
             }
         };
         // Before they are answered: another program that has one of the sockets may ask at any time.
