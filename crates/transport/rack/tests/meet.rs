@@ -519,6 +519,8 @@ fn memory_says_how_much_was_read() {
     let (server, client) = (host.asks(), host.asks());
     let [here, there] = connection();
     let asked_there = server.ask(&there).unwrap();
+    // Each has a thread of its own.
+    host.until("the first question", |monitor| monitor.waiting() == 1);
     let asked_here = client.ask(&here).unwrap();
     let ((_, mut writes), (mut reads, _)) = (halves(paired(&client, asked_here)), halves(paired(&server, asked_there)));
     let sends = thread::spawn(move || {
