@@ -286,18 +286,11 @@ impl Outgoing {
         if bytes.is_empty() {
             return Ok(Some(0));
         }
-        if self.has_ended {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        let window = window.filter(|window| self.changes_over(*window));
-        let Some(window) = window else {
+        let Some(window) = self.goes_through(window)? else {
             let count = now(send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))?;
             self.over_tcp += count.unwrap_or(0) as u64;
             return Ok(count);
         };
-        if window.poll(READS_NO_MORE_AT) != 0 {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
         let mut sender = sender(window, self.ring);
         let written = self.write_ring(window, &mut sender, bytes);
         self.ring = sender.numbers();
@@ -305,6 +298,15 @@ impl Outgoing {
             self.wakes(window, socket, Bell::Message);
         }
         written
+    }
+
+    /// The window that a write goes through; none: it goes over TCP. `BrokenPipe`: nobody reads it, or this end has ended.
+    fn goes_through<'a, W: Window>(&mut self, window: Option<&'a W>) -> io::Result<Option<&'a W>> {
+        let window = window.filter(|window| !self.has_ended && self.changes_over(*window));
+        if self.has_ended || window.is_some_and(|window| window.poll(READS_NO_MORE_AT) != 0) {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        Ok(window)
     }
 
     fn write_ring(&mut self, window: &impl Window, sender: &mut Sender, bytes: &[u8]) -> io::Result<Option<usize>> {
@@ -342,15 +344,7 @@ impl Outgoing {
         most: usize,
         fill: &mut Fill<'_>,
     ) -> io::Result<Option<usize>> {
-        if self.has_ended {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
-        let Some(window) = window.filter(|window| self.changes_over(*window)) else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
-        if window.poll(READS_NO_MORE_AT) != 0 {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        }
+        let Some(window) = self.goes_through(window)? else { return Err(io::ErrorKind::Unsupported.into()) };
         let mut sender = sender(window, self.ring);
         let worth = most.min(sender.most() / WORTH);
         let filled = sender.fill(window, most.min(SLICE), worth, fill);

@@ -188,10 +188,10 @@ struct Seen {
 }
 
 /// What is known of a socket.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Known {
     /// A socket may be connected anew.
-    end: Option<TcpEnd>,
+    end: TcpEnd,
     syn: Option<u32>,
     /// The memory that its end was given, and whether as the first.
     memory: Option<(Arc<OwnedFd>, bool)>,
@@ -373,11 +373,16 @@ impl Shared {
 
     /// What nobody waits for is released. Whoever still has its socket may ask again.
     fn release(&self, kept: Kept) {
-        let has_memory = self.lately().get(Instant::now(), kept.cookie).is_some_and(|known| known.memory.is_some());
+        let has_memory = self.known(kept.cookie, kept.end).is_some_and(|known| known.memory.is_some());
         if kept.seen.syn.is_some() && !has_memory {
-            self.knows(kept.cookie, Known { end: Some(kept.end), syn: kept.seen.syn, memory: None });
+            self.knows(kept.cookie, Known { end: kept.end, syn: kept.seen.syn, memory: None });
         }
         kept.release();
+    }
+
+    /// What is known of a socket as this end.
+    fn known(&self, cookie: u64, end: TcpEnd) -> Option<Known> {
+        self.lately().get(Instant::now(), cookie).filter(|known| known.end == end).cloned()
     }
 
     fn knows(&self, cookie: u64, known: Known) {
@@ -448,14 +453,13 @@ impl Shared {
         };
         let found = socket.and_then(|socket| Some((TcpEnd::of(&socket).ok()?, cookie(&socket).ok()?, socket)));
         let Some((end, cookie, socket)) = found else { return refuse(Refused::Socket, None) };
-        let known = self.lately().get(Instant::now(), cookie).filter(|known| known.end == Some(end)).cloned();
-        let known = known.unwrap_or_default();
+        let (known_syn, memory) = self.known(cookie, end).map_or((None, None), |known| (known.syn, known.memory));
         // The kernel gives it once.
-        let syn = known.syn.or_else(|| syn_stamp(&socket).ok().flatten());
+        let syn = known_syn.or_else(|| syn_stamp(&socket).ok().flatten());
         let seen = Seen { syn, stamp: stamp_now(&socket).ok() };
         let (socket, since) = (Arc::new(socket), Instant::now());
         let mut kept = Kept { socket, cookie, seen, client: Arc::clone(client), end, since };
-        if let Some(memory) = known.memory {
+        if let Some(memory) = memory {
             kept.release();
             self.said().goes_over(end, program);
             return client.tell(id, Ok(memory));
@@ -483,13 +487,7 @@ impl Shared {
         let Kept { socket, client: former, .. } = before.kept;
         former.is_to(|to_do| to_do.replaced.push((before.asker.id, socket)));
         // What that one is not told any more.
-        if was_answered
-            && let Some(memory) = self
-                .lately()
-                .get(Instant::now(), cookie)
-                .filter(|known| known.end == Some(end))
-                .and_then(|known| known.memory.clone())
-        {
+        if was_answered && let Some(memory) = self.known(cookie, end).and_then(|known| known.memory) {
             self.said().goes_over(end, program);
             self.answers(client, id, Ok(memory));
         }
@@ -530,7 +528,7 @@ impl Shared {
         let knows = |is_met: bool| {
             for (at, is_first) in [true, false].into_iter().enumerate() {
                 let memory = outcome(is_first).ok().filter(|_| is_met);
-                self.knows(cookies[at], Known { end: Some([end, end.other()][at]), syn: syns[at], memory });
+                self.knows(cookies[at], Known { end: [end, end.other()][at], syn: syns[at], memory });
             }
         };
         // Before they are answered: another program that has one of the sockets may ask at any time.
