@@ -11,6 +11,7 @@
 //! |---|---|
 //! | 3 | not 0: it reads the ring; 0 again: it has closed its half of TCP before the other end wrote there |
 //! | 4 | one more than the bytes that it has written over TCP; 0: it still does |
+//! | 5 | not 0: it is a proxy ([`crate::link`]), and the end of TCP may come before the last bytes of the ring |
 //!
 //! Each direction changes over by itself, at any byte, whenever the windows come; or never, if one end has none.
 //!
@@ -39,8 +40,9 @@ use crate::{
     window::{Bell, Fill, WORD, Window},
 };
 
-const READS_RING_AT: usize = 3 * WORD;
-const OVER_TCP_AT: usize = 4 * WORD;
+pub(crate) const READS_RING_AT: usize = 3 * WORD;
+pub(crate) const OVER_TCP_AT: usize = 4 * WORD;
+pub(crate) const CARRIED_AT: usize = 5 * WORD;
 /// A write goes on in parts when there is room for so much of the longest message: one part of so many.
 pub const WORTH: usize = 4;
 /// Bytes that wake which are taken in one call. One comes for each sleep.
@@ -146,11 +148,11 @@ impl Incoming {
             return Ok(Some(count));
         }
         if self.is_ended {
-            return self.end().map(Some);
+            return self.end(window).map(Some);
         }
         self.hears(socket, is_alone)?;
         match self.read_ring(window, into, leaves)? {
-            None if self.is_ended => self.end().map(Some),
+            None if self.is_ended => self.end(window).map(Some),
             read => Ok(read),
         }
     }
@@ -214,8 +216,12 @@ impl Incoming {
     }
 
     /// The end, and once the error that TCP ended with.
-    fn end(&mut self) -> io::Result<usize> {
+    fn end(&mut self, window: &impl Window) -> io::Result<usize> {
         match std::mem::take(&mut self.error) {
+            // The proxy would have said so, and has died.
+            0 if window.poll(CARRIED_AT) != 0 && window.poll(WRITES_NO_MORE_AT) == 0 => {
+                Err(io::ErrorKind::ConnectionReset.into())
+            }
             0 => Ok(0),
             error => Err(io::Error::from_raw_os_error(error)),
         }

@@ -11,6 +11,7 @@
 //! | [`wait`] | waiting for the other end without taking a core |
 //! | [`carry`] | the bytes of a TCP connection, which go on through a window |
 //! | [`end`] | an end of such a connection, for all threads and processes that have its socket |
+//! | [`link`] | connections between two hosts that see one memory: what the proxies of both do |
 //! | [`meet`] | how the two ends of a TCP connection within a host come to share memory |
 //!
 //! **Invariant: nobody believes the other end.** It may be another user's program, or broken. Each index and each length that
@@ -19,6 +20,7 @@
 
 pub mod carry;
 pub mod end;
+pub mod link;
 mod lock;
 pub mod meet;
 pub mod ring;

@@ -41,6 +41,11 @@ use fide_sys::tcp::TcpEnd;
 
 /// Words of the memory for each direction: 128 KiB.
 pub const WORDS: usize = 1 << 14;
+/// Longest time from the first segment of a connection to the question of both its ends: another client's stamp is as near to it with
+/// a chance of one in 70,000.
+const SINCE_MAX_MS: u32 = 60_000;
+/// The kernel rounds a stamp to a millisecond, and the clock that it is compared with by itself.
+const ROUNDED_MS: u32 = 2;
 /// Questions that wait in one monitor, and those of one user. Further ones are refused: these connections stay with TCP. One whose other
 /// end waits already is not: it is answered soon.
 pub const WAITING_MAX: usize = 32_768;
@@ -52,6 +57,28 @@ pub struct Asker {
     pub client: u64,
     pub id: u32,
     pub uid: u32,
+}
+
+/// What was seen of a socket as it was asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// The stamp of the first segment, if this is the server's, in milliseconds.
+    pub syn: Option<u32>,
+    /// Its clock for stamps, in milliseconds.
+    pub stamp: Option<u32>,
+}
+
+impl Seen {
+    /// Whether they are the two ends of one connection: one is the server's, and the other has sent the segment that it began with.
+    #[must_use]
+    pub fn is_one_with(self, other: Self) -> bool {
+        let (stamp, syn) = match (self.syn, other.syn) {
+            (Some(syn), None) => (other.stamp, syn),
+            (None, Some(syn)) => (self.stamp, syn),
+            _ => return false,
+        };
+        stamp.is_some_and(|stamp| stamp.wrapping_add(ROUNDED_MS).wrapping_sub(syn) <= SINCE_MAX_MS)
+    }
 }
 
 /// A question that waits for that of the other end, or for its answer. `T`: what is kept for it.

@@ -106,7 +106,7 @@ impl Place {
 }
 
 /// Bytes of a message with its header.
-fn room(len: usize) -> u64 {
+pub(crate) fn room(len: usize) -> u64 {
     (WORD + len.next_multiple_of(WORD)) as u64
 }
 

@@ -31,7 +31,7 @@ use rustix::{
 };
 
 use super::{
-    Asked, Asker, Pairs, Refused, WAITING_MAX, WAITING_OF_USER_MAX, WORDS,
+    Asked, Asker, Pairs, Refused, Seen, WAITING_MAX, WAITING_OF_USER_MAX, WORDS,
     lately::{KNOWN_FOR, Lately},
     seen::{self, Left, Pair, Program, View, Waits, Why},
     wire::{Answer, Request, receive},
@@ -56,11 +56,6 @@ const REPLACED_MAX: usize = 64;
 const BACKLOG: i32 = 128;
 /// Before the next try to accept, if there was no descriptor or memory for one.
 const ACCEPTS_AGAIN: Duration = Duration::from_millis(50);
-/// Longest time from the first segment of a connection to the question of both its ends: another client's stamp is as near to it with
-/// a chance of one in 70,000.
-const SINCE_MAX_MS: u32 = 60_000;
-/// The kernel rounds a stamp to a millisecond, and the clock that it is compared with by itself.
-const ROUNDED_MS: u32 = 2;
 /// More messages than a program may have sent that are not read yet (with `net.core.wmem_max` as the kernel sets it; each takes more than 512 bytes).
 const UNREAD_MAX: usize = 1024;
 /// Descriptors of a question: the socket.
@@ -177,14 +172,6 @@ struct Kept {
     client: Arc<Client>,
     end: TcpEnd,
     since: Instant,
-}
-
-/// What its client's thread has seen of a socket as it was asked about.
-#[derive(Debug, Clone, Copy)]
-struct Seen {
-    /// The stamp of the first segment, if this is the server's.
-    syn: Option<u32>,
-    stamp: Option<u32>,
 }
 
 /// What is known of a socket.
@@ -608,18 +595,6 @@ impl Client {
             Ok((memory, is_first)) => send(&self.socket, &Answer::Paired { id, is_first }.write(), &[memory.as_fd()]),
             Err(why) => send(&self.socket, &Answer::Refused { id, why }.write(), &[]),
         };
-    }
-}
-
-impl Seen {
-    /// Whether they are the two ends of one connection: one is the server's, and the other has sent the segment that it began with.
-    fn is_one_with(self, other: Self) -> bool {
-        let (stamp, syn) = match (self.syn, other.syn) {
-            (Some(syn), None) => (other.stamp, syn),
-            (None, Some(syn)) => (self.stamp, syn),
-            _ => return false,
-        };
-        stamp.is_some_and(|stamp| stamp.wrapping_add(ROUNDED_MS).wrapping_sub(syn) <= SINCE_MAX_MS)
     }
 }
 

@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How the two ends of a connection between two hosts find each other ([`crate::meet`] within one).
+//!
+//! ```text
+//!  client's proxy                                     server's proxy
+//!    │ Offer: its addresses, its clock now ──────────────► │
+//!    │ ◄──── Offer: its addresses, the first segment's stamp │
+//!    │                                                       │ they are one: the server's program is given memory, and maps it
+//!    │ ◄─────────────────── Open: the connection's number     │
+//!    │ the client's program is given memory                    │
+//! ```
+//!
+//! The server's program has the memory before the client's, which then writes there at once: the proxies read it. A program that is given
+//! memory, and never takes it, changes nothing.
+//!
+//! An offer names the addresses of its connection to the other host, which is trusted with them. It is made, and taken, only for connections
+//! with the addresses that are said to be that host's: it cannot take part in those with others.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    str::FromStr,
+};
+
+use crate::{
+    carry::READS_RING_AT,
+    link::{
+        App, BATCH, Cut, Layout,
+        frame::{Frame, HEADER, In, Kind, Out, SHORT_MAX},
+    },
+    meet::{Asker, Seen},
+    window::Window,
+};
+
+/// Ends that wait, of each host. Further ones stay with TCP.
+pub const OFFERS_MAX: usize = 4096;
+/// What is to be said and finds no room. There is one for each end that waits, or was offered.
+const SAYS_MAX: usize = 4 * OFFERS_MAX;
+/// Bytes of an offer.
+const OFFER_LEN: usize = 2 * 18 + 2 * 5;
+/// The number of the ring by which the proxies talk.
+const RING: u32 = 0;
+
+/// Addresses that a host has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network {
+    first: IpAddr,
+    bits: u8,
+}
+
+/// What is no network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no address, and no network such as 10.1.2.0/24 or fd00::/64")]
+pub struct NoNetwork(String);
+
+impl FromStr for Network {
+    type Err = NoNetwork;
+
+    fn from_str(text: &str) -> Result<Self, NoNetwork> {
+        let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+        let no = || NoNetwork(text.to_owned());
+        let first: IpAddr = address.parse().map_err(|_| no())?;
+        let most = if first.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Ok(most), |bits| bits.parse().map_err(|_| no()))?;
+        if bits > most { Err(no()) } else { Ok(Self { first, bits }) }
+    }
+}
+
+impl Network {
+    #[must_use]
+    pub fn has(self, address: IpAddr) -> bool {
+        let masked = |address: IpAddr| match address {
+            IpAddr::V4(address) => u128::from(address.to_bits()).checked_shr(32_u32.saturating_sub(self.bits.into())),
+            IpAddr::V6(address) => address.to_bits().checked_shr(128_u32.saturating_sub(self.bits.into())),
+        };
+        address.is_ipv4() == self.first.is_ipv4() && masked(address) == masked(self.first)
+    }
+}
+
+/// An end of a connection to the other host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ends {
+    pub local: SocketAddr,
+    pub peer: SocketAddr,
+}
+
+impl Ends {
+    fn other(self) -> Self {
+        Self { local: self.peer, peer: self.local }
+    }
+}
+
+/// What does what is decided here.
+pub trait Host {
+    type App: App;
+
+    /// Memory for the program that has asked, which is told of it. `reads_ring`: the other host's program has its memory. None: there is
+    /// none.
+    fn gives(&mut self, asker: Asker, reads_ring: bool) -> Option<Self::App>;
+
+    /// Has a partition carry a connection. The number of the request; none: it has too many.
+    fn carries(&mut self, partition: usize, connection: u32, app: &Self::App) -> Option<u64>;
+
+    /// Whether the partition has taken it.
+    fn has_taken(&self, partition: usize, request: u64) -> bool;
+
+    /// Connections of a partition.
+    fn load(&self, partition: usize) -> usize;
+}
+
+/// Of this host's ends.
+#[derive(Debug)]
+struct Own<A> {
+    asker: Asker,
+    ends: Ends,
+    seen: Seen,
+    is: Is<A>,
+}
+
+#[derive(Debug)]
+enum Is<A> {
+    Waiting,
+    /// It was given memory; the offer of the other end.
+    Given {
+        app: A,
+        other: u32,
+    },
+    Taken {
+        app: A,
+        other: u32,
+        connection: u32,
+        partition: usize,
+        request: u64,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Say {
+    Offer { offer: u32 },
+    Withdrawn { offer: u32 },
+    Refused { connection: u32 },
+}
+
+/// Ends that wait for each other.
+#[derive(Debug)]
+pub struct Offers<H: Host> {
+    networks: Vec<Network>,
+    own: HashMap<u32, Own<H::App>>,
+    of_asker: HashMap<(u64, u32), u32>,
+    at: HashMap<Ends, u32>,
+    /// Of the other host, by its addresses, and those by number.
+    others: HashMap<Ends, (u32, Seen)>,
+    ends_of: HashMap<u32, Ends>,
+    /// Those of `own` that are not [`Is::Waiting`].
+    opening: Vec<u32>,
+    /// Connections that were opened here, until the other host may refuse them no more.
+    opened: HashMap<u32, H::App>,
+    says: VecDeque<Say>,
+    last_offer: u32,
+    last_connection: u32,
+    talks: Option<(In, Out)>,
+}
+
+impl<H: Host> Offers<H> {
+    /// With a host that has addresses of these networks.
+    #[must_use]
+    pub fn new(networks: Vec<Network>) -> Self {
+        Self {
+            networks,
+            own: HashMap::new(),
+            of_asker: HashMap::new(),
+            at: HashMap::new(),
+            others: HashMap::new(),
+            ends_of: HashMap::new(),
+            opening: Vec::new(),
+            opened: HashMap::new(),
+            says: VecDeque::new(),
+            last_offer: 0,
+            last_connection: 0,
+            talks: None,
+        }
+    }
+
+    /// Whether an end with this peer is to be offered.
+    #[must_use]
+    pub fn is_for(&self, peer: SocketAddr) -> bool {
+        self.networks.iter().any(|network| network.has(peer.ip()))
+    }
+
+    /// Ends of this host that wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.own.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.own.is_empty()
+    }
+
+    /// The link stands, with these keys.
+    pub fn rises(&mut self, link: &impl Window, layout: Layout, keys: [u64; 2]) {
+        let place = layout.talk();
+        self.talks = Some((In::new(link, place, keys, RING, SHORT_MAX), Out::new(link, place, keys, RING)));
+        // Of two that open connections one takes the odd numbers.
+        self.last_connection = u32::from(keys[0] > keys[1]);
+        let waiting = self.own.keys().map(|offer| Say::Offer { offer: *offer });
+        self.says = waiting.collect();
+    }
+
+    /// The link is lost: who was given memory keeps to TCP, and who waits waits on.
+    pub fn falls(&mut self) {
+        self.talks = None;
+        self.others.clear();
+        self.ends_of.clear();
+        self.says.clear();
+        self.opened.clear();
+        for offer in std::mem::take(&mut self.opening) {
+            self.forgets(offer);
+        }
+    }
+
+    fn forgets(&mut self, offer: u32) {
+        let Some(own) = self.own.remove(&offer) else { return };
+        self.of_asker.remove(&(own.asker.client, own.asker.id));
+        self.at.remove(&own.ends);
+        if let Is::Given { app, .. } | Is::Taken { app, .. } = own.is {
+            app.is_carried();
+        }
+    }
+
+    fn says(&mut self, say: Say) {
+        if self.talks.is_some() && self.says.len() < SAYS_MAX {
+            self.says.push_back(say);
+        }
+    }
+
+    /// An end of this host waits. Nothing, if as many wait as may.
+    pub fn offers(&mut self, asker: Asker, ends: Ends, seen: Seen, host: &mut H) {
+        if self.own.len() >= OFFERS_MAX || self.at.contains_key(&ends) || !self.is_for(ends.peer) {
+            return;
+        }
+        self.last_offer = self.last_offer.wrapping_add(1);
+        let offer = self.last_offer;
+        if self.own.contains_key(&offer) {
+            return;
+        }
+        self.own.insert(offer, Own { asker, ends, seen, is: Is::Waiting });
+        self.of_asker.insert((asker.client, asker.id), offer);
+        self.at.insert(ends, offer);
+        self.says(Say::Offer { offer });
+        self.meets(offer, host);
+    }
+
+    /// An end of this host waits no more: its question was taken back, or answered.
+    pub fn withdraws(&mut self, client: u64, id: u32) {
+        let Some(offer) = self.of_asker.get(&(client, id)).copied() else { return };
+        // One that was given memory has been answered.
+        if self.own.get(&offer).is_some_and(|own| matches!(own.is, Is::Waiting)) {
+            self.forgets(offer);
+            self.says(Say::Withdrawn { offer });
+        }
+    }
+
+    /// If this host has the server's end, and the other one the client's: the program is given memory.
+    fn meets(&mut self, offer: u32, host: &mut H) {
+        let Some(own) = self.own.get_mut(&offer) else { return };
+        let Some((other, seen)) = self.others.get(&own.ends.other()) else { return };
+        if matches!(own.is, Is::Waiting)
+            && own.seen.syn.is_some()
+            && own.seen.is_one_with(*seen)
+            && let Some(app) = host.gives(own.asker, false)
+        {
+            own.is = Is::Given { app, other: *other };
+            self.opening.push(offer);
+        }
+    }
+
+    /// Hears and says what there is. Whether there was something.
+    ///
+    /// # Errors
+    /// [`Cut`].
+    pub fn turn(&mut self, link: &impl Window, partitions: usize, host: &mut H) -> Result<bool, Cut> {
+        let Some((mut heard, mut out)) = self.talks.take() else { return Ok(false) };
+        let result = self.talks_with(link, (&mut heard, &mut out), partitions, host);
+        self.talks = Some((heard, out));
+        result
+    }
+
+    fn talks_with(
+        &mut self,
+        link: &impl Window,
+        (heard, out): (&mut In, &mut Out),
+        partitions: usize,
+        host: &mut H,
+    ) -> Result<bool, Cut> {
+        let mut was_busy = false;
+        for _ in 0..BATCH {
+            // Each may have to be answered.
+            if self.says.len() >= SAYS_MAX {
+                break;
+            }
+            let Some(Frame { connection: number, kind, carried }) = heard.next(link)? else { break };
+            was_busy = true;
+            self.hears(number, kind, carried, partitions, host)?;
+        }
+        for at in (0..self.opening.len()).rev() {
+            let offer = self.opening[at];
+            if !self.opens(offer, link, out, partitions, host)? {
+                self.opening.swap_remove(at);
+                self.forgets_opened(offer);
+            }
+        }
+        while let Some(say) = self.says.front() {
+            if !self.say(*say, link, out)? {
+                break;
+            }
+            self.says.pop_front();
+        }
+        Ok(was_busy)
+    }
+
+    fn forgets_opened(&mut self, offer: u32) {
+        // The partition has it, if it was opened.
+        if let Some(own) = self.own.remove(&offer) {
+            self.of_asker.remove(&(own.asker.client, own.asker.id));
+            self.at.remove(&own.ends);
+        }
+    }
+
+    fn say(&self, say: Say, link: &impl Window, out: &mut Out) -> Result<bool, Cut> {
+        match say {
+            Say::Offer { offer } => match self.own.get(&offer) {
+                Some(own) if matches!(own.is, Is::Waiting) => {
+                    out.send_short(link, offer, Kind::Offer, &written(own.ends, own.seen))
+                }
+                _ => Ok(true),
+            },
+            Say::Withdrawn { offer } => out.send_short(link, offer, Kind::Withdrawn, &[]),
+            Say::Refused { connection } => out.send_short(link, connection, Kind::Refused, &[]),
+        }
+    }
+
+    /// An end of this host that was given memory goes on. False: it is done with.
+    fn opens(
+        &mut self,
+        offer: u32,
+        link: &impl Window,
+        out: &mut Out,
+        partitions: usize,
+        host: &mut H,
+    ) -> Result<bool, Cut> {
+        let Some(own) = self.own.get_mut(&offer) else { return Ok(false) };
+        match &own.is {
+            Is::Waiting => Ok(true),
+            Is::Given { app, .. } if app.is_over() => Ok(false),
+            Is::Given { app, other } => {
+                // The other end waits no more, or its program never takes its memory.
+                if app.is_gone() || !self.ends_of.contains_key(other) {
+                    app.is_carried();
+                    return Ok(false);
+                }
+                if app.window().poll(READS_RING_AT) == 0 {
+                    return Ok(true);
+                }
+                let partition = (0..partitions).min_by_key(|partition| host.load(*partition)).unwrap_or(0);
+                let connection = self.last_connection.wrapping_add(2);
+                let Some(request) = host.carries(partition, connection, app) else {
+                    app.is_carried();
+                    return Ok(false);
+                };
+                self.last_connection = connection;
+                let Is::Given { app, other } = std::mem::replace(&mut own.is, Is::Waiting) else { return Ok(false) };
+                own.is = Is::Taken { app, other, connection, partition, request };
+                Ok(true)
+            }
+            Is::Taken { other, connection, partition, request, app } => {
+                if !host.has_taken(*partition, *request) {
+                    return Ok(true);
+                }
+                let mut carried = [0; 8];
+                carried[..4].copy_from_slice(&other.to_le_bytes());
+                #[allow(clippy::cast_possible_truncation, reason = "at most PARTITIONS_MAX")]
+                carried[4..].copy_from_slice(&(*partition as u32).to_le_bytes());
+                if !out.send_short(link, *connection, Kind::Open, &carried)? {
+                    return Ok(true);
+                }
+                let (connection, other) = (*connection, *other);
+                let _ = app;
+                if let Some(ends) = self.ends_of.remove(&other) {
+                    self.others.remove(&ends);
+                }
+                if let Some(own) = self.own.remove(&offer) {
+                    self.of_asker.remove(&(own.asker.client, own.asker.id));
+                    self.at.remove(&own.ends);
+                    if let Is::Taken { app, .. } = own.is {
+                        self.opened.retain(|_, app| !app.is_over());
+                        self.opened.insert(connection, app);
+                    }
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    fn hears(&mut self, number: u32, kind: Kind, carried: &[u8], partitions: usize, host: &mut H) -> Result<(), Cut> {
+        let malformed = Cut::Frame { kind: kind as u8, len: HEADER + carried.len() };
+        match kind {
+            Kind::Offer => {
+                let (ends, seen) = read(carried).ok_or(malformed)?;
+                // One host has so many, and not with others' addresses.
+                if self.others.len() < OFFERS_MAX && self.is_for(ends.local) && !self.ends_of.contains_key(&number) {
+                    if let Some((former, _)) = self.others.insert(ends, (number, seen)) {
+                        self.ends_of.remove(&former);
+                    }
+                    self.ends_of.insert(number, ends);
+                    if let Some(offer) = self.at.get(&ends.other()).copied() {
+                        self.meets(offer, host);
+                    }
+                }
+            }
+            Kind::Withdrawn => {
+                if let Some(ends) = self.ends_of.remove(&number) {
+                    self.others.remove(&ends);
+                }
+            }
+            Kind::Open => {
+                let (offer, partition) = carried.split_at_checked(4).ok_or(malformed)?;
+                let word = |bytes: &[u8]| bytes.try_into().map(u32::from_le_bytes).map_err(|_| malformed);
+                let (offer, partition) = (word(offer)?, word(partition)? as usize);
+                if partition >= partitions {
+                    return Err(malformed);
+                }
+                let own = self.own.get(&offer).filter(|own| matches!(own.is, Is::Waiting) && own.seen.syn.is_none());
+                let app = own.and_then(|own| host.gives(own.asker, true));
+                match app.filter(|app| host.carries(partition, number, app).is_some() || !is_given_up(app)) {
+                    Some(_) => self.forgets_opened(offer),
+                    None => self.says(Say::Refused { connection: number }),
+                }
+            }
+            Kind::Refused => {
+                if let Some(app) = self.opened.remove(&number) {
+                    app.is_carried();
+                }
+            }
+            _ => return Err(malformed),
+        }
+        Ok(())
+    }
+}
+
+/// Its program may have the memory already, and writes there.
+fn is_given_up(app: &impl App) -> bool {
+    app.resets();
+    true
+}
+
+fn written(ends: Ends, seen: Seen) -> [u8; OFFER_LEN] {
+    let mut bytes = [0; OFFER_LEN];
+    for (at, address) in [ends.local, ends.peer].into_iter().enumerate() {
+        let ip = match address.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        bytes[18 * at..][..16].copy_from_slice(&ip.octets());
+        bytes[18 * at + 16..][..2].copy_from_slice(&address.port().to_le_bytes());
+    }
+    for (at, stamp) in [seen.syn, seen.stamp].into_iter().enumerate() {
+        bytes[36 + 5 * at] = stamp.is_some().into();
+        bytes[36 + 5 * at + 1..][..4].copy_from_slice(&stamp.unwrap_or(0).to_le_bytes());
+    }
+    bytes
+}
+
+fn read(bytes: &[u8]) -> Option<(Ends, Seen)> {
+    let bytes: &[u8; OFFER_LEN] = bytes.try_into().ok()?;
+    let address = |at: usize| -> Option<SocketAddr> {
+        let ip: [u8; 16] = bytes[at..][..16].try_into().ok()?;
+        let port = u16::from_le_bytes(bytes[at + 16..][..2].try_into().ok()?);
+        Some((IpAddr::V6(Ipv6Addr::from(ip)).to_canonical(), port).into())
+    };
+    let stamp = |at: usize| -> Option<Option<u32>> {
+        let stamp = u32::from_le_bytes(bytes[at + 1..][..4].try_into().ok()?);
+        match bytes[at] {
+            0 => Some(None),
+            1 => Some(Some(stamp)),
+            _ => None,
+        }
+    };
+    let ends = Ends { local: address(0)?, peer: address(18)? };
+    Some((ends, Seen { syn: stamp(36)?, stamp: stamp(41)? }))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn networks_have_their_addresses() {
+        let has = |network: &str, address: &str| network.parse::<Network>().unwrap().has(address.parse().unwrap());
+        assert!(has("10.1.2.0/24", "10.1.2.255") && !has("10.1.2.0/24", "10.1.3.0"));
+        assert!(has("10.1.2.3", "10.1.2.3") && !has("10.1.2.3", "10.1.2.2"));
+        assert!(has("0.0.0.0/0", "9.9.9.9") && !has("0.0.0.0/0", "::1"));
+        assert!(has("fd00::/8", "fd12::1") && !has("fd00::/8", "fe00::1") && has("::/0", "::1"));
+        for text in ["", "10.1.2", "10.1.2.3/33", "fd00::/129", "10.0.0.0/", "host"] {
+            let why = text.parse::<Network>().unwrap_err().to_string();
+            assert!(why.contains("10.1.2.0/24"), "{why}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn offers_are_read_as_they_are_written(
+            local in any::<SocketAddr>(), peer in any::<SocketAddr>(), syn in any::<Option<u32>>(), stamp in any::<Option<u32>>(),
+        ) {
+            let canonical = |address: SocketAddr| SocketAddr::from((address.ip().to_canonical(), address.port()));
+            let ends = Ends { local: canonical(local), peer: canonical(peer) };
+            let seen = Seen { syn, stamp };
+            prop_assert_eq!(read(&written(ends, seen)), Some((ends, seen)));
+        }
+    }
+}

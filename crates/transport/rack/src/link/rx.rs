@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One direction of a partition, at the host that receives: writes what comes into the rings of its programs, and tells how much they have
+//! read.
+
+use std::collections::HashMap;
+
+use crate::{
+    carry::{OVER_TCP_AT, READS_RING_AT},
+    link::{
+        App, BATCH, CONNECTIONS_MAX, Cut, LOOKS, Partition, SLICE_MAX,
+        frame::{Frame, HEADER, In, Kind, Out, number},
+    },
+    ring::{SendError, Sender},
+    stream::{READS_NO_MORE_AT, WRITES_NO_MORE_AT, place},
+    window::{Bell, WORD, Window},
+};
+
+/// Receives for the connections of a partition.
+#[derive(Debug)]
+pub struct Rx<A: App> {
+    data: In,
+    tells: Out,
+    gets: Vec<Gets<A>>,
+    at: HashMap<u32, usize>,
+    next: usize,
+    carried: u64,
+}
+
+/// One connection.
+#[derive(Debug)]
+struct Gets<A> {
+    connection: u32,
+    app: A,
+    sender: Sender,
+    /// As it was told.
+    read: u64,
+    has_told_ring: bool,
+    has_told_end: bool,
+    /// The last sleep of the program that was ended, and whether it is still to be said.
+    woken: u32,
+    is_to_wake: bool,
+    /// The other host's program sleeps.
+    wakes_other: bool,
+}
+
+impl<A: App> Rx<A> {
+    /// For a partition of which all is empty. `keys`: this host's, and the other one's.
+    #[must_use]
+    pub fn new(link: &impl Window, partition: Partition, number: u32, keys: [u64; 2]) -> Self {
+        Self {
+            data: In::new(link, partition.data, keys, 2 * number + 1, SLICE_MAX),
+            tells: Out::new(link, partition.tells, keys, 2 * number + 2),
+            gets: Vec::with_capacity(CONNECTIONS_MAX),
+            at: HashMap::with_capacity(CONNECTIONS_MAX),
+            next: 0,
+            carried: 0,
+        }
+    }
+
+    /// Bytes of data since it began.
+    #[must_use]
+    pub fn carried(&self) -> u64 {
+        self.carried
+    }
+
+    /// One more connection, of which nothing has come. Its number is one that no other one had in this session.
+    pub fn adds(&mut self, connection: u32, app: A) {
+        let gets = Gets {
+            connection,
+            sender: Sender::new(app.window(), place(app.window())),
+            app,
+            read: 0,
+            has_told_ring: false,
+            has_told_end: false,
+            woken: 0,
+            is_to_wake: false,
+            wakes_other: false,
+        };
+        self.at.insert(connection, self.gets.len());
+        self.gets.push(gets);
+    }
+
+    /// All connections are given up.
+    pub fn resets(&mut self) {
+        self.at.clear();
+        self.gets.drain(..).for_each(|gets| gets.app.resets());
+    }
+
+    fn removes(&mut self, at: usize) {
+        let gone = self.gets.swap_remove(at);
+        self.at.remove(&gone.connection);
+        if let Some(moved) = self.gets.get(at) {
+            self.at.insert(moved.connection, at);
+        }
+    }
+
+    /// Takes what has come, and tells what is to be told: of each direction at most [`BATCH`] frames. Whether there was something.
+    ///
+    /// # Errors
+    /// [`Cut`].
+    pub fn turn(&mut self, link: &impl Window) -> Result<bool, Cut> {
+        let mut was_busy = false;
+        for _ in 0..BATCH {
+            // An end is answered at once.
+            if !self.tells.has_room(link, 0)? {
+                break;
+            }
+            let Some(Frame { connection, kind, carried }) = self.data.next(link)? else { break };
+            was_busy = true;
+            if kind == Kind::Data {
+                self.carried += carried.len() as u64;
+            }
+            if let Some(at) = self.at.get(&connection) {
+                self.gets[*at].takes(kind, carried)?;
+            }
+            // Also of a connection that is over here: the other host keeps its socket until then.
+            if kind == Kind::Ends {
+                self.tells.send_short(link, connection, Kind::HasEnded, &[])?;
+            }
+        }
+        for _ in 0..self.gets.len().min(LOOKS) {
+            let at = self.next % self.gets.len();
+            self.next = at + 1;
+            if !self.gets[at].tells(link, &mut self.tells)? {
+                self.next = at;
+                break;
+            }
+            if self.gets[at].has_told_end && self.gets[at].app.is_over() {
+                self.removes(at);
+                if self.gets.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok(was_busy)
+    }
+}
+
+impl<A: App> Gets<A> {
+    fn takes(&mut self, kind: Kind, carried: &[u8]) -> Result<(), Cut> {
+        if self.app.is_over() {
+            return Ok(());
+        }
+        let window = self.app.window();
+        match kind {
+            Kind::Data => match self.sender.send(window, carried) {
+                Ok(()) => self.sees_sleeper(),
+                // The other proxy knows how much was read.
+                Err(SendError::Full | SendError::TooLong { .. }) => {
+                    return Err(Cut::Frame { kind: kind as u8, len: HEADER + carried.len() });
+                }
+                Err(SendError::Broken(_)) => self.app.resets(),
+            },
+            Kind::OverTcp => window.publish(OVER_TCP_AT, number(kind, carried)?),
+            Kind::Ends => {
+                window.publish(WRITES_NO_MORE_AT, 1);
+                window.ring(Bell::Message);
+                self.sees_sleeper();
+            }
+            Kind::Wake => self.wakes_other = true,
+            _ => return Err(Cut::Frame { kind: kind as u8, len: HEADER + carried.len() }),
+        }
+        Ok(())
+    }
+
+    /// The program sleeps until something comes: the other host is to wake it.
+    fn sees_sleeper(&mut self) {
+        let turn = self.app.window().sleeper(Bell::Message);
+        if self.app.is_woken_over_tcp() && turn != 0 && turn != self.woken {
+            (self.woken, self.is_to_wake) = (turn, true);
+        }
+    }
+
+    /// Tells what is new. False: there is no room for it.
+    fn tells(&mut self, link: &impl Window, out: &mut Out) -> Result<bool, Cut> {
+        let window = self.app.window();
+        if self.wakes_other {
+            // A byte before the last one that the program writes over TCP would be taken for one of those. It goes over with its next call, and may
+            // wake the other one itself.
+            if window.poll(OVER_TCP_AT) != 0 {
+                self.app.wakes();
+                self.wakes_other = false;
+            } else {
+                window.will_sleep(Bell::Room, 1);
+            }
+        }
+        let mut tell = |kind, carried: &[u8]| out.send_short(link, self.connection, kind, carried);
+        if self.is_to_wake {
+            if !tell(Kind::Wake, &[])? {
+                return Ok(false);
+            }
+            self.is_to_wake = false;
+        }
+        if !self.has_told_ring && window.poll(READS_RING_AT) != 0 {
+            if !tell(Kind::ReadsRing, &[])? {
+                return Ok(false);
+            }
+            self.has_told_ring = true;
+        }
+        let reads_no_more = || self.app.is_over() || self.app.is_gone() || window.poll(READS_NO_MORE_AT) != 0;
+        if !self.has_told_end && reads_no_more() {
+            if !tell(Kind::ReadsNoMore, &[])? {
+                return Ok(false);
+            }
+            self.has_told_end = true;
+        }
+        // What is wrong is seen by the next that is sent.
+        let _ = self.sender.room(window);
+        let [written, read] = self.sender.numbers();
+        debug_assert!(read <= written && read.is_multiple_of(WORD as u64));
+        if read != self.read {
+            if !tell(Kind::Read, &read.to_le_bytes())? {
+                return Ok(false);
+            }
+            self.read = read;
+        }
+        Ok(true)
+    }
+}

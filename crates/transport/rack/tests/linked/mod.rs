@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Two hosts in one process: the proxies of a link with one partition, turned by hand, and connections of their programs.
+#![allow(dead_code, reason = "not every test uses all")]
+
+use std::{
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
+};
+
+use fide_rack::{
+    end::End,
+    link::{App, Cut, Layout, Slices, rx::Rx, tx::Tx},
+    shm::ShmWindow,
+    window::WORD,
+};
+use rustix::net::{SendFlags, send};
+
+/// Of a program's window.
+pub(crate) const WORDS: usize = 1 << 12;
+/// Of the link's.
+pub(crate) const LINK_WORDS: usize = 1 << 16;
+
+const RESETS: u32 = 1;
+const IS_CARRIED: u32 = 2;
+const IS_GONE: u32 = 4;
+
+/// A program as its proxy has it.
+#[derive(Debug)]
+pub(crate) struct Has {
+    window: ShmWindow<WORDS>,
+    socket: Option<TcpStream>,
+    state: AtomicU32,
+    pub(crate) wakes: AtomicU32,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Program(pub(crate) Arc<Has>);
+
+impl Program {
+    pub(crate) fn new(window: ShmWindow<WORDS>, socket: Option<TcpStream>) -> Self {
+        Self(Arc::new(Has { window, socket, state: AtomicU32::new(0), wakes: AtomicU32::new(0) }))
+    }
+
+    fn is(&self, bit: u32) -> bool {
+        self.0.state.load(SeqCst) & bit != 0
+    }
+
+    pub(crate) fn is_reset(&self) -> bool {
+        self.is(RESETS)
+    }
+
+    pub(crate) fn has_carried(&self) -> bool {
+        self.is(IS_CARRIED)
+    }
+
+    pub(crate) fn dies(&self) {
+        self.0.state.fetch_or(IS_GONE, SeqCst);
+    }
+}
+
+impl App for Program {
+    type Window = ShmWindow<WORDS>;
+
+    fn window(&self) -> &Self::Window {
+        &self.0.window
+    }
+
+    fn is_woken_over_tcp(&self) -> bool {
+        self.0.socket.is_some()
+    }
+
+    fn wakes(&self) {
+        self.0.wakes.fetch_add(1, SeqCst);
+        if let Some(socket) = &self.0.socket {
+            let _ = send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+    }
+
+    fn resets(&self) {
+        self.0.state.fetch_or(RESETS, SeqCst);
+    }
+
+    fn is_gone(&self) -> bool {
+        self.is(IS_GONE)
+    }
+
+    fn is_carried(&self) {
+        self.0.state.fetch_or(IS_CARRIED, SeqCst);
+    }
+
+    fn is_over(&self) -> bool {
+        self.is(RESETS | IS_CARRIED)
+    }
+}
+
+/// One host's proxy.
+pub(crate) struct Proxy {
+    pub(crate) link: ShmWindow<LINK_WORDS>,
+    pub(crate) tx: Tx<Program>,
+    pub(crate) rx: Rx<Program>,
+}
+
+impl Proxy {
+    pub(crate) fn turn(&mut self) -> Result<bool, Cut> {
+        let sent = self.tx.turn(&self.link)?;
+        Ok(self.rx.turn(&self.link)? || sent)
+    }
+
+    pub(crate) fn adds(&mut self, connection: u32, program: &Program) {
+        self.tx.adds(connection, program.clone());
+        self.rx.adds(connection, program.clone());
+    }
+}
+
+pub(crate) fn proxies(slices: Slices) -> [Proxy; 2] {
+    let partition = Layout::new(LINK_WORDS * WORD, 1).unwrap().partition(0);
+    let mut keys = [5, 6];
+    ShmWindow::pair().unwrap().map(|link| {
+        let proxy =
+            Proxy { tx: Tx::new(&link, partition, 0, keys, slices), rx: Rx::new(&link, partition, 0, keys), link };
+        keys.reverse();
+        proxy
+    })
+}
+
+/// A connection of programs that call the crate: their windows.
+pub(crate) fn stream(proxies: &mut [Proxy; 2], connection: u32) -> ([ShmWindow<WORDS>; 2], [Program; 2]) {
+    let both = proxies.each_mut().map(|proxy| {
+        let [ours, theirs] = ShmWindow::pair().unwrap();
+        let program = Program::new(ours, None);
+        proxy.adds(connection, &program);
+        (theirs, program)
+    });
+    let [(here, first), (there, second)] = both;
+    ([here, there], [first, second])
+}
+
+/// One that stands over TCP, and is to go over: its ends, and the windows that they may be given.
+pub(crate) struct Between {
+    pub(crate) ends: [End<ShmWindow<WORDS>>; 2],
+    pub(crate) sockets: [TcpStream; 2],
+    pub(crate) windows: [Option<ShmWindow<WORDS>>; 2],
+    pub(crate) programs: [Program; 2],
+}
+
+pub(crate) fn between() -> Between {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let sockets = [socket, listener.accept().unwrap().0];
+    let both = sockets.each_ref().map(|socket| {
+        socket.set_nodelay(true).unwrap();
+        let [ours, theirs] = ShmWindow::pair().unwrap();
+        fide_rack::link::is_of_link(&ours);
+        (Some(theirs.silent()), Program::new(ours.silent(), Some(socket.try_clone().unwrap())))
+    });
+    let [(here, first), (there, second)] = both;
+    let ends = [End::new().unwrap(), End::new().unwrap()];
+    Between { ends, sockets, windows: [here, there], programs: [first, second] }
+}
