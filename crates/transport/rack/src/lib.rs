@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`window`] | the memory as one end sees it: it writes the other end's part and reads its own |
 //! | [`shm`] | a window between two programs of one host, with a bell for those who sleep |
+//! | [`pci`] | a window between two hosts, through a PCI device |
 //! | [`ring`] | messages in order through a window, without a lock |
 //! | [`stream`] | bytes in order both ways, as a connection has them |
 //! | [`wait`] | waiting for the other end without taking a core |
@@ -23,6 +24,7 @@ pub mod end;
 pub mod link;
 mod lock;
 pub mod meet;
+pub mod pci;
 pub mod ring;
 pub mod shm;
 pub mod stream;

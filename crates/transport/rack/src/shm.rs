@@ -14,7 +14,7 @@ use std::{
 use fide_shm::region::{Mapped, Region, RegionError, Shared};
 use rustix::{event::Timespec, thread::futex};
 
-use crate::window::{Bell, Fill, WORD, Window};
+use crate::window::{Bell, Fill, WORD, Window, load, store, words};
 
 /// What both ends map. `WORDS`: of each part.
 #[repr(C)]
@@ -103,28 +103,13 @@ fn timespec(time: Duration) -> Timespec {
     Timespec { tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX), tv_nsec: time.subsec_nanos().into() }
 }
 
-/// The words that hold so many bytes from an offset on.
-fn words(of: &[AtomicU64], at: usize, len: usize) -> &[AtomicU64] {
-    assert!(at.is_multiple_of(WORD), "{at} is not the offset of a word");
-    &of[at / WORD..][..len.div_ceil(WORD)]
-}
-
 impl<const WORDS: usize> Window for ShmWindow<WORDS> {
     fn len(&self) -> usize {
         WORDS * WORD
     }
 
     fn write(&self, at: usize, bytes: &[u8]) {
-        let into = words(&self.other().words, at, bytes.len());
-        let (whole, rest) = bytes.as_chunks::<WORD>();
-        for (word, bytes) in into.iter().zip(whole) {
-            word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
-        }
-        if let Some(word) = into.get(whole.len()) {
-            let mut last = [0; WORD];
-            last[..rest.len()].copy_from_slice(rest);
-            word.store(u64::from_ne_bytes(last), Ordering::Relaxed);
-        }
+        store(words(&self.other().words, at, bytes.len()), bytes);
     }
 
     fn fill(&self, at: usize, len: usize, fill: &mut Fill<'_>) -> io::Result<usize> {
@@ -138,16 +123,7 @@ impl<const WORDS: usize> Window for ShmWindow<WORDS> {
     }
 
     fn read(&self, at: usize, into: &mut [u8]) {
-        let from = words(&self.own().words, at, into.len());
-        let (whole, rest) = into.as_chunks_mut::<WORD>();
-        let count = whole.len();
-        for (bytes, word) in whole.iter_mut().zip(from) {
-            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
-        }
-        if let Some(word) = from.get(count) {
-            let last = word.load(Ordering::Relaxed).to_ne_bytes();
-            rest.copy_from_slice(&last[..rest.len()]);
-        }
+        load(words(&self.own().words, at, into.len()), into);
     }
 
     fn poll(&self, at: usize) -> u64 {

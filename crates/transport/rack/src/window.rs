@@ -4,7 +4,11 @@
 //! Through a PCIe bridge a write to the other end's memory costs little and a read of it much (NTSocks §4.1.2). So each end
 //! has a part that the other one writes and only it reads, and nothing is ever read from the other end's part.
 
-use std::{io, time::Duration};
+use std::{
+    io,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
 /// Writes so many bytes at most to an address, and says how many.
 pub type Fill<'a> = dyn FnMut(*mut u8, usize) -> io::Result<usize> + 'a;
@@ -97,4 +101,36 @@ pub enum Bell {
     Message,
     /// Room to write.
     Room,
+}
+
+/// The words that hold so many bytes from an offset on.
+pub(crate) fn words(of: &[AtomicU64], at: usize, len: usize) -> &[AtomicU64] {
+    assert!(at.is_multiple_of(WORD), "{at} is not the offset of a word");
+    &of[at / WORD..][..len.div_ceil(WORD)]
+}
+
+/// Copies bytes into the words that hold them, each of which is written once.
+pub(crate) fn store(into: &[AtomicU64], bytes: &[u8]) {
+    let (whole, rest) = bytes.as_chunks::<WORD>();
+    for (word, bytes) in into.iter().zip(whole) {
+        word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
+    }
+    if let Some(word) = into.get(whole.len()) {
+        let mut last = [0; WORD];
+        last[..rest.len()].copy_from_slice(rest);
+        word.store(u64::from_ne_bytes(last), Ordering::Relaxed);
+    }
+}
+
+/// Copies bytes from the words that hold them, each of which is read once.
+pub(crate) fn load(from: &[AtomicU64], into: &mut [u8]) {
+    let (whole, rest) = into.as_chunks_mut::<WORD>();
+    let count = whole.len();
+    for (bytes, word) in whole.iter_mut().zip(from) {
+        *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+    }
+    if let Some(word) = from.get(count) {
+        let last = word.load(Ordering::Relaxed).to_ne_bytes();
+        rest.copy_from_slice(&last[..rest.len()]);
+    }
 }
