@@ -7,17 +7,24 @@
 //! | a non-transparent bridge (NTB) | its outbound memory, which is the other host's, and the inbound buffer: [`PciWindow::of_ntb`] |
 //!
 //! Both are files: of a device, `resourceN` in `/sys/bus/pci/devices/…`, or `resourceN_wc`, through which writes are combined into
-//! fewer packets on the bus. A file of a host's own memory that two programs map, as in `/dev/shm`, does as well.
+//! fewer packets on the bus. A file of one host's memory that two programs map, as in
+//! `/dev/shm`, does as well.
 //!
 //! Device memory is read and written by aligned words of eight bytes, and no other way. The kernel never copies from or to it
 //! ([`Window::fill`] copies once more).
 //!
 //! Nobody can be woken through it: [`Window::sleep`] is a nap.
 //!
-//! **A device may go away while it is used.** An access to it raises SIGBUS then. A handler, which the first window installs, puts
-//! zeros where the window was, and [`PciWindow::is_cut`] says so. What is written after that goes nowhere. Kernels exist that leave the
-//! mapping of a device that went away: [`PciWindow::is_current`] asks whether the file is still the one that was mapped. A window that is
-//! cut, or not current, stays so; open another one.
+//! **A device may go away while it is used**, and then the window is cut ([`PciWindow::is_cut`]): reads see zeros, and what is written goes
+//! nowhere. It stays so; open another one. It takes two ways to find that out:
+//!
+//! | what happens | who notices |
+//! |---|---|
+//! | an access raises SIGBUS: a file was truncated, or a driver took the device's memory | a handler, which the first window installs |
+//! | nothing: Linux since 5.12 leaves the mapping of a device that was removed. Reads see zeros or ones; once a device comes to the same address, it is that one's memory | [`PciWindow::is_current`], which looks whether the file is still the one that was mapped. Call it with each heartbeat |
+//!
+//! A device that is removed is to have no window, therefore: until `is_current` is called, writes may come to whatever is given its
+//! addresses.
 //!
 //! **What was tested**: files of one host, and `ivshmem-plain` between two guests. The order of writes through a bridge, and
 //! through write-combining memory, follows the processor's manual; no hardware was there to test it.
@@ -136,11 +143,11 @@ impl PciWindow {
         self.outbound.memory.is_cut() || self.inbound.memory.is_cut()
     }
 
-    /// Whether it is not cut, and its files are still where they were opened. It takes system calls: ask it now and then, as with each
-    /// heartbeat.
+    /// Whether it is not cut, and its files are still where they were opened: if they are not, it is cut. It takes a system call or two:
+    /// call it every few milliseconds.
     #[must_use]
     pub fn is_current(&self) -> bool {
-        !self.is_cut() && self.outbound.memory.is_current() && self.inbound.memory.is_current()
+        self.outbound.memory.is_current() & self.inbound.memory.is_current()
     }
 
     /// Something was read or written: the next nap is short.

@@ -84,6 +84,11 @@ impl Guard {
     pub(super) fn is_cut(&self) -> bool {
         self.0.is_cut.load(Ordering::Acquire)
     }
+
+    /// As if an access had found that the memory is gone. False: there is no memory for that, and the mapping is as it was.
+    pub(super) fn cut(&self) -> bool {
+        self.is_cut() || self.0.cut(self.0.start.load(Ordering::Relaxed), self.0.len.load(Ordering::Relaxed))
+    }
 }
 
 impl Drop for Guard {
@@ -106,6 +111,20 @@ impl Entry {
         let is_whole = version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
         let is_within = start != 0 && address.checked_sub(start).is_some_and(|offset| offset < len);
         (is_whole && is_within).then_some((start, len))
+    }
+
+    /// Puts zeros where its mapping is, of which these are the first byte and the length. Whoever calls it, or was interrupted by a
+    /// signal that does, borrows the window. False: there is no memory for that. Async-signal-safe.
+    fn cut(&self, start: usize, len: usize) -> bool {
+        // Before there are zeros to be read.
+        self.is_cut.store(true, Ordering::Release);
+        // SAFETY: a mapping that `Guard::new` was told of, and that is not unmapped before the guard is dropped, which is borrowed. Its user
+        // expects zeros. Another thread may do the same at the same time: what it has written since then is lost, as it would be anyway.
+        let zeros = unsafe {
+            let start = ptr::with_exposed_provenance_mut(start);
+            mmap_anonymous(start, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED)
+        };
+        zeros.is_ok()
     }
 }
 
@@ -141,23 +160,10 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
     leave_to_former(signal, info, context, is_kernels);
 }
 
-/// Puts zeros where the window is that an address lies in, if there is one.
+/// Puts zeros where the window is that an address lies in, if there is one. Without memory for them, the access cannot go on.
 fn is_replaced(address: usize) -> bool {
-    let Some((entry, (start, len))) =
-        TABLE.iter().find_map(|entry| entry.around(address).map(|around| (entry, around)))
-    else {
-        return false;
-    };
-    // Before there are zeros to be read.
-    entry.is_cut.store(true, Ordering::Release);
-    // SAFETY: a mapping that `Guard::new` was told of, and that the interrupted access borrows, so that it is not unmapped meanwhile. Its
-    // user expects zeros. Another thread may do the same at the same time: what it has written since then is lost, as it would be anyway.
-    let zeros = unsafe {
-        let start = ptr::with_exposed_provenance_mut(start);
-        mmap_anonymous(start, len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED)
-    };
-    // Without memory for it, the access cannot go on.
-    zeros.is_ok()
+    let found = TABLE.iter().find_map(|entry| entry.around(address).map(|around| (entry, around)));
+    found.is_some_and(|(entry, (start, len))| entry.cut(start, len))
 }
 
 /// As if there were no handler of ours.

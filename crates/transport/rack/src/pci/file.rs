@@ -131,10 +131,15 @@ impl Memory {
         self.guard.is_cut()
     }
 
-    /// Whether its path leads to the file that is mapped.
+    /// Whether its path leads to the file that is mapped. If not, it is cut.
     pub(super) fn is_current(&self) -> bool {
-        let Some(path) = &self.path else { return true };
-        fs::metadata(path).is_ok_and(|now| identity(&now) == self.identity && now.len() >= self.len() as u64)
+        let Some(path) = &self.path else { return !self.is_cut() };
+        let is_there =
+            fs::metadata(path).is_ok_and(|now| identity(&now) == self.identity && now.len() >= self.len() as u64);
+        if !is_there {
+            self.guard.cut();
+        }
+        is_there && !self.is_cut()
     }
 }
 

@@ -184,20 +184,35 @@ fn naps_grow_until_something_is_read_or_written() {
 
 /// As the kernel leaves the mapping of a device that is not there any more, or that is another one.
 #[test]
-fn file_that_was_removed_or_replaced_is_not_current() {
+fn file_that_was_removed_or_replaced_is_cut() {
     let dir = tempfile::tempdir().unwrap();
-    let path = file(&dir, "memory", 2 * LEN);
-    let window = PciWindow::open(&path, Side::First).unwrap();
-    assert!(window.is_current());
-    // The number of the file that was removed is not given to another one while it is mapped.
-    fs::remove_file(&path).unwrap();
-    assert!(!window.is_current());
-    file(&dir, "memory", 2 * LEN);
-    assert!(!window.is_current() && !window.is_cut());
-    let again = PciWindow::open(&path, Side::First).unwrap();
-    assert!(again.is_current());
-    File::options().write(true).open(&path).unwrap().set_len(2 * LEN as u64 - 8).unwrap();
-    assert!(!again.is_current(), "it is shorter now");
+    let path = dir.path().join("memory");
+    type Away<'a> = &'a dyn Fn();
+    let aways: [Away<'_>; 3] = [
+        &|| fs::remove_file(&path).unwrap(),
+        &|| {
+            fs::remove_file(&path).unwrap();
+            // The number of a file is not given to another one while it is mapped.
+            file(&dir, "memory", 2 * LEN);
+        },
+        &|| File::options().write(true).open(&path).unwrap().set_len(2 * LEN as u64 - 8).unwrap(),
+    ];
+    for away in aways {
+        file(&dir, "memory", 2 * LEN);
+        let [here, there] = [Side::First, Side::Second].map(|side| PciWindow::open(&path, side).unwrap());
+        away();
+        // The memory is still there.
+        here.publish(0, 7);
+        assert_eq!(there.poll(0), 7);
+        assert!(!there.is_cut() && !there.is_current() && there.is_cut());
+        assert_eq!(there.poll(0), 0);
+        here.publish(0, 8);
+        there.publish(0, 8);
+        assert_eq!([here.poll(0), there.poll(0)], [0; 2]);
+        assert!(!there.is_current() && !here.is_cut(), "each has a mapping of its own");
+        let again = fs::exists(&path).unwrap().then(|| PciWindow::open(&path, Side::First));
+        assert!(again.is_none_or(|again| again.is_err() || again.is_ok_and(|again| again.is_current())));
+    }
 }
 
 fn refused(path: impl AsRef<Path>) -> String {
