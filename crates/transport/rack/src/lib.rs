@@ -13,6 +13,7 @@
 //! | [`carry`] | the bytes of a TCP connection, which go on through a window |
 //! | [`end`] | an end of such a connection, for all threads and processes that have its socket |
 //! | [`link`] | connections between two hosts that see one memory: what the proxies of both do |
+//! | [`proxy`] | the threads that do it |
 //! | [`meet`] | how the two ends of a TCP connection within a host come to share memory |
 //!
 //! **Invariant: nobody believes the other end.** It may be another user's program, or broken. Each index and each length that
@@ -25,6 +26,7 @@ pub mod link;
 mod lock;
 pub mod meet;
 pub mod pci;
+pub mod proxy;
 pub mod ring;
 pub mod shm;
 pub mod stream;

@@ -30,6 +30,7 @@
 //! Ends in two namespaces do not find each other yet.
 
 pub mod ask;
+pub mod carried;
 mod lately;
 pub mod monitor;
 pub mod seen;
@@ -256,6 +257,13 @@ impl<T> Pairs<T> {
     pub fn cancel(&mut self, client: u64, id: u32) -> Option<T> {
         let end = *self.ends.get(&(client, id))?;
         self.take(end).map(|waiting| waiting.kept)
+    }
+
+    /// As [`Pairs::cancel`], if no answer is on the way.
+    pub fn cancel_unanswered(&mut self, client: u64, id: u32) -> Option<T> {
+        let end = self.ends.get(&(client, id))?;
+        self.waiting.get(end).filter(|waiting| !waiting.is_answered)?;
+        self.cancel(client, id)
     }
 
     /// A client is gone; what was kept for all of its questions.

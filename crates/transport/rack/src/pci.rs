@@ -163,6 +163,11 @@ impl Window for PciWindow {
         self.outbound.count * WORD
     }
 
+    /// As [`PciWindow::is_current`] has it.
+    fn is_cut(&self) -> bool {
+        !self.is_current()
+    }
+
     fn write(&self, at: usize, bytes: &[u8]) {
         self.is_used();
         store(words(self.outbound.words(), at, bytes.len()), bytes);

@@ -31,6 +31,11 @@ pub trait Window {
         self.len() == 0
     }
 
+    /// The memory was taken away: what is read is 0, and what is written is lost. It is to be opened anew.
+    fn is_cut(&self) -> bool {
+        false
+    }
+
     /// Remote write: copies bytes into the other end's part, padded with zeros to whole words. The other end may see them in any
     /// order.
     ///

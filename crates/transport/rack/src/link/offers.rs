@@ -29,6 +29,7 @@ use crate::{
         frame::{Frame, HEADER, In, Kind, Out, SHORT_MAX},
     },
     meet::{Asker, Seen},
+    stream::READS_NO_MORE_AT,
     window::Window,
 };
 
@@ -262,6 +263,12 @@ impl<H: Host> Offers<H> {
         }
     }
 
+    /// A program of this host has ended.
+    pub fn left(&mut self, client: u64) {
+        let its: Vec<_> = self.of_asker.keys().filter(|(of, _)| *of == client).copied().collect();
+        its.into_iter().for_each(|(client, id)| self.withdraws(client, id));
+    }
+
     /// If this host has the server's end, and the other one the client's: the program is given memory.
     fn meets(&mut self, offer: u32, host: &mut H) {
         let Some(own) = self.own.get_mut(&offer) else { return };
@@ -356,7 +363,8 @@ impl<H: Host> Offers<H> {
             Is::Given { app, .. } if app.is_over() => Ok(false),
             Is::Given { app, other } => {
                 // The other end waits no more, or its program never takes its memory.
-                if app.is_gone() || !self.ends_of.contains_key(other) {
+                let has_closed = app.is_gone() || app.window().poll(READS_NO_MORE_AT) != 0;
+                if has_closed || !self.ends_of.contains_key(other) {
                     app.is_carried();
                     return Ok(false);
                 }

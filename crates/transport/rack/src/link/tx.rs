@@ -224,8 +224,10 @@ impl<A: App> Sends<A> {
                 self.has_told_over_tcp = true;
             }
         }
-        let is_gone = self.app.is_gone();
-        let ends = is_gone || window.poll(WRITES_NO_MORE_AT) != 0;
+        // One that is woken over TCP reads no more only as it closes, and says no more if that was before it wrote to the ring.
+        let reads_no_more = || window.poll(READS_NO_MORE_AT) != 0;
+        let has_closed = self.app.is_gone() || self.app.is_woken_over_tcp() && reads_no_more();
+        let ends = has_closed || window.poll(WRITES_NO_MORE_AT) != 0;
         if self.receiver.has_something(window) {
             return self.sends(link, out, slice, all);
         }
@@ -236,7 +238,7 @@ impl<A: App> Sends<A> {
             self.has_ended = true;
             return Ok(Look::Sent);
         }
-        if self.is_ended && (is_gone || window.poll(READS_NO_MORE_AT) != 0) {
+        if self.is_ended && (has_closed || reads_no_more()) {
             self.app.is_carried();
             return Ok(Look::Over);
         }

@@ -12,7 +12,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
@@ -24,7 +24,7 @@ use fide_sys::{
     tcp::{TcpEnd, cookie, is_established, stamp_now, syn_stamp},
 };
 use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, eventfd, poll},
+    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
     io::Errno,
     net::{Shutdown, shutdown, sockopt},
     process::{Resource, getrlimit},
@@ -32,11 +32,17 @@ use rustix::{
 
 use super::{
     Asked, Asker, Pairs, Refused, Seen, WAITING_MAX, WAITING_OF_USER_MAX, WORDS,
+    carried::{Carried, Given, Held},
     lately::{KNOWN_FOR, Lately},
     seen::{self, Left, Pair, Program, View, Waits, Why},
     wire::{Answer, Request, receive},
 };
-use crate::shm::ShmWindow;
+use crate::{
+    link::offers::Ends,
+    proxy::{Programs, Proxy, Settings},
+    shm::ShmWindow,
+    window::Window,
+};
 
 pub use super::lately::KNOWN_MAX;
 
@@ -58,6 +64,15 @@ const BACKLOG: i32 = 128;
 const ACCEPTS_AGAIN: Duration = Duration::from_millis(50);
 /// More messages than a program may have sent that are not read yet (with `net.core.wmem_max` as the kernel sets it; each takes more than 512 bytes).
 const UNREAD_MAX: usize = 1024;
+/// How often it is looked whether somebody still has a connection of a program that has ended, and how long at most one sleeps that waits for
+/// its end.
+const LOOKS_EVERY: Duration = Duration::from_millis(10);
+const FORGETS_AFTER: Duration = Duration::from_secs(1);
+/// How often it is looked whether a program has let the memory go that it was given, and at how many of those of a program.
+const TAKES_WITHIN: Duration = Duration::from_millis(100);
+const TAKES_LOOKED: usize = 64;
+/// As the monitor ends, its threads have so long to reset the connections to other hosts.
+const RESETS_WITHIN: Duration = Duration::from_millis(100);
 /// Descriptors of a question: the socket.
 const ASKED_FDS_MAX: usize = 1;
 
@@ -144,7 +159,7 @@ struct Client {
     program: Program,
     socket: OwnedFd,
     /// There is something to do.
-    bell: OwnedFd,
+    bell: Arc<OwnedFd>,
     to_do: Mutex<ToDo>,
 }
 
@@ -156,6 +171,8 @@ struct ToDo {
     answers: Vec<(u32, Outcome)>,
     /// Another program asks about that one's socket instead.
     replaced: Vec<(u32, Arc<OwnedFd>)>,
+    /// Memory for connections to other hosts.
+    given: Vec<(u32, Given)>,
 }
 
 /// The memory, and whether it asked first.
@@ -196,6 +213,8 @@ struct Shared {
     users: Users,
     /// For those who look.
     said: Mutex<seen::Seen>,
+    /// To other hosts.
+    links: RwLock<Vec<Proxy>>,
 }
 
 #[derive(Debug, Default)]
@@ -230,6 +249,7 @@ impl Monitor {
             bounds,
             users,
             said: Mutex::default(),
+            links: RwLock::default(),
         });
         let failed = |why| StartError::Io { path: path.to_owned(), why };
         let (of_thread, accepting, forgetting) = (Arc::clone(&listener), Arc::clone(&shared), Arc::clone(&shared));
@@ -239,6 +259,22 @@ impl Monitor {
         let forgets = thread::Builder::new().name("rack-forgets".into()).spawn(move || forgetting.forgets());
         monitor.threads.push(forgets.map_err(failed)?);
         Ok(monitor)
+    }
+
+    /// Carries connections to another host, too, as [`Proxy::start`] does. They are reset once the monitor ends.
+    ///
+    /// # Errors
+    /// As [`Proxy::start`].
+    pub fn links<W: Window + Send + Sync + 'static>(
+        &self,
+        settings: Settings,
+        opens: impl FnMut() -> io::Result<W> + Send + 'static,
+        key: impl FnMut() -> u64 + Send + 'static,
+    ) -> io::Result<()> {
+        let programs = Arc::new(Gives(Arc::downgrade(&self.shared)));
+        let proxy = Proxy::start(settings, programs, opens, key)?;
+        self.shared.links.write().unwrap_or_else(PoisonError::into_inner).push(proxy);
+        Ok(())
     }
 
     /// Questions that wait.
@@ -261,7 +297,9 @@ impl Monitor {
         let waits = self.shared.pairs().all().map(wait).collect();
         let said = self.shared.said();
         let (pairs, left) = (said.pairs.iter().copied().collect(), said.left.iter().copied().collect());
-        View { counts: said.counts, programs, pairs, left, waits }
+        let mut links = Vec::new();
+        self.shared.links(|link| links.push(link.view()));
+        View { counts: said.counts, programs, pairs, left, waits, links }
     }
 
     /// Forgets connections that are over. Both are asked with the monitor's lock held.
@@ -280,6 +318,13 @@ impl Drop for Monitor {
         drop(self.shared.lately());
         self.shared.has_known.notify_all();
         self.threads.drain(..).for_each(|thread| _ = thread.join());
+        // Each has its connections reset, by the threads that have the sockets.
+        let links = mem::take(&mut *self.shared.links.write().unwrap_or_else(PoisonError::into_inner));
+        let has_links = !links.is_empty();
+        drop(links);
+        if has_links {
+            thread::sleep(RESETS_WITHIN);
+        }
         for client in self.shared.clients().all.values() {
             let _ = shutdown(&client.socket, Shutdown::Both);
         }
@@ -294,9 +339,11 @@ fn accepts(listener: &Listener, shared: &Arc<Shared>) {
                 if let Some(client) = shared.enters(socket) {
                     let (of_thread, number) = (Arc::clone(shared), client.number);
                     let serve = move || {
-                        of_thread.serve(&client);
+                        let mut held = Vec::new();
+                        of_thread.serve(&client, &mut held);
                         client.empties();
                         of_thread.leaves(number);
+                        of_thread.lingers(&client, held);
                     };
                     if thread::Builder::new().name("rack-client".into()).spawn(serve).is_err() {
                         shared.leaves(number);
@@ -338,7 +385,7 @@ impl Shared {
 
     fn admits(&self, socket: OwnedFd) -> Option<Arc<Client>> {
         let Peer { pid, uid, .. } = peer(&socket).ok()?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
+        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
         let mut clients = self.clients();
         let of_user = clients.all.values().filter(|client| client.program.uid == uid).count();
         let is_full = clients.all.len() >= self.bounds.clients || of_user >= self.bounds.clients_of_user;
@@ -354,6 +401,7 @@ impl Shared {
 
     fn leaves(&self, client: u64) {
         let kept = self.pairs().gone(client);
+        self.links(|link| link.left(client));
         self.clients().all.remove(&client);
         kept.into_iter().for_each(|kept| self.release(kept));
     }
@@ -400,11 +448,23 @@ impl Shared {
         }
     }
 
-    /// Answers a program until it ends, or says what is no question.
-    fn serve(&self, client: &Arc<Client>) {
-        while let Ok([is_rung, has_come]) = client.waits() {
+    fn links(&self, each: impl FnMut(&Proxy)) {
+        self.links.read().unwrap_or_else(PoisonError::into_inner).iter().for_each(each);
+    }
+
+    /// Answers a program until it ends, or says what is no question. `held`: its connections to other hosts.
+    fn serve(&self, client: &Arc<Client>, held: &mut Vec<Held>) {
+        loop {
+            // Those that have not taken their memory may never do.
+            let is_waited_for = held.iter().any(|held| !held.has_begun());
+            let Ok([is_rung, has_come]) = client.waits(is_waited_for.then_some(TAKES_WITHIN), true) else { return };
+            if is_waited_for {
+                held.iter().filter(|held| !held.has_begun()).take(TAKES_LOOKED).for_each(|held| _ = held.is_left());
+            }
             if is_rung {
-                let ToDo { looks, answers, replaced } = client.takes();
+                let ToDo { looks, answers, replaced, given } = client.takes();
+                serves(held);
+                given.into_iter().for_each(|(id, given)| held.extend(self.gives(client, id, given)));
                 looks.into_iter().for_each(|id| self.looks(client, id));
                 answers.into_iter().for_each(|(id, outcome)| self.answers(client, id, outcome));
                 for (id, socket) in replaced {
@@ -422,13 +482,60 @@ impl Shared {
                 Ok(Request::Cancel { id }) => {
                     let kept = self.pairs().cancel(client.number, id);
                     if let Some(kept) = kept {
+                        self.links(|link| link.withdraws(client.number, id));
                         self.said().left(kept.left(Why::TakenBack));
                         self.release(kept);
+                    } else if let Some(at) = held.iter().position(|held| held.id == id && !held.has_begun()) {
+                        let held = held.swap_remove(at);
+                        held.is_refused();
+                        lets_go(&held.into_socket());
                     }
                 }
                 Err(_) => return,
             }
         }
+    }
+
+    /// Its program has ended: its connections to other hosts are kept until all of them is carried, and longer while others have them that it
+    /// has forked.
+    fn lingers(&self, client: &Client, mut held: Vec<Held>) {
+        let mut is_left: Vec<bool> = held.iter().map(Held::is_left).collect();
+        while !held.is_empty() {
+            let waits = is_left.iter().any(|is_left| !is_left).then_some(LOOKS_EVERY);
+            let Ok(_) = client.waits(waits.or(Some(FORGETS_AFTER)), false) else { return };
+            let given = client.takes().given;
+            // None of them is asked for any more.
+            drop(given);
+            for at in (0..held.len()).rev() {
+                is_left[at] = is_left[at] || held[at].is_left();
+                if !held[at].serves() {
+                    is_left.swap_remove(at);
+                    lets_go(&held.swap_remove(at).into_socket());
+                }
+            }
+        }
+    }
+
+    /// A connection goes to another host: its program is given memory. None: it has taken its question back, or has been answered.
+    fn gives(&self, client: &Client, id: u32, given: Given) -> Option<Held> {
+        let kept = self.pairs().cancel_unanswered(client.number, id);
+        let kept = kept?;
+        self.links(|link| link.withdraws(client.number, id));
+        if !is_established(&*kept.socket).unwrap_or(false) {
+            self.said().left(kept.left(Why::Refused(Refused::Socket)));
+            kept.release();
+            client.tell(id, Err(Refused::Socket));
+            return None;
+        }
+        let memory = rustix::fs::fstat(&given.of_program).map_or(0, |stat| stat.st_ino);
+        let (is_client_first, at, own) = (false, Instant::now(), client.program);
+        let (end, [client_is, server]) = match kept.seen.syn {
+            None => (kept.end, [own, Program::ELSEWHERE]),
+            Some(_) => (kept.end.other(), [Program::ELSEWHERE, own]),
+        };
+        self.said().paired(Pair { end, client: client_is, server, is_client_first, memory, at });
+        client.sends(&Answer::Paired { id, is_first: false }, Some(&given.of_program));
+        given.held(id, kept.socket)
     }
 
     fn ask(&self, client: &Arc<Client>, id: u32, socket: Option<OwnedFd>) {
@@ -452,17 +559,20 @@ impl Shared {
             return client.tell(id, Ok(memory));
         }
         let asker = Asker { client: client.number, id, uid: program.uid };
-        let (before, asked) = {
+        let (seen, before, asked) = {
             let mut pairs = self.pairs();
             let before =
                 pairs.make_room(end, client.number, |former| former.client.to_do().replaced.len() < REPLACED_MAX);
             if let Some(before) = before.as_ref().filter(|before| before.kept.cookie == cookie) {
                 kept.seen.syn = kept.seen.syn.or(before.kept.seen.syn);
             }
-            (before, pairs.ask(end, asker, kept))
+            (kept.seen, before, pairs.ask(end, asker, kept))
         };
+        if let Some(before) = &before {
+            self.links(|link| link.withdraws(before.asker.client, before.asker.id));
+        }
         match asked {
-            Asked::Waits => {}
+            Asked::Waits => self.links(|link| link.offers(asker, ends_of(end), seen)),
             Asked::Met(_) => self.has_met(client.number, id),
             Asked::Refused(why, kept) => {
                 kept.release();
@@ -542,6 +652,7 @@ impl Shared {
     fn answers(&self, client: &Client, id: u32, outcome: Outcome) {
         let kept = self.pairs().cancel(client.number, id);
         if let Some(kept) = kept {
+            self.links(|link| link.withdraws(client.number, id));
             if let Err(why) = &outcome {
                 self.said().left(kept.left(Why::Refused(*why)));
             }
@@ -552,13 +663,15 @@ impl Shared {
 }
 
 impl Client {
-    /// Waits until there is something to do, and something has come.
-    fn waits(&self) -> Result<[bool; 2], Errno> {
-        let mut fds = [&self.bell, &self.socket].map(|fd| PollFd::new(fd, PollFlags::IN));
+    /// Waits until there is something to do, or, if it `hears`, something has come; or for a time.
+    fn waits(&self, within: Option<Duration>, hears: bool) -> Result<[bool; 2], Errno> {
+        let mut fds = [&*self.bell, &self.socket].map(|fd| PollFd::new(fd, PollFlags::IN));
+        let fds = &mut fds[..1 + usize::from(hears)];
+        let within: Option<Timespec> = within.and_then(|within| within.try_into().ok());
         loop {
-            match poll(&mut fds, None) {
+            match poll(fds, within.as_ref()) {
                 Err(Errno::INTR) => {}
-                ready => return ready.map(|_| fds.each_ref().map(|fd| !fd.revents().is_empty())),
+                ready => return ready.map(|_| [0, 1].map(|at| fds.get(at).is_some_and(|fd| !fd.revents().is_empty()))),
             }
         }
     }
@@ -591,11 +704,42 @@ impl Client {
 
     /// One that does not read its answers goes on by TCP.
     fn tell(&self, id: u32, outcome: Outcome) {
-        let _ = match outcome {
-            Ok((memory, is_first)) => send(&self.socket, &Answer::Paired { id, is_first }.write(), &[memory.as_fd()]),
-            Err(why) => send(&self.socket, &Answer::Refused { id, why }.write(), &[]),
-        };
+        match outcome {
+            Ok((memory, is_first)) => self.sends(&Answer::Paired { id, is_first }, Some(&memory)),
+            Err(why) => self.sends(&Answer::Refused { id, why }, None),
+        }
     }
+
+    fn sends(&self, answer: &Answer, memory: Option<&OwnedFd>) {
+        let _ = send(&self.socket, &answer.write(), memory.map(AsFd::as_fd).as_slice());
+    }
+}
+
+/// Has memory given to programs, as long as there is the monitor.
+struct Gives(Weak<Shared>);
+
+impl Programs for Gives {
+    fn gives(&self, asker: Asker, reads_ring: bool) -> Option<Carried> {
+        let shared = self.0.upgrade()?;
+        let client = Arc::clone(shared.clients().all.get(&asker.client)?);
+        let given = Given::new(&client.bell, reads_ring).ok()?;
+        let carried = given.carried();
+        client.is_to(|to_do| to_do.given.push((asker.id, given)));
+        Some(carried)
+    }
+}
+
+/// Does what proxies ask for.
+fn serves(held: &mut Vec<Held>) {
+    for at in (0..held.len()).rev() {
+        if !held[at].serves() {
+            lets_go(&held.swap_remove(at).into_socket());
+        }
+    }
+}
+
+fn ends_of(end: TcpEnd) -> Ends {
+    Ends { local: end.local, peer: end.peer }
 }
 
 /// Before a socket is closed.

@@ -21,6 +21,11 @@ pub struct Program {
     pub uid: u32,
 }
 
+impl Program {
+    /// On another host.
+    pub const ELSEWHERE: Self = Self { pid: 0, uid: u32::MAX };
+}
+
 /// A connection whose ends were sent memory. Whether they use it is theirs.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair {
@@ -86,6 +91,8 @@ pub struct View {
     /// The oldest first.
     pub left: Vec<Left>,
     pub waits: Vec<Waits>,
+    /// To other hosts.
+    pub links: Vec<crate::proxy::View>,
 }
 
 #[derive(Debug, Default)]

@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Two hosts, each with its monitor, and a link between them: a file of shared memory, as a PCI device gives it. Programs with the kernel's
+//! sockets, that end, refuse, and die; and a link that is cut.
+
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use fide_rack::{
+    end::End,
+    link::Slices,
+    meet::{
+        WORDS,
+        ask::{Asks, Told},
+        monitor::Monitor,
+    },
+    pci::{PciWindow, Side},
+    proxy::Settings,
+    shm::ShmWindow,
+    window::Bell,
+};
+use fide_sys::tcp::keeps_syn;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const LEN: u64 = 4 << 20;
+
+fn key() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let now = Instant::now();
+    // Another one each time, also in another process.
+    LAST.fetch_add(1, Ordering::Relaxed) << 32 | u64::from(std::process::id()) ^ (&raw const now as u64) << 8 | 1
+}
+
+struct Host {
+    monitor: Option<Monitor>,
+    path: PathBuf,
+}
+
+struct Rack {
+    hosts: [Host; 2],
+    memory: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+fn settings(networks: &str, partitions: usize, has_two_threads: bool) -> Settings {
+    Settings {
+        name: "link".into(),
+        networks: vec![networks.parse().unwrap()],
+        partitions,
+        has_two_threads,
+        is_busy: false,
+        slices: Slices::default(),
+        lost_after: Duration::from_secs(2),
+    }
+}
+
+fn monitor(path: &Path, memory: &Path, side: Side, settings: Settings) -> Monitor {
+    let monitor = Monitor::start(path).unwrap();
+    let memory = memory.to_owned();
+    let opens = move || PciWindow::open(&memory, side).map_err(io::Error::other);
+    monitor.links(settings, opens, key).unwrap();
+    monitor
+}
+
+fn until<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(is) = is() {
+            return is;
+        }
+        assert!(begun.elapsed() < LIMIT, "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn rack_of(networks: &str, partitions: usize, has_two_threads: bool) -> Rack {
+    let directory = tempfile::Builder::new().prefix("rack").tempdir_in("/dev/shm").unwrap();
+    let memory = directory.path().join("memory");
+    File::create_new(&memory).unwrap().set_len(LEN).unwrap();
+    let hosts = [("a", Side::First), ("b", Side::Second)].map(|(name, side)| {
+        let path = directory.path().join(name);
+        let settings = settings(networks, partitions, has_two_threads);
+        Host { monitor: Some(monitor(&path, &memory, side, settings)), path }
+    });
+    Rack { hosts, memory, _directory: directory }
+}
+
+fn rack() -> Rack {
+    let rack = rack_of("127.0.0.0/8", 1, false);
+    rack.stands();
+    rack
+}
+
+impl Host {
+    fn monitor(&self) -> &Monitor {
+        self.monitor.as_ref().unwrap()
+    }
+
+    fn is_up(&self) -> bool {
+        self.monitor().view().links[0].is_up
+    }
+}
+
+impl Rack {
+    fn stands(&self) {
+        until("the link stands", || self.hosts.iter().all(Host::is_up).then_some(()));
+    }
+
+    fn connections(&self) -> usize {
+        self.hosts.iter().flat_map(|host| host.monitor().view().links[0].partitions.clone()).map(|of| of.connections).sum()
+    }
+
+    /// A connection, its client at the first host.
+    fn connection(&self) -> [Program; 2] {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        keeps_syn(&listener).unwrap();
+        let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let there = listener.accept().unwrap().0;
+        [Program::new(&self.hosts[0], here), Program::new(&self.hosts[1], there)]
+    }
+
+    /// One that goes over the link.
+    fn carried(&self) -> [Program; 2] {
+        let mut programs = self.connection();
+        // The client is given memory once the server has taken its own.
+        programs.iter_mut().rev().for_each(Program::attaches);
+        programs
+    }
+}
+
+/// With one connection.
+struct Program {
+    asks: Asks,
+    asked: u32,
+    end: End<ShmWindow<WORDS>>,
+    socket: TcpStream,
+}
+
+impl Program {
+    fn new(host: &Host, socket: TcpStream) -> Self {
+        socket.set_nodelay(true).unwrap();
+        let asks = Asks::connect(&host.path).unwrap();
+        let asked = asks.ask(&socket).unwrap();
+        Self { asks, asked, end: End::new().unwrap(), socket }
+    }
+
+    fn attaches(&mut self) {
+        let told = self.asks.told().unwrap();
+        let Some(Told::Paired { id, window }) = told else { panic!("{told:?}") };
+        assert!(id == self.asked && self.end.attach(window.silent()).unwrap());
+    }
+
+    fn read(&self, into: &mut [u8]) -> io::Result<usize> {
+        let limit = Instant::now() + LIMIT;
+        loop {
+            if let Some(count) = self.end.read(&self.socket, into, false)? {
+                return Ok(count);
+            }
+            if !self.end.wait(&self.socket, Bell::Message, Some(limit))? {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+    }
+
+    fn reads(&self, count: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        let mut at = 0;
+        while at < count {
+            at += match self.read(&mut bytes[at..])? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => count,
+            };
+        }
+        Ok(bytes)
+    }
+
+    fn writes(&self, bytes: &[u8]) -> io::Result<()> {
+        let limit = Instant::now() + LIMIT;
+        let mut at = 0;
+        while at < bytes.len() {
+            match self.end.write(&self.socket, &bytes[at..])? {
+                Some(count) => at += count,
+                None if self.end.wait(&self.socket, Bell::Room, Some(limit))? => {}
+                None => return Err(io::ErrorKind::TimedOut.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn closes(self) -> Asks {
+        self.end.close(&self.socket);
+        self.asks
+    }
+}
+
+fn bytes(count: usize, seed: u64) -> Vec<u8> {
+    (0..count as u64).map(|at| ((at ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+#[test]
+fn connections_between_hosts_go_over_the_link_and_end() {
+    for (partitions, has_two_threads) in [(1, false), (2, false), (1, true)] {
+        let rack = rack_of("127.0.0.1", partitions, has_two_threads);
+        rack.stands();
+        let connections: Vec<_> = (0..4).map(|_| rack.carried()).collect();
+        let loads = rack.hosts.each_ref().map(|host| host.monitor().view().links[0].partitions.clone());
+        assert!(loads.iter().flatten().all(|partition| partition.connections == 4 / partitions), "{loads:?}");
+        thread::scope(|threads| {
+            for (seed, [here, there]) in connections.iter().enumerate() {
+                threads.spawn(move || {
+                    for turn in 0..20 {
+                        let all = there.reads(50_000).unwrap();
+                        assert!(all == bytes(50_000, (seed * 100 + turn) as u64));
+                        there.writes(&all[..3]).unwrap();
+                    }
+                });
+                threads.spawn(move || {
+                    for turn in 0..20 {
+                        let all = bytes(50_000, (seed * 100 + turn) as u64);
+                        here.writes(&all).unwrap();
+                        assert_eq!(here.reads(3).unwrap(), all[..3]);
+                    }
+                });
+            }
+        });
+        let sent: u64 = rack.hosts[0].monitor().view().links[0].partitions.iter().map(|of| of.sent_bytes).sum();
+        assert_eq!(sent, 4 * 20 * 50_000);
+        for [here, there] in connections {
+            here.writes(b"the last").unwrap();
+            let _asks = here.closes();
+            assert_eq!(there.reads(8).unwrap(), b"the last");
+            assert_eq!(there.read(&mut [0; 8]).unwrap(), 0);
+            drop(there.closes());
+        }
+        until("nothing is kept", || (rack.connections() == 0).then_some(()));
+    }
+}
+
+/// Bytes over TCP before and while memory comes.
+#[test]
+fn what_went_over_tcp_comes_first() {
+    let rack = rack();
+    let [mut here, mut there] = rack.connection();
+    here.writes(b"over TCP, ").unwrap();
+    there.attaches();
+    here.writes(b"as well, ").unwrap();
+    here.attaches();
+    here.writes(b"over the link").unwrap();
+    assert_eq!(there.reads(32).unwrap(), b"over TCP, as well, over the link");
+    there.writes(b"back").unwrap();
+    assert_eq!(here.reads(4).unwrap(), b"back");
+}
+
+/// As the kernel does it: what was written is read, and then the end.
+#[test]
+fn program_that_dies_is_the_end_of_its_connections() {
+    let rack = rack();
+    let [here, there] = rack.carried();
+    let all = bytes(100_000, 1);
+    here.writes(&all).unwrap();
+    // All that the kernel closes of one that is killed.
+    drop(here);
+    assert!(there.reads(100_000).unwrap() == all);
+    assert_eq!(there.read(&mut [0; 8]).unwrap(), 0);
+    until("it is no longer carried at its host", || {
+        (rack.hosts[0].monitor().view().links[0].partitions[0].connections == 0).then_some(())
+    });
+    until("its peer sees that nobody reads", || there.writes(&[0; 1000]).err());
+}
+
+/// It is never given memory, or does not take it: TCP goes on, and its end is seen.
+#[test]
+fn program_that_does_not_take_its_memory_keeps_to_tcp() {
+    let rack = rack();
+    for who in 0..4 {
+        let [mut here, mut there] = rack.connection();
+        match who {
+            // The server's program takes back its question, or closes, before the client's has its memory.
+            0 => there.asks.cancel(there.asked).unwrap(),
+            1 => {
+                there.attaches();
+                there.end.close(&there.socket);
+                let Program { socket, asks, .. } = there;
+                drop(socket);
+                assert_eq!(here.read(&mut [0; 8]).unwrap(), 0);
+                drop(asks);
+                continue;
+            }
+            // The client's has it, and lets it go.
+            2 => {
+                there.attaches();
+                assert!(matches!(here.asks.told().unwrap(), Some(Told::Paired { .. })));
+            }
+            // The client's closes with its memory still on the way.
+            _ => {
+                there.attaches();
+                here.writes(b"hello").unwrap();
+                thread::sleep(Duration::from_millis(20));
+                here.asks.cancel(here.asked).unwrap();
+                here.end.close(&here.socket);
+                let Program { socket, asks, .. } = here;
+                drop(socket);
+                assert_eq!(there.reads(5).unwrap(), b"hello");
+                assert_eq!(there.read(&mut [0; 8]).unwrap(), 0);
+                drop(asks);
+                continue;
+            }
+        }
+        here.writes(b"hello").unwrap();
+        assert_eq!(there.reads(5).unwrap(), b"hello");
+        there.writes(b"hello, too").unwrap();
+        assert_eq!(here.reads(10).unwrap(), b"hello, too");
+        let Program { socket, asks, end, .. } = here;
+        end.close(&socket);
+        drop(socket);
+        assert_eq!(there.read(&mut [0; 8]).unwrap(), 0, "{who}");
+        (here, there) = <(Program, Program)>::from(rack.carried());
+        drop((here, there, asks));
+    }
+    until("nothing is kept", || (rack.connections() == 0).then_some(()));
+}
+
+/// Those with other addresses are not told to the other host.
+#[test]
+fn connections_to_others_are_not_offered() {
+    let rack = rack_of("127.0.0.2", 1, false);
+    rack.stands();
+    let [here, there] = rack.connection();
+    until("both wait", || rack.hosts.iter().all(|host| host.monitor().waiting() == 1).then_some(()));
+    thread::sleep(Duration::from_millis(50));
+    assert!(rack.hosts.iter().all(|host| host.monitor().view().links[0].waiting == 0));
+    drop((here, there));
+}
+
+/// The other host's monitor ends, or is gone without a word; and a new one comes.
+#[test]
+fn connections_are_reset_as_a_monitor_ends_and_new_ones_go_over_the_next_one() {
+    let mut rack = rack();
+    for end in [1, 0] {
+        let [here, there] = rack.carried();
+        here.writes(b"hello").unwrap();
+        assert_eq!(there.reads(5).unwrap(), b"hello");
+        rack.hosts[end].monitor = None;
+        for program in [&here, &there] {
+            let why = program.read(&mut [0; 8]).unwrap_err();
+            assert_eq!(why.kind(), io::ErrorKind::ConnectionReset, "{end}");
+        }
+        let side = [Side::First, Side::Second][end];
+        let again = monitor(&rack.hosts[end].path, &rack.memory, side, settings("127.0.0.0/8", 1, false));
+        rack.hosts[end].monitor = Some(again);
+        rack.stands();
+    }
+    let [here, there] = rack.carried();
+    here.writes(b"again").unwrap();
+    assert_eq!(there.reads(5).unwrap(), b"again");
+}
+
+/// The memory is taken away, and comes back, again and again, while numbers go over it: no wrong one is ever read.
+#[test]
+fn link_that_is_cut_gives_no_wrong_byte() {
+    let rack = rack();
+    let mut carried = 0_u64;
+    for cut in 0..10 {
+        rack.stands();
+        let mut programs = rack.connection();
+        // Cut in the middle of anything: of being given memory, too.
+        let is_early = cut % 3 == 2;
+        if !is_early {
+            programs.iter_mut().rev().for_each(Program::attaches);
+        }
+        let [here, there] = programs;
+        thread::scope(|threads| {
+            threads.spawn(|| {
+                for number in 0_u64.. {
+                    if here.writes(&number.to_le_bytes()).is_err() {
+                        return;
+                    }
+                }
+            });
+            let reads = threads.spawn(|| {
+                for number in 0_u64.. {
+                    match there.reads(8) {
+                        Ok(got) => assert_eq!(got, number.to_le_bytes(), "cut {cut}"),
+                        Err(_) => return number,
+                    }
+                }
+                0
+            });
+            thread::sleep(Duration::from_millis(20));
+            let gone = rack.memory.with_extension("gone");
+            std::fs::rename(&rack.memory, &gone).unwrap();
+            if cut % 2 == 0 {
+                // As a bridge that loses what is written.
+                let memory = File::options().write(true).open(&gone).unwrap();
+                let zeros = vec![0; 64 << 10];
+                for at in (0..LEN).step_by(zeros.len() * 3) {
+                    let _ = std::os::unix::fs::FileExt::write_all_at(&memory, &zeros, at);
+                }
+            }
+            if is_early {
+                thread::sleep(Duration::from_millis(20));
+                let _ = here.socket.shutdown(std::net::Shutdown::Both);
+            }
+            carried += reads.join().unwrap();
+            let _ = there.socket.shutdown(std::net::Shutdown::Both);
+            until("it falls", || (!rack.hosts.iter().any(Host::is_up)).then_some(()));
+            std::fs::rename(&gone, &rack.memory).unwrap();
+        });
+    }
+    assert!(carried > 0);
+    rack.stands();
+    let [here, there] = rack.carried();
+    here.writes(b"at last").unwrap();
+    assert_eq!(there.reads(7).unwrap(), b"at last");
+}
+
+/// A NAT, or a hostile host, names addresses of a connection that is another one.
+#[test]
+fn ends_that_are_not_of_one_connection_are_not_paired() {
+    let rack = rack();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    // It has not kept the first segment.
+    let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let there: (TcpStream, SocketAddr) = listener.accept().unwrap();
+    let programs = [Program::new(&rack.hosts[0], here), Program::new(&rack.hosts[1], there.0)];
+    thread::sleep(Duration::from_millis(100));
+    assert!(rack.hosts.iter().all(|host| host.monitor().waiting() == 1 && host.monitor().view().links[0].waiting == 1));
+    let [mut here, mut there] = programs.map(|program| program.socket);
+    here.write_all(b"TCP").unwrap();
+    let mut got = [0; 3];
+    there.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"TCP");
+}
