@@ -7,7 +7,6 @@ use std::{
     io::{self, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -26,15 +25,15 @@ use fide_rack::{
     window::Bell,
 };
 use fide_sys::tcp::keeps_syn;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const LEN: u64 = 4 << 20;
 
 fn key() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    let now = Instant::now();
-    // Another one each time, also in another process.
-    LAST.fetch_add(1, Ordering::Relaxed) << 32 | u64::from(std::process::id()) ^ (&raw const now as u64) << 8 | 1
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).unwrap();
+    u64::from_ne_bytes(bytes)
 }
 
 struct Host {
@@ -85,7 +84,8 @@ fn rack_of(networks: &str, partitions: usize, has_two_threads: bool) -> Rack {
     File::create_new(&memory).unwrap().set_len(LEN).unwrap();
     let hosts = [("a", Side::First), ("b", Side::Second)].map(|(name, side)| {
         let path = directory.path().join(name);
-        let settings = settings(networks, partitions, has_two_threads);
+        let mut settings = settings(networks, partitions, has_two_threads);
+        settings.name = name.into();
         Host { monitor: Some(monitor(&path, &memory, side, settings)), path }
     });
     Rack { hosts, memory, _directory: directory }
@@ -113,7 +113,11 @@ impl Rack {
     }
 
     fn connections(&self) -> usize {
-        self.hosts.iter().flat_map(|host| host.monitor().view().links[0].partitions.clone()).map(|of| of.connections).sum()
+        self.hosts
+            .iter()
+            .flat_map(|host| host.monitor().view().links[0].partitions.clone())
+            .map(|of| of.connections)
+            .sum()
     }
 
     /// A connection, its client at the first host.
@@ -151,6 +155,8 @@ impl Program {
     }
 
     fn attaches(&mut self) {
+        let within = Timespec { tv_sec: LIMIT.as_secs().cast_signed(), tv_nsec: 0 };
+        assert_eq!(poll(&mut [PollFd::new(&self.asks, PollFlags::IN)], Some(&within)), Ok(1), "no answer");
         let told = self.asks.told().unwrap();
         let Some(Told::Paired { id, window }) = told else { panic!("{told:?}") };
         assert!(id == self.asked && self.end.attach(window.silent()).unwrap());
@@ -209,8 +215,10 @@ fn connections_between_hosts_go_over_the_link_and_end() {
         let rack = rack_of("127.0.0.1", partitions, has_two_threads);
         rack.stands();
         let connections: Vec<_> = (0..4).map(|_| rack.carried()).collect();
-        let loads = rack.hosts.each_ref().map(|host| host.monitor().view().links[0].partitions.clone());
-        assert!(loads.iter().flatten().all(|partition| partition.connections == 4 / partitions), "{loads:?}");
+        until("each partition has as many", || {
+            let loads = rack.hosts.each_ref().map(|host| host.monitor().view().links[0].partitions.clone());
+            loads.iter().flatten().all(|partition| partition.connections == 4 / partitions).then_some(())
+        });
         thread::scope(|threads| {
             for (seed, [here, there]) in connections.iter().enumerate() {
                 threads.spawn(move || {
@@ -316,7 +324,11 @@ fn program_that_does_not_take_its_memory_keeps_to_tcp() {
         assert_eq!(there.reads(5).unwrap(), b"hello");
         there.writes(b"hello, too").unwrap();
         assert_eq!(here.reads(10).unwrap(), b"hello, too");
-        let Program { socket, asks, end, .. } = here;
+        let Program { socket, asks, end, asked } = here;
+        if who == 0 {
+            // As its question still waits.
+            asks.cancel(asked).unwrap();
+        }
         end.close(&socket);
         drop(socket);
         assert_eq!(there.read(&mut [0; 8]).unwrap(), 0, "{who}");

@@ -96,8 +96,10 @@ impl Session {
         if beat != self.seen.0 {
             self.seen = (beat, now);
         }
+        // In this order: the other one says who it is before it says whom it has seen.
+        let has_seen = window.poll(SEEN_AT) == self.own;
         let other = window.poll(KEY_AT);
-        let is_known = other == self.other && window.poll(SEEN_AT) == self.own;
+        let is_known = other == self.other && has_seen;
         if self.is_up {
             let silence = now.saturating_sub(self.seen.1);
             return match (is_known, silence > self.lost_after) {
