@@ -124,8 +124,8 @@ struct Carries {
 
 #[derive(Debug, Default)]
 struct Inbox {
-    /// New connections.
-    new: Mutex<Vec<(u32, Carried)>>,
+    /// New connections, with their sessions.
+    new: Mutex<Vec<(u64, u32, Carried)>>,
     /// How many were put there since the beginning, and taken.
     put: AtomicU64,
     taken: AtomicU64,
@@ -284,7 +284,7 @@ impl Host for Does<'_> {
         carries.connections.fetch_add(1, Ordering::Relaxed);
         let put = |inbox: &Inbox| {
             let mut new = locked(&inbox.new);
-            new.push((connection, app.clone()));
+            new.push((inbox.session.load(Ordering::Relaxed), connection, app.clone()));
             inbox.put.fetch_add(1, Ordering::Release) + 1
         };
         // All threads of a partition have as many.
@@ -457,7 +457,7 @@ impl Carrier<'_> {
         // What it sleeps for is a few microseconds.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1_000));
         loop {
-            self.drains(|carried| carried.resets());
+            self.takes(None, |_, _| {});
             let is_over = self.shared.is_over.load(Ordering::Relaxed);
             let session = inbox.session.load(Ordering::Acquire);
             if session == 0 {
@@ -477,22 +477,25 @@ impl Carrier<'_> {
         }
     }
 
-    fn drains(&self, mut each: impl FnMut(Carried)) {
-        self.takes(|_, carried| each(carried));
-    }
-
-    /// Takes new connections, if there are any.
-    fn takes(&self, mut each: impl FnMut(u32, Carried)) {
+    /// Takes new connections, if there are any: of the session that it carries, and gives up those of former ones.
+    fn takes(&self, carried: Option<u64>, mut adds: impl FnMut(u32, Carried)) {
         let inbox = &self.shared.partitions[self.number].threads[self.thread];
         if inbox.put.load(Ordering::Acquire) == inbox.taken.load(Ordering::Relaxed) {
             return;
         }
         // Who puts more there is done soon, or it is seen in the next turn.
         let Ok(mut new) = inbox.new.try_lock() else { return };
-        for (connection, carried) in new.drain(..) {
-            each(connection, carried);
+        // It is set before the first of a session is put there.
+        let now = inbox.session.load(Ordering::Acquire);
+        new.retain(|(session, connection, app)| {
+            match *session == now {
+                true if carried == Some(now) => adds(*connection, app.clone()),
+                true => return true,
+                false => app.resets(),
+            }
             inbox.taken.fetch_add(1, Ordering::Release);
-        }
+            false
+        });
     }
 
     /// Carries a session until it ends.
@@ -506,7 +509,7 @@ impl Carrier<'_> {
         let mut rx = (self.which != Which::Tx).then(|| Rx::new(link, place, number, stands.keys));
         let mut idle = idle::Idle::new(self.shared.settings.is_busy);
         while inbox.session.load(Ordering::Acquire) == session {
-            self.takes(|connection, carried| {
+            self.takes(Some(session), |connection, carried| {
                 if let Some(tx) = &mut tx {
                     tx.adds(connection, carried.clone());
                 }
