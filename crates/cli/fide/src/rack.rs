@@ -3,6 +3,7 @@
 
 mod check;
 mod kernel;
+mod link;
 mod metrics;
 mod monitor;
 mod place;

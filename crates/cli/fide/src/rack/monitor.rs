@@ -19,7 +19,7 @@ use fide_rack::meet::monitor::{Monitor, StartError, Users};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use serde_json::json;
 
-use super::{place, view};
+use super::{link::Link, place, view};
 use crate::{
     exit::{Done, Failure, UNHEALTHY, USAGE, code_of_file},
     say::{say, show, tell},
@@ -39,6 +39,10 @@ pub(super) struct Arguments {
     /// all if root runs it, and else none
     #[arg(long, value_name = "USERS")]
     allow_users: Option<String>,
+    /// A link to another host, over memory that both see: its file, and after that, with commas between them, side=first or
+    /// side=second, peer=ADDRESSES of the other host, and what docs/rack.md names. May be given for several hosts
+    #[arg(long = "link", value_name = "LINK")]
+    links: Vec<Link>,
     /// Print a JSON object when it is ready, and one at the end
     #[arg(long)]
     json: bool,
@@ -133,6 +137,10 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     ctrlc::set_handler(move || _ = signal.send(())).map_err(anyhow::Error::from)?;
     raise_descriptors();
     let monitor = Arc::new(Monitor::start_for(&path, users.clone()).map_err(unstarted)?);
+    for link in &arguments.links {
+        let carried = link.clone().carry(&monitor);
+        carried.map_err(|why| Failure::new(code_of_file(&why), anyhow!("--link {}: {why}", link.name())))?;
+    }
     let served = view::Served { path: path.clone(), users: users.clone(), monitor: Arc::clone(&monitor) };
     let views = view::serve(served).map_err(unstarted)?;
     let (uid, pid) = (geteuid().as_raw(), std::process::id());

@@ -55,6 +55,8 @@ pub(super) struct Arguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Over {
     Memory,
+    /// To another host, over the memory that both see.
+    Link,
     /// Both ends have been given memory; this user may not see whether they have taken it.
     Given,
     Tcp,
@@ -64,6 +66,7 @@ impl Over {
     fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
+            Self::Link => "link",
             Self::Given => "memory?",
             Self::Tcp => "TCP",
         }
@@ -125,6 +128,9 @@ fn over(pair: &Paired, mapped: &Mapped, names: &HashMap<u32, String>) -> (Over, 
             return (Over::Tcp, format!("{name} ({}) has not taken the memory, or not yet", who.pid));
         }
     }
+    if pair.is_over_link() && [pair.client, pair.server].into_iter().any(|who| has(who) == Some(true)) {
+        return (Over::Link, String::new());
+    }
     match (has(pair.client), has(pair.server)) {
         (Some(_), Some(_)) => (Over::Memory, String::new()),
         _ => (Over::Given, "given memory; whether another user's program has taken it is not to be seen".to_owned()),
@@ -164,7 +170,7 @@ impl Screen {
         let memories = |pid: &u32| kernel::mapped(*pid).ok().map(|mapped| mapped.memories);
         let mapped: Mapped = pids.iter().map(|pid| (*pid, memories(pid))).collect();
         let mut lines: Vec<Line> = Vec::new();
-        for pair in paired.into_iter().filter(|pair| stands(&pair.end, &[pair.client, pair.server])) {
+        for pair in paired.into_iter().filter(|pair| stands(&pair.own(), &[pair.client, pair.server])) {
             let (over, why) = over(pair, &mapped, &names);
             let (client, server, end) = (pair.client, Some(pair.server), Some(pair.end.clone()));
             let (memory, carried) = (Some(pair.memory), carried(pair, &mapped));
@@ -182,6 +188,9 @@ impl Screen {
     }
 
     fn name(&self, who: Who) -> String {
+        if who == Who::ELSEWHERE {
+            return "another host".to_owned();
+        }
         let name = self.names.get(&who.pid).map_or("?", String::as_str);
         format!("{name} ({})", who.pid)
     }
@@ -205,7 +214,10 @@ impl Screen {
     }
 
     fn object(&self, before: Option<&Self>) -> Value {
-        let who = |of: Who| json!({ "pid": of.pid, "uid": of.uid, "program": self.names.get(&of.pid) });
+        let who = |of: Who| match of {
+            Who::ELSEWHERE => json!({ "elsewhere": true }),
+            _ => json!({ "pid": of.pid, "uid": of.uid, "program": self.names.get(&of.pid) }),
+        };
         let line = |line: &Line| {
             json!({
                 "client": who(line.client),
@@ -214,6 +226,7 @@ impl Screen {
                 "peer": line.end.as_ref().map(|end| end.peer),
                 "over": match line.over {
                     Over::Memory => "memory",
+                    Over::Link => "link",
                     Over::Given => "given",
                     Over::Tcp => "tcp",
                 },
@@ -230,6 +243,7 @@ impl Screen {
             "of_all_users": self.shown.is_of_all,
             "counts": self.shown.counts,
             "paired_per_s": self.paired_per_s(before),
+            "links": self.shown.links,
             "connections": self.lines.iter().map(line).collect::<Vec<_>>(),
         })
     }

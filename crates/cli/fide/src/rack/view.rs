@@ -51,7 +51,7 @@ const VIEW_BYTES_MAX: usize = 16 << 20;
 /// After an error of accept.
 const ACCEPTS_AGAIN: Duration = Duration::from_millis(50);
 /// Of what is sent here.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Greeting {
@@ -67,6 +67,11 @@ pub(super) struct Greeting {
 pub(super) struct Who {
     pub(super) pid: u32,
     pub(super) uid: u32,
+}
+
+impl Who {
+    /// A program of another host.
+    pub(super) const ELSEWHERE: Self = Self { pid: Program::ELSEWHERE.pid, uid: Program::ELSEWHERE.uid };
 }
 
 /// One end of a connection.
@@ -86,6 +91,41 @@ pub(super) struct Paired {
     pub(super) is_client_first: bool,
     pub(super) memory: u64,
     pub(super) age_ms: u64,
+}
+
+impl Paired {
+    /// The end that this host has; of two, the client's.
+    pub(super) fn own(&self) -> End {
+        let End { netns, local, peer } = self.end.clone();
+        if self.client == Who::ELSEWHERE { End { netns, local: peer, peer: local } } else { self.end.clone() }
+    }
+
+    /// It goes to another host.
+    pub(super) fn is_over_link(&self) -> bool {
+        [self.client, self.server].contains(&Who::ELSEWHERE)
+    }
+}
+
+/// A link to another host.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Link {
+    pub(super) name: String,
+    pub(super) is_up: bool,
+    /// Why it does not stand.
+    pub(super) why: Option<String>,
+    /// How often it has risen.
+    pub(super) rises: u64,
+    /// Ends of this host that wait for others.
+    pub(super) waiting: usize,
+    pub(super) partitions: Vec<Partition>,
+}
+
+/// Since the link stands.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Partition {
+    pub(super) connections: usize,
+    pub(super) sent_bytes: u64,
+    pub(super) received_bytes: u64,
 }
 
 /// One end that stays with TCP, or waits (`why` is "waits").
@@ -119,6 +159,7 @@ pub(super) struct Shown {
     pub(super) programs: Vec<Who>,
     pub(super) paired: Vec<Paired>,
     pub(super) single: Vec<Single>,
+    pub(super) links: Vec<Link>,
 }
 
 pub(super) const WAITS: &str = "waits";
@@ -182,6 +223,22 @@ fn shown(view: &View, up_ms: u64, only: Option<u32>) -> Shown {
         why: WAITS.to_owned(),
         age_ms: millis(waits.since),
     };
+    let link = |link: &fide_rack::proxy::View| Link {
+        name: link.name.clone(),
+        is_up: link.is_up,
+        why: link.why.clone(),
+        rises: link.rises,
+        waiting: link.waiting,
+        partitions: link
+            .partitions
+            .iter()
+            .map(|of| Partition {
+                connections: of.connections,
+                sent_bytes: of.sent_bytes,
+                received_bytes: of.received_bytes,
+            })
+            .collect(),
+    };
     let has_seen = |pair: &&Pair| is_seen(&pair.client) || is_seen(&pair.server);
     let single = view.left.iter().filter(|left| is_seen(&left.program)).map(left);
     Shown {
@@ -195,6 +252,7 @@ fn shown(view: &View, up_ms: u64, only: Option<u32>) -> Shown {
         programs: view.programs.iter().filter(|program| is_seen(program)).copied().map(who).collect(),
         paired: view.pairs.iter().filter(has_seen).map(paired).collect(),
         single: single.chain(view.waits.iter().filter(|waits| is_seen(&waits.program)).map(waits)).collect(),
+        links: view.links.iter().map(link).collect(),
     }
 }
 
@@ -327,7 +385,8 @@ pub(super) fn forget(monitor: &Monitor) {
     }
     // The number of a process that has ended may be another one's.
     let lives = |program: &Program| view.programs.contains(program);
-    let of_pairs = view.pairs.iter().flat_map(|pair| [(pair.end.netns, pair.client), (pair.end.netns, pair.server)]);
+    let of_pairs =
+        view.pairs.iter().flat_map(|pair| [pair.client, pair.server].map(|program| (pair.end.netns, program)));
     let of_left = view.left.iter().filter_map(|left| Some((left.end?.netns, left.program)));
     let all = of_pairs.chain(of_left).filter(|(_, program)| lives(program));
     let standing = Standing::of(all.map(|(netns, program)| (netns, program.pid)));
@@ -336,7 +395,7 @@ pub(super) fn forget(monitor: &Monitor) {
         None => !programs.iter().any(lives),
     };
     monitor.forget(
-        |pair| is_over(pair.end, &[pair.client, pair.server]),
+        |pair| is_over(pair.own(), &[pair.client, pair.server]),
         |left| left.end.is_some_and(|end| is_over(end, &[left.program])),
     );
 }

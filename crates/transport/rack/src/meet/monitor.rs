@@ -528,7 +528,8 @@ impl Shared {
             return None;
         }
         let memory = rustix::fs::fstat(&given.of_program).map_or(0, |stat| stat.st_ino);
-        let (is_client_first, at, own) = (false, Instant::now(), client.program);
+        // The proxy has the first part.
+        let (is_client_first, at, own) = (kept.seen.syn.is_some(), Instant::now(), client.program);
         let (end, [client_is, server]) = match kept.seen.syn {
             None => (kept.end, [own, Program::ELSEWHERE]),
             Some(_) => (kept.end.other(), [Program::ELSEWHERE, own]),

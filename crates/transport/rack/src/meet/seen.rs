@@ -40,6 +40,14 @@ pub struct Pair {
     pub at: Instant,
 }
 
+impl Pair {
+    /// The end that this host has; of two, the client's.
+    #[must_use]
+    pub fn own(&self) -> TcpEnd {
+        if self.client == Program::ELSEWHERE { self.end.other() } else { self.end }
+    }
+}
+
 /// Why a connection stays with TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {

@@ -88,7 +88,7 @@ pub(super) fn text(screen: &Screen, before: Option<&Screen>, is_each: bool) -> S
         greeting.pid,
         age(screen.shown.up_ms),
         counts.programs,
-        over(Over::Memory) + over(Over::Given),
+        over(Over::Memory) + over(Over::Given) + over(Over::Link),
         over(Over::Tcp),
     );
     let refused: u64 = counts.refused.values().sum();
@@ -100,6 +100,18 @@ pub(super) fn text(screen: &Screen, before: Option<&Screen>, is_each: bool) -> S
     }
     if counts.forgotten > 0 {
         let _ = write!(out, ", {} connections forgotten: there are more than are shown", counts.forgotten);
+    }
+    for link in &screen.shown.links {
+        let _ = match &link.why {
+            Some(why) => write!(out, "\nlink {}: does not stand: {why}", link.name),
+            None => {
+                let sum = |of: fn(&super::view::Partition) -> u64| link.partitions.iter().map(of).sum::<u64>();
+                let connections = sum(|of| of.connections as u64);
+                let [sent, received] =
+                    [sum(|of| of.sent_bytes), sum(|of| of.received_bytes)].map(|of| bytes(of as f64));
+                write!(out, "\nlink {}: {connections} connections, {sent} sent, {received} received", link.name)
+            }
+        };
     }
     if !screen.shown.is_of_all {
         out.push_str("\nthe connections of this user's programs:");
