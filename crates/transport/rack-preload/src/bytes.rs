@@ -24,7 +24,7 @@ use crate::{
 pub(crate) const COUNT_MAX: usize = 0x7fff_f000;
 /// Bytes of pieces that are written as one.
 const GATHER: usize = 4096;
-/// Bytes of a file that go over TCP at once.
+/// Bytes of a file that are copied at once, where it has to be waited for, or they go over TCP.
 const COPIED: usize = 16 << 10;
 /// Bytes that are read at once to be thrown away.
 const SCRATCH: usize = 4096;
@@ -67,6 +67,17 @@ impl Drop for Counts<'_> {
     fn drop(&mut self) {
         self.0.fetch_add(1, Ordering::Release);
     }
+}
+
+/// `preadv2`, without the C library: a thread is not cancelled in it.
+///
+/// # Safety
+/// So many bytes may be written there.
+unsafe fn reads_file(file: c_int, into: *mut u8, len: usize, at: i64, flags: c_int) -> io::Result<usize> {
+    let piece = libc::iovec { iov_base: into.cast(), iov_len: len };
+    // SAFETY: the caller's. The upper half of the place is for 32 bits.
+    let count = unsafe { libc::syscall(libc::SYS_preadv2, file, &raw const piece, 1, at, 0, flags) };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
 impl Call {
@@ -113,6 +124,7 @@ impl Call {
         // Once more behind it: an edge that was told meanwhile was of what this reads.
         let _read = Counts(&self.conn.reads);
         let (all, peeks) = (pieces.iter().map(|piece| piece.len()).sum::<usize>(), self.has(libc::MSG_PEEK));
+        let least = if self.has(libc::MSG_WAITALL) { all } else { all.min(self.conn.low_at()) };
         let (mut count, mut limit) = (0, None);
         if peeks {
             // What comes after the first piece is not looked at.
@@ -122,7 +134,7 @@ impl Call {
         for piece in pieces {
             let mut at = 0;
             while at < piece.len() {
-                let waits = count == 0 || self.has(libc::MSG_WAITALL) && count < all;
+                let waits = count == 0 || count < least;
                 let read = if waits {
                     self.reads_piece(&mut piece[at..], false, &mut limit)
                 } else {
@@ -139,7 +151,7 @@ impl Call {
                     Err(_) if count > 0 => return Ok(count),
                     Err(why) => return Err(why),
                 }
-                if !self.has(libc::MSG_WAITALL) && at < piece.len() {
+                if count >= least && at < piece.len() {
                     return Ok(count);
                 }
             }
@@ -229,17 +241,24 @@ impl Call {
         most: usize,
         limit: &mut Option<Option<Instant>>,
     ) -> Result<usize, c_int> {
-        let mut read = |into: *mut u8, len: usize| {
+        // The lock of what goes is held meanwhile: only what is in memory already, and nothing that a thread could be cancelled in.
+        let mut cached = |into: *mut u8, len: usize| {
             // SAFETY: so many bytes may be written there.
-            let count = unsafe { libc::pread64(file, into.cast(), len, at) };
-            usize::try_from(count).map_err(|_| io::Error::last_os_error())
+            unsafe { reads_file(file, into, len, at, libc::RWF_NOWAIT) }.map_err(|why| match why.raw_os_error() {
+                Some(libc::EAGAIN | libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL) => {
+                    io::ErrorKind::Unsupported.into()
+                }
+                _ => why,
+            })
         };
-        match self.goes_on(limit, || self.conn.end.fill(borrowed(self.fd), most, &mut read)) {
+        match self.goes_on(limit, || self.conn.end.fill(borrowed(self.fd), most, &mut cached)) {
             Err(why) if why.kind() == io::ErrorKind::Unsupported => {}
             filled => return filled.map_err(|why| number(&why)),
         }
         let mut copied = [0; COPIED];
-        match read(copied.as_mut_ptr(), most.min(COPIED)).map_err(|why| number(&why))? {
+        // SAFETY: so many bytes may be written there.
+        let read = unsafe { reads_file(file, copied.as_mut_ptr(), most.min(COPIED), at, 0) };
+        match read.map_err(|why| number(&why))? {
             0 => Ok(0),
             count => self.writes_some(&copied[..count], limit),
         }

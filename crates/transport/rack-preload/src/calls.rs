@@ -9,7 +9,7 @@ use rustix::net::{SocketType, sockopt};
 
 use crate::{
     before,
-    conn::{CONNS, borrowed, connects, dups, enters, is_not_followed, leaves},
+    conn::{CONNS, borrowed, connects, dups, enters, forgets, is_not_followed, leaves},
     monitor, process,
     real::{self, errno},
     set,
@@ -142,7 +142,8 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    if fd >= 0 && monitor::is_there() {
+    // Also while the monitor is away: this one may be accepted from for long.
+    if fd >= 0 && monitor::is_named() {
         let before = errno();
         // Of another socket it fails, and that is no harm.
         let _ = keeps_syn(borrowed(fd));
@@ -164,6 +165,8 @@ fn accepted(listener: c_int, fd: c_int) -> c_int {
             enters(fd);
         }
         real::fail(before);
+    } else if fd >= 0 {
+        forgets(fd);
     }
     fd
 }
@@ -190,7 +193,7 @@ pub unsafe extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut so
 pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: the caller's.
     let result = unsafe { real::connect(fd, address, len) };
-    if fd < 0 || !monitor::is_there() || address.is_null() || (len as usize) < size_of::<sockaddr>() {
+    if fd < 0 || !monitor::is_named() || address.is_null() || (len as usize) < size_of::<sockaddr>() {
         return result;
     }
     let before = errno();
@@ -227,6 +230,14 @@ fn kept(conn: &crate::conn::Conn, level: c_int, name: c_int) -> Option<&AtomicI3
     }
 }
 
+/// What the program has set, where the kernel has something else.
+fn known(conn: &crate::conn::Conn, level: c_int, name: c_int) -> Option<c_int> {
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if conn.is_attached() => c_int::try_from(conn.low_at()).ok(),
+        _ => kept(conn, level, name).map(|kept| kept.load(Ordering::Relaxed)),
+    }
+}
+
 /// # Safety
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -243,6 +254,16 @@ pub unsafe extern "C" fn setsockopt(
         if let (Some(kept), Some(set)) = (kept(&conn, level, name), set) {
             kept.store((set != 0).into(), Ordering::Relaxed);
             return 0;
+        }
+        if let (libc::SOL_SOCKET, libc::SO_RCVLOWAT, Some(set)) = (level, name, set) {
+            if conn.is_attached() {
+                conn.sets_low_at(set);
+                return 0;
+            }
+            // SAFETY: the caller's.
+            let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+            conn.takes_low_at(fd);
+            return result;
         }
         match (level, name) {
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => conn.is_timed.store(true, Ordering::Relaxed),
@@ -273,7 +294,7 @@ pub unsafe extern "C" fn getsockopt(
     len: *mut socklen_t,
 ) -> c_int {
     if let Some(conn) = CONNS.get(fd).filter(|conn| !conn.is_tcp())
-        && let Some(kept) = kept(&conn, level, name)
+        && let Some(kept) = known(&conn, level, name)
         && !value.is_null()
         && !len.is_null()
         // SAFETY: the caller's.
@@ -281,7 +302,7 @@ pub unsafe extern "C" fn getsockopt(
     {
         // SAFETY: the caller's; the number may lie anywhere.
         unsafe {
-            value.cast::<c_int>().write_unaligned(kept.load(Ordering::Relaxed));
+            value.cast::<c_int>().write_unaligned(kept);
             *len = 4;
         }
         return 0;

@@ -22,9 +22,10 @@ use std::{
 
 use fide_rack::{end::End, meet::WORDS, shm::ShmWindow};
 use fide_sys::tcp::{TcpEnd, is_established};
+use libc::socklen_t;
 use rustix::net::sockopt;
 
-use crate::{before, monitor, stats, table::Table};
+use crate::{before, monitor, real, stats, table::Table};
 
 pub(crate) type Memory = ShmWindow<WORDS>;
 
@@ -51,14 +52,18 @@ pub(crate) struct Conn {
     /// It is to be asked for once no other process has it.
     is_to_ask: AtomicBool,
     since: Instant,
-    /// When its answer is looked for next, after that.
+    /// When its answer is looked for, or it is asked for again, after that.
     looks_ns: AtomicU64,
+    /// It is not to go over to memory any more.
+    is_never: AtomicBool,
     /// Descriptors of it in this process, and one of them.
     fds: AtomicU32,
     fd: AtomicI32,
     /// What the program has set, while the kernel has something else.
     pub(crate) no_delay: AtomicI32,
     pub(crate) cork: AtomicI32,
+    /// `SO_RCVLOWAT`: the kernel's is 1 once there is memory, as one byte wakes.
+    low_at: AtomicI32,
     /// `SO_LINGER`, which an answer of the monitor clears: seconds, or less than 0.
     pub(crate) linger_s: AtomicI32,
     /// A read or write waits no longer than an option of the socket says.
@@ -74,8 +79,21 @@ pub(crate) fn borrowed(fd: i32) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
+fn rcvlowat(fd: i32) -> i32 {
+    let (mut low_at, mut len): (i32, socklen_t) = (1, 4);
+    // SAFETY: both are there, and the length is that of the number.
+    let result =
+        unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw mut low_at).cast(), &raw mut len) };
+    if result == 0 { low_at } else { 1 }
+}
+
+fn sets_rcvlowat(fd: i32, low_at: i32) {
+    // SAFETY: the number is there, and of that length.
+    unsafe { real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const low_at).cast(), 4) };
+}
+
 impl Conn {
-    fn new(fd: i32) -> Option<Arc<Self>> {
+    pub(crate) fn new(fd: i32) -> Option<Arc<Self>> {
         Some(Arc::new(Self {
             end: End::new().ok()?,
             phase: AtomicU32::new(CONNECTING),
@@ -83,10 +101,12 @@ impl Conn {
             is_to_ask: AtomicBool::new(false),
             since: Instant::now(),
             looks_ns: AtomicU64::new(0),
+            is_never: AtomicBool::new(false),
             fds: AtomicU32::new(1),
             fd: AtomicI32::new(fd),
             no_delay: AtomicI32::new(0),
             cork: AtomicI32::new(0),
+            low_at: AtomicI32::new(1),
             linger_s: AtomicI32::new(-1),
             is_timed: AtomicBool::new(false),
             reads: AtomicU32::new(0),
@@ -125,21 +145,29 @@ impl Conn {
         if passed > ANSWER_WITHIN {
             return self.stays_tcp();
         }
-        if self.is_to_ask.load(Ordering::Relaxed) {
-            return self.asks(fd);
-        }
         let passed_ns = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
-        if passed_ns >= self.looks_ns.load(Ordering::Relaxed) {
-            self.looks_ns.store(passed_ns + passed_ns / LOOKS_SHARE, Ordering::Relaxed);
+        if passed_ns < self.looks_ns.load(Ordering::Relaxed) {
+            return;
+        }
+        let next_ns = passed_ns + passed_ns / LOOKS_SHARE;
+        if !self.is_to_ask.load(Ordering::Relaxed) {
+            self.looks_ns.store(next_ns, Ordering::Relaxed);
             monitor::answers();
+        } else if self.end.is_lone() && !self.asks(fd) {
+            self.looks_ns.store(next_ns, Ordering::Relaxed);
         }
     }
 
-    /// Asks the monitor, if no other process has the connection: that would not have its memory.
-    fn asks(self: &Arc<Self>, fd: i32) {
-        if self.end.is_lone() && self.is_to_ask.swap(false, Ordering::Relaxed) && !monitor::asks(self, fd) {
-            self.stays_tcp();
+    /// Asks the monitor, if no other process has the connection: that would not have its memory. False: later.
+    fn asks(self: &Arc<Self>, fd: i32) -> bool {
+        if !self.end.is_lone() {
+            return false;
         }
+        let is_asked = !self.is_to_ask.swap(false, Ordering::Relaxed) || monitor::asks(self, fd);
+        if !is_asked {
+            self.is_to_ask.store(true, Ordering::Relaxed);
+        }
+        is_asked
     }
 
     /// It stands: asks the monitor, if both ends may be of this host.
@@ -155,6 +183,8 @@ impl Conn {
         let is_timed =
             [sockopt::Timeout::Recv, sockopt::Timeout::Send].into_iter().any(|which| timeout(which).is_some());
         self.is_timed.fetch_or(is_timed, Ordering::Relaxed);
+        // Of the listener, or of the program.
+        self.takes_low_at(fd);
         if let Ok(Some(linger)) = sockopt::socket_linger(socket) {
             self.linger_s.store(i32::try_from(linger.as_secs()).unwrap_or(i32::MAX), Ordering::Relaxed);
         }
@@ -169,6 +199,10 @@ impl Conn {
         self.question.store(u64::from(id) + 1, Ordering::Relaxed);
     }
 
+    pub(crate) fn has_question(&self) -> bool {
+        self.question.load(Ordering::Relaxed) != 0
+    }
+
     /// The number of its question, which is open no more.
     fn takes_question(&self) -> Option<u32> {
         u32::try_from(self.question.swap(0, Ordering::Relaxed).checked_sub(1)?).ok()
@@ -176,8 +210,10 @@ impl Conn {
 
     /// It stays with the kernel, unless it is attached.
     pub(crate) fn stays_tcp(&self) {
+        // Before the phase is looked at: an attach that fails looks at this behind it.
+        self.is_never.store(true, Ordering::SeqCst);
         for from in [CONNECTING, OPEN] {
-            let _ = self.phase.compare_exchange(from, TCP, Ordering::AcqRel, Ordering::Relaxed);
+            let _ = self.phase.compare_exchange(from, TCP, Ordering::SeqCst, Ordering::SeqCst);
         }
         self.cancels();
     }
@@ -195,7 +231,15 @@ impl Conn {
         }
     }
 
-    /// The monitor has refused, or is gone.
+    /// The monitor is gone: another one is asked.
+    pub(crate) fn asks_again(&self) {
+        if self.takes_question().is_some() {
+            self.sets_linger();
+            self.is_to_ask.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The monitor has refused.
     pub(crate) fn refused(&self) {
         self.takes_question();
         self.sets_linger();
@@ -215,23 +259,61 @@ impl Conn {
         // Bytes that wake have to leave at once.
         let _ = sockopt::set_tcp_cork(socket, false);
         let _ = sockopt::set_tcp_nodelay(socket, true);
-        // Before the window is there: from then on nobody takes it back.
-        if self.phase.compare_exchange(OPEN, ATTACHED, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        if !self.begins_attach() {
             return;
         }
         if self.end.attach(window.silent()).is_ok_and(|is_attached| is_attached) {
+            self.takes_low_at(self.fd());
             return stats::attached();
         }
         let _ = sockopt::set_tcp_nodelay(socket, self.no_delay.load(Ordering::Relaxed) != 0);
         let _ = sockopt::set_tcp_cork(socket, self.cork.load(Ordering::Relaxed) != 0);
+        self.fails_attach();
+    }
+
+    /// Bytes from which on a read goes on ([`Conn::low_at`]).
+    pub(crate) fn low_at(&self) -> usize {
+        usize::try_from(self.low_at.load(Ordering::Relaxed)).unwrap_or(1)
+    }
+
+    /// Where the kernel has one it stays with TCP, unless memory has come meanwhile: from then on one byte wakes. Asked behind an attach, and
+    /// behind what has set it.
+    pub(crate) fn takes_low_at(&self, fd: i32) {
+        let low_at = rcvlowat(fd);
+        if low_at <= 1 {
+            return;
+        }
+        self.stays_tcp();
+        if self.is_attached() {
+            self.sets_low_at(low_at);
+            sets_rcvlowat(fd, 1);
+        }
+    }
+
+    /// Of one that has memory.
+    pub(crate) fn sets_low_at(&self, low_at: i32) {
+        self.low_at.store(if low_at < 0 { i32::MAX } else { low_at.max(1) }, Ordering::Relaxed);
+    }
+
+    /// Before the window is there: from then on nobody takes it back.
+    fn begins_attach(&self) -> bool {
+        self.phase.compare_exchange(OPEN, ATTACHED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    }
+
+    /// As it was before, unless it is not to go over any more.
+    fn fails_attach(&self) {
         let is_lone = self.end.is_lone();
         // Another process has it, too, and may close it.
         self.is_to_ask.store(!is_lone, Ordering::Relaxed);
-        self.phase.store(if is_lone { TCP } else { OPEN }, Ordering::Release);
+        self.phase.store(if is_lone { TCP } else { OPEN }, Ordering::SeqCst);
+        if self.is_never.load(Ordering::SeqCst) {
+            self.stays_tcp();
+        }
     }
 
     /// After a fork, in the child: the question is the parent's. It asks itself once the parent has closed the connection.
     pub(crate) fn is_forked(&self) {
+        self.end.is_forked();
         self.question.store(0, Ordering::Relaxed);
         let is_to_ask = self.phase.load(Ordering::Relaxed) == OPEN;
         self.is_to_ask.store(is_to_ask, Ordering::Relaxed);
@@ -266,7 +348,7 @@ pub(crate) fn ours(fd: i32) -> Option<Arc<Conn>> {
 }
 
 /// What was there was closed without this library: the descriptor is another socket's, to which nothing is sent.
-fn forgets(fd: i32) {
+pub(crate) fn forgets(fd: i32) {
     let Some(conn) = CONNS.put(fd, None) else { return };
     if conn.fds.fetch_sub(1, Ordering::AcqRel) > 1 {
         return;
@@ -330,5 +412,31 @@ pub(crate) fn dups(fd: i32, to: i32) {
 pub(crate) fn is_not_followed(fd: i32) {
     if let Some(conn) = CONNS.get(fd) {
         conn.stays_tcp();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_followed_stays_with_tcp_also_if_it_says_so_as_an_attach_fails() {
+        for is_lone in [false, true] {
+            let conn = Conn::new(3).unwrap();
+            conn.phase.store(OPEN, Ordering::Relaxed);
+            if !is_lone {
+                conn.end.shared();
+            }
+            assert!(conn.begins_attach());
+            conn.stays_tcp();
+            conn.fails_attach();
+            assert!(conn.is_tcp() && !conn.begins_attach(), "alone: {is_lone}");
+        }
+        let conn = Conn::new(3).unwrap();
+        conn.phase.store(OPEN, Ordering::Relaxed);
+        conn.end.shared();
+        assert!(conn.begins_attach());
+        conn.fails_attach();
+        assert!(!conn.is_tcp(), "the others may close it");
     }
 }

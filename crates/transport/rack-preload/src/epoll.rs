@@ -123,7 +123,7 @@ fn changes_child(set: c_int, change: c_int, fd: c_int, child: &Arc<Set>, event: 
 }
 
 fn made(set: c_int) -> c_int {
-    if set >= 0 && monitor::is_there() {
+    if set >= 0 && monitor::is_named() {
         SETS.put(set, None);
         let _ = Set::of(set);
     }
@@ -264,7 +264,7 @@ unsafe fn if_ours(
     within: Option<Duration>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    let of = if monitor::is_there() { Set::of(set) } else { SETS.get(set) }?;
+    let of = if monitor::is_named() { Set::of(set) } else { SETS.get(set) }?;
     let most = usize::try_from(most).ok().filter(|most| *most > 0 && !events.is_null())?;
     // SAFETY: the caller's. They are numbers, and are only written to before they are read.
     let into = unsafe { slice::from_raw_parts_mut(events, most) };

@@ -8,7 +8,7 @@ extern "C" fn starts() {
     process::starts();
     monitor::starts();
     stats::starts();
-    if monitor::is_there() {
+    if monitor::is_named() {
         // SAFETY: the functions stay: the library is never unloaded.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
     }

@@ -9,6 +9,10 @@ use std::{
 
 use fide_rack::{wait::Patience, window::Bell};
 use libc::c_int;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::ioctl_fionread,
+};
 
 use crate::conn::{Conn, borrowed};
 
@@ -19,6 +23,8 @@ const ENDS: c_int = libc::EPOLLERR | libc::EPOLLHUP;
 
 /// A wait that is shorter is the kernel's alone.
 const LOOKED_MIN: Duration = Duration::from_micros(100);
+/// Of `SO_RCVLOWAT` not more counts, in bytes: a ring that is full of single bytes has more.
+const LOW_AT_MAX: usize = 4096;
 /// Before the next look, if what wakes is left for others.
 const NAP: Duration = Duration::from_millis(1);
 
@@ -46,8 +52,10 @@ pub(crate) fn ready(conn: &Conn, wants: c_int, kernel: c_int) -> c_int {
         ready |= wants
             & flags
             & match conn.end.is_ready(bell) {
+                Ok(Some(true)) if bell == Bell::Message && is_below(conn) => 0,
                 Ok(Some(true)) => flags,
                 Ok(Some(false)) => 0,
+                Ok(None) if bell == Bell::Message && kernel & flags != 0 && is_below_over_tcp(conn) => 0,
                 Ok(None) => kernel,
                 // The call that comes next says what it is.
                 Err(_) => flags,
@@ -57,6 +65,23 @@ pub(crate) fn ready(conn: &Conn, wants: c_int, kernel: c_int) -> c_int {
         ready |= RDHUP;
     }
     ready
+}
+
+/// What is there to read is less than the program waits for (`SO_RCVLOWAT`), and more may come.
+fn is_below(conn: &Conn) -> bool {
+    let least = conn.low_at().min(LOW_AT_MAX);
+    least > 1 && conn.end.count().is_ok_and(|count| count < least) && !conn.end.is_over()
+}
+
+/// The same of one that has memory, and whose bytes come over TCP still: the kernel does not know the mark any more.
+fn is_below_over_tcp(conn: &Conn) -> bool {
+    if conn.low_at() <= 1 || !conn.is_attached() {
+        return false;
+    }
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let (socket, least) = (borrowed(conn.fd()), conn.low_at() as u64);
+    let is_over = || poll(&mut [PollFd::new(&socket, PollFlags::RDHUP)], Some(&now)) != Ok(0);
+    ioctl_fionread(socket).is_ok_and(|count| count < least) && !is_over()
 }
 
 /// From now on the other end wakes.

@@ -12,7 +12,7 @@ use std::{
     collections::BTreeMap,
     mem,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
@@ -127,20 +127,48 @@ thread_local! {
     static FORKS: Cell<Vec<Held>> = const { Cell::new(Vec::new()) };
 }
 
-/// Before a fork: nothing of a set is half changed in the child.
+/// Before a fork: nothing of a set is half changed in the child, and no connection counts as slept for that nobody sleeps for.
 pub(crate) fn before_fork() {
-    let held = SETS.all().filter_map(|(_, set)| {
-        // Who is at it has been interrupted by a handler that forks, if it takes so long.
-        let inner = (0..FORK_TRIES).find_map(|_| {
-            set.inner.try_lock().ok().or_else(|| {
-                thread::yield_now();
-                None
-            })
-        })?;
-        // SAFETY: the set stays as long as this, which lies before it and is dropped first.
-        Some((unsafe { mem::transmute::<MutexGuard<'_, Inner>, MutexGuard<'static, Inner>>(inner) }, Arc::clone(&set)))
-    });
-    FORKS.set(held.collect());
+    let sets: Vec<Arc<Set>> = SETS.all().map(|(_, set)| set).collect();
+    let mut held = holds(&sets);
+    for (inner, _) in &mut held {
+        let quiet = mem::take(&mut inner.quiet);
+        let is_slept_for = inner.sleepers > 0;
+        inner.looked.extend(quiet.into_values());
+        if !is_slept_for {
+            inner.looked.iter_mut().for_each(Interest::wakes);
+        }
+    }
+    FORKS.set(held);
+}
+
+/// All of them at once. Others hold one while they wait for a set within it, so that none is waited for with another one in hand.
+fn holds(sets: &[Arc<Set>]) -> Vec<Held> {
+    // Some have more descriptors than one.
+    let mut sets: Vec<&Arc<Set>> = sets.iter().collect();
+    sets.sort_by_key(|set| Arc::as_ptr(set));
+    sets.dedup_by_key(|set| Arc::as_ptr(set));
+    for turn in 0..FORK_TRIES {
+        let mut held = Vec::with_capacity(sets.len());
+        for (at, set) in sets.iter().enumerate() {
+            match set.held() {
+                Some(one) => held.push(one),
+                // In the last turn: who is at it has been interrupted by a handler that forks, as it takes so long.
+                None if turn + 1 == FORK_TRIES => {}
+                None => {
+                    // The one that others hold is the first one of the next turn.
+                    sets.swap(0, at);
+                    held.clear();
+                    break;
+                }
+            }
+        }
+        if turn + 1 == FORK_TRIES || held.len() == sets.len() {
+            return held;
+        }
+        thread::yield_now();
+    }
+    Vec::new()
 }
 
 pub(crate) fn after_fork() {
@@ -151,8 +179,6 @@ pub(crate) fn after_fork() {
 pub(crate) fn in_child() {
     for (mut inner, _set) in FORKS.take() {
         inner.sleepers = 0;
-        let quiet = mem::take(&mut inner.quiet);
-        inner.looked.extend(quiet.into_values());
         inner.looked.iter_mut().for_each(|interest| interest.sleeps = false);
         inner.children.iter_mut().for_each(|child| child.sleeps = false);
     }
@@ -557,6 +583,17 @@ impl Set {
         SETS.get(set)
     }
 
+    /// None: somebody else holds it.
+    fn held(self: &Arc<Self>) -> Option<Held> {
+        let inner = match self.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        // SAFETY: the set stays as long as this, which lies before it and is dropped first.
+        Some((unsafe { mem::transmute::<MutexGuard<'_, Inner>, MutexGuard<'static, Inner>>(inner) }, Arc::clone(self)))
+    }
+
     pub(crate) fn is_asked(&self, events: u32) {
         if bits(events) & (libc::EPOLLET | libc::EPOLLONESHOT) != 0 {
             self.has_edges.store(true, Ordering::Relaxed);
@@ -667,5 +704,54 @@ impl Set {
     pub(crate) fn is_ready(&self) -> bool {
         let inner = self.lock();
         inner.looked.iter().any(|interest| interest.due(0).0 != 0) || inner.children.iter().any(Child::is_ready)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Numbers that no other test has.
+    const FDS: [c_int; 2] = [700_001, 700_002];
+
+    #[test]
+    fn before_a_fork_all_sets_are_held_and_nobody_counts_as_one_that_sleeps() {
+        let [inner, outer] = FDS.map(|fd| Set::of(fd).unwrap());
+        let event = epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 0 };
+        let conn = Conn::new(3).unwrap();
+        let mut interest = Interest::new(3, Arc::clone(&conn), event);
+        interest.sleeps();
+        inner.lock().quiet.insert(3, interest);
+        // A second descriptor of it.
+        SETS.put(700_003, Some(Arc::clone(&outer)));
+        let is_over = AtomicBool::new(false);
+        let held = thread::scope(|scope| {
+            // As one that sleeps for a set in a set.
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    let of_outer = outer.lock();
+                    thread::sleep(Duration::from_micros(50));
+                    drop(inner.lock());
+                    drop(of_outer);
+                    thread::sleep(Duration::from_micros(50));
+                }
+            });
+            let held = (0..50).map(|_| {
+                before_fork();
+                let held = FORKS.take();
+                thread::sleep(Duration::from_micros(100));
+                [&inner, &outer].map(|set| held.iter().filter(|(_, of)| Arc::ptr_eq(of, set)).count())
+            });
+            let held: Vec<_> = held.collect();
+            is_over.store(true, Ordering::Relaxed);
+            held
+        });
+        assert_eq!(held, [[1, 1]; 50]);
+        let of = inner.lock();
+        assert!(of.quiet.is_empty() && of.looked.len() == 1 && !of.looked[0].sleeps);
+        drop(of);
+        FDS.into_iter().chain([700_003]).for_each(|fd| _ = SETS.put(fd, None));
     }
 }

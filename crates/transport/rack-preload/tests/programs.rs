@@ -49,7 +49,13 @@ impl Host {
     fn command(&self, is_under: bool, name: &str, role: &str, env: &[(&str, &str)]) -> Command {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/pair.py");
         let mut command = Command::new("python3");
-        command.arg(script).args([name, role]).stdin(Stdio::null()).stdout(Stdio::piped()).envs(env.iter().copied());
+        command
+            .arg("-B")
+            .arg(script)
+            .args([name, role])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .envs(env.iter().copied());
         if is_under {
             under::sets(&mut command, self.directory.path());
         }
@@ -126,6 +132,8 @@ same! {
     shut_halves_are_the_same: "halves", 2;
     second_descriptors_are_the_same: "dups", 2;
     files_are_sent_the_same: "files", 2;
+    files_that_are_not_in_memory_are_sent_the_same: "cold-files", 2;
+    low_water_marks_are_the_same: "low-water", 2;
     // The child says what its parent had, too.
     fork_after_accept_is_the_same: "forks", 3;
     // Here as well, if the server has got it before the fork: its child goes on with that.

@@ -10,11 +10,10 @@ use std::{
     path::Path,
     process::{Child, ChildStdout, Command, Stdio},
     thread,
-    time::{Duration, Instant},
 };
 
 use fide_rack::meet::monitor::Monitor;
-use under::{LIMIT, ends};
+use under::{ends, until};
 
 fn is_installed(name: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
@@ -37,14 +36,6 @@ fn command(name: &str, is_under: bool, directory: &Path) -> Command {
     command
 }
 
-fn waits_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + LIMIT;
-    while !is_so() {
-        assert!(Instant::now() < until, "{what}: not within {LIMIT:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 impl<'a> Redis<'a> {
     fn start(is_under: bool, directory: &'a Path) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
@@ -52,7 +43,7 @@ impl<'a> Redis<'a> {
         server.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--enable-debug-command", "yes"]);
         let server = server.stdout(Stdio::null()).spawn().unwrap();
         let redis = Self { server, port, directory, is_under };
-        waits_until("a server that answers", || redis.asks(&["PING"]) == "PONG\n");
+        until("a server that answers", || redis.asks(&["PING"]) == "PONG\n");
         redis
     }
 
@@ -91,7 +82,7 @@ impl<'a> Redis<'a> {
     fn saves(&self) -> String {
         let last = self.asks(&["INFO", "persistence"]);
         let answer = self.asks(&["BGSAVE"]);
-        waits_until("the end of a BGSAVE", || self.asks(&["INFO", "persistence"]).contains("rdb_bgsave_in_progress:0"));
+        until("the end of a BGSAVE", || self.asks(&["INFO", "persistence"]).contains("rdb_bgsave_in_progress:0"));
         assert!(last.contains("rdb_bgsave_in_progress:0"), "{last}");
         let now = self.asks(&["INFO", "persistence"]);
         assert!(now.contains("rdb_last_bgsave_status:ok"), "{now}");
@@ -99,7 +90,7 @@ impl<'a> Redis<'a> {
     }
 
     fn has_no(&self, of: &str) {
-        waits_until(of, || !self.asks(&["CLIENT", "LIST"]).contains(of));
+        until(of, || !self.asks(&["CLIENT", "LIST"]).contains(of));
     }
 }
 
@@ -160,7 +151,7 @@ fn seen(is_under: bool, directory: &Path) -> Vec<String> {
     monitor.kill();
     redis.has_no("cmd=monitor");
     let blocked = redis.listens(&["BLPOP", "nothing", "0"], 0);
-    waits_until("a client that waits", || redis.asks(&["CLIENT", "LIST"]).contains("cmd=blpop"));
+    until("a client that waits", || redis.asks(&["CLIENT", "LIST"]).contains("cmd=blpop"));
     blocked.kill();
     redis.has_no("cmd=blpop");
 
@@ -183,7 +174,7 @@ fn seen(is_under: bool, directory: &Path) -> Vec<String> {
         redis.client("redis-benchmark", &["-t", "set,get", "-n", "100000", "-c", "20", "-P", "16", "-q"]);
     assert!(benchmark.stdout(Stdio::null()).status().unwrap().success());
     seen.push(redis.asks(&["SHUTDOWN", "NOSAVE"]));
-    waits_until("the end of the server", || redis.server.try_wait().unwrap().is_some());
+    until("the end of the server", || redis.server.try_wait().unwrap().is_some());
     seen
 }
 

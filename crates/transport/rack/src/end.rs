@@ -132,6 +132,8 @@ pub struct End<W> {
     window: OnceLock<W>,
     /// This process has closed it.
     has_closed: AtomicBool,
+    /// Threads of this process among [`State::sleepers`].
+    own_sleepers: AtomicU32,
 }
 
 impl<W> fmt::Debug for End<W> {
@@ -153,7 +155,13 @@ impl<W: Window> End<W> {
     /// # Errors
     /// [`RegionError`]: the kernel has no memory.
     pub fn new() -> Result<Self, RegionError> {
-        Ok(Self { state: Mapped::anonymous()?, window: OnceLock::new(), has_closed: AtomicBool::new(false) })
+        let (has_closed, own_sleepers) = (AtomicBool::new(false), AtomicU32::new(0));
+        Ok(Self { state: Mapped::anonymous()?, window: OnceLock::new(), has_closed, own_sleepers })
+    }
+
+    /// In a process that was forked: those that sleep are the parent's.
+    pub fn is_forked(&self) {
+        self.own_sleepers.store(0, Ordering::Relaxed);
     }
 
     /// Another process has the end, too: as one that is forked has.
@@ -221,6 +229,8 @@ impl<W: Window> End<W> {
             self.leaves()
         });
         if leaves.unwrap_or_else(|_| self.leaves()) {
+            // For the others nobody of this process sleeps any more, also where a thread comes to say so later, or never.
+            while self.wakes_one() {}
             return;
         }
         let (Some(window), socket) = (self.window.get(), socket.as_fd()) else { return };
@@ -242,9 +252,18 @@ impl<W: Window> End<W> {
         self.window.get().is_some_and(|window| window.poll(WRITES_NO_MORE_AT) != 0)
     }
 
+    /// Nothing more comes than what is there: the other end has said so, or is gone.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.is_ended() || self.of().incoming.load::<Incoming>().is_ended
+    }
+
     /// This thread is about to poll the socket, as one of those that sleep: others leave what wakes until [`End::woke`].
     pub fn sleeps(&self) {
-        let counts = || self.of().sleepers.fetch_add(1, Ordering::Relaxed);
+        let counts = || {
+            self.of().sleepers.fetch_add(1, Ordering::Relaxed);
+            self.own_sleepers.fetch_add(1, Ordering::Relaxed)
+        };
         // Under the lock: who has seen that nobody sleeps takes what wakes before it lets it go.
         if self.incoming(|_: &mut Incoming| counts()).is_err() {
             counts();
@@ -267,6 +286,15 @@ impl<W: Window> End<W> {
     /// This thread polls the socket no more. If nobody does, the other end need not wake anybody: each byte that does costs as much as one
     /// over TCP.
     pub fn woke(&self) {
+        self.wakes_one();
+    }
+
+    /// False: no thread of this process sleeps.
+    fn wakes_one(&self) -> bool {
+        let one_less = |own: u32| own.checked_sub(1);
+        if self.own_sleepers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_err() {
+            return false;
+        }
         let state = self.of();
         // Whoever sleeps from now on has a later number.
         let turn = state.turn.load(Ordering::SeqCst);
@@ -275,6 +303,7 @@ impl<W: Window> End<W> {
         {
             [Bell::Message, Bell::Room].into_iter().for_each(|bell| window.sleeps_no_more(bell, turn));
         }
+        true
     }
 
     fn incoming<T>(&self, change: impl FnOnce(&mut Incoming) -> T) -> io::Result<T> {
@@ -634,6 +663,25 @@ mod tests {
         assert!(end.is_lone());
         let [window, _] = ShmWindow::pair().unwrap();
         assert!(!end.attach(window).unwrap() && !end.is_attached());
+    }
+
+    /// What is left to others does not wait for threads of a process that is gone, and what a process has of its parent is not its own.
+    #[test]
+    fn who_leaves_an_end_to_others_sleeps_for_it_no_more() {
+        let (ends, [socket, _other]) = attached();
+        let sleepers = || ends[0].of().sleepers.load(Ordering::Relaxed);
+        ends[0].shared();
+        ends[0].sleeps();
+        ends[0].sleeps();
+        ends[0].woke();
+        ends[0].close(&socket);
+        assert_eq!(sleepers(), 0);
+        ends[0].woke();
+        assert_eq!(sleepers(), 0, "it comes to say so later");
+        ends[0].sleeps();
+        ends[0].is_forked();
+        ends[0].woke();
+        assert_eq!(sleepers(), 1, "that one is the parent's");
     }
 
     /// A sleep with the number of the one before would not be woken from.

@@ -91,14 +91,6 @@ pub struct Waiting<T> {
     is_answered: bool,
 }
 
-impl<T> Waiting<T> {
-    /// Its answer was on the way to its client.
-    #[must_use]
-    pub fn is_answered(&self) -> bool {
-        self.is_answered
-    }
-}
-
 /// Why a question is not asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[repr(u8)]

@@ -27,7 +27,10 @@ use fide_rack::{
     stream::halves,
 };
 use fide_sys::{seqpacket::send, tcp::keeps_syn};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::{AddressFamily, SocketFlags, SocketType, sockopt},
+};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -161,6 +164,33 @@ fn child_of_a_server_gets_what_its_parent_did_not_take() {
         let mut bytes = [0; 5];
         reads.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"hello");
+    }
+}
+
+/// The server takes its question back as its child asks: what the kernel tells once is not lost in between.
+#[test]
+fn child_that_asks_as_its_parent_takes_back_is_paired() {
+    let host = host();
+    let (server, child, client) = (host.asks(), host.asks(), host.asks());
+    for turn in 0..1500 {
+        let [here, there] = connection();
+        let asked = server.ask(&there).unwrap();
+        host.until("a question", |monitor| monitor.waiting() == 1);
+        let of_child = there.try_clone().unwrap();
+        let asked_by_child = thread::scope(|scope| {
+            scope.spawn(|| {
+                (0..turn % 7 * 100).for_each(|_| std::hint::spin_loop());
+                server.cancel(asked).unwrap();
+            });
+            child.ask(&of_child).unwrap()
+        });
+        let asked_here = client.ask(&here).unwrap();
+        let _windows = [paired(&child, asked_by_child), paired(&client, asked_here)];
+        // Its parent may be told something, too: it has come too late.
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        while poll(&mut [PollFd::new(&server, PollFlags::IN)], Some(&now)).unwrap() > 0 {
+            drop(server.told().unwrap());
+        }
     }
 }
 

@@ -14,6 +14,8 @@ import tempfile
 import threading
 import time
 
+import more
+
 WARM = int(os.environ.get("WARM", 30))
 
 
@@ -785,6 +787,7 @@ SCENARIOS = {
     "threads": threads,
     "pingpong": pingpong,
     "epolls": epolls,
+    **more.SCENARIOS,
 }
 
 

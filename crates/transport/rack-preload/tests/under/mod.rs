@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Programs under the library.
 
+#![allow(dead_code, reason = "each test uses a part of it")]
+
 use std::{
     io::Read,
     path::{Path, PathBuf},
@@ -46,4 +48,13 @@ pub(crate) fn sets(command: &mut Command, directory: &Path) {
         .env("LD_PRELOAD", library())
         .env("FIDE_RACK_MONITOR", directory.join(MONITOR))
         .env("FIDE_RACK_STATS", directory.join(STATS));
+}
+
+/// Waits until it is so.
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}: not within {LIMIT:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
 }

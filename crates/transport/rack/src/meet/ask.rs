@@ -21,11 +21,13 @@ use crate::shm::ShmWindow;
 /// How long a program waits for a place among those that wait to be accepted.
 pub const CONNECT_WAIT: Duration = Duration::from_secs(5);
 
+/// The number of the next question, also of another monitor: what one is told late is none of the other's.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
 /// A connection to the monitor, for all threads of a program.
 #[derive(Debug)]
 pub struct Asks {
     socket: OwnedFd,
-    next: AtomicU32,
 }
 
 /// What the monitor has answered to a question.
@@ -63,8 +65,15 @@ impl Asks {
     /// # Errors
     /// The kernel's: `NotFound` or `ConnectionRefused` if there is none, `WouldBlock` if there was no place in that time.
     pub fn connect(path: &Path) -> io::Result<Self> {
-        let socket = seqpacket::connect(path, CONNECT_WAIT)?;
-        Ok(Self { socket, next: AtomicU32::new(0) })
+        Self::connect_within(path, CONNECT_WAIT)
+    }
+
+    /// As [`Asks::connect`], with another longest wait; of zero it is none.
+    ///
+    /// # Errors
+    /// As [`Asks::connect`].
+    pub fn connect_within(path: &Path, wait: Duration) -> io::Result<Self> {
+        Ok(Self { socket: seqpacket::connect(path, wait)? })
     }
 
     /// With another descriptor, the first free one from a number on: out of the way of a program that does not know of it.
@@ -72,8 +81,7 @@ impl Asks {
     /// # Errors
     /// The kernel's.
     pub fn moved(self, least: i32) -> io::Result<Self> {
-        let socket = rustix::io::fcntl_dupfd_cloexec(&self.socket, least)?;
-        Ok(Self { socket, ..self })
+        Ok(Self { socket: rustix::io::fcntl_dupfd_cloexec(&self.socket, least)? })
     }
 
     /// Asks for the other end of a TCP socket's connection, and returns the number of the question. The monitor keeps the socket until
@@ -82,7 +90,7 @@ impl Asks {
     /// # Errors
     /// The kernel's: `WouldBlock` if the monitor is slow. Nothing was asked.
     pub fn ask(&self, socket: impl AsFd) -> io::Result<u32> {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
         send(&self.socket, &Request::Ask { id }.write(), &[socket.as_fd()])?;
         Ok(id)
     }

@@ -400,19 +400,41 @@ impl Shared {
     }
 
     fn leaves(&self, client: u64) {
-        let kept = self.pairs().gone(client);
+        let kept = {
+            let mut pairs = self.pairs();
+            let kept = pairs.gone(client);
+            kept.iter().for_each(|kept| self.remembers(kept.cookie, kept.end, kept.seen.syn));
+            kept
+        };
         self.links(|link| link.left(client));
         self.clients().all.remove(&client);
-        kept.into_iter().for_each(|kept| self.release(kept));
+        kept.into_iter().for_each(Kept::release);
     }
 
-    /// What nobody waits for is released. Whoever still has its socket may ask again.
-    fn release(&self, kept: Kept) {
-        let has_memory = self.known(kept.cookie, kept.end).is_some_and(|known| known.memory.is_some());
-        if kept.seen.syn.is_some() && !has_memory {
-            self.knows(kept.cookie, Known { end: kept.end, syn: kept.seen.syn, memory: None });
+    /// A program takes a question back.
+    fn cancels(&self, client: &Client, id: u32, held: &mut Vec<Held>) {
+        let kept = {
+            let mut pairs = self.pairs();
+            let kept = pairs.cancel(client.number, id);
+            kept.inspect(|kept| self.remembers(kept.cookie, kept.end, kept.seen.syn))
+        };
+        if let Some(kept) = kept {
+            self.links(|link| link.withdraws(client.number, id));
+            self.said().left(kept.left(Why::TakenBack));
+            kept.release();
+        } else if let Some(at) = held.iter().position(|held| held.id == id && !held.has_begun()) {
+            let held = held.swap_remove(at);
+            held.is_refused();
+            lets_go(&held.into_socket());
         }
-        kept.release();
+    }
+
+    /// Whoever still has the socket of a question that waits no more may ask again. Before others see that it does not wait.
+    fn remembers(&self, cookie: u64, end: TcpEnd, syn: Option<u32>) {
+        let has_memory = self.known(cookie, end).is_some_and(|known| known.memory.is_some());
+        if syn.is_some() && !has_memory {
+            self.knows(cookie, Known { end, syn, memory: None });
+        }
     }
 
     /// What is known of a socket as this end.
@@ -479,18 +501,7 @@ impl Shared {
             let Ok(Some(received)) = receive(&client.socket, ASKED_FDS_MAX) else { return };
             match Request::read(received.bytes()) {
                 Ok(Request::Ask { id }) => self.ask(client, id, received.fds.into_iter().next()),
-                Ok(Request::Cancel { id }) => {
-                    let kept = self.pairs().cancel(client.number, id);
-                    if let Some(kept) = kept {
-                        self.links(|link| link.withdraws(client.number, id));
-                        self.said().left(kept.left(Why::TakenBack));
-                        self.release(kept);
-                    } else if let Some(at) = held.iter().position(|held| held.id == id && !held.has_begun()) {
-                        let held = held.swap_remove(at);
-                        held.is_refused();
-                        lets_go(&held.into_socket());
-                    }
-                }
+                Ok(Request::Cancel { id }) => self.cancels(client, id, held),
                 Err(_) => return,
             }
         }
@@ -548,20 +559,23 @@ impl Shared {
         };
         let found = socket.and_then(|socket| Some((TcpEnd::of(&socket).ok()?, cookie(&socket).ok()?, socket)));
         let Some((end, cookie, socket)) = found else { return refuse(Refused::Socket, None) };
-        let (known_syn, memory) = self.known(cookie, end).map_or((None, None), |known| (known.syn, known.memory));
         // The kernel gives it once.
-        let syn = known_syn.or_else(|| syn_stamp(&socket).ok().flatten());
+        let syn = syn_stamp(&socket).ok().flatten();
         let seen = Seen { syn, stamp: stamp_now(&socket).ok() };
         let (socket, since) = (Arc::new(socket), Instant::now());
         let mut kept = Kept { socket, cookie, seen, client: Arc::clone(client), end, since };
-        if let Some(memory) = memory {
-            kept.release();
-            self.said().goes_over(end, program);
-            return client.tell(id, Ok(memory));
-        }
         let asker = Asker { client: client.number, id, uid: program.uid };
         let (seen, before, asked) = {
             let mut pairs = self.pairs();
+            // Behind the lock of those who make it known.
+            let known = self.known(cookie, end);
+            if let Some(memory) = known.as_ref().and_then(|known| known.memory.clone()) {
+                drop(pairs);
+                kept.release();
+                self.said().goes_over(end, program);
+                return client.tell(id, Ok(memory));
+            }
+            kept.seen.syn = kept.seen.syn.or(known.and_then(|known| known.syn));
             let before =
                 pairs.make_room(end, client.number, |former| former.client.to_do().replaced.len() < REPLACED_MAX);
             if let Some(before) = before.as_ref().filter(|before| before.kept.cookie == cookie) {
@@ -581,14 +595,8 @@ impl Shared {
             }
         }
         let Some(before) = before else { return };
-        let was_answered = before.is_answered();
         let Kept { socket, client: former, .. } = before.kept;
         former.is_to(|to_do| to_do.replaced.push((before.asker.id, socket)));
-        // What that one is not told any more.
-        if was_answered && let Some(memory) = self.known(cookie, end).and_then(|known| known.memory) {
-            self.said().goes_over(end, program);
-            self.answers(client, id, Ok(memory));
-        }
     }
 
     /// The other end has asked before.
@@ -622,18 +630,17 @@ impl Shared {
                 .map_err(|_| Refused::Memory),
         };
         let outcome = |is_first| memory.clone().map(|memory| (memory, is_first));
-        let syns = [own.syn, other_seen.syn];
-        let knows = |is_met: bool| {
-            for (at, is_first) in [true, false].into_iter().enumerate() {
-                let memory = outcome(is_first).ok().filter(|_| is_met);
-                self.knows(cookies[at], Known { end: [end, end.other()][at], syn: syns[at], memory });
+        let (ends, syns) = ([end, end.other()], [own.syn, other_seen.syn]);
+        {
+            // Another program that has one of the sockets may ask at any time: it finds a question that waits, or what was answered.
+            let mut pairs = self.pairs();
+            if !pairs.answers(asker, other_asker) {
+                // One of them was taken back; the next one that asks is told.
+                return [0, 1].into_iter().for_each(|at| self.remembers(cookies[at], ends[at], syns[at]));
             }
-        };
-        // Before they are answered: another program that has one of the sockets may ask at any time.
-        knows(true);
-        if !self.pairs().answers(asker, other_asker) {
-            // The other one was taken back; the next one that asks is told.
-            return knows(false);
+            for (at, is_first) in [true, false].into_iter().enumerate() {
+                self.knows(cookies[at], Known { end: ends[at], syn: syns[at], memory: outcome(is_first).ok() });
+            }
         }
         if let Ok(memory) = &memory {
             // Without a number it is only not found in the maps of its programs.

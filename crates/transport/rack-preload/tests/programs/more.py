@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""More of what one end of a connection does, for pair.py."""
+
+import hashlib
+import os
+import select
+import socket
+import tempfile
+import time
+
+
+def low_water(s, is_server):
+    """What is said to be ready, and what a read waits for, with a low-water mark."""
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if is_server:
+        while asked := s.recv(1):
+            if asked == b"4":
+                s.sendall(b"4444")
+            elif asked == b"6":
+                s.sendall(b"666666")
+            elif asked == b"s":
+                s.sendall(b"4444")
+                time.sleep(0.05)
+                s.sendall(b"666666")
+            else:
+                s.sendall(b"333")
+                s.shutdown(socket.SHUT_WR)
+        return
+    one, polled = select.epoll(), select.poll()
+    one.register(s, select.EPOLLIN)
+    polled.register(s, select.POLLIN)
+    waits = [
+        lambda within: one.poll(within) != [],
+        lambda within: polled.poll(within * 1000) != [],
+        lambda within: select.select([s], [], [], within)[0] != [],
+    ]
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 10)
+    print(s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT))
+    for wait in waits:
+        s.sendall(b"4")
+        time.sleep(0.03)
+        print(wait(0.03))
+        s.sendall(b"6")
+        print(wait(5), s.recv(100, socket.MSG_DONTWAIT))
+        s.sendall(b"s")
+        print(s.recv(100))
+        s.sendall(b"46")
+        print(s.recv(3), wait(0.03), s.recv(3, socket.MSG_DONTWAIT), s.recv(100, socket.MSG_DONTWAIT))
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 0)
+    print(s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT))
+    s.sendall(b"4")
+    print(one.poll(5) != [], s.recv(100))
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 10)
+    s.sendall(b"e")
+    for wait in waits:
+        print(wait(5))
+    print(s.recv(100), s.recv(100))
+
+
+def cold_files(s, is_server):
+    """sendfile of what the kernel has to read from its disk, a part of which it has in memory."""
+    size, turns = 3_000_001, 4
+    if is_server:
+        got, count = hashlib.sha256(), 0
+        while count < size * turns:
+            more = s.recv(100_000)
+            got.update(more)
+            count += len(more)
+        print(got.hexdigest())
+        s.sendall(b"!")
+        return
+    with tempfile.TemporaryFile() as file:
+        for at in range(size // 10_000 + 1):
+            file.write((b"%09d\n" % at) * 1000)
+        file.truncate(size)
+        file.flush()
+        for turn in range(turns):
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), turn * 300_000, 0, os.POSIX_FADV_DONTNEED)
+            s.setblocking(turn % 2 == 0)
+            at = 0
+            while at < size:
+                try:
+                    at += os.sendfile(s.fileno(), file.fileno(), at, size)
+                except BlockingIOError:
+                    select.select([], [s], [])
+            print(at)
+        s.setblocking(True)
+        print(s.recv(1))
+
+
+SCENARIOS = {"low-water": low_water, "cold-files": cold_files}
