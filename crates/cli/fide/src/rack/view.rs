@@ -508,6 +508,7 @@ mod tests {
             programs: vec![mine, theirs],
             pairs: vec![pair(mine, theirs), pair(theirs, theirs)],
             left: vec![left(mine), left(theirs)],
+            links: Vec::new(),
             waits: vec![Waits { program: theirs, end, since: Instant::now() }],
         };
         let all = shown(&view, 5, None);
