@@ -24,7 +24,8 @@
 //! in one partition.
 //!
 //! **Slices** (§4.3). What a connection has is sent in slices of at most [`Slices::bytes`], one for each connection in turn; small writes
-//! are put together up to that. So who sends little waits for one slice of each that sends much.
+//! are put together up to that, and no more slices are on the way than keep both proxies busy. So who sends little waits for a slice or two, however
+//! much others send.
 //!
 //! **Wakes.** A proxy is never woken: it looks. A program that sleeps is, by a byte over its TCP connection, as always
 //! ([`crate::carry`]); the other host's proxy sends it, which has the other end's socket, and only once the bytes lie in the sleeper's own
@@ -53,8 +54,9 @@ const BEFORE: usize = 128;
 const TALK_LEN: usize = 16 << 10;
 /// Bytes of a partition before its rings: two words in cache lines of their own.
 const TOLD: usize = 128;
-/// Bytes of a partition's ring for data, at least: two of the longest slices.
-const DATA_MIN: usize = 4 * SLICE_MAX;
+/// Bytes of a partition's ring for data, which takes two of the longest slices at once. No longer one, as what lies in it should still be in
+/// the cache.
+const DATA_LEN: usize = 4 * SLICE_MAX + 4096;
 /// Partitions of a link.
 pub const PARTITIONS_MAX: usize = 16;
 /// Bytes of the longest slice.
@@ -71,11 +73,14 @@ pub const CONNECTIONS_MAX: usize = 4096;
 pub struct Slices {
     /// At most [`SLICE_MAX`].
     pub bytes: usize,
+    /// So many of them are sent at most before the other proxy has taken the first one: one that is written while it reads another. What
+    /// else is sent waits for those.
+    pub ahead: usize,
 }
 
 impl Default for Slices {
     fn default() -> Self {
-        Self { bytes: 4 << 10 }
+        Self { bytes: 2 << 10, ahead: 2 }
     }
 }
 
@@ -125,7 +130,7 @@ impl Layout {
         if !(1..=PARTITIONS_MAX).contains(&partitions) {
             return Err(Unfit::Partitions(partitions));
         }
-        let needs = BEFORE + TALK_LEN + partitions * (TOLD + TALK_LEN + DATA_MIN);
+        let needs = BEFORE + TALK_LEN + partitions * (TOLD + TALK_LEN + DATA_LEN);
         if len < needs {
             return Err(Unfit::Short { len, partitions, needs });
         }
@@ -151,12 +156,10 @@ impl Layout {
     #[must_use]
     pub fn partition(self, number: usize) -> Partition {
         assert!(number < self.partitions, "partition {number} of {}", self.partitions);
-        let first = BEFORE + TALK_LEN;
-        let each = (self.len - first) / self.partitions / TOLD * TOLD;
-        let at = first + number * each;
+        let at = BEFORE + TALK_LEN + number * (TOLD + TALK_LEN + DATA_LEN);
         let (tells_at, data_at) = (at + TOLD, at + TOLD + TALK_LEN);
         Partition {
-            data: Place { told_at: at, at: data_at, len: (at + each - data_at) / WORD * WORD },
+            data: Place { told_at: at, at: data_at, len: DATA_LEN },
             tells: Place { told_at: at + TOLD / 2, at: tells_at, len: TALK_LEN },
         }
     }
@@ -164,7 +167,7 @@ impl Layout {
     /// Makes all rings empty that this end writes, and what it has told of those that it reads.
     pub fn empties(self, window: &impl Window) {
         const ZEROS: [u8; 4096] = [0; 4096];
-        let end = self.len / WORD * WORD;
+        let end = BEFORE + TALK_LEN + self.partitions * (TOLD + TALK_LEN + DATA_LEN);
         for at in (BEFORE / 2..end).step_by(ZEROS.len()) {
             window.write(at, &ZEROS[..ZEROS.len().min(end - at)]);
         }

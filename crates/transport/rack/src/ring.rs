@@ -61,6 +61,8 @@ pub enum SendError {
 #[derive(Debug, Clone, Copy)]
 pub struct Sender {
     place: Place,
+    /// Each message asks.
+    asks: bool,
     written: u64,
     /// As the receiver has told it last.
     read: u64,
@@ -117,7 +119,22 @@ impl Sender {
     /// If the place does not lie within the window.
     pub fn new(window: &impl Window, place: Place) -> Self {
         place.check(window);
-        Self { place, written: 0, read: 0 }
+        Self { place, asks: false, written: 0, read: 0 }
+    }
+
+    /// It asks with each message: for one that does not want to be far ahead of the receiver.
+    #[must_use]
+    pub fn asking(self) -> Self {
+        Self { asks: true, ..self }
+    }
+
+    /// Bytes that the receiver has not read yet, with headers, as far as it was told.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn unread(&mut self, window: &impl Window) -> Result<u64, Broken> {
+        self.learn(window)?;
+        Ok(self.pending())
     }
 
     /// Its numbers, for [`Sender::at`].
@@ -169,7 +186,7 @@ impl Sender {
     fn publishes(&mut self, window: &impl Window, len: usize) {
         let next = self.written + room(len);
         window.write(self.place.offset(next), &[0; WORD]);
-        let asks = if next - self.read > self.place.len as u64 / 2 { ASKS } else { 0 };
+        let asks = if self.asks || next - self.read > self.place.len as u64 / 2 { ASKS } else { 0 };
         window.publish(self.place.offset(self.written), (len as u64 + 1) | asks);
         self.written = next;
         window.ring(Bell::Message);

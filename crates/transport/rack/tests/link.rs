@@ -49,7 +49,7 @@ proptest! {
         slice in 100..70_000_usize,
         steps in prop::collection::vec((0..4_u8, 0..3_usize, 0..2_usize, 1..40_000_usize), 1..200),
     ) {
-        let mut proxies = proxies(Slices { bytes: slice });
+        let mut proxies = proxies(Slices { bytes: slice, ..Slices::default() });
         let mut programs = Vec::new();
         let mut ends: Vec<_> = (0..3).map(|connection| {
             let (windows, both) = stream(&mut proxies, connection);
@@ -190,7 +190,7 @@ proptest! {
         over_tcp in prop::collection::vec((0..2_usize, 1..2000_usize), 0..4),
         ends_by in 0..3_u8,
     ) {
-        let mut proxies = proxies(Slices { bytes: 1000 });
+        let mut proxies = proxies(Slices { bytes: 1000, ahead: 3 });
         let Between { ends, sockets, mut windows, programs } = between();
         sockets.iter().for_each(|socket| socket.set_nonblocking(true).unwrap());
         let mut ways: [Way; 2] = Default::default();

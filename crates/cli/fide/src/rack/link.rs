@@ -87,7 +87,7 @@ impl FromStr for Link {
                     if !(SLICE_MIN..=SLICE_MAX).contains(&bytes) {
                         return Err(format!("{key}={value}: {what}"));
                     }
-                    settings.slices = Slices { bytes };
+                    settings.slices.bytes = bytes;
                 }
                 (key @ "lost-after", value) => {
                     let time = humantime::parse_duration(value)

@@ -8,6 +8,7 @@
 //! | `rtt8_vs_floor` | the same beside one word there and one back in the same memory |
 //! | `stream64k_vs_tcp` | writes of 64 KiB as fast as they are read |
 //! | `messages2k_vs_tcp` | the same of 2 KiB |
+//! | `rtt8_proxy_vs_tcp`, `isolation_us` | the same between two hosts, through proxies ([`proxied`]) |
 //! | `idle_cpu_share` | CPU time of a program that waits for a message, in shares of a core |
 //! | `kvs_*_vs_tcp` | requests to a small key-value store, unmodified programs ([`kvs`]) |
 //! | `redis_*`, `nginx_*`, `pgbench_*` | programs of others, unmodified ([`apps`]) |
@@ -16,6 +17,7 @@
 mod apps;
 mod kvs;
 mod peer;
+mod proxied;
 
 use std::{
     io::{Read, Write},
@@ -55,6 +57,9 @@ struct Args {
     /// Only the programs: not what calls the crate itself.
     #[arg(long)]
     programs: bool,
+    /// Only what calls the crate itself.
+    #[arg(long, conflicts_with = "programs")]
+    calls: bool,
     #[command(subcommand)]
     side: Option<OneSide>,
 }
@@ -160,7 +165,7 @@ fn floor_trips(there: usize, count: usize) -> Result<Samples> {
 
 fn tcp_trips(there: usize, count: usize, role: Role) -> Result<Samples> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let peer = Peer::connecting(there, role, listener.local_addr()?)?;
+    let peer = Peer::connecting(there, role.clone(), listener.local_addr()?)?;
     let (stream, _) = listener.accept()?;
     stream.set_nodelay(true)?;
     let samples = match role {
@@ -273,6 +278,7 @@ fn calls(
         let figure = of(name, ours).beside("TCP", &of("tcp", tcp));
         report.add(figure.ratio_of_pairs(pairs(ours, tcp)).goal(Goal::AtLeast(goal)));
     }
+    proxied::measure(report, [usable_cores()[0], there], (rounds, count), &tcp)?;
     let idle = idle_share(there, if is_quick { IDLE / 10 } else { IDLE })?;
     report.add(Figure::share("idle_cpu_share", idle, 1).goal(Goal::AtMost(0.01)));
     Ok(())
@@ -285,8 +291,10 @@ fn run(args: &Args) -> Result<()> {
     let mut report = Report::new("rack").compared_with(args.compare.as_deref())?;
     let (rounds, count, whole) = if args.quick { (1, TRIPS / 10, STREAMED / 10) } else { (ROUNDS, TRIPS, STREAMED) };
     // Before this end is bound to a core, as programs that it starts would be.
-    apps::measure(&mut report, rounds, args.quick)?;
-    kvs::measure(&mut report, [cores[0], there], rounds, count)?;
+    if !args.calls {
+        apps::measure(&mut report, rounds, args.quick)?;
+        kvs::measure(&mut report, [cores[0], there], rounds, count)?;
+    }
     if !args.programs {
         bind_to_core(None, cores[0]).context("binding this end to a core")?;
         calls(&mut report, there, (rounds, count, whole), args.quick)?;

@@ -14,6 +14,8 @@ use fide_rack::{shm::ShmWindow, stream, window::Window};
 use fide_testbed::{end_within, sys::bind_to_core};
 use serde::{Deserialize, Serialize};
 
+use crate::proxied::Proxy;
+
 /// A mebibyte for each direction.
 pub(crate) type Memory = ShmWindow<{ (1 << 20) / 8 }>;
 
@@ -23,7 +25,7 @@ pub(crate) const WORD_AT: usize = 0;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// What a peer does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Role {
     /// Sends back what comes.
     Echo,
@@ -34,6 +36,8 @@ pub(crate) enum Role {
     /// Reads so many bytes at a time.
     Sink(usize),
     TcpSink(usize),
+    /// Carries what a program writes to another host, and back.
+    Proxy(Proxy),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -47,7 +51,7 @@ struct Spec {
 pub(crate) struct Peer(Child);
 
 impl Peer {
-    fn start(core: usize, role: Role, to: Option<SocketAddr>, memory: Option<OwnedFd>) -> Result<Self> {
+    pub(crate) fn start(core: usize, role: Role, to: Option<SocketAddr>, memory: Option<OwnedFd>) -> Result<Self> {
         let program = std::env::current_exe().context("where this program is")?;
         let mut command = Command::new(program);
         command.arg("peer").arg(serde_json::to_string(&Spec { role, to, core })?);
@@ -178,5 +182,6 @@ pub(crate) fn run(spec: &str) -> Result<()> {
             sink(&mut reads, bytes)
         }
         Role::TcpSink(bytes) => sink(&mut tcp()?, bytes),
+        Role::Proxy(proxy) => proxy.run(),
     }
 }

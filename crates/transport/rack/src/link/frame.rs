@@ -120,6 +120,20 @@ impl Out {
         Self { sender: Sender::new(window, place), seal: Seal::new(keys, ring) }
     }
 
+    /// It is told of each frame that was taken.
+    #[must_use]
+    pub fn told_of_each(self) -> Self {
+        Self { sender: self.sender.asking(), ..self }
+    }
+
+    /// Bytes of frames that were not taken yet, with what is around them.
+    ///
+    /// # Errors
+    /// [`Cut`].
+    pub fn ahead(&mut self, window: &impl Window) -> Result<u64, Cut> {
+        Ok(self.sender.unread(window)?)
+    }
+
     /// Whether there is room for a frame that carries so many bytes.
     ///
     /// # Errors

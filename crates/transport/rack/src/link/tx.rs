@@ -28,6 +28,8 @@ pub struct Tx<A: App> {
     /// Whose turn is next.
     next: usize,
     slice: Box<[u8]>,
+    /// Bytes that may be on the way before a further slice is sent.
+    ahead: u64,
     /// Bytes of data since it began.
     carried: u64,
 }
@@ -69,13 +71,15 @@ impl<A: App> Tx<A> {
     /// For a partition of which all is empty. `keys`: this host's, and the other one's.
     #[must_use]
     pub fn new(link: &impl Window, partition: Partition, number: u32, keys: [u64; 2], slices: Slices) -> Self {
+        let bytes = slices.bytes.clamp(WORTH, SLICE_MAX);
         Self {
-            out: Out::new(link, partition.data, keys, 2 * number + 1),
+            out: Out::new(link, partition.data, keys, 2 * number + 1).told_of_each(),
             told: In::new(link, partition.tells, keys, 2 * number + 2, SHORT_MAX),
             sends: Vec::with_capacity(CONNECTIONS_MAX),
             at: HashMap::with_capacity(CONNECTIONS_MAX),
             next: 0,
-            slice: vec![0; HEADER + slices.bytes.clamp(WORTH, SLICE_MAX)].into(),
+            ahead: (room(HEADER + bytes) * (slices.ahead.max(1) as u64 - 1)),
+            slice: vec![0; HEADER + bytes].into(),
             carried: 0,
         }
     }
@@ -148,7 +152,7 @@ impl<A: App> Tx<A> {
             }
         }
         let (mut sent, mut idle) = (0, 0);
-        while sent < BATCH && idle < self.sends.len().min(LOOKS) {
+        while self.out.ahead(link)? <= self.ahead && sent < BATCH && idle < self.sends.len().min(LOOKS) {
             let at = self.next % self.sends.len();
             self.next = at + 1;
             match self.sends[at].look(link, &mut self.out, &mut self.slice, &mut self.carried)? {
