@@ -45,7 +45,7 @@ pub mod tx;
 use crate::{
     carry::{CARRIED_AT, READS_RING_AT},
     ring::Place,
-    window::{WORD, Window},
+    window::Window,
 };
 
 /// Words of each part before all rings, which are those of [`session`].
@@ -215,6 +215,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::window::WORD;
 
     proptest! {
         /// No two rings, nor words, lie in one place.
