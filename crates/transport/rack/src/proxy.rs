@@ -23,9 +23,9 @@ use crate::{
     link::{
         App, CONNECTIONS_MAX, Cut, Layout, Slices, Unfit,
         offers::{Ends, Host, Network, Offers},
-        rx::Rx,
+        rx::{Gets, Moves, Rx},
         session::{Lost, Session, Turn},
-        tx::Tx,
+        tx::{Sends, Tx},
     },
     meet::{Asker, Seen, carried::Carried},
     window::Window,
@@ -37,6 +37,9 @@ pub use idle::{BUSY, NAP_MAX};
 const KEEPS_EVERY: Duration = Duration::from_micros(500);
 /// Before the next try to open a window that is not there.
 const OPENS_AGAIN: Duration = Duration::from_millis(100);
+/// How often connections are spread anew, and by how many bytes in that time two partitions have to differ.
+const BALANCED_EVERY: Duration = Duration::from_millis(100);
+const BALANCED_MIN: u64 = 1 << 20;
 /// Ends that were told to the link and not yet seen by its thread. Further ones stay with TCP.
 const REQUESTS_MAX: usize = 65_536;
 
@@ -120,6 +123,10 @@ struct Carries {
     received: AtomicU64,
     cut: Mutex<Option<Cut>>,
     is_cut: AtomicBool,
+    /// How often it was counted what connections send.
+    counted: AtomicU64,
+    /// One that has sent at most so many bytes lately is to go on in another partition.
+    moves: Mutex<Option<(usize, u64)>>,
 }
 
 #[derive(Debug, Default)]
@@ -133,6 +140,10 @@ struct Inbox {
     session: AtomicU64,
     carries: AtomicU64,
     is_changed: (Mutex<()>, Condvar),
+    /// Connections that come from other partitions.
+    sends: Mutex<Vec<Sends<Carried>>>,
+    gets: Mutex<Vec<Gets<Carried>>>,
+    has_moved: AtomicBool,
 }
 
 /// What a session has.
@@ -353,6 +364,7 @@ impl<W: Window + Send + Sync> Keeper<W> {
     ) {
         let shared = Arc::clone(&self.shared);
         let mut session = Session::new(layout, shared.settings.lost_after, key());
+        let mut balance = Balance::default();
         let mut why = Some("waits for the other host's proxy".to_owned());
         while !shared.is_over.load(Ordering::Relaxed) {
             self.hears(offers, does);
@@ -399,6 +411,9 @@ impl<W: Window + Send + Sync> Keeper<W> {
                 }
                 Turn::Up => {}
             }
+            if session.is_up() {
+                balance.turn(&shared, begun.elapsed());
+            }
             self.says(why.clone(), offers);
             thread::sleep(KEEPS_EVERY);
         }
@@ -429,9 +444,46 @@ impl<W: Window + Send + Sync> Keeper<W> {
         }
         *locked(&self.stands) = None;
         for carries in &self.shared.partitions {
+            for inbox in &carries.threads {
+                locked(&inbox.sends).drain(..).for_each(|sends| sends.resets());
+                locked(&inbox.gets).drain(..).for_each(|gets| gets.resets());
+            }
+            *locked(&carries.moves) = None;
             carries.connections.store(0, Ordering::Relaxed);
             carries.is_cut.store(false, Ordering::Release);
             *locked(&carries.cut) = None;
+        }
+    }
+}
+
+/// Has connections go from a partition that sends much to one that sends less (NTSocks §4.3).
+#[derive(Debug, Default)]
+struct Balance {
+    sent: Vec<u64>,
+    next: Duration,
+}
+
+impl Balance {
+    fn turn(&mut self, shared: &Shared, now: Duration) {
+        if shared.partitions.len() < 2 || now < self.next {
+            return;
+        }
+        self.next = now + BALANCED_EVERY;
+        let sent: Vec<u64> = shared.partitions.iter().map(|of| of.sent.load(Ordering::Relaxed)).collect();
+        // In another session they were others.
+        let lately = |(at, now): (usize, &u64)| now.saturating_sub(self.sent.get(at).copied().unwrap_or(*now));
+        let lately: Vec<u64> = sent.iter().enumerate().map(lately).collect();
+        self.sent = sent;
+        for carries in &shared.partitions {
+            carries.counted.fetch_add(1, Ordering::Release);
+        }
+        let by = |at: &usize| lately[*at];
+        let (Some(most), Some(least)) = ((0..lately.len()).max_by_key(by), (0..lately.len()).min_by_key(by)) else {
+            return;
+        };
+        let difference = lately[most] - lately[least];
+        if difference > BALANCED_MIN && difference > lately[most] / 2 {
+            *locked(&shared.partitions[most].moves) = Some((least, difference - difference / 4));
         }
     }
 }
@@ -508,6 +560,7 @@ impl Carrier<'_> {
         let mut tx = (self.which != Which::Rx).then(|| Tx::new(link, place, number, stands.keys, slices));
         let mut rx = (self.which != Which::Tx).then(|| Rx::new(link, place, number, stands.keys));
         let mut idle = idle::Idle::new(self.shared.settings.is_busy);
+        let mut counted = 0;
         while inbox.session.load(Ordering::Acquire) == session {
             self.takes(Some(session), |connection, carried| {
                 if let Some(tx) = &mut tx {
@@ -517,14 +570,16 @@ impl Carrier<'_> {
                     rx.adds(connection, carried);
                 }
             });
+            let mut moves = Gives { carrier: self, session };
             let sent = tx.as_mut().map_or(Ok(false), |tx| {
-                let (before, sent) = (tx.len(), tx.turn(link));
+                moves.balances(tx, &mut counted);
+                let (before, sent) = (tx.len(), tx.turn(link, |to, sends| moves.gives_sender(to, sends)));
                 carries.connections.fetch_sub(before - tx.len(), Ordering::Relaxed);
                 carries.sent.store(tx.carried(), Ordering::Relaxed);
                 sent
             });
             let received = rx.as_mut().map_or(Ok(false), |rx| {
-                let received = rx.turn(link);
+                let received = rx.turn(link, &mut moves);
                 carries.received.store(rx.carried(), Ordering::Relaxed);
                 received
             });
@@ -546,5 +601,70 @@ impl Carrier<'_> {
         if let Some(rx) = &mut rx {
             rx.resets();
         }
+    }
+}
+
+/// Connections of a thread that go to other partitions, and come from them.
+struct Gives<'a> {
+    carrier: &'a Carrier<'a>,
+    session: u64,
+}
+
+impl Gives<'_> {
+    /// The thread of a partition that sends, or receives.
+    fn inbox(&self, partition: usize, which: Which) -> Option<&Inbox> {
+        let threads = &self.carrier.shared.partitions.get(partition)?.threads;
+        if which == Which::Rx { threads.last() } else { threads.first() }
+    }
+
+    fn own(&self) -> &Inbox {
+        &self.carrier.shared.partitions[self.carrier.number].threads[self.carrier.thread]
+    }
+
+    /// Counts what connections send, has one move if that is asked for, and takes those that have come.
+    fn balances(&self, tx: &mut Tx<Carried>, counted: &mut u64) {
+        let (carries, own) = (&self.carrier.shared.partitions[self.carrier.number], self.own());
+        let now = carries.counted.load(Ordering::Acquire);
+        if now != *counted {
+            *counted = now;
+            tx.counts();
+            if let Ok(mut moves) = carries.moves.try_lock()
+                && let Some((to, bytes)) = moves.take()
+            {
+                tx.moves(to, bytes);
+            }
+        }
+        if own.has_moved.load(Ordering::Acquire)
+            && let Ok(mut sends) = own.sends.try_lock()
+        {
+            own.has_moved.store(false, Ordering::Relaxed);
+            carries.connections.fetch_add(sends.len(), Ordering::Relaxed);
+            sends.drain(..).for_each(|sends| tx.takes(sends));
+        }
+    }
+
+    fn gives_sender(&self, to: usize, sends: Sends<Carried>) {
+        match self.inbox(to, Which::Tx).filter(|inbox| inbox.session.load(Ordering::Acquire) == self.session) {
+            Some(inbox) => {
+                locked(&inbox.sends).push(sends);
+                inbox.has_moved.store(true, Ordering::Release);
+            }
+            None => sends.resets(),
+        }
+    }
+}
+
+impl Moves<Carried> for Gives<'_> {
+    fn gives(&mut self, to: usize, gets: Gets<Carried>) {
+        match self.inbox(to, Which::Rx).filter(|inbox| inbox.session.load(Ordering::Acquire) == self.session) {
+            Some(inbox) => locked(&inbox.gets).push(gets),
+            None => gets.resets(),
+        }
+    }
+
+    fn takes(&mut self, connection: u32) -> Option<Gets<Carried>> {
+        let mut gets = locked(&self.own().gets);
+        let at = gets.iter().position(|gets| gets.connection() == connection)?;
+        Some(gets.swap_remove(at))
     }
 }

@@ -7,6 +7,7 @@ use std::{
     io::{self, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
     thread,
     time::{Duration, Instant},
 };
@@ -248,6 +249,51 @@ fn connections_between_hosts_go_over_the_link_and_end() {
         }
         until("nothing is kept", || (rack.connections() == 0).then_some(()));
     }
+}
+
+/// Two that send much have begun in one partition.
+#[test]
+fn connections_go_to_a_partition_that_sends_less() {
+    let rack = rack_of("127.0.0.1", 2, false);
+    rack.stands();
+    let connections: Vec<_> = (0..4).map(|_| rack.carried()).collect();
+    let sent = || rack.hosts[0].monitor().view().links[0].partitions.iter().map(|of| of.sent_bytes).collect::<Vec<_>>();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|threads| {
+        // Each second one is in the same partition.
+        for [here, there] in connections.iter().step_by(2) {
+            let is_over = &is_over;
+            threads.spawn(move || {
+                for number in 0.. {
+                    let all = bytes(30_000, number);
+                    here.writes(&all).unwrap();
+                    if is_over.load(SeqCst) {
+                        return here.end.shut(&here.socket).unwrap();
+                    }
+                }
+            });
+            threads.spawn(move || {
+                for number in 0.. {
+                    match there.reads(30_000) {
+                        Ok(got) => assert!(got == bytes(30_000, number)),
+                        Err(why) => return assert_eq!(why.kind(), io::ErrorKind::UnexpectedEof),
+                    }
+                }
+            });
+        }
+        let begun = Instant::now();
+        while sent().iter().any(|sent| *sent < 1 << 20) && begun.elapsed() < LIMIT {
+            thread::sleep(Duration::from_millis(10));
+        }
+        is_over.store(true, SeqCst);
+    });
+    assert!(sent().iter().all(|sent| *sent >= 1 << 20), "{:?}", sent());
+    for [here, there] in &connections {
+        there.writes(b"back").unwrap();
+        assert_eq!(here.reads(4).unwrap(), b"back");
+    }
+    drop(connections);
+    until("nothing is kept", || (rack.connections() == 0).then_some(()));
 }
 
 /// Bytes over TCP before and while memory comes.

@@ -356,3 +356,120 @@ fn end_of_a_socket_before_that_of_the_ring_is_a_reset() {
     };
     assert_eq!(why.kind(), io::ErrorKind::ConnectionReset);
 }
+
+/// The partitions of one host, and connections on the way between them.
+struct Host {
+    parts: Vec<linked::Proxy>,
+    sends: Vec<(usize, fide_rack::link::tx::Sends<linked::Program>)>,
+    gets: Arrived,
+}
+
+struct Arrived(Vec<(usize, fide_rack::link::rx::Gets<linked::Program>)>, usize);
+
+impl fide_rack::link::rx::Moves<linked::Program> for Arrived {
+    fn gives(&mut self, to: usize, gets: fide_rack::link::rx::Gets<linked::Program>) {
+        self.0.push((to, gets));
+    }
+
+    fn takes(&mut self, connection: u32) -> Option<fide_rack::link::rx::Gets<linked::Program>> {
+        let at = self.0.iter().position(|(to, gets)| *to == self.1 && gets.connection() == connection)?;
+        Some(self.0.swap_remove(at).1)
+    }
+}
+
+impl Host {
+    fn turn(&mut self, part: usize, is_tx: bool) {
+        let proxy = &mut self.parts[part];
+        if is_tx {
+            // A thread that has not looked into its inbox yet takes them later.
+            let mut at = 0;
+            while at < self.sends.len() {
+                if self.sends[at].0 == part { proxy.tx.takes(self.sends.swap_remove(at).1) } else { at += 1 }
+            }
+            proxy.tx.turn(&*proxy.link, |to, sends| self.sends.push((to, sends))).unwrap();
+        } else {
+            self.gets.1 = part;
+            proxy.rx.turn(&*proxy.link, &mut self.gets).unwrap();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    /// Whatever the threads of the partitions do when: nothing is lost or changes its place, and all ends.
+    #[test]
+    fn connections_go_to_other_partitions_at_any_byte(
+        steps in prop::collection::vec((0..6_u8, 0..2_usize, 0..2_usize, 0..2_usize, 1..20_000_usize), 1..250),
+    ) {
+        let [first, second] = linked::partitions();
+        let mut hosts = [first, second].map(|parts| Host { parts, sends: Vec::new(), gets: Arrived(Vec::new(), 0) });
+        let mut programs = Vec::new();
+        let mut ends: Vec<_> = (0..2).map(|connection| {
+            let both = hosts.each_mut().map(|host| {
+                let (theirs, program) = linked::program();
+                host.parts[connection as usize].adds(connection, &program);
+                programs.push(program);
+                let (mut reads, mut writes) = halves(theirs);
+                reads.set_timeout(AT_ONCE);
+                writes.set_timeout(AT_ONCE);
+                (reads, Some(writes))
+            });
+            both
+        }).collect();
+        let mut ways: [[Way; 2]; 2] = Default::default();
+        let read = |ways: &mut [[Way; 2]; 2], ends: &mut Vec<[(Reads, _); 2]>, connection: usize, end: usize| {
+            let mut buffer = [0; 20_000];
+            let way = &mut ways[connection][1 - end];
+            match ends[connection][end].0.read(&mut buffer) {
+                Ok(0) => way.is_ended = true,
+                Ok(count) => way.got.extend_from_slice(&buffer[..count]),
+                Err(why) => assert_eq!(why.kind(), io::ErrorKind::WouldBlock),
+            }
+            way.check();
+        };
+        for (step, connection, end, part, count) in steps {
+            match step {
+                0 | 1 => {
+                    let more = bytes(count, ways[connection][end].sent.len() as u64);
+                    if let Some(writes) = &mut ends[connection][end].1
+                        && let Ok(count) = writes.write(&more)
+                    {
+                        ways[connection][end].sent.extend_from_slice(&more[..count]);
+                    }
+                }
+                2 => read(&mut ways, &mut ends, connection, end),
+                3 => {
+                    hosts[end].parts[part].tx.counts();
+                    hosts[end].parts[part].tx.moves(1 - part, u64::MAX);
+                }
+                4 => hosts[end].turn(part, true),
+                _ => hosts[end].turn(part, false),
+            }
+        }
+        for end in ends.iter_mut().flatten() {
+            end.1 = None;
+        }
+        for turn in 0..3000_usize {
+            for host in &mut hosts {
+                for part in 0..2 {
+                    host.turn(part, turn % 3 != 0);
+                    host.turn(part, turn % 2 != 0);
+                }
+            }
+            for connection in 0..2 {
+                (0..2).for_each(|end| read(&mut ways, &mut ends, connection, end));
+            }
+        }
+        for way in ways.iter().flatten() {
+            prop_assert!(way.is_ended && way.got.len() == way.sent.len(), "{} of {}", way.got.len(), way.sent.len());
+        }
+        drop(ends);
+        for turn in 0..60 {
+            for host in &mut hosts {
+                (0..2).for_each(|part| host.turn(part, turn % 2 == 0));
+            }
+        }
+        prop_assert!(programs.iter().all(linked::Program::has_carried));
+        prop_assert!(hosts.iter().flat_map(|host| &host.parts).all(|part| part.tx.is_empty()));
+    }
+}

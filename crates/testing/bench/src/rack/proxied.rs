@@ -122,8 +122,8 @@ impl<W: Window, A: Window> Carries<W, A> {
     }
 
     fn turn(&mut self) -> Result<bool> {
-        let sent = self.tx.turn(&self.link)?;
-        Ok(self.rx.turn(&self.link)? || sent)
+        let sent = self.tx.turn(&self.link, |_, _| {})?;
+        Ok(self.rx.turn(&self.link, &mut ())? || sent)
     }
 }
 

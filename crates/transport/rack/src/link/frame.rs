@@ -51,14 +51,37 @@ pub enum Kind {
     Open = 11,
     /// It is not to be.
     Refused = 12,
+    /// It goes on in another partition, whose number follows.
+    Moves = 13,
+    /// Whoever receives there has it.
+    HasMoved = 14,
+    /// Whoever sends there has it.
+    IsHere = 15,
 }
 
 impl Kind {
     fn of(code: u8) -> Option<Self> {
         use Kind::{
-            Data, Ends, HasEnded, Offer, Open, OverTcp, Read, ReadsNoMore, ReadsRing, Refused, Wake, Withdrawn,
+            Data, Ends, HasEnded, HasMoved, IsHere, Moves, Offer, Open, OverTcp, Read, ReadsNoMore, ReadsRing, Refused,
+            Wake, Withdrawn,
         };
-        let all = [Data, OverTcp, Ends, Wake, Read, ReadsRing, ReadsNoMore, HasEnded, Offer, Withdrawn, Open, Refused];
+        let all = [
+            Data,
+            OverTcp,
+            Ends,
+            Wake,
+            Read,
+            ReadsRing,
+            ReadsNoMore,
+            HasEnded,
+            Offer,
+            Withdrawn,
+            Open,
+            Refused,
+            Moves,
+            HasMoved,
+            IsHere,
+        ];
         all.into_iter().find(|kind| *kind as u8 == code)
     }
 }

@@ -2,12 +2,12 @@
 //! One direction of a partition, at the host that receives: writes what comes into the rings of its programs, and tells how much they have
 //! read.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use crate::{
     carry::{OVER_TCP_AT, READS_RING_AT},
     link::{
-        App, BATCH, CONNECTIONS_MAX, Cut, LOOKS, Partition, SLICE_MAX,
+        App, BATCH, CONNECTIONS_MAX, Cut, LOOKS, PARTITIONS_MAX, Partition, SLICE_MAX,
         frame::{Frame, HEADER, In, Kind, Out, number},
     },
     ring::{SendError, Sender},
@@ -24,11 +24,13 @@ pub struct Rx<A: App> {
     at: HashMap<u32, usize>,
     next: usize,
     carried: u64,
+    /// Those that have gone to another partition, of which the other host is to be told.
+    moved: VecDeque<u32>,
 }
 
 /// One connection.
 #[derive(Debug)]
-struct Gets<A> {
+pub struct Gets<A> {
     connection: u32,
     app: A,
     sender: Sender,
@@ -43,6 +45,24 @@ struct Gets<A> {
     wakes_other: bool,
 }
 
+/// Connections that go from one partition to another, where they are received.
+pub trait Moves<A> {
+    /// To that one. It has it, before this returns.
+    fn gives(&mut self, to: usize, gets: Gets<A>);
+
+    /// One that has come from another one.
+    fn takes(&mut self, connection: u32) -> Option<Gets<A>>;
+}
+
+/// None does.
+impl<A> Moves<A> for () {
+    fn gives(&mut self, _: usize, _: Gets<A>) {}
+
+    fn takes(&mut self, _: u32) -> Option<Gets<A>> {
+        None
+    }
+}
+
 impl<A: App> Rx<A> {
     /// For a partition of which all is empty. `keys`: this host's, and the other one's.
     #[must_use]
@@ -54,6 +74,7 @@ impl<A: App> Rx<A> {
             at: HashMap::with_capacity(CONNECTIONS_MAX),
             next: 0,
             carried: 0,
+            moved: VecDeque::with_capacity(CONNECTIONS_MAX),
         }
     }
 
@@ -76,7 +97,11 @@ impl<A: App> Rx<A> {
             is_to_wake: false,
             wakes_other: false,
         };
-        self.at.insert(connection, self.gets.len());
+        self.puts(gets);
+    }
+
+    fn puts(&mut self, gets: Gets<A>) {
+        self.at.insert(gets.connection, self.gets.len());
         self.gets.push(gets);
     }
 
@@ -86,23 +111,25 @@ impl<A: App> Rx<A> {
         self.gets.drain(..).for_each(|gets| gets.app.resets());
     }
 
-    fn removes(&mut self, at: usize) {
+    fn removes(&mut self, at: usize) -> Gets<A> {
         let gone = self.gets.swap_remove(at);
         self.at.remove(&gone.connection);
         if let Some(moved) = self.gets.get(at) {
             self.at.insert(moved.connection, at);
         }
+        gone
     }
 
-    /// Takes what has come, and tells what is to be told: of each direction at most [`BATCH`] frames. Whether there was something.
+    /// Takes what has come, and tells what is to be told: of each direction at most [`BATCH`] frames. Whether there was something. `moves`: gives
+    /// connections to another partition, and has those that have come from one.
     ///
     /// # Errors
     /// [`Cut`].
-    pub fn turn(&mut self, link: &impl Window) -> Result<bool, Cut> {
+    pub fn turn(&mut self, link: &impl Window, moves: &mut impl Moves<A>) -> Result<bool, Cut> {
         let mut was_busy = false;
         for _ in 0..BATCH {
             // An end is answered at once.
-            if !self.tells.has_room(link, 0)? {
+            if self.moved.len() == CONNECTIONS_MAX || !self.tells.has_room(link, 0)? {
                 break;
             }
             let Some(Frame { connection, kind, carried }) = self.data.next(link)? else { break };
@@ -110,13 +137,34 @@ impl<A: App> Rx<A> {
             if kind == Kind::Data {
                 self.carried += carried.len() as u64;
             }
-            if let Some(at) = self.at.get(&connection) {
-                self.gets[*at].takes(kind, carried)?;
+            let at = self.at.get(&connection).copied();
+            let at = at.or_else(|| {
+                let gets = moves.takes(connection)?;
+                self.at.insert(connection, self.gets.len());
+                self.gets.push(gets);
+                Some(self.gets.len() - 1)
+            });
+            if kind == Kind::Moves {
+                let to = usize::try_from(number(kind, carried)?).ok().filter(|to| *to < PARTITIONS_MAX);
+                let to = to.ok_or(Cut::Frame { kind: kind as u8, len: HEADER + carried.len() })?;
+                if let Some(at) = at {
+                    let gone = self.removes(at);
+                    moves.gives(to, gone);
+                }
+                self.moved.push_back(connection);
+            } else if let Some(at) = at {
+                self.gets[at].takes(kind, carried)?;
             }
             // Also of a connection that is over here: the other host keeps its socket until then.
             if kind == Kind::Ends {
                 self.tells.send_short(link, connection, Kind::HasEnded, &[])?;
             }
+        }
+        while let Some(connection) = self.moved.front() {
+            if !self.tells.send_short(link, *connection, Kind::HasMoved, &[])? {
+                return Ok(was_busy);
+            }
+            self.moved.pop_front();
         }
         for _ in 0..self.gets.len().min(LOOKS) {
             let at = self.next % self.gets.len();
@@ -126,7 +174,7 @@ impl<A: App> Rx<A> {
                 break;
             }
             if self.gets[at].has_told_end && self.gets[at].app.is_over() {
-                self.removes(at);
+                let _ = self.removes(at);
                 if self.gets.is_empty() {
                     break;
                 }
@@ -137,6 +185,17 @@ impl<A: App> Rx<A> {
 }
 
 impl<A: App> Gets<A> {
+    /// The number of the connection.
+    #[must_use]
+    pub fn connection(&self) -> u32 {
+        self.connection
+    }
+
+    /// Its partition is no more.
+    pub fn resets(&self) {
+        self.app.resets();
+    }
+
     fn takes(&mut self, kind: Kind, carried: &[u8]) -> Result<(), Cut> {
         if self.app.is_over() {
             return Ok(());
@@ -158,6 +217,8 @@ impl<A: App> Gets<A> {
                 self.sees_sleeper();
             }
             Kind::Wake => self.wakes_other = true,
+            // It is what comes first, and has had it taken.
+            Kind::IsHere => {}
             _ => return Err(Cut::Frame { kind: kind as u8, len: HEADER + carried.len() }),
         }
         Ok(())

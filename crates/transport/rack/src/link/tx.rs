@@ -36,7 +36,7 @@ pub struct Tx<A: App> {
 
 /// One connection.
 #[derive(Debug)]
-struct Sends<A> {
+pub struct Sends<A> {
     connection: u32,
     app: A,
     receiver: Receiver,
@@ -55,6 +55,22 @@ struct Sends<A> {
     /// The last sleep of the program that was ended, and whether it is still to be said.
     woken: u32,
     is_to_wake: bool,
+    /// Bytes that were written as they were last counted, and how many in the time before.
+    counted: u64,
+    lately: u64,
+    moves: Moves,
+}
+
+/// Whether a connection goes on in another partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Moves {
+    No,
+    /// The other host is to be told.
+    To(usize),
+    /// It was, and nothing is sent until its receiver there has it.
+    Told(usize),
+    /// It has come here, and its receiver is to be told.
+    Here,
 }
 
 /// What one look at a connection came to.
@@ -118,9 +134,41 @@ impl<A: App> Tx<A> {
             is_unread: false,
             woken: 0,
             is_to_wake: false,
+            counted: 0,
+            lately: 0,
+            moves: Moves::No,
         };
-        self.at.insert(connection, self.sends.len());
+        self.puts(sends);
+    }
+
+    fn puts(&mut self, sends: Sends<A>) {
+        self.at.insert(sends.connection, self.sends.len());
         self.sends.push(sends);
+    }
+
+    /// A time is over, by which it is seen how much each connection sends.
+    pub fn counts(&mut self) {
+        for sends in &mut self.sends {
+            sends.lately = sends.written - sends.counted;
+            sends.counted = sends.written;
+        }
+    }
+
+    /// The connection that has sent most of those that have sent no more than so many bytes lately is to go on in another partition. Only one
+    /// does at a time.
+    pub fn moves(&mut self, to: usize, bytes: u64) {
+        if self.sends.iter().any(|sends| matches!(sends.moves, Moves::To(_) | Moves::Told(_))) {
+            return;
+        }
+        let may_go = |sends: &&mut Sends<A>| (1..=bytes).contains(&sends.lately) && sends.moves == Moves::No;
+        if let Some(sends) = self.sends.iter_mut().filter(may_go).max_by_key(|sends| sends.lately) {
+            sends.moves = Moves::To(to);
+        }
+    }
+
+    /// One that has come from another partition.
+    pub fn takes(&mut self, sends: Sends<A>) {
+        self.puts(Sends { moves: Moves::Here, ..sends });
     }
 
     /// All connections are given up.
@@ -129,26 +177,31 @@ impl<A: App> Tx<A> {
         self.sends.drain(..).for_each(|sends| sends.app.resets());
     }
 
-    fn removes(&mut self, at: usize) {
+    fn removes(&mut self, at: usize) -> Sends<A> {
         let gone = self.sends.swap_remove(at);
         self.at.remove(&gone.connection);
         if let Some(moved) = self.sends.get(at) {
             self.at.insert(moved.connection, at);
         }
+        gone
     }
 
-    /// Takes what was told, and sends what there is: of each direction at most [`BATCH`] frames. Whether there was something.
+    /// Takes what was told, and sends what there is: of each direction at most [`BATCH`] frames. Whether there was something. `gives`: a
+    /// connection to another partition.
     ///
     /// # Errors
     /// [`Cut`].
-    pub fn turn(&mut self, link: &impl Window) -> Result<bool, Cut> {
+    pub fn turn(&mut self, link: &impl Window, mut gives: impl FnMut(usize, Sends<A>)) -> Result<bool, Cut> {
         let mut was_busy = false;
         for _ in 0..BATCH {
             let Some(Frame { connection, kind, carried }) = self.told.next(link)? else { break };
             was_busy = true;
             // One of a connection that is over changes nothing.
-            if let Some(at) = self.at.get(&connection) {
-                self.sends[*at].hears(kind, carried)?;
+            if let Some(at) = self.at.get(&connection).copied() {
+                match (kind, self.sends[at].moves) {
+                    (Kind::HasMoved, Moves::Told(to)) => gives(to, self.removes(at)),
+                    _ => self.sends[at].hears(kind, carried)?,
+                }
             }
         }
         let (mut sent, mut idle) = (0, 0);
@@ -163,7 +216,7 @@ impl<A: App> Tx<A> {
                     self.next = at;
                     break;
                 }
-                Look::Over => self.removes(at),
+                Look::Over => _ = self.removes(at),
             }
         }
         Ok(was_busy || sent > 0)
@@ -171,6 +224,11 @@ impl<A: App> Tx<A> {
 }
 
 impl<A: App> Sends<A> {
+    /// Its partition is no more.
+    pub fn resets(&self) {
+        self.app.resets();
+    }
+
     /// What the other host has told.
     fn hears(&mut self, kind: Kind, carried: &[u8]) -> Result<(), Cut> {
         let window = self.app.window();
@@ -208,6 +266,23 @@ impl<A: App> Sends<A> {
     }
 
     fn look(&mut self, link: &impl Window, out: &mut Out, slice: &mut [u8], all: &mut u64) -> Result<Look, Cut> {
+        match self.moves {
+            Moves::No => {}
+            Moves::To(to) => {
+                if !out.send_short(link, self.connection, Kind::Moves, &(to as u64).to_le_bytes())? {
+                    return Ok(Look::Full);
+                }
+                self.moves = Moves::Told(to);
+                return Ok(Look::Sent);
+            }
+            Moves::Told(_) => return Ok(Look::Nothing),
+            Moves::Here => {
+                if !out.send_short(link, self.connection, Kind::IsHere, &[])? {
+                    return Ok(Look::Full);
+                }
+                self.moves = Moves::No;
+            }
+        }
         if self.app.is_over() {
             return Ok(Look::Over);
         }

@@ -22,6 +22,8 @@ use rustix::net::{SendFlags, send};
 pub(crate) const WORDS: usize = 1 << 12;
 /// Of the link's.
 pub(crate) const LINK_WORDS: usize = 1 << 16;
+/// With room for two partitions.
+pub(crate) type Link = Arc<ShmWindow<{ 2 * LINK_WORDS }>>;
 
 const RESETS: u32 = 1;
 const IS_CARRIED: u32 = 2;
@@ -98,15 +100,15 @@ impl App for Program {
 
 /// One host's proxy.
 pub(crate) struct Proxy {
-    pub(crate) link: ShmWindow<LINK_WORDS>,
+    pub(crate) link: Link,
     pub(crate) tx: Tx<Program>,
     pub(crate) rx: Rx<Program>,
 }
 
 impl Proxy {
     pub(crate) fn turn(&mut self) -> Result<bool, Cut> {
-        let sent = self.tx.turn(&self.link)?;
-        Ok(self.rx.turn(&self.link)? || sent)
+        let sent = self.tx.turn(&*self.link, |_, _| {})?;
+        Ok(self.rx.turn(&*self.link, &mut ())? || sent)
     }
 
     pub(crate) fn adds(&mut self, connection: u32, program: &Program) {
@@ -119,11 +121,40 @@ pub(crate) fn proxies(slices: Slices) -> [Proxy; 2] {
     let partition = Layout::new(LINK_WORDS * WORD, 1).unwrap().partition(0);
     let mut keys = [5, 6];
     ShmWindow::pair().unwrap().map(|link| {
-        let proxy =
-            Proxy { tx: Tx::new(&link, partition, 0, keys, slices), rx: Rx::new(&link, partition, 0, keys), link };
+        let proxy = Proxy {
+            tx: Tx::new(&link, partition, 0, keys, slices),
+            rx: Rx::new(&link, partition, 0, keys),
+            link: Arc::new(link),
+        };
         keys.reverse();
         proxy
     })
+}
+
+/// Of each host, two partitions of one link.
+pub(crate) fn partitions() -> [Vec<Proxy>; 2] {
+    let layout = Layout::new(2 * LINK_WORDS * WORD, 2).unwrap();
+    let ends = ShmWindow::<{ 2 * LINK_WORDS }>::pair().unwrap().map(std::sync::Arc::new);
+    let mut keys = [5, 6];
+    ends.map(|link| {
+        let both = (0..2).map(|number| {
+            let place = layout.partition(number);
+            let link = Arc::clone(&link);
+            let number = u32::try_from(number).unwrap();
+            let slices = Slices { bytes: 3000, ahead: 2 };
+            let (tx, rx) = (Tx::new(&*link, place, number, keys, slices), Rx::new(&*link, place, number, keys));
+            Proxy { link, tx, rx }
+        });
+        let both = both.collect();
+        keys.reverse();
+        both
+    })
+}
+
+/// One that calls the crate: its window.
+pub(crate) fn program() -> (ShmWindow<WORDS>, Program) {
+    let [ours, theirs] = ShmWindow::pair().unwrap();
+    (theirs, Program::new(ours, None))
 }
 
 /// A connection of programs that call the crate: their windows.
