@@ -42,7 +42,7 @@ impl Way {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
     /// Some connections of programs that call the crate, in slices of any length: each carries its bytes, and its end.
     #[test]
     fn each_connection_carries_its_bytes(
@@ -395,7 +395,7 @@ impl Host {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(60))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
     /// Whatever the threads of the partitions do when: nothing is lost or changes its place, and all ends.
     #[test]
     fn connections_go_to_other_partitions_at_any_byte(
@@ -405,7 +405,7 @@ proptest! {
         let mut hosts = [first, second].map(|parts| Host { parts, sends: Vec::new(), gets: Arrived(Vec::new(), 0) });
         let mut programs = Vec::new();
         let mut ends: Vec<_> = (0..2).map(|connection| {
-            let both = hosts.each_mut().map(|host| {
+            hosts.each_mut().map(|host| {
                 let (theirs, program) = linked::program();
                 host.parts[connection as usize].adds(connection, &program);
                 programs.push(program);
@@ -413,8 +413,7 @@ proptest! {
                 reads.set_timeout(AT_ONCE);
                 writes.set_timeout(AT_ONCE);
                 (reads, Some(writes))
-            });
-            both
+            })
         }).collect();
         let mut ways: [[Way; 2]; 2] = Default::default();
         let read = |ways: &mut [[Way; 2]; 2], ends: &mut Vec<[(Reads, _); 2]>, connection: usize, end: usize| {
