@@ -2,15 +2,17 @@
 //! `fide rack hangup`: connections to a host that died end, and no others.
 
 use std::{
+    fs,
     io::{self, Read, Write},
     net::{TcpListener, TcpStream},
+    path::Path,
     thread,
 };
 
 use fide_testbed::Lines;
 use serde_json::Value;
 
-use super::common::{LIMIT, Running, World, calm, until_true, world};
+use super::common::{LIMIT, Running, World, calm, fide, output, until_true, world};
 
 /// The ends of a connection, at the host that connects and at the one that listens.
 fn connection(world: &World, from: usize, to: usize, plane: usize) -> [TcpStream; 2] {
@@ -88,13 +90,36 @@ fn root_connections_to_a_dead_host_end_at_once() {
     assert!(!rest.contains("hung_up"), "{rest}");
 }
 
-/// As a user without the right to end others' connections.
+/// The right in `packaging/fide-hangup.service` suffices, and is needed. A host that is itself cut off gives no verdicts, and ends nothing.
 #[test]
-fn root_hangup_without_its_right_says_what_it_needs() {
-    let Some(world) = world(2, calm()) else { return };
-    let mut command = world.bed.host(1).command("setpriv");
-    command.args(["--bounding-set", "-net_admin", "--inh-caps", "-net_admin"]).arg(super::common::fide());
-    command.args(["rack", "hangup"]).env("FIDE_SOCKET", world.agents.socket(1));
-    let (code, _, err) = super::common::output(&mut command);
+fn root_hangup_needs_one_right_and_a_majority() {
+    let Some(world) = world(3, calm()) else { return };
+    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../packaging/fide-hangup.service");
+    let unit = fs::read_to_string(unit).expect("the unit");
+    let setting = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).expect("there");
+    assert_eq!(setting("ExecStart"), "/usr/bin/fide rack hangup");
+    assert_eq!((setting("CapabilityBoundingSet"), setting("AmbientCapabilities")), ("CAP_NET_ADMIN", "CAP_NET_ADMIN"));
+    let start = |rights: &[&str]| {
+        let mut command = world.bed.host(1).command("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs"]).args(rights);
+        command.arg(fide()).args(["rack", "hangup"]).env("FIDE_SOCKET", world.agents.socket(1));
+        command
+    };
+    let (code, _, err) = output(&mut start(&["--bounding-set", "-all", "--inh-caps", "-all"]));
     assert!(code == Some(4) && err.contains("CAP_NET_ADMIN"), "{code:?} {err}");
+    let right = ["--bounding-set", "-all,+net_admin", "--inh-caps", "-all,+net_admin", "--ambient-caps", "+net_admin"];
+    let mut hangup = Running::piped(&mut start(&right));
+    let mut lines = Lines::of(hangup.0.stdout.take().expect("piped")).within(LIMIT);
+    lines.find_words("ready: ends connections to h2, h3");
+    let accepted = connection(&world, 2, 1, 0);
+    works(&accepted);
+    world.bed.isolate(1).expect("cut");
+    until_true("h1 is fenced", || world.status(1)["fenced"] == true);
+    until_true("h1 is excluded", || world.verdicts(2).iter().any(|text| text.contains("h1")));
+    world.bed.rejoin(1).expect("restored");
+    world.settled(&[1, 2, 3]);
+    works(&accepted);
+    world.bed.isolate(2).expect("cut");
+    assert_eq!(error_of(&accepted[1]).expect("an error"), Some(libc::ECONNABORTED));
+    lines.find_words("h2 is dead: 1 connections to it were ended");
 }
