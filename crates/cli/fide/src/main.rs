@@ -10,6 +10,7 @@ mod columns;
 #[cfg(feature = "controller")]
 mod controller;
 mod demo;
+mod diag;
 mod doctor;
 mod explain;
 mod gaps;
@@ -18,6 +19,7 @@ mod jitter;
 mod lane;
 mod live;
 mod manual;
+mod netlink;
 mod pace;
 mod plan;
 mod rack;

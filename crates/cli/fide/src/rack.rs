@@ -2,6 +2,7 @@
 //! `fide rack`: TCP connections of unmodified programs of this host, over memory that both ends share.
 
 mod check;
+mod hangup;
 mod kernel;
 mod link;
 mod metrics;
@@ -49,6 +50,15 @@ enum Command {
     ///
     /// Exit codes: 0 ended, 1 no monitor, 2 usage, 4 not permitted.
     Top(top::Arguments),
+    /// End this host's TCP connections to hosts that the agent declares dead
+    ///
+    /// Calls of their programs that wait, and further ones, fail with ECONNABORTED at once, where TCP alone would take minutes, or wait for
+    /// ever. It ends connections of all programs in its network namespace, whatever started them, to the addresses of the planes in the agent's
+    /// configuration. Connections to a host that was dead before it began stay, and so do those that are used again. It needs an agent, and
+    /// CAP_NET_ADMIN.
+    ///
+    /// Exit codes: 1 no agent, 3 the kernel cannot do it, 4 not permitted.
+    Hangup(hangup::Arguments),
     /// Print the monitor's metrics as Prometheus text
     ///
     /// Exit codes: 0 done, 1 no monitor, 2 usage, 4 not permitted.
@@ -58,7 +68,7 @@ enum Command {
 impl Arguments {
     /// Whether it still has something to do when nobody reads what it prints.
     pub(crate) fn outlives_its_reader(&self) -> bool {
-        matches!(self.command, Command::Run(_) | Command::Monitor(_))
+        matches!(self.command, Command::Run(_) | Command::Monitor(_) | Command::Hangup(_))
     }
 }
 
@@ -68,6 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Done {
         Command::Monitor(arguments) => monitor::run(arguments),
         Command::Check(arguments) => check::run(arguments),
         Command::Top(arguments) => top::run(arguments),
+        Command::Hangup(arguments) => hangup::run(arguments),
         Command::Metrics(arguments) => metrics::run(arguments),
     }
 }

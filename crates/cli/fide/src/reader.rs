@@ -5,7 +5,7 @@
 //! |---|---|
 //! | a question, or a measurement with only its result left to print | ends by SIGPIPE, as `cat` does; a shell shows 141 |
 //! | `watch` | the same, as soon as the reader has gone and not at the next event; with `--on-failure` it goes on |
-//! | `agent`, `witness`, `run`, `guard`, `controller run`, `rack run`, `rack monitor` | goes on: others depend on it |
+//! | `agent`, `witness`, `run`, `guard`, `controller run`, `rack run`, `rack monitor`, `rack hangup` | goes on: others depend on it |
 //! | `plan`, `lane`, `controller discover`, `jitter export` | stops printing; its exit code says what it has found |
 //!
 //! Why SIGPIPE and not 0: a pipeline that sees 0 would believe that all was printed.

@@ -15,7 +15,6 @@ mod followed;
 mod gate;
 mod group;
 mod job;
-mod netlink;
 mod network;
 mod outside;
 mod signals;

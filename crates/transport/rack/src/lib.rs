@@ -8,6 +8,7 @@
 //! | [`shm`] | a window between two programs of one host, with a bell for those who sleep |
 //! | [`pci`] | a window between two hosts, through a PCI device |
 //! | [`ring`] | messages in order through a window, without a lock |
+//! | [`packets`] | packets that are dropped rather than waited for, as those of heartbeats and lanes |
 //! | [`stream`] | bytes in order both ways, as a connection has them |
 //! | [`wait`] | waiting for the other end without taking a core |
 //! | [`carry`] | the bytes of a TCP connection, which go on through a window |
@@ -25,6 +26,7 @@ pub mod end;
 pub mod link;
 mod lock;
 pub mod meet;
+pub mod packets;
 pub mod pci;
 pub mod proxy;
 pub mod ring;

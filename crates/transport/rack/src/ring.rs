@@ -17,7 +17,11 @@
 //! The rings between an agent and its clients (`fide_shm::spsc`) have both indices in memory that both ends read, which a window
 //! does not allow.
 
+mod in_place;
+
 use std::io;
+
+pub(crate) use in_place::{Come, Room};
 
 use crate::window::{Bell, Fill, WORD, Window};
 
@@ -160,7 +164,15 @@ impl Sender {
     /// # Errors
     /// [`SendError`]. Nothing was sent.
     pub fn send(&mut self, window: &impl Window, message: &[u8]) -> Result<(), SendError> {
-        let (len, most) = (message.len(), self.most());
+        self.finds_room(window, message.len())?;
+        self.put(window, 0, message);
+        self.publishes(window, message.len());
+        Ok(())
+    }
+
+    /// There is room for a message, which is then put there and published.
+    fn finds_room(&mut self, window: &impl Window, len: usize) -> Result<(), SendError> {
+        let most = self.most();
         if len > most {
             return Err(SendError::TooLong { len, most });
         }
@@ -172,14 +184,17 @@ impl Sender {
                 return Err(SendError::Full);
             }
         }
-        let first = self.written + WORD as u64;
-        let until_end = self.place.up_to_end(first).min(len);
-        window.write(self.place.offset(first), &message[..until_end]);
-        if until_end < len {
-            window.write(self.place.at, &message[until_end..]);
-        }
-        self.publishes(window, len);
         Ok(())
+    }
+
+    /// Bytes of the next message, from one on that begins a word.
+    fn put(&self, window: &impl Window, at: usize, bytes: &[u8]) {
+        let first = self.written + (WORD + at) as u64;
+        let until_end = self.place.up_to_end(first).min(bytes.len());
+        window.write(self.place.offset(first), &bytes[..until_end]);
+        if until_end < bytes.len() {
+            window.write(self.place.at, &bytes[until_end..]);
+        }
     }
 
     /// The bytes of the next message are there.
@@ -273,7 +288,7 @@ impl Receiver {
     }
 
     /// Bytes of the next message, and whether the sender asks how far this end has read; none: nothing has come.
-    fn next(&self, window: &impl Window) -> Result<Option<(usize, bool)>, Broken> {
+    pub(crate) fn next(&self, window: &impl Window) -> Result<Option<(usize, bool)>, Broken> {
         let header = window.poll(self.place.offset(self.read));
         if header == 0 {
             return Ok(None);
@@ -365,9 +380,14 @@ impl Receiver {
     /// Copies what is left of the next message, as far as there is room, and goes on behind it: how many bytes, and whether that was its
     /// end and the sender wants to know.
     /// The header is not read again: the other end may have changed it.
-    fn copies(&mut self, window: &impl Window, (len, asks): (usize, bool), into: &mut [u8]) -> (usize, bool) {
-        let count = into.len().min(len - self.taken);
+    fn copies(&mut self, window: &impl Window, next: (usize, bool), into: &mut [u8]) -> (usize, bool) {
+        let count = into.len().min(next.0 - self.taken);
         self.copy(window, self.read + (WORD + self.taken) as u64, &mut into[..count]);
+        self.takes(next, count)
+    }
+
+    /// Goes on behind so many bytes of the next message, as [`Receiver::copies`] does.
+    fn takes(&mut self, (len, asks): (usize, bool), count: usize) -> (usize, bool) {
         self.taken += count;
         let is_whole = self.taken == len;
         if is_whole {
@@ -414,7 +434,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::shm::ShmWindow;
+    use crate::{shm::ShmWindow, window::copied::Copied};
 
     /// The word that tells is the first one of each part.
     const TOLD: usize = 0;
@@ -436,47 +456,6 @@ mod tests {
     fn message(number: u64, most: usize) -> Vec<u8> {
         let len = usize::try_from(mixed(number) % (most as u64 + 1)).unwrap();
         (0..len as u64).map(|at| mixed(number << 16 | at) as u8).collect()
-    }
-
-    /// A window that has no addresses.
-    struct Copied<'a>(&'a ShmWindow<WORDS>);
-
-    impl Window for Copied<'_> {
-        fn len(&self) -> usize {
-            self.0.len()
-        }
-
-        fn write(&self, at: usize, bytes: &[u8]) {
-            self.0.write(at, bytes);
-        }
-
-        fn publish(&self, at: usize, word: u64) {
-            self.0.publish(at, word);
-        }
-
-        fn read(&self, at: usize, into: &mut [u8]) {
-            self.0.read(at, into);
-        }
-
-        fn poll(&self, at: usize) -> u64 {
-            self.0.poll(at)
-        }
-
-        fn will_sleep(&self, by: Bell, turn: u32) {
-            self.0.will_sleep(by, turn);
-        }
-
-        fn sleeper(&self, bell: Bell) -> u32 {
-            self.0.sleeper(bell)
-        }
-
-        fn sleep(&self, by: Bell, within: Option<Duration>) {
-            self.0.sleep(by, within);
-        }
-
-        fn ring(&self, bell: Bell) {
-            self.0.ring(bell);
-        }
     }
 
     proptest! {
@@ -505,7 +484,7 @@ mod tests {
                 };
                 let filled = match has_addresses {
                     true => sender.fill(&windows[0], most, worth, &mut fill),
-                    false => sender.fill(&Copied(&windows[0]), most, worth, &mut fill),
+                    false => sender.fill(&Copied(windows[0].clone()), most, worth, &mut fill),
                 };
                 match filled {
                     Ok(count) => prop_assert_eq!(sent.len() - before, count.unwrap_or(0)),

@@ -49,6 +49,7 @@ pub const fn words_at<const WORDS: usize>() -> [usize; 2] {
 
 /// One end of a shared memory of `WORDS` words for each direction.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub struct ShmWindow<const WORDS: usize> {
     memory: Arc<Mapped<Memory<WORDS>>>,
     /// Which part is this end's own.
@@ -116,6 +117,14 @@ impl<const WORDS: usize> Window for ShmWindow<WORDS> {
         // Atomics may be written through what is shared.
         let place = words(&self.other().words, at, len).as_ptr().cast_mut().cast();
         Ok(fill(place, len)?.min(len))
+    }
+
+    fn words_there(&self, at: usize, len: usize) -> Option<&[AtomicU64]> {
+        Some(words(&self.other().words, at, len))
+    }
+
+    fn words_here(&self, at: usize, len: usize) -> Option<&[AtomicU64]> {
+        Some(words(&self.own().words, at, len))
     }
 
     fn publish(&self, at: usize, word: u64) {

@@ -8,6 +8,10 @@
 //! | 2 | not 0: it reads no more |
 //!
 //! Large writes are cut into slices, so that the reader begins while the writer goes on.
+//!
+//! Bytes may also be made and used where they lie: [`buffers`].
+
+pub mod buffers;
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -73,6 +77,10 @@ pub(crate) fn broken(why: Broken) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
+fn empty() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "an empty message, which no writer sends")
+}
+
 fn timed_out() -> io::Error {
     // As a socket with SO_RCVTIMEO has it.
     io::Error::from(io::ErrorKind::WouldBlock)
@@ -82,6 +90,15 @@ impl<W: Window> ReadHalf<W> {
     /// Reads wait no longer than this; none: as long as it takes, also if the other end's program has died.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
+    }
+
+    /// Until there is something to read, or the end.
+    fn waits(&mut self) -> io::Result<()> {
+        let Self { window, receiver, patience, timeout } = self;
+        match patience.wait(&**window, Bell::Message, *timeout, || has_something(receiver, &**window)) {
+            true => Ok(()),
+            false => Err(timed_out()),
+        }
     }
 }
 
@@ -104,7 +121,6 @@ pub(crate) fn try_read(
 ) -> io::Result<Option<usize>> {
     // Before the ring is looked at: what was written before the end is there then.
     let is_over = is_ended || window.poll(WRITES_NO_MORE_AT) != 0;
-    let empty = || io::Error::new(io::ErrorKind::InvalidData, "an empty message, which no writer sends");
     let mut count = 0;
     if leaves {
         // It is something, and nothing to look at: who waits for that would look for ever.
@@ -129,14 +145,11 @@ impl<W: Window> io::Read for ReadHalf<W> {
         if into.is_empty() {
             return Ok(0);
         }
-        let Self { window, receiver, patience, timeout } = self;
         loop {
-            if let Some(count) = try_read(receiver, &**window, false, into, false)? {
+            if let Some(count) = try_read(&mut self.receiver, &*self.window, false, into, false)? {
                 return Ok(count);
             }
-            if !patience.wait(&**window, Bell::Message, *timeout, || has_something(receiver, &**window)) {
-                return Err(timed_out());
-            }
+            self.waits()?;
         }
     }
 }
@@ -153,6 +166,43 @@ impl<W: Window> WriteHalf<W> {
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }
+
+    /// Until there is room, for as many bytes as somebody looks for, or the other end reads no more.
+    fn waits(&mut self, mut has_room: impl FnMut(&mut Sender, &W) -> bool) -> io::Result<()> {
+        let Self { window, sender, patience, timeout } = self;
+        let is_there = || has_room(sender, window) || window.poll(READS_NO_MORE_AT) != 0;
+        match patience.wait(&**window, Bell::Room, *timeout, is_there) {
+            true => Ok(()),
+            false => Err(timed_out()),
+        }
+    }
+
+    /// Tries until there is room, and the other end reads.
+    fn goes_on<T>(
+        &mut self,
+        has_room: impl Fn(&mut Sender, &W) -> bool,
+        mut tries: impl FnMut(&mut Sender, &W) -> io::Result<Option<T>>,
+    ) -> io::Result<T> {
+        loop {
+            if self.window.poll(READS_NO_MORE_AT) != 0 {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            if let Some(done) = tries(&mut self.sender, &self.window)? {
+                return Ok(done);
+            }
+            self.waits(&has_room)?;
+        }
+    }
+}
+
+/// Of a try that has to wait for room: none.
+fn sent<T>(result: Result<T, SendError>) -> io::Result<Option<T>> {
+    match result {
+        Ok(done) => Ok(Some(done)),
+        Err(SendError::Full) => Ok(None),
+        Err(SendError::Broken(why)) => Err(broken(why)),
+        Err(why @ SendError::TooLong { .. }) => Err(io::Error::new(io::ErrorKind::InvalidInput, why)),
+    }
 }
 
 impl<W: Window> io::Write for WriteHalf<W> {
@@ -161,22 +211,9 @@ impl<W: Window> io::Write for WriteHalf<W> {
         if slice.is_empty() {
             return Ok(0);
         }
-        loop {
-            if self.window.poll(READS_NO_MORE_AT) != 0 {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
-            match self.sender.send(&*self.window, slice) {
-                Ok(()) => return Ok(slice.len()),
-                Err(SendError::Full) => {}
-                Err(SendError::Broken(why)) => return Err(broken(why)),
-                Err(why @ SendError::TooLong { .. }) => return Err(io::Error::other(why)),
-            }
-            let Self { window, sender, patience, .. } = self;
-            let is_there = || sender.has_room(&**window, slice.len()) || window.poll(READS_NO_MORE_AT) != 0;
-            if !patience.wait(&**window, Bell::Room, self.timeout, is_there) {
-                return Err(timed_out());
-            }
-        }
+        let has_room = |sender: &mut Sender, window: &W| sender.has_room(window, slice.len());
+        self.goes_on(has_room, |sender, window| sent(sender.send(window, slice)))?;
+        Ok(slice.len())
     }
 
     /// What was written is there for the other end.

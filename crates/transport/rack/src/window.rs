@@ -4,6 +4,9 @@
 //! Through a PCIe bridge a write to the other end's memory costs little and a read of it much (NTSocks §4.1.2). So each end
 //! has a part that the other one writes and only it reads, and nothing is ever read from the other end's part.
 
+#[cfg(test)]
+pub(crate) mod copied;
+
 use std::{
     io,
     sync::atomic::{AtomicU64, Ordering},
@@ -58,6 +61,26 @@ pub trait Window {
         let count = fill(copied.as_mut_ptr(), len)?.min(len);
         self.write(at, &copied[..count]);
         Ok(count)
+    }
+
+    /// The words of the other end's part that hold so many bytes, if they have addresses: for remote writes without a call for each
+    /// (`Relaxed` stores), and for nothing else.
+    ///
+    /// # Panics
+    /// As [`Window::write`].
+    fn words_there(&self, at: usize, len: usize) -> Option<&[AtomicU64]> {
+        let _ = (at, len);
+        None
+    }
+
+    /// The words of this end's part that hold so many bytes, if they have addresses: for local reads without a call for each (`Relaxed`
+    /// loads).
+    ///
+    /// # Panics
+    /// As [`Window::write`].
+    fn words_here(&self, at: usize, len: usize) -> Option<&[AtomicU64]> {
+        let _ = (at, len);
+        None
     }
 
     /// Remote write of a word, which the other end sees as a whole, and only after all that was written before it.

@@ -4,20 +4,20 @@
 //! An address that a fence removed belongs to the host that may act. It is restored when this program
 //! continues, and never otherwise: not after an exclusion, and not when `fide run` ends.
 
-use std::{
-    collections::HashSet, ffi::OsString, fs, io, net::IpAddr, net::TcpListener, os::linux::fs::MetadataExt, path::Path,
-    str::FromStr,
-};
+use std::{collections::HashSet, ffi::OsString, fs, io, net::IpAddr, path::Path, str::FromStr};
 
 use anyhow::anyhow;
-use netlink_sys::protocols::{NETLINK_ROUTE, NETLINK_SOCK_DIAG};
+use netlink_sys::protocols::NETLINK_ROUTE;
 use rustix::{
     net::{AddressFamily, SocketFlags, SocketType, netdevice::name_to_index, socket_with},
     process::Pid,
 };
 
-use super::netlink::{NLM_F_CREATE, NLM_F_EXCL, Netlink, attribute, attributes, number};
-use crate::exit::{Failure, NOT_PERMITTED, UNSUPPORTED, USAGE};
+use crate::{
+    diag::{CONNECTED, Found, destroy, list, may_destroy},
+    exit::{Failure, NOT_PERMITTED, UNSUPPORTED, USAGE},
+    netlink::{NLM_F_CREATE, NLM_F_EXCL, Netlink, attribute, attributes, number},
+};
 
 /// Time from a failed attempt to the next, while the program is stopped.
 const RETRY_NS: u64 = 100_000_000;
@@ -35,15 +35,6 @@ const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
 /// Flag: an IPv6 address is usable at once, as it was before.
 const IFA_F_NODAD: u32 = 2;
-
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
-const SOCK_DESTROY: u16 = 21;
-/// `struct inet_diag_msg`: where the socket's identity and its inode are.
-const DIAG_ID: std::ops::Range<usize> = 4..52;
-const DIAG_INODE: usize = 68;
-const LISTEN: u32 = 1 << 10;
-/// All states of a connection: established to closing, without states in which no program has the socket.
-const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
 
 /// An address of an interface, as the operator writes it: `ADDR/LEN@DEV`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,7 +161,7 @@ impl Network {
             network.route = Some(route);
         }
         if sockets {
-            network.diag = Some(may_destroy()?);
+            network.diag = Some(may_destroy("--fence-sockets")?);
         }
         Ok(network)
     }
@@ -398,72 +389,21 @@ fn has_same_descriptors(one: i32, other: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0_u64, 0_u64) == 0 }
 }
 
-/// `struct inet_diag_req_v2`: TCP sockets of a family in these states, or the one of this identity.
-fn diag_request(family: u8, states: u32, id: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![family, u8::try_from(libc::IPPROTO_TCP).expect("small"), 0, 0];
-    bytes.extend(states.to_ne_bytes());
-    bytes.extend(id);
-    bytes
-}
-
-/// Resets the TCP sockets in these states that have one of these inodes; returns how many.
-fn destroy(diag: &mut Netlink, states: u32, of: &HashSet<u32>) -> io::Result<usize> {
-    let (mut count, mut changed) = (0, false);
-    for family in [libc::AF_INET, libc::AF_INET6].map(|family| u8::try_from(family).expect("small")) {
-        let list = diag.list(SOCK_DIAG_BY_FAMILY, &diag_request(family, states, &[0; 48]))?;
-        changed |= list.changed;
-        for message in list.all {
-            let (Some(id), Some(inode)) = (message.body.get(DIAG_ID), number(&message.body, DIAG_INODE)) else {
-                continue;
-            };
-            if !of.contains(&inode) {
-                continue;
-            }
-            count += 1;
-            match diag.change(SOCK_DESTROY, 0, &diag_request(family, u32::MAX, id)) {
-                // The socket has just been closed.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                done => drop(done?),
-            }
-        }
-    }
-    if changed { Err(changing()) } else { Ok(count) }
-}
-
 fn reset(diag: &mut Netlink, of: &HashSet<u32>) -> io::Result<()> {
-    if of.is_empty() { Ok(()) } else { destroy(diag, CONNECTED, of).map(drop) }
-}
-
-/// Whether sockets can be destroyed: by destroying one of our own.
-fn may_destroy() -> Result<Netlink, Failure> {
-    let refused = |error: &io::Error| {
-        let code = if error.kind() == io::ErrorKind::PermissionDenied { NOT_PERMITTED } else { UNSUPPORTED };
-        Failure::new(
-            code,
-            anyhow!("--fence-sockets: {error}; it needs CAP_NET_ADMIN, and a kernel with CONFIG_INET_DIAG_DESTROY"),
-        )
-    };
-    let attempt = || -> io::Result<Netlink> {
-        let mut diag = Netlink::open(NETLINK_SOCK_DIAG)?;
-        let own = TcpListener::bind("127.0.0.1:0")?;
-        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&own);
-        let inode = fs::metadata(format!("/proc/self/fd/{descriptor}"))?.st_ino();
-        let inode = u32::try_from(inode).map_err(io::Error::other)?;
-        match destroy(&mut diag, LISTEN, &HashSet::from([inode]))? {
-            0 => Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "the kernel lists no TCP sockets (CONFIG_INET_TCP_DIAG)",
-            )),
-            _ => Ok(diag),
-        }
-    };
-    attempt().map_err(|error| refused(&error))
+    if of.is_empty() {
+        return Ok(());
+    }
+    let list = list(diag, CONNECTED, None)?;
+    for found in list.all.iter().filter(|found: &&Found| of.contains(&found.inode)) {
+        destroy(diag, found)?;
+    }
+    if list.changed { Err(changing()) } else { Ok(()) }
 }
 
 #[cfg(test)]
 #[allow(clippy::print_stdout, reason = "a test that is skipped says so")]
 mod tests {
-    use std::io::Read;
+    use std::{io::Read, net::TcpListener};
 
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 

@@ -10,6 +10,7 @@ mod deaths;
 mod gaps;
 mod guards;
 mod half_dead;
+mod hangup;
 mod joins;
 mod logs;
 mod network;

@@ -9,6 +9,7 @@
 //! | `stream64k_vs_tcp` | writes of 64 KiB as fast as they are read |
 //! | `messages2k_vs_tcp` | the same of 2 KiB |
 //! | `rtt8_proxy_vs_tcp`, `isolation_us` | the same between two hosts, through proxies ([`proxied`]) |
+//! | `made*_shm_vs_origin`, `file*_direct_vs_origin` | bytes that a program makes, or has in a file, by the modes of [`modes`] |
 //! | `idle_cpu_share` | CPU time of a program that waits for a message, in shares of a core |
 //! | `kvs_*_vs_tcp` | requests to a small key-value store, unmodified programs ([`kvs`]) |
 //! | `redis_*`, `nginx_*`, `pgbench_*` | programs of others, unmodified ([`apps`]) |
@@ -16,6 +17,7 @@
 
 mod apps;
 mod kvs;
+mod modes;
 mod peer;
 mod proxied;
 
@@ -279,6 +281,7 @@ fn calls(
         report.add(figure.ratio_of_pairs(pairs(ours, tcp)).goal(Goal::AtLeast(goal)));
     }
     proxied::measure(report, [usable_cores()[0], there], (rounds, count), &tcp)?;
+    modes::measure(report, there, rounds, whole)?;
     let idle = idle_share(there, if is_quick { IDLE / 10 } else { IDLE })?;
     report.add(Figure::share("idle_cpu_share", idle, 1).goal(Goal::AtMost(0.01)));
     Ok(())

@@ -2,6 +2,7 @@
 //! The other end, as a process of its own on a core of its own.
 
 use std::{
+    hint::black_box,
     io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
     os::fd::OwnedFd,
@@ -10,7 +11,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use fide_rack::{shm::ShmWindow, stream, window::Window};
+use fide_rack::{
+    shm::ShmWindow,
+    stream,
+    window::{WORD, Window},
+};
 use fide_testbed::{end_within, sys::bind_to_core};
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +43,10 @@ pub(crate) enum Role {
     TcpSink(usize),
     /// Carries what a program writes to another host, and back.
     Proxy(Proxy),
+    /// Sums up the words that come, of so many bytes that it reads at a time.
+    Sum(usize),
+    /// Sums them up where they lie.
+    BorrowedSum,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -138,6 +147,31 @@ fn sink(reads: &mut impl Read, bytes: usize) -> Result<()> {
     }
 }
 
+/// Words as they are made, and read.
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.as_chunks::<WORD>().0.iter().fold(0, |sum, word| sum.wrapping_add(u64::from_ne_bytes(*word)))
+}
+
+fn sums(mut reads: impl Read, bytes: usize) -> Result<()> {
+    let mut buffer = vec![0; bytes];
+    loop {
+        match reads.read(&mut buffer)? {
+            0 => return Ok(()),
+            count => _ = black_box(sum(&buffer[..count])),
+        }
+    }
+}
+
+fn sums_borrowed(mut reads: stream::ReadHalf<Memory>) -> Result<()> {
+    loop {
+        let borrowed = reads.borrow()?;
+        if borrowed.is_empty() {
+            return Ok(());
+        }
+        black_box(borrowed.words().fold(0, u64::wrapping_add));
+    }
+}
+
 /// The process.
 ///
 /// # Errors
@@ -183,5 +217,7 @@ pub(crate) fn run(spec: &str) -> Result<()> {
         }
         Role::TcpSink(bytes) => sink(&mut tcp()?, bytes),
         Role::Proxy(proxy) => proxy.run(),
+        Role::Sum(bytes) => sums(stream::halves(memory()?).0, bytes),
+        Role::BorrowedSum => sums_borrowed(stream::halves(memory()?).0),
     }
 }

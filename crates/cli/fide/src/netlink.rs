@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The part of netlink that a fence needs: a request, and its answers as kinds and bytes.
+//! The part of netlink that this program needs: a request, and its answers as kinds and bytes.
 
 use std::{io, time::Duration};
 
@@ -19,24 +19,24 @@ const NLM_F_REQUEST: u16 = 1;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP: u16 = 0x300;
-pub(super) const NLM_F_EXCL: u16 = 0x200;
-pub(super) const NLM_F_CREATE: u16 = 0x400;
+pub(crate) const NLM_F_EXCL: u16 = 0x200;
+pub(crate) const NLM_F_CREATE: u16 = 0x400;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const HEADER: usize = 16;
 
 /// A netlink socket, which stays in the network namespace where it was opened.
-pub(super) struct Netlink {
+pub(crate) struct Netlink {
     socket: Socket,
     sequence: u32,
 }
 
 /// The part of a message after its header, with kind and flags of the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Message {
-    pub(super) kind: u16,
+pub(crate) struct Message {
+    pub(crate) kind: u16,
     flags: u16,
-    pub(super) body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// The answer to one request, as its datagrams come.
@@ -49,10 +49,10 @@ struct Answer {
 
 /// A list that the kernel gave.
 #[derive(Debug)]
-pub(super) struct List {
-    pub(super) all: Vec<Message>,
+pub(crate) struct List {
+    pub(crate) all: Vec<Message>,
     /// The list changed during every attempt to read it: entries that are not in it may exist all the same.
-    pub(super) changed: bool,
+    pub(crate) changed: bool,
 }
 
 impl Answer {
@@ -80,7 +80,7 @@ impl Answer {
 }
 
 impl Netlink {
-    pub(super) fn open(protocol: isize) -> io::Result<Self> {
+    pub(crate) fn open(protocol: isize) -> io::Result<Self> {
         let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_LIMIT))?;
@@ -91,7 +91,7 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel's refusal, by its number.
-    pub(super) fn change(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+    pub(crate) fn change(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
         self.send(kind, flags | NLM_F_ACK, body)?;
         self.receive().map(drop)
     }
@@ -100,7 +100,7 @@ impl Netlink {
     ///
     /// # Errors
     /// The kernel's refusal, by its number.
-    pub(super) fn list(&mut self, kind: u16, body: &[u8]) -> io::Result<List> {
+    pub(crate) fn list(&mut self, kind: u16, body: &[u8]) -> io::Result<List> {
         let mut list = self.list_once(kind, body, || {})?;
         for _ in 1..LISTS_MAX {
             if !list.changed {
@@ -144,7 +144,7 @@ impl Netlink {
 }
 
 /// The messages of one datagram, with their sequence numbers; ends at the first malformed one.
-pub(super) fn split(mut bytes: &[u8]) -> Vec<(u32, Message)> {
+pub(crate) fn split(mut bytes: &[u8]) -> Vec<(u32, Message)> {
     let mut all = Vec::new();
     while let (Some(len), Some(head), Some(sequence)) = (number(bytes, 0), bytes.get(4..8), number(bytes, 8)) {
         let len = len as usize;
@@ -158,7 +158,7 @@ pub(super) fn split(mut bytes: &[u8]) -> Vec<(u32, Message)> {
 }
 
 /// Ranges of the attributes' values in `bytes`, by kind; ends at the first malformed one.
-pub(super) fn attributes(bytes: &[u8]) -> Vec<(u16, std::ops::Range<usize>)> {
+pub(crate) fn attributes(bytes: &[u8]) -> Vec<(u16, std::ops::Range<usize>)> {
     let mut all = Vec::new();
     let mut at = 0usize;
     while let Some(head) = bytes.get(at..at.saturating_add(4)) {
@@ -173,7 +173,7 @@ pub(super) fn attributes(bytes: &[u8]) -> Vec<(u16, std::ops::Range<usize>)> {
     all
 }
 
-pub(super) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = u16::try_from(4 + value.len()).unwrap_or(u16::MAX).to_ne_bytes().to_vec();
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(value);
@@ -182,7 +182,7 @@ pub(super) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
 }
 
 /// A number in the machine's order at `at`.
-pub(super) fn number(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Packets through a window, as over a wire: whole, in order, or not at all. For what is worth nothing late, such as heartbeats and lanes.
+//!
+//! Nobody waits. A packet for which the ring has no room, or which nobody reads, is dropped and counted. Either end may end at any time,
+//! and another one go on in its place: the two begin their ring anew.
+//!
+//! | word of each part | what the other end has written there |
+//! |---|---|
+//! | 0 | how far its inbox has read ([`crate::ring`]) |
+//! | 1, 2 | its inbox wants the ring to begin anew: the number of the outbox that is asked, and one of its own |
+//! | 3 | the number of its outbox |
+//! | 4 | the own number of the inbox for which that outbox has begun the ring last |
+//!
+//! ```text
+//!  outbox: ── its number ──►          ◄── ring's index 0, for that number, its own ── inbox
+//!          ── first header 0, the inbox' number ──► packets ──►
+//! ```
+//!
+//! A number is another one whenever an outbox or an inbox begins, and whenever it finds its ring broken. What the other end makes of the
+//! words costs it packets, and this end a few words for each call.
+
+use crate::{
+    ring::{Broken, Place, Receiver, SendError, Sender},
+    window::{WORD, Window},
+};
+
+const TOLD_AT: usize = 0;
+const ASKS_FOR_AT: usize = WORD;
+const ASKS_AT: usize = 2 * WORD;
+const OUTBOX_AT: usize = 3 * WORD;
+const BEGUN_AT: usize = 4 * WORD;
+/// Bytes before the ring.
+const BEFORE: usize = 128;
+/// Bytes of the shortest part through which packets go.
+pub const PART_MIN: usize = BEFORE + 8 * WORD;
+
+/// Why a packet was dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Dropped {
+    /// The other end is not there, or has not answered yet.
+    #[error("no inbox at the other end has asked for packets")]
+    Unheard,
+    /// The other end reads slower than packets come, or has stopped.
+    #[error("the ring is full")]
+    Full,
+    #[error("a packet of {len} bytes, where the ring takes {most} at most")]
+    TooLong { len: usize, most: usize },
+    /// The ring begins anew.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}
+
+/// What became of packets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sent {
+    pub sent: u64,
+    pub unheard: u64,
+    pub full: u64,
+    pub too_long: u64,
+    pub broken: u64,
+}
+
+/// What came.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Received {
+    pub received: u64,
+    /// The ring began anew: another outbox is there, or it was broken.
+    pub begun: u64,
+    pub broken: u64,
+}
+
+/// Packets to the other end.
+#[derive(Debug)]
+pub struct Outbox {
+    number: u64,
+    /// The number of the inbox that reads the ring; 0: none.
+    asked: u64,
+    sender: Sender,
+    sent: Sent,
+}
+
+/// Packets of the other end.
+#[derive(Debug)]
+pub struct Inbox {
+    number: u64,
+    /// The outbox that was asked; 0: none.
+    outbox: u64,
+    receiver: Receiver,
+    received: Received,
+}
+
+fn place(window: &impl Window) -> Place {
+    Place { told_at: TOLD_AT, at: BEFORE, len: window.len() - BEFORE }
+}
+
+/// 0 means none.
+fn after(number: u64) -> u64 {
+    number.wrapping_add(1).max(1)
+}
+
+impl Outbox {
+    /// `number`: one that no outbox of this end has had, as of a clock in nanoseconds, or by chance.
+    ///
+    /// # Panics
+    /// If the window's parts are shorter than [`PART_MIN`].
+    pub fn new(window: &impl Window, number: u64) -> Self {
+        let mut this = Self { number, asked: 0, sender: Sender::new(window, place(window)), sent: Sent::default() };
+        this.begins(window);
+        this
+    }
+
+    /// Another number: whoever reads is to ask anew.
+    fn begins(&mut self, window: &impl Window) {
+        self.number = after(self.number);
+        self.asked = 0;
+        window.publish(BEGUN_AT, 0);
+        window.publish(OUTBOX_AT, self.number);
+    }
+
+    #[must_use]
+    pub fn sent(&self) -> Sent {
+        self.sent
+    }
+
+    /// Sends a packet, or drops it. It never waits.
+    ///
+    /// # Errors
+    /// [`Dropped`].
+    pub fn send(&mut self, window: &impl Window, packet: &[u8]) -> Result<(), Dropped> {
+        self.answers(window);
+        if self.asked == 0 {
+            self.sent.unheard += 1;
+            return Err(Dropped::Unheard);
+        }
+        let why = match self.sender.send(window, packet) {
+            Ok(()) => {
+                self.sent.sent += 1;
+                return Ok(());
+            }
+            Err(SendError::Full) => Dropped::Full,
+            Err(SendError::TooLong { len, most }) => Dropped::TooLong { len, most },
+            Err(SendError::Broken(why)) => Dropped::Broken(why),
+        };
+        match why {
+            Dropped::Full => self.sent.full += 1,
+            Dropped::TooLong { .. } => self.sent.too_long += 1,
+            _ => {
+                self.sent.broken += 1;
+                self.begins(window);
+            }
+        }
+        Err(why)
+    }
+
+    /// Begins the ring for an inbox that asks.
+    fn answers(&mut self, window: &impl Window) {
+        let asks = window.poll(ASKS_AT);
+        if asks == self.asked || asks == 0 || window.poll(ASKS_FOR_AT) != self.number {
+            return;
+        }
+        let place = place(window);
+        // All of the ring need not be 0: a packet has the next header be 0 before it is seen.
+        window.publish(place.at, 0);
+        self.sender = Sender::new(window, place);
+        self.asked = asks;
+        window.publish(BEGUN_AT, asks);
+    }
+}
+
+impl Inbox {
+    /// `number`: one that no inbox of this end has had, as of a clock in nanoseconds, or by chance.
+    ///
+    /// # Panics
+    /// As [`Outbox::new`].
+    pub fn new(window: &impl Window, number: u64) -> Self {
+        Self { number, outbox: 0, receiver: Receiver::new(window, place(window)), received: Received::default() }
+    }
+
+    #[must_use]
+    pub fn received(&self) -> Received {
+        self.received
+    }
+
+    /// Asks the outbox to begin the ring.
+    fn asks(&mut self, window: &impl Window, outbox: u64) {
+        self.number = after(self.number);
+        self.outbox = outbox;
+        self.received.begun += 1;
+        self.receiver = Receiver::new(window, place(window));
+        // Before it is asked: the ring that begins is not read yet.
+        window.publish(TOLD_AT, 0);
+        window.publish(ASKS_FOR_AT, outbox);
+        window.publish(ASKS_AT, self.number);
+    }
+
+    /// Copies the next packet into a buffer; of one that is longer, as much as there is room for. None: nothing has come.
+    pub fn receive(&mut self, window: &impl Window, into: &mut [u8]) -> Option<usize> {
+        let outbox = window.poll(OUTBOX_AT);
+        if outbox != self.outbox {
+            self.asks(window, outbox);
+        }
+        if outbox == 0 || window.poll(BEGUN_AT) != self.number {
+            return None;
+        }
+        let next = match self.receiver.next(window) {
+            Ok(next) => next?,
+            Err(_) => {
+                self.received.broken += 1;
+                self.asks(window, outbox);
+                return None;
+            }
+        };
+        let come = self.receiver.come(window, next);
+        let count = come.len.min(into.len());
+        self.receiver.copy_at(window, 0, &mut into[..count]);
+        self.receiver.release(window, come, come.len);
+        self.received.received += 1;
+        Some(count)
+    }
+}
+
+#[cfg(test)]
+mod tests;

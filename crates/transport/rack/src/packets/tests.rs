@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::shm::ShmWindow;
+
+const WORDS: usize = 64;
+const MOST: usize = (WORDS * WORD - BEFORE) / 2 - 2 * WORD;
+
+/// A packet that says its number, as far as it has room.
+fn packet(number: u64, len: usize) -> Vec<u8> {
+    number.to_le_bytes().into_iter().cycle().take(len).collect()
+}
+
+/// Both ends look until nothing changes: they have answered each other.
+fn settle(windows: &[ShmWindow<WORDS>; 2], outbox: &mut Outbox, inbox: &mut Inbox) {
+    for _ in 0..3 {
+        while inbox.receive(&windows[1], &mut [0; MOST]).is_some() {}
+        outbox.answers(&windows[0]);
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Send(usize),
+    Receive,
+    /// A process ends, and another one goes on.
+    NewOutbox,
+    NewInbox,
+    /// Somebody writes a word into the part that the inbox, or the outbox, reads.
+    Garble(usize, usize, u64),
+}
+
+fn steps(garbles: bool) -> impl Strategy<Value = Vec<Step>> {
+    let word = prop_oneof![any::<u64>(), 0..2000_u64, Just(0)];
+    let step = prop_oneof![
+        8 => (0..=MOST).prop_map(Step::Send),
+        8 => Just(Step::Receive),
+        1 => Just(Step::NewOutbox),
+        1 => Just(Step::NewInbox),
+        u32::from(garbles) * 2 => (0..2_usize, 0..WORDS, word).prop_map(|(end, at, word)| Step::Garble(end, at, word)),
+    ];
+    prop::collection::vec(step, 1..300)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Whole, in order and once, whenever either end begins anew; and then all goes on.
+    #[test]
+    fn packets_come_whole_and_in_order_or_not_at_all(steps in steps(false)) {
+        let windows = ShmWindow::<WORDS>::pair().unwrap();
+        let (mut outbox, mut inbox, mut numbers) = (Outbox::new(&windows[0], 10), Inbox::new(&windows[1], 20), 1000);
+        let (mut waiting, mut sent) = (VecDeque::new(), 0_u64);
+        let mut number = || {
+            numbers += 1000;
+            numbers
+        };
+        for step in steps {
+            match step {
+                Step::Send(len) => {
+                    sent += 1;
+                    let of = packet(sent, len);
+                    if outbox.send(&windows[0], &of).is_ok() {
+                        waiting.push_back(of);
+                    }
+                }
+                Step::Receive => {
+                    let mut got = [0; MOST];
+                    if let Some(count) = inbox.receive(&windows[1], &mut got) {
+                        // Those of a ring that began anew are lost, and no others.
+                        let at = waiting.iter().position(|of: &Vec<u8>| of == &got[..count]);
+                        prop_assert!(at.is_some(), "{count} bytes that were not sent, or came before");
+                        waiting.drain(..=at.unwrap());
+                    }
+                }
+                Step::NewOutbox => outbox = Outbox::new(&windows[0], number()),
+                Step::NewInbox => inbox = Inbox::new(&windows[1], number()),
+                Step::Garble(..) => unreachable!(),
+            }
+        }
+        settle(&windows, &mut outbox, &mut inbox);
+        prop_assert_eq!(outbox.send(&windows[0], b"goes on"), Ok(()));
+        let mut got = [0; MOST];
+        prop_assert_eq!(inbox.receive(&windows[1], &mut got), Some(7));
+        prop_assert_eq!(&got[..7], b"goes on");
+        prop_assert_eq!((outbox.sent().broken, inbox.received().broken), (0, 0), "nobody was at fault");
+    }
+
+    /// Whatever somebody writes, no call does harm; and all goes on once nobody does.
+    #[test]
+    fn a_broken_end_costs_packets_only(steps in steps(true)) {
+        let windows = ShmWindow::<WORDS>::pair().unwrap();
+        let (mut outbox, mut inbox) = (Outbox::new(&windows[0], 10), Inbox::new(&windows[1], 20));
+        let mut numbers = 1000;
+        for step in steps {
+            numbers += 1000;
+            match step {
+                Step::Send(len) => _ = outbox.send(&windows[0], &vec![7; len]),
+                Step::Receive => _ = inbox.receive(&windows[1], &mut [0; 50]),
+                Step::NewOutbox => outbox = Outbox::new(&windows[0], numbers),
+                Step::NewInbox => inbox = Inbox::new(&windows[1], numbers),
+                // What an end reads, the other one's window writes.
+                Step::Garble(end, at, word) => windows[1 - end].publish(at * WORD, word),
+            }
+        }
+        // Each begins anew, as a process that is started again.
+        let mut outbox = Outbox::new(&windows[0], u64::MAX - 1);
+        let mut inbox = Inbox::new(&windows[1], u64::MAX - 1);
+        settle(&windows, &mut outbox, &mut inbox);
+        prop_assert_eq!(outbox.send(&windows[0], b"goes on"), Ok(()));
+        prop_assert_eq!(inbox.receive(&windows[1], &mut [0; MOST]), Some(7));
+    }
+}
+
+#[test]
+fn packets_that_nobody_reads_are_dropped_and_counted() {
+    let windows = ShmWindow::<WORDS>::pair().unwrap();
+    let mut outbox = Outbox::new(&windows[0], 1);
+    assert_eq!(outbox.send(&windows[0], b"early"), Err(Dropped::Unheard));
+    let mut inbox = Inbox::new(&windows[1], 1);
+    settle(&windows, &mut outbox, &mut inbox);
+    // It stops here.
+    let full = (0..1000).map(|_| outbox.send(&windows[0], &[7; 40])).find(Result::is_err);
+    assert_eq!(full, Some(Err(Dropped::Full)));
+    assert_eq!(outbox.send(&windows[0], &[7; 40]), Err(Dropped::Full));
+    let sent = outbox.sent().sent;
+    assert_eq!(outbox.sent(), Sent { sent, unheard: 1, full: 2, ..Sent::default() });
+    // It goes on with what was kept.
+    let got = std::iter::from_fn(|| inbox.receive(&windows[1], &mut [0; MOST])).count();
+    assert_eq!(got as u64, sent);
+    assert_eq!(outbox.send(&windows[0], &[7; 40]), Ok(()));
+}
+
+#[test]
+fn packet_that_is_too_long_for_the_ring_or_the_buffer() {
+    let windows = ShmWindow::<WORDS>::pair().unwrap();
+    let (mut outbox, mut inbox) = (Outbox::new(&windows[0], 1), Inbox::new(&windows[1], 1));
+    settle(&windows, &mut outbox, &mut inbox);
+    let why = Dropped::TooLong { len: MOST + 1, most: MOST };
+    assert_eq!(outbox.send(&windows[0], &[7; MOST + 1]), Err(why));
+    assert_eq!(outbox.send(&windows[0], &[7; MOST]), Ok(()));
+    assert_eq!(outbox.send(&windows[0], &[8; 3]), Ok(()));
+    // The buffer is full, and the next packet is the next one.
+    assert_eq!(inbox.receive(&windows[1], &mut [0; 5]), Some(5));
+    let mut next = [0; 5];
+    assert_eq!(inbox.receive(&windows[1], &mut next), Some(3));
+    assert_eq!(next, [8, 8, 8, 0, 0]);
+}
+
+/// A broken index, or header, is found once: then the ring begins anew.
+#[test]
+fn what_is_broken_begins_anew() {
+    let windows = ShmWindow::<WORDS>::pair().unwrap();
+    let (mut outbox, mut inbox) = (Outbox::new(&windows[0], 1), Inbox::new(&windows[1], 1));
+    settle(&windows, &mut outbox, &mut inbox);
+    windows[1].publish(TOLD_AT, 9);
+    let broken = (0..1000).map(|_| outbox.send(&windows[0], &[7; 40])).find(Result::is_err);
+    assert!(matches!(broken, Some(Err(Dropped::Broken(_)))), "{broken:?}");
+    settle(&windows, &mut outbox, &mut inbox);
+    windows[0].publish(BEFORE, u64::MAX);
+    assert_eq!(inbox.receive(&windows[1], &mut [0; MOST]), None);
+    settle(&windows, &mut outbox, &mut inbox);
+    assert_eq!(outbox.send(&windows[0], b"goes on"), Ok(()));
+    assert_eq!(inbox.receive(&windows[1], &mut [0; MOST]), Some(7));
+    assert_eq!((outbox.sent().broken, inbox.received().broken), (1, 1));
+}
