@@ -93,7 +93,7 @@ fn sets_rcvlowat(fd: i32, low_at: i32) {
 }
 
 impl Conn {
-    pub(crate) fn new(fd: i32) -> Option<Arc<Self>> {
+    fn new(fd: i32) -> Option<Arc<Self>> {
         Some(Arc::new(Self {
             end: End::new().ok()?,
             phase: AtomicU32::new(CONNECTING),
@@ -112,6 +112,14 @@ impl Conn {
             reads: AtomicU32::new(0),
             full: AtomicU32::new(0),
         }))
+    }
+
+    /// As one that stands.
+    #[cfg(test)]
+    pub(crate) fn opened(fd: i32) -> Arc<Self> {
+        let conn = Self::new(fd).unwrap();
+        conn.phase.store(OPEN, Ordering::Relaxed);
+        conn
     }
 
     pub(crate) fn fd(&self) -> i32 {
@@ -422,8 +430,7 @@ mod tests {
     #[test]
     fn what_is_not_followed_stays_with_tcp_also_if_it_says_so_as_an_attach_fails() {
         for is_lone in [false, true] {
-            let conn = Conn::new(3).unwrap();
-            conn.phase.store(OPEN, Ordering::Relaxed);
+            let conn = Conn::opened(3);
             if !is_lone {
                 conn.end.shared();
             }
@@ -432,8 +439,7 @@ mod tests {
             conn.fails_attach();
             assert!(conn.is_tcp() && !conn.begins_attach(), "alone: {is_lone}");
         }
-        let conn = Conn::new(3).unwrap();
-        conn.phase.store(OPEN, Ordering::Relaxed);
+        let conn = Conn::opened(3);
         conn.end.shared();
         assert!(conn.begins_attach());
         conn.fails_attach();
