@@ -312,9 +312,10 @@ pub unsafe extern "C" fn sendto(
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     let Some(conn) = (flags & KERNEL == 0 && !message.is_null()).then(|| ours(fd)).flatten() else {
-        if !message.is_null() {
-            // SAFETY: the caller's.
-            unsafe { hands_on(&*message) };
+        // SAFETY: the caller's.
+        if !message.is_null() && !unsafe { hands_on(&*message) } {
+            fail(libc::EOPNOTSUPP);
+            return -1;
         }
         // SAFETY: the caller's.
         return unsafe { real::sendmsg(fd, message, flags) };
@@ -325,13 +326,14 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     returns(|| unsafe { writes(&call(conn, fd, flags), message.msg_iov, message.msg_iovlen) })
 }
 
-/// Another process gets descriptors, and does not know what is known here of them.
+/// Another process gets descriptors, and does not know what is known here of them: they stay with TCP. False: one is over memory.
 ///
 /// # Safety
 /// The control messages are there.
-unsafe fn hands_on(message: &msghdr) {
+unsafe fn hands_on(message: &msghdr) -> bool {
+    let mut is_tcp = true;
     if message.msg_control.is_null() || message.msg_controllen == 0 {
-        return;
+        return is_tcp;
     }
     // SAFETY: the caller's; the walk stays within what the message says.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(message) };
@@ -344,12 +346,15 @@ unsafe fn hands_on(message: &msghdr) {
             let len = header.cmsg_len.saturating_sub(data as usize - at as usize);
             for index in 0..len / size_of::<c_int>() {
                 // SAFETY: within the message's length; it may lie anywhere.
-                is_not_followed(unsafe { data.add(index).read_unaligned() });
+                let fd = unsafe { data.add(index).read_unaligned() };
+                is_not_followed(fd);
+                is_tcp &= ours(fd).is_none();
             }
         }
         // SAFETY: as above.
         at = unsafe { libc::CMSG_NXTHDR(message, at) };
     }
+    is_tcp
 }
 
 /// # Safety
@@ -359,7 +364,15 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
     if (flags & KERNEL != 0) || ours(fd).is_none() {
         for index in 0..count as usize {
             // SAFETY: the caller's: there are so many.
-            unsafe { hands_on(&(*messages.add(index)).msg_hdr) };
+            if !unsafe { hands_on(&(*messages.add(index)).msg_hdr) } {
+                // Those before it are sent.
+                if index == 0 {
+                    fail(libc::EOPNOTSUPP);
+                    return -1;
+                }
+                // SAFETY: the caller's.
+                return unsafe { real::sendmmsg(fd, messages, c_uint::try_from(index).unwrap_or(0), flags) };
+            }
         }
         // SAFETY: the caller's.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
