@@ -67,7 +67,7 @@ static FORK_HOLDS: AtomicBool = AtomicBool::new(false);
 /// This process was forked.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
-struct Held;
+pub(crate) struct Held;
 
 impl Held {
     fn tries(tries: u32) -> Option<Self> {
@@ -112,6 +112,11 @@ pub(crate) fn starts() {
     user();
     now_ns();
     IS_NAMED.store(path().is_some(), Ordering::Relaxed);
+}
+
+/// Nobody asks, takes answers or forks meanwhile. None: somebody does.
+pub(crate) fn holds() -> Option<Held> {
+    Held::tries(1)
 }
 
 /// Whether there is one, or may come to be.
@@ -295,7 +300,7 @@ fn takes(client: &Client) -> bool {
         let Some(at) = open.iter().position(|(of, _)| *of == id) else { continue };
         let Some(conn) = open.swap_remove(at).1.upgrade().filter(|conn| !conn.is_closed()) else { continue };
         match window {
-            Some(window) => conn.attaches(window),
+            Some(window) => conn.gives(window),
             None => conn.refused(),
         }
     }

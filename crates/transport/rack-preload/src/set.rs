@@ -227,7 +227,7 @@ impl Interest {
 
     /// It has no memory yet.
     fn is_open(&self) -> bool {
-        !self.conn.is_attached() && !self.conn.is_closed()
+        !self.conn.is_attached() && !self.conn.is_given() && !self.conn.is_closed()
     }
 
     fn has(&self, flag: c_int) -> bool {
@@ -491,7 +491,7 @@ impl Inner {
     }
 
     pub(crate) fn push(&mut self, new: Interest) {
-        self.has_open |= !new.conn.is_attached();
+        self.has_open |= new.is_open();
         self.looked.push(new);
     }
 
@@ -633,7 +633,7 @@ impl Set {
         });
         let mut has_open = false;
         inner.looked.retain_mut(|interest| {
-            has_open |= !interest.conn.is_attached();
+            has_open |= interest.is_open();
             if interest.conn.is_closed() {
                 return false;
             }

@@ -7,6 +7,8 @@ import hashlib
 import os
 import select
 import socket
+import struct
+import subprocess
 import tempfile
 import time
 
@@ -124,6 +126,59 @@ def streams(s, is_server):
     print(s.recv(100, socket.MSG_WAITALL))
 
 
+def inherits(s, is_server):
+    """As a server that begins another program for each connection, which knows nothing of it: by its standard input and output, by another
+    number, or through a process that is given it."""
+    turns = 3
+    if is_server:
+        listener, begun = socket.create_server(("127.0.0.1", 0)), []
+        s.sendall(struct.pack("!H", listener.getsockname()[1]))
+        for turn in range(turns):
+            c, _ = listener.accept()
+            # Meanwhile its memory comes.
+            for _ in range(60):
+                s.sendall(exact(s, 1))
+            if turn == 0:
+                begun.append(subprocess.Popen(["cat"], stdin=c, stdout=c))
+            elif turn == 1:
+                fd = c.fileno()
+                begun.append(subprocess.Popen(["sh", "-c", f"exec cat <&{fd} >&{fd}"], pass_fds=[fd]))
+            else:
+                here, there = socket.socketpair()
+                if os.fork() == 0:
+                    c.close()
+                    here.close()
+                    _, fds, _, _ = socket.recv_fds(there, 1, 1)
+                    os.execvp("sh", ["sh", "-c", f"exec cat <&{fds[0]} >&{fds[0]}"])
+                there.close()
+                socket.send_fds(here, [b"!"], [c.fileno()])
+            c.close()
+        print([one.wait() for one in begun], os.wait()[1])
+        return
+    port = struct.unpack("!H", exact(s, 2))[0]
+    for turn in range(turns):
+        c = socket.create_connection(("127.0.0.1", port))
+        for _ in range(60):
+            s.sendall(b"?")
+            exact(s, 1)
+            time.sleep(0.001)
+        for size in (1, 5, 30_000):
+            c.sendall(b"x" * size)
+            print(exact(c, size) == b"x" * size)
+        c.shutdown(socket.SHUT_WR)
+        print(c.recv(10))
+
+
+def exact(s, count):
+    got = b""
+    while len(got) < count:
+        more = s.recv(count - len(got))
+        if not more:
+            break
+        got += more
+    return got
+
+
 def hands_on(s, is_server):
     """Another process gets the descriptor: it sees right bytes, or is refused."""
     if is_server:
@@ -159,4 +214,10 @@ def hands_on(s, is_server):
     print(s.recv(7, socket.MSG_WAITALL))
 
 
-SCENARIOS = {"streams": streams, "hands-on": hands_on, "low-water": low_water, "cold-files": cold_files}
+SCENARIOS = {
+    "streams": streams,
+    "hands-on": hands_on,
+    "inherits": inherits,
+    "low-water": low_water,
+    "cold-files": cold_files,
+}
