@@ -475,7 +475,43 @@ pub(crate) fn is_not_followed(fd: i32) {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        net::{Ipv4Addr, TcpListener, TcpStream},
+        os::fd::AsRawFd,
+    };
+
     use super::*;
+
+    #[test]
+    fn memory_waits_for_the_first_read_or_write_of_who_has_the_connection_alone() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let given = || {
+            let conn = Conn::opened(socket.as_raw_fd());
+            conn.gives(Memory::pair().unwrap().into_iter().next().unwrap());
+            assert!(conn.is_given() && !conn.is_attached());
+            conn
+        };
+        let conn = given();
+        conn.stays_tcp();
+        conn.attaches();
+        assert!(conn.is_tcp() && !conn.is_given() && !conn.is_attached(), "it was handed on");
+        let conn = given();
+        conn.end.shared();
+        conn.is_forked();
+        conn.attaches();
+        assert!(conn.is_given() && !conn.is_attached() && !conn.is_to_ask.load(Ordering::Relaxed));
+        conn.end.left();
+        // Another test may hold what the process has once.
+        while conn.is_given() {
+            conn.attaches();
+        }
+        assert!(conn.is_attached(), "the other process has closed it");
+        let late = Conn::opened(socket.as_raw_fd());
+        late.stays_tcp();
+        late.gives(Memory::pair().unwrap().into_iter().next().unwrap());
+        assert!(!late.is_given());
+    }
 
     #[test]
     fn what_is_not_followed_stays_with_tcp_also_if_it_says_so_as_an_attach_fails() {
