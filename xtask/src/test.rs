@@ -49,6 +49,7 @@ pub(crate) const LONG: &[(&str, &str)] = &[
     ("root_libraries::root_session_of_go_redis_outlives_the_leader", "the session of redis-py"),
     ("root_libraries::root_session_of_jedis_outlives_the_leader", "the session of redis-py"),
     ("root_libraries::root_session_of_ioredis_outlives_the_leader", "the session of redis-py"),
+    ("crowds::ten_thousand_connections_work", "a thousand connections"),
 ];
 
 /// Arguments of a test program that leave out what only `make test-all` runs.

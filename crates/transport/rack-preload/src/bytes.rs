@@ -105,6 +105,14 @@ impl Call {
         Ok(timeout.map(|timeout| Instant::now() + timeout))
     }
 
+    /// After a wait: its memory may have come.
+    fn goes_over(&self) {
+        self.conn.goes_on(self.fd);
+        if self.conn.is_given() {
+            self.conn.attaches();
+        }
+    }
+
     /// Waits, but not if the call does not.
     fn waits(&self, bell: Bell, limit: &mut Option<Option<Instant>>) -> Result<(), c_int> {
         let until = match *limit {
@@ -165,7 +173,7 @@ impl Call {
                 return Ok(count);
             }
             self.waits(Bell::Message, limit)?;
-            self.conn.goes_on(self.fd);
+            self.goes_over();
         }
     }
 
@@ -281,7 +289,7 @@ impl Call {
                 continue;
             }
             self.waits(Bell::Room, limit).map_err(io::Error::from_raw_os_error)?;
-            self.conn.goes_on(self.fd);
+            self.goes_over();
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use fide_sys::tcp::keeps_syn;
-use libc::{c_char, c_int, c_uint, c_void, sockaddr, socklen_t};
+use libc::{c_int, c_uint, c_void, sockaddr, socklen_t};
 use rustix::net::{SocketType, sockopt};
 
 use crate::{
@@ -125,17 +125,6 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c
 pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
     // SAFETY: the caller's.
     after_fcntl(fd, command, arg, unsafe { real::fcntl64(fd, command, arg) })
-}
-
-/// The C library reads and writes the file without these functions.
-///
-/// # Safety
-/// That of the function.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-    is_not_followed(fd);
-    // SAFETY: the caller's.
-    unsafe { real::fdopen(fd, mode) }
 }
 
 /// # Safety

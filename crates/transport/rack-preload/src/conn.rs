@@ -8,13 +8,16 @@
 //!        └────────────────────────┴── refused, no answer in time, or what cannot be followed ──► TCP
 //! ```
 //!
+//! It attaches as the program reads or writes: a program that only hands it on, as a server does that begins another one for each, never
+//! does so.
+//!
 //! In all states but the last its bytes go through [`End`], which counts them, so that the window may come at any of them. In the last one
 //! it is the kernel's for ever, as if it had never been in the table.
 
 use std::{
     os::fd::BorrowedFd,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -56,6 +59,9 @@ pub(crate) struct Conn {
     looks_ns: AtomicU64,
     /// It is not to go over to memory any more.
     is_never: AtomicBool,
+    /// The memory that has come, until the program first reads or writes: one that only hands the connection on leaves it with TCP.
+    given: Mutex<Option<Memory>>,
+    is_given: AtomicBool,
     /// Descriptors of it in this process, and one of them.
     fds: AtomicU32,
     fd: AtomicI32,
@@ -93,7 +99,7 @@ fn sets_rcvlowat(fd: i32, low_at: i32) {
 }
 
 impl Conn {
-    pub(crate) fn new(fd: i32) -> Option<Arc<Self>> {
+    fn new(fd: i32) -> Option<Arc<Self>> {
         Some(Arc::new(Self {
             end: End::new().ok()?,
             phase: AtomicU32::new(CONNECTING),
@@ -102,6 +108,8 @@ impl Conn {
             since: Instant::now(),
             looks_ns: AtomicU64::new(0),
             is_never: AtomicBool::new(false),
+            given: Mutex::new(None),
+            is_given: AtomicBool::new(false),
             fds: AtomicU32::new(1),
             fd: AtomicI32::new(fd),
             no_delay: AtomicI32::new(0),
@@ -112,6 +120,14 @@ impl Conn {
             reads: AtomicU32::new(0),
             full: AtomicU32::new(0),
         }))
+    }
+
+    /// As one that stands.
+    #[cfg(test)]
+    pub(crate) fn opened(fd: i32) -> Arc<Self> {
+        let conn = Self::new(fd).unwrap();
+        conn.phase.store(OPEN, Ordering::Relaxed);
+        conn
     }
 
     pub(crate) fn fd(&self) -> i32 {
@@ -141,6 +157,9 @@ impl Conn {
 
     /// Looks for an answer, or asks.
     fn looks(self: &Arc<Self>, fd: i32) {
+        if self.is_given() {
+            return;
+        }
         let passed = self.since.elapsed();
         if passed > ANSWER_WITHIN {
             return self.stays_tcp();
@@ -215,6 +234,7 @@ impl Conn {
         for from in [CONNECTING, OPEN] {
             let _ = self.phase.compare_exchange(from, TCP, Ordering::SeqCst, Ordering::SeqCst);
         }
+        drop(self.takes_given());
         self.cancels();
     }
 
@@ -247,9 +267,34 @@ impl Conn {
     }
 
     /// The monitor has sent the window.
-    pub(crate) fn attaches(&self, window: Memory) {
+    pub(crate) fn gives(&self, window: Memory) {
         self.takes_question();
         self.sets_linger();
+        if let Ok(mut given) = self.given.try_lock() {
+            *given = Some(window.silent());
+            self.is_given.store(true, Ordering::SeqCst);
+        }
+        if self.phase.load(Ordering::SeqCst) != OPEN {
+            drop(self.takes_given());
+        }
+    }
+
+    /// Its memory has come, and is not used yet.
+    pub(crate) fn is_given(&self) -> bool {
+        self.is_given.load(Ordering::Relaxed)
+    }
+
+    fn takes_given(&self) -> Option<Memory> {
+        let mut given = self.given.try_lock().ok()?;
+        self.is_given.store(false, Ordering::Relaxed);
+        given.take()
+    }
+
+    /// The program reads or writes. What another process has, too, waits until that closes it.
+    pub(crate) fn attaches(&self) {
+        // A fork finds nothing half done.
+        let Some(_held) = self.end.is_lone().then(monitor::holds).flatten() else { return };
+        let Some(window) = self.takes_given() else { return };
         if self.phase.load(Ordering::Acquire) != OPEN {
             return;
         }
@@ -262,7 +307,7 @@ impl Conn {
         if !self.begins_attach() {
             return;
         }
-        if self.end.attach(window.silent()).is_ok_and(|is_attached| is_attached) {
+        if self.end.attach(window).is_ok_and(|is_attached| is_attached) {
             self.takes_low_at(self.fd());
             return stats::attached();
         }
@@ -315,7 +360,11 @@ impl Conn {
     pub(crate) fn is_forked(&self) {
         self.end.is_forked();
         self.question.store(0, Ordering::Relaxed);
-        let is_to_ask = self.phase.load(Ordering::Relaxed) == OPEN;
+        // What it was given it has, too, unless another thread of the parent was about to take it.
+        if self.given.try_lock().is_err() {
+            self.is_given.store(false, Ordering::Relaxed);
+        }
+        let is_to_ask = self.phase.load(Ordering::Relaxed) == OPEN && !self.is_given();
         self.is_to_ask.store(is_to_ask, Ordering::Relaxed);
     }
 
@@ -344,6 +393,15 @@ pub(crate) fn ours(fd: i32) -> Option<Arc<Conn>> {
         return None;
     }
     conn.goes_on(fd);
+    (!conn.is_tcp()).then_some(conn)
+}
+
+/// The same, as the program reads or writes.
+pub(crate) fn carried(fd: i32) -> Option<Arc<Conn>> {
+    let conn = ours(fd)?;
+    if conn.is_given() {
+        conn.attaches();
+    }
     (!conn.is_tcp()).then_some(conn)
 }
 
@@ -417,13 +475,48 @@ pub(crate) fn is_not_followed(fd: i32) {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        net::{Ipv4Addr, TcpListener, TcpStream},
+        os::fd::AsRawFd,
+    };
+
     use super::*;
+
+    #[test]
+    fn memory_waits_for_the_first_read_or_write_of_who_has_the_connection_alone() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let given = || {
+            let conn = Conn::opened(socket.as_raw_fd());
+            conn.gives(Memory::pair().unwrap().into_iter().next().unwrap());
+            assert!(conn.is_given() && !conn.is_attached());
+            conn
+        };
+        let conn = given();
+        conn.stays_tcp();
+        conn.attaches();
+        assert!(conn.is_tcp() && !conn.is_given() && !conn.is_attached(), "it was handed on");
+        let conn = given();
+        conn.end.shared();
+        conn.is_forked();
+        conn.attaches();
+        assert!(conn.is_given() && !conn.is_attached() && !conn.is_to_ask.load(Ordering::Relaxed));
+        conn.end.left();
+        // Another test may hold what the process has once.
+        while conn.is_given() {
+            conn.attaches();
+        }
+        assert!(conn.is_attached(), "the other process has closed it");
+        let late = Conn::opened(socket.as_raw_fd());
+        late.stays_tcp();
+        late.gives(Memory::pair().unwrap().into_iter().next().unwrap());
+        assert!(!late.is_given());
+    }
 
     #[test]
     fn what_is_not_followed_stays_with_tcp_also_if_it_says_so_as_an_attach_fails() {
         for is_lone in [false, true] {
-            let conn = Conn::new(3).unwrap();
-            conn.phase.store(OPEN, Ordering::Relaxed);
+            let conn = Conn::opened(3);
             if !is_lone {
                 conn.end.shared();
             }
@@ -432,8 +525,7 @@ mod tests {
             conn.fails_attach();
             assert!(conn.is_tcp() && !conn.begins_attach(), "alone: {is_lone}");
         }
-        let conn = Conn::new(3).unwrap();
-        conn.phase.store(OPEN, Ordering::Relaxed);
+        let conn = Conn::opened(3);
         conn.end.shared();
         assert!(conn.begins_attach());
         conn.fails_attach();

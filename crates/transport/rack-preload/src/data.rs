@@ -9,7 +9,7 @@ use libc::{
 
 use crate::{
     bytes::{COUNT_MAX, Call, returns},
-    conn::{Conn, borrowed, is_not_followed, ours},
+    conn::{CONNS, Conn, borrowed, carried, is_not_followed, ours},
     real::{self, fail},
 };
 
@@ -102,7 +102,7 @@ const KERNEL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
-    match ours(fd) {
+    match carried(fd) {
         // SAFETY: the caller's.
         None => unsafe { real::read(fd, buf, len) },
         // SAFETY: the caller's.
@@ -130,7 +130,7 @@ fn checks(len: size_t, room: size_t) {
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    match ours(fd) {
+    match carried(fd) {
         // SAFETY: the caller's.
         None => unsafe { real::readv(fd, iov, count) },
         Some(conn) => {
@@ -144,7 +144,7 @@ pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ss
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
-    match (flags & KERNEL == 0).then(|| ours(fd)).flatten() {
+    match (flags & KERNEL == 0).then(|| carried(fd)).flatten() {
         // SAFETY: the caller's.
         None => unsafe { real::recv(fd, buf, len, flags) },
         Some(conn) if flags & libc::MSG_TRUNC != 0 => returns(|| call(conn, fd, flags).drops(len)),
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn recvfrom(
     address: *mut sockaddr,
     address_len: *mut socklen_t,
 ) -> ssize_t {
-    if (flags & KERNEL != 0) || ours(fd).is_none() {
+    if (flags & KERNEL != 0) || carried(fd).is_none() {
         // SAFETY: the caller's.
         return unsafe { real::recvfrom(fd, buf, len, flags, address, address_len) };
     }
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn __recvfrom_chk(
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    let Some(conn) = (flags & KERNEL == 0 && !message.is_null()).then(|| ours(fd)).flatten() else {
+    let Some(conn) = (flags & KERNEL == 0 && !message.is_null()).then(|| carried(fd)).flatten() else {
         // SAFETY: the caller's.
         return unsafe { real::recvmsg(fd, message, flags) };
     };
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if (flags & KERNEL != 0) || ours(fd).is_none() {
+    if (flags & KERNEL != 0) || carried(fd).is_none() {
         // SAFETY: the caller's.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn recvmmsg(
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
-    match ours(fd) {
+    match carried(fd) {
         // SAFETY: the caller's.
         None => unsafe { real::write(fd, buf, len) },
         // SAFETY: the caller's.
@@ -265,7 +265,7 @@ pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ss
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    match ours(fd) {
+    match carried(fd) {
         // SAFETY: the caller's.
         None => unsafe { real::writev(fd, iov, count) },
         Some(conn) => {
@@ -279,7 +279,7 @@ pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> s
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
-    match (flags & KERNEL == 0).then(|| ours(fd)).flatten() {
+    match (flags & KERNEL == 0).then(|| carried(fd)).flatten() {
         // SAFETY: the caller's.
         None => unsafe { real::send(fd, buf, len, flags) },
         // SAFETY: the caller's.
@@ -298,7 +298,7 @@ pub unsafe extern "C" fn sendto(
     address: *const sockaddr,
     address_len: socklen_t,
 ) -> ssize_t {
-    match (flags & KERNEL == 0).then(|| ours(fd)).flatten() {
+    match (flags & KERNEL == 0).then(|| carried(fd)).flatten() {
         // SAFETY: the caller's.
         None => unsafe { real::sendto(fd, buf, len, flags, address, address_len) },
         // A connection takes no notice of the address.
@@ -311,10 +311,11 @@ pub unsafe extern "C" fn sendto(
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    let Some(conn) = (flags & KERNEL == 0 && !message.is_null()).then(|| ours(fd)).flatten() else {
-        if !message.is_null() {
-            // SAFETY: the caller's.
-            unsafe { hands_on(&*message) };
+    let Some(conn) = (flags & KERNEL == 0 && !message.is_null()).then(|| carried(fd)).flatten() else {
+        // SAFETY: the caller's.
+        if !message.is_null() && !unsafe { hands_on(&*message) } {
+            fail(libc::EOPNOTSUPP);
+            return -1;
         }
         // SAFETY: the caller's.
         return unsafe { real::sendmsg(fd, message, flags) };
@@ -325,13 +326,14 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     returns(|| unsafe { writes(&call(conn, fd, flags), message.msg_iov, message.msg_iovlen) })
 }
 
-/// Another process gets descriptors, and does not know what is known here of them.
+/// Another process gets descriptors, and does not know what is known here of them: they stay with TCP. False: one is over memory.
 ///
 /// # Safety
 /// The control messages are there.
-unsafe fn hands_on(message: &msghdr) {
+unsafe fn hands_on(message: &msghdr) -> bool {
+    let mut is_tcp = true;
     if message.msg_control.is_null() || message.msg_controllen == 0 {
-        return;
+        return is_tcp;
     }
     // SAFETY: the caller's; the walk stays within what the message says.
     let mut at = unsafe { libc::CMSG_FIRSTHDR(message) };
@@ -344,22 +346,33 @@ unsafe fn hands_on(message: &msghdr) {
             let len = header.cmsg_len.saturating_sub(data as usize - at as usize);
             for index in 0..len / size_of::<c_int>() {
                 // SAFETY: within the message's length; it may lie anywhere.
-                is_not_followed(unsafe { data.add(index).read_unaligned() });
+                let fd = unsafe { data.add(index).read_unaligned() };
+                is_not_followed(fd);
+                is_tcp &= CONNS.get(fd).is_none_or(|conn| conn.is_tcp());
             }
         }
         // SAFETY: as above.
         at = unsafe { libc::CMSG_NXTHDR(message, at) };
     }
+    is_tcp
 }
 
 /// # Safety
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-    if (flags & KERNEL != 0) || ours(fd).is_none() {
+    if (flags & KERNEL != 0) || carried(fd).is_none() {
         for index in 0..count as usize {
             // SAFETY: the caller's: there are so many.
-            unsafe { hands_on(&(*messages.add(index)).msg_hdr) };
+            if !unsafe { hands_on(&(*messages.add(index)).msg_hdr) } {
+                // Those before it are sent.
+                if index == 0 {
+                    fail(libc::EOPNOTSUPP);
+                    return -1;
+                }
+                // SAFETY: the caller's.
+                return unsafe { real::sendmmsg(fd, messages, c_uint::try_from(index).unwrap_or(0), flags) };
+            }
         }
         // SAFETY: the caller's.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
@@ -393,7 +406,7 @@ pub unsafe extern "C" fn sendfile64(out: c_int, file: c_int, offset: *mut i64, c
         fail(libc::EINVAL);
         return -1;
     }
-    let Some(conn) = ours(out) else {
+    let Some(conn) = carried(out) else {
         // SAFETY: the caller's.
         return unsafe { real::sendfile64(out, file, offset, count) };
     };
@@ -436,7 +449,7 @@ pub unsafe extern "C" fn sendfile64(out: c_int, file: c_int, offset: *mut i64, c
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendfile(out: c_int, file: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    if ours(out).is_none() && ours(file).is_none() {
+    if carried(out).is_none() && ours(file).is_none() {
         // SAFETY: the caller's.
         return unsafe { real::sendfile(out, file, offset, count) };
     }

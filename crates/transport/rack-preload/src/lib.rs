@@ -11,7 +11,7 @@
 //! | `table` | what is known of descriptors, found without a lock |
 //! | `conn` | a connection, from its begin to its memory |
 //! | `monitor` | questions to the monitor, and its answers; forks |
-//! | `bytes`, `data` | reads and writes |
+//! | `bytes`, `data`, `file` | reads and writes |
 //! | `poll`, `epoll`, `set`, `ready`, `times` | waiting |
 //! | `before`, `process` | descriptors that are not to be connections; whose descriptors they are |
 //! | `calls` | all other functions |
@@ -23,11 +23,12 @@
 //! `FIDE_RACK_STATS` names a file that a line is appended to as the program ends, `-` standard error: its number, and how many connections
 //! went over to memory.
 //!
-//! **What a connection must not meet.** One stays with TCP for ever if, before its memory has come, it enters what is not followed:
-//! `fdopen`, `splice`, `SCM_RIGHTS`, the descriptors 0 to 2 (as before another program is begun), `O_ASYNC`, `SO_ZEROCOPY`, kernel TLS,
-//! or a set or a second descriptor from before it was connected. Once it has its memory, these are not for it any more: `splice` fails with
-//! `EINVAL`, and with the others, and with what makes system calls without the C library (io_uring, Go, static programs that get its
-//! descriptor), its bytes are not seen. So do not run such programs under it.
+//! **What a connection must not meet.** One stays with TCP for ever if, before its program reads or writes with its memory there, it enters
+//! what is not followed: `splice`, `SCM_RIGHTS`, the descriptors 0 to 2 (as before another program is begun), `O_ASYNC`, `SO_ZEROCOPY`,
+//! kernel TLS, or a set or a second descriptor from before it was connected. Once it goes through its memory, these are not for it any more:
+//! `splice` fails with `EINVAL` and `SCM_RIGHTS` with `EOPNOTSUPP`, and with the others, with `dprintf`, and with what makes system calls
+//! without the C library (io_uring, Go, static programs that get its descriptor), its bytes are not seen. So do not run such programs under
+//! it.
 //!
 //! **Other than with TCP.** A bad pointer faults, instead of `EFAULT`. A read that waits is interrupted by each signal, also one whose
 //! handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread. A close with unread
@@ -43,6 +44,7 @@ pub mod calls;
 mod conn;
 pub mod data;
 pub mod epoll;
+pub mod file;
 mod monitor;
 pub mod poll;
 mod process;

@@ -67,7 +67,7 @@ static FORK_HOLDS: AtomicBool = AtomicBool::new(false);
 /// This process was forked.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
-struct Held;
+pub(crate) struct Held;
 
 impl Held {
     fn tries(tries: u32) -> Option<Self> {
@@ -112,6 +112,11 @@ pub(crate) fn starts() {
     user();
     now_ns();
     IS_NAMED.store(path().is_some(), Ordering::Relaxed);
+}
+
+/// Nobody asks, takes answers or forks meanwhile. None: somebody does.
+pub(crate) fn holds() -> Option<Held> {
+    Held::tries(1)
 }
 
 /// Whether there is one, or may come to be.
@@ -281,14 +286,22 @@ fn takes(client: &Client) -> bool {
         if !client.is_ours() {
             return false;
         }
-        let Ok(Some(told)) = client.asks.told() else { return false };
+        let (id, window) = match client.asks.told() {
+            Ok(Some(Told::Paired { id, window })) => (id, Some(window)),
+            Ok(Some(Told::Refused { id, .. })) => (id, None),
+            Ok(None) => return false,
+            // This program has too many files or mappings: the connection stays with TCP.
+            Err(why) => match why.question() {
+                Some(id) => (id, None),
+                None => return false,
+            },
+        };
         AWAY_NS.store(0, Ordering::Relaxed);
-        let (Told::Paired { id, .. } | Told::Refused { id, .. }) = told;
         let Some(at) = open.iter().position(|(of, _)| *of == id) else { continue };
         let Some(conn) = open.swap_remove(at).1.upgrade().filter(|conn| !conn.is_closed()) else { continue };
-        match told {
-            Told::Paired { window, .. } => conn.attaches(window),
-            Told::Refused { .. } => conn.refused(),
+        match window {
+            Some(window) => conn.gives(window),
+            None => conn.refused(),
         }
     }
 }

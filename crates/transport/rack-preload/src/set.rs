@@ -25,6 +25,7 @@ use libc::{c_int, epoll_event};
 use crate::{
     before,
     conn::{self, CONNS, Conn},
+    monitor,
     ready::{IN, OUT, RDHUP, arms, asked, hears, ready},
     real,
     table::Table,
@@ -34,14 +35,18 @@ pub(crate) static SETS: Table<Set> = Table::new();
 
 /// The upper half of the kernel's events for what is ours; the lower one is the descriptor. No address of a program, and no small number.
 pub(crate) const TOKEN: u64 = 0xf1de_7ac3 << 32;
-/// Tries to hold a set before a fork. One does for what others do meanwhile.
-const FORK_TRIES: u32 = 10_000;
+/// Tries to hold all sets before a fork. One does for what others do meanwhile, and a nap where one of them has lost its core.
+const FORK_TRIES: u32 = 3000;
+const FORK_YIELDS: u32 = 2000;
+const FORK_NAP: Duration = Duration::from_micros(100);
 /// Connections that are always looked at: that costs less than what wakes.
 const LOOKED_MIN: usize = 16;
 /// Sleeps in which a connection was not ready, before it is quiet.
 const QUIET: u32 = 3;
 /// Between two looks of a set whether memory has come.
 const OPENS_APART: Duration = Duration::from_micros(200);
+/// And of each connection that has none.
+const ALL_OPEN_APART: Duration = Duration::from_millis(20);
 /// Waits in which the kernel is not asked, one after the other.
 const SKIPPED_MAX: u32 = 7;
 
@@ -76,6 +81,9 @@ pub(crate) struct Inner {
     /// Some of them have no memory yet, and when it is looked for next.
     has_open: bool,
     opens_at: Option<Instant>,
+    all_open_at: Option<Instant>,
+    /// So many quiet ones, or fewer, have no memory.
+    quiet_open: usize,
     /// [`conn::CLOSED`], as those that are closed were forgotten last.
     closed: u32,
     pub(crate) turn: u64,
@@ -166,7 +174,7 @@ fn holds(sets: &[Arc<Set>]) -> Vec<Held> {
         if turn + 1 == FORK_TRIES || held.len() == sets.len() {
             return held;
         }
-        thread::yield_now();
+        if turn < FORK_YIELDS { thread::yield_now() } else { thread::sleep(FORK_NAP) }
     }
     Vec::new()
 }
@@ -210,12 +218,16 @@ impl Interest {
         (self.wants, self.data, self.is_off, self.told, self.still) = (event.events, event.u64, false, [None; 2], 0);
     }
 
-    /// Whether it can be left to the kernel as it sleeps: all comes through the ring, and nothing is there.
+    /// Whether it can be left to the kernel as it sleeps: nothing is there, and what comes through the ring wakes. That is so, too, where
+    /// the other end has said nothing since there is memory, or there is none yet.
     fn is_quiet(&self) -> bool {
-        let end = &self.conn.end;
-        matches!(end.is_ready(Bell::Message), Ok(Some(false)))
-            && (!self.has(OUT) || matches!(end.is_ready(Bell::Room), Ok(Some(_))))
-            && self.asks() == self.kernel
+        let is_there = |bell| !matches!(self.conn.end.is_ready(bell), Ok(Some(false) | None));
+        !(is_there(Bell::Message) || self.has(OUT) && is_there(Bell::Room)) && self.asks() == self.kernel
+    }
+
+    /// It has no memory yet.
+    fn is_open(&self) -> bool {
+        !self.conn.is_attached() && !self.conn.is_given() && !self.conn.is_closed()
     }
 
     fn has(&self, flag: c_int) -> bool {
@@ -479,7 +491,7 @@ impl Inner {
     }
 
     pub(crate) fn push(&mut self, new: Interest) {
-        self.has_open |= !new.conn.is_attached();
+        self.has_open |= new.is_open();
         self.looked.push(new);
     }
 
@@ -563,6 +575,7 @@ impl Inner {
             interest.still += 1;
             if interest.still > QUIET && interest.sleeps && interest.is_quiet() {
                 let quiet = self.looked.swap_remove(at);
+                self.quiet_open += usize::from(quiet.is_open());
                 self.quiet.insert(quiet.fd, quiet);
             } else {
                 at += 1;
@@ -620,7 +633,7 @@ impl Set {
         });
         let mut has_open = false;
         inner.looked.retain_mut(|interest| {
-            has_open |= !interest.conn.is_attached();
+            has_open |= interest.is_open();
             if interest.conn.is_closed() {
                 return false;
             }
@@ -639,17 +652,27 @@ impl Set {
         inner.has_open = has_open;
     }
 
-    /// Connections that have no memory yet ask whether it has come, but not in each wait.
+    /// Connections that have no memory yet ask whether it has come, but not in each wait, and now and then each of them.
     fn asks_for_memory(&self) {
         let mut inner = self.lock();
-        let now = inner.has_open.then(Instant::now);
+        let now = (inner.has_open || inner.quiet_open > 0).then(Instant::now);
         let Some(now) = now.filter(|now| inner.opens_at.is_none_or(|at| *now >= at)) else { return };
         inner.opens_at = Some(now + OPENS_APART);
-        let is_open = |interest: &&Interest| !interest.conn.is_attached() && !interest.conn.is_closed();
-        let open: Vec<_> = inner.looked.iter().filter(is_open).map(|interest| Arc::clone(&interest.conn)).collect();
-        // An answer is for any connection, also of another set.
+        if inner.all_open_at.is_some_and(|at| now < at) {
+            drop(inner);
+            // An answer is for any connection, also of another set.
+            return monitor::answers();
+        }
+        inner.all_open_at = Some(now + ALL_OPEN_APART);
+        let all = inner.looked.iter().chain(inner.quiet.values());
+        let open: Vec<_> = all.filter(|one| one.is_open()).map(|one| Arc::clone(&one.conn)).collect();
         drop(inner);
         open.iter().for_each(|conn| conn.goes_on(conn.fd()));
+        let mut inner = self.lock();
+        let is_tcp: Vec<c_int> = inner.quiet.values().filter(|one| one.conn.is_tcp()).map(|one| one.fd).collect();
+        let is_tcp: Vec<_> = is_tcp.iter().filter_map(|fd| inner.quiet.remove(fd)).collect();
+        inner.looked.extend(is_tcp);
+        inner.quiet_open = inner.quiet.values().filter(|one| one.is_open()).count();
     }
 
     /// Whether a wait that has something is done without the kernel, which is asked now and then. What has woken is taken later then; of what
@@ -716,11 +739,37 @@ mod tests {
     /// Numbers that no other test has.
     const FDS: [c_int; 2] = [700_001, 700_002];
 
+    /// Each sleep would cost as much as there are connections.
+    #[test]
+    fn connections_without_memory_are_left_to_the_kernel_and_asked_for_now_and_then() {
+        let set = Set::default();
+        let event = epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 0 };
+        for fd in 0..40 {
+            let mut interest = Interest::new(fd, Conn::opened(fd), event);
+            interest.kernel = interest.asks();
+            set.lock().push(interest);
+        }
+        for _ in 0..=QUIET {
+            assert_eq!(set.sleeps(&mut [], 1), 0);
+            set.wakes();
+        }
+        let mut inner = set.lock();
+        assert_eq!((inner.looked.len(), inner.quiet_open), (LOOKED_MIN, 40 - LOOKED_MIN));
+        let quiet = inner.quiet.values().next().map(|interest| Arc::clone(&interest.conn)).unwrap();
+        inner.all_open_at = None;
+        drop(inner);
+        quiet.stays_tcp();
+        set.asks_for_memory();
+        let inner = set.lock();
+        assert!(inner.looked.iter().any(|interest| Arc::ptr_eq(&interest.conn, &quiet)), "it is given back");
+        assert_eq!(inner.quiet_open, 40 - LOOKED_MIN - 1);
+    }
+
     #[test]
     fn before_a_fork_all_sets_are_held_and_nobody_counts_as_one_that_sleeps() {
         let [inner, outer] = FDS.map(|fd| Set::of(fd).unwrap());
         let event = epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: 0 };
-        let conn = Conn::new(3).unwrap();
+        let conn = Conn::opened(3);
         let mut interest = Interest::new(3, Arc::clone(&conn), event);
         interest.sleeps();
         inner.lock().quiet.insert(3, interest);

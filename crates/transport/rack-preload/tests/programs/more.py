@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """More of what one end of a connection does, for pair.py."""
 
+import ctypes
+import errno
 import hashlib
 import os
 import select
 import socket
+import struct
+import subprocess
 import tempfile
 import time
 
@@ -21,7 +25,8 @@ def low_water(s, is_server):
             elif asked == b"s":
                 s.sendall(b"4444")
                 time.sleep(0.05)
-                s.sendall(b"666666")
+                # Of a read that has begun with the first ones the kernel wakes by the mark once more.
+                s.sendall(b"1010101010")
             else:
                 s.sendall(b"333")
                 s.shutdown(socket.SHUT_WR)
@@ -89,4 +94,130 @@ def cold_files(s, is_server):
         print(s.recv(1))
 
 
-SCENARIOS = {"low-water": low_water, "cold-files": cold_files}
+def streams(s, is_server):
+    """Files of the C library."""
+    c = ctypes.CDLL(None)
+    c.fdopen.restype = c.fgets.restype = ctypes.c_void_p
+    c.fileno.argtypes = c.fflush.argtypes = c.fclose.argtypes = c.feof.argtypes = [ctypes.c_void_p]
+    c.fputs.argtypes, c.fgets.argtypes = [ctypes.c_char_p, ctypes.c_void_p], [ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p]
+    fds = [os.dup(s.fileno()) for _ in range(2)]
+    to, of = c.fdopen(fds[0], b"w"), c.fdopen(fds[1], b"r")
+    print([c.fileno(to), c.fileno(of)] == fds)
+    room = ctypes.create_string_buffer(300_000)
+    line = lambda: room.value if c.fgets(room, len(room), of) else None
+    if is_server:
+        while got := line():
+            c.fputs(b"<" + got, to)
+            c.fflush(to)
+        print("end", c.feof(of) != 0, c.fclose(to), c.fclose(of))
+        return
+    for count in (1, 100, 5000, 200_000):
+        sent = b"x" * count + b"\n"
+        print(c.fputs(sent, to) >= 0, c.fflush(to), line() == b"<" + sent)
+    print(c.fclose(to), c.fclose(of))
+    for fd in fds:
+        try:
+            os.fstat(fd)
+            print("is open")
+        except OSError:
+            pass
+    s.sendall(b"the last one\n")
+    s.shutdown(socket.SHUT_WR)
+    print(s.recv(100, socket.MSG_WAITALL))
+
+
+def inherits(s, is_server):
+    """As a server that begins another program for each connection, which knows nothing of it: by its standard input and output, by another
+    number, or through a process that is given it."""
+    turns = 3
+    if is_server:
+        listener, begun = socket.create_server(("127.0.0.1", 0)), []
+        s.sendall(struct.pack("!H", listener.getsockname()[1]))
+        for turn in range(turns):
+            c, _ = listener.accept()
+            # Meanwhile its memory comes.
+            for _ in range(60):
+                s.sendall(exact(s, 1))
+            if turn == 0:
+                begun.append(subprocess.Popen(["cat"], stdin=c, stdout=c))
+            elif turn == 1:
+                fd = c.fileno()
+                begun.append(subprocess.Popen(["sh", "-c", f"exec cat <&{fd} >&{fd}"], pass_fds=[fd]))
+            else:
+                here, there = socket.socketpair()
+                if os.fork() == 0:
+                    c.close()
+                    here.close()
+                    _, fds, _, _ = socket.recv_fds(there, 1, 1)
+                    os.execvp("sh", ["sh", "-c", f"exec cat <&{fds[0]} >&{fds[0]}"])
+                there.close()
+                socket.send_fds(here, [b"!"], [c.fileno()])
+            c.close()
+        print([one.wait() for one in begun], os.wait()[1])
+        return
+    port = struct.unpack("!H", exact(s, 2))[0]
+    for turn in range(turns):
+        c = socket.create_connection(("127.0.0.1", port))
+        for _ in range(60):
+            s.sendall(b"?")
+            exact(s, 1)
+            time.sleep(0.001)
+        for size in (1, 5, 30_000):
+            c.sendall(b"x" * size)
+            print(exact(c, size) == b"x" * size)
+        c.shutdown(socket.SHUT_WR)
+        print(c.recv(10))
+
+
+def exact(s, count):
+    got = b""
+    while len(got) < count:
+        more = s.recv(count - len(got))
+        if not more:
+            break
+        got += more
+    return got
+
+
+def hands_on(s, is_server):
+    """Another process gets the descriptor: it sees right bytes, or is refused."""
+    if is_server:
+        while got := s.recv(100):
+            s.sendall(got)
+        return
+    here, there = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        s.close()
+        here.close()
+        _, fds, _, _ = socket.recv_fds(there, 1, 1)
+        if fds:
+            given = socket.socket(fileno=fds[0])
+            given.sendall(b"by another")
+            assert given.recv(10, socket.MSG_WAITALL) == b"by another"
+        os._exit(0)
+    there.close()
+    # The child has let it go.
+    time.sleep(0.1)
+    for _ in range(20):
+        s.sendall(b"once more")
+        assert s.recv(9, socket.MSG_WAITALL) == b"once more"
+    try:
+        socket.send_fds(here, [b"!"], [s.fileno()])
+        print("given")
+    except OSError as why:
+        print("refused", why.errno == errno.EOPNOTSUPP)
+        here.sendall(b"!")
+    here.close()
+    print(os.waitpid(child, 0)[1])
+    s.sendall(b"at last")
+    print(s.recv(7, socket.MSG_WAITALL))
+
+
+SCENARIOS = {
+    "streams": streams,
+    "hands-on": hands_on,
+    "inherits": inherits,
+    "low-water": low_water,
+    "cold-files": cold_files,
+}

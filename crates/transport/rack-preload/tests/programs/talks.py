@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`talks.py server [forks]` prints its port and serves until its input ends, each connection by a thread or a process of its own.
 `talks.py client PORT` makes a connection for each line of its input, `WORD COUNT`, and prints the line once it is done: `talk` closes it after
-so many round trips, `keep` does not."""
+so many round trips, `keep` does not, and `again` has them over all that were kept."""
 
 import os
 import socket
@@ -21,8 +21,11 @@ def exact(s, count):
 
 
 def serves(s):
-    while got := s.recv(4):
-        s.sendall(got)
+    try:
+        while got := s.recv(4):
+            s.sendall(got)
+    except ConnectionResetError:
+        pass
     s.close()
 
 
@@ -47,20 +50,28 @@ def server(forks):
     sys.stdin.read()
 
 
+def talks(s, count):
+    for turn in range(count):
+        sent = b"%04d" % turn
+        s.sendall(sent)
+        assert exact(s, 4) == sent
+        time.sleep(0.001)
+
+
 def client(port):
     kept = []
     for line in sys.stdin:
         word, count = line.split()
-        s = socket.create_connection(("127.0.0.1", port))
-        for turn in range(int(count)):
-            sent = b"%04d" % turn
-            s.sendall(sent)
-            assert exact(s, 4) == sent
-            time.sleep(0.001)
-        if word == "keep":
-            kept.append(s)
+        if word == "again":
+            for s in kept:
+                talks(s, int(count))
         else:
-            s.close()
+            s = socket.create_connection(("127.0.0.1", port))
+            talks(s, int(count))
+            if word == "keep":
+                kept.append(s)
+            else:
+                s.close()
         print(line.strip(), flush=True)
 
 

@@ -55,8 +55,19 @@ pub enum AskError {
         "the monitor has answered question {id} with {fds} descriptors, where {FDS_MAX} is needed: has this program too many files open?"
     )]
     Descriptors { id: u32, fds: usize },
-    #[error("the memory that the monitor has sent: {0}")]
-    Memory(RegionError),
+    #[error("the memory that the monitor has sent for question {id}: {why}")]
+    Memory { id: u32, why: RegionError },
+}
+
+impl AskError {
+    /// The question whose memory this program could not take: further answers may come. None: there is nothing to hear any more.
+    #[must_use]
+    pub fn question(&self) -> Option<u32> {
+        match self {
+            Self::Descriptors { id, .. } | Self::Memory { id, .. } => Some(*id),
+            Self::Io(_) | Self::Malformed(_) => None,
+        }
+    }
 }
 
 impl Asks {
@@ -116,7 +127,7 @@ impl Asks {
             Answer::Paired { id, is_first } => {
                 let fds = <[OwnedFd; FDS_MAX]>::try_from(received.fds);
                 let [memory] = fds.map_err(|fds| AskError::Descriptors { id, fds: fds.len() })?;
-                let window = ShmWindow::open(memory, is_first).map_err(AskError::Memory)?;
+                let window = ShmWindow::open(memory, is_first).map_err(|why| AskError::Memory { id, why })?;
                 Told::Paired { id, window }
             }
         }))

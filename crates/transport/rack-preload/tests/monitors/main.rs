@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Programs whose monitor is restarted, has no place for them, or does not answer: they go on, and come back to it.
 
+mod crowds;
+#[path = "../under/mod.rs"]
 mod under;
 
 use std::{
@@ -14,7 +16,7 @@ use std::{
 
 use fide_rack::meet::{ask::Asks, monitor::Monitor};
 use rustix::process::{Pid, Signal, kill_process};
-use under::{LIMIT, MONITOR};
+use under::{LIMIT, MONITOR, until};
 
 /// Connections that are made until one has its memory.
 const TRIES: usize = 300;
@@ -26,8 +28,8 @@ struct Program {
 }
 
 impl Program {
-    fn start(directory: &Path, arguments: &[&str]) -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/talks.py");
+    fn start(directory: &Path, script: &str, arguments: &[&str]) -> Self {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(script);
         let mut command = Command::new("python3");
         command.arg(script).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         under::sets(&mut command, directory);
@@ -61,8 +63,8 @@ impl Drop for Program {
 }
 
 fn both(directory: &Path, how: &[&str]) -> [Program; 2] {
-    let server = Program::start(directory, &[&["server"], how].concat());
-    let client = Program::start(directory, &["client", &server.line()]);
+    let server = Program::start(directory, "talks.py", &[&["server"], how].concat());
+    let client = Program::start(directory, "talks.py", &["client", &server.line()]);
     [server, client]
 }
 
@@ -114,7 +116,11 @@ fn children_keep_no_place_at_the_monitor() {
         }
         assert!(paired(&monitor) >= count, "no connection has its memory");
     }
-    under::until("the server and the client alone are connected", || monitor.clients() <= 2);
+    // It lets go as it next looks at its connection.
+    until("the server and the client alone are connected", || {
+        client.says("again 1");
+        monitor.clients() <= 2
+    });
 }
 
 /// Where the monitor of the test below listens, in a process of its own.
@@ -141,13 +147,13 @@ fn nobody_waits_for_a_monitor_that_is_stopped() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    under::until("a monitor", || Asks::connect(&path).is_ok());
+    until("a monitor", || Asks::connect(&path).is_ok());
     let [_server, mut client] = both(directory.path(), &["forks"]);
     client.says("talk 30");
     let signal = |which| kill_process(Pid::from_child(&monitor), which).unwrap();
     signal(Signal::STOP);
     let mut crowd = Vec::new();
-    under::until("a monitor that takes no more", || {
+    until("a monitor that takes no more", || {
         Asks::connect_within(&path, Duration::ZERO).map(|asks| crowd.push(asks)).is_err()
     });
     let (mut turns, until) = (0, Instant::now() + LIMIT);
