@@ -3,7 +3,7 @@
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement bench-redis bench-pace bench-rack test-redis test-redis-suite soak spec sim sim-pace deaths histories histories-guest rdma clocks departures man book clean
+.PHONY: help setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement bench-redis bench-pace bench-rack test-redis test-redis-suite soak spec sim sim-pace deaths histories histories-guest rdma clocks departures link-rack man book clean
 
 help:
 	@echo "make setup         check for the Debian packages that the build needs, install them if root"
@@ -32,10 +32,11 @@ help:
 	@echo "make rdma          the jitter bench over RDMA between two emulated hosts (downloads 70 MB once)"
 	@echo "make clocks        suspend, stop and slew a guest, with each time source (downloads 70 MB once)"
 	@echo "make departures    X-PACE where the kernel keeps departure times, in a guest (downloads 70 MB once)"
+	@echo "make link-rack     rack sockets between two guests that share memory, which is taken away and given back 100 times (downloads 70 MB once)"
 	@echo "make book          the documentation as a book -> target/book/index.html (installs mdBook into target/tools once)"
 	@echo "make man           the manual pages, into target/man; completions: fide completions SHELL"
 	@echo "make clean         remove build results, and left-over namespaces of dead runs"
 
-setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement bench-redis bench-pace bench-rack test-redis test-redis-suite soak spec sim sim-pace deaths histories histories-guest rdma clocks departures man book clean:
+setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement bench-redis bench-pace bench-rack test-redis test-redis-suite soak spec sim sim-pace deaths histories histories-guest rdma clocks departures link-rack man book clean:
 	@command -v cargo >/dev/null || { echo "fide needs Rust 1.95 or later and found no cargo: install it with rustup" >&2; exit 1; }
 	@cargo xtask $@ $(if $(filter sim,$@),$(if $(SEEDS),--seeds $(SEEDS))) $(if $(filter sim-pace,$@),$(SEEDS)) $(if $(filter deaths,$@),$(ROUNDS)) $(if $(filter test-redis,$@),$(RUNS)) $(if $(filter test-redis-suite,$@),$(UNITS)) $(ARGS)

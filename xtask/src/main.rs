@@ -18,6 +18,8 @@ mod departures;
 mod docs;
 mod headers;
 mod histories;
+mod link_rack;
+mod machine;
 mod programs;
 mod rdma;
 mod redis_suite;
@@ -62,6 +64,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   rdma             test `fide jitter` by rdma-ud between two emulated hosts; downloads a kernel once
   clocks [...]     suspend, stop and slew a guest, with each time source (or those named); downloads a kernel once
   departures       that the kernel keeps departure times of X-PACE, in a guest; downloads a kernel once
+  link-rack        windows and links of rack sockets between two guests that share memory, which is taken away and given back; downloads a kernel once
   man              the manual pages of `fide`, one for each subcommand -> target/man
   clean            cargo clean, and remove network namespaces of dead runs";
 
@@ -125,6 +128,7 @@ fn main() -> ExitCode {
         "rdma" => rdma::test(),
         "clocks" => clocks::test(rest),
         "departures" => departures::test(),
+        "link-rack" => link_rack::test(),
         "man" => man(),
         "clean" => clean(),
         // Not for people: cargo runs this in place of each test program.

@@ -29,8 +29,6 @@ const BLOCK: usize = 4096;
 const BETWEEN: Duration = Duration::from_millis(5);
 /// An end that waits for longer than this for a turn has lost its other end.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
-/// Cuts between two lines.
-const LINES: u64 = 10;
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -115,7 +113,7 @@ fn carry(path: &str, side: Side, mib: &str) -> Result<String, String> {
 #[derive(Default)]
 struct Seen {
     cuts: u64,
-    by_signal: u64,
+    /// Of those, the ones that no access had found.
     by_file: u64,
     opened: u64,
     turns: u64,
@@ -124,9 +122,17 @@ struct Seen {
 
 impl Seen {
     fn line(&self) -> String {
-        let Self { cuts, by_signal, by_file, opened, turns, wrong } = self;
-        format!("turns {turns} cuts {cuts} by_signal {by_signal} by_file {by_file} opened {opened} wrong {wrong}")
+        let Self { cuts, by_file, opened, turns, wrong } = self;
+        let by_signal = cuts.saturating_sub(*by_file);
+        format!("{opened} turns {turns} cuts {cuts} by_signal {by_signal} by_file {by_file} wrong {wrong}")
     }
+}
+
+fn is_current(window: &PciWindow, seen: &mut Seen) -> bool {
+    let was_cut = window.is_cut();
+    let is_current = window.is_current();
+    seen.by_file += u64::from(!is_current && !was_cut);
+    is_current
 }
 
 /// Each end writes the block of a turn when it has seen that the other one has the one before.
@@ -143,6 +149,7 @@ fn turns(path: &str, side: Side, stop: &str) -> Result<String, String> {
             continue;
         };
         seen.opened += 1;
+        println!("OPENED {}", seen.line());
         let mut asked = Instant::now();
         // What was under way may have gone nowhere.
         let mut is_new = true;
@@ -159,7 +166,7 @@ fn turns(path: &str, side: Side, stop: &str) -> Result<String, String> {
                 window.read(2 * WORD, &mut block);
                 bytes(back << 8, turn * BLOCK as u64, &mut expected);
                 // The other end has written no further: it waits for this end's word.
-                if !window.is_cut() && window.is_current() {
+                if !window.is_cut() && is_current(&window, &mut seen) {
                     if block == expected {
                         got = turn;
                         window.publish(WORD, got);
@@ -175,14 +182,8 @@ fn turns(path: &str, side: Side, stop: &str) -> Result<String, String> {
                 is_new = true;
             }
             let is_over = || asked.elapsed() > BETWEEN;
-            let is_cut = window.is_cut();
-            if is_cut || is_over() && !window.is_current() {
+            if window.is_cut() || is_over() && !is_current(&window, &mut seen) {
                 seen.cuts += 1;
-                let by = if is_cut { &mut seen.by_signal } else { &mut seen.by_file };
-                *by += 1;
-                if seen.cuts.is_multiple_of(LINES) {
-                    println!("{}", seen.line());
-                }
                 break;
             }
             if is_over() {
@@ -196,5 +197,9 @@ fn turns(path: &str, side: Side, stop: &str) -> Result<String, String> {
             }
         }
     }
-    if seen.wrong == 0 { Ok(format!("ended {}", seen.line())) } else { Err(format!("ended {}", seen.line())) }
+    if seen.wrong == 0 {
+        Ok(format!("ended, opened {}", seen.line()))
+    } else {
+        Err(format!("ended, opened {}", seen.line()))
+    }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The emulated machine: its lines, its monitor, its second serial line.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -10,25 +11,45 @@ use std::time::{Duration, Instant};
 
 /// Lines that nobody has read yet.
 const LINES: usize = 4096;
+/// Events of the monitor that nobody has asked for; the oldest is forgotten.
+const EVENTS: usize = 64;
+/// The monitor says something within this time, or is not asked any more.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-pub(super) struct Machine {
+/// What to boot.
+pub(crate) struct Boot<'a> {
+    /// Before each of its lines, when they are shown.
+    pub(crate) name: &'a str,
+    pub(crate) kernel: &'a Path,
+    pub(crate) initial: &'a Path,
+    /// Its lines that have this are not shown.
+    pub(crate) hidden: &'a str,
+    /// For its two sockets.
+    pub(crate) dir: &'a Path,
+    /// Of the emulator, after those that all machines have.
+    pub(crate) arguments: &'a [String],
+    /// Of the kernel, after those that all machines have.
+    pub(crate) append: &'a str,
+}
+
+pub(crate) struct Machine {
     emulator: Child,
     lines: Receiver<String>,
     monitor: BufReader<UnixStream>,
+    events: VecDeque<String>,
     orders: UnixStream,
     commands: u32,
 }
 
 impl Machine {
-    /// Boots the machine. `dir` is for its two sockets.
-    pub(super) fn start(kernel: &Path, initial: &Path, dir: &Path, source: &str) -> Result<Self, String> {
-        let socket = |name: &str| -> PathBuf { dir.join(format!("{name}-{}", std::process::id())) };
+    pub(crate) fn start(boot: &Boot<'_>) -> Result<Self, String> {
+        let socket = |kind: &str| -> PathBuf {
+            boot.dir.join(format!("{}-{kind}-{}", boot.name.replace(' ', "-"), std::process::id()))
+        };
         let (monitor, orders) = (socket("monitor"), socket("orders"));
         for path in [&monitor, &orders] {
             let _ = std::fs::remove_file(path);
         }
-        // The kernel trusts neither an emulated counter nor an emulated clock unless it is told to.
-        let counter = if source == "tsc" { "reliable" } else { "unstable" };
         // The emulator ends with this process, however this process ends.
         let mut emulator = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "qemu-system-x86_64"])
@@ -37,23 +58,25 @@ impl Machine {
             .args(["-chardev", &format!("socket,id=orders,path={},server=on,wait=off", orders.display())])
             .args(["-device", "isa-serial,chardev=orders"])
             .args(["-qmp", &format!("unix:{},server=on,wait=off", monitor.display())])
+            .args(boot.arguments)
             .arg("-kernel")
-            .arg(kernel)
+            .arg(boot.kernel)
             .arg("-initrd")
-            .arg(initial)
-            .args(["-append", &format!("console=ttyS0 panic=-1 quiet tsc={counter} clocksource={source}")])
+            .arg(boot.initial)
+            .args(["-append", &format!("console=ttyS0 panic=-1 quiet {}", boot.append)])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|e| format!("qemu-system-x86_64 did not start: {e}"))?;
         let (to, lines) = sync_channel(LINES);
         if let Some(out) = emulator.stdout.take() {
+            let (name, hidden) = (boot.name.to_owned(), boot.hidden.to_owned());
             // Ends with the emulator.
             std::thread::spawn(move || {
                 for line in BufReader::new(out).split(b'\n').map_while(Result::ok) {
                     let line = String::from_utf8_lossy(&line).trim_end().to_owned();
-                    if !line.contains("PROBE stall") {
-                        println!("guest: {line}");
+                    if !line.contains(&hidden) {
+                        println!("{name}: {line}");
                     }
                     let _ = to.try_send(line);
                 }
@@ -65,7 +88,9 @@ impl Machine {
         }
         match connected {
             Ok((monitor, orders)) => {
-                let mut machine = Self { emulator, lines, monitor: BufReader::new(monitor), orders, commands: 0 };
+                let _ = monitor.set_read_timeout(Some(SILENCE_MAX));
+                let monitor = BufReader::new(monitor);
+                let mut machine = Self { emulator, lines, monitor, events: VecDeque::new(), orders, commands: 0 };
                 machine.answer()?;
                 machine.monitor("qmp_capabilities")?;
                 Ok(machine)
@@ -81,61 +106,82 @@ impl Machine {
     /// Reads one line of JSON from the monitor.
     fn answer(&mut self) -> Result<String, String> {
         let mut line = String::new();
-        self.monitor.read_line(&mut line).map_err(|e| format!("the emulator's monitor: {e}"))?;
-        Ok(line)
+        match self.monitor.read_line(&mut line).map_err(|e| format!("the emulator's monitor: {e}"))? {
+            0 => Err("the emulator has ended".into()),
+            _ => Ok(line),
+        }
     }
 
     /// Makes the monitor execute one command.
-    pub(super) fn monitor(&mut self, what: &str) -> Result<(), String> {
-        let order = format!("{{\"execute\": \"{what}\"}}\n");
+    pub(crate) fn monitor(&mut self, what: &str) -> Result<(), String> {
+        self.monitor_with(what, "")
+    }
+
+    /// Makes the monitor execute one command with arguments, the members of a JSON object.
+    pub(crate) fn monitor_with(&mut self, what: &str, arguments: &str) -> Result<(), String> {
+        let order = format!("{{\"execute\": \"{what}\", \"arguments\": {{{arguments}}}}}\n");
         self.monitor.get_mut().write_all(order.as_bytes()).map_err(|e| format!("the emulator's monitor: {e}"))?;
         loop {
             let line = self.answer()?;
             if line.is_empty() || line.contains("\"error\"") {
                 return Err(format!("the emulator's monitor refused {what}: {line}"));
             }
-            // Other lines are events.
             if line.contains("\"return\"") {
                 return Ok(());
+            }
+            self.events.push_back(line);
+            while self.events.len() > EVENTS {
+                self.events.pop_front();
             }
         }
     }
 
+    /// Waits for an event of the monitor whose line has all of some texts, if it has not come since it was asked for last.
+    pub(crate) fn event(&mut self, texts: &[&str]) -> Result<(), String> {
+        let is_it = |line: &String| texts.iter().all(|text| line.contains(text));
+        if let Some(at) = self.events.iter().position(is_it) {
+            self.events.drain(..=at);
+            return Ok(());
+        }
+        while !is_it(&self.answer()?) {}
+        Ok(())
+    }
+
     /// Stops the emulator's process, or lets it go on: to the guest it looks as if its host had no time for
     /// it.
-    pub(super) fn signal(&self, name: &str) -> Result<(), String> {
+    pub(crate) fn signal(&self, name: &str) -> Result<(), String> {
         let pid = self.emulator.id().to_string();
         let status =
             Command::new("kill").args([&format!("-{name}"), &pid]).status().map_err(|e| format!("kill: {e}"))?;
         if status.success() { Ok(()) } else { Err(format!("kill -{name} {pid}: {status}")) }
     }
 
-    pub(super) fn order(&mut self, order: &str) -> Result<(), String> {
+    pub(crate) fn order(&mut self, order: &str) -> Result<(), String> {
         self.orders.write_all(format!("{order}\n").as_bytes()).map_err(|e| format!("the guest's second line: {e}"))
     }
 
     /// Runs a command in the guest and waits for its end.
-    pub(super) fn run(&mut self, command: &str, until: Instant) -> Result<(), String> {
+    pub(crate) fn run(&mut self, command: &str, until: Instant) -> Result<(), String> {
         self.run_reading(command, until).map(drop)
     }
 
     /// As [`Machine::run`]; returns the lines that came meanwhile.
-    pub(super) fn run_reading(&mut self, command: &str, until: Instant) -> Result<Vec<String>, String> {
+    pub(crate) fn run_reading(&mut self, command: &str, until: Instant) -> Result<Vec<String>, String> {
         self.commands += 1;
-        let done = format!("CLOCKS DONE {}.", self.commands);
+        let done = format!("ORDER DONE {}.", self.commands);
         self.order(&format!("sh {command}; echo {done}"))?;
         self.wait(&done, until)
     }
 
     /// Runs a command and waits until the guest has printed `what` since the order, before or after the
     /// command's end is reported.
-    pub(super) fn run_until(&mut self, command: &str, what: &str, until: Instant) -> Result<(), String> {
+    pub(crate) fn run_until(&mut self, command: &str, what: &str, until: Instant) -> Result<(), String> {
         let said = self.run_reading(command, until)?;
         if said.iter().any(|line| line.contains(what)) { Ok(()) } else { self.wait(what, until).map(drop) }
     }
 
     /// Waits for a line that contains `what`. Returns all lines up to it; it is the last of them.
-    pub(super) fn wait(&mut self, what: &str, until: Instant) -> Result<Vec<String>, String> {
+    pub(crate) fn wait(&mut self, what: &str, until: Instant) -> Result<Vec<String>, String> {
         let mut seen = Vec::new();
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -148,7 +194,7 @@ impl Machine {
     }
 
     /// Lines that came and were not read.
-    pub(super) fn rest(&mut self) -> Vec<String> {
+    pub(crate) fn rest(&mut self) -> Vec<String> {
         self.lines.try_iter().collect()
     }
 }
