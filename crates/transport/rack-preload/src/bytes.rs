@@ -28,6 +28,10 @@ const GATHER: usize = 4096;
 const COPIED: usize = 16 << 10;
 /// Bytes that are read at once to be thrown away.
 const SCRATCH: usize = 4096;
+/// Bytes that are looked at by one call that has no one place for them: as many as there can be.
+const LOOKED_MAX: usize = 1 << 20;
+/// Milliseconds between two looks whether all has come that is to be looked at.
+const NAP_MS: c_int = 1;
 
 /// A connection, and the descriptor that the program called with.
 pub(crate) struct Call {
@@ -131,13 +135,11 @@ impl Call {
         self.conn.reads.fetch_add(1, Ordering::Relaxed);
         // Once more behind it: an edge that was told meanwhile was of what this reads.
         let _read = Counts(&self.conn.reads);
-        let (all, peeks) = (pieces.iter().map(|piece| piece.len()).sum::<usize>(), self.has(libc::MSG_PEEK));
+        let all = pieces.iter().map(|piece| piece.len()).sum::<usize>();
         let least = if self.has(libc::MSG_WAITALL) { all } else { all.min(self.conn.low_at()) };
         let (mut count, mut limit) = (0, None);
-        if peeks {
-            // What comes after the first piece is not looked at.
-            let Some(piece) = pieces.iter_mut().find(|piece| !piece.is_empty()) else { return Ok(0) };
-            return self.reads_piece(piece, true, &mut limit);
+        if self.has(libc::MSG_PEEK) {
+            return self.looks(pieces, all, &mut limit);
         }
         for piece in pieces {
             let mut at = 0;
@@ -167,6 +169,52 @@ impl Call {
         Ok(count)
     }
 
+    /// As [`Call::reads`], and leaves what is there.
+    fn looks(&self, pieces: &mut [&mut [u8]], all: usize, limit: &mut Option<Option<Instant>>) -> Result<usize, c_int> {
+        if let [piece] = pieces {
+            return self.looks_at(piece, limit);
+        }
+        let mut seen = vec![0; all.min(LOOKED_MAX)];
+        let count = self.looks_at(&mut seen, limit)?;
+        let mut rest = &seen[..count];
+        for piece in pieces {
+            let (part, after) = rest.split_at(rest.len().min(piece.len()));
+            piece[..part.len()].copy_from_slice(part);
+            rest = after;
+        }
+        Ok(count)
+    }
+
+    fn looks_at(&self, into: &mut [u8], limit: &mut Option<Option<Instant>>) -> Result<usize, c_int> {
+        let mut count = self.reads_piece(into, true, limit)?;
+        // Nothing wakes for what follows, as long as something is there.
+        while self.has(libc::MSG_WAITALL) && count > 0 && count < into.len() {
+            let until = match *limit {
+                Some(until) => Ok(until),
+                None => self.limit(Bell::Message).inspect(|until| *limit = Some(*until)),
+            };
+            let is_over = |until: Option<Instant>| until.is_some_and(|until| Instant::now() >= until);
+            // SAFETY: of no descriptors.
+            if until.map_or(true, is_over) || unsafe { libc::poll(std::ptr::null_mut(), 0, NAP_MS) } < 0 {
+                break;
+            }
+            let more = self.reads_piece(into, true, limit)?;
+            let end = &self.conn.end;
+            // What has come through the ring is not seen before that of TCP is read.
+            let is_apart = end.is_attached() && end.arrived() > 0 && matches!(end.is_ready(Bell::Message), Ok(None));
+            if more == count && (end.is_ended() || is_apart) {
+                break;
+            }
+            count = more;
+        }
+        Ok(count)
+    }
+
+    /// A read of no bytes waits for some, or the end.
+    pub(crate) fn reads_none(&self) -> Result<usize, c_int> {
+        self.reads_piece(&mut [0], true, &mut None).map(|_| 0)
+    }
+
     fn reads_piece(&self, into: &mut [u8], leaves: bool, limit: &mut Option<Option<Instant>>) -> Result<usize, c_int> {
         loop {
             if let Some(count) = self.conn.end.read(borrowed(self.fd), into, leaves).map_err(|why| number(&why))? {
@@ -179,17 +227,17 @@ impl Call {
 
     /// Reads so many bytes at most, and throws them away (`MSG_TRUNC`).
     pub(crate) fn drops(&self, len: usize) -> Result<usize, c_int> {
+        if self.has(libc::MSG_PEEK) {
+            return self.reads(&mut [&mut vec![0; len.min(LOOKED_MAX)]]);
+        }
         let (mut scratch, mut count) = ([0; SCRATCH], 0);
+        // Only the first part is waited for.
+        let rest = Self { conn: Arc::clone(&self.conn), fd: self.fd, flags: self.flags | libc::MSG_DONTWAIT };
         while count < len {
             let most = (len - count).min(SCRATCH);
-            match self.reads(&mut [&mut scratch[..most]]) {
-                Ok(more) if more == most && !self.has(libc::MSG_PEEK) => {
-                    count += more;
-                    // Only the first part is waited for.
-                    if !matches!(self.conn.end.is_ready(Bell::Message), Ok(Some(true))) {
-                        break;
-                    }
-                }
+            let call = if count == 0 || self.has(libc::MSG_WAITALL) { self } else { &rest };
+            match call.reads(&mut [&mut scratch[..most]]) {
+                Ok(more) if more == most => count += more,
                 Ok(more) => return Ok(count + more),
                 Err(_) if count > 0 => break,
                 Err(why) => return Err(why),
@@ -215,7 +263,11 @@ impl Call {
     }
 
     /// As the kernel does.
-    pub(crate) fn signals(&self, written: Result<usize, c_int>) -> Result<usize, c_int> {
+    pub(crate) fn signals(&self, mut written: Result<usize, c_int>) -> Result<usize, c_int> {
+        if written == Err(libc::ECONNRESET) && self.conn.end.has_ended() {
+            // Another thread has shut it meanwhile.
+            written = Err(libc::EPIPE);
+        }
         if written == Err(libc::EPIPE) && !self.has(libc::MSG_NOSIGNAL) {
             // SAFETY: it takes a number.
             unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
@@ -225,6 +277,10 @@ impl Call {
 
     fn writes_pieces(&self, pieces: &[&[u8]]) -> Result<usize, c_int> {
         let (mut count, mut limit) = (0, None);
+        if let [[]] = pieces {
+            // Nothing cannot be written, either, where nothing more can be.
+            return self.writes_some(&[], &mut limit);
+        }
         for piece in pieces {
             let mut at = 0;
             while at < piece.len() {

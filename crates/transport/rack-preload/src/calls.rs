@@ -71,6 +71,10 @@ fn names(fd: c_int, to: c_int) -> c_int {
     to
 }
 
+fn is_open(fd: c_int) -> bool {
+    fd >= 0 && rustix::io::fcntl_getfd(borrowed(fd)).is_ok()
+}
+
 /// # Safety
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -83,7 +87,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
-    if fd != to && rustix::io::fcntl_getfd(borrowed(fd.max(0))).is_ok() {
+    if fd != to && is_open(fd) {
         goes(to);
     }
     // SAFETY: the caller's.
@@ -94,7 +98,7 @@ pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if fd != to && rustix::io::fcntl_getfd(borrowed(fd.max(0))).is_ok() {
+    if fd != to && flags & !libc::O_CLOEXEC == 0 && is_open(fd) {
         goes(to);
     }
     // SAFETY: the caller's.
@@ -283,18 +287,30 @@ pub unsafe extern "C" fn getsockopt(
     len: *mut socklen_t,
 ) -> c_int {
     if let Some(conn) = CONNS.get(fd).filter(|conn| !conn.is_tcp())
-        && let Some(kept) = known(&conn, level, name)
         && !value.is_null()
         && !len.is_null()
-        // SAFETY: the caller's.
-        && unsafe { *len } as usize >= size_of::<c_int>()
     {
-        // SAFETY: the caller's; the number may lie anywhere.
-        unsafe {
-            value.cast::<c_int>().write_unaligned(kept);
-            *len = 4;
+        // SAFETY: the caller's. More than a signed number is less than nothing.
+        let room = usize::try_from(unsafe { *len }.cast_signed()).unwrap_or(0);
+        if let Some(kept) = known(&conn, level, name).filter(|_| room >= size_of::<c_int>()) {
+            // SAFETY: the caller's; the number may lie anywhere.
+            unsafe {
+                value.cast::<c_int>().write_unaligned(kept);
+                *len = 4;
+            }
+            return 0;
         }
-        return 0;
+        let linger_s = conn.linger_s.load(Ordering::Relaxed);
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) && linger_s >= 0 && room >= size_of::<libc::linger>() {
+            // The monitor may have taken it meanwhile.
+            let linger = libc::linger { l_onoff: 1, l_linger: linger_s };
+            // SAFETY: as above.
+            unsafe {
+                value.cast::<libc::linger>().write_unaligned(linger);
+                *len = 8;
+            }
+            return 0;
+        }
     }
     // SAFETY: the caller's.
     unsafe { real::getsockopt(fd, level, name, value, len) }

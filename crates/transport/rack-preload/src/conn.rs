@@ -72,6 +72,8 @@ pub(crate) struct Conn {
     low_at: AtomicI32,
     /// `SO_LINGER`, which an answer of the monitor clears: seconds, or less than 0.
     pub(crate) linger_s: AtomicI32,
+    /// The program reads no more.
+    pub(crate) is_shut: AtomicBool,
     /// A read or write waits no longer than an option of the socket says.
     pub(crate) is_timed: AtomicBool,
     /// Calls that read, and those that found no room: what is edge-triggered is told again after them.
@@ -116,6 +118,7 @@ impl Conn {
             cork: AtomicI32::new(0),
             low_at: AtomicI32::new(1),
             linger_s: AtomicI32::new(-1),
+            is_shut: AtomicBool::new(false),
             is_timed: AtomicBool::new(false),
             reads: AtomicU32::new(0),
             full: AtomicU32::new(0),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The functions of the C library that carry bytes.
 
-use std::{slice, sync::Arc, sync::atomic::Ordering};
+use std::{slice, sync::Arc, sync::atomic::Ordering, time::Instant};
 
 use libc::{
     c_int, c_uint, c_ulong, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
@@ -11,10 +11,13 @@ use crate::{
     bytes::{COUNT_MAX, Call, returns},
     conn::{CONNS, Conn, borrowed, carried, is_not_followed, ours},
     real::{self, fail},
+    times::{duration, until},
 };
 
 /// Pieces of one call, by the kernel (`UIO_MAXIOV`).
 const PIECES_MAX: usize = 1024;
+/// Messages of one call, by the kernel.
+const MESSAGES_MAX: c_uint = 1024;
 /// Pieces for which nothing is allocated.
 const FEW: usize = 16;
 
@@ -47,13 +50,22 @@ unsafe fn from<'a>(buf: *const c_void, len: size_t) -> &'a [u8] {
 /// # Safety
 /// So many are there.
 unsafe fn pieces<'a>(iov: *const iovec, count: usize) -> Result<&'a [iovec], c_int> {
-    match count {
-        0 => Ok(&[]),
-        1..=PIECES_MAX if iov.is_null() => Err(libc::EFAULT),
+    let pieces = match count {
+        0 => &[],
+        1..=PIECES_MAX if iov.is_null() => return Err(libc::EFAULT),
         // SAFETY: the caller's.
-        1..=PIECES_MAX => Ok(unsafe { slice::from_raw_parts(iov, count) }),
-        _ => Err(libc::EINVAL),
+        1..=PIECES_MAX => unsafe { slice::from_raw_parts(iov, count) },
+        _ => return Err(libc::EINVAL),
+    };
+    if pieces.iter().any(|piece| isize::try_from(piece.iov_len).is_err()) {
+        return Err(libc::EINVAL);
     }
+    Ok(pieces)
+}
+
+/// Whether a message has no more pieces than one may have.
+fn fits(message: &msghdr) -> Result<(), c_int> {
+    if message.msg_iovlen > PIECES_MAX { Err(libc::EMSGSIZE) } else { Ok(()) }
 }
 
 /// # Safety
@@ -147,6 +159,7 @@ pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c
     match (flags & KERNEL == 0).then(|| carried(fd)).flatten() {
         // SAFETY: the caller's.
         None => unsafe { real::recv(fd, buf, len, flags) },
+        Some(conn) if len == 0 => returns(|| call(conn, fd, flags).reads_none()),
         Some(conn) if flags & libc::MSG_TRUNC != 0 => returns(|| call(conn, fd, flags).drops(len)),
         // SAFETY: the caller's.
         Some(conn) => returns(|| call(conn, fd, flags).reads(&mut [unsafe { into(buf, len) }])),
@@ -213,11 +226,19 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
     };
     // SAFETY: the caller's, and it is there.
     let message = unsafe { &mut *message };
-    // SAFETY: the caller's.
-    let count = returns(|| unsafe { reads(&call(conn, fd, flags), message.msg_iov, message.msg_iovlen) });
+    let count = returns(|| {
+        fits(message)?;
+        let call = call(conn, fd, flags);
+        // SAFETY: the caller's.
+        if unsafe { pieces(message.msg_iov, message.msg_iovlen) }?.iter().all(|piece| piece.iov_len == 0) {
+            return call.reads_none();
+        }
+        // SAFETY: the caller's.
+        unsafe { reads(&call, message.msg_iov, message.msg_iovlen) }
+    });
     if count >= 0 {
         (message.msg_namelen, message.msg_controllen) = (0, 0);
-        message.msg_flags = flags & libc::MSG_TRUNC;
+        message.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
     }
     count
 }
@@ -236,17 +257,32 @@ pub unsafe extern "C" fn recvmmsg(
         // SAFETY: the caller's.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }
-    // Of TCP each message would be any part of what is there: the first one is enough.
-    if count == 0 {
-        return 0;
+    // SAFETY: the caller's.
+    let until = match unsafe { duration(timeout) } {
+        Ok(within) => until(within),
+        Err(errno) => {
+            fail(errno);
+            return -1;
+        }
+    };
+    let mut flags = flags;
+    for done in 0..count.min(MESSAGES_MAX) {
+        // SAFETY: the caller's: there are so many.
+        let message = unsafe { &mut *messages.add(done as usize) };
+        // SAFETY: as above.
+        let read = unsafe { recvmsg(fd, &raw mut message.msg_hdr, flags & !libc::MSG_WAITFORONE) };
+        let told = c_int::try_from(done).unwrap_or(c_int::MAX);
+        let Ok(read) = c_uint::try_from(read) else { return if done > 0 { told } else { -1 } };
+        message.msg_len = read;
+        // It is looked at between two messages only.
+        if until.is_some_and(|until| Instant::now() >= until) {
+            return told + 1;
+        }
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
     }
-    // SAFETY: the caller's: there is one at least.
-    let first = unsafe { &mut *messages };
-    // SAFETY: as above.
-    let read = unsafe { recvmsg(fd, &raw mut first.msg_hdr, flags & !libc::MSG_WAITFORONE) };
-    let Ok(read) = c_uint::try_from(read) else { return -1 };
-    first.msg_len = read;
-    1
+    c_int::try_from(count.min(MESSAGES_MAX)).unwrap_or(c_int::MAX)
 }
 
 /// # Safety
@@ -322,8 +358,11 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     };
     // SAFETY: the caller's, and it is there.
     let message = unsafe { &*message };
-    // SAFETY: the caller's.
-    returns(|| unsafe { writes(&call(conn, fd, flags), message.msg_iov, message.msg_iovlen) })
+    returns(|| {
+        fits(message)?;
+        // SAFETY: the caller's.
+        unsafe { writes(&call(conn, fd, flags), message.msg_iov, message.msg_iovlen) }
+    })
 }
 
 /// Another process gets descriptors, and does not know what is known here of them: they stay with TCP. False: one is over memory.
@@ -377,7 +416,7 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
         // SAFETY: the caller's.
         return unsafe { real::sendmmsg(fd, messages, count, flags) };
     }
-    for index in 0..count.min(1024) {
+    for index in 0..count.min(MESSAGES_MAX) {
         // SAFETY: the caller's: there are so many.
         let message = unsafe { &mut *messages.add(index as usize) };
         let all: usize = {
@@ -394,7 +433,7 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
             return done + 1;
         }
     }
-    c_int::try_from(count.min(1024)).unwrap_or(c_int::MAX)
+    c_int::try_from(count.min(MESSAGES_MAX)).unwrap_or(c_int::MAX)
 }
 
 /// # Safety
@@ -414,7 +453,7 @@ pub unsafe extern "C" fn sendfile64(out: c_int, file: c_int, offset: *mut i64, c
     // SAFETY: the caller's.
     let begun = if offset.is_null() { unsafe { libc::lseek64(file, 0, libc::SEEK_CUR) } } else { unsafe { *offset } };
     if begun < 0 {
-        if !offset.is_null() {
+        if !offset.is_null() || real::errno() == libc::ESPIPE {
             fail(libc::EINVAL);
         }
         return -1;
@@ -427,6 +466,8 @@ pub unsafe extern "C" fn sendfile64(out: c_int, file: c_int, offset: *mut i64, c
                 Ok(0) => break,
                 Ok(more) => (sent, at) = (sent + more, at + i64::try_from(more).unwrap_or(0)),
                 Err(_) if sent > 0 => break,
+                // What cannot be sent so, as the kernel says.
+                Err(libc::EISDIR) => return Err(libc::EINVAL),
                 why => return call.signals(why),
             }
         }
@@ -521,6 +562,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     // It wakes those who read, and those of the other end.
     // SAFETY: the caller's.
     let result = unsafe { real::shutdown(fd, how) };
+    conn.is_shut.fetch_or(result == 0, Ordering::Relaxed);
     conn.end.sleeps();
     let _ = conn.end.hears(borrowed(fd));
     conn.end.woke();

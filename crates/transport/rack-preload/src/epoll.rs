@@ -25,6 +25,8 @@ use crate::{
 
 /// Wakes in vain before a nap.
 const FUTILE: u32 = 2;
+/// Of so many waits one asks the kernel first.
+const KERNELS: u32 = 8;
 /// What `EPOLLEXCLUSIVE` may go with.
 const EXCLUSIVE: c_int = libc::EPOLLEXCLUSIVE
     | libc::EPOLLIN
@@ -185,7 +187,8 @@ unsafe fn waits(
     mask: *const sigset_t,
 ) -> c_int {
     let until = until(within);
-    of.waited.fetch_add(1, Ordering::Release);
+    // Now and then the kernel's come first: those that are ours may be more than there is room for.
+    let mut is_kernels = of.waited.fetch_add(1, Ordering::Release).is_multiple_of(KERNELS) && of.is_ready();
     let (mut looks, mut futile) = (Looks::new(&of.patience, within != Some(Duration::ZERO)), 0);
     loop {
         let is_over = until.is_some_and(|until| Instant::now() >= until);
@@ -194,16 +197,16 @@ unsafe fn waits(
             let mut inner = of.lock();
             inner.turn += 1;
             let turn = inner.turn;
-            (turn, inner.tells(into, turn))
+            (turn, if is_kernels { 0 } else { inner.tells(into, turn) })
         };
-        if count == 0 && !is_over && of.lock().has_attached() && looks.look(until, || of.seems_ready()) {
+        if count == 0 && !is_over && !is_kernels && of.lock().has_attached() && looks.look(until, || of.seems_ready()) {
             count = of.lock().tells(into, turn);
         }
-        let sleeps = count == 0 && !is_over;
+        let sleeps = count == 0 && !is_over && !is_kernels;
         if sleeps {
             count = of.sleeps(into, turn);
         }
-        let left = if count > 0 || is_over {
+        let left = if count > 0 || is_over || is_kernels {
             Some(Duration::ZERO)
         } else {
             until.map(|until| until.saturating_duration_since(Instant::now()))
@@ -240,12 +243,13 @@ unsafe fn waits(
             fail(errno);
             return result;
         }
-        if count < into.len() && came > 0 {
+        if count < into.len() && (came > 0 || is_kernels) {
             count += of.lock().tells(&mut into[count..], turn);
         }
         if count > 0 || is_over {
             return c_int::try_from(count).unwrap_or(c_int::MAX);
         }
+        is_kernels = false;
         futile += u32::from(came > 0);
         if is_left || futile > FUTILE {
             naps(until);

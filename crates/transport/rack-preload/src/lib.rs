@@ -31,8 +31,11 @@
 //! it.
 //!
 //! **Other than with TCP.** A bad pointer faults, instead of `EFAULT`. A read that waits is interrupted by each signal, also one whose
-//! handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread. A close with unread
-//! bytes is read as the end, not as a reset. An epoll set that parent and child of a fork both use knows only what each has asked for. A set
+//! handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread, and one to
+//! an end that has closed at once. A close with unread bytes, or with `SO_LINGER` of no time, is read as the end, not as a reset. A close by a
+//! thread is one for the other end also as another thread waits. Where the memory comes, a read or a look may end early, and there is more
+//! room. What is edge-triggered is told once more after a read that has left something. Bytes out of band have no mark, and `SIOCOUTQ` is 0.
+//! All differences that are known stand in `tests/calls/differences.rs`. An epoll set that parent and child of a fork both use knows only what each has asked for. A set
 //! that `poll`, `select` or another set waits for may be said to have something, and have nothing. `EPOLLEXCLUSIVE` wakes more sets than one.
 //! What frees memory, as `close` does, is not for the handler of a signal that has interrupted the allocator.
 

@@ -15,7 +15,7 @@ use libc::{
 
 use crate::{
     conn::{CONNS, Conn, ours},
-    ready::{IN, Looks, OUT, arms, asked, hears, naps, ready},
+    ready::{IN, Looks, OUT, arms, asked, hears, is_known as is_known_of, naps, ready},
     real::{self, bits, fail},
     set::{SETS, Set},
     times::{duration, timespec_of, until},
@@ -119,7 +119,8 @@ unsafe fn waits(fds: &mut [pollfd], room: &mut Room, within: Option<Duration>, m
             sets.iter().for_each(|(_, set)| set.is_slept_for());
             is_there = is_any();
         }
-        if is_there && !sleeps && ours.len() == fds.len() && *skipped < SKIPPED_MAX {
+        let can_skip = |(index, conn): &(usize, Arc<Conn>)| is_known_of(conn, fds[*index].events.into());
+        if is_there && !sleeps && ours.len() == fds.len() && *skipped < SKIPPED_MAX && ours.iter().all(can_skip) {
             *skipped += 1;
             let count = tells(fds, ours);
             if count > 0 {
@@ -249,11 +250,31 @@ unsafe fn if_ours(
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, room: size_t) -> c_int {
+    checks(count, room);
+    // SAFETY: the caller's.
+    unsafe { poll(fds, count, timeout_ms) }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: size_t,
+) -> c_int {
+    checks(count, room);
+    // SAFETY: the caller's.
+    unsafe { ppoll(fds, count, timeout, mask) }
+}
+
+/// As the C library has it, for too little room.
+fn checks(count: nfds_t, room: size_t) {
     if room / size_of::<pollfd>() < usize::try_from(count).unwrap_or(usize::MAX) {
         std::process::abort();
     }
-    // SAFETY: the caller's.
-    unsafe { poll(fds, count, timeout_ms) }
 }
 
 /// # Safety

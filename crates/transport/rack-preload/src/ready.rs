@@ -14,7 +14,10 @@ use rustix::{
     io::ioctl_fionread,
 };
 
-use crate::conn::{Conn, borrowed};
+use crate::{
+    conn::{Conn, borrowed},
+    real::{self, bits},
+};
 
 pub(crate) const IN: c_int = libc::EPOLLIN | libc::EPOLLRDNORM;
 pub(crate) const OUT: c_int = libc::EPOLLOUT | libc::EPOLLWRNORM;
@@ -31,15 +34,34 @@ const NAP: Duration = Duration::from_millis(1);
 /// What is asked of the kernel: bytes that wake come for room, too. Its buffer is always empty, and says nothing of room.
 pub(crate) fn asked(conn: &Conn, wants: c_int) -> c_int {
     let is_by = |bell| matches!(conn.end.is_ready(bell), Ok(Some(_)));
-    let mut asked = wants & !(IN | OUT);
+    let mut asked = wants & !OUT;
     // Also if only room is wanted and the kernel knows of it: the memory may come meanwhile.
-    if wants & (IN | OUT | RDHUP) != 0 {
+    if wants & (IN | OUT | RDHUP) != 0 || conn.end.has_ended() {
         asked |= libc::EPOLLIN;
     }
     if wants & OUT != 0 && !is_by(Bell::Room) {
-        asked |= libc::EPOLLOUT;
+        asked |= wants & OUT;
     }
     asked
+}
+
+/// Whether what is true of what is wanted is known without the kernel.
+pub(crate) fn is_known(conn: &Conn, wants: c_int) -> bool {
+    wants & libc::EPOLLPRI == 0
+        && (wants & (IN | RDHUP) == 0 || conn.end.is_on_ring(Bell::Message))
+        && (wants & OUT == 0 || conn.end.is_on_ring(Bell::Room))
+        && !conn.end.is_ended()
+}
+
+/// What only the kernel says now of one that has something: bytes of TCP that are still to be read, or that the connection is gone.
+pub(crate) fn polled(conn: &Conn, wants: c_int) -> c_int {
+    if !conn.is_attached() || is_known(conn, wants & (IN | RDHUP)) {
+        return 0;
+    }
+    let mut one = libc::pollfd { fd: conn.fd(), events: bits(wants & (IN | RDHUP)), revents: 0 };
+    // SAFETY: it is there.
+    unsafe { real::poll(&raw mut one, 1, 0) };
+    c_int::from(one.revents & !libc::POLLNVAL)
 }
 
 /// What is true of what is wanted, if the kernel has said that.
@@ -61,8 +83,16 @@ pub(crate) fn ready(conn: &Conn, wants: c_int, kernel: c_int) -> c_int {
                 Err(_) => flags,
             };
     }
-    if wants & RDHUP != 0 && conn.end.is_ended() {
-        ready |= RDHUP;
+    let is_shut = conn.is_shut.load(Ordering::Relaxed);
+    if is_shut {
+        ready |= wants & IN;
+    }
+    if (wants & RDHUP != 0 || conn.end.has_ended()) && (is_shut || conn.end.is_ended()) {
+        ready |= wants & RDHUP;
+        if conn.end.has_ended() && conn.is_attached() {
+            // TCP is not shut, as it still wakes. This is told to those who have not asked for it, too.
+            ready |= libc::EPOLLHUP;
+        }
     }
     ready
 }
@@ -86,7 +116,7 @@ fn is_below_over_tcp(conn: &Conn) -> bool {
 
 /// From now on the other end wakes.
 pub(crate) fn arms(conn: &Conn, wants: c_int) {
-    if wants & (IN | RDHUP) != 0 {
+    if wants & (IN | RDHUP) != 0 || conn.end.has_ended() {
         conn.end.arms(Bell::Message);
     }
     if wants & OUT != 0 {

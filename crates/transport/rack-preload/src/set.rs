@@ -26,7 +26,7 @@ use crate::{
     before,
     conn::{self, CONNS, Conn},
     monitor,
-    ready::{IN, OUT, RDHUP, arms, asked, hears, ready},
+    ready::{IN, OUT, RDHUP, arms, asked, hears, polled, ready},
     real,
     table::Table,
 };
@@ -102,7 +102,7 @@ pub(crate) struct Set {
     pub(crate) waited: AtomicU32,
     /// Waits in which the kernel need not be asked.
     skipped: AtomicU32,
-    /// Something in it is, or was, edge-triggered or told once.
+    /// Something in it is, or was, edge-triggered, told once, or waited for because of bytes out of band.
     has_edges: AtomicBool,
 }
 
@@ -329,25 +329,38 @@ impl Interest {
         if self.is_off {
             return (0, now);
         }
-        let mut due = ready(conn, bits(self.wants), kernel);
+        let due = ready(conn, bits(self.wants), kernel);
+        let mut new = due;
         if self.has(libc::EPOLLET) && kernel == 0 {
             let full = now[1] == self.told[1];
-            due &= !(if self.has_told_all() { IN | RDHUP } else { 0 } | if full { OUT } else { 0 });
+            let ends = IN | RDHUP | libc::EPOLLHUP;
+            new &= !(if self.has_told_all() { ends } else { 0 } | if full { OUT } else { 0 });
         } else if self.has(libc::EPOLLET)
             && now[1] == self.told[1]
             && conn.end.is_ready(Bell::Room).is_ok_and(|is| is.is_some())
         {
-            due &= !OUT;
+            new &= !OUT;
         }
-        (due, now)
+        // With what is new all that is true is told.
+        (if new == 0 { 0 } else { due }, now)
     }
 
     fn tells(&mut self, kernel: c_int) -> Option<epoll_event> {
-        let (due, now) = self.due(kernel);
+        let (mut due, mut now) = self.due(kernel);
+        let end = &self.conn.end;
+        // Of an edge-triggered one that has something behind what TCP has, and which is not read.
+        let is_behind = || self.conn.is_attached() && !end.is_on_ring(Bell::Message) && self.arrived != end.arrived();
+        let has_more = || self.has(libc::EPOLLET) && self.has(IN) && is_behind();
+        if kernel == 0 && !self.is_off && (due != 0 || has_more()) {
+            let says = polled(&self.conn, bits(self.wants));
+            if says != 0 {
+                (due, now) = self.due(says);
+            }
+        }
         if due == 0 {
             return None;
         }
-        for (which, flags) in [IN, OUT].into_iter().enumerate() {
+        for (which, flags) in [IN | RDHUP | libc::EPOLLHUP, OUT].into_iter().enumerate() {
             if due & flags != 0 {
                 self.told[which] = now[which];
                 if which == 0 && self.has(libc::EPOLLET) {
@@ -608,7 +621,7 @@ impl Set {
     }
 
     pub(crate) fn is_asked(&self, events: u32) {
-        if bits(events) & (libc::EPOLLET | libc::EPOLLONESHOT) != 0 {
+        if bits(events) & (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLPRI) != 0 {
             self.has_edges.store(true, Ordering::Relaxed);
         }
     }

@@ -289,9 +289,6 @@ impl Outgoing {
         socket: impl AsFd,
         bytes: &[u8],
     ) -> io::Result<Option<usize>> {
-        if bytes.is_empty() {
-            return Ok(Some(0));
-        }
         let Some(window) = self.goes_through(window)? else {
             let count = now(send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))?;
             self.over_tcp += count.unwrap_or(0) as u64;

@@ -246,10 +246,17 @@ impl<W: Window> End<W> {
         }
     }
 
-    /// The other end has said through the ring that it writes no more.
+    /// The other end has said through the ring that it writes no more, or TCP says so.
     #[must_use]
     pub fn is_ended(&self) -> bool {
-        self.window.get().is_some_and(|window| window.poll(WRITES_NO_MORE_AT) != 0)
+        let says_ring = |window: &W| window.poll(WRITES_NO_MORE_AT) != 0;
+        self.window.get().is_some_and(says_ring) || self.of().incoming.load::<Incoming>().is_ended
+    }
+
+    /// This end writes no more.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.of().outgoing.load::<Outgoing>().has_ended
     }
 
     /// Nothing more comes than what is there: the other end has said so, or is gone.
@@ -448,10 +455,12 @@ impl<W: Window> End<W> {
         })
     }
 
-    /// A number that differs once something more has come through the ring, or the end of it, as long as nobody reads.
+    /// A number that differs once something more has come through the ring, or the end of it, as long as nobody reads. Also while TCP is
+    /// still to be read.
     #[must_use]
     pub fn arrived(&self) -> usize {
-        self.count().unwrap_or(usize::MAX - 1) + usize::from(self.is_ended())
+        let count = self.incoming(|incoming| self.window.get().map_or(0, |window| incoming.count(window)));
+        count.unwrap_or(usize::MAX - 1) + usize::from(self.is_ended())
     }
 
     /// Whether a read, or a write, goes on without a wait, as far as the ring says. None: the socket says it.
@@ -523,7 +532,9 @@ impl<W: Window> End<W> {
         is_there
     }
 
-    fn is_on_ring(&self, bell: Bell) -> bool {
+    /// Whether reads, or writes, go through the ring, as the last call that looked has seen it. Without the lock.
+    #[must_use]
+    pub fn is_on_ring(&self, bell: Bell) -> bool {
         match bell {
             Bell::Message => self.of().incoming.load::<Incoming>().is_on_ring(),
             Bell::Room => self.of().outgoing.load::<Outgoing>().is_on_ring(),

@@ -752,8 +752,11 @@ fn ends_of(end: TcpEnd) -> Ends {
 
 /// Before a socket is closed.
 fn lets_go(socket: &OwnedFd) {
-    // Its program, if there still is one, knows what it has set.
-    let _ = sockopt::set_socket_linger(socket, None);
+    // Its program, if there still is one, knows what it has set. To linger for no time is a reset, for which nobody waits, and which the
+    // program may have left to this close.
+    if sockopt::socket_linger(socket).is_ok_and(|linger| linger.is_some_and(|linger| !linger.is_zero())) {
+        let _ = sockopt::set_socket_linger(socket, None);
+    }
 }
 
 impl Kept {
