@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Second descriptors, other processes, and the C library's streams. */
+#include "calls.h"
+#include <spawn.h>
+
+extern char **environ;
+
+static void second_numbers(void) {
+  char into[16];
+  int other = OK(dup(a));
+  SHOW("close-on-exec of dup", fcntl(other, F_GETFD));
+  sends(a, "abc");
+  sends(other, "def");
+  SHOW("dup2 to itself", dup2(a, a) == a);
+  SHOW("dup3 to itself", dup3(a, a, 0));
+  SHOW("dup3 with a wrong flag", dup3(a, 50, 12345));
+  int at = OK(dup3(a, 50, O_CLOEXEC));
+  SHOW("close-on-exec of dup3", fcntl(at, F_GETFD));
+  sends(at, "ghi");
+  OK(close(a));
+  sends(other, "jkl");
+  OK(close(other));
+  gathers("all", b, 12);
+  sends(b, "xyz");
+  SHOW("recv of the last one", recv(at, into, 16, 0));
+  OK(close(at));
+  ended(b);
+  SHOW("the end", recv(b, into, 16, 0));
+}
+
+/* A connection takes the number of another one, which is closed by that. */
+static void over_another(void) {
+  int ends[2];
+  char into[16];
+  pairs(ends);
+  sends(ends[0], "last");
+  SHOW("dup2", dup2(a, ends[0]) == ends[0]);
+  there(ends[1], 4);
+  SHOW("recv of the other end", recv(ends[1], into, 16, 0));
+  ended(ends[1]);
+  SHOW("its end", recv(ends[1], into, 16, 0));
+  sends(ends[0], "abc");
+  there(b, 3);
+  SHOW("recv", recv(b, into, 16, 0));
+  int pipes[2];
+  OK(pipe(pipes));
+  SHOW("dup2 of a pipe", dup2(pipes[1], ends[0]) == ends[0]);
+  SHOW("write into the pipe", write(ends[0], "pipe", 4));
+  SHOW("read of the pipe", read(pipes[0], into, 16));
+  sends(a, "def");
+  there(b, 3);
+  SHOW("recv", recv(b, into, 16, 0));
+  SHOW("dup2 over the last one", dup2(pipes[1], a) == a);
+  ended(b);
+  SHOW("the end", recv(b, into, 16, 0));
+}
+
+static void closes_ranges(void) {
+  char into[16];
+  int other = OK(dup2(a, 200)), last = OK(dup2(a, 300));
+  SHOW("close_range, close-on-exec", close_range(200, 250, CLOSE_RANGE_CLOEXEC));
+  SHOW("close-on-exec", fcntl(other, F_GETFD));
+  sends(other, "abc");
+  SHOW("close_range", close_range(200, 250, 0));
+  SHOW("send of the closed one", send(other, "x", 1, MSG_NOSIGNAL));
+  SHOW("close_range, the wrong way", close_range(5, 3, 0));
+  SHOW("close_range with a wrong flag", close_range(200, 250, 1 << 20));
+  OK(close(a));
+  sends(last, "def");
+  gathers("recv", b, 6);
+  step();
+  closefrom(300);
+  SHOW("send of the closed one", send(last, "x", 1, MSG_NOSIGNAL));
+  ended(b);
+  SHOW("the end", recv(b, into, 16, 0));
+}
+
+static int child_ends(pid_t child) {
+  int status;
+  OK(waitpid(child, &status, 0));
+  return status;
+}
+
+static void child_answers(void) {
+  char into[16];
+  step();
+  pid_t child = OK(fork());
+  if (child == 0) {
+    OK(close(a));
+    long got = recv(b, into, 16, 0);
+    send(b, into, got, 0);
+    while ((got = recv(b, into, 16, 0)) > 0)
+      send(b, into, got, 0);
+    shutdown(b, SHUT_WR);
+    _exit(0);
+  }
+  OK(close(b));
+  SHOW("send", send(a, "abc", 3, 0));
+  SHOW("recv", recv(a, into, 3, MSG_WAITALL));
+  SHOW("send", send(a, "defg", 4, 0));
+  SHOW("recv", recv(a, into, 4, MSG_WAITALL));
+  SHOW("shutdown", shutdown(a, SHUT_WR));
+  SHOW("recv", recv(a, into, 4, 0));
+  say("it ends with %d", child_ends(child));
+}
+
+static void child_keeps(void) {
+  char into[16];
+  int ends[2];
+  OK(pipe(ends));
+  step();
+  pid_t child = OK(fork());
+  if (child == 0) {
+    close(ends[1]);
+    read(ends[0], into, 1);
+    _exit(0);
+  }
+  close(ends[0]);
+  SHOW("send", send(a, "abc", 3, 0));
+  SHOW("recv", recv(b, into, 16, 0));
+  OK(close(a));
+  pauses(5);
+  SHOW("not the end", recv(b, into, 16, MSG_DONTWAIT));
+  close(ends[1]);
+  say("it ends with %d", child_ends(child));
+  ended(b);
+  SHOW("the end", recv(b, into, 16, MSG_DONTWAIT));
+}
+
+static void both_write(void) {
+  char into[16];
+  step();
+  pid_t child = OK(fork());
+  if (child == 0) {
+    for (int turn = 0; turn < 100; turn++)
+      send(a, "c", 1, 0);
+    _exit(0);
+  }
+  for (int turn = 0; turn < 100; turn++)
+    OK(send(a, "p", 1, 0));
+  say("it ends with %d", child_ends(child));
+  int counts[2] = {0, 0};
+  for (int turn = 0; turn < 200; turn++) {
+    OK(recv(b, into, 1, 0));
+    counts[into[0] == 'c']++;
+  }
+  say("%d %d", counts[0], counts[1]);
+}
+
+static void begins_another(void) {
+  char into[16];
+  char number[8];
+  /* One that is not closed, and writes to it: it does so over TCP. */
+  snprintf(number, sizeof number, "%d", a);
+  step();
+  pid_t child = OK(fork());
+  if (child == 0) {
+    fcntl(a, F_SETFD, 0);
+    execl("/bin/sh", "sh", "-c", "printf abc >&$0", number, NULL);
+    _exit(9);
+  }
+  say("it ends with %d", child_ends(child));
+  struct pollfd one = {b, POLLIN, 0};
+  SHOW("poll", poll(&one, 1, 1000));
+  SHOW("recv", recv(b, into, 16, MSG_DONTWAIT));
+}
+
+static void begins_another_without_it(void) {
+  char into[16];
+  OK(fcntl(a, F_SETFD, FD_CLOEXEC));
+  OK(fcntl(b, F_SETFD, FD_CLOEXEC));
+  char *words[] = {"true", NULL};
+  pid_t child;
+  step();
+  SHOW("posix_spawn", posix_spawn(&child, "/bin/true", NULL, NULL, words, environ));
+  say("it ends with %d", child_ends(child));
+  SHOW("system", system("exit 3"));
+  FILE *from = popen("echo abc", "r");
+  SHOW("popen", fread(into, 1, 16, from));
+  SHOW("pclose", pclose(from));
+  SHOW("send", send(a, "abc", 3, 0));
+  there(b, 3);
+  SHOW("recv", recv(b, into, 16, 0));
+  child = vfork();
+  if (child == 0) {
+    close(a);
+    execl("/bin/true", "true", NULL);
+    _exit(9);
+  }
+  say("it ends with %d", child_ends(child));
+  SHOW("send", send(a, "abc", 3, 0));
+  there(b, 3);
+  SHOW("recv", recv(b, into, 16, 0));
+  OK(close(a));
+  ended(b);
+  SHOW("the end", recv(b, into, 16, MSG_DONTWAIT));
+}
+
+static void is_output(void) {
+  char into[16];
+  pid_t child;
+  char *words[] = {"sh", "-c", "echo abc", NULL};
+  posix_spawn_file_actions_t how;
+  posix_spawn_file_actions_init(&how);
+  posix_spawn_file_actions_adddup2(&how, a, 1);
+  step();
+  SHOW("posix_spawn", posix_spawn(&child, "/bin/sh", &how, NULL, words, environ));
+  say("it ends with %d", child_ends(child));
+  struct pollfd one = {b, POLLIN, 0};
+  SHOW("poll", poll(&one, 1, 1000));
+  SHOW("recv", recv(b, into, 16, MSG_DONTWAIT));
+}
+
+static int hands(int over, int fd) {
+  char byte = 'x', control[CMSG_SPACE(sizeof fd)] = {0};
+  struct iovec one = {&byte, 1};
+  struct msghdr message = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof fd);
+  memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  return sendmsg(over, &message, 0);
+}
+
+static int takes_over(int from) {
+  int fd = -1;
+  char byte, control[CMSG_SPACE(sizeof fd)];
+  struct iovec one = {&byte, 1};
+  struct msghdr message = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+  OK(recvmsg(from, &message, 0));
+  memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+  return fd;
+}
+
+static void handed_on(void) {
+  int ends[2];
+  char into[16];
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  SHOW("sendmsg", hands(ends[0], a));
+  int got = takes_over(ends[1]);
+  SHOW("send of what was got", send(got, "abc", 3, 0));
+  struct pollfd one = {b, POLLIN, 0};
+  SHOW("poll", poll(&one, 1, 1000));
+  SHOW("recv", recv(b, into, 16, MSG_DONTWAIT));
+  OK(close(a));
+  SHOW("send of the other end", send(b, "def", 3, MSG_NOSIGNAL));
+  one.fd = got;
+  SHOW("poll", poll(&one, 1, 1000));
+  SHOW("recv of what was got", recv(got, into, 16, MSG_DONTWAIT));
+  OK(close(got));
+  pauses(5);
+  one.fd = b;
+  SHOW("poll at the end", poll(&one, 1, 1000));
+}
+
+static void handed_to_a_child(void) {
+  int ends[2];
+  char into[16];
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  pid_t child = OK(fork());
+  if (child == 0) {
+    close(a);
+    close(b);
+    int got = takes_over(ends[1]);
+    send(got, "abc", 3, 0);
+    _exit(0);
+  }
+  SHOW("sendmsg", hands(ends[0], a));
+  OK(close(a));
+  say("it ends with %d", child_ends(child));
+  struct pollfd one = {b, POLLIN, 0};
+  SHOW("poll", poll(&one, 1, 1000));
+  SHOW("recv", recv(b, into, 16, MSG_DONTWAIT));
+}
+
+static void streams(void) {
+  char line[64];
+  struct timeval limit = {1, 0};
+  OK(setsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+  FILE *one = fdopen(a, "r+");
+  setvbuf(one, NULL, _IOLBF, 1024);
+  SHOW("fprintf", fprintf(one, "hello %d\n", 7));
+  SHOW("fflush", fflush(one));
+  struct pollfd polled = {b, POLLIN, 0};
+  SHOW("poll", poll(&polled, 1, 1000));
+  SHOW("recv", recv(b, line, sizeof line, MSG_DONTWAIT));
+  sends(b, "a line\nand more");
+  OK(shutdown(b, SHUT_WR));
+  pauses(5);
+  say("fgets: %s", fgets(line, sizeof line, one) ? strtok(line, "\n") : "nothing");
+  SHOW("fread", fread(line, 1, sizeof line, one));
+  SHOW("feof", feof(one) != 0);
+  SHOW("fclose", fclose(one));
+  pauses(5);
+  polled.revents = 0;
+  SHOW("poll", poll(&polled, 1, 1000));
+}
+
+static void prints(void) {
+  char line[64];
+  SHOW("dprintf", dprintf(a, "hello %d\n", 7));
+  struct pollfd polled = {b, POLLIN, 0};
+  SHOW("poll", poll(&polled, 1, 1000));
+  SHOW("recv", recv(b, line, sizeof line, MSG_DONTWAIT));
+}
+
+static void at_other_places(void) {
+  char into[16];
+  struct iovec one = {into, 16};
+  SHOW("pwritev2 at no place", pwritev2(a, &(struct iovec){"abc", 3}, 1, -1, 0));
+  struct pollfd polled = {b, POLLIN, 0};
+  SHOW("poll", poll(&polled, 1, 1000));
+  SHOW("preadv2 at no place", preadv2(b, &one, 1, -1, RWF_NOWAIT));
+  SHOW("preadv", preadv(a, &one, 1, 0));
+}
+
+const struct scenario OF_PROCESSES[] = {
+    {"second-numbers", second_numbers},
+    {"over-another", over_another},
+    {"closes-ranges", closes_ranges},
+    {"child-answers", child_answers},
+    {"child-keeps", child_keeps},
+    {"both-write", both_write},
+    {"begins-another", begins_another},
+    {"begins-another-without-it", begins_another_without_it},
+    {"is-output", is_output},
+    {"handed-on", handed_on},
+    {"handed-to-a-child", handed_to_a_child},
+    {"streams", streams},
+    {"prints", prints},
+    {"at-other-places", at_other_places},
+    {0},
+};
