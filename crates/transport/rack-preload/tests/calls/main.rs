@@ -8,7 +8,6 @@
 mod differences;
 mod gate;
 #[path = "../under/mod.rs"]
-#[allow(dead_code, reason = "programs here end in their own way")]
 mod under;
 
 use std::{
