@@ -60,6 +60,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   bench            all benches
   test-redis [RUNS] histories of clients of the Redis module under faults (default 200 runs), and Redis' own tests
   test-redis-suite [FILE ...] Redis' own tests against servers with the module, or some of their files (unit/type/list)
+  test-rack        rack sockets: calls with the memory before each of them, and programs of others, compared with the same over TCP; minutes
   soak [...]       100 million heartbeats between three hosts, in as many runs as that takes -> target/soak/state.json; needs root
   rdma             test `fide jitter` by rdma-ud between two emulated hosts; downloads a kernel once
   clocks [...]     suspend, stop and slew a guest, with each time source (or those named); downloads a kernel once
@@ -124,6 +125,7 @@ fn main() -> ExitCode {
         ),
         "test-redis" => test_redis(rest),
         "test-redis-suite" => need_bpf("the Redis module").and_then(|()| redis_suite::run(rest)),
+        "test-rack" => test_rack(),
         "soak" => soak(rest),
         "rdma" => rdma::test(),
         "clocks" => clocks::test(rest),
@@ -254,6 +256,14 @@ fn test_redis(args: &[String]) -> Outcome {
         Err(why) => return Err(format!("Redis' own tests cannot run: {why}")),
     }
     step.run("the Redis module")
+}
+
+/// What `make test` leaves out of the tests of rack sockets: it takes long, or needs programs of others.
+fn test_rack() -> Outcome {
+    if !setup::prepare(setup::RACK_APPS, "rack sockets are not tested") {
+        return Err("programs that are tested are missing: see above".into());
+    }
+    Step::cargo(&["test", "-p", "fide-rack-preload", "--", "--ignored"]).run("rack sockets")
 }
 
 /// Continues where an interrupted run has stopped.

@@ -87,6 +87,16 @@ pub(crate) const RACK: &[Package] = &[
     package("postgresql", Some("pg_createcluster")),
 ];
 
+/// What is run over them, and compared with the same over TCP.
+pub(crate) const RACK_APPS: &[Package] = &[
+    package("redis-server", Some("redis-server")),
+    package("redis-tools", Some("redis-benchmark")),
+    package("memcached", Some("memcached")),
+    package("default-jdk-headless", Some("javac")),
+    package("golang-go", Some("go")),
+    package("python3", Some("python3")),
+];
+
 /// While this script exits with 101, Debian's packages start no services.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 

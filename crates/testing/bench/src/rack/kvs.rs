@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A small key-value store and its client, written for TCP, under the library and without it, with the mixes of YCSB that the paper takes
-//! (NTSocks §6.5.1). Keys are drawn evenly.
+//! (NTSocks §6.5.1). Keys are drawn evenly, where YCSB draws few of them often; a value is one field of YCSB's, which has ten in a record.
 
 use std::{
     collections::HashMap,
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::apps::{BOTH, Bed, Over, Pair};
 
-/// Keys that are there at first, and bytes of a value: YCSB has fields of 100.
+/// Keys that are there at first, and bytes of a value: that of one of YCSB's fields. The paper's text names no sizes.
 const KEYS: u64 = 100_000;
 const VALUE: usize = 100;
 const SEED: u64 = 7;

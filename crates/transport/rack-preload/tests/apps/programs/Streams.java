@@ -153,7 +153,7 @@ public class Streams {
                     if (channel.finishConnect()) key.interestOps(SelectionKey.OP_READ | SelectionKey.OP_WRITE);
                     continue;
                 }
-                channel.write(out);
+                if (out.hasRemaining()) channel.write(out);
                 if (!out.hasRemaining() && key.interestOps() != SelectionKey.OP_READ) {
                     channel.shutdownOutput();
                     key.interestOps(SelectionKey.OP_READ);
