@@ -30,8 +30,8 @@
 //! without the C library (io_uring, Go, static programs that get its descriptor), its bytes are not seen. So do not run such programs under
 //! it.
 //!
-//! **Other than with TCP.** A bad pointer faults, instead of `EFAULT`. A read that waits is interrupted by each signal, also one whose
-//! handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread, and one to
+//! **Other than with TCP.** A bad pointer faults, instead of `EFAULT`. A write that waits for room in TCP is interrupted by each signal,
+//! also one whose handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread, and one to
 //! an end that has closed at once. A close with unread bytes, or with `SO_LINGER` of no time, is read as the end, not as a reset. A close by a
 //! thread is one for the other end also as another thread waits. Where the memory comes, a read or a look may end early, and there is more
 //! room. What is edge-triggered is told once more after a read that has left something. Bytes out of band have no mark, and `SIOCOUTQ` is 0.

@@ -238,9 +238,14 @@ impl Incoming {
             Ok((_, 0)) => self.is_ended = true,
             Ok(_) | Err(Errno::WOULDBLOCK | Errno::INTR) => {}
             Err(Errno::NOTCONN) => return Err(Errno::NOTCONN.into()),
-            Err(why) => (self.is_ended, self.error) = (true, why.raw_os_error()),
+            Err(why) => self.fails(why),
         }
         Ok(())
+    }
+
+    /// TCP has ended with an error.
+    pub(crate) fn fails(&mut self, why: Errno) {
+        (self.is_ended, self.error) = (true, why.raw_os_error());
     }
 
     /// Whether there is something to read through the ring, the end, or an error; what TCP has is not looked at.

@@ -28,7 +28,7 @@ use fide_shm::region::{Mapped, RegionError, Shared};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    net::{SendFlags, send},
+    net::{RecvFlags, SendFlags, recv, send},
 };
 
 use crate::{
@@ -553,8 +553,26 @@ impl<W: Window> End<W> {
                 (Bell::Room, None) => PollFlags::OUT,
                 (Bell::Room, Some(_)) => PollFlags::IN | PollFlags::RDHUP,
             };
-            let seen = polls(socket, events, until)?;
-            if seen.is_empty() {
+            let seen = if until.is_none() && events.contains(PollFlags::IN) {
+                match peeks(socket)? {
+                    Ok(true) if bell == Bell::Message => PollFlags::IN,
+                    Ok(true) => polls(socket, events, Some(Instant::now()))?,
+                    Ok(false) => polls(socket, events, until)?,
+                    // It was taken from the socket, and is for the call that waits, or for the next read.
+                    Err(why) if is_ready.is_none() => return Err(why.into()),
+                    Err(why) => {
+                        self.incoming(|incoming| incoming.fails(why))?;
+                        return if bell == Bell::Message {
+                            Ok(true)
+                        } else {
+                            Err(io::ErrorKind::ConnectionReset.into())
+                        };
+                    }
+                }
+            } else {
+                polls(socket, events, until)?
+            };
+            if seen.is_empty() && until.is_some() {
                 return Ok(self.is_ready(bell)? == Some(true));
             }
             if is_ready.is_none() {
@@ -590,6 +608,17 @@ impl<W: Window> End<W> {
     fn nap(&self, until: Option<Instant>) {
         let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
         thread::sleep(left.min(NAP));
+    }
+}
+
+/// Waits until something comes, by a call with which the kernel goes on after a signal whose handler has `SA_RESTART`, as with a read. False:
+/// the socket does not let it wait.
+fn peeks(socket: BorrowedFd<'_>) -> io::Result<Result<bool, Errno>> {
+    match recv(socket, &mut [0], RecvFlags::PEEK) {
+        Ok(_) => Ok(Ok(true)),
+        Err(Errno::WOULDBLOCK) => Ok(Ok(false)),
+        Err(Errno::INTR) => Err(io::ErrorKind::Interrupted.into()),
+        Err(why) => Ok(Err(why)),
     }
 }
 

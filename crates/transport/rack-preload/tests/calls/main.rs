@@ -85,7 +85,7 @@ impl Host {
         let program = directory.path().join("calls");
         let of = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/calls/program");
         let mut compiles = Command::new("cc");
-        compiles.args(["-O1", "-w", "-pthread", "-o"]).arg(&program);
+        compiles.args(["-O0", "-w", "-pthread", "-o"]).arg(&program);
         compiles.args(SOURCES.map(|name| of.join(name).with_extension("c")));
         assert!(compiles.status().expect("cc, which links Rust's programs, too").success());
         let monitor = Monitor::start(&directory.path().join(under::MONITOR)).unwrap();
