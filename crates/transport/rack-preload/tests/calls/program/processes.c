@@ -237,7 +237,8 @@ static void handed_on(void) {
   int ends[2];
   char into[16];
   OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-  SHOW("sendmsg", hands(ends[0], a));
+  if (SHOW("sendmsg", hands(ends[0], a)) < 0)
+    return;
   int got = takes_over(ends[1]);
   SHOW("send of what was got", send(got, "abc", 3, 0));
   struct pollfd one = {b, POLLIN, 0};
@@ -266,7 +267,11 @@ static void handed_to_a_child(void) {
     send(got, "abc", 3, 0);
     _exit(0);
   }
-  SHOW("sendmsg", hands(ends[0], a));
+  if (SHOW("sendmsg", hands(ends[0], a)) < 0) {
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    return;
+  }
   OK(close(a));
   say("it ends with %d", child_ends(child));
   struct pollfd one = {b, POLLIN, 0};
