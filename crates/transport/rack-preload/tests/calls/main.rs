@@ -263,13 +263,17 @@ impl Compared {
     }
 
     fn ends(self) {
-        let is_gone = |at: &usize| DIFFERENCES[*at].kind == Kind::Stays && !self.met.contains(at);
         let all = if std::env::var_os("SCENARIO").is_some() { 0 } else { DIFFERENCES.len() };
-        let shows = |at| {
+        let shows = |at: usize| {
             let Difference { scenario, lines: [kernels, ours], why, .. } = DIFFERENCES[at];
             format!("{scenario}: {ours:?} instead of {kernels:?}, as {why}")
         };
-        let gone: Vec<_> = (0..all).filter(is_gone).map(shows).collect();
+        let gone = |kind| {
+            let is_gone = |at: &usize| DIFFERENCES[*at].kind == kind && !self.met.contains(at);
+            (0..all).filter(is_gone).map(shows).collect::<Vec<_>>()
+        };
+        let [gone, mended] = [Kind::Stays, Kind::Fault].map(gone);
+        eprintln!("faults that were not met: {mended:#?}");
         assert!(self.told.is_empty(), "calls that say something else than without the library:\n{}", self.told);
         assert!(self.over[0] >= 3 * self.over[1], "in too few runs the memory came in the middle: {:?}", self.over);
         assert!(gone.is_empty(), "these are as without the library: take them out of the table: {gone:#?}");
