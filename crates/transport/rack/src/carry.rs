@@ -365,7 +365,7 @@ impl Outgoing {
 
     /// Goes over to the ring, if the other end reads that. Whether it is on the ring.
     pub(crate) fn changes_over(&mut self, window: &impl Window) -> bool {
-        if !self.is_on_ring && window.poll(READS_RING_AT) != 0 {
+        if !self.is_on_ring && !self.has_ended && window.poll(READS_RING_AT) != 0 {
             window.publish(OVER_TCP_AT, self.over_tcp + 1);
             self.is_on_ring = true;
         }
@@ -391,8 +391,22 @@ impl Outgoing {
 
     /// Nothing more is written: the other end reads what was, and then the end. False: this goes over TCP, and its socket is to be shut down.
     pub fn ends(&mut self, window: Option<&impl Window>, socket: impl AsFd) -> bool {
+        let is_over_tcp = self.has_ended && !self.is_on_ring;
+        let Some(window) = window.filter(|_| !is_over_tcp) else {
+            self.has_ended = true;
+            return false;
+        };
+        let goes = self.goes_over_to_end(window);
         self.has_ended = true;
-        let Some(window) = window else { return false };
+        if !goes {
+            return false;
+        }
+        window.publish(WRITES_NO_MORE_AT, 1);
+        self.wakes(window, socket, Bell::Message);
+        true
+    }
+
+    fn goes_over_to_end(&mut self, window: &impl Window) -> bool {
         if !self.changes_over(window) {
             // Without its half of TCP it could not wake one that writes through the ring. Either the other end, whose window comes right now,
             // sees that it is not to, or this one sees that it has come.
@@ -403,8 +417,6 @@ impl Outgoing {
             }
             window.publish(READS_RING_AT, 1);
         }
-        window.publish(WRITES_NO_MORE_AT, 1);
-        self.wakes(window, socket, Bell::Message);
         true
     }
 

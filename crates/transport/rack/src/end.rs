@@ -32,7 +32,7 @@ use rustix::{
 };
 
 use crate::{
-    carry::{Incoming, Outgoing, reads_ring},
+    carry::{CARRIED_AT, Incoming, Outgoing, reads_ring},
     lock::{self, Lock, Lost},
     stream::{READS_NO_MORE_AT, WRITES_NO_MORE_AT},
     wait::Patience,
@@ -363,6 +363,13 @@ impl<W: Window> End<W> {
     /// Wakes the other end's writer if it sleeps: also where nothing was read, as one who has read may have been killed before it came to
     /// this.
     fn wakes_writer(&self, window: &W, socket: BorrowedFd<'_>) {
+        if window.poll(CARRIED_AT) != 0 {
+            // The proxies wake, once the other end knows that no more comes over TCP.
+            if !self.of().outgoing.load::<Outgoing>().is_on_ring() {
+                let _ = self.outgoing(|outgoing| !outgoing.has_ended && outgoing.changes_over(window));
+            }
+            return;
+        }
         let turn = window.sleeper(Bell::Room);
         // Without the lock: whoever has stored this number wakes it.
         let woken = self.of().outgoing.load::<Outgoing>().woken[Bell::Room as usize];
@@ -419,6 +426,10 @@ impl<W: Window> End<W> {
         let seen = polls(socket, PollFlags::RDHUP, Some(Instant::now()))?;
         if seen.intersects(PollFlags::ERR | PollFlags::HUP) {
             return Ok(true);
+        }
+        if self.window.get().is_some_and(|window| window.poll(CARRIED_AT) != 0) {
+            // Its proxy says so; a byte could come before what says that no more comes over TCP.
+            return Ok(false);
         }
         // It may have closed its half before it had the window, and read on. The kernel of one that is gone answers with a reset.
         let probes = || send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
