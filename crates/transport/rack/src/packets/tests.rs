@@ -135,6 +135,36 @@ fn packets_that_nobody_reads_are_dropped_and_counted() {
     assert_eq!(outbox.send(&windows[0], &[7; 40]), Ok(()));
 }
 
+/// It would write its packets over those that an inbox still reads, which has not seen it yet.
+#[test]
+fn outbox_that_begins_anew_waits_until_it_is_asked_itself() {
+    let windows = ShmWindow::<WORDS>::pair().unwrap();
+    let (mut outbox, mut inbox) = (Outbox::new(&windows[0], 1), Inbox::new(&windows[1], 1));
+    settle(&windows, &mut outbox, &mut inbox);
+    let mut next = Outbox::new(&windows[0], 1000);
+    assert_eq!(next.send(&windows[0], b"early"), Err(Dropped::Unheard));
+    assert_eq!(inbox.receive(&windows[1], &mut [0; MOST]), None);
+    assert_eq!(next.send(&windows[0], b"asked"), Ok(()));
+    assert_eq!(inbox.receive(&windows[1], &mut [0; MOST]), Some(5));
+}
+
+/// The same as the outbox reads what an inbox of before has said.
+#[test]
+fn inbox_that_begins_anew_has_read_nothing() {
+    let windows = ShmWindow::<WORDS>::pair().unwrap();
+    let (mut outbox, mut inbox) = (Outbox::new(&windows[0], 1), Inbox::new(&windows[1], 1));
+    settle(&windows, &mut outbox, &mut inbox);
+    for turn in 0..100 {
+        assert_eq!(outbox.send(&windows[0], &[7; 40]), Ok(()));
+        assert_eq!(inbox.receive(&windows[1], &mut [0; MOST]), Some(40));
+        if turn % 10 == 9 {
+            inbox = Inbox::new(&windows[1], 1000 * turn);
+            settle(&windows, &mut outbox, &mut inbox);
+        }
+    }
+    assert_eq!((outbox.sent().broken, inbox.received().broken), (0, 0));
+}
+
 #[test]
 fn packet_that_is_too_long_for_the_ring_or_the_buffer() {
     let windows = ShmWindow::<WORDS>::pair().unwrap();
