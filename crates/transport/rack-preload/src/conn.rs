@@ -189,13 +189,14 @@ impl Conn {
         is_asked
     }
 
-    /// It stands: asks the monitor, if both ends may be of this host.
+    /// It stands: asks the monitor, if both ends may be of this host, or the other one of a host that the monitor has a link to.
     fn begins(self: &Arc<Self>, fd: i32) {
         let socket = borrowed(fd);
-        let is_here = TcpEnd::of(socket).is_ok_and(|TcpEnd { local, peer, .. }| {
-            local.ip() == peer.ip() || local.ip().is_loopback() && peer.ip().is_loopback()
+        let may_be_paired = TcpEnd::of(socket).is_ok_and(|TcpEnd { local, peer, .. }| {
+            let is_here = local.ip() == peer.ip() || local.ip().is_loopback() && peer.ip().is_loopback();
+            is_here || monitor::is_linked(peer.ip())
         });
-        if !is_here {
+        if !may_be_paired {
             return self.stays_tcp();
         }
         let timeout = |which| sockopt::socket_timeout(socket, which).ok().flatten();

@@ -20,6 +20,8 @@
 //!
 //! Descriptors stay the kernel's sockets. `FIDE_RACK_MONITOR` names the monitor's socket; without it all is left to the kernel, as it is if
 //! `FIDE_RACK_MONITOR_UID` is the number of another user than the monitor's.
+//! `FIDE_RACK_PEERS` has the addresses of hosts that the monitor has links to, as networks with `+` between them: it is asked of
+//! connections with these, and of those within the host.
 //! `FIDE_RACK_STATS` names a file that a line is appended to as the program ends, `-` standard error: its number, and how many connections
 //! went over to memory.
 //!

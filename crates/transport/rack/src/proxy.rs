@@ -200,6 +200,12 @@ impl Proxy {
         Ok(proxy)
     }
 
+    /// Addresses of the other host.
+    #[must_use]
+    pub fn networks(&self) -> &[Network] {
+        &self.shared.settings.networks
+    }
+
     /// Whether an end with this peer is for this link.
     #[must_use]
     pub fn is_for(&self, ends: Ends) -> bool {

@@ -18,6 +18,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    fmt,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     str::FromStr,
 };
@@ -68,6 +69,13 @@ impl FromStr for Network {
         let most = if first.is_ipv4() { 32 } else { 128 };
         let bits = bits.map_or(Ok(most), |bits| bits.parse().map_err(|_| no()))?;
         if bits > most { Err(no()) } else { Ok(Self { first, bits }) }
+    }
+}
+
+/// As it is read.
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.first, self.bits)
     }
 }
 

@@ -38,7 +38,7 @@ use super::{
     wire::{Answer, Request, receive},
 };
 use crate::{
-    link::offers::Ends,
+    link::offers::{Ends, Network},
     proxy::{Programs, Proxy, Settings},
     shm::ShmWindow,
     window::Window,
@@ -279,6 +279,14 @@ impl Monitor {
         let proxy = Proxy::start(settings, programs, opens, key)?;
         self.shared.links.write().unwrap_or_else(PoisonError::into_inner).push(proxy);
         Ok(())
+    }
+
+    /// Addresses of the hosts that it has links to: of connections with them, too, its programs may ask.
+    #[must_use]
+    pub fn peers(&self) -> Vec<Network> {
+        let mut peers = Vec::new();
+        self.shared.links(|link| peers.extend_from_slice(link.networks()));
+        peers
     }
 
     /// Questions that wait.
