@@ -17,7 +17,7 @@
 use std::{
     os::fd::BorrowedFd,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -54,7 +54,8 @@ pub(crate) struct Conn {
     question: AtomicU64,
     /// It is to be asked for once no other process has it.
     is_to_ask: AtomicBool,
-    since: Instant,
+    /// When it stood.
+    since: OnceLock<Instant>,
     /// When its answer is looked for, or it is asked for again, after that.
     looks_ns: AtomicU64,
     /// It is not to go over to memory any more.
@@ -105,7 +106,7 @@ impl Conn {
             phase: AtomicU32::new(CONNECTING),
             question: AtomicU64::new(0),
             is_to_ask: AtomicBool::new(false),
-            since: Instant::now(),
+            since: OnceLock::new(),
             looks_ns: AtomicU64::new(0),
             is_never: AtomicBool::new(false),
             given: Mutex::new(None),
@@ -160,7 +161,7 @@ impl Conn {
         if self.is_given() {
             return;
         }
-        let passed = self.since.elapsed();
+        let passed = self.since.get().map_or(Duration::ZERO, Instant::elapsed);
         if passed > ANSWER_WITHIN {
             return self.stays_tcp();
         }
@@ -208,6 +209,7 @@ impl Conn {
             self.linger_s.store(i32::try_from(linger.as_secs()).unwrap_or(i32::MAX), Ordering::Relaxed);
         }
         if self.phase.compare_exchange(CONNECTING, OPEN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let _ = self.since.set(Instant::now());
             self.is_to_ask.store(true, Ordering::Relaxed);
             self.asks(fd);
         }
@@ -435,6 +437,10 @@ pub(crate) fn enters(fd: i32) {
 
 /// One that does not stand yet.
 pub(crate) fn connects(fd: i32) {
+    // The same socket tries again: sets know it by what is there.
+    if CONNS.get(fd).is_some_and(|conn| conn.phase.load(Ordering::Acquire) == CONNECTING) {
+        return;
+    }
     if let Some(conn) = begun(fd) {
         CONNS.put(fd, Some(conn));
     }

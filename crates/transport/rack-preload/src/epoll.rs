@@ -247,8 +247,9 @@ unsafe fn waits(
             return c_int::try_from(count).unwrap_or(c_int::MAX);
         }
         futile += u32::from(came > 0);
-        if is_left || futile > FUTILE {
-            naps(until);
+        // SAFETY: the mask is the caller's.
+        if (is_left || futile > FUTILE) && !unsafe { naps(until, mask) } {
+            return -1;
         }
     }
 }

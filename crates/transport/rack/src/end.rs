@@ -20,7 +20,6 @@ use std::{
         OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -554,9 +553,9 @@ impl<W: Window> End<W> {
                 if self.is_gone(socket)? {
                     return Err(io::ErrorKind::ConnectionReset.into());
                 }
-                self.nap(until);
+                nap(until)?;
             } else if !self.hears(socket)? {
-                self.nap(until);
+                nap(until)?;
             }
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(self.is_ready(bell)? == Some(true));
@@ -570,27 +569,34 @@ impl<W: Window> End<W> {
     /// As [`End::read`].
     pub fn hears(&self, socket: impl AsFd) -> io::Result<bool> {
         self.incoming(|incoming| {
+            // All of TCP may have been read, and nobody have looked for more: what is there now wakes.
+            let _ = self.window.get().map(|window| incoming.has_something(window));
             let is_alone = self.is_alone(1);
             incoming.hears(socket, is_alone)?;
             Ok(incoming.is_on_ring() && is_alone)
         })?
     }
+}
 
-    fn nap(&self, until: Option<Instant>) {
-        let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
-        thread::sleep(left.min(NAP));
-    }
+/// What wakes was left for others. A signal ends it, as it ends a sleep.
+fn nap(until: Option<Instant>) -> io::Result<()> {
+    let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
+    polls_all(&mut [], Some(left.min(NAP)))
 }
 
 /// Polls until a time. Nothing: in vain.
 fn polls(socket: BorrowedFd<'_>, events: PollFlags, until: Option<Instant>) -> io::Result<PollFlags> {
-    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    // One that is too long for the kernel is for ever.
-    let timeout: Option<Timespec> = left.and_then(|left| left.try_into().ok());
     let mut fds = [PollFd::from_borrowed_fd(socket, events)];
-    match poll(&mut fds, timeout.as_ref()) {
+    polls_all(&mut fds, until.map(|until| until.saturating_duration_since(Instant::now())))?;
+    Ok(fds[0].revents())
+}
+
+fn polls_all(fds: &mut [PollFd<'_>], within: Option<Duration>) -> io::Result<()> {
+    // One that is too long for the kernel is for ever.
+    let timeout: Option<Timespec> = within.and_then(|within| within.try_into().ok());
+    match poll(fds, timeout.as_ref()) {
         Err(Errno::INTR) => Err(io::ErrorKind::Interrupted.into()),
-        result => Ok(if result? == 0 { PollFlags::empty() } else { fds[0].revents() }),
+        result => result.map(drop).map_err(io::Error::from),
     }
 }
 
@@ -650,6 +656,20 @@ mod tests {
         ends[0].window.get().unwrap().sleeps_no_more(Bell::Message, ends[0].of().turn.load(Ordering::Relaxed) - 1);
         write("another sleeps since");
         assert_eq!(woken(), 1);
+    }
+
+    /// All came over TCP and was read, and nobody has looked for more since: what wakes is not taken for bytes of the program.
+    #[test]
+    fn what_wakes_is_taken_also_by_one_who_only_writes() {
+        let (ends, [socket, other]) = attached();
+        assert_eq!(ends[0].write(&socket, b"x").unwrap(), Some(1));
+        ends[0].sleeps();
+        ends[0].arms(Bell::Room);
+        assert_eq!(ends[1].read(&other, &mut [0; 8], false).unwrap(), Some(1));
+        assert_eq!(socket.peek(&mut [0; 8]).unwrap(), 1);
+        assert!(ends[0].hears(&socket).unwrap());
+        socket.set_nonblocking(true).unwrap();
+        assert!(socket.peek(&mut [0; 8]).is_err());
     }
 
     /// Another process has it, alone: what comes to this one late is not taken.

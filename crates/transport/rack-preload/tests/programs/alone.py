@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Both ends of a connection in one program: `alone.py SCENARIO`. Prints what it sees."""
+
+import errno
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+
+WARM = int(os.environ.get("WARM", 30))
+
+
+def exact(s, count):
+    got = b""
+    while len(got) < count:
+        more = s.recv(count - len(got))
+        if not more:
+            break
+        got += more
+    return got
+
+
+def goes(one, other):
+    """Until both ends have had the time to get their memory; one way, so that what came the other way before stays unread."""
+    for turn in range(WARM):
+        one.sendall(b"%4d" % turn)
+        assert exact(other, 4) == b"%4d" % turn
+        time.sleep(0.001)
+
+
+def retries():
+    """A connection that is refused, and tried again with the same socket, which a set has all the time."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    address = listener.getsockname()
+    client = socket.socket()
+    client.setblocking(False)
+    print(client.connect_ex(address) == errno.EINPROGRESS)
+    waits = select.epoll()
+    waits.register(client, select.EPOLLOUT)
+    listener.listen(1)
+    while (why := client.connect_ex(address)) == errno.ECONNREFUSED:
+        print("refused")
+    print(why == errno.EINPROGRESS, waits.poll(5) == [(client.fileno(), select.EPOLLOUT)])
+    server, _ = listener.accept()
+    client.setblocking(True)
+    goes(client, server)
+    goes(server, client)
+    waits.modify(client, select.EPOLLIN)
+    print(waits.poll(0))
+    server.sendall(b"hello")
+    print(waits.poll(5) == [(client.fileno(), select.EPOLLIN)], exact(client, 5))
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupts():
+    """A signal ends a wait for room, also while bytes are unread that came over TCP."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(listener.getsockname())
+    server, _ = listener.accept()
+    server.sendall(b"unread")
+    goes(client, server)
+    client.setblocking(False)
+    try:
+        while True:
+            client.send(bytes(1 << 16))
+    except BlockingIOError:
+        print("full")
+    is_waiting = False
+
+    def handler(*_):
+        nonlocal is_waiting
+        if is_waiting:
+            is_waiting = False
+            raise Interrupted
+
+    signal.signal(signal.SIGUSR1, handler)
+    poll, epoll = select.poll(), select.epoll()
+    poll.register(client, select.POLLOUT)
+    epoll.register(client, select.EPOLLOUT)
+    main = threading.get_ident()
+    for name, wait in [
+        ("poll", poll.poll),
+        ("epoll", epoll.poll),
+        ("select", lambda: select.select([], [client], [])),
+        ("send", lambda: (client.setblocking(True), client.sendall(bytes(1 << 16)))),
+    ]:
+        is_over = threading.Event()
+
+        def kills():
+            # One that comes between two calls interrupts neither.
+            while not is_over.wait(0.02):
+                signal.pthread_kill(main, signal.SIGUSR1)
+
+        killer = threading.Thread(target=kills)
+        killer.start()
+        try:
+            is_waiting = True
+            wait()
+        except Interrupted:
+            print(name, "is interrupted")
+        is_over.set()
+        killer.join()
+    print(exact(client, 6))
+
+
+SCENARIOS = {"retries": retries, "interrupts": interrupts}
+
+SCENARIOS[sys.argv[1]]()
