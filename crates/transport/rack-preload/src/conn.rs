@@ -15,6 +15,7 @@
 //! it is the kernel's for ever, as if it had never been in the table.
 
 use std::{
+    mem,
     os::fd::BorrowedFd,
     sync::{
         Arc, Mutex, OnceLock,
@@ -97,6 +98,15 @@ fn rcvlowat(fd: i32) -> i32 {
 fn sets_rcvlowat(fd: i32, low_at: i32) {
     // SAFETY: the number is there, and of that length.
     unsafe { real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const low_at).cast(), 4) };
+}
+
+/// As a close with no time to linger does it, also while the monitor still has the socket.
+fn resets_now(fd: i32) {
+    // SAFETY: a number, and bytes.
+    let mut nobody: libc::sockaddr = unsafe { mem::zeroed() };
+    nobody.sa_family = libc::sa_family_t::try_from(libc::AF_UNSPEC).unwrap_or(0);
+    // SAFETY: the address is there, and of that length.
+    unsafe { real::connect(fd, &raw const nobody, size_of::<libc::sockaddr>() as libc::socklen_t) };
 }
 
 impl Conn {
@@ -240,11 +250,12 @@ impl Conn {
         self.cancels();
     }
 
-    fn cancels(&self) {
-        if let Some(id) = self.takes_question() {
-            monitor::cancels(id);
-            self.sets_linger();
-        }
+    /// Whether the monitor was asked, and has not answered: it may have the socket for a moment still.
+    fn cancels(&self) -> bool {
+        let Some(id) = self.takes_question() else { return false };
+        monitor::cancels(id);
+        self.sets_linger();
+        true
     }
 
     fn sets_linger(&self) {
@@ -371,9 +382,19 @@ impl Conn {
     }
 
     fn closes(&self, fd: i32) {
-        self.cancels();
-        if !self.is_tcp() {
-            self.end.close(borrowed(fd));
+        let is_asked = self.cancels();
+        let (is_lone, has_no_time) = (self.end.is_lone(), self.linger_s.load(Ordering::Relaxed) == 0);
+        // The kernel resets what is closed with bytes that nobody has read, and knows nothing of those of the ring.
+        let has_unread = || self.end.count().is_ok_and(|count| count > 0);
+        let resets = is_lone
+            && (is_asked && has_no_time || self.is_attached() && (has_no_time || !self.is_tcp() && has_unread()));
+        if resets {
+            resets_now(fd);
+        }
+        match (self.is_tcp(), resets) {
+            (true, _) => {}
+            (false, true) => self.end.reset(),
+            (false, false) => self.end.close(borrowed(fd)),
         }
     }
 

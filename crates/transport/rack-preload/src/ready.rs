@@ -46,9 +46,14 @@ pub(crate) fn asked(conn: &Conn, wants: c_int) -> c_int {
     asked
 }
 
+/// Of what is wanted: what the kernel says, and nothing else.
+pub(crate) fn beside(wants: c_int) -> c_int {
+    ENDS | wants & (RDHUP | libc::EPOLLPRI)
+}
+
 /// What is true of what is wanted, if the kernel has said that.
 pub(crate) fn ready(conn: &Conn, wants: c_int, kernel: c_int) -> c_int {
-    let mut ready = kernel & (ENDS | wants & (RDHUP | libc::EPOLLPRI));
+    let mut ready = kernel & beside(wants);
     for (bell, flags) in [(Bell::Message, IN), (Bell::Room, OUT)] {
         if wants & flags == 0 {
             continue;

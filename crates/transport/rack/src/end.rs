@@ -27,7 +27,7 @@ use fide_shm::region::{Mapped, RegionError, Shared};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    net::{SendFlags, send},
+    net::{SendFlags, send, sockopt},
 };
 
 use crate::{
@@ -222,18 +222,7 @@ impl<W: Window> End<W> {
     /// The program closes its last descriptor of the socket. If no other process has one, this end reads and writes no more, and the other
     /// one is told.
     pub fn close(&self, socket: impl AsFd) {
-        // Behind the lock that attaches: from now on that the others are one is none of this process' business.
-        let leaves = self.incoming(|_: &mut Incoming| {
-            self.has_closed.store(true, Ordering::Relaxed);
-            self.leaves()
-        });
-        if leaves.unwrap_or_else(|_| self.leaves()) {
-            // For the others nobody of this process sleeps any more, also where a thread comes to say so later, or never.
-            while self.wakes_one() {}
-            return;
-        }
-        let (Some(window), socket) = (self.window.get(), socket.as_fd()) else { return };
-        window.publish(READS_NO_MORE_AT, 1);
+        let (Some(window), socket) = (self.lets_go(), socket.as_fd()) else { return };
         let ended = self.outgoing(|outgoing| {
             let is_on_ring = outgoing.ends(Some(window), socket);
             outgoing.wakes(window, socket, Bell::Room);
@@ -243,6 +232,28 @@ impl<W: Window> End<W> {
             // What wakes and is not taken would have the kernel reset the connection.
             let _ = self.incoming(|incoming| incoming.hears(socket, true));
         }
+    }
+
+    /// As [`End::close`], of a socket that was reset: that tells the other end, which reads what was written, and then the error.
+    pub fn reset(&self) {
+        self.lets_go();
+    }
+
+    /// Of a close: the window, if no other process has the end.
+    fn lets_go(&self) -> Option<&W> {
+        // Behind the lock that attaches: from now on that the others are one is none of this process' business.
+        let leaves = self.incoming(|_: &mut Incoming| {
+            self.has_closed.store(true, Ordering::Relaxed);
+            self.leaves()
+        });
+        if leaves.unwrap_or_else(|_| self.leaves()) {
+            // For the others nobody of this process sleeps any more, also where a thread comes to say so later, or never.
+            while self.wakes_one() {}
+            return None;
+        }
+        let window = self.window.get()?;
+        window.publish(READS_NO_MORE_AT, 1);
+        Some(window)
     }
 
     /// The other end has said through the ring that it writes no more.
@@ -402,10 +413,15 @@ impl<W: Window> End<W> {
         socket: BorrowedFd<'_>,
         write: impl FnOnce(&mut Outgoing) -> io::Result<Option<usize>>,
     ) -> io::Result<Option<usize>> {
-        let (written, is_on_ring) = self.outgoing(|outgoing| {
+        let written = self.outgoing(|outgoing| {
             let written = write(outgoing)?;
             Ok::<_, io::Error>((written, outgoing.is_on_ring()))
-        })??;
+        })?;
+        let (written, is_on_ring) = written.map_err(|why| match sockopt::socket_error(socket) {
+            // As the kernel has it: a reset is told once.
+            Ok(Err(error)) if why.kind() == io::ErrorKind::BrokenPipe => error.into(),
+            _ => why,
+        })?;
         if written.is_none() && is_on_ring && self.is_gone(socket)? {
             return Err(io::ErrorKind::ConnectionReset.into());
         }

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Both ends of a connection in one program: `alone.py SCENARIO`. Prints what it sees."""
 
+import ctypes
 import errno
 import os
 import select
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -110,6 +112,67 @@ def interrupts():
     print(exact(client, 6))
 
 
-SCENARIOS = {"retries": retries, "interrupts": interrupts}
+def pair():
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(listener.getsockname())
+    return client, listener.accept()[0]
+
+
+def tries(call):
+    try:
+        return call()
+    except OSError as why:
+        return why.errno and errno.errorcode[why.errno]
+
+
+def resets():
+    """Closes with bytes that nobody has read, or with no time to linger, are resets for the other end."""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    for name in ("unread", "unread, system call", "linger", "linger, writes", "linger, waits", "read"):
+        client, server = pair()
+        goes(client, server)
+        goes(server, client)
+        server.sendall(b"last")
+        waits = select.epoll()
+        waits.register(client, select.EPOLLIN | select.EPOLLRDHUP)
+        if name.startswith("unread"):
+            client.sendall(b"unread")
+        elif name != "read":
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if name == "linger, waits":
+            exact(client, 4)
+            threading.Timer(0.05, server.close).start()
+        elif name.endswith("system call"):
+            # As libuv does it.
+            ctypes.CDLL(None).syscall({"x86_64": 3}.get(os.uname().machine, 57), server.detach())
+        else:
+            server.close()
+        # Also for one who sees the byte and the end at once.
+        time.sleep(0.02)
+        print(name, waits.poll(5)[0][1] & select.EPOLLIN)
+        if name == "linger, writes":
+            print(tries(lambda: client.send(b"x")), tries(lambda: client.send(b"x")))
+        print(*(tries(lambda: client.recv(100)) for _ in range(3)))
+
+
+def urgent():
+    """A byte out of turn, before there is memory, and after."""
+    client, server = pair()
+    for turn in range(2):
+        waits = select.epoll()
+        waits.register(client, select.EPOLLIN | select.EPOLLOUT | select.EPOLLPRI)
+        print(server.send(b"hello", socket.MSG_OOB), server.send(b"world"))
+        deadline = time.monotonic() + 5
+        while not waits.poll(0)[0][1] & select.EPOLLPRI and time.monotonic() < deadline:
+            pass
+        print(waits.poll(1)[0][1] & select.EPOLLOUT, client.recv(1, socket.MSG_OOB))
+        print(exact(client, 9))
+        if turn == 0:
+            client, server = pair()
+            goes(client, server)
+            goes(server, client)
+
+
+SCENARIOS = {"retries": retries, "interrupts": interrupts, "resets": resets, "urgent": urgent}
 
 SCENARIOS[sys.argv[1]]()
