@@ -44,7 +44,7 @@ const fn suite(name: &'static str, kind: Kind, uses_memory: bool) -> Suite {
 
 const SUITES: &[Suite] = &[
     suite("test_socket", Kind::Python, true),
-    // Its sockets are closed before they have memory.
+    // Its sockets are pairs of Unix sockets.
     suite("test_selectors", Kind::Python, false),
     suite("test_asyncio", Kind::Python, true),
     suite("test_ssl", Kind::Python, true),

@@ -357,6 +357,11 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     // SAFETY: the caller's, and it is there.
     let message = unsafe { &*message };
     if flags & libc::MSG_OOB != 0 {
+        // SAFETY: the caller's.
+        if let Ok([piece]) = unsafe { pieces(message.msg_iov, message.msg_iovlen) } {
+            // SAFETY: the caller's.
+            return unsafe { urgent(conn, fd, piece.iov_base, piece.iov_len, flags) };
+        }
         fail(libc::EOPNOTSUPP);
         return -1;
     }

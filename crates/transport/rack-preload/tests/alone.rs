@@ -28,7 +28,7 @@ fn runs(name: &str, warm: &str, under: Option<&Path>) -> (String, u64) {
     (printed, told.lines().filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum())
 }
 
-/// So many ends use memory.
+/// So many ends use memory at least.
 fn is_the_same(name: &str, ends: u64) {
     let directory = tempfile::tempdir().unwrap();
     let _monitor = Monitor::start(&directory.path().join(under::MONITOR)).unwrap();
@@ -38,7 +38,7 @@ fn is_the_same(name: &str, ends: u64) {
     for warm in ["30", "150", "1000"] {
         let (printed, attached) = runs(name, warm, Some(directory.path()));
         assert_eq!(printed, plain, "{name}");
-        if attached == ends {
+        if attached >= ends {
             return;
         }
     }

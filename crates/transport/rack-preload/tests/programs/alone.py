@@ -161,11 +161,12 @@ def urgent():
     for turn in range(2):
         waits = select.epoll()
         waits.register(client, select.EPOLLIN | select.EPOLLOUT | select.EPOLLPRI)
-        print(server.send(b"hello", socket.MSG_OOB), server.send(b"world"))
-        deadline = time.monotonic() + 5
-        while not waits.poll(0)[0][1] & select.EPOLLPRI and time.monotonic() < deadline:
-            pass
-        print(waits.poll(1)[0][1] & select.EPOLLOUT, client.recv(1, socket.MSG_OOB))
+        sent = server.sendmsg([b"hello"], [], socket.MSG_OOB) if turn else server.send(b"hello", socket.MSG_OOB)
+        print(sent, server.send(b"world"))
+        seen, deadline = 0, time.monotonic() + 5
+        while not seen & select.EPOLLPRI and time.monotonic() < deadline:
+            seen = waits.poll(0)[0][1]
+        print(seen & select.EPOLLPRI, seen & select.EPOLLOUT, client.recv(1, socket.MSG_OOB))
         print(exact(client, 9))
         if turn == 0:
             client, server = pair()
