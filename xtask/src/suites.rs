@@ -71,7 +71,7 @@ struct Place(PathBuf);
 impl Place {
     fn new() -> Result<Self, String> {
         let place = Self(std::env::temp_dir().join(format!("fide-suites-{}", std::process::id())));
-        place.made("")?;
+        fs::create_dir_all(&place.0).map_err(|why| format!("{}: {why}", place.0.display()))?;
         for file in ["fide", "libfide_rack_preload.so"] {
             let from = target_dir().join("release").join(file);
             fs::copy(&from, place.at(file)).map_err(|why| format!("{}: {why}", from.display()))?;
@@ -85,7 +85,7 @@ impl Place {
 
     /// A folder that all may write to.
     fn made(&self, name: &str) -> Result<PathBuf, String> {
-        let path = if name.is_empty() { self.0.clone() } else { self.at(name) };
+        let path = self.at(name);
         let is_made =
             fs::create_dir_all(&path).and_then(|()| fs::set_permissions(&path, PermissionsExt::from_mode(0o777)));
         is_made.map(|()| path.clone()).map_err(|why| format!("{}: {why}", path.display()))
