@@ -57,7 +57,7 @@ fn waits_for_room_are_interrupted_the_same() {
 
 #[test]
 fn resets_are_the_same() {
-    is_the_same("resets", 12);
+    is_the_same("resets", 14);
 }
 
 #[test]

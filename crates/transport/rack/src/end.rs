@@ -27,7 +27,7 @@ use fide_shm::region::{Mapped, RegionError, Shared};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    net::{SendFlags, send, sockopt},
+    net::{SendFlags, send},
 };
 
 use crate::{
@@ -392,7 +392,7 @@ impl<W: Window> End<W> {
     /// Writes as many bytes as there is room for; none if there is no room, or too little to be worth it.
     ///
     /// # Errors
-    /// As [`End::read`], and `BrokenPipe` if nobody reads any more, or this end writes no more.
+    /// As [`End::read`], and `BrokenPipe` if this end writes no more.
     pub fn write(&self, socket: impl AsFd, bytes: &[u8]) -> io::Result<Option<usize>> {
         let socket = socket.as_fd();
         self.writes(socket, |outgoing| outgoing.try_write(self.window.get(), socket, bytes))
@@ -413,15 +413,10 @@ impl<W: Window> End<W> {
         socket: BorrowedFd<'_>,
         write: impl FnOnce(&mut Outgoing) -> io::Result<Option<usize>>,
     ) -> io::Result<Option<usize>> {
-        let written = self.outgoing(|outgoing| {
+        let (written, is_on_ring) = self.outgoing(|outgoing| {
             let written = write(outgoing)?;
             Ok::<_, io::Error>((written, outgoing.is_on_ring()))
-        })?;
-        let (written, is_on_ring) = written.map_err(|why| match sockopt::socket_error(socket) {
-            // As the kernel has it: a reset is told once.
-            Ok(Err(error)) if why.kind() == io::ErrorKind::BrokenPipe => error.into(),
-            _ => why,
-        })?;
+        })??;
         if written.is_none() && is_on_ring && self.is_gone(socket)? {
             return Err(io::ErrorKind::ConnectionReset.into());
         }

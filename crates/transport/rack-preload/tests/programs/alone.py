@@ -128,7 +128,7 @@ def tries(call):
 def resets():
     """Closes with bytes that nobody has read, or with no time to linger, are resets for the other end."""
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    for name in ("unread", "unread, system call", "linger", "linger, writes", "linger, waits", "read"):
+    for name in ("unread", "unread, system call", "linger", "linger, writes", "linger, waits", "read", "read, writes"):
         client, server = pair()
         goes(client, server)
         goes(server, client)
@@ -137,7 +137,7 @@ def resets():
         waits.register(client, select.EPOLLIN | select.EPOLLRDHUP)
         if name.startswith("unread"):
             client.sendall(b"unread")
-        elif name != "read":
+        elif not name.startswith("read"):
             server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         if name == "linger, waits":
             exact(client, 4)
@@ -150,7 +150,7 @@ def resets():
         # Also for one who sees the byte and the end at once.
         time.sleep(0.02)
         print(name, waits.poll(5)[0][1] & select.EPOLLIN)
-        if name == "linger, writes":
+        if name.endswith("writes"):
             print(tries(lambda: client.send(b"x")), tries(lambda: client.send(b"x")))
         print(*(tries(lambda: client.recv(100)) for _ in range(3)))
 
