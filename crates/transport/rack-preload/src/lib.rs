@@ -33,8 +33,8 @@
 //! it.
 //!
 //! **Other than with TCP.** A bad pointer faults, instead of `EFAULT`. A read that waits is interrupted by each signal, also one whose
-//! handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread. A close with unread
-//! bytes is read as the end, not as a reset. An epoll set that parent and child of a fork both use knows only what each has asked for. A set
+//! handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread. A read does not
+//! end before an urgent byte. An epoll set that parent and child of a fork both use knows only what each has asked for. A set
 //! that `poll`, `select` or another set waits for may be said to have something, and have nothing. `EPOLLEXCLUSIVE` wakes more sets than one.
 //! What frees memory, as `close` does, is not for the handler of a signal that has interrupted the allocator.
 

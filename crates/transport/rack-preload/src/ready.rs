@@ -2,19 +2,23 @@
 //! What is asked of the kernel for a connection that is attached, and what is true of it.
 
 use std::{
-    mem,
+    mem, ptr,
     sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
 use fide_rack::{wait::Patience, window::Bell};
-use libc::c_int;
+use libc::{c_int, sigset_t};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::ioctl_fionread,
 };
 
-use crate::conn::{Conn, borrowed};
+use crate::{
+    conn::{Conn, borrowed},
+    real,
+    times::timespec_of,
+};
 
 pub(crate) const IN: c_int = libc::EPOLLIN | libc::EPOLLRDNORM;
 pub(crate) const OUT: c_int = libc::EPOLLOUT | libc::EPOLLWRNORM;
@@ -42,9 +46,14 @@ pub(crate) fn asked(conn: &Conn, wants: c_int) -> c_int {
     asked
 }
 
+/// Of what is wanted: what the kernel says, and nothing else.
+pub(crate) fn beside(wants: c_int) -> c_int {
+    ENDS | wants & (RDHUP | libc::EPOLLPRI)
+}
+
 /// What is true of what is wanted, if the kernel has said that.
 pub(crate) fn ready(conn: &Conn, wants: c_int, kernel: c_int) -> c_int {
-    let mut ready = kernel & (ENDS | wants & (RDHUP | libc::EPOLLPRI));
+    let mut ready = kernel & beside(wants);
     for (bell, flags) in [(Bell::Message, IN), (Bell::Room, OUT)] {
         if wants & flags == 0 {
             continue;
@@ -101,10 +110,15 @@ pub(crate) fn hears(conn: &Conn, fd: i32) -> bool {
     !is_by || conn.end.hears(borrowed(fd)).unwrap_or(true)
 }
 
-/// What wakes was left for others.
-pub(crate) fn naps(until: Option<Instant>) {
+/// What wakes was left for others. False: a signal has ended it, as it ends a wait, and `errno` says so.
+///
+/// # Safety
+/// The mask is null, or there.
+pub(crate) unsafe fn naps(until: Option<Instant>, mask: *const sigset_t) -> bool {
     let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
-    std::thread::sleep(left.min(NAP));
+    let left = timespec_of(left.min(NAP));
+    // SAFETY: there are no descriptors, the time is there, and the mask is the caller's.
+    unsafe { real::ppoll(ptr::null_mut(), 0, &raw const left, mask) >= 0 }
 }
 
 /// What is kept of the patience of those who wait, in a word: between the look of a wait and its sleep it is looked after here.

@@ -281,7 +281,7 @@ impl Outgoing {
     /// Writes as many bytes as there is room for; none if there is no room, or too little to be worth it ([`WORTH`]).
     ///
     /// # Errors
-    /// The socket's, `BrokenPipe` if nobody reads any more, or this end has ended; `InvalidData`: the other end breaks the rules of the
+    /// The socket's, as where the other end has closed; `BrokenPipe`: this end has ended; `InvalidData`: the other end breaks the rules of the
     /// window.
     pub fn try_write(
         &mut self,
@@ -306,13 +306,13 @@ impl Outgoing {
         written
     }
 
-    /// The window that a write goes through; none: it goes over TCP. `BrokenPipe`: nobody reads it, or this end has ended.
+    /// The window that a write goes through; none: it goes over TCP, also if the other end has closed, whose kernel has the answer. `BrokenPipe`:
+    /// this end has ended.
     fn goes_through<'a, W: Window>(&mut self, window: Option<&'a W>) -> io::Result<Option<&'a W>> {
-        let window = window.filter(|window| !self.has_ended && self.changes_over(*window));
-        if self.has_ended || window.is_some_and(|window| window.poll(READS_NO_MORE_AT) != 0) {
+        if self.has_ended {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        Ok(window)
+        Ok(window.filter(|window| self.changes_over(*window) && window.poll(READS_NO_MORE_AT) == 0))
     }
 
     fn write_ring(&mut self, window: &impl Window, sender: &mut Sender, bytes: &[u8]) -> io::Result<Option<usize>> {
