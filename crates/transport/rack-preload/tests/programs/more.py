@@ -109,7 +109,8 @@ def streams(s, is_server):
         while got := line():
             c.fputs(b"<" + got, to)
             c.fflush(to)
-        print("end", c.feof(of) != 0, c.fclose(to), c.fclose(of))
+        # What is left is written as the process ends.
+        print("end", c.feof(of) != 0, c.fputs(b"left\n", to) >= 0, c.fclose(of))
         return
     for count in (1, 100, 5000, 200_000):
         sent = b"x" * count + b"\n"
