@@ -166,6 +166,8 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 }
 
 fn accepted(listener: c_int, fd: c_int) -> c_int {
+    // It is new, also where the C library has closed another one of its number.
+    before::clears(fd);
     if fd >= 0 && monitor::is_there() {
         let (mut keeps, mut len): (c_int, socklen_t) = (0, 4);
         let before = errno();

@@ -74,6 +74,8 @@ pub(crate) struct Conn {
     low_at: AtomicI32,
     /// `SO_LINGER`, which an answer of the monitor clears: seconds, or less than 0.
     pub(crate) linger_s: AtomicI32,
+    /// The C library has a file of it, which it may write to as the process ends, behind all else.
+    pub(crate) has_file: AtomicBool,
     /// A read or write waits no longer than an option of the socket says.
     pub(crate) is_timed: AtomicBool,
     /// Calls that read, and those that found no room: what is edge-triggered is told again after them.
@@ -127,6 +129,7 @@ impl Conn {
             cork: AtomicI32::new(0),
             low_at: AtomicI32::new(1),
             linger_s: AtomicI32::new(-1),
+            has_file: AtomicBool::new(false),
             is_timed: AtomicBool::new(false),
             reads: AtomicU32::new(0),
             full: AtomicU32::new(0),
@@ -481,9 +484,10 @@ pub(crate) fn leaves(fd: i32) {
     conn.closes(fd);
 }
 
-/// The program ends. Its other threads may still be at them: they stay in the table.
+/// The program ends. Its other threads may still be at them: they stay in the table. What is still to be written is ended by the kernel.
 pub(crate) fn ends() {
-    CONNS.all().filter(|(fd, conn)| conn.fd() == *fd).for_each(|(fd, conn)| conn.closes(fd));
+    let is_over = |fd: i32, conn: &Conn| conn.fd() == fd && !conn.has_file.load(Ordering::Relaxed);
+    CONNS.all().filter(|(fd, conn)| is_over(*fd, conn)).for_each(|(fd, conn)| conn.closes(fd));
 }
 
 /// A descriptor has got another number, too.

@@ -170,6 +170,61 @@ pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ss
     }
 }
 
+/// The flags of a call, of those of `preadv2` and `pwritev2`: a connection has no places.
+fn at_once(at: i64, flags: c_int) -> Result<c_int, c_int> {
+    match (at, flags) {
+        (-1, flags) if flags & libc::RWF_NOWAIT != 0 => Ok(libc::MSG_DONTWAIT),
+        (-1, _) => Ok(0),
+        _ => Err(libc::ESPIPE),
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn preadv2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
+    match carried(fd) {
+        // SAFETY: the caller's.
+        None => unsafe { real::preadv2(fd, iov, count, at, flags) },
+        Some(conn) => returns(|| {
+            let call = call(conn, fd, at_once(at, flags)?);
+            // SAFETY: the caller's.
+            unsafe { reads(&call, iov, usize::try_from(count).unwrap_or(usize::MAX)) }
+        }),
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, at: i64, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's; both places have 64 bits.
+    unsafe { preadv2(fd, iov, count, at, flags) }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
+    match carried(fd) {
+        // SAFETY: the caller's.
+        None => unsafe { real::pwritev2(fd, iov, count, at, flags) },
+        Some(conn) => returns(|| {
+            let call = call(conn, fd, at_once(at, flags)?);
+            // SAFETY: the caller's.
+            unsafe { writes(&call, iov, usize::try_from(count).unwrap_or(usize::MAX)) }
+        }),
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, at: i64, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's; both places have 64 bits.
+    unsafe { pwritev2(fd, iov, count, at, flags) }
+}
+
 /// # Safety
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]

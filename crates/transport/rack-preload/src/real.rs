@@ -79,6 +79,8 @@ macro_rules! next {
 next! {
     c"read" read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t;
     c"readv" readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t;
+    c"preadv2" preadv2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    c"pwritev2" pwritev2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
     c"recv" recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
     c"recvfrom" recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t;
     c"recvmsg" recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;

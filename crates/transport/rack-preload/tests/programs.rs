@@ -134,6 +134,7 @@ same! {
     files_are_sent_the_same: "files", 2;
     files_that_are_not_in_memory_are_sent_the_same: "cold-files", 2;
     files_of_the_c_library_are_the_same: "streams", 2;
+    reads_and_writes_with_flags_are_the_same: "vectors", 2;
     // Of those that are handed on none goes over.
     connections_of_other_programs_are_the_same: "inherits", 2;
     low_water_marks_are_the_same: "low-water", 2;
