@@ -69,11 +69,19 @@ def interrupts():
     server.sendall(b"unread")
     goes(client, server)
     client.setblocking(False)
-    try:
-        while True:
-            client.send(bytes(1 << 16))
-    except BlockingIOError:
-        print("full")
+
+    def fills():
+        sent = 0
+        try:
+            while True:
+                sent += client.send(bytes(1 << 16))
+        except BlockingIOError:
+            return sent
+
+    # The kernel's buffers grow for a while.
+    while fills() > 0:
+        time.sleep(0.03)
+    print("full")
     is_waiting = False
 
     def handler(*_):
@@ -91,7 +99,7 @@ def interrupts():
         ("poll", poll.poll),
         ("epoll", epoll.poll),
         ("select", lambda: select.select([], [client], [])),
-        ("send", lambda: (client.setblocking(True), client.sendall(bytes(1 << 16)))),
+        ("send", lambda: (client.setblocking(True), client.sendall(bytes(1 << 26)))),
     ]:
         is_over = threading.Event()
 
