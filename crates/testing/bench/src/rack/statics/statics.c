@@ -295,7 +295,9 @@ static void measuring_end(char **args)
 		} while (ended - begun < much * 1000000ULL);
 		/* Until all is read: redirection lets a writer run ahead as far as it likes. */
 		shutdown(fd, SHUT_WR);
-		if (read(fd, bytes, 1))
+		while ((status = read(fd, bytes, 1)) < 0 && errno == EAGAIN)
+			/* Redirected, a read that blocks was seen to fail so. */;
+		if (status)
 			fail("the reader's end");
 		ended = now_ns();
 		printf("rate %s %.3f\n", name, written * 8.0 / (ended - begun));
@@ -686,6 +688,20 @@ static void *ends_later(void *arg)
 	return NULL;
 }
 
+/* A read that blocks, without a limit, until the other end closes. */
+static void waits_for_end(const char *name)
+{
+	struct timeval none = { 0 };
+	char byte, room[32];
+	pthread_t thread;
+	int ends[2];
+
+	pair(ends);
+	setsockopt(ends[1], SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
+	pthread_create(&thread, NULL, ends_later, &ends[0]);
+	result(name, "%s", error_or(read(ends[1], &byte, 1), room));
+}
+
 static void poll_wakes(const char *name)
 {
 	char bytes[16];
@@ -944,6 +960,7 @@ static const struct {
 	{ "bytes_by_sendfile", sends_file },
 	{ "end_behind_bytes", end_after_data },
 	{ "end_of_killed_writer", killed_writer },
+	{ "end_while_read_waits", waits_for_end },
 	{ "half_close", half_close },
 	{ "close_with_unread_bytes", closed_unread },
 	{ "written_without_reader", no_reader },
