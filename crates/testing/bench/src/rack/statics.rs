@@ -15,7 +15,9 @@ use fide_testbed::figures::{Figure, Report};
 
 use super::pairs;
 
-const SOURCE: &str = include_str!("statics/statics.c");
+/// The first includes the others.
+const SOURCES: [(&str, &str); 2] =
+    [("statics.c", include_str!("statics/statics.c")), ("ends.h", include_str!("statics/ends.h"))];
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy)]
@@ -102,8 +104,10 @@ impl Said {
 fn said(much: Much, cores: [usize; 2]) -> Result<Said> {
     ensure!(rustix::process::geteuid().is_root(), "it takes root");
     let folder = tempfile::tempdir()?;
-    let (source, program) = (folder.path().join("statics.c"), folder.path().join("statics"));
-    std::fs::write(&source, SOURCE)?;
+    let (source, program) = (folder.path().join(SOURCES[0].0), folder.path().join("statics"));
+    for (name, text) in SOURCES {
+        std::fs::write(folder.path().join(name), text)?;
+    }
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-static", "-pthread", "-w", "-o"]).arg(&program).arg(&source);
     let compiled = cc.output().context("cc, which compiles a static program")?;
