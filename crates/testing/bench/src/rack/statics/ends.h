@@ -405,6 +405,7 @@ static void first_bytes(const char *name)
 {
 	uint16_t port;
 	int at = listening(&port), wrong = 0;
+	char last[9] = "";
 	pthread_t thread;
 
 	pthread_create(&thread, NULL, connects_and_writes, &port);
@@ -414,10 +415,13 @@ static void first_bytes(const char *name)
 
 		limit_reads(fd);
 		read_all(fd, bytes, 8);
-		wrong += !!strcmp(bytes, "abcdefgh");
+		if (strcmp(bytes, "abcdefgh")) {
+			wrong++;
+			strcpy(last, bytes);
+		}
 		close(fd);
 	}
-	result(name, "%d of %d wrong", wrong, CONNECTIONS);
+	result(name, wrong ? "%d of %d wrong, such as '%s'" : "%d of %d wrong", wrong, CONNECTIONS, last);
 }
 
 static const struct {
