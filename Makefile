@@ -3,7 +3,7 @@
 
 export PATH := $(PATH):$(HOME)/.cargo/bin
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement bench-redis bench-pace bench-rack test-redis test-redis-suite test-rack soak spec sim sim-pace deaths histories histories-guest rdma clocks departures link-rack man book clean
+.PHONY: help setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement bench-redis bench-pace bench-rack test-redis test-redis-suite test-rack suites-rack soak spec sim sim-pace deaths histories histories-guest rdma clocks departures link-rack man book clean
 
 help:
 	@echo "make setup         check for the Debian packages that the build needs, install them if root"
@@ -28,6 +28,7 @@ help:
 	@echo "make test-redis RUNS=n  the Redis module: histories of clients under kills, stops and cuts (200 runs), judged by porcupine"
 	@echo "make test-redis-suite UNITS='unit/type/list ...'  Redis' own tests against servers with the module: all that can run against a server they have not started"
 	@echo "make test-rack     rack sockets: each call, with the memory before each of them, and memcached, Java, asyncio and Go, beside the same over TCP"
+	@echo "make suites-rack SUITES='test_ssl libuv go ...'  tests of sockets of CPython, libuv and Go over rack sockets, beside the same over TCP; ten minutes"
 	@echo "make bench         all benchmarks"
 	@echo "make soak          100 million heartbeats between three hosts and the tail of the gaps between them; if interrupted, it continues the next time"
 	@echo "make rdma          the jitter bench over RDMA between two emulated hosts (downloads 70 MB once)"
@@ -38,6 +39,6 @@ help:
 	@echo "make man           the manual pages, into target/man; completions: fide completions SHELL"
 	@echo "make clean         remove build results, and left-over namespaces of dead runs"
 
-setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement bench-redis bench-pace bench-rack test-redis test-redis-suite test-rack soak spec sim sim-pace deaths histories histories-guest rdma clocks departures link-rack man book clean:
+setup demo demo-network check test test-all bench bench-detect bench-jitter bench-planner bench-agreement bench-redis bench-pace bench-rack test-redis test-redis-suite test-rack suites-rack soak spec sim sim-pace deaths histories histories-guest rdma clocks departures link-rack man book clean:
 	@command -v cargo >/dev/null || { echo "fide needs Rust 1.95 or later and found no cargo: install it with rustup" >&2; exit 1; }
-	@cargo xtask $@ $(if $(filter sim,$@),$(if $(SEEDS),--seeds $(SEEDS))) $(if $(filter sim-pace,$@),$(SEEDS)) $(if $(filter deaths,$@),$(ROUNDS)) $(if $(filter test-redis,$@),$(RUNS)) $(if $(filter test-redis-suite,$@),$(UNITS)) $(ARGS)
+	@cargo xtask $@ $(if $(filter sim,$@),$(if $(SEEDS),--seeds $(SEEDS))) $(if $(filter sim-pace,$@),$(SEEDS)) $(if $(filter deaths,$@),$(ROUNDS)) $(if $(filter test-redis,$@),$(RUNS)) $(if $(filter test-redis-suite,$@),$(UNITS)) $(if $(filter suites-rack,$@),$(SUITES)) $(ARGS)

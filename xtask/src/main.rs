@@ -27,6 +27,7 @@ mod run;
 mod setup;
 mod sim;
 mod spec;
+mod suites;
 mod summary;
 mod test;
 #[cfg(test)]
@@ -61,6 +62,7 @@ const USAGE: &str = "usage: cargo xtask <verb> [arguments]
   test-redis [RUNS] histories of clients of the Redis module under faults (default 200 runs), and Redis' own tests
   test-redis-suite [FILE ...] Redis' own tests against servers with the module, or some of their files (unit/type/list)
   test-rack        rack sockets: calls with the memory before each of them, and programs of others, compared with the same over TCP; minutes
+  suites-rack [NAME ...] tests of sockets of CPython, libuv and Go over rack sockets, beside the same over TCP; or some of them (test_ssl, libuv, go)
   soak [...]       100 million heartbeats between three hosts, in as many runs as that takes -> target/soak/state.json; needs root
   rdma             test `fide jitter` by rdma-ud between two emulated hosts; downloads a kernel once
   clocks [...]     suspend, stop and slew a guest, with each time source (or those named); downloads a kernel once
@@ -126,6 +128,7 @@ fn main() -> ExitCode {
         "test-redis" => test_redis(rest),
         "test-redis-suite" => need_bpf("the Redis module").and_then(|()| redis_suite::run(rest)),
         "test-rack" => test_rack(),
+        "suites-rack" => need_bpf("fide").and_then(|()| suites::run(rest)),
         "soak" => soak(rest),
         "rdma" => rdma::test(),
         "clocks" => clocks::test(rest),

@@ -34,7 +34,7 @@ pub(crate) fn source() -> Result<PathBuf, String> {
     let dir = target_dir().join("redis-suite");
     let unpacked = dir.join(format!("redis-{}", version.replace([':', '~'], "-")));
     if !unpacked.join("tests/test_helper.tcl").exists() {
-        fetch(&dir, &version, &unpacked)?;
+        fetch(&dir, &format!("redis={version}"), &unpacked)?;
     }
     for program in PROGRAMS {
         let link = unpacked.join("src").join(program);
@@ -56,8 +56,8 @@ fn source_version() -> Result<String, String> {
     if version.is_empty() { Err("dpkg knows no redis-tools: `make setup` installs it".into()) } else { Ok(version) }
 }
 
-/// Fetches the source package with lists and a cache of its own: the machine's are not changed.
-fn fetch(dir: &Path, version: &str, unpacked: &Path) -> Outcome {
+/// Fetches a source package, `redis` or `redis=VERSION`, with lists and a cache of its own: the machine's are not changed.
+pub(crate) fn fetch(dir: &Path, wanted: &str, unpacked: &Path) -> Outcome {
     let apt = dir.join("apt");
     for folder in ["sources", "lists/partial", "cache/archives/partial"] {
         fs::create_dir_all(apt.join(folder)).map_err(|why| format!("{}: {why}", apt.display()))?;
@@ -74,12 +74,11 @@ fn fetch(dir: &Path, version: &str, unpacked: &Path) -> Outcome {
     ];
     let options: Vec<&str> = options.iter().flat_map(|option| ["-o", option.as_str()]).collect();
     Step::new("apt-get").args(&options).args(&["-q", "update"]).dir(dir).run("lists of source packages")?;
-    let wanted = format!("redis={version}");
     Step::new("apt-get")
         .args(&options)
-        .args(&["-q", "source", "--download-only", &wanted])
+        .args(&["-q", "source", "--download-only", wanted])
         .dir(dir)
-        .run("source of Redis")?;
+        .run("source package")?;
     let described = find(dir, "dsc")?;
     let _ = fs::remove_dir_all(unpacked);
     Step::new("dpkg-source")

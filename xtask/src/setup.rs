@@ -97,6 +97,15 @@ pub(crate) const RACK_APPS: &[Package] = &[
     package("python3", Some("python3")),
 ];
 
+/// Tests of sockets that others have written, for rack sockets.
+pub(crate) const SUITES: &[Package] = &[
+    package("libpython3.11-testsuite", Some("/usr/lib/python3.11/test/test_socket.py")),
+    package("golang-go", Some("go")),
+    package("cmake", Some("cmake")),
+    package("dpkg-dev", Some("dpkg-source")),
+    package("util-linux", Some("setpriv")),
+];
+
 /// While this script exits with 101, Debian's packages start no services.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 

@@ -140,7 +140,7 @@ fn image(target: &Path, dir: &Path) -> Result<(PathBuf, PathBuf), String> {
     let _ = fs::remove_dir_all(&root);
     copy(&busybox, &root.join("bin/busybox"))?;
     let mut programs = Vec::new();
-    for name in ["fide", "libfide_rack_preload.so", "examples/pci_window"] {
+    for name in ["fide", "libfide_rack_preload.so", "examples/pci_window", "examples/redis_check"] {
         let program = target.join("release").join(name);
         let to = root.join("bin").join(program.file_name().unwrap_or_default());
         Step::new("strip")

@@ -18,6 +18,17 @@ other=$((3 - host))
 ip link set lo up
 ip addr add 10.9.0.$host/24 dev eth0
 ip link set eth0 up
+# A figure of the link.
+link() {
+    sed -n "s/^fide_rack_link_$1{.*} //p" /run/metrics
+}
+# Waits until the link has risen so often, and carries so many connections.
+stands() {
+    until fide rack metrics > /run/metrics && [ "$(link up)" = 1 ] && [ "$(link rises_total)" -ge "$1" ] && [ "$(link connections)" -ge "$2" ]; do
+        sleep 0.02
+    done
+    echo "STANDS $(link rises_total) times, $(link connections) connections"
+}
 stty -F /dev/ttyS1 -echo
 exec 4<> /dev/ttyS1
 echo "LINK READY"

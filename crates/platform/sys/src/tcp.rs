@@ -153,7 +153,12 @@ fn stamp_of(segment: &[u8]) -> Option<u32> {
     }
 }
 
-fn netns(socket: BorrowedFd<'_>) -> io::Result<u64> {
+/// The number of the network namespace that a socket was made in.
+///
+/// # Errors
+/// The kernel's.
+pub fn netns(socket: impl AsFd) -> io::Result<u64> {
+    let socket = socket.as_fd();
     let mut cookie = [0_u8; size_of::<u64>()];
     option(socket, [libc::SOL_SOCKET, SO_NETNS_COOKIE], &mut cookie)?;
     Ok(u64::from_ne_bytes(cookie))

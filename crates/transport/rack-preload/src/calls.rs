@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use fide_sys::tcp::keeps_syn;
-use libc::{c_int, c_uint, c_void, sockaddr, socklen_t};
+use libc::{c_int, c_long, c_uint, c_void, sockaddr, socklen_t};
 use rustix::net::{SocketType, sockopt};
 
 use crate::{
@@ -54,6 +54,29 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 pub unsafe extern "C" fn closefrom(first: c_int) {
     // SAFETY: the caller's.
     unsafe { close_range(first.max(0).cast_unsigned(), c_uint::MAX, 0) };
+}
+
+/// libuv closes descriptors so.
+///
+/// # Safety
+/// That of the function. It takes as many numbers as there are registers for those of a system call, whatever the call needs.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    if number == libc::SYS_close
+        && let Ok(fd) = c_int::try_from(a)
+    {
+        goes(fd);
+    }
+    // SAFETY: the caller's.
+    unsafe { real::syscall(number, a, b, c, d, e, f) }
 }
 
 /// A descriptor has got another number, too, where nothing else is any more.
@@ -147,6 +170,8 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 }
 
 fn accepted(listener: c_int, fd: c_int) -> c_int {
+    // It is new, also where the C library has closed another one of its number.
+    before::clears(fd);
     if fd >= 0 && monitor::is_there() {
         let (mut keeps, mut len): (c_int, socklen_t) = (0, 4);
         let before = errno();

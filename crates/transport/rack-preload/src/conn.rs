@@ -15,9 +15,10 @@
 //! it is the kernel's for ever, as if it had never been in the table.
 
 use std::{
+    mem,
     os::fd::BorrowedFd,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -54,7 +55,8 @@ pub(crate) struct Conn {
     question: AtomicU64,
     /// It is to be asked for once no other process has it.
     is_to_ask: AtomicBool,
-    since: Instant,
+    /// When it stood.
+    since: OnceLock<Instant>,
     /// When its answer is looked for, or it is asked for again, after that.
     looks_ns: AtomicU64,
     /// It is not to go over to memory any more.
@@ -74,6 +76,8 @@ pub(crate) struct Conn {
     pub(crate) linger_s: AtomicI32,
     /// The program reads no more.
     pub(crate) is_shut: AtomicBool,
+    /// The C library has a file of it, which it may write to as the process ends, behind all else.
+    pub(crate) has_file: AtomicBool,
     /// A read or write waits no longer than an option of the socket says.
     pub(crate) is_timed: AtomicBool,
     /// Calls that read, and those that found no room: what is edge-triggered is told again after them.
@@ -100,6 +104,15 @@ fn sets_rcvlowat(fd: i32, low_at: i32) {
     unsafe { real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const low_at).cast(), 4) };
 }
 
+/// As a close with no time to linger does it, also while the monitor still has the socket.
+fn resets_now(fd: i32) {
+    // SAFETY: a number, and bytes.
+    let mut nobody: libc::sockaddr = unsafe { mem::zeroed() };
+    nobody.sa_family = libc::sa_family_t::try_from(libc::AF_UNSPEC).unwrap_or(0);
+    // SAFETY: the address is there, and of that length.
+    unsafe { real::connect(fd, &raw const nobody, size_of::<libc::sockaddr>() as libc::socklen_t) };
+}
+
 impl Conn {
     fn new(fd: i32) -> Option<Arc<Self>> {
         Some(Arc::new(Self {
@@ -107,7 +120,7 @@ impl Conn {
             phase: AtomicU32::new(CONNECTING),
             question: AtomicU64::new(0),
             is_to_ask: AtomicBool::new(false),
-            since: Instant::now(),
+            since: OnceLock::new(),
             looks_ns: AtomicU64::new(0),
             is_never: AtomicBool::new(false),
             given: Mutex::new(None),
@@ -119,6 +132,7 @@ impl Conn {
             low_at: AtomicI32::new(1),
             linger_s: AtomicI32::new(-1),
             is_shut: AtomicBool::new(false),
+            has_file: AtomicBool::new(false),
             is_timed: AtomicBool::new(false),
             reads: AtomicU32::new(0),
             full: AtomicU32::new(0),
@@ -163,7 +177,7 @@ impl Conn {
         if self.is_given() {
             return;
         }
-        let passed = self.since.elapsed();
+        let passed = self.since.get().map_or(Duration::ZERO, Instant::elapsed);
         if passed > ANSWER_WITHIN {
             return self.stays_tcp();
         }
@@ -192,13 +206,14 @@ impl Conn {
         is_asked
     }
 
-    /// It stands: asks the monitor, if both ends may be of this host.
+    /// It stands: asks the monitor, if both ends may be of this host, or the other one of a host that the monitor has a link to.
     fn begins(self: &Arc<Self>, fd: i32) {
         let socket = borrowed(fd);
-        let is_here = TcpEnd::of(socket).is_ok_and(|TcpEnd { local, peer, .. }| {
-            local.ip() == peer.ip() || local.ip().is_loopback() && peer.ip().is_loopback()
+        let may_be_paired = TcpEnd::of(socket).is_ok_and(|TcpEnd { local, peer, .. }| {
+            let is_here = local.ip() == peer.ip() || local.ip().is_loopback() && peer.ip().is_loopback();
+            is_here || monitor::is_linked(peer.ip())
         });
-        if !is_here {
+        if !may_be_paired {
             return self.stays_tcp();
         }
         let timeout = |which| sockopt::socket_timeout(socket, which).ok().flatten();
@@ -211,6 +226,7 @@ impl Conn {
             self.linger_s.store(i32::try_from(linger.as_secs()).unwrap_or(i32::MAX), Ordering::Relaxed);
         }
         if self.phase.compare_exchange(CONNECTING, OPEN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let _ = self.since.set(Instant::now());
             self.is_to_ask.store(true, Ordering::Relaxed);
             self.asks(fd);
         }
@@ -241,11 +257,12 @@ impl Conn {
         self.cancels();
     }
 
-    fn cancels(&self) {
-        if let Some(id) = self.takes_question() {
-            monitor::cancels(id);
-            self.sets_linger();
-        }
+    /// Whether the monitor was asked, and has not answered: it may have the socket for a moment still.
+    fn cancels(&self) -> bool {
+        let Some(id) = self.takes_question() else { return false };
+        monitor::cancels(id);
+        self.sets_linger();
+        true
     }
 
     fn sets_linger(&self) {
@@ -372,9 +389,19 @@ impl Conn {
     }
 
     fn closes(&self, fd: i32) {
-        self.cancels();
-        if !self.is_tcp() {
-            self.end.close(borrowed(fd));
+        let is_asked = self.cancels();
+        let (is_lone, has_no_time) = (self.end.is_lone(), self.linger_s.load(Ordering::Relaxed) == 0);
+        // The kernel resets what is closed with bytes that nobody has read, and knows nothing of those of the ring.
+        let has_unread = || self.end.count().is_ok_and(|count| count > 0);
+        let resets = is_lone
+            && (is_asked && has_no_time || self.is_attached() && (has_no_time || !self.is_tcp() && has_unread()));
+        if resets {
+            resets_now(fd);
+        }
+        match (self.is_tcp(), resets) {
+            (true, _) => {}
+            (false, true) => self.end.reset(),
+            (false, false) => self.end.close(borrowed(fd)),
         }
     }
 
@@ -438,6 +465,10 @@ pub(crate) fn enters(fd: i32) {
 
 /// One that does not stand yet.
 pub(crate) fn connects(fd: i32) {
+    // The same socket tries again: sets know it by what is there.
+    if CONNS.get(fd).is_some_and(|conn| conn.phase.load(Ordering::Acquire) == CONNECTING) {
+        return;
+    }
     if let Some(conn) = begun(fd) {
         CONNS.put(fd, Some(conn));
     }
@@ -456,9 +487,10 @@ pub(crate) fn leaves(fd: i32) {
     conn.closes(fd);
 }
 
-/// The program ends. Its other threads may still be at them: they stay in the table.
+/// The program ends. Its other threads may still be at them: they stay in the table. What is still to be written is ended by the kernel.
 pub(crate) fn ends() {
-    CONNS.all().filter(|(fd, conn)| conn.fd() == *fd).for_each(|(fd, conn)| conn.closes(fd));
+    let is_over = |fd: i32, conn: &Conn| conn.fd() == fd && !conn.has_file.load(Ordering::Relaxed);
+    CONNS.all().filter(|(fd, conn)| is_over(*fd, conn)).for_each(|(fd, conn)| conn.closes(fd));
 }
 
 /// A descriptor has got another number, too.

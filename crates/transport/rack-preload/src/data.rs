@@ -107,8 +107,38 @@ unsafe fn writes(call: &Call, iov: *const iovec, count: usize) -> Result<usize, 
     }
 }
 
-/// What goes to the kernel whatever the socket is.
+/// What is read from the kernel whatever the socket is.
 const KERNEL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
+
+/// The connection that is written to. One with urgent bytes before its memory has come stays with TCP, which they are part of.
+fn written(fd: c_int, flags: c_int) -> Option<Arc<Conn>> {
+    if flags & libc::MSG_OOB != 0 {
+        is_not_followed(fd);
+    }
+    carried(fd)
+}
+
+/// Of a connection that has memory: the last byte is urgent, and goes over TCP, where it is no part of what is read there; the others before
+/// it do not.
+///
+/// # Safety
+/// That of `send`.
+unsafe fn urgent(conn: Arc<Conn>, fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    let flags_before = flags & !libc::MSG_OOB;
+    // SAFETY: the caller's.
+    let bytes = unsafe { from(buf, len) };
+    let Some((last, before)) = bytes.split_last() else { return 0 };
+    if !before.is_empty() {
+        let count = returns(|| call(conn, fd, flags_before).writes(&[before]));
+        if usize::try_from(count) != Ok(before.len()) {
+            return count;
+        }
+    }
+    // SAFETY: the byte is there.
+    let count = unsafe { real::send(fd, std::ptr::from_ref(last).cast(), 1, flags) };
+    let before = ssize_t::try_from(before.len()).unwrap_or(ssize_t::MAX);
+    if count == 1 || before > 0 { before + count.max(0) } else { count }
+}
 
 /// # Safety
 /// That of the function.
@@ -150,6 +180,61 @@ pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ss
             returns(|| unsafe { reads(&call(conn, fd, 0), iov, usize::try_from(count).unwrap_or(usize::MAX)) })
         }
     }
+}
+
+/// The flags of a call, of those of `preadv2` and `pwritev2`: a connection has no places.
+fn at_once(at: i64, flags: c_int) -> Result<c_int, c_int> {
+    match (at, flags) {
+        (-1, flags) if flags & libc::RWF_NOWAIT != 0 => Ok(libc::MSG_DONTWAIT),
+        (-1, _) => Ok(0),
+        _ => Err(libc::ESPIPE),
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn preadv2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
+    match carried(fd) {
+        // SAFETY: the caller's.
+        None => unsafe { real::preadv2(fd, iov, count, at, flags) },
+        Some(conn) => returns(|| {
+            let call = call(conn, fd, at_once(at, flags)?);
+            // SAFETY: the caller's.
+            unsafe { reads(&call, iov, usize::try_from(count).unwrap_or(usize::MAX)) }
+        }),
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, at: i64, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's; both places have 64 bits.
+    unsafe { preadv2(fd, iov, count, at, flags) }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
+    match carried(fd) {
+        // SAFETY: the caller's.
+        None => unsafe { real::pwritev2(fd, iov, count, at, flags) },
+        Some(conn) => returns(|| {
+            let call = call(conn, fd, at_once(at, flags)?);
+            // SAFETY: the caller's.
+            unsafe { writes(&call, iov, usize::try_from(count).unwrap_or(usize::MAX)) }
+        }),
+    }
+}
+
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, at: i64, flags: c_int) -> ssize_t {
+    // SAFETY: the caller's; both places have 64 bits.
+    unsafe { pwritev2(fd, iov, count, at, flags) }
 }
 
 /// # Safety
@@ -315,9 +400,11 @@ pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> s
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
-    match (flags & KERNEL == 0).then(|| carried(fd)).flatten() {
+    match written(fd, flags) {
         // SAFETY: the caller's.
         None => unsafe { real::send(fd, buf, len, flags) },
+        // SAFETY: the caller's.
+        Some(conn) if flags & libc::MSG_OOB != 0 => unsafe { urgent(conn, fd, buf, len, flags) },
         // SAFETY: the caller's.
         Some(conn) => returns(|| call(conn, fd, flags).writes(&[unsafe { from(buf, len) }])),
     }
@@ -334,9 +421,11 @@ pub unsafe extern "C" fn sendto(
     address: *const sockaddr,
     address_len: socklen_t,
 ) -> ssize_t {
-    match (flags & KERNEL == 0).then(|| carried(fd)).flatten() {
+    match written(fd, flags) {
         // SAFETY: the caller's.
         None => unsafe { real::sendto(fd, buf, len, flags, address, address_len) },
+        // SAFETY: the caller's.
+        Some(conn) if flags & libc::MSG_OOB != 0 => unsafe { urgent(conn, fd, buf, len, flags) },
         // A connection takes no notice of the address.
         // SAFETY: the caller's.
         Some(conn) => returns(|| call(conn, fd, flags).writes(&[unsafe { from(buf, len) }])),
@@ -347,7 +436,7 @@ pub unsafe extern "C" fn sendto(
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    let Some(conn) = (flags & KERNEL == 0 && !message.is_null()).then(|| carried(fd)).flatten() else {
+    let Some(conn) = (!message.is_null()).then(|| written(fd, flags)).flatten() else {
         // SAFETY: the caller's.
         if !message.is_null() && !unsafe { hands_on(&*message) } {
             fail(libc::EOPNOTSUPP);
@@ -358,6 +447,15 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     };
     // SAFETY: the caller's, and it is there.
     let message = unsafe { &*message };
+    if flags & libc::MSG_OOB != 0 {
+        // SAFETY: the caller's.
+        if let Ok([piece]) = unsafe { pieces(message.msg_iov, message.msg_iovlen) } {
+            // SAFETY: the caller's.
+            return unsafe { urgent(conn, fd, piece.iov_base, piece.iov_len, flags) };
+        }
+        fail(libc::EOPNOTSUPP);
+        return -1;
+    }
     returns(|| {
         fits(message)?;
         // SAFETY: the caller's.
@@ -400,7 +498,7 @@ unsafe fn hands_on(message: &msghdr) -> bool {
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
-    if (flags & KERNEL != 0) || carried(fd).is_none() {
+    if written(fd, flags).is_none() {
         for index in 0..count as usize {
             // SAFETY: the caller's: there are so many.
             if !unsafe { hands_on(&(*messages.add(index)).msg_hdr) } {

@@ -229,7 +229,7 @@ unsafe fn waits(
                 continue;
             }
             let fd = c_int::try_from(token & u64::from(u32::MAX)).unwrap_or(-1);
-            let Some((told, left)) = of.lock().hears(fd, kernel, turn, sleeps) else { continue };
+            let Some((told, left)) = of.lock().hears(fd, kernel, (turn, &mut into[..count]), sleeps) else { continue };
             is_left |= left;
             if let Some(event) = told {
                 into[count] = event;
@@ -251,8 +251,9 @@ unsafe fn waits(
         }
         is_kernels = false;
         futile += u32::from(came > 0);
-        if is_left || futile > FUTILE {
-            naps(until);
+        // SAFETY: the mask is the caller's.
+        if (is_left || futile > FUTILE) && !unsafe { naps(until, mask) } {
+            return -1;
         }
     }
 }

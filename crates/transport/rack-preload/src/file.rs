@@ -2,9 +2,17 @@
 //! `fdopen` of a connection: the C library reads and writes its own files without the functions of this library, and so gets one that
 //! reads and writes by them (`fopencookie`).
 
+use std::sync::atomic::Ordering;
+
 use libc::{FILE, c_char, c_int, c_void, size_t, ssize_t};
 
-use crate::{before, calls, conn::ours, data, real};
+use rustix::net::{SocketType, sockopt};
+
+use crate::{
+    before, calls,
+    conn::{borrowed, ours},
+    data, real,
+};
 
 /// Where a file has its descriptor (`struct _IO_FILE` of glibc for 64 bits, which is part of its binary interface), in bytes, and what one
 /// that was made by `fopencookie` has there.
@@ -55,12 +63,15 @@ unsafe extern "C" fn closes(cookie: *mut c_void) -> c_int {
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-    if ours(fd).is_none() {
-        // Should it be connected later.
-        before::sets(fd);
+    let Some(conn) = ours(fd) else {
+        // It may be connected later.
+        if fd >= 0 && sockopt::socket_type(borrowed(fd)) == Ok(SocketType::STREAM) {
+            before::sets(fd);
+        }
         // SAFETY: the caller's.
         return unsafe { real::fdopen(fd, mode) };
-    }
+    };
+    conn.has_file.store(true, Ordering::Relaxed);
     let cookie = std::ptr::without_provenance_mut(usize::try_from(fd).unwrap_or(usize::MAX));
     let functions = Functions { read: reads, write: writes, seek: None, close: closes };
     // SAFETY: the mode is the caller's, and the functions are those of the C library's type.

@@ -20,6 +20,8 @@
 //!
 //! Descriptors stay the kernel's sockets. `FIDE_RACK_MONITOR` names the monitor's socket; without it all is left to the kernel, as it is if
 //! `FIDE_RACK_MONITOR_UID` is the number of another user than the monitor's.
+//! `FIDE_RACK_PEERS` has the addresses of hosts that the monitor has links to, as networks with `+` between them: it is asked of
+//! connections with these, and of those within the host.
 //! `FIDE_RACK_STATS` names a file that a line is appended to as the program ends, `-` standard error: its number, and how many connections
 //! went over to memory.
 //!
@@ -31,11 +33,10 @@
 //! it.
 //!
 //! **Other than with TCP.** A bad pointer faults, instead of `EFAULT`. A write that waits for room in TCP is interrupted by each signal,
-//! also one whose handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread, and one to
-//! an end that has closed at once. A close with unread bytes, or with `SO_LINGER` of no time, is read as the end, not as a reset. A close by a
-//! thread is one for the other end also as another thread waits. Where the memory comes, a read or a look may end early, and there is more
-//! room. What is edge-triggered is told once more after a read that has left something. Bytes out of band have no mark, and `SIOCOUTQ` is 0.
-//! All differences that are known stand in `tests/calls/differences.rs`. An epoll set that parent and child of a fork both use knows only what each has asked for. A set
+//! also one whose handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread. A
+//! close by a thread is one for the other end also as another thread waits. Where the memory comes, a read or a look may end early, and
+//! there is more room. What is edge-triggered is told once more after a read that has left something. A read does not end before an urgent
+//! byte, and `SIOCOUTQ` is 0. All differences that are known stand in `tests/calls/differences.rs`. An epoll set that parent and child of a fork both use knows only what each has asked for. A set
 //! that `poll`, `select` or another set waits for may be said to have something, and have nothing. `EPOLLEXCLUSIVE` wakes more sets than one.
 //! What frees memory, as `close` does, is not for the handler of a signal that has interrupted the allocator.
 

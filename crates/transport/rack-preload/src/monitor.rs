@@ -9,6 +9,7 @@
 
 use std::{
     env, hint, io, mem,
+    net::IpAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd},
     path::PathBuf,
     ptr,
@@ -20,7 +21,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_rack::meet::ask::{Asks, Told};
+use fide_rack::{
+    link::offers::Network,
+    meet::ask::{Asks, Told},
+};
 use fide_sys::seqpacket::peer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -30,6 +34,8 @@ use crate::conn::{CONNS, Conn, borrowed};
 const PATH: &str = "FIDE_RACK_MONITOR";
 /// The number of the user that it has to be of, if it is said: another one's may have taken its place.
 const USER: &str = "FIDE_RACK_MONITOR_UID";
+/// Addresses of the hosts that it has links to, as networks with `+` between them.
+const PEERS: &str = "FIDE_RACK_PEERS";
 /// The descriptor gets the first free number from here on, or from a quarter of those that the process may have.
 const FD_MIN: u64 = 1 << 19;
 /// Questions from which on those of connections that are gone are forgotten.
@@ -98,6 +104,21 @@ fn user() -> Option<u32> {
     *OF.get_or_init(|| env::var(USER).ok().map(|text| text.parse().unwrap_or(u32::MAX)))
 }
 
+/// What is no network is passed over.
+fn networks(text: &str) -> Vec<Network> {
+    text.split('+').filter_map(|network| network.parse().ok()).collect()
+}
+
+fn peers() -> &'static [Network] {
+    static OF: OnceLock<Vec<Network>> = OnceLock::new();
+    OF.get_or_init(|| env::var(PEERS).map_or_else(|_| Vec::new(), |text| networks(&text)))
+}
+
+/// Whether this is an address of a host that the monitor has a link to.
+pub(crate) fn is_linked(address: IpAddr) -> bool {
+    peers().iter().any(|network| network.has(address))
+}
+
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -110,6 +131,7 @@ fn now_ns() -> u64 {
 /// All is read before the program changes its environment.
 pub(crate) fn starts() {
     user();
+    peers();
     now_ns();
     IS_NAMED.store(path().is_some(), Ordering::Relaxed);
 }
@@ -343,4 +365,20 @@ pub(crate) fn in_child() {
 /// Each connection once.
 fn for_each(what: impl Fn(&Conn)) {
     CONNS.all().filter(|(fd, conn)| conn.fd() == *fd && !conn.is_tcp()).for_each(|(_, conn)| what(&conn));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_networks_with_a_sign_between() {
+        let linked = |text, address: &str| {
+            let address = address.parse().unwrap();
+            networks(text).iter().any(|network| network.has(address))
+        };
+        assert!(linked("10.0.0.2/32+fd00::/64", "10.0.0.2") && linked("10.0.0.2/32+fd00::/64", "fd00::7"));
+        assert!(!linked("10.0.0.2/32+fd00::/64", "10.0.0.3") && !linked("", "10.0.0.2"));
+        assert!(linked("nothing+10.0.0.2", "10.0.0.2"));
+    }
 }

@@ -185,8 +185,9 @@ unsafe fn waits(fds: &mut [pollfd], room: &mut Room, within: Option<Duration>, m
             return count;
         }
         futile += u32::from(result > 0);
-        if naps_then || futile > FUTILE {
-            naps(until);
+        // SAFETY: the mask is the caller's.
+        if (naps_then || futile > FUTILE) && !unsafe { naps(until, mask) } {
+            return -1;
         }
     }
 }

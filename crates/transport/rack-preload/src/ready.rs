@@ -2,13 +2,13 @@
 //! What is asked of the kernel for a connection that is attached, and what is true of it.
 
 use std::{
-    mem,
+    mem, ptr,
     sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
 use fide_rack::{wait::Patience, window::Bell};
-use libc::c_int;
+use libc::{c_int, sigset_t};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::ioctl_fionread,
@@ -17,6 +17,7 @@ use rustix::{
 use crate::{
     conn::{Conn, borrowed},
     real::{self, bits},
+    times::timespec_of,
 };
 
 pub(crate) const IN: c_int = libc::EPOLLIN | libc::EPOLLRDNORM;
@@ -64,9 +65,14 @@ pub(crate) fn polled(conn: &Conn, wants: c_int) -> c_int {
     c_int::from(one.revents & !libc::POLLNVAL)
 }
 
+/// Of what is wanted: what the kernel says, and nothing else.
+pub(crate) fn beside(wants: c_int) -> c_int {
+    ENDS | wants & (RDHUP | libc::EPOLLPRI)
+}
+
 /// What is true of what is wanted, if the kernel has said that.
 pub(crate) fn ready(conn: &Conn, wants: c_int, kernel: c_int) -> c_int {
-    let mut ready = kernel & (ENDS | wants & (RDHUP | libc::EPOLLPRI));
+    let mut ready = kernel & beside(wants);
     for (bell, flags) in [(Bell::Message, IN), (Bell::Room, OUT)] {
         if wants & flags == 0 {
             continue;
@@ -100,7 +106,7 @@ pub(crate) fn ready(conn: &Conn, wants: c_int, kernel: c_int) -> c_int {
 /// What is there to read is less than the program waits for (`SO_RCVLOWAT`), and more may come.
 fn is_below(conn: &Conn) -> bool {
     let least = conn.low_at().min(LOW_AT_MAX);
-    least > 1 && conn.end.count().is_ok_and(|count| count < least) && !conn.end.is_over()
+    least > 1 && conn.end.count().is_ok_and(|count| count < least) && !conn.end.is_ended()
 }
 
 /// The same of one that has memory, and whose bytes come over TCP still: the kernel does not know the mark any more.
@@ -131,10 +137,15 @@ pub(crate) fn hears(conn: &Conn, fd: i32) -> bool {
     !is_by || conn.end.hears(borrowed(fd)).unwrap_or(true)
 }
 
-/// What wakes was left for others.
-pub(crate) fn naps(until: Option<Instant>) {
+/// What wakes was left for others. False: a signal has ended it, as it ends a wait, and `errno` says so.
+///
+/// # Safety
+/// The mask is null, or there.
+pub(crate) unsafe fn naps(until: Option<Instant>, mask: *const sigset_t) -> bool {
     let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
-    std::thread::sleep(left.min(NAP));
+    let left = timespec_of(left.min(NAP));
+    // SAFETY: there are no descriptors, the time is there, and the mask is the caller's.
+    unsafe { real::ppoll(ptr::null_mut(), 0, &raw const left, mask) >= 0 }
 }
 
 /// What is kept of the patience of those who wait, in a word: between the look of a wait and its sleep it is looked after here.

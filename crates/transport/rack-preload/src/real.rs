@@ -4,8 +4,8 @@
 //! They are called instead of the system calls, so that what else stands there, and the cancellation of threads, goes on.
 
 use libc::{
-    c_char, c_int, c_short, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t,
-    pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    c_char, c_int, c_long, c_short, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t,
+    off_t, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use std::{
     ffi::CStr,
@@ -79,6 +79,8 @@ macro_rules! next {
 next! {
     c"read" read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t;
     c"readv" readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t;
+    c"preadv2" preadv2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
+    c"pwritev2" pwritev2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t;
     c"recv" recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
     c"recvfrom" recvfrom(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t;
     c"recvmsg" recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
@@ -101,6 +103,7 @@ next! {
     c"fcntl" fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int;
     c"fcntl64" fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int;
     c"ioctl" ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int;
+    c"syscall" syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
     c"listen" listen(fd: c_int, backlog: c_int) -> c_int;
     c"accept" accept(fd: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> c_int;
     c"accept4" accept4(fd: c_int, from: *mut sockaddr, from_len: *mut socklen_t, flags: c_int) -> c_int;

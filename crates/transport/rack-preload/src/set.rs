@@ -26,7 +26,7 @@ use crate::{
     before,
     conn::{self, CONNS, Conn},
     monitor,
-    ready::{IN, OUT, RDHUP, arms, asked, hears, polled, ready},
+    ready::{IN, OUT, RDHUP, arms, asked, beside, hears, polled, ready},
     real,
     table::Table,
 };
@@ -63,8 +63,9 @@ pub(crate) struct Interest {
     pub(crate) told: [Option<u32>; 2],
     /// [`fide_rack::end::End::arrived`] then.
     arrived: usize,
-    /// The last turn of a wait in which it was told.
+    /// The last turn of a wait in which it was told, and where among its events.
     turn: u64,
+    at: usize,
     /// The set counts among those that sleep for the connection, once for all its threads.
     sleeps: bool,
     /// Sleeps since it was told.
@@ -208,6 +209,7 @@ impl Interest {
             told: [None; 2],
             arrived: 0,
             turn: 0,
+            at: 0,
             sleeps: false,
             still: 0,
         }
@@ -532,7 +534,7 @@ impl Inner {
             if interest.turn != turn
                 && let Some(event) = interest.tells(0)
             {
-                (into[count], interest.turn) = (event, turn);
+                (into[count], interest.turn, interest.at) = (event, turn, count);
                 count += 1;
             }
         }
@@ -551,13 +553,13 @@ impl Inner {
         count
     }
 
-    /// The kernel has said something of a descriptor in a turn of a wait, which may sleep: what is to be told, and whether what wakes was left
-    /// for others.
+    /// The kernel has said something of a descriptor in a turn of a wait, which may sleep and has those events: what is to be told behind
+    /// them, and whether what wakes was left for others.
     pub(crate) fn hears(
         &mut self,
         fd: c_int,
         kernel: c_int,
-        turn: u64,
+        (turn, events): (u64, &mut [epoll_event]),
         is_asleep: bool,
     ) -> Option<(Option<epoll_event>, bool)> {
         let (others, is_awake) = (self.sleepers > u32::from(is_asleep), self.sleepers == 0);
@@ -570,9 +572,17 @@ impl Inner {
         }
         let interest = self.one(fd)?;
         let is_left = kernel & libc::EPOLLIN != 0 && !interest.hears(others);
-        let told = if interest.turn == turn { None } else { interest.tells(kernel) };
+        let told = if interest.turn == turn {
+            // What the ring knows nothing of belongs to the event that was told.
+            if let Some(event) = events.get_mut(interest.at) {
+                event.events |= (kernel & beside(bits(interest.wants))).cast_unsigned();
+            }
+            None
+        } else {
+            interest.tells(kernel)
+        };
         if told.is_some() {
-            interest.turn = turn;
+            (interest.turn, interest.at) = (turn, events.len());
         }
         if is_awake {
             interest.wakes();

@@ -134,6 +134,7 @@ same! {
     files_are_sent_the_same: "files", 2;
     files_that_are_not_in_memory_are_sent_the_same: "cold-files", 2;
     files_of_the_c_library_are_the_same: "streams", 2;
+    reads_and_writes_with_flags_are_the_same: "vectors", 2;
     // Of those that are handed on none goes over.
     connections_of_other_programs_are_the_same: "inherits", 2;
     low_water_marks_are_the_same: "low-water", 2;
@@ -207,4 +208,41 @@ fn one_end_without_the_library_uses_tcp() {
             assert_eq!((&seen.printed, seen.attached), (&plain.printed, 0), "{name}");
         }
     }
+}
+
+/// Of connections with any other host it asks nothing. Both ends are of one here, each with an address of its own.
+#[test]
+fn root_connection_with_a_host_that_has_a_link_is_asked_for() {
+    const ADDRESSES: [(&str, &str); 2] = [("CLIENT", "10.9.0.1"), ("SERVER", "10.9.0.2")];
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: not root, and so without a network namespace");
+        return;
+    }
+    // Of the thread alone, and of what it starts.
+    let test = thread::spawn(|| {
+        // SAFETY: it changes only which network this thread has.
+        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
+        let ip =
+            |words: &str| assert!(Command::new("ip").args(words.split(' ')).status().unwrap().success(), "{words}");
+        ip("link set lo up");
+        ADDRESSES.iter().for_each(|(_, address)| ip(&format!("addr add {address}/32 dev lo")));
+        let host = Host::new();
+        let run = |under, peers| {
+            let env: Vec<_> = ADDRESSES.into_iter().chain([("WARM", "150"), ("FIDE_RACK_PEERS", peers)]).collect();
+            host.run("echo", under, &env)
+        };
+        let plain = run(Under::None, "");
+        for peers in ["", "10.9.1.0/24+fd00::/64"] {
+            let seen = run(Under::Both, peers);
+            assert_eq!((&seen.printed, seen.attached), (&plain.printed, 0), "{peers}");
+        }
+        // Where the monitor is slow, its answers may come after the end.
+        let is_attached = |_| {
+            let seen = run(Under::Both, "fd00::/64+10.9.0.0/24");
+            assert_eq!(seen.printed, plain.printed);
+            seen.attached == 2
+        };
+        assert!((0..20).any(is_attached), "it is asked for");
+    });
+    test.join().unwrap();
 }

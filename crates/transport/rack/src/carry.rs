@@ -286,7 +286,7 @@ impl Outgoing {
     /// Writes as many bytes as there is room for; none if there is no room, or too little to be worth it ([`WORTH`]).
     ///
     /// # Errors
-    /// The socket's, `BrokenPipe` if nobody reads any more, or this end has ended; `InvalidData`: the other end breaks the rules of the
+    /// The socket's, as where the other end has closed; `BrokenPipe`: this end has ended; `InvalidData`: the other end breaks the rules of the
     /// window.
     pub fn try_write(
         &mut self,
@@ -308,13 +308,13 @@ impl Outgoing {
         written
     }
 
-    /// The window that a write goes through; none: it goes over TCP. `BrokenPipe`: nobody reads it, or this end has ended.
+    /// The window that a write goes through; none: it goes over TCP, also if the other end has closed, whose kernel has the answer. `BrokenPipe`:
+    /// this end has ended.
     fn goes_through<'a, W: Window>(&mut self, window: Option<&'a W>) -> io::Result<Option<&'a W>> {
-        let window = window.filter(|window| !self.has_ended && self.changes_over(*window));
-        if self.has_ended || window.is_some_and(|window| window.poll(READS_NO_MORE_AT) != 0) {
+        if self.has_ended {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        Ok(window)
+        Ok(window.filter(|window| self.changes_over(*window) && window.poll(READS_NO_MORE_AT) == 0))
     }
 
     fn write_ring(&mut self, window: &impl Window, sender: &mut Sender, bytes: &[u8]) -> io::Result<Option<usize>> {
@@ -367,7 +367,7 @@ impl Outgoing {
 
     /// Goes over to the ring, if the other end reads that. Whether it is on the ring.
     pub(crate) fn changes_over(&mut self, window: &impl Window) -> bool {
-        if !self.is_on_ring && window.poll(READS_RING_AT) != 0 {
+        if !self.is_on_ring && !self.has_ended && window.poll(READS_RING_AT) != 0 {
             window.publish(OVER_TCP_AT, self.over_tcp + 1);
             self.is_on_ring = true;
         }
@@ -393,8 +393,22 @@ impl Outgoing {
 
     /// Nothing more is written: the other end reads what was, and then the end. False: this goes over TCP, and its socket is to be shut down.
     pub fn ends(&mut self, window: Option<&impl Window>, socket: impl AsFd) -> bool {
+        let is_over_tcp = self.has_ended && !self.is_on_ring;
+        let Some(window) = window.filter(|_| !is_over_tcp) else {
+            self.has_ended = true;
+            return false;
+        };
+        let goes = self.goes_over_to_end(window);
         self.has_ended = true;
-        let Some(window) = window else { return false };
+        if !goes {
+            return false;
+        }
+        window.publish(WRITES_NO_MORE_AT, 1);
+        self.wakes(window, socket, Bell::Message);
+        true
+    }
+
+    fn goes_over_to_end(&mut self, window: &impl Window) -> bool {
         if !self.changes_over(window) {
             // Without its half of TCP it could not wake one that writes through the ring. Either the other end, whose window comes right now,
             // sees that it is not to, or this one sees that it has come.
@@ -405,8 +419,6 @@ impl Outgoing {
             }
             window.publish(READS_RING_AT, 1);
         }
-        window.publish(WRITES_NO_MORE_AT, 1);
-        self.wakes(window, socket, Bell::Message);
         true
     }
 

@@ -20,7 +20,6 @@ use std::{
         OnceLock,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -32,7 +31,7 @@ use rustix::{
 };
 
 use crate::{
-    carry::{Incoming, Outgoing, reads_ring},
+    carry::{CARRIED_AT, Incoming, Outgoing, reads_ring},
     lock::{self, Lock, Lost},
     stream::{READS_NO_MORE_AT, WRITES_NO_MORE_AT},
     wait::Patience,
@@ -223,18 +222,7 @@ impl<W: Window> End<W> {
     /// The program closes its last descriptor of the socket. If no other process has one, this end reads and writes no more, and the other
     /// one is told.
     pub fn close(&self, socket: impl AsFd) {
-        // Behind the lock that attaches: from now on that the others are one is none of this process' business.
-        let leaves = self.incoming(|_: &mut Incoming| {
-            self.has_closed.store(true, Ordering::Relaxed);
-            self.leaves()
-        });
-        if leaves.unwrap_or_else(|_| self.leaves()) {
-            // For the others nobody of this process sleeps any more, also where a thread comes to say so later, or never.
-            while self.wakes_one() {}
-            return;
-        }
-        let (Some(window), socket) = (self.window.get(), socket.as_fd()) else { return };
-        window.publish(READS_NO_MORE_AT, 1);
+        let (Some(window), socket) = (self.lets_go(), socket.as_fd()) else { return };
         let ended = self.outgoing(|outgoing| {
             let is_on_ring = outgoing.ends(Some(window), socket);
             outgoing.wakes(window, socket, Bell::Room);
@@ -244,6 +232,28 @@ impl<W: Window> End<W> {
             // What wakes and is not taken would have the kernel reset the connection.
             let _ = self.incoming(|incoming| incoming.hears(socket, true));
         }
+    }
+
+    /// As [`End::close`], of a socket that was reset: that tells the other end, which reads what was written, and then the error.
+    pub fn reset(&self) {
+        self.lets_go();
+    }
+
+    /// Of a close: the window, if no other process has the end.
+    fn lets_go(&self) -> Option<&W> {
+        // Behind the lock that attaches: from now on that the others are one is none of this process' business.
+        let leaves = self.incoming(|_: &mut Incoming| {
+            self.has_closed.store(true, Ordering::Relaxed);
+            self.leaves()
+        });
+        if leaves.unwrap_or_else(|_| self.leaves()) {
+            // For the others nobody of this process sleeps any more, also where a thread comes to say so later, or never.
+            while self.wakes_one() {}
+            return None;
+        }
+        let window = self.window.get()?;
+        window.publish(READS_NO_MORE_AT, 1);
+        Some(window)
     }
 
     /// The other end has said through the ring that it writes no more, or TCP says so.
@@ -257,12 +267,6 @@ impl<W: Window> End<W> {
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.of().outgoing.load::<Outgoing>().has_ended
-    }
-
-    /// Nothing more comes than what is there: the other end has said so, or is gone.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.is_ended() || self.of().incoming.load::<Incoming>().is_ended
     }
 
     /// This thread is about to poll the socket, as one of those that sleep: others leave what wakes until [`End::woke`].
@@ -370,6 +374,13 @@ impl<W: Window> End<W> {
     /// Wakes the other end's writer if it sleeps: also where nothing was read, as one who has read may have been killed before it came to
     /// this.
     fn wakes_writer(&self, window: &W, socket: BorrowedFd<'_>) {
+        if window.poll(CARRIED_AT) != 0 {
+            // The proxies wake, once the other end knows that no more comes over TCP.
+            if !self.of().outgoing.load::<Outgoing>().is_on_ring() {
+                let _ = self.outgoing(|outgoing| !outgoing.has_ended && outgoing.changes_over(window));
+            }
+            return;
+        }
         let turn = window.sleeper(Bell::Room);
         // Without the lock: whoever has stored this number wakes it.
         let woken = self.of().outgoing.load::<Outgoing>().woken[Bell::Room as usize];
@@ -389,7 +400,7 @@ impl<W: Window> End<W> {
     /// Writes as many bytes as there is room for; none if there is no room, or too little to be worth it.
     ///
     /// # Errors
-    /// As [`End::read`], and `BrokenPipe` if nobody reads any more, or this end writes no more.
+    /// As [`End::read`], and `BrokenPipe` if this end writes no more.
     pub fn write(&self, socket: impl AsFd, bytes: &[u8]) -> io::Result<Option<usize>> {
         let socket = socket.as_fd();
         self.writes(socket, |outgoing| outgoing.try_write(self.window.get(), socket, bytes))
@@ -410,10 +421,18 @@ impl<W: Window> End<W> {
         socket: BorrowedFd<'_>,
         write: impl FnOnce(&mut Outgoing) -> io::Result<Option<usize>>,
     ) -> io::Result<Option<usize>> {
-        let (written, is_on_ring) = self.outgoing(|outgoing| {
+        let result = self.outgoing(|outgoing| {
             let written = write(outgoing)?;
             Ok::<_, io::Error>((written, outgoing.is_on_ring()))
-        })??;
+        })?;
+        let (written, is_on_ring) = match result {
+            // The socket tells its error once, and this end has taken it as it looked for what wakes.
+            Err(why) if why.kind() == io::ErrorKind::BrokenPipe && !self.has_ended() => {
+                let error = self.incoming(|incoming| std::mem::take(&mut incoming.error))?;
+                return Err(if error == 0 { why } else { io::Error::from_raw_os_error(error) });
+            }
+            result => result?,
+        };
         if written.is_none() && is_on_ring && self.is_gone(socket)? {
             return Err(io::ErrorKind::ConnectionReset.into());
         }
@@ -426,6 +445,10 @@ impl<W: Window> End<W> {
         let seen = polls(socket, PollFlags::RDHUP, Some(Instant::now()))?;
         if seen.intersects(PollFlags::ERR | PollFlags::HUP) {
             return Ok(true);
+        }
+        if self.window.get().is_some_and(|window| window.poll(CARRIED_AT) != 0) {
+            // Its proxy says so; a byte could come before what says that no more comes over TCP.
+            return Ok(false);
         }
         // It may have closed its half before it had the window, and read on. The kernel of one that is gone answers with a reset.
         let probes = || send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
@@ -583,9 +606,9 @@ impl<W: Window> End<W> {
                 if self.is_gone(socket)? {
                     return Err(io::ErrorKind::ConnectionReset.into());
                 }
-                self.nap(until);
+                nap(until)?;
             } else if !self.hears(socket)? {
-                self.nap(until);
+                nap(until)?;
             }
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(self.is_ready(bell)? == Some(true));
@@ -599,16 +622,19 @@ impl<W: Window> End<W> {
     /// As [`End::read`].
     pub fn hears(&self, socket: impl AsFd) -> io::Result<bool> {
         self.incoming(|incoming| {
+            // All of TCP may have been read, and nobody have looked for more: what is there now wakes.
+            let _ = self.window.get().map(|window| incoming.has_something(window));
             let is_alone = self.is_alone(1);
             incoming.hears(socket, is_alone)?;
             Ok(incoming.is_on_ring() && is_alone)
         })?
     }
+}
 
-    fn nap(&self, until: Option<Instant>) {
-        let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
-        thread::sleep(left.min(NAP));
-    }
+/// What wakes was left for others. A signal ends it, as it ends a sleep.
+fn nap(until: Option<Instant>) -> io::Result<()> {
+    let left = until.map_or(NAP, |until| until.saturating_duration_since(Instant::now()));
+    polls_all(&mut [], Some(left.min(NAP)))
 }
 
 /// Waits until something comes, by a call with which the kernel goes on after a signal whose handler has `SA_RESTART`, as with a read. False:
@@ -624,13 +650,17 @@ fn peeks(socket: BorrowedFd<'_>) -> io::Result<Result<bool, Errno>> {
 
 /// Polls until a time. Nothing: in vain.
 fn polls(socket: BorrowedFd<'_>, events: PollFlags, until: Option<Instant>) -> io::Result<PollFlags> {
-    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    // One that is too long for the kernel is for ever.
-    let timeout: Option<Timespec> = left.and_then(|left| left.try_into().ok());
     let mut fds = [PollFd::from_borrowed_fd(socket, events)];
-    match poll(&mut fds, timeout.as_ref()) {
+    polls_all(&mut fds, until.map(|until| until.saturating_duration_since(Instant::now())))?;
+    Ok(fds[0].revents())
+}
+
+fn polls_all(fds: &mut [PollFd<'_>], within: Option<Duration>) -> io::Result<()> {
+    // One that is too long for the kernel is for ever.
+    let timeout: Option<Timespec> = within.and_then(|within| within.try_into().ok());
+    match poll(fds, timeout.as_ref()) {
         Err(Errno::INTR) => Err(io::ErrorKind::Interrupted.into()),
-        result => Ok(if result? == 0 { PollFlags::empty() } else { fds[0].revents() }),
+        result => result.map(drop).map_err(io::Error::from),
     }
 }
 
@@ -690,6 +720,20 @@ mod tests {
         ends[0].window.get().unwrap().sleeps_no_more(Bell::Message, ends[0].of().turn.load(Ordering::Relaxed) - 1);
         write("another sleeps since");
         assert_eq!(woken(), 1);
+    }
+
+    /// All came over TCP and was read, and nobody has looked for more since: what wakes is not taken for bytes of the program.
+    #[test]
+    fn what_wakes_is_taken_also_by_one_who_only_writes() {
+        let (ends, [socket, other]) = attached();
+        assert_eq!(ends[0].write(&socket, b"x").unwrap(), Some(1));
+        ends[0].sleeps();
+        ends[0].arms(Bell::Room);
+        assert_eq!(ends[1].read(&other, &mut [0; 8], false).unwrap(), Some(1));
+        assert_eq!(socket.peek(&mut [0; 8]).unwrap(), 1);
+        assert!(ends[0].hears(&socket).unwrap());
+        socket.set_nonblocking(true).unwrap();
+        assert!(socket.peek(&mut [0; 8]).is_err());
     }
 
     /// Another process has it, alone: what comes to this one late is not taken.

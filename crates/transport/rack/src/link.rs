@@ -28,8 +28,9 @@
 //! much others send.
 //!
 //! **Wakes.** A proxy is never woken: it looks. A program that sleeps is, by a byte over its TCP connection, as always
-//! ([`crate::carry`]); the other host's proxy sends it, which has the other end's socket, and only once the bytes lie in the sleeper's own
-//! ring.
+//! ([`crate::carry`]); the other host's proxy sends it, which has the other end's socket. It goes there by another way than the words of the
+//! window. So nobody asks for it before the sleeper knows where the bytes of TCP end, and what it is woken for lies in its own ring. A program
+//! itself sends none: as it first reads the ring it goes over, too, by which its proxy may.
 //!
 //! **Ends.** A proxy keeps the socket of its program until all that this one has written is in the other one's ring. So the end of a
 //! connection does not overtake its bytes. Where a proxy dies, or the link is lost, the other one resets the connections.
@@ -93,6 +94,32 @@ pub enum Cut {
     Check { number: u64 },
     #[error("the link: a frame of kind {kind} and {len} bytes, which none has")]
     Frame { kind: u8, len: usize },
+}
+
+/// What a turn of a partition came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    Busy,
+    /// There was nothing at those connections that were looked at, of more than [`LOOKS`].
+    Part,
+    /// There was nothing at all.
+    Idle,
+}
+
+impl Turn {
+    fn of(is_busy: bool, is_part: bool) -> Self {
+        match (is_busy, is_part) {
+            (true, _) => Self::Busy,
+            (false, true) => Self::Part,
+            (false, false) => Self::Idle,
+        }
+    }
+
+    /// Of both directions.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self::of(self == Self::Busy || other == Self::Busy, self == Self::Part || other == Self::Part)
+    }
 }
 
 /// A window that cannot be used as a link.
@@ -193,6 +220,15 @@ pub trait App {
     /// Nobody has its socket but the proxy.
     fn is_gone(&self) -> bool;
 
+    /// The other host's program reads its ring: this one may write there.
+    fn opens(&self);
+
+    /// It was told how much comes over TCP: a byte after that wakes it, and is no other one.
+    fn knows_over_tcp(&self);
+
+    /// Whether it was.
+    fn is_known_over_tcp(&self) -> bool;
+
     /// All is carried: its socket may be closed.
     fn is_carried(&self);
 
@@ -205,9 +241,9 @@ pub fn is_of_link(window: &impl Window) {
     window.publish(CARRIED_AT, 1);
 }
 
-/// The other host's program has its window: this one may write to the ring as soon as it has it.
-pub fn opens(app: &impl App) {
-    app.window().publish(READS_RING_AT, 1);
+/// The other host's program reads its ring: this one may write there, from its proxy's end.
+pub fn reads_ring(window: &impl Window) {
+    window.publish(READS_RING_AT, 1);
 }
 
 #[cfg(test)]

@@ -193,7 +193,8 @@ impl Inbox {
         window.publish(ASKS_AT, self.number);
     }
 
-    /// Copies the next packet into a buffer; of one that is longer, as much as there is room for. None: nothing has come.
+    /// Copies the next packet into a buffer; of one that is longer, as much as there is room for. None: nothing has come. A hostile end may
+    /// have as many come as are taken: take so many at a time, and do something else.
     pub fn receive(&mut self, window: &impl Window, into: &mut [u8]) -> Option<usize> {
         let outbox = window.poll(OUTBOX_AT);
         if outbox != self.outbox {

@@ -10,7 +10,8 @@
 mod idle;
 
 use std::{
-    io, mem,
+    collections::VecDeque,
+    io,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -21,10 +22,10 @@ use std::{
 
 use crate::{
     link::{
-        App, CONNECTIONS_MAX, Cut, Layout, Slices, Unfit,
+        App, CONNECTIONS_MAX, Cut, Layout, Slices, Turn, Unfit,
         offers::{Ends, Host, Network, Offers},
         rx::{Gets, Moves, Rx},
-        session::{Lost, Session, Turn},
+        session::{self, Lost, Session},
         tx::{Sends, Tx},
     },
     meet::{Asker, Seen, carried::Carried},
@@ -42,6 +43,8 @@ const BALANCED_EVERY: Duration = Duration::from_millis(100);
 const BALANCED_MIN: u64 = 1 << 20;
 /// Ends that were told to the link and not yet seen by its thread. Further ones stay with TCP.
 const REQUESTS_MAX: usize = 65_536;
+/// Those that its thread sees before it looks at the link again.
+const REQUESTS_OF_TURN: usize = 32;
 
 /// How a link is carried.
 #[derive(Debug, Clone)]
@@ -106,7 +109,7 @@ pub struct Proxy {
 struct Shared {
     settings: Settings,
     is_over: AtomicBool,
-    requests: Mutex<Vec<Request>>,
+    requests: Mutex<VecDeque<Request>>,
     partitions: Vec<Arc<Carries>>,
     view: Mutex<(Option<String>, u64, usize)>,
     is_up: AtomicBool,
@@ -197,6 +200,12 @@ impl Proxy {
         Ok(proxy)
     }
 
+    /// Addresses of the other host.
+    #[must_use]
+    pub fn networks(&self) -> &[Network] {
+        &self.shared.settings.networks
+    }
+
     /// Whether an end with this peer is for this link.
     #[must_use]
     pub fn is_for(&self, ends: Ends) -> bool {
@@ -224,7 +233,7 @@ impl Proxy {
         let mut requests = locked(&self.shared.requests);
         // What is taken back is never forgotten: it is no more than what was offered.
         if requests.len() < REQUESTS_MAX || !matches!(request, Request::Offer { .. }) {
-            requests.push(request);
+            requests.push_back(request);
         }
     }
 
@@ -307,6 +316,10 @@ impl Host for Does<'_> {
         threads.iter().all(|inbox| inbox.taken.load(Ordering::Acquire) >= request)
     }
 
+    fn is_full(&self) -> bool {
+        (0..self.shared.partitions.len()).map(|partition| self.load(partition)).sum::<usize>() >= CONNECTIONS_MAX
+    }
+
     fn load(&self, partition: usize) -> usize {
         self.shared.partitions[partition].connections.load(Ordering::Relaxed)
     }
@@ -343,7 +356,8 @@ impl<W: Window + Send + Sync> Keeper<W> {
     }
 
     fn hears<'a>(&self, offers: &mut Offers<Does<'a>>, does: &mut Does<'a>) {
-        for request in mem::take(&mut *locked(&self.shared.requests)) {
+        for _ in 0..REQUESTS_OF_TURN {
+            let Some(request) = locked(&self.shared.requests).pop_front() else { return };
             match request {
                 Request::Offer { asker, ends, seen } => offers.offers(asker, ends, seen, does),
                 Request::Withdraw { client, id } => offers.withdraws(client, id),
@@ -372,7 +386,7 @@ impl<W: Window + Send + Sync> Keeper<W> {
                 true => session.falls(&**window, Lost::Gone, key()),
                 false => session.turn(&**window, begun.elapsed(), &mut *key),
             };
-            if turn == Turn::Up {
+            if turn == session::Turn::Up {
                 let cut = shared.partitions.iter().find(|carries| carries.is_cut.load(Ordering::Acquire));
                 let cut = cut.and_then(|carries| *locked(&carries.cut));
                 let result = cut.map_or_else(|| offers.turn(&**window, layout.partitions(), does), Err);
@@ -381,7 +395,7 @@ impl<W: Window + Send + Sync> Keeper<W> {
                 }
             }
             match turn {
-                Turn::Rises(keys) => {
+                session::Turn::Rises(keys) => {
                     offers.rises(&**window, layout, keys);
                     let stands = Stands { window: Arc::clone(window), layout, keys };
                     *locked(&self.stands) = Some(Arc::new(stands));
@@ -391,7 +405,7 @@ impl<W: Window + Send + Sync> Keeper<W> {
                     locked(&shared.view).1 += 1;
                     shared.is_up.store(true, Ordering::Relaxed);
                 }
-                Turn::Falls(lost) => {
+                session::Turn::Falls(lost) => {
                     shared.is_up.store(false, Ordering::Relaxed);
                     self.stops();
                     offers.falls();
@@ -401,7 +415,7 @@ impl<W: Window + Send + Sync> Keeper<W> {
                         return;
                     }
                 }
-                Turn::Down => {
+                session::Turn::Down => {
                     if let Some((partitions, bytes)) = session.differs(&**window) {
                         let (own, len) = (layout.partitions(), window.len());
                         why = Some(format!(
@@ -409,7 +423,7 @@ impl<W: Window + Send + Sync> Keeper<W> {
                         ));
                     }
                 }
-                Turn::Up => {}
+                session::Turn::Up => {}
             }
             if session.is_up() {
                 balance.turn(&shared, begun.elapsed());
@@ -509,11 +523,11 @@ impl Carrier<'_> {
         // What it sleeps for is a few microseconds.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1_000));
         loop {
-            self.takes(None, |_, _| {});
             let is_over = self.shared.is_over.load(Ordering::Relaxed);
             let session = inbox.session.load(Ordering::Acquire);
+            self.takes(None, |_, _| {});
             if session == 0 {
-                if is_over {
+                if is_over && inbox.put.load(Ordering::Acquire) == inbox.taken.load(Ordering::Relaxed) {
                     return;
                 }
                 let nothing = locked(&inbox.is_changed.0);
@@ -571,20 +585,20 @@ impl Carrier<'_> {
                 }
             });
             let mut moves = Gives { carrier: self, session };
-            let sent = tx.as_mut().map_or(Ok(false), |tx| {
+            let sent = tx.as_mut().map_or(Ok(Turn::Idle), |tx| {
                 moves.balances(tx, &mut counted);
                 let (before, sent) = (tx.len(), tx.turn(link, |to, sends| moves.gives_sender(to, sends)));
                 carries.connections.fetch_sub(before - tx.len(), Ordering::Relaxed);
                 carries.sent.store(tx.carried(), Ordering::Relaxed);
                 sent
             });
-            let received = rx.as_mut().map_or(Ok(false), |rx| {
+            let received = rx.as_mut().map_or(Ok(Turn::Idle), |rx| {
                 let received = rx.turn(link, &mut moves);
                 carries.received.store(rx.carried(), Ordering::Relaxed);
                 received
             });
             match (sent, received) {
-                (Ok(sent), Ok(received)) => idle.turn(sent || received),
+                (Ok(sent), Ok(received)) => idle.turn(sent.and(received)),
                 (Err(cut), _) | (_, Err(cut)) => {
                     *locked(&carries.cut) = Some(cut);
                     carries.is_cut.store(true, Ordering::Release);

@@ -11,7 +11,7 @@ use std::{
 };
 
 use fide_rack::{
-    link::{Slices, opens},
+    link::{App, Slices, Turn},
     stream::halves,
     window::{WORD, Window},
 };
@@ -225,7 +225,7 @@ proptest! {
                 3 if !is_open => {
                     is_open = true;
                     proxies[1].adds(7, &programs[1]);
-                    opens(&programs[0]);
+                    programs[0].opens();
                     proxies[0].adds(7, &programs[0]);
                 }
                 4 if is_open && windows[0].is_some() => {
@@ -272,7 +272,7 @@ fn programs_that_sleep_are_woken() {
     let mut proxies = proxies(Slices::default());
     let Between { ends, sockets, windows, programs } = between();
     proxies[1].adds(7, &programs[1]);
-    opens(&programs[0]);
+    programs[0].opens();
     proxies[0].adds(7, &programs[0]);
     let [here, there] = windows.map(Option::unwrap);
     assert!(ends[1].attach(there).unwrap() && ends[0].attach(here).unwrap());
@@ -282,7 +282,7 @@ fn programs_that_sleep_are_woken() {
             let is_over = &is_over;
             threads.spawn(move || {
                 while !is_over.load(SeqCst) {
-                    if !proxy.turn().unwrap() {
+                    if proxy.turn().unwrap() == Turn::Idle {
                         thread::sleep(Duration::from_micros(50));
                     }
                 }
@@ -334,7 +334,7 @@ fn end_of_a_socket_before_that_of_the_ring_is_a_reset() {
     let mut proxies = proxies(Slices::default());
     let Between { ends, sockets, windows, programs } = between();
     proxies[1].adds(7, &programs[1]);
-    opens(&programs[0]);
+    programs[0].opens();
     proxies[0].adds(7, &programs[0]);
     let [here, there] = windows.map(Option::unwrap);
     assert!(ends[1].attach(there).unwrap() && ends[0].attach(here).unwrap());

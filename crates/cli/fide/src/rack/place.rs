@@ -22,6 +22,8 @@ const NAME: &str = "fide-rack/monitor.sock";
 pub(super) const VARIABLE: &str = "FIDE_RACK_MONITOR";
 /// The number of the user that the monitor has to be of.
 pub(super) const USER_VARIABLE: &str = "FIDE_RACK_MONITOR_UID";
+/// Addresses of the hosts that it has links to, as networks with `+` between them: the library asks of connections with no other ones.
+pub(super) const PEERS_VARIABLE: &str = "FIDE_RACK_PEERS";
 /// A monitor that accepts nobody for so long is none.
 const CONNECT_WAIT: Duration = Duration::from_secs(1);
 

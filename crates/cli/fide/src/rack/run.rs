@@ -15,7 +15,7 @@ use anyhow::anyhow;
 use super::{
     check::{Judged, is_there},
     monitor::user,
-    place::{self, Found, USER_VARIABLE, VARIABLE, candidates, found},
+    place::{self, Found, PEERS_VARIABLE, USER_VARIABLE, VARIABLE, candidates, found},
     view,
 };
 use crate::{
@@ -84,12 +84,14 @@ fn unfit(judged: &Judged, anyway: bool) -> Option<OverTcp> {
 struct Place {
     path: PathBuf,
     uid: Option<u32>,
+    /// Of the hosts that it has links to.
+    peers: Vec<String>,
 }
 
 impl Place {
     fn new(path: PathBuf, uid: u32) -> Self {
         let uid = (path != Path::new(place::OF_HOST)).then_some(uid);
-        Self { path, uid }
+        Self { path, uid, peers: Vec::new() }
     }
 }
 
@@ -97,20 +99,23 @@ fn without_monitor(why: String, remedy: String, is_preloaded: bool) -> OverTcp {
     OverTcp { why, remedy: Some(remedy), code: UNHEALTHY, is_preloaded }
 }
 
-/// Why a monitor that answers is of no use.
-fn refusal(found: &Found, arguments: &Arguments) -> Option<OverTcp> {
+/// The addresses of the hosts that a monitor that answers has links to, or why it is of no use.
+fn peers(found: &Found, arguments: &Arguments) -> Result<Vec<String>, OverTcp> {
     let (path, uid) = (found.path.display(), found.peer.uid);
     if !found.is_trusted(arguments.monitor_user) {
         let why =
             format!("the monitor at {path} is of user {uid}, who could read and write what goes over the connections");
-        return Some(without_monitor(why, format!("to trust it, add --monitor-user {uid}"), false));
+        return Err(without_monitor(why, format!("to trust it, add --monitor-user {uid}"), false));
     }
-    // One that does not answer this may be another release's: the library finds out.
-    let serves = view::greeting(&found.path).map_or(true, |greeting| greeting.serves);
-    (!serves).then(|| {
-        let why = format!("the monitor at {path} does not serve this user");
-        without_monitor(why, "name it in --allow-users of `fide rack monitor`".to_owned(), false)
-    })
+    match view::greeting(&found.path) {
+        Ok(greeting) if greeting.serves => Ok(greeting.peers),
+        Ok(_) => {
+            let why = format!("the monitor at {path} does not serve this user");
+            Err(without_monitor(why, "name it in --allow-users of `fide rack monitor`".to_owned(), false))
+        }
+        // One that does not answer this may be another release's: the library finds out.
+        Err(_) => Ok(Vec::new()),
+    }
 }
 
 /// The first monitor that is of use, or why there is none.
@@ -121,9 +126,9 @@ fn monitor(arguments: &Arguments) -> (Place, Option<OverTcp>) {
         match found(path) {
             Ok(found) => {
                 let place = Place::new(found.path.clone(), found.peer.uid);
-                match refusal(&found, arguments) {
-                    None => return (place, no_stamps()),
-                    Some(why) => refused = refused.or(Some((place, why))),
+                match peers(&found, arguments) {
+                    Ok(peers) => return (Place { peers, ..place }, no_stamps()),
+                    Err(why) => refused = refused.or(Some((place, why))),
                 }
             }
             Err(why) => missing.push(why.to_string()),
@@ -191,6 +196,10 @@ pub(super) fn run(arguments: &Arguments) -> Done {
         match place.uid {
             Some(uid) => command.env(USER_VARIABLE, uid.to_string()),
             None => command.env_remove(USER_VARIABLE),
+        };
+        match place.peers.is_empty() {
+            true => command.env_remove(PEERS_VARIABLE),
+            false => command.env(PEERS_VARIABLE, place.peers.join("+")),
         };
         if let Some(stats) = &arguments.stats {
             // Programs may go to another directory.

@@ -60,6 +60,9 @@ pub(super) struct Greeting {
     pub(super) serves: bool,
     pub(super) pid: u32,
     pub(super) uid: u32,
+    /// Addresses of the hosts that it has links to.
+    #[serde(default)]
+    pub(super) peers: Vec<String>,
 }
 
 /// A process that asks.
@@ -313,7 +316,9 @@ fn accepts(listener: &Listener, is_over: &AtomicBool, served: &Served) {
             readers.fetch_sub(1, Ordering::Relaxed);
             continue;
         }
-        let greeting = Greeting { format: FORMAT, serves: served.users.has(uid), pid: std::process::id(), uid: me };
+        let peers = served.monitor.peers().iter().map(ToString::to_string).collect();
+        let greeting =
+            Greeting { format: FORMAT, serves: served.users.has(uid), pid: std::process::id(), uid: me, peers };
         // However many look.
         if Instant::now() >= forgets_at {
             forget(&served.monitor);
@@ -529,12 +534,12 @@ mod tests {
         let view = View { programs, ..View::default() };
         let sends = thread::spawn(move || {
             let socket = listener.accept(Wait::Forever).unwrap().unwrap();
-            let greeting = Greeting { format: FORMAT, serves: true, pid: 1, uid: 2 };
+            let greeting = Greeting { format: FORMAT, serves: true, pid: 1, uid: 2, peers: vec!["10.0.0.2/32".into()] };
             tells(&socket, &greeting, &shown(&view, 1, None)).unwrap();
         });
         let (greeting, shown) = ask(&path).unwrap();
         sends.join().unwrap();
-        assert!(greeting.serves && shown.programs.len() == 40_000);
+        assert!(greeting.serves && greeting.peers == ["10.0.0.2/32"] && shown.programs.len() == 40_000);
         assert!(matches!(ask(&dir.path().join("none")), Err(ViewError::Missing(_))));
     }
 }

@@ -12,6 +12,7 @@
 //! | `made*_shm_vs_origin`, `file*_direct_vs_origin` | bytes that a program makes, or has in a file, by the modes of [`modes`] |
 //! | `idle_cpu_share` | CPU time of a program that waits for a message, in shares of a core |
 //! | `kvs_*_vs_tcp` | requests to a small key-value store, unmodified programs ([`kvs`]) |
+//! | `static_*` | what could serve static programs: notified calls, redirected sockets ([`statics`]) |
 //! | `redis_*`, `nginx_*`, `pgbench_*` | programs of others, unmodified ([`apps`]) |
 #![forbid(unsafe_code)]
 
@@ -20,6 +21,7 @@ mod kvs;
 mod modes;
 mod peer;
 mod proxied;
+mod statics;
 
 use std::{
     io::{Read, Write},
@@ -68,6 +70,8 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum OneSide {
+    /// Only what could serve static programs, which the library does not see (root); writes target/bench/rack-static.json.
+    Static,
     /// The other end, as a process of its own: the bench starts it.
     #[command(hide = true)]
     Peer { role: String },
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
         Some(OneSide::Peer { role }) => peer::run(role),
         Some(OneSide::Kvs { side }) => serde_json::from_str(side).map_err(Into::into).and_then(|side| kvs::run(&side)),
         Some(OneSide::Monitor { path }) => monitor(path),
+        Some(OneSide::Static) => statics_alone(&args),
         None => run(&args),
     };
     match result {
@@ -287,16 +292,29 @@ fn calls(
     Ok(())
 }
 
-fn run(args: &Args) -> Result<()> {
+/// A core for each end.
+fn two_cores() -> Result<[usize; 2]> {
     let cores = usable_cores();
     ensure!(cores.len() >= 2, "each end needs a core of its own, and this machine gives {}", cores.len());
+    Ok([cores[0], cores[1]])
+}
+
+fn statics_alone(args: &Args) -> Result<()> {
+    let mut report = Report::new("rack-static").compared_with(args.compare.as_deref())?;
+    statics::measure(&mut report, statics::Much::new(args.quick), two_cores()?);
+    Ok(report.conclude()?)
+}
+
+fn run(args: &Args) -> Result<()> {
+    let cores = two_cores()?;
     let there = cores[1];
     let mut report = Report::new("rack").compared_with(args.compare.as_deref())?;
     let (rounds, count, whole) = if args.quick { (1, TRIPS / 10, STREAMED / 10) } else { (ROUNDS, TRIPS, STREAMED) };
     // Before this end is bound to a core, as programs that it starts would be.
     if !args.calls {
         apps::measure(&mut report, rounds, args.quick)?;
-        kvs::measure(&mut report, [cores[0], there], rounds, count)?;
+        kvs::measure(&mut report, cores, rounds, count)?;
+        statics::measure(&mut report, statics::Much::new(args.quick), cores);
     }
     if !args.programs {
         bind_to_core(None, cores[0]).context("binding this end to a core")?;

@@ -21,7 +21,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use fide_rack::{
-    link::{App, Layout, Slices, rx::Rx, tx::Tx},
+    link::{App, Layout, Slices, Turn, rx::Rx, tx::Tx},
     pci::{PciWindow, Side},
     shm::ShmWindow,
     stream::{self, ReadHalf, WriteHalf},
@@ -89,6 +89,14 @@ impl<W: Window> App for Plain<W> {
         self.is_carried();
     }
 
+    fn opens(&self) {}
+
+    fn knows_over_tcp(&self) {}
+
+    fn is_known_over_tcp(&self) -> bool {
+        true
+    }
+
     fn is_gone(&self) -> bool {
         false
     }
@@ -121,9 +129,9 @@ impl<W: Window, A: Window> Carries<W, A> {
         self.rx.adds(connection, app.clone());
     }
 
-    fn turn(&mut self) -> Result<bool> {
+    fn turn(&mut self) -> Result<Turn> {
         let sent = self.tx.turn(&self.link, |_, _| {})?;
-        Ok(self.rx.turn(&self.link, &mut ())? || sent)
+        Ok(self.rx.turn(&self.link, &mut ())?.and(sent))
     }
 }
 
@@ -139,7 +147,7 @@ impl Proxy {
         let app = Plain::new(window);
         carries.adds(CONNECTION, &app);
         loop {
-            if !carries.turn()? {
+            if carries.turn()? != Turn::Busy {
                 thread::yield_now();
             }
         }
@@ -244,7 +252,7 @@ fn small_times([here, there]: [usize; 2], slices: Slices, has_large: bool, count
                             if has_large {
                                 let _ = writes_large.write(&large);
                             }
-                            near.turn()?
+                            near.turn()?;
                         }
                         0 => bail!("a small message has not come within ten seconds"),
                         at => break at,

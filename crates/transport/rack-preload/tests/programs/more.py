@@ -50,7 +50,14 @@ def low_water(s, is_server):
         s.sendall(b"s")
         print(s.recv(100))
         s.sendall(b"46")
-        print(s.recv(3), wait(0.03), s.recv(3, socket.MSG_DONTWAIT), s.recv(100, socket.MSG_DONTWAIT))
+        print(s.recv(3), wait(0.03))
+        rest = b""
+        while len(rest) < 7:
+            try:
+                rest = s.recv(100, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+            except BlockingIOError:
+                time.sleep(0.001)
+        print(s.recv(3, socket.MSG_DONTWAIT), s.recv(100, socket.MSG_DONTWAIT))
     s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 0)
     print(s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT))
     s.sendall(b"4")
@@ -94,6 +101,29 @@ def cold_files(s, is_server):
         print(s.recv(1))
 
 
+def vectors(s, is_server):
+    """preadv2 and pwritev2, at no place and at one."""
+    fd = s.fileno()
+    if is_server:
+        while got := s.recv(100):
+            s.sendall(got)
+        return
+    for turn in range(20):
+        print(os.pwritev(fd, [b"%02d" % turn, b"", b"abc"], -1, os.RWF_DSYNC))
+        pieces, count = [bytearray(2), bytearray(9)], 0
+        while count == 0:
+            try:
+                count = os.preadv(fd, pieces, -1, os.RWF_NOWAIT)
+            except BlockingIOError:
+                select.select([s], [], [])
+        print(count, pieces)
+    for at in (-1, 0):
+        try:
+            os.preadv(fd, pieces, at, os.RWF_NOWAIT)
+        except OSError as why:
+            print(why.errno in (errno.EAGAIN, errno.ESPIPE), why.errno)
+
+
 def streams(s, is_server):
     """Files of the C library."""
     c = ctypes.CDLL(None)
@@ -109,7 +139,8 @@ def streams(s, is_server):
         while got := line():
             c.fputs(b"<" + got, to)
             c.fflush(to)
-        print("end", c.feof(of) != 0, c.fclose(to), c.fclose(of))
+        # What is left is written as the process ends.
+        print("end", c.feof(of) != 0, c.fputs(b"left\n", to) >= 0, c.fclose(of))
         return
     for count in (1, 100, 5000, 200_000):
         sent = b"x" * count + b"\n"
@@ -216,6 +247,7 @@ def hands_on(s, is_server):
 
 SCENARIOS = {
     "streams": streams,
+    "vectors": vectors,
     "hands-on": hands_on,
     "inherits": inherits,
     "low-water": low_water,

@@ -17,6 +17,9 @@ import time
 import more
 
 WARM = int(os.environ.get("WARM", 30))
+# Addresses of both ends.
+SERVER = os.environ.get("SERVER", "127.0.0.1")
+CLIENT = (os.environ["CLIENT"], 0) if "CLIENT" in os.environ else None
 
 
 def exact(s, count):
@@ -795,17 +798,17 @@ def main():
     name, role = sys.argv[1:3]
     is_server = role == "server"
     if is_server:
-        listener = socket.create_server(("127.0.0.1", 0))
+        listener = socket.create_server((SERVER, 0))
         print(listener.getsockname()[1], flush=True)
         s, _ = listener.accept()
     elif os.environ.get("CONNECTS") == "nonblocking":
         s = socket.socket()
         s.setblocking(False)
-        s.connect_ex(("127.0.0.1", int(sys.argv[3])))
+        s.connect_ex((SERVER, int(sys.argv[3])))
         select.select([], [s], [])
         s.setblocking(True)
     else:
-        s = socket.create_connection(("127.0.0.1", int(sys.argv[3])))
+        s = socket.create_connection((SERVER, int(sys.argv[3])), source_address=CLIENT)
     # Without a warm-up the memory comes in the middle of all. A read ends there, which may be one event more.
     if ("COLD" not in os.environ or name == "edges") and name not in ("serves-by-forks", "keeps-forked"):
         warm(s, is_server)

@@ -18,6 +18,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    fmt,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     str::FromStr,
 };
@@ -35,8 +36,12 @@ use crate::{
 
 /// Ends that wait, of each host. Further ones stay with TCP.
 pub const OFFERS_MAX: usize = 4096;
+/// And of one user.
+pub const OFFERS_OF_USER_MAX: usize = OFFERS_MAX / 2;
 /// What is to be said and finds no room. There is one for each end that waits, or was offered.
 const SAYS_MAX: usize = 4 * OFFERS_MAX;
+/// Turns after which connections that are over are forgotten.
+const FORGETS_EVERY: u32 = 128;
 /// Bytes of an offer.
 const OFFER_LEN: usize = 2 * 18 + 2 * 5;
 /// The number of the ring by which the proxies talk.
@@ -64,6 +69,13 @@ impl FromStr for Network {
         let most = if first.is_ipv4() { 32 } else { 128 };
         let bits = bits.map_or(Ok(most), |bits| bits.parse().map_err(|_| no()))?;
         if bits > most { Err(no()) } else { Ok(Self { first, bits }) }
+    }
+}
+
+/// As it is read.
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.first, self.bits)
     }
 }
 
@@ -104,6 +116,9 @@ pub trait Host {
 
     /// Whether the partition has taken it.
     fn has_taken(&self, partition: usize, request: u64) -> bool;
+
+    /// It carries as many as it may.
+    fn is_full(&self) -> bool;
 
     /// Connections of a partition.
     fn load(&self, partition: usize) -> usize;
@@ -159,6 +174,7 @@ pub struct Offers<H: Host> {
     says: VecDeque<Say>,
     last_offer: u32,
     last_connection: u32,
+    turns: u32,
     talks: Option<(In, Out)>,
 }
 
@@ -178,6 +194,7 @@ impl<H: Host> Offers<H> {
             says: VecDeque::new(),
             last_offer: 0,
             last_connection: 0,
+            turns: 0,
             talks: None,
         }
     }
@@ -238,7 +255,10 @@ impl<H: Host> Offers<H> {
 
     /// An end of this host waits. Nothing, if as many wait as may.
     pub fn offers(&mut self, asker: Asker, ends: Ends, seen: Seen, host: &mut H) {
-        if self.own.len() >= OFFERS_MAX || self.at.contains_key(&ends) || !self.is_for(ends.peer) {
+        let of_user = self.own.values().filter(|own| own.asker.uid == asker.uid).count();
+        let is_full = self.own.len() >= OFFERS_MAX || of_user >= OFFERS_OF_USER_MAX || self.says.len() >= SAYS_MAX / 2;
+        let is_there = self.of_asker.contains_key(&(asker.client, asker.id)) || self.at.contains_key(&ends);
+        if is_full || is_there || !self.is_for(ends.peer) {
             return;
         }
         self.last_offer = self.last_offer.wrapping_add(1);
@@ -311,6 +331,10 @@ impl<H: Host> Offers<H> {
             was_busy = true;
             self.hears(number, kind, carried, partitions, host)?;
         }
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(FORGETS_EVERY) {
+            self.opened.retain(|_, app| !app.is_over());
+        }
         for at in (0..self.opening.len()).rev() {
             let offer = self.opening[at];
             if !self.opens(offer, link, out, partitions, host)? {
@@ -372,8 +396,10 @@ impl<H: Host> Offers<H> {
                     return Ok(true);
                 }
                 let partition = (0..partitions).min_by_key(|partition| host.load(*partition)).unwrap_or(0);
-                let connection = self.last_connection.wrapping_add(2);
-                let Some(request) = host.carries(partition, connection, app) else {
+                // A number is never used again in a session.
+                let connection = self.last_connection.checked_add(2);
+                let request = connection.and_then(|connection| host.carries(partition, connection, app));
+                let (Some(connection), Some(request)) = (connection, request) else {
                     app.is_carried();
                     return Ok(false);
                 };
@@ -386,6 +412,9 @@ impl<H: Host> Offers<H> {
                 if !host.has_taken(*partition, *request) {
                     return Ok(true);
                 }
+                if app.is_over() {
+                    return Ok(false);
+                }
                 let mut carried = [0; 8];
                 carried[..4].copy_from_slice(&other.to_le_bytes());
                 #[allow(clippy::cast_possible_truncation, reason = "at most PARTITIONS_MAX")]
@@ -394,7 +423,6 @@ impl<H: Host> Offers<H> {
                     return Ok(true);
                 }
                 let (connection, other) = (*connection, *other);
-                let _ = app;
                 if let Some(ends) = self.ends_of.remove(&other) {
                     self.others.remove(&ends);
                 }
@@ -402,7 +430,6 @@ impl<H: Host> Offers<H> {
                     self.of_asker.remove(&(own.asker.client, own.asker.id));
                     self.at.remove(&own.ends);
                     if let Is::Taken { app, .. } = own.is {
-                        self.opened.retain(|_, app| !app.is_over());
                         self.opened.insert(connection, app);
                     }
                 }
@@ -440,7 +467,7 @@ impl<H: Host> Offers<H> {
                     return Err(malformed);
                 }
                 let own = self.own.get(&offer).filter(|own| matches!(own.is, Is::Waiting) && own.seen.syn.is_none());
-                let app = own.and_then(|own| host.gives(own.asker, true));
+                let app = own.filter(|_| !host.is_full()).and_then(|own| host.gives(own.asker, true));
                 match app.filter(|app| host.carries(partition, number, app).is_some() || !is_given_up(app)) {
                     Some(_) => self.forgets_opened(offer),
                     None => self.says(Say::Refused { connection: number }),

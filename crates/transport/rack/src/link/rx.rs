@@ -5,9 +5,9 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::{
-    carry::{OVER_TCP_AT, READS_RING_AT},
+    carry::OVER_TCP_AT,
     link::{
-        App, BATCH, CONNECTIONS_MAX, Cut, LOOKS, PARTITIONS_MAX, Partition, SLICE_MAX,
+        App, BATCH, CONNECTIONS_MAX, Cut, LOOKS, PARTITIONS_MAX, Partition, SLICE_MAX, Turn,
         frame::{Frame, HEADER, In, Kind, Out, number},
     },
     ring::{SendError, Sender},
@@ -23,6 +23,8 @@ pub struct Rx<A: App> {
     gets: Vec<Gets<A>>,
     at: HashMap<u32, usize>,
     next: usize,
+    /// How many were looked at since something came.
+    looked: usize,
     carried: u64,
     /// Those that have gone to another partition, of which the other host is to be told.
     moved: VecDeque<u32>,
@@ -36,13 +38,12 @@ pub struct Gets<A> {
     sender: Sender,
     /// As it was told.
     read: u64,
-    has_told_ring: bool,
     has_told_end: bool,
+    /// The other host's program writes no more, which is still to be answered, behind what wakes this one.
+    is_to_answer: bool,
     /// The last sleep of the program that was ended, and whether it is still to be said.
     woken: u32,
     is_to_wake: bool,
-    /// The other host's program sleeps.
-    wakes_other: bool,
 }
 
 /// Connections that go from one partition to another, where they are received.
@@ -73,6 +74,7 @@ impl<A: App> Rx<A> {
             gets: Vec::with_capacity(CONNECTIONS_MAX),
             at: HashMap::with_capacity(CONNECTIONS_MAX),
             next: 0,
+            looked: 0,
             carried: 0,
             moved: VecDeque::with_capacity(CONNECTIONS_MAX),
         }
@@ -91,11 +93,10 @@ impl<A: App> Rx<A> {
             sender: Sender::new(app.window(), place(app.window())),
             app,
             read: 0,
-            has_told_ring: false,
             has_told_end: false,
+            is_to_answer: false,
             woken: 0,
             is_to_wake: false,
-            wakes_other: false,
         };
         self.puts(gets);
     }
@@ -120,12 +121,12 @@ impl<A: App> Rx<A> {
         gone
     }
 
-    /// Takes what has come, and tells what is to be told: of each direction at most [`BATCH`] frames. Whether there was something. `moves`: gives
+    /// Takes what has come, and tells what is to be told: of each direction at most [`BATCH`] frames. `moves`: gives
     /// connections to another partition, and has those that have come from one.
     ///
     /// # Errors
     /// [`Cut`].
-    pub fn turn(&mut self, link: &impl Window, moves: &mut impl Moves<A>) -> Result<bool, Cut> {
+    pub fn turn(&mut self, link: &impl Window, moves: &mut impl Moves<A>) -> Result<Turn, Cut> {
         let mut was_busy = false;
         for _ in 0..BATCH {
             // An end is answered at once.
@@ -154,15 +155,17 @@ impl<A: App> Rx<A> {
                 self.moved.push_back(connection);
             } else if let Some(at) = at {
                 self.gets[at].takes(kind, carried)?;
-            }
-            // Also of a connection that is over here: the other host keeps its socket until then.
-            if kind == Kind::Ends {
+            } else if kind == Kind::Data {
+                // It is over here, maybe before the other end had its memory.
+                self.tells.send_short(link, connection, Kind::ReadsNoMore, &[])?;
+            } else if kind == Kind::Ends {
+                // The other host keeps its socket until then.
                 self.tells.send_short(link, connection, Kind::HasEnded, &[])?;
             }
         }
         while let Some(connection) = self.moved.front() {
             if !self.tells.send_short(link, *connection, Kind::HasMoved, &[])? {
-                return Ok(was_busy);
+                return Ok(Turn::Busy);
             }
             self.moved.pop_front();
         }
@@ -180,7 +183,12 @@ impl<A: App> Rx<A> {
                 }
             }
         }
-        Ok(was_busy)
+        self.looked = if was_busy { 0 } else { self.looked + LOOKS };
+        let is_part = self.looked < self.gets.len();
+        if !is_part {
+            self.looked = 0;
+        }
+        Ok(Turn::of(was_busy, is_part))
     }
 }
 
@@ -198,6 +206,7 @@ impl<A: App> Gets<A> {
 
     fn takes(&mut self, kind: Kind, carried: &[u8]) -> Result<(), Cut> {
         if self.app.is_over() {
+            self.is_to_answer |= kind == Kind::Ends;
             return Ok(());
         }
         let window = self.app.window();
@@ -210,13 +219,21 @@ impl<A: App> Gets<A> {
                 }
                 Err(SendError::Broken(_)) => self.app.resets(),
             },
-            Kind::OverTcp => window.publish(OVER_TCP_AT, number(kind, carried)?),
+            Kind::OverTcp => {
+                window.publish(OVER_TCP_AT, number(kind, carried)?);
+                self.app.knows_over_tcp();
+            }
+            Kind::ReadsRing => self.app.opens(),
             Kind::Ends => {
                 window.publish(WRITES_NO_MORE_AT, 1);
                 window.ring(Bell::Message);
-                self.sees_sleeper();
+                self.is_to_answer = true;
+                // Else the end of TCP wakes it.
+                if self.app.is_known_over_tcp() {
+                    self.sees_sleeper();
+                }
             }
-            Kind::Wake => self.wakes_other = true,
+            Kind::Wake => self.app.wakes(),
             // It is what comes first, and has had it taken.
             Kind::IsHere => {}
             _ => return Err(Cut::Frame { kind: kind as u8, len: HEADER + carried.len() }),
@@ -235,16 +252,6 @@ impl<A: App> Gets<A> {
     /// Tells what is new. False: there is no room for it.
     fn tells(&mut self, link: &impl Window, out: &mut Out) -> Result<bool, Cut> {
         let window = self.app.window();
-        if self.wakes_other {
-            // A byte before the last one that the program writes over TCP would be taken for one of those. It goes over with its next call, and may
-            // wake the other one itself.
-            if window.poll(OVER_TCP_AT) != 0 {
-                self.app.wakes();
-                self.wakes_other = false;
-            } else {
-                window.will_sleep(Bell::Room, 1);
-            }
-        }
         let mut tell = |kind, carried: &[u8]| out.send_short(link, self.connection, kind, carried);
         if self.is_to_wake {
             if !tell(Kind::Wake, &[])? {
@@ -252,11 +259,11 @@ impl<A: App> Gets<A> {
             }
             self.is_to_wake = false;
         }
-        if !self.has_told_ring && window.poll(READS_RING_AT) != 0 {
-            if !tell(Kind::ReadsRing, &[])? {
+        if self.is_to_answer {
+            if !tell(Kind::HasEnded, &[])? {
                 return Ok(false);
             }
-            self.has_told_ring = true;
+            self.is_to_answer = false;
         }
         let reads_no_more = || self.app.is_over() || self.app.is_gone() || window.poll(READS_NO_MORE_AT) != 0;
         if !self.has_told_end && reads_no_more() {

@@ -23,8 +23,8 @@ const KEY_AT: usize = 0;
 const SEEN_AT: usize = WORD;
 const BEAT_AT: usize = 2 * WORD;
 const SHAPE_AT: usize = 3 * WORD;
-/// Of all that lies in a link's window.
-const VERSION: u64 = 1;
+/// Of all that lies in a link's window, and of the length of the programs' rings.
+const VERSION: u64 = 2;
 
 /// One end of a link.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use crate::{
     carry::{OVER_TCP_AT, READS_RING_AT},
     link::{
-        App, BATCH, CONNECTIONS_MAX, Cut, LOOKS, Partition, SLICE_MAX, Slices,
+        App, BATCH, CONNECTIONS_MAX, Cut, LOOKS, Partition, SLICE_MAX, Slices, Turn,
         frame::{Frame, HEADER, In, Kind, Out, SHORT_MAX, number},
     },
     ring::{Receiver, room},
@@ -25,8 +25,9 @@ pub struct Tx<A: App> {
     sends: Vec<Sends<A>>,
     /// Where in `sends` each is.
     at: HashMap<u32, usize>,
-    /// Whose turn is next.
+    /// Whose turn is next, and how many had nothing since one had something.
     next: usize,
+    looked: usize,
     slice: Box<[u8]>,
     /// Bytes that may be on the way before a further slice is sent.
     ahead: u64,
@@ -46,6 +47,7 @@ pub struct Sends<A> {
     ring_len: u64,
     /// Bytes of its longest message.
     most: usize,
+    has_told_ring: bool,
     has_told_over_tcp: bool,
     /// The program's end was sent, and has come.
     has_ended: bool,
@@ -94,6 +96,7 @@ impl<A: App> Tx<A> {
             sends: Vec::with_capacity(CONNECTIONS_MAX),
             at: HashMap::with_capacity(CONNECTIONS_MAX),
             next: 0,
+            looked: 0,
             ahead: (room(HEADER + bytes) * (slices.ahead.max(1) as u64 - 1)),
             slice: vec![0; HEADER + bytes].into(),
             carried: 0,
@@ -128,6 +131,7 @@ impl<A: App> Tx<A> {
             read: 0,
             ring_len: place.len as u64,
             most: place.most(),
+            has_told_ring: false,
             has_told_over_tcp: false,
             has_ended: false,
             is_ended: false,
@@ -186,12 +190,12 @@ impl<A: App> Tx<A> {
         gone
     }
 
-    /// Takes what was told, and sends what there is: of each direction at most [`BATCH`] frames. Whether there was something. `gives`: a
+    /// Takes what was told, and sends what there is: of each direction at most [`BATCH`] frames. `gives`: a
     /// connection to another partition.
     ///
     /// # Errors
     /// [`Cut`].
-    pub fn turn(&mut self, link: &impl Window, mut gives: impl FnMut(usize, Sends<A>)) -> Result<bool, Cut> {
+    pub fn turn(&mut self, link: &impl Window, mut gives: impl FnMut(usize, Sends<A>)) -> Result<Turn, Cut> {
         let mut was_busy = false;
         for _ in 0..BATCH {
             let Some(Frame { connection, kind, carried }) = self.told.next(link)? else { break };
@@ -219,7 +223,13 @@ impl<A: App> Tx<A> {
                 Look::Over => _ = self.removes(at),
             }
         }
-        Ok(was_busy || sent > 0)
+        let is_busy = was_busy || sent > 0;
+        self.looked = if is_busy { 0 } else { self.looked + idle };
+        let is_part = self.looked < self.sends.len();
+        if !is_part {
+            self.looked = 0;
+        }
+        Ok(Turn::of(is_busy, is_part))
     }
 }
 
@@ -241,7 +251,6 @@ impl<A: App> Sends<A> {
                 }
                 self.read = read;
             }
-            Kind::ReadsRing => window.publish(READS_RING_AT, 1),
             Kind::ReadsNoMore => {
                 window.publish(READS_NO_MORE_AT, 1);
                 window.ring(Bell::Room);
@@ -286,14 +295,26 @@ impl<A: App> Sends<A> {
         if self.app.is_over() {
             return Ok(Look::Over);
         }
-        if self.is_to_wake {
+        // Before the other end's program is known to write to the ring, a byte would be one of its own.
+        if self.is_to_wake && self.app.is_known_over_tcp() {
             if !out.send_short(link, self.connection, Kind::Wake, &[])? {
                 return Ok(Look::Full);
             }
             self.is_to_wake = false;
         }
         let window = self.app.window();
-        if !self.has_told_over_tcp {
+        if self.app.is_gone() && !self.has_told_ring && window.poll(READS_RING_AT) == 0 {
+            // It has never taken its memory: TCP says all.
+            self.app.is_carried();
+            return Ok(Look::Over);
+        }
+        if !self.has_told_ring && window.poll(READS_RING_AT) != 0 {
+            if !out.send_short(link, self.connection, Kind::ReadsRing, &[])? {
+                return Ok(Look::Full);
+            }
+            self.has_told_ring = true;
+        }
+        if !self.has_told_over_tcp && !self.has_ended {
             // Before the ring: what was written there was written after it.
             let over_tcp = window.poll(OVER_TCP_AT);
             if over_tcp != 0 {

@@ -6,20 +6,21 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
     sync::{
         Arc,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, Ordering, fence},
     },
 };
 
 use fide_shm::region::RegionError;
 use rustix::{
     fs::{FlockOperation, Mode, OFlags, flock, open},
+    io::Errno,
     net::{SendFlags, connect_unspec, send},
 };
 
 use super::WORDS;
 use crate::{
     carry::READS_RING_AT,
-    link::{self, App, is_of_link},
+    link::{App, is_of_link, reads_ring},
     shm::ShmWindow,
     window::Window,
 };
@@ -28,6 +29,9 @@ const WAKES: u32 = 1;
 const RESETS: u32 = 2;
 const IS_CARRIED: u32 = 4;
 const IS_GONE: u32 = 8;
+/// The program was told how much comes over TCP, or that it may write to the ring.
+const KNOWS: u32 = 16;
+const OPENS: u32 = 32;
 
 /// A connection, as its proxy has it.
 #[derive(Debug, Clone)]
@@ -76,7 +80,7 @@ impl Given {
         let shared = Shared { window: window.silent(), state: AtomicU32::new(0), bell: Arc::clone(bell) };
         let carried = Carried(Arc::new(shared));
         if reads_ring {
-            link::opens(&carried);
+            carried.opens();
         }
         Ok(Self { carried, memory: Some(memory), of_program })
     }
@@ -111,8 +115,11 @@ impl Held {
             let _ = connect_unspec(&self.socket);
             return false;
         }
-        if state & WAKES != 0 {
-            let _ = send(&self.socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        if state & WAKES != 0
+            && send(&self.socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) == Err(Errno::WOULDBLOCK)
+        {
+            // There is no room yet.
+            self.carried.0.state.fetch_or(WAKES, Ordering::AcqRel);
         }
         state & IS_CARRIED == 0
     }
@@ -179,11 +186,32 @@ impl App for Carried {
     }
 
     fn resets(&self) {
-        self.sets(RESETS);
+        // One that has not gone over, and cannot any more, is left with TCP.
+        let is_used = self.is(KNOWS)
+            || self.is(OPENS) && {
+                self.window().publish(READS_RING_AT, 0);
+                // As in `carry::reads_ring`: either the program sees that, or this sees that it has its memory.
+                fence(Ordering::SeqCst);
+                self.window().poll(READS_RING_AT) != 0
+            };
+        self.sets(if is_used { RESETS } else { IS_CARRIED });
     }
 
     fn is_gone(&self) -> bool {
         self.is(IS_GONE)
+    }
+
+    fn opens(&self) {
+        self.0.state.fetch_or(OPENS, Ordering::AcqRel);
+        reads_ring(self.window());
+    }
+
+    fn knows_over_tcp(&self) {
+        self.0.state.fetch_or(KNOWS, Ordering::AcqRel);
+    }
+
+    fn is_known_over_tcp(&self) -> bool {
+        self.is(KNOWS)
     }
 
     fn is_carried(&self) {

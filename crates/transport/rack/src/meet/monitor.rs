@@ -21,7 +21,7 @@ use std::{
 
 use fide_sys::{
     seqpacket::{Descriptors, ListenError, Listener, Peer, ReceiveError, Wait, peer, send},
-    tcp::{TcpEnd, cookie, is_established, stamp_now, syn_stamp},
+    tcp::{TcpEnd, cookie, is_established, netns, stamp_now, syn_stamp},
 };
 use rustix::{
     event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
@@ -38,7 +38,7 @@ use super::{
     wire::{Answer, Request, receive},
 };
 use crate::{
-    link::offers::Ends,
+    link::offers::{Ends, Network},
     proxy::{Programs, Proxy, Settings},
     shm::ShmWindow,
     window::Window,
@@ -215,6 +215,9 @@ struct Shared {
     said: Mutex<seen::Seen>,
     /// To other hosts.
     links: RwLock<Vec<Proxy>>,
+    /// The network namespace of this process; none: the kernel does not say. Only its connections go to other hosts: in one of his own a user
+    /// has any addresses.
+    netns: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -250,6 +253,7 @@ impl Monitor {
             users,
             said: Mutex::default(),
             links: RwLock::default(),
+            netns: own_netns(),
         });
         let failed = |why| StartError::Io { path: path.to_owned(), why };
         let (of_thread, accepting, forgetting) = (Arc::clone(&listener), Arc::clone(&shared), Arc::clone(&shared));
@@ -275,6 +279,14 @@ impl Monitor {
         let proxy = Proxy::start(settings, programs, opens, key)?;
         self.shared.links.write().unwrap_or_else(PoisonError::into_inner).push(proxy);
         Ok(())
+    }
+
+    /// Addresses of the hosts that it has links to: of connections with them, too, its programs may ask.
+    #[must_use]
+    pub fn peers(&self) -> Vec<Network> {
+        let mut peers = Vec::new();
+        self.shared.links(|link| peers.extend_from_slice(link.networks()));
+        peers
     }
 
     /// Questions that wait.
@@ -476,17 +488,22 @@ impl Shared {
 
     /// Answers a program until it ends, or says what is no question. `held`: its connections to other hosts.
     fn serve(&self, client: &Arc<Client>, held: &mut Vec<Held>) {
+        let (mut looked, mut next) = (Instant::now(), 0);
         loop {
-            // Those that have not taken their memory may never do.
-            let is_waited_for = held.iter().any(|held| !held.has_begun());
+            let is_waited_for = !held.is_empty();
             let Ok([is_rung, has_come]) = client.waits(is_waited_for.then_some(TAKES_WITHIN), true) else { return };
-            if is_waited_for {
-                held.iter().filter(|held| !held.has_begun()).take(TAKES_LOOKED).for_each(|held| _ = held.is_left());
+            if is_waited_for && looked.elapsed() >= TAKES_WITHIN {
+                looked = Instant::now();
+                for _ in 0..held.len().min(TAKES_LOOKED) {
+                    next = (next + 1) % held.len();
+                    let _ = held[next].is_left();
+                }
+                serves(held);
             }
             if is_rung {
                 let ToDo { looks, answers, replaced, given } = client.takes();
-                serves(held);
                 given.into_iter().for_each(|(id, given)| held.extend(self.gives(client, id, given)));
+                serves(held);
                 looks.into_iter().for_each(|id| self.looks(client, id));
                 answers.into_iter().for_each(|(id, outcome)| self.answers(client, id, outcome));
                 for (id, socket) in replaced {
@@ -529,8 +546,12 @@ impl Shared {
 
     /// A connection goes to another host: its program is given memory. None: it has taken its question back, or has been answered.
     fn gives(&self, client: &Client, id: u32, given: Given) -> Option<Held> {
-        let kept = self.pairs().cancel_unanswered(client.number, id);
-        let kept = kept?;
+        let kept = {
+            let mut pairs = self.pairs();
+            let kept = pairs.cancel_unanswered(client.number, id)?;
+            self.remembers(kept.cookie, kept.end, kept.seen.syn);
+            kept
+        };
         self.links(|link| link.withdraws(client.number, id));
         if !is_established(&*kept.socket).unwrap_or(false) {
             self.said().left(kept.left(Why::Refused(Refused::Socket)));
@@ -565,7 +586,7 @@ impl Shared {
         let (socket, since) = (Arc::new(socket), Instant::now());
         let mut kept = Kept { socket, cookie, seen, client: Arc::clone(client), end, since };
         let asker = Asker { client: client.number, id, uid: program.uid };
-        let (seen, before, asked) = {
+        let (before, asked) = {
             let mut pairs = self.pairs();
             // Behind the lock of those who make it known.
             let known = self.known(cookie, end);
@@ -581,13 +602,19 @@ impl Shared {
             if let Some(before) = before.as_ref().filter(|before| before.kept.cookie == cookie) {
                 kept.seen.syn = kept.seen.syn.or(before.kept.seen.syn);
             }
-            (kept.seen, before, pairs.ask(end, asker, kept))
+            let seen = kept.seen;
+            let asked = pairs.ask(end, asker, kept);
+            // Before another program can have its question withdrawn.
+            if matches!(asked, Asked::Waits) && Some(end.netns) == self.netns {
+                self.links(|link| link.offers(asker, ends_of(end), seen));
+            }
+            (before, asked)
         };
         if let Some(before) = &before {
             self.links(|link| link.withdraws(before.asker.client, before.asker.id));
         }
         match asked {
-            Asked::Waits => self.links(|link| link.offers(asker, ends_of(end), seen)),
+            Asked::Waits => {}
             Asked::Met(_) => self.has_met(client.number, id),
             Asked::Refused(why, kept) => {
                 kept.release();
@@ -744,6 +771,11 @@ fn serves(held: &mut Vec<Held>) {
             lets_go(&held.swap_remove(at).into_socket());
         }
     }
+}
+
+fn own_netns() -> Option<u64> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None).ok()?;
+    netns(socket).ok()
 }
 
 fn ends_of(end: TcpEnd) -> Ends {

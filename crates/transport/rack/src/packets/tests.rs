@@ -135,6 +135,45 @@ fn packets_that_nobody_reads_are_dropped_and_counted() {
     assert_eq!(outbox.send(&windows[0], &[7; 40]), Ok(()));
 }
 
+/// It would write its packets over those that an inbox still reads, which has not seen it yet.
+#[test]
+fn outbox_that_begins_anew_waits_until_it_is_asked_itself() {
+    let windows = ShmWindow::<WORDS>::pair().unwrap();
+    let (mut outbox, mut inbox) = (Outbox::new(&windows[0], 1), Inbox::new(&windows[1], 1));
+    settle(&windows, &mut outbox, &mut inbox);
+    let mut next = Outbox::new(&windows[0], 1000);
+    assert_eq!(next.send(&windows[0], b"early"), Err(Dropped::Unheard));
+    assert_eq!(inbox.receive(&windows[1], &mut [0; MOST]), None);
+    assert_eq!(next.send(&windows[0], b"asked"), Ok(()));
+    assert_eq!(inbox.receive(&windows[1], &mut [0; MOST]), Some(5));
+}
+
+/// How far the one before has read says nothing of the ring that begins.
+#[test]
+fn inbox_that_begins_anew_has_read_nothing() {
+    let windows = ShmWindow::<WORDS>::pair().unwrap();
+    let (mut outbox, mut inbox) = (Outbox::new(&windows[0], 1), Inbox::new(&windows[1], 1));
+    settle(&windows, &mut outbox, &mut inbox);
+    let mut got = [0; MOST];
+    // Until it has said how far it has read.
+    for number in 0..20 {
+        assert_eq!(outbox.send(&windows[0], &packet(number, 40)), Ok(()));
+        assert_eq!(inbox.receive(&windows[1], &mut got), Some(40));
+        if windows[0].poll(TOLD_AT) != 0 {
+            break;
+        }
+    }
+    assert_ne!(windows[0].poll(TOLD_AT), 0);
+    inbox = Inbox::new(&windows[1], 1000);
+    settle(&windows, &mut outbox, &mut inbox);
+    let sent = (0..100).take_while(|number| outbox.send(&windows[0], &packet(*number, 40)).is_ok()).count() as u64;
+    for number in 0..sent {
+        assert_eq!(inbox.receive(&windows[1], &mut got), Some(40));
+        assert_eq!(got[..40], packet(number, 40), "packet {number} of {sent}");
+    }
+    assert_eq!((outbox.sent().broken, inbox.received().broken), (0, 0));
+}
+
 #[test]
 fn packet_that_is_too_long_for_the_ring_or_the_buffer() {
     let windows = ShmWindow::<WORDS>::pair().unwrap();

@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::link::Turn;
+
 /// So long after the last thing that came it looks without a sleep.
 pub const BUSY: Duration = Duration::from_micros(200);
 /// The longest sleep. It grows with the time since the last thing that came, so that nothing waits for more than a part of that longer.
@@ -26,10 +28,12 @@ impl Idle {
         Self { is_busy, since: None }
     }
 
-    /// After a turn in which something has come, or nothing.
-    pub(super) fn turn(&mut self, was_busy: bool) {
-        if was_busy {
+    /// After a turn.
+    pub(super) fn turn(&mut self, turn: Turn) {
+        if turn == Turn::Busy {
             self.since = None;
+        }
+        if turn != Turn::Idle {
             return;
         }
         let idle = self.since.get_or_insert_with(Instant::now).elapsed();

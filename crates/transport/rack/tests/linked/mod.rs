@@ -12,7 +12,7 @@ use std::{
 
 use fide_rack::{
     end::End,
-    link::{App, Cut, Layout, Slices, rx::Rx, tx::Tx},
+    link::{App, Cut, Layout, Slices, Turn, rx::Rx, tx::Tx},
     shm::ShmWindow,
     window::WORD,
 };
@@ -28,6 +28,7 @@ pub(crate) type Link = Arc<ShmWindow<{ 2 * LINK_WORDS }>>;
 const RESETS: u32 = 1;
 const IS_CARRIED: u32 = 2;
 const IS_GONE: u32 = 4;
+const KNOWS: u32 = 8;
 
 /// A program as its proxy has it.
 #[derive(Debug)]
@@ -89,6 +90,18 @@ impl App for Program {
         self.is(IS_GONE)
     }
 
+    fn opens(&self) {
+        fide_rack::link::reads_ring(self.window());
+    }
+
+    fn knows_over_tcp(&self) {
+        self.0.state.fetch_or(KNOWS, SeqCst);
+    }
+
+    fn is_known_over_tcp(&self) -> bool {
+        self.is(KNOWS)
+    }
+
     fn is_carried(&self) {
         self.0.state.fetch_or(IS_CARRIED, SeqCst);
     }
@@ -106,9 +119,9 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    pub(crate) fn turn(&mut self) -> Result<bool, Cut> {
+    pub(crate) fn turn(&mut self) -> Result<Turn, Cut> {
         let sent = self.tx.turn(&*self.link, |_, _| {})?;
-        Ok(self.rx.turn(&*self.link, &mut ())? || sent)
+        Ok(self.rx.turn(&*self.link, &mut ())?.and(sent))
     }
 
     pub(crate) fn adds(&mut self, connection: u32, program: &Program) {
