@@ -89,11 +89,17 @@ impl Default for Slices {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Cut {
     #[error("the link: {0}")]
-    Ring(#[from] crate::ring::Broken),
+    Ring(crate::ring::Broken),
     #[error("the link: frame {number} of a ring is not as it was sent")]
     Check { number: u64 },
     #[error("the link: a frame of kind {kind} and {len} bytes, which none has")]
     Frame { kind: u8, len: usize },
+}
+
+impl From<crate::ring::Broken> for Cut {
+    fn from(why: crate::ring::Broken) -> Self {
+        Self::Ring(why)
+    }
 }
 
 /// What a turn of a partition came to.

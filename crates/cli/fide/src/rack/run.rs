@@ -144,7 +144,7 @@ fn monitor(arguments: &Arguments) -> (Place, Option<OverTcp>) {
         (None, true) => "`systemctl start fide-rack`, or `fide rack monitor` for this user alone".to_owned(),
         (None, false) => "`systemctl start fide-rack`".to_owned(),
     };
-    let remedy = format!("start a monitor first, and then the programs: {how}");
+    let remedy = format!("start a monitor: {how}");
     let me = rustix::process::geteuid().as_raw();
     let place = Place::new(path, arguments.monitor_user.unwrap_or(me));
     (place, Some(without_monitor(missing.join(", "), remedy, true)))

@@ -31,16 +31,11 @@ const SETGID: u32 = 0o2000;
 
 /// Functions of the C library that read or write sockets without the library seeing it, or that it leaves alone, and what becomes of
 /// connections that meet them.
-const UNSEEN: [(&[&str], &str); 5] = [
+const UNSEEN: [(&[&str], &str); 3] = [
     (&["splice"], "a connection that it meets stays with TCP, or it fails with EINVAL if memory has come first"),
-    (&["fdopen"], "a connection that it meets stays with TCP, if memory has not come first"),
     (
         &["dprintf", "vdprintf", "__dprintf_chk", "__vdprintf_chk"],
         "must not write to a connection: its bytes are not seen",
-    ),
-    (
-        &["preadv2", "pwritev2", "preadv64v2", "pwritev64v2"],
-        "must not be used with a connection: its bytes are not seen",
     ),
     (
         &["aio_read", "aio_write", "aio_read64", "aio_write64", "lio_listio", "lio_listio64"],
