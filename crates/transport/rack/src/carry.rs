@@ -100,7 +100,7 @@ fn sender(window: &impl Window, ring: [u64; 2]) -> Sender {
 }
 
 /// This end has the window, all of which was 0 as it was made: it reads the ring, once TCP is read.
-pub(crate) fn reads_ring(window: &impl Window) {
+pub fn reads_ring(window: &impl Window) {
     window.publish(READS_RING_AT, 1);
     // As in `Outgoing::ends`.
     fence(SeqCst);

@@ -43,11 +43,7 @@ pub mod rx;
 pub mod session;
 pub mod tx;
 
-use crate::{
-    carry::{CARRIED_AT, READS_RING_AT},
-    ring::Place,
-    window::Window,
-};
+use crate::{carry::CARRIED_AT, ring::Place, window::Window};
 
 /// Words of each part before all rings, which are those of [`session`].
 const BEFORE: usize = 128;
@@ -245,11 +241,6 @@ pub trait App {
 /// The window of a program whose connection goes to another host, from its proxy's end, before the program has it.
 pub fn is_of_link(window: &impl Window) {
     window.publish(CARRIED_AT, 1);
-}
-
-/// The other host's program reads its ring: this one may write there, from its proxy's end.
-pub fn reads_ring(window: &impl Window) {
-    window.publish(READS_RING_AT, 1);
 }
 
 #[cfg(test)]

@@ -238,11 +238,15 @@ impl<H: Host> Offers<H> {
         }
     }
 
-    fn forgets(&mut self, offer: u32) {
-        let Some(own) = self.own.remove(&offer) else { return };
+    fn takes(&mut self, offer: u32) -> Option<Own<H::App>> {
+        let own = self.own.remove(&offer)?;
         self.of_asker.remove(&(own.asker.client, own.asker.id));
         self.at.remove(&own.ends);
-        if let Is::Given { app, .. } | Is::Taken { app, .. } = own.is {
+        Some(own)
+    }
+
+    fn forgets(&mut self, offer: u32) {
+        if let Some(Own { is: Is::Given { app, .. } | Is::Taken { app, .. }, .. }) = self.takes(offer) {
             app.is_carried();
         }
     }
@@ -339,7 +343,8 @@ impl<H: Host> Offers<H> {
             let offer = self.opening[at];
             if !self.opens(offer, link, out, partitions, host)? {
                 self.opening.swap_remove(at);
-                self.forgets_opened(offer);
+                // The partition has it, if it was opened.
+                let _ = self.takes(offer);
             }
         }
         while let Some(say) = self.says.front() {
@@ -349,14 +354,6 @@ impl<H: Host> Offers<H> {
             self.says.pop_front();
         }
         Ok(was_busy)
-    }
-
-    fn forgets_opened(&mut self, offer: u32) {
-        // The partition has it, if it was opened.
-        if let Some(own) = self.own.remove(&offer) {
-            self.of_asker.remove(&(own.asker.client, own.asker.id));
-            self.at.remove(&own.ends);
-        }
     }
 
     fn say(&self, say: Say, link: &impl Window, out: &mut Out) -> Result<bool, Cut> {
@@ -426,12 +423,8 @@ impl<H: Host> Offers<H> {
                 if let Some(ends) = self.ends_of.remove(&other) {
                     self.others.remove(&ends);
                 }
-                if let Some(own) = self.own.remove(&offer) {
-                    self.of_asker.remove(&(own.asker.client, own.asker.id));
-                    self.at.remove(&own.ends);
-                    if let Is::Taken { app, .. } = own.is {
-                        self.opened.insert(connection, app);
-                    }
+                if let Some(Own { is: Is::Taken { app, .. }, .. }) = self.takes(offer) {
+                    self.opened.insert(connection, app);
                 }
                 Ok(false)
             }
@@ -469,7 +462,7 @@ impl<H: Host> Offers<H> {
                 let own = self.own.get(&offer).filter(|own| matches!(own.is, Is::Waiting) && own.seen.syn.is_none());
                 let app = own.filter(|_| !host.is_full()).and_then(|own| host.gives(own.asker, true));
                 match app.filter(|app| host.carries(partition, number, app).is_some() || !is_given_up(app)) {
-                    Some(_) => self.forgets_opened(offer),
+                    Some(_) => _ = self.takes(offer),
                     None => self.says(Say::Refused { connection: number }),
                 }
             }

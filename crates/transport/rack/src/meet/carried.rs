@@ -19,8 +19,8 @@ use rustix::{
 
 use super::WORDS;
 use crate::{
-    carry::READS_RING_AT,
-    link::{App, is_of_link, reads_ring},
+    carry::{READS_RING_AT, reads_ring},
+    link::{App, is_of_link},
     shm::ShmWindow,
     window::Window,
 };
@@ -190,7 +190,7 @@ impl App for Carried {
         let is_used = self.is(KNOWS)
             || self.is(OPENS) && {
                 self.window().publish(READS_RING_AT, 0);
-                // As in `carry::reads_ring`: either the program sees that, or this sees that it has its memory.
+                // As in `reads_ring`: either the program sees that, or this sees that it has its memory.
                 fence(Ordering::SeqCst);
                 self.window().poll(READS_RING_AT) != 0
             };

@@ -91,7 +91,7 @@ impl App for Program {
     }
 
     fn opens(&self) {
-        fide_rack::link::reads_ring(self.window());
+        fide_rack::carry::reads_ring(self.window());
     }
 
     fn knows_over_tcp(&self) {
