@@ -12,7 +12,7 @@ use crate::{
     conn::{CONNS, borrowed, connects, dups, enters, forgets, is_not_followed, leaves},
     monitor, process,
     real::{self, errno},
-    set,
+    rings, set,
 };
 
 const TCP_SAVE_SYN: c_int = 27;
@@ -76,7 +76,8 @@ pub unsafe extern "C" fn syscall(
         goes(fd);
     }
     // SAFETY: the caller's.
-    unsafe { real::syscall(number, a, b, c, d, e, f) }
+    let call = || unsafe { real::syscall(number, a, b, c, d, e, f) };
+    if number == libc::SYS_io_uring_setup { rings::setup(call) } else { call() }
 }
 
 /// A descriptor has got another number, too, where nothing else is any more.

@@ -29,7 +29,7 @@ use fide_sys::tcp::{TcpEnd, is_established};
 use libc::socklen_t;
 use rustix::net::sockopt;
 
-use crate::{before, monitor, real, stats, table::Table};
+use crate::{before, monitor, real, rings, stats, table::Table};
 
 pub(crate) type Memory = ShmWindow<WORDS>;
 
@@ -318,6 +318,9 @@ impl Conn {
         if self.phase.load(Ordering::Acquire) != OPEN {
             return;
         }
+        if !rings::carries() {
+            return self.stays_tcp();
+        }
         let socket = borrowed(self.fd());
         self.no_delay.store(sockopt::tcp_nodelay(socket).unwrap_or(false).into(), Ordering::Relaxed);
         self.cork.store(sockopt::tcp_cork(socket).unwrap_or(false).into(), Ordering::Relaxed);
@@ -450,7 +453,7 @@ pub(crate) fn forgets(fd: i32) {
 /// What it may come to carry; none: it stays the kernel's.
 fn begun(fd: i32) -> Option<Arc<Conn>> {
     forgets(fd);
-    if monitor::is_there() && !before::has(fd) { Conn::new(fd) } else { None }
+    if monitor::is_there() && rings::is_free() && !before::has(fd) { Conn::new(fd) } else { None }
 }
 
 /// A connection that stands.

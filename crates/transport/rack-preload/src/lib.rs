@@ -15,6 +15,7 @@
 //! | `poll`, `epoll`, `set`, `ready`, `times` | waiting |
 //! | `before`, `process` | descriptors that are not to be connections; whose descriptors they are |
 //! | `calls` | all other functions |
+//! | `rings` | io_uring |
 //! | `real` | the functions that come next |
 //! | `stats` | what was done |
 //!
@@ -29,8 +30,8 @@
 //! what is not followed: `splice`, `SCM_RIGHTS`, the descriptors 0 to 2 (as before another program is begun), `O_ASYNC`, `SO_ZEROCOPY`,
 //! kernel TLS, or a set or a second descriptor from before it was connected. Once it goes through its memory, these are not for it any more:
 //! `splice` fails with `EINVAL` and `SCM_RIGHTS` with `EOPNOTSUPP`, and with the others, with `dprintf`, and with what makes system calls
-//! without the C library (io_uring, Go, static programs that get its descriptor), its bytes are not seen. So do not run such programs under
-//! it.
+//! without the C library (Go, static programs that get its descriptor), its bytes are not seen. So do not run such programs under
+//! it. A program that makes a ring of io_uring keeps to TCP (`rings`; `FIDE_RACK_IO_URING`).
 //!
 //! **Other than with TCP.** A bad pointer faults, instead of `EFAULT`. A write that waits for room in TCP is interrupted by each signal,
 //! also one whose handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread. A
@@ -54,6 +55,7 @@ pub mod poll;
 mod process;
 mod ready;
 mod real;
+pub mod rings;
 mod set;
 mod stats;
 mod table;
