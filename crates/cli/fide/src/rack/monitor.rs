@@ -15,7 +15,10 @@ use fide_agent::{
     names::user_id,
     notify::{Manager, Notify},
 };
-use fide_rack::meet::monitor::{Monitor, StartError, Users};
+use fide_rack::{
+    link::offers::Network,
+    meet::monitor::{Access, Monitor, StartError, Users},
+};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use serde_json::json;
 
@@ -39,6 +42,10 @@ pub(super) struct Arguments {
     /// all if root runs it, and else none
     #[arg(long, value_name = "USERS")]
     allow_users: Option<String>,
+    /// Of which connections it serves programs: networks with commas between them, in which both addresses of a connection have to be. By
+    /// default all
+    #[arg(long, value_name = "NETWORKS", value_delimiter = ',')]
+    allow_networks: Option<Vec<Network>>,
     /// A link to another host, over memory that both see: its file, and after that, with commas between them, side=first or
     /// side=second, peer=ADDRESSES of the other host, and what docs/rack.md names. May be given for several hosts
     #[arg(long = "link", value_name = "LINK")]
@@ -133,10 +140,11 @@ fn raise_descriptors() {
 pub(super) fn run(arguments: &Arguments) -> Done {
     let users = users(arguments.allow_users.as_deref())?;
     let path = socket(arguments.socket.as_deref())?;
+    let access = Access { users: users.clone(), networks: arguments.allow_networks.clone() };
     let (signal, signals) = mpsc::channel();
     ctrlc::set_handler(move || _ = signal.send(())).map_err(anyhow::Error::from)?;
     raise_descriptors();
-    let monitor = Arc::new(Monitor::start_for(&path, users.clone()).map_err(unstarted)?);
+    let monitor = Arc::new(Monitor::start_for(&path, access).map_err(unstarted)?);
     for link in &arguments.links {
         let carried = link.clone().carry(&monitor);
         carried.map_err(|why| Failure::new(code_of_file(&why), anyhow!("--link {}: {why}", link.name())))?;

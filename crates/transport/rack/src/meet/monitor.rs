@@ -9,6 +9,7 @@
 use std::{
     collections::{HashMap, HashSet},
     io, mem,
+    net::IpAddr,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{
@@ -144,6 +145,28 @@ impl Users {
     }
 }
 
+/// Whose connections it serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    pub users: Users,
+    /// Both addresses of a connection have to be in one of them; none: any may be.
+    pub networks: Option<Vec<Network>>,
+}
+
+impl From<Users> for Access {
+    fn from(users: Users) -> Self {
+        Self { users, networks: None }
+    }
+}
+
+impl Access {
+    fn has(&self, end: &TcpEnd) -> bool {
+        let has = |networks: &[Network], address: IpAddr| networks.iter().any(|network| network.has(address));
+        let both = [end.local.ip(), end.peer.ip()].map(|address| address.to_canonical());
+        self.networks.as_ref().is_none_or(|networks| both.into_iter().all(|address| has(networks, address)))
+    }
+}
+
 /// A running monitor. Dropped, it ends, and what it keeps of others is given back.
 #[derive(Debug)]
 pub struct Monitor {
@@ -210,7 +233,7 @@ struct Shared {
     has_known: Condvar,
     clients: Mutex<Clients>,
     bounds: Bounds,
-    users: Users,
+    access: Access,
     /// For those who look.
     said: Mutex<seen::Seen>,
     /// To other hosts.
@@ -236,11 +259,12 @@ impl Monitor {
         Self::start_for(path, Users::All)
     }
 
-    /// As [`Monitor::start`], for some users. The programs of others see the end of their connection to it, and stay with TCP.
+    /// As [`Monitor::start`], for some users, and connections of some networks. The programs of others see the end of their connection to it,
+    /// and stay with TCP, as other connections do.
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn start_for(path: &Path, users: Users) -> Result<Self, StartError> {
+    pub fn start_for(path: &Path, access: impl Into<Access>) -> Result<Self, StartError> {
         let listener = Arc::new(Listener::bind(path, BACKLOG, Descriptors::Taken)?);
         let bounds = Bounds::of(getrlimit(Resource::Nofile).current);
         let shared = Arc::new(Shared {
@@ -250,7 +274,7 @@ impl Monitor {
             has_known: Condvar::new(),
             clients: Mutex::default(),
             bounds,
-            users,
+            access: access.into(),
             said: Mutex::default(),
             links: RwLock::default(),
             netns: own_netns(),
@@ -401,7 +425,7 @@ impl Shared {
         let mut clients = self.clients();
         let of_user = clients.all.values().filter(|client| client.program.uid == uid).count();
         let is_full = clients.all.len() >= self.bounds.clients || of_user >= self.bounds.clients_of_user;
-        if is_full || !self.users.has(uid) {
+        if is_full || !self.access.users.has(uid) {
             return None;
         }
         clients.last += 1;
@@ -580,6 +604,10 @@ impl Shared {
         };
         let found = socket.and_then(|socket| Some((TcpEnd::of(&socket).ok()?, cookie(&socket).ok()?, socket)));
         let Some((end, cookie, socket)) = found else { return refuse(Refused::Socket, None) };
+        if !self.access.has(&end) {
+            drop(socket);
+            return refuse(Refused::Network, Some(end));
+        }
         // The kernel gives it once.
         let syn = syn_stamp(&socket).ok().flatten();
         let seen = Seen { syn, stamp: stamp_now(&socket).ok() };
