@@ -52,8 +52,8 @@ enum Command {
     Top(top::Arguments),
     /// End this host's TCP connections to hosts that the agent declares dead
     ///
-    /// Calls of their programs that wait, and further ones, fail with ECONNABORTED at once, where TCP alone would take minutes, or wait for
-    /// ever. It ends connections of all programs in its network namespace, whatever started them, to the addresses of the planes in the agent's
+    /// Calls of their programs that wait, and further ones, fail at once, where TCP alone would take minutes, or wait for ever: with ETIMEDOUT
+    /// under `fide rack run`, else with ECONNABORTED. It ends connections of all programs in its network namespace, whatever started them, to the addresses of the planes in the agent's
     /// configuration. Connections to a host that was dead before it began stay, and so do those that are used again. It needs an agent, and
     /// CAP_NET_ADMIN.
     ///

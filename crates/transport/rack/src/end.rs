@@ -263,6 +263,12 @@ impl<W: Window> End<W> {
         self.window.get().is_some_and(says_ring) || self.of().incoming.load::<Incoming>().is_ended
     }
 
+    /// It goes over a link to another host.
+    #[must_use]
+    pub fn is_carried(&self) -> bool {
+        self.window.get().is_some_and(|window| window.poll(CARRIED_AT) != 0)
+    }
+
     /// This end writes no more.
     #[must_use]
     pub fn has_ended(&self) -> bool {

@@ -15,7 +15,7 @@ use anyhow::anyhow;
 use super::{
     check::{Judged, is_there},
     monitor::user,
-    place::{self, Found, PEERS_VARIABLE, USER_VARIABLE, VARIABLE, candidates, found},
+    place::{self, DEAD_VARIABLE, Found, PEERS_VARIABLE, USER_VARIABLE, VARIABLE, candidates, found},
     view,
 };
 use crate::{
@@ -41,6 +41,9 @@ pub(super) struct Arguments {
     /// The library, instead of that beside this program or in ../lib/fide
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
+    /// Where `fide rack hangup --dead` says which addresses are dead; by default $FIDE_RACK_DEAD, or else /run/fide-hangup
+    #[arg(long, value_name = "DIR")]
+    dead: Option<PathBuf>,
     /// As the program ends, append a line to a file: its process, and how many of its connections went over to memory. By default
     /// to standard error; so do the programs that it starts
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
@@ -201,8 +204,11 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             true => command.env_remove(PEERS_VARIABLE),
             false => command.env(PEERS_VARIABLE, place.peers.join("+")),
         };
-        if let Some(stats) = &arguments.stats {
+        if let Some(dead) = &arguments.dead {
             // Programs may go to another directory.
+            command.env(DEAD_VARIABLE, std::path::absolute(dead)?);
+        }
+        if let Some(stats) = &arguments.stats {
             let file =
                 Some(stats).filter(|stats| *stats != Path::new("-")).and_then(|stats| std::path::absolute(stats).ok());
             command.env("FIDE_RACK_STATS", file.unwrap_or_else(|| stats.clone()));
