@@ -2,6 +2,7 @@
 //! `fide rack`: TCP connections of unmodified programs of this host, over memory that both ends share.
 
 mod check;
+mod guard;
 mod hangup;
 mod kernel;
 mod link;
@@ -11,6 +12,8 @@ mod place;
 mod run;
 mod top;
 mod view;
+
+pub(crate) use guard::{GUARD, guard};
 
 use crate::exit::Done;
 

@@ -650,6 +650,8 @@ fn peeks(socket: BorrowedFd<'_>) -> io::Result<Result<bool, Errno>> {
         Ok(_) => Ok(Ok(true)),
         Err(Errno::WOULDBLOCK) => Ok(Ok(false)),
         Err(Errno::INTR) => Err(io::ErrorKind::Interrupted.into()),
+        // So says the kernel to one that waits as another one resets the connection (`connect` to nobody), by which a monitor ends it.
+        Err(Errno::PIPE) => Ok(Err(Errno::CONNRESET)),
         Err(why) => Ok(Err(why)),
     }
 }
