@@ -279,3 +279,42 @@ impl App for Carried {
         self.is(RESETS | IS_CARRIED)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Read,
+        net::{Ipv4Addr, TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    /// Of many connections of a program the others are not looked at.
+    #[test]
+    fn bell_says_which_connection_is_to_be_woken() {
+        let bell = Arc::new(Bell::new().unwrap());
+        let [mut first, second] = [(), ()].map(|()| {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            other.set_nonblocking(true).unwrap();
+            let given = Given::new(&bell, true).unwrap();
+            (given.carried(), given.held(0, Arc::new(listener.accept().unwrap().0.into())).unwrap(), other)
+        });
+        let mut rung = vec![77];
+        let mut takes = || {
+            bell.takes(&mut rung);
+            rung.clone()
+        };
+        assert_eq!(takes(), []);
+        second.0.wakes();
+        second.0.wakes();
+        assert_eq!(takes(), [second.1.number()], "once until it is served");
+        assert!(second.1.serves());
+        first.0.wakes();
+        second.0.is_carried();
+        assert_eq!(takes(), [first.1.number(), second.1.number()]);
+        assert!(first.1.serves() && !second.1.serves());
+        assert_eq!(first.2.read(&mut [0; 8]).unwrap(), 1);
+        assert_eq!(takes(), []);
+    }
+}

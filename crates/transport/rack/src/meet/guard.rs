@@ -34,10 +34,9 @@ use fide_sys::seqpacket::{ReceiveError, Received, Wait, pair, receive, send};
 use rustix::net::connect_unspec;
 
 use super::held::lets_go;
-use crate::link::CONNECTIONS_MAX;
 
-/// Sockets that a guard has at most: those of some links. Further connections are not guarded, and wait for ever if both monitors die at once.
-pub const GUARDED_MAX: usize = 4 * CONNECTIONS_MAX;
+/// Sockets that a guard has at most: those of four links with as many as each may have. Further connections are not guarded, and wait for ever if both monitors die at once.
+pub const GUARDED_MAX: usize = 16_384;
 /// Programs that it has threads for. A program that has ended counts until its last connection is carried.
 pub const PROGRAMS_MAX: usize = 2048;
 /// As its monitor is gone its threads have so long to reset what they have.
