@@ -10,6 +10,7 @@ import sys
 import threading
 
 COUNT = 3
+LOCK = threading.Lock()
 signal.alarm(60)
 
 
@@ -38,7 +39,8 @@ def waits(number, call, end):
         ended = call(end)
     except OSError as error:
         ended = errno.errorcode[error.errno]
-    print(number, ended, flush=True)
+    with LOCK:
+        print(number, ended, flush=True)
 
 
 def wait(ends):
