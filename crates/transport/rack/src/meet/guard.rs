@@ -38,7 +38,7 @@ use super::held::lets_go;
 /// Sockets that a guard has at most: those of four links with as many as each may have. Further connections are not guarded, and wait for ever if both monitors die at once.
 pub const GUARDED_MAX: usize = 16_384;
 /// Programs that it has threads for. A program that has ended counts until its last connection is carried.
-pub const PROGRAMS_MAX: usize = 2048;
+pub const PROGRAMS_MAX: usize = 4096;
 /// As its monitor is gone its threads have so long to reset what they have.
 const RESETS_WITHIN: Duration = Duration::from_secs(1);
 /// As a program's thread ends in the monitor, the guard has so long to make room for what it is still to let go.
