@@ -17,6 +17,7 @@ use rustix::{fs::OFlags, net::sockopt};
 
 use crate::{
     conn::{Conn, borrowed},
+    peers::told,
     real::fail,
 };
 
@@ -53,12 +54,12 @@ pub(crate) fn number(why: &io::Error) -> c_int {
     })
 }
 
-/// The result as C has it. What panics is an error.
-pub(crate) fn returns(call: impl FnOnce() -> Result<usize, c_int>) -> ssize_t {
+/// The result of a call of a descriptor's, as C has it. What panics is an error.
+pub(crate) fn returns(fd: c_int, call: impl FnOnce() -> Result<usize, c_int>) -> ssize_t {
     match catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(libc::EIO)) {
         Ok(count) => ssize_t::try_from(count).unwrap_or(ssize_t::MAX),
         Err(errno) => {
-            fail(errno);
+            fail(told(fd, errno));
             -1
         }
     }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What runs as the program begins, forks and ends.
 
-use crate::{conn, monitor, process, real, rings, set, stats};
+use crate::{conn, monitor, peers, process, real, rings, set, stats};
 
 extern "C" fn starts() {
     real::resolve();
     process::starts();
     monitor::starts();
     rings::starts();
+    peers::starts();
     stats::starts();
     if monitor::is_named() {
         // SAFETY: the functions stay: the library is never unloaded.

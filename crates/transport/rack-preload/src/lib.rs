@@ -14,6 +14,7 @@
 //! | `bytes`, `data`, `file` | reads and writes |
 //! | `poll`, `epoll`, `set`, `ready`, `times` | waiting |
 //! | `before`, `process` | descriptors that are not to be connections; whose descriptors they are |
+//! | `peers` | the other ends' addresses, for the error of a connection to a host that is dead |
 //! | `calls` | all other functions |
 //! | `rings` | io_uring |
 //! | `real` | the functions that come next |
@@ -23,6 +24,7 @@
 //! `FIDE_RACK_MONITOR_UID` is the number of another user than the monitor's.
 //! `FIDE_RACK_PEERS` has the addresses of hosts that the monitor has links to, as networks with `+` between them: it is asked of
 //! connections with these, and of those within the host.
+//! `FIDE_RACK_DEAD` names the directory of the addresses of dead hosts ([`fide_rack::dead`]), which is `/run/fide-hangup` else.
 //! `FIDE_RACK_STATS` names a file that a line is appended to as the program ends, `-` standard error: its number, and how many connections
 //! went over to memory.
 //!
@@ -51,6 +53,7 @@ pub mod data;
 pub mod epoll;
 pub mod file;
 mod monitor;
+mod peers;
 pub mod poll;
 mod process;
 mod ready;

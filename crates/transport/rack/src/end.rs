@@ -263,6 +263,12 @@ impl<W: Window> End<W> {
         self.window.get().is_some_and(says_ring) || self.of().incoming.load::<Incoming>().is_ended
     }
 
+    /// It goes over a link to another host.
+    #[must_use]
+    pub fn is_carried(&self) -> bool {
+        self.window.get().is_some_and(|window| window.poll(CARRIED_AT) != 0)
+    }
+
     /// This end writes no more.
     #[must_use]
     pub fn has_ended(&self) -> bool {
@@ -644,6 +650,8 @@ fn peeks(socket: BorrowedFd<'_>) -> io::Result<Result<bool, Errno>> {
         Ok(_) => Ok(Ok(true)),
         Err(Errno::WOULDBLOCK) => Ok(Ok(false)),
         Err(Errno::INTR) => Err(io::ErrorKind::Interrupted.into()),
+        // So says the kernel to one that waits as another one resets the connection (`connect` to nobody), by which a monitor ends it.
+        Err(Errno::PIPE) => Ok(Err(Errno::CONNRESET)),
         Err(why) => Ok(Err(why)),
     }
 }

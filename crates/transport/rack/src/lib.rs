@@ -16,12 +16,14 @@
 //! | [`link`] | connections between two hosts that see one memory: what the proxies of both do |
 //! | [`proxy`] | the threads that do it |
 //! | [`meet`] | how the two ends of a TCP connection within a host come to share memory |
+//! | [`dead`] | which hosts are declared dead, for the error of connections to them |
 //!
 //! **Invariant: nobody believes the other end.** It may be another user's program, or broken. Each index and each length that
 //! it writes is read once, and checked on the copy. What is wrong ends the ring with an error; nothing outside of it is read
 //! or written.
 
 pub mod carry;
+pub mod dead;
 pub mod end;
 pub mod link;
 mod lock;

@@ -31,6 +31,8 @@
 
 pub mod ask;
 pub mod carried;
+pub mod guard;
+mod held;
 mod lately;
 pub mod monitor;
 pub mod seen;

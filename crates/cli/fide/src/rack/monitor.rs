@@ -5,7 +5,7 @@ use std::{
     fs,
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{self, ExitCode},
     sync::{Arc, mpsc},
     time::Duration,
 };
@@ -22,7 +22,7 @@ use fide_rack::{
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use serde_json::json;
 
-use super::{link::Link, place, view};
+use super::{guard, link::Link, place, view};
 use crate::{
     exit::{Done, Failure, UNHEALTHY, USAGE, code_of_file},
     say::{say, show, tell},
@@ -131,10 +131,20 @@ fn named(users: &Users) -> String {
 }
 
 /// A socket is kept for each question that waits: as many descriptors as this process may have.
-fn raise_descriptors() {
+pub(super) fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     // Fewer are enough for most.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+}
+
+/// Has connections to other hosts be reset should this process be killed. None: they are not.
+fn guarded(monitor: &Monitor) -> Option<process::Child> {
+    let started = guard::start().inspect_err(|why| {
+        say!("fide: no process guards connections to other hosts, which wait for ever if both monitors are killed at once: {why}");
+    });
+    let (guard, process) = started.ok()?;
+    monitor.guarded(guard);
+    Some(process)
 }
 
 pub(super) fn run(arguments: &Arguments) -> Done {
@@ -145,6 +155,8 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     ctrlc::set_handler(move || _ = signal.send(())).map_err(anyhow::Error::from)?;
     raise_descriptors();
     let monitor = Arc::new(Monitor::start_for(&path, access).map_err(unstarted)?);
+    // Before the first connection.
+    let _guard = if arguments.links.is_empty() { None } else { guarded(&monitor) };
     for link in &arguments.links {
         let carried = link.clone().carry(&monitor);
         carried.map_err(|why| Failure::new(code_of_file(&why), anyhow!("--link {}: {why}", link.name())))?;

@@ -16,7 +16,7 @@ use clap::ValueEnum;
 use super::{
     check::{Judged, is_there},
     monitor::user,
-    place::{self, Found, PEERS_VARIABLE, RINGS_VARIABLE, USER_VARIABLE, VARIABLE, candidates, found},
+    place::{self, DEAD_VARIABLE, Found, PEERS_VARIABLE, RINGS_VARIABLE, USER_VARIABLE, VARIABLE, candidates, found},
     view,
 };
 use crate::{
@@ -42,6 +42,9 @@ pub(super) struct Arguments {
     /// The library, instead of that beside this program or in ../lib/fide
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
+    /// Where `fide rack hangup --dead` says which addresses are dead; by default $FIDE_RACK_DEAD, or else /run/fide-hangup
+    #[arg(long, value_name = "DIR")]
+    dead: Option<PathBuf>,
     /// As the program ends, append a line to a file: its process, and how many of its connections went over to memory. By default
     /// to standard error; so do the programs that it starts
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
@@ -222,8 +225,11 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             RINGS_VARIABLE,
             arguments.io_uring.to_possible_value().map_or_else(String::new, |rule| rule.get_name().to_owned()),
         );
-        if let Some(stats) = &arguments.stats {
+        if let Some(dead) = &arguments.dead {
             // Programs may go to another directory.
+            command.env(DEAD_VARIABLE, std::path::absolute(dead)?);
+        }
+        if let Some(stats) = &arguments.stats {
             let file =
                 Some(stats).filter(|stats| *stats != Path::new("-")).and_then(|stats| std::path::absolute(stats).ok());
             command.env("FIDE_RACK_STATS", file.unwrap_or_else(|| stats.clone()));
