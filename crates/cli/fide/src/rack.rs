@@ -60,7 +60,7 @@ enum Command {
     /// configuration. Connections to a host that was dead before it began stay, and so do those that are used again. It needs an agent, and
     /// CAP_NET_ADMIN.
     ///
-    /// Exit codes: 1 no agent, 3 the kernel cannot do it, 4 not permitted.
+    /// Exit codes: 0 ended by a signal, 1 no agent, 3 the kernel cannot do it, 4 not permitted.
     Hangup(hangup::Arguments),
     /// Print the monitor's metrics as Prometheus text
     ///

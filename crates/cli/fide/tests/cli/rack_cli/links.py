@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two programs with three connections: `links.py server`; `links.py client PORT`. For each line the client asks once more over all of them.
-As it reads no more, both wait for the other one, in different ways, and print how each wait ended. A test that fails ends them."""
+With the line `last`, both wait for the other one, in different ways, and print how each wait ended. They end as they read no more, as what
+the other one sees of that is no matter of a test; one that fails ends them."""
 
 import errno
 import select
@@ -51,6 +52,7 @@ def wait(ends):
     print("waits", flush=True)
     for thread in threads:
         thread.join()
+    sys.stdin.read()
 
 
 def server():
@@ -76,7 +78,7 @@ def client(port):
 
     ask(b"first")
     print("asked", flush=True)
-    while sys.stdin.readline():
+    while sys.stdin.readline() != "last\n":
         ask(b"again")
         print("asked", flush=True)
     ask(b"last")

@@ -3,8 +3,9 @@
 
 use std::{
     fs::{self, File},
+    io::Write,
     path::Path,
-    process::Stdio,
+    process::{Command, Stdio},
     time::Instant,
 };
 
@@ -48,8 +49,8 @@ impl Rack {
         rack
     }
 
-    /// A server and a client that wait for each other over the link.
-    fn programs(&self, dead: &Path) -> [Process; 2] {
+    /// A server and a client that wait for each other over the link, and the server's port.
+    fn programs(&self, dead: &Path) -> ([Process; 2], String) {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/rack_cli/links.py");
         let start = |host: &Host, words: &[&str]| {
             let all = [&["python3", script.to_str().unwrap()], words].concat();
@@ -60,7 +61,8 @@ impl Rack {
         };
         let [one, other] = &self.hosts;
         let mut server = start(one, &["server"]);
-        let mut client = start(other, &["client", &server.line()]);
+        let port = server.line();
+        let mut client = start(other, &["client", &port]);
         assert_eq!(client.line(), "asked");
         until("all go over the link", || {
             client.asks_again();
@@ -72,9 +74,9 @@ impl Rack {
         });
         // Bytes of before may still be those of TCP.
         client.asks_again();
-        client.input = None;
+        client.input.as_mut().unwrap().write_all(b"last\n").unwrap();
         [&mut client, &mut server].into_iter().for_each(|program| assert_eq!(program.line(), "waits"));
-        [server, client]
+        ([server, client], port)
     }
 }
 
@@ -82,7 +84,6 @@ impl Rack {
 fn ended(program: &mut Process) -> Vec<String> {
     let mut lines: Vec<_> = (0..CONNECTIONS).map(|_| program.line()).collect();
     lines.sort_unstable();
-    assert_eq!(program.ends(), 0);
     lines.iter().map(|line| line.split(' ').next_back().unwrap().to_owned()).collect()
 }
 
@@ -113,7 +114,7 @@ fn programs_see_the_end_as_both_monitors_are_killed_at_once() {
         (&[1], false, "ECONNRESET"),
     ] {
         let mut rack = Rack::new();
-        let mut programs = rack.programs(dead.path());
+        let (mut programs, _) = rack.programs(dead.path());
         let guards = rack.monitors.each_ref().map(|monitor| guard_of(monitor).expect("a guard"));
         // As `fide rack hangup` says it.
         let file = dead.path().join("127.0.0.1");
@@ -132,6 +133,33 @@ fn programs_see_the_end_as_both_monitors_are_killed_at_once() {
     }
 }
 
+/// As `fide rack hangup` ends them: of a host that is declared dead, and by somebody else.
+#[test]
+fn root_connections_over_a_link_that_are_ended_from_outside_time_out_if_the_host_is_dead() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dead = tempfile::tempdir().unwrap();
+    for (is_dead, errors) in [(true, ["ETIMEDOUT"; 2]), (false, ["ECONNRESET", "ECONNABORTED"])] {
+        let rack = Rack::new();
+        let (mut programs, port) = rack.programs(dead.path());
+        let file = dead.path().join("127.0.0.1");
+        if is_dead {
+            File::create(&file).unwrap();
+        }
+        // The client's ends.
+        let destroyed = Command::new("ss").args(["-K", "dst", "127.0.0.1", "dport", "=", &port]).output().unwrap();
+        assert!(
+            destroyed.status.success() && String::from_utf8_lossy(&destroyed.stdout).contains(&port),
+            "{destroyed:?}"
+        );
+        for (program, error) in programs.iter_mut().zip(errors) {
+            assert_eq!(ended(program), [error; CONNECTIONS]);
+        }
+        let _ = fs::remove_file(&file);
+    }
+}
+
 /// It ends with its monitor, and takes no signal of others; one that is killed is missed by nobody until both monitors are.
 #[test]
 fn guard_is_there_as_long_as_its_monitor_has_links() {
@@ -141,7 +169,7 @@ fn guard_is_there_as_long_as_its_monitor_has_links() {
     let guards = rack.monitors.each_ref().map(|monitor| guard_of(monitor).expect("a guard"));
     let signal = |pid, signal| kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     [Signal::TERM, Signal::INT, Signal::HUP].into_iter().for_each(|which| signal(guards[0], which));
-    let [mut server, mut client] = rack.programs(rack.hosts[0].directory.path());
+    let ([mut server, mut client], _) = rack.programs(rack.hosts[0].directory.path());
     assert!(is_there(guards[0]));
     signal(guards[0], Signal::KILL);
     until("it is killed", || !is_there(guards[0]));
