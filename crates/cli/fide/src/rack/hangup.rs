@@ -26,7 +26,7 @@ use serde_json::json;
 
 use crate::{
     ask::SocketArguments,
-    diag::{CONNECTED, destroy, list, may_destroy},
+    diag::{CONNECTED, FAMILIES, Found, destroy_all, list_to, may_destroy},
     exit::{Done, Failure, UNHEALTHY, code_of_file},
     netlink::Netlink,
     say::{say, show, tell},
@@ -78,17 +78,20 @@ struct Sum {
 /// # Errors
 /// The kernel's; what was ended before is counted.
 fn end(diag: &mut Netlink, addresses: &[Ipv4Addr], since: impl Fn() -> Duration, sum: &mut Sum) -> io::Result<bool> {
+    if addresses.is_empty() {
+        return Ok(true);
+    }
     let (mut is_whole, mut wrong) = (true, None);
     sum.kept = 0;
-    for address in addresses {
-        let listed = list(diag, CONNECTED, Some(*address))?;
+    // Each family's before the next one is listed: the kernel walks all its sockets for a list.
+    for family in FAMILIES {
+        let listed = list_to(diag, family, CONNECTED, addresses)?;
         is_whole &= !listed.changed;
-        for found in &listed.all {
-            if found.heard_before.is_some_and(|before| before + TICKS < since()) {
-                sum.kept += 1;
-                continue;
-            }
-            match destroy(diag, found) {
+        let is_heard = |found: &&Found| found.heard_before.is_some_and(|before| before + TICKS < since());
+        let (heard, silent): (Vec<_>, Vec<_>) = listed.all.iter().partition(is_heard);
+        sum.kept += heard.len();
+        for result in destroy_all(diag, &silent)? {
+            match result {
                 Ok(()) => sum.ended += 1,
                 // The others all the same.
                 Err(error) => wrong = Some(error),
@@ -323,7 +326,8 @@ mod tests {
         bed.host(1)
             .run_in(|| {
                 let mut diag = may_destroy("a test").expect("root may");
-                let dead = [Ipv4Addr::new(127, 0, 0, 2)];
+                // Of several addresses, among which there is no connection to the first.
+                let dead = [9, 2, 8].map(|last| Ipv4Addr::new(127, 0, 0, last));
                 let (mut to_dead, mut other) =
                     (connection("127.0.0.2", "127.0.0.2"), connection("127.0.0.3", "127.0.0.3"));
                 let mut mapped = connection("::", "::ffff:127.0.0.2");
@@ -341,6 +345,14 @@ mod tests {
                 let mut sum = Sum::default();
                 assert!(end(&mut diag, &dead, || Duration::ZERO, &mut sum).expect("listed"));
                 assert_eq!(sum, Sum { ended: 2, kept: 0 });
+                // More than are ended at once, and each is.
+                let mut many: Vec<_> = (0..150).map(|_| connection("127.0.0.8", "127.0.0.8")).collect();
+                assert!(end(&mut diag, &dead, || Duration::ZERO, &mut sum).expect("listed"));
+                assert_eq!(sum, Sum { ended: 152, kept: 0 });
+                for [here, _] in &mut many {
+                    let aborted = here.read(&mut [0]).map_err(|error| error.raw_os_error());
+                    assert_eq!(aborted, Err(Some(libc::ECONNABORTED)));
+                }
                 let aborted = Err(Some(libc::ECONNABORTED));
                 assert_eq!(waits.join().expect("read"), aborted);
                 assert_eq!(mapped[0].read(&mut [0]).map_err(|error| error.raw_os_error()), aborted);
