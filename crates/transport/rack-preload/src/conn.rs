@@ -16,7 +16,7 @@
 
 use std::{
     mem,
-    os::fd::BorrowedFd,
+    os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering},
@@ -111,6 +111,13 @@ fn resets_now(fd: i32) {
     nobody.sa_family = libc::sa_family_t::try_from(libc::AF_UNSPEC).unwrap_or(0);
     // SAFETY: the address is there, and of that length.
     unsafe { real::connect(fd, &raw const nobody, size_of::<libc::sockaddr>() as libc::socklen_t) };
+}
+
+/// One of its descriptors as they are now.
+impl AsFd for Conn {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        borrowed(self.fd())
+    }
 }
 
 impl Conn {

@@ -148,7 +148,7 @@ unsafe fn waits(fds: &mut [pollfd], room: &mut Room, within: Option<Duration>, m
                 if !sleeps {
                     conn.end.sleeps();
                 }
-                naps_then |= !hears(conn, fds[*index].fd);
+                naps_then |= !hears(conn);
                 if !sleeps {
                     conn.end.woke();
                 }

@@ -308,8 +308,7 @@ impl Interest {
         if is_awake {
             self.conn.end.sleeps();
         }
-        // The descriptor may be closed, and another one of the connection not.
-        let is_taken = hears(&self.conn, self.conn.fd());
+        let is_taken = hears(&self.conn);
         if is_awake {
             self.conn.end.woke();
         }
