@@ -272,7 +272,7 @@ pub(crate) fn cancels(id: u32) {
     if let Some(client) = connected()
         && client.is_ours()
     {
-        let _ = client.asks.cancel(id);
+        client.asks.cancel_or_end(id);
     }
     USERS.fetch_sub(1, Ordering::SeqCst);
     if IS_CHILD.load(Ordering::Relaxed)
