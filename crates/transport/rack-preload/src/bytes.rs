@@ -16,7 +16,7 @@ use libc::{c_int, ssize_t};
 use rustix::{fs::OFlags, net::sockopt};
 
 use crate::{
-    conn::Conn,
+    conn::{Conn, IS_OVER},
     peers::told,
     real::fail,
 };
@@ -268,7 +268,7 @@ impl Call {
             // Another thread has shut it meanwhile.
             written = Err(libc::EPIPE);
         }
-        if written == Err(libc::EPIPE) && !self.has(libc::MSG_NOSIGNAL) {
+        if written == Err(libc::EPIPE) && !self.has(libc::MSG_NOSIGNAL) && !IS_OVER.load(Ordering::Relaxed) {
             // SAFETY: it takes a number.
             unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
         }

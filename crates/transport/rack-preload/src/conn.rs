@@ -37,6 +37,9 @@ pub(crate) static CONNS: Table<Conn> = Table::new();
 /// Connections that this process has closed.
 pub(crate) static CLOSED: AtomicU32 = AtomicU32::new(0);
 
+/// The program ends, and its connections are closed: its other threads write in vain for a moment, and are not to end it by a signal.
+pub(crate) static IS_OVER: AtomicBool = AtomicBool::new(false);
+
 const CONNECTING: u32 = 0;
 const OPEN: u32 = 1;
 const ATTACHED: u32 = 2;
@@ -499,6 +502,7 @@ pub(crate) fn leaves(fd: i32) {
 
 /// The program ends. Its other threads may still be at them: they stay in the table. What is still to be written is ended by the kernel.
 pub(crate) fn ends() {
+    IS_OVER.store(true, Ordering::Relaxed);
     let is_over = |fd: i32, conn: &Conn| conn.fd() == fd && !conn.has_file.load(Ordering::Relaxed);
     CONNS.all().filter(|(fd, conn)| is_over(*fd, conn)).for_each(|(fd, conn)| conn.closes(fd));
 }
