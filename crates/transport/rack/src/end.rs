@@ -460,9 +460,13 @@ impl<W: Window> End<W> {
         Ok(written)
     }
 
-    /// Whether this end writes through the ring, and has seen the end of TCP. Without the locks: seen a moment later, it is one write more.
+    /// Whether this end writes through the ring, and has seen the end of TCP, of which the other end has said nothing. Without the locks: seen
+    /// a moment later, it is one write more.
     fn has_seen_end(&self) -> bool {
-        self.of().incoming.load::<Incoming>().is_ended && self.is_on_ring(Bell::Room)
+        let is_open = |window: &W| window.poll(READS_NO_MORE_AT) == 0;
+        self.of().incoming.load::<Incoming>().is_ended
+            && self.is_on_ring(Bell::Room)
+            && self.window.get().is_some_and(is_open)
     }
 
     /// Whether nobody will make room in the ring any more: the other end's program has closed the connection, or died. Not before this end
