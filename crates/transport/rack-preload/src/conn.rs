@@ -50,9 +50,33 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// The answer is looked for again after this share of the time since it has begun.
 const LOOKS_SHARE: u64 = 8;
 
+/// Connections of one process that have memory, or may come to have it. Each takes two mappings, and the kernel lets a process have 65,530
+/// of them (`vm.max_map_count`), of which half are the program's. Further ones are the kernel's alone.
+const CONNS_MAX: u32 = 1 << 14;
+static PLACES: AtomicU32 = AtomicU32::new(0);
+
+/// One of so many.
+#[derive(Debug)]
+struct Place(&'static AtomicU32);
+
+impl Place {
+    /// None: all are taken.
+    fn takes(of: &'static AtomicU32, most: u32) -> Option<Self> {
+        let one_more = |taken| (taken < most).then_some(taken + 1);
+        of.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok().then(|| Self(of))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) end: End<Memory>,
+    _place: Place,
     phase: AtomicU32,
     /// One more than the number of its question; 0: none is open.
     question: AtomicU64,
@@ -125,8 +149,10 @@ impl AsFd for Conn {
 
 impl Conn {
     fn new(fd: i32) -> Option<Arc<Self>> {
+        let place = Place::takes(&PLACES, CONNS_MAX)?;
         Some(Arc::new(Self {
             end: End::new().ok()?,
+            _place: place,
             phase: AtomicU32::new(CONNECTING),
             question: AtomicU64::new(0),
             is_to_ask: AtomicBool::new(false),
@@ -530,6 +556,22 @@ mod tests {
     };
 
     use super::*;
+
+    /// Else the program itself has no mapping left, as for a thread.
+    #[test]
+    fn places_are_bounded_and_given_back() {
+        static TAKEN: AtomicU32 = AtomicU32::new(0);
+        let takes = || Place::takes(&TAKEN, 2);
+        let mut places = vec![takes().unwrap(), takes().unwrap()];
+        assert!(takes().is_none() && takes().is_none());
+        places.pop();
+        places.extend(takes());
+        assert!(places.len() == 2 && takes().is_none());
+        let before = PLACES.load(Ordering::Relaxed);
+        let conns: Vec<_> = (0..100).map(|_| Conn::opened(3)).collect();
+        // Other tests have a few.
+        assert!(PLACES.load(Ordering::Relaxed) + 50 > before + 100 && conns.len() == 100);
+    }
 
     #[test]
     fn memory_waits_for_the_first_read_or_write_of_who_has_the_connection_alone() {
