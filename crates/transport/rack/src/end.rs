@@ -222,15 +222,19 @@ impl<W: Window> End<W> {
     /// The program closes its last descriptor of the socket. If no other process has one, this end reads and writes no more, and the other
     /// one is told.
     pub fn close(&self, socket: impl AsFd) {
-        let (Some(window), socket) = (self.lets_go(), socket.as_fd()) else { return };
-        let ended = self.outgoing(|outgoing| {
-            let is_on_ring = outgoing.ends(Some(window), socket);
-            outgoing.wakes(window, socket, Bell::Room);
-            is_on_ring
-        });
+        let (window, socket) = (self.lets_go(), socket.as_fd());
+        let ended = match window {
+            Some(window) => self.outgoing(|outgoing| {
+                let is_on_ring = outgoing.ends(Some(window), socket);
+                outgoing.wakes(window, socket, Bell::Room);
+                is_on_ring
+            }),
+            // Other processes had it: they may be gone, of which nobody knows here.
+            None => Ok(self.is_on_ring(Bell::Message)),
+        };
         if ended.is_ok_and(|is_on_ring| is_on_ring) {
             // What wakes and is not taken would have the kernel reset the connection.
-            let _ = self.incoming(|incoming| incoming.hears(socket, true));
+            let _ = self.incoming(|incoming| incoming.drains(socket, window.is_some() || self.is_alone(0)));
         }
     }
 
@@ -472,7 +476,7 @@ impl<W: Window> End<W> {
     /// Whether nobody will make room in the ring any more: the other end's program has closed the connection, or died. Not before this end
     /// writes there: a byte goes over TCP.
     fn is_gone(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
-        let seen = polls(socket, PollFlags::RDHUP, Some(Instant::now()))?;
+        let seen = looks(socket, PollFlags::RDHUP)?;
         if seen.intersects(PollFlags::ERR | PollFlags::HUP) {
             return Ok(true);
         }
@@ -617,7 +621,7 @@ impl<W: Window> End<W> {
             let seen = if until.is_none() && events.contains(PollFlags::IN) {
                 match peeks(socket)? {
                     Ok(true) if bell == Bell::Message => PollFlags::IN,
-                    Ok(true) => polls(socket, events, Some(Instant::now()))?,
+                    Ok(true) => looks(socket, events)?,
                     Ok(false) => polls(socket, events, until)?,
                     // It was taken from the socket, and is for the call that waits, or for the next read.
                     Err(why) if is_ready.is_none() => return Err(why.into()),
@@ -689,6 +693,16 @@ fn peeks(socket: BorrowedFd<'_>) -> io::Result<Result<bool, Errno>> {
     }
 }
 
+/// As [`polls`], without a wait: no signal ends it, as the wait that comes next knows whether it is to go on after one.
+fn looks(socket: BorrowedFd<'_>, events: PollFlags) -> io::Result<PollFlags> {
+    loop {
+        match polls(socket, events, Some(Instant::now())) {
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+            seen => return seen,
+        }
+    }
+}
+
 /// Polls until a time. Nothing: in vain.
 fn polls(socket: BorrowedFd<'_>, events: PollFlags, until: Option<Instant>) -> io::Result<PollFlags> {
     let mut fds = [PollFd::from_borrowed_fd(socket, events)];
@@ -709,7 +723,10 @@ fn polls_all(fds: &mut [PollFd<'_>], within: Option<Duration>) -> io::Result<()>
 mod tests {
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
-    use rustix::net::{RecvFlags, recv};
+    use rustix::{
+        io::ioctl_fionread,
+        net::{RecvFlags, recv},
+    };
 
     use super::*;
     use crate::shm::ShmWindow;
@@ -798,6 +815,29 @@ mod tests {
         };
         let why = (0..500).find_map(writes).map(|why| why.kind());
         assert!(matches!(why, Some(io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)), "{why:?}");
+    }
+
+    /// What wakes and is not taken would be a reset for the other end: also if there is much of it, and if the other processes that have had
+    /// this end are gone without a word.
+    #[test]
+    fn what_wakes_is_taken_before_a_close() {
+        for is_shared in [false, true] {
+            let (ends, [socket, other]) = attached();
+            assert_eq!(ends[1].write(&other, b"x").unwrap(), Some(1));
+            assert_eq!(ends[0].read(&socket, &mut [0; 8], false).unwrap(), Some(1));
+            if is_shared {
+                ends[0].shared();
+            }
+            std::io::Write::write_all(&mut &other, &[0; 1000]).unwrap();
+            while ioctl_fionread(&socket).unwrap() < 1000 {}
+            ends[0].close(&socket);
+            drop(socket);
+            let mut seen = [0; 8];
+            while let Err(why) = other.peek(&mut seen) {
+                assert_eq!(why.kind(), io::ErrorKind::WouldBlock);
+            }
+            assert!(other.take_error().unwrap().is_none());
+        }
     }
 
     /// Another process has it, alone: what comes to this one late is not taken.
