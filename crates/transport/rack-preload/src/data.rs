@@ -183,12 +183,17 @@ pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ss
     }
 }
 
+/// Of the flags of `preadv2` and `pwritev2` those that a socket may have: the others are not known, or for files.
+const OF_SOCKETS: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND;
+
 /// The flags of a call, of those of `preadv2` and `pwritev2`: a connection has no places.
 fn at_once(at: i64, flags: c_int) -> Result<c_int, c_int> {
     match (at, flags) {
+        (i64::MIN..-1, _) => Err(libc::EINVAL),
+        (0.., _) => Err(libc::ESPIPE),
+        (-1, flags) if flags & !OF_SOCKETS != 0 => Err(libc::EOPNOTSUPP),
         (-1, flags) if flags & libc::RWF_NOWAIT != 0 => Ok(libc::MSG_DONTWAIT),
         (-1, _) => Ok(0),
-        _ => Err(libc::ESPIPE),
     }
 }
 
