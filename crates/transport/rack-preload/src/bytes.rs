@@ -277,7 +277,7 @@ impl Call {
 
     fn writes_pieces(&self, pieces: &[&[u8]]) -> Result<usize, c_int> {
         let (mut count, mut limit) = (0, None);
-        if let [[]] = pieces {
+        if pieces.iter().all(|piece| piece.is_empty()) {
             // Nothing cannot be written, either, where nothing more can be.
             return self.writes_some(&[], &mut limit);
         }

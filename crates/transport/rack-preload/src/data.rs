@@ -108,6 +108,20 @@ unsafe fn writes(call: &Call, iov: *const iovec, count: usize) -> Result<usize, 
     }
 }
 
+/// As [`writes`], of `writev`: the kernel does not ask the socket where nothing is to be written, also where nothing more can be.
+///
+/// # Safety
+/// As [`writes`].
+unsafe fn writes_vector(call: &Call, iov: *const iovec, count: c_int) -> Result<usize, c_int> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    // SAFETY: the caller's.
+    if unsafe { pieces(iov, count) }?.iter().all(|piece| piece.iov_len == 0) {
+        return Ok(0);
+    }
+    // SAFETY: the caller's.
+    unsafe { writes(call, iov, count) }
+}
+
 /// What is read from the kernel whatever the socket is.
 const KERNEL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 
@@ -230,7 +244,7 @@ pub unsafe extern "C" fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, at
         Some(conn) => returns(fd, || {
             let call = call(conn, at_once(at, flags)?);
             // SAFETY: the caller's.
-            unsafe { writes(&call, iov, usize::try_from(count).unwrap_or(usize::MAX)) }
+            unsafe { writes_vector(&call, iov, count) }
         }),
     }
 }
@@ -397,7 +411,7 @@ pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> s
         None => peers::kernel(fd, unsafe { real::writev(fd, iov, count) }),
         Some(conn) => {
             // SAFETY: the caller's.
-            returns(fd, || unsafe { writes(&call(conn, 0), iov, usize::try_from(count).unwrap_or(usize::MAX)) })
+            returns(fd, || unsafe { writes_vector(&call(conn, 0), iov, count) })
         }
     }
 }
