@@ -22,8 +22,8 @@ const MESSAGES_MAX: c_uint = 1024;
 /// Pieces for which nothing is allocated.
 const FEW: usize = 16;
 
-fn call(conn: Arc<Conn>, fd: c_int, flags: c_int) -> Call {
-    Call { conn, fd, flags }
+fn call(conn: Arc<Conn>, flags: c_int) -> Call {
+    Call { conn, flags }
 }
 
 /// # Safety
@@ -108,6 +108,20 @@ unsafe fn writes(call: &Call, iov: *const iovec, count: usize) -> Result<usize, 
     }
 }
 
+/// As [`writes`], of `writev`: the kernel does not ask the socket where nothing is to be written, also where nothing more can be.
+///
+/// # Safety
+/// As [`writes`].
+unsafe fn writes_vector(call: &Call, iov: *const iovec, count: c_int) -> Result<usize, c_int> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    // SAFETY: the caller's.
+    if unsafe { pieces(iov, count) }?.iter().all(|piece| piece.iov_len == 0) {
+        return Ok(0);
+    }
+    // SAFETY: the caller's.
+    unsafe { writes(call, iov, count) }
+}
+
 /// What is read from the kernel whatever the socket is.
 const KERNEL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 
@@ -130,7 +144,7 @@ unsafe fn urgent(conn: Arc<Conn>, fd: c_int, buf: *const c_void, len: size_t, fl
     let bytes = unsafe { from(buf, len) };
     let Some((last, before)) = bytes.split_last() else { return 0 };
     if !before.is_empty() {
-        let count = returns(fd, || call(conn, fd, flags_before).writes(&[before]));
+        let count = returns(fd, || call(conn, flags_before).writes(&[before]));
         if usize::try_from(count) != Ok(before.len()) {
             return count;
         }
@@ -149,7 +163,7 @@ pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize
         // SAFETY: the caller's.
         None => peers::kernel(fd, unsafe { real::read(fd, buf, len) }),
         // SAFETY: the caller's.
-        Some(conn) => returns(fd, || call(conn, fd, 0).reads(&mut [unsafe { into(buf, len) }])),
+        Some(conn) => returns(fd, || call(conn, 0).reads(&mut [unsafe { into(buf, len) }])),
     }
 }
 
@@ -178,17 +192,22 @@ pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ss
         None => peers::kernel(fd, unsafe { real::readv(fd, iov, count) }),
         Some(conn) => {
             // SAFETY: the caller's.
-            returns(fd, || unsafe { reads(&call(conn, fd, 0), iov, usize::try_from(count).unwrap_or(usize::MAX)) })
+            returns(fd, || unsafe { reads(&call(conn, 0), iov, usize::try_from(count).unwrap_or(usize::MAX)) })
         }
     }
 }
 
+/// Of the flags of `preadv2` and `pwritev2` those that a socket may have: the others are not known, or for files.
+const OF_SOCKETS: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND;
+
 /// The flags of a call, of those of `preadv2` and `pwritev2`: a connection has no places.
 fn at_once(at: i64, flags: c_int) -> Result<c_int, c_int> {
     match (at, flags) {
+        (i64::MIN..-1, _) => Err(libc::EINVAL),
+        (0.., _) => Err(libc::ESPIPE),
+        (-1, flags) if flags & !OF_SOCKETS != 0 => Err(libc::EOPNOTSUPP),
         (-1, flags) if flags & libc::RWF_NOWAIT != 0 => Ok(libc::MSG_DONTWAIT),
         (-1, _) => Ok(0),
-        _ => Err(libc::ESPIPE),
     }
 }
 
@@ -200,7 +219,7 @@ pub unsafe extern "C" fn preadv2(fd: c_int, iov: *const iovec, count: c_int, at:
         // SAFETY: the caller's.
         None => peers::kernel(fd, unsafe { real::preadv2(fd, iov, count, at, flags) }),
         Some(conn) => returns(fd, || {
-            let call = call(conn, fd, at_once(at, flags)?);
+            let call = call(conn, at_once(at, flags)?);
             // SAFETY: the caller's.
             unsafe { reads(&call, iov, usize::try_from(count).unwrap_or(usize::MAX)) }
         }),
@@ -223,9 +242,9 @@ pub unsafe extern "C" fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, at
         // SAFETY: the caller's.
         None => peers::kernel(fd, unsafe { real::pwritev2(fd, iov, count, at, flags) }),
         Some(conn) => returns(fd, || {
-            let call = call(conn, fd, at_once(at, flags)?);
+            let call = call(conn, at_once(at, flags)?);
             // SAFETY: the caller's.
-            unsafe { writes(&call, iov, usize::try_from(count).unwrap_or(usize::MAX)) }
+            unsafe { writes_vector(&call, iov, count) }
         }),
     }
 }
@@ -245,10 +264,10 @@ pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c
     match (flags & KERNEL == 0).then(|| carried(fd)).flatten() {
         // SAFETY: the caller's.
         None => peers::kernel(fd, unsafe { real::recv(fd, buf, len, flags) }),
-        Some(conn) if len == 0 => returns(fd, || call(conn, fd, flags).reads_none()),
-        Some(conn) if flags & libc::MSG_TRUNC != 0 => returns(fd, || call(conn, fd, flags).drops(len)),
+        Some(conn) if len == 0 => returns(fd, || call(conn, flags).reads_none()),
+        Some(conn) if flags & libc::MSG_TRUNC != 0 => returns(fd, || call(conn, flags).drops(len)),
         // SAFETY: the caller's.
-        Some(conn) => returns(fd, || call(conn, fd, flags).reads(&mut [unsafe { into(buf, len) }])),
+        Some(conn) => returns(fd, || call(conn, flags).reads(&mut [unsafe { into(buf, len) }])),
     }
 }
 
@@ -314,7 +333,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
     let message = unsafe { &mut *message };
     let count = returns(fd, || {
         fits(message)?;
-        let call = call(conn, fd, flags);
+        let call = call(conn, flags);
         // SAFETY: the caller's.
         if unsafe { pieces(message.msg_iov, message.msg_iovlen) }?.iter().all(|piece| piece.iov_len == 0) {
             return call.reads_none();
@@ -379,7 +398,7 @@ pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ss
         // SAFETY: the caller's.
         None => peers::kernel(fd, unsafe { real::write(fd, buf, len) }),
         // SAFETY: the caller's.
-        Some(conn) => returns(fd, || call(conn, fd, 0).writes(&[unsafe { from(buf, len) }])),
+        Some(conn) => returns(fd, || call(conn, 0).writes(&[unsafe { from(buf, len) }])),
     }
 }
 
@@ -392,7 +411,7 @@ pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> s
         None => peers::kernel(fd, unsafe { real::writev(fd, iov, count) }),
         Some(conn) => {
             // SAFETY: the caller's.
-            returns(fd, || unsafe { writes(&call(conn, fd, 0), iov, usize::try_from(count).unwrap_or(usize::MAX)) })
+            returns(fd, || unsafe { writes_vector(&call(conn, 0), iov, count) })
         }
     }
 }
@@ -407,7 +426,7 @@ pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags:
         // SAFETY: the caller's.
         Some(conn) if flags & libc::MSG_OOB != 0 => unsafe { urgent(conn, fd, buf, len, flags) },
         // SAFETY: the caller's.
-        Some(conn) => returns(fd, || call(conn, fd, flags).writes(&[unsafe { from(buf, len) }])),
+        Some(conn) => returns(fd, || call(conn, flags).writes(&[unsafe { from(buf, len) }])),
     }
 }
 
@@ -429,7 +448,7 @@ pub unsafe extern "C" fn sendto(
         Some(conn) if flags & libc::MSG_OOB != 0 => unsafe { urgent(conn, fd, buf, len, flags) },
         // A connection takes no notice of the address.
         // SAFETY: the caller's.
-        Some(conn) => returns(fd, || call(conn, fd, flags).writes(&[unsafe { from(buf, len) }])),
+        Some(conn) => returns(fd, || call(conn, flags).writes(&[unsafe { from(buf, len) }])),
     }
 }
 
@@ -460,7 +479,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     returns(fd, || {
         fits(message)?;
         // SAFETY: the caller's.
-        unsafe { writes(&call(conn, fd, flags), message.msg_iov, message.msg_iovlen) }
+        unsafe { writes(&call(conn, flags), message.msg_iov, message.msg_iovlen) }
     })
 }
 
@@ -550,7 +569,7 @@ pub unsafe extern "C" fn sendfile64(out: c_int, file: c_int, offset: *mut i64, c
         // SAFETY: the caller's.
         return peers::kernel(out, unsafe { real::sendfile64(out, file, offset, count) });
     };
-    let call = call(conn, out, 0);
+    let call = call(conn, 0);
     // SAFETY: the caller's.
     let begun = if offset.is_null() { unsafe { libc::lseek64(file, 0, libc::SEEK_CUR) } } else { unsafe { *offset } };
     if begun < 0 {

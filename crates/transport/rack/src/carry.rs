@@ -47,6 +47,8 @@ pub(crate) const CARRIED_AT: usize = 5 * WORD;
 pub const WORTH: usize = 4;
 /// Bytes that wake which are taken in one call. One comes for each sleep.
 const WAKES: usize = 64;
+/// Such calls before a close. What is left then has the kernel reset the connection.
+const DRAINS_MAX: usize = 1024;
 
 /// What one end knows of the bytes that come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -234,13 +236,31 @@ impl Incoming {
             return Ok(());
         }
         let takes = is_alone || has_end(socket.as_fd());
+        self.takes_some(socket, takes).map(drop)
+    }
+
+    /// Bytes that wake; how many there were.
+    fn takes_some(&mut self, socket: impl AsFd, takes: bool) -> io::Result<usize> {
         match recv(socket, &mut [0; WAKES], flags(!takes)) {
             Ok((_, 0)) => self.is_ended = true,
-            Ok(_) | Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Ok((_, count)) => return Ok(count),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
             Err(Errno::NOTCONN) => return Err(Errno::NOTCONN.into()),
             Err(why) => self.fails(why),
         }
-        Ok(())
+        Ok(0)
+    }
+
+    /// Before a close: takes all bytes that wake, of which there are many where they were left for others for long.
+    pub(crate) fn drains(&mut self, socket: impl AsFd, is_alone: bool) {
+        let socket = socket.as_fd();
+        let mut turns = 0;
+        while is_alone && self.is_on_ring && !self.is_ended && turns < DRAINS_MAX {
+            turns += 1;
+            if !self.takes_some(socket, true).is_ok_and(|count| count == WAKES) {
+                return;
+            }
+        }
     }
 
     /// TCP has ended with an error.

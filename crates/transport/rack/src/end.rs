@@ -222,15 +222,19 @@ impl<W: Window> End<W> {
     /// The program closes its last descriptor of the socket. If no other process has one, this end reads and writes no more, and the other
     /// one is told.
     pub fn close(&self, socket: impl AsFd) {
-        let (Some(window), socket) = (self.lets_go(), socket.as_fd()) else { return };
-        let ended = self.outgoing(|outgoing| {
-            let is_on_ring = outgoing.ends(Some(window), socket);
-            outgoing.wakes(window, socket, Bell::Room);
-            is_on_ring
-        });
+        let (window, socket) = (self.lets_go(), socket.as_fd());
+        let ended = match window {
+            Some(window) => self.outgoing(|outgoing| {
+                let is_on_ring = outgoing.ends(Some(window), socket);
+                outgoing.wakes(window, socket, Bell::Room);
+                is_on_ring
+            }),
+            // Other processes had it: they may be gone, of which nobody knows here.
+            None => Ok(self.is_on_ring(Bell::Message)),
+        };
         if ended.is_ok_and(|is_on_ring| is_on_ring) {
             // What wakes and is not taken would have the kernel reset the connection.
-            let _ = self.incoming(|incoming| incoming.hears(socket, true));
+            let _ = self.incoming(|incoming| incoming.drains(socket, window.is_some() || self.is_alone(0)));
         }
     }
 
@@ -239,14 +243,22 @@ impl<W: Window> End<W> {
         self.lets_go();
     }
 
+    /// Once this process has closed it, the descriptor of a call that still waits may be another socket's: `EBADF`. Asked under a lock that
+    /// [`End::lets_go`] takes, and before the socket is used.
+    fn is_open(&self) -> io::Result<()> {
+        if self.has_closed.load(Ordering::Relaxed) { Err(Errno::BADF.into()) } else { Ok(()) }
+    }
+
     /// Of a close: the window, if no other process has the end.
     fn lets_go(&self) -> Option<&W> {
-        // Behind the lock that attaches: from now on that the others are one is none of this process' business.
-        let leaves = self.incoming(|_: &mut Incoming| {
+        let closes = || {
             self.has_closed.store(true, Ordering::Relaxed);
             self.leaves()
-        });
-        if leaves.unwrap_or_else(|_| self.leaves()) {
+        };
+        // Behind the locks that attach, and that calls use the socket under: from now on that the others are one is none of this process'
+        // business, and the descriptor may be another socket's.
+        let leaves = self.incoming(|_: &mut Incoming| self.outgoing(|_: &mut Outgoing| closes()));
+        if leaves.flatten().unwrap_or_else(|_| closes()) {
             // For the others nobody of this process sleeps any more, also where a thread comes to say so later, or never.
             while self.wakes_one() {}
             return None;
@@ -359,10 +371,12 @@ impl<W: Window> End<W> {
     ///
     /// # Errors
     /// The socket's; `InvalidData`: the other end breaks the rules of the window; `ConnectionReset`: the other end's program has died, or one of
-    /// this end was killed while it read or wrote; `WouldBlock`: this thread does so already, and was interrupted by a signal.
+    /// this end was killed while it read or wrote; `WouldBlock`: this thread does so already, and was interrupted by a signal; `EBADF`: this
+    /// process has closed it.
     pub fn read(&self, socket: impl AsFd, into: &mut [u8], leaves: bool) -> io::Result<Option<usize>> {
         let socket = socket.as_fd();
         let read = self.incoming(|incoming| {
+            self.is_open()?;
             // Not before: another thread may attach it meanwhile, and then what comes over TCP may be a byte that wakes.
             let window = self.window.get();
             let read = incoming.try_read(window, socket, into, leaves, self.is_alone(0));
@@ -393,7 +407,9 @@ impl<W: Window> End<W> {
         if turn != 0 && turn != woken {
             let woken = self.outgoing(|outgoing| {
                 outgoing.changes_over(window);
-                outgoing.wakes(window, socket, Bell::Room);
+                if self.is_open().is_ok() {
+                    outgoing.wakes(window, socket, Bell::Room);
+                }
             });
             // An error is for the next write, and what was read is not to be lost by it. This thread may be in the handler of a signal that has
             // interrupted a write: one byte too many wakes in vain. If that one was just about to go over to the ring, the next read wakes.
@@ -427,8 +443,11 @@ impl<W: Window> End<W> {
         socket: BorrowedFd<'_>,
         write: impl FnOnce(&mut Outgoing) -> io::Result<Option<usize>>,
     ) -> io::Result<Option<usize>> {
+        // TCP has said that the other end's program is gone, which would not take what it finds room for: the kernel takes one write, too.
+        let is_in_vain = self.has_seen_end() && self.is_gone(socket)?;
         let result = self.outgoing(|outgoing| {
-            let written = write(outgoing)?;
+            self.is_open()?;
+            let written = if is_in_vain { Err(io::ErrorKind::BrokenPipe.into()) } else { write(outgoing) }?;
             Ok::<_, io::Error>((written, outgoing.is_on_ring()))
         })?;
         let (written, is_on_ring) = match result {
@@ -445,10 +464,19 @@ impl<W: Window> End<W> {
         Ok(written)
     }
 
+    /// Whether this end writes through the ring, and has seen the end of TCP, of which the other end has said nothing. Without the locks: seen
+    /// a moment later, it is one write more.
+    fn has_seen_end(&self) -> bool {
+        let is_open = |window: &W| window.poll(READS_NO_MORE_AT) == 0;
+        self.of().incoming.load::<Incoming>().is_ended
+            && self.is_on_ring(Bell::Room)
+            && self.window.get().is_some_and(is_open)
+    }
+
     /// Whether nobody will make room in the ring any more: the other end's program has closed the connection, or died. Not before this end
     /// writes there: a byte goes over TCP.
     fn is_gone(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
-        let seen = polls(socket, PollFlags::RDHUP, Some(Instant::now()))?;
+        let seen = looks(socket, PollFlags::RDHUP)?;
         if seen.intersects(PollFlags::ERR | PollFlags::HUP) {
             return Ok(true);
         }
@@ -457,8 +485,12 @@ impl<W: Window> End<W> {
             return Ok(false);
         }
         // It may have closed its half before it had the window, and read on. The kernel of one that is gone answers with a reset.
-        let probes = || send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-        Ok(seen.contains(PollFlags::RDHUP) && matches!(probes(), Err(Errno::PIPE | Errno::CONNRESET)))
+        let probes = |_: &mut Outgoing| {
+            self.is_open()?;
+            let probed = send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            Ok(matches!(probed, Err(Errno::PIPE | Errno::CONNRESET)))
+        };
+        Ok(seen.contains(PollFlags::RDHUP) && self.outgoing(probes).flatten()?)
     }
 
     /// Writes no more: the other end reads what was written, and then the end.
@@ -467,7 +499,8 @@ impl<W: Window> End<W> {
     /// As [`End::read`], and the kernel's.
     pub fn shut(&self, socket: impl AsFd) -> io::Result<()> {
         let socket = socket.as_fd();
-        if !self.outgoing(|outgoing| outgoing.ends(self.window.get(), socket))? {
+        let ends = |outgoing: &mut Outgoing| self.is_open().map(|()| outgoing.ends(self.window.get(), socket));
+        if !self.outgoing(ends).flatten()? {
             rustix::net::shutdown(socket, rustix::net::Shutdown::Write)?;
         }
         Ok(())
@@ -549,7 +582,7 @@ impl<W: Window> End<W> {
         let mut is_there = Ok(true);
         if !seen {
             self.sleeps();
-            is_there = self.sleep(socket.as_fd(), bell, until);
+            is_there = self.sleep(&socket, bell, until);
             self.woke();
         }
         if let Some(mut patience) = patience {
@@ -570,8 +603,11 @@ impl<W: Window> End<W> {
         }
     }
 
-    fn sleep(&self, socket: BorrowedFd<'_>, bell: Bell, until: Option<Instant>) -> io::Result<bool> {
+    fn sleep(&self, of: &impl AsFd, bell: Bell, until: Option<Instant>) -> io::Result<bool> {
         loop {
+            // It may be closed, or have another descriptor, since.
+            self.is_open()?;
+            let socket = of.as_fd();
             self.arms(bell);
             let is_ready = self.is_ready(bell)?;
             if is_ready == Some(true) {
@@ -585,12 +621,12 @@ impl<W: Window> End<W> {
             let seen = if until.is_none() && events.contains(PollFlags::IN) {
                 match peeks(socket)? {
                     Ok(true) if bell == Bell::Message => PollFlags::IN,
-                    Ok(true) => polls(socket, events, Some(Instant::now()))?,
+                    Ok(true) => looks(socket, events)?,
                     Ok(false) => polls(socket, events, until)?,
                     // It was taken from the socket, and is for the call that waits, or for the next read.
                     Err(why) if is_ready.is_none() => return Err(why.into()),
                     Err(why) => {
-                        self.incoming(|incoming| incoming.fails(why))?;
+                        self.incoming(|incoming| self.is_open().map(|()| incoming.fails(why))).flatten()?;
                         return if bell == Bell::Message {
                             Ok(true)
                         } else {
@@ -609,11 +645,11 @@ impl<W: Window> End<W> {
                 return Ok(true);
             }
             if bell == Bell::Room && seen.intersects(PollFlags::RDHUP | PollFlags::ERR | PollFlags::HUP) {
-                if self.is_gone(socket)? {
+                if self.is_gone(of.as_fd())? {
                     return Err(io::ErrorKind::ConnectionReset.into());
                 }
                 nap(until)?;
-            } else if !self.hears(socket)? {
+            } else if !self.hears(of)? {
                 nap(until)?;
             }
             if until.is_some_and(|until| Instant::now() >= until) {
@@ -628,6 +664,7 @@ impl<W: Window> End<W> {
     /// As [`End::read`].
     pub fn hears(&self, socket: impl AsFd) -> io::Result<bool> {
         self.incoming(|incoming| {
+            self.is_open()?;
             // All of TCP may have been read, and nobody have looked for more: what is there now wakes.
             let _ = self.window.get().map(|window| incoming.has_something(window));
             let is_alone = self.is_alone(1);
@@ -656,6 +693,16 @@ fn peeks(socket: BorrowedFd<'_>) -> io::Result<Result<bool, Errno>> {
     }
 }
 
+/// As [`polls`], without a wait: no signal ends it, as the wait that comes next knows whether it is to go on after one.
+fn looks(socket: BorrowedFd<'_>, events: PollFlags) -> io::Result<PollFlags> {
+    loop {
+        match polls(socket, events, Some(Instant::now())) {
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+            seen => return seen,
+        }
+    }
+}
+
 /// Polls until a time. Nothing: in vain.
 fn polls(socket: BorrowedFd<'_>, events: PollFlags, until: Option<Instant>) -> io::Result<PollFlags> {
     let mut fds = [PollFd::from_borrowed_fd(socket, events)];
@@ -676,7 +723,10 @@ fn polls_all(fds: &mut [PollFd<'_>], within: Option<Duration>) -> io::Result<()>
 mod tests {
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
-    use rustix::net::{RecvFlags, recv};
+    use rustix::{
+        io::ioctl_fionread,
+        net::{RecvFlags, recv},
+    };
 
     use super::*;
     use crate::shm::ShmWindow;
@@ -744,6 +794,52 @@ mod tests {
         assert!(socket.peek(&mut [0; 8]).is_err());
     }
 
+    /// It was killed, and so has said nothing in the window.
+    #[test]
+    fn write_fails_once_the_end_of_a_program_that_died_was_seen() {
+        let (ends, [socket, other]) = attached();
+        assert_eq!(ends[0].write(&socket, b"x").unwrap(), Some(1));
+        drop(other);
+        let read = || ends[0].read(&socket, &mut [0; 8], false).unwrap();
+        let waits = || std::thread::sleep(Duration::from_millis(1));
+        assert_eq!(
+            (0..1000).find_map(|_| read().or_else(|| {
+                waits();
+                None
+            })),
+            Some(0)
+        );
+        let writes = |_| {
+            waits();
+            ends[0].write(&socket, b"x").err()
+        };
+        let why = (0..500).find_map(writes).map(|why| why.kind());
+        assert!(matches!(why, Some(io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)), "{why:?}");
+    }
+
+    /// What wakes and is not taken would be a reset for the other end: also if there is much of it, and if the other processes that have had
+    /// this end are gone without a word.
+    #[test]
+    fn what_wakes_is_taken_before_a_close() {
+        for is_shared in [false, true] {
+            let (ends, [socket, other]) = attached();
+            assert_eq!(ends[1].write(&other, b"x").unwrap(), Some(1));
+            assert_eq!(ends[0].read(&socket, &mut [0; 8], false).unwrap(), Some(1));
+            if is_shared {
+                ends[0].shared();
+            }
+            std::io::Write::write_all(&mut &other, &[0; 1000]).unwrap();
+            while ioctl_fionread(&socket).unwrap() < 1000 {}
+            ends[0].close(&socket);
+            drop(socket);
+            let mut seen = [0; 8];
+            while let Err(why) = other.peek(&mut seen) {
+                assert_eq!(why.kind(), io::ErrorKind::WouldBlock);
+            }
+            assert!(other.take_error().unwrap().is_none());
+        }
+    }
+
     /// Another process has it, alone: what comes to this one late is not taken.
     #[test]
     fn what_this_process_has_closed_is_not_attached() {
@@ -755,6 +851,31 @@ mod tests {
         assert!(end.is_lone());
         let [window, _] = ShmWindow::pair().unwrap();
         assert!(!end.attach(window).unwrap() && !end.is_attached());
+    }
+
+    /// A thread that comes back from a wait after another one has closed the connection, whose descriptor is the next one's by then.
+    #[test]
+    fn what_this_process_has_closed_leaves_the_next_socket_alone() {
+        let (ends, [socket, _other]) = attached();
+        let (_, [mut next_other, next]) = attached();
+        std::io::Write::write_all(&mut next_other, b"hello").unwrap();
+        // Another process has it, too, or none.
+        for is_shared in [true, false] {
+            let end = &ends[usize::from(is_shared)];
+            if is_shared {
+                end.shared();
+            }
+            end.close(&socket);
+            let closed = |error: io::Error| assert_eq!(error.raw_os_error(), Some(libc::EBADF));
+            closed(end.read(&next, &mut [0; 8], false).unwrap_err());
+            closed(end.hears(&next).unwrap_err());
+            closed(end.write(&next, b"x").unwrap_err());
+            closed(end.shut(&next).unwrap_err());
+            closed(end.wait(&next, Bell::Message, None).unwrap_err());
+            assert_eq!(next.peek(&mut [0; 8]).unwrap(), 5);
+        }
+        next_other.set_nonblocking(true).unwrap();
+        assert!(next_other.peek(&mut [0; 8]).is_err(), "nothing is sent");
     }
 
     /// What is left to others does not wait for threads of a process that is gone, and what a process has of its parent is not its own.
