@@ -89,7 +89,7 @@ pub struct Inbox {
     received: Received,
 }
 
-fn place(window: &impl Window) -> Place {
+pub(crate) fn place(window: &impl Window) -> Place {
     Place { told_at: TOLD_AT, at: BEFORE, len: window.len() - BEFORE }
 }
 
@@ -152,8 +152,9 @@ impl Outbox {
         Err(why)
     }
 
-    /// Begins the ring for an inbox that asks.
-    fn answers(&mut self, window: &impl Window) {
+    /// Begins the ring for an inbox that asks. [`Outbox::send`] does so too: what is called between two packets saves the other end the first
+    /// of those that would be dropped.
+    pub fn answers(&mut self, window: &impl Window) {
         let asks = window.poll(ASKS_AT);
         if asks == self.asked || asks == 0 || window.poll(ASKS_FOR_AT) != self.number {
             return;

@@ -215,6 +215,20 @@ impl Engine {
         }
     }
 
+    /// Packets on planes of memory, which nothing has announced.
+    pub(super) fn look_into_memory(&mut self, clocks: &mut impl Clocks) {
+        for index in 0..self.ports.polled.len() {
+            for count in 1..=DATAGRAMS_PER_TURN {
+                let Some(len) = self.ports.polled[index].receive(&mut self.datagram) else { break };
+                if count == DATAGRAMS_PER_TURN {
+                    self.busy_turn = true;
+                }
+                let plane = self.ports.polled_plane(index);
+                self.datagram_received(clocks.now(), plane, len.min(PAYLOAD_MAX + 1));
+            }
+        }
+    }
+
     /// Takes in a datagram, the first `len` bytes of the buffer. Its tag is not checked yet.
     pub(super) fn datagram_received(&mut self, now: Now, plane: u8, len: usize) {
         let payload = &self.datagram[..len];
@@ -271,3 +285,6 @@ impl Engine {
         self.gaps.arrived(host, peer.incarnation, now.raw_ns, is_watched);
     }
 }
+
+#[cfg(test)]
+mod tests;
