@@ -8,9 +8,15 @@ use std::{
 };
 
 use fide_client::{Event, Reason};
-use fide_testbed::{Agents, AgentsSpec, Spec, Testbed, Victim, VictimSpec, supported};
+use fide_testbed::{
+    Agents, AgentsSpec, Spec, Testbed, Victim, VictimSpec, supported,
+    trace::{SLEEPS_IN, Trace},
+};
 
-use super::common::{Eyes, World, calm, until_true};
+use super::{
+    common::{Eyes, World, calm, until_true},
+    sessions::come_and_go,
+};
 
 const PAIRS: [&str; 3] = ["h1+h2", "h1+h3", "h2+h3"];
 
@@ -89,4 +95,29 @@ fn root_each_plane_goes_on_without_the_other_where_one_is_memory() {
     // Both planes end with the agent.
     world.agents.kill(2).expect("killed");
     assert_eq!(eyes.reason(&host), Reason::HostSilent);
+}
+
+/// Reading and writing memory is no call, also where it is taken away meanwhile.
+#[test]
+fn root_the_loop_sleeps_only_between_two_turns_where_a_plane_is_memory() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
+    let Some(world) = world(dir.path()) else { return };
+    let trace = Trace::where_kernel_can(world.agents.pid(1).expect("an agent"), "fide-loop");
+    let Some(trace) = trace else { return };
+    come_and_go(&world);
+    let window = dir.path().join(PAIRS[1]);
+    fs::remove_file(&window).expect("removed");
+    let plane = |is_lost: bool| {
+        until_true("the plane", || {
+            let peers = world.status(1)["peers"].clone();
+            let h3 = peers.as_array().into_iter().flatten().find(|peer| peer["host"] == "h3").cloned();
+            h3.is_some_and(|h3| h3["planes"][1]["path_lost"] == is_lost)
+        });
+    };
+    plane(true);
+    make(&window);
+    plane(false);
+    let traced = trace.finish().expect("a trace");
+    assert_eq!(traced.waits(), [] as [String; 0], "{traced:#?}");
+    assert!(traced.calls[&SLEEPS_IN].sleeps > 100, "{traced:#?}");
 }
