@@ -215,14 +215,12 @@ impl Engine {
         }
     }
 
-    /// Packets on planes of memory, which nothing has announced.
+    /// Packets on planes of memory, which nothing has announced. At the bound the rest waits for the next look: a host that writes without
+    /// end does not keep the loop from sleeping.
     pub(super) fn look_into_memory(&mut self, clocks: &mut impl Clocks) {
         for index in 0..self.ports.polled.len() {
-            for count in 1..=DATAGRAMS_PER_TURN {
+            for _ in 0..DATAGRAMS_PER_TURN {
                 let Some(len) = self.ports.polled[index].receive(&mut self.datagram) else { break };
-                if count == DATAGRAMS_PER_TURN {
-                    self.busy_turn = true;
-                }
                 let plane = self.ports.polled_plane(index);
                 self.datagram_received(clocks.now(), plane, len.min(PAYLOAD_MAX + 1));
             }

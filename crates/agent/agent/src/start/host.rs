@@ -65,7 +65,7 @@ pub(super) fn open_host(
     opens_windows: Option<OpenWindows>,
 ) -> Result<Host, StartError> {
     let mut inherited = inherited;
-    let (polled, looks) = windows::open(config, me, opens_windows)?;
+    let opened = windows::open(config, me, opens_windows)?;
     let destinations: Vec<Destination> = (0..interfaces.len()).map(|plane| destination(config, me, plane)).collect();
     let (senders, send) = open_senders(interfaces, &destinations, config.port)?;
 
@@ -105,10 +105,19 @@ pub(super) fn open_host(
         Some(receive) => Some(map_kernel(receive, mode)?),
         None => None,
     };
-    let receives = planes.rungs.into_iter().chain(looks.iter().cloned()).collect();
-    let sends = send.into_iter().chain(looks.iter().map(|_| Rung::new("windows", None))).collect();
+    let sends = send.into_iter().chain(opened.rungs.iter().map(|_| Rung::new("windows", None))).collect();
+    let receives = planes.rungs.into_iter().chain(opened.rungs).collect();
     let rungs = rungs(receives, sends, exit_rung, kernel.as_ref(), no_bpf);
-    Ok(Host { senders, receivers: planes.receivers, polled, joined: planes.joined, kernel, exit_watch, rungs, estate })
+    Ok(Host {
+        senders,
+        receivers: planes.receivers,
+        polled: opened.planes,
+        joined: planes.joined,
+        kernel,
+        exit_watch,
+        rungs,
+        estate,
+    })
 }
 
 /// One sender for each plane, and its rung.

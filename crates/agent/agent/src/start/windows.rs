@@ -14,19 +14,23 @@ use crate::config::{Config, Window};
 /// before may go on with them. An error names the file, and what would be right; it is of the kind that an error in the configuration has.
 pub type OpenWindows = fn(&[Window]) -> io::Result<Box<dyn Polled>>;
 
-/// The planes that are no networks, and their rungs.
-pub(super) fn open(
-    config: &Config,
-    me: HostId,
-    opens: Option<OpenWindows>,
-) -> Result<(Vec<Box<dyn Polled>>, Vec<Rung>), StartError> {
-    let (mut opened, mut rungs) = (Vec::new(), Vec::new());
+/// The planes that are no networks.
+pub(super) struct Opened {
+    pub(super) planes: Vec<Box<dyn Polled>>,
+    /// By which they are read.
+    pub(super) rungs: Vec<Rung>,
+}
+
+/// # Errors
+/// [`StartError::Windows`].
+pub(super) fn open(config: &Config, me: HostId, opens: Option<OpenWindows>) -> Result<Opened, StartError> {
+    let mut opened = Opened { planes: Vec::new(), rungs: Vec::new() };
     for plane in config.networks()..config.planes.len() {
         let failed = |why| StartError::Windows { plane, why };
         let none = || failed(io::Error::new(io::ErrorKind::Unsupported, "this program opens no windows"));
-        opened.push(opens.ok_or_else(none)?(&config.windows(me, plane)).map_err(failed)?);
+        opened.planes.push(opens.ok_or_else(none)?(&config.windows(me, plane)).map_err(failed)?);
         let every = Time::ns(config.poll_ns());
-        rungs.push(Rung::new(format!("windows, read every {every}"), None));
+        opened.rungs.push(Rung::new(format!("windows, read every {every}"), None));
     }
-    Ok((opened, rungs))
+    Ok(opened)
 }
