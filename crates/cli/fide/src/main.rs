@@ -29,6 +29,7 @@ mod run;
 mod timeouts;
 mod tune;
 mod watch;
+mod windows;
 
 use std::{
     io::{self, Write},

@@ -9,6 +9,7 @@
 //! | [`pci`] | a window between two hosts, through a PCI device |
 //! | [`ring`] | messages in order through a window, without a lock |
 //! | [`packets`] | packets that are dropped rather than waited for, as those of heartbeats and lanes |
+//! | [`plane`] | packets to several hosts, through a device for each |
 //! | [`stream`] | bytes in order both ways, as a connection has them |
 //! | [`wait`] | waiting for the other end without taking a core |
 //! | [`carry`] | the bytes of a TCP connection, which go on through a window |
@@ -30,6 +31,7 @@ mod lock;
 pub mod meet;
 pub mod packets;
 pub mod pci;
+pub mod plane;
 pub mod proxy;
 pub mod ring;
 pub mod shm;
