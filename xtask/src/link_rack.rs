@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests windows and links of rack sockets between two hosts: two guests that see one memory through a PCI device each, as
-//! `ivshmem-plain` gives it, which is taken away and given back while it is used.
+//! Tests windows and links of rack sockets, and agents' planes of memory, between two hosts: two guests that see one memory through a PCI
+//! device each, as `ivshmem-plain` gives it, which is taken away and given back while it is used.
 //!
 //! Nothing is timed: an emulated processor says nothing about real times. That figures are printed is to show that there was
 //! something to lose.
 
+mod agents;
 mod guests;
 mod links;
 
@@ -38,6 +39,7 @@ pub(crate) fn test() -> Outcome {
         window_carries(&mut guests, file, until)?;
     }
     window_is_cut(&mut guests, until)?;
+    agents::test(&mut guests, until)?;
     links::test(&mut guests, until)
 }
 

@@ -140,6 +140,13 @@ fn processes_and_hosts_die_where_all_heartbeats_go_through_memory() {
     let status = cluster.status(1);
     assert!(status.contains("windows, read every 2.5 ms"), "{status}");
 
+    // Members of a group have addresses only where there is a network.
+    let paths = [cluster.socket(1), cluster.place.path("group"), cluster.place.path("cluster.key")];
+    let [socket, state, key] = paths.map(|path| path.display().to_string());
+    let words = ["--group", "g", "--hosts", "w1,w2,w3", "--socket", &socket, "--state-dir", &state, "--key-file", &key];
+    let why = fide_counter::main(&words.map(str::to_owned)).expect_err("no member").to_string();
+    assert!(why.contains("host w1 has no address: all planes of its cluster are windows"), "{why}");
+
     // A stranger who may write there writes everywhere, for as long as many heartbeats.
     let host = watch(&mut far, "@w1");
     let file = File::options().write(true).open(cluster.windows.path().join("w2+w3")).expect("open");
