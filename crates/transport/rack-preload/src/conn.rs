@@ -8,8 +8,8 @@
 //!        └────────────────────────┴── refused, no answer in time, or what cannot be followed ──► TCP
 //! ```
 //!
-//! It attaches as the program reads or writes: a program that only hands it on, as a server does that begins another one for each, never
-//! does so.
+//! It attaches as the program reads or writes: a program that only looks at it (`MSG_PEEK`) and hands it on, as a server does that begins
+//! another one for each, never does so.
 //!
 //! In all states but the last its bytes go through [`End`], which counts them, so that the window may come at any of them. In the last one
 //! it is the kernel's for ever, as if it had never been in the table.

@@ -110,6 +110,15 @@ unsafe fn writes(call: &Call, iov: *const iovec, count: usize) -> Result<usize, 
 /// What is read from the kernel whatever the socket is.
 const KERNEL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 
+/// The connection that is read from, or looked at: a program that only looks may hand it on, which then has no memory yet.
+fn read_by(fd: c_int, flags: c_int) -> Option<Arc<Conn>> {
+    match flags {
+        _ if flags & KERNEL != 0 => None,
+        _ if flags & libc::MSG_PEEK != 0 => ours(fd),
+        _ => carried(fd),
+    }
+}
+
 /// The connection that is written to. One with urgent bytes before its memory has come stays with TCP, which they are part of.
 fn written(fd: c_int, flags: c_int) -> Option<Arc<Conn>> {
     if flags & libc::MSG_OOB != 0 {
@@ -241,7 +250,7 @@ pub unsafe extern "C" fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int,
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
-    match (flags & KERNEL == 0).then(|| carried(fd)).flatten() {
+    match read_by(fd, flags) {
         // SAFETY: the caller's.
         None => unsafe { real::recv(fd, buf, len, flags) },
         Some(conn) if len == 0 => returns(|| call(conn, fd, flags).reads_none()),
@@ -271,7 +280,7 @@ pub unsafe extern "C" fn recvfrom(
     address: *mut sockaddr,
     address_len: *mut socklen_t,
 ) -> ssize_t {
-    if (flags & KERNEL != 0) || carried(fd).is_none() {
+    if read_by(fd, flags).is_none() {
         // SAFETY: the caller's.
         return unsafe { real::recvfrom(fd, buf, len, flags, address, address_len) };
     }
@@ -305,7 +314,7 @@ pub unsafe extern "C" fn __recvfrom_chk(
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    let Some(conn) = (flags & KERNEL == 0 && !message.is_null()).then(|| carried(fd)).flatten() else {
+    let Some(conn) = (!message.is_null()).then(|| read_by(fd, flags)).flatten() else {
         // SAFETY: the caller's.
         return unsafe { real::recvmsg(fd, message, flags) };
     };
@@ -338,7 +347,7 @@ pub unsafe extern "C" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if (flags & KERNEL != 0) || carried(fd).is_none() {
+    if read_by(fd, flags).is_none() {
         // SAFETY: the caller's.
         return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
     }
@@ -596,30 +605,6 @@ pub unsafe extern "C" fn sendfile(out: c_int, file: c_int, offset: *mut off_t, c
     unsafe { sendfile64(out, file, offset, count) }
 }
 
-/// What is not attached stays with TCP, and what is says that it cannot be spliced: programs then copy.
-///
-/// # Safety
-/// That of the function.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn splice(
-    from: c_int,
-    from_at: *mut i64,
-    to: c_int,
-    to_at: *mut i64,
-    len: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    for fd in [from, to] {
-        is_not_followed(fd);
-        if ours(fd).is_some() {
-            fail(libc::EINVAL);
-            return -1;
-        }
-    }
-    // SAFETY: the caller's.
-    unsafe { real::splice(from, from_at, to, to_at, len, flags) }
-}
-
 /// # Safety
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -665,4 +650,39 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let _ = conn.end.hears(borrowed(fd));
     conn.end.woke();
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write,
+        net::{Ipv4Addr, TcpListener, TcpStream},
+        os::fd::AsRawFd,
+    };
+
+    use super::*;
+    use crate::conn::Memory;
+
+    /// As a server does that looks at what a client wants before another process serves it.
+    #[test]
+    fn connection_that_is_only_looked_at_has_no_memory() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = listener.accept().unwrap().0;
+        let (fd, mut buf) = (socket.as_raw_fd(), [0_u8; 8]);
+        let conn = Conn::opened(fd);
+        conn.gives(Memory::pair().unwrap().into_iter().next().unwrap());
+        CONNS.put(fd, Some(Arc::clone(&conn)));
+        client.write_all(b"abc").unwrap();
+        // SAFETY: so many bytes are there.
+        let read = |flags, buf: &mut [u8; 8]| unsafe { recv(fd, buf.as_mut_ptr().cast(), buf.len(), flags) };
+        assert_eq!(read(libc::MSG_PEEK, &mut buf), 3);
+        assert!(conn.is_given() && !conn.is_attached());
+        // Another test may hold what the process has once.
+        while conn.is_given() {
+            read(libc::MSG_DONTWAIT, &mut buf);
+        }
+        assert!(conn.is_attached() && &buf[..3] == b"abc");
+        CONNS.put(fd, None);
+    }
 }

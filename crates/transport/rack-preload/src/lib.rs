@@ -11,7 +11,7 @@
 //! | `table` | what is known of descriptors, found without a lock |
 //! | `conn` | a connection, from its begin to its memory |
 //! | `monitor` | questions to the monitor, and its answers; forks |
-//! | `bytes`, `data`, `file` | reads and writes |
+//! | `bytes`, `data`, `splice`, `file`, `prints` | reads and writes |
 //! | `poll`, `epoll`, `set`, `ready`, `times` | waiting |
 //! | `before`, `process` | descriptors that are not to be connections; whose descriptors they are |
 //! | `calls` | all other functions |
@@ -26,11 +26,10 @@
 //! went over to memory.
 //!
 //! **What a connection must not meet.** One stays with TCP for ever if, before its program reads or writes with its memory there, it enters
-//! what is not followed: `splice`, `SCM_RIGHTS`, the descriptors 0 to 2 (as before another program is begun), `O_ASYNC`, `SO_ZEROCOPY`,
-//! kernel TLS, or a set or a second descriptor from before it was connected. Once it goes through its memory, these are not for it any more:
-//! `splice` fails with `EINVAL` and `SCM_RIGHTS` with `EOPNOTSUPP`, and with the others, with `dprintf`, and with what makes system calls
-//! without the C library (io_uring, Go, static programs that get its descriptor), its bytes are not seen. So do not run such programs under
-//! it.
+//! what is not followed: `SCM_RIGHTS`, the descriptors 0 to 2 (as before another program is begun), `O_ASYNC`, `SO_ZEROCOPY`, kernel TLS,
+//! or a set or a second descriptor from before it was connected. Once it goes through its memory, these are not for it any more:
+//! `SCM_RIGHTS` fails with `EOPNOTSUPP`, and with the others, and with what makes system calls without the C library (io_uring, Go, static
+//! programs that get its descriptor), its bytes are not seen. So do not run such programs under it.
 //!
 //! **Other than with TCP.** A bad pointer faults, instead of `EFAULT`. A write that waits for room in TCP is interrupted by each signal,
 //! also one whose handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread. A
@@ -51,10 +50,12 @@ pub mod epoll;
 pub mod file;
 mod monitor;
 pub mod poll;
+pub mod prints;
 mod process;
 mod ready;
 mod real;
 mod set;
+pub mod splice;
 mod stats;
 mod table;
 mod times;

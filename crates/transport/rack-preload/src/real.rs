@@ -94,6 +94,8 @@ next! {
     c"sendfile64" sendfile64(out: c_int, from: c_int, offset: *mut i64, count: size_t) -> ssize_t;
     c"sendfile" sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     c"splice" splice(from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, len: size_t, flags: c_uint) -> ssize_t;
+    c"vdprintf" vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    c"__vdprintf_chk" __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
     c"shutdown" shutdown(fd: c_int, how: c_int) -> c_int;
     c"close" close(fd: c_int) -> c_int;
     c"close_range" close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;

@@ -37,7 +37,7 @@ use rustix::{
 use crate::{
     ring::{Receiver, SendError, Sender},
     stream::{self, READS_NO_MORE_AT, SLICE, WRITES_NO_MORE_AT, broken, place},
-    window::{Bell, Fill, WORD, Window},
+    window::{Bell, Drain, Fill, WORD, Window},
 };
 
 pub(crate) const READS_RING_AT: usize = 3 * WORD;
@@ -45,6 +45,8 @@ pub(crate) const OVER_TCP_AT: usize = 4 * WORD;
 pub(crate) const CARRIED_AT: usize = 5 * WORD;
 /// A write goes on in parts when there is room for so much of the longest message: one part of so many.
 pub const WORTH: usize = 4;
+/// Bytes that are drained at once where they came over TCP.
+const COPIED: usize = 16 << 10;
 /// Bytes that wake which are taken in one call. One comes for each sleep.
 const WAKES: usize = 64;
 
@@ -155,6 +157,45 @@ impl Incoming {
             None if self.is_ended => self.end(window).map(Some),
             read => Ok(read),
         }
+    }
+
+    /// As [`Incoming::try_read`], of at most so many bytes that something else takes ([`Window::drain`]): what it has no room for is left. 0 is
+    /// the end.
+    ///
+    /// # Errors
+    /// As [`Incoming::try_read`], and those of `drain`, which is to fail where it has no room at all. Nothing was taken.
+    pub fn try_drain(
+        &mut self,
+        window: Option<&impl Window>,
+        socket: impl AsFd,
+        most: usize,
+        drain: &mut Drain<'_>,
+        is_alone: bool,
+    ) -> io::Result<Option<usize>> {
+        if let Some(window) = window.filter(|_| self.is_on_ring) {
+            let mut receiver = receiver(window, self.ring);
+            let drained = receiver.drain(window, most, drain);
+            self.ring = receiver.numbers();
+            if let Some(count) = drained? {
+                return Ok(Some(count));
+            }
+        }
+        let mut copied = [0; COPIED];
+        let (socket, most) = (socket.as_fd(), most.min(COPIED));
+        let there = match self.try_read(window, socket, &mut copied[..most], true, is_alone)? {
+            Some(there @ 1..) => there,
+            nothing => return Ok(nothing),
+        };
+        let count = drain(copied.as_ptr(), there)?.min(there);
+        let mut at = 0;
+        while at < count {
+            match self.try_read(window, socket, &mut copied[at..count], false, is_alone)? {
+                Some(more @ 1..) => at += more,
+                // They were there, and nobody else takes them.
+                _ => return Err(invalid("bytes that were looked at are there no more")),
+            }
+        }
+        Ok(Some(count))
     }
 
     /// Bytes that are still to come over TCP; none: the other end still writes there.
@@ -363,6 +404,24 @@ impl Outgoing {
             _ => {}
         }
         filled
+    }
+
+    /// Something else writes to the socket, and says how many bytes, or that it would have to wait, as long as writes go over TCP. None: they
+    /// go through the ring, or it would have to wait.
+    ///
+    /// # Errors
+    /// `BrokenPipe`: this end has ended; those of `sends`.
+    pub fn try_send(
+        &mut self,
+        window: Option<&impl Window>,
+        sends: impl FnOnce() -> io::Result<Option<usize>>,
+    ) -> io::Result<Option<usize>> {
+        if self.goes_through(window)?.is_some() {
+            return Ok(None);
+        }
+        let sent = sends()?;
+        self.over_tcp += sent.unwrap_or(0) as u64;
+        Ok(sent)
     }
 
     /// Goes over to the ring, if the other end reads that. Whether it is on the ring.

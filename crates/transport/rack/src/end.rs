@@ -35,7 +35,7 @@ use crate::{
     lock::{self, Lock, Lost},
     stream::{READS_NO_MORE_AT, WRITES_NO_MORE_AT},
     wait::Patience,
-    window::{Bell, Fill, Window},
+    window::{Bell, Drain, Fill, Window},
 };
 
 /// How long a thread sleeps where nothing would wake it, or what wakes it is left for others.
@@ -356,10 +356,32 @@ impl<W: Window> End<W> {
     /// this end was killed while it read or wrote; `WouldBlock`: this thread does so already, and was interrupted by a signal.
     pub fn read(&self, socket: impl AsFd, into: &mut [u8], leaves: bool) -> io::Result<Option<usize>> {
         let socket = socket.as_fd();
+        self.reads(socket, leaves, |incoming, window, is_alone| {
+            incoming.try_read(window, socket, into, leaves, is_alone)
+        })
+    }
+
+    /// As [`End::read`], of at most so many bytes that something else takes ([`Window::drain`]), while nobody else reads: what it has no room
+    /// for is left.
+    ///
+    /// # Errors
+    /// As [`End::read`], and those of `drain`, which is to fail where it has no room at all. Nothing was taken.
+    pub fn drain(&self, socket: impl AsFd, most: usize, drain: &mut Drain<'_>) -> io::Result<Option<usize>> {
+        let socket = socket.as_fd();
+        self.reads(socket, false, |incoming, window, is_alone| {
+            incoming.try_drain(window, socket, most, drain, is_alone)
+        })
+    }
+
+    fn reads(
+        &self,
+        socket: BorrowedFd<'_>,
+        leaves: bool,
+        read: impl FnOnce(&mut Incoming, Option<&W>, bool) -> io::Result<Option<usize>>,
+    ) -> io::Result<Option<usize>> {
         let read = self.incoming(|incoming| {
             // Not before: another thread may attach it meanwhile, and then what comes over TCP may be a byte that wakes.
-            let window = self.window.get();
-            let read = incoming.try_read(window, socket, into, leaves, self.is_alone(0));
+            let read = read(incoming, self.window.get(), self.is_alone(0));
             read.map(|read| (read, incoming.is_on_ring()))
         })??;
         if read.1
@@ -414,6 +436,19 @@ impl<W: Window> End<W> {
     pub fn fill(&self, socket: impl AsFd, most: usize, fill: &mut Fill<'_>) -> io::Result<Option<usize>> {
         let socket = socket.as_fd();
         self.writes(socket, |outgoing| outgoing.try_fill(self.window.get(), socket, most, fill))
+    }
+
+    /// Something else writes to the socket, and says how many bytes, or that it would have to wait, as long as writes go over TCP, and while
+    /// nobody else writes. None: they go through the ring, or it would have to wait.
+    ///
+    /// # Errors
+    /// As [`End::write`], and those of `sends`.
+    pub fn send(
+        &self,
+        socket: impl AsFd,
+        sends: impl FnOnce() -> io::Result<Option<usize>>,
+    ) -> io::Result<Option<usize>> {
+        self.writes(socket.as_fd(), |outgoing| outgoing.try_send(self.window.get(), sends))
     }
 
     fn writes(

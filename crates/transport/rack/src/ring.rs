@@ -23,7 +23,7 @@ use std::io;
 
 pub(crate) use in_place::{Come, Room};
 
-use crate::window::{Bell, Fill, WORD, Window};
+use crate::window::{Bell, Drain, Fill, WORD, Window};
 
 /// Bit of a header: the receiver is to tell how far it has read, once it has read this message.
 const ASKS: u64 = 1 << 32;
@@ -354,6 +354,21 @@ impl Receiver {
         Ok(Some(self.tells(window, told)))
     }
 
+    /// Has something else take bytes of the next message, or of what is left of it ([`Window::drain`]): how many, which are fewer than there
+    /// are where it has no room for them, or the ring ends; none: nothing has come, or an empty message.
+    ///
+    /// # Errors
+    /// Those of `drain`; [`Broken`] as `InvalidData`. Nothing was taken.
+    pub fn drain(&mut self, window: &impl Window, most: usize, drain: &mut Drain<'_>) -> io::Result<Option<usize>> {
+        let next = self.next(window).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
+        let Some(next) = next.filter(|(len, _)| *len > 0) else { return Ok(None) };
+        let first = self.read + (WORD + self.taken) as u64;
+        let len = most.min(next.0 - self.taken).min(self.place.up_to_end(first));
+        let count = window.drain(self.place.offset(first), len, drain)?.min(len);
+        let told = self.takes(next, count);
+        Ok(Some(self.tells(window, told)))
+    }
+
     fn tells(&self, window: &impl Window, (count, asks): (usize, bool)) -> usize {
         if asks {
             window.publish(self.place.told_at, self.read);
@@ -491,8 +506,31 @@ mod tests {
                     Err(why) => prop_assert!(why.kind() == io::ErrorKind::NotFound && sent.len() == before),
                 }
                 let mut piece = vec![0; reads];
-                let count = receiver.read_some(&windows[1], &mut piece).unwrap().unwrap_or(0);
-                got.extend_from_slice(&piece[..count]);
+                if worth % 2 == 0 {
+                    let count = receiver.read_some(&windows[1], &mut piece).unwrap().unwrap_or(0);
+                    got.extend_from_slice(&piece[..count]);
+                    continue;
+                }
+                // It takes a part of what it is given, at times nothing, or fails.
+                let before = got.len();
+                let mut drain = |from: *const u8, len: usize| {
+                    assert!(len <= reads + 1 && len > 0);
+                    if reads % 7 == 0 {
+                        return Err(io::ErrorKind::NotFound.into());
+                    }
+                    let count = len.min(reads % 50);
+                    // SAFETY: so many bytes are there, which nobody writes meanwhile.
+                    got.extend_from_slice(unsafe { std::slice::from_raw_parts(from, count) });
+                    Ok(count)
+                };
+                let drained = match has_addresses {
+                    true => receiver.drain(&windows[1], reads + 1, &mut drain),
+                    false => receiver.drain(&Copied(windows[1].clone()), reads + 1, &mut drain),
+                };
+                match drained {
+                    Ok(count) => prop_assert_eq!(got.len() - before, count.unwrap_or(0)),
+                    Err(why) => prop_assert!(why.kind() == io::ErrorKind::NotFound && got.len() == before),
+                }
             }
             while receiver.receive(&windows[1], &mut got).unwrap().is_some() {}
             prop_assert_eq!(got, sent);

@@ -50,8 +50,6 @@ const EXCLUSIVE: &str = "an exclusive interest may be changed";
 const OUT_OF_BAND: &str = "a byte out of band comes beside the others, without a mark";
 const RESTART: &str = "a write that waits for TCP is interrupted by each signal";
 const HUNG_UP: &str = "the kernel has no word for an interest that was told once and hears of no hang-up";
-const FILES: &str = "splice says that a connection over memory cannot be spliced";
-const STREAMS: &str = "the C library prints without the functions of the library";
 const OTHERS: &str =
     "another program, or another descriptor of the socket, of which the library knows nothing, has only TCP";
 const HANDED: &str = "a connection over memory is not sent to another process, which would not see its bytes";
@@ -142,10 +140,6 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
     of(Stays, OUT_OF_BAND, "urgent", "def", ""),
     of(MayStay, RESTART, "with-restart-of-writes", "send: 3", "send: EINTR"),
     of(Fault, HUNG_UP, "one-shot", "the ends of one that was told: 0", "the ends of one that was told: 1 2:HUP"),
-    of(Fault, FILES, "splices", "into a pipe: 4", "into a pipe: EINVAL"),
-    of(Fault, FILES, "splices", "out of a pipe: 4", "out of a pipe: EINVAL"),
-    of(Fault, STREAMS, "prints", "poll: 1", "poll: 0"),
-    of(Fault, STREAMS, "prints", "recv: 8", "recv: EAGAIN"),
     of(Fault, OTHERS, "begins-another", "poll: 1", "poll: 0"),
     of(Fault, OTHERS, "begins-another", "recv: 3", "recv: EAGAIN"),
     of(Fault, OTHERS, "is-output", "poll: 1", "poll: 0"),

@@ -2,6 +2,7 @@
 /* Second descriptors, other processes, and the C library's streams. */
 #include "calls.h"
 #include <spawn.h>
+#include <stdarg.h>
 
 extern char **environ;
 
@@ -302,12 +303,51 @@ static void streams(void) {
   SHOW("poll", poll(&polled, 1, 1000));
 }
 
+/* As headers for functions that check have it. */
+extern int __dprintf_chk(int fd, int flag, const char *format, ...);
+
+static int lists(int fd, const char *format, ...) {
+  va_list with;
+  va_start(with, format);
+  int count = vdprintf(fd, format, with);
+  va_end(with);
+  return count;
+}
+
 static void prints(void) {
-  char line[64];
+  static char much[10000];
+  char line[256] = {0};
+  int file = OK(memfd_create("file", 0));
   SHOW("dprintf", dprintf(a, "hello %d\n", 7));
   struct pollfd polled = {b, POLLIN, 0};
   SHOW("poll", poll(&polled, 1, 1000));
   SHOW("recv", recv(b, line, sizeof line, MSG_DONTWAIT));
+#define MANY "%d %s %.2f %ld %c %.1f %x %.1f %d %.1f %d %.1f %.1f %.1f %.1f %.1f %.1f %d %Lf", 1, "two", 3.0, 4L, '5', 6.5, 7, 8.5, 9, 10.5, 11, 12.5, 13.5, 14.5, 15.5, 16.5, 17.5, 18, 19.5L
+  long len = SHOW("dprintf of many arguments", dprintf(a, MANY));
+  gathers("what came", b, len > 0 && len < 64 ? len : 0);
+  if (len >= 64) {
+    memset(line, 0, sizeof line);
+    OK(recv(b, line, len, MSG_WAITALL));
+    say("what came: %s", line);
+  }
+  len = SHOW("__dprintf_chk", __dprintf_chk(a, 1, "%s %d %.1f %d %d %d", "some", 1, 2.5, 3, 4, 5));
+  gathers("what came", b, len);
+  len = SHOW("vdprintf", lists(a, "%d %.1f %s", 1, 2.5, "three"));
+  gathers("what came", b, len);
+  SHOW("dprintf of nothing", dprintf(a, "%s", ""));
+  memset(much, 'x', sizeof much - 1);
+  SHOW("dprintf of much", dprintf(a, "%s%s", much, much));
+  takes(b, 2 * (sizeof much - 1));
+  SHOW("dprintf to a file", dprintf(file, MANY));
+  OK(lseek(file, 0, SEEK_SET));
+  memset(line, 0, sizeof line);
+  OK(read(file, line, sizeof line - 1));
+  say("it has: %s", line);
+  SHOW("dprintf to no descriptor", dprintf(-1, "%d", 1));
+  catches(SIGPIPE, 0);
+  OK(shutdown(a, SHUT_WR));
+  SHOW("dprintf behind the end", dprintf(a, "%d", 1));
+  say("SIGPIPE %d", caught);
 }
 
 static void at_other_places(void) {
