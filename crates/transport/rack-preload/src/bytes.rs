@@ -113,10 +113,13 @@ impl Call {
     }
 
     /// After a wait: its memory may have come. A look leaves it.
-    pub(crate) fn goes_over(&self) {
+    pub(crate) fn goes_over(&self, bell: Bell) {
         self.conn.goes_on(self.fd);
-        if self.conn.is_given() && !self.has(libc::MSG_PEEK) {
-            self.conn.attaches();
+        match bell {
+            Bell::Message if self.has(libc::MSG_PEEK) => {}
+            Bell::Message => self.conn.is_read(),
+            Bell::Room if self.conn.is_given() => self.conn.attaches(),
+            Bell::Room => {}
         }
     }
 
@@ -228,7 +231,7 @@ impl Call {
                 return Ok(count);
             }
             self.waits(Bell::Message, limit)?;
-            self.goes_over();
+            self.goes_over(Bell::Message);
         }
     }
 
@@ -347,7 +350,7 @@ impl Call {
                 continue;
             }
             self.waits(Bell::Room, limit).map_err(io::Error::from_raw_os_error)?;
-            self.goes_over();
+            self.goes_over(Bell::Room);
         }
     }
 }

@@ -8,8 +8,8 @@
 //!        └────────────────────────┴── refused, no answer in time, or what cannot be followed ──► TCP
 //! ```
 //!
-//! It attaches as the program reads or writes: a program that only looks at it (`MSG_PEEK`) and hands it on, as a server does that begins
-//! another one for each, never does so.
+//! It attaches as the program writes, or reads for long without having written ([`READS`]): a program that only reads what a client wants, or
+//! looks at it, and hands the connection on, as a server does that begins another one for each, never does so.
 //!
 //! In all states but the last its bytes go through [`End`], which counts them, so that the window may come at any of them. In the last one
 //! it is the kernel's for ever, as if it had never been in the table.
@@ -47,6 +47,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// The answer is looked for again after this share of the time since it has begun.
 const LOOKS_SHARE: u64 = 8;
 
+/// Calls that read before one that has not written attaches.
+const READS: u32 = 64;
+
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) end: End<Memory>,
@@ -61,9 +64,11 @@ pub(crate) struct Conn {
     looks_ns: AtomicU64,
     /// It is not to go over to memory any more.
     is_never: AtomicBool,
-    /// The memory that has come, until the program first reads or writes: one that only hands the connection on leaves it with TCP.
+    /// The memory that has come, until the program takes it: one that only hands the connection on leaves it with TCP.
     given: Mutex<Option<Memory>>,
     is_given: AtomicBool,
+    /// Calls that have read meanwhile.
+    given_reads: AtomicU32,
     /// Descriptors of it in this process, and one of them.
     fds: AtomicU32,
     fd: AtomicI32,
@@ -125,6 +130,7 @@ impl Conn {
             is_never: AtomicBool::new(false),
             given: Mutex::new(None),
             is_given: AtomicBool::new(false),
+            given_reads: AtomicU32::new(0),
             fds: AtomicU32::new(1),
             fd: AtomicI32::new(fd),
             no_delay: AtomicI32::new(0),
@@ -310,7 +316,14 @@ impl Conn {
         given.take()
     }
 
-    /// The program reads or writes. What another process has, too, waits until that closes it.
+    /// The program reads.
+    pub(crate) fn is_read(&self) {
+        if self.is_given() && (self.end.has_written() || self.given_reads.fetch_add(1, Ordering::Relaxed) >= READS) {
+            self.attaches();
+        }
+    }
+
+    /// The program writes. What another process has, too, waits until that closes it.
     pub(crate) fn attaches(&self) {
         // A fork finds nothing half done.
         let Some(_held) = self.end.is_lone().then(monitor::holds).flatten() else { return };
@@ -426,7 +439,14 @@ pub(crate) fn ours(fd: i32) -> Option<Arc<Conn>> {
     (!conn.is_tcp()).then_some(conn)
 }
 
-/// The same, as the program reads or writes.
+/// The same, as the program reads.
+pub(crate) fn read_from(fd: i32) -> Option<Arc<Conn>> {
+    let conn = ours(fd)?;
+    conn.is_read();
+    (!conn.is_tcp()).then_some(conn)
+}
+
+/// The same, as the program writes.
 pub(crate) fn carried(fd: i32) -> Option<Arc<Conn>> {
     let conn = ours(fd)?;
     if conn.is_given() {

@@ -9,7 +9,7 @@ use libc::{
 
 use crate::{
     bytes::{COUNT_MAX, Call, returns},
-    conn::{CONNS, Conn, borrowed, carried, is_not_followed, ours},
+    conn::{CONNS, Conn, borrowed, carried, is_not_followed, ours, read_from},
     real::{self, fail},
     times::{duration, until},
 };
@@ -110,12 +110,12 @@ unsafe fn writes(call: &Call, iov: *const iovec, count: usize) -> Result<usize, 
 /// What is read from the kernel whatever the socket is.
 const KERNEL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 
-/// The connection that is read from, or looked at: a program that only looks may hand it on, which then has no memory yet.
+/// The connection that is read from, or looked at, which is no read.
 fn read_by(fd: c_int, flags: c_int) -> Option<Arc<Conn>> {
     match flags {
         _ if flags & KERNEL != 0 => None,
         _ if flags & libc::MSG_PEEK != 0 => ours(fd),
-        _ => carried(fd),
+        _ => read_from(fd),
     }
 }
 
@@ -153,7 +153,7 @@ unsafe fn urgent(conn: Arc<Conn>, fd: c_int, buf: *const c_void, len: size_t, fl
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
-    match carried(fd) {
+    match read_from(fd) {
         // SAFETY: the caller's.
         None => unsafe { real::read(fd, buf, len) },
         // SAFETY: the caller's.
@@ -181,7 +181,7 @@ fn checks(len: size_t, room: size_t) {
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    match carried(fd) {
+    match read_from(fd) {
         // SAFETY: the caller's.
         None => unsafe { real::readv(fd, iov, count) },
         Some(conn) => {
@@ -204,7 +204,7 @@ fn at_once(at: i64, flags: c_int) -> Result<c_int, c_int> {
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn preadv2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
-    match carried(fd) {
+    match read_from(fd) {
         // SAFETY: the caller's.
         None => unsafe { real::preadv2(fd, iov, count, at, flags) },
         Some(conn) => returns(|| {
@@ -665,7 +665,7 @@ mod tests {
 
     /// As a server does that looks at what a client wants before another process serves it.
     #[test]
-    fn connection_that_is_only_looked_at_has_no_memory() {
+    fn connection_that_is_only_looked_at_or_read_a_little_has_no_memory() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let socket = listener.accept().unwrap().0;
@@ -676,13 +676,28 @@ mod tests {
         client.write_all(b"abc").unwrap();
         // SAFETY: so many bytes are there.
         let read = |flags, buf: &mut [u8; 8]| unsafe { recv(fd, buf.as_mut_ptr().cast(), buf.len(), flags) };
-        assert_eq!(read(libc::MSG_PEEK, &mut buf), 3);
+        for _ in 0..200 {
+            assert_eq!(read(libc::MSG_PEEK, &mut buf), 3);
+        }
+        assert_eq!(read(0, &mut buf), 3);
+        for _ in 0..50 {
+            assert_eq!(read(libc::MSG_DONTWAIT, &mut buf), -1);
+        }
         assert!(conn.is_given() && !conn.is_attached());
         // Another test may hold what the process has once.
         while conn.is_given() {
             read(libc::MSG_DONTWAIT, &mut buf);
         }
-        assert!(conn.is_attached() && &buf[..3] == b"abc");
+        assert!(conn.is_attached() && &buf[..3] == b"abc", "one that only reads");
+        CONNS.put(fd, None);
+        let conn = Conn::opened(fd);
+        conn.gives(Memory::pair().unwrap().into_iter().next().unwrap());
+        CONNS.put(fd, Some(Arc::clone(&conn)));
+        while conn.is_given() {
+            // SAFETY: as above.
+            assert_eq!(unsafe { send(fd, buf.as_ptr().cast(), 1, 0) }, 1);
+        }
+        assert!(conn.is_attached(), "one that writes");
         CONNS.put(fd, None);
     }
 }

@@ -16,7 +16,7 @@ use fide_rack::window::Bell;
 
 use crate::{
     bytes::{COUNT_MAX, Call, Limit, number, returns},
-    conn::{Conn, borrowed, carried},
+    conn::{Conn, borrowed, carried, read_from},
     real,
 };
 
@@ -162,7 +162,7 @@ impl Call {
                 Ok(None) | Err(_) if count > 0 => break,
                 Ok(None) => {
                     self.waits(Bell::Message, &mut limit)?;
-                    self.goes_over();
+                    self.goes_over(Bell::Message);
                 }
                 Err(_) if is_full && pipe.waits => pipe.has_room()?,
                 Err(why) => return Err(why),
@@ -213,7 +213,7 @@ impl Call {
 
 /// One that goes through this library, into a pipe or out of one; none: the kernel does it, or says what is wrong.
 fn spliced(from: c_int, to: c_int) -> Option<(std::sync::Arc<Conn>, bool)> {
-    match carried(from) {
+    match read_from(from) {
         Some(conn) => is_pipe(to, OFlags::WRONLY).then_some((conn, true)),
         None => carried(to).filter(|_| is_pipe(from, OFlags::RDONLY)).map(|conn| (conn, false)),
     }

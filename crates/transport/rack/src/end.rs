@@ -269,6 +269,12 @@ impl<W: Window> End<W> {
         self.of().outgoing.load::<Outgoing>().has_ended
     }
 
+    /// This end has written over TCP.
+    #[must_use]
+    pub fn has_written(&self) -> bool {
+        self.of().outgoing.load::<Outgoing>().over_tcp > 0
+    }
+
     /// This thread is about to poll the socket, as one of those that sleep: others leave what wakes until [`End::woke`].
     pub fn sleeps(&self) {
         let counts = || {
