@@ -10,6 +10,7 @@ use rustix::net::{SocketType, sockopt};
 use crate::{
     before,
     conn::{CONNS, borrowed, connects, dups, enters, forgets, is_not_followed, leaves},
+    data::is_kept,
     monitor, process,
     real::{self, errno},
     set,
@@ -132,16 +133,23 @@ fn after_fcntl(fd: c_int, command: c_int, arg: *mut c_void, result: c_int) -> c_
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return names(fd, result),
         // Signals come by TCP's bytes.
-        libc::F_SETFL if arg.addr() & usize::try_from(libc::O_ASYNC).unwrap_or(0) != 0 => is_not_followed(fd),
+        libc::F_SETFL if arg.addr() & usize::try_from(libc::O_ASYNC).unwrap_or(0) != 0 => _ = is_not_followed(fd),
         _ => {}
     }
     result
+}
+
+fn before_fcntl(fd: c_int, command: c_int, arg: *mut c_void) {
+    if command == libc::F_SETFD && arg.addr() & usize::try_from(libc::FD_CLOEXEC).unwrap_or(0) == 0 && is_kept(fd) {
+        is_not_followed(fd);
+    }
 }
 
 /// # Safety
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
+    before_fcntl(fd, command, arg);
     // SAFETY: the caller's.
     after_fcntl(fd, command, arg, unsafe { real::fcntl(fd, command, arg) })
 }
@@ -150,8 +158,22 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
+    before_fcntl(fd, command, arg);
     // SAFETY: the caller's.
     after_fcntl(fd, command, arg, unsafe { real::fcntl64(fd, command, arg) })
+}
+
+/// A program that is begun so gets a descriptor, as its input or output or because it has its number already.
+///
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int {
+    if to <= libc::STDERR_FILENO || fd == to {
+        is_not_followed(fd);
+    }
+    // SAFETY: the caller's.
+    unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
 }
 
 /// # Safety
@@ -290,9 +312,13 @@ pub unsafe extern "C" fn setsockopt(
                 let linger = unsafe { value.cast::<libc::linger>().read_unaligned() };
                 conn.linger_s.store(if linger.l_onoff == 0 { -1 } else { linger.l_linger }, Ordering::Relaxed);
             }
+            // A program that is refused kernel TLS, or to send without a copy, does without.
             (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_OOBINLINE)
-            | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => {
-                conn.stays_tcp();
+            | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR)
+                if !is_not_followed(fd) && name != libc::SO_OOBINLINE =>
+            {
+                real::fail(libc::EOPNOTSUPP);
+                return -1;
             }
             _ => {}
         }

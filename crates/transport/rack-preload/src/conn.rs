@@ -5,11 +5,14 @@
 //!  connect: EINPROGRESS      accept, connect
 //!        │                        │
 //!   CONNECTING ── it stands ──► OPEN ── the monitor's answer ──► ATTACHED
-//!        └────────────────────────┴── refused, no answer in time, or what cannot be followed ──► TCP
+//!        │                        │                                 │ an end meets what cannot be followed
+//!        └────────────────────────┴── the same, refused, late ──────┴──► TCP
 //! ```
 //!
 //! It attaches as the program writes, or reads for long without having written ([`READS`]): a program that only reads what a client wants, or
 //! looks at it, and hands the connection on, as a server does that begins another one for each, never does so.
+//!
+//! One that is handed on later goes back to TCP, if all that has come was read ([`End::leave`]).
 //!
 //! In all states but the last its bytes go through [`End`], which counts them, so that the window may come at any of them. In the last one
 //! it is the kernel's for ever, as if it had never been in the table.
@@ -174,8 +177,31 @@ impl Conn {
                 Err(_) => self.stays_tcp(),
             },
             OPEN => self.looks(fd),
+            ATTACHED if self.end.is_leaving() && self.end.follow(borrowed(fd)).is_ok_and(|has_left| has_left) => {
+                self.is_back();
+            }
             _ => {}
         }
+    }
+
+    /// Goes back to TCP. False: it stays with its memory.
+    fn leaves(&self, fd: i32) -> bool {
+        if self.is_attached() && self.end.leave(borrowed(fd)).is_ok_and(|has_left| has_left) {
+            self.is_back();
+        }
+        self.is_tcp()
+    }
+
+    /// It is the kernel's again, with the options that the program has set.
+    fn is_back(&self) {
+        let socket = borrowed(self.fd());
+        let _ = sockopt::set_tcp_nodelay(socket, self.no_delay.load(Ordering::Relaxed) != 0);
+        let _ = sockopt::set_tcp_cork(socket, self.cork.load(Ordering::Relaxed) != 0);
+        let low_at = self.low_at.load(Ordering::Relaxed);
+        if low_at > 1 {
+            sets_rcvlowat(self.fd(), low_at);
+        }
+        self.phase.store(TCP, Ordering::SeqCst);
     }
 
     /// Looks for an answer, or asks.
@@ -521,11 +547,11 @@ pub(crate) fn dups(fd: i32, to: i32) {
     }
 }
 
-/// It enters what the library does not follow: it never attaches from now on.
-pub(crate) fn is_not_followed(fd: i32) {
-    if let Some(conn) = CONNS.get(fd) {
-        conn.stays_tcp();
-    }
+/// It enters what the library does not follow: it never attaches from now on, or goes back to TCP. False: it stays with its memory.
+pub(crate) fn is_not_followed(fd: i32) -> bool {
+    let Some(conn) = CONNS.get(fd) else { return true };
+    conn.stays_tcp();
+    conn.is_tcp() || conn.leaves(fd)
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use libc::{
     c_int, c_uint, c_ulong, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 
+use rustix::io::FdFlags;
+
 use crate::{
     bytes::{COUNT_MAX, Call, returns},
     conn::{CONNS, Conn, borrowed, carried, is_not_followed, ours, read_from},
@@ -493,8 +495,7 @@ unsafe fn hands_on(message: &msghdr) -> bool {
             for index in 0..len / size_of::<c_int>() {
                 // SAFETY: within the message's length; it may lie anywhere.
                 let fd = unsafe { data.add(index).read_unaligned() };
-                is_not_followed(fd);
-                is_tcp &= CONNS.get(fd).is_none_or(|conn| conn.is_tcp());
+                is_tcp &= is_not_followed(fd);
             }
         }
         // SAFETY: as above.
@@ -605,6 +606,11 @@ pub unsafe extern "C" fn sendfile(out: c_int, file: c_int, offset: *mut off_t, c
     unsafe { sendfile64(out, file, offset, count) }
 }
 
+/// A connection that other programs do not get, so far: a program that changes that is about to begin one that is to have it.
+pub(crate) fn is_kept(fd: c_int) -> bool {
+    CONNS.has(fd) && rustix::io::fcntl_getfd(borrowed(fd)).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC))
+}
+
 /// # Safety
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -619,7 +625,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) ->
         unsafe { *arg.cast::<c_int>() = c_int::try_from(count).unwrap_or(c_int::MAX) };
         return 0;
     }
-    if request == libc::FIOASYNC {
+    if request == libc::FIOASYNC || request == libc::FIONCLEX && is_kept(fd) {
         is_not_followed(fd);
     }
     // SAFETY: the caller's.

@@ -25,17 +25,17 @@
 //! `FIDE_RACK_STATS` names a file that a line is appended to as the program ends, `-` standard error: its number, and how many connections
 //! went over to memory.
 //!
-//! **What a connection must not meet.** One stays with TCP for ever if, before its program reads or writes with its memory there, it enters
-//! what is not followed: `SCM_RIGHTS`, the descriptors 0 to 2 (as before another program is begun), `O_ASYNC`, `SO_ZEROCOPY`, kernel TLS,
-//! or a set or a second descriptor from before it was connected. Once it goes through its memory, these are not for it any more:
-//! `SCM_RIGHTS` fails with `EOPNOTSUPP`, and with the others, and with what makes system calls without the C library (io_uring, Go, static
-//! programs that get its descriptor), its bytes are not seen. So do not run such programs under it.
+//! **What is not followed.** A connection goes back to TCP for good, or stays there, as it enters what is not followed: `SCM_RIGHTS`, the
+//! descriptors 0 to 2 (as before another program is begun), a descriptor whose `FD_CLOEXEC` is cleared, urgent bytes, `O_ASYNC`,
+//! `SO_ZEROCOPY`, kernel TLS. It stays with its memory if another thread waits for it, or the other end cannot follow: `SCM_RIGHTS`,
+//! `SO_ZEROCOPY` and kernel TLS then fail with `EOPNOTSUPP`. Its bytes are not seen, once it goes through its memory, by a program that
+//! inherits it as another descriptor, by a set or a second descriptor from before it was connected, and by what makes system calls without
+//! the C library (io_uring, Go). So do not run such programs under it.
 //!
 //! **Other than with TCP.** A bad pointer faults, instead of `EFAULT`. A write that waits for room in TCP is interrupted by each signal,
 //! also one whose handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread. A
 //! close by a thread is one for the other end also as another thread waits. Where the memory comes, a read or a look may end early, and
-//! there is more room. What is edge-triggered is told once more after a read that has left something. A read does not end before an urgent
-//! byte, and `SIOCOUTQ` is 0. All differences that are known stand in `tests/calls/differences.rs`. An epoll set that parent and child of a fork both use knows only what each has asked for. A set
+//! there is more room. What is edge-triggered is told once more after a read that has left something. `SIOCOUTQ` is 0. All differences that are known stand in `tests/calls/differences.rs`. An epoll set that parent and child of a fork both use knows only what each has asked for. A set
 //! that `poll`, `select` or another set waits for may be said to have something, and have nothing. `EPOLLEXCLUSIVE` wakes more sets than one.
 //! What frees memory, as `close` does, is not for the handler of a signal that has interrupted the allocator.
 

@@ -106,6 +106,7 @@ next! {
     c"fcntl64" fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int;
     c"ioctl" ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int;
     c"syscall" syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
+    c"posix_spawn_file_actions_adddup2" posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int;
     c"listen" listen(fd: c_int, backlog: c_int) -> c_int;
     c"accept" accept(fd: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> c_int;
     c"accept4" accept4(fd: c_int, from: *mut sockaddr, from_len: *mut socklen_t, flags: c_int) -> c_int;

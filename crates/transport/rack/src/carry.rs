@@ -12,6 +12,7 @@
 //! | 3 | not 0: it reads the ring; 0 again: it has closed its half of TCP before the other end wrote there |
 //! | 4 | one more than the bytes that it has written over TCP; 0: it still does |
 //! | 5 | not 0: it is a proxy ([`crate::link`]), and the end of TCP may come before the last bytes of the ring |
+//! | 6 to 9 | [`leave`] |
 //!
 //! Each direction changes over by itself, at any byte, whenever the windows come; or never, if one end has none.
 //!
@@ -21,6 +22,8 @@
 //! once a ring is used, as the other half still wakes.
 //!
 //! What is here is plain, so that it can lie in memory that all processes of one end share ([`crate::end`]).
+
+pub(crate) mod leave;
 
 use std::{
     io,
@@ -61,6 +64,10 @@ pub struct Incoming {
     pub(crate) is_on_ring: bool,
     /// TCP says that nothing comes any more.
     pub(crate) is_ended: bool,
+    /// Bytes that woke and were taken.
+    pub(crate) wakes: u64,
+    /// It comes over TCP again, for good.
+    pub(crate) has_left: bool,
     /// What TCP said, if it ended with an error; 0: it did not, or that was told.
     pub(crate) error: i32,
 }
@@ -75,6 +82,8 @@ pub struct Outgoing {
     pub(crate) is_on_ring: bool,
     /// It writes no more.
     pub(crate) has_ended: bool,
+    /// It goes over TCP again, for good.
+    pub(crate) has_left: bool,
     /// Of a write for which there was no room: it is worth to go on with so many bytes.
     pub(crate) worth: u64,
     /// The last sleep of the other end, by [`Bell`], that was ended.
@@ -130,12 +139,7 @@ impl Incoming {
         if into.is_empty() {
             return Ok(Some(0));
         }
-        let Some(window) = window else {
-            return Ok(now(recv(socket, into, flags(leaves)))?.map(|(_, count)| {
-                self.over_tcp += if leaves { 0 } else { count as u64 };
-                count
-            }));
-        };
+        let Some(window) = window.filter(|_| !self.has_left) else { return self.read_only_tcp(socket, into, leaves) };
         if !self.is_on_ring {
             // Before TCP is read: what it says then may be its end, and the ring goes on.
             let left = self.left_over_tcp(window)?;
@@ -152,11 +156,19 @@ impl Incoming {
         if self.is_ended {
             return self.end(window).map(Some);
         }
-        self.hears(socket, is_alone)?;
+        self.hears(window, socket.as_fd(), is_alone)?;
         match self.read_ring(window, into, leaves)? {
             None if self.is_ended => self.end(window).map(Some),
+            None if self.follows(window) => self.read_only_tcp(socket, into, leaves),
             read => Ok(read),
         }
+    }
+
+    fn read_only_tcp(&mut self, socket: impl AsFd, into: &mut [u8], leaves: bool) -> io::Result<Option<usize>> {
+        Ok(now(recv(socket, into, flags(leaves)))?.map(|(_, count)| {
+            self.over_tcp += if leaves { 0 } else { count as u64 };
+            count
+        }))
     }
 
     /// As [`Incoming::try_read`], of at most so many bytes that something else takes ([`Window::drain`]): what it has no room for is left. 0 is
@@ -234,10 +246,14 @@ impl Incoming {
             };
         }
         // Meanwhile the other end may have gone over to the ring: what came behind its last byte wakes.
+        let came = count;
         let mut count = match self.left_over_tcp(window)? {
-            Some(left) => usize::try_from(left).map_or(count, |left| count.min(left)),
-            None => count,
+            Some(left) => usize::try_from(left).map_or(came, |left| came.min(left)),
+            None => came,
         };
+        if !leaves && is_alone {
+            self.has_woken(window, came - count)?;
+        }
         if !leaves && !is_alone && count > 0 {
             // What wakes is left for those who sleep.
             let Some((_, taken)) = now(recv(socket, &mut into[..count], flags(false)))? else { return Ok(Some(None)) };
@@ -270,13 +286,21 @@ impl Incoming {
 
     /// Takes bytes that wake, or sees the end. `is_alone`: else they are left, so that they wake others, too, unless the end is behind them,
     /// which wakes all for good.
-    pub(crate) fn hears(&mut self, socket: impl AsFd, is_alone: bool) -> io::Result<()> {
+    pub(crate) fn hears(&mut self, window: &impl Window, socket: BorrowedFd<'_>, is_alone: bool) -> io::Result<()> {
         if !self.is_on_ring || self.is_ended {
             return Ok(());
         }
-        let takes = is_alone || has_end(socket.as_fd());
-        match recv(socket, &mut [0; WAKES], flags(!takes)) {
+        let takes = is_alone || has_end(socket);
+        let mut most = if takes { self.wakes_most(window) } else { 0 };
+        let mut wakes = [0; WAKES];
+        let mut heard = recv(socket, &mut wakes[..most.max(1)], flags(most == 0));
+        if takes && most == 0 && matches!(heard, Ok((_, 1..))) && Self::is_last(window, socket) {
+            most = WAKES;
+            heard = recv(socket, &mut wakes, flags(false));
+        }
+        match heard {
             Ok((_, 0)) => self.is_ended = true,
+            Ok((_, count)) if most > 0 => self.wakes += count as u64,
             Ok(_) | Err(Errno::WOULDBLOCK | Errno::INTR) => {}
             Err(Errno::NOTCONN) => return Err(Errno::NOTCONN.into()),
             Err(why) => self.fails(why),
@@ -291,6 +315,9 @@ impl Incoming {
 
     /// Whether there is something to read through the ring, the end, or an error; what TCP has is not looked at.
     pub(crate) fn has_something(&mut self, window: &impl Window) -> bool {
+        if self.has_left {
+            return false;
+        }
         if !self.is_on_ring {
             match self.left_over_tcp(window) {
                 Ok(Some(0)) => self.is_on_ring = true,
@@ -335,25 +362,38 @@ impl Outgoing {
         socket: impl AsFd,
         bytes: &[u8],
     ) -> io::Result<Option<usize>> {
-        let Some(window) = self.goes_through(window)? else {
-            let count = now(send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))?;
-            self.over_tcp += count.unwrap_or(0) as u64;
-            return Ok(count);
-        };
+        let socket = socket.as_fd();
+        let Some(window) = self.goes_through(window, socket)? else { return self.write_tcp(socket, bytes) };
         let mut sender = sender(window, self.ring);
         let written = self.write_ring(window, &mut sender, bytes);
         self.ring = sender.numbers();
+        // With a fence.
+        let turn = window.sleeper(Bell::Message);
+        self.follows(window, socket)?;
         if written.as_ref().is_ok_and(Option::is_some) {
-            self.wakes(window, socket, Bell::Message);
+            self.wakes_from(window, socket, Bell::Message, turn);
         }
         written
     }
 
+    fn write_tcp(&mut self, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<Option<usize>> {
+        let count = now(send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))?;
+        self.over_tcp += count.unwrap_or(0) as u64;
+        Ok(count)
+    }
+
     /// The window that a write goes through; none: it goes over TCP, also if the other end has closed, whose kernel has the answer. `BrokenPipe`:
     /// this end has ended.
-    fn goes_through<'a, W: Window>(&mut self, window: Option<&'a W>) -> io::Result<Option<&'a W>> {
+    fn goes_through<'a, W: Window>(
+        &mut self,
+        window: Option<&'a W>,
+        socket: BorrowedFd<'_>,
+    ) -> io::Result<Option<&'a W>> {
         if self.has_ended {
             return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        if let Some(window) = window {
+            self.follows(window, socket)?;
         }
         Ok(window.filter(|window| self.changes_over(*window) && window.poll(READS_NO_MORE_AT) == 0))
     }
@@ -393,14 +433,21 @@ impl Outgoing {
         most: usize,
         fill: &mut Fill<'_>,
     ) -> io::Result<Option<usize>> {
-        let Some(window) = self.goes_through(window)? else { return Err(io::ErrorKind::Unsupported.into()) };
+        let socket = socket.as_fd();
+        let Some(window) = self.goes_through(window, socket)? else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
         let mut sender = sender(window, self.ring);
         let worth = most.min(sender.most() / WORTH);
         let filled = sender.fill(window, most.min(SLICE), worth, fill);
         self.ring = sender.numbers();
         match filled {
             Ok(None) => self.worth = worth as u64,
-            Ok(Some(1..)) => self.wakes(window, socket, Bell::Message),
+            Ok(Some(1..)) => {
+                let turn = window.sleeper(Bell::Message);
+                self.follows(window, socket)?;
+                self.wakes_from(window, socket, Bell::Message, turn);
+            }
             _ => {}
         }
         filled
@@ -414,9 +461,10 @@ impl Outgoing {
     pub fn try_send(
         &mut self,
         window: Option<&impl Window>,
+        socket: BorrowedFd<'_>,
         sends: impl FnOnce() -> io::Result<Option<usize>>,
     ) -> io::Result<Option<usize>> {
-        if self.goes_through(window)?.is_some() {
+        if self.goes_through(window, socket)?.is_some() {
             return Ok(None);
         }
         let sent = sends()?;
@@ -426,7 +474,7 @@ impl Outgoing {
 
     /// Goes over to the ring, if the other end reads that. Whether it is on the ring.
     pub(crate) fn changes_over(&mut self, window: &impl Window) -> bool {
-        if !self.is_on_ring && !self.has_ended && window.poll(READS_RING_AT) != 0 {
+        if !self.is_on_ring && !self.has_ended && !self.has_left && window.poll(READS_RING_AT) != 0 {
             window.publish(OVER_TCP_AT, self.over_tcp + 1);
             self.is_on_ring = true;
         }
@@ -435,24 +483,27 @@ impl Outgoing {
 
     /// Wakes the other end, if it sleeps by this bell and was not woken from that sleep.
     pub(crate) fn wakes(&mut self, window: &impl Window, socket: impl AsFd, bell: Bell) {
-        let turn = window.sleeper(bell);
-        let woken = &mut self.woken[bell as usize];
-        if turn == 0 || turn == *woken || !self.is_on_ring {
+        self.wakes_from(window, socket.as_fd(), bell, window.sleeper(bell));
+    }
+
+    /// The same, of a sleep of this number.
+    fn wakes_from(&mut self, window: &impl Window, socket: BorrowedFd<'_>, bell: Bell, turn: u32) {
+        if turn == 0 || turn == self.woken[bell as usize] || !self.is_on_ring {
             return;
         }
+        // Of one that leaves nobody sleeps.
+        let Some(sent) = leave::sends_wake(window, socket) else { return };
         // Where there is no room the other end has not read what was sent before, which wakes it as well; should it only wait for what is
         // new, the next call tries again.
-        if !matches!(
-            send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
-            Err(Errno::WOULDBLOCK | Errno::INTR)
-        ) {
-            *woken = turn;
+        if !matches!(sent, Err(Errno::WOULDBLOCK | Errno::INTR)) {
+            self.woken[bell as usize] = turn;
         }
     }
 
     /// Nothing more is written: the other end reads what was, and then the end. False: this goes over TCP, and its socket is to be shut down.
     pub fn ends(&mut self, window: Option<&impl Window>, socket: impl AsFd) -> bool {
-        let is_over_tcp = self.has_ended && !self.is_on_ring;
+        let socket = socket.as_fd();
+        let is_over_tcp = self.has_left || self.has_ended && !self.is_on_ring;
         let Some(window) = window.filter(|_| !is_over_tcp) else {
             self.has_ended = true;
             return false;
@@ -463,6 +514,10 @@ impl Outgoing {
             return false;
         }
         window.publish(WRITES_NO_MORE_AT, 1);
+        fence(SeqCst);
+        if self.follows(window, socket).unwrap_or(true) {
+            return false;
+        }
         self.wakes(window, socket, Bell::Message);
         true
     }
@@ -483,7 +538,7 @@ impl Outgoing {
 
     /// Whether a write through the ring goes on, or fails; none: it goes over TCP.
     pub(crate) fn has_room(&mut self, window: &impl Window) -> Option<bool> {
-        if !self.changes_over(window) {
+        if leave::has_left(window) || !self.changes_over(window) {
             return None;
         }
         let mut sender = sender(window, self.ring);

@@ -13,6 +13,8 @@
 //! has read, and not yet said by a byte, the next read of another one says. Its number stands for it: who waits for its lock waits for as
 //! long as another process has that number.
 
+mod leave;
+
 use std::{
     fmt, io,
     os::fd::{AsFd, BorrowedFd},
@@ -27,11 +29,15 @@ use fide_shm::region::{Mapped, RegionError, Shared};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    net::{RecvFlags, SendFlags, recv, send},
+    net::{RecvFlags, recv},
 };
 
 use crate::{
-    carry::{CARRIED_AT, Incoming, Outgoing, reads_ring},
+    carry::{
+        CARRIED_AT, Incoming, Outgoing,
+        leave::{counts, sends_wake},
+        reads_ring,
+    },
     lock::{self, Lock, Lost},
     stream::{READS_NO_MORE_AT, WRITES_NO_MORE_AT},
     wait::Patience,
@@ -40,6 +46,11 @@ use crate::{
 
 /// How long a thread sleeps where nothing would wake it, or what wakes it is left for others.
 const NAP: Duration = Duration::from_millis(1);
+
+/// Numbers of a direction, which of them has its bits, and the bit of one that goes over TCP again.
+const WORDS: usize = 7;
+const IS_AT: usize = 3;
+const HAS_LEFT: u64 = 4;
 
 /// What the processes of an end share. New, it is all 0.
 #[repr(C, align(64))]
@@ -62,7 +73,7 @@ struct State {
 #[repr(C, align(64))]
 struct Side {
     lock: Lock,
-    words: [AtomicU64; 6],
+    words: [AtomicU64; WORDS],
 }
 
 // SAFETY: only atomics, in arrays and structs of their own, and padding; aligned to 64 bytes.
@@ -70,8 +81,8 @@ unsafe impl Shared for State {}
 
 /// Numbers that are kept in a [`Side`].
 trait Kept: Sized {
-    fn of(words: [u64; 6]) -> Self;
-    fn words(&self) -> [u64; 6];
+    fn of(words: [u64; WORDS]) -> Self;
+    fn words(&self) -> [u64; WORDS];
 }
 
 fn both(low: u32, high: u32) -> u64 {
@@ -83,28 +94,36 @@ fn halves(word: u64) -> [u32; 2] {
     [word as u32, (word >> 32) as u32]
 }
 
+fn bits(word: u64) -> [bool; 3] {
+    [1, 2, HAS_LEFT].map(|bit| word & bit != 0)
+}
+
+fn word([first, second, third]: [bool; 3]) -> u64 {
+    u64::from(first) | u64::from(second) << 1 | if third { HAS_LEFT } else { 0 }
+}
+
 impl Kept for Incoming {
-    fn of([read, taken, over_tcp, is, error, _]: [u64; 6]) -> Self {
-        let error = halves(error)[0].cast_signed();
-        Self { ring: [read, taken], over_tcp, is_on_ring: is & 1 != 0, is_ended: is & 2 != 0, error }
+    fn of([read, taken, over_tcp, is, error, wakes, _]: [u64; WORDS]) -> Self {
+        let (error, [is_on_ring, is_ended, has_left]) = (halves(error)[0].cast_signed(), bits(is));
+        Self { ring: [read, taken], over_tcp, is_on_ring, is_ended, wakes, has_left, error }
     }
 
-    fn words(&self) -> [u64; 6] {
-        let is = u64::from(self.is_on_ring) | u64::from(self.is_ended) << 1;
-        [self.ring[0], self.ring[1], self.over_tcp, is, both(self.error.cast_unsigned(), 0), 0]
+    fn words(&self) -> [u64; WORDS] {
+        let is = word([self.is_on_ring, self.is_ended, self.has_left]);
+        [self.ring[0], self.ring[1], self.over_tcp, is, both(self.error.cast_unsigned(), 0), self.wakes, 0]
     }
 }
 
 impl Kept for Outgoing {
-    fn of([written, read, over_tcp, is, worth, woken]: [u64; 6]) -> Self {
-        let (is_on_ring, has_ended) = (is & 1 != 0, is & 2 != 0);
-        Self { ring: [written, read], over_tcp, is_on_ring, has_ended, worth, woken: halves(woken) }
+    fn of([written, read, over_tcp, is, worth, woken, _]: [u64; WORDS]) -> Self {
+        let [is_on_ring, has_ended, has_left] = bits(is);
+        Self { ring: [written, read], over_tcp, is_on_ring, has_ended, has_left, worth, woken: halves(woken) }
     }
 
-    fn words(&self) -> [u64; 6] {
-        let is = u64::from(self.is_on_ring) | u64::from(self.has_ended) << 1;
+    fn words(&self) -> [u64; WORDS] {
+        let is = word([self.is_on_ring, self.has_ended, self.has_left]);
         let [message, room] = self.woken;
-        [self.ring[0], self.ring[1], self.over_tcp, is, self.worth, both(message, room)]
+        [self.ring[0], self.ring[1], self.over_tcp, is, self.worth, both(message, room), 0]
     }
 }
 
@@ -211,6 +230,7 @@ impl<W: Window> End<W> {
                         self.arms(Bell::Message);
                         self.arms(Bell::Room);
                     }
+                    counts(window);
                     reads_ring(window);
                     outgoing.changes_over(window);
                 }
@@ -230,7 +250,7 @@ impl<W: Window> End<W> {
         });
         if ended.is_ok_and(|is_on_ring| is_on_ring) {
             // What wakes and is not taken would have the kernel reset the connection.
-            let _ = self.incoming(|incoming| incoming.hears(socket, true));
+            let _ = self.incoming(|incoming| incoming.hears(window, socket, true));
         }
     }
 
@@ -390,6 +410,8 @@ impl<W: Window> End<W> {
             let read = read(incoming, self.window.get(), self.is_alone(0));
             read.map(|read| (read, incoming.is_on_ring()))
         })??;
+        // What was read is not to be lost by an error of a write.
+        let _ = self.sends_unread(socket);
         if read.1
             && !leaves
             && let Some(window) = self.window.get()
@@ -420,7 +442,7 @@ impl<W: Window> End<W> {
             // An error is for the next write, and what was read is not to be lost by it. This thread may be in the handler of a signal that has
             // interrupted a write: one byte too many wakes in vain. If that one was just about to go over to the ring, the next read wakes.
             if woken.is_err() && self.of().outgoing.load::<Outgoing>().is_on_ring() {
-                let _ = send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                let _ = sends_wake(window, socket);
             }
         }
     }
@@ -454,7 +476,8 @@ impl<W: Window> End<W> {
         socket: impl AsFd,
         sends: impl FnOnce() -> io::Result<Option<usize>>,
     ) -> io::Result<Option<usize>> {
-        self.writes(socket.as_fd(), |outgoing| outgoing.try_send(self.window.get(), sends))
+        let socket = socket.as_fd();
+        self.writes(socket, |outgoing| outgoing.try_send(self.window.get(), socket, sends))
     }
 
     fn writes(
@@ -487,13 +510,13 @@ impl<W: Window> End<W> {
         if seen.intersects(PollFlags::ERR | PollFlags::HUP) {
             return Ok(true);
         }
-        if self.window.get().is_some_and(|window| window.poll(CARRIED_AT) != 0) {
+        let window = self.window.get().filter(|window| window.poll(CARRIED_AT) == 0);
+        let Some(window) = window.filter(|_| seen.contains(PollFlags::RDHUP)) else {
             // Its proxy says so; a byte could come before what says that no more comes over TCP.
             return Ok(false);
-        }
+        };
         // It may have closed its half before it had the window, and read on. The kernel of one that is gone answers with a reset.
-        let probes = || send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-        Ok(seen.contains(PollFlags::RDHUP) && matches!(probes(), Err(Errno::PIPE | Errno::CONNRESET)))
+        Ok(matches!(sends_wake(window, socket), Some(Err(Errno::PIPE | Errno::CONNRESET))))
     }
 
     /// Writes no more: the other end reads what was written, and then the end.
@@ -662,13 +685,18 @@ impl<W: Window> End<W> {
     /// # Errors
     /// As [`End::read`].
     pub fn hears(&self, socket: impl AsFd) -> io::Result<bool> {
-        self.incoming(|incoming| {
+        let socket = socket.as_fd();
+        let is_taken = self.incoming(|incoming| {
             // All of TCP may have been read, and nobody have looked for more: what is there now wakes.
-            let _ = self.window.get().map(|window| incoming.has_something(window));
+            let Some(window) = self.window.get() else { return Ok(false) };
+            let _ = incoming.has_something(window);
             let is_alone = self.is_alone(1);
-            incoming.hears(socket, is_alone)?;
-            Ok(incoming.is_on_ring() && is_alone)
-        })?
+            incoming.hears(window, socket, is_alone)?;
+            incoming.follows(window);
+            Ok((incoming.is_on_ring() || incoming.has_left) && is_alone)
+        })?;
+        self.sends_unread(socket)?;
+        is_taken
     }
 }
 

@@ -19,11 +19,11 @@
 
 mod in_place;
 
-use std::io;
+use std::{io, sync::atomic::Ordering};
 
 pub(crate) use in_place::{Come, Room};
 
-use crate::window::{Bell, Drain, Fill, WORD, Window};
+use crate::window::{Bell, Drain, Fill, WORD, Window, load};
 
 /// Bit of a header: the receiver is to tell how far it has read, once it has read this message.
 const ASKS: u64 = 1 << 32;
@@ -229,6 +229,30 @@ impl Sender {
             self.publishes(window, count);
         }
         Ok(Some(count))
+    }
+
+    /// What the receiver has not read, which says how far it has: all messages from there on, of the first one what is behind so many bytes.
+    /// They are read from the other end's part, which may have changed them. None: the window has no addresses, or that cannot be.
+    pub(crate) fn unread_there(&self, window: &impl Window, [mut read, taken]: [u64; 2]) -> Option<Vec<u8>> {
+        if read < self.read || read > self.written || !read.is_multiple_of(WORD as u64) {
+            return None;
+        }
+        let (mut all, mut taken) = (Vec::new(), usize::try_from(taken).ok()?);
+        while read < self.written {
+            let header = window.words_there(self.place.offset(read), WORD)?[0].load(Ordering::Relaxed);
+            let len = usize::try_from(header & LENGTH).ok()?.checked_sub(1).filter(|len| *len <= self.place.most())?;
+            let first = read + WORD as u64;
+            let before = self.place.up_to_end(first).min(len);
+            let at = all.len();
+            all.resize(at + len, 0);
+            load(window.words_there(self.place.offset(first), before)?, &mut all[at..at + before]);
+            load(window.words_there(self.place.at, len - before)?, &mut all[at + before..]);
+            // Only of the first one.
+            drop(all.drain(at..at + taken.min(len)));
+            taken = 0;
+            read += room(len);
+        }
+        (read == self.written).then_some(all)
     }
 
     /// Bytes of the longest message that there is room for; none: not even for an empty one.

@@ -131,6 +131,10 @@ impl<const WORDS: usize> Window for ShmWindow<WORDS> {
         words(&self.other().words, at, WORD)[0].store(word, Ordering::Release);
     }
 
+    fn adds(&self, at: usize, more: u64) {
+        words(&self.other().words, at, WORD)[0].fetch_add(more, Ordering::SeqCst);
+    }
+
     fn read(&self, at: usize, into: &mut [u8]) {
         load(words(&self.own().words, at, into.len()), into);
     }

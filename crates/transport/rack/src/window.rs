@@ -92,6 +92,15 @@ pub trait Window {
     /// As [`Window::write`].
     fn publish(&self, at: usize, word: u64);
 
+    /// Adds to a word of the other end's part that only this end writes, as a whole, also where several threads do so; that wraps. A window
+    /// whose words cannot be changed so does nothing.
+    ///
+    /// # Panics
+    /// As [`Window::write`].
+    fn adds(&self, at: usize, more: u64) {
+        let _ = (at, more);
+    }
+
     /// Local read: copies bytes from this end's part.
     ///
     /// # Panics
