@@ -5,10 +5,9 @@
 //! Whether packets were held is read from the queue's own counters. Nothing is timed: an emulated processor says nothing
 //! about real times.
 
-use crate::rdma::image::{copy, download, inside, libraries, pack, stage_modules};
+use crate::machine::Initial;
 use crate::run::{Step, target_dir};
 use crate::{Outcome, setup};
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -64,35 +63,13 @@ pub(crate) fn test() -> Outcome {
 
 /// Makes the kernel and the initial file system.
 fn image(target: &Path) -> Result<(PathBuf, PathBuf), String> {
-    // The kernel is that of `make rdma`.
-    let store = target.join("rdma");
-    let unpacked = store.join("debian");
-    let version = download(&store, &unpacked)?;
-    let busybox = unpacked.join("bin/busybox");
-    let dir = target.join("departures");
-    let root = dir.join("root");
-    let _ = fs::remove_dir_all(&root);
-    copy(&busybox, &root.join("bin/busybox"))?;
-    let fide = target.join("release/fide");
-    let to = root.join("bin/fide");
-    Step::new("strip").args(&["-o", &to.to_string_lossy(), &fide.to_string_lossy()]).run("program of the guest")?;
-    let mut programs = vec![fide];
+    let mut tools = Vec::new();
     for (name, paths) in TOOLS {
         let tool = paths.iter().map(PathBuf::from).find(|path| path.exists());
         let tool = tool.ok_or_else(|| format!("there is no `{name}`: install iproute2"))?;
-        copy(&tool, &root.join("sbin").join(name))?;
-        programs.push(tool);
+        tools.push((tool, format!("sbin/{name}")));
     }
-    for program in programs {
-        for library in libraries(&program)? {
-            copy(&library, &inside(&root, &library))?;
-        }
-    }
-    stage_modules(&root, &unpacked, &version, &MODULES)?;
-    let init = root.join("init");
-    fs::write(&init, include_str!("departures/init.sh")).map_err(|e| format!("{}: {e}", init.display()))?;
-    Step::new("chmod").args(&["755", &init.to_string_lossy()]).run("first program of the guest")?;
-    let initial = dir.join("initial.cpio");
-    pack(&busybox, &root, &initial)?;
-    Ok((unpacked.join("boot").join(format!("vmlinuz-{version}")), initial))
+    let init = include_str!("departures/init.sh");
+    let initial = Initial { programs: &["fide"], tools: &tools, modules: &MODULES, init };
+    initial.make(&target.join("departures"))
 }

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The emulated machine: its lines, its monitor, its second serial line.
+//! The emulated machine: its lines, its monitor, its second serial line; and what it boots.
 
+use crate::rdma::image::{copy, download, inside, libraries, pack, stage_modules};
+use crate::run::{Step, target_dir};
 use std::collections::VecDeque;
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -30,6 +33,56 @@ pub(crate) struct Boot<'a> {
     pub(crate) arguments: &'a [String],
     /// Of the kernel, after those that all machines have.
     pub(crate) append: &'a str,
+}
+
+/// What is in the initial file system of guests, besides busybox and the libraries of all programs.
+pub(crate) struct Initial<'a> {
+    /// Files of the release build, without their debug information: in `/bin`.
+    pub(crate) programs: &'a [&'a str],
+    /// Files of this host, and where they are in the guests'.
+    pub(crate) tools: &'a [(PathBuf, String)],
+    /// Of the kernel.
+    pub(crate) modules: &'a [&'a str],
+    /// The text of the first program.
+    pub(crate) init: &'a str,
+}
+
+impl Initial<'_> {
+    /// Makes it in a directory. Returns the kernel, which is that of `make rdma`, and the file of the initial file system.
+    pub(crate) fn make(&self, dir: &Path) -> Result<(PathBuf, PathBuf), String> {
+        let target = target_dir();
+        let store = target.join("rdma");
+        let unpacked = store.join("debian");
+        let version = download(&store, &unpacked)?;
+        let busybox = unpacked.join("bin/busybox");
+        let root = dir.join("root");
+        let _ = fs::remove_dir_all(&root);
+        copy(&busybox, &root.join("bin/busybox"))?;
+        let mut needed: Vec<PathBuf> = self.tools.iter().map(|(tool, _)| tool.clone()).collect();
+        for name in self.programs {
+            let program = target.join("release").join(name);
+            let to = root.join("bin").join(program.file_name().unwrap_or_default());
+            Step::new("strip")
+                .args(&["-o", &to.to_string_lossy(), &program.to_string_lossy()])
+                .run("program of the guests")?;
+            needed.push(program);
+        }
+        for (tool, to) in self.tools {
+            copy(tool, &root.join(to))?;
+        }
+        for program in needed {
+            for library in libraries(&program)? {
+                copy(&library, &inside(&root, &library))?;
+            }
+        }
+        stage_modules(&root, &unpacked, &version, self.modules)?;
+        let init = root.join("init");
+        fs::write(&init, self.init).map_err(|e| format!("{}: {e}", init.display()))?;
+        Step::new("chmod").args(&["755", &init.to_string_lossy()]).run("first program of the guests")?;
+        let initial = dir.join("initial.cpio");
+        pack(&busybox, &root, &initial)?;
+        Ok((unpacked.join("boot").join(format!("vmlinuz-{version}")), initial))
+    }
 }
 
 pub(crate) struct Machine {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Two guests that share a memory through a PCI device each (`ivshmem-plain`), and have a network between them.
 
-use crate::machine::{Boot, Machine};
-use crate::rdma::image::{copy, download, inside, libraries, pack, stage_modules};
-use crate::run::{Step, target_dir};
+use crate::machine::{Boot, Initial, Machine};
+use crate::run::target_dir;
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -12,6 +11,7 @@ use std::time::Instant;
 
 /// virtio_net for the network. 8139cp is a driver that takes the memory of any device whose name it is given.
 const MODULES: [&str; 3] = ["virtio_pci", "virtio_net", "8139cp"];
+const PROGRAMS: [&str; 4] = ["fide", "libfide_rack_preload.so", "examples/pci_window", "examples/redis_check"];
 /// Of the host.
 const TOOLS: [&str; 3] = ["redis-server", "redis-cli", "redis-benchmark"];
 /// Bytes of the memory.
@@ -58,7 +58,10 @@ impl Guests {
     /// Boots both.
     pub(super) fn start(until: Instant) -> Result<Self, String> {
         let dir = target_dir().join("link-rack");
-        let (kernel, initial) = image(&target_dir(), &dir)?;
+        let tools = TOOLS.map(|name| (Path::new("/usr/bin").join(name), format!("bin/{name}")));
+        let init = include_str!("init.sh");
+        let initial = Initial { programs: &PROGRAMS, tools: &tools, modules: &MODULES, init };
+        let (kernel, initial) = initial.make(&dir)?;
         let memory = Memory::new()?;
         // An abstract socket, without a file.
         let wire = format!("fide-link-{}", std::process::id());
@@ -127,42 +130,4 @@ impl Guests {
             &format!("\"driver\": \"ivshmem-plain\", \"id\": \"window\", \"memdev\": \"{id}\", \"addr\": \"5\""),
         )
     }
-}
-
-/// Makes the kernel and the initial file system.
-fn image(target: &Path, dir: &Path) -> Result<(PathBuf, PathBuf), String> {
-    // The kernel is that of `make rdma`.
-    let store = target.join("rdma");
-    let unpacked = store.join("debian");
-    let version = download(&store, &unpacked)?;
-    let busybox = unpacked.join("bin/busybox");
-    let root = dir.join("root");
-    let _ = fs::remove_dir_all(&root);
-    copy(&busybox, &root.join("bin/busybox"))?;
-    let mut programs = Vec::new();
-    for name in ["fide", "libfide_rack_preload.so", "examples/pci_window", "examples/redis_check"] {
-        let program = target.join("release").join(name);
-        let to = root.join("bin").join(program.file_name().unwrap_or_default());
-        Step::new("strip")
-            .args(&["-o", &to.to_string_lossy(), &program.to_string_lossy()])
-            .run("program of the guests")?;
-        programs.push(program);
-    }
-    for name in TOOLS {
-        let tool = Path::new("/usr/bin").join(name);
-        copy(&tool, &root.join("bin").join(name))?;
-        programs.push(tool);
-    }
-    for program in programs {
-        for library in libraries(&program)? {
-            copy(&library, &inside(&root, &library))?;
-        }
-    }
-    stage_modules(&root, &unpacked, &version, &MODULES)?;
-    let init = root.join("init");
-    fs::write(&init, include_str!("init.sh")).map_err(|e| format!("{}: {e}", init.display()))?;
-    Step::new("chmod").args(&["755", &init.to_string_lossy()]).run("first program of the guests")?;
-    let initial = dir.join("initial.cpio");
-    pack(&busybox, &root, &initial)?;
-    Ok((unpacked.join("boot").join(format!("vmlinuz-{version}")), initial))
 }

@@ -27,10 +27,12 @@ pub mod keys;
 
 mod place;
 pub mod shape;
+mod windows;
 
 pub use fide_types::{Policy, Role, Trust};
 use file::{AgentTable, ClusterTable, File};
 use place::{At, Problem, Source};
+pub use windows::{POLLS_PER_HEARTBEAT, Window};
 
 /// Controllers that are tried in turn.
 const CONTROLLERS_MAX: usize = 8;
@@ -117,6 +119,8 @@ impl Limits {
 pub struct Plane {
     /// Multicast group; `None` sends to each member.
     pub group: Option<Ipv4Addr>,
+    /// Directory of the windows to each member; `None`: the plane is a network.
+    pub windows: Option<PathBuf>,
 }
 
 /// One host of the cluster. Its id is its position in the file, from 1.
@@ -124,7 +128,7 @@ pub struct Plane {
 pub struct Member {
     /// Unique name.
     pub name: Name,
-    /// One address on each plane.
+    /// One address on each plane that is a network.
     pub addresses: Vec<Ipv4Addr>,
     /// Voter or observer.
     pub role: Role,
@@ -170,7 +174,7 @@ pub struct Config {
     pub key_overlap_ms: u64,
     /// The controllers that plan the trees. Without them, a plane is the group in the file, or unicast.
     pub controller: Option<Controller>,
-    /// One or two.
+    /// One or two; networks before those of windows.
     pub planes: Vec<Plane>,
     /// By id, from 1.
     pub members: Vec<Member>,
@@ -311,6 +315,12 @@ impl Config {
             Some(name) => self.members.iter().position(|member| member.name.as_str() == name).ok_or_else(|| {
                 ConfigError::Identity(format!("no member is called {name}; the file has {}", names()))
             })?,
+            None if self.networks() == 0 => {
+                return Err(ConfigError::Identity(format!(
+                    "without a plane that is a network no host is known by its addresses; say which member this one is with --host ({})",
+                    names()
+                )));
+            }
             None => {
                 let mut mine = self.members.iter().enumerate().filter(|(_, member)| {
                     member.addresses.iter().all(|address| local.iter().any(|(_, have)| have == address))
@@ -395,11 +405,18 @@ fn build(file: File, base: &Path) -> Result<Config, Problem> {
         ));
     }
     check_planes(&file.plane)?;
-    let planes = file.plane.len();
+    let networks = file.plane.iter().filter(|plane| plane.windows.is_none()).count();
+    if file.controller.is_some() && networks < file.plane.len() {
+        let at = [At::Item("plane", networks)];
+        return Err(Problem::at(
+            &at,
+            "with [controller] each plane is a network that it plans; leave out `windows`, or [controller]",
+        ));
+    }
     let has_groups = file.plane.iter().any(|plane| plane.group.is_some());
     let controller = file.controller.map(|table| controller(table, has_groups, base)).transpose()?;
     let policy = policy.unwrap_or(Policy::Majority);
-    let members = members(file.member, planes, policy)?;
+    let members = members(file.member, networks, policy)?;
     Ok(Config {
         cluster: name.unwrap_or_else(|| "fide".to_owned()),
         key_file: base.join(key_file),
@@ -411,7 +428,7 @@ fn build(file: File, base: &Path) -> Result<Config, Problem> {
         port,
         key_overlap_ms,
         controller,
-        planes: file.plane.into_iter().map(|plane| Plane { group: plane.group }).collect(),
+        planes: file.plane.into_iter().map(|plane| plane_of(plane, base)).collect(),
         members,
         mode: mode.unwrap_or_default(),
         core,
@@ -426,6 +443,10 @@ fn build(file: File, base: &Path) -> Result<Config, Problem> {
         limits: file.limits,
         sources: Vec::new(),
     })
+}
+
+fn plane_of(table: file::PlaneTable, base: &Path) -> Plane {
+    Plane { group: table.group, windows: table.windows.map(|dir| base.join(dir)) }
 }
 
 fn in_range(
@@ -479,6 +500,7 @@ fn check_planes(planes: &[file::PlaneTable]) -> Result<(), Problem> {
             return Err(Problem::at(&[At::Item("plane", index)], text));
         }
     }
+    windows::check(planes)?;
     if let [first, second] = planes
         && let Some(group) = first.group
         && second.group == Some(group)
@@ -542,8 +564,8 @@ fn name_rule(table: file::NameTable, unknown: &mut Vec<String>) -> Result<names:
 /// The id of each member, by its name.
 type Ids = HashMap<String, u16>;
 
-fn members(tables: Vec<file::MemberTable>, planes: usize, policy: Policy) -> Result<Vec<Member>, Problem> {
-    let ids = check_names_and_addresses(&tables, planes)?;
+fn members(tables: Vec<file::MemberTable>, networks: usize, policy: Policy) -> Result<Vec<Member>, Problem> {
+    let ids = check_names_and_addresses(&tables, networks)?;
     check_witnesses(&tables, policy)?;
     let member = |(index, table): (usize, &file::MemberTable)| {
         let monitored =
@@ -558,8 +580,8 @@ fn members(tables: Vec<file::MemberTable>, planes: usize, policy: Policy) -> Res
     tables.iter().enumerate().map(member).collect()
 }
 
-/// Every name and every address belongs to one member, and every member has one address on each plane.
-fn check_names_and_addresses(tables: &[file::MemberTable], planes: usize) -> Result<Ids, Problem> {
+/// Every name and every address belongs to one member, and every member has one address on each network.
+fn check_names_and_addresses(tables: &[file::MemberTable], networks: usize) -> Result<Ids, Problem> {
     if tables.is_empty() || tables.len() > MAX_HOSTS {
         return Err(format!("{} [[member]] sections; 1 to {MAX_HOSTS} are possible", tables.len()).into());
     }
@@ -572,10 +594,10 @@ fn check_names_and_addresses(tables: &[file::MemberTable], planes: usize) -> Res
         if ids.insert(name.clone(), u16::try_from(index + 1).expect("checked")).is_some() {
             return Err(wrong(format!("member name {name} is used twice; every host needs its own")));
         }
-        if table.addresses.len() != planes {
+        if table.addresses.len() != networks {
             let have = table.addresses.len();
             return Err(wrong(format!(
-                "member {name} has {have} addresses; it needs one on each of the {planes} planes"
+                "member {name} has {have} addresses; it needs one on each of the {networks} planes that are networks"
             )));
         }
         for address in &table.addresses {

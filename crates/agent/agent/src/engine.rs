@@ -5,8 +5,8 @@
 //! clients:
 //!
 //! ```text
-//! slots, ring, sockets ─► detector ─► planes
-//!      commands, outboxes ─►     └──► clients' rings, alive table, journal
+//! slots, ring, sockets, windows ─► detector ─► planes
+//!            commands, outboxes ─►     └──► clients' rings, alive table, journal
 //! ```
 //!
 //! | file | holds |
@@ -60,7 +60,7 @@ use std::{io, sync::Arc};
 
 use fide_agent_api::table::{AliveTable, NameBytes};
 use fide_detector::{Detector, HostSet, ProcessView};
-use fide_net::link::{Receiver, Sender};
+use fide_net::link::{Polled, Receiver, Sender};
 use fide_net::pace::Mode;
 use fide_types::{HostId, MAX_PROCESSES, PAYLOAD_MAX, ProcessRef};
 use fide_wire::{Keys, Name, Shape};
@@ -88,7 +88,7 @@ use watches::Watches;
 
 /// Records taken from the wake ring in one turn.
 const RECORDS_PER_TURN: usize = 256;
-/// Datagrams taken from one receiver in one turn.
+/// Datagrams taken from one receiver, or one plane of memory, in one turn.
 const DATAGRAMS_PER_TURN: usize = 256;
 /// Commands carried out in one turn.
 const COMMANDS_PER_TURN: usize = 4;
@@ -121,6 +121,10 @@ pub struct Parts {
     pub salvage: bool,
     /// Per plane; `None` where the receive program takes the packets.
     pub receivers: Vec<Option<Receiver>>,
+    /// Planes of memory, which follow those.
+    pub polled: Vec<Box<dyn Polled>>,
+    /// The longest wait between two looks into that memory.
+    pub poll_ns: u64,
     pub kernel: Option<Kernel>,
     pub table: AliveTable,
     /// Host names by id, as records carry them.
@@ -150,6 +154,8 @@ struct Facts {
     /// Hosts whose silence matters here.
     monitors: HostSet,
     heartbeat_ns: u64,
+    /// The longest wait between two looks into planes of memory.
+    poll_ns: u64,
     /// Planes are planned trees, not networks.
     trees: bool,
     /// Whole chunks of damaged packets are delivered.
@@ -238,7 +244,7 @@ impl Engine {
     /// # Errors
     /// The kernel's, if it has no epoll descriptor left.
     pub fn new(now: Now, parts: Parts) -> io::Result<Self> {
-        let ports = Ports::new(parts.mode, parts.senders, parts.receivers, parts.kernel)?;
+        let ports = Ports::new(parts.mode, parts.senders, parts.receivers, parts.polled, parts.kernel)?;
         ports.waiter.add(parts.exchange.engine_fd(), TOKEN_COMMAND)?;
         let timing = Timing::new(
             now.raw_ns,
@@ -253,6 +259,7 @@ impl Engine {
                 members: parts.members,
                 monitors: parts.monitors,
                 heartbeat_ns: parts.heartbeat_ns,
+                poll_ns: parts.poll_ns,
                 trees: parts.trees,
                 salvage: parts.salvage,
                 names: parts.names,
@@ -332,6 +339,7 @@ impl Engine {
         self.exchange.wake_control();
         self.read_slots(clocks);
         self.drain_receivers(clocks);
+        self.look_into_memory(clocks);
         self.detector.has_kept_generation(self.exchange.generation_kept());
         self.detector.tick(clocks.now().raw_ns);
         self.exchange.ask_generation(self.detector.generation_to_keep());

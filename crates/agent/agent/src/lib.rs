@@ -42,4 +42,4 @@ pub mod tree_report;
 pub mod trees;
 pub mod vote;
 
-pub use start::{Checked, Options, StartError, check, run};
+pub use start::{Checked, OpenWindows, Options, StartError, check, run};

@@ -7,6 +7,7 @@ mod directories;
 mod host;
 mod lateness;
 mod receive;
+mod windows;
 
 use crate::clock::Now;
 use crate::control::Resumed;
@@ -47,6 +48,7 @@ pub use check::{Checked, check};
 use directories::directories;
 use host::open_host;
 use lateness::{Lateness, lateness};
+pub use windows::OpenWindows;
 
 use crate::{
     cgroup,
@@ -86,6 +88,8 @@ pub struct Options {
     pub takeover: bool,
     /// Run as the cluster's witness, which this member has to be.
     pub witness: bool,
+    /// Opens planes of windows; `None`: they are refused.
+    pub windows: Option<OpenWindows>,
 }
 
 /// Why an agent did not start, or did not go on.
@@ -103,6 +107,8 @@ pub enum StartError {
     Role { name: String, is_witness: bool },
     #[error("plane {plane}: {why}")]
     Interface { plane: usize, why: InterfaceError },
+    #[error("plane {plane}: {why}")]
+    Windows { plane: usize, why: io::Error },
     #[error("plane {plane}: {what}: {why}")]
     Link { plane: usize, what: &'static str, why: io::Error },
     /// The loop would run on any core, and the measurements on its own core would be worthless.
@@ -173,7 +179,7 @@ pub fn run(options: &Options) -> Result<(), StartError> {
     // Before anything is attached: a second agent must find out without disturbing the first.
     let (origin, inherited, manager) = Origin::find(options, &plan)?;
     let measured = Measured::take(options, &plan)?;
-    let mut host = open_host(&plan.config, plan.me, &plan.keys, &plan.interfaces, inherited)?;
+    let mut host = open_host(&plan.config, plan.me, &plan.keys, &plan.interfaces, inherited, options.windows)?;
     if let Some(kernel) = &host.kernel {
         kernel.receive.set_plain_key(0, Some(&plan.plain.current.0));
     }
@@ -499,6 +505,8 @@ fn parts(
         trees: config.controller.is_some(),
         salvage: config.salvage(),
         receivers: host.receivers,
+        polled: host.polled,
+        poll_ns: config.poll_ns(),
         kernel: host.kernel,
         names: config.members.iter().map(|member| name_bytes(member.name.as_str())).collect(),
         table: state.table,

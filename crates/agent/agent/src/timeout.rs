@@ -37,6 +37,8 @@ pub struct Timeouts {
     /// The lateness of this host's own loop, which every timeout allows for, whatever was observed. From an
     /// earlier measurement; without one, from the calibration, and later from the loop's recent lateness.
     pub own_lateness_ns: u64,
+    /// How long a packet may lie in memory before this host's loop looks for it; 0: it is woken by each.
+    pub poll_ns: u64,
     /// The configuration fixed the timeout: measurements do not raise it.
     pub fixed: bool,
 }
@@ -74,11 +76,12 @@ impl Timeouts {
     /// The parts of [`Timeouts::for_jitter`].
     #[must_use]
     pub fn parts(&self, observed_ns: u64, network: Network) -> TimeoutParts {
-        let late_ns = observed_ns.max(self.own_lateness_ns).min(self.stall_ns());
+        let own_ns = self.own_lateness_ns + self.poll_ns;
+        let late_ns = observed_ns.max(own_ns).min(self.stall_ns());
         let hosts_ns = bound_ns(self.kind, late_ns);
         let jitter_of = match hosts_ns {
             hosts_ns if hosts_ns == self.kind.jitter_floor_ns() => JitterOf::Least,
-            _ if observed_ns < self.own_lateness_ns => JitterOf::Own,
+            _ if observed_ns < own_ns => JitterOf::Own,
             _ => JitterOf::Seen,
         };
         let (periods, ways) = match self.trust {
@@ -128,6 +131,7 @@ mod tests {
             heartbeat_ns: 1_000_000,
             kind: HostKind::Shared,
             own_lateness_ns: 0,
+            poll_ns: 0,
             fixed: false,
         };
         let (assumed, planned) = (Network::default(), Network { latency_min_ns: 20_000, jitter_max_ns: 500_000 });
@@ -146,5 +150,9 @@ mod tests {
         let all = [of(lease, 0), of(lease, 2_000_000), of(lease, 3_000_000), of(late, 0), of(late, 9_000_000)];
         assert_eq!(all, [JitterOf::Least, JitterOf::Least, JitterOf::Seen, JitterOf::Own, JitterOf::Seen]);
         assert!(late.for_jitter(0, planned) > late.for_jitter(0, assumed), "also where this host is late itself");
+        // What lies in memory until it is looked for is late by as much.
+        let polled = Timeouts { own_lateness_ns: 6_000_000, poll_ns: 2_000_000, ..lease };
+        assert_eq!(polled.for_jitter(0, assumed), late.for_jitter(0, assumed));
+        assert_eq!(of(polled, 7_000_000), JitterOf::Own);
     }
 }

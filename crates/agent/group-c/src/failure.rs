@@ -25,6 +25,7 @@ pub(crate) fn failed(error: Error) -> Failure {
         Error::Record(RecordError::Held { .. }) => libc::EBUSY,
         Error::Group(_) | Error::NotAMember { .. } | Error::Twice { .. } | Error::NoHosts => libc::EINVAL,
         Error::UnknownHost { .. } => libc::EHOSTUNREACH,
+        Error::NoNetwork { .. } => libc::ENETUNREACH,
         Error::OldAgent => libc::EPROTONOSUPPORT,
         Error::TooLong { .. } => libc::EMSGSIZE,
         Error::Heartbeat { .. } => libc::ERANGE,

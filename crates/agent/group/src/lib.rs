@@ -113,6 +113,11 @@ pub enum Error {
     NoHosts,
     #[error("the agent is older than this program and does not name the hosts of the cluster; update it")]
     OldAgent,
+    #[error(
+        "host {name} has no address: all planes of its cluster are windows, and the members of a group send each other packets over a \
+         network; give the cluster a plane that is one"
+    )]
+    NoNetwork { name: String },
     #[error("binding UDP {address}: {why}; use another port for this group, the same at all hosts")]
     Bind { address: SocketAddr, why: std::io::Error },
     #[error(

@@ -275,6 +275,9 @@ impl<P: Start> Member<P> {
             record.may_be_let_in()?;
         }
         let addresses: Vec<_> = hello.members.iter().map(|member| member.addresses.clone()).collect();
+        if addresses[host_index(me)].is_empty() {
+            return Err(Error::NoNetwork { name: hello.host.clone() });
+        }
         let port = Port::open(me, &addresses, config.port)?;
         let names: Vec<String> = hello.members.iter().map(|member| member.name.clone()).collect();
 

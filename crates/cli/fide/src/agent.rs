@@ -11,6 +11,7 @@ use crate::{
     exit::Done,
     explain,
     say::{log, show},
+    windows,
 };
 
 #[derive(clap::Args)]
@@ -76,6 +77,7 @@ pub(crate) fn run(arguments: &Arguments, witness: bool) -> Done {
         force_timeout: arguments.force_timeout,
         takeover: arguments.takeover,
         witness,
+        windows: Some(windows::open),
     };
     match arguments.check {
         Some(Check::Host) => check_host(arguments, &options),

@@ -29,6 +29,10 @@ pub(crate) const CONNECTED: u32 = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1
 const INET_DIAG_REQ_BYTECODE: u16 = 1;
 /// Its instruction: the other end has this address.
 const INET_DIAG_BC_D_COND: u8 = 8;
+/// And one that goes on elsewhere.
+const INET_DIAG_BC_JMP: u8 = 1;
+/// Sockets are listed by family.
+pub(crate) const FAMILIES: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
 /// Attribute of an answer, `struct tcp_info`, and where in it are the milliseconds since data and an acknowledgement came.
 const INET_DIAG_INFO: u16 = 2;
 const LAST_DATA_RECV: usize = 52;
@@ -61,17 +65,28 @@ fn request(family: u8, states: u32, id: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// `struct inet_diag_bc_op` and `struct inet_diag_hostcond`: sockets whose other end has an address, also as one that is mapped into IPv6.
-fn other_end(address: Ipv4Addr) -> Vec<u8> {
+/// `struct inet_diag_bc_op` and `struct inet_diag_hostcond`: sockets whose other end has one of some addresses, also as one that is mapped into
+/// IPv6.
+fn other_end(addresses: &[Ipv4Addr]) -> Vec<u8> {
     const LEN: u8 = 16;
+    const JUMP: u8 = 4;
     let family = u8::try_from(libc::AF_INET).expect("small");
-    let mut bytes = vec![INET_DIAG_BC_D_COND, LEN];
-    // Beyond the end: not this one.
-    bytes.extend(u16::from(LEN + 4).to_ne_bytes());
-    bytes.extend([family, 32, 0, 0]);
-    // At any port.
-    bytes.extend((-1_i32).to_ne_bytes());
-    bytes.extend(address.octets());
+    let mut bytes = Vec::new();
+    for (at, address) in addresses.iter().enumerate() {
+        // If not this one, behind the jump that follows; behind the last one that is beyond the end: none of them.
+        bytes.extend([INET_DIAG_BC_D_COND, LEN]);
+        bytes.extend(u16::from(LEN + JUMP).to_ne_bytes());
+        bytes.extend([family, 32, 0, 0]);
+        // At any port.
+        bytes.extend((-1_i32).to_ne_bytes());
+        bytes.extend(address.octets());
+        let left = addresses.len() - 1 - at;
+        if left > 0 {
+            let to_end = usize::from(JUMP) + left * usize::from(LEN) + (left - 1) * usize::from(JUMP);
+            bytes.extend([INET_DIAG_BC_JMP, JUMP]);
+            bytes.extend(u16::try_from(to_end).unwrap_or(u16::MAX).to_ne_bytes());
+        }
+    }
     bytes
 }
 
@@ -85,20 +100,33 @@ fn found(family: u8, body: &[u8]) -> Option<Found> {
     Some(Found { family, id, inode, heard_before })
 }
 
-/// TCP sockets in these states; with an address, those whose other end has it.
+/// TCP sockets in these states, of all families.
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn list(diag: &mut Netlink, states: u32, to: Option<Ipv4Addr>) -> io::Result<Listed> {
+pub(crate) fn list(diag: &mut Netlink, states: u32) -> io::Result<Listed> {
     let mut listed = Listed { all: Vec::new(), changed: false };
-    for family in [libc::AF_INET, libc::AF_INET6].map(|family| u8::try_from(family).expect("small")) {
-        let mut body = request(family, states, &[0; 48]);
-        body.extend(to.map(|to| attribute(INET_DIAG_REQ_BYTECODE, &other_end(to))).unwrap_or_default());
-        let list = diag.list(SOCK_DIAG_BY_FAMILY, &body)?;
-        listed.changed |= list.changed;
-        listed.all.extend(list.all.iter().filter_map(|message| found(family, &message.body)));
+    for family in FAMILIES {
+        let Listed { all, changed } = list_to(diag, family, states, &[])?;
+        listed.changed |= changed;
+        listed.all.extend(all);
     }
     Ok(listed)
+}
+
+/// Those of a family whose other end has one of some addresses; with none, all.
+///
+/// # Errors
+/// The kernel's.
+pub(crate) fn list_to(diag: &mut Netlink, family: i32, states: u32, to: &[Ipv4Addr]) -> io::Result<Listed> {
+    let family = u8::try_from(family).expect("small");
+    let mut body = request(family, states, &[0; 48]);
+    if !to.is_empty() {
+        body.extend(attribute(INET_DIAG_REQ_BYTECODE, &other_end(to)));
+    }
+    let list = diag.list(SOCK_DIAG_BY_FAMILY, &body)?;
+    let all = list.all.iter().filter_map(|message| found(family, &message.body)).collect();
+    Ok(Listed { all, changed: list.changed })
 }
 
 /// Ends a socket: its program's calls fail with `ECONNABORTED`, also those that wait, and the other end is sent a reset. One that
@@ -114,6 +142,19 @@ pub(crate) fn destroy(diag: &mut Netlink, found: &Found) -> io::Result<()> {
     }
 }
 
+/// As [`destroy`], of some: the result for each.
+///
+/// # Errors
+/// The kernel's where it does not answer: some may have been ended.
+pub(crate) fn destroy_all(diag: &mut Netlink, all: &[&Found]) -> io::Result<Vec<io::Result<()>>> {
+    let bodies: Vec<_> = all.iter().map(|found| request(found.family, u32::MAX, &found.id)).collect();
+    let done = |result: io::Result<()>| match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    };
+    Ok(diag.change_all(SOCK_DESTROY, &bodies)?.into_iter().map(done).collect())
+}
+
 /// Whether this process may end sockets: by the end of one of its own. `what`: what of this program needs that.
 ///
 /// # Errors
@@ -123,7 +164,7 @@ pub(crate) fn may_destroy(what: &str) -> Result<Netlink, Failure> {
         let mut diag = Netlink::open(NETLINK_SOCK_DIAG)?;
         let own = TcpListener::bind("127.0.0.1:0")?;
         let inode = fs::metadata(format!("/proc/self/fd/{}", own.as_raw_fd()))?.st_ino();
-        let listed = list(&mut diag, LISTEN, None)?;
+        let listed = list_to(&mut diag, libc::AF_INET, LISTEN, &[])?;
         match listed.all.iter().find(|found| u64::from(found.inode) == inode) {
             Some(found) => destroy(&mut diag, found).map(|()| diag),
             None => Err(io::Error::new(

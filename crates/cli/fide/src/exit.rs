@@ -224,8 +224,9 @@ impl From<StartError> for Failure {
             | StartError::Timeout { .. } => USAGE,
             StartError::Rung { .. } | StartError::Mtu { .. } => UNSUPPORTED,
             StartError::Link { why, .. } | StartError::Io(why) => code_of_system(why),
-            // These are directories that the configuration names.
-            StartError::Incarnation(IncarnationError::Io { why, .. })
+            // These are files and directories that the configuration names.
+            StartError::Windows { why, .. }
+            | StartError::Incarnation(IncarnationError::Io { why, .. })
             | StartError::Vote(VoteError::Io { why, .. })
             | StartError::Listen(ListenError::Io { why, .. }) => code_of_file(why),
             StartError::Handover(HandoverError::NoAgent { why, .. } | HandoverError::Io(why)) => code_of_system(why),

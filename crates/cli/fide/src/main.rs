@@ -29,6 +29,7 @@ mod run;
 mod timeouts;
 mod tune;
 mod watch;
+mod windows;
 
 use std::{
     io::{self, Write},
@@ -150,6 +151,7 @@ fn main() -> ExitCode {
     match words.next() {
         Some(word) if word == run::GATE => return run::gate(&words.collect::<Vec<_>>()),
         Some(word) if word == run::WARDEN => return run::warden(&words.collect::<Vec<_>>()),
+        Some(word) if word == rack::GUARD => return rack::guard(),
         _ => {}
     }
     let arguments = match Arguments::try_parse() {

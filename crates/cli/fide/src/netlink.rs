@@ -11,6 +11,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// Most messages of one answer; more is an error.
 const ANSWERS_MAX: usize = 1 << 18;
 
+/// Changes that are asked for at once: their answers have room in a socket's queue.
+const CHANGES_MAX: usize = 64;
 /// Attempts to read a list that changes meanwhile.
 const LISTS_MAX: usize = 8;
 
@@ -96,6 +98,36 @@ impl Netlink {
         self.receive().map(drop)
     }
 
+    /// Asks for some changes, [`CHANGES_MAX`] at once, and waits until they are done: the result of each.
+    ///
+    /// # Errors
+    /// The kernel's where it does not answer: some may be done.
+    pub(crate) fn change_all(&mut self, kind: u16, bodies: &[Vec<u8>]) -> io::Result<Vec<io::Result<()>>> {
+        let mut all = Vec::with_capacity(bodies.len());
+        for bodies in bodies.chunks(CHANGES_MAX) {
+            let mut bytes = Vec::new();
+            let first = self.sequence.wrapping_add(1);
+            for body in bodies {
+                self.write(&mut bytes, kind, NLM_F_ACK, body)?;
+            }
+            self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0)?;
+            let mut results: Vec<Option<io::Result<()>>> = bodies.iter().map(|_| None).collect();
+            while results.iter().any(Option::is_none) {
+                let (bytes, _) = self.socket.recv_from_full()?;
+                for (sequence, message) in split(&bytes) {
+                    let Some(result) = results.get_mut(sequence.wrapping_sub(first) as usize) else { continue };
+                    *result = Some(match (message.kind, number(&message.body, 0).map(u32::cast_signed)) {
+                        (NLMSG_ERROR, Some(0)) => Ok(()),
+                        (NLMSG_ERROR, Some(negative)) => Err(io::Error::from_raw_os_error(negative.wrapping_neg())),
+                        _ => Err(io::Error::other("an answer that says nothing")),
+                    });
+                }
+            }
+            all.extend(results.into_iter().flatten());
+        }
+        Ok(all)
+    }
+
     /// Asks for a list, and again if it changes while it is read, up to [`LISTS_MAX`] times.
     ///
     /// # Errors
@@ -120,15 +152,22 @@ impl Netlink {
     }
 
     fn send(&mut self, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
-        self.sequence = self.sequence.wrapping_add(1);
         let mut bytes = Vec::with_capacity(HEADER + body.len());
+        self.write(&mut bytes, kind, flags, body)?;
+        self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0).map(drop)
+    }
+
+    /// One more request of a datagram.
+    fn write(&mut self, bytes: &mut Vec<u8>, kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
         bytes.extend(u32::try_from(HEADER + body.len()).map_err(io::Error::other)?.to_ne_bytes());
         bytes.extend(kind.to_ne_bytes());
         bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
         bytes.extend(self.sequence.to_ne_bytes());
         bytes.extend([0; 4]);
         bytes.extend(body);
-        self.socket.send_to(&bytes, &SocketAddr::new(0, 0), 0).map(drop)
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        Ok(())
     }
 
     /// Reads up to the end of the answer to the last request.

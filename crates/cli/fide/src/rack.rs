@@ -2,6 +2,7 @@
 //! `fide rack`: TCP connections of unmodified programs of this host, over memory that both ends share.
 
 mod check;
+mod guard;
 mod hangup;
 mod kernel;
 mod link;
@@ -11,6 +12,8 @@ mod place;
 mod run;
 mod top;
 mod view;
+
+pub(crate) use guard::{GUARD, guard};
 
 use crate::exit::Done;
 
@@ -52,12 +55,12 @@ enum Command {
     Top(top::Arguments),
     /// End this host's TCP connections to hosts that the agent declares dead
     ///
-    /// Calls of their programs that wait, and further ones, fail with ECONNABORTED at once, where TCP alone would take minutes, or wait for
-    /// ever. It ends connections of all programs in its network namespace, whatever started them, to the addresses of the planes in the agent's
+    /// Calls of their programs that wait, and further ones, fail at once, where TCP alone would take minutes, or wait for ever: with ETIMEDOUT
+    /// under `fide rack run`, else with ECONNABORTED. It ends connections of all programs in its network namespace, whatever started them, to the addresses of the planes in the agent's
     /// configuration. Connections to a host that was dead before it began stay, and so do those that are used again. It needs an agent, and
     /// CAP_NET_ADMIN.
     ///
-    /// Exit codes: 1 no agent, 3 the kernel cannot do it, 4 not permitted.
+    /// Exit codes: 0 ended by a signal, 1 no agent, 3 the kernel cannot do it, 4 not permitted.
     Hangup(hangup::Arguments),
     /// Print the monitor's metrics as Prometheus text
     ///

@@ -42,6 +42,7 @@ use crate::{
     exit::{Done, Failure, OUT_OF_REACH, UNHEALTHY, UNSUPPORTED, USAGE},
     say::{say, tell},
 };
+pub(crate) use child::begin_deaf;
 use commands::Commands;
 use fence::Keeper;
 use followed::{Ended, Followed, Stop};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sending on one plane, and receiving over AF_PACKET or UDP.
+//! Sending on one plane, and receiving over AF_PACKET or UDP; what a plane of memory has to do ([`Polled`]).
 
 mod filter;
 pub mod frame;
@@ -7,7 +7,7 @@ mod packet;
 mod udp;
 
 use std::{
-    io,
+    fmt, io,
     net::Ipv4Addr,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
@@ -134,6 +134,22 @@ pub enum Receiver {
     Packet(PacketReceiver),
     /// A UDP socket.
     Udp(UdpReceiver),
+}
+
+/// A plane whose packets lie in memory until they are looked for: nobody is woken by them. Packets go to each peer that it was made for.
+///
+/// Until the first call nothing is sent or taken, so that another process may use the same memory up to then.
+pub trait Polled: Send + fmt::Debug {
+    /// Sends one payload of at most [`fide_wire::PAYLOAD_MAX`] bytes to each peer, now. Never blocks. Where a peer does not read, the payload
+    /// is lost, as on the wire.
+    ///
+    /// # Errors
+    /// If the memory of a peer was taken away; the others were sent the payload.
+    fn send(&mut self, payload: &[u8]) -> io::Result<()>;
+
+    /// Takes one payload; `None` if there is none. Never blocks. What is longer than [`PAYLOAD_MAX`] is given a length that the packet view
+    /// refuses. A hostile peer may have payloads come as fast as they are taken.
+    fn receive(&mut self, buffer: &mut [u8; PAYLOAD_MAX + 1]) -> Option<usize>;
 }
 
 /// What one agent hands another so that it goes on receiving where it stopped: what arrives in between

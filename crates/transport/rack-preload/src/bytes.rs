@@ -16,7 +16,8 @@ use libc::{c_int, ssize_t};
 use rustix::{fs::OFlags, net::sockopt};
 
 use crate::{
-    conn::{Conn, borrowed},
+    conn::{Conn, IS_OVER},
+    peers::told,
     real::fail,
 };
 
@@ -36,10 +37,9 @@ const NAP_MS: c_int = 1;
 /// When a wait of a call ends ([`Call::limit`]), once it is known.
 pub(crate) type Limit = Option<Option<Instant>>;
 
-/// A connection, and the descriptor that the program called with.
+/// Of a connection. The descriptor that the program called with may be closed while the call waits, and be another socket's then.
 pub(crate) struct Call {
     pub(crate) conn: Arc<Conn>,
-    pub(crate) fd: c_int,
     pub(crate) flags: c_int,
 }
 
@@ -56,12 +56,12 @@ pub(crate) fn number(why: &io::Error) -> c_int {
     })
 }
 
-/// The result as C has it. What panics is an error.
-pub(crate) fn returns(call: impl FnOnce() -> Result<usize, c_int>) -> ssize_t {
+/// The result of a call of a descriptor's, as C has it. What panics is an error.
+pub(crate) fn returns(fd: c_int, call: impl FnOnce() -> Result<usize, c_int>) -> ssize_t {
     match catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(libc::EIO)) {
         Ok(count) => ssize_t::try_from(count).unwrap_or(ssize_t::MAX),
         Err(errno) => {
-            fail(errno);
+            fail(told(fd, errno));
             -1
         }
     }
@@ -97,7 +97,7 @@ impl Call {
         if self.has(libc::MSG_DONTWAIT) {
             return Err(libc::EAGAIN);
         }
-        let flags = rustix::fs::fcntl_getfl(borrowed(self.fd)).map_err(|why| why.raw_os_error())?;
+        let flags = rustix::fs::fcntl_getfl(&*self.conn).map_err(|why| why.raw_os_error())?;
         if flags.contains(OFlags::NONBLOCK) {
             return Err(libc::EAGAIN);
         }
@@ -108,13 +108,13 @@ impl Call {
             Bell::Message => sockopt::Timeout::Recv,
             Bell::Room => sockopt::Timeout::Send,
         };
-        let timeout = sockopt::socket_timeout(borrowed(self.fd), which).map_err(|why| why.raw_os_error())?;
+        let timeout = sockopt::socket_timeout(&*self.conn, which).map_err(|why| why.raw_os_error())?;
         Ok(timeout.map(|timeout| Instant::now() + timeout))
     }
 
     /// After a wait: its memory may have come. A look leaves it.
     pub(crate) fn goes_over(&self, bell: Bell) {
-        self.conn.goes_on(self.fd);
+        self.conn.goes_on(self.conn.fd());
         match bell {
             Bell::Message if self.has(libc::MSG_PEEK) => {}
             Bell::Message => self.conn.is_read(),
@@ -129,7 +129,7 @@ impl Call {
             Some(until) => until,
             None => *limit.insert(self.limit(bell)?),
         };
-        let is_there = self.conn.end.wait(borrowed(self.fd), bell, until).map_err(|why| number(&why))?;
+        let is_there = self.conn.end.wait(&*self.conn, bell, until).map_err(|why| number(&why))?;
         if !is_there && until.is_some_and(|until| Instant::now() >= until) {
             return Err(libc::EAGAIN);
         }
@@ -160,7 +160,7 @@ impl Call {
                 } else {
                     self.conn
                         .end
-                        .read(borrowed(self.fd), &mut piece[at..], false)
+                        .read(&*self.conn, &mut piece[at..], false)
                         .map_err(|why| number(&why))
                         .and_then(|read| read.ok_or(libc::EAGAIN))
                 };
@@ -227,7 +227,7 @@ impl Call {
 
     fn reads_piece(&self, into: &mut [u8], leaves: bool, limit: &mut Limit) -> Result<usize, c_int> {
         loop {
-            if let Some(count) = self.conn.end.read(borrowed(self.fd), into, leaves).map_err(|why| number(&why))? {
+            if let Some(count) = self.conn.end.read(&*self.conn, into, leaves).map_err(|why| number(&why))? {
                 return Ok(count);
             }
             self.waits(Bell::Message, limit)?;
@@ -242,7 +242,7 @@ impl Call {
         }
         let (mut scratch, mut count) = ([0; SCRATCH], 0);
         // Only the first part is waited for.
-        let rest = Self { conn: Arc::clone(&self.conn), fd: self.fd, flags: self.flags | libc::MSG_DONTWAIT };
+        let rest = Self { conn: Arc::clone(&self.conn), flags: self.flags | libc::MSG_DONTWAIT };
         while count < len {
             let most = (len - count).min(SCRATCH);
             let call = if count == 0 || self.has(libc::MSG_WAITALL) { self } else { &rest };
@@ -278,7 +278,7 @@ impl Call {
             // Another thread has shut it meanwhile.
             written = Err(libc::EPIPE);
         }
-        if written == Err(libc::EPIPE) && !self.has(libc::MSG_NOSIGNAL) {
+        if written == Err(libc::EPIPE) && !self.has(libc::MSG_NOSIGNAL) && !IS_OVER.load(Ordering::Relaxed) {
             // SAFETY: it takes a number.
             unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
         }
@@ -287,7 +287,7 @@ impl Call {
 
     fn writes_pieces(&self, pieces: &[&[u8]]) -> Result<usize, c_int> {
         let (mut count, mut limit) = (0, None);
-        if let [[]] = pieces {
+        if pieces.iter().all(|piece| piece.is_empty()) {
             // Nothing cannot be written, either, where nothing more can be.
             return self.writes_some(&[], &mut limit);
         }
@@ -305,7 +305,7 @@ impl Call {
     }
 
     fn writes_some(&self, bytes: &[u8], limit: &mut Limit) -> Result<usize, c_int> {
-        self.goes_on(limit, || self.conn.end.write(borrowed(self.fd), bytes)).map_err(|why| number(&why))
+        self.goes_on(limit, || self.conn.end.write(&*self.conn, bytes)).map_err(|why| number(&why))
     }
 
     /// Writes at most so many bytes of a file: 0 at its end.
@@ -320,7 +320,7 @@ impl Call {
                 _ => why,
             })
         };
-        match self.goes_on(limit, || self.conn.end.fill(borrowed(self.fd), most, &mut cached)) {
+        match self.goes_on(limit, || self.conn.end.fill(&*self.conn, most, &mut cached)) {
             Err(why) if why.kind() == io::ErrorKind::Unsupported => {}
             filled => return filled.map_err(|why| number(&why)),
         }

@@ -11,9 +11,9 @@ use crate::{
     before,
     conn::{CONNS, borrowed, connects, dups, enters, forgets, is_not_followed, leaves},
     data::is_kept,
-    monitor, process,
+    monitor, peers, process,
     real::{self, errno},
-    set,
+    rings, set,
 };
 
 const TCP_SAVE_SYN: c_int = 27;
@@ -23,6 +23,7 @@ const CLOSE_RANGE_CLOEXEC: c_int = 4;
 /// A descriptor is about to be closed, or to be another one's.
 fn goes(fd: c_int) {
     if process::is_own() {
+        peers::clears(fd);
         leaves(fd);
         set::leaves(fd);
     }
@@ -44,6 +45,8 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
     if flags & CLOSE_RANGE_CLOEXEC == 0 && process::is_own() {
         let fds: Vec<c_int> = CONNS.all().map(|(fd, _)| fd).chain(set::all()).collect();
         fds.into_iter().filter(|fd| fd.cast_unsigned() >= first && fd.cast_unsigned() <= last).for_each(goes);
+        let number = |fd: c_uint| c_int::try_from(fd).unwrap_or(c_int::MAX);
+        peers::clears_all(number(first), number(last));
     }
     // SAFETY: the caller's.
     unsafe { real::close_range(first, last, flags) }
@@ -77,7 +80,8 @@ pub unsafe extern "C" fn syscall(
         goes(fd);
     }
     // SAFETY: the caller's.
-    unsafe { real::syscall(number, a, b, c, d, e, f) }
+    let call = || unsafe { real::syscall(number, a, b, c, d, e, f) };
+    if number == libc::SYS_io_uring_setup { rings::setup(call) } else { call() }
 }
 
 /// A descriptor has got another number, too, where nothing else is any more.
@@ -88,6 +92,7 @@ fn names(fd: c_int, to: c_int) -> c_int {
             is_not_followed(fd);
         }
         if process::is_own() {
+            peers::dups(fd, to);
             dups(fd, to);
             set::dups(fd, to);
         }
@@ -211,12 +216,30 @@ fn accepted(listener: c_int, fd: c_int) -> c_int {
     fd
 }
 
+/// Of one of the functions below.
+///
+/// # Safety
+/// That of the function.
+unsafe fn told(
+    listener: c_int,
+    address: *const sockaddr,
+    len: *const socklen_t,
+    accepts: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller's.
+    let room = if len.is_null() { 0 } else { unsafe { *len } };
+    let fd = accepts();
+    // SAFETY: the caller's.
+    unsafe { peers::accepted(fd, address, len, room) };
+    accepted(listener, fd)
+}
+
 /// # Safety
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
     // SAFETY: the caller's.
-    accepted(fd, unsafe { real::accept(fd, address, len) })
+    unsafe { told(fd, address, len, || real::accept(fd, address, len)) }
 }
 
 /// # Safety
@@ -224,7 +247,7 @@ pub unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, len: *mut soc
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
     // SAFETY: the caller's.
-    accepted(fd, unsafe { real::accept4(fd, address, len, flags) })
+    unsafe { told(fd, address, len, || real::accept4(fd, address, len, flags)) }
 }
 
 /// # Safety
@@ -232,7 +255,7 @@ pub unsafe extern "C" fn accept4(fd: c_int, address: *mut sockaddr, len: *mut so
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: the caller's.
-    let result = unsafe { real::connect(fd, address, len) };
+    let result = unsafe { peers::connected(fd, address, len, real::connect(fd, address, len)) };
     if fd < 0 || !monitor::is_named() || address.is_null() || (len as usize) < size_of::<sockaddr>() {
         return result;
     }
@@ -364,5 +387,13 @@ pub unsafe extern "C" fn getsockopt(
         }
     }
     // SAFETY: the caller's.
-    unsafe { real::getsockopt(fd, level, name, value, len) }
+    let result = unsafe { real::getsockopt(fd, level, name, value, len) };
+    if result == 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
+        // SAFETY: the kernel has written so many bytes there.
+        if let Some(why) = unsafe { number(value, *len) }.filter(|why| *why != 0) {
+            // SAFETY: as above.
+            unsafe { value.cast::<c_int>().write_unaligned(peers::told(fd, why)) };
+        }
+    }
+    result
 }

@@ -19,7 +19,7 @@
 
 use std::{
     mem,
-    os::fd::BorrowedFd,
+    os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering},
@@ -32,13 +32,16 @@ use fide_sys::tcp::{TcpEnd, is_established};
 use libc::socklen_t;
 use rustix::net::sockopt;
 
-use crate::{before, monitor, real, stats, table::Table};
+use crate::{before, monitor, real, rings, stats, table::Table};
 
 pub(crate) type Memory = ShmWindow<WORDS>;
 
 pub(crate) static CONNS: Table<Conn> = Table::new();
 /// Connections that this process has closed.
 pub(crate) static CLOSED: AtomicU32 = AtomicU32::new(0);
+
+/// The program ends, and its connections are closed: its other threads write in vain for a moment, and are not to end it by a signal.
+pub(crate) static IS_OVER: AtomicBool = AtomicBool::new(false);
 
 const CONNECTING: u32 = 0;
 const OPEN: u32 = 1;
@@ -53,9 +56,33 @@ const LOOKS_SHARE: u64 = 8;
 /// Calls that read before one that has not written attaches.
 const READS: u32 = 64;
 
+/// Connections of one process that have memory, or may come to have it. Each takes two mappings, and the kernel lets a process have 65,530
+/// of them (`vm.max_map_count`), of which half are the program's. Further ones are the kernel's alone.
+const CONNS_MAX: u32 = 1 << 14;
+static PLACES: AtomicU32 = AtomicU32::new(0);
+
+/// One of so many.
+#[derive(Debug)]
+struct Place(&'static AtomicU32);
+
+impl Place {
+    /// None: all are taken.
+    fn takes(of: &'static AtomicU32, most: u32) -> Option<Self> {
+        let one_more = |taken| (taken < most).then_some(taken + 1);
+        of.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok().then(|| Self(of))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) end: End<Memory>,
+    _place: Place,
     phase: AtomicU32,
     /// One more than the number of its question; 0: none is open.
     question: AtomicU64,
@@ -121,10 +148,19 @@ fn resets_now(fd: i32) {
     unsafe { real::connect(fd, &raw const nobody, size_of::<libc::sockaddr>() as libc::socklen_t) };
 }
 
+/// One of its descriptors as they are now.
+impl AsFd for Conn {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        borrowed(self.fd())
+    }
+}
+
 impl Conn {
     fn new(fd: i32) -> Option<Arc<Self>> {
+        let place = Place::takes(&PLACES, CONNS_MAX)?;
         Some(Arc::new(Self {
             end: End::new().ok()?,
+            _place: place,
             phase: AtomicU32::new(CONNECTING),
             question: AtomicU64::new(0),
             is_to_ask: AtomicBool::new(false),
@@ -357,6 +393,9 @@ impl Conn {
         if self.phase.load(Ordering::Acquire) != OPEN {
             return;
         }
+        if !rings::carries() {
+            return self.stays_tcp();
+        }
         let socket = borrowed(self.fd());
         self.no_delay.store(sockopt::tcp_nodelay(socket).unwrap_or(false).into(), Ordering::Relaxed);
         self.cork.store(sockopt::tcp_cork(socket).unwrap_or(false).into(), Ordering::Relaxed);
@@ -496,7 +535,7 @@ pub(crate) fn forgets(fd: i32) {
 /// What it may come to carry; none: it stays the kernel's.
 fn begun(fd: i32) -> Option<Arc<Conn>> {
     forgets(fd);
-    if monitor::is_there() && !before::has(fd) { Conn::new(fd) } else { None }
+    if monitor::is_there() && rings::is_free() && !before::has(fd) { Conn::new(fd) } else { None }
 }
 
 /// A connection that stands.
@@ -535,6 +574,7 @@ pub(crate) fn leaves(fd: i32) {
 
 /// The program ends. Its other threads may still be at them: they stay in the table. What is still to be written is ended by the kernel.
 pub(crate) fn ends() {
+    IS_OVER.store(true, Ordering::Relaxed);
     let is_over = |fd: i32, conn: &Conn| conn.fd() == fd && !conn.has_file.load(Ordering::Relaxed);
     CONNS.all().filter(|(fd, conn)| is_over(*fd, conn)).for_each(|(fd, conn)| conn.closes(fd));
 }
@@ -562,6 +602,22 @@ mod tests {
     };
 
     use super::*;
+
+    /// Else the program itself has no mapping left, as for a thread.
+    #[test]
+    fn places_are_bounded_and_given_back() {
+        static TAKEN: AtomicU32 = AtomicU32::new(0);
+        let takes = || Place::takes(&TAKEN, 2);
+        let mut places = vec![takes().unwrap(), takes().unwrap()];
+        assert!(takes().is_none() && takes().is_none());
+        places.pop();
+        places.extend(takes());
+        assert!(places.len() == 2 && takes().is_none());
+        let before = PLACES.load(Ordering::Relaxed);
+        let conns: Vec<_> = (0..100).map(|_| Conn::opened(3)).collect();
+        // Other tests have a few.
+        assert!(PLACES.load(Ordering::Relaxed) + 50 > before + 100 && conns.len() == 100);
+    }
 
     #[test]
     fn memory_waits_for_the_first_read_or_write_of_who_has_the_connection_alone() {

@@ -12,6 +12,7 @@ use rustix::io::FdFlags;
 use crate::{
     bytes::{COUNT_MAX, Call, returns},
     conn::{CONNS, Conn, borrowed, carried, is_not_followed, ours, read_from},
+    peers,
     real::{self, fail},
     times::{duration, until},
 };
@@ -23,8 +24,8 @@ const MESSAGES_MAX: c_uint = 1024;
 /// Pieces for which nothing is allocated.
 const FEW: usize = 16;
 
-fn call(conn: Arc<Conn>, fd: c_int, flags: c_int) -> Call {
-    Call { conn, fd, flags }
+fn call(conn: Arc<Conn>, flags: c_int) -> Call {
+    Call { conn, flags }
 }
 
 /// # Safety
@@ -109,6 +110,20 @@ unsafe fn writes(call: &Call, iov: *const iovec, count: usize) -> Result<usize, 
     }
 }
 
+/// As [`writes`], of `writev`: the kernel does not ask the socket where nothing is to be written, also where nothing more can be.
+///
+/// # Safety
+/// As [`writes`].
+unsafe fn writes_vector(call: &Call, iov: *const iovec, count: c_int) -> Result<usize, c_int> {
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    // SAFETY: the caller's.
+    if unsafe { pieces(iov, count) }?.iter().all(|piece| piece.iov_len == 0) {
+        return Ok(0);
+    }
+    // SAFETY: the caller's.
+    unsafe { writes(call, iov, count) }
+}
+
 /// What is read from the kernel whatever the socket is.
 const KERNEL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 
@@ -140,13 +155,13 @@ unsafe fn urgent(conn: Arc<Conn>, fd: c_int, buf: *const c_void, len: size_t, fl
     let bytes = unsafe { from(buf, len) };
     let Some((last, before)) = bytes.split_last() else { return 0 };
     if !before.is_empty() {
-        let count = returns(|| call(conn, fd, flags_before).writes(&[before]));
+        let count = returns(fd, || call(conn, flags_before).writes(&[before]));
         if usize::try_from(count) != Ok(before.len()) {
             return count;
         }
     }
     // SAFETY: the byte is there.
-    let count = unsafe { real::send(fd, std::ptr::from_ref(last).cast(), 1, flags) };
+    let count = peers::kernel(fd, unsafe { real::send(fd, std::ptr::from_ref(last).cast(), 1, flags) });
     let before = ssize_t::try_from(before.len()).unwrap_or(ssize_t::MAX);
     if count == 1 || before > 0 { before + count.max(0) } else { count }
 }
@@ -157,9 +172,9 @@ unsafe fn urgent(conn: Arc<Conn>, fd: c_int, buf: *const c_void, len: size_t, fl
 pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
     match read_from(fd) {
         // SAFETY: the caller's.
-        None => unsafe { real::read(fd, buf, len) },
+        None => peers::kernel(fd, unsafe { real::read(fd, buf, len) }),
         // SAFETY: the caller's.
-        Some(conn) => returns(|| call(conn, fd, 0).reads(&mut [unsafe { into(buf, len) }])),
+        Some(conn) => returns(fd, || call(conn, 0).reads(&mut [unsafe { into(buf, len) }])),
     }
 }
 
@@ -185,20 +200,25 @@ fn checks(len: size_t, room: size_t) {
 pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     match read_from(fd) {
         // SAFETY: the caller's.
-        None => unsafe { real::readv(fd, iov, count) },
+        None => peers::kernel(fd, unsafe { real::readv(fd, iov, count) }),
         Some(conn) => {
             // SAFETY: the caller's.
-            returns(|| unsafe { reads(&call(conn, fd, 0), iov, usize::try_from(count).unwrap_or(usize::MAX)) })
+            returns(fd, || unsafe { reads(&call(conn, 0), iov, usize::try_from(count).unwrap_or(usize::MAX)) })
         }
     }
 }
 
+/// Of the flags of `preadv2` and `pwritev2` those that a socket may have: the others are not known, or for files.
+const OF_SOCKETS: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND;
+
 /// The flags of a call, of those of `preadv2` and `pwritev2`: a connection has no places.
 fn at_once(at: i64, flags: c_int) -> Result<c_int, c_int> {
     match (at, flags) {
+        (i64::MIN..-1, _) => Err(libc::EINVAL),
+        (0.., _) => Err(libc::ESPIPE),
+        (-1, flags) if flags & !OF_SOCKETS != 0 => Err(libc::EOPNOTSUPP),
         (-1, flags) if flags & libc::RWF_NOWAIT != 0 => Ok(libc::MSG_DONTWAIT),
         (-1, _) => Ok(0),
-        _ => Err(libc::ESPIPE),
     }
 }
 
@@ -208,9 +228,9 @@ fn at_once(at: i64, flags: c_int) -> Result<c_int, c_int> {
 pub unsafe extern "C" fn preadv2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
     match read_from(fd) {
         // SAFETY: the caller's.
-        None => unsafe { real::preadv2(fd, iov, count, at, flags) },
-        Some(conn) => returns(|| {
-            let call = call(conn, fd, at_once(at, flags)?);
+        None => peers::kernel(fd, unsafe { real::preadv2(fd, iov, count, at, flags) }),
+        Some(conn) => returns(fd, || {
+            let call = call(conn, at_once(at, flags)?);
             // SAFETY: the caller's.
             unsafe { reads(&call, iov, usize::try_from(count).unwrap_or(usize::MAX)) }
         }),
@@ -231,11 +251,11 @@ pub unsafe extern "C" fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, 
 pub unsafe extern "C" fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
     match carried(fd) {
         // SAFETY: the caller's.
-        None => unsafe { real::pwritev2(fd, iov, count, at, flags) },
-        Some(conn) => returns(|| {
-            let call = call(conn, fd, at_once(at, flags)?);
+        None => peers::kernel(fd, unsafe { real::pwritev2(fd, iov, count, at, flags) }),
+        Some(conn) => returns(fd, || {
+            let call = call(conn, at_once(at, flags)?);
             // SAFETY: the caller's.
-            unsafe { writes(&call, iov, usize::try_from(count).unwrap_or(usize::MAX)) }
+            unsafe { writes_vector(&call, iov, count) }
         }),
     }
 }
@@ -254,11 +274,11 @@ pub unsafe extern "C" fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int,
 pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     match read_by(fd, flags) {
         // SAFETY: the caller's.
-        None => unsafe { real::recv(fd, buf, len, flags) },
-        Some(conn) if len == 0 => returns(|| call(conn, fd, flags).reads_none()),
-        Some(conn) if flags & libc::MSG_TRUNC != 0 => returns(|| call(conn, fd, flags).drops(len)),
+        None => peers::kernel(fd, unsafe { real::recv(fd, buf, len, flags) }),
+        Some(conn) if len == 0 => returns(fd, || call(conn, flags).reads_none()),
+        Some(conn) if flags & libc::MSG_TRUNC != 0 => returns(fd, || call(conn, flags).drops(len)),
         // SAFETY: the caller's.
-        Some(conn) => returns(|| call(conn, fd, flags).reads(&mut [unsafe { into(buf, len) }])),
+        Some(conn) => returns(fd, || call(conn, flags).reads(&mut [unsafe { into(buf, len) }])),
     }
 }
 
@@ -284,7 +304,7 @@ pub unsafe extern "C" fn recvfrom(
 ) -> ssize_t {
     if read_by(fd, flags).is_none() {
         // SAFETY: the caller's.
-        return unsafe { real::recvfrom(fd, buf, len, flags, address, address_len) };
+        return peers::kernel(fd, unsafe { real::recvfrom(fd, buf, len, flags, address, address_len) });
     }
     // SAFETY: the caller's.
     let count = unsafe { recv(fd, buf, len, flags) };
@@ -318,13 +338,13 @@ pub unsafe extern "C" fn __recvfrom_chk(
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let Some(conn) = (!message.is_null()).then(|| read_by(fd, flags)).flatten() else {
         // SAFETY: the caller's.
-        return unsafe { real::recvmsg(fd, message, flags) };
+        return peers::kernel(fd, unsafe { real::recvmsg(fd, message, flags) });
     };
     // SAFETY: the caller's, and it is there.
     let message = unsafe { &mut *message };
-    let count = returns(|| {
+    let count = returns(fd, || {
         fits(message)?;
-        let call = call(conn, fd, flags);
+        let call = call(conn, flags);
         // SAFETY: the caller's.
         if unsafe { pieces(message.msg_iov, message.msg_iovlen) }?.iter().all(|piece| piece.iov_len == 0) {
             return call.reads_none();
@@ -351,7 +371,7 @@ pub unsafe extern "C" fn recvmmsg(
 ) -> c_int {
     if read_by(fd, flags).is_none() {
         // SAFETY: the caller's.
-        return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+        return peers::kernel_of(fd, unsafe { real::recvmmsg(fd, messages, count, flags, timeout) });
     }
     // SAFETY: the caller's.
     let until = match unsafe { duration(timeout) } {
@@ -387,9 +407,9 @@ pub unsafe extern "C" fn recvmmsg(
 pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
     match carried(fd) {
         // SAFETY: the caller's.
-        None => unsafe { real::write(fd, buf, len) },
+        None => peers::kernel(fd, unsafe { real::write(fd, buf, len) }),
         // SAFETY: the caller's.
-        Some(conn) => returns(|| call(conn, fd, 0).writes(&[unsafe { from(buf, len) }])),
+        Some(conn) => returns(fd, || call(conn, 0).writes(&[unsafe { from(buf, len) }])),
     }
 }
 
@@ -399,10 +419,10 @@ pub unsafe extern "C" fn write(fd: c_int, buf: *const c_void, len: size_t) -> ss
 pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     match carried(fd) {
         // SAFETY: the caller's.
-        None => unsafe { real::writev(fd, iov, count) },
+        None => peers::kernel(fd, unsafe { real::writev(fd, iov, count) }),
         Some(conn) => {
             // SAFETY: the caller's.
-            returns(|| unsafe { writes(&call(conn, fd, 0), iov, usize::try_from(count).unwrap_or(usize::MAX)) })
+            returns(fd, || unsafe { writes_vector(&call(conn, 0), iov, count) })
         }
     }
 }
@@ -413,11 +433,11 @@ pub unsafe extern "C" fn writev(fd: c_int, iov: *const iovec, count: c_int) -> s
 pub unsafe extern "C" fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     match written(fd, flags) {
         // SAFETY: the caller's.
-        None => unsafe { real::send(fd, buf, len, flags) },
+        None => peers::kernel(fd, unsafe { real::send(fd, buf, len, flags) }),
         // SAFETY: the caller's.
         Some(conn) if flags & libc::MSG_OOB != 0 => unsafe { urgent(conn, fd, buf, len, flags) },
         // SAFETY: the caller's.
-        Some(conn) => returns(|| call(conn, fd, flags).writes(&[unsafe { from(buf, len) }])),
+        Some(conn) => returns(fd, || call(conn, flags).writes(&[unsafe { from(buf, len) }])),
     }
 }
 
@@ -434,12 +454,12 @@ pub unsafe extern "C" fn sendto(
 ) -> ssize_t {
     match written(fd, flags) {
         // SAFETY: the caller's.
-        None => unsafe { real::sendto(fd, buf, len, flags, address, address_len) },
+        None => peers::kernel(fd, unsafe { real::sendto(fd, buf, len, flags, address, address_len) }),
         // SAFETY: the caller's.
         Some(conn) if flags & libc::MSG_OOB != 0 => unsafe { urgent(conn, fd, buf, len, flags) },
         // A connection takes no notice of the address.
         // SAFETY: the caller's.
-        Some(conn) => returns(|| call(conn, fd, flags).writes(&[unsafe { from(buf, len) }])),
+        Some(conn) => returns(fd, || call(conn, flags).writes(&[unsafe { from(buf, len) }])),
     }
 }
 
@@ -454,7 +474,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
             return -1;
         }
         // SAFETY: the caller's.
-        return unsafe { real::sendmsg(fd, message, flags) };
+        return peers::kernel(fd, unsafe { real::sendmsg(fd, message, flags) });
     };
     // SAFETY: the caller's, and it is there.
     let message = unsafe { &*message };
@@ -467,10 +487,10 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
         fail(libc::EOPNOTSUPP);
         return -1;
     }
-    returns(|| {
+    returns(fd, || {
         fits(message)?;
         // SAFETY: the caller's.
-        unsafe { writes(&call(conn, fd, flags), message.msg_iov, message.msg_iovlen) }
+        unsafe { writes(&call(conn, flags), message.msg_iov, message.msg_iovlen) }
     })
 }
 
@@ -518,11 +538,13 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
                     return -1;
                 }
                 // SAFETY: the caller's.
-                return unsafe { real::sendmmsg(fd, messages, c_uint::try_from(index).unwrap_or(0), flags) };
+                return peers::kernel_of(fd, unsafe {
+                    real::sendmmsg(fd, messages, c_uint::try_from(index).unwrap_or(0), flags)
+                });
             }
         }
         // SAFETY: the caller's.
-        return unsafe { real::sendmmsg(fd, messages, count, flags) };
+        return peers::kernel_of(fd, unsafe { real::sendmmsg(fd, messages, count, flags) });
     }
     for index in 0..count.min(MESSAGES_MAX) {
         // SAFETY: the caller's: there are so many.
@@ -555,9 +577,9 @@ pub unsafe extern "C" fn sendfile64(out: c_int, file: c_int, offset: *mut i64, c
     }
     let Some(conn) = carried(out) else {
         // SAFETY: the caller's.
-        return unsafe { real::sendfile64(out, file, offset, count) };
+        return peers::kernel(out, unsafe { real::sendfile64(out, file, offset, count) });
     };
-    let call = call(conn, out, 0);
+    let call = call(conn, 0);
     // SAFETY: the caller's.
     let begun = if offset.is_null() { unsafe { libc::lseek64(file, 0, libc::SEEK_CUR) } } else { unsafe { *offset } };
     if begun < 0 {
@@ -567,7 +589,7 @@ pub unsafe extern "C" fn sendfile64(out: c_int, file: c_int, offset: *mut i64, c
         return -1;
     }
     let mut at = begun;
-    let sent = returns(|| {
+    let sent = returns(out, || {
         let (mut sent, mut limit) = (0, None);
         while sent < count.min(COUNT_MAX) {
             match call.fills((file, at), count - sent, &mut limit) {
@@ -600,7 +622,7 @@ pub unsafe extern "C" fn sendfile64(out: c_int, file: c_int, offset: *mut i64, c
 pub unsafe extern "C" fn sendfile(out: c_int, file: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     if carried(out).is_none() && ours(file).is_none() {
         // SAFETY: the caller's.
-        return unsafe { real::sendfile(out, file, offset, count) };
+        return peers::kernel(out, unsafe { real::sendfile(out, file, offset, count) });
     }
     // SAFETY: the caller's; both offsets have 64 bits.
     unsafe { sendfile64(out, file, offset, count) }
@@ -643,7 +665,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     };
     conn.reads.fetch_add(1, Ordering::Relaxed);
     if matches!(how, libc::SHUT_WR | libc::SHUT_RDWR) {
-        let shut = returns(|| conn.end.shut(borrowed(fd)).map(|()| 0).map_err(|why| crate::bytes::number(&why)));
+        let shut = returns(fd, || conn.end.shut(borrowed(fd)).map(|()| 0).map_err(|why| crate::bytes::number(&why)));
         if how == libc::SHUT_WR || shut != 0 {
             return c_int::try_from(shut).unwrap_or(-1);
         }

@@ -1,12 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What runs as the program begins, forks and ends.
 
-use crate::{conn, monitor, process, real, set, stats};
+use std::ptr;
+
+use libc::{c_int, c_void};
+
+use crate::{conn, monitor, peers, process, real, rings, set, stats};
+
+unsafe extern "C" {
+    fn __cxa_atexit(what: unsafe extern "C" fn(*mut c_void), with: *mut c_void, of_library: *mut c_void) -> c_int;
+}
 
 extern "C" fn starts() {
+    // Of no library, and before the program's own: it comes behind those of the program, and behind what its libraries do as they end, which
+    // may still write.
+    // SAFETY: the function stays, as the library is never unloaded.
+    unsafe { __cxa_atexit(ends, ptr::null_mut(), ptr::null_mut()) };
     real::resolve();
     process::starts();
     monitor::starts();
+    rings::starts();
+    peers::starts();
     stats::starts();
     if monitor::is_named() {
         // SAFETY: the functions stay: the library is never unloaded.
@@ -32,7 +46,7 @@ unsafe extern "C" fn in_child() {
 }
 
 /// What the program has not closed is closed as it would have been.
-extern "C" fn ends() {
+unsafe extern "C" fn ends(_: *mut c_void) {
     if process::is_own() {
         conn::ends();
         stats::ends();
@@ -42,7 +56,3 @@ extern "C" fn ends() {
 #[used]
 #[unsafe(link_section = ".init_array")]
 static STARTS: extern "C" fn() = starts;
-
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static ENDS: extern "C" fn() = ends;

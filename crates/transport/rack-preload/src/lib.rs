@@ -14,7 +14,9 @@
 //! | `bytes`, `data`, `splice`, `file`, `prints` | reads and writes |
 //! | `poll`, `epoll`, `set`, `ready`, `times` | waiting |
 //! | `before`, `process` | descriptors that are not to be connections; whose descriptors they are |
+//! | `peers` | the other ends' addresses, for the error of a connection to a host that is dead |
 //! | `calls` | all other functions |
+//! | `rings` | io_uring |
 //! | `real` | the functions that come next |
 //! | `stats` | what was done |
 //!
@@ -22,6 +24,7 @@
 //! `FIDE_RACK_MONITOR_UID` is the number of another user than the monitor's.
 //! `FIDE_RACK_PEERS` has the addresses of hosts that the monitor has links to, as networks with `+` between them: it is asked of
 //! connections with these, and of those within the host.
+//! `FIDE_RACK_DEAD` names the directory of the addresses of dead hosts ([`fide_rack::dead`]), which is `/run/fide-hangup` else.
 //! `FIDE_RACK_STATS` names a file that a line is appended to as the program ends, `-` standard error: its number, and how many connections
 //! went over to memory.
 //!
@@ -30,7 +33,8 @@
 //! `SO_ZEROCOPY`, kernel TLS. It stays with its memory if another thread waits for it, or the other end cannot follow: `SCM_RIGHTS`,
 //! `SO_ZEROCOPY` and kernel TLS then fail with `EOPNOTSUPP`. Its bytes are not seen, once it goes through its memory, by a program that
 //! inherits it as another descriptor, by a set or a second descriptor from before it was connected, and by what makes system calls without
-//! the C library (io_uring, Go). So do not run such programs under it.
+//! the C library (Go). So do not run such programs under it.
+//! A program that makes a ring of io_uring keeps to TCP (`rings`; `FIDE_RACK_IO_URING`).
 //!
 //! **Other than with TCP.** A bad pointer faults, instead of `EFAULT`. A write that waits for room in TCP is interrupted by each signal,
 //! also one whose handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread. A
@@ -49,11 +53,13 @@ pub mod data;
 pub mod epoll;
 pub mod file;
 mod monitor;
+mod peers;
 pub mod poll;
 pub mod prints;
 mod process;
 mod ready;
 mod real;
+pub mod rings;
 mod set;
 pub mod splice;
 mod stats;

@@ -36,8 +36,9 @@ const PATH: &str = "FIDE_RACK_MONITOR";
 const USER: &str = "FIDE_RACK_MONITOR_UID";
 /// Addresses of the hosts that it has links to, as networks with `+` between them.
 const PEERS: &str = "FIDE_RACK_PEERS";
-/// The descriptor gets the first free number from here on, or from a quarter of those that the process may have.
-const FD_MIN: u64 = 1 << 19;
+/// The descriptor gets the first free number from here on, or from a quarter of those that the process may have. A greater one would have
+/// the kernel keep places up to it, and `select` look at as many: programs ask for all that they may have, with sets of 1,024.
+const FD_MIN: u64 = 1000;
 /// Questions from which on those of connections that are gone are forgotten.
 const OPEN_TIDIED: usize = 64;
 /// Tries to be the one that asks. One does for some system calls.
@@ -272,7 +273,7 @@ pub(crate) fn cancels(id: u32) {
     if let Some(client) = connected()
         && client.is_ours()
     {
-        let _ = client.asks.cancel(id);
+        client.asks.cancel_or_end(id);
     }
     USERS.fetch_sub(1, Ordering::SeqCst);
     if IS_CHILD.load(Ordering::Relaxed)

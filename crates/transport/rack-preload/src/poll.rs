@@ -3,14 +3,15 @@
 
 use std::{
     cell::Cell,
-    mem, ptr, slice,
+    fs, mem, ptr, slice,
     sync::{Arc, atomic::AtomicU32},
     time::{Duration, Instant},
 };
 
 use fide_rack::window::Bell;
 use libc::{
-    POLLIN, POLLNVAL, POLLOUT, POLLPRI, c_int, c_short, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval,
+    POLLIN, POLLNVAL, POLLOUT, POLLPRI, c_int, c_short, c_ulong, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec,
+    timeval,
 };
 
 use crate::{
@@ -148,7 +149,7 @@ unsafe fn waits(fds: &mut [pollfd], room: &mut Room, within: Option<Duration>, m
                 if !sleeps {
                     conn.end.sleeps();
                 }
-                naps_then |= !hears(conn, fds[*index].fd);
+                naps_then |= !hears(conn);
                 if !sleeps {
                     conn.end.woke();
                 }
@@ -301,15 +302,48 @@ pub unsafe extern "C" fn ppoll(
 const ASKED: [(c_short, c_short); 3] =
     [(POLLIN, POLLIN | libc::POLLHUP | libc::POLLERR), (POLLOUT, POLLOUT | libc::POLLERR), (POLLPRI, POLLPRI)];
 
+/// Descriptors in a word of a set.
+const BITS: c_int = c_ulong::BITS.cast_signed();
+
+/// Of a set that has at least so many.
+///
+/// # Safety
+/// It is null, or has that one.
+unsafe fn is_in(fd: c_int, set: *const fd_set) -> bool {
+    let (word, bit) = (fd / BITS, fd % BITS);
+    // SAFETY: the caller's; it is an array of words.
+    !set.is_null() && unsafe { *set.cast::<c_ulong>().offset(word as isize) } >> bit & 1 != 0
+}
+
+/// # Safety
+/// As [`is_in`].
+unsafe fn takes_out(fd: c_int, set: *mut fd_set) {
+    let (word, bit) = (fd / BITS, fd % BITS);
+    // SAFETY: the caller's; it is an array of words.
+    unsafe { *set.cast::<c_ulong>().offset(word as isize) &= !(1 << bit) };
+}
+
+/// Descriptors of the sets that are looked at. A program may name more than the sets have: the kernel looks at no more than it keeps places
+/// for, which are those of one set as a rule.
+fn looked_at(count: c_int) -> c_int {
+    const OF_A_SET: c_int = 1024;
+    let places = || {
+        let status = fs::read_to_string("/proc/thread-self/status").ok()?;
+        status.lines().find_map(|line| line.strip_prefix("FDSize:"))?.trim().parse().ok()
+    };
+    if count <= OF_A_SET { count } else { count.min(places().unwrap_or(OF_A_SET)) }
+}
+
 /// The descriptors of the sets, if one of them is attached.
 ///
 /// # Safety
-/// Each set is null, or has so many.
+/// Each set is null, or has so many, or as many as the kernel looks at.
 unsafe fn sets(count: c_int, sets: [*mut fd_set; 3]) -> Option<(Box<Room>, Vec<pollfd>)> {
-    let count = count.min(c_int::try_from(libc::FD_SETSIZE).unwrap_or(0));
+    let known = c_int::try_from(CONNS.end().max(SETS.end())).unwrap_or(c_int::MAX);
+    let count = if known > 0 { looked_at(count) } else { 0 };
     // SAFETY: the caller's.
-    let is_in = |fd, set: *mut fd_set| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
-    if !(0..count).any(|fd| is_known(fd) && sets.iter().any(|set| is_in(fd, *set))) {
+    let is_in = |fd, set: *mut fd_set| unsafe { is_in(fd, set) };
+    if !(0..count.min(known)).any(|fd| is_known(fd) && sets.iter().any(|set| is_in(fd, *set))) {
         return None;
     }
     let mut room = Room::take();
@@ -369,7 +403,7 @@ unsafe fn selected(fds: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
                 count += 1;
             } else {
                 // SAFETY: the caller's.
-                unsafe { libc::FD_CLR(fd.fd, set) };
+                unsafe { takes_out(fd.fd, set) };
             }
         }
     }

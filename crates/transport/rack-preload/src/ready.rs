@@ -132,10 +132,10 @@ pub(crate) fn arms(conn: &Conn, wants: c_int) {
 }
 
 /// The kernel says that something has come over TCP. What wakes is taken.
-pub(crate) fn hears(conn: &Conn, fd: i32) -> bool {
+pub(crate) fn hears(conn: &Conn) -> bool {
     let is_by = matches!(conn.end.is_ready(Bell::Message), Ok(Some(_)));
     // What comes while TCP is still read is the program's.
-    !is_by || conn.end.hears(borrowed(fd)).unwrap_or(true)
+    !is_by || conn.end.hears(conn).unwrap_or(true)
 }
 
 /// What wakes was left for others. False: a signal has ended it, as it ends a wait, and `errno` says so.

@@ -20,8 +20,14 @@ pub(crate) struct Next {
 }
 
 impl Next {
-    const fn new(name: &'static CStr) -> Self {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
         Self { name, found: AtomicPtr::new(std::ptr::null_mut()) }
+    }
+
+    /// That of a library that is loaded.
+    pub(crate) fn of(&self, library: *mut c_void) -> *mut c_void {
+        // SAFETY: the name ends with a 0, and the library stays.
+        unsafe { libc::dlsym(library, self.name.as_ptr().cast::<c_char>()) }
     }
 
     pub(crate) fn get(&self) -> *mut c_void {

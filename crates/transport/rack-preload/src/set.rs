@@ -10,7 +10,7 @@
 use std::{
     cell::Cell,
     collections::BTreeMap,
-    mem,
+    mem::{self, ManuallyDrop},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -132,8 +132,8 @@ pub(crate) fn all() -> impl Iterator<Item = c_int> {
 type Held = (MutexGuard<'static, Inner>, Arc<Set>);
 
 thread_local! {
-    /// The sets, as this thread forks.
-    static FORKS: Cell<Vec<Held>> = const { Cell::new(Vec::new()) };
+    /// The sets, as this thread forks. Nothing to be dropped: a thread may fork as it ends, when what has is gone.
+    static FORKS: Cell<ManuallyDrop<Vec<Held>>> = const { Cell::new(ManuallyDrop::new(Vec::new())) };
 }
 
 /// Before a fork: nothing of a set is half changed in the child, and no connection counts as slept for that nobody sleeps for.
@@ -148,7 +148,11 @@ pub(crate) fn before_fork() {
             inner.looked.iter_mut().for_each(Interest::wakes);
         }
     }
-    FORKS.set(held);
+    FORKS.set(ManuallyDrop::new(held));
+}
+
+fn forked() -> Vec<Held> {
+    ManuallyDrop::into_inner(FORKS.take())
 }
 
 /// All of them at once. Others hold one while they wait for a set within it, so that none is waited for with another one in hand.
@@ -181,12 +185,12 @@ fn holds(sets: &[Arc<Set>]) -> Vec<Held> {
 }
 
 pub(crate) fn after_fork() {
-    FORKS.take();
+    drop(forked());
 }
 
 /// In the child no thread sleeps; those of the parent do so for the parent.
 pub(crate) fn in_child() {
-    for (mut inner, _set) in FORKS.take() {
+    for (mut inner, _set) in forked() {
         inner.sleepers = 0;
         inner.looked.iter_mut().for_each(|interest| interest.sleeps = false);
         inner.children.iter_mut().for_each(|child| child.sleeps = false);
@@ -308,8 +312,7 @@ impl Interest {
         if is_awake {
             self.conn.end.sleeps();
         }
-        // The descriptor may be closed, and another one of the connection not.
-        let is_taken = hears(&self.conn, self.conn.fd());
+        let is_taken = hears(&self.conn);
         if is_awake {
             self.conn.end.woke();
         }
@@ -812,7 +815,7 @@ mod tests {
             });
             let held = (0..50).map(|_| {
                 before_fork();
-                let held = FORKS.take();
+                let held = forked();
                 thread::sleep(Duration::from_micros(100));
                 [&inner, &outer].map(|set| held.iter().filter(|(_, of)| Arc::ptr_eq(of, set)).count())
             });

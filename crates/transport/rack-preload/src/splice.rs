@@ -17,7 +17,7 @@ use fide_rack::window::Bell;
 use crate::{
     bytes::{COUNT_MAX, Call, Limit, number, returns},
     conn::{Conn, borrowed, carried, read_from},
-    real,
+    peers, real,
 };
 
 /// All flags that there are.
@@ -124,15 +124,15 @@ impl Pipe {
 
     /// Has the kernel splice what is there to a socket: none if it would have to wait. A socket whose calls wait has room first.
     fn send(&self, call: &Call, most: usize, flags: c_uint) -> io::Result<Option<usize>> {
-        let socket = borrowed(call.fd);
-        let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
+        let socket = call.conn.fd();
+        let mut fds = [PollFd::from_borrowed_fd(borrowed(socket), PollFlags::OUT)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         if poll(&mut fds, Some(&now))? == 0 {
             return Ok(None);
         }
         let (none, flags) = (std::ptr::null_mut::<i64>(), flags | libc::SPLICE_F_NONBLOCK);
         // SAFETY: there are no places.
-        let count = unsafe { libc::syscall(libc::SYS_splice, self.fd, none, call.fd, none, most.min(SPLICED), flags) };
+        let count = unsafe { libc::syscall(libc::SYS_splice, self.fd, none, socket, none, most.min(SPLICED), flags) };
         match usize::try_from(count) {
             Ok(count) => Ok(Some(count)),
             Err(_) if real::errno() == libc::EAGAIN => Ok(None),
@@ -156,7 +156,7 @@ impl Call {
                 is_full = written.as_ref().is_err_and(|why| why.raw_os_error() == Some(libc::EAGAIN));
                 written
             };
-            match self.conn.end.drain(borrowed(self.fd), most - count, &mut writes).map_err(|why| number(&why)) {
+            match self.conn.end.drain(&*self.conn, most - count, &mut writes).map_err(|why| number(&why)) {
                 Ok(Some(0)) => break,
                 Ok(Some(more)) => count += more,
                 Ok(None) | Err(_) if count > 0 => break,
@@ -200,9 +200,9 @@ impl Call {
                 Err(why) if why.raw_os_error() == Some(libc::EAGAIN) => Ok(0),
                 read => read,
             };
-            match self.conn.end.fill(borrowed(self.fd), most, &mut reads) {
+            match self.conn.end.fill(&*self.conn, most, &mut reads) {
                 Err(why) if why.kind() == io::ErrorKind::Unsupported => {
-                    self.conn.end.send(borrowed(self.fd), || pipe.send(self, most, flags))
+                    self.conn.end.send(&*self.conn, || pipe.send(self, most, flags))
                 }
                 poured => poured,
             }
@@ -234,13 +234,15 @@ pub unsafe extern "C" fn splice(
     let is_wrong = len == 0 || flags & !FLAGS != 0 || !from_at.is_null() || !to_at.is_null();
     let Some((conn, is_read)) = (!is_wrong).then(|| spliced(from, to)).flatten() else {
         // SAFETY: the caller's.
-        return unsafe { real::splice(from, from_at, to, to_at, len, flags) };
+        let count = unsafe { real::splice(from, from_at, to, to_at, len, flags) };
+        // It says nothing of which of them has failed.
+        return peers::kernel(to, peers::kernel(from, count));
     };
     let most = len.min(COUNT_MAX);
     if is_read {
-        let call = Call { conn, fd: from, flags: 0 };
-        return returns(|| call.drains(&Pipe::of(to, flags)?, most));
+        let call = Call { conn, flags: 0 };
+        return returns(from, || call.drains(&Pipe::of(to, flags)?, most));
     }
-    let call = Call { conn, fd: to, flags: 0 };
-    returns(|| call.pours(&Pipe::of(from, flags)?, most, flags))
+    let call = Call { conn, flags: 0 };
+    returns(to, || call.pours(&Pipe::of(from, flags)?, most, flags))
 }

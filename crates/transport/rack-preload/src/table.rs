@@ -159,9 +159,14 @@ impl<T> Table<T> {
         }
     }
 
+    /// One more than the greatest descriptor that was ever in it.
+    pub(crate) fn end(&self) -> u32 {
+        self.end.load(Ordering::Relaxed)
+    }
+
     /// All entries, with their descriptors.
     pub(crate) fn all(&self) -> impl Iterator<Item = (i32, Arc<T>)> {
-        let end = i32::try_from(self.end.load(Ordering::Relaxed)).unwrap_or(i32::MAX);
+        let end = i32::try_from(self.end()).unwrap_or(i32::MAX);
         (0..end).filter_map(|fd| Some((fd, self.get(fd)?)))
     }
 }

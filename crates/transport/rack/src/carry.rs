@@ -52,6 +52,8 @@ pub const WORTH: usize = 4;
 const COPIED: usize = 16 << 10;
 /// Bytes that wake which are taken in one call. One comes for each sleep.
 const WAKES: usize = 64;
+/// Such calls before a close. What is left then has the kernel reset the connection.
+const DRAINS_MAX: usize = 1024;
 
 /// What one end knows of the bytes that come.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -292,20 +294,37 @@ impl Incoming {
         }
         let takes = is_alone || has_end(socket);
         let mut most = if takes { self.wakes_most(window) } else { 0 };
-        let mut wakes = [0; WAKES];
-        let mut heard = recv(socket, &mut wakes[..most.max(1)], flags(most == 0));
-        if takes && most == 0 && matches!(heard, Ok((_, 1..))) && Self::is_last(window, socket) {
+        let mut heard = self.takes_some(socket, most)?;
+        if takes && most == 0 && heard > 0 && Self::is_last(window, socket) {
             most = WAKES;
-            heard = recv(socket, &mut wakes, flags(false));
+            heard = self.takes_some(socket, most)?;
         }
-        match heard {
+        self.wakes += if most > 0 { heard as u64 } else { 0 };
+        Ok(())
+    }
+
+    /// At most so many bytes that wake; how many there were. 0: it is looked whether there is one, or the end.
+    fn takes_some(&mut self, socket: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
+        let mut wakes = [0; WAKES];
+        match recv(socket, &mut wakes[..most.max(1)], flags(most == 0)) {
             Ok((_, 0)) => self.is_ended = true,
-            Ok((_, count)) if most > 0 => self.wakes += count as u64,
-            Ok(_) | Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Ok((_, count)) => return Ok(count),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
             Err(Errno::NOTCONN) => return Err(Errno::NOTCONN.into()),
             Err(why) => self.fails(why),
         }
-        Ok(())
+        Ok(0)
+    }
+
+    /// Before a close: takes all bytes that wake, of which there are many where they were left for others for long.
+    pub(crate) fn drains(&mut self, socket: BorrowedFd<'_>, is_alone: bool) {
+        let mut turns = 0;
+        while is_alone && self.is_on_ring && !self.is_ended && turns < DRAINS_MAX {
+            turns += 1;
+            if !self.takes_some(socket, WAKES).is_ok_and(|count| count == WAKES) {
+                return;
+            }
+        }
     }
 
     /// TCP has ended with an error.

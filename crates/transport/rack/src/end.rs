@@ -35,7 +35,7 @@ use rustix::{
 use crate::{
     carry::{
         CARRIED_AT, Incoming, Outgoing,
-        leave::{counts, sends_wake},
+        leave::{counts, has_left, sends_wake},
         reads_ring,
     },
     lock::{self, Lock, Lost},
@@ -242,15 +242,21 @@ impl<W: Window> End<W> {
     /// The program closes its last descriptor of the socket. If no other process has one, this end reads and writes no more, and the other
     /// one is told.
     pub fn close(&self, socket: impl AsFd) {
-        let (Some(window), socket) = (self.lets_go(), socket.as_fd()) else { return };
-        let ended = self.outgoing(|outgoing| {
-            let is_on_ring = outgoing.ends(Some(window), socket);
-            outgoing.wakes(window, socket, Bell::Room);
-            is_on_ring
-        });
+        let (window, socket) = (self.lets_go(), socket.as_fd());
+        let ended = match window {
+            Some(window) => self.outgoing(|outgoing| {
+                let is_on_ring = outgoing.ends(Some(window), socket);
+                outgoing.wakes(window, socket, Bell::Room);
+                is_on_ring
+            }),
+            // Other processes had it: they may be gone, of which nobody knows here.
+            None => Ok(self.is_on_ring(Bell::Message)),
+        };
         if ended.is_ok_and(|is_on_ring| is_on_ring) {
             // What wakes and is not taken would have the kernel reset the connection.
-            let _ = self.incoming(|incoming| incoming.hears(window, socket, true));
+            let has_left = self.window.get().is_some_and(has_left);
+            let takes = !has_left && (window.is_some() || self.is_alone(0));
+            let _ = self.incoming(|incoming| incoming.drains(socket, takes));
         }
     }
 
@@ -259,14 +265,22 @@ impl<W: Window> End<W> {
         self.lets_go();
     }
 
+    /// Once this process has closed it, the descriptor of a call that still waits may be another socket's: `EBADF`. Asked under a lock that
+    /// [`End::lets_go`] takes, and before the socket is used.
+    fn is_open(&self) -> io::Result<()> {
+        if self.has_closed.load(Ordering::Relaxed) { Err(Errno::BADF.into()) } else { Ok(()) }
+    }
+
     /// Of a close: the window, if no other process has the end.
     fn lets_go(&self) -> Option<&W> {
-        // Behind the lock that attaches: from now on that the others are one is none of this process' business.
-        let leaves = self.incoming(|_: &mut Incoming| {
+        let closes = || {
             self.has_closed.store(true, Ordering::Relaxed);
             self.leaves()
-        });
-        if leaves.unwrap_or_else(|_| self.leaves()) {
+        };
+        // Behind the locks that attach, and that calls use the socket under: from now on that the others are one is none of this process'
+        // business, and the descriptor may be another socket's.
+        let leaves = self.incoming(|_: &mut Incoming| self.outgoing(|_: &mut Outgoing| closes()));
+        if leaves.flatten().unwrap_or_else(|_| closes()) {
             // For the others nobody of this process sleeps any more, also where a thread comes to say so later, or never.
             while self.wakes_one() {}
             return None;
@@ -281,6 +295,12 @@ impl<W: Window> End<W> {
     pub fn is_ended(&self) -> bool {
         let says_ring = |window: &W| window.poll(WRITES_NO_MORE_AT) != 0;
         self.window.get().is_some_and(says_ring) || self.of().incoming.load::<Incoming>().is_ended
+    }
+
+    /// It goes over a link to another host.
+    #[must_use]
+    pub fn is_carried(&self) -> bool {
+        self.window.get().is_some_and(|window| window.poll(CARRIED_AT) != 0)
     }
 
     /// This end writes no more.
@@ -379,7 +399,8 @@ impl<W: Window> End<W> {
     ///
     /// # Errors
     /// The socket's; `InvalidData`: the other end breaks the rules of the window; `ConnectionReset`: the other end's program has died, or one of
-    /// this end was killed while it read or wrote; `WouldBlock`: this thread does so already, and was interrupted by a signal.
+    /// this end was killed while it read or wrote; `WouldBlock`: this thread does so already, and was interrupted by a signal; `EBADF`: this
+    /// process has closed it.
     pub fn read(&self, socket: impl AsFd, into: &mut [u8], leaves: bool) -> io::Result<Option<usize>> {
         let socket = socket.as_fd();
         self.reads(socket, leaves, |incoming, window, is_alone| {
@@ -406,6 +427,7 @@ impl<W: Window> End<W> {
         read: impl FnOnce(&mut Incoming, Option<&W>, bool) -> io::Result<Option<usize>>,
     ) -> io::Result<Option<usize>> {
         let read = self.incoming(|incoming| {
+            self.is_open()?;
             // Not before: another thread may attach it meanwhile, and then what comes over TCP may be a byte that wakes.
             let read = read(incoming, self.window.get(), self.is_alone(0));
             read.map(|read| (read, incoming.is_on_ring()))
@@ -437,7 +459,9 @@ impl<W: Window> End<W> {
         if turn != 0 && turn != woken {
             let woken = self.outgoing(|outgoing| {
                 outgoing.changes_over(window);
-                outgoing.wakes(window, socket, Bell::Room);
+                if self.is_open().is_ok() {
+                    outgoing.wakes(window, socket, Bell::Room);
+                }
             });
             // An error is for the next write, and what was read is not to be lost by it. This thread may be in the handler of a signal that has
             // interrupted a write: one byte too many wakes in vain. If that one was just about to go over to the ring, the next read wakes.
@@ -485,8 +509,11 @@ impl<W: Window> End<W> {
         socket: BorrowedFd<'_>,
         write: impl FnOnce(&mut Outgoing) -> io::Result<Option<usize>>,
     ) -> io::Result<Option<usize>> {
+        // TCP has said that the other end's program is gone, which would not take what it finds room for: the kernel takes one write, too.
+        let is_in_vain = self.has_seen_end() && self.is_gone(socket)?;
         let result = self.outgoing(|outgoing| {
-            let written = write(outgoing)?;
+            self.is_open()?;
+            let written = if is_in_vain { Err(io::ErrorKind::BrokenPipe.into()) } else { write(outgoing) }?;
             Ok::<_, io::Error>((written, outgoing.is_on_ring()))
         })?;
         let (written, is_on_ring) = match result {
@@ -503,10 +530,19 @@ impl<W: Window> End<W> {
         Ok(written)
     }
 
+    /// Whether this end writes through the ring, and has seen the end of TCP, of which the other end has said nothing. Without the locks: seen
+    /// a moment later, it is one write more.
+    fn has_seen_end(&self) -> bool {
+        let is_open = |window: &W| window.poll(READS_NO_MORE_AT) == 0;
+        self.of().incoming.load::<Incoming>().is_ended
+            && self.is_on_ring(Bell::Room)
+            && self.window.get().is_some_and(is_open)
+    }
+
     /// Whether nobody will make room in the ring any more: the other end's program has closed the connection, or died. Not before this end
     /// writes there: a byte goes over TCP.
     fn is_gone(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
-        let seen = polls(socket, PollFlags::RDHUP, Some(Instant::now()))?;
+        let seen = looks(socket, PollFlags::RDHUP)?;
         if seen.intersects(PollFlags::ERR | PollFlags::HUP) {
             return Ok(true);
         }
@@ -516,7 +552,11 @@ impl<W: Window> End<W> {
             return Ok(false);
         };
         // It may have closed its half before it had the window, and read on. The kernel of one that is gone answers with a reset.
-        Ok(matches!(sends_wake(window, socket), Some(Err(Errno::PIPE | Errno::CONNRESET))))
+        let probes = |_: &mut Outgoing| {
+            self.is_open()?;
+            Ok(matches!(sends_wake(window, socket), Some(Err(Errno::PIPE | Errno::CONNRESET))))
+        };
+        self.outgoing(probes).flatten()
     }
 
     /// Writes no more: the other end reads what was written, and then the end.
@@ -525,7 +565,8 @@ impl<W: Window> End<W> {
     /// As [`End::read`], and the kernel's.
     pub fn shut(&self, socket: impl AsFd) -> io::Result<()> {
         let socket = socket.as_fd();
-        if !self.outgoing(|outgoing| outgoing.ends(self.window.get(), socket))? {
+        let ends = |outgoing: &mut Outgoing| self.is_open().map(|()| outgoing.ends(self.window.get(), socket));
+        if !self.outgoing(ends).flatten()? {
             rustix::net::shutdown(socket, rustix::net::Shutdown::Write)?;
         }
         Ok(())
@@ -607,7 +648,7 @@ impl<W: Window> End<W> {
         let mut is_there = Ok(true);
         if !seen {
             self.sleeps();
-            is_there = self.sleep(socket.as_fd(), bell, until);
+            is_there = self.sleep(&socket, bell, until);
             self.woke();
         }
         if let Some(mut patience) = patience {
@@ -628,8 +669,11 @@ impl<W: Window> End<W> {
         }
     }
 
-    fn sleep(&self, socket: BorrowedFd<'_>, bell: Bell, until: Option<Instant>) -> io::Result<bool> {
+    fn sleep(&self, of: &impl AsFd, bell: Bell, until: Option<Instant>) -> io::Result<bool> {
         loop {
+            // It may be closed, or have another descriptor, since.
+            self.is_open()?;
+            let socket = of.as_fd();
             self.arms(bell);
             let is_ready = self.is_ready(bell)?;
             if is_ready == Some(true) {
@@ -643,12 +687,12 @@ impl<W: Window> End<W> {
             let seen = if until.is_none() && events.contains(PollFlags::IN) {
                 match peeks(socket)? {
                     Ok(true) if bell == Bell::Message => PollFlags::IN,
-                    Ok(true) => polls(socket, events, Some(Instant::now()))?,
+                    Ok(true) => looks(socket, events)?,
                     Ok(false) => polls(socket, events, until)?,
                     // It was taken from the socket, and is for the call that waits, or for the next read.
                     Err(why) if is_ready.is_none() => return Err(why.into()),
                     Err(why) => {
-                        self.incoming(|incoming| incoming.fails(why))?;
+                        self.incoming(|incoming| self.is_open().map(|()| incoming.fails(why))).flatten()?;
                         return if bell == Bell::Message {
                             Ok(true)
                         } else {
@@ -667,11 +711,11 @@ impl<W: Window> End<W> {
                 return Ok(true);
             }
             if bell == Bell::Room && seen.intersects(PollFlags::RDHUP | PollFlags::ERR | PollFlags::HUP) {
-                if self.is_gone(socket)? {
+                if self.is_gone(of.as_fd())? {
                     return Err(io::ErrorKind::ConnectionReset.into());
                 }
                 nap(until)?;
-            } else if !self.hears(socket)? {
+            } else if !self.hears(of)? {
                 nap(until)?;
             }
             if until.is_some_and(|until| Instant::now() >= until) {
@@ -687,6 +731,7 @@ impl<W: Window> End<W> {
     pub fn hears(&self, socket: impl AsFd) -> io::Result<bool> {
         let socket = socket.as_fd();
         let is_taken = self.incoming(|incoming| {
+            self.is_open()?;
             // All of TCP may have been read, and nobody have looked for more: what is there now wakes.
             let Some(window) = self.window.get() else { return Ok(false) };
             let _ = incoming.has_something(window);
@@ -713,7 +758,19 @@ fn peeks(socket: BorrowedFd<'_>) -> io::Result<Result<bool, Errno>> {
         Ok(_) => Ok(Ok(true)),
         Err(Errno::WOULDBLOCK) => Ok(Ok(false)),
         Err(Errno::INTR) => Err(io::ErrorKind::Interrupted.into()),
+        // So says the kernel to one that waits as another one resets the connection (`connect` to nobody), by which a monitor ends it.
+        Err(Errno::PIPE) => Ok(Err(Errno::CONNRESET)),
         Err(why) => Ok(Err(why)),
+    }
+}
+
+/// As [`polls`], without a wait: no signal ends it, as the wait that comes next knows whether it is to go on after one.
+fn looks(socket: BorrowedFd<'_>, events: PollFlags) -> io::Result<PollFlags> {
+    loop {
+        match polls(socket, events, Some(Instant::now())) {
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+            seen => return seen,
+        }
     }
 }
 
@@ -734,114 +791,4 @@ fn polls_all(fds: &mut [PollFd<'_>], within: Option<Duration>) -> io::Result<()>
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::{Ipv4Addr, TcpListener, TcpStream};
-
-    use rustix::net::{RecvFlags, recv};
-
-    use super::*;
-    use crate::shm::ShmWindow;
-
-    fn attached() -> ([End<ShmWindow<128>>; 2], [TcpStream; 2]) {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let other = listener.accept().unwrap().0;
-        let ends = ShmWindow::<128>::pair().unwrap().map(|window| {
-            let end = End::new().unwrap();
-            assert!(end.attach(window).unwrap());
-            end
-        });
-        (ends, [socket, other])
-    }
-
-    /// As by the handler of a signal that has interrupted a write.
-    #[test]
-    fn what_is_read_in_the_middle_of_a_write_is_not_lost_and_wakes() {
-        let (ends, [socket, other]) = attached();
-        assert_eq!(ends[1].write(&other, b"hello").unwrap(), Some(5));
-        assert_eq!(ends[0].write(&socket, b"hello").unwrap(), Some(5));
-        ends[1].arms(Bell::Room);
-        let (_held, _) = ends[0].of().outgoing.lock.hold();
-        assert_eq!(ends[0].read(&socket, &mut [0; 8], false).unwrap(), Some(5));
-        assert_eq!(other.peek(&mut [0; 8]).unwrap(), 1);
-    }
-
-    /// Of two that sleep the last one, and a number of a sleep that comes meanwhile.
-    #[test]
-    fn nobody_is_woken_once_all_are() {
-        let (ends, [socket, other]) = attached();
-        socket.set_nonblocking(true).unwrap();
-        let write = |_: &str| ends[1].write(&other, b"x").unwrap();
-        let woken = || recv(&socket, &mut [0; 8], RecvFlags::DONTWAIT).map_or(0, |(_, count)| count);
-        for _ in 0..2 {
-            ends[0].sleeps();
-            ends[0].arms(Bell::Message);
-        }
-        ends[0].woke();
-        write("one sleeps");
-        assert_eq!(woken(), 1);
-        ends[0].arms(Bell::Message);
-        ends[0].woke();
-        write("nobody does");
-        assert_eq!(woken(), 0);
-        ends[0].sleeps();
-        ends[0].arms(Bell::Message);
-        ends[0].window.get().unwrap().sleeps_no_more(Bell::Message, ends[0].of().turn.load(Ordering::Relaxed) - 1);
-        write("another sleeps since");
-        assert_eq!(woken(), 1);
-    }
-
-    /// All came over TCP and was read, and nobody has looked for more since: what wakes is not taken for bytes of the program.
-    #[test]
-    fn what_wakes_is_taken_also_by_one_who_only_writes() {
-        let (ends, [socket, other]) = attached();
-        assert_eq!(ends[0].write(&socket, b"x").unwrap(), Some(1));
-        ends[0].sleeps();
-        ends[0].arms(Bell::Room);
-        assert_eq!(ends[1].read(&other, &mut [0; 8], false).unwrap(), Some(1));
-        assert_eq!(socket.peek(&mut [0; 8]).unwrap(), 1);
-        assert!(ends[0].hears(&socket).unwrap());
-        socket.set_nonblocking(true).unwrap();
-        assert!(socket.peek(&mut [0; 8]).is_err());
-    }
-
-    /// Another process has it, alone: what comes to this one late is not taken.
-    #[test]
-    fn what_this_process_has_closed_is_not_attached() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let end = End::<ShmWindow<64>>::new().unwrap();
-        end.shared();
-        end.close(&socket);
-        assert!(end.is_lone());
-        let [window, _] = ShmWindow::pair().unwrap();
-        assert!(!end.attach(window).unwrap() && !end.is_attached());
-    }
-
-    /// What is left to others does not wait for threads of a process that is gone, and what a process has of its parent is not its own.
-    #[test]
-    fn who_leaves_an_end_to_others_sleeps_for_it_no_more() {
-        let (ends, [socket, _other]) = attached();
-        let sleepers = || ends[0].of().sleepers.load(Ordering::Relaxed);
-        ends[0].shared();
-        ends[0].sleeps();
-        ends[0].sleeps();
-        ends[0].woke();
-        ends[0].close(&socket);
-        assert_eq!(sleepers(), 0);
-        ends[0].woke();
-        assert_eq!(sleepers(), 0, "it comes to say so later");
-        ends[0].sleeps();
-        ends[0].is_forked();
-        ends[0].woke();
-        assert_eq!(sleepers(), 1, "that one is the parent's");
-    }
-
-    /// A sleep with the number of the one before would not be woken from.
-    #[test]
-    fn numbers_of_sleeps_differ_also_as_they_begin_anew() {
-        let end = End::<ShmWindow<64>>::new().unwrap();
-        end.of().turn.store(u32::MAX - 3, Ordering::Relaxed);
-        assert_eq!([(); 6].map(|()| end.next_turn()), [u32::MAX - 2, u32::MAX - 1, u32::MAX, 1, 2, 3]);
-    }
-}
+mod tests;

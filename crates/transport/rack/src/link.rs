@@ -64,6 +64,8 @@ pub const BATCH: usize = 16;
 pub const LOOKS: usize = 64;
 /// Connections of a link. Further ones stay with TCP.
 pub const CONNECTIONS_MAX: usize = 4096;
+/// And of one user of each host.
+pub const CONNECTIONS_OF_USER_MAX: usize = CONNECTIONS_MAX / 2;
 
 /// How long the slices are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

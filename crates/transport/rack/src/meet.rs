@@ -31,6 +31,8 @@
 
 pub mod ask;
 pub mod carried;
+pub mod guard;
+mod held;
 mod lately;
 pub mod monitor;
 pub mod seen;
@@ -109,10 +111,13 @@ pub enum Refused {
         "nothing shows that the socket with the other addresses is the other end: the server has to listen with TCP_SAVE_SYN, TCP needs timestamps, and both have to ask within a minute"
     )]
     Unproven = 6,
+    #[error("an address of it is in none of the networks that the monitor serves (--allow-networks)")]
+    Network = 7,
 }
 
 impl Refused {
-    pub const ALL: [Self; 6] = [Self::Full, Self::Twice, Self::Socket, Self::Itself, Self::Memory, Self::Unproven];
+    pub const ALL: [Self; 7] =
+        [Self::Full, Self::Twice, Self::Socket, Self::Itself, Self::Memory, Self::Unproven, Self::Network];
 
     #[must_use]
     pub fn of(code: u8) -> Option<Self> {
@@ -129,6 +134,7 @@ impl Refused {
             Self::Itself => "itself",
             Self::Memory => "memory",
             Self::Unproven => "unproven",
+            Self::Network => "network",
         }
     }
 }

@@ -18,6 +18,9 @@
 //!
 //! A number is another one whenever an outbox or an inbox begins, and whenever it finds its ring broken. What the other end makes of the
 //! words costs it packets, and this end a few words for each call.
+//!
+//! A word that somebody else overwrites, or that is lost as a device is reset, costs packets for a while: a ring in which nothing moves any
+//! more begins anew.
 
 use crate::{
     ring::{Broken, Place, Receiver, SendError, Sender},
@@ -33,6 +36,11 @@ const BEGUN_AT: usize = 4 * WORD;
 const BEFORE: usize = 128;
 /// Bytes of the shortest part through which packets go.
 pub const PART_MIN: usize = BEFORE + 8 * WORD;
+
+/// Packets that are dropped one after the other as the ring is full, before it begins anew: what lies there is old, if it is read at all.
+pub const FULL_MAX: u32 = 64;
+/// Looks at an outbox that does not answer, before it is asked anew.
+pub const LOOKS_MAX: u32 = 256;
 
 /// Why a packet was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -75,6 +83,8 @@ pub struct Outbox {
     number: u64,
     /// The number of the inbox that reads the ring; 0: none.
     asked: u64,
+    /// Packets in a row for which there was no room.
+    full: u32,
     sender: Sender,
     sent: Sent,
 }
@@ -85,11 +95,13 @@ pub struct Inbox {
     number: u64,
     /// The outbox that was asked; 0: none.
     outbox: u64,
+    /// In a row, without an answer.
+    looks: u32,
     receiver: Receiver,
     received: Received,
 }
 
-fn place(window: &impl Window) -> Place {
+pub(crate) fn place(window: &impl Window) -> Place {
     Place { told_at: TOLD_AT, at: BEFORE, len: window.len() - BEFORE }
 }
 
@@ -104,7 +116,8 @@ impl Outbox {
     /// # Panics
     /// If the window's parts are shorter than [`PART_MIN`].
     pub fn new(window: &impl Window, number: u64) -> Self {
-        let mut this = Self { number, asked: 0, sender: Sender::new(window, place(window)), sent: Sent::default() };
+        let mut this =
+            Self { number, asked: 0, full: 0, sender: Sender::new(window, place(window)), sent: Sent::default() };
         this.begins(window);
         this
     }
@@ -112,7 +125,7 @@ impl Outbox {
     /// Another number: whoever reads is to ask anew.
     fn begins(&mut self, window: &impl Window) {
         self.number = after(self.number);
-        self.asked = 0;
+        (self.asked, self.full) = (0, 0);
         window.publish(BEGUN_AT, 0);
         window.publish(OUTBOX_AT, self.number);
     }
@@ -135,6 +148,7 @@ impl Outbox {
         let why = match self.sender.send(window, packet) {
             Ok(()) => {
                 self.sent.sent += 1;
+                self.full = 0;
                 return Ok(());
             }
             Err(SendError::Full) => Dropped::Full,
@@ -142,7 +156,13 @@ impl Outbox {
             Err(SendError::Broken(why)) => Dropped::Broken(why),
         };
         match why {
-            Dropped::Full => self.sent.full += 1,
+            Dropped::Full => {
+                self.sent.full += 1;
+                self.full += 1;
+                if self.full == FULL_MAX {
+                    self.begins(window);
+                }
+            }
             Dropped::TooLong { .. } => self.sent.too_long += 1,
             _ => {
                 self.sent.broken += 1;
@@ -152,17 +172,23 @@ impl Outbox {
         Err(why)
     }
 
-    /// Begins the ring for an inbox that asks.
-    fn answers(&mut self, window: &impl Window) {
+    /// Begins the ring for an inbox that asks. [`Outbox::send`] does so too: what is called between two packets saves the other end the first
+    /// of those that would be dropped.
+    pub fn answers(&mut self, window: &impl Window) {
         let asks = window.poll(ASKS_AT);
-        if asks == self.asked || asks == 0 || window.poll(ASKS_FOR_AT) != self.number {
+        if asks == self.asked {
+            return;
+        }
+        if asks == 0 || window.poll(ASKS_FOR_AT) != self.number {
+            // It has not seen this outbox, or what it has seen was overwritten.
+            window.publish(OUTBOX_AT, self.number);
             return;
         }
         let place = place(window);
         // All of the ring need not be 0: a packet has the next header be 0 before it is seen.
         window.publish(place.at, 0);
         self.sender = Sender::new(window, place);
-        self.asked = asks;
+        (self.asked, self.full) = (asks, 0);
         window.publish(BEGUN_AT, asks);
     }
 }
@@ -173,7 +199,13 @@ impl Inbox {
     /// # Panics
     /// As [`Outbox::new`].
     pub fn new(window: &impl Window, number: u64) -> Self {
-        Self { number, outbox: 0, receiver: Receiver::new(window, place(window)), received: Received::default() }
+        Self {
+            number,
+            outbox: 0,
+            looks: 0,
+            receiver: Receiver::new(window, place(window)),
+            received: Received::default(),
+        }
     }
 
     #[must_use]
@@ -184,7 +216,7 @@ impl Inbox {
     /// Asks the outbox to begin the ring.
     fn asks(&mut self, window: &impl Window, outbox: u64) {
         self.number = after(self.number);
-        self.outbox = outbox;
+        (self.outbox, self.looks) = (outbox, 0);
         self.received.begun += 1;
         self.receiver = Receiver::new(window, place(window));
         // Before it is asked: the ring that begins is not read yet.
@@ -200,9 +232,17 @@ impl Inbox {
         if outbox != self.outbox {
             self.asks(window, outbox);
         }
-        if outbox == 0 || window.poll(BEGUN_AT) != self.number {
+        if outbox == 0 {
             return None;
         }
+        if window.poll(BEGUN_AT) != self.number {
+            self.looks += 1;
+            if self.looks == LOOKS_MAX {
+                self.asks(window, outbox);
+            }
+            return None;
+        }
+        self.looks = 0;
         let next = match self.receiver.next(window) {
             Ok(next) => next?,
             Err(_) => {

@@ -19,7 +19,7 @@ use fide_rack::{
     meet::{
         Refused, WAITING_MAX, WAITING_OF_USER_MAX, WORDS,
         ask::{Asks, Told},
-        monitor::{Bounds, CLIENTS_MAX, CLIENTS_OF_USER_MAX, KNOWN_MAX, Monitor, StartError, Users},
+        monitor::{Access, Bounds, CLIENTS_MAX, CLIENTS_OF_USER_MAX, KNOWN_MAX, Monitor, StartError, Users},
         seen::{Program, Why},
         wire::{Request, VERSION},
     },
@@ -45,10 +45,10 @@ fn host() -> Host {
     host_for(Users::All)
 }
 
-fn host_for(users: Users) -> Host {
+fn host_for(access: impl Into<Access>) -> Host {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("rack.sock");
-    Host { monitor: Monitor::start_for(&path, users).unwrap(), path, _directory: directory }
+    Host { monitor: Monitor::start_for(&path, access).unwrap(), path, _directory: directory }
 }
 
 impl Host {
@@ -315,6 +315,31 @@ fn ends_without_proof_are_refused() {
     assert_eq!(refused(&server, asked_there), Refused::Unproven);
     assert_eq!(refused(&client, asked_here), Refused::Unproven);
     assert_eq!(host.monitor.waiting(), 0);
+}
+
+#[test]
+fn connections_of_other_networks_are_refused() {
+    for (networks, is_served) in [("10.0.0.0/8 127.0.0.1", true), ("127.0.0.2 ::1", false), ("", false)] {
+        let networks = networks.split_whitespace().map(|network| network.parse().unwrap()).collect();
+        let host = host_for(Access { users: Users::All, networks: Some(networks) });
+        let (server, client) = (host.asks(), host.asks());
+        let [here, there] = connection();
+        let (asked_there, asked_here) = (server.ask(&there).unwrap(), client.ask(&here).unwrap());
+        if is_served {
+            drop((paired(&server, asked_there), paired(&client, asked_here)));
+        } else {
+            assert_eq!(refused(&server, asked_there), Refused::Network);
+            assert_eq!(refused(&client, asked_here), Refused::Network);
+        }
+    }
+    // One of whose addresses only one is served.
+    let host = host_for(Access { users: Users::All, networks: Some(vec!["127.0.0.1".parse().unwrap()]) });
+    let listener = TcpListener::bind((Ipv4Addr::new(127, 0, 0, 2), 0)).unwrap();
+    let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    assert_ne!(here.local_addr().unwrap().ip(), here.peer_addr().unwrap().ip());
+    let asks = host.asks();
+    let asked = asks.ask(&here).unwrap();
+    assert_eq!(refused(&asks, asked), Refused::Network);
 }
 
 #[test]

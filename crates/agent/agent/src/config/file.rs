@@ -45,12 +45,14 @@ pub(super) struct NameTable {
 #[serde(deny_unknown_fields)]
 pub(super) struct PlaneTable {
     pub(super) group: Option<Ipv4Addr>,
+    pub(super) windows: Option<PathBuf>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MemberTable {
     pub(super) name: String,
+    #[serde(default)]
     pub(super) addresses: Vec<Ipv4Addr>,
     #[serde(default)]
     pub(super) role: Role,

@@ -33,6 +33,10 @@ impl Config {
             let monitors: Vec<u8> = monitors.iter().flat_map(|id| id.to_le_bytes()).collect();
             list.add(&monitors);
         }
+        // Addresses say how many networks there are.
+        for _ in self.networks()..self.planes.len() {
+            list.add(b"windows");
+        }
         Shape {
             trust: match self.trust {
                 Trust::Network => NETWORK,
@@ -63,7 +67,8 @@ pub fn differences(here: &Shape, there: &Shape) -> Vec<Difference> {
     if here.members != there.members {
         differs("members", there.members.to_string(), here.members.to_string());
     } else if here.list != there.list {
-        let as_many = |whose| format!("{} with {whose} names, addresses, roles or monitors", here.members);
+        let as_many =
+            |whose| format!("{} with {whose} names, addresses, roles, monitors or planes of windows", here.members);
         differs("members", as_many("other"), as_many("these"));
     }
     let trust = |code| if code == NETWORK { "network" } else { "lease" }.to_owned();

@@ -101,7 +101,7 @@ fn mistakes_are_named() {
         (with("name = \"test\"", "port = 0"), "no port"),
         (with("\"h2\"", "\"h1\""), "h1 is used twice"),
         (with("10.70.1.2", "10.70.1.1"), "10.70.1.1 is used twice, by h1 and by h2"),
-        (with("[\"10.70.1.2\", \"10.70.2.2\"]", "[\"10.70.1.2\"]"), "one on each of the 2 planes"),
+        (with("[\"10.70.1.2\", \"10.70.2.2\"]", "[\"10.70.1.2\"]"), "one on each of the 2 planes that are networks"),
         (with("239.70.0.2", "10.0.0.1"), "no multicast address"),
         (with("[[plane]]\ngroup = \"239.70.0.2\"", "[[plane]]\n[[plane]]"), "one or two"),
         (with("role = \"observer\"", "monitors = [\"h9\"]"), "no member"),
@@ -112,6 +112,64 @@ fn mistakes_are_named() {
         let error = load(&text).expect_err(wanted).to_string();
         assert!(error.contains(wanted), "{wanted:?} is not in {error:?}");
         assert!(error.contains("fide.toml"), "names the file: {error}");
+    }
+}
+
+/// The second plane is memory; of no plane with `networks` 0.
+fn with_windows(networks: usize) -> String {
+    let networks = "[[plane]]\n".repeat(networks);
+    let addresses =
+        |host: usize| if networks.is_empty() { String::new() } else { format!("addresses = [\"10.70.1.{host}\"]\n") };
+    let member = |host: usize| format!("[[member]]\nname = \"h{host}\"\n{}", addresses(host));
+    let members: String = (1..=3).map(member).collect();
+    format!("[cluster]\nkey_file = \"cluster.key\"\n{networks}[[plane]]\nwindows = \"w\"\n{members}")
+}
+
+#[test]
+fn windows_are_named_after_both_hosts_in_the_order_of_the_members() {
+    let config = load(&with_windows(1)).expect("good");
+    assert_eq!((config.networks(), config.has_windows(), config.poll_ns()), (1, true, 250_000));
+    assert!(config.windows(2, 0).is_empty(), "a network");
+    let windows = config.windows(2, 1);
+    let named: Vec<_> = windows
+        .iter()
+        .map(|window| (window.peer.as_str(), window.path.file_name().and_then(|name| name.to_str()), window.is_first))
+        .collect();
+    assert_eq!(named, [("h1", Some("h1+h2"), false), ("h3", Some("h2+h3"), true)]);
+    assert!(windows[0].path.parent().is_some_and(|dir| dir.is_absolute() && dir.ends_with("w")), "{windows:?}");
+    let busy = load(&format!("{}[agent]\nmode = \"busy\"\n", with_windows(1))).expect("good");
+    assert_eq!(busy.poll_ns(), 100_000);
+    assert_eq!(load(GOOD).expect("good").poll_ns(), 0);
+}
+
+#[test]
+fn without_a_network_a_host_is_known_by_its_name() {
+    let config = load(&with_windows(0)).expect("good");
+    assert_eq!(config.identify(Some("h2"), &[]).expect("found"), 2);
+    let error = config.identify(None, &[]).expect_err("refused").to_string();
+    assert!(error.contains("--host (h1, h2, h3)"), "{error}");
+    // Hosts with other planes do not hear each other.
+    let [two, one] = [with_windows(1), with_windows(1).replace("[[plane]]\nwindows = \"w\"\n", "")];
+    assert_ne!(load(&two).expect("good").shape(), load(&one).expect("good").shape());
+}
+
+#[test]
+fn mistakes_in_planes_of_windows_are_named() {
+    let with = |networks, from: &str, to: &str| with_windows(networks).replace(from, to);
+    for (text, wanted) in [
+        (with(1, "windows", "group = \"239.70.0.1\"\nwindows"), "either a network or memory"),
+        (with(0, "windows = \"w\"", "windows = \"w\"\n[[plane]]"), "put planes of windows last"),
+        (with(0, "windows = \"w\"", "windows = \"w\"\n[[plane]]\nwindows = \"w\""), "give each its own"),
+        (with(1, "windows = \"w\"", "windows = \"\""), "no directory"),
+        (with(1, "addresses = [\"10.70.1.1\"]\n", ""), "has 0 addresses; it needs one on each of the 1 planes"),
+        (with(0, "name = \"h1\"", "name = \"h1\"\naddresses = [\"10.0.0.1\"]"), "needs one on each of the 0 planes"),
+        (
+            with_windows(1) + "[controller]\naddresses = [\"127.0.0.1:1\"]\ncredentials = \"pki\"\n",
+            "leave out `windows`",
+        ),
+    ] {
+        let error = load(&text).expect_err(wanted).to_string();
+        assert!(error.contains(wanted) && error.contains("fide.toml"), "{wanted:?} is not in {error:?}");
     }
 }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use fide_bpf::Receive;
-use fide_net::link::{Receiver, Sender};
+use fide_net::link::{Polled, Receiver, Sender};
 use fide_net::pace::{Mode, Waiter};
 use fide_shm::bpf_ring::BpfRing;
 use fide_wire::{Key, seal};
@@ -27,12 +27,14 @@ pub struct Kernel {
     pub xdp: bool,
 }
 
-/// All that the loop reads from and writes to, except shared memory.
+/// All that the loop reads from and writes to, except memory shared with clients.
 pub(super) struct Ports {
     /// One for each plane.
     pub(super) senders: Vec<Sender>,
     /// Per plane; `None` where the receive program takes the packets.
     pub(super) receivers: Vec<Option<Receiver>>,
+    /// Planes of memory, which follow those.
+    pub(super) polled: Vec<Box<dyn Polled>>,
     pub(super) kernel: Option<Kernel>,
     pub(super) waiter: Waiter,
 }
@@ -44,6 +46,7 @@ impl Ports {
         mode: Mode,
         senders: Vec<Sender>,
         receivers: Vec<Option<Receiver>>,
+        polled: Vec<Box<dyn Polled>>,
         kernel: Option<Kernel>,
     ) -> io::Result<Self> {
         let waiter = Waiter::new(mode)?;
@@ -53,7 +56,7 @@ impl Ports {
         for receiver in receivers.iter().flatten() {
             waiter.add(receiver.as_fd(), TOKEN_SOCKET)?;
         }
-        Ok(Self { senders, receivers, kernel, waiter })
+        Ok(Self { senders, receivers, polled, kernel, waiter })
     }
 
     /// Seals a packet for each plane and sends it there.
@@ -64,6 +67,18 @@ impl Ports {
                 counters.sends_failed += 1;
             }
         }
+        let first = self.polled_plane(0);
+        for (plane, polled) in (first..).zip(&mut self.polled) {
+            seal(packet, plane, key);
+            if polled.send(packet).is_err() {
+                counters.sends_failed += 1;
+            }
+        }
+    }
+
+    /// The number of a plane of memory.
+    pub(super) fn polled_plane(&self, index: usize) -> u8 {
+        u8::try_from(self.receivers.len() + index).expect("two planes")
     }
 
     /// Waits for a client's doorbell too. If that fails, the client's messages wait for the next heartbeat.

@@ -215,6 +215,18 @@ impl Engine {
         }
     }
 
+    /// Packets on planes of memory, which nothing has announced. At the bound the rest waits for the next look: a host that writes without
+    /// end does not keep the loop from sleeping.
+    pub(super) fn look_into_memory(&mut self, clocks: &mut impl Clocks) {
+        for index in 0..self.ports.polled.len() {
+            for _ in 0..DATAGRAMS_PER_TURN {
+                let Some(len) = self.ports.polled[index].receive(&mut self.datagram) else { break };
+                let plane = self.ports.polled_plane(index);
+                self.datagram_received(clocks.now(), plane, len.min(PAYLOAD_MAX + 1));
+            }
+        }
+    }
+
     /// Takes in a datagram, the first `len` bytes of the buffer. Its tag is not checked yet.
     pub(super) fn datagram_received(&mut self, now: Now, plane: u8, len: usize) {
         let payload = &self.datagram[..len];
@@ -271,3 +283,6 @@ impl Engine {
         self.gaps.arrived(host, peer.incarnation, now.raw_ns, is_watched);
     }
 }
+
+#[cfg(test)]
+mod tests;

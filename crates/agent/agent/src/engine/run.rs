@@ -51,14 +51,19 @@ impl Engine {
         }
     }
 
+    /// Nothing wakes the loop for what lies in memory.
+    fn longest_wait_ns(&self) -> u64 {
+        if self.ports.polled.is_empty() { IDLE_NS } else { self.facts.poll_ns.min(IDLE_NS) }
+    }
+
     /// When the next turn begins at the latest, on CLOCK_MONOTONIC.
-    fn next_turn_ns(&self, now_ns: u64) -> u64 {
+    pub(super) fn next_turn_ns(&self, now_ns: u64) -> u64 {
         match self.repeat.next_ns() {
             Some(next_ns) => self.clock.mono_of(next_ns),
             None if self.busy_turn => now_ns,
             None => {
                 let due_ns = self.clock.mono_of(self.detector.poll_timeout());
-                due_ns.min(self.lanes.due_ns()).min(now_ns + IDLE_NS)
+                due_ns.min(self.lanes.due_ns()).min(now_ns + self.longest_wait_ns())
             }
         }
     }

@@ -145,8 +145,14 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn timing(fixed: bool) -> Timing {
-        let timeouts =
-            Timeouts { trust: Trust::Network, heartbeat_ns: MS, kind: HostKind::Shared, own_lateness_ns: 0, fixed };
+        let timeouts = Timeouts {
+            trust: Trust::Network,
+            heartbeat_ns: MS,
+            kind: HostKind::Shared,
+            own_lateness_ns: 0,
+            poll_ns: 0,
+            fixed,
+        };
         Timing::new(1, timeouts, 0, 0, 4 * MS)
     }
 

@@ -6,6 +6,7 @@ use fide_sys::clock::raw_ns;
 
 use super::{
     Options, StartError, begin, core, directories::directories, interfaces, lateness::lateness, member, timeout, votes,
+    windows,
 };
 use crate::{
     config::{self, Config},
@@ -24,7 +25,7 @@ pub struct Checked {
     pub timeout_ns: u64,
 }
 
-/// Makes the checks that a start makes before it takes anything: files, key, role, addresses, core, MTU, and
+/// Makes the checks that a start makes before it takes anything: files, key, role, addresses, windows, core, MTU, and
 /// the timeout, for which it measures as a start does. Leaves out the checks that need the host's rights:
 /// sockets, BPF programs, and whether an agent runs already.
 ///
@@ -37,6 +38,7 @@ pub fn check(options: &Options) -> Result<Checked, StartError> {
     directories(&config, options.takeover)?;
     let interfaces = interfaces(&config, me)?;
     let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
+    windows::open(&config, me, options.windows)?;
     let core = core(&config)?;
     let late = lateness(&config.state_dir, core, &names, config.heartbeat_ns, config.calibrate_ns)?;
     let timeouts = late.timeouts(&config);

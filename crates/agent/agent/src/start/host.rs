@@ -4,13 +4,16 @@
 use std::os::fd::OwnedFd;
 
 use fide_bpf::{ExitWatch, ExitWatchFds, Receive, ReceiveFds, Settings, XdpMode, intf};
-use fide_net::link::{Destination, Membership, Receiver, Sender, Sockets};
+use fide_net::link::{Destination, Membership, Polled, Receiver, Sender, Sockets};
 use fide_shm::bpf_ring::BpfRing;
 use fide_sys::interface::Interface;
 use fide_types::HostId;
 use fide_wire::{Keys, MAX_PLANES};
 
-use super::{StartError, receive};
+use super::{
+    StartError, receive,
+    windows::{self, OpenWindows},
+};
 use crate::config::{Config, ExitRung, ReceiveRung};
 use crate::control::Estate;
 use crate::engine::Kernel;
@@ -21,6 +24,8 @@ use fide_agent_api::status::{Rung, Rungs};
 pub(super) struct Host {
     pub(super) senders: Vec<Sender>,
     pub(super) receivers: Vec<Option<Receiver>>,
+    /// Planes that are no networks.
+    pub(super) polled: Vec<Box<dyn Polled>>,
     pub(super) joined: Vec<Membership>,
     pub(super) kernel: Option<Kernel>,
     pub(super) exit_watch: Option<ExitWatch>,
@@ -57,8 +62,10 @@ pub(super) fn open_host(
     keys: &Keys,
     interfaces: &[Interface],
     inherited: Option<Inherited>,
+    opens_windows: Option<OpenWindows>,
 ) -> Result<Host, StartError> {
     let mut inherited = inherited;
+    let opened = windows::open(config, me, opens_windows)?;
     let destinations: Vec<Destination> = (0..interfaces.len()).map(|plane| destination(config, me, plane)).collect();
     let (senders, send) = open_senders(interfaces, &destinations, config.port)?;
 
@@ -74,7 +81,7 @@ pub(super) fn open_host(
     let (mode, no_xdp) = match &inherited {
         // The links of the agent before stay, with the new program.
         Some(inherited) => (inherited.mode, None),
-        None => receive::attach(config.receive, receive.as_mut(), interfaces, no_bpf.as_ref())?,
+        None => receive::attach(config.receive, receive.as_mut(), interfaces, no_bpf.as_ref(), config.has_windows())?,
     };
     let planes = match &mut inherited {
         Some(inherited) => take_over_planes(inherited, mode, interfaces.len())?,
@@ -98,8 +105,19 @@ pub(super) fn open_host(
         Some(receive) => Some(map_kernel(receive, mode)?),
         None => None,
     };
-    let rungs = rungs(planes.rungs, send, exit_rung, kernel.as_ref(), no_bpf);
-    Ok(Host { senders, receivers: planes.receivers, joined: planes.joined, kernel, exit_watch, rungs, estate })
+    let sends = send.into_iter().chain(opened.rungs.iter().map(|_| Rung::new("windows", None))).collect();
+    let receives = planes.rungs.into_iter().chain(opened.rungs).collect();
+    let rungs = rungs(receives, sends, exit_rung, kernel.as_ref(), no_bpf);
+    Ok(Host {
+        senders,
+        receivers: planes.receivers,
+        polled: opened.planes,
+        joined: planes.joined,
+        kernel,
+        exit_watch,
+        rungs,
+        estate,
+    })
 }
 
 /// One sender for each plane, and its rung.

@@ -38,12 +38,13 @@ impl Lateness {
             heartbeat_ns: config.heartbeat_ns,
             kind: self.kind,
             own_lateness_ns: self.lateness_ns,
+            poll_ns: config.poll_ns(),
             fixed: config.timeout_ns.is_some(),
         }
     }
 }
 
-/// The stored bound of the worst of these interfaces. Unless each has one, a calibration.
+/// The stored bound of the worst of these interfaces; without any, that of the host alone. Unless each has one, a calibration.
 ///
 /// # Errors
 /// If no thread can be started.
@@ -72,8 +73,10 @@ fn stored(path: &Path, core: usize, interfaces: &[String]) -> Result<(u64, Strin
     let kernel = roots.kernel().map_err(|error| error.to_string())?;
     let boot_id = roots.boot_id().map_err(|error| error.to_string())?;
     let mut worst = None;
-    for name in interfaces {
-        let here = Here { kernel: kernel.clone(), boot_id: boot_id.clone(), core, interface: Some(name.clone()) };
+    // Without a network, that of the host alone counts.
+    let alone = interfaces.is_empty().then_some(None);
+    for interface in interfaces.iter().cloned().map(Some).chain(alone) {
+        let here = Here { kernel: kernel.clone(), boot_id: boot_id.clone(), core, interface };
         let bound = bound::read(path, &here).map_err(|error| error.to_string())?;
         let text = format!(
             "{} late at most, by {} of {} {}",

@@ -11,6 +11,8 @@ use fide_agent_api::status::Rung;
 
 /// Why a demanded rung is not the best one, and neither may one be that was taken over.
 const ASKED: &str = "the configuration asks for it";
+const IN_MEMORY: &str = "heartbeats also come through windows, which the kernel's receive program does not see";
+const NO_NETWORK: &str = "no plane is a network";
 const BEFORE: &str = "the agent before stood there; a restart looks anew";
 
 /// The planes' sockets, and their rungs.
@@ -24,12 +26,14 @@ pub(super) struct Planes {
     pub(super) sockets: Vec<Sockets>,
 }
 
-/// Attaches XDP to every plane in one mode, or to none. Returns the mode, and why it is not a better one.
+/// Attaches XDP to every network in one mode, or to none: the kernel's program judges silence by what it receives, and so has to receive
+/// all. Returns the mode, and why it is not a better one.
 pub(super) fn attach(
     wanted: ReceiveRung,
     receive: Option<&mut Receive>,
     interfaces: &[Interface],
     no_bpf: Option<&String>,
+    has_windows: bool,
 ) -> Result<(Option<XdpMode>, Option<String>), StartError> {
     let modes: &[XdpMode] = match wanted {
         ReceiveRung::Auto => &[XdpMode::Native, XdpMode::Generic],
@@ -38,7 +42,11 @@ pub(super) fn attach(
         ReceiveRung::AfPacket | ReceiveRung::Udp => return Ok((None, Some(ASKED.to_owned()))),
     };
     let mut why = no_bpf.cloned();
-    if interfaces.iter().any(|interface| interface.loopback) {
+    if interfaces.is_empty() {
+        why = Some(NO_NETWORK.to_owned());
+    } else if has_windows {
+        why = Some(IN_MEMORY.to_owned());
+    } else if interfaces.iter().any(|interface| interface.loopback) {
         why = Some("a plane is on loopback".to_owned());
     } else if let Some(receive) = receive {
         for mode in modes {

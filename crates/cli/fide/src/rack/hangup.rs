@@ -3,18 +3,31 @@
 //!
 //! **Never by mistake**: only after a verdict on the host, which is final, and only connections to the addresses that this host has in the
 //! agent's configuration. One over which something has come since the verdict goes to a host that is back, and stays.
+//!
+//! Programs under `fide rack run` see `ETIMEDOUT`: before the connections end it is said which addresses are dead ([`fide_rack::dead`]).
 
-use std::{io, mem, net::Ipv4Addr, time::Duration};
+use std::{
+    ffi::OsStr,
+    io, mem,
+    net::Ipv4Addr,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    process,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
+use anyhow::anyhow;
 use fide_agent::notify::{Manager, Notify};
 use fide_agent_api::protocol::PeerState;
 use fide_client::{Client, ConnectOptions, Event, HOST_SLOT, MonitorId, Verdict, Wanted, now_ns};
+use fide_rack::dead::{Directory, OF_HOST, Unfit};
 use serde_json::json;
 
 use crate::{
     ask::SocketArguments,
-    diag::{CONNECTED, destroy, list, may_destroy},
-    exit::Done,
+    diag::{CONNECTED, FAMILIES, Found, destroy_all, list_to, may_destroy},
+    exit::{Done, Failure, UNHEALTHY, code_of_file},
     netlink::Netlink,
     say::{say, show, tell},
 };
@@ -30,6 +43,10 @@ const ATTEMPTS_MAX: u32 = 50;
 pub(super) struct Arguments {
     #[command(flatten)]
     socket: SocketArguments,
+    /// Where to say which addresses are dead, for programs under `fide rack run --dead` with the same directory; by default /run/fide-hangup,
+    /// where all look
+    #[arg(long, value_name = "DIR")]
+    dead: Option<PathBuf>,
     /// Print one JSON object a line
     #[arg(long)]
     json: bool,
@@ -61,17 +78,20 @@ struct Sum {
 /// # Errors
 /// The kernel's; what was ended before is counted.
 fn end(diag: &mut Netlink, addresses: &[Ipv4Addr], since: impl Fn() -> Duration, sum: &mut Sum) -> io::Result<bool> {
+    if addresses.is_empty() {
+        return Ok(true);
+    }
     let (mut is_whole, mut wrong) = (true, None);
     sum.kept = 0;
-    for address in addresses {
-        let listed = list(diag, CONNECTED, Some(*address))?;
+    // Each family's before the next one is listed: the kernel walks all its sockets for a list.
+    for family in FAMILIES {
+        let listed = list_to(diag, family, CONNECTED, addresses)?;
         is_whole &= !listed.changed;
-        for found in &listed.all {
-            if found.heard_before.is_some_and(|before| before + TICKS < since()) {
-                sum.kept += 1;
-                continue;
-            }
-            match destroy(diag, found) {
+        let is_heard = |found: &&Found| found.heard_before.is_some_and(|before| before + TICKS < since());
+        let (heard, silent): (Vec<_>, Vec<_>) = listed.all.iter().partition(is_heard);
+        sum.kept += heard.len();
+        for result in destroy_all(diag, &silent)? {
+            match result {
                 Ok(()) => sum.ended += 1,
                 // The others all the same.
                 Err(error) => wrong = Some(error),
@@ -81,6 +101,89 @@ fn end(diag: &mut Netlink, addresses: &[Ipv4Addr], since: impl Fn() -> Duration,
     wrong.map_or(Ok(is_whole), Err)
 }
 
+/// Those of a host: one that this host has, too, says nothing of the other one.
+fn addresses(client: &Client, of_host: &[Ipv4Addr]) -> Vec<Ipv4Addr> {
+    let agent = client.agent();
+    let own = usize::from(agent.host_id).checked_sub(1).and_then(|own| agent.members.get(own));
+    let own = own.map(|own| &own.addresses[..]).unwrap_or_default();
+    of_host.iter().filter(|address| !own.contains(address)).copied().collect()
+}
+
+/// Which addresses are dead, as programs are told.
+struct Says {
+    /// None: nothing is said.
+    directory: Arc<Mutex<Option<Directory>>>,
+    dead: Vec<(MonitorId, Vec<Ipv4Addr>)>,
+}
+
+fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Says {
+    /// In a directory; in that of the host only if this process may.
+    fn open(asked: Option<&Path>) -> Result<Self, Failure> {
+        let of_host = Path::new(OsStr::from_bytes(OF_HOST.to_bytes()));
+        let directory = match (Directory::open(asked.unwrap_or(of_host)), asked) {
+            (Ok(directory), _) => Some(directory),
+            (Err(why), Some(_)) => {
+                let code = match &why {
+                    Unfit::Io { why, .. } => code_of_file(why),
+                    Unfit::Used(_) | Unfit::Writable(_) => UNHEALTHY,
+                };
+                return Err(Failure::new(code, anyhow!("--dead: {why}")));
+            }
+            (Err(why), None) => {
+                say!("fide: programs under `fide rack run` see ECONNABORTED, too, and not ETIMEDOUT: {why}");
+                None
+            }
+        };
+        Ok(Self { directory: Arc::new(Mutex::new(directory)), dead: Vec::new() })
+    }
+
+    /// Has nothing be said any more as a signal ends this process.
+    fn end_by_signal(&self) -> Result<(), Failure> {
+        let directory = Arc::clone(&self.directory);
+        let ends = move || {
+            // Held until the end: nothing is said anew.
+            let mut held = locked(&directory);
+            drop(held.take());
+            process::exit(0);
+        };
+        Ok(ctrlc::set_handler(ends).map_err(anyhow::Error::from)?)
+    }
+
+    fn each(&self, addresses: &[Ipv4Addr], what: impl Fn(&Directory, Ipv4Addr) -> io::Result<()>) {
+        let held = locked(&self.directory);
+        let Some(directory) = &*held else { return };
+        for address in addresses {
+            if let Err(why) = what(directory, *address) {
+                say!("fide: {address} in the directory of dead addresses: {why}");
+            }
+        }
+    }
+
+    fn dead(&mut self, host: MonitorId, addresses: &[Ipv4Addr]) {
+        self.each(addresses, |directory, address| directory.is_dead(address.into()));
+        self.dead.retain(|(of, _)| *of != host);
+        self.dead.push((host, addresses.to_vec()));
+    }
+
+    /// Of those that are up again nothing is said any more.
+    fn back(&mut self, is_up: impl Fn(MonitorId) -> bool) {
+        let (back, dead) = mem::take(&mut self.dead).into_iter().partition(|(host, _)| is_up(*host));
+        self.dead = dead;
+        let back: Vec<_> = back;
+        back.iter().for_each(|(_, of)| self.each(of, |directory, address| directory.is_up(address.into())));
+    }
+}
+
+impl Drop for Says {
+    fn drop(&mut self) {
+        drop(locked(&self.directory).take());
+    }
+}
+
 impl Dead {
     /// Of a verdict on a host; none: it is on something else, or on a host that the agent has no addresses of.
     fn of(verdict: &Verdict, client: &Client) -> Option<Self> {
@@ -88,16 +191,11 @@ impl Dead {
         if evidence.slot != HOST_SLOT || !verdict.reason.is_failure() {
             return None;
         }
-        let agent = client.agent();
-        let of = |id: u16| agent.members.get(usize::from(id).checked_sub(1)?);
-        let host = of(evidence.host_id)?;
-        // An address that this host has, too, says nothing of the other one.
-        let own = of(agent.host_id).map(|own| &own.addresses[..]).unwrap_or_default();
-        let addresses = host.addresses.iter().filter(|address| !own.contains(address)).copied().collect();
+        let host = client.agent().members.get(usize::from(evidence.host_id).checked_sub(1)?)?;
         Some(Self {
             monitor: verdict.monitor,
             name: host.name.clone(),
-            addresses,
+            addresses: addresses(client, &host.addresses),
             incarnation: evidence.incarnation,
             since_ns: evidence.rx_ns,
             attempts: 0,
@@ -126,7 +224,7 @@ fn report(arguments: &Arguments, dead: &Dead, result: &Result<Sum, String>) {
             "{}",
             json!({
                 "kind": "hung_up", "host": dead.name, "incarnation": dead.incarnation, "ended": ended, "kept": kept,
-                "us_since_verdict": took_us, "error": result.as_ref().err(),
+                "verdict_ns": dead.since_ns, "us_since_verdict": took_us, "error": result.as_ref().err(),
             })
         );
     } else {
@@ -140,6 +238,8 @@ fn report(arguments: &Arguments, dead: &Dead, result: &Result<Sum, String>) {
 
 pub(super) fn run(arguments: &Arguments) -> Done {
     let mut diag = may_destroy("fide rack hangup")?;
+    let mut says = Says::open(arguments.dead.as_deref())?;
+    says.end_by_signal()?;
     let options = ConnectOptions {
         path: Some(arguments.socket.path()),
         program: "fide rack hangup".into(),
@@ -147,16 +247,19 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     };
     let mut client = Client::connect(options)?;
     let me = client.agent().host.clone();
-    let others: Vec<String> =
-        client.agent().members.iter().map(|host| host.name.clone()).filter(|name| *name != me).collect();
+    let members = client.agent().members.iter().filter(|host| host.name != me);
+    let others: Vec<_> = members.map(|host| (host.name.clone(), addresses(&client, &host.addresses))).collect();
     // A host that was dead before is told of by no verdict: since when is not known, and its connections stay.
     let mut earlier = Vec::new();
-    for host in &others {
+    for (host, addresses) in &others {
         let monitor = client.monitor(&format!("@{host}"), Wanted::default())?;
         if monitor.state == PeerState::Dead {
+            // A former one may have ended them.
+            says.dead(monitor.id, addresses);
             earlier.push((monitor.id, monitor.incarnation));
         }
     }
+    let others: Vec<String> = others.into_iter().map(|(host, _)| host).collect();
     // Older kernels refuse; then this waits like any other program.
     let _ = fide_client::wake_eagerly();
     if arguments.json {
@@ -169,13 +272,17 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     loop {
         match client.wait_event((!dead.is_empty()).then_some(RETRY))? {
             Some(Event::Verdict(verdict)) if !earlier.contains(&(verdict.monitor, verdict.evidence.incarnation)) => {
-                dead.extend(Dead::of(&verdict, &client));
+                if let Some(one) = Dead::of(&verdict, &client) {
+                    says.dead(one.monitor, &one.addresses);
+                    dead.push(one);
+                }
             }
             Some(Event::Rejoined { incarnation }) => client.rejoined_acknowledge(incarnation)?,
             Some(Event::Dropped { what, refusal }) => say!("fide: {what} is not watched any more: {refusal}"),
             Some(Event::Detached { why }) => say!("fide: the agent went away ({why}); looking for it"),
             _ => {}
         }
+        says.back(|host| client.peer_state(host) == PeerState::Alive);
         for mut one in mem::take(&mut dead) {
             // A host that is back already has connections of its own.
             let result = match client.peer_state(one.monitor) {
@@ -219,7 +326,8 @@ mod tests {
         bed.host(1)
             .run_in(|| {
                 let mut diag = may_destroy("a test").expect("root may");
-                let dead = [Ipv4Addr::new(127, 0, 0, 2)];
+                // Of several addresses, among which there is no connection to the first.
+                let dead = [9, 2, 8].map(|last| Ipv4Addr::new(127, 0, 0, last));
                 let (mut to_dead, mut other) =
                     (connection("127.0.0.2", "127.0.0.2"), connection("127.0.0.3", "127.0.0.3"));
                 let mut mapped = connection("::", "::ffff:127.0.0.2");
@@ -237,6 +345,14 @@ mod tests {
                 let mut sum = Sum::default();
                 assert!(end(&mut diag, &dead, || Duration::ZERO, &mut sum).expect("listed"));
                 assert_eq!(sum, Sum { ended: 2, kept: 0 });
+                // More than are ended at once, and each is.
+                let mut many: Vec<_> = (0..150).map(|_| connection("127.0.0.8", "127.0.0.8")).collect();
+                assert!(end(&mut diag, &dead, || Duration::ZERO, &mut sum).expect("listed"));
+                assert_eq!(sum, Sum { ended: 152, kept: 0 });
+                for [here, _] in &mut many {
+                    let aborted = here.read(&mut [0]).map_err(|error| error.raw_os_error());
+                    assert_eq!(aborted, Err(Some(libc::ECONNABORTED)));
+                }
                 let aborted = Err(Some(libc::ECONNABORTED));
                 assert_eq!(waits.join().expect("read"), aborted);
                 assert_eq!(mapped[0].read(&mut [0]).map_err(|error| error.raw_os_error()), aborted);

@@ -5,7 +5,7 @@ use std::{
     fs,
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{self, ExitCode},
     sync::{Arc, mpsc},
     time::Duration,
 };
@@ -15,11 +15,14 @@ use fide_agent::{
     names::user_id,
     notify::{Manager, Notify},
 };
-use fide_rack::meet::monitor::{Monitor, StartError, Users};
+use fide_rack::{
+    link::offers::Network,
+    meet::monitor::{Access, Monitor, StartError, Users},
+};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use serde_json::json;
 
-use super::{link::Link, place, view};
+use super::{guard, link::Link, place, view};
 use crate::{
     exit::{Done, Failure, UNHEALTHY, USAGE, code_of_file},
     say::{say, show, tell},
@@ -39,6 +42,10 @@ pub(super) struct Arguments {
     /// all if root runs it, and else none
     #[arg(long, value_name = "USERS")]
     allow_users: Option<String>,
+    /// Of which connections it serves programs: networks with commas between them, in which both addresses of a connection have to be. By
+    /// default all
+    #[arg(long, value_name = "NETWORKS", value_delimiter = ',')]
+    allow_networks: Option<Vec<Network>>,
     /// A link to another host, over memory that both see: its file, and after that, with commas between them, side=first or
     /// side=second, peer=ADDRESSES of the other host, and what docs/rack.md names. May be given for several hosts
     #[arg(long = "link", value_name = "LINK")]
@@ -124,19 +131,32 @@ fn named(users: &Users) -> String {
 }
 
 /// A socket is kept for each question that waits: as many descriptors as this process may have.
-fn raise_descriptors() {
+pub(super) fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     // Fewer are enough for most.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
+/// Has connections to other hosts be reset should this process be killed. None: they are not.
+fn guarded(monitor: &Monitor) -> Option<process::Child> {
+    let started = guard::start().inspect_err(|why| {
+        say!("fide: no process guards connections to other hosts, which wait for ever if both monitors are killed at once: {why}");
+    });
+    let (guard, process) = started.ok()?;
+    monitor.guarded(guard);
+    Some(process)
+}
+
 pub(super) fn run(arguments: &Arguments) -> Done {
     let users = users(arguments.allow_users.as_deref())?;
     let path = socket(arguments.socket.as_deref())?;
+    let access = Access { users: users.clone(), networks: arguments.allow_networks.clone() };
     let (signal, signals) = mpsc::channel();
     ctrlc::set_handler(move || _ = signal.send(())).map_err(anyhow::Error::from)?;
     raise_descriptors();
-    let monitor = Arc::new(Monitor::start_for(&path, users.clone()).map_err(unstarted)?);
+    let monitor = Arc::new(Monitor::start_for(&path, access).map_err(unstarted)?);
+    // Before the first connection.
+    let _guard = if arguments.links.is_empty() { None } else { guarded(&monitor) };
     for link in &arguments.links {
         let carried = link.clone().carry(&monitor);
         carried.map_err(|why| Failure::new(code_of_file(&why), anyhow!("--link {}: {why}", link.name())))?;

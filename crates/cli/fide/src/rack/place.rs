@@ -24,6 +24,9 @@ pub(super) const VARIABLE: &str = "FIDE_RACK_MONITOR";
 pub(super) const USER_VARIABLE: &str = "FIDE_RACK_MONITOR_UID";
 /// Addresses of the hosts that it has links to, as networks with `+` between them: the library asks of connections with no other ones.
 pub(super) const PEERS_VARIABLE: &str = "FIDE_RACK_PEERS";
+pub(super) const RINGS_VARIABLE: &str = "FIDE_RACK_IO_URING";
+/// Where `fide rack hangup` says which addresses are dead.
+pub(super) const DEAD_VARIABLE: &str = "FIDE_RACK_DEAD";
 /// A monitor that accepts nobody for so long is none.
 const CONNECT_WAIT: Duration = Duration::from_secs(1);
 

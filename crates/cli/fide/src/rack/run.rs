@@ -11,11 +11,12 @@ use std::{
 };
 
 use anyhow::anyhow;
+use clap::ValueEnum;
 
 use super::{
     check::{Judged, is_there},
     monitor::user,
-    place::{self, Found, PEERS_VARIABLE, USER_VARIABLE, VARIABLE, candidates, found},
+    place::{self, DEAD_VARIABLE, Found, PEERS_VARIABLE, RINGS_VARIABLE, USER_VARIABLE, VARIABLE, candidates, found},
     view,
 };
 use crate::{
@@ -41,6 +42,9 @@ pub(super) struct Arguments {
     /// The library, instead of that beside this program or in ../lib/fide
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
+    /// Where `fide rack hangup --dead` says which addresses are dead; by default $FIDE_RACK_DEAD, or else /run/fide-hangup
+    #[arg(long, value_name = "DIR")]
+    dead: Option<PathBuf>,
     /// As the program ends, append a line to a file: its process, and how many of its connections went over to memory. By default
     /// to standard error; so do the programs that it starts
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
@@ -48,9 +52,12 @@ pub(super) struct Arguments {
     /// Start the program only if it is accelerated
     #[arg(long)]
     require: bool,
-    /// Have the library loaded although the program may do what the library does not see (io_uring, Go)
+    /// Have the library loaded although the program may make system calls that the library does not see (Go)
     #[arg(long)]
     anyway: bool,
+    /// What a program gets that makes a ring of io_uring
+    #[arg(long, value_enum, value_name = "RULE", default_value_t)]
+    io_uring: IoUring,
     /// The program and its arguments
     #[arg(value_name = "CMD", required = true, num_args = 1.., trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<OsString>,
@@ -66,8 +73,20 @@ struct OverTcp {
     is_preloaded: bool,
 }
 
+/// As the library has it in its environment.
+#[derive(Debug, Clone, Copy, Default, clap::ValueEnum)]
+enum IoUring {
+    /// The ring, and all its connections stay with TCP from then on; once one has memory, `ENOSYS`
+    #[default]
+    Tcp,
+    /// `ENOSYS`, as on a kernel without io_uring: its connections have memory
+    Refuse,
+    /// The ring: no connection of it meets one
+    Files,
+}
+
 /// Reasons that `--anyway` passes over: the library can be loaded, and has its limits.
-const PASSED_OVER: [&str; 2] = ["io_uring", "go"];
+const PASSED_OVER: [&str; 1] = ["go"];
 
 fn unfit(judged: &Judged, anyway: bool) -> Option<OverTcp> {
     let mut against = judged.findings.iter().filter(|finding| finding.blocks);
@@ -201,8 +220,16 @@ pub(super) fn run(arguments: &Arguments) -> Done {
             true => command.env_remove(PEERS_VARIABLE),
             false => command.env(PEERS_VARIABLE, place.peers.join("+")),
         };
-        if let Some(stats) = &arguments.stats {
+        // What this may be under has another rule.
+        command.env(
+            RINGS_VARIABLE,
+            arguments.io_uring.to_possible_value().map_or_else(String::new, |rule| rule.get_name().to_owned()),
+        );
+        if let Some(dead) = &arguments.dead {
             // Programs may go to another directory.
+            command.env(DEAD_VARIABLE, std::path::absolute(dead)?);
+        }
+        if let Some(stats) = &arguments.stats {
             let file =
                 Some(stats).filter(|stats| *stats != Path::new("-")).and_then(|stats| std::path::absolute(stats).ok());
             command.env("FIDE_RACK_STATS", file.unwrap_or_else(|| stats.clone()));

@@ -81,7 +81,7 @@ pub(super) fn begin_clean(command: &mut Command) {
 
 /// The child begins with no signal blocked, and ignores every signal that can be ignored: service managers
 /// signal a whole control group.
-pub(super) fn begin_deaf(command: &mut Command) {
+pub(crate) fn begin_deaf(command: &mut Command) {
     begin_clean(command);
     // SAFETY: between fork and exec only signal(2), which is safe there.
     unsafe {

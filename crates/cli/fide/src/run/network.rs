@@ -393,7 +393,7 @@ fn reset(diag: &mut Netlink, of: &HashSet<u32>) -> io::Result<()> {
     if of.is_empty() {
         return Ok(());
     }
-    let list = list(diag, CONNECTED, None)?;
+    let list = list(diag, CONNECTED)?;
     for found in list.all.iter().filter(|found: &&Found| of.contains(&found.inode)) {
         destroy(diag, found)?;
     }

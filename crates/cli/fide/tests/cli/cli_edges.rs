@@ -3,7 +3,7 @@
 
 mod check;
 mod codes;
-mod common;
+pub(crate) mod common;
 mod controller_check;
 mod cut_off;
 mod denied;

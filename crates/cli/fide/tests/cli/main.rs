@@ -16,3 +16,4 @@ mod loopback;
 mod pace_cli;
 mod plan_cli;
 mod rack_cli;
+mod windows;

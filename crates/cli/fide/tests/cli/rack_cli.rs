@@ -2,6 +2,7 @@
 //! `fide rack` as real processes: programs of Python whose connections go over memory, a monitor that comes and goes, and what is refused.
 
 mod checks;
+mod links;
 mod users;
 
 use std::{

@@ -26,3 +26,4 @@ mod run_units;
 mod sessions;
 mod trust;
 mod unequal;
+mod windows;

@@ -55,11 +55,11 @@ impl Source {
         Ok(Self { buffer: vec![0; bytes], file, made: 0 })
     }
 
-    /// The next words that are made.
-    fn words(&mut self) -> impl Iterator<Item = u64> + use<> {
+    /// The next words that are made, of so many bytes.
+    fn words(&mut self, bytes: usize) -> impl Iterator<Item = u64> + use<> {
         let first = self.made;
-        self.made += (self.buffer.len() / WORD) as u64;
-        (first..).map(|number| number.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+        self.made += (bytes / WORD) as u64;
+        (first..self.made).map(|number| number.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
     /// One message; how many bytes.
@@ -67,7 +67,7 @@ impl Source {
         let bytes = self.buffer.len();
         match mode {
             Mode::MadeOrigin => {
-                let words = self.words();
+                let words = self.words(bytes);
                 for (place, word) in self.buffer.as_chunks_mut::<WORD>().0.iter_mut().zip(words) {
                     *place = word.to_ne_bytes();
                 }
@@ -75,11 +75,11 @@ impl Source {
                 Ok(bytes)
             }
             Mode::MadeShm => {
-                let (mut words, mut left) = (self.words(), bytes);
+                let mut left = bytes;
                 while left > 0 {
                     let piece = left.min(PIECE);
                     let mut lent = to.lend(piece)?;
-                    lent.put_words(0, &mut words);
+                    lent.put_words(0, self.words(piece));
                     lent.send(piece);
                     left -= piece;
                 }

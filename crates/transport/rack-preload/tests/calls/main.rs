@@ -29,7 +29,8 @@ use differences::{DIFFERENCES, Difference, Kind};
 use fide_rack::meet::monitor::Monitor;
 use gate::Gate;
 
-const SOURCES: [&str; 9] = ["main", "data", "flags", "ends", "names", "waits", "sets", "signals", "processes"];
+const SOURCES: [&str; 10] =
+    ["main", "data", "flags", "ends", "names", "waits", "sets", "signals", "processes", "races"];
 /// A scenario takes a few seconds at most, and longer on a host that has much else to do.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Programs at a time: they wait most of the time.

@@ -7,6 +7,7 @@ mod under;
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
+    net::{Ipv4Addr, TcpListener},
     path::Path,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::mpsc,
@@ -135,23 +136,71 @@ fn monitor_in_a_process_of_its_own() {
     let _ = std::io::stdin().read(&mut [0]);
 }
 
+/// A monitor that can be stopped.
+struct Stopped {
+    process: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Stopped {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(MONITOR);
+        let process = Command::new(std::env::current_exe().unwrap())
+            .args(["monitor_in_a_process_of_its_own", "--exact", "--ignored"])
+            .env(STOPPED_AT, &path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        until("a monitor", || Asks::connect(&path).is_ok());
+        Self { process, directory }
+    }
+
+    fn signal(&self, which: Signal) {
+        kill_process(Pid::from_child(&self.process), which).unwrap();
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// It cannot be told what it need not keep any more: the other ends wait for their end for as long as it keeps it.
+#[test]
+fn connections_end_also_if_a_slow_monitor_was_asked_about_too_many() {
+    const MANY: usize = 500;
+    let monitor = Stopped::start();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let mut client = Program::start(monitor.directory.path(), "talks.py", &["client", &port]);
+    client.says("keep 0");
+    monitor.signal(Signal::STOP);
+    let connections: Vec<_> = (0..MANY)
+        .map(|_| {
+            client.says("keep 0");
+            listener.accept().unwrap().0
+        })
+        .collect();
+    client.says("drop 0");
+    monitor.signal(Signal::CONT);
+    for mut connection in connections {
+        connection.set_read_timeout(Some(LIMIT)).unwrap();
+        assert_eq!(connection.read(&mut [0]).unwrap(), 0);
+    }
+}
+
 /// It takes no connection, and has no place for those that wait. Each child of the server would wait for some seconds.
 #[test]
 fn nobody_waits_for_a_monitor_that_is_stopped() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join(MONITOR);
-    let mut monitor = Command::new(std::env::current_exe().unwrap())
-        .args(["monitor_in_a_process_of_its_own", "--exact", "--ignored"])
-        .env(STOPPED_AT, &path)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    until("a monitor", || Asks::connect(&path).is_ok());
+    let monitor = Stopped::start();
+    let (directory, path) = (&monitor.directory, monitor.directory.path().join(MONITOR));
     let [_server, mut client] = both(directory.path(), &["forks"]);
     client.says("talk 30");
-    let signal = |which| kill_process(Pid::from_child(&monitor), which).unwrap();
-    signal(Signal::STOP);
+    monitor.signal(Signal::STOP);
     let mut crowd = Vec::new();
     until("a monitor that takes no more", || {
         Asks::connect_within(&path, Duration::ZERO).map(|asks| crowd.push(asks)).is_err()
@@ -162,8 +211,6 @@ fn nobody_waits_for_a_monitor_that_is_stopped() {
         client.says("talk 2");
         turns += 1;
     }
-    signal(Signal::CONT);
+    monitor.signal(Signal::CONT);
     client.says("talk 30");
-    monitor.kill().unwrap();
-    monitor.wait().unwrap();
 }

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`talks.py server [forks]` prints its port and serves until its input ends, each connection by a thread or a process of its own.
 `talks.py client PORT` makes a connection for each line of its input, `WORD COUNT`, and prints the line once it is done: `talk` closes it after
-so many round trips, `keep` does not, and `again` has them over all that were kept."""
+so many round trips, `keep` does not, and `again` has them over all that were kept, and `drop`
+closes those."""
 
 import os
 import socket
@@ -65,6 +66,9 @@ def client(port):
         if word == "again":
             for s in kept:
                 talks(s, int(count))
+        elif word == "drop":
+            while kept:
+                kept.pop().close()
         else:
             s = socket.create_connection(("127.0.0.1", port))
             talks(s, int(count))

@@ -28,7 +28,10 @@ impl<W: Window> End<W> {
         let (socket, window) = (socket.as_fd(), self.window.get());
         self.incoming(|incoming| {
             self.outgoing(|outgoing| match window {
-                Some(window) if self.is_alone(0) => leave::leave(incoming, outgoing, window, socket),
+                Some(window) if self.is_alone(0) => {
+                    self.is_open()?;
+                    leave::leave(incoming, outgoing, window, socket)
+                }
                 _ => Ok(false),
             })
         })??
@@ -43,7 +46,10 @@ impl<W: Window> End<W> {
     /// The other end has left: what it has not read waits for this end, whatever that calls.
     pub(super) fn sends_unread(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         match self.window.get().filter(|window| leave::has_left(*window) && !self.of().outgoing.has_left()) {
-            Some(window) => self.outgoing(|outgoing| outgoing.follows(window, socket))?.map(|_| ()),
+            Some(window) => self.outgoing(|outgoing| {
+                self.is_open()?;
+                outgoing.follows(window, socket).map(|_| ())
+            })?,
             None => Ok(()),
         }
     }
@@ -55,11 +61,13 @@ impl<W: Window> End<W> {
     pub fn follow(&self, socket: impl AsFd) -> io::Result<bool> {
         let (socket, Some(window)) = (socket.as_fd(), self.window.get()) else { return Ok(false) };
         let has_left = self.incoming(|incoming| {
+            self.is_open()?;
             // All of TCP may have been read, and nobody have looked for more.
             let _ = incoming.has_something(window);
             incoming.hears(window, socket, self.is_alone(0))?;
             Ok::<_, io::Error>(incoming.follows(window))
         })??;
-        Ok(self.outgoing(|outgoing| outgoing.follows(window, socket))?? && has_left)
+        self.sends_unread(socket)?;
+        Ok(has_left && self.of().outgoing.has_left())
     }
 }

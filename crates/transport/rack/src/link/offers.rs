@@ -26,7 +26,7 @@ use std::{
 use crate::{
     carry::READS_RING_AT,
     link::{
-        App, BATCH, Cut, Layout,
+        App, BATCH, CONNECTIONS_OF_USER_MAX, Cut, Layout,
         frame::{Frame, HEADER, In, Kind, Out, SHORT_MAX},
     },
     meet::{Asker, Seen},
@@ -150,6 +150,15 @@ enum Is<A> {
     },
 }
 
+/// A connection that goes over the link.
+#[derive(Debug)]
+struct Carries<A> {
+    app: A,
+    uid: u32,
+    /// It was opened here: the other host may refuse it.
+    is_opened_here: bool,
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Say {
     Offer { offer: u32 },
@@ -169,13 +178,15 @@ pub struct Offers<H: Host> {
     ends_of: HashMap<u32, Ends>,
     /// Those of `own` that are not [`Is::Waiting`].
     opening: Vec<u32>,
-    /// Connections that were opened here, until the other host may refuse them no more.
-    opened: HashMap<u32, H::App>,
+    /// Connections that go over the link, until they are over.
+    carried: HashMap<u32, Carries<H::App>>,
     says: VecDeque<Say>,
     last_offer: u32,
     last_connection: u32,
     turns: u32,
+    /// None also during a turn.
     talks: Option<(In, Out)>,
+    stands: bool,
 }
 
 impl<H: Host> Offers<H> {
@@ -190,12 +201,13 @@ impl<H: Host> Offers<H> {
             others: HashMap::new(),
             ends_of: HashMap::new(),
             opening: Vec::new(),
-            opened: HashMap::new(),
+            carried: HashMap::new(),
             says: VecDeque::new(),
             last_offer: 0,
             last_connection: 0,
             turns: 0,
             talks: None,
+            stands: false,
         }
     }
 
@@ -219,6 +231,7 @@ impl<H: Host> Offers<H> {
     /// The link stands, with these keys.
     pub fn rises(&mut self, link: &impl Window, layout: Layout, keys: [u64; 2]) {
         let place = layout.talk();
+        self.stands = true;
         self.talks = Some((In::new(link, place, keys, RING, SHORT_MAX), Out::new(link, place, keys, RING)));
         // Of two that open connections one takes the odd numbers.
         self.last_connection = u32::from(keys[0] > keys[1]);
@@ -228,11 +241,11 @@ impl<H: Host> Offers<H> {
 
     /// The link is lost: who was given memory keeps to TCP, and who waits waits on.
     pub fn falls(&mut self) {
-        self.talks = None;
+        (self.talks, self.stands) = (None, false);
         self.others.clear();
         self.ends_of.clear();
         self.says.clear();
-        self.opened.clear();
+        self.carried.clear();
         for offer in std::mem::take(&mut self.opening) {
             self.forgets(offer);
         }
@@ -252,7 +265,7 @@ impl<H: Host> Offers<H> {
     }
 
     fn says(&mut self, say: Say) {
-        if self.talks.is_some() && self.says.len() < SAYS_MAX {
+        if self.stands && self.says.len() < SAYS_MAX {
             self.says.push_back(say);
         }
     }
@@ -293,16 +306,25 @@ impl<H: Host> Offers<H> {
         its.into_iter().for_each(|(client, id)| self.withdraws(client, id));
     }
 
+    /// Whether a user of this host has as many connections as one may, those that are about to be opened among them.
+    fn is_full_for(&self, uid: u32) -> bool {
+        let carried = self.carried.values().filter(|carries| carries.uid == uid && !carries.app.is_over());
+        let opening = self.opening.iter().filter(|offer| self.own.get(offer).is_some_and(|own| own.asker.uid == uid));
+        carried.count() + opening.count() >= CONNECTIONS_OF_USER_MAX
+    }
+
     /// If this host has the server's end, and the other one the client's: the program is given memory.
     fn meets(&mut self, offer: u32, host: &mut H) {
-        let Some(own) = self.own.get_mut(&offer) else { return };
-        let Some((other, seen)) = self.others.get(&own.ends.other()) else { return };
+        let Some(own) = self.own.get(&offer) else { return };
+        let Some((other, seen)) = self.others.get(&own.ends.other()).copied() else { return };
         if matches!(own.is, Is::Waiting)
             && own.seen.syn.is_some()
-            && own.seen.is_one_with(*seen)
+            && own.seen.is_one_with(seen)
+            && !self.is_full_for(own.asker.uid)
             && let Some(app) = host.gives(own.asker, false)
+            && let Some(own) = self.own.get_mut(&offer)
         {
-            own.is = Is::Given { app, other: *other };
+            own.is = Is::Given { app, other };
             self.opening.push(offer);
         }
     }
@@ -337,7 +359,7 @@ impl<H: Host> Offers<H> {
         }
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(FORGETS_EVERY) {
-            self.opened.retain(|_, app| !app.is_over());
+            self.carried.retain(|_, carries| !carries.app.is_over());
         }
         for at in (0..self.opening.len()).rev() {
             let offer = self.opening[at];
@@ -423,8 +445,8 @@ impl<H: Host> Offers<H> {
                 if let Some(ends) = self.ends_of.remove(&other) {
                     self.others.remove(&ends);
                 }
-                if let Some(Own { is: Is::Taken { app, .. }, .. }) = self.takes(offer) {
-                    self.opened.insert(connection, app);
+                if let Some(Own { is: Is::Taken { app, .. }, asker, .. }) = self.takes(offer) {
+                    self.carried.insert(connection, Carries { app, uid: asker.uid, is_opened_here: true });
                 }
                 Ok(false)
             }
@@ -460,15 +482,23 @@ impl<H: Host> Offers<H> {
                     return Err(malformed);
                 }
                 let own = self.own.get(&offer).filter(|own| matches!(own.is, Is::Waiting) && own.seen.syn.is_none());
-                let app = own.filter(|_| !host.is_full()).and_then(|own| host.gives(own.asker, true));
+                let uid = own.map_or(0, |own| own.asker.uid);
+                let app = own
+                    .filter(|_| !host.is_full() && !self.is_full_for(uid))
+                    .and_then(|own| host.gives(own.asker, true));
                 match app.filter(|app| host.carries(partition, number, app).is_some() || !is_given_up(app)) {
-                    Some(_) => _ = self.takes(offer),
+                    Some(app) => {
+                        _ = self.takes(offer);
+                        self.carried.insert(number, Carries { app, uid, is_opened_here: false });
+                    }
                     None => self.says(Say::Refused { connection: number }),
                 }
             }
             Kind::Refused => {
-                if let Some(app) = self.opened.remove(&number) {
-                    app.is_carried();
+                if self.carried.get(&number).is_some_and(|carries| carries.is_opened_here)
+                    && let Some(carries) = self.carried.remove(&number)
+                {
+                    carries.app.is_carried();
                 }
             }
             _ => return Err(malformed),

@@ -11,6 +11,7 @@ use std::{
 
 use fide_shm::region::RegionError;
 use fide_sys::seqpacket::{self, send};
+use rustix::net::{Shutdown, shutdown};
 
 use super::{
     Refused, WORDS,
@@ -112,6 +113,14 @@ impl Asks {
     /// As [`Asks::ask`].
     pub fn cancel(&self, id: u32) -> io::Result<()> {
         send(&self.socket, &Request::Cancel { id }.write(), &[])
+    }
+
+    /// As [`Asks::cancel`]. If the monitor is too slow to be told, this connection to it ends instead, with which it gives back all that it
+    /// keeps: it would keep the socket for as long as this program runs.
+    pub fn cancel_or_end(&self, id: u32) {
+        if self.cancel(id).is_err() {
+            let _ = shutdown(&self.socket, Shutdown::Both);
+        }
     }
 
     /// Waits for the next answer. None: the monitor has ended.

@@ -3,15 +3,17 @@
 //! socket: its program can keep the kernel's lock of it.
 
 use std::{
-    os::fd::{AsRawFd, OwnedFd},
+    mem,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering, fence},
     },
 };
 
 use fide_shm::region::RegionError;
 use rustix::{
+    event::{EventfdFlags, eventfd},
     fs::{FlockOperation, Mode, OFlags, flock, open},
     io::Errno,
     net::{SendFlags, connect_unspec, send},
@@ -33,6 +35,49 @@ const IS_GONE: u32 = 8;
 const KNOWS: u32 = 16;
 const OPENS: u32 = 32;
 
+/// What the thread that has a program's sockets waits for.
+#[derive(Debug)]
+pub struct Bell {
+    event: OwnedFd,
+    /// The last number of a connection: two have the same only after four thousand million others.
+    last: AtomicU32,
+    /// Connections that are to be looked at: each once for each thing that is asked of it, until it is done.
+    rung: Mutex<Vec<u32>>,
+}
+
+impl Bell {
+    /// # Errors
+    /// The kernel's.
+    pub fn new() -> Result<Self, Errno> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { event, last: AtomicU32::new(0), rung: Mutex::default() })
+    }
+
+    fn rung(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.rung.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// There is something else to do.
+    pub fn rings(&self) {
+        // It is full only if it has been rung.
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+
+    /// Who waits is about to do what is to be done. `rung`: gets the connections that have rung, instead of what is in it.
+    pub fn takes(&self, rung: &mut Vec<u32>) {
+        let _ = rustix::io::read(&self.event, &mut [0; size_of::<u64>()]);
+        rung.clear();
+        mem::swap(rung, &mut *self.rung());
+    }
+}
+
+/// Readable once it has rung.
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
 /// A connection, as its proxy has it.
 #[derive(Debug, Clone)]
 pub struct Carried(Arc<Shared>);
@@ -41,8 +86,9 @@ pub struct Carried(Arc<Shared>);
 struct Shared {
     window: ShmWindow<WORDS>,
     state: AtomicU32,
-    /// Of the thread that has the socket.
-    bell: Arc<OwnedFd>,
+    /// Of the thread that has the socket, and its number there.
+    bell: Arc<Bell>,
+    number: u32,
 }
 
 /// What is given to a program. Dropped, it was not.
@@ -66,18 +112,19 @@ pub struct Held {
 }
 
 impl Given {
-    /// For a program whose socket a thread has that waits for a bell, an eventfd. `reads_ring`: the other host's program has its memory.
+    /// For a program whose socket a thread has that waits for a bell. `reads_ring`: the other host's program has its memory.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn new(bell: &Arc<OwnedFd>, reads_ring: bool) -> Result<Self, RegionError> {
+    pub fn new(bell: &Arc<Bell>, reads_ring: bool) -> Result<Self, RegionError> {
         let ([window, _], memory) = ShmWindow::pair_and_descriptor()?;
         let failed = |errno| RegionError::System { call: "opening a memfd once more, by /proc", errno };
         let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
         let of_program = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
         flock(&of_program, FlockOperation::NonBlockingLockShared).map_err(failed)?;
         is_of_link(&window);
-        let shared = Shared { window: window.silent(), state: AtomicU32::new(0), bell: Arc::clone(bell) };
+        let number = bell.last.fetch_add(1, Ordering::Relaxed);
+        let shared = Shared { window: window.silent(), state: AtomicU32::new(0), bell: Arc::clone(bell), number };
         let carried = Carried(Arc::new(shared));
         if reads_ring {
             carried.opens();
@@ -106,6 +153,17 @@ impl Drop for Given {
 }
 
 impl Held {
+    /// Its number at the bell.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.carried.0.number
+    }
+
+    #[must_use]
+    pub fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
     /// Does what the proxy asks for. False: it is done with the socket.
     #[must_use]
     pub fn serves(&self) -> bool {
@@ -138,17 +196,15 @@ impl Held {
     /// Its program has ended, or was given memory a while ago: whether no other one that it has forked has the memory, nor is about to take it.
     #[must_use]
     pub fn is_left(&self) -> bool {
+        if self.carried.is_gone() {
+            return true;
+        }
         let is_left = flock(&self.memory, FlockOperation::NonBlockingLockExclusive).is_ok();
         if is_left {
             let _ = flock(&self.memory, FlockOperation::Unlock);
             self.carried.0.state.fetch_or(IS_GONE, Ordering::AcqRel);
         }
         is_left
-    }
-
-    /// Nobody carries it any more.
-    pub fn resets(&self) {
-        let _ = connect_unspec(&self.socket);
     }
 
     #[must_use]
@@ -163,9 +219,10 @@ impl Carried {
     }
 
     fn sets(&self, bit: u32) {
-        if self.0.state.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
-            // It is full only if it has been rung.
-            let _ = rustix::io::write(&self.0.bell, &1_u64.to_ne_bytes());
+        let Shared { state, bell, number, .. } = &*self.0;
+        if state.fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+            bell.rung().push(*number);
+            bell.rings();
         }
     }
 }
@@ -220,5 +277,44 @@ impl App for Carried {
 
     fn is_over(&self) -> bool {
         self.is(RESETS | IS_CARRIED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Read,
+        net::{Ipv4Addr, TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    /// Of many connections of a program the others are not looked at.
+    #[test]
+    fn bell_says_which_connection_is_to_be_woken() {
+        let bell = Arc::new(Bell::new().unwrap());
+        let [mut first, second] = [(), ()].map(|()| {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+            let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            other.set_nonblocking(true).unwrap();
+            let given = Given::new(&bell, true).unwrap();
+            (given.carried(), given.held(0, Arc::new(listener.accept().unwrap().0.into())).unwrap(), other)
+        });
+        let mut rung = vec![77];
+        let mut takes = || {
+            bell.takes(&mut rung);
+            rung.clone()
+        };
+        assert_eq!(takes(), []);
+        second.0.wakes();
+        second.0.wakes();
+        assert_eq!(takes(), [second.1.number()], "once until it is served");
+        assert!(second.1.serves());
+        first.0.wakes();
+        second.0.is_carried();
+        assert_eq!(takes(), [first.1.number(), second.1.number()]);
+        assert!(first.1.serves() && !second.1.serves());
+        assert_eq!(first.2.read(&mut [0; 8]).unwrap(), 1);
+        assert_eq!(takes(), []);
     }
 }

@@ -9,10 +9,11 @@
 use std::{
     collections::{HashMap, HashSet},
     io, mem,
+    net::IpAddr,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, Weak,
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
     thread::{self, JoinHandle},
@@ -24,15 +25,17 @@ use fide_sys::{
     tcp::{TcpEnd, cookie, is_established, netns, stamp_now, syn_stamp},
 };
 use rustix::{
-    event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll},
+    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    net::{Shutdown, shutdown, sockopt},
+    net::{Shutdown, shutdown},
     process::{Resource, getrlimit},
 };
 
 use super::{
     Asked, Asker, Pairs, Refused, Seen, WAITING_MAX, WAITING_OF_USER_MAX, WORDS,
-    carried::{Carried, Given, Held},
+    carried::{Bell, Carried, Given, Held},
+    guard::Guard,
+    held::{Holds, lets_go},
     lately::{KNOWN_FOR, Lately},
     seen::{self, Left, Pair, Program, View, Waits, Why},
     wire::{Answer, Request, receive},
@@ -68,9 +71,8 @@ const UNREAD_MAX: usize = 1024;
 /// its end.
 const LOOKS_EVERY: Duration = Duration::from_millis(10);
 const FORGETS_AFTER: Duration = Duration::from_secs(1);
-/// How often it is looked whether a program has let the memory go that it was given, and at how many of those of a program.
+/// How often it is looked whether a program has let the memory go that it was given.
 const TAKES_WITHIN: Duration = Duration::from_millis(100);
-const TAKES_LOOKED: usize = 64;
 /// As the monitor ends, its threads have so long to reset the connections to other hosts.
 const RESETS_WITHIN: Duration = Duration::from_millis(100);
 /// Descriptors of a question: the socket.
@@ -144,6 +146,28 @@ impl Users {
     }
 }
 
+/// Whose connections it serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    pub users: Users,
+    /// Both addresses of a connection have to be in one of them; none: any may be.
+    pub networks: Option<Vec<Network>>,
+}
+
+impl From<Users> for Access {
+    fn from(users: Users) -> Self {
+        Self { users, networks: None }
+    }
+}
+
+impl Access {
+    fn has(&self, end: &TcpEnd) -> bool {
+        let has = |networks: &[Network], address: IpAddr| networks.iter().any(|network| network.has(address));
+        let both = [end.local.ip(), end.peer.ip()].map(|address| address.to_canonical());
+        self.networks.as_ref().is_none_or(|networks| both.into_iter().all(|address| has(networks, address)))
+    }
+}
+
 /// A running monitor. Dropped, it ends, and what it keeps of others is given back.
 #[derive(Debug)]
 pub struct Monitor {
@@ -159,7 +183,7 @@ struct Client {
     program: Program,
     socket: OwnedFd,
     /// There is something to do.
-    bell: Arc<OwnedFd>,
+    bell: Arc<Bell>,
     to_do: Mutex<ToDo>,
 }
 
@@ -210,11 +234,13 @@ struct Shared {
     has_known: Condvar,
     clients: Mutex<Clients>,
     bounds: Bounds,
-    users: Users,
+    access: Access,
     /// For those who look.
     said: Mutex<seen::Seen>,
     /// To other hosts.
     links: RwLock<Vec<Proxy>>,
+    /// Has the sockets of connections to other hosts, too.
+    guard: OnceLock<Guard>,
     /// The network namespace of this process; none: the kernel does not say. Only its connections go to other hosts: in one of his own a user
     /// has any addresses.
     netns: Option<u64>,
@@ -236,11 +262,12 @@ impl Monitor {
         Self::start_for(path, Users::All)
     }
 
-    /// As [`Monitor::start`], for some users. The programs of others see the end of their connection to it, and stay with TCP.
+    /// As [`Monitor::start`], for some users, and connections of some networks. The programs of others see the end of their connection to it,
+    /// and stay with TCP, as other connections do.
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn start_for(path: &Path, users: Users) -> Result<Self, StartError> {
+    pub fn start_for(path: &Path, access: impl Into<Access>) -> Result<Self, StartError> {
         let listener = Arc::new(Listener::bind(path, BACKLOG, Descriptors::Taken)?);
         let bounds = Bounds::of(getrlimit(Resource::Nofile).current);
         let shared = Arc::new(Shared {
@@ -250,9 +277,10 @@ impl Monitor {
             has_known: Condvar::new(),
             clients: Mutex::default(),
             bounds,
-            users,
+            access: access.into(),
             said: Mutex::default(),
             links: RwLock::default(),
+            guard: OnceLock::new(),
             netns: own_netns(),
         });
         let failed = |why| StartError::Io { path: path.to_owned(), why };
@@ -279,6 +307,11 @@ impl Monitor {
         let proxy = Proxy::start(settings, programs, opens, key)?;
         self.shared.links.write().unwrap_or_else(PoisonError::into_inner).push(proxy);
         Ok(())
+    }
+
+    /// Has connections to other hosts be reset should this process die, from those on that are carried later. To be called once.
+    pub fn guarded(&self, guard: Guard) {
+        let _ = self.shared.guard.set(guard);
     }
 
     /// Addresses of the hosts that it has links to: of connections with them, too, its programs may ask.
@@ -351,7 +384,7 @@ fn accepts(listener: &Listener, shared: &Arc<Shared>) {
                 if let Some(client) = shared.enters(socket) {
                     let (of_thread, number) = (Arc::clone(shared), client.number);
                     let serve = move || {
-                        let mut held = Vec::new();
+                        let mut held = Holds::default();
                         of_thread.serve(&client, &mut held);
                         client.empties();
                         of_thread.leaves(number);
@@ -397,11 +430,11 @@ impl Shared {
 
     fn admits(&self, socket: OwnedFd) -> Option<Arc<Client>> {
         let Peer { pid, uid, .. } = peer(&socket).ok()?;
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?);
+        let bell = Arc::new(Bell::new().ok()?);
         let mut clients = self.clients();
         let of_user = clients.all.values().filter(|client| client.program.uid == uid).count();
         let is_full = clients.all.len() >= self.bounds.clients || of_user >= self.bounds.clients_of_user;
-        if is_full || !self.users.has(uid) {
+        if is_full || !self.access.users.has(uid) {
             return None;
         }
         clients.last += 1;
@@ -424,7 +457,7 @@ impl Shared {
     }
 
     /// A program takes a question back.
-    fn cancels(&self, client: &Client, id: u32, held: &mut Vec<Held>) {
+    fn cancels(&self, client: &Client, id: u32, held: &mut Holds) {
         let kept = {
             let mut pairs = self.pairs();
             let kept = pairs.cancel(client.number, id);
@@ -434,10 +467,8 @@ impl Shared {
             self.links(|link| link.withdraws(client.number, id));
             self.said().left(kept.left(Why::TakenBack));
             kept.release();
-        } else if let Some(at) = held.iter().position(|held| held.id == id && !held.has_begun()) {
-            let held = held.swap_remove(at);
-            held.is_refused();
-            lets_go(&held.into_socket());
+        } else {
+            held.cancels(id);
         }
     }
 
@@ -487,23 +518,26 @@ impl Shared {
     }
 
     /// Answers a program until it ends, or says what is no question. `held`: its connections to other hosts.
-    fn serve(&self, client: &Arc<Client>, held: &mut Vec<Held>) {
-        let (mut looked, mut next) = (Instant::now(), 0);
+    fn serve(&self, client: &Arc<Client>, held: &mut Holds) {
+        let (mut looked, mut rung) = (Instant::now(), Vec::new());
         loop {
             let is_waited_for = !held.is_empty();
             let Ok([is_rung, has_come]) = client.waits(is_waited_for.then_some(TAKES_WITHIN), true) else { return };
             if is_waited_for && looked.elapsed() >= TAKES_WITHIN {
                 looked = Instant::now();
-                for _ in 0..held.len().min(TAKES_LOOKED) {
-                    next = (next + 1) % held.len();
-                    let _ = held[next].is_left();
-                }
-                serves(held);
+                held.looks();
+                held.serves_all();
             }
             if is_rung {
+                // First who has rung: nobody does of whom it is not to be done already that it was given.
+                client.bell.takes(&mut rung);
                 let ToDo { looks, answers, replaced, given } = client.takes();
-                given.into_iter().for_each(|(id, given)| held.extend(self.gives(client, id, given)));
-                serves(held);
+                for (id, given) in given {
+                    if let Some(given) = self.gives(client, id, given) {
+                        held.adds(given, self.guard.get());
+                    }
+                }
+                held.serves(&rung);
                 looks.into_iter().for_each(|id| self.looks(client, id));
                 answers.into_iter().for_each(|(id, outcome)| self.answers(client, id, outcome));
                 for (id, socket) in replaced {
@@ -526,21 +560,15 @@ impl Shared {
 
     /// Its program has ended: its connections to other hosts are kept until all of them is carried, and longer while others have them that it
     /// has forked.
-    fn lingers(&self, client: &Client, mut held: Vec<Held>) {
-        let mut is_left: Vec<bool> = held.iter().map(Held::is_left).collect();
+    fn lingers(&self, client: &Client, mut held: Holds) {
         while !held.is_empty() {
-            let waits = is_left.iter().any(|is_left| !is_left).then_some(LOOKS_EVERY);
-            let Ok(_) = client.waits(waits.or(Some(FORGETS_AFTER)), false) else { return };
+            let waits = if held.are_left() { FORGETS_AFTER } else { LOOKS_EVERY };
+            let Ok(_) = client.waits(Some(waits), false) else { return };
+            client.bell.takes(&mut Vec::new());
             let given = client.takes().given;
             // None of them is asked for any more.
             drop(given);
-            for at in (0..held.len()).rev() {
-                is_left[at] = is_left[at] || held[at].is_left();
-                if !held[at].serves() {
-                    is_left.swap_remove(at);
-                    lets_go(&held.swap_remove(at).into_socket());
-                }
-            }
+            held.serves_all();
         }
     }
 
@@ -580,6 +608,10 @@ impl Shared {
         };
         let found = socket.and_then(|socket| Some((TcpEnd::of(&socket).ok()?, cookie(&socket).ok()?, socket)));
         let Some((end, cookie, socket)) = found else { return refuse(Refused::Socket, None) };
+        if !self.access.has(&end) {
+            drop(socket);
+            return refuse(Refused::Network, Some(end));
+        }
         // The kernel gives it once.
         let syn = syn_stamp(&socket).ok().flatten();
         let seen = Seen { syn, stamp: stamp_now(&socket).ok() };
@@ -700,7 +732,7 @@ impl Shared {
 impl Client {
     /// Waits until there is something to do, or, if it `hears`, something has come; or for a time.
     fn waits(&self, within: Option<Duration>, hears: bool) -> Result<[bool; 2], Errno> {
-        let mut fds = [&*self.bell, &self.socket].map(|fd| PollFd::new(fd, PollFlags::IN));
+        let mut fds = [self.bell.as_fd(), self.socket.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let fds = &mut fds[..1 + usize::from(hears)];
         let within: Option<Timespec> = within.and_then(|within| within.try_into().ok());
         loop {
@@ -728,12 +760,10 @@ impl Client {
 
     fn is_to(&self, what: impl FnOnce(&mut ToDo)) {
         what(&mut self.to_do());
-        // It is full only if it has been rung.
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        self.bell.rings();
     }
 
     fn takes(&self) -> ToDo {
-        let _ = rustix::io::read(&self.bell, &mut [0; size_of::<u64>()]);
         mem::take(&mut self.to_do())
     }
 
@@ -764,15 +794,6 @@ impl Programs for Gives {
     }
 }
 
-/// Does what proxies ask for.
-fn serves(held: &mut Vec<Held>) {
-    for at in (0..held.len()).rev() {
-        if !held[at].serves() {
-            lets_go(&held.swap_remove(at).into_socket());
-        }
-    }
-}
-
 fn own_netns() -> Option<u64> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None).ok()?;
     netns(socket).ok()
@@ -780,15 +801,6 @@ fn own_netns() -> Option<u64> {
 
 fn ends_of(end: TcpEnd) -> Ends {
     Ends { local: end.local, peer: end.peer }
-}
-
-/// Before a socket is closed.
-fn lets_go(socket: &OwnedFd) {
-    // Its program, if there still is one, knows what it has set. To linger for no time is a reset, for which nobody waits, and which the
-    // program may have left to this close.
-    if sockopt::socket_linger(socket).is_ok_and(|linger| linger.is_some_and(|linger| !linger.is_zero())) {
-        let _ = sockopt::set_socket_linger(socket, None);
-    }
 }
 
 impl Kept {

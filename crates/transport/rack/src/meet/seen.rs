@@ -184,6 +184,6 @@ mod tests {
         }
         assert!(seen.left.len() == LEFT_MAX && seen.left[0].why == Why::Refused(Refused::Unproven));
         assert_eq!(seen.counts.taken_back, LEFT_MAX as u64);
-        assert_eq!(seen.counts.refused, [0, 0, 0, 0, 0, LEFT_MAX as u64]);
+        assert_eq!(seen.counts.refused, [0, 0, 0, 0, 0, LEFT_MAX as u64, 0]);
     }
 }

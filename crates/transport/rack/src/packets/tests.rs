@@ -10,6 +10,9 @@ use crate::shm::ShmWindow;
 const WORDS: usize = 64;
 const MOST: usize = (WORDS * WORD - BEFORE) / 2 - 2 * WORD;
 
+/// A ring of short packets fills, stays full, is not asked for, and begins.
+const PACKETS_UNTIL_WELL: u32 = 100 + FULL_MAX + LOOKS_MAX;
+
 /// A packet that says its number, as far as it has room.
 fn packet(number: u64, len: usize) -> Vec<u8> {
     number.to_le_bytes().into_iter().cycle().take(len).collect()
@@ -107,6 +110,13 @@ proptest! {
                 Step::Garble(end, at, word) => windows[1 - end].publish(at * WORD, word),
             }
         }
+        // What was overwritten is found out, by sending and looking alone.
+        let comes = (0..PACKETS_UNTIL_WELL).any(|_| {
+            let _ = outbox.send(&windows[0], b"again");
+            let mut got = [0; MOST];
+            std::iter::from_fn(|| inbox.receive(&windows[1], &mut got).map(|len| got[..len] == *b"again")).take(40).any(|is| is)
+        });
+        prop_assert!(comes);
         // Each begins anew, as a process that is started again.
         let mut outbox = Outbox::new(&windows[0], u64::MAX - 1);
         let mut inbox = Inbox::new(&windows[1], u64::MAX - 1);
@@ -133,6 +143,38 @@ fn packets_that_nobody_reads_are_dropped_and_counted() {
     let got = std::iter::from_fn(|| inbox.receive(&windows[1], &mut [0; MOST])).count();
     assert_eq!(got as u64, sent);
     assert_eq!(outbox.send(&windows[0], &[7; 40]), Ok(()));
+}
+
+/// As somebody overwrites each word once, or a device is reset.
+#[test]
+fn words_that_were_overwritten_are_written_again() {
+    let windows = ShmWindow::<WORDS>::pair().unwrap();
+    let (mut outbox, mut inbox) = (Outbox::new(&windows[0], 1), Inbox::new(&windows[1], 1));
+    settle(&windows, &mut outbox, &mut inbox);
+    for word in [0, 1, 77, u64::MAX] {
+        for (end, at) in [0, 1].into_iter().flat_map(|end| (0..WORDS).map(move |at| (end, at))) {
+            windows[end].publish(at * WORD, word);
+            let comes = (0..PACKETS_UNTIL_WELL).find(|_| {
+                let _ = outbox.send(&windows[0], b"again");
+                inbox.receive(&windows[1], &mut [0; MOST]) == Some(5)
+            });
+            assert!(comes.is_some(), "word {at} of end {end} is {word}");
+            settle(&windows, &mut outbox, &mut inbox);
+        }
+    }
+}
+
+/// The reader has stopped, and what lies in the ring is of no use to one that goes on.
+#[test]
+fn ring_that_stays_full_begins_anew() {
+    let windows = ShmWindow::<WORDS>::pair().unwrap();
+    let (mut outbox, mut inbox) = (Outbox::new(&windows[0], 1), Inbox::new(&windows[1], 1));
+    settle(&windows, &mut outbox, &mut inbox);
+    while outbox.send(&windows[0], b"old") != Err(Dropped::Unheard) {}
+    assert_eq!(outbox.sent().full, u64::from(FULL_MAX));
+    assert_eq!(inbox.receive(&windows[1], &mut [0; MOST]), None);
+    assert_eq!(outbox.send(&windows[0], b"recent"), Ok(()));
+    assert_eq!(inbox.receive(&windows[1], &mut [0; MOST]), Some(6));
 }
 
 /// It would write its packets over those that an inbox still reads, which has not seen it yet.

@@ -107,8 +107,10 @@ pub(super) fn judge(pid: u32) -> Result<(String, Value, bool), Failure> {
         findings.push(Finding::limits("standard", text));
     }
     if open.rings > 0 {
-        let text =
-            format!("it has {} io_uring: what goes through that is not seen, and must be no connection", open.rings);
+        let text = format!(
+            "it has {} io_uring: its connections stay with TCP, unless `--io-uring` said otherwise",
+            open.rings
+        );
         findings.push(Finding::limits("io_uring", text));
     }
     let is_accelerated = !findings.iter().any(|finding| finding.blocks);

@@ -181,6 +181,7 @@ fn monitor_refuses_wrong_users_and_places() {
     for (words, says) in [
         (&["--socket", socket.as_str(), "--allow-users", "no-user-of-this-name"][..], "no-user-of-this-name"),
         (&["--socket", "/nowhere/monitor.sock"], "/nowhere"),
+        (&["--socket", socket.as_str(), "--allow-networks", "10.0.0.0/8,10.0.0.0/40"], "'10.0.0.0/40'"),
     ] {
         let output = fide(&["monitor"]).args(words).output().unwrap();
         assert!(output.status.code() == Some(2) && text(&output.stderr).contains(says), "{}", said(&output));

@@ -139,7 +139,7 @@ fn root_the_loop_sleeps_only_between_two_turns() {
 
 /// Everything that clients do to a loop: sessions, watches, and programs that join, leave, die, are watched,
 /// and send.
-fn come_and_go(world: &World) {
+pub(super) fn come_and_go(world: &World) {
     let mut far = world.client(2);
     for round in 0..3 {
         let mut near = world.client(1);

@@ -126,6 +126,6 @@ struct nag {
 void nags(struct nag *nag);
 void stops(struct nag *nag);
 
-extern const struct scenario OF_DATA[], OF_FLAGS[], OF_ENDS[], OF_NAMES[], OF_WAITS[], OF_SETS[], OF_SIGNALS[], OF_PROCESSES[];
+extern const struct scenario OF_DATA[], OF_FLAGS[], OF_ENDS[], OF_NAMES[], OF_WAITS[], OF_SETS[], OF_SIGNALS[], OF_PROCESSES[], OF_RACES[];
 
 #endif

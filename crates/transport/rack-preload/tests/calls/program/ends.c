@@ -42,6 +42,12 @@ static void shuts_writing(void) {
   there(a, 6);
   polls("own, with bytes", a);
   SHOW("recv", recv(a, into, 8, 0));
+  struct msghdr none = {0};
+  SHOW("sendmsg of no pieces", sendmsg(a, &none, MSG_NOSIGNAL));
+  signal(SIGPIPE, SIG_IGN);
+  SHOW("write of nothing", write(a, "", 0));
+  struct iovec empty = {into, 0};
+  SHOW("writev of nothing", writev(a, &empty, 1));
   SHOW("again", shutdown(a, SHUT_WR));
   SHOW("other end, too", shutdown(b, SHUT_WR));
   ended(a);

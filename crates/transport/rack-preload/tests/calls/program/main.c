@@ -19,7 +19,7 @@ static int accepts_first;
 static long at_step = -1, steps;
 static pid_t of;
 
-static const struct scenario *const ALL[] = {OF_DATA, OF_FLAGS, OF_ENDS, OF_NAMES, OF_WAITS, OF_SETS, OF_SIGNALS, OF_PROCESSES};
+static const struct scenario *const ALL[] = {OF_DATA, OF_FLAGS, OF_ENDS, OF_NAMES, OF_WAITS, OF_SETS, OF_SIGNALS, OF_PROCESSES, OF_RACES};
 
 void say(const char *format, ...) {
   char line[4096];

@@ -557,6 +557,13 @@ static void at_other_places(void) {
   SHOW("poll", poll(&polled, 1, 1000));
   SHOW("preadv2 at no place", preadv2(b, &one, 1, -1, RWF_NOWAIT));
   SHOW("preadv", preadv(a, &one, 1, 0));
+  SHOW("preadv2 at a place", preadv2(a, &one, 1, 7, 0));
+  SHOW("preadv2 before all places", preadv2(a, &one, 1, -7, 0));
+  SHOW("preadv2 with a wrong flag", preadv2(a, &one, 1, -1, 1 << 30));
+  SHOW("pwritev2 with a wrong flag", pwritev2(a, &one, 1, -1, 1 << 30));
+  SHOW("pwritev2 as to a file", pwritev2(a, &(struct iovec){"def", 3}, 1, -1, RWF_SYNC | RWF_HIPRI));
+  there(b, 3);
+  SHOW("recv", recv(b, into, 16, MSG_DONTWAIT));
 }
 
 const struct scenario OF_PROCESSES[] = {
