@@ -104,6 +104,9 @@ impl Call {
         if !self.conn.is_timed.load(Ordering::Relaxed) {
             return Ok(None);
         }
+        if self.conn.is_at_once[bell as usize].load(Ordering::Relaxed) {
+            return Err(libc::EAGAIN);
+        }
         let which = match bell {
             Bell::Message => sockopt::Timeout::Recv,
             Bell::Room => sockopt::Timeout::Send,

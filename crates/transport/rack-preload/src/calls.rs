@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use fide_rack::window::Bell;
 use fide_sys::tcp::keeps_syn;
 use libc::{c_int, c_long, c_uint, c_void, sockaddr, socklen_t};
 use rustix::net::{SocketType, sockopt};
@@ -329,7 +330,18 @@ pub unsafe extern "C" fn setsockopt(
             return result;
         }
         match (level, name) {
-            (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => conn.is_timed.store(true, Ordering::Relaxed),
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
+                conn.is_timed.store(true, Ordering::Relaxed);
+                // SAFETY: the caller's.
+                let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+                if result == 0 {
+                    // SAFETY: the kernel has taken it: a time is there, which may lie anywhere.
+                    let limit = unsafe { value.cast::<libc::timeval>().read_unaligned() };
+                    let which = if name == libc::SO_RCVTIMEO { Bell::Message } else { Bell::Room };
+                    conn.is_at_once[which as usize].store(limit.tv_sec < 0, Ordering::Relaxed);
+                }
+                return result;
+            }
             (libc::SOL_SOCKET, libc::SO_LINGER) if len as usize >= size_of::<libc::linger>() && !value.is_null() => {
                 // SAFETY: the caller's; it may lie anywhere.
                 let linger = unsafe { value.cast::<libc::linger>().read_unaligned() };
