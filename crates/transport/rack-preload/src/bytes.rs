@@ -34,6 +34,9 @@ const LOOKED_MAX: usize = 1 << 20;
 /// Milliseconds between two looks whether all has come that is to be looked at.
 const NAP_MS: c_int = 1;
 
+/// When a wait of a call ends ([`Call::limit`]), once it is known.
+pub(crate) type Limit = Option<Option<Instant>>;
+
 /// Of a connection. The descriptor that the program called with may be closed while the call waits, and be another socket's then.
 pub(crate) struct Call {
     pub(crate) conn: Arc<Conn>,
@@ -65,7 +68,7 @@ pub(crate) fn returns(fd: c_int, call: impl FnOnce() -> Result<usize, c_int>) ->
 }
 
 /// Counts as it is dropped.
-struct Counts<'a>(&'a AtomicU32);
+pub(crate) struct Counts<'a>(&'a AtomicU32);
 
 impl Drop for Counts<'_> {
     fn drop(&mut self) {
@@ -101,6 +104,9 @@ impl Call {
         if !self.conn.is_timed.load(Ordering::Relaxed) {
             return Ok(None);
         }
+        if self.conn.is_at_once[bell as usize].load(Ordering::Relaxed) {
+            return Err(libc::EAGAIN);
+        }
         let which = match bell {
             Bell::Message => sockopt::Timeout::Recv,
             Bell::Room => sockopt::Timeout::Send,
@@ -109,16 +115,19 @@ impl Call {
         Ok(timeout.map(|timeout| Instant::now() + timeout))
     }
 
-    /// After a wait: its memory may have come.
-    fn goes_over(&self) {
+    /// After a wait: its memory may have come. A look leaves it.
+    pub(crate) fn goes_over(&self, bell: Bell) {
         self.conn.goes_on(self.conn.fd());
-        if self.conn.is_given() {
-            self.conn.attaches();
+        match bell {
+            Bell::Message if self.has(libc::MSG_PEEK) => {}
+            Bell::Message => self.conn.is_read(),
+            Bell::Room if self.conn.is_given() => self.conn.attaches(),
+            Bell::Room => {}
         }
     }
 
     /// Waits, but not if the call does not.
-    fn waits(&self, bell: Bell, limit: &mut Option<Option<Instant>>) -> Result<(), c_int> {
+    pub(crate) fn waits(&self, bell: Bell, limit: &mut Limit) -> Result<(), c_int> {
         let until = match *limit {
             Some(until) => until,
             None => *limit.insert(self.limit(bell)?),
@@ -130,11 +139,15 @@ impl Call {
         Ok(())
     }
 
+    /// A call reads. Once more behind it: an edge that was told meanwhile was of what this reads.
+    pub(crate) fn counts_read(&self) -> Counts<'_> {
+        self.conn.reads.fetch_add(1, Ordering::Relaxed);
+        Counts(&self.conn.reads)
+    }
+
     /// Reads into the pieces in turn.
     pub(crate) fn reads(&self, pieces: &mut [&mut [u8]]) -> Result<usize, c_int> {
-        self.conn.reads.fetch_add(1, Ordering::Relaxed);
-        // Once more behind it: an edge that was told meanwhile was of what this reads.
-        let _read = Counts(&self.conn.reads);
+        let _read = self.counts_read();
         let all = pieces.iter().map(|piece| piece.len()).sum::<usize>();
         let least = if self.has(libc::MSG_WAITALL) { all } else { all.min(self.conn.low_at()) };
         let (mut count, mut limit) = (0, None);
@@ -170,7 +183,7 @@ impl Call {
     }
 
     /// As [`Call::reads`], and leaves what is there.
-    fn looks(&self, pieces: &mut [&mut [u8]], all: usize, limit: &mut Option<Option<Instant>>) -> Result<usize, c_int> {
+    fn looks(&self, pieces: &mut [&mut [u8]], all: usize, limit: &mut Limit) -> Result<usize, c_int> {
         if let [piece] = pieces {
             return self.looks_at(piece, limit);
         }
@@ -185,7 +198,7 @@ impl Call {
         Ok(count)
     }
 
-    fn looks_at(&self, into: &mut [u8], limit: &mut Option<Option<Instant>>) -> Result<usize, c_int> {
+    fn looks_at(&self, into: &mut [u8], limit: &mut Limit) -> Result<usize, c_int> {
         let mut count = self.reads_piece(into, true, limit)?;
         // Nothing wakes for what follows, as long as something is there.
         while self.has(libc::MSG_WAITALL) && count > 0 && count < into.len() {
@@ -215,13 +228,13 @@ impl Call {
         self.reads_piece(&mut [0], true, &mut None).map(|_| 0)
     }
 
-    fn reads_piece(&self, into: &mut [u8], leaves: bool, limit: &mut Option<Option<Instant>>) -> Result<usize, c_int> {
+    fn reads_piece(&self, into: &mut [u8], leaves: bool, limit: &mut Limit) -> Result<usize, c_int> {
         loop {
             if let Some(count) = self.conn.end.read(&*self.conn, into, leaves).map_err(|why| number(&why))? {
                 return Ok(count);
             }
             self.waits(Bell::Message, limit)?;
-            self.goes_over();
+            self.goes_over(Bell::Message);
         }
     }
 
@@ -294,17 +307,12 @@ impl Call {
         Ok(count)
     }
 
-    fn writes_some(&self, bytes: &[u8], limit: &mut Option<Option<Instant>>) -> Result<usize, c_int> {
+    fn writes_some(&self, bytes: &[u8], limit: &mut Limit) -> Result<usize, c_int> {
         self.goes_on(limit, || self.conn.end.write(&*self.conn, bytes)).map_err(|why| number(&why))
     }
 
     /// Writes at most so many bytes of a file: 0 at its end.
-    pub(crate) fn fills(
-        &self,
-        (file, at): (c_int, i64),
-        most: usize,
-        limit: &mut Option<Option<Instant>>,
-    ) -> Result<usize, c_int> {
+    pub(crate) fn fills(&self, (file, at): (c_int, i64), most: usize, limit: &mut Limit) -> Result<usize, c_int> {
         // The lock of what goes is held meanwhile: only what is in memory already, and nothing that a thread could be cancelled in.
         let mut cached = |into: *mut u8, len: usize| {
             // SAFETY: so many bytes may be written there.
@@ -329,9 +337,9 @@ impl Call {
     }
 
     /// What is tried again whenever there is room.
-    fn goes_on(
+    pub(crate) fn goes_on(
         &self,
-        limit: &mut Option<Option<Instant>>,
+        limit: &mut Limit,
         mut tries: impl FnMut() -> io::Result<Option<usize>>,
     ) -> io::Result<usize> {
         loop {
@@ -345,7 +353,7 @@ impl Call {
                 continue;
             }
             self.waits(Bell::Room, limit).map_err(io::Error::from_raw_os_error)?;
-            self.goes_over();
+            self.goes_over(Bell::Room);
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use fide_rack::window::Bell;
 use fide_sys::tcp::keeps_syn;
 use libc::{c_int, c_long, c_uint, c_void, sockaddr, socklen_t};
 use rustix::net::{SocketType, sockopt};
@@ -10,6 +11,7 @@ use rustix::net::{SocketType, sockopt};
 use crate::{
     before,
     conn::{CONNS, borrowed, connects, dups, enters, forgets, is_not_followed, leaves},
+    data::is_kept,
     monitor, peers, process,
     real::{self, errno},
     rings, set,
@@ -137,16 +139,23 @@ fn after_fcntl(fd: c_int, command: c_int, arg: *mut c_void, result: c_int) -> c_
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return names(fd, result),
         // Signals come by TCP's bytes.
-        libc::F_SETFL if arg.addr() & usize::try_from(libc::O_ASYNC).unwrap_or(0) != 0 => is_not_followed(fd),
+        libc::F_SETFL if arg.addr() & usize::try_from(libc::O_ASYNC).unwrap_or(0) != 0 => _ = is_not_followed(fd),
         _ => {}
     }
     result
+}
+
+fn before_fcntl(fd: c_int, command: c_int, arg: *mut c_void) {
+    if command == libc::F_SETFD && arg.addr() & usize::try_from(libc::FD_CLOEXEC).unwrap_or(0) == 0 && is_kept(fd) {
+        is_not_followed(fd);
+    }
 }
 
 /// # Safety
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
+    before_fcntl(fd, command, arg);
     // SAFETY: the caller's.
     after_fcntl(fd, command, arg, unsafe { real::fcntl(fd, command, arg) })
 }
@@ -155,8 +164,22 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
+    before_fcntl(fd, command, arg);
     // SAFETY: the caller's.
     after_fcntl(fd, command, arg, unsafe { real::fcntl64(fd, command, arg) })
+}
+
+/// A program that is begun so gets a descriptor, as its input or output or because it has its number already.
+///
+/// # Safety
+/// That of the function.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int {
+    if to <= libc::STDERR_FILENO || fd == to {
+        is_not_followed(fd);
+    }
+    // SAFETY: the caller's.
+    unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
 }
 
 /// # Safety
@@ -307,15 +330,30 @@ pub unsafe extern "C" fn setsockopt(
             return result;
         }
         match (level, name) {
-            (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => conn.is_timed.store(true, Ordering::Relaxed),
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => {
+                conn.is_timed.store(true, Ordering::Relaxed);
+                // SAFETY: the caller's.
+                let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+                if result == 0 {
+                    // SAFETY: the kernel has taken it: a time is there, which may lie anywhere.
+                    let limit = unsafe { value.cast::<libc::timeval>().read_unaligned() };
+                    let which = if name == libc::SO_RCVTIMEO { Bell::Message } else { Bell::Room };
+                    conn.is_at_once[which as usize].store(limit.tv_sec < 0, Ordering::Relaxed);
+                }
+                return result;
+            }
             (libc::SOL_SOCKET, libc::SO_LINGER) if len as usize >= size_of::<libc::linger>() && !value.is_null() => {
                 // SAFETY: the caller's; it may lie anywhere.
                 let linger = unsafe { value.cast::<libc::linger>().read_unaligned() };
                 conn.linger_s.store(if linger.l_onoff == 0 { -1 } else { linger.l_linger }, Ordering::Relaxed);
             }
+            // A program that is refused kernel TLS, or to send without a copy, does without.
             (libc::SOL_SOCKET, libc::SO_ZEROCOPY | libc::SO_OOBINLINE)
-            | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => {
-                conn.stays_tcp();
+            | (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR)
+                if !is_not_followed(fd) && name != libc::SO_OOBINLINE =>
+            {
+                real::fail(libc::EOPNOTSUPP);
+                return -1;
             }
             _ => {}
         }

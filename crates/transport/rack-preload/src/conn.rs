@@ -5,11 +5,14 @@
 //!  connect: EINPROGRESS      accept, connect
 //!        │                        │
 //!   CONNECTING ── it stands ──► OPEN ── the monitor's answer ──► ATTACHED
-//!        └────────────────────────┴── refused, no answer in time, or what cannot be followed ──► TCP
+//!        │                        │                                 │ an end meets what cannot be followed
+//!        └────────────────────────┴── the same, refused, late ──────┴──► TCP
 //! ```
 //!
-//! It attaches as the program reads or writes: a program that only hands it on, as a server does that begins another one for each, never
-//! does so.
+//! It attaches as the program writes, or reads for long without having written ([`READS`]): a program that only reads what a client wants, or
+//! looks at it, and hands the connection on, as a server does that begins another one for each, never does so.
+//!
+//! One that is handed on later goes back to TCP, if all that has come was read ([`End::leave`]).
 //!
 //! In all states but the last its bytes go through [`End`], which counts them, so that the window may come at any of them. In the last one
 //! it is the kernel's for ever, as if it had never been in the table.
@@ -50,6 +53,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// The answer is looked for again after this share of the time since it has begun.
 const LOOKS_SHARE: u64 = 8;
 
+/// Calls that read before one that has not written attaches.
+const READS: u32 = 64;
+
 /// Connections of one process that have memory, or may come to have it. Each takes two mappings, and the kernel lets a process have 65,530
 /// of them (`vm.max_map_count`), of which half are the program's. Further ones are the kernel's alone.
 const CONNS_MAX: u32 = 1 << 14;
@@ -88,9 +94,11 @@ pub(crate) struct Conn {
     looks_ns: AtomicU64,
     /// It is not to go over to memory any more.
     is_never: AtomicBool,
-    /// The memory that has come, until the program first reads or writes: one that only hands the connection on leaves it with TCP.
+    /// The memory that has come, until the program takes it: one that only hands the connection on leaves it with TCP.
     given: Mutex<Option<Memory>>,
     is_given: AtomicBool,
+    /// Calls that have read meanwhile.
+    given_reads: AtomicU32,
     /// Descriptors of it in this process, and one of them.
     fds: AtomicU32,
     fd: AtomicI32,
@@ -107,6 +115,8 @@ pub(crate) struct Conn {
     pub(crate) has_file: AtomicBool,
     /// A read or write waits no longer than an option of the socket says.
     pub(crate) is_timed: AtomicBool,
+    /// A read does not wait, and a write: the kernel's option of less than no seconds, which it does not show.
+    pub(crate) is_at_once: [AtomicBool; 2],
     /// Calls that read, and those that found no room: what is edge-triggered is told again after them.
     pub(crate) reads: AtomicU32,
     pub(crate) full: AtomicU32,
@@ -161,6 +171,7 @@ impl Conn {
             is_never: AtomicBool::new(false),
             given: Mutex::new(None),
             is_given: AtomicBool::new(false),
+            given_reads: AtomicU32::new(0),
             fds: AtomicU32::new(1),
             fd: AtomicI32::new(fd),
             no_delay: AtomicI32::new(0),
@@ -170,6 +181,7 @@ impl Conn {
             is_shut: AtomicBool::new(false),
             has_file: AtomicBool::new(false),
             is_timed: AtomicBool::new(false),
+            is_at_once: Default::default(),
             reads: AtomicU32::new(0),
             full: AtomicU32::new(0),
         }))
@@ -204,8 +216,31 @@ impl Conn {
                 Err(_) => self.stays_tcp(),
             },
             OPEN => self.looks(fd),
+            ATTACHED if self.end.is_leaving() && self.end.follow(borrowed(fd)).is_ok_and(|has_left| has_left) => {
+                self.is_back();
+            }
             _ => {}
         }
+    }
+
+    /// Goes back to TCP. False: it stays with its memory.
+    fn leaves(&self, fd: i32) -> bool {
+        if self.is_attached() && self.end.leave(borrowed(fd)).is_ok_and(|has_left| has_left) {
+            self.is_back();
+        }
+        self.is_tcp()
+    }
+
+    /// It is the kernel's again, with the options that the program has set.
+    fn is_back(&self) {
+        let socket = borrowed(self.fd());
+        let _ = sockopt::set_tcp_nodelay(socket, self.no_delay.load(Ordering::Relaxed) != 0);
+        let _ = sockopt::set_tcp_cork(socket, self.cork.load(Ordering::Relaxed) != 0);
+        let low_at = self.low_at.load(Ordering::Relaxed);
+        if low_at > 1 {
+            sets_rcvlowat(self.fd(), low_at);
+        }
+        self.phase.store(TCP, Ordering::SeqCst);
     }
 
     /// Looks for an answer, or asks.
@@ -346,7 +381,14 @@ impl Conn {
         given.take()
     }
 
-    /// The program reads or writes. What another process has, too, waits until that closes it.
+    /// The program reads.
+    pub(crate) fn is_read(&self) {
+        if self.is_given() && (self.end.has_written() || self.given_reads.fetch_add(1, Ordering::Relaxed) >= READS) {
+            self.attaches();
+        }
+    }
+
+    /// The program writes. What another process has, too, waits until that closes it.
     pub(crate) fn attaches(&self) {
         // A fork finds nothing half done.
         let Some(_held) = self.end.is_lone().then(monitor::holds).flatten() else { return };
@@ -465,7 +507,14 @@ pub(crate) fn ours(fd: i32) -> Option<Arc<Conn>> {
     (!conn.is_tcp()).then_some(conn)
 }
 
-/// The same, as the program reads or writes.
+/// The same, as the program reads.
+pub(crate) fn read_from(fd: i32) -> Option<Arc<Conn>> {
+    let conn = ours(fd)?;
+    conn.is_read();
+    (!conn.is_tcp()).then_some(conn)
+}
+
+/// The same, as the program writes.
 pub(crate) fn carried(fd: i32) -> Option<Arc<Conn>> {
     let conn = ours(fd)?;
     if conn.is_given() {
@@ -541,11 +590,11 @@ pub(crate) fn dups(fd: i32, to: i32) {
     }
 }
 
-/// It enters what the library does not follow: it never attaches from now on.
-pub(crate) fn is_not_followed(fd: i32) {
-    if let Some(conn) = CONNS.get(fd) {
-        conn.stays_tcp();
-    }
+/// It enters what the library does not follow: it never attaches from now on, or goes back to TCP. False: it stays with its memory.
+pub(crate) fn is_not_followed(fd: i32) -> bool {
+    let Some(conn) = CONNS.get(fd) else { return true };
+    conn.stays_tcp();
+    conn.is_tcp() || conn.leaves(fd)
 }
 
 #[cfg(test)]

@@ -7,9 +7,11 @@ use libc::{
     c_int, c_uint, c_ulong, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 
+use rustix::io::FdFlags;
+
 use crate::{
     bytes::{COUNT_MAX, Call, returns},
-    conn::{CONNS, Conn, borrowed, carried, is_not_followed, ours},
+    conn::{CONNS, Conn, borrowed, carried, is_not_followed, ours, read_from},
     peers,
     real::{self, fail},
     times::{duration, until},
@@ -125,6 +127,15 @@ unsafe fn writes_vector(call: &Call, iov: *const iovec, count: c_int) -> Result<
 /// What is read from the kernel whatever the socket is.
 const KERNEL: c_int = libc::MSG_OOB | libc::MSG_ERRQUEUE;
 
+/// The connection that is read from, or looked at, which is no read.
+fn read_by(fd: c_int, flags: c_int) -> Option<Arc<Conn>> {
+    match flags {
+        _ if flags & KERNEL != 0 => None,
+        _ if flags & libc::MSG_PEEK != 0 => ours(fd),
+        _ => read_from(fd),
+    }
+}
+
 /// The connection that is written to. One with urgent bytes before its memory has come stays with TCP, which they are part of.
 fn written(fd: c_int, flags: c_int) -> Option<Arc<Conn>> {
     if flags & libc::MSG_OOB != 0 {
@@ -159,7 +170,7 @@ unsafe fn urgent(conn: Arc<Conn>, fd: c_int, buf: *const c_void, len: size_t, fl
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
-    match carried(fd) {
+    match read_from(fd) {
         // SAFETY: the caller's.
         None => peers::kernel(fd, unsafe { real::read(fd, buf, len) }),
         // SAFETY: the caller's.
@@ -187,7 +198,7 @@ fn checks(len: size_t, room: size_t) {
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    match carried(fd) {
+    match read_from(fd) {
         // SAFETY: the caller's.
         None => peers::kernel(fd, unsafe { real::readv(fd, iov, count) }),
         Some(conn) => {
@@ -215,7 +226,7 @@ fn at_once(at: i64, flags: c_int) -> Result<c_int, c_int> {
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn preadv2(fd: c_int, iov: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
-    match carried(fd) {
+    match read_from(fd) {
         // SAFETY: the caller's.
         None => peers::kernel(fd, unsafe { real::preadv2(fd, iov, count, at, flags) }),
         Some(conn) => returns(fd, || {
@@ -261,7 +272,7 @@ pub unsafe extern "C" fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int,
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
-    match (flags & KERNEL == 0).then(|| carried(fd)).flatten() {
+    match read_by(fd, flags) {
         // SAFETY: the caller's.
         None => peers::kernel(fd, unsafe { real::recv(fd, buf, len, flags) }),
         Some(conn) if len == 0 => returns(fd, || call(conn, flags).reads_none()),
@@ -291,7 +302,7 @@ pub unsafe extern "C" fn recvfrom(
     address: *mut sockaddr,
     address_len: *mut socklen_t,
 ) -> ssize_t {
-    if (flags & KERNEL != 0) || carried(fd).is_none() {
+    if read_by(fd, flags).is_none() {
         // SAFETY: the caller's.
         return peers::kernel(fd, unsafe { real::recvfrom(fd, buf, len, flags, address, address_len) });
     }
@@ -325,7 +336,7 @@ pub unsafe extern "C" fn __recvfrom_chk(
 /// That of the function.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    let Some(conn) = (flags & KERNEL == 0 && !message.is_null()).then(|| carried(fd)).flatten() else {
+    let Some(conn) = (!message.is_null()).then(|| read_by(fd, flags)).flatten() else {
         // SAFETY: the caller's.
         return peers::kernel(fd, unsafe { real::recvmsg(fd, message, flags) });
     };
@@ -358,7 +369,7 @@ pub unsafe extern "C" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if (flags & KERNEL != 0) || carried(fd).is_none() {
+    if read_by(fd, flags).is_none() {
         // SAFETY: the caller's.
         return peers::kernel_of(fd, unsafe { real::recvmmsg(fd, messages, count, flags, timeout) });
     }
@@ -504,8 +515,7 @@ unsafe fn hands_on(message: &msghdr) -> bool {
             for index in 0..len / size_of::<c_int>() {
                 // SAFETY: within the message's length; it may lie anywhere.
                 let fd = unsafe { data.add(index).read_unaligned() };
-                is_not_followed(fd);
-                is_tcp &= CONNS.get(fd).is_none_or(|conn| conn.is_tcp());
+                is_tcp &= is_not_followed(fd);
             }
         }
         // SAFETY: as above.
@@ -618,30 +628,9 @@ pub unsafe extern "C" fn sendfile(out: c_int, file: c_int, offset: *mut off_t, c
     unsafe { sendfile64(out, file, offset, count) }
 }
 
-/// What is not attached stays with TCP, and what is says that it cannot be spliced: programs then copy.
-///
-/// # Safety
-/// That of the function.
-#[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn splice(
-    from: c_int,
-    from_at: *mut i64,
-    to: c_int,
-    to_at: *mut i64,
-    len: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    for fd in [from, to] {
-        is_not_followed(fd);
-        if ours(fd).is_some() {
-            fail(libc::EINVAL);
-            return -1;
-        }
-    }
-    // SAFETY: the caller's.
-    let count = unsafe { real::splice(from, from_at, to, to_at, len, flags) };
-    // It says nothing of which of them has failed.
-    peers::kernel(to, peers::kernel(from, count))
+/// A connection that other programs do not get, so far: a program that changes that is about to begin one that is to have it.
+pub(crate) fn is_kept(fd: c_int) -> bool {
+    CONNS.has(fd) && rustix::io::fcntl_getfd(borrowed(fd)).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC))
 }
 
 /// # Safety
@@ -658,7 +647,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) ->
         unsafe { *arg.cast::<c_int>() = c_int::try_from(count).unwrap_or(c_int::MAX) };
         return 0;
     }
-    if request == libc::FIOASYNC {
+    if request == libc::FIOASYNC || request == libc::FIONCLEX && is_kept(fd) {
         is_not_followed(fd);
     }
     // SAFETY: the caller's.
@@ -689,4 +678,54 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     let _ = conn.end.hears(borrowed(fd));
     conn.end.woke();
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::Write,
+        net::{Ipv4Addr, TcpListener, TcpStream},
+        os::fd::AsRawFd,
+    };
+
+    use super::*;
+    use crate::conn::Memory;
+
+    /// As a server does that looks at what a client wants before another process serves it.
+    #[test]
+    fn connection_that_is_only_looked_at_or_read_a_little_has_no_memory() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = listener.accept().unwrap().0;
+        let (fd, mut buf) = (socket.as_raw_fd(), [0_u8; 8]);
+        let conn = Conn::opened(fd);
+        conn.gives(Memory::pair().unwrap().into_iter().next().unwrap());
+        CONNS.put(fd, Some(Arc::clone(&conn)));
+        client.write_all(b"abc").unwrap();
+        // SAFETY: so many bytes are there.
+        let read = |flags, buf: &mut [u8; 8]| unsafe { recv(fd, buf.as_mut_ptr().cast(), buf.len(), flags) };
+        for _ in 0..200 {
+            assert_eq!(read(libc::MSG_PEEK, &mut buf), 3);
+        }
+        assert_eq!(read(0, &mut buf), 3);
+        for _ in 0..50 {
+            assert_eq!(read(libc::MSG_DONTWAIT, &mut buf), -1);
+        }
+        assert!(conn.is_given() && !conn.is_attached());
+        // Another test may hold what the process has once.
+        while conn.is_given() {
+            read(libc::MSG_DONTWAIT, &mut buf);
+        }
+        assert!(conn.is_attached() && &buf[..3] == b"abc", "one that only reads");
+        CONNS.put(fd, None);
+        let conn = Conn::opened(fd);
+        conn.gives(Memory::pair().unwrap().into_iter().next().unwrap());
+        CONNS.put(fd, Some(Arc::clone(&conn)));
+        while conn.is_given() {
+            // SAFETY: as above.
+            assert_eq!(unsafe { send(fd, buf.as_ptr().cast(), 1, 0) }, 1);
+        }
+        assert!(conn.is_attached(), "one that writes");
+        CONNS.put(fd, None);
+    }
 }

@@ -11,7 +11,7 @@
 //! | `table` | what is known of descriptors, found without a lock |
 //! | `conn` | a connection, from its begin to its memory |
 //! | `monitor` | questions to the monitor, and its answers; forks |
-//! | `bytes`, `data`, `file` | reads and writes |
+//! | `bytes`, `data`, `splice`, `file`, `prints` | reads and writes |
 //! | `poll`, `epoll`, `set`, `ready`, `times` | waiting |
 //! | `before`, `process` | descriptors that are not to be connections; whose descriptors they are |
 //! | `peers` | the other ends' addresses, for the error of a connection to a host that is dead |
@@ -28,18 +28,18 @@
 //! `FIDE_RACK_STATS` names a file that a line is appended to as the program ends, `-` standard error: its number, and how many connections
 //! went over to memory.
 //!
-//! **What a connection must not meet.** One stays with TCP for ever if, before its program reads or writes with its memory there, it enters
-//! what is not followed: `splice`, `SCM_RIGHTS`, the descriptors 0 to 2 (as before another program is begun), `O_ASYNC`, `SO_ZEROCOPY`,
-//! kernel TLS, or a set or a second descriptor from before it was connected. Once it goes through its memory, these are not for it any more:
-//! `splice` fails with `EINVAL` and `SCM_RIGHTS` with `EOPNOTSUPP`, and with the others, with `dprintf`, and with what makes system calls
-//! without the C library (Go, static programs that get its descriptor), its bytes are not seen. So do not run such programs under
-//! it. A program that makes a ring of io_uring keeps to TCP (`rings`; `FIDE_RACK_IO_URING`).
+//! **What is not followed.** A connection goes back to TCP for good, or stays there, as it enters what is not followed: `SCM_RIGHTS`, the
+//! descriptors 0 to 2 (as before another program is begun), a descriptor whose `FD_CLOEXEC` is cleared, urgent bytes, `O_ASYNC`,
+//! `SO_ZEROCOPY`, kernel TLS. It stays with its memory if another thread waits for it, or the other end cannot follow: `SCM_RIGHTS`,
+//! `SO_ZEROCOPY` and kernel TLS then fail with `EOPNOTSUPP`. Its bytes are not seen, once it goes through its memory, by a program that
+//! inherits it as another descriptor, by a set or a second descriptor from before it was connected, and by what makes system calls without
+//! the C library (Go). So do not run such programs under it.
+//! A program that makes a ring of io_uring keeps to TCP (`rings`; `FIDE_RACK_IO_URING`).
 //!
 //! **Other than with TCP.** A bad pointer faults, instead of `EFAULT`. A write that waits for room in TCP is interrupted by each signal,
 //! also one whose handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread. A
 //! close by a thread is one for the other end also as another thread waits. Where the memory comes, a read or a look may end early, and
-//! there is more room. What is edge-triggered is told once more after a read that has left something. A read does not end before an urgent
-//! byte, and `SIOCOUTQ` is 0. All differences that are known stand in `tests/calls/differences.rs`. An epoll set that parent and child of a fork both use knows only what each has asked for. A set
+//! there is more room. What is edge-triggered is told once more after a read that has left something. `SIOCOUTQ` is 0. All differences that are known stand in `tests/calls/differences.rs`. An epoll set that parent and child of a fork both use knows only what each has asked for. A set
 //! that `poll`, `select` or another set waits for may be said to have something, and have nothing. `EPOLLEXCLUSIVE` wakes more sets than one.
 //! What frees memory, as `close` does, is not for the handler of a signal that has interrupted the allocator.
 
@@ -55,11 +55,13 @@ pub mod file;
 mod monitor;
 mod peers;
 pub mod poll;
+pub mod prints;
 mod process;
 mod ready;
 mod real;
 pub mod rings;
 mod set;
+pub mod splice;
 mod stats;
 mod table;
 mod times;

@@ -109,9 +109,10 @@ fn is_below(conn: &Conn) -> bool {
     least > 1 && conn.end.count().is_ok_and(|count| count < least) && !conn.end.is_ended()
 }
 
-/// The same of one that has memory, and whose bytes come over TCP still: the kernel does not know the mark any more.
+/// The same of one that has memory, and whose bytes come over TCP still, or again: the kernel does not know the mark any more, or has said
+/// so of bytes that woke.
 fn is_below_over_tcp(conn: &Conn) -> bool {
-    if conn.low_at() <= 1 || !conn.is_attached() {
+    if !conn.is_attached() || conn.low_at() <= 1 && !conn.end.is_leaving() {
         return false;
     }
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -100,6 +100,8 @@ next! {
     c"sendfile64" sendfile64(out: c_int, from: c_int, offset: *mut i64, count: size_t) -> ssize_t;
     c"sendfile" sendfile(out: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     c"splice" splice(from: c_int, from_at: *mut i64, to: c_int, to_at: *mut i64, len: size_t, flags: c_uint) -> ssize_t;
+    c"vdprintf" vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    c"__vdprintf_chk" __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
     c"shutdown" shutdown(fd: c_int, how: c_int) -> c_int;
     c"close" close(fd: c_int) -> c_int;
     c"close_range" close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
@@ -110,6 +112,7 @@ next! {
     c"fcntl64" fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int;
     c"ioctl" ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int;
     c"syscall" syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
+    c"posix_spawn_file_actions_adddup2" posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int;
     c"listen" listen(fd: c_int, backlog: c_int) -> c_int;
     c"accept" accept(fd: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> c_int;
     c"accept4" accept4(fd: c_int, from: *mut sockaddr, from_len: *mut socklen_t, flags: c_int) -> c_int;

@@ -12,6 +12,7 @@
 //! | 3 | not 0: it reads the ring; 0 again: it has closed its half of TCP before the other end wrote there |
 //! | 4 | one more than the bytes that it has written over TCP; 0: it still does |
 //! | 5 | not 0: it is a proxy ([`crate::link`]), and the end of TCP may come before the last bytes of the ring |
+//! | 6 to 9 | [`leave`] |
 //!
 //! Each direction changes over by itself, at any byte, whenever the windows come; or never, if one end has none.
 //!
@@ -21,6 +22,8 @@
 //! once a ring is used, as the other half still wakes.
 //!
 //! What is here is plain, so that it can lie in memory that all processes of one end share ([`crate::end`]).
+
+pub(crate) mod leave;
 
 use std::{
     io,
@@ -37,7 +40,7 @@ use rustix::{
 use crate::{
     ring::{Receiver, SendError, Sender},
     stream::{self, READS_NO_MORE_AT, SLICE, WRITES_NO_MORE_AT, broken, place},
-    window::{Bell, Fill, WORD, Window},
+    window::{Bell, Drain, Fill, WORD, Window},
 };
 
 pub(crate) const READS_RING_AT: usize = 3 * WORD;
@@ -45,6 +48,8 @@ pub(crate) const OVER_TCP_AT: usize = 4 * WORD;
 pub(crate) const CARRIED_AT: usize = 5 * WORD;
 /// A write goes on in parts when there is room for so much of the longest message: one part of so many.
 pub const WORTH: usize = 4;
+/// Bytes that are drained at once where they came over TCP.
+const COPIED: usize = 16 << 10;
 /// Bytes that wake which are taken in one call. One comes for each sleep.
 const WAKES: usize = 64;
 /// Such calls before a close. What is left then has the kernel reset the connection.
@@ -61,6 +66,10 @@ pub struct Incoming {
     pub(crate) is_on_ring: bool,
     /// TCP says that nothing comes any more.
     pub(crate) is_ended: bool,
+    /// Bytes that woke and were taken.
+    pub(crate) wakes: u64,
+    /// It comes over TCP again, for good.
+    pub(crate) has_left: bool,
     /// What TCP said, if it ended with an error; 0: it did not, or that was told.
     pub(crate) error: i32,
 }
@@ -75,6 +84,8 @@ pub struct Outgoing {
     pub(crate) is_on_ring: bool,
     /// It writes no more.
     pub(crate) has_ended: bool,
+    /// It goes over TCP again, for good.
+    pub(crate) has_left: bool,
     /// Of a write for which there was no room: it is worth to go on with so many bytes.
     pub(crate) worth: u64,
     /// The last sleep of the other end, by [`Bell`], that was ended.
@@ -130,12 +141,7 @@ impl Incoming {
         if into.is_empty() {
             return Ok(Some(0));
         }
-        let Some(window) = window else {
-            return Ok(now(recv(socket, into, flags(leaves)))?.map(|(_, count)| {
-                self.over_tcp += if leaves { 0 } else { count as u64 };
-                count
-            }));
-        };
+        let Some(window) = window.filter(|_| !self.has_left) else { return self.read_only_tcp(socket, into, leaves) };
         if !self.is_on_ring {
             // Before TCP is read: what it says then may be its end, and the ring goes on.
             let left = self.left_over_tcp(window)?;
@@ -152,11 +158,58 @@ impl Incoming {
         if self.is_ended {
             return self.end(window).map(Some);
         }
-        self.hears(socket, is_alone)?;
+        self.hears(window, socket.as_fd(), is_alone)?;
         match self.read_ring(window, into, leaves)? {
             None if self.is_ended => self.end(window).map(Some),
+            None if self.follows(window) => self.read_only_tcp(socket, into, leaves),
             read => Ok(read),
         }
+    }
+
+    fn read_only_tcp(&mut self, socket: impl AsFd, into: &mut [u8], leaves: bool) -> io::Result<Option<usize>> {
+        Ok(now(recv(socket, into, flags(leaves)))?.map(|(_, count)| {
+            self.over_tcp += if leaves { 0 } else { count as u64 };
+            count
+        }))
+    }
+
+    /// As [`Incoming::try_read`], of at most so many bytes that something else takes ([`Window::drain`]): what it has no room for is left. 0 is
+    /// the end.
+    ///
+    /// # Errors
+    /// As [`Incoming::try_read`], and those of `drain`, which is to fail where it has no room at all. Nothing was taken.
+    pub fn try_drain(
+        &mut self,
+        window: Option<&impl Window>,
+        socket: impl AsFd,
+        most: usize,
+        drain: &mut Drain<'_>,
+        is_alone: bool,
+    ) -> io::Result<Option<usize>> {
+        if let Some(window) = window.filter(|_| self.is_on_ring) {
+            let mut receiver = receiver(window, self.ring);
+            let drained = receiver.drain(window, most, drain);
+            self.ring = receiver.numbers();
+            if let Some(count) = drained? {
+                return Ok(Some(count));
+            }
+        }
+        let mut copied = [0; COPIED];
+        let (socket, most) = (socket.as_fd(), most.min(COPIED));
+        let there = match self.try_read(window, socket, &mut copied[..most], true, is_alone)? {
+            Some(there @ 1..) => there,
+            nothing => return Ok(nothing),
+        };
+        let count = drain(copied.as_ptr(), there)?.min(there);
+        let mut at = 0;
+        while at < count {
+            match self.try_read(window, socket, &mut copied[at..count], false, is_alone)? {
+                Some(more @ 1..) => at += more,
+                // They were there, and nobody else takes them.
+                _ => return Err(invalid("bytes that were looked at are there no more")),
+            }
+        }
+        Ok(Some(count))
     }
 
     /// Bytes that are still to come over TCP; none: the other end still writes there.
@@ -195,10 +248,14 @@ impl Incoming {
             };
         }
         // Meanwhile the other end may have gone over to the ring: what came behind its last byte wakes.
+        let came = count;
         let mut count = match self.left_over_tcp(window)? {
-            Some(left) => usize::try_from(left).map_or(count, |left| count.min(left)),
-            None => count,
+            Some(left) => usize::try_from(left).map_or(came, |left| came.min(left)),
+            None => came,
         };
+        if !leaves && is_alone {
+            self.has_woken(window, came - count)?;
+        }
         if !leaves && !is_alone && count > 0 {
             // What wakes is left for those who sleep.
             let Some((_, taken)) = now(recv(socket, &mut into[..count], flags(false)))? else { return Ok(Some(None)) };
@@ -231,17 +288,25 @@ impl Incoming {
 
     /// Takes bytes that wake, or sees the end. `is_alone`: else they are left, so that they wake others, too, unless the end is behind them,
     /// which wakes all for good.
-    pub(crate) fn hears(&mut self, socket: impl AsFd, is_alone: bool) -> io::Result<()> {
+    pub(crate) fn hears(&mut self, window: &impl Window, socket: BorrowedFd<'_>, is_alone: bool) -> io::Result<()> {
         if !self.is_on_ring || self.is_ended {
             return Ok(());
         }
-        let takes = is_alone || has_end(socket.as_fd());
-        self.takes_some(socket, takes).map(drop)
+        let takes = is_alone || has_end(socket);
+        let mut most = if takes { self.wakes_most(window) } else { 0 };
+        let mut heard = self.takes_some(socket, most)?;
+        if takes && most == 0 && heard > 0 && Self::is_last(window, socket) {
+            most = WAKES;
+            heard = self.takes_some(socket, most)?;
+        }
+        self.wakes += if most > 0 { heard as u64 } else { 0 };
+        Ok(())
     }
 
-    /// Bytes that wake; how many there were.
-    fn takes_some(&mut self, socket: impl AsFd, takes: bool) -> io::Result<usize> {
-        match recv(socket, &mut [0; WAKES], flags(!takes)) {
+    /// At most so many bytes that wake; how many there were. 0: it is looked whether there is one, or the end.
+    fn takes_some(&mut self, socket: BorrowedFd<'_>, most: usize) -> io::Result<usize> {
+        let mut wakes = [0; WAKES];
+        match recv(socket, &mut wakes[..most.max(1)], flags(most == 0)) {
             Ok((_, 0)) => self.is_ended = true,
             Ok((_, count)) => return Ok(count),
             Err(Errno::WOULDBLOCK | Errno::INTR) => {}
@@ -252,12 +317,11 @@ impl Incoming {
     }
 
     /// Before a close: takes all bytes that wake, of which there are many where they were left for others for long.
-    pub(crate) fn drains(&mut self, socket: impl AsFd, is_alone: bool) {
-        let socket = socket.as_fd();
+    pub(crate) fn drains(&mut self, socket: BorrowedFd<'_>, is_alone: bool) {
         let mut turns = 0;
         while is_alone && self.is_on_ring && !self.is_ended && turns < DRAINS_MAX {
             turns += 1;
-            if !self.takes_some(socket, true).is_ok_and(|count| count == WAKES) {
+            if !self.takes_some(socket, WAKES).is_ok_and(|count| count == WAKES) {
                 return;
             }
         }
@@ -270,6 +334,9 @@ impl Incoming {
 
     /// Whether there is something to read through the ring, the end, or an error; what TCP has is not looked at.
     pub(crate) fn has_something(&mut self, window: &impl Window) -> bool {
+        if self.has_left {
+            return false;
+        }
         if !self.is_on_ring {
             match self.left_over_tcp(window) {
                 Ok(Some(0)) => self.is_on_ring = true,
@@ -314,25 +381,38 @@ impl Outgoing {
         socket: impl AsFd,
         bytes: &[u8],
     ) -> io::Result<Option<usize>> {
-        let Some(window) = self.goes_through(window)? else {
-            let count = now(send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))?;
-            self.over_tcp += count.unwrap_or(0) as u64;
-            return Ok(count);
-        };
+        let socket = socket.as_fd();
+        let Some(window) = self.goes_through(window, socket)? else { return self.write_tcp(socket, bytes) };
         let mut sender = sender(window, self.ring);
         let written = self.write_ring(window, &mut sender, bytes);
         self.ring = sender.numbers();
+        // With a fence.
+        let turn = window.sleeper(Bell::Message);
+        self.follows(window, socket)?;
         if written.as_ref().is_ok_and(Option::is_some) {
-            self.wakes(window, socket, Bell::Message);
+            self.wakes_from(window, socket, Bell::Message, turn);
         }
         written
     }
 
+    fn write_tcp(&mut self, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<Option<usize>> {
+        let count = now(send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))?;
+        self.over_tcp += count.unwrap_or(0) as u64;
+        Ok(count)
+    }
+
     /// The window that a write goes through; none: it goes over TCP, also if the other end has closed, whose kernel has the answer. `BrokenPipe`:
     /// this end has ended.
-    fn goes_through<'a, W: Window>(&mut self, window: Option<&'a W>) -> io::Result<Option<&'a W>> {
+    fn goes_through<'a, W: Window>(
+        &mut self,
+        window: Option<&'a W>,
+        socket: BorrowedFd<'_>,
+    ) -> io::Result<Option<&'a W>> {
         if self.has_ended {
             return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        if let Some(window) = window {
+            self.follows(window, socket)?;
         }
         Ok(window.filter(|window| self.changes_over(*window) && window.poll(READS_NO_MORE_AT) == 0))
     }
@@ -372,22 +452,48 @@ impl Outgoing {
         most: usize,
         fill: &mut Fill<'_>,
     ) -> io::Result<Option<usize>> {
-        let Some(window) = self.goes_through(window)? else { return Err(io::ErrorKind::Unsupported.into()) };
+        let socket = socket.as_fd();
+        let Some(window) = self.goes_through(window, socket)? else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
         let mut sender = sender(window, self.ring);
         let worth = most.min(sender.most() / WORTH);
         let filled = sender.fill(window, most.min(SLICE), worth, fill);
         self.ring = sender.numbers();
         match filled {
             Ok(None) => self.worth = worth as u64,
-            Ok(Some(1..)) => self.wakes(window, socket, Bell::Message),
+            Ok(Some(1..)) => {
+                let turn = window.sleeper(Bell::Message);
+                self.follows(window, socket)?;
+                self.wakes_from(window, socket, Bell::Message, turn);
+            }
             _ => {}
         }
         filled
     }
 
+    /// Something else writes to the socket, and says how many bytes, or that it would have to wait, as long as writes go over TCP. None: they
+    /// go through the ring, or it would have to wait.
+    ///
+    /// # Errors
+    /// `BrokenPipe`: this end has ended; those of `sends`.
+    pub fn try_send(
+        &mut self,
+        window: Option<&impl Window>,
+        socket: BorrowedFd<'_>,
+        sends: impl FnOnce() -> io::Result<Option<usize>>,
+    ) -> io::Result<Option<usize>> {
+        if self.goes_through(window, socket)?.is_some() {
+            return Ok(None);
+        }
+        let sent = sends()?;
+        self.over_tcp += sent.unwrap_or(0) as u64;
+        Ok(sent)
+    }
+
     /// Goes over to the ring, if the other end reads that. Whether it is on the ring.
     pub(crate) fn changes_over(&mut self, window: &impl Window) -> bool {
-        if !self.is_on_ring && !self.has_ended && window.poll(READS_RING_AT) != 0 {
+        if !self.is_on_ring && !self.has_ended && !self.has_left && window.poll(READS_RING_AT) != 0 {
             window.publish(OVER_TCP_AT, self.over_tcp + 1);
             self.is_on_ring = true;
         }
@@ -396,24 +502,27 @@ impl Outgoing {
 
     /// Wakes the other end, if it sleeps by this bell and was not woken from that sleep.
     pub(crate) fn wakes(&mut self, window: &impl Window, socket: impl AsFd, bell: Bell) {
-        let turn = window.sleeper(bell);
-        let woken = &mut self.woken[bell as usize];
-        if turn == 0 || turn == *woken || !self.is_on_ring {
+        self.wakes_from(window, socket.as_fd(), bell, window.sleeper(bell));
+    }
+
+    /// The same, of a sleep of this number.
+    fn wakes_from(&mut self, window: &impl Window, socket: BorrowedFd<'_>, bell: Bell, turn: u32) {
+        if turn == 0 || turn == self.woken[bell as usize] || !self.is_on_ring {
             return;
         }
+        // Of one that leaves nobody sleeps.
+        let Some(sent) = leave::sends_wake(window, socket) else { return };
         // Where there is no room the other end has not read what was sent before, which wakes it as well; should it only wait for what is
         // new, the next call tries again.
-        if !matches!(
-            send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
-            Err(Errno::WOULDBLOCK | Errno::INTR)
-        ) {
-            *woken = turn;
+        if !matches!(sent, Err(Errno::WOULDBLOCK | Errno::INTR)) {
+            self.woken[bell as usize] = turn;
         }
     }
 
     /// Nothing more is written: the other end reads what was, and then the end. False: this goes over TCP, and its socket is to be shut down.
     pub fn ends(&mut self, window: Option<&impl Window>, socket: impl AsFd) -> bool {
-        let is_over_tcp = self.has_ended && !self.is_on_ring;
+        let socket = socket.as_fd();
+        let is_over_tcp = self.has_left || self.has_ended && !self.is_on_ring;
         let Some(window) = window.filter(|_| !is_over_tcp) else {
             self.has_ended = true;
             return false;
@@ -424,6 +533,10 @@ impl Outgoing {
             return false;
         }
         window.publish(WRITES_NO_MORE_AT, 1);
+        fence(SeqCst);
+        if self.follows(window, socket).unwrap_or(true) {
+            return false;
+        }
         self.wakes(window, socket, Bell::Message);
         true
     }
@@ -444,7 +557,7 @@ impl Outgoing {
 
     /// Whether a write through the ring goes on, or fails; none: it goes over TCP.
     pub(crate) fn has_room(&mut self, window: &impl Window) -> Option<bool> {
-        if !self.changes_over(window) {
+        if leave::has_left(window) || !self.changes_over(window) {
             return None;
         }
         let mut sender = sender(window, self.ring);

@@ -13,6 +13,8 @@
 //! has read, and not yet said by a byte, the next read of another one says. Its number stands for it: who waits for its lock waits for as
 //! long as another process has that number.
 
+mod leave;
+
 use std::{
     fmt, io,
     os::fd::{AsFd, BorrowedFd},
@@ -27,19 +29,28 @@ use fide_shm::region::{Mapped, RegionError, Shared};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    net::{RecvFlags, SendFlags, recv, send},
+    net::{RecvFlags, recv},
 };
 
 use crate::{
-    carry::{CARRIED_AT, Incoming, Outgoing, reads_ring},
+    carry::{
+        CARRIED_AT, Incoming, Outgoing,
+        leave::{counts, has_left, sends_wake},
+        reads_ring,
+    },
     lock::{self, Lock, Lost},
     stream::{READS_NO_MORE_AT, WRITES_NO_MORE_AT},
     wait::Patience,
-    window::{Bell, Fill, Window},
+    window::{Bell, Drain, Fill, Window},
 };
 
 /// How long a thread sleeps where nothing would wake it, or what wakes it is left for others.
 const NAP: Duration = Duration::from_millis(1);
+
+/// Numbers of a direction, which of them has its bits, and the bit of one that goes over TCP again.
+const WORDS: usize = 7;
+const IS_AT: usize = 3;
+const HAS_LEFT: u64 = 4;
 
 /// What the processes of an end share. New, it is all 0.
 #[repr(C, align(64))]
@@ -62,7 +73,7 @@ struct State {
 #[repr(C, align(64))]
 struct Side {
     lock: Lock,
-    words: [AtomicU64; 6],
+    words: [AtomicU64; WORDS],
 }
 
 // SAFETY: only atomics, in arrays and structs of their own, and padding; aligned to 64 bytes.
@@ -70,8 +81,8 @@ unsafe impl Shared for State {}
 
 /// Numbers that are kept in a [`Side`].
 trait Kept: Sized {
-    fn of(words: [u64; 6]) -> Self;
-    fn words(&self) -> [u64; 6];
+    fn of(words: [u64; WORDS]) -> Self;
+    fn words(&self) -> [u64; WORDS];
 }
 
 fn both(low: u32, high: u32) -> u64 {
@@ -83,28 +94,36 @@ fn halves(word: u64) -> [u32; 2] {
     [word as u32, (word >> 32) as u32]
 }
 
+fn bits(word: u64) -> [bool; 3] {
+    [1, 2, HAS_LEFT].map(|bit| word & bit != 0)
+}
+
+fn word([first, second, third]: [bool; 3]) -> u64 {
+    u64::from(first) | u64::from(second) << 1 | if third { HAS_LEFT } else { 0 }
+}
+
 impl Kept for Incoming {
-    fn of([read, taken, over_tcp, is, error, _]: [u64; 6]) -> Self {
-        let error = halves(error)[0].cast_signed();
-        Self { ring: [read, taken], over_tcp, is_on_ring: is & 1 != 0, is_ended: is & 2 != 0, error }
+    fn of([read, taken, over_tcp, is, error, wakes, _]: [u64; WORDS]) -> Self {
+        let (error, [is_on_ring, is_ended, has_left]) = (halves(error)[0].cast_signed(), bits(is));
+        Self { ring: [read, taken], over_tcp, is_on_ring, is_ended, wakes, has_left, error }
     }
 
-    fn words(&self) -> [u64; 6] {
-        let is = u64::from(self.is_on_ring) | u64::from(self.is_ended) << 1;
-        [self.ring[0], self.ring[1], self.over_tcp, is, both(self.error.cast_unsigned(), 0), 0]
+    fn words(&self) -> [u64; WORDS] {
+        let is = word([self.is_on_ring, self.is_ended, self.has_left]);
+        [self.ring[0], self.ring[1], self.over_tcp, is, both(self.error.cast_unsigned(), 0), self.wakes, 0]
     }
 }
 
 impl Kept for Outgoing {
-    fn of([written, read, over_tcp, is, worth, woken]: [u64; 6]) -> Self {
-        let (is_on_ring, has_ended) = (is & 1 != 0, is & 2 != 0);
-        Self { ring: [written, read], over_tcp, is_on_ring, has_ended, worth, woken: halves(woken) }
+    fn of([written, read, over_tcp, is, worth, woken, _]: [u64; WORDS]) -> Self {
+        let [is_on_ring, has_ended, has_left] = bits(is);
+        Self { ring: [written, read], over_tcp, is_on_ring, has_ended, has_left, worth, woken: halves(woken) }
     }
 
-    fn words(&self) -> [u64; 6] {
-        let is = u64::from(self.is_on_ring) | u64::from(self.has_ended) << 1;
+    fn words(&self) -> [u64; WORDS] {
+        let is = word([self.is_on_ring, self.has_ended, self.has_left]);
         let [message, room] = self.woken;
-        [self.ring[0], self.ring[1], self.over_tcp, is, self.worth, both(message, room)]
+        [self.ring[0], self.ring[1], self.over_tcp, is, self.worth, both(message, room), 0]
     }
 }
 
@@ -211,6 +230,7 @@ impl<W: Window> End<W> {
                         self.arms(Bell::Message);
                         self.arms(Bell::Room);
                     }
+                    counts(window);
                     reads_ring(window);
                     outgoing.changes_over(window);
                 }
@@ -234,7 +254,9 @@ impl<W: Window> End<W> {
         };
         if ended.is_ok_and(|is_on_ring| is_on_ring) {
             // What wakes and is not taken would have the kernel reset the connection.
-            let _ = self.incoming(|incoming| incoming.drains(socket, window.is_some() || self.is_alone(0)));
+            let has_left = self.window.get().is_some_and(has_left);
+            let takes = !has_left && (window.is_some() || self.is_alone(0));
+            let _ = self.incoming(|incoming| incoming.drains(socket, takes));
         }
     }
 
@@ -285,6 +307,12 @@ impl<W: Window> End<W> {
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.of().outgoing.load::<Outgoing>().has_ended
+    }
+
+    /// This end has written over TCP.
+    #[must_use]
+    pub fn has_written(&self) -> bool {
+        self.of().outgoing.load::<Outgoing>().over_tcp > 0
     }
 
     /// This thread is about to poll the socket, as one of those that sleep: others leave what wakes until [`End::woke`].
@@ -375,13 +403,37 @@ impl<W: Window> End<W> {
     /// process has closed it.
     pub fn read(&self, socket: impl AsFd, into: &mut [u8], leaves: bool) -> io::Result<Option<usize>> {
         let socket = socket.as_fd();
+        self.reads(socket, leaves, |incoming, window, is_alone| {
+            incoming.try_read(window, socket, into, leaves, is_alone)
+        })
+    }
+
+    /// As [`End::read`], of at most so many bytes that something else takes ([`Window::drain`]), while nobody else reads: what it has no room
+    /// for is left.
+    ///
+    /// # Errors
+    /// As [`End::read`], and those of `drain`, which is to fail where it has no room at all. Nothing was taken.
+    pub fn drain(&self, socket: impl AsFd, most: usize, drain: &mut Drain<'_>) -> io::Result<Option<usize>> {
+        let socket = socket.as_fd();
+        self.reads(socket, false, |incoming, window, is_alone| {
+            incoming.try_drain(window, socket, most, drain, is_alone)
+        })
+    }
+
+    fn reads(
+        &self,
+        socket: BorrowedFd<'_>,
+        leaves: bool,
+        read: impl FnOnce(&mut Incoming, Option<&W>, bool) -> io::Result<Option<usize>>,
+    ) -> io::Result<Option<usize>> {
         let read = self.incoming(|incoming| {
             self.is_open()?;
             // Not before: another thread may attach it meanwhile, and then what comes over TCP may be a byte that wakes.
-            let window = self.window.get();
-            let read = incoming.try_read(window, socket, into, leaves, self.is_alone(0));
+            let read = read(incoming, self.window.get(), self.is_alone(0));
             read.map(|read| (read, incoming.is_on_ring()))
         })??;
+        // What was read is not to be lost by an error of a write.
+        let _ = self.sends_unread(socket);
         if read.1
             && !leaves
             && let Some(window) = self.window.get()
@@ -414,7 +466,7 @@ impl<W: Window> End<W> {
             // An error is for the next write, and what was read is not to be lost by it. This thread may be in the handler of a signal that has
             // interrupted a write: one byte too many wakes in vain. If that one was just about to go over to the ring, the next read wakes.
             if woken.is_err() && self.of().outgoing.load::<Outgoing>().is_on_ring() {
-                let _ = send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+                let _ = sends_wake(window, socket);
             }
         }
     }
@@ -436,6 +488,20 @@ impl<W: Window> End<W> {
     pub fn fill(&self, socket: impl AsFd, most: usize, fill: &mut Fill<'_>) -> io::Result<Option<usize>> {
         let socket = socket.as_fd();
         self.writes(socket, |outgoing| outgoing.try_fill(self.window.get(), socket, most, fill))
+    }
+
+    /// Something else writes to the socket, and says how many bytes, or that it would have to wait, as long as writes go over TCP, and while
+    /// nobody else writes. None: they go through the ring, or it would have to wait.
+    ///
+    /// # Errors
+    /// As [`End::write`], and those of `sends`.
+    pub fn send(
+        &self,
+        socket: impl AsFd,
+        sends: impl FnOnce() -> io::Result<Option<usize>>,
+    ) -> io::Result<Option<usize>> {
+        let socket = socket.as_fd();
+        self.writes(socket, |outgoing| outgoing.try_send(self.window.get(), socket, sends))
     }
 
     fn writes(
@@ -480,17 +546,17 @@ impl<W: Window> End<W> {
         if seen.intersects(PollFlags::ERR | PollFlags::HUP) {
             return Ok(true);
         }
-        if self.window.get().is_some_and(|window| window.poll(CARRIED_AT) != 0) {
+        let window = self.window.get().filter(|window| window.poll(CARRIED_AT) == 0);
+        let Some(window) = window.filter(|_| seen.contains(PollFlags::RDHUP)) else {
             // Its proxy says so; a byte could come before what says that no more comes over TCP.
             return Ok(false);
-        }
+        };
         // It may have closed its half before it had the window, and read on. The kernel of one that is gone answers with a reset.
         let probes = |_: &mut Outgoing| {
             self.is_open()?;
-            let probed = send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
-            Ok(matches!(probed, Err(Errno::PIPE | Errno::CONNRESET)))
+            Ok(matches!(sends_wake(window, socket), Some(Err(Errno::PIPE | Errno::CONNRESET))))
         };
-        Ok(seen.contains(PollFlags::RDHUP) && self.outgoing(probes).flatten()?)
+        self.outgoing(probes).flatten()
     }
 
     /// Writes no more: the other end reads what was written, and then the end.
@@ -663,14 +729,19 @@ impl<W: Window> End<W> {
     /// # Errors
     /// As [`End::read`].
     pub fn hears(&self, socket: impl AsFd) -> io::Result<bool> {
-        self.incoming(|incoming| {
+        let socket = socket.as_fd();
+        let is_taken = self.incoming(|incoming| {
             self.is_open()?;
             // All of TCP may have been read, and nobody have looked for more: what is there now wakes.
-            let _ = self.window.get().map(|window| incoming.has_something(window));
+            let Some(window) = self.window.get() else { return Ok(false) };
+            let _ = incoming.has_something(window);
             let is_alone = self.is_alone(1);
-            incoming.hears(socket, is_alone)?;
-            Ok(incoming.is_on_ring() && is_alone)
-        })?
+            incoming.hears(window, socket, is_alone)?;
+            incoming.follows(window);
+            Ok((incoming.is_on_ring() || incoming.has_left) && is_alone)
+        })?;
+        self.sends_unread(socket)?;
+        is_taken
     }
 }
 
@@ -720,188 +791,4 @@ fn polls_all(fds: &mut [PollFd<'_>], within: Option<Duration>) -> io::Result<()>
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::{Ipv4Addr, TcpListener, TcpStream};
-
-    use rustix::{
-        io::ioctl_fionread,
-        net::{RecvFlags, recv},
-    };
-
-    use super::*;
-    use crate::shm::ShmWindow;
-
-    fn attached() -> ([End<ShmWindow<128>>; 2], [TcpStream; 2]) {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let other = listener.accept().unwrap().0;
-        let ends = ShmWindow::<128>::pair().unwrap().map(|window| {
-            let end = End::new().unwrap();
-            assert!(end.attach(window).unwrap());
-            end
-        });
-        (ends, [socket, other])
-    }
-
-    /// As by the handler of a signal that has interrupted a write.
-    #[test]
-    fn what_is_read_in_the_middle_of_a_write_is_not_lost_and_wakes() {
-        let (ends, [socket, other]) = attached();
-        assert_eq!(ends[1].write(&other, b"hello").unwrap(), Some(5));
-        assert_eq!(ends[0].write(&socket, b"hello").unwrap(), Some(5));
-        ends[1].arms(Bell::Room);
-        let (_held, _) = ends[0].of().outgoing.lock.hold();
-        assert_eq!(ends[0].read(&socket, &mut [0; 8], false).unwrap(), Some(5));
-        assert_eq!(other.peek(&mut [0; 8]).unwrap(), 1);
-    }
-
-    /// Of two that sleep the last one, and a number of a sleep that comes meanwhile.
-    #[test]
-    fn nobody_is_woken_once_all_are() {
-        let (ends, [socket, other]) = attached();
-        socket.set_nonblocking(true).unwrap();
-        let write = |_: &str| ends[1].write(&other, b"x").unwrap();
-        let woken = || recv(&socket, &mut [0; 8], RecvFlags::DONTWAIT).map_or(0, |(_, count)| count);
-        for _ in 0..2 {
-            ends[0].sleeps();
-            ends[0].arms(Bell::Message);
-        }
-        ends[0].woke();
-        write("one sleeps");
-        assert_eq!(woken(), 1);
-        ends[0].arms(Bell::Message);
-        ends[0].woke();
-        write("nobody does");
-        assert_eq!(woken(), 0);
-        ends[0].sleeps();
-        ends[0].arms(Bell::Message);
-        ends[0].window.get().unwrap().sleeps_no_more(Bell::Message, ends[0].of().turn.load(Ordering::Relaxed) - 1);
-        write("another sleeps since");
-        assert_eq!(woken(), 1);
-    }
-
-    /// All came over TCP and was read, and nobody has looked for more since: what wakes is not taken for bytes of the program.
-    #[test]
-    fn what_wakes_is_taken_also_by_one_who_only_writes() {
-        let (ends, [socket, other]) = attached();
-        assert_eq!(ends[0].write(&socket, b"x").unwrap(), Some(1));
-        ends[0].sleeps();
-        ends[0].arms(Bell::Room);
-        assert_eq!(ends[1].read(&other, &mut [0; 8], false).unwrap(), Some(1));
-        assert_eq!(socket.peek(&mut [0; 8]).unwrap(), 1);
-        assert!(ends[0].hears(&socket).unwrap());
-        socket.set_nonblocking(true).unwrap();
-        assert!(socket.peek(&mut [0; 8]).is_err());
-    }
-
-    /// It was killed, and so has said nothing in the window.
-    #[test]
-    fn write_fails_once_the_end_of_a_program_that_died_was_seen() {
-        let (ends, [socket, other]) = attached();
-        assert_eq!(ends[0].write(&socket, b"x").unwrap(), Some(1));
-        drop(other);
-        let read = || ends[0].read(&socket, &mut [0; 8], false).unwrap();
-        let waits = || std::thread::sleep(Duration::from_millis(1));
-        assert_eq!(
-            (0..1000).find_map(|_| read().or_else(|| {
-                waits();
-                None
-            })),
-            Some(0)
-        );
-        let writes = |_| {
-            waits();
-            ends[0].write(&socket, b"x").err()
-        };
-        let why = (0..500).find_map(writes).map(|why| why.kind());
-        assert!(matches!(why, Some(io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)), "{why:?}");
-    }
-
-    /// What wakes and is not taken would be a reset for the other end: also if there is much of it, and if the other processes that have had
-    /// this end are gone without a word.
-    #[test]
-    fn what_wakes_is_taken_before_a_close() {
-        for is_shared in [false, true] {
-            let (ends, [socket, other]) = attached();
-            assert_eq!(ends[1].write(&other, b"x").unwrap(), Some(1));
-            assert_eq!(ends[0].read(&socket, &mut [0; 8], false).unwrap(), Some(1));
-            if is_shared {
-                ends[0].shared();
-            }
-            std::io::Write::write_all(&mut &other, &[0; 1000]).unwrap();
-            while ioctl_fionread(&socket).unwrap() < 1000 {}
-            ends[0].close(&socket);
-            drop(socket);
-            let mut seen = [0; 8];
-            while let Err(why) = other.peek(&mut seen) {
-                assert_eq!(why.kind(), io::ErrorKind::WouldBlock);
-            }
-            assert!(other.take_error().unwrap().is_none());
-        }
-    }
-
-    /// Another process has it, alone: what comes to this one late is not taken.
-    #[test]
-    fn what_this_process_has_closed_is_not_attached() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let end = End::<ShmWindow<64>>::new().unwrap();
-        end.shared();
-        end.close(&socket);
-        assert!(end.is_lone());
-        let [window, _] = ShmWindow::pair().unwrap();
-        assert!(!end.attach(window).unwrap() && !end.is_attached());
-    }
-
-    /// A thread that comes back from a wait after another one has closed the connection, whose descriptor is the next one's by then.
-    #[test]
-    fn what_this_process_has_closed_leaves_the_next_socket_alone() {
-        let (ends, [socket, _other]) = attached();
-        let (_, [mut next_other, next]) = attached();
-        std::io::Write::write_all(&mut next_other, b"hello").unwrap();
-        // Another process has it, too, or none.
-        for is_shared in [true, false] {
-            let end = &ends[usize::from(is_shared)];
-            if is_shared {
-                end.shared();
-            }
-            end.close(&socket);
-            let closed = |error: io::Error| assert_eq!(error.raw_os_error(), Some(libc::EBADF));
-            closed(end.read(&next, &mut [0; 8], false).unwrap_err());
-            closed(end.hears(&next).unwrap_err());
-            closed(end.write(&next, b"x").unwrap_err());
-            closed(end.shut(&next).unwrap_err());
-            closed(end.wait(&next, Bell::Message, None).unwrap_err());
-            assert_eq!(next.peek(&mut [0; 8]).unwrap(), 5);
-        }
-        next_other.set_nonblocking(true).unwrap();
-        assert!(next_other.peek(&mut [0; 8]).is_err(), "nothing is sent");
-    }
-
-    /// What is left to others does not wait for threads of a process that is gone, and what a process has of its parent is not its own.
-    #[test]
-    fn who_leaves_an_end_to_others_sleeps_for_it_no_more() {
-        let (ends, [socket, _other]) = attached();
-        let sleepers = || ends[0].of().sleepers.load(Ordering::Relaxed);
-        ends[0].shared();
-        ends[0].sleeps();
-        ends[0].sleeps();
-        ends[0].woke();
-        ends[0].close(&socket);
-        assert_eq!(sleepers(), 0);
-        ends[0].woke();
-        assert_eq!(sleepers(), 0, "it comes to say so later");
-        ends[0].sleeps();
-        ends[0].is_forked();
-        ends[0].woke();
-        assert_eq!(sleepers(), 1, "that one is the parent's");
-    }
-
-    /// A sleep with the number of the one before would not be woken from.
-    #[test]
-    fn numbers_of_sleeps_differ_also_as_they_begin_anew() {
-        let end = End::<ShmWindow<64>>::new().unwrap();
-        end.of().turn.store(u32::MAX - 3, Ordering::Relaxed);
-        assert_eq!([(); 6].map(|()| end.next_turn()), [u32::MAX - 2, u32::MAX - 1, u32::MAX, 1, 2, 3]);
-    }
-}
+mod tests;

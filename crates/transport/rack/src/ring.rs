@@ -19,11 +19,11 @@
 
 mod in_place;
 
-use std::io;
+use std::{io, sync::atomic::Ordering};
 
 pub(crate) use in_place::{Come, Room};
 
-use crate::window::{Bell, Fill, WORD, Window};
+use crate::window::{Bell, Drain, Fill, WORD, Window, load};
 
 /// Bit of a header: the receiver is to tell how far it has read, once it has read this message.
 const ASKS: u64 = 1 << 32;
@@ -231,6 +231,30 @@ impl Sender {
         Ok(Some(count))
     }
 
+    /// What the receiver has not read, which says how far it has: all messages from there on, of the first one what is behind so many bytes.
+    /// They are read from the other end's part, which may have changed them. None: the window has no addresses, or that cannot be.
+    pub(crate) fn unread_there(&self, window: &impl Window, [mut read, taken]: [u64; 2]) -> Option<Vec<u8>> {
+        if read < self.read || read > self.written || !read.is_multiple_of(WORD as u64) {
+            return None;
+        }
+        let (mut all, mut taken) = (Vec::new(), usize::try_from(taken).ok()?);
+        while read < self.written {
+            let header = window.words_there(self.place.offset(read), WORD)?[0].load(Ordering::Relaxed);
+            let len = usize::try_from(header & LENGTH).ok()?.checked_sub(1).filter(|len| *len <= self.place.most())?;
+            let first = read + WORD as u64;
+            let before = self.place.up_to_end(first).min(len);
+            let at = all.len();
+            all.resize(at + len, 0);
+            load(window.words_there(self.place.offset(first), before)?, &mut all[at..at + before]);
+            load(window.words_there(self.place.at, len - before)?, &mut all[at + before..]);
+            // Only of the first one.
+            drop(all.drain(at..at + taken.min(len)));
+            taken = 0;
+            read += room(len);
+        }
+        (read == self.written).then_some(all)
+    }
+
     /// Bytes of the longest message that there is room for; none: not even for an empty one.
     ///
     /// # Errors
@@ -351,6 +375,21 @@ impl Receiver {
     pub fn read_some(&mut self, window: &impl Window, into: &mut [u8]) -> Result<Option<usize>, Broken> {
         let Some(next) = self.next(window)? else { return Ok(None) };
         let told = self.copies(window, next, into);
+        Ok(Some(self.tells(window, told)))
+    }
+
+    /// Has something else take bytes of the next message, or of what is left of it ([`Window::drain`]): how many, which are fewer than there
+    /// are where it has no room for them, or the ring ends; none: nothing has come, or an empty message.
+    ///
+    /// # Errors
+    /// Those of `drain`; [`Broken`] as `InvalidData`. Nothing was taken.
+    pub fn drain(&mut self, window: &impl Window, most: usize, drain: &mut Drain<'_>) -> io::Result<Option<usize>> {
+        let next = self.next(window).map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
+        let Some(next) = next.filter(|(len, _)| *len > 0) else { return Ok(None) };
+        let first = self.read + (WORD + self.taken) as u64;
+        let len = most.min(next.0 - self.taken).min(self.place.up_to_end(first));
+        let count = window.drain(self.place.offset(first), len, drain)?.min(len);
+        let told = self.takes(next, count);
         Ok(Some(self.tells(window, told)))
     }
 
@@ -491,8 +530,31 @@ mod tests {
                     Err(why) => prop_assert!(why.kind() == io::ErrorKind::NotFound && sent.len() == before),
                 }
                 let mut piece = vec![0; reads];
-                let count = receiver.read_some(&windows[1], &mut piece).unwrap().unwrap_or(0);
-                got.extend_from_slice(&piece[..count]);
+                if worth % 2 == 0 {
+                    let count = receiver.read_some(&windows[1], &mut piece).unwrap().unwrap_or(0);
+                    got.extend_from_slice(&piece[..count]);
+                    continue;
+                }
+                // It takes a part of what it is given, at times nothing, or fails.
+                let before = got.len();
+                let mut drain = |from: *const u8, len: usize| {
+                    assert!(len <= reads + 1 && len > 0);
+                    if reads % 7 == 0 {
+                        return Err(io::ErrorKind::NotFound.into());
+                    }
+                    let count = len.min(reads % 50);
+                    // SAFETY: so many bytes are there, which nobody writes meanwhile.
+                    got.extend_from_slice(unsafe { std::slice::from_raw_parts(from, count) });
+                    Ok(count)
+                };
+                let drained = match has_addresses {
+                    true => receiver.drain(&windows[1], reads + 1, &mut drain),
+                    false => receiver.drain(&Copied(windows[1].clone()), reads + 1, &mut drain),
+                };
+                match drained {
+                    Ok(count) => prop_assert_eq!(got.len() - before, count.unwrap_or(0)),
+                    Err(why) => prop_assert!(why.kind() == io::ErrorKind::NotFound && got.len() == before),
+                }
             }
             while receiver.receive(&windows[1], &mut got).unwrap().is_some() {}
             prop_assert_eq!(got, sent);

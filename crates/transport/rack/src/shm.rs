@@ -14,7 +14,7 @@ use std::{
 use fide_shm::region::{Mapped, Region, RegionError, Shared};
 use rustix::{event::Timespec, thread::futex};
 
-use crate::window::{Bell, Fill, WORD, Window, load, store, words};
+use crate::window::{Bell, Drain, Fill, WORD, Window, load, store, words};
 
 /// What both ends map. `WORDS`: of each part.
 #[repr(C)]
@@ -131,8 +131,19 @@ impl<const WORDS: usize> Window for ShmWindow<WORDS> {
         words(&self.other().words, at, WORD)[0].store(word, Ordering::Release);
     }
 
+    fn adds(&self, at: usize, more: u64) {
+        words(&self.other().words, at, WORD)[0].fetch_add(more, Ordering::SeqCst);
+    }
+
     fn read(&self, at: usize, into: &mut [u8]) {
         load(words(&self.own().words, at, into.len()), into);
+    }
+
+    fn drain(&self, at: usize, len: usize, drain: &mut Drain<'_>) -> io::Result<usize> {
+        let before = at % WORD;
+        let words = words(&self.own().words, at - before, before + len);
+        // Within them: they hold so many bytes.
+        Ok(drain(words.as_ptr().cast::<u8>().wrapping_add(before), len)?.min(len))
     }
 
     fn poll(&self, at: usize) -> u64 {

@@ -16,7 +16,10 @@ use std::{
 /// Writes so many bytes at most to an address, and says how many.
 pub type Fill<'a> = dyn FnMut(*mut u8, usize) -> io::Result<usize> + 'a;
 
-/// Bytes that are filled at once where a window has no addresses.
+/// Takes so many bytes at most from an address, and says how many.
+pub type Drain<'a> = dyn FnMut(*const u8, usize) -> io::Result<usize> + 'a;
+
+/// Bytes that are filled or drained at once where a window has no addresses.
 const COPIED: usize = 4096;
 /// Bytes that are written and read as one.
 pub const WORD: usize = size_of::<u64>();
@@ -89,11 +92,37 @@ pub trait Window {
     /// As [`Window::write`].
     fn publish(&self, at: usize, word: u64);
 
+    /// Adds to a word of the other end's part that only this end writes, as a whole, also where several threads do so; that wraps. A window
+    /// whose words cannot be changed so does nothing.
+    ///
+    /// # Panics
+    /// As [`Window::write`].
+    fn adds(&self, at: usize, more: u64) {
+        let _ = (at, more);
+    }
+
     /// Local read: copies bytes from this end's part.
     ///
     /// # Panics
     /// As [`Window::write`].
     fn read(&self, at: usize, into: &mut [u8]);
+
+    /// Local read of bytes that something else takes from there, as the kernel does that writes them to a file: `drain` is given the place
+    /// and its length, and says how many of them it has taken, from the first one on. The other end may change them meanwhile. `at`: any
+    /// byte. Through a window that has no addresses they are copied once more, and may be fewer.
+    ///
+    /// # Errors
+    /// Those of `drain`.
+    ///
+    /// # Panics
+    /// If they do not lie within the part.
+    fn drain(&self, at: usize, len: usize, drain: &mut Drain<'_>) -> io::Result<usize> {
+        let mut copied = [0; COPIED];
+        let before = at % WORD;
+        let len = len.min(COPIED - before);
+        self.read(at - before, &mut copied[..before + len]);
+        Ok(drain(copied[before..].as_ptr(), len)?.min(len))
+    }
 
     /// Local read of a word: what was written before it was published is seen by later reads.
     ///

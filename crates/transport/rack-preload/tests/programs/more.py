@@ -210,8 +210,31 @@ def exact(s, count):
     return got
 
 
+def served_by_others(s, is_server):
+    """A server that reads a request has another program answer, which writes as the C library does it, and goes on itself then."""
+    if is_server:
+        for _ in range(3):
+            exact(s, 8)
+            child = subprocess.Popen(["sed", "-u", "-e", "s/^/got /", "-e", "3q"], stdin=s, stdout=s)
+            child.wait()
+        while got := s.recv(100):
+            s.sendall(got)
+        return
+    ready = select.poll()
+    ready.register(s, select.POLLIN)
+    for _ in range(3):
+        s.sendall(b"request\n")
+        for line in (b"a", b"bc", b"d" * 1000):
+            s.sendall(line + b"\n")
+            print(ready.poll(10000) != [], exact(s, len(line) + 5))
+    s.sendall(b"once more")
+    print(exact(s, 9))
+    s.shutdown(socket.SHUT_WR)
+    print(s.recv(10))
+
+
 def hands_on(s, is_server):
-    """Another process gets the descriptor: it sees right bytes, or is refused."""
+    """Another process gets the descriptor, and sees right bytes."""
     if is_server:
         while got := s.recv(100):
             s.sendall(got)
@@ -249,6 +272,7 @@ SCENARIOS = {
     "streams": streams,
     "vectors": vectors,
     "hands-on": hands_on,
+    "served-by-others": served_by_others,
     "inherits": inherits,
     "low-water": low_water,
     "cold-files": cold_files,

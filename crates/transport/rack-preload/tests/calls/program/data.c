@@ -349,16 +349,280 @@ static void sends_a_file_with_waits(void) {
   joins(&more);
 }
 
+/* Takes what a pipe has, without a wait, and shows it. */
+static void pipe_has(const char *label, int from) {
+  char into[64] = {0};
+  long flags = OK(fcntl(from, F_GETFL));
+  OK(fcntl(from, F_SETFL, flags | O_NONBLOCK));
+  long got = read(from, into, sizeof into - 1);
+  OK(fcntl(from, F_SETFL, flags));
+  say("%s: %ld %s", label, got, into);
+}
+
 static void splices(void) {
   int ends[2];
   OK(pipe(ends));
   OK(write(ends[1], "pipe", 4));
   SHOW("out of a pipe", splice(ends[0], NULL, a, NULL, 4, 0));
+  gathers("what came", b, 4);
+  OK(write(ends[1], "abcdef", 6));
+  SHOW("out of a pipe, a part", splice(ends[0], NULL, a, NULL, 4, SPLICE_F_MORE));
+  SHOW("out of a pipe, more than there is", splice(ends[0], NULL, a, NULL, 4, SPLICE_F_MOVE));
+  gathers("what came", b, 6);
+  SHOW("out of an empty pipe", splice(ends[0], NULL, a, NULL, 4, SPLICE_F_NONBLOCK));
   sends(b, "abcd");
   there(a, 4);
   SHOW("into a pipe", splice(a, NULL, ends[1], NULL, 4, 0));
+  pipe_has("it has", ends[0]);
+  sends(b, "efghij");
+  there(a, 6);
+  SHOW("into a pipe, a part", splice(a, NULL, ends[1], NULL, 3, SPLICE_F_NONBLOCK));
+  sends(b, "kl");
+  there(a, 5);
+  long rest = 0;
+  step();
+  while (rest < 5)
+    rest += OK(splice(a, NULL, ends[1], NULL, 100, 0));
+  say("into a pipe, the rest: %ld", rest);
+  pipe_has("it has", ends[0]);
+  long flags = OK(fcntl(a, F_GETFL));
+  OK(fcntl(a, F_SETFL, flags | O_NONBLOCK));
+  SHOW("into a pipe where nothing is", splice(a, NULL, ends[1], NULL, 4, 0));
+  OK(fcntl(a, F_SETFL, flags));
+  sends(b, "mn");
+  OK(shutdown(b, SHUT_WR));
+  ended(a);
+  SHOW("into a pipe, before the end", splice(a, NULL, ends[1], NULL, 2, 0));
+  ended(a);
+  SHOW("into a pipe, at the end", splice(a, NULL, ends[1], NULL, 4, 0));
+  pipe_has("it has", ends[0]);
+}
+
+static void splices_wrongly(void) {
+  int ends[2], file = file_of(100);
+  loff_t at = 0;
+  OK(pipe(ends));
+  OK(write(ends[1], "pipe", 4));
+  sends(b, "abcd");
+  there(a, 4);
+  SHOW("of nothing", splice(a, NULL, ends[1], NULL, 0, 0));
   SHOW("from no descriptor", splice(-1, NULL, ends[1], NULL, 4, 0));
+  SHOW("from no descriptor to a connection", splice(-1, NULL, a, NULL, 4, 0));
+  SHOW("to no descriptor", splice(a, NULL, -1, NULL, 4, 0));
   SHOW("from one connection to the other", splice(a, NULL, b, NULL, 4, 0));
+  SHOW("to itself", splice(a, NULL, a, NULL, 4, 0));
+  SHOW("to the end that is read", splice(a, NULL, ends[0], NULL, 4, 0));
+  SHOW("from the end that is written", splice(ends[1], NULL, a, NULL, 4, 0));
+  SHOW("to a file", splice(a, NULL, file, NULL, 4, 0));
+  SHOW("from a file", splice(file, NULL, a, NULL, 4, 0));
+  SHOW("from a place", splice(a, &at, ends[1], NULL, 4, 0));
+  SHOW("to a place", splice(ends[0], NULL, a, &at, 4, 0));
+  SHOW("from a place of a pipe", splice(ends[0], &at, a, NULL, 4, 0));
+  SHOW("to a place of a pipe", splice(a, NULL, ends[1], &at, 4, 0));
+  SHOW("with a wrong flag", splice(a, NULL, ends[1], NULL, 4, 1 << 20));
+  SHOW("tee", tee(a, ends[1], 4, 0));
+  SHOW("vmsplice", vmsplice(a, &(struct iovec){"abcd", 4}, 1, 0));
+  pipe_has("it has", ends[0]);
+  gathers("what came", a, 4);
+}
+
+static void writes_pipe(void *fd) { OK(write(*(int *)fd, "late", 4)); }
+
+static void reads_pipe(void *fd) {
+  static char into[1 << 16];
+  OK(read(*(int *)fd, into, sizeof into));
+}
+
+static void pours_late(void *fd) {
+  for (int turn = 0; turn < 3; turn++) {
+    pauses(3);
+    sends(*(int *)fd, "xyz");
+  }
+}
+
+static void splices_with_waits(void) {
+  int ends[2];
+  struct later more;
+  OK(pipe(ends));
+  later(&more, 10, writes_pipe, &ends[1]);
+  SHOW("out of a pipe that has something later", splice(ends[0], NULL, a, NULL, 10, 0));
+  joins(&more);
+  gathers("what came", b, 4);
+  later(&more, 10, writes_one, &b);
+  SHOW("into a pipe", splice(a, NULL, ends[1], NULL, 10, 0));
+  joins(&more);
+  later(&more, 10, writes_one, &b);
+  SHOW("into a pipe, whose calls do not wait", splice(a, NULL, ends[1], NULL, 10, SPLICE_F_NONBLOCK));
+  joins(&more);
+  pipe_has("it has", ends[0]);
+  later(&more, 10, pours_late, &b);
+  SHOW("into a pipe, of more than comes", splice(a, NULL, ends[1], NULL, 3, 0));
+  joins(&more);
+  takes(a, 6);
+  struct timeval limit = {0, 20000};
+  OK(setsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+  SHOW("into a pipe, with a limit", splice(a, NULL, ends[1], NULL, 10, 0));
+  catches(SIGUSR1, 0);
+  limit.tv_usec = 0;
+  OK(setsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+  pipe_has("it has", ends[0]);
+  struct nag nag;
+  nags(&nag);
+  SHOW("into a pipe, with a signal", splice(a, NULL, ends[1], NULL, 10, 0));
+  SHOW("out of an empty pipe, with a signal", splice(ends[0], NULL, a, NULL, 10, 0));
+  stops(&nag);
+  later(&more, 10, ends_writing, &b);
+  SHOW("into a pipe, until the end", splice(a, NULL, ends[1], NULL, 10, 0));
+  joins(&more);
+  later(&more, 10, closes, &ends[1]);
+  SHOW("out of a pipe that is closed", splice(ends[0], NULL, a, NULL, 10, 0));
+  joins(&more);
+  SHOW("out of a closed one", splice(ends[0], NULL, a, NULL, 10, SPLICE_F_NONBLOCK));
+}
+
+static void splices_without_room(void) {
+  int ends[2];
+  char into[4096] = {0};
+  struct later more;
+  OK(pipe(ends));
+  OK(fcntl(ends[1], F_SETPIPE_SZ, 4096));
+  fills(into, sizeof into, 0);
+  OK(write(ends[1], into, 4096));
+  sends(b, "abc");
+  there(a, 3);
+  SHOW("into a full pipe, without a wait", splice(a, NULL, ends[1], NULL, 3, SPLICE_F_NONBLOCK));
+  long flags = OK(fcntl(ends[1], F_GETFL));
+  OK(fcntl(ends[1], F_SETFL, flags | O_NONBLOCK));
+  SHOW("into a full pipe that does not wait", splice(a, NULL, ends[1], NULL, 3, 0));
+  OK(fcntl(ends[1], F_SETFL, flags));
+  later(&more, 10, reads_pipe, &ends[0]);
+  SHOW("into a full pipe", splice(a, NULL, ends[1], NULL, 3, 0));
+  joins(&more);
+  pipe_has("it has", ends[0]);
+  OK(write(ends[1], into, 4096));
+  long all = 0;
+  /* With memory comes room, which is filled first. */
+  long got;
+#define FULL(label, call)                                                      \
+  do {                                                                         \
+    step();                                                                    \
+    all += stuffs(a);                                                          \
+    got = call;                                                                \
+    shows(label, got, errno);                                                  \
+  } while (0)
+  flags = OK(fcntl(a, F_GETFL));
+  OK(fcntl(a, F_SETFL, flags | O_NONBLOCK));
+  FULL("out of a pipe, without room", splice(ends[0], NULL, a, NULL, 4096, 0));
+  OK(fcntl(a, F_SETFL, flags));
+  struct timeval limit = {0, 20000};
+  OK(setsockopt(a, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+  FULL("out of a pipe, with a limit", splice(ends[0], NULL, a, NULL, 4096, 0));
+  limit.tv_usec = 0;
+  OK(setsockopt(a, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit));
+  catches(SIGUSR1, 0);
+  struct nag nag;
+  step();
+  all += stuffs(a);
+  nags(&nag);
+  got = splice(ends[0], NULL, a, NULL, 4096, SPLICE_F_NONBLOCK);
+  shows("out of a pipe, with a signal", got, errno);
+  stops(&nag);
+  takes(b, all);
+  SHOW("out of a pipe, with room", splice(ends[0], NULL, a, NULL, 4096, 0));
+  drains("what came", b, 4096);
+}
+
+static void splices_to_the_end(void) {
+  int ends[2], others[2];
+  OK(pipe(ends));
+  OK(pipe(others));
+  catches(SIGPIPE, 0);
+  sends(b, "abc");
+  there(a, 3);
+  OK(close(others[0]));
+  SHOW("into a pipe that nobody reads", splice(a, NULL, others[1], NULL, 3, 0));
+  say("SIGPIPE %d", caught);
+  SHOW("into a pipe that nobody reads, without a wait", splice(a, NULL, others[1], NULL, 3, SPLICE_F_NONBLOCK));
+  say("SIGPIPE %d", caught);
+  gathers("it is left", a, 3);
+  OK(write(ends[1], "pipe", 4));
+  OK(shutdown(a, SHUT_WR));
+  SHOW("out of a pipe, behind the own end", splice(ends[0], NULL, a, NULL, 4, 0));
+  say("SIGPIPE %d", caught);
+  pipe_has("it has", ends[0]);
+  pairs(others);
+  OK(close(others[1]));
+  ended(others[0]);
+  step();
+  long got = 0;
+  for (int turn = 0; turn < 100 && got >= 0; turn++) {
+    OK(write(ends[1], "more", 4));
+    got = splice(ends[0], NULL, others[0], NULL, 4, 0);
+    pauses(1);
+  }
+  say("to one that has closed: %s", got < 0 && errno == EPIPE ? "EPIPE" : "something else");
+}
+
+/* A relay, as proxies are that splice: bytes from one connection to another by a pipe. */
+struct relay {
+  int from, to, ends[2];
+  long all;
+};
+
+static void relays(void *with) {
+  struct relay *it = with;
+  long in = 1, there = 0;
+  while (in > 0) {
+    in = splice(it->from, NULL, it->ends[1], NULL, 1 << 20, SPLICE_F_MOVE | SPLICE_F_MORE);
+    for (there += in > 0 ? in : 0; there > 0;) {
+      long out = splice(it->ends[0], NULL, it->to, NULL, there, SPLICE_F_MOVE | (in > 0 ? SPLICE_F_MORE : 0));
+      if (out <= 0)
+        fails("relaying bytes");
+      there -= out;
+      it->all += out;
+    }
+  }
+  shutdown(it->to, SHUT_WR);
+}
+
+static void pours_much(void *fd) {
+  static char some[100000];
+  long sizes[] = {1, 7, 4096, 5000, 16384, 70000, 100000};
+  for (long place = 0, turn = 0; place < 3000000; turn++) {
+    long size = sizes[turn % LENGTH(sizes)];
+    if (size > 3000000 - place)
+      size = 3000000 - place;
+    fills(some, size, place);
+    if (send(*(int *)fd, some, size, 0) != size)
+      fails("pouring bytes");
+    place += size;
+  }
+  shutdown(*(int *)fd, SHUT_WR);
+}
+
+static void relays_by_a_pipe(void) {
+  int ends[2];
+  struct later pours, goes_on;
+  pairs(ends);
+  struct relay relay = {.from = a, .to = ends[0]};
+  OK(pipe(relay.ends));
+  later(&pours, 0, pours_much, &b);
+  later(&goes_on, 0, relays, &relay);
+  step();
+  drains("all", ends[1], 4000000);
+  joins(&pours);
+  joins(&goes_on);
+  say("relayed %ld", relay.all);
+  /* A pipe with little room, and back: what there is no room for stays. */
+  OK(fcntl(relay.ends[1], F_SETPIPE_SZ, 4096));
+  struct relay back = {.from = ends[0], .to = a, .ends = {relay.ends[0], relay.ends[1]}};
+  later(&pours, 0, pours_much, &ends[1]);
+  later(&goes_on, 0, relays, &back);
+  step();
+  drains("all", b, 4000000);
+  joins(&pours);
+  joins(&goes_on);
+  say("relayed %ld", back.all);
 }
 
 static void places(void) {
@@ -418,6 +682,11 @@ const struct scenario OF_DATA[] = {
     {"sends-files", sends_files},
     {"sends-a-file-with-waits", sends_a_file_with_waits},
     {"splices", splices},
+    {"splices-wrongly", splices_wrongly},
+    {"splices-with-waits", splices_with_waits},
+    {"splices-without-room", splices_without_room},
+    {"splices-to-the-end", splices_to_the_end},
+    {"relays-by-a-pipe", relays_by_a_pipe},
     {"places", places},
     {"at-no-descriptor", at_no_descriptor},
     {0},

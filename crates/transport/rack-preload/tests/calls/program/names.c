@@ -267,6 +267,11 @@ static void limits(void) {
   SHOW("send", send(a, into, 8, 0));
   limit = (struct timeval){0, 2000000};
   SHOW("SO_RCVTIMEO that is wrong", setsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+  limit = (struct timeval){-1, 0};
+  SHOW("SO_RCVTIMEO of less than nothing", setsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+  SHOW("recv", recv(a, into, 8, 0));
+  SHOW("SO_RCVTIMEO", getsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &seen, &len));
+  say("%ld s %ld us", seen.tv_sec, (long)seen.tv_usec);
 }
 
 static void limits_from_before(void) {

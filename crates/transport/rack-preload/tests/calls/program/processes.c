@@ -2,6 +2,7 @@
 /* Second descriptors, other processes, and the C library's streams. */
 #include "calls.h"
 #include <spawn.h>
+#include <stdarg.h>
 
 extern char **environ;
 
@@ -255,6 +256,205 @@ static void handed_on(void) {
   SHOW("poll at the end", poll(&one, 1, 1000));
 }
 
+static void polls_for_bytes(void *fd) { poll(&(struct pollfd){*(int *)fd, POLLIN, 0}, 1, 20000); }
+
+static void reads_one(void *fd) {
+  char one;
+  OK(recv(*(int *)fd, &one, 1, 0));
+}
+
+static void waits_in_a_set(void *fd) {
+  int set = OK(epoll_create1(0));
+  struct epoll_event event = {.events = EPOLLIN};
+  OK(epoll_ctl(set, EPOLL_CTL_ADD, *(int *)fd, &event));
+  OK(epoll_wait(set, &event, 1, 20000));
+  OK(close(set));
+}
+
+/* What is still to be read goes with it, as the other end waits, by one means or another, or does something else. */
+static void handed_on_with_bytes(void) {
+  void (*const waits[])(void *) = {polls_for_bytes, reads_one, waits_in_a_set};
+  char into[16] = {0};
+  int ends[2];
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  for (int turn = 0; turn < 4; turn++) {
+    int of[2] = {a, b};
+    struct later more;
+    if (turn > 0)
+      pairs(of);
+    SHOW("send", send(of[1], "unread", 6, 0));
+    there(of[0], 6);
+    SHOW("recv of a part", recv(of[0], into, 2, 0));
+    if (turn < 3) {
+      later(&more, 0, waits[turn], &of[1]);
+      pauses(20);
+    }
+    SHOW("sendmsg", hands(ends[0], of[0]));
+    int got = takes_over(ends[1]);
+    OK(close(of[0]));
+    if (turn == 3)
+      SHOW("send", send(of[1], " and more", 9, 0));
+    gathers("it is left", got, turn == 3 ? 13 : 4);
+    sends(got, "!!");
+    if (turn < 3)
+      joins(&more);
+    takes(of[1], turn == 1 ? 1 : 2);
+    SHOW("send", send(of[1], "again", 5, 0));
+    gathers("what came", got, 5);
+    OK(close(of[1]));
+    SHOW("recv of the end", recv(got, into, 16, 0));
+    OK(close(got));
+  }
+}
+
+/* The other end waits by each means as this one is handed on, and goes on to do so. */
+static void others_wait_as_it_is_handed_on(void) {
+  int ends[2], set = OK(epoll_create1(0)), edges = OK(epoll_create1(0));
+  char into[16];
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.fd = 1}, edge = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.fd = 2};
+  OK(epoll_ctl(set, EPOLL_CTL_ADD, b, &event));
+  OK(epoll_ctl(edges, EPOLL_CTL_ADD, b, &edge));
+  OK(epoll_wait(edges, &edge, 1, 0));
+  SHOW("send", send(a, "abc", 3, 0));
+  SHOW("sendmsg", hands(ends[0], a));
+  int got = takes_over(ends[1]);
+  OK(close(a));
+  SHOW("epoll_wait", epoll_wait(set, &event, 1, 1000));
+  SHOW("epoll_wait, edge", epoll_wait(edges, &edge, 1, 1000));
+  say("%s", bits(edge.events));
+  SHOW("recv", recv(b, into, 16, 0));
+  SHOW("recv", recv(b, into, 16, MSG_DONTWAIT));
+  SHOW("epoll_wait of nothing", epoll_wait(set, &event, 1, 20));
+  SHOW("epoll_wait of nothing, edge", epoll_wait(edges, &edge, 1, 20));
+  struct later more;
+  struct pollfd one = {b, POLLIN, 0};
+  later(&more, 15, writes_one, &got);
+  SHOW("epoll_wait that waits", epoll_wait(set, &event, 1, 5000));
+  say("%s", bits(event.events));
+  joins(&more);
+  SHOW("epoll_wait, edge", epoll_wait(edges, &edge, 1, 1000));
+  say("%s", bits(edge.events));
+  takes(b, 1);
+  later(&more, 15, writes_one, &got);
+  SHOW("poll that waits", poll(&one, 1, 5000));
+  say("%s", bits(one.revents));
+  joins(&more);
+  takes(b, 1);
+  later(&more, 15, writes_one, &got);
+  SHOW("recv that waits", recv(b, into, 16, 0));
+  joins(&more);
+  long all = stuffs(b);
+  one.events = POLLIN | POLLOUT;
+  SHOW("poll without room", poll(&one, 1, 0));
+  takes(got, all);
+  SHOW("poll with room", poll(&one, 1, 1000));
+  say("%s", bits(one.revents));
+  OK(close(got));
+  SHOW("epoll_wait of the end", epoll_wait(set, &event, 1, 5000));
+  say("%s", bits(event.events));
+  SHOW("recv of the end", recv(b, into, 16, 0));
+}
+
+/* As `others_wait_as_it_is_handed_on`, where a thread sleeps for it at that time. */
+static void hands_late(void *with) {
+  int *of = with;
+  pauses(20);
+  if (hands(of[0], a) == 1) {
+    int got = takes_over(of[1]);
+    sends(got, "x");
+    pauses(20);
+    sends(got, "y");
+    pauses(20);
+    close(got);
+  }
+}
+
+static void others_sleep_as_it_is_handed_on(void) {
+  int ends[2];
+  char into[16];
+  struct later more;
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  int set = OK(epoll_create1(0));
+  struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.fd = 1};
+  OK(epoll_ctl(set, EPOLL_CTL_ADD, b, &event));
+  later(&more, 0, hands_late, ends);
+  SHOW("recv", recv(b, into, 1, 0));
+  SHOW("epoll_wait", epoll_wait(set, &event, 1, 5000));
+  SHOW("recv", recv(b, into, 1, 0));
+  SHOW("send", send(b, "abc", 3, 0));
+  joins(&more);
+  OK(close(a));
+  SHOW("poll of the end", poll(&(struct pollfd){b, POLLIN, 0}, 1, 5000));
+}
+
+/* What was set of it stays, as it is the kernel's again. */
+static void options_of_one_that_is_handed_on(void) {
+  int ends[2], on = 1, three = 3, value;
+  socklen_t len = sizeof value;
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  OK(setsockopt(a, IPPROTO_TCP, TCP_CORK, &on, sizeof on));
+  OK(setsockopt(a, SOL_SOCKET, SO_RCVLOWAT, &three, sizeof three));
+  SHOW("sendmsg", hands(ends[0], a));
+  int got = takes_over(ends[1]);
+  for (int turn = 0; turn < 2; turn++) {
+    int of = turn ? got : a;
+    OK(getsockopt(of, IPPROTO_TCP, TCP_NODELAY, &value, &len));
+    say("TCP_NODELAY %d", value);
+    OK(getsockopt(of, IPPROTO_TCP, TCP_CORK, &value, &len));
+    say("TCP_CORK %d", value);
+    OK(getsockopt(of, SOL_SOCKET, SO_RCVLOWAT, &value, &len));
+    say("SO_RCVLOWAT %d", value);
+  }
+}
+
+/* Both ends are handed on, and a half is shut before. */
+static void both_ends_are_handed_on(void) {
+  int ends[2], of[2];
+  char into[16];
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  OK(shutdown(a, SHUT_WR));
+  ended(b);
+  SHOW("recv of the end", recv(b, into, 16, 0));
+  SHOW("sendmsg", hands(ends[0], a));
+  of[0] = takes_over(ends[1]);
+  SHOW("sendmsg of the other end", hands(ends[0], b));
+  of[1] = takes_over(ends[1]);
+  OK(close(a));
+  OK(close(b));
+  SHOW("send", send(of[1], "abc", 3, 0));
+  SHOW("recv", recv(of[0], into, 16, 0));
+  SHOW("recv of the end", recv(of[1], into, 16, 0));
+  OK(close(of[1]));
+  ended(of[0]);
+  SHOW("recv of the end", recv(of[0], into, 16, 0));
+}
+
+/* As a server does that begins a program for a client whose request it has read: with the connection as its input and output. */
+static void serves_by_another(void) {
+  char into[64] = {0};
+  sends(b, "request\n");
+  gathers("request", a, 8);
+  step();
+  pid_t child = OK(fork());
+  if (child == 0) {
+    close(b);
+    dup2(a, 0);
+    dup2(a, 1);
+    close(a);
+    execl("/bin/sh", "sh", "-c", "read line; echo got $line; cat", NULL);
+    _exit(9);
+  }
+  OK(close(a));
+  SHOW("send", send(b, "more\n", 5, 0));
+  gathers("answer", b, 9);
+  SHOW("send", send(b, "and more\n", 9, 0));
+  gathers("answer", b, 9);
+  OK(shutdown(b, SHUT_WR));
+  say("it ends with %d", child_ends(child));
+  SHOW("recv of the end", recv(b, into, 16, 0));
+}
+
 static void handed_to_a_child(void) {
   int ends[2];
   char into[16];
@@ -302,12 +502,51 @@ static void streams(void) {
   SHOW("poll", poll(&polled, 1, 1000));
 }
 
+/* As headers for functions that check have it. */
+extern int __dprintf_chk(int fd, int flag, const char *format, ...);
+
+static int lists(int fd, const char *format, ...) {
+  va_list with;
+  va_start(with, format);
+  int count = vdprintf(fd, format, with);
+  va_end(with);
+  return count;
+}
+
 static void prints(void) {
-  char line[64];
+  static char much[10000];
+  char line[256] = {0};
+  int file = OK(memfd_create("file", 0));
   SHOW("dprintf", dprintf(a, "hello %d\n", 7));
   struct pollfd polled = {b, POLLIN, 0};
   SHOW("poll", poll(&polled, 1, 1000));
   SHOW("recv", recv(b, line, sizeof line, MSG_DONTWAIT));
+#define MANY "%d %s %.2f %ld %c %.1f %x %.1f %d %.1f %d %.1f %.1f %.1f %.1f %.1f %.1f %d %Lf", 1, "two", 3.0, 4L, '5', 6.5, 7, 8.5, 9, 10.5, 11, 12.5, 13.5, 14.5, 15.5, 16.5, 17.5, 18, 19.5L
+  long len = SHOW("dprintf of many arguments", dprintf(a, MANY));
+  gathers("what came", b, len > 0 && len < 64 ? len : 0);
+  if (len >= 64) {
+    memset(line, 0, sizeof line);
+    OK(recv(b, line, len, MSG_WAITALL));
+    say("what came: %s", line);
+  }
+  len = SHOW("__dprintf_chk", __dprintf_chk(a, 1, "%s %d %.1f %d %d %d", "some", 1, 2.5, 3, 4, 5));
+  gathers("what came", b, len);
+  len = SHOW("vdprintf", lists(a, "%d %.1f %s", 1, 2.5, "three"));
+  gathers("what came", b, len);
+  SHOW("dprintf of nothing", dprintf(a, "%s", ""));
+  memset(much, 'x', sizeof much - 1);
+  SHOW("dprintf of much", dprintf(a, "%s%s", much, much));
+  takes(b, 2 * (sizeof much - 1));
+  SHOW("dprintf to a file", dprintf(file, MANY));
+  OK(lseek(file, 0, SEEK_SET));
+  memset(line, 0, sizeof line);
+  OK(read(file, line, sizeof line - 1));
+  say("it has: %s", line);
+  SHOW("dprintf to no descriptor", dprintf(-1, "%d", 1));
+  catches(SIGPIPE, 0);
+  OK(shutdown(a, SHUT_WR));
+  SHOW("dprintf behind the end", dprintf(a, "%d", 1));
+  say("SIGPIPE %d", caught);
 }
 
 static void at_other_places(void) {
@@ -338,6 +577,12 @@ const struct scenario OF_PROCESSES[] = {
     {"begins-another-without-it", begins_another_without_it},
     {"is-output", is_output},
     {"handed-on", handed_on},
+    {"handed-on-with-bytes", handed_on_with_bytes},
+    {"others-wait-as-it-is-handed-on", others_wait_as_it_is_handed_on},
+    {"others-sleep-as-it-is-handed-on", others_sleep_as_it_is_handed_on},
+    {"options-of-one-that-is-handed-on", options_of_one_that_is_handed_on},
+    {"both-ends-are-handed-on", both_ends_are_handed_on},
+    {"serves-by-another", serves_by_another},
     {"handed-to-a-child", handed_to_a_child},
     {"streams", streams},
     {"prints", prints},
