@@ -17,6 +17,7 @@
 //! | `peers` | the other ends' addresses, for the error of a connection to a host that is dead |
 //! | `calls` | all other functions |
 //! | `rings` | io_uring |
+//! | `memory` | memory of the library's own |
 //! | `real` | the functions that come next |
 //! | `stats` | what was done |
 //!
@@ -37,11 +38,14 @@
 //! A program that makes a ring of io_uring keeps to TCP (`rings`; `FIDE_RACK_IO_URING`).
 //!
 //! **Other than with TCP.** A bad pointer faults, instead of `EFAULT`. A write that waits for room in TCP is interrupted by each signal,
-//! also one whose handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once 128 KiB are unread. A
-//! close by a thread is one for the other end also as another thread waits. Where the memory comes, a read or a look may end early, and
-//! there is more room. What is edge-triggered is told once more after a read that has left something. `SIOCOUTQ` is 0. All differences that are known stand in `tests/calls/differences.rs`. An epoll set that parent and child of a fork both use knows only what each has asked for. A set
+//! also one whose handler was installed with `SA_RESTART`. A write to an end whose program was killed fails once its end was seen, or 128 KiB
+//! are unread. A close by a thread is one for the other end also as another thread waits. Nobody is cancelled as it waits for a read or a
+//! write. Where the memory comes, a read or a look may end early, and there is more room. What is edge-triggered is told once more after a
+//! read that has left something. `SIOCOUTQ` is 0. All differences that are known stand in `tests/calls/differences.rs`. An epoll set that
+//! parent and child of a fork both use knows only what each has asked for. A set
 //! that `poll`, `select` or another set waits for may be said to have something, and have nothing. `EPOLLEXCLUSIVE` wakes more sets than one.
-//! What frees memory, as `close` does, is not for the handler of a signal that has interrupted the allocator.
+//! A handler that has interrupted a write, or a read, in its middle gets `EAGAIN` from the same, and epoll is not for one that has
+//! interrupted it.
 
 #![cfg_attr(test, allow(dead_code, reason = "the hooks are not part of tests"))]
 
@@ -52,6 +56,7 @@ mod conn;
 pub mod data;
 pub mod epoll;
 pub mod file;
+mod memory;
 mod monitor;
 mod peers;
 pub mod poll;
@@ -65,6 +70,11 @@ pub mod splice;
 mod stats;
 mod table;
 mod times;
+
+/// Not the program's: the library may be called while that one is at it.
+#[cfg(not(test))]
+#[global_allocator]
+static MEMORY: memory::Memory = memory::Memory::new();
 
 /// What runs as the program begins, forks and ends. Tests of this crate's own are no such program.
 #[cfg(not(test))]

@@ -4,7 +4,10 @@
 use std::{
     cell::Cell,
     fs, mem, ptr, slice,
-    sync::{Arc, atomic::AtomicU32},
+    sync::{
+        Arc,
+        atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -47,14 +50,33 @@ struct Room {
     skipped: u32,
 }
 
+/// What is kept for so many threads: a further one shares that of another one.
+const ROOMS: usize = 64;
+/// In cache lines of their own.
+#[repr(align(64))]
+struct Kept(AtomicPtr<Room>);
+
+static KEPT: [Kept; ROOMS] = [const { Kept(AtomicPtr::new(ptr::null_mut())) }; ROOMS];
+
 thread_local! {
-    static ROOM: Cell<Option<Box<Room>>> = const { Cell::new(None) };
+    /// The number of this thread; 0: it has none yet. Nothing to be dropped, for which the C library would allocate.
+    static OWN: Cell<usize> = const { Cell::new(0) };
 }
 
 impl Room {
+    fn kept() -> &'static AtomicPtr<Self> {
+        static LAST: AtomicUsize = AtomicUsize::new(0);
+        if OWN.get() == 0 {
+            OWN.set(LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1));
+        }
+        &KEPT[OWN.get() % ROOMS].0
+    }
+
     /// This thread's, or another one if a handler has interrupted who has it.
     fn take() -> Box<Self> {
-        ROOM.try_with(Cell::take).ok().flatten().unwrap_or_default()
+        let kept = Self::kept().swap(ptr::null_mut(), Ordering::Acquire);
+        // SAFETY: it came from a box, and is in one place at a time.
+        if kept.is_null() { Box::default() } else { unsafe { Box::from_raw(kept) } }
     }
 
     fn put(mut self: Box<Self>) {
@@ -62,7 +84,11 @@ impl Room {
         self.sets.clear();
         self.kernel.clear();
         self.fds.clear();
-        let _ = ROOM.try_with(|room| room.set(Some(self)));
+        let other = Self::kept().swap(Box::into_raw(self), Ordering::AcqRel);
+        if !other.is_null() {
+            // SAFETY: as above.
+            drop(unsafe { Box::from_raw(other) });
+        }
     }
 
     /// Whether a wait for them is not the kernel's alone.

@@ -2,6 +2,7 @@
 /* One thing as another one is under way: threads that close what others wait for, and programs that end meanwhile. */
 #include "calls.h"
 #include <sys/resource.h>
+#include <sys/time.h>
 
 static int child_ends(pid_t child) {
   int status;
@@ -10,9 +11,11 @@ static int child_ends(pid_t child) {
 }
 
 static int first;
+static volatile int is_there;
 
 static void reads_first(void *to) {
   char into[64];
+  is_there = 1;
   *(long *)to = recv(first, into, sizeof into, 0);
 }
 
@@ -25,7 +28,9 @@ static void number_is_taken_again(void) {
   first = OK(dup2(a, 60));
   OK(close(a));
   later(&reads, 0, reads_first, &got);
-  pauses(20);
+  while (!is_there)
+    pauses(1);
+  pauses(100);
   OK(close(first));
   /* One whose bytes come over TCP. */
   struct sockaddr_storage at;
@@ -171,6 +176,52 @@ static void selects_all(void) {
   say("it ends with %d", child_ends(child));
 }
 
+static volatile int handled = -1;
+
+static void handles(int number) {
+  int before = errno;
+  struct pollfd one = {handled, POLLIN, 0};
+  (void)number;
+  send(handled, "h", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+  poll(&one, 1, 0);
+  errno = before;
+}
+
+static void waits_on(void *unused) { pauses(2); }
+
+/* A handler that interrupts the allocator may use a connection for which memory comes then. */
+static void handled_as_memory_is_taken(void) {
+  struct sigaction how = {.sa_handler = handles, .sa_flags = SA_RESTART};
+  struct itimerval often = {{0, 100}, {0, 100}}, never = {{0}};
+  struct sockaddr_storage at;
+  int listener = listens(8);
+  socklen_t len = address(listener, &at);
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, SIGALRM);
+  OK(sigprocmask(SIG_BLOCK, &one, NULL));
+  OK(sigaction(SIGALRM, &how, NULL));
+  OK(setitimer(ITIMER_REAL, &often, NULL));
+  for (int turn = 0; turn < 250; turn++) {
+    struct later other;
+    int ends[2] = {client()};
+    OK(connect(ends[0], (struct sockaddr *)&at, len));
+    ends[1] = OK(accept(listener, NULL, NULL));
+    handled = ends[0];
+    /* The allocator has a lock only where there are threads. */
+    later(&other, 0, waits_on, NULL);
+    OK(sigprocmask(SIG_UNBLOCK, &one, NULL));
+    for (int number = 0; number < 20000; number++)
+      free(malloc(1 + number * 7919 % 3000));
+    OK(sigprocmask(SIG_BLOCK, &one, NULL));
+    joins(&other);
+    close(ends[0]);
+    close(ends[1]);
+  }
+  OK(setitimer(ITIMER_REAL, &never, NULL));
+  say("it has come to its end");
+}
+
 const struct scenario OF_RACES[] = {
     {"number-is-taken-again", number_is_taken_again},
     {"exits-as-others-write", exits_as_others_write},
@@ -178,5 +229,6 @@ const struct scenario OF_RACES[] = {
     {"writes-to-one-that-died", writes_to_one_that_died},
     {"selects-high", selects_high},
     {"selects-all", selects_all},
+    {"handled-as-memory-is-taken", handled_as_memory_is_taken},
     {0},
 };
