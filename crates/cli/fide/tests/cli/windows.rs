@@ -6,10 +6,15 @@ use std::{
     os::unix::fs::{FileExt, PermissionsExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use fide_client::{Client, ConnectOptions, Event, MonitorId, Reason, Wanted};
+use fide_rack::{
+    pci::{PciWindow, Side},
+    plane::Plane,
+};
 
 use crate::cli_edges::common::{Place, refused, said};
 
@@ -64,6 +69,11 @@ impl Cluster {
         let mut command = self.place.fide(&words);
         command.args(["--runtime-dir", &own, "--state-dir", &own]).stderr(Stdio::null());
         command
+    }
+
+    fn counters(&self, host: usize) -> serde_json::Value {
+        let status = said(self.place.fide(&["status", "--json"]).env("FIDE_SOCKET", self.socket(host))).1;
+        serde_json::from_str::<serde_json::Value>(&status).expect("JSON")["counters"].clone()
     }
 
     fn status(&self, host: usize) -> String {
@@ -126,6 +136,25 @@ fn reason(client: &mut Client, monitor: MonitorId) -> Reason {
     })
 }
 
+/// The events that have come.
+fn events(client: &mut Client) -> Vec<Event> {
+    std::iter::from_fn(|| client.wait_event(Some(Duration::ZERO)).expect("event")).collect()
+}
+
+/// Sends packets in the place of the second host of a window, for longer than a timeout.
+fn flood(path: &Path) {
+    let window = PciWindow::open(path, Side::Second).expect("a window");
+    let mut plane = Plane::new([Arc::new(window)], 1);
+    let until = Instant::now() + Duration::from_millis(1500);
+    while Instant::now() < until {
+        for _ in 0..100 {
+            plane.send(&[0x5a; 200]).expect("not cut");
+        }
+        let _ = plane.receive(&mut [0; 200]);
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn processes_and_hosts_die_where_all_heartbeats_go_through_memory() {
     let mut cluster = Cluster::start();
@@ -161,6 +190,15 @@ fn processes_and_hosts_die_where_all_heartbeats_go_through_memory() {
 
     cluster.agents[2] = None;
     assert_eq!(reason(&mut near, third), Reason::HostSilent);
+    // In its place, somebody without the key sends as fast as it is taken.
+    let live = near.live();
+    let second = watch(&mut near, "@w2");
+    flood(&cluster.windows.path().join("w1+w3"));
+    let (counters, events) = (cluster.counters(1), events(&mut near));
+    assert!(counters["refused_bad_tag"].as_u64() > Some(1000), "{counters:#}");
+    assert!(!live.fenced(), "{events:#?}");
+    let is_final = |event: &Event| matches!(event, Event::Verdict(verdict) if verdict.monitor == second);
+    assert!(!events.iter().any(is_final), "{events:#?}");
     // An agent that begins again in its place reads nothing of the one before.
     cluster.agents[2] = Some(Killed(cluster.agent(3).spawn().expect("started")));
     cluster.await_view(2, ": w1, w2, w3\n");
