@@ -27,7 +27,7 @@ use fide_shm::region::{Mapped, Shared};
 pub(crate) const WORDS: usize = 128;
 /// Where the ring of each part begins, and the words before it that mean something.
 pub(crate) const RING_AT: usize = 128;
-pub(crate) const WORDS_BEFORE: usize = 6;
+pub(crate) const WORDS_BEFORE: usize = 11;
 pub(crate) const READS_NO_MORE_AT: usize = 2 * WORD;
 
 /// Of an end, in its memory.
