@@ -47,9 +47,12 @@ use crate::{
 /// How long a thread sleeps where nothing would wake it, or what wakes it is left for others.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Numbers of a direction, which of them has its bits, and the bit of one that goes over TCP again.
-const WORDS: usize = 7;
+/// Numbers of a direction, and which of them has its bits.
+const WORDS: usize = 6;
 const IS_AT: usize = 3;
+/// Bits: it goes through the ring, has ended, and goes over TCP again.
+const IS_ON_RING: u64 = 1;
+const IS_ENDED: u64 = 2;
 const HAS_LEFT: u64 = 4;
 
 /// What the processes of an end share. New, it is all 0.
@@ -95,27 +98,28 @@ fn halves(word: u64) -> [u32; 2] {
 }
 
 fn bits(word: u64) -> [bool; 3] {
-    [1, 2, HAS_LEFT].map(|bit| word & bit != 0)
+    [IS_ON_RING, IS_ENDED, HAS_LEFT].map(|bit| word & bit != 0)
 }
 
 fn word([first, second, third]: [bool; 3]) -> u64 {
-    u64::from(first) | u64::from(second) << 1 | if third { HAS_LEFT } else { 0 }
+    let bit = |is, bit| if is { bit } else { 0 };
+    bit(first, IS_ON_RING) | bit(second, IS_ENDED) | bit(third, HAS_LEFT)
 }
 
 impl Kept for Incoming {
-    fn of([read, taken, over_tcp, is, error, wakes, _]: [u64; WORDS]) -> Self {
+    fn of([read, taken, over_tcp, is, error, wakes]: [u64; WORDS]) -> Self {
         let (error, [is_on_ring, is_ended, has_left]) = (halves(error)[0].cast_signed(), bits(is));
         Self { ring: [read, taken], over_tcp, is_on_ring, is_ended, wakes, has_left, error }
     }
 
     fn words(&self) -> [u64; WORDS] {
         let is = word([self.is_on_ring, self.is_ended, self.has_left]);
-        [self.ring[0], self.ring[1], self.over_tcp, is, both(self.error.cast_unsigned(), 0), self.wakes, 0]
+        [self.ring[0], self.ring[1], self.over_tcp, is, both(self.error.cast_unsigned(), 0), self.wakes]
     }
 }
 
 impl Kept for Outgoing {
-    fn of([written, read, over_tcp, is, worth, woken, _]: [u64; WORDS]) -> Self {
+    fn of([written, read, over_tcp, is, worth, woken]: [u64; WORDS]) -> Self {
         let [is_on_ring, has_ended, has_left] = bits(is);
         Self { ring: [written, read], over_tcp, is_on_ring, has_ended, has_left, worth, woken: halves(woken) }
     }
@@ -123,7 +127,7 @@ impl Kept for Outgoing {
     fn words(&self) -> [u64; WORDS] {
         let is = word([self.is_on_ring, self.has_ended, self.has_left]);
         let [message, room] = self.woken;
-        [self.ring[0], self.ring[1], self.over_tcp, is, self.worth, both(message, room), 0]
+        [self.ring[0], self.ring[1], self.over_tcp, is, self.worth, both(message, room)]
     }
 }
 
@@ -136,6 +140,11 @@ impl Side {
         for (word, number) in self.words.iter().zip(kept.words()) {
             word.store(number, Ordering::Relaxed);
         }
+    }
+
+    /// Whether it has a bit, without the lock.
+    fn is(&self, bit: u64) -> bool {
+        self.words[IS_AT].load(Ordering::Relaxed) & bit != 0
     }
 }
 
@@ -294,7 +303,7 @@ impl<W: Window> End<W> {
     #[must_use]
     pub fn is_ended(&self) -> bool {
         let says_ring = |window: &W| window.poll(WRITES_NO_MORE_AT) != 0;
-        self.window.get().is_some_and(says_ring) || self.of().incoming.load::<Incoming>().is_ended
+        self.window.get().is_some_and(says_ring) || self.of().incoming.is(IS_ENDED)
     }
 
     /// It goes over a link to another host.
@@ -306,7 +315,7 @@ impl<W: Window> End<W> {
     /// This end writes no more.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.of().outgoing.load::<Outgoing>().has_ended
+        self.of().outgoing.is(IS_ENDED)
     }
 
     /// This end has written over TCP.
@@ -448,7 +457,7 @@ impl<W: Window> End<W> {
     fn wakes_writer(&self, window: &W, socket: BorrowedFd<'_>) {
         if window.poll(CARRIED_AT) != 0 {
             // The proxies wake, once the other end knows that no more comes over TCP.
-            if !self.of().outgoing.load::<Outgoing>().is_on_ring() {
+            if !self.of().outgoing.is(IS_ON_RING) {
                 let _ = self.outgoing(|outgoing| !outgoing.has_ended && outgoing.changes_over(window));
             }
             return;
@@ -465,7 +474,7 @@ impl<W: Window> End<W> {
             });
             // An error is for the next write, and what was read is not to be lost by it. This thread may be in the handler of a signal that has
             // interrupted a write: one byte too many wakes in vain. If that one was just about to go over to the ring, the next read wakes.
-            if woken.is_err() && self.of().outgoing.load::<Outgoing>().is_on_ring() {
+            if woken.is_err() && self.of().outgoing.is(IS_ON_RING) {
                 let _ = sends_wake(window, socket);
             }
         }
@@ -534,9 +543,7 @@ impl<W: Window> End<W> {
     /// a moment later, it is one write more.
     fn has_seen_end(&self) -> bool {
         let is_open = |window: &W| window.poll(READS_NO_MORE_AT) == 0;
-        self.of().incoming.load::<Incoming>().is_ended
-            && self.is_on_ring(Bell::Room)
-            && self.window.get().is_some_and(is_open)
+        self.of().incoming.is(IS_ENDED) && self.is_on_ring(Bell::Room) && self.window.get().is_some_and(is_open)
     }
 
     /// Whether nobody will make room in the ring any more: the other end's program has closed the connection, or died. Not before this end
@@ -664,8 +671,8 @@ impl<W: Window> End<W> {
     #[must_use]
     pub fn is_on_ring(&self, bell: Bell) -> bool {
         match bell {
-            Bell::Message => self.of().incoming.load::<Incoming>().is_on_ring(),
-            Bell::Room => self.of().outgoing.load::<Outgoing>().is_on_ring(),
+            Bell::Message => self.of().incoming.is(IS_ON_RING),
+            Bell::Room => self.of().outgoing.is(IS_ON_RING),
         }
     }
 

@@ -4,18 +4,10 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
-    sync::atomic::Ordering,
 };
 
-use super::{End, Side};
+use super::{End, HAS_LEFT};
 use crate::{carry::leave, window::Window};
-
-impl Side {
-    /// [`crate::carry::Outgoing::has_left`], without the lock.
-    fn has_left(&self) -> bool {
-        self.words[super::IS_AT].load(Ordering::Relaxed) & super::HAS_LEFT != 0
-    }
-}
 
 impl<W: Window> End<W> {
     /// Both directions go over TCP from now on, for good, as those who get the socket know nothing of the window. What is still to be read
@@ -40,12 +32,12 @@ impl<W: Window> End<W> {
     /// One of the two ends has left the rings, and this one is to follow ([`End::follow`]), if it has not.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
-        self.window.get().is_some_and(leave::has_left) || self.of().outgoing.has_left()
+        self.window.get().is_some_and(leave::has_left) || self.of().outgoing.is(HAS_LEFT)
     }
 
     /// The other end has left: what it has not read waits for this end, whatever that calls.
     pub(super) fn sends_unread(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        match self.window.get().filter(|window| leave::has_left(*window) && !self.of().outgoing.has_left()) {
+        match self.window.get().filter(|window| leave::has_left(*window) && !self.of().outgoing.is(HAS_LEFT)) {
             Some(window) => self.outgoing(|outgoing| {
                 self.is_open()?;
                 outgoing.follows(window, socket).map(|_| ())
@@ -68,6 +60,6 @@ impl<W: Window> End<W> {
             Ok::<_, io::Error>(incoming.follows(window))
         })??;
         self.sends_unread(socket)?;
-        Ok(has_left && self.of().outgoing.has_left())
+        Ok(has_left && self.of().outgoing.is(HAS_LEFT))
     }
 }
