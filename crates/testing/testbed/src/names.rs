@@ -4,7 +4,7 @@
 //! `fide-<creator pid>-<creator start ticks>-<serial>-<node>`: once a pid is used again, its former owner
 //! would look alive, so the name also has the start time (field 22 of `/proc/PID/stat`).
 
-use crate::{Error, Result, tools};
+use crate::{Error, Result, tools, trace};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -81,16 +81,18 @@ pub struct Swept {
     pub killed: Vec<u32>,
     /// Scratch directories of such creators.
     pub directories: Vec<PathBuf>,
+    /// Their instances of the kernel's trace, which slow down each system call.
+    pub traces: Vec<PathBuf>,
 }
 
 impl Swept {
     /// True if there was nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.namespaces.is_empty() && self.directories.is_empty()
+        self.namespaces.is_empty() && self.directories.is_empty() && self.traces.is_empty()
     }
 }
 
-/// Removes the namespaces (and processes in them, and scratch directories) of testbeds whose creator no longer runs.
+/// Removes the namespaces (and processes in them, scratch directories and traces) of testbeds whose creator no longer runs.
 ///
 /// Never touches those of a living creator, nor anything without our prefix. One sweep removes at most 1024
 /// left-overs of each kind.
@@ -116,6 +118,14 @@ pub fn sweep() -> Result<Swept> {
         let dir = temp.join(name);
         if fs::remove_dir_all(&dir).is_ok() {
             swept.directories.push(dir);
+        }
+    }
+    let instances = Path::new(trace::MOUNTED).join("instances");
+    for name in orphans(&instances) {
+        let instance = instances.join(name);
+        // What is in it is the kernel's.
+        if fs::remove_dir(&instance).is_ok() {
+            swept.traces.push(instance);
         }
     }
     Ok(swept)

@@ -40,11 +40,12 @@ pub(crate) fn ready_to_build() -> Result<MutexGuard<'static, ()>> {
     let swept = sweep()?;
     if !swept.is_empty() {
         eprintln!(
-            "testbed: removed what dead runs left: {} namespaces ({}), {} processes, {} directories",
+            "testbed: removed what dead runs left: {} namespaces ({}), {} processes, {} directories, {} traces",
             swept.namespaces.len(),
             swept.namespaces.join(" "),
             swept.killed.len(),
-            swept.directories.len()
+            swept.directories.len(),
+            swept.traces.len()
         );
     }
     Ok(guard)

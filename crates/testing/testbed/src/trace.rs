@@ -2,22 +2,20 @@
 //! Records every system call of one thread, and every place where it waits, by the kernel's own trace events.
 //!
 //! A separate trace instance records `sys_enter`, `sys_exit` and `sched_switch` of that thread only, so that
-//! the thread runs as fast as without a trace.
+//! the thread runs as fast as without a trace. All others pay for each call: an instance whose process was killed is removed by the next
+//! sweep ([`crate::sweep`]), where tracefs is mounted as it is by default.
 
-use crate::{Error, Result};
+use crate::{Error, Result, names::Owner};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Where tracefs is mounted, if it is.
-const MOUNTED: &str = "/sys/kernel/tracing";
+pub(crate) const MOUNTED: &str = "/sys/kernel/tracing";
 /// Size of the buffer for the events of one core, KiB: it holds a few hundred thousand calls.
 const BUFFER_KIB: &str = "16384";
-/// Numbers that distinguish instances in this process.
-static SERIAL: AtomicU32 = AtomicU32::new(0);
 
 /// A call by its number, and its subcommand for calls that have many ([`libc::SYS_bpf`],
 /// [`libc::SYS_epoll_ctl`]).
@@ -136,9 +134,10 @@ impl Trace {
     /// [`Error::Spec`] if there is no such thread, or the kernel has no such events.
     pub fn of_thread(pid: u32, name: &str) -> Result<Self> {
         let tid = thread(pid, name)?;
-        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let label = format!("fide-{}-{serial}", std::process::id());
-        let (root, mounted) = root(&label)?;
+        let owner = Owner::new()?;
+        let label = owner.prefix();
+        // A directory of this process' name would be removed with all that is in it.
+        let (root, mounted) = root(&format!("tracefs-{label}"))?;
         let trace = Trace { instance: root.join("instances").join(label), mounted };
         let made = fs::create_dir(&trace.instance);
         made.map_err(|e| Error::io(format!("making {}", trace.instance.display()), e))?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Removes the namespaces and scratch directories of testbeds whose creator no longer runs.
+//! Removes the namespaces, scratch directories and traces of testbeds whose creator no longer runs.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -9,9 +9,10 @@ fn main() -> ExitCode {
         Ok(swept) if swept.is_empty() => ExitCode::SUCCESS,
         Ok(swept) => {
             println!(
-                "removed {} namespaces, {} directories; killed {} processes in them",
+                "removed {} namespaces, {} directories, {} traces; killed {} processes in them",
                 swept.namespaces.len(),
                 swept.directories.len(),
+                swept.traces.len(),
                 swept.killed.len()
             );
             ExitCode::SUCCESS

@@ -289,6 +289,32 @@ fn root_sweep_removes_only_leftovers_of_killed_reapers() {
     assert!(!left_over(&prefix_of(mine.host(1).namespace())).is_empty());
 }
 
+/// Each costs every system call of the machine some time.
+#[test]
+fn root_sweep_removes_traces_of_dead_runs_alone() {
+    root_or_skip!();
+    let instances = std::path::Path::new("/sys/kernel/tracing/instances");
+    if !instances.exists() {
+        eprintln!("not tested: tracefs is not mounted there");
+        return;
+    }
+    let pid = std::process::id();
+    let ticks: u64 = prefix_of(Testbed::build(Spec::hosts(1)).unwrap().host(1).namespace())
+        .split('-')
+        .nth(2)
+        .and_then(|ticks| ticks.parse().ok())
+        .unwrap();
+    let [living, dead] = [ticks, ticks - 1].map(|ticks| instances.join(format!("fide-{pid}-{ticks}-{pid}")));
+    for instance in [&living, &dead] {
+        std::fs::create_dir(instance).unwrap();
+    }
+    // Another test's build may sweep at the same moment.
+    sweep().unwrap();
+    let left = [&living, &dead].map(|instance| instance.exists());
+    std::fs::remove_dir(&living).unwrap();
+    assert_eq!(left, [true, false]);
+}
+
 fn children(pid: u32) -> Vec<u32> {
     let mut all = Vec::new();
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten() {
