@@ -5,25 +5,17 @@ use std::{
     fs,
     os::unix::fs::PermissionsExt,
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
-use fide_client::{Client, ConnectOptions, Event, Reason, Wanted};
+use fide_client::{Client, Event, Reason, Wanted};
 use fide_testbed::Lines;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::agents::{self, Killed, LIMIT, next};
+
 const HOSTS: u8 = 3;
-const LIMIT: Duration = Duration::from_secs(30);
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 struct Cluster {
     agents: Vec<Option<Killed>>,
@@ -76,28 +68,7 @@ impl Cluster {
 
     /// Connects once there is an agent.
     fn client(&self, host: u8) -> Client {
-        let until = Instant::now() + LIMIT;
-        loop {
-            match Client::connect(ConnectOptions { path: Some(self.socket(host)), ..Default::default() }) {
-                Ok(client) => return client,
-                Err(error) => assert!(Instant::now() < until, "{error}"),
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-fn next<T>(client: &mut Client, what: &str, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
-    let until = Instant::now() + LIMIT;
-    let mut events = Vec::new();
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        assert!(!left.is_zero(), "not notified of {what}; events: {events:#?}");
-        let Some(event) = client.wait_event(Some(left)).expect("event") else { continue };
-        if let Some(found) = wanted(&event) {
-            return found;
-        }
-        events.push(event);
+        agents::client(&self.socket(host))
     }
 }
 

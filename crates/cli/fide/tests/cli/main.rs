@@ -3,6 +3,7 @@
 //! one binary, which is linked only once. Tests that need namespaces are in `end_to_end`, except for those
 //! that share helpers with these; they are named `root_` too.
 
+mod agents;
 mod cli_edges;
 mod cli_programs;
 mod controller_cli;

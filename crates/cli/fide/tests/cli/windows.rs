@@ -5,32 +5,25 @@ use std::{
     fs::{self, File},
     os::unix::fs::{FileExt, PermissionsExt},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use fide_client::{Client, ConnectOptions, Event, MonitorId, Reason, Wanted};
+use fide_client::{Client, Event, MonitorId, Reason, Wanted};
 use fide_rack::{
     pci::{PciWindow, Side},
     plane::Plane,
 };
 
-use crate::cli_edges::common::{Place, refused, said};
+use crate::{
+    agents::{self, Killed, LIMIT, next},
+    cli_edges::common::{Place, refused, said},
+};
 
 const HOSTS: usize = 3;
-const LIMIT: Duration = Duration::from_secs(30);
 const FILE_LEN: u64 = 64 << 10;
 const PAIRS: [&str; 3] = ["w1+w2", "w1+w3", "w2+w3"];
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// A file of memory.
 fn make(path: &Path, len: u64) {
@@ -97,28 +90,7 @@ impl Cluster {
 
     /// Connects once there is an agent.
     fn client(&self, host: usize) -> Client {
-        let until = Instant::now() + LIMIT;
-        loop {
-            match Client::connect(ConnectOptions { path: Some(self.socket(host)), ..Default::default() }) {
-                Ok(client) => return client,
-                Err(error) => assert!(Instant::now() < until, "{error}"),
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-}
-
-fn next<T>(client: &mut Client, what: &str, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
-    let until = Instant::now() + LIMIT;
-    let mut events = Vec::new();
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        assert!(!left.is_zero(), "not notified of {what}; events: {events:#?}");
-        let Some(event) = client.wait_event(Some(left)).expect("event") else { continue };
-        if let Some(found) = wanted(&event) {
-            return found;
-        }
-        events.push(event);
+        agents::client(&self.socket(host))
     }
 }
 
