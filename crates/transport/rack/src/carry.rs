@@ -293,13 +293,14 @@ impl Incoming {
             return Ok(());
         }
         let takes = is_alone || has_end(socket);
-        let mut most = if takes { self.wakes_most(window) } else { 0 };
+        let most = if takes { self.wakes_most(window) } else { 0 };
         let mut heard = self.takes_some(socket, most)?;
-        if takes && most == 0 && heard > 0 && Self::is_last(window, socket) {
-            most = WAKES;
-            heard = self.takes_some(socket, most)?;
+        // Its sender has lost its core before it has counted it, or was killed.
+        let is_uncounted = takes && most == 0 && heard > 0 && Self::is_wake(window);
+        if is_uncounted {
+            heard = self.takes_some(socket, heard)?;
         }
-        self.wakes += if most > 0 { heard as u64 } else { 0 };
+        self.wakes += if most > 0 || is_uncounted { heard as u64 } else { 0 };
         Ok(())
     }
 

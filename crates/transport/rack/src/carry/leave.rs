@@ -32,9 +32,7 @@ use rustix::{
     net::{SendFlags, Shutdown, send, shutdown},
 };
 
-use super::{
-    CARRIED_AT, Incoming, OVER_TCP_AT, Outgoing, READS_RING_AT, WAKES, has_end, invalid, now, receiver, sender,
-};
+use super::{CARRIED_AT, Incoming, OVER_TCP_AT, Outgoing, READS_RING_AT, WAKES, invalid, now, receiver, sender};
 use crate::{
     stream::WRITES_NO_MORE_AT,
     window::{WORD, Window},
@@ -103,9 +101,9 @@ impl Incoming {
         }
     }
 
-    /// One that was not counted, as its program was killed as it had sent it: nothing more comes.
-    pub(super) fn is_last(window: &impl Window, socket: BorrowedFd<'_>) -> bool {
-        !has_left(window) && has_end(socket)
+    /// Asked of a byte that was seen and is not counted: the other end has not left before it, and so it wakes.
+    pub(super) fn is_wake(window: &impl Window) -> bool {
+        !has_left(window)
     }
 
     /// The other end has left, and nothing of the ring or that wakes is still to be read: all comes over TCP again.

@@ -182,3 +182,25 @@ fn numbers_of_sleeps_differ_also_as_they_begin_anew() {
     end.of().turn.store(u32::MAX - 3, Ordering::Relaxed);
     assert_eq!([(); 6].map(|()| end.next_turn()), [u32::MAX - 2, u32::MAX - 1, u32::MAX, 1, 2, 3]);
 }
+
+/// Its sender has lost its core as soon as the byte was sent, to the one that it wakes. Left there, that one could not sleep.
+#[test]
+fn what_wakes_is_taken_also_before_it_is_counted() {
+    let (ends, [socket, other]) = attached();
+    assert_eq!(ends[1].write(&other, b"x").unwrap(), Some(1));
+    assert_eq!(ends[0].read(&socket, &mut [0; 8], false).unwrap(), Some(1));
+    std::io::Write::write_all(&mut &other, &[0]).unwrap();
+    assert_eq!(socket.peek(&mut [0; 8]).unwrap(), 1);
+    ends[0].sleeps();
+    assert!(ends[0].hears(&socket).unwrap());
+    ends[0].woke();
+    assert_eq!(ioctl_fionread(&socket).unwrap(), 0);
+    // Then it is counted, and the ends go on, and back to TCP.
+    crate::carry::leave::counts(ends[1].window.get().unwrap());
+    ends[0].arms(Bell::Message);
+    assert_eq!(ends[1].write(&other, b"hello").unwrap(), Some(5));
+    assert_eq!(socket.peek(&mut [0; 8]).unwrap(), 1);
+    assert_eq!(ends[0].read(&socket, &mut [0; 8], false).unwrap(), Some(5));
+    assert!(ends[0].leave(&socket).unwrap());
+    assert!(ends[1].follow(&other).unwrap());
+}
