@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 
-use fide_rack::window::Bell;
+use fide_rack::{end::Look, window::Bell};
 use libc::{c_int, ssize_t};
 use rustix::{fs::OFlags, net::sockopt};
 
@@ -98,7 +98,9 @@ impl Call {
             return Err(libc::EAGAIN);
         }
         let flags = rustix::fs::fcntl_getfl(&*self.conn).map_err(|why| why.raw_os_error())?;
-        if flags.contains(OFlags::NONBLOCK) {
+        let is_blocking = !flags.contains(OFlags::NONBLOCK);
+        self.conn.is_blocking.store(is_blocking, Ordering::Relaxed);
+        if !is_blocking {
             return Err(libc::EAGAIN);
         }
         if !self.conn.is_timed.load(Ordering::Relaxed) {
@@ -126,13 +128,23 @@ impl Call {
         }
     }
 
+    /// Before the socket is asked, which takes longer: what a call waits for is there soon, as a rule.
+    fn looks_before(&self) -> Option<Look> {
+        let waits = self.conn.is_blocking.load(Ordering::Relaxed) && !self.has(libc::MSG_DONTWAIT);
+        if waits { self.conn.end.looks(Bell::Message) } else { None }
+    }
+
     /// Waits, but not if the call does not.
-    pub(crate) fn waits(&self, bell: Bell, limit: &mut Limit) -> Result<(), c_int> {
+    pub(crate) fn waits(&self, bell: Bell, limit: &mut Limit, look: Option<Look>) -> Result<(), c_int> {
         let until = match *limit {
             Some(until) => until,
             None => *limit.insert(self.limit(bell)?),
         };
-        let is_there = self.conn.end.wait(&*self.conn, bell, until).map_err(|why| number(&why))?;
+        let waited = match look {
+            Some(look) => self.conn.end.wait_after(Some(look), &*self.conn, bell, until),
+            None => self.conn.end.wait(&*self.conn, bell, until),
+        };
+        let is_there = waited.map_err(|why| number(&why))?;
         if !is_there && until.is_some_and(|until| Instant::now() >= until) {
             return Err(libc::EAGAIN);
         }
@@ -230,10 +242,11 @@ impl Call {
 
     fn reads_piece(&self, into: &mut [u8], leaves: bool, limit: &mut Limit) -> Result<usize, c_int> {
         loop {
+            let look = self.looks_before();
             if let Some(count) = self.conn.end.read(&*self.conn, into, leaves).map_err(|why| number(&why))? {
                 return Ok(count);
             }
-            self.waits(Bell::Message, limit)?;
+            self.waits(Bell::Message, limit, look)?;
             self.goes_over(Bell::Message);
         }
     }
@@ -352,7 +365,7 @@ impl Call {
             if matches!(self.conn.end.is_ready(Bell::Room), Ok(Some(true))) {
                 continue;
             }
-            self.waits(Bell::Room, limit).map_err(io::Error::from_raw_os_error)?;
+            self.waits(Bell::Room, limit, None).map_err(io::Error::from_raw_os_error)?;
             self.goes_over(Bell::Room);
         }
     }

@@ -115,6 +115,8 @@ pub(crate) struct Conn {
     pub(crate) has_file: AtomicBool,
     /// A read or write waits no longer than an option of the socket says.
     pub(crate) is_timed: AtomicBool,
+    /// A call waits where it has to, as far as the last one that was about to has seen.
+    pub(crate) is_blocking: AtomicBool,
     /// A read does not wait, and a write: the kernel's option of less than no seconds, which it does not show.
     pub(crate) is_at_once: [AtomicBool; 2],
     /// Calls that read, and those that found no room: what is edge-triggered is told again after them.
@@ -181,6 +183,7 @@ impl Conn {
             is_shut: AtomicBool::new(false),
             has_file: AtomicBool::new(false),
             is_timed: AtomicBool::new(false),
+            is_blocking: AtomicBool::new(false),
             is_at_once: Default::default(),
             reads: AtomicU32::new(0),
             full: AtomicU32::new(0),

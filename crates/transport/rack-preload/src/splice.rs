@@ -161,7 +161,7 @@ impl Call {
                 Ok(Some(more)) => count += more,
                 Ok(None) | Err(_) if count > 0 => break,
                 Ok(None) => {
-                    self.waits(Bell::Message, &mut limit)?;
+                    self.waits(Bell::Message, &mut limit, None)?;
                     self.goes_over(Bell::Message);
                 }
                 Err(_) if is_full && pipe.waits => pipe.has_room()?,

@@ -14,6 +14,9 @@
 //! long as another process has that number.
 
 mod leave;
+mod look;
+
+pub use look::Look;
 
 use std::{
     fmt, io,
@@ -40,7 +43,6 @@ use crate::{
     },
     lock::{self, Lock, Lost},
     stream::{READS_NO_MORE_AT, WRITES_NO_MORE_AT},
-    wait::Patience,
     window::{Bell, Drain, Fill, Window},
 };
 
@@ -68,7 +70,7 @@ struct State {
     others: AtomicU32,
     /// A process was killed as it changed something here.
     is_broken: AtomicU32,
-    /// [`Patience::word`], by [`Bell`].
+    /// [`Patience::word`](crate::wait::Patience::word), by [`Bell`].
     patience: [AtomicU32; 2],
 }
 
@@ -642,29 +644,6 @@ impl<W: Window> End<W> {
             0 => next(),
             turn => turn,
         }
-    }
-
-    /// Waits until a read, or a write, goes on, but no longer than until a time. False: it does not.
-    ///
-    /// # Errors
-    /// As [`End::read`]; `Interrupted`: by a signal.
-    pub fn wait(&self, socket: impl AsFd, bell: Bell, until: Option<Instant>) -> io::Result<bool> {
-        let (begun, kept) = (Instant::now(), &self.of().patience[bell as usize]);
-        let mut patience = self.is_on_ring(bell).then(|| Patience::of(kept.load(Ordering::Relaxed)));
-        let seen = patience.as_mut().is_some_and(|patience| patience.looks(|| self.seems_ready(bell)));
-        let mut is_there = Ok(true);
-        if !seen {
-            self.sleeps();
-            is_there = self.sleep(&socket, bell, until);
-            self.woke();
-        }
-        if let Some(mut patience) = patience {
-            if !seen {
-                patience.slept(begun.elapsed());
-            }
-            kept.store(patience.word(), Ordering::Relaxed);
-        }
-        is_there
     }
 
     /// Whether reads, or writes, go through the ring, as the last call that looked has seen it. Without the lock.
