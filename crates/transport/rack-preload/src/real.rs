@@ -113,6 +113,14 @@ next! {
     c"ioctl" ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int;
     c"syscall" syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
     c"posix_spawn_file_actions_adddup2" posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int;
+    c"posix_spawn" posix_spawn(child: *mut c_int, path: *const c_char, actions: *const c_void, how: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    c"posix_spawnp" posix_spawnp(child: *mut c_int, file: *const c_char, actions: *const c_void, how: *const c_void, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    c"execve" execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    c"execv" execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
+    c"execvp" execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
+    c"execvpe" execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    c"fexecve" fexecve(program: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    c"execveat" execveat(at: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char, flags: c_int) -> c_int;
     c"listen" listen(fd: c_int, backlog: c_int) -> c_int;
     c"accept" accept(fd: c_int, from: *mut sockaddr, from_len: *mut socklen_t) -> c_int;
     c"accept4" accept4(fd: c_int, from: *mut sockaddr, from_len: *mut socklen_t, flags: c_int) -> c_int;

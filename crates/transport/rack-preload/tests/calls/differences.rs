@@ -50,8 +50,6 @@ const EXCLUSIVE: &str = "an exclusive interest may be changed";
 const RESTART: &str = "a write that waits for TCP is interrupted by each signal";
 const HUNG_UP: &str = "the kernel has no word for an interest that was told once and hears of no hang-up";
 const BACK: &str = "one that goes back to TCP is asked for anew, and its room is told by an event of its own";
-const OTHERS: &str =
-    "another program, or another descriptor of the socket, of which the library knows nothing, has only TCP";
 
 pub(crate) const DIFFERENCES: &[Difference] = &[
     of(MayStay, CLOSED, "other-end-closes-with-bytes", "send: 1", "send: EPIPE"),
@@ -143,6 +141,4 @@ pub(crate) const DIFFERENCES: &[Difference] = &[
         "epoll_wait of nothing, edge: 0",
         "epoll_wait of nothing, edge: 1",
     ),
-    of(Fault, OTHERS, "begins-another", "poll: 1", "poll: 0"),
-    of(Fault, OTHERS, "begins-another", "recv: 3", "recv: EAGAIN"),
 ];

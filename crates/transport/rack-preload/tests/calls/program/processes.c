@@ -166,6 +166,36 @@ static void begins_another(void) {
   SHOW("recv", recv(b, into, 16, MSG_DONTWAIT));
 }
 
+static void begins_another_that_finds_it(void) {
+  char into[16];
+  char variable[16];
+  char *words[] = {"sh", "-c", "printf abc >&$IT", NULL};
+  char *variables[] = {"LS_COLORS=di=01;34", variable, NULL};
+  snprintf(variable, sizeof variable, "IT=%d", a);
+  pid_t child;
+  step();
+  SHOW("posix_spawn", posix_spawn(&child, "/bin/sh", NULL, NULL, words, variables));
+  say("it ends with %d", child_ends(child));
+  there(b, 3);
+  SHOW("recv", recv(b, into, 16, MSG_DONTWAIT));
+  snprintf(variable, sizeof variable, "IT=%d", b);
+  child = vfork();
+  if (child == 0) {
+    execle("/bin/sh", "sh", "-c", "printf defg >&$IT", NULL, variables);
+    _exit(9);
+  }
+  say("it ends with %d", child_ends(child));
+  there(a, 4);
+  SHOW("recv", recv(a, into, 16, MSG_DONTWAIT));
+  child = OK(fork());
+  if (child == 0) {
+    /* More words than registers. */
+    execlp("sh", "sh", "-e", "-c", "exit $(($# + $7 - $6))", "0", "1", "2", "3", "4", "5", "6", "7", "8", NULL);
+    _exit(9);
+  }
+  say("it ends with %d", child_ends(child));
+}
+
 static void begins_another_without_it(void) {
   char into[16];
   OK(fcntl(a, F_SETFD, FD_CLOEXEC));
@@ -574,6 +604,7 @@ const struct scenario OF_PROCESSES[] = {
     {"child-keeps", child_keeps},
     {"both-write", both_write},
     {"begins-another", begins_another},
+    {"begins-another-that-finds-it", begins_another_that_finds_it},
     {"begins-another-without-it", begins_another_without_it},
     {"is-output", is_output},
     {"handed-on", handed_on},
