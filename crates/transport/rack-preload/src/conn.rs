@@ -27,10 +27,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fide_rack::{end::End, meet::WORDS, shm::ShmWindow};
+use fide_rack::{end::End, meet::WORDS, shm::ShmWindow, window::Bell};
 use fide_sys::tcp::{TcpEnd, is_established};
 use libc::socklen_t;
-use rustix::net::sockopt;
+use rustix::{io::ioctl_fionread, net::sockopt};
 
 use crate::{before, monitor, real, rings, stats, table::Table};
 
@@ -476,7 +476,7 @@ impl Conn {
         let is_asked = self.cancels();
         let (is_lone, has_no_time) = (self.end.is_lone(), self.linger_s.load(Ordering::Relaxed) == 0);
         // The kernel resets what is closed with bytes that nobody has read, and knows nothing of those of the ring.
-        let has_unread = || self.end.count().is_ok_and(|count| count > 0);
+        let has_unread = || self.end.count().is_ok_and(|count| count > 0) || self.has_unread_of_tcp(fd);
         let resets = is_lone
             && (is_asked && has_no_time || self.is_attached() && (has_no_time || !self.is_tcp() && has_unread()));
         if resets {
@@ -487,6 +487,12 @@ impl Conn {
             (false, true) => self.end.reset(),
             (false, false) => self.end.close(borrowed(fd)),
         }
+    }
+
+    /// Bytes of TCP that are the program's. In turns: one that comes between the two looks wakes, if what comes is on the ring behind it.
+    fn has_unread_of_tcp(&self, fd: i32) -> bool {
+        let is_over_tcp = || self.end.count().is_ok() && !self.end.is_on_ring(Bell::Message);
+        is_over_tcp() && ioctl_fionread(borrowed(fd)).is_ok_and(|count| count > 0) && is_over_tcp()
     }
 
     /// One more descriptor.

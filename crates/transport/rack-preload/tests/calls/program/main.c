@@ -235,8 +235,8 @@ long stuffs(int fd) {
   static const long sizes[] = {65536, 1024, 16, 1};
   long all = 0;
   for (unsigned at = 0, idle = 0; at < LENGTH(sizes); at++, idle = 0)
-    /* The kernel acknowledges within 40 ms, and makes room once more by that. */
-    while (idle < (sizes[at] == 1 ? 20 : 2)) {
+    /* The kernel acknowledges within 40 ms, and asks for room after 200; either makes room once more. */
+    while (idle < (sizes[at] == 1 ? 100 : 2)) {
       long got = send(fd, some, sizes[at], MSG_DONTWAIT | MSG_NOSIGNAL);
       if (got > 0) {
         all += got;
