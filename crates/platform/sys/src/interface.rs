@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     os::fd::{AsRawFd, OwnedFd},
 };
 
@@ -61,6 +61,20 @@ fn list(found: &[(String, Ipv4Addr)]) -> String {
 /// [`InterfaceError::List`].
 pub fn addresses() -> Result<Vec<(String, Ipv4Addr)>, InterfaceError> {
     Ok(entries()?.iter().filter_map(|entry| Some((entry.interface_name.clone(), ipv4(entry)?))).collect())
+}
+
+/// Whether an interface of this network namespace has an address that `is` so. Of the loopback's only those count that it was given, though
+/// the kernel takes all of 127.0.0.0/8 for its own.
+///
+/// # Errors
+/// [`InterfaceError::List`].
+pub fn any_address(is: impl Fn(IpAddr) -> bool) -> Result<bool, InterfaceError> {
+    let ip = |entry: &InterfaceAddress| -> Option<IpAddr> {
+        let of = entry.address.as_ref()?;
+        let v4 = of.as_sockaddr_in().map(|of| of.ip().into());
+        v4.or_else(|| of.as_sockaddr_in6().map(|of| of.ip().into()))
+    };
+    Ok(entries()?.iter().filter_map(ip).any(is))
 }
 
 /// The interface that holds `address`.
@@ -157,6 +171,12 @@ mod tests {
         let other = by_address(Ipv4Addr::new(127, 9, 8, 7)).expect("127/8 is loopback");
         assert_eq!((one.index, one.loopback), (other.index, true));
         assert_eq!(one.hardware, [0; 6]);
+    }
+
+    #[test]
+    fn own_addresses_are_known_and_no_others() {
+        let has = |address: IpAddr| any_address(|own| own == address).expect("listed");
+        assert!(has(Ipv4Addr::LOCALHOST.into()) && !has(Ipv4Addr::new(192, 0, 2, 1).into()));
     }
 
     #[test]

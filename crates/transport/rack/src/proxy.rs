@@ -209,7 +209,7 @@ impl Proxy {
     /// Whether an end with this peer is for this link.
     #[must_use]
     pub fn is_for(&self, ends: Ends) -> bool {
-        self.shared.settings.networks.iter().any(|network| network.has(ends.peer.ip()))
+        self.shared.settings.networks.iter().any(|network| network.has_of_other(ends.peer.ip()))
     }
 
     /// An end waits for the other one.

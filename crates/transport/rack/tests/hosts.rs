@@ -6,7 +6,7 @@ mod hosted;
 use std::{
     fs::File,
     io::{self, Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     thread,
     time::{Duration, Instant},
@@ -199,6 +199,27 @@ fn connections_to_others_are_not_offered() {
     thread::sleep(Duration::from_millis(50));
     assert!(rack.hosts.iter().all(|host| host.monitor().view().links[0].waiting == 0));
     drop((here, there));
+}
+
+/// Nor are those within a host, whatever the other one is said to have: it would be the other end of them.
+#[test]
+fn connections_within_a_host_are_not_offered() {
+    // That by which the kernel would go to another host, if it has one.
+    let own = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
+        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
+        Ok(socket.local_addr()?.ip())
+    });
+    let rack = rack_of("0.0.0.0/0", 1, false);
+    rack.stands();
+    for address in own.into_iter().chain([Ipv4Addr::LOCALHOST.into()]) {
+        let listener = TcpListener::bind((address, 0)).unwrap();
+        let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let there = listener.accept().unwrap().0;
+        let _programs = [Program::new(&rack.hosts[0], here), Program::new(&rack.hosts[1], there)];
+        until("both wait", || rack.hosts.iter().all(|host| host.monitor().waiting() == 1).then_some(()));
+        thread::sleep(Duration::from_millis(50));
+        assert!(rack.hosts.iter().all(|host| host.monitor().view().links[0].waiting == 0), "{address}");
+    }
 }
 
 /// The other host's monitor ends, or is gone without a word; and a new one comes.

@@ -19,6 +19,7 @@ use fide_rack::{
     link::offers::Network,
     meet::monitor::{Access, Monitor, StartError, Users},
 };
+use fide_sys::interface::any_address;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use serde_json::json;
 
@@ -147,6 +148,16 @@ fn guarded(monitor: &Monitor) -> Option<process::Child> {
     Some(process)
 }
 
+/// It has links to other hosts, and is not where the programs are that have connections with these.
+fn alone(monitor: &Monitor) -> Option<&'static str> {
+    let is_for_others = monitor.peers().into_iter().any(|network| !network.is_of_loopback());
+    let is_alone = any_address(|own| !own.is_loopback()).is_ok_and(|has_others| !has_others);
+    (is_for_others && is_alone).then_some(
+        "this monitor's network namespace has no address but the loopback's, so that no connection goes over its links: start it \
+         in that of the programs, in a unit with PrivateNetwork=no",
+    )
+}
+
 pub(super) fn run(arguments: &Arguments) -> Done {
     let users = users(arguments.allow_users.as_deref())?;
     let path = socket(arguments.socket.as_deref())?;
@@ -160,6 +171,9 @@ pub(super) fn run(arguments: &Arguments) -> Done {
     for link in &arguments.links {
         let carried = link.clone().carry(&monitor);
         carried.map_err(|why| Failure::new(code_of_file(&why), anyhow!("--link {}: {why}", link.name())))?;
+    }
+    if let Some(doubt) = alone(&monitor) {
+        say!("fide: {doubt}");
     }
     let served = view::Served { path: path.clone(), users: users.clone(), monitor: Arc::clone(&monitor) };
     let views = view::serve(served).map_err(unstarted)?;

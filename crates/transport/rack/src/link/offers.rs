@@ -44,6 +44,8 @@ const SAYS_MAX: usize = 4 * OFFERS_MAX;
 const FORGETS_EVERY: u32 = 128;
 /// Bytes of an offer.
 const OFFER_LEN: usize = 2 * 18 + 2 * 5;
+/// Bits before an IPv4 address that is mapped into IPv6.
+const MAPPED_BITS: u8 = 96;
 /// The number of the ring by which the proxies talk.
 const RING: u32 = 0;
 
@@ -68,7 +70,14 @@ impl FromStr for Network {
         let first: IpAddr = address.parse().map_err(|_| no())?;
         let most = if first.is_ipv4() { 32 } else { 128 };
         let bits = bits.map_or(Ok(most), |bits| bits.parse().map_err(|_| no()))?;
-        if bits > most { Err(no()) } else { Ok(Self { first, bits }) }
+        match first.to_canonical() {
+            _ if bits > most => Err(no()),
+            // Connections with IPv4 addresses that are mapped into IPv6 have the former.
+            mapped if mapped.is_ipv4() && first.is_ipv6() && bits >= MAPPED_BITS => {
+                Ok(Self { first: mapped, bits: bits - MAPPED_BITS })
+            }
+            _ => Ok(Self { first, bits }),
+        }
     }
 }
 
@@ -87,6 +96,22 @@ impl Network {
             IpAddr::V6(address) => address.to_bits().checked_shr(128_u32.saturating_sub(self.bits.into())),
         };
         address.is_ipv4() == self.first.is_ipv4() && masked(address) == masked(self.first)
+    }
+
+    /// As [`Network::has`], of a host that is not this one: addresses of the loopback are every host's own, and meant only where the network
+    /// has no other ones.
+    #[must_use]
+    pub fn has_of_other(self, address: IpAddr) -> bool {
+        self.has(address) && (self.is_of_loopback() || !address.is_loopback())
+    }
+
+    /// It has addresses of the loopback alone.
+    #[must_use]
+    pub fn is_of_loopback(self) -> bool {
+        match self.first {
+            IpAddr::V4(first) => first.is_loopback() && self.bits >= 8,
+            IpAddr::V6(first) => first.is_loopback() && self.bits == 128,
+        }
     }
 }
 
@@ -214,7 +239,7 @@ impl<H: Host> Offers<H> {
     /// Whether an end with this peer is to be offered.
     #[must_use]
     pub fn is_for(&self, peer: SocketAddr) -> bool {
-        self.networks.iter().any(|network| network.has(peer.ip()))
+        self.networks.iter().any(|network| network.has_of_other(peer.ip()))
     }
 
     /// Ends of this host that wait.
@@ -562,10 +587,22 @@ mod tests {
         assert!(has("10.1.2.3", "10.1.2.3") && !has("10.1.2.3", "10.1.2.2"));
         assert!(has("0.0.0.0/0", "9.9.9.9") && !has("0.0.0.0/0", "::1"));
         assert!(has("fd00::/8", "fd12::1") && !has("fd00::/8", "fe00::1") && has("::/0", "::1"));
+        assert!(has("::ffff:10.1.2.0/120", "10.1.2.255") && !has("::ffff:10.1.2.0/120", "10.1.3.0"));
+        assert!(has("::ffff:10.1.2.3", "10.1.2.3") && has("::ffff:0.0.0.0/96", "9.9.9.9"));
         for text in ["", "10.1.2", "10.1.2.3/33", "fd00::/129", "10.0.0.0/", "host"] {
             let why = text.parse::<Network>().unwrap_err().to_string();
             assert!(why.contains("10.1.2.0/24"), "{why}");
         }
+    }
+
+    /// All hosts have it.
+    #[test]
+    fn loopback_is_another_hosts_only_where_nothing_else_is_meant() {
+        let has =
+            |network: &str, address: &str| network.parse::<Network>().unwrap().has_of_other(address.parse().unwrap());
+        assert!(has("127.0.0.0/8", "127.0.0.1") && has("127.0.0.1", "127.0.0.1") && has("::1", "::1"));
+        assert!(has("0.0.0.0/0", "10.0.0.2") && !has("0.0.0.0/0", "127.0.0.1") && !has("126.0.0.0/7", "127.0.0.1"));
+        assert!(has("::/0", "fd00::1") && !has("::/0", "::1"));
     }
 
     proptest! {

@@ -21,6 +21,7 @@ use std::{
 };
 
 use fide_sys::{
+    interface::any_address,
     seqpacket::{Descriptors, ListenError, Listener, Peer, ReceiveError, Wait, peer, send},
     tcp::{TcpEnd, cookie, is_established, netns, stamp_now, syn_stamp},
 };
@@ -296,13 +297,23 @@ impl Monitor {
     /// Carries connections to another host, too, as [`Proxy::start`] does. They are reset once the monitor ends.
     ///
     /// # Errors
-    /// As [`Proxy::start`].
+    /// As [`Proxy::start`]; it is not known which network namespace this process is in, or which addresses it has there.
     pub fn links<W: Window + Send + Sync + 'static>(
         &self,
         settings: Settings,
         opens: impl FnMut() -> io::Result<W> + Send + 'static,
         key: impl FnMut() -> u64 + Send + 'static,
     ) -> io::Result<()> {
+        let unknown = |why| {
+            let says = format!(
+                "{why}: only connections of this process' network namespace go over a link, and none between addresses of its own; a unit needs RestrictAddressFamilies=AF_UNIX AF_INET AF_NETLINK"
+            );
+            io::Error::new(io::ErrorKind::Unsupported, says)
+        };
+        if self.shared.netns.is_none() {
+            return Err(unknown("the kernel does not say the network namespace of a socket".to_owned()));
+        }
+        any_address(|_| true).map_err(|why| unknown(why.to_string()))?;
         let programs = Arc::new(Gives(Arc::downgrade(&self.shared)));
         let proxy = Proxy::start(settings, programs, opens, key)?;
         self.shared.links.write().unwrap_or_else(PoisonError::into_inner).push(proxy);
@@ -517,6 +528,17 @@ impl Shared {
         self.links.read().unwrap_or_else(PoisonError::into_inner).iter().for_each(each);
     }
 
+    /// Whether the other end may be another host's that there is a link to. With an address of this host's own it is not: the other host
+    /// is to have no part in that, whatever networks it is said to have.
+    fn is_elsewhere(&self, end: &TcpEnd) -> bool {
+        let mut is_linked = false;
+        self.links(|link| is_linked |= link.is_for(ends_of(*end)));
+        let peer = end.peer.ip();
+        is_linked
+            && Some(end.netns) == self.netns
+            && (peer.is_loopback() || any_address(|own| own == peer).is_ok_and(|is_own| !is_own))
+    }
+
     /// Answers a program until it ends, or says what is no question. `held`: its connections to other hosts.
     fn serve(&self, client: &Arc<Client>, held: &mut Holds) {
         let (mut looked, mut rung) = (Instant::now(), Vec::new());
@@ -615,6 +637,7 @@ impl Shared {
         // The kernel gives it once.
         let syn = syn_stamp(&socket).ok().flatten();
         let seen = Seen { syn, stamp: stamp_now(&socket).ok() };
+        let is_elsewhere = self.is_elsewhere(&end);
         let (socket, since) = (Arc::new(socket), Instant::now());
         let mut kept = Kept { socket, cookie, seen, client: Arc::clone(client), end, since };
         let asker = Asker { client: client.number, id, uid: program.uid };
@@ -637,7 +660,7 @@ impl Shared {
             let seen = kept.seen;
             let asked = pairs.ask(end, asker, kept);
             // Before another program can have its question withdrawn.
-            if matches!(asked, Asked::Waits) && Some(end.netns) == self.netns {
+            if matches!(asked, Asked::Waits) && is_elsewhere {
                 self.links(|link| link.offers(asker, ends_of(end), seen));
             }
             (before, asked)
