@@ -21,10 +21,10 @@ use rustix::{
 
 use super::WORDS;
 use crate::{
-    carry::{READS_RING_AT, reads_ring},
+    carry::{CARRIED_AT, OVER_TCP_AT, READS_RING_AT, reads_ring},
     link::{App, is_of_link},
     shm::ShmWindow,
-    window::Window,
+    window::{WORD, Window},
 };
 
 const WAKES: u32 = 1;
@@ -34,6 +34,10 @@ const IS_GONE: u32 = 8;
 /// The program was told how much comes over TCP, or that it may write to the ring.
 const KNOWS: u32 = 16;
 const OPENS: u32 = 32;
+
+/// The word by which a window says that it is a proxy's, once the proxy has said that its program may write to the ring, and then that it may
+/// not.
+const IS_WITHDRAWN: u64 = 2;
 
 /// What the thread that has a program's sockets waits for.
 #[derive(Debug)]
@@ -137,9 +141,9 @@ impl Given {
         self.carried.clone()
     }
 
-    /// The program was told.
+    /// The program is told of it. None: it was before.
     #[must_use]
-    pub fn held(mut self, id: u32, socket: Arc<OwnedFd>) -> Option<Held> {
+    pub fn held(&mut self, id: u32, socket: Arc<OwnedFd>) -> Option<Held> {
         Some(Held { id, carried: self.carried.clone(), memory: self.memory.take()?, socket })
     }
 }
@@ -162,6 +166,11 @@ impl Held {
     #[must_use]
     pub fn socket(&self) -> &OwnedFd {
         &self.socket
+    }
+
+    #[must_use]
+    pub fn memory(&self) -> &OwnedFd {
+        &self.memory
     }
 
     /// Does what the proxy asks for. False: it is done with the socket.
@@ -213,6 +222,24 @@ impl Held {
     }
 }
 
+/// As [`App::resets`] finds out for a proxy, for one whose monitor is gone: whether the program may have gone over. `window`: the proxy's end of
+/// the program's, in which its words say what it knew.
+pub(super) fn is_used(window: &ShmWindow<WORDS>) -> bool {
+    let said = |at| window.words_there(at, WORD).map_or(0, |words| words[0].load(Ordering::Relaxed));
+    // The monitor may have been about to reset it.
+    let has_opened = said(READS_RING_AT) != 0 || said(CARRIED_AT) == IS_WITHDRAWN;
+    said(OVER_TCP_AT) != 0 || has_opened && is_used_as_withdrawn(window)
+}
+
+/// Nobody is to write to the ring any more: whether the program may do so all the same.
+fn is_used_as_withdrawn(window: &ShmWindow<WORDS>) -> bool {
+    window.publish(CARRIED_AT, IS_WITHDRAWN);
+    window.publish(READS_RING_AT, 0);
+    // As in `reads_ring`: either the program sees that, or this sees that it has its memory.
+    fence(Ordering::SeqCst);
+    window.poll(READS_RING_AT) != 0
+}
+
 impl Carried {
     fn is(&self, bits: u32) -> bool {
         self.0.state.load(Ordering::Acquire) & bits != 0
@@ -243,14 +270,7 @@ impl App for Carried {
     }
 
     fn resets(&self) {
-        // One that has not gone over, and cannot any more, is left with TCP.
-        let is_used = self.is(KNOWS)
-            || self.is(OPENS) && {
-                self.window().publish(READS_RING_AT, 0);
-                // As in `reads_ring`: either the program sees that, or this sees that it has its memory.
-                fence(Ordering::SeqCst);
-                self.window().poll(READS_RING_AT) != 0
-            };
+        let is_used = self.is(KNOWS) || self.is(OPENS) && is_used_as_withdrawn(self.window());
         self.sets(if is_used { RESETS } else { IS_CARRIED });
     }
 
@@ -297,7 +317,7 @@ mod tests {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
             let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             other.set_nonblocking(true).unwrap();
-            let given = Given::new(&bell, true).unwrap();
+            let mut given = Given::new(&bell, true).unwrap();
             (given.carried(), given.held(0, Arc::new(listener.accept().unwrap().0.into())).unwrap(), other)
         });
         let mut rung = vec![77];

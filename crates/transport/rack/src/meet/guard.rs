@@ -8,10 +8,12 @@
 //! ```text
 //!  monitor                                              guard
 //!    │ ── a socket of a pair, for each program ─────────► │ a thread for each
-//!    │ ══ "connection 7", with its socket ══════════════► │ has it, too
+//!    │ ══ "connection 7", with its socket and memory ═══► │ has both, too
 //!    │ ══ "connection 7" ═══════════════════════════════► │ lets it go
 //!    ✕ ── the end of both ──────────────────────────────► │ resets what it still has, and ends
 //! ```
+//!
+//! A connection that has not gone over to the link, and cannot any more, is left with TCP: the memory says so.
 //!
 //! As in the monitor, a program has a thread of its own: it can keep the kernel's lock of its socket, and so hold up whoever closes or
 //! resets that. It needs no rights: its descriptors are those of the programs' sockets.
@@ -33,7 +35,9 @@ use std::{
 use fide_sys::seqpacket::{ReceiveError, Received, Wait, pair, receive, send};
 use rustix::net::connect_unspec;
 
-use super::held::lets_go;
+use crate::shm::ShmWindow;
+
+use super::{carried::is_used, held::lets_go};
 
 /// Sockets that a guard has at most: those of four links with as many as each may have. Further connections are not guarded, and wait for ever if both monitors die at once.
 pub const GUARDED_MAX: usize = 16_384;
@@ -47,6 +51,8 @@ const TRIES_EVERY: Duration = Duration::from_millis(1);
 /// Bytes of a message: the number of a connection.
 const NUMBER: usize = 4;
 const ONE_FD: usize = 1;
+/// Descriptors of a connection: its socket and its memory.
+const CONNECTION_FDS: usize = 2;
 
 /// The process that guards, as its monitor has it.
 #[derive(Debug)]
@@ -78,13 +84,12 @@ impl Guard {
 }
 
 impl Guarded {
-    /// A connection, which is not guarded if the guard does not take it.
-    pub(super) fn keeps(&mut self, number: u32, socket: impl AsFd) {
+    /// A connection. False: the guard has not taken it, for now.
+    pub(super) fn keeps(&mut self, number: u32, socket: impl AsFd, memory: impl AsFd) -> bool {
         // What is owed is told first: it may have the same socket.
         self.pays();
-        if self.owed.is_empty() {
-            let _ = send(&self.socket, &number.to_le_bytes(), &[socket.as_fd()]);
-        }
+        let fds = [socket.as_fd(), memory.as_fd()];
+        self.owed.is_empty() && send(&self.socket, &number.to_le_bytes(), &fds).is_ok()
     }
 
     /// It is over, or carried no more: also one that the guard does not have.
@@ -171,10 +176,10 @@ fn serves(control: &impl AsFd, counts: &Arc<Counts>) -> Result<(), ReceiveError>
 
 /// Has the sockets of a program until its monitor lets them go, or ends.
 fn guards_program(socket: &OwnedFd, counts: &Counts) {
-    let mut kept: HashMap<u32, OwnedFd> = HashMap::new();
+    let mut kept: HashMap<u32, Kept> = HashMap::new();
     loop {
         let mut number = [0; NUMBER];
-        let fds = match receive(socket, &mut number, ONE_FD, Wait::Forever) {
+        let fds = match receive(socket, &mut number, CONNECTION_FDS, Wait::Forever) {
             Ok(Received::Message(_, fds)) => fds,
             Ok(Received::Nothing) => continue,
             Ok(Received::End) | Err(ReceiveError::Kernel(_)) => break,
@@ -182,22 +187,42 @@ fn guards_program(socket: &OwnedFd, counts: &Counts) {
             Err(_) => continue,
         };
         let number = u32::from_le_bytes(number);
-        let gone = match fds.into_iter().next() {
-            Some(_) if counts.sockets.load(Ordering::Relaxed) >= GUARDED_MAX => None,
-            Some(socket) => {
+        let mut fds = fds.into_iter();
+        let gone = match (fds.next(), fds.next()) {
+            (Some(_), _) if counts.sockets.load(Ordering::Relaxed) >= GUARDED_MAX => None,
+            (Some(socket), Some(memory)) => {
                 counts.sockets.fetch_add(1, Ordering::Relaxed);
-                kept.insert(number, socket)
+                kept.insert(number, Kept { socket, memory })
             }
-            None => kept.remove(&number),
+            _ => kept.remove(&number),
         };
-        if let Some(socket) = gone {
+        if let Some(gone) = gone {
             counts.sockets.fetch_sub(1, Ordering::Relaxed);
-            lets_go(&socket);
+            lets_go(&gone.socket);
         }
     }
     counts.sockets.fetch_sub(kept.len(), Ordering::Relaxed);
-    // For all who have them.
-    kept.values().for_each(|socket| _ = connect_unspec(socket));
+    kept.values().for_each(Kept::ends);
+}
+
+/// A connection that is guarded.
+#[derive(Debug)]
+struct Kept {
+    socket: OwnedFd,
+    memory: OwnedFd,
+}
+
+impl Kept {
+    /// Its monitor is gone.
+    fn ends(&self) {
+        // What is no memory says nothing of the connection: then it is not to wait for ever.
+        if ShmWindow::open(&self.memory, true).map_or(true, |window| is_used(&window)) {
+            // For all who have it.
+            let _ = connect_unspec(&self.socket);
+        } else {
+            lets_go(&self.socket);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -210,6 +235,15 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, poll};
 
     use super::*;
+    use crate::{
+        carry::{OVER_TCP_AT, reads_ring},
+        link::App,
+        meet::{
+            WORDS,
+            carried::{Bell, Given},
+        },
+        window::Window,
+    };
 
     fn connection() -> [TcpStream; 2] {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -224,6 +258,28 @@ mod tests {
         end.read(&mut [0; 8]).unwrap_err().kind()
     }
 
+    /// One that has gone over, as far as the memory says.
+    fn used() -> Given {
+        let given = given();
+        // As its program does.
+        reads_ring(&program(&given));
+        given
+    }
+
+    /// One whose program was told that it may go over, and has not taken its memory.
+    fn given() -> Given {
+        Given::new(&Arc::new(Bell::new().unwrap()), true).unwrap()
+    }
+
+    fn program(given: &Given) -> ShmWindow<WORDS> {
+        ShmWindow::open(&given.of_program, false).unwrap()
+    }
+
+    fn works(ends: &mut [TcpStream; 2]) -> bool {
+        let [here, there] = ends;
+        here.write_all(b"x").is_ok() && there.read(&mut [0; 8]).is_ok_and(|count| count == 1)
+    }
+
     #[test]
     fn what_a_monitor_leaves_is_reset_and_what_it_lets_go_is_closed() {
         let (own, other) = pair().unwrap();
@@ -231,9 +287,9 @@ mod tests {
         let guard = Guard::new(own);
         let [mut programs, mut others] = [guard.guarded().unwrap(), guard.guarded().unwrap()];
         let [mut left, mut over, mut of_other] = [connection(), connection(), connection()];
-        programs.keeps(1, &left[0]);
-        programs.keeps(2, &over[0]);
-        others.keeps(1, &of_other[0]);
+        let used = used();
+        assert!(programs.keeps(1, &left[0], &used.of_program) && programs.keeps(2, &over[0], &used.of_program));
+        assert!(others.keeps(1, &of_other[0], &used.of_program));
         programs.lets_go(2);
         programs.lets_go(3);
         let [here, there] = &mut over;
@@ -244,12 +300,41 @@ mod tests {
         // As the thread of a program ends.
         drop(programs);
         assert_eq!(left.each_mut().map(error_of), [io::ErrorKind::ConnectionReset; 2]);
-        of_other[0].write_all(b"x").unwrap();
-        assert_eq!(of_other[1].read(&mut [0; 8]).unwrap(), 1, "it is another program's");
+        assert!(works(&mut of_other), "it is another program's");
         // As the monitor does, whose descriptors the kernel closes.
         drop((others, guard));
         guards.join().unwrap().unwrap();
         assert_eq!(of_other.each_mut().map(error_of), [io::ErrorKind::ConnectionReset; 2]);
+    }
+
+    /// Whatever the monitor was about to do with it.
+    #[test]
+    fn what_has_not_gone_over_as_its_monitor_dies_is_left_with_tcp() {
+        let taken = || Given::new(&Arc::new(Bell::new().unwrap()), false).unwrap();
+        let [never, of_server, withdrawn, over_tcp, used_and_withdrawn] = [given(), taken(), given(), taken(), used()];
+        reads_ring(&program(&of_server));
+        for given in [&withdrawn, &used_and_withdrawn] {
+            given.carried().resets();
+        }
+        // Too late: it sees that it may not go over.
+        reads_ring(&program(&never));
+        assert!(is_used(&ShmWindow::open(&never.of_program, true).unwrap()), "the program was first");
+        let never = given();
+        over_tcp.carried().window().publish(OVER_TCP_AT, 1);
+        for (given, is_reset) in
+            [(never, false), (of_server, false), (withdrawn, false), (over_tcp, true), (used_and_withdrawn, true)]
+        {
+            let (own, other) = pair().unwrap();
+            let guards = thread::spawn(move || guards(other));
+            let guard = Guard::new(own);
+            let mut guarded = guard.guarded().unwrap();
+            let mut ends = connection();
+            assert!(guarded.keeps(1, &ends[0], &given.of_program));
+            drop((guarded, guard));
+            guards.join().unwrap().unwrap();
+            assert_eq!(works(&mut ends), !is_reset, "{given:?}");
+            assert!(!is_reset || error_of(&mut ends[1]) == io::ErrorKind::ConnectionReset);
+        }
     }
 
     /// More than the kernel keeps for one that does not read.
@@ -259,10 +344,10 @@ mod tests {
         let guard = Guard::new(own);
         let mut guarded = guard.guarded().unwrap();
         let [here, mut there] = connection();
-        guarded.keeps(1, &here);
+        assert!(guarded.keeps(1, &here, &used().of_program));
         (2..5000).for_each(|number| guarded.lets_go(number));
         guarded.lets_go(1);
-        assert!(!guarded.owed.is_empty());
+        assert!(!guarded.owed.is_empty() && !guarded.keeps(5000, &here, &used().of_program), "for now");
         let guards = thread::spawn(move || guards(other));
         drop(guarded);
         drop(here);

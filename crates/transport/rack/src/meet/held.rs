@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The connections of a program to other hosts, as the thread has them that has its sockets.
 
-use std::{collections::HashMap, os::fd::OwnedFd};
+use std::{
+    collections::{HashMap, VecDeque},
+    os::fd::OwnedFd,
+};
 
 use rustix::net::sockopt;
 
@@ -23,6 +26,8 @@ pub(super) struct Holds {
     looked: usize,
     /// None: nobody guards them.
     guarded: Option<Guarded>,
+    /// Of which the guard is still to be told, or which are over. No more than twice as many as there are, and one.
+    unguarded: VecDeque<u32>,
 }
 
 impl Holds {
@@ -33,11 +38,32 @@ impl Holds {
     /// One more.
     pub(super) fn adds(&mut self, held: Held, guard: Option<&Guard>) {
         self.guarded = self.guarded.take().or_else(|| guard?.guarded());
-        if let Some(guarded) = &mut self.guarded {
-            guarded.keeps(held.number(), held.socket());
+        let is_kept = |guarded: &mut Guarded| guarded.keeps(held.number(), held.socket(), held.memory());
+        if guard.is_some() && !self.guarded.as_mut().is_some_and(is_kept) {
+            if self.unguarded.len() > 2 * self.all.len() {
+                self.unguarded.retain(|number| self.at.contains_key(number));
+            }
+            self.unguarded.push_back(held.number());
         }
         self.at.insert(held.number(), self.all.len());
         self.all.push(held);
+    }
+
+    /// Has the guard keep those for which it had no room.
+    fn guards(&mut self, guard: Option<&Guard>) {
+        if !self.unguarded.is_empty() {
+            self.guarded = self.guarded.take().or_else(|| guard?.guarded());
+        }
+        let Some(guarded) = &mut self.guarded else { return };
+        guarded.pays();
+        while let Some(number) = self.unguarded.front() {
+            if let Some(held) = self.at.get(number).map(|at| &self.all[*at])
+                && !guarded.keeps(*number, held.socket(), held.memory())
+            {
+                return;
+            }
+            self.unguarded.pop_front();
+        }
     }
 
     fn takes(&mut self, at: usize) -> Held {
@@ -72,16 +98,14 @@ impl Holds {
         }
     }
 
-    /// The same for all of them: a socket may have had no room for what wakes.
-    pub(super) fn serves_all(&mut self) {
+    /// The same for all of them: a socket may have had no room for what wakes, and the guard none for one of them.
+    pub(super) fn serves_all(&mut self, guard: Option<&Guard>) {
         for at in (0..self.all.len()).rev() {
             if !self.all[at].serves() {
                 self.ends(at);
             }
         }
-        if let Some(guarded) = &mut self.guarded {
-            guarded.pays();
-        }
+        self.guards(guard);
     }
 
     /// The program takes a question back, and has not begun with the memory.

@@ -34,7 +34,7 @@ use rustix::{
 
 use super::{
     Asked, Asker, Pairs, Refused, Seen, WAITING_MAX, WAITING_OF_USER_MAX, WORDS,
-    carried::{Bell, Carried, Given, Held},
+    carried::{Bell, Carried, Given},
     guard::Guard,
     held::{Holds, lets_go},
     lately::{KNOWN_FOR, Lately},
@@ -548,16 +548,14 @@ impl Shared {
             if is_waited_for && looked.elapsed() >= TAKES_WITHIN {
                 looked = Instant::now();
                 held.looks();
-                held.serves_all();
+                held.serves_all(self.guard.get());
             }
             if is_rung {
                 // First who has rung: nobody does of whom it is not to be done already that it was given.
                 client.bell.takes(&mut rung);
                 let ToDo { looks, answers, replaced, given } = client.takes();
                 for (id, given) in given {
-                    if let Some(given) = self.gives(client, id, given) {
-                        held.adds(given, self.guard.get());
-                    }
+                    self.gives(client, id, given, held);
                 }
                 held.serves(&rung);
                 looks.into_iter().for_each(|id| self.looks(client, id));
@@ -590,15 +588,15 @@ impl Shared {
             let given = client.takes().given;
             // None of them is asked for any more.
             drop(given);
-            held.serves_all();
+            held.serves_all(self.guard.get());
         }
     }
 
-    /// A connection goes to another host: its program is given memory. None: it has taken its question back, or has been answered.
-    fn gives(&self, client: &Client, id: u32, given: Given) -> Option<Held> {
+    /// A connection goes to another host: its program is given memory, unless it has taken its question back, or has been answered.
+    fn gives(&self, client: &Client, id: u32, mut given: Given, held: &mut Holds) {
         let kept = {
             let mut pairs = self.pairs();
-            let kept = pairs.cancel_unanswered(client.number, id)?;
+            let Some(kept) = pairs.cancel_unanswered(client.number, id) else { return };
             self.remembers(kept.cookie, kept.end, kept.seen.syn);
             kept
         };
@@ -606,8 +604,7 @@ impl Shared {
         if !is_established(&*kept.socket).unwrap_or(false) {
             self.said().left(kept.left(Why::Refused(Refused::Socket)));
             kept.release();
-            client.tell(id, Err(Refused::Socket));
-            return None;
+            return client.tell(id, Err(Refused::Socket));
         }
         let memory = rustix::fs::fstat(&given.of_program).map_or(0, |stat| stat.st_ino);
         // The proxy has the first part.
@@ -617,8 +614,11 @@ impl Shared {
             Some(_) => (kept.end.other(), [Program::ELSEWHERE, own]),
         };
         self.said().paired(Pair { end, client: client_is, server, is_client_first, memory, at });
+        // Before the program can go over: this process may be killed between the two.
+        if let Some(one) = given.held(id, kept.socket) {
+            held.adds(one, self.guard.get());
+        }
         client.sends(&Answer::Paired { id, is_first: false }, Some(&given.of_program));
-        given.held(id, kept.socket)
     }
 
     fn ask(&self, client: &Arc<Client>, id: u32, socket: Option<OwnedFd>) {
