@@ -3,12 +3,18 @@
 
 use std::{
     fs::{self, File},
-    io::Write,
+    io::{Read, Write},
+    net::{Ipv4Addr, TcpListener, TcpStream},
     path::Path,
     process::{Command, Stdio},
     time::Instant,
 };
 
+use fide_rack::{
+    carry::reads_ring,
+    meet::ask::{Asks, Told},
+};
+use fide_sys::tcp::keeps_syn;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -130,6 +136,44 @@ fn programs_see_the_end_as_both_monitors_are_killed_at_once() {
         let _ = fs::remove_file(&file);
         drop(rack);
         until("no guard is left", || !guards.into_iter().any(is_there));
+    }
+}
+
+/// The client's program is told that it may go over, and has not taken its memory; the server's has.
+#[test]
+fn connections_that_have_not_gone_over_outlive_their_monitors() {
+    for killed in [&[0, 1][..], &[0], &[1]] {
+        let mut rack = Rack::new();
+        let guards = rack.monitors.each_ref().map(|monitor| guard_of(monitor).expect("a guard"));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        keeps_syn(&listener).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let server = listener.accept().unwrap().0;
+        let asks = [(0, &client), (1, &server)].map(|(at, end)| {
+            let asks = Asks::connect(Path::new(&rack.hosts[at].socket())).unwrap();
+            asks.ask(end).unwrap();
+            asks
+        });
+        let given = [1, 0].map(|at| match asks[at].told().unwrap() {
+            Some(Told::Paired { window, .. }) => {
+                if at == 1 {
+                    reads_ring(&window);
+                }
+                window
+            }
+            told => panic!("{told:?}"),
+        });
+        for at in killed {
+            rack.monitors[*at].child.kill().unwrap();
+        }
+        until("their guards are done", || killed.iter().all(|at| !is_there(guards[*at])));
+        for (mut from, mut to) in [(&client, &server), (&server, &client)] {
+            from.write_all(b"over TCP").unwrap();
+            let mut got = [0; 8];
+            to.read_exact(&mut got).unwrap();
+            assert_eq!(&got, b"over TCP", "{killed:?}");
+        }
+        drop((given, asks));
     }
 }
 
