@@ -20,14 +20,23 @@ use std::{
 use fide_agent::{config::Window as At, privileges};
 use fide_net::link::Polled;
 use fide_rack::{
-    pci::{PciError, PciWindow, Side},
+    pci::{LEN_MAX, PciError, PciWindow, Side, WINDOWS_MAX},
     plane::{Plane, packet_max},
     window::Window,
 };
-use fide_types::PAYLOAD_MAX;
+use fide_types::{MAX_HOSTS, MAX_PLANES, PAYLOAD_MAX};
+use rustix::{
+    fs::{FallocateFlags, fallocate},
+    io::Errno,
+};
 
 /// Bytes of the shortest file: room for 20 of the longest heartbeats each way, while a host does not look.
 const FILE_MIN: usize = 64 << 10;
+/// File systems as `statfs` names them: of devices, and in memory (tmpfs, ramfs, hugetlbfs).
+const SYSFS: u32 = 0x6265_6572;
+const IN_MEMORY: [u32; 3] = [0x0102_1994, 0x8584_58f6, 0x9584_58f6];
+/// Windows of two planes to all hosts, each of a bridge, and those that take their place while the loop still has them.
+const _: () = assert!(WINDOWS_MAX >= MAX_PLANES * (MAX_HOSTS - 1) * BRIDGE.len() * 2);
 /// Between two looks at the files. Until one finds that a device is gone, packets are written to whatever has its addresses.
 const LOOK: Duration = Duration::from_millis(10);
 /// Looks until a window that is gone is tried anew.
@@ -96,12 +105,17 @@ fn open_one(at: &At) -> io::Result<PciWindow> {
     let window = if path.is_dir() {
         let part = |name| {
             let part = path.join(name);
-            real(&part, || {
+            let missing = || {
                 format!("{} is not there: link it to the bridge's memory that goes to, or from, {peer}", part.display())
+            };
+            real(&part, missing).and_then(|part| {
+                in_memory(&part, peer)?;
+                Ok(part)
             })
         };
         PciWindow::of_ntb(part(BRIDGE[0])?, part(BRIDGE[1])?)
     } else {
+        in_memory(&path, peer)?;
         PciWindow::open(&path, side)
     };
     let window = window.map_err(|error| io::Error::new(kind(&error), format!("the window to {peer}: {error}")))?;
@@ -116,6 +130,51 @@ fn open_one(at: &At) -> io::Result<PciWindow> {
     Ok(window)
 }
 
+/// The loop never waits for what is in memory, nor for a device; and there is room for all of the file.
+///
+/// # Errors
+/// Why it could wait, or be ended by SIGBUS again and again.
+fn in_memory(path: &Path, peer: &str) -> io::Result<()> {
+    let wrong =
+        |kind, why: String| Err(io::Error::new(kind, format!("the window to {peer}: {}: {why}", path.display())));
+    // What is no file, or cannot be opened, is refused for that.
+    let Ok(metadata) = fs::metadata(path) else { return Ok(()) };
+    #[allow(
+        clippy::cast_sign_loss,
+        clippy::cast_possible_truncation,
+        reason = "numbers of 32 bits, whatever their type"
+    )]
+    let of = rustix::fs::statfs(path)?.f_type as u32;
+    if !metadata.is_file() || of == SYSFS {
+        return Ok(());
+    }
+    if !IN_MEMORY.contains(&of) && !is_dax(path) {
+        return wrong(
+            ErrorKind::InvalidInput,
+            "a file on a disk, for which the agent would wait at times: make it in memory, as in /dev/shm".to_owned(),
+        );
+    }
+    let len = metadata.len();
+    if len > LEN_MAX {
+        return Ok(());
+    }
+    let Ok(file) = fs::File::options().write(true).open(path) else { return Ok(()) };
+    match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, len.max(1)) {
+        Err(why @ (Errno::NOSPC | Errno::DQUOT)) => {
+            let why = io::Error::from(why);
+            wrong(why.kind(), format!("{why}: no room for all of its {len} bytes; remove something else there"))
+        }
+        // Of a file system that keeps no holes.
+        _ => Ok(()),
+    }
+}
+
+/// Its mappings are the memory itself.
+fn is_dax(path: &Path) -> bool {
+    let found = rustix::fs::statx(rustix::fs::CWD, path, rustix::fs::AtFlags::empty(), rustix::fs::StatxFlags::empty());
+    found.is_ok_and(|found| found.stx_attributes.contains(rustix::fs::StatxAttributes::DAX))
+}
+
 /// Where a path leads.
 fn real(path: &Path, missing: impl Fn() -> String) -> io::Result<PathBuf> {
     fs::canonicalize(path).map_err(|why| match why.kind() {
@@ -128,7 +187,9 @@ fn kind(error: &PciError) -> ErrorKind {
     match error {
         PciError::Missing { .. } => ErrorKind::NotFound,
         PciError::Permission { .. } | PciError::NotEnabled { .. } => ErrorKind::PermissionDenied,
-        PciError::NotMemory { .. } | PciError::Length { .. } | PciError::Differ { .. } => ErrorKind::InvalidInput,
+        PciError::NotMemory { .. } | PciError::Length { .. } | PciError::Long { .. } | PciError::Differ { .. } => {
+            ErrorKind::InvalidInput
+        }
         PciError::System { why, .. } | PciError::Mapping { why, .. } | PciError::Handler(why) => why.kind(),
         PciError::TooMany => ErrorKind::Other,
     }

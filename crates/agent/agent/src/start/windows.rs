@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Planes of windows. What opens one is given by the program: a transport is none of the agent's parts.
 
-use std::io;
+use std::{
+    collections::HashMap,
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
 use fide_agent_api::status::Rung;
 use fide_net::link::Polled;
@@ -25,12 +30,37 @@ pub(super) struct Opened {
 /// [`StartError::Windows`].
 pub(super) fn open(config: &Config, me: HostId, opens: Option<OpenWindows>) -> Result<Opened, StartError> {
     let mut opened = Opened { planes: Vec::new(), rungs: Vec::new() };
+    let mut known = HashMap::new();
     for plane in config.networks()..config.planes.len() {
         let failed = |why| StartError::Windows { plane, why };
         let none = || failed(io::Error::new(io::ErrorKind::Unsupported, "this program opens no windows"));
-        opened.planes.push(opens.ok_or_else(none)?(&config.windows(me, plane)).map_err(failed)?);
+        let windows = config.windows(me, plane);
+        opened.planes.push(opens.ok_or_else(none)?(&windows).map_err(failed)?);
+        windows.iter().try_for_each(|window| is_no_others(&window.path, &mut known)).map_err(failed)?;
         let every = Time::ns(config.poll_ns());
         opened.rungs.push(Rung::new(format!("windows, read every {every}"), None));
     }
     Ok(opened)
+}
+
+/// The two ends of a window write over what others write there.
+fn is_no_others(path: &Path, known: &mut HashMap<(u64, u64), PathBuf>) -> io::Result<()> {
+    let parts = if path.is_dir() {
+        ["outbound", "inbound"].map(|part| path.join(part)).to_vec()
+    } else {
+        vec![path.to_owned()]
+    };
+    for part in parts {
+        // One that is gone again is found to be so later.
+        let Ok(file) = fs::metadata(&part) else { continue };
+        if let Some(other) = known.insert((file.dev(), file.ino()), part.clone()) {
+            let says = format!(
+                "{} and {} are one memory: each two hosts need one of their own, and on each plane another one",
+                other.display(),
+                part.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, says));
+        }
+    }
+    Ok(())
 }

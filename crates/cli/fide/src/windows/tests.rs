@@ -29,7 +29,7 @@ fn comes(from: &mut dyn Polled, to: &mut dyn Polled, packet: &[u8]) {
 
 #[test]
 fn what_is_no_window_is_refused_with_what_would_be_one() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let path = |name: &str| dir.path().join(name);
     file(&path("short"), 32 << 10);
     file(&path("odd"), (64 << 10) + 8);
@@ -50,9 +50,61 @@ fn what_is_no_window_is_refused_with_what_would_be_one() {
     assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("the window to h2"), "{error}");
 }
 
+/// The loop would wait for the disk as it writes there, and be ended where there is no room for a page.
+#[test]
+fn memory_on_a_disk_or_without_room_is_refused() {
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a directory");
+    let path = dir.path().join("h1+h2");
+    file(&path, FILE_MIN as u64);
+    let error = open(&[at(path, true)]).expect_err("on a disk");
+    assert!(error.to_string().contains("a file on a disk") && error.kind() == ErrorKind::InvalidInput, "{error}");
+    let dir = tempfile::tempdir().expect("a directory");
+    let mounted =
+        std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=32k", "none"]).arg(dir.path()).status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        return;
+    }
+    let path = dir.path().join("h1+h2");
+    file(&path, FILE_MIN as u64);
+    let result = open(&[at(path, true)]);
+    let unmounted = std::process::Command::new("umount").arg(dir.path()).status().expect("run");
+    assert!(unmounted.success());
+    let error = result.expect_err("no room");
+    assert!(
+        error.kind() == ErrorKind::StorageFull && error.to_string().contains("no room for all of its 65536"),
+        "{error}"
+    );
+}
+
+/// Two planes to as many hosts as a cluster may have, each of which is gone once.
+#[test]
+fn windows_to_all_hosts_come_again_together() {
+    let dirs = [(); MAX_PLANES].map(|()| tempfile::tempdir_in("/dev/shm").expect("a directory in memory"));
+    let ats = dirs.each_ref().map(|dir| {
+        let path = |number: usize| dir.path().join(number.to_string());
+        (1..MAX_HOSTS).map(|number| at(path(number), true)).collect::<Vec<_>>()
+    });
+    let make = || ats.iter().flatten().for_each(|at| file(&at.path, FILE_MIN as u64));
+    make();
+    let mut planes = ats.each_ref().map(|ats| open(ats).expect("windows"));
+    for at in ats.iter().flatten() {
+        fs::remove_file(&at.path).expect("removed");
+    }
+    make();
+    let until = Instant::now() + LIMIT;
+    for plane in &mut planes {
+        let mut was_cut = false;
+        while !was_cut || plane.send(b"x").is_err() {
+            was_cut |= plane.send(b"x").is_err();
+            assert_eq!(plane.receive(&mut [0; PAYLOAD_MAX + 1]), None);
+            assert!(Instant::now() < until, "they do not come again");
+        }
+    }
+}
+
 #[test]
 fn packets_go_through_files_links_and_bridges() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let path = |name: &str| dir.path().join(name);
     file(&path("one"), FILE_MIN as u64);
     symlink(path("one"), path("link")).expect("made");
@@ -75,7 +127,7 @@ fn packets_go_through_files_links_and_bridges() {
 /// The thread beside the loop finds out, and opens what is there later.
 #[test]
 fn window_that_is_removed_and_made_again_goes_on() {
-    let dir = tempfile::tempdir().expect("a directory");
+    let dir = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let path = dir.path().join("h1+h2");
     file(&path, FILE_MIN as u64);
     let [mut near, mut far] = [true, false].map(|is_first| open(&[at(path.clone(), is_first)]).expect("a window"));

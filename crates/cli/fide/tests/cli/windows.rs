@@ -183,6 +183,7 @@ fn windows_that_are_none_are_refused_at_the_start() {
     const FILE: &str = "[cluster]\nkey_file = \"cluster.key\"\n[agent]\nexit_watch = \"pidfd\"\ncalibrate_ms = 1\n\
                         [[plane]]\nwindows = \"w\"\n[[member]]\nname = \"a\"\n[[member]]\nname = \"b\"\n";
     let place = Place::with(FILE);
+    let memory = tempfile::tempdir_in("/dev/shm").expect("a directory in memory");
     let refuses = |words: &[&str]| {
         for more in [&["--host", "b"][..], &["--host", "b", "--check"]] {
             refused(&mut place.agent(more), 2, words);
@@ -196,8 +197,14 @@ fn windows_that_are_none_are_refused_at_the_start() {
     ]);
     fs::create_dir(place.path("w")).expect("made");
     refuses(&["w/a+b is not there"]);
+    make(&place.path("w/a+b"), FILE_LEN);
+    refuses(&["w/a+b: a file on a disk, for which the agent would wait at times: make it in memory, as in /dev/shm"]);
+    fs::remove_dir_all(place.path("w")).expect("removed");
+    std::os::unix::fs::symlink(memory.path(), place.path("w")).expect("made");
     make(&place.path("w/a+b"), 1 << 12);
     refuses(&["w/a+b has 4096 bytes, and heartbeats need 65536: `truncate -s 65536`"]);
+    make(&place.path("w/a+b"), 1 << 40);
+    refuses(&["has 1099511627776 bytes: a window that is no device's takes 67108864 at most"]);
     make(&place.path("w/a+b"), FILE_LEN + 4);
     refuses(&["the window to a: ", "has 65540 bytes: a window takes a multiple of 16"]);
     fs::remove_file(place.path("w/a+b")).expect("removed");
@@ -208,4 +215,13 @@ fn windows_that_are_none_are_refused_at_the_start() {
     make(&place.path("w/a+b"), FILE_LEN);
     let (code, out, err) = said(&mut place.agent(&["--host", "b", "--check"]));
     assert!(code == Some(0) && out.contains("1 planes"), "{out}{err}");
+    // As where three guests have one device.
+    let place = Place::with(&(FILE.to_owned() + "[[member]]\nname = \"c\"\n"));
+    fs::create_dir(place.path("w")).expect("made");
+    for pair in ["a+b", "b+c"] {
+        std::os::unix::fs::symlink(memory.path().join("a+b"), place.path("w").join(pair)).expect("made");
+    }
+    for more in [&["--host", "b"][..], &["--host", "b", "--check"]] {
+        refused(&mut place.agent(more), 2, &["plane 0: ", "w/a+b and ", "w/b+c are one memory: each two hosts need"]);
+    }
 }

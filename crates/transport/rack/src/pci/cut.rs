@@ -18,7 +18,7 @@ use std::{
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 /// Memories of windows that a process has at a time: one for each window, two for each window of an NTB.
-pub const WINDOWS_MAX: usize = 64;
+pub const WINDOWS_MAX: usize = 512;
 
 /// A place of the table.
 #[derive(Debug)]

@@ -10,6 +10,7 @@ use std::{
 };
 
 use fide_shm::region::{Mapping, RegionError};
+use rustix::io::Errno;
 
 use super::{
     PART_MIN,
@@ -20,6 +21,8 @@ use crate::window::WORD;
 /// Flags of a line of `resource`, as in the kernel's `ioport.h`.
 const IS_IO: u64 = 0x100;
 const IS_MEMORY: u64 = 0x200;
+/// Bytes of the longest file that is no device's. All of it may come to be in memory: a process that locks its memory has all of it at once.
+pub const LEN_MAX: u64 = 64 << 20;
 /// The longest file of sysfs that is read, in bytes.
 const SYSFS_MAX: u64 = 4096;
 
@@ -36,6 +39,8 @@ pub enum PciError {
     NotEnabled { enable: PathBuf, why: io::Error },
     #[error("{path} has {len} bytes: a window takes a multiple of {unit}, and {least} at least", path = .path.display())]
     Length { path: PathBuf, len: u64, unit: usize, least: usize },
+    #[error("{path} has {len} bytes: a window that is no device's takes {LEN_MAX} at most", path = .path.display())]
+    Long { path: PathBuf, len: u64 },
     #[error("{path}: {call}: {why}; if the kernel is locked down, or a driver has the device, unbind the driver, or start the kernel without lockdown", path = .path.display())]
     Mapping { path: PathBuf, call: &'static str, why: io::Error },
     #[error("the outbound memory has {outbound} bytes, and the inbound one {inbound}: make them equal")]
@@ -83,19 +88,23 @@ impl Memory {
         if let Some(bar) = &bar {
             bar.enable()?;
         }
-        Self::map(&file, Some(owned()), parts)
+        Self::map(&file, Some(owned()), parts, if bar.is_some() { u64::MAX } else { LEN_MAX })
     }
 
     /// A file that is open for reading and writing.
     pub(super) fn of_file(file: File, parts: usize) -> Result<Self, PciError> {
-        Self::map(&file, None, parts)
+        Self::map(&file, None, parts, u64::MAX)
     }
 
-    fn map(file: &File, path: Option<PathBuf>, parts: usize) -> Result<Self, PciError> {
+    fn map(file: &File, path: Option<PathBuf>, parts: usize, most: u64) -> Result<Self, PciError> {
         let shown = || path.clone().unwrap_or_else(|| "(a file)".into());
         let metadata = file.metadata().map_err(|why| PciError::System { path: shown(), why })?;
         if !metadata.is_file() {
             return Err(PciError::NotMemory { path: shown(), what: "neither a file of a BAR nor one of memory" });
+        }
+        // It may be whatever somebody has made of it.
+        if metadata.len() > most {
+            return Err(PciError::Long { path: shown(), len: metadata.len() });
         }
         let (unit, least) = (parts * WORD, parts * PART_MIN);
         let len = usize::try_from(metadata.len()).ok().filter(|len| len.is_multiple_of(unit) && *len >= least);
@@ -131,11 +140,14 @@ impl Memory {
         self.guard.is_cut()
     }
 
-    /// Whether its path leads to the file that is mapped. If not, it is cut.
+    /// Whether its path leads to the file that is mapped, as long as it was. If not, it is cut: who opens a file that has grown has its
+    /// halves elsewhere. Where that cannot be seen, as without the right to search a directory, it is taken to be there.
     pub(super) fn is_current(&self) -> bool {
         let Some(path) = &self.path else { return !self.is_cut() };
-        let is_there =
-            fs::metadata(path).is_ok_and(|now| identity(&now) == self.identity && now.len() >= self.len() as u64);
+        let is_there = match fs::metadata(path) {
+            Ok(now) => identity(&now) == self.identity && now.len() == self.len() as u64,
+            Err(why) => !matches!(Errno::from_io_error(&why), Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP)),
+        };
         if !is_there {
             self.guard.cut();
         }

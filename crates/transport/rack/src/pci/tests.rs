@@ -188,7 +188,7 @@ fn file_that_was_removed_or_replaced_is_cut() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("memory");
     type Away<'a> = &'a dyn Fn();
-    let aways: [Away<'_>; 3] = [
+    let aways: [Away<'_>; 5] = [
         &|| fs::remove_file(&path).unwrap(),
         &|| {
             fs::remove_file(&path).unwrap();
@@ -196,8 +196,15 @@ fn file_that_was_removed_or_replaced_is_cut() {
             file(&dir, "memory", 2 * LEN);
         },
         &|| File::options().write(true).open(&path).unwrap().set_len(2 * LEN as u64 - 8).unwrap(),
+        // Who opens it from now on has other halves.
+        &|| File::options().write(true).open(&path).unwrap().set_len(4 * LEN as u64).unwrap(),
+        &|| {
+            fs::remove_file(&path).unwrap();
+            std::os::unix::fs::symlink(&path, &path).unwrap();
+        },
     ];
     for away in aways {
+        let _ = fs::remove_file(&path);
         file(&dir, "memory", 2 * LEN);
         let [here, there] = [Side::First, Side::Second].map(|side| PciWindow::open(&path, side).unwrap());
         away();
@@ -210,9 +217,36 @@ fn file_that_was_removed_or_replaced_is_cut() {
         there.publish(0, 8);
         assert_eq!([here.poll(0), there.poll(0)], [0; 2]);
         assert!(!there.is_current() && !here.is_cut(), "each has a mapping of its own");
-        let again = fs::exists(&path).unwrap().then(|| PciWindow::open(&path, Side::First));
+        let again = fs::exists(&path).unwrap_or(false).then(|| PciWindow::open(&path, Side::First));
         assert!(again.is_none_or(|again| again.is_err() || again.is_ok_and(|again| again.is_current())));
     }
+}
+
+/// A thread that has given up its rights does not see what root has opened.
+#[test]
+fn file_that_may_not_be_looked_for_any_more_is_still_there() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let dir = tempfile::tempdir().unwrap();
+    let inner = dir.path().join("inner");
+    fs::create_dir(&inner).unwrap();
+    let path = inner.join("memory");
+    File::create(&path).unwrap().set_len(2 * LEN as u64).unwrap();
+    let window = PciWindow::open(&path, Side::First).unwrap();
+    let mode = |mode| fs::set_permissions(&inner, fs::Permissions::from_mode(mode)).unwrap();
+    mode(0);
+    std::thread::scope(|threads| {
+        let looks = || {
+            let user = rustix::process::Uid::from_raw(65_534);
+            // Root may look everywhere; this thread alone is another user's.
+            let _ = rustix::thread::set_thread_uid(user);
+            (fs::metadata(&path).unwrap_err().kind(), window.is_current(), window.is_cut())
+        };
+        assert_eq!(threads.spawn(looks).join().unwrap(), (std::io::ErrorKind::PermissionDenied, true, false));
+    });
+    mode(0o700);
+    fs::remove_file(&path).unwrap();
+    assert!(!window.is_current());
 }
 
 fn refused(path: impl AsRef<Path>) -> String {
@@ -230,6 +264,9 @@ fn files_that_are_no_memory_are_refused() {
         let why = refused(file(&dir, "memory", len));
         assert!(why.contains(&format!("has {len} bytes: a window takes a multiple of 16, and 2048 at least")), "{why}");
     }
+    // Nothing of it is mapped: a process that locks its memory would have all of it at once.
+    let why = refused(file(&dir, "memory", 1 << 40));
+    assert!(why.contains("has 1099511627776 bytes: a window that is no device's takes 67108864 at most"), "{why}");
     let [a, b] = [("a", PART_MIN), ("b", 2 * PART_MIN)].map(|(name, len)| file(&dir, name, len));
     let why = PciWindow::of_ntb(a, b).unwrap_err().to_string();
     assert!(why.contains("the outbound memory has 1024 bytes, and the inbound one 2048: make them equal"), "{why}");
@@ -258,6 +295,8 @@ fn bars_that_are_no_memory_are_refused_and_the_device_is_enabled() {
     assert!(refused(bar("resource3")).contains("the device has no such BAR"));
     assert!(refused(bar("resource4_wc")).contains("`resource` has no such line"));
     assert_eq!(enabled(), "0\n", "nothing was opened");
+    let long = PciWindow::open(file(&dir, "resource2", 1 << 30), Side::First);
+    assert!(long.is_ok(), "a device may have as much as it likes");
     for name in ["resource2", "resource2_wc"] {
         fs::write(dir.path().join("enable"), "0\n").unwrap();
         let window = PciWindow::open(bar(name), Side::First).unwrap();
