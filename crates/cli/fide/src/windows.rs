@@ -20,15 +20,11 @@ use std::{
 use fide_agent::{config::Window as At, privileges};
 use fide_net::link::Polled;
 use fide_rack::{
-    pci::{LEN_MAX, PciError, PciWindow, Side, WINDOWS_MAX},
+    pci::{PciError, PciWindow, Side, WINDOWS_MAX},
     plane::{Plane, packet_max},
     window::Window,
 };
 use fide_types::{MAX_HOSTS, MAX_PLANES, PAYLOAD_MAX};
-use rustix::{
-    fs::{FallocateFlags, fallocate},
-    io::Errno,
-};
 
 /// Bytes of the shortest file: room for 20 of the longest heartbeats each way, while a host does not look.
 const FILE_MIN: usize = 64 << 10;
@@ -130,43 +126,27 @@ fn open_one(at: &At) -> io::Result<PciWindow> {
     Ok(window)
 }
 
-/// The loop never waits for what is in memory, nor for a device; and there is room for all of the file.
+/// The loop never waits for what is in memory, nor for a device.
 ///
 /// # Errors
-/// Why it could wait, or be ended by SIGBUS again and again.
+/// It could wait.
 fn in_memory(path: &Path, peer: &str) -> io::Result<()> {
-    let wrong =
-        |kind, why: String| Err(io::Error::new(kind, format!("the window to {peer}: {}: {why}", path.display())));
-    // What is no file, or cannot be opened, is refused for that.
-    let Ok(metadata) = fs::metadata(path) else { return Ok(()) };
     #[allow(
         clippy::cast_sign_loss,
         clippy::cast_possible_truncation,
         reason = "numbers of 32 bits, whatever their type"
     )]
     let of = rustix::fs::statfs(path)?.f_type as u32;
-    if !metadata.is_file() || of == SYSFS {
+    // What is no file is refused for that.
+    let is_file = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    if !is_file || of == SYSFS || IN_MEMORY.contains(&of) || is_dax(path) {
         return Ok(());
     }
-    if !IN_MEMORY.contains(&of) && !is_dax(path) {
-        return wrong(
-            ErrorKind::InvalidInput,
-            "a file on a disk, for which the agent would wait at times: make it in memory, as in /dev/shm".to_owned(),
-        );
-    }
-    let len = metadata.len();
-    if len > LEN_MAX {
-        return Ok(());
-    }
-    let Ok(file) = fs::File::options().write(true).open(path) else { return Ok(()) };
-    match fallocate(&file, FallocateFlags::KEEP_SIZE, 0, len.max(1)) {
-        Err(why @ (Errno::NOSPC | Errno::DQUOT)) => {
-            let why = io::Error::from(why);
-            wrong(why.kind(), format!("{why}: no room for all of its {len} bytes; remove something else there"))
-        }
-        // Of a file system that keeps no holes.
-        _ => Ok(()),
-    }
+    let says = format!(
+        "the window to {peer}: {}: a file on a disk, for which the agent would wait at times: make it in memory, as in /dev/shm",
+        path.display()
+    );
+    Err(io::Error::new(ErrorKind::InvalidInput, says))
 }
 
 /// Its mappings are the memory itself.
@@ -190,6 +170,7 @@ fn kind(error: &PciError) -> ErrorKind {
         PciError::NotMemory { .. } | PciError::Length { .. } | PciError::Long { .. } | PciError::Differ { .. } => {
             ErrorKind::InvalidInput
         }
+        PciError::NoRoom { .. } => ErrorKind::StorageFull,
         PciError::System { why, .. } | PciError::Mapping { why, .. } | PciError::Handler(why) => why.kind(),
         PciError::TooMany => ErrorKind::Other,
     }

@@ -48,7 +48,7 @@ use std::{
 use crate::window::{Bell, WORD, Window, load, store, words};
 pub use cut::WINDOWS_MAX;
 use file::Memory;
-pub use file::{LEN_MAX, PciError};
+pub use file::PciError;
 
 /// Bytes of the shortest part: a ring takes less, and no device has less.
 pub const PART_MIN: usize = 1024;

@@ -339,7 +339,13 @@ impl<W: Window + Send + Sync> Keeper<W> {
                     .map_err(|why: Unfit| io::Error::new(io::ErrorKind::InvalidInput, why))
             });
             match opened {
-                Ok((window, layout)) => self.keeps(&Arc::new(window), layout, &mut offers, &mut does, begun, &mut key),
+                Ok((window, layout)) => {
+                    self.keeps(&Arc::new(window), layout, &mut offers, &mut does, begun, &mut key);
+                    // Where somebody takes it away again and again, not faster than that.
+                    if !shared.is_over.load(Ordering::Relaxed) {
+                        thread::sleep(OPENS_AGAIN);
+                    }
+                }
                 Err(why) => {
                     self.says(Some(why.to_string()), &offers);
                     self.hears(&mut offers, &mut does);

@@ -10,7 +10,10 @@ use std::{
 };
 
 use fide_shm::region::{Mapping, RegionError};
-use rustix::io::Errno;
+use rustix::{
+    fs::{FallocateFlags, fallocate},
+    io::Errno,
+};
 
 use super::{
     PART_MIN,
@@ -22,7 +25,7 @@ use crate::window::WORD;
 const IS_IO: u64 = 0x100;
 const IS_MEMORY: u64 = 0x200;
 /// Bytes of the longest file that is no device's. All of it may come to be in memory: a process that locks its memory has all of it at once.
-pub const LEN_MAX: u64 = 64 << 20;
+const LEN_MAX: u64 = 64 << 20;
 /// The longest file of sysfs that is read, in bytes.
 const SYSFS_MAX: u64 = 4096;
 
@@ -41,6 +44,8 @@ pub enum PciError {
     Length { path: PathBuf, len: u64, unit: usize, least: usize },
     #[error("{path} has {len} bytes: a window that is no device's takes {LEN_MAX} at most", path = .path.display())]
     Long { path: PathBuf, len: u64 },
+    #[error("{path}: no room for all of its {len} bytes: {why}; remove something else there", path = .path.display())]
+    NoRoom { path: PathBuf, len: u64, why: io::Error },
     #[error("{path}: {call}: {why}; if the kernel is locked down, or a driver has the device, unbind the driver, or start the kernel without lockdown", path = .path.display())]
     Mapping { path: PathBuf, call: &'static str, why: io::Error },
     #[error("the outbound memory has {outbound} bytes, and the inbound one {inbound}: make them equal")]
@@ -111,6 +116,16 @@ impl Memory {
         let Some(len) = len else {
             return Err(PciError::Length { path: shown(), len: metadata.len(), unit, least });
         };
+        if most == LEN_MAX {
+            // Else an access to one of its pages could end in SIGBUS.
+            match fallocate(file, FallocateFlags::KEEP_SIZE, 0, metadata.len()) {
+                Err(why @ (Errno::NOSPC | Errno::DQUOT)) => {
+                    return Err(PciError::NoRoom { path: shown(), len: metadata.len(), why: why.into() });
+                }
+                // Also of a file system that cannot.
+                _ => {}
+            }
+        }
         let mapping = Mapping::new(file.as_fd(), 0, len, true).map_err(|why| match why {
             RegionError::System { call, errno } => PciError::Mapping { path: shown(), call, why: errno.into() },
             other => PciError::Mapping { path: shown(), call: "mmap", why: io::Error::other(other) },
