@@ -14,13 +14,16 @@ use std::{
     net::IpAddr,
     os::{
         fd::OwnedFd,
-        unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+        unix::{ffi::OsStrExt, fs::DirBuilderExt},
     },
     path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{AtFlags, FlockOperation, Mode, OFlags, RawMode, flock, fstat, open, openat, statat, unlinkat},
+    fs::{
+        AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RawMode, fchmod, flock, fstat, open, openat, statat,
+        unlinkat,
+    },
     io::Errno,
 };
 
@@ -79,6 +82,7 @@ pub enum Unfit {
 pub struct Directory {
     path: PathBuf,
     opened: OwnedFd,
+    owner: u32,
 }
 
 impl fmt::Debug for Directory {
@@ -94,39 +98,51 @@ impl Directory {
     /// [`Unfit`].
     pub fn open(path: &Path) -> Result<Self, Unfit> {
         let failed = |why| Unfit::Io { path: path.to_owned(), why };
-        match fs::DirBuilder::new().mode(0o755).create(path) {
-            // Whatever this process' mask is: all programs look there.
-            Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(failed)?,
-            Err(why) if why.kind() == io::ErrorKind::AlreadyExists => {}
+        let is_new = match fs::DirBuilder::new().mode(0o755).create(path) {
+            Ok(()) => true,
+            Err(why) if why.kind() == io::ErrorKind::AlreadyExists => false,
             Err(why) => return Err(failed(why)),
-        }
+        };
         let opened = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         let opened = opened.map_err(|why| failed(why.into()))?;
+        if is_new {
+            // Whatever this process' mask is: all programs look there.
+            fchmod(&opened, Mode::from_raw_mode(0o755)).map_err(|why| failed(why.into()))?;
+        }
         match flock(&opened, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => return Err(Unfit::Used(path.to_owned())),
             Err(why) => return Err(failed(why.into())),
         }
-        if fs::metadata(path).map_err(failed)?.mode() & OTHERS_WRITE != 0 {
+        let stat = fstat(&opened).map_err(|why| failed(why.into()))?;
+        if stat.st_mode & OTHERS_WRITE != 0 {
             return Err(Unfit::Writable(path.to_owned()));
         }
-        let directory = Self { path: path.to_owned(), opened };
+        let directory = Self { path: path.to_owned(), opened, owner: stat.st_uid };
         directory.empties().map_err(failed)?;
         Ok(directory)
     }
 
     /// Removes the files of all addresses, and no others.
     fn empties(&self) -> io::Result<()> {
-        for entry in fs::read_dir(&self.path)? {
+        for entry in Dir::read_from(&self.opened)? {
             let entry = entry?;
-            let address = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            if let Some(address) =
-                address.filter(|_| entry.metadata().is_ok_and(|file| file.is_file() && file.len() == 0))
-            {
+            let is_ours = || {
+                let stat = statat(&self.opened, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW);
+                stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_size == 0)
+            };
+            let address = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
+            if let Some(address) = address.filter(|_| is_ours()) {
                 self.is_up(address)?;
             }
         }
         Ok(())
+    }
+
+    /// Programs of all users believe it: it is root's, or at [`OF_HOST`]. Else only those of its owner do.
+    #[must_use]
+    pub fn is_believed_by_all(&self) -> bool {
+        self.owner == 0 || self.path.as_os_str().as_bytes() == OF_HOST.to_bytes()
     }
 
     /// The host with an address is dead.
@@ -134,7 +150,8 @@ impl Directory {
     /// # Errors
     /// The kernel's.
     pub fn is_dead(&self, address: IpAddr) -> io::Result<()> {
-        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // A pipe that its owner has made there is not waited for.
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         openat(&self.opened, Name::of(address).as_c(), flags, Mode::RUSR | Mode::RGRP | Mode::ROTH)?;
         Ok(())
     }
@@ -159,7 +176,9 @@ impl Drop for Directory {
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::CString;
+    use std::{ffi::CString, os::unix::fs::PermissionsExt};
+
+    use rustix::fs::{CWD, mknodat};
 
     use super::*;
 
@@ -191,6 +210,27 @@ mod tests {
         assert!(!says("10.0.0.5"));
     }
 
+    /// Whoever has the directory may do what they like there, and keep nobody from ending connections.
+    #[test]
+    fn what_lies_in_the_place_of_an_address_keeps_nobody_waiting() {
+        let at = tempfile::tempdir().unwrap();
+        let directory = Directory::open(at.path()).unwrap();
+        mknodat(CWD, at.path().join("10.0.0.2"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        fs::create_dir(at.path().join("10.0.0.3")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", at.path().join("10.0.0.4")).unwrap();
+        for address in ["10.0.0.2", "10.0.0.3", "10.0.0.4"] {
+            assert!(directory.is_dead(address.parse().unwrap()).is_err(), "{address}");
+        }
+        // It is moved, and is written to where it is.
+        let moved = at.path().with_extension("moved");
+        fs::rename(at.path(), &moved).unwrap();
+        directory.is_dead("10.0.0.5".parse().unwrap()).unwrap();
+        assert!(moved.join("10.0.0.5").exists());
+        drop(directory);
+        assert!(!moved.join("10.0.0.5").exists() && moved.join("10.0.0.3").exists());
+        fs::rename(&moved, at.path()).unwrap();
+    }
+
     #[test]
     fn directory_that_others_may_write_to_is_not_believed() {
         let at = tempfile::tempdir().unwrap();
@@ -214,5 +254,8 @@ mod tests {
         let as_c = CString::new(at.path().to_str().unwrap()).unwrap();
         fs::write(at.path().join("10.0.0.2"), "").unwrap();
         assert!(!is_dead(&as_c, "10.0.0.2".parse().unwrap()));
+        assert!(!Directory::open(at.path()).unwrap().is_believed_by_all());
+        std::os::unix::fs::chown(at.path(), Some(0), None).unwrap();
+        assert!(Directory::open(at.path()).unwrap().is_believed_by_all());
     }
 }

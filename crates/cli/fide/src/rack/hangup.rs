@@ -125,7 +125,15 @@ impl Says {
     fn open(asked: Option<&Path>) -> Result<Self, Failure> {
         let of_host = Path::new(OsStr::from_bytes(OF_HOST.to_bytes()));
         let directory = match (Directory::open(asked.unwrap_or(of_host)), asked) {
-            (Ok(directory), _) => Some(directory),
+            (Ok(directory), at) => {
+                if let Some(at) = at.filter(|_| !directory.is_believed_by_all()) {
+                    let name = at.display();
+                    say!(
+                        "fide: only programs of the owner of {name} believe it, and others see ECONNABORTED: chown root {name} for all"
+                    );
+                }
+                Some(directory)
+            }
             (Err(why), Some(_)) => {
                 let code = match &why {
                     Unfit::Io { why, .. } => code_of_file(why),
