@@ -116,15 +116,12 @@ impl Memory {
         let Some(len) = len else {
             return Err(PciError::Length { path: shown(), len: metadata.len(), unit, least });
         };
-        if most == LEN_MAX {
-            // Else an access to one of its pages could end in SIGBUS.
-            match fallocate(file, FallocateFlags::KEEP_SIZE, 0, metadata.len()) {
-                Err(why @ (Errno::NOSPC | Errno::DQUOT)) => {
-                    return Err(PciError::NoRoom { path: shown(), len: metadata.len(), why: why.into() });
-                }
-                // Also of a file system that cannot.
-                _ => {}
-            }
+        // Else an access to one of its pages could end in SIGBUS. Some file systems cannot.
+        let takes = || fallocate(file, FallocateFlags::KEEP_SIZE, 0, metadata.len());
+        if most == LEN_MAX
+            && let Err(why @ (Errno::NOSPC | Errno::DQUOT)) = takes()
+        {
+            return Err(PciError::NoRoom { path: shown(), len: metadata.len(), why: why.into() });
         }
         let mapping = Mapping::new(file.as_fd(), 0, len, true).map_err(|why| match why {
             RegionError::System { call, errno } => PciError::Mapping { path: shown(), call, why: errno.into() },
