@@ -10,6 +10,7 @@
 //! | 1, 2 | its inbox wants the ring to begin anew: the number of the outbox that is asked, and one of its own |
 //! | 3 | the number of its outbox |
 //! | 4 | the own number of the inbox for which that outbox has begun the ring last |
+//! | 5 | how far it has written there: the lower half of that number, and of the bytes |
 //!
 //! ```text
 //!  outbox: ── its number ──►          ◄── ring's index 0, for that number, its own ── inbox
@@ -19,8 +20,8 @@
 //! A number is another one whenever an outbox or an inbox begins, and whenever it finds its ring broken. What the other end makes of the
 //! words costs it packets, and this end a few words for each call.
 //!
-//! A word that somebody else overwrites, or that is lost as a device is reset, costs packets for a while: a ring in which nothing moves any
-//! more begins anew.
+//! A word that somebody else overwrites, or that is lost as a device is reset, costs a few packets: each end writes its words again, and an
+//! inbox that finds no packet where word 5 says that there is one has the ring begin anew. Nobody is to be taken for dead by that.
 
 use crate::{
     ring::{Broken, Place, Receiver, SendError, Sender},
@@ -32,6 +33,7 @@ const ASKS_FOR_AT: usize = WORD;
 const ASKS_AT: usize = 2 * WORD;
 const OUTBOX_AT: usize = 3 * WORD;
 const BEGUN_AT: usize = 4 * WORD;
+const WRITTEN_AT: usize = 5 * WORD;
 /// Bytes before the ring.
 const BEFORE: usize = 128;
 /// Bytes of the shortest part through which packets go.
@@ -98,6 +100,8 @@ pub struct Inbox {
     /// In a row, without an answer.
     looks: u32,
     receiver: Receiver,
+    /// How far it had read before the last packet.
+    before: u64,
     received: Received,
 }
 
@@ -108,6 +112,11 @@ pub(crate) fn place(window: &impl Window) -> Place {
 /// 0 means none.
 fn after(number: u64) -> u64 {
     number.wrapping_add(1).max(1)
+}
+
+/// The lower halves of a number and of an index, of which both ends know the upper ones.
+fn halves(number: u64, index: u64) -> u64 {
+    number << 32 | index & 0xffff_ffff
 }
 
 impl Outbox {
@@ -149,6 +158,10 @@ impl Outbox {
             Ok(()) => {
                 self.sent.sent += 1;
                 self.full = 0;
+                // It may have been overwritten.
+                window.publish(BEGUN_AT, self.asked);
+                let [written, _] = self.sender.numbers();
+                window.publish(WRITTEN_AT, halves(self.asked, written));
                 return Ok(());
             }
             Err(SendError::Full) => Dropped::Full,
@@ -177,6 +190,10 @@ impl Outbox {
     pub fn answers(&mut self, window: &impl Window) {
         let asks = window.poll(ASKS_AT);
         if asks == self.asked {
+            if asks == 0 {
+                // Who asks nothing sees no outbox: it may have been overwritten.
+                window.publish(OUTBOX_AT, self.number);
+            }
             return;
         }
         if asks == 0 || window.poll(ASKS_FOR_AT) != self.number {
@@ -203,6 +220,7 @@ impl Inbox {
             number,
             outbox: 0,
             looks: 0,
+            before: 0,
             receiver: Receiver::new(window, place(window)),
             received: Received::default(),
         }
@@ -219,10 +237,25 @@ impl Inbox {
         (self.outbox, self.looks) = (outbox, 0);
         self.received.begun += 1;
         self.receiver = Receiver::new(window, place(window));
+        self.before = 0;
         // Before it is asked: the ring that begins is not read yet.
         window.publish(TOLD_AT, 0);
-        window.publish(ASKS_FOR_AT, outbox);
+        self.says_what_it_asks(window);
+    }
+
+    fn says_what_it_asks(&self, window: &impl Window) {
+        window.publish(ASKS_FOR_AT, self.outbox);
         window.publish(ASKS_AT, self.number);
+    }
+
+    /// There is no packet where there is to be one. To be asked where none has come.
+    fn has_lost(&self, window: &impl Window) -> bool {
+        let written = window.poll(WRITTEN_AT);
+        let [read, _] = self.receiver.numbers();
+        // Of another ring, it says nothing; of the last packet, it may be said later than that comes. Else one has come since, or is lost.
+        let is_of_ring = written >> 32 == self.number & 0xffff_ffff;
+        let is_known = [read, self.before].iter().any(|known| written == halves(self.number, *known));
+        is_of_ring && !is_known && self.receiver.next(window) == Ok(None)
     }
 
     /// Copies the next packet into a buffer; of one that is longer, as much as there is room for. None: nothing has come. A hostile end may
@@ -239,18 +272,23 @@ impl Inbox {
             self.looks += 1;
             if self.looks == LOOKS_MAX {
                 self.asks(window, outbox);
+            } else if self.looks.is_power_of_two() {
+                // It may have been overwritten.
+                self.says_what_it_asks(window);
             }
             return None;
         }
         self.looks = 0;
         let next = match self.receiver.next(window) {
-            Ok(next) => next?,
-            Err(_) => {
+            Ok(Some(next)) => next,
+            Ok(None) if !self.has_lost(window) => return None,
+            _ => {
                 self.received.broken += 1;
                 self.asks(window, outbox);
                 return None;
             }
         };
+        [self.before, _] = self.receiver.numbers();
         let come = self.receiver.come(window, next);
         let count = come.len.min(into.len());
         self.receiver.copy_at(window, 0, &mut into[..count]);

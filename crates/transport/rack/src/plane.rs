@@ -15,6 +15,9 @@ use crate::{
     window::Window,
 };
 
+/// Numbers that are left out as a window takes the place of another one: more than an outbox or inbox has had.
+const NUMBERS: u64 = 1 << 40;
+
 /// The window of one host is cut ([`PciWindow::is_cut`]); the others were sent the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the memory of {count} windows was taken away")]
@@ -111,6 +114,8 @@ impl Plane {
 
     /// Goes on through another window to the same host.
     pub fn replace(&mut self, peer: usize, window: Arc<PciWindow>) {
+        // What the former ends have left in that memory is none of these's.
+        self.number = self.number.wrapping_add(NUMBERS);
         self.peers[peer] = Peer { window, ends: None };
     }
 }

@@ -164,6 +164,57 @@ fn words_that_were_overwritten_are_written_again() {
     }
 }
 
+/// Windows as long as an agent's, and looks as often: a host of which a few heartbeats are lost is not taken for dead.
+#[test]
+fn word_that_was_overwritten_costs_a_few_heartbeats() {
+    const LONG: usize = (32 << 10) / WORD;
+    const LOST_MAX: u32 = 4;
+    let windows = ShmWindow::<LONG>::pair().unwrap();
+    let (mut outbox, mut inbox) = (Outbox::new(&windows[0], 1), Inbox::new(&windows[1], 1));
+    let mut number = 0;
+    let mut comes = || {
+        number += 1;
+        let (of, mut got) = (packet(number, 150), [0; 200]);
+        let is_sent = outbox.send(&windows[0], &of).is_ok();
+        (0..4).fold(false, |comes, _| {
+            outbox.answers(&windows[0]);
+            comes | (inbox.receive(&windows[1], &mut got) == Some(150) && is_sent && got[..150] == of)
+        })
+    };
+    while !comes() {}
+    let ring = (16..LONG).step_by(61);
+    for word in [0, 1, 77, 8192, u64::MAX] {
+        for (end, at) in [0, 1].into_iter().flat_map(|end| (0..16).chain(ring.clone()).map(move |at| (end, at))) {
+            windows[end].publish(at * WORD, word);
+            let lost = (0..1000).find(|_| comes());
+            // The next ones come there.
+            let more = (0..300).filter(|_| !comes()).count();
+            assert!(
+                lost.is_some_and(|lost| lost <= LOST_MAX) && more <= LOST_MAX as usize,
+                "word {at} of end {end} is {word}: {lost:?} {more}"
+            );
+        }
+    }
+}
+
+/// As a device is reset while one host is off.
+#[test]
+fn words_that_were_overwritten_before_the_ends_have_met_are_written_again() {
+    for (word, end, at) in [0, 1, u64::MAX].into_iter().flat_map(|word| (0..32).map(move |at| (word, at / 16, at % 16)))
+    {
+        let windows = ShmWindow::<WORDS>::pair().unwrap();
+        let mut outbox = Outbox::new(&windows[0], 1);
+        windows[end].publish(at * WORD, word);
+        let mut inbox = Inbox::new(&windows[1], 1);
+        settle(&windows, &mut outbox, &mut inbox);
+        let comes = (0..4).any(|_| {
+            let _ = outbox.send(&windows[0], b"first");
+            inbox.receive(&windows[1], &mut [0; MOST]) == Some(5)
+        });
+        assert!(comes, "word {at} of end {end} is {word}");
+    }
+}
+
 /// The reader has stopped, and what lies in the ring is of no use to one that goes on.
 #[test]
 fn ring_that_stays_full_begins_anew() {
