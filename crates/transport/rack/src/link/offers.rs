@@ -65,8 +65,13 @@ impl FromStr for Network {
     type Err = NoNetwork;
 
     fn from_str(text: &str) -> Result<Self, NoNetwork> {
+        // As in a list of users.
+        let text = text.trim();
         let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
         let no = || NoNetwork(text.to_owned());
+        if bits.is_some_and(|bits| !bits.bytes().all(|digit| digit.is_ascii_digit())) {
+            return Err(no());
+        }
         let first: IpAddr = address.parse().map_err(|_| no())?;
         let most = if first.is_ipv4() { 32 } else { 128 };
         let bits = bits.map_or(Ok(most), |bits| bits.parse().map_err(|_| no()))?;
@@ -588,8 +593,8 @@ mod tests {
         assert!(has("0.0.0.0/0", "9.9.9.9") && !has("0.0.0.0/0", "::1"));
         assert!(has("fd00::/8", "fd12::1") && !has("fd00::/8", "fe00::1") && has("::/0", "::1"));
         assert!(has("::ffff:10.1.2.0/120", "10.1.2.255") && !has("::ffff:10.1.2.0/120", "10.1.3.0"));
-        assert!(has("::ffff:10.1.2.3", "10.1.2.3") && has("::ffff:0.0.0.0/96", "9.9.9.9"));
-        for text in ["", "10.1.2", "10.1.2.3/33", "fd00::/129", "10.0.0.0/", "host"] {
+        assert!(has(" ::ffff:10.1.2.3 ", "10.1.2.3") && has("::ffff:0.0.0.0/96", "9.9.9.9"));
+        for text in ["", "10.1.2", "10.1.2.3/33", "fd00::/129", "10.0.0.0/", "10.0.0.0/+8", "fe80::1%eth0", "host"] {
             let why = text.parse::<Network>().unwrap_err().to_string();
             assert!(why.contains("10.1.2.0/24"), "{why}");
         }

@@ -177,6 +177,29 @@ fn connections_that_have_not_gone_over_outlive_their_monitors() {
     }
 }
 
+/// As in a unit with `PrivateNetwork=`, whose monitor would carry nothing, and say nothing of it.
+#[test]
+fn root_monitor_with_links_says_that_it_is_not_in_the_network_of_programs() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let host = Host::new();
+    let memory = tempfile::Builder::new().prefix("rack").tempfile_in("/dev/shm").unwrap();
+    memory.as_file().set_len(4 << 20).unwrap();
+    for (peer, is_alone) in [("10.0.0.2", true), ("127.0.0.0/8", false)] {
+        let link = format!("{},side=first,peer={peer}", memory.path().display());
+        let mut command = Command::new("unshare");
+        command.args(["--net", super::FIDE, "rack", "monitor", "--socket", &host.socket(), "--link", &link]);
+        let mut monitor = Process::start(command.stderr(Stdio::piped()));
+        assert!(monitor.line().contains("ready"));
+        monitor.signal(Signal::TERM);
+        assert_eq!(monitor.ends(), 0);
+        let mut said = String::new();
+        monitor.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(said.contains("PrivateNetwork=no"), is_alone, "{said}");
+    }
+}
+
 /// As `fide rack hangup` ends them: of a host that is declared dead, and by somebody else.
 #[test]
 fn root_connections_over_a_link_that_are_ended_from_outside_time_out_if_the_host_is_dead() {
