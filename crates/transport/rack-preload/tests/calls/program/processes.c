@@ -438,6 +438,85 @@ static void options_of_one_that_is_handed_on(void) {
   }
 }
 
+/* The close of one that another process has is none of the connection, also without time to linger. */
+static void handed_on_without_lingering(void) {
+  int ends[2];
+  char into[16];
+  struct linger none = {.l_onoff = 1, .l_linger = 0};
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  SHOW("setsockopt", setsockopt(a, SOL_SOCKET, SO_LINGER, &none, sizeof none));
+  SHOW("sendmsg", hands(ends[0], a));
+  int got = takes_over(ends[1]);
+  OK(close(a));
+  SHOW("send", send(got, "abc", 3, MSG_NOSIGNAL));
+  SHOW("poll", poll(&(struct pollfd){b, POLLIN, 0}, 1, 1000));
+  SHOW("recv", recv(b, into, 16, MSG_DONTWAIT));
+  SHOW("send of the other end", send(b, "def", 3, MSG_NOSIGNAL));
+  SHOW("poll", poll(&(struct pollfd){got, POLLIN, 0}, 1, 1000));
+  SHOW("recv of what was got", recv(got, into, 16, MSG_DONTWAIT));
+  OK(close(got));
+  ended(b);
+  SHOW("recv of the end", recv(b, into, 16, MSG_DONTWAIT));
+}
+
+static void takes_late(void *with) {
+  long *of = with;
+  pauses(250);
+  takes(of[0], of[1]);
+  sends(of[0], "!");
+}
+
+/* More is unread than TCP has room for, and who got it reads late. The other end waits for an answer, by one means or another. */
+static void handed_on_with_much(void) {
+  void (*const waits[])(void *) = {polls_for_bytes, reads_one, waits_in_a_set};
+  static char some[1000];
+  int ends[2], little = 20000;
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  for (int turn = 0; turn < 3; turn++) {
+    int of[2] = {a, b};
+    long left[2] = {0, 0};
+    struct later more;
+    if (turn > 0)
+      pairs(of);
+    OK(setsockopt(of[0], SOL_SOCKET, SO_RCVBUF, &little, sizeof little));
+    OK(setsockopt(of[1], SOL_SOCKET, SO_SNDBUF, &little, sizeof little));
+    for (int idle = 0; idle < 5;) {
+      long got = send(of[1], some, sizeof some, MSG_DONTWAIT);
+      left[1] += got > 0 ? got : 0;
+      idle = got > 0 ? 0 : idle + 1;
+      pauses(got > 0 ? 0 : 5);
+    }
+    SHOW("sendmsg", hands(ends[0], of[0]));
+    left[0] = takes_over(ends[1]);
+    OK(close(of[0]));
+    later(&more, 0, takes_late, left);
+    step();
+    waits[turn](&of[1]);
+    if (turn != 1)
+      takes(of[1], 1);
+    joins(&more);
+    SHOW("send", send(of[1], "again", 5, 0));
+    gathers("what came", left[0], 5);
+    OK(close(left[0]));
+    OK(close(of[1]));
+  }
+}
+
+/* The other end has closed: what is unread would be lost. */
+static void handed_on_as_the_other_end_has_closed(void) {
+  int ends[2];
+  char into[16] = {0};
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  SHOW("send", send(b, "abc", 3, 0));
+  OK(close(b));
+  there(a, 3);
+  int got = a;
+  if (SHOW("sendmsg", hands(ends[0], a)) == 1)
+    got = takes_over(ends[1]);
+  gathers("it is left", got, 3);
+  SHOW("recv of the end", recv(got, into, 16, 0));
+}
+
 /* Both ends are handed on, and a half is shut before. */
 static void both_ends_are_handed_on(void) {
   int ends[2], of[2];
@@ -612,6 +691,9 @@ const struct scenario OF_PROCESSES[] = {
     {"others-wait-as-it-is-handed-on", others_wait_as_it_is_handed_on},
     {"others-sleep-as-it-is-handed-on", others_sleep_as_it_is_handed_on},
     {"options-of-one-that-is-handed-on", options_of_one_that_is_handed_on},
+    {"handed-on-without-lingering", handed_on_without_lingering},
+    {"handed-on-with-much", handed_on_with_much},
+    {"handed-on-as-the-other-end-has-closed", handed_on_as_the_other_end_has_closed},
     {"both-ends-are-handed-on", both_ends_are_handed_on},
     {"serves-by-another", serves_by_another},
     {"handed-to-a-child", handed_to_a_child},
