@@ -38,7 +38,7 @@ use rustix::{
 use crate::{
     carry::{
         CARRIED_AT, Incoming, Outgoing,
-        leave::{counts, has_left, sends_wake, waits_for_other},
+        leave::{counts, has_left, sends_wake},
         reads_ring,
     },
     lock::{self, Lock, Lost},
@@ -258,15 +258,12 @@ impl<W: Window> End<W> {
         let _ = self.sends_unread(socket);
         let window = self.lets_go();
         let ended = match window {
-            Some(window) => {
-                waits_for_other(window);
-                self.outgoing(|outgoing| {
-                    let is_on_ring = outgoing.ends(Some(window), socket);
-                    outgoing.sends_last(window, socket);
-                    outgoing.wakes(window, socket, Bell::Room);
-                    is_on_ring
-                })
-            }
+            Some(window) => self.outgoing(|outgoing| {
+                let is_on_ring = outgoing.ends(Some(window), socket);
+                outgoing.sends_last(window, socket);
+                outgoing.wakes(window, socket, Bell::Room);
+                is_on_ring
+            }),
             // Other processes had it: they may be gone, of which nobody knows here.
             None => Ok(self.is_on_ring(Bell::Message)),
         };

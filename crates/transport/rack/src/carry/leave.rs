@@ -19,8 +19,7 @@
 //! is killed before. It lies in the ring until TCP has room for it: of an end that follows, the number of what the other one has read says
 //! how far it was sent, and [`Outgoing::worth`] how many bytes of the next message.
 //!
-//! Nobody waits for the other end, but one that asks, or that closes while the other one asks, for [`WAITS`] at most: bytes that wake are
-//! sent within a call.
+//! Nobody waits for the other end, but one that asks, for [`WAITS`] at most: bytes that wake are sent within a call.
 
 use std::{
     hint, io,
@@ -224,9 +223,12 @@ pub(crate) fn leave(
     fence(SeqCst);
     let is_free = is_free(incoming, outgoing, window, socket);
     let wakes = outgoing.is_on_ring;
-    if !matches!(is_free, Ok(true)) {
+    let stays = || {
         window.publish(READS_RING_AT, reads_ring.into());
         window.publish(LEAVES_AT, 0);
+    };
+    if !matches!(is_free, Ok(true)) {
+        stays();
         return is_free;
     }
     window.publish(READ_AT, incoming.ring[0]);
@@ -234,6 +236,13 @@ pub(crate) fn leave(
     // Before it may come behind the program's own bytes.
     window.adds(WAKES_AT, wakes.into());
     window.publish(LEAVES_AT, HAS_LEFT);
+    fence(SeqCst);
+    if window.poll(READS_NO_MORE_AT) != 0 && receiver(window, incoming.ring).has_something(window) {
+        // One that has closed meanwhile may not have seen it. What it has sent once more, if it has, is not counted, and taken at the end.
+        window.adds(WAKES_AT, u64::from(wakes).wrapping_neg());
+        stays();
+        return Ok(false);
+    }
     if wakes && send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_err() {
         // Where there is no room the other end has bytes of TCP to read, and the program writes nothing before this returns.
         window.adds(WAKES_AT, 1_u64.wrapping_neg());
@@ -246,9 +255,8 @@ pub(crate) fn leave(
     Ok(true)
 }
 
-/// Of two that ask one stays; and one that closes is seen by one that asks, or follows it.
-pub(crate) fn waits_for_other(window: &impl Window) {
-    fence(SeqCst);
+/// Of two that ask one stays.
+fn waits_for_other(window: &impl Window) {
     let (begun, mut looks) = (Instant::now(), 0);
     while window.poll(LEAVES_AT) == ASKS && begun.elapsed() < WAITS {
         looks += 1;

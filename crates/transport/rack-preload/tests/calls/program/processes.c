@@ -438,12 +438,21 @@ static void options_of_one_that_is_handed_on(void) {
   }
 }
 
+/* So that the memory may come before it is handed on. */
+static void talks_before(int turns) {
+  for (int turn = 0; turn < turns; turn++) {
+    SHOW("send before", send(b, "x", 1, 0));
+    takes(a, 1);
+  }
+}
+
 /* The close of one that another process has is none of the connection, also without time to linger. */
 static void handed_on_without_lingering(void) {
   int ends[2];
   char into[16];
   struct linger none = {.l_onoff = 1, .l_linger = 0};
   OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  talks_before(10);
   SHOW("setsockopt", setsockopt(a, SOL_SOCKET, SO_LINGER, &none, sizeof none));
   SHOW("sendmsg", hands(ends[0], a));
   int got = takes_over(ends[1]);
@@ -472,6 +481,7 @@ static void handed_on_with_much(void) {
   static char some[1000];
   int ends[2], little = 20000;
   OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  talks_before(14);
   for (int turn = 0; turn < 3; turn++) {
     int of[2] = {a, b};
     long left[2] = {0, 0};
@@ -507,6 +517,7 @@ static void handed_on_as_the_other_end_has_closed(void) {
   int ends[2];
   char into[16] = {0};
   OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  talks_before(8);
   SHOW("send", send(b, "abc", 3, 0));
   OK(close(b));
   there(a, 3);
