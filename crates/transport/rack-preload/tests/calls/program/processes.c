@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Second descriptors, other processes, and the C library's streams. */
 #include "calls.h"
+#include <sys/mman.h>
 #include <spawn.h>
 #include <stdarg.h>
 
@@ -528,6 +529,55 @@ static void handed_on_as_the_other_end_has_closed(void) {
   SHOW("recv of the end", recv(got, into, 16, 0));
 }
 
+/* Calls that go well leave `errno` alone: many look at it behind a close. */
+static void leaves_errno_alone(void) {
+  char into[16];
+  int ends[2], set = OK(epoll_create1(0)), pipes[2], file = OK(memfd_create("file", 0)), count;
+  struct epoll_event event = {.events = EPOLLIN};
+  struct pollfd one = {b, POLLIN, 0};
+  struct linger none = {.l_onoff = 1, .l_linger = 0};
+  OK(pipe(pipes));
+  OK(write(file, "abcdef", 6));
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+#define KEEPS(call)                                                            \
+  do {                                                                         \
+    step();                                                                    \
+    errno = ENOTNAM;                                                           \
+    long result_ = (long)(call);                                               \
+    int why_ = errno;                                                          \
+    say("%s: %ld, errno %s", #call, result_, strerrorname_np(why_));            \
+  } while (0)
+  KEEPS(send(a, "abcdef", 6, 0));
+  KEEPS(poll(&one, 1, 1000));
+  KEEPS(epoll_ctl(set, EPOLL_CTL_ADD, b, &event));
+  KEEPS(epoll_wait(set, &event, 1, 1000));
+  KEEPS(recv(b, into, 6, MSG_WAITALL));
+  KEEPS(epoll_wait(set, &event, 1, 0));
+  KEEPS(poll(&one, 1, 0));
+  KEEPS(sendfile(a, file, &(off_t){0}, 6));
+  KEEPS(splice(b, NULL, pipes[1], NULL, 6, 0));
+  KEEPS(splice(pipes[0], NULL, b, NULL, 6, 0));
+  KEEPS(ioctl(a, FIONREAD, &count) < 0);
+  KEEPS(recv(a, into, 6, MSG_WAITALL));
+  KEEPS(setsockopt(a, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)));
+  int other = dup(a);
+  KEEPS(dup2(a, other) - other);
+  KEEPS(close(other));
+  KEEPS(hands(ends[0], a));
+  KEEPS(close(a));
+  KEEPS(shutdown(b, SHUT_WR));
+  KEEPS(close(b));
+  int more[2];
+  for (int turn = 0; turn < 2; turn++) {
+    pairs(more);
+    if (turn == 0)
+      OK(setsockopt(more[0], SOL_SOCKET, SO_LINGER, &none, sizeof none));
+    sends(more[1], "x");
+    KEEPS(close(more[turn]));
+    KEEPS(close(more[1 - turn]));
+  }
+}
+
 /* Both ends are handed on, and a half is shut before. */
 static void both_ends_are_handed_on(void) {
   int ends[2], of[2];
@@ -705,6 +755,7 @@ const struct scenario OF_PROCESSES[] = {
     {"handed-on-without-lingering", handed_on_without_lingering},
     {"handed-on-with-much", handed_on_with_much},
     {"handed-on-as-the-other-end-has-closed", handed_on_as_the_other_end_has_closed},
+    {"leaves-errno-alone", leaves_errno_alone},
     {"both-ends-are-handed-on", both_ends_are_handed_on},
     {"serves-by-another", serves_by_another},
     {"handed-to-a-child", handed_to_a_child},
