@@ -578,6 +578,48 @@ static void leaves_errno_alone(void) {
   }
 }
 
+/* The set of the other ends is large, and they have been quiet. */
+static void some_of_many_are_handed_on(void) {
+  enum { MANY = 24 };
+  int ends[2], of[MANY][2], set = OK(epoll_create1(0));
+  char into[16];
+  OK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+  for (int at = 0; at < MANY; at++) {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.fd = at};
+    pairs(of[at]);
+    OK(epoll_ctl(set, EPOLL_CTL_ADD, of[at][1], &event));
+  }
+  for (int turn = 0; turn < 10; turn++) {
+    struct epoll_event event;
+    OK(epoll_wait(set, &event, 1, 5));
+  }
+  for (int at = 0; at < MANY; at += 5) {
+    struct epoll_event event = {0};
+    if (at % 2)
+      sends(of[at][1], "unread");
+    SHOW("sendmsg", hands(ends[0], of[at][0]));
+    int got = takes_over(ends[1]);
+    OK(close(of[at][0]));
+    SHOW("epoll_wait of nothing", epoll_wait(set, &event, 1, 10));
+    if (at % 2)
+      gathers("it is left", got, 6);
+    sends(got, "abc");
+    SHOW("epoll_wait", epoll_wait(set, &event, 1, 5000));
+    say("%s of %d", bits(event.events), event.data.fd == at);
+    SHOW("recv", recv(of[at][1], into, 3, MSG_DONTWAIT));
+    SHOW("epoll_wait of nothing", epoll_wait(set, &event, 1, 10));
+    sends(of[at][1], "back");
+    gathers("what came", got, 4);
+    struct later more;
+    later(&more, 10, closes, &got);
+    SHOW("epoll_wait of the end", epoll_wait(set, &event, 1, 5000));
+    say("%s of %d", bits(event.events), event.data.fd == at);
+    joins(&more);
+    SHOW("recv of the end", recv(of[at][1], into, 3, MSG_DONTWAIT));
+    OK(close(of[at][1]));
+  }
+}
+
 /* Both ends are handed on, and a half is shut before. */
 static void both_ends_are_handed_on(void) {
   int ends[2], of[2];
@@ -756,6 +798,7 @@ const struct scenario OF_PROCESSES[] = {
     {"handed-on-with-much", handed_on_with_much},
     {"handed-on-as-the-other-end-has-closed", handed_on_as_the_other_end_has_closed},
     {"leaves-errno-alone", leaves_errno_alone},
+    {"some-of-many-are-handed-on", some_of_many_are_handed_on},
     {"both-ends-are-handed-on", both_ends_are_handed_on},
     {"serves-by-another", serves_by_another},
     {"handed-to-a-child", handed_to_a_child},
