@@ -383,25 +383,6 @@ fn close_as_the_other_end_leaves_loses_nothing() {
     }
 }
 
-/// A byte that the other end has not counted, as one of its processes was killed as it sent it, or it is hostile, is left; and nobody looks
-/// at it without a pause.
-#[test]
-fn byte_that_is_not_counted_keeps_nobody_busy() {
-    let ([here, there], _) = attached(0);
-    assert_eq!(here.write(b"x").unwrap(), Some(1));
-    assert_eq!(reads_all(&there, false), b"x");
-    (&here.socket).write_all(b"!").unwrap();
-    settles();
-    let steps = Rc::new(Cell::new(0));
-    let count = Rc::clone(&steps);
-    hooks(1, move |_| count.set(count.get() + 1));
-    assert!(!there.end.wait(&there.socket, Bell::Message, Some(Instant::now() + Duration::from_millis(50))).unwrap());
-    unhooks();
-    assert!(steps.get() < 2000, "{} steps", steps.get());
-    assert_eq!(here.write(b"more").unwrap(), Some(4));
-    assert_eq!(reads_all(&there, false), b"more");
-}
-
 /// The other end, which writes whatever it likes.
 struct Hostile {
     memory: Arc<Mapped<Memory>>,
