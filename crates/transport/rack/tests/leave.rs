@@ -289,14 +289,15 @@ fn what_was_not_read_waits_for_room() {
         let ([here, there], count) = stuffed();
         assert_eq!(there.end.write(&there.socket, b"ring").unwrap(), Some(4));
         assert!(here.leaves());
-        assert_eq!(there.end.write(&there.socket, b"behind").unwrap(), None);
+        // As a rule there is none; the kernel may make some late.
+        let begun = there.end.write(&there.socket, b"behind").unwrap().unwrap_or(0);
         thread::scope(|scope| {
             // By a write, or as it waits for an answer.
             let goes_on = scope.spawn(|| {
                 if waits {
                     return there.exact(2);
                 }
-                let mut rest = &b"behind"[..];
+                let mut rest = &b"behind"[begun..];
                 while !rest.is_empty() {
                     match there.end.write(&there.socket, rest).unwrap() {
                         Some(more) => rest = &rest[more..],
@@ -306,7 +307,7 @@ fn what_was_not_read_waits_for_room() {
                 b"ok".to_vec()
             });
             thread::sleep(Duration::from_millis(250));
-            let (mut got, all) = (Vec::new(), if waits { 4 } else { 10 });
+            let (mut got, all) = (Vec::new(), if waits { 4 + begun } else { 10 });
             here.socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             (&here.socket).take((count + all) as u64).read_to_end(&mut got).unwrap();
             assert_eq!(&got[count..], &b"ringbehind"[..all]);
